@@ -10,8 +10,8 @@
 #include "core/turn.h"
 #include "core/wire/wire.h"
 #include "sim/host_address.h"
-#include "virtual/sealer.h"
 #include "sim/topology.h"
+#include "virtual/sealer.h"
 
 enum {
   CAPACITY = 16,      /* bursts of one transmit call */

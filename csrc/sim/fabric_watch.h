@@ -5,9 +5,9 @@
 #pragma once
 
 #include "core/base/prng.h"
-#include "virtual/audit.h"
 #include "sim/flow.h"
 #include "sim/frame.h"
+#include "virtual/audit.h"
 
 #define MRC_FABRIC_WATCH_MAX_BYTES (1u << 28) /* of all writes of a flow */
 

@@ -4,8 +4,8 @@
    millions of hops and faults on few: what only faults need is made by the first fault. */
 #pragma once
 
-#include "virtual/link.h"
 #include "sim/queue.h"
+#include "virtual/link.h"
 
 enum mrc_node_kind { MRC_NODE_HOST, MRC_NODE_T0, MRC_NODE_T1, MRC_NODE_T2 };
 

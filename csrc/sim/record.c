@@ -5,8 +5,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "virtual/memory.h"
 #include "sim/topology.h"
+#include "virtual/memory.h"
 
 /* Words chained by the mixer of splitmix64. The trace is a sum of such hashes, so that it does not
    depend on the order in which hops are simulated; each hash holds its time and place. */
