@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shutil
@@ -16,6 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
+import failover_figures
+import failover_page
+import failover_run
+import failover_scenario
+import failover_svg
+import failover_text
 import figures
 import pytest
 from slowness import PATIENCE
@@ -30,8 +35,10 @@ BYTES = int(PLANE_BPS / 8 * BIN)  # bytes of a plane in a bin
 SHORT = 10.0  # speed-up over the scenario
 
 
-NAMES = ("scenario", "figures", "run", "svg", "page", "text")
-bench = SimpleNamespace(**{name: importlib.import_module(f"failover_{name}") for name in NAMES})
+bench = SimpleNamespace(
+    scenario=failover_scenario, figures=failover_figures, run=failover_run, svg=failover_svg,
+    page=failover_page, text=failover_text,
+)  # fmt: skip
 
 
 def ideal(events: Any, seconds: float) -> list[int]:
