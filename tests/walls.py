@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
 from project_text import ROOT, tool
 
 BUDGET = tool("budget")
@@ -135,6 +136,16 @@ def _typed(tree: ast.Module) -> Iterator[str]:
 def may_run(path: Path, there: set[str]) -> bool:
     """Whether a test can run in a tree that has these products beside the core."""
     return products(path) <= there
+
+
+def needs(*products: str) -> pytest.MarkDecorator:
+    """Skips a test where a tree is without one of these products."""
+    lacking = [
+        product
+        for product in products
+        if not any((ROOT / package).is_dir() for package in LIMITS.products[product])
+    ]
+    return pytest.mark.skipif(bool(lacking), reason=f"this tree is without {' '.join(lacking)}")
 
 
 def is_about(path: Path, name: str) -> bool:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import cbuild
 import pytest
+import walls
 
+pytestmark = walls.needs("programs")
 FEW, MANY = 128, 4096
 GROWTH = 1.5
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import walls
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -339,10 +340,12 @@ def agreed(tag: int) -> int:
     return [50, 300, ROOM, 301][tag]
 
 
+@walls.needs("programs")
 class TestMessages(MessagesMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = QUICK
 
 
 @pytest.mark.slow
+@walls.needs("programs")
 class TestMessagesLong(MessagesMachine.TestCase):  # type: ignore[valid-type, misc]
     settings = LONG

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cbuild
 import pytest
+import walls
 
 PAIR = Path(__file__).with_name("sweep.c")
 FABRIC = Path(__file__).with_name("sweep_fabric.c")
@@ -40,7 +41,10 @@ def test_sweep__epochs_of_a_seal_that_were_lost(sweep: Path, seed: int) -> None:
     run(sweep, cbuild.FAST, seed, 1)
 
 
-@pytest.mark.parametrize("sweep", [PAIR, FABRIC, MESSAGES], ids=["pair", "fabric", "messages"])
+@pytest.mark.parametrize(
+    "sweep", [PAIR, FABRIC, pytest.param(MESSAGES, marks=walls.needs("programs"))],
+    ids=["pair", "fabric", "messages"],
+)  # fmt: skip
 def test_sweep(sweep: Path) -> None:
     run(sweep, cbuild.FAST, 0, 25)
 

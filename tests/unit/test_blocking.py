@@ -10,6 +10,7 @@ import sys
 import threading
 
 import pytest
+import walls
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 
 import mrc
@@ -45,6 +46,7 @@ def test_blocking__writes_batches_and_immediates() -> None:
         assert list(peer.immediates()) == []
 
 
+@walls.needs("programs")
 def test_blocking__events_messages_and_the_end_of_the_peer() -> None:
     with (
         blocking.Context(loopback_config()) as there,
@@ -68,6 +70,7 @@ def test_blocking__events_messages_and_the_end_of_the_peer() -> None:
         qp.until_peer_gone()
 
 
+@walls.needs("programs")
 @pytest.mark.parametrize("name", ["QP", "Listener", "Context"])
 def test_blocking__has_the_arguments_of_mrc(name: str) -> None:
     ours, theirs = getattr(blocking, name), getattr(mrc, name)

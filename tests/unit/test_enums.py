@@ -14,7 +14,7 @@ from mrc._ffi_build import cut_cdef
 from mrc.binding.native import lib
 
 CSRC = Path(__file__).resolve().parent.parent.parent / "csrc"
-HEADERS = ("mrc.h", "readings.h", "program/agent.h")
+HEADERS = [name for name in ("mrc.h", "readings.h", "program/agent.h") if (CSRC / name).exists()]
 PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_qp_state": (enums.QpState, "MRC_QP_"),
     "mrc_ev_state": (enums.EvState, "MRC_EV_"),
@@ -36,6 +36,10 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_agent_cm_call": (enums.CmCall, "MRC_AGENT_CM_"),
     "mrc_agent_cm_event": (enums.CmEvent, "MRC_AGENT_CM_"),
 }
+
+
+if "program/agent.h" not in HEADERS:  # a tree without programs
+    PREFIXES = {name: each for name, each in PREFIXES.items() if "agent" not in name}
 
 
 def declared() -> dict[str, list[str]]:

@@ -4,11 +4,19 @@
 from __future__ import annotations
 
 import pytest
+import walls
 
 from mrc import limits
 from mrc.binding.native import lib
 
 
-@pytest.mark.parametrize("name", [name for name in vars(limits) if name.isupper()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=walls.needs("programs") if name.startswith("AGENT_") else ())
+        for name in vars(limits)
+        if name.isupper()
+    ],
+)
 def test_limits__are_those_of_c(name: str) -> None:
     assert getattr(limits, name) == getattr(lib, f"MRC_{name}")

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterator
 
 import pytest
+import walls
 
 import mrc
 
@@ -37,6 +38,7 @@ def parts(hint: object) -> Iterator[type]:
         yield from parts(part)
 
 
+@walls.needs("programs")
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes__of_signatures_are_public(name: str) -> None:
     used = {part.__name__ for hint in signatures(getattr(mrc, name)) for part in parts(hint)}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import walls
 from endpoints import WRITE, connected_pair
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -82,6 +83,7 @@ class Api(RuleBasedStateMachine):
         vars()[_name] = rule_of(_name, _count)
 
 
+@walls.needs("programs")
 async def test_numbers__that_do_not_fit_are_refused_at_once() -> None:
     """They stopped the commands of all QPs of the Context, or the timers of the event loop."""
     async with connected_pair() as pair:
@@ -127,6 +129,7 @@ def ended() -> Any:
     CALLER_OF_ALL.end()
 
 
+@walls.needs("programs")
 class TestApi(Api.TestCase):  # type: ignore[valid-type, misc]
     settings = settings(max_examples=12, stateful_step_count=25)
 

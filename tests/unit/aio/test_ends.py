@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import walls
 from endpoints import (
     BUDGET_SECONDS,
     READ,
@@ -38,6 +39,7 @@ async def test_until_peer_gone__ends_when_this_side_closes() -> None:
         await pair.far.until_peer_gone()  # it has gone, also for who asks later
 
 
+@walls.needs("programs")
 async def test_write__a_qp_of_messages_takes_none() -> None:
     """One of them ended the process: nobody was there for its completion."""
     async with (

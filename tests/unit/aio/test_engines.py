@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+import walls
 from endpoints import BUDGET_SECONDS, READ, WRITE, loopback_config, pattern, spawn, two_planes
 from ports import free_port
 
@@ -82,6 +83,7 @@ async def test_qps__many_that_connect_at_once_are_spread_too() -> None:
             assert set(Counter(engine_of(context, qp) for qp in qps).values()) == {2}
 
 
+@walls.needs("programs")
 async def test_qps__with_messages_are_all_of_the_first_engine() -> None:
     async with (
         asyncio.timeout(BUDGET_SECONDS),

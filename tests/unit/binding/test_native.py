@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 import pytest
+import walls
 
 from mrc.binding.native import Batch, CData, HeldBuffer, check, names_of
 from mrc.errors import ArgumentError, InUseError, QueueFullError, StateError
@@ -103,6 +104,7 @@ def test_names_of__every_name_once(kind: str) -> None:
     assert len(set(names)) == len(names)
 
 
+@walls.needs("programs")
 def test_batch__loses_no_struct_when_memory_was_short() -> None:
     """What C had handed over was lost with the list it was put into."""
     handed = [1, 2, 3, 4, 5]

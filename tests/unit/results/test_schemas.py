@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import walls
 from jsonschema import Draft202012Validator, ValidationError
 from printed import printed
 
@@ -59,6 +60,7 @@ def test_schema__is_valid_and_explains_every_key(command: str) -> None:
         assert part.get("required", []) == list(part.get("properties", {})), name
 
 
+@walls.needs("beds", "programs", "judge", "lab")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_schema__a_test_holds_the_command_against_it(command: str) -> None:
     call = f'printed("{command}"'
