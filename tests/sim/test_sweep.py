@@ -42,9 +42,14 @@ def test_sweep__epochs_of_a_seal_that_were_lost(sweep: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "sweep", [PAIR, FABRIC, pytest.param(MESSAGES, marks=walls.needs("programs"))],
+    "sweep",
+    [
+        PAIR,
+        pytest.param(FABRIC, marks=walls.needs("beds")),
+        pytest.param(MESSAGES, marks=walls.needs("programs")),
+    ],
     ids=["pair", "fabric", "messages"],
-)  # fmt: skip
+)
 def test_sweep(sweep: Path) -> None:
     run(sweep, cbuild.FAST, 0, 25)
 

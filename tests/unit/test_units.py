@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import walls
 
 import mrc
 from mrc.units import (
@@ -136,6 +137,7 @@ def _counted_nouns(tree: ast.AST) -> set[str]:
     }
 
 
+@walls.needs("beds", "programs", "judge", "lab")
 def test_counted__is_what_writes_numbers_of_things() -> None:
     """What is counted at one place, such as planes, is so at each: no command prints "1 planes".
     Limits, which are constants, columns and values with a format are not looked at.

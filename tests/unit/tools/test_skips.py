@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import skips
+import walls
 
 TESTS = Path(skips.__file__).parent
 
@@ -96,6 +97,7 @@ def test_closing_line__what_was_skipped_and_what_brings_it(tmp_path: Path) -> No
     assert skips.closing_line([], "7", failed=False) == "green: 0 passed in 7 s, none skipped"
 
 
+@walls.needs("beds", "programs", "judge", "lab")
 def test_list__each_reason_is_one_of_a_test() -> None:
     sources = [*TESTS.rglob("test_*.py"), *TESTS.rglob("test_*.c"), *TESTS.rglob("conftest.py")]
     texts = [path.read_text() for path in sources]
