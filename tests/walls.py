@@ -123,8 +123,15 @@ def _typed(tree: ast.Module) -> Iterator[str]:
     """The products whose commands strings type: ["sim", "list"], "testbed up --planes 2",
     "mrc demo".
     """
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    named = {  # as products, by `needs`
+        id(each)
+        for call in calls
+        if getattr(call.func, "attr", "") == "needs"
+        for each in call.args
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in named:
             text = node.value
             words = text.split()
             if words and words[0] in commands() and (len(words) == 1 or " -" in text):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import walls
 from printed import printed
 from slowness import PATIENCE
 from terminals import terminal
@@ -316,6 +317,7 @@ def faults(tmp_path: Path) -> str:
 
 
 @pytest.mark.default
+@walls.needs("lab")
 def test_run__tells_and_heals(name: str, faults: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("run", faults, "--name", name, "--until", "200ms", "--json") == 0
     told = [printed("testbed run", line) for line in capsys.readouterr().out.splitlines()]

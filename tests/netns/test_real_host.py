@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import walls
 from netns.conftest import fresh_name
 from netns.plain import ip, join
 from netns.processes import Mrc
@@ -78,6 +79,9 @@ class Site:
         for each in (self.machine, self.vm):
             with suppress(FileNotFoundError):
                 netns.remove(each)
+
+
+pytestmark = walls.needs("lab")
 
 
 @pytest.fixture(params=[*Fabric])

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 
 import peers
+import walls
 from packaging.requirements import Requirement
 from project_text import ROOT, sources, text
 
@@ -27,6 +28,7 @@ def packages(*kinds: str) -> set[str]:
     return {row[2] for row in rows() if row[1] in kinds}
 
 
+@walls.needs("beds", "programs", "judge", "lab")
 def test_packages__a_reason_to_skip_a_test_names_one() -> None:
     named = {
         package

@@ -51,10 +51,11 @@ SHELL = ("sh", "-c", 'trap : INT; "$@"; exit $?', "sh")
 def test_leave_terminal__interrupts_still_come(shell: tuple[str, ...], tmp_path: Path) -> None:
     """Pytest in a terminal, also as the first process there, which leads the session."""
     (tmp_path / "test_it.py").write_text(
-        f"import signal, subprocess, sys\n"
+        f"import subprocess, sys, time\n"
         f"def test_it():\n"
         f"    subprocess.run([sys.executable, '-c', {LOOK!r}])\n"
-        f"    signal.pause()\n"
+        f"    while True:\n"  # a pause could begin just after the signal, and miss it
+        f"        time.sleep(0.01)\n"
     )
     words = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "conftest",
              "-p", "no:cacheprovider", "-n", "0", "-s", tmp_path / "test_it.py"]  # fmt: skip
