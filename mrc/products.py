@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-from mrc.errors import StateError
+from mrc.errors import ConfigError
 
 COMMANDS = {
     "send": "mrc.cli.send",
@@ -66,10 +66,10 @@ def commands() -> tuple[str, ...]:
     return tuple(name for name, module in COMMANDS.items() if has(module))
 
 
-def need(module: str, what: str) -> ModuleType:
-    """A module of a product; raises StateError in a tree without it, in which it says `what`."""
+def need(module: str, who: str) -> ModuleType:
+    """A module of a product; raises ConfigError, which says `who` needs it, in a tree without."""
     if (found := load(module)) is None:
-        raise StateError(f"{what}: not in this installation of mrc, which is without {module}")
+        raise ConfigError(f"{who} needs {module}, which is not installed")
     return found
 
 

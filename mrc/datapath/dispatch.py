@@ -276,9 +276,8 @@ class Dispatcher:
         n = self.device.poll(self._events)
         while self._events:
             self._handle(self._events.popleft())
-        if self.spaces:
-            if self.completions is not None:
-                self.completions.poll(self._done)
+        if self.spaces and self.completions is not None:
+            self.completions.poll(self._done)
             while self._done:
                 space, done = self._done.popleft()
                 self.spaces[space]._on_done(done)

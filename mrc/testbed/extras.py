@@ -8,7 +8,6 @@ from __future__ import annotations
 from types import ModuleType
 
 from mrc import products
-from mrc.errors import ConfigError
 
 MACHINES = "mrc.lab.machines"
 """several machines: `decode(stored)`, what `State.machines` holds"""
@@ -32,7 +31,4 @@ OPTIONS = "mrc.lab.cli.options"
 
 def need(module: str) -> ModuleType:
     """Raises ConfigError in a tree without this module."""
-    found = products.load(module)
-    if found is None:
-        raise ConfigError(f"this test bed needs {module}, which is not installed")
-    return found
+    return products.need(module, "this test bed")
