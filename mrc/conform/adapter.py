@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Protocol
 
 import msgspec
@@ -139,26 +139,25 @@ class Device(Protocol):
         """Ends the adapter."""
 
 
-class _Sink(Protocol):
-    def write(self, data: bytes, /) -> int: ...
-    def flush(self) -> None: ...
-
-
-class _Source(Protocol):
-    def readline(self, size: int = ..., /) -> bytes: ...
-
-
 class Lines:
-    """A device behind two streams of lines."""
+    """A device at the other end of a connection that carries lines."""
 
-    def __init__(self, sent: _Sink, received: _Source, name: str) -> None:
-        self._sent, self._received, self._name = sent, received, name
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        connection.settimeout(_PATIENCE_SECONDS)
+        self._socket, self._name = connection, name
+        self._file = connection.makefile("rwb")
+
+    def close(self) -> None:
+        """Closes the connection, at which an adapter ends."""
+        with suppress(OSError):  # what was not sent is lost with an adapter that has ended
+            self._file.close()  # the descriptor stays open for as long as its file does
+        self._socket.close()
 
     def ask(self, what: Ask) -> Answer:
         try:
-            self._sent.write(msgspec.json.encode(what) + b"\n")
-            self._sent.flush()
-            line = self._received.readline(_MOST_BYTES)
+            self._file.write(msgspec.json.encode(what) + b"\n")
+            self._file.flush()
+            line = self._file.readline(_MOST_BYTES)
         except TimeoutError as error:
             raise AdapterError(
                 f"{self._name}: no answer within {digits(_PATIENCE_SECONDS)} s: an adapter answers"
@@ -181,21 +180,17 @@ class OverTcp(Lines):
 
     def __init__(self, host: str, port: int) -> None:
         try:
-            self._socket = socket.create_connection((host, port), timeout=_PATIENCE_SECONDS)
+            connection = socket.create_connection((host, port), timeout=_PATIENCE_SECONDS)
         except (OSError, UnicodeError) as error:
             own = "mrc conform device is that of mrc's engine"
             start = f"start the adapter of the device there; {own}"
             raise unconnected(host, port, error, start) from error
-        file = self._socket.makefile("rwb")
-        super().__init__(file, file, f"{host} port {port}")
+        super().__init__(connection, f"{host} port {port}")
 
     @property
     def local_address(self) -> str:
         """This host's address towards the device."""
         return str(self._socket.getsockname()[0])
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class Program(Lines):
@@ -208,16 +203,16 @@ class Program(Lines):
             words = shlex.split(command)
             if not words or shutil.which(words[0]) is None:
                 raise ValueError("no such program")
-            self._socket, its = socket.socketpair()  # has a time limit for each answer
-            with its:
+            ours, its = socket.socketpair()  # has a time limit for each answer
+            with its, ExitStack() as if_it_fails:
+                if_it_fails.enter_context(ours)
                 self._process = subprocess.Popen(
                     tied(words), stdin=its.fileno(), stdout=its.fileno()
                 )
+                if_it_fails.pop_all()
         except (OSError, ValueError) as error:
             raise ConnectError(f"{command}: cannot be started: {error}") from error
-        self._socket.settimeout(_PATIENCE_SECONDS)
-        file = self._socket.makefile("rwb")
-        super().__init__(file, file, command)
+        super().__init__(ours, command)
 
     def close(self) -> None:
         """Closes its standard input, at which an adapter ends."""
@@ -229,7 +224,7 @@ class Program(Lines):
             # What else is in its process group ends as soon as it has ended.
             self._process.kill()
             self._process.wait()
-        self._socket.close()
+        super().close()
 
 
 class ByHand:

@@ -344,6 +344,13 @@ def test_device__ended_while_a_judge_is_connected() -> None:
     assert device.returncode == 130 and "Traceback" not in said, said
 
 
+def test_program__closed_leaves_no_descriptor() -> None:
+    device = Program("cat")
+    device.ask(Detach())
+    device.close()
+    assert device._socket.fileno() == -1  # while the object is still there
+
+
 NO_WRITE = "the program decides what it writes: only an adapter can ask a device to write"
 
 
