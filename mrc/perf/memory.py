@@ -6,13 +6,14 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.binding.verbs import MR
 from mrc.enums import Access
+from mrc.transfer.populate import anonymous
 from mrc.transfer.threads import in_thread
 
 _TILE_BYTES = 1 << 20
@@ -31,19 +32,16 @@ async def regions(ctx: Context, size: int) -> AsyncIterator[Regions]:
 
     A thread fills them, because that takes long.
     """
-    source = await in_thread(_present, size, os.urandom(_TILE_BYTES))
-    target = await in_thread(_present, size, bytes(_TILE_BYTES))
-    async with (
-        ctx.register(source, access=Access.LOCAL_READ) as source_mr,
-        ctx.register(target, access=Access.REMOTE_WRITE) as target_mr,
-    ):
-        yield Regions(source_mr, target_mr)
+    with anonymous(size) as source, anonymous(size) as target:
+        await in_thread(_fill, source, os.urandom(_TILE_BYTES))
+        await in_thread(_fill, target, bytes(_TILE_BYTES))
+        async with (
+            ctx.register(source, access=Access.LOCAL_READ) as source_mr,
+            ctx.register(target, access=Access.REMOTE_WRITE) as target_mr,
+        ):
+            yield Regions(source_mr, target_mr)
 
 
-def _present(size: int, tile: bytes) -> mmap.mmap:
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    for offset in range(0, size, len(tile)):
-        memory[offset : offset + len(tile)] = tile[: size - offset]
-    return memory
+def _fill(memory: mmap.mmap, tile: bytes) -> None:
+    for offset in range(0, len(memory), len(tile)):
+        memory[offset : offset + len(tile)] = tile[: len(memory) - offset]

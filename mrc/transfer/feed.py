@@ -108,7 +108,7 @@ class Filled:
 
     async def open(self, ctx: Context, held: AsyncExitStack) -> Self:
         """Takes its memory, which `held` releases, and starts to fill it."""
-        self._memory = anonymous(FILLED_BYTES)
+        self._memory = held.enter_context(anonymous(FILLED_BYTES))
         registered = ctx.register(self._memory, access=Access.LOCAL_READ)
         self.mr: MR = await held.enter_async_context(registered)
         return self

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import mmap
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from mrc.transfer.threads import Line
@@ -32,14 +32,20 @@ def populate_for_reads(address: int, length: int) -> None:
     _libc.madvise(address, length, _POPULATE_READ)
 
 
-def anonymous(length: int) -> mmap.mmap:
-    """Memory in huge pages, if the kernel has them. It is freed when nothing refers to it: nobody
-    closes it, because an interrupted end may leave it registered for longer than its user runs.
+@contextmanager
+def anonymous(length: int) -> Iterator[mmap.mmap]:
+    """Memory in huge pages, if the kernel has them. The end of the context unmaps it at once: what
+    refers to it may wait long for the collector. Only memory that an interrupted end leaves
+    registered, or a stuck thread in use, is unmapped with the last reference.
     """
     memory = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    try:
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        yield memory
+    finally:
+        with suppress(BufferError):
+            memory.close()
 
 
 class Ahead:

@@ -50,9 +50,9 @@ class Window(Struct, frozen=True):
 @asynccontextmanager
 async def open_window(ctx: Context, length: int) -> AsyncIterator[Window]:
     """A window of `length` bytes; the peer may write into it until this context ends."""
-    memory = anonymous(length)
-    async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
-        yield Window(memory, mr)
+    with anonymous(length) as memory:
+        async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
+            yield Window(memory, mr)
 
 
 class Sink(Protocol):

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import mmap
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from mrc.cli.perf_report import interval_line, slow_planes
 from mrc.cli.perf_results import interval_of
 from mrc.errors import ArgumentError, MrcError
 from mrc.messaging.session import Session
-from mrc.perf import server, work
+from mrc.perf import memory, server, work
 from mrc.perf.client import Client, connect, next_lap
 from mrc.perf.client import TestResult as Result
 from mrc.perf.history import Bins, History
@@ -31,6 +32,7 @@ from mrc.perf.plan import Direction, Pattern, Plan
 from mrc.perf.server import Server
 from mrc.results.perf import EvChange, Latency, PlaneChange, ShareChange
 from mrc.results.plain import plain
+from mrc.transfer import populate
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
@@ -214,6 +216,21 @@ def test_slow_planes__not_one_that_was_suspended_meanwhile() -> None:
 
 
 # ---- both ends ------------------------------------------------------------------------------
+
+
+async def test_regions__their_memory_ends_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[mmap.mmap] = []
+
+    @contextmanager
+    def anonymous(length: int) -> Iterator[mmap.mmap]:
+        with populate.anonymous(length) as pages:
+            taken.append(pages)
+            yield pages
+
+    monkeypatch.setattr(memory, "anonymous", anonymous)
+    async with Context(loopback_config()) as ctx, memory.regions(ctx, 4096) as regions:
+        assert regions.target.length == 4096
+    assert [each.closed for each in taken] == [True, True]
 
 
 @asynccontextmanager

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from endpoints import loopback_config
 from slowness import PATIENCE
 from transfer_ends import both, chunks, make, names, receiving, sending, sessions, turns, until
 
+from mrc import Context
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.transfer.files import Target
@@ -152,3 +154,11 @@ async def test_open_window__is_left_before_the_engine_has_let_go_of_it() -> None
         async with open_window(engine, 4096):
             raise asyncio.CancelledError
     kept[0][4095] = 1
+
+
+async def test_open_window__its_memory_ends_with_it() -> None:
+    """Whatever refers to it: an error that the user looks at keeps the frames of its session."""
+    async with Context(loopback_config()) as ctx:
+        async with open_window(ctx, 4096) as window:
+            assert not window.memory.closed
+        assert window.memory.closed
