@@ -33,7 +33,7 @@ from program import note
 
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
-from mrc.linux.processors import stolen_seconds
+from mrc.linux.processes import stolen_seconds
 from mrc.testbed import mptcp
 from mrc.testbed.fault import Fault, Mode
 

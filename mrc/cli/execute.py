@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 
 from mrc.cli.output import print_error
-from mrc.linux import installed
+from mrc.linux import programs
 
 _NOT_RUNNABLE = 126
 _NOT_FOUND = 127
@@ -22,7 +22,7 @@ def refusal(name: str, path: str | None = None) -> tuple[int, str] | None:
         return _NOT_RUNNABLE, f"{name}: is a folder"
     if found := shutil.which(name, os.F_OK, path):
         return _NOT_RUNNABLE, f"{found}: is not executable: chmod +x {found}"
-    return _NOT_FOUND, installed.not_found(name)
+    return _NOT_FOUND, programs.not_found(name)
 
 
 def refused(prog: str, name: str, path: str | None = None) -> int:

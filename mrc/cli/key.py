@@ -10,10 +10,10 @@ from pathlib import Path
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, add_options
 from mrc.errors import ConfigError
+from mrc.linux.files import write_whole
 from mrc.results.key import Key
 from mrc.trust.identity import default_path, load
 from mrc.trust.security import SECRET_BYTES
-from mrc.whole import write_whole
 
 HELP = "show the fingerprint of this user's key, which is made on first use"
 EXAMPLES = """\

@@ -34,10 +34,10 @@ from mrc.dissect import vectors
 from mrc.dissect.capture import CaptureError, read
 from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
+from mrc.linux.files import check_writable, write_whole
 from mrc.results.plain import like
 from mrc.sim import drawing
 from mrc.units import counted
-from mrc.whole import check_writable, write_whole
 
 HELP = "judge an implementation of MRC by its packets"
 EXAMPLES = """\

@@ -13,8 +13,8 @@ from mrc.conform.player import Outcome, Verdict
 from mrc.conform.results import Conformance, Judged
 from mrc.conform.seen import Seen
 from mrc.dissect.text import what
+from mrc.linux.files import write_whole
 from mrc.results.plain import like
-from mrc.whole import write_whole
 
 
 def readings(outcomes: Iterable[Outcome]) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ from mrc.cli.output import (
 from mrc.cli.runner import run_async
 from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
-from mrc.linux import installed, processors
-from mrc.linux.processors import Processors
+from mrc.linux import processes, programs
+from mrc.linux.processes import Processors
 from mrc.testbed.bed import PROGRAMS
 from mrc.testbed.cli.shape import rate_argument
 from mrc.testbed.rootless import become_root, enter
@@ -104,12 +104,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _demo(plan: DemoPlan, out: Output) -> int:
-    installed.require(*PROGRAMS)
-    earlier = await in_thread(processors.measure)
+    programs.require(*PROGRAMS)
+    earlier = await in_thread(processes.measure_processors)
     if earlier.is_busy:
         out.note(f"this machine {earlier}; the figures below are lower for it")
     result = await run_demo(plan, out.note)
-    machine = min(earlier, await in_thread(processors.measure), key=attrgetter("share"))
+    machine = min(earlier, await in_thread(processes.measure_processors), key=attrgetter("share"))
     out.text(_planes_table(result))
     out.text("")
     out.text("\n".join(_chart(result)))

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from mrc.errors import MrcError
-from mrc.whole import write_whole
+from mrc.linux.files import write_whole
 
 LUA = Path(__file__).parent / "mrc.lua"
 _FOLDER = Path(".local", "lib", "wireshark", "plugins")  # where tshark is not there to ask

@@ -19,7 +19,7 @@ from mrc.config import ContextConfig, Sockets
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns
-from mrc.linux.release import release
+from mrc.linux.processes import release
 from mrc.results.doctor import Finding, State
 
 _UDP_SEGMENT, _UDP_GRO = 103, 104

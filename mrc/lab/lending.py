@@ -21,6 +21,7 @@ from msgspec import Struct, convert, to_builtins
 from mrc.errors import NetlinkError, StateError
 from mrc.lab.outside import bridges, links_of
 from mrc.linux import netns
+from mrc.linux.files import write_whole
 from mrc.linux.interfaces import Interface, interfaces
 from mrc.linux.netlink import Netlink
 from mrc.testbed import rootless, state
@@ -28,7 +29,6 @@ from mrc.testbed.build import LinkEnd
 from mrc.testbed.names import MACHINE, namespace, node_of, part_name
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
-from mrc.whole import write_whole
 
 _DEFAULT = "0" * 8, "0" * 32  # destinations in /proc/net/route and /proc/net/ipv6_route
 

@@ -26,7 +26,7 @@ from mrc.fabric.targets import Target
 from mrc.lab.cut import OVERHEAD
 from mrc.lab.machines import Machine, Machines, toward
 from mrc.lab.spread import HELLO, own_version
-from mrc.linux import installed, netns, processors
+from mrc.linux import netns, processes, programs
 from mrc.testbed import faults, state
 from mrc.testbed.bed import PROGRAMS, Testbed
 from mrc.testbed.build import LinkEnd
@@ -119,7 +119,7 @@ class Part(Testbed):
 
     def build(self) -> None:
         """Build it up to the point where `commit` says that all machines have their part."""
-        installed.require(*PROGRAMS)
+        programs.require(*PROGRAMS)
         assert self.machines is not None
         check_mtu(self.plan, self.machines)
         try:
@@ -254,8 +254,8 @@ class _Server:
     def do_measure(self, request: _Request) -> object:
         return self._bed().measure(request["seconds"])
 
-    def do_times(self, _: _Request) -> processors.Times:
-        return processors.times()
+    def do_times(self, _: _Request) -> processes.Times:
+        return processes.processor_times()
 
     def do_lost(self, _: _Request) -> dict[str, str]:
         return self._bed().lost()

@@ -25,8 +25,8 @@ from mrc.errors import ConnectError, MrcError, StateError
 from mrc.fabric.targets import Target
 from mrc.lab import cut
 from mrc.lab.machines import Machine, Machines
-from mrc.linux import installed
-from mrc.linux.processors import Times
+from mrc.linux import programs
+from mrc.linux.processes import Times
 from mrc.testbed import hops, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
@@ -77,7 +77,7 @@ class Session:
             )
         except FileNotFoundError as exc:
             self._errors.close()
-            raise ConnectError(installed.not_found(argv[0])) from exc
+            raise ConnectError(programs.not_found(argv[0])) from exc
         self._greeted = False
 
     def send(self, request: dict[str, Any]) -> None:

@@ -1,11 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel tells of other processes."""
+"""Other processes, the time of the processors that a program gets, and the kernel's release.
+
+Some processes spin for a moment. What they get falls short when other programs run, when a
+hypervisor withholds time, and when a control group limits it.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 from msgspec import Struct
+
+from mrc.units import counted
 
 _STOPPED, _TRACED = "T", "t"
 
@@ -36,3 +46,90 @@ def process(pid: int) -> Process:
         return Process()
     before, _, after = stat.rpartition(")")  # the name is in parentheses, and may have some itself
     return Process(before.partition("(")[2], after.split()[0])
+
+
+SECONDS = 0.4
+BUSY_SHARE = 0.9
+"""A machine on which programs get less is busy: figures are lower for it."""
+
+_MOST = 4  # two hosts, each with a thread for packets and one for its program
+_SPIN = """\
+import sys, time
+end, used = time.monotonic() + float(sys.argv[1]), time.process_time()
+while time.monotonic() < end: pass
+print(time.process_time() - used)
+"""
+
+
+Times = tuple[float, float, float]
+"""Seconds of all processors since the machine started: in total, used by programs and the kernel,
+and withheld by a hypervisor.
+"""
+
+
+class Processors(Struct, frozen=True):
+    """A measurement. Shares are from 0 to 1."""
+
+    count: int
+    """processors that were measured"""
+    share: float
+    """of their time that spinning programs got"""
+    others: float
+    """of the time of all the machine's processors that other programs took"""
+    stolen: float
+    """of that time that a hypervisor withheld"""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.share < BUSY_SHARE
+
+    def __str__(self) -> str:
+        """The end of a sentence that begins with "this machine"."""
+        got = f"mrc gets {self.share:.0%} of the time of {counted(self.count, 'processor')}"
+        if not self.is_busy:
+            return f"is not busy: {got}"
+        causes = [f"other programs take {self.others:.0%} of its processors"]
+        if self.stolen >= 0.01:
+            causes.append(f"its hypervisor withholds {self.stolen:.0%}")
+        return f"is busy: {got}; {', '.join(causes)}"
+
+
+def measure_processors(seconds: float = SECONDS) -> Processors:
+    """Measures for some `seconds`."""
+    count = min(_MOST, len(os.sched_getaffinity(0)))
+    before = processor_times()
+    command = [sys.executable, "-I", "-S", "-c", _SPIN, str(seconds)]
+    spinning = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    got = sum(float(process.communicate()[0]) for process in spinning)
+    total, busy, stolen = (
+        after - early for early, after in zip(before, processor_times(), strict=True)
+    )
+    return processor_shares(count, got, count * seconds, total, busy, stolen)
+
+
+def processor_shares(
+    count: int, got: float, wanted: float, total: float, busy: float, stolen: float
+) -> Processors:
+    """From the seconds that programs got and wanted, and those of all processors. Pure."""
+    others = max(busy - got, 0.0) / total if total else 0.0
+    return Processors(count, min(got / wanted, 1.0), others, stolen / total if total else 0.0)
+
+
+def stolen_seconds() -> float:
+    """Time that a hypervisor has withheld from this machine so far, over all processors."""
+    return processor_times()[2]
+
+
+def processor_times() -> Times:
+    """So far."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    ticks = [int(word) for word in words[1:9]]  # later words are also in the first ones
+    _user, _nice, _system, idle, waiting, _irq, _softirq, stolen = ticks
+    hertz = os.sysconf("SC_CLK_TCK")
+    total = sum(ticks)
+    return total / hertz, (total - idle - waiting - stolen) / hertz, stolen / hertz
+
+
+def release() -> tuple[int, ...]:
+    """The first two numbers of the kernel's release: (6, 12)."""
+    return tuple(int(each) for each in re.findall(r"\d+", os.uname().release)[:2])

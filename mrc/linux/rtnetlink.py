@@ -41,7 +41,7 @@ _PAUSE_SECONDS = 0.002
 _MEMORY_SECONDS = 5.0
 
 
-class Request(Struct, frozen=True):
+class NetlinkRequest(Struct, frozen=True):
     """A change that the kernel carries out or refuses."""
 
     what: str | Callable[[], str]
@@ -75,7 +75,7 @@ class Rtnetlink:
     def close(self) -> None:
         self._socket.close()
 
-    def request(self, requests: Sequence[Request]) -> None:
+    def request(self, requests: Sequence[NetlinkRequest]) -> None:
         """Carries out all requests, or raises the error of the first that the kernel refuses.
 
         Repeats requests for which the kernel is out of memory: a route with an encapsulation takes
@@ -87,9 +87,11 @@ class Rtnetlink:
                 deadline = deadline or time.monotonic() + _MEMORY_SECONDS
                 time.sleep(_PAUSE_SECONDS)
 
-    def _exchange(self, requests: Sequence[Request], deadline: float | None) -> Sequence[Request]:
+    def _exchange(
+        self, requests: Sequence[NetlinkRequest], deadline: float | None
+    ) -> Sequence[NetlinkRequest]:
         """Returns the requests for which the kernel has no memory yet, but not after `deadline`."""
-        waiting: dict[int, Request] = {}
+        waiting: dict[int, NetlinkRequest] = {}
         datagram = b""
         for request in requests:
             flags = _NLM_F_REQUEST | _NLM_F_ACK | request.flags
@@ -97,7 +99,7 @@ class Rtnetlink:
             waiting[self._sequence] = request
         self._send(datagram)
         refused: NetlinkError | None = None
-        repeated: list[Request] = []
+        repeated: list[NetlinkRequest] = []
         is_late = deadline is not None and time.monotonic() > deadline
         while waiting:
             for kind, sequence, _, body in _split(self._receive()):
@@ -156,7 +158,7 @@ class Rtnetlink:
                 if sequence != self._sequence:
                     continue
                 if kind == _NLMSG_ERROR:
-                    refused = _refusal(Request(what, kind, None), data)
+                    refused = _refusal(NetlinkRequest(what, kind, None), data)
                     raise refused or NetlinkError(f"cannot {what}: no answer")
                 yield kind, flags, data
 
@@ -230,7 +232,7 @@ def attributes(data: bytes, start: int) -> dict[int, bytes]:
     return found
 
 
-def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
+def _refusal(request: NetlinkRequest, answer: bytes) -> NetlinkError | None:
     """The error in an acknowledgement; None if the kernel carried out the request."""
     code = -struct.unpack_from("=i", answer, 16)[0]
     if code in (0, request.done):

@@ -18,8 +18,9 @@ from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.draining import cut_off, without
 from mrc.fabric.targets import Target, parse_target
-from mrc.linux import installed, netns, processors
-from mrc.linux.processors import Times
+from mrc.linux import netns, processes
+from mrc.linux import programs as installed
+from mrc.linux.processes import Times
 from mrc.results.plain import like
 from mrc.testbed import (
     build,
@@ -428,7 +429,7 @@ class Testbed:
 
     def processor_times(self) -> dict[str, Times]:
         """The time of the processors of each of its machines."""
-        return {"": processors.times()}
+        return {"": processes.processor_times()}
 
     def connect(self) -> None:
         """Reach its other machines, if it has any, so that the next calls are fast."""

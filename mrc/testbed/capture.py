@@ -18,7 +18,7 @@ from msgspec import Struct
 from mrc.errors import NetlinkError
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
-from mrc.linux.release import release
+from mrc.linux.processes import release
 from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, T1_UP, T2_DOWN, port

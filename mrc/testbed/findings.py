@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mrc.errors import MrcError, StateError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
-from mrc.linux import installed, netns
+from mrc.linux import netns, programs
 from mrc.linux.netlink import Netlink, Veth, Vxlan
 from mrc.results.doctor import Finding, State
 from mrc.testbed import nft, rootless
@@ -135,8 +135,8 @@ def _namespaces() -> Iterator[Finding]:
 
 def _programs() -> Iterator[Finding]:
     for name in PROGRAMS:
-        where = installed.find(name)
-        needs = (State.MISSING, "no test beds", f"apt-get install {installed.PACKAGES[name]}")
+        where = programs.find(name)
+        needs = (State.MISSING, "no test beds", f"apt-get install {programs.PACKAGES[name]}")
         yield Finding.of(f"program {name}", where is not None, where or "not installed", needs)
 
 
@@ -174,7 +174,7 @@ def _has_qdisc(link: Netlink, kind: str) -> None:
 
 
 def _add_esp(namespace: str) -> None:
-    argv = [*installed.require("ip"), "-n", namespace, *_ESP.split()]
+    argv = [*programs.require("ip"), "-n", namespace, *_ESP.split()]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise StateError(done.stderr.strip().removeprefix("Error: ").rstrip("."))

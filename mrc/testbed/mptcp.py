@@ -13,7 +13,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 from mrc.errors import StateError
-from mrc.linux import installed, netns
+from mrc.linux import netns, programs
 
 WRAPPER = "mptcpize"
 """program that makes another program use MPTCP instead of TCP"""
@@ -47,7 +47,7 @@ def prepare(namespace: str, addresses: Collection[IPv6Address]) -> None:
 
 
 def _ip(namespace: str, *words: str) -> str:
-    (program,) = installed.require("ip")
+    (program,) = programs.require("ip")
     done = subprocess.run(
         [program, "-n", namespace, *words], capture_output=True, text=True, check=False
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from mrc.errors import NetlinkError
-from mrc.linux import installed, netns
+from mrc.linux import netns, programs
 
 Ready = Callable[[], None]
 
@@ -82,7 +82,7 @@ def _run(
 
 
 def _start(arguments: list[str]) -> subprocess.Popen[str]:
-    (program,) = installed.require("nft")
+    (program,) = programs.require("nft")
     pipe = subprocess.PIPE
     # In a process group of its own: ^C at the terminal must not interrupt a change.
     return subprocess.Popen(

@@ -25,12 +25,12 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
+from mrc.linux.files import write_whole
 from mrc.testbed import extras
 from mrc.testbed import shape as shapes
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Shape
-from mrc.whole import write_whole
 
 _SCHEMA = 1
 _FILE = "testbed.json"

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrc.errors import ConfigError
+from mrc.linux.files import write_whole
 from mrc.trust import files
 from mrc.trust.memory import Secret
-from mrc.whole import write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mrc.children import tied
-from mrc.linux import installed
+from mrc.linux import programs
 from mrc.units import digits
 from mrc.workload.task import Counts, FlowTask, HostTask
 
@@ -66,7 +66,7 @@ class End:
     async def open(self) -> Self:
         """Starts the servers, and waits until they listen. Raises StateError without iperf3."""
         if self._sends or self._receives:
-            installed.require(PROGRAM)
+            programs.require(PROGRAM)
         for number in self._receives:
             port = _FIRST_PORT + number
             server = await _start("-s", "-1", "-i", f"{digits(self._seconds)}", "-p", port)

@@ -16,7 +16,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from mrc.errors import ConfigError, StateError
-from mrc.linux.processors import Times
+from mrc.linux.processes import Times
 from mrc.sim.draw import with_seed
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario

@@ -15,7 +15,7 @@ from printed import printed
 from slowness import PATIENCE
 
 from mrc.cli.main import main
-from mrc.linux import installed, netns
+from mrc.linux import netns, programs
 from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed
 
@@ -84,7 +84,7 @@ def test_demo__names_what_is_missing_before_it_begins(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("PATH", "/bin-of-nobody")
-    monkeypatch.setattr(installed, "find", lambda name: None if name == "ip" else f"/bin/{name}")
+    monkeypatch.setattr(programs, "find", lambda name: None if name == "ip" else f"/bin/{name}")
     assert main(["demo", "--name", bed_name, *SMALL]) == 1
     assert capsys.readouterr().err == "mrc demo: ip is missing: apt-get install iproute2\n"
     assert nothing_left(bed_name, tmp_path)

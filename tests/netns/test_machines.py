@@ -23,7 +23,7 @@ import pytest
 from printed import printed
 from slowness import PATIENCE, until
 
-from mrc.linux import installed
+from mrc.linux import programs
 from mrc.testbed.shape import Shape
 
 from .machines import MRC, Machine, hosts_file, machines, serving, status
@@ -346,7 +346,7 @@ def test_run__traffic_between_machines(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(installed.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
+@pytest.mark.skipif(programs.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
 def test_run__iperf3_between_machines(
     pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
 ) -> None:

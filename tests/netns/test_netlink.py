@@ -22,7 +22,7 @@ from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
 from mrc.linux import netlink, netns
 from mrc.linux.interfaces import interfaces
-from mrc.linux.netlink import Netlink, Veth, client, routes
+from mrc.linux.netlink import Netlink, Veth
 
 pytestmark = pytest.mark.default
 
@@ -276,9 +276,9 @@ def test_add_routes__notices_what_was_dropped_on_the_way(
     here, _ = pair
 
     def without_action(route: Route, index: int) -> bytes:
-        return routes.encode(replace(route, action=None), index)
+        return netlink.encode_route(replace(route, action=None), index)
 
-    monkeypatch.setattr(client, "encode", without_action)
+    monkeypatch.setattr(netlink, "encode", without_action)
     route, _ = ROUTES[kind]
     with pytest.raises(NetlinkError, match=f"route {route.dst} dev p1: the kernel has action None"):
         here.add_routes([route])

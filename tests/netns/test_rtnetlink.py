@@ -16,13 +16,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from mrc.errors import NetlinkError
 from mrc.linux import netns
 from mrc.linux import rtnetlink as rtnetlink_module
-from mrc.linux.rtnetlink import (
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    NLM_F_REPLACE,
-    Request,
-    Rtnetlink,
-)
+from mrc.linux.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkRequest, Rtnetlink
 
 pytestmark = pytest.mark.default
 
@@ -38,21 +32,21 @@ def rtnetlink(namespace_pair: tuple[str, str]) -> Iterator[Rtnetlink]:
     made.close()
 
 
-def loopback(*, up: bool) -> Request:
+def loopback(*, up: bool) -> NetlinkRequest:
     message = ifinfmsg()
     message["index"] = LOOPBACK
     message["flags"], message["change"] = int(up), 1
-    return Request("set lo", RTM_NEWLINK, message)
+    return NetlinkRequest("set lo", RTM_NEWLINK, message)
 
 
-def route(prefix: str, *more: tuple[str, object]) -> Request:
+def route(prefix: str, *more: tuple[str, object]) -> NetlinkRequest:
     message = rtmsg()
     message["family"] = socket.AF_INET6
     message["dst_len"] = 64
     message["table"], message["type"], message["proto"] = 254, 1, 4
     message["attrs"] = [("RTA_DST", prefix), ("RTA_OIF", LOOPBACK), *more]
     flags = NLM_F_CREATE | NLM_F_EXCL
-    return Request(f"add {prefix}", RTM_NEWROUTE, message, flags, "CONFIG_SOMETHING")
+    return NetlinkRequest(f"add {prefix}", RTM_NEWROUTE, message, flags, "CONFIG_SOMETHING")
 
 
 def test_request__carries_out_the_rest_and_reports_the_first(rtnetlink: Rtnetlink) -> None:
@@ -81,7 +75,7 @@ def test_request__is_repeated_while_the_kernel_has_no_memory(
     told: list[str] = []
     refusal = rtnetlink_module._refusal
 
-    def without_memory(request: Request, answer: bytes) -> NetlinkError | None:
+    def without_memory(request: NetlinkRequest, answer: bytes) -> NetlinkError | None:
         told.append(str(request.what))
         is_refused = told[-1] == "add fd00:2::" and told.count(told[-1]) <= times
         return NetlinkError("no memory", errno.ENOMEM) if is_refused else refusal(request, answer)

@@ -19,7 +19,7 @@ from printed import printed
 
 from mrc.cli.main import main
 from mrc.errors import StateError
-from mrc.linux import installed
+from mrc.linux import programs
 from mrc.sim.scenario import Scenario
 from mrc.testbed import mptcp
 from mrc.testbed.bed import Testbed
@@ -212,7 +212,7 @@ def test_run__by_mptcp(told: Callable[..., dict[str, Any]]) -> None:
     assert flow["received_bytes"] == 20 << 20 and flow["sent_packets"] is None
 
 
-@pytest.mark.skipif(installed.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
+@pytest.mark.skipif(programs.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
 def test_run__by_iperf3(told: Callable[..., dict[str, Any]]) -> None:
     result = told(SILENT.replace("plane:1", "plane:2"), "--over", "iperf3")
     (flow,) = result["runs"][0]["flows"]

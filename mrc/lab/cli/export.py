@@ -16,12 +16,12 @@ from mrc.errors import ConfigError
 from mrc.lab.containers import containerlab, lab
 from mrc.lab.results import Exported
 from mrc.lab.scripts import netns_script
+from mrc.linux.files import write_whole
 from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.cli.shape import add_shape, shape_of
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import NOTHING, as_argument_error
 from mrc.units import counted
-from mrc.whole import write_whole
 
 DESCRIPTION = """\
 Write a topology, as plan shows it, for other tools. A namespace script builds

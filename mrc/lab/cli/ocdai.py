@@ -17,9 +17,9 @@ from mrc.fabric import document
 from mrc.lab import ocdai
 from mrc.lab.ocdai import topology_of
 from mrc.lab.results import ImportedTopology
+from mrc.linux.files import write_whole
 from mrc.testbed.cli.action import Action, Needs
 from mrc.units import counted
-from mrc.whole import write_whole
 
 DESCRIPTION = """\
 Make a topology file from a topology plan of OCP's Open Cluster Designs, a

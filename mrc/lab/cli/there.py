@@ -18,7 +18,7 @@ from mrc.cli.output import Output
 from mrc.errors import StateError
 from mrc.lab import part
 from mrc.lab.machines import Machine
-from mrc.linux import installed
+from mrc.linux import programs
 from mrc.testbed import extras
 from mrc.testbed.cli.action import Action, Needs
 from mrc.testbed.cli.capture import opened, tell
@@ -50,8 +50,8 @@ def run_part(args: argparse.Namespace) -> int:
 def forward(machine: Machine, words: Sequence[str]) -> int:
     """Replaces this process by `mrc testbed` on another machine."""
     argv = machine.command(words, terminal=os.isatty(0) and os.isatty(1))
-    if installed.find(argv[0]) is None:
-        raise StateError(f"{machine.name}: {installed.not_found(argv[0])}")
+    if programs.find(argv[0]) is None:
+        raise StateError(f"{machine.name}: {programs.not_found(argv[0])}")
     return os.execvp(argv[0], argv)
 
 

@@ -21,6 +21,7 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.errors import ConfigError
+from mrc.linux.files import check_writable, write_whole
 from mrc.results.plain import like
 from mrc.sim import drawing, page, reader, report, sweep, sweep_folder, sweep_plot
 from mrc.sim.checks import Outcome, evaluate, flow_goodput_bps
@@ -43,7 +44,6 @@ from mrc.sim.sweep import Planned, Spot, Swept, parse_setting
 from mrc.sim.sweep_on import CHOICES, executor
 from mrc.sim.trial import Timed, Trial, full_trial, n_runs, run_trial, summarize, timed_summary_of
 from mrc.units import counted, digits
-from mrc.whole import check_writable, write_whole
 
 T = TypeVar("T")
 

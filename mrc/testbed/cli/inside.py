@@ -13,7 +13,7 @@ from mrc.cli.arguments import add
 from mrc.cli.execute import become, refused
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import print_error
-from mrc.linux import installed
+from mrc.linux import programs as installed
 from mrc.testbed import bed as beds
 from mrc.testbed import extras, mptcp, programs
 from mrc.testbed.cli import schedule

@@ -9,6 +9,7 @@ from pathlib import Path
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.errors import ConfigError
+from mrc.linux.files import write_whole
 from mrc.results.plain import like
 from mrc.testbed import extras, hops, picture, reader, svg
 from mrc.testbed.cli.action import Action, Needs
@@ -23,7 +24,6 @@ from mrc.testbed.results import (
 )
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 from mrc.units import counted, digits
-from mrc.whole import write_whole
 
 OPTIONS = """
 --svg FILE  draw the test bed into this SVG file

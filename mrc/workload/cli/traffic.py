@@ -14,7 +14,8 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, format_rate, format_seconds, format_table
 from mrc.cli.runner import run_async
 from mrc.errors import BadFileError, ConfigError, StateError
-from mrc.linux import installed
+from mrc.linux import programs
+from mrc.linux.files import check_writable, write_whole
 from mrc.sim import drawing, reader
 from mrc.sim.checks import flow_goodput_bps
 from mrc.sim.cli.arguments import seeds_of
@@ -27,7 +28,6 @@ from mrc.testbed import mptcp
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event
 from mrc.units import digits
-from mrc.whole import check_writable, write_whole
 from mrc.workload import faults, fit, judge, page, report, tasks
 from mrc.workload.by_iperf3 import PROGRAM
 from mrc.workload.compare import Compared, compare, title
@@ -84,7 +84,7 @@ def _load(args: argparse.Namespace, bed: Testbed) -> Scenario:
 def _require(overs: Sequence[Over]) -> None:
     """Raises StateError for a transport that this machine lacks."""
     if "iperf3" in overs:
-        installed.require(PROGRAM)
+        programs.require(PROGRAM)
     if "mptcp" in overs and not mptcp.is_supported():
         raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
 

@@ -33,7 +33,7 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
     "order", [("mrc.linux.netlink", "pyroute2"), ("pyroute2", "mrc.linux.netlink")]
 )
 def test_pyroute2__is_whole_for_the_programs_of_others(order: tuple[str, str]) -> None:
-    names = "[pyroute2.IPRoute, pyroute2.netlink.nlmsg, mrc.linux.netlink.messages.nlmsg]"
+    names = "[pyroute2.IPRoute, pyroute2.netlink.nla, mrc.linux.netlink.nla]"
     check = "from pyroute2 import NDB, config\nimport pyroute2.netns\nassert a[1] is a[2]"
     modules = loaded(f"import {order[0]}, {order[1]}\na = {names}\n{check}")
     assert "pyroute2.ndb.main" in modules

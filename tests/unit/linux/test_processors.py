@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from mrc.linux import processors
+from mrc.linux import processes
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from mrc.linux import processors
     ],
 )  # fmt: skip
 def test_shares__in_plain_words(got: float, busy: float, stolen: float, said: str) -> None:
-    found = processors.shares(2, got, 0.8, total=0.8, busy=busy, stolen=stolen)
+    found = processes.processor_shares(2, got, 0.8, total=0.8, busy=busy, stolen=stolen)
     assert (str(found), found.is_busy) == (said, said.startswith("is busy"))
 
 
@@ -43,7 +43,7 @@ def test_measure__others_that_compete() -> None:
             assert rival.stdout is not None
             try:
                 assert rival.stdout.readline() == b"\n"
-                found = processors.measure(0.2)
+                found = processes.measure_processors(0.2)
             finally:
                 rival.kill()
     finally:

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import LinkChange
-from mrc.linux.netlink import Netem
-from mrc.linux.netlink.qdiscs import netem
+from mrc.linux.netlink import Netem, netem_message
 from mrc.testbed import queues
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, Hop
@@ -83,7 +82,7 @@ def test_wanted__refuses_what_netem_cannot() -> None:
     ],
 )
 def test_netem__is_encoded_as_by_tc(effects: Netem, options: str) -> None:
-    message = netem(7, effects, below_tbf=True)
+    message = netem_message(7, effects, below_tbf=True)
     message.encode()
     head = "00000000 07000000 00000200 01000100 00000000 0a000100 6e6574656d000000 28000200"
     assert bytes(message.data)[16:].hex() == f"{head} {options}".replace(" ", "")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mrc.errors import StateError
-from mrc.linux import installed, netns
+from mrc.linux import netns, programs
 from mrc.testbed import rootless
 
 
@@ -20,7 +20,7 @@ def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", ["mrc", "demo", "--size", "1MiB"])
     rootless.become_root()
     (argv,) = started
-    assert argv[:2] == [*installed.require("unshare"), "-Urnm"]
+    assert argv[:2] == [*programs.require("unshare"), "-Urnm"]
     assert argv[-7:] == [sys.executable, "-P", "-m", "mrc", "demo", "--size", "1MiB"]
 
 
@@ -47,6 +47,6 @@ def test_become_root__root_of_a_container(monkeypatch: pytest.MonkeyPatch) -> No
 def test_become_root__names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(installed, "SYSTEM_FOLDERS", "/nowhere")
+    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", "/nowhere")
     with pytest.raises(StateError, match=r"^unshare and sh and mount are missing: apt-get"):
         rootless.become_root()

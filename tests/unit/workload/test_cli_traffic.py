@@ -9,7 +9,7 @@ import pytest
 
 from mrc.cli.main import main
 from mrc.errors import StateError
-from mrc.linux import installed
+from mrc.linux import programs
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
 from mrc.workload.cli import traffic
@@ -60,7 +60,7 @@ def test_run__refusals_are_wrong_usage(
 def test_run__without_the_program(
     refusal: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "find", lambda name: None)
+    monkeypatch.setattr(programs, "find", lambda name: None)
     code, complaint = refusal("permutation", "--over", "iperf3")
     assert code == 1 and "iperf3 is missing: apt-get install iperf3" in complaint
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import StateError
-from mrc.linux import installed
+from mrc.linux import programs
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +17,12 @@ def only_ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "ip"
     program.touch(0o755)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(installed, "SYSTEM_FOLDERS", str(tmp_path))
+    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", str(tmp_path))
     return program
 
 
 def test_require__returns_paths(only_ip: Path) -> None:
-    assert installed.require("ip") == [str(only_ip)]
+    assert programs.require("ip") == [str(only_ip)]
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_require__returns_paths(only_ip: Path) -> None:
 )
 def test_require__names_all_packages(names: tuple[str, ...], message: str) -> None:
     with pytest.raises(StateError) as caught:
-        installed.require(*names)
+        programs.require(*names)
     assert str(caught.value) == message
 
 
 def test_not_found__with_and_without_remedy() -> None:
-    assert installed.not_found("ping") == "ping: command not found: apt-get install iputils-ping"
-    assert installed.not_found("mine") == "mine: command not found"
+    assert programs.not_found("ping") == "ping: command not found: apt-get install iputils-ping"
+    assert programs.not_found("mine") == "mine: command not found"

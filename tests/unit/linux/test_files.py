@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc.whole import check_writable, write_whole
+from mrc.linux.files import check_writable, write_whole
 
 
 def test_write_whole__replaces_what_was_there(tmp_path: Path) -> None:
