@@ -3,7 +3,7 @@
 
 Each process has an address, which the processes exchange by means of their own (a store, a file).
 The address contains a random token: only a process that knows it can connect. The QPs carry
-messages (mrc.messaging). Each process sends an empty message to each other process once a second:
+messages (mrc.mailbox). Each process sends an empty message to each other process once a second:
 a process that has nothing to send also notices when all paths are lost.
 """
 
@@ -33,7 +33,7 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.exchange.foreign import shown
-from mrc.messaging.session import LOST_TIMEOUTS, explain, paths_lost
+from mrc.mailbox import LOST_TIMEOUTS, explain, paths_lost
 from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.trust.security import secret_id

@@ -22,8 +22,7 @@ from mrc.cli.serving import session_failed, until_guessed
 from mrc.config import MAX_PEER_BYTES, ContextConfig, Limits, Queues, Spraying
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, MrcError
-from mrc.messaging.mailbox import MAX_UNREAD
-from mrc.messaging.session import race
+from mrc.mailbox import MAX_UNREAD, race
 from mrc.perf.client import Client, connect
 from mrc.perf.messages import Outcome
 from mrc.perf.plan import MAX_QPS, Direction, Pattern, Plan

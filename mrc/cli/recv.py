@@ -34,8 +34,7 @@ from mrc.cli.serving import session_failed, until_guessed
 from mrc.cli.standard import STDOUT
 from mrc.errors import PathError, PeerGoneError
 from mrc.exchange.foreign import shown
-from mrc.messaging.mailbox import MAX_UNREAD
-from mrc.messaging.session import let_look
+from mrc.mailbox import MAX_UNREAD, let_look
 from mrc.tasks import cancelled
 from mrc.transfer import joined
 from mrc.transfer.batch import Total

@@ -27,7 +27,7 @@ from mrc.exchange.oob import HELLO_BYTES, PING, PONG, Attributes, Channel, Hello
 from mrc.exchange.refusal import accepted
 from mrc.fabric.ports import RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
-from mrc.messaging.session import SessionError, connect_session
+from mrc.mailbox import SessionError, connect_session
 from mrc.perf.messages import QP_SERVICE, SERVICE, hear, say
 from mrc.perf.plan import Plan
 

@@ -14,7 +14,7 @@ from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
 from mrc.errors import MrcError, reason_of
-from mrc.messaging.session import Session, connect_session
+from mrc.mailbox import MailboxSession, connect_session
 from mrc.perf.load import Load, PingPong, load_of
 from mrc.perf.memory import regions
 from mrc.perf.messages import (
@@ -58,7 +58,7 @@ class Client:
     """Runs one plan at a time."""
 
     def __init__(
-        self, ctx: Context, session: Session, host: str, port: int, timeout: float
+        self, ctx: Context, session: MailboxSession, host: str, port: int, timeout: float
     ) -> None:
         self.session = session
         self._ctx = ctx
@@ -136,7 +136,7 @@ class _Test:
 
     def __init__(
         self,
-        session: Session,
+        session: MailboxSession,
         plan: Plan,
         new_load: Callable[[], Load | PingPong],
         meter: Meter,

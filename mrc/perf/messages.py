@@ -24,8 +24,7 @@ from msgspec.structs import replace
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
 from mrc.exchange.foreign import shown
-from mrc.messaging.mailbox import MAX_SENT_BYTES
-from mrc.messaging.session import Service, Session
+from mrc.mailbox import MAX_SENT_BYTES, MailboxSession, Service
 from mrc.perf.history import Bins, History
 from mrc.perf.load import Tally
 from mrc.perf.meter import Interval, Meter
@@ -44,12 +43,12 @@ class RefusedError(MrcError):
     """The server refused the plan."""
 
 
-async def say(session: Session, kind: str, **body: Any) -> None:
+async def say(session: MailboxSession, kind: str, **body: Any) -> None:
     """Sends a message; returns when the peer has acknowledged it."""
     await session.watched(session.mailbox.send({"type": kind, **body}))
 
 
-async def hear(session: Session, *kinds: str) -> Message:
+async def hear(session: MailboxSession, *kinds: str) -> Message:
     """The peer's next message, which must be one of `kinds`.
 
     Raises RefusedError if the peer refuses, ProtocolError for any other message.
@@ -108,7 +107,7 @@ async def outcome_of(meter: Meter, tally: Tally) -> Outcome:
     return Outcome(meter.total(), tally.messages, tally.latency.summary(), history)
 
 
-async def say_outcome(session: Session, outcome: Outcome) -> None:
+async def say_outcome(session: MailboxSession, outcome: Outcome) -> None:
     """Sends the result of this end to the client."""
     if outcome.history is not None:
         for plane, bins in outcome.history.pieces():
@@ -116,7 +115,7 @@ async def say_outcome(session: Session, outcome: Outcome) -> None:
     await say(session, "result", outcome=outcome.to_dict())
 
 
-async def hear_outcome(session: Session) -> Outcome:
+async def hear_outcome(session: MailboxSession) -> Outcome:
     """Receives the server's result."""
     bins = Bins()
     while (message := await hear(session, "result", "bins"))["type"] != "result":

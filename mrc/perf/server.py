@@ -16,8 +16,7 @@ from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
 from mrc.errors import InUseError, MrcError
 from mrc.exchange.budget import BudgetError
-from mrc.messaging.mailbox import MailboxClosedError
-from mrc.messaging.session import Session, accept_session, let_look
+from mrc.mailbox import MailboxClosedError, MailboxSession, accept_session, let_look
 from mrc.perf.load import Load, PingPong, load_of
 from mrc.perf.memory import Regions, regions
 from mrc.perf.messages import (
@@ -90,7 +89,7 @@ class Server:
                 test.complete.set()
             await test.ended.wait()
 
-    async def _serve_session(self, session: Session) -> None:
+    async def _serve_session(self, session: MailboxSession) -> None:
         while True:
             try:
                 async with _patience(session, "a plan"):
@@ -113,7 +112,7 @@ class Server:
                 continue
             self._on_outcome(session.qp.peer_host, plan, outcome)
 
-    async def _carry_out(self, session: Session, plan: Plan, message: Message) -> Outcome:
+    async def _carry_out(self, session: MailboxSession, plan: Plan, message: Message) -> Outcome:
         theirs = RemoteMemory.from_dict(message.get("memory"))
         async with (
             regions(self._ctx, plan.memory_bytes) as memory,
@@ -135,7 +134,7 @@ class Server:
 
     @asynccontextmanager
     async def _connected(
-        self, session: Session, plan: Plan, memory: Regions
+        self, session: MailboxSession, plan: Plan, memory: Regions
     ) -> AsyncIterator[list[QP]]:
         """Waits until the client has connected the QPs of this plan, and yields them."""
         token, test = secrets.token_hex(8), _Test(plan)
@@ -153,7 +152,9 @@ class Server:
 
 
 @asynccontextmanager
-async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncIterator[None]:
+async def _patience(
+    session: MailboxSession, what: str, seconds: float = 0.0
+) -> AsyncIterator[None]:
     """Limits the body to IDLE_SECONDS plus `seconds`: an idle session occupies memory."""
     try:
         async with Limit(seconds + IDLE_SECONDS):
@@ -163,7 +164,9 @@ async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncI
         raise MrcError(f"{session.qp.peer_host} {late}") from None
 
 
-async def _run(session: Session, new_load: Callable[[], Load | PingPong], meter: Meter) -> Outcome:
+async def _run(
+    session: MailboxSession, new_load: Callable[[], Load | PingPong], meter: Meter
+) -> Outcome:
     """Runs the test from the client's first start message, which has come, to its end message."""
     told: Message = {"type": "start"}
     while told["type"] == "start":
@@ -177,7 +180,7 @@ async def _run(session: Session, new_load: Callable[[], Load | PingPong], meter:
     return outcome.lasting(told.get("seconds"))
 
 
-async def _part(session: Session, load: Load | PingPong, meter: Meter) -> None:
+async def _part(session: MailboxSession, load: Load | PingPong, meter: Meter) -> None:
     """Writes until the client's stop message, and a little longer for the writes in flight."""
     work = asyncio.create_task(load.answer() if isinstance(load, PingPong) else load.run())
     telling = asyncio.create_task(_tell_end(session, work, meter))
@@ -195,7 +198,7 @@ async def _part(session: Session, load: Load | PingPong, meter: Meter) -> None:
         await cancelled(work, telling)
 
 
-async def _tell_end(session: Session, work: asyncio.Task[None], meter: Meter) -> None:
+async def _tell_end(session: MailboxSession, work: asyncio.Task[None], meter: Meter) -> None:
     """Tells the client that this end writes no more; raises the error of its work."""
     await asyncio.wait({work})
     if not work.cancelled():

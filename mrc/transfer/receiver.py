@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mrc.errors import MrcError, ProtocolError, reason_of
 from mrc.exchange.budget import BudgetError
-from mrc.messaging.mailbox import MailboxClosedError
+from mrc.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.announced import Announced
 from mrc.transfer.batch import Batch

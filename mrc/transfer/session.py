@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import field
 
+from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvInfo, Immediate, QpInfo, sum_of
 from mrc.exchange.foreign import shown
-from mrc.messaging import session
-from mrc.messaging.session import Service, SessionError
+from mrc.mailbox import Service, SessionError
 from mrc.transfer.announced import Announced
 from mrc.transfer.arrived import Arrived
 from mrc.transfer.joined import TRANSFER, JoinedQps, Joins
@@ -38,7 +38,7 @@ class VerificationError(TransferError):
     """The received file differs from the sent file."""
 
 
-class Session(session.Session, frozen=True):
+class Session(mailbox.MailboxSession, frozen=True):
     """A session of a file transfer: a QP with a mailbox, and further QPs that carry chunks."""
 
     joined: JoinedQps
@@ -102,7 +102,7 @@ async def connect_session(
 
     about = announced.to_dict() | {TAKES_ASKING: True, TRANSFER: transfer}
     async with (
-        session.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
+        mailbox.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,
     ):
         yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
@@ -114,5 +114,5 @@ async def accept_session(ctx: Context, qp: QP, joins: Joins) -> AsyncIterator[Se
 
     The sender's further QPs join the session through `joins`.
     """
-    async with session.accept_session(ctx, qp, SERVICE) as opened, joins.session() as joined:
+    async with mailbox.accept_session(ctx, qp, SERVICE) as opened, joins.session() as joined:
         yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)

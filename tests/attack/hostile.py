@@ -19,7 +19,7 @@ from typing import Any
 
 from mrc import Context, ContextConfig
 from mrc.events import Immediate
-from mrc.messaging.session import Session, connect_session
+from mrc.mailbox import MailboxSession, connect_session
 from mrc.perf.messages import SERVICE as PERF
 from mrc.perf.plan import Plan
 from mrc.transfer.session import SERVICE as FILES
@@ -28,32 +28,32 @@ from mrc.trust.security import Security
 MUCH = 1 << 43  # allowed
 CHUNK = 4 << 20
 EMPTY_DIGEST = "99aa06d3014798d86001c324468d497f"
-Connect = Callable[[], AbstractAsyncContextManager[Session]]
+Connect = Callable[[], AbstractAsyncContextManager[MailboxSession]]
 
 
 def say(text: object) -> None:
     print(text, flush=True)
 
 
-async def answer(session: Session) -> dict[str, Any]:
+async def answer(session: MailboxSession) -> dict[str, Any]:
     """The next message of the victim."""
     while isinstance(message := await session.receive(), Immediate):
         pass
     return message
 
 
-async def offer(session: Session, name: str, size: int) -> dict[str, Any]:
+async def offer(session: MailboxSession, name: str, size: int) -> dict[str, Any]:
     message = {"type": "offer", "name": name, "bytes": size, "chunk_bytes": CHUNK}
     await session.mailbox.send(message)
     return await answer(session)
 
 
-async def disk(session: Session, _connect: Connect) -> None:
+async def disk(session: MailboxSession, _connect: Connect) -> None:
     """Offers a file that leaves no room for another on the disk, and stays connected."""
     say((await offer(session, "hold", 60 << 20))["type"])
 
 
-async def names(session: Session, connect: Connect) -> None:
+async def names(session: MailboxSession, connect: Connect) -> None:
     """Each refusal ends a session, so each name gets its own session."""
     said = [await offer(session, ".bash_profile", 1)]
     for name in ("-rf", "a\x1b]0;x\x07\n", "x\u202egnp.sh"):
@@ -62,7 +62,7 @@ async def names(session: Session, connect: Connect) -> None:
     say(json.dumps(said))
 
 
-async def unread(session: Session, _connect: Connect) -> None:
+async def unread(session: MailboxSession, _connect: Connect) -> None:
     """Sends 32 messages that grow 24-fold when decoded, while the victim waits for credit."""
     mailbox = session.mailbox
     # It never waits for credit, and grants none, as it receives nothing.
@@ -76,7 +76,7 @@ async def unread(session: Session, _connect: Connect) -> None:
         await mailbox.send({"a": [{}] * 60_000})
 
 
-async def plans(session: Session, connect: Connect) -> None:
+async def plans(session: MailboxSession, connect: Connect) -> None:
     """Three clients at a time; the plan of each requires 32 MiB twice."""
     said = []
     async with AsyncExitStack() as stack:

@@ -28,7 +28,7 @@ from netns.processes import Hosts
 from printed import printed
 
 from mrc.linux import netns
-from mrc.messaging.mailbox import KEEPALIVE_SECONDS
+from mrc.mailbox import KEEPALIVE_SECONDS
 from mrc.testbed.bed import Testbed
 from mrc.transfer.names import part_name, record_name
 

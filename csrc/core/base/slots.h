@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The slots of the inboxes of two peers, and the credits for them: of messages and, by cffi, of
-   mailboxes (mrc/messaging), which have fewer and smaller slots.
+   mailboxes (mrc/mailbox.py), which have fewer and smaller slots.
 
    Frame k of a direction goes to slot k modulo `count`. The sender reuses a slot after a
    credit: how many frames the receiver has freed. Numbers of frames wrap, and immediates carry only

@@ -21,7 +21,7 @@ from mrc.binding.recording import Recording
 from mrc.cli.perf_report import interval_line, slow_planes
 from mrc.cli.perf_results import interval_of
 from mrc.errors import ArgumentError, MrcError
-from mrc.messaging.session import Session
+from mrc.mailbox import MailboxSession
 from mrc.perf import memory, server, work
 from mrc.perf.client import Client, connect, next_lap
 from mrc.perf.client import TestResult as Result
@@ -478,7 +478,7 @@ async def test_session__of_a_client_that_does_nothing(
     what = {"plan": "a plan", "start": "the start of its test"}[wait]
     patience = server._patience
 
-    def brief(session: Session, missing: str, seconds: float = 0.0) -> Any:
+    def brief(session: MailboxSession, missing: str, seconds: float = 0.0) -> Any:
         monkeypatch.setattr(server, "IDLE_SECONDS", 0.1 if missing == what else BUDGET_SECONDS)
         return patience(session, missing, seconds)
 

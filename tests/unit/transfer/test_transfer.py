@@ -20,7 +20,7 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 from mrc.enums import Access, WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
 from mrc.events import Immediate
-from mrc.messaging.session import SessionError
+from mrc.mailbox import SessionError
 from mrc.results.transfer import FailedFile
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import (

@@ -8,22 +8,27 @@ import json
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 from fake_qp import FakeQp, qp_pair
 from slowness import PATIENCE
 
+from mrc import mailbox
 from mrc.binding.verbs import RemoteMemory
 from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, ProtocolError
 from mrc.events import Immediate
-from mrc.messaging.mailbox import (
+from mrc.mailbox import (
     MAX_MESSAGE_BYTES,
     MAX_SENT_BYTES,
+    MAX_VISITS,
     SLOT_BYTES,
     SLOTS,
     Mailbox,
     MailboxClosedError,
+    Slots,
+    let_look,
     mailbox_memory,
 )
 
@@ -309,3 +314,102 @@ async def _until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the fake has no event for it
             await asyncio.sleep(0.005)
+
+
+# ---- test_session --------------------------------------------------------------------------------
+
+# Viewers: a limited number at a time, for a limited time.
+
+
+class Visitor:
+    """The parts of a QP that a visit uses."""
+
+    def __init__(self, address: str = "10.0.0.1") -> None:
+        self.peer_address = address
+        self.gone = asyncio.Event()
+        self.until_peer_gone = self.gone.wait
+        self.closed = False
+
+    async def __aenter__(self) -> Visitor:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.closed = True
+
+
+async def test_let_look__until_the_peer_has_seen_enough() -> None:
+    visitor: Any = Visitor()
+    visit = asyncio.create_task(let_look(visitor))
+    await asyncio.sleep(0)
+    assert not visitor.closed
+    visitor.gone.set()
+    await visit
+    assert visitor.closed
+
+
+async def test_let_look__not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mailbox.VISIT_SECONDS == 10
+    monkeypatch.setattr(mailbox, "VISIT_SECONDS", 0.01)
+    visitor: Any = Visitor()
+    await let_look(visitor)
+    assert visitor.closed
+
+
+async def test_let_look__no_more_than_so_many() -> None:
+    assert MAX_VISITS == 16
+    visitors: list[Any] = [Visitor() for _ in range(MAX_VISITS)]
+    visits = [asyncio.create_task(let_look(visitor)) for visitor in visitors]
+    await asyncio.sleep(0)
+    late: Any = Visitor()
+    later: Any = Visitor()
+    await let_look(late)
+    assert late.closed and not any(visitor.closed for visitor in visitors)
+    visitors[0].gone.set()
+    await visits[0]
+    another = asyncio.create_task(let_look(later))
+    await asyncio.sleep(0)
+    assert not later.closed
+    for task in (another, *visits):
+        task.cancel()
+    await asyncio.gather(another, *visits, return_exceptions=True)
+
+
+async def test_let_look__one_source_does_not_take_all_places() -> None:
+    """A newcomer gets the place of a source that has more than its own share."""
+    visitors: list[Any] = [Visitor() for _ in range(MAX_VISITS)]
+    visits = [asyncio.create_task(let_look(visitor)) for visitor in visitors]
+    await asyncio.sleep(0)
+    other: Any = Visitor("10.0.0.2")
+    visits.append(asyncio.create_task(let_look(other)))
+    await asyncio.wait(visits, return_when=asyncio.FIRST_COMPLETED)
+    assert not other.closed
+    assert [visitor.closed for visitor in visitors].count(True) == 1
+    for task in visits:
+        task.cancel()
+    await asyncio.gather(*visits, return_exceptions=True)
+
+
+# ---- test_slots ----------------------------------------------------------------------------------
+
+# Slots and credits from Python; tests/c/test_slots.c has the arithmetic.
+
+COUNT, BYTES, MASK = 4, 100, 0xFFFF
+LAST = 0xFFFFFFFF
+
+
+def test_slots__two_ends_go_on_when_the_numbers_of_frames_wrap() -> None:
+    ours, theirs = Slots(COUNT, BYTES, MASK), Slots(COUNT, BYTES, MASK)
+    for side in (ours, theirs):
+        for name in ("sent", "credit", "arrived", "freed", "told"):
+            setattr(side._native, name, LAST - 1)
+    for turn in range(3):
+        for _ in range(COUNT):
+            assert ours.may_send() and theirs.granted()
+            place, number = ours.send()
+            assert theirs.is_next(number) and not theirs.is_next(number + 1 & MASK)
+            assert theirs.arrive() == place
+        assert not ours.may_send() and not theirs.granted()
+        assert theirs.arrived == COUNT * (turn + 1) - 2
+        assert theirs.free(theirs.arrived)
+        assert not ours.credit((theirs.arrived + 1) & MASK)
+        assert ours.credit(theirs.tell())
