@@ -16,17 +16,13 @@ from fake_qp import FakeContext, FakeQp, qp_pair
 from slowness import PATIENCE
 
 from mrc.results.transfer import FailedFile, TransferredFile
-from mrc.transfer.announced import Announced
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.joined import Joins
-from mrc.transfer.messages import chunk_of
-from mrc.transfer.offering import How
+from mrc.transfer.messages import Announced, chunk_of
 from mrc.transfer.plan import plan_of
-from mrc.transfer.quota import Limits
-from mrc.transfer.receiver import receive_files
-from mrc.transfer.sender import send_plan
-from mrc.transfer.session import Session, accept_session, connect_session
-from mrc.transfer.window import Told
+from mrc.transfer.receiver import Told, receive_files
+from mrc.transfer.sender import How, send_plan
+from mrc.transfer.session import Joins, Session, accept_session, connect_session
+from mrc.transfer.sinks import Limits
 
 
 class ConnectingContext(FakeContext):

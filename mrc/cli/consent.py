@@ -20,11 +20,9 @@ from mrc.cli.progress import ProgressMeter
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import quoted
 from mrc.tasks import cancelled
-from mrc.transfer.announced import Announced
+from mrc.transfer.messages import Announced, Refuse
 from mrc.transfer.messages import Asking as AskingMessage
-from mrc.transfer.messages import Refuse
-from mrc.transfer.patience import patience
-from mrc.transfer.session import TAKES_ASKING, Session, TransferError
+from mrc.transfer.session import TAKES_ASKING, Session, TransferError, patience
 from mrc.trust.identity import PREFIX
 from mrc.trust.known import allow, allowed, default_allowed
 from mrc.trust.security import Security

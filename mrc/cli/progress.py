@@ -16,7 +16,7 @@ from mrc.cli.report import batch_lines, carried_bytes
 from mrc.events import QpInfo
 from mrc.exchange.foreign import shown
 from mrc.tasks import cancelled
-from mrc.transfer.batch import Batch, Total
+from mrc.transfer.pack import Batch, Total
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

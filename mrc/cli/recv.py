@@ -36,16 +36,23 @@ from mrc.errors import PathError, PeerGoneError
 from mrc.exchange.foreign import shown
 from mrc.mailbox import MAX_UNREAD, let_look
 from mrc.tasks import cancelled
-from mrc.transfer import joined
-from mrc.transfer.batch import Total
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.joined import Joins
+from mrc.transfer.memory import WINDOW_BYTES
 from mrc.transfer.messages import CHUNK_BYTES, MAX_FILE_BYTES
+from mrc.transfer.pack import Total
 from mrc.transfer.pipes import PipeWriter
-from mrc.transfer.quota import DEFAULTS, Limits
-from mrc.transfer.receiver import receive_files
-from mrc.transfer.session import SERVICE, TOKEN_BYTES, Session, TransferError, accept_session
-from mrc.transfer.window import WINDOW_BYTES, Told
+from mrc.transfer.receiver import Told, receive_files
+from mrc.transfer.session import (
+    JOIN,
+    SERVICE,
+    TOKEN_BYTES,
+    TRANSFER,
+    Joins,
+    Session,
+    TransferError,
+    accept_session,
+)
+from mrc.transfer.sinks import DEFAULTS, Limits
 from mrc.trust.remedies import Commands
 from mrc.units import counted, digits
 
@@ -303,7 +310,7 @@ class _Server:
                     account = self._account(transfer, qp.peer_host)
                     code = await self._serve_sender(qp, partial(self._on_data, task), account)
                     self._accounts.pop(transfer, None)
-                case joined.JOIN:
+                case service if service == JOIN:
                     await self.joins.take(qp)
                 case _:
                     await let_look(qp)
@@ -337,7 +344,7 @@ class _Server:
         """The name of the sender's transfer. Ends an earlier session of this transfer, which may
         not know yet that its paths are lost.
         """
-        transfer = qp.private.get(joined.TRANSFER)
+        transfer = qp.private.get(TRANSFER)
         if not isinstance(transfer, str) or not 0 < len(transfer) <= 2 * TOKEN_BYTES:
             return ""
         transfers = self.joins.transfers

@@ -24,10 +24,10 @@ from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
 from mrc.results.transfer import FailedFile, Outage, Role, Transfer, Waits
-from mrc.transfer.batch import MAX_LISTED, Batch, Total
 from mrc.transfer.messages import CHUNK_BYTES
+from mrc.transfer.pack import MAX_LISTED, Batch, Total
+from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 from mrc.transfer.session import Session
-from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 from mrc.units import counted
 
 MANY_OVERFLOWS = 100  # packets; fewer cost no speed

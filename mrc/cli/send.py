@@ -25,11 +25,10 @@ from mrc.cli.runner import run_async
 from mrc.enums import EvState
 from mrc.errors import MrcError
 from mrc.exchange.foreign import shown
-from mrc.transfer.batch import Total
 from mrc.transfer.names import FileError, check_path
-from mrc.transfer.offering import How
+from mrc.transfer.pack import Total
 from mrc.transfer.plan import STDIN, Plan, excluding, plan_of
-from mrc.transfer.sender import send_plan
+from mrc.transfer.sender import How, send_plan
 from mrc.transfer.session import TOKEN_BYTES, Session, VerificationError, connect_session
 from mrc.units import counted
 

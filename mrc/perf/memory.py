@@ -13,7 +13,7 @@ from msgspec import Struct
 from mrc.aio.context import Context
 from mrc.binding.verbs import MR
 from mrc.enums import Access
-from mrc.transfer.populate import anonymous
+from mrc.transfer.memory import anonymous
 from mrc.transfer.threads import in_thread
 
 _TILE_BYTES = 1 << 20

@@ -9,6 +9,7 @@ a file with a temporary name until it is complete.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import resource
@@ -20,7 +21,6 @@ from typing import Self
 
 from mrc.exchange.foreign import printable, shown
 from mrc.transfer.folders import RECEIVERS, SECOND_NS, Chain, Folder, Meta
-from mrc.transfer.kept import Record, hash_range
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import (
     FileError,
@@ -35,11 +35,11 @@ from mrc.transfer.names import (
     part_name,
     record_name,
 )
-from mrc.transfer.sweep import sweep
-from mrc.transfer.syncfs import sync_file_system
+from mrc.transfer.resume import Record, hash_range, sweep
 
 MAX_AHEAD_BYTES = 256 << 20  # most disk space that a file allocates ahead of its writes
 _COPY_BYTES = 1 << 20
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _ZEROS = bytes(64 << 10)  # a hole is at least as large
 
 
@@ -469,8 +469,8 @@ class OutputDirectory:
         return Tree(self, on_make, on_open)
 
     def sweep(self) -> list[str]:
-        """Removes what earlier receivers have left; see `sweep.sweep`."""
-        return sweep(self.root, resume=self.resume)
+        """Removes what earlier receivers have left; see `resume.sweep`."""
+        return sweep(self.root.fd, resume=self.resume)
 
     def kept_date(self, mtime_ns: int) -> int | None:
         """What the file system makes of a date: it may keep whole seconds, or no date before 1901.
@@ -549,3 +549,12 @@ class OutputDirectory:
             f"{shown(name)}: no room for {size} bytes in {self.path} ({free} free): free some space"
             " or choose another --output"
         )
+
+
+def sync_file_system(fd: int) -> None:
+    """Returns when the disk has all of the file system of this file or folder; raises OSError. The
+    os module lacks this call.
+    """
+    if _LIBC.syncfs(fd) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))

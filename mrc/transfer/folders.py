@@ -26,7 +26,7 @@ from mrc.transfer.names import (
     record_name,
     temporary_name,
 )
-from mrc.transfer.unfinished import Mark
+from mrc.transfer.resume import Mark
 
 SECOND_NS = 1_000_000_000
 _PERMISSIONS = 0o777  # a peer never sets the setuid, setgid and sticky bits

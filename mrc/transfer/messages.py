@@ -27,6 +27,7 @@ number of chunks stored so far; the slots of these chunks are free.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -37,11 +38,13 @@ from mrc import versions
 from mrc.binding.verbs import RemoteMemory
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shortened, shown
-from mrc.transfer.holes import MAX_HOLES
+from mrc.transfer.names import FileError, local_name, wire_name
 from mrc.typed import MAX_WHOLE, Whole, take
 
 VERSION = versions.TRANSFER
 Digest = xxhash.xxh3_128  # fast; detects accidental corruption, but does not resist attacks
+MAX_HOLES = 4096  # of one file; the others are sent as zeros
+MAX_NAMES = 16  # that are announced
 MIN_CHUNK_BYTES = 1 << 12
 CHUNK_BYTES = 4 << 20  # that our senders use
 MAX_FILE_BYTES = MAX_WHOLE
@@ -55,11 +58,104 @@ _SLOT_SHIFT = 23
 _INDEX_MASK = (1 << _SLOT_SHIFT) - 1
 Words = Annotated[str, Meta(max_length=MAX_WORDS)]
 ChunkBytes = Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=0xFFFFFFFF)]
+Names = Annotated[tuple[Annotated[str, Meta(max_length=255)], ...], Meta(max_length=MAX_NAMES)]
 HoleRanges = Annotated[tuple[tuple[Whole, Whole], ...], Meta(max_length=MAX_HOLES)]
 Mode = Annotated[int, Meta(ge=0, le=0o7777)]
 Seconds = Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)]
 Nanoseconds = Annotated[int, Meta(ge=0, lt=1_000_000_000)]
 Time = tuple[Seconds, Nanoseconds]  # since 1970; 64 bits of nanoseconds would end in 2262
+
+
+class Holes:
+    """The holes of a sparse file, in whole chunks: neither read nor sent. Each range has its first
+    chunk and its length.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self.ranges = tuple(ranges)
+        self._firsts = [first for first, _ in self.ranges]
+
+    def left(self, chunk: int) -> int:
+        """Chunks of the hole from this chunk on; 0 if it has data."""
+        at = bisect_right(self._firsts, chunk) - 1
+        return max(0, sum(self.ranges[at]) - chunk) if at >= 0 else 0
+
+    def bytes_from(self, chunk: int, chunk_bytes: int, size: int) -> int:
+        """Bytes of the holes from this chunk on, in a file of `size` bytes."""
+        ends = ((max(first, chunk), first + count) for first, count in self.ranges)
+        return sum(
+            max(0, min(end * chunk_bytes, size) - begin * chunk_bytes) for begin, end in ends
+        )
+
+    def are_within(self, chunks: int) -> bool:
+        """Whether they are in order, apart, and within a file of so many chunks."""
+        end = 0
+        for first, count in self.ranges:
+            if first < end or count < 1:
+                return False
+            end = first + count
+        return end <= chunks
+
+
+class Announced(Struct, frozen=True, kw_only=True):
+    """What a sender announces of a transfer before any file, as private data: numbers and names;
+    None: not known. The consent of the receiver's user covers it, no more.
+    """
+
+    bytes: Whole | None = None
+    files: Whole | None = None
+    folders: Whole = 0
+    """folders and links"""
+    names: Names = ()
+    """of the files and folders at the top, as in messages"""
+    more: Whole = 0
+    """further ones at the top, without their names"""
+
+    @classmethod
+    def of_names(
+        cls, names: Iterable[str], *, bytes: int | None, files: int, links: int
+    ) -> Announced:
+        """From the names of all entries at the receiver; those of folders end with a slash."""
+        folders: set[str] = set()
+        tops: dict[str, None] = {}
+        for name in names:
+            above = name
+            while above := above.rpartition("/")[0]:
+                folders.add(above)
+            tops[name.partition("/")[0]] = None
+        shown = [wire_name(top) for top in tops]
+        fitting = tuple(name for name in shown if len(name) <= 255)[:MAX_NAMES]
+        return cls(
+            bytes=bytes,
+            files=files,
+            folders=len(folders) + links,
+            names=fitting,
+            more=len(shown) - len(fitting),
+        )
+
+    @classmethod
+    def read(cls, private: dict[str, Any]) -> Announced:
+        """From the private data of a sender; raises ValueError."""
+        return take(private, cls)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inverse of `read`."""
+        told: dict[str, Any] = to_builtins(self)
+        return told
+
+    @property
+    def entries(self) -> int | None:
+        """Files, folders and links together."""
+        return None if self.files is None else self.files + self.folders
+
+    def covers(self, name: str) -> bool:
+        """Whether a file or folder of this name, in the form of this host, was announced."""
+        if self.more or not self.names:
+            return True
+        try:
+            return name.partition("/")[0] in map(local_name, self.names)
+        except FileError:
+            return False
 
 
 class Offer(Struct, frozen=True):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Framed chunks, and the records of a pack. Pure.
+"""Packs: framed chunks, the records in them, the thread that packs small files, and what both ends
+report of files and packs that are stored.
 
 The chunks of a pack and of a file of unknown size are framed: a header holds the length and the
 digest of the payload behind it. So a chunk may be short, and the receiver verifies it before it
@@ -12,18 +13,26 @@ file's bytes. After the last part follows the digest of the file.
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Struct, field
 
 from mrc.errors import ProtocolError
+from mrc.exchange.foreign import printable, shortened
+from mrc.results.transfer import FailedFile, TransferredFile
+from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_ERROR, Digest, Mode, Time
-from mrc.transfer.names import MAX_PATH_BYTES
+from mrc.transfer.names import MAX_PATH_BYTES, FileError, StoppedError
+from mrc.transfer.plan import Entry, File, FolderEnd, Link, Source
 from mrc.typed import Whole
 
+MAX_LISTED = 16  # files of a pack, whose names are kept in any case
+_LEAST_PART = 4096  # bytes of a file that are worth a record at the end of a chunk
 FRAME = struct.Struct("<I12x16s")  # payload length, digest of the payload
 DIGEST_BYTES = 16
 _LENGTH = struct.Struct("<H")
@@ -55,14 +64,14 @@ class PackedFailed(msgspec.Struct, tag="failed", frozen=True, kw_only=True):
     """A file or folder that the sender cannot read. Parts of the file may precede it."""
 
     name: bytes
-    error: Annotated[str, Meta(max_length=MAX_ERROR)]
+    error: Annotated[str, msgspec.Meta(max_length=MAX_ERROR)]
 
 
 class PackedLink(msgspec.Struct, tag="link", frozen=True, kw_only=True):
     """A symbolic link that leads to a place in the same folder."""
 
     name: bytes
-    target: Annotated[bytes, Meta(max_length=MAX_PATH_BYTES)]
+    target: Annotated[bytes, msgspec.Meta(max_length=MAX_PATH_BYTES)]
 
 
 Record = PackedFile | PackedFolder | PackedFailed | PackedLink
@@ -130,3 +139,174 @@ def _cut(payload: memoryview, at: int, length: int) -> tuple[memoryview, int]:
     if length > len(payload) - at:
         raise ProtocolError("the peer sent a record of a pack beyond the end of its chunk")
     return payload[at : at + length], at + length
+
+
+class Packing:
+    """The records of one pack. `close` closes the file that it reads; after `stop`, which any
+    thread may call, `fill` raises StoppedError.
+    """
+
+    def __init__(self, entries: Sequence[Entry], *, keep_meta: bool) -> None:
+        self._entries = entries
+        self._keep_meta = keep_meta
+        self._stopped = False
+        self._next = 0
+        self._source: Source | None = None  # of the entry before `_next`, while it is read
+        self._offset = self._bytes = 0  # of the entry before `_next`
+        self._digest = Digest()
+        self._left = sum(entry.bytes for entry in entries if isinstance(entry, File))
+        self._ends: list[int] = []  # after each chunk, how many entries are complete
+        self.files: list[TransferredFile] = []
+        self.grown: dict[str, str] = {}
+        """the paths of files that were copied as they were at their begin, by name"""
+        self.failed: deque[FailedFile] = deque()  # that nobody has been told of
+
+    def left_bytes(self) -> int:
+        return self._left
+
+    def complete(self, chunks: int) -> int:
+        """How many entries are complete in the first chunks."""
+        return self._ends[chunks - 1] if chunks else 0
+
+    def stop(self) -> None:
+        """A read of one file ends by itself; no other follows."""
+        self._stopped = True
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def fill(self, payload: memoryview) -> int:
+        """Puts the next records into the payload of a chunk; returns its length, 0 at the end."""
+        at = 0
+        while len(payload) - at >= RECORD_BYTES + _LEAST_PART:
+            if self._source is None and self._next == len(self._entries):
+                break
+            if self._stopped:
+                raise StoppedError
+            try:
+                if self._source is not None:
+                    at = self._put_part(payload, at, self._source)
+                else:
+                    self._next += 1
+                    at = self._begin(payload, at, self._entries[self._next - 1])
+            except FileError as error:
+                at = self._put_failed(payload, at, error)
+        self._ends.append(self._next - (self._source is not None))
+        return at
+
+    def _begin(self, payload: memoryview, at: int, entry: Entry) -> int:
+        """Puts the record of a folder, or opens a file."""
+        self._name = entry.name
+        if isinstance(entry, FolderEnd):
+            meta = entry.meta if self._keep_meta else Meta()
+            name = os.fsencode(entry.name)
+            folder = PackedFolder(name=name, mode=meta.mode, mtime=meta.mtime)
+            return put_header(payload, at, folder)
+        if isinstance(entry, Link):
+            target = os.fsencode(entry.target)
+            return put_header(payload, at, PackedLink(name=os.fsencode(entry.name), target=target))
+        assert isinstance(entry, File), "a pack holds files and folders"
+        self._offset = 0
+        self._bytes = entry.bytes
+        self._digest = Digest()
+        self._source = Source(entry.path, follow=entry.follow)
+        self._left += self._source.bytes - entry.bytes  # it may have changed since it was listed
+        self._bytes = self._source.bytes
+        return at
+
+    def _put_failed(self, payload: memoryview, at: int, error: FileError) -> int:
+        """Says that a file is not sent, or not to its end."""
+        self._left -= self._bytes - self._offset
+        self.close()
+        self.failed.append(FailedFile(self._name, str(error), "sender"))
+        record = PackedFailed(
+            name=os.fsencode(self._name), error=shortened(printable(str(error)), MAX_ERROR)
+        )
+        return put_header(payload, at, record)
+
+    def _put_part(self, payload: memoryview, at: int, source: Source) -> int:
+        """Puts as much of the file as the chunk has room for."""
+        length = min(source.bytes - self._offset, len(payload) - at - RECORD_BYTES)
+        meta = Meta(source.mode, source.mtime_ns) if self._keep_meta else Meta()
+        record = PackedFile(
+            name=os.fsencode(self._name),
+            size=source.bytes,
+            offset=self._offset,
+            length=length,
+            sparse=source.sparse,
+            mode=meta.mode,
+            mtime=meta.mtime,
+        )
+        begin = put_header(payload, at, record)
+        data = payload[begin : begin + length]
+        source.read_into(data, self._offset)
+        self._digest.update(data)
+        if self._offset + length == source.bytes and source.grew(self._digest.digest()):
+            self.grown[self._name] = source.path
+        self._offset += length
+        self._left -= length
+        end = begin + length
+        if self._offset < source.bytes:
+            return end
+        payload[end : end + DIGEST_BYTES] = self._digest.digest()
+        name, digest = self._name, self._digest.hexdigest()
+        self.files.append(TransferredFile(name, source.bytes, digest, source.path))
+        self.close()
+        return end + DIGEST_BYTES
+
+
+class Total(Struct):
+    """All that a transfer has copied, over all its connections. What was sent again after a loss,
+    because the sender had not heard that it was stored, counts once where names are listed.
+    """
+
+    files: dict[str, TransferredFile] = field(default_factory=dict)  # by name
+    others: set[str] = field(default_factory=set)  # folders and links
+    count: int = 0  # of files
+    folders: int = 0
+    bytes: int = 0
+    resumed_bytes: int = 0
+    hole_bytes: int = 0
+    links: int = 0
+    seconds: float = 0.0
+
+    def add(self, batch: Batch, *, listed: bool) -> None:
+        before: list[TransferredFile] = []
+        again: set[str] = set()
+        if listed:
+            before = [self.files[file.name] for file in batch.files if file.name in self.files]
+            again = self.others.intersection(batch.others)
+            self.files.update((file.name, file) for file in batch.files)
+            self.others.update(batch.others)
+        folders = sum(name.endswith("/") for name in again)
+        self.count += batch.count - len(before)
+        self.folders += batch.folders - folders
+        self.bytes += batch.bytes - sum(file.bytes for file in before)
+        self.links += batch.links - (len(again) - folders)
+        if not before:  # otherwise the bytes travelled when the file came first
+            self.resumed_bytes += batch.resumed_bytes
+            self.hole_bytes += batch.hole_bytes
+
+
+class Batch(Struct, frozen=True):
+    """One file, or all files and folders of a pack, stored and verified; of a pack whose connection
+    was lost, those that were stored before.
+
+    `files` is empty where nobody keeps more than MAX_LISTED names: a peer may send very many.
+    """
+
+    files: tuple[TransferredFile, ...]
+    count: int  # of files
+    folders: int
+    bytes: int
+    packed: bool
+    resumed_bytes: int = 0  # that the receiver had already
+    hole_bytes: int = 0  # of holes, behind those
+    links: int = 0  # symbolic links
+    others: tuple[str, ...] = ()  # folders, with a slash, and links, where all names are kept
+
+    @classmethod
+    def of(cls, file: TransferredFile, resumed_bytes: int = 0, hole_bytes: int = 0) -> Batch:
+        return cls((file,), 1, 0, file.bytes, False, resumed_bytes, hole_bytes)

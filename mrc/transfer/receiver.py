@@ -1,57 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving end: checks offers, receives files through the window, and verifies them."""
+"""The receiving end of a transfer. The functions stand in the order of the stages:
+
+1. `receive_files` opens the window, memory into which the sender writes, and hears its offers.
+2. An offer gets a sink (`sink_of`): a file, a stream or a pack. The receiver accepts it, with the
+   window and what it has kept of the file, and hears from which chunk on the sender writes.
+3. A chunk arrives in a slot of the window: its immediate names index and slot.
+4. It waits for earlier chunks, and until all of its bytes have come: an immediate alone proves
+   nothing.
+5. A thread hashes it and stores it in the sink.
+6. Its slot is free, and the sender gets credit for it, at the rate that it may have.
+7. After the sender's done message the file is verified, gets its final name, and is stored.
+
+The window is large enough for long round trips. The kernel backs only the pages that were written,
+and a sender uses few slots until it adds QPs, so a small window stays in the CPU caches. Writing
+into a mapped file would avoid the copy. But the kernel must then allocate, zero and map each page
+first, which costs more, and a slow or full disk would block or end the datapath.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Any, NoReturn
 
 from msgspec import Struct
 
 from mrc.errors import MrcError, ProtocolError, reason_of
+from mrc.events import Immediate
 from mrc.exchange.budget import BudgetError
 from mrc.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
-from mrc.transfer.announced import Announced
-from mrc.transfer.batch import Batch
+from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta
-from mrc.transfer.holes import Holes
+from mrc.transfer.memory import Window, open_window
 from mrc.transfer.messages import (
     CHUNK_BYTES,
+    MAX_SLOTS,
     Accept,
+    Announced,
     Begin,
     Bye,
     Compare,
     Done,
     Failed,
+    Holes,
     Mine,
     Offer,
     Pack,
+    Reading,
     Refuse,
     Stored,
     Unchanged,
+    chunk_of,
+    failed_of,
 )
-from mrc.transfer.names import FileError, FinalError, local_name, of_system
-from mrc.transfer.pace import Due
-from mrc.transfer.patience import IdleError, patience, until_idle
-from mrc.transfer.quota import DEFAULTS, Limits, Quota
-from mrc.transfer.session import Session, VerificationError
-from mrc.transfer.sinks import FileSink, Output, PackSink, StreamSink, Tree
-from mrc.transfer.threads import StuckError, in_thread
-from mrc.transfer.window import Storing, Told, Window, open_window
+from mrc.transfer.names import FileError, FinalError, local_name, of_system, wire_name
+from mrc.transfer.pack import Batch
+from mrc.transfer.pipes import PipeWriter
+from mrc.transfer.session import IdleError, Session, VerificationError, patience, until_idle
+from mrc.transfer.sinks import (
+    DEFAULTS,
+    AnySink,
+    AnyTree,
+    FileSink,
+    Limits,
+    PackSink,
+    Quota,
+    StreamSink,
+)
+from mrc.transfer.threads import Line, StuckError, in_thread
 from mrc.units import counted
 
 BEGIN_SECONDS = 3600.0  # for a sender that reads what was kept, at most
-Heard = Offer | Pack | Failed | Compare
-AnySink = FileSink | StreamSink | PackSink
-NOBODY = Told()
+NO_HOLES = Holes()
+_NO_SLOT = -1  # of chunks in holes
 _MESSAGE_BYTES = 1 << 20  # mailbox messages, which count as received payload beside the file
+Heard = Offer | Pack | Failed | Compare
+
+
+class Told(Struct, frozen=True):
+    """What the user of a receiver hears of.
+
+    `on_data` is called before each chunk is stored, and before each file gets its final name.
+    `on_resumed`: so many bytes of a file of this size were there already. `on_kept`: so many are
+    kept, because the transfer was interrupted. `on_failed`: a file or folder is not copied. `rate`
+    says how many bits per second the sender of the next file may send; 0: as many as it can.
+    """
+
+    on_data: Callable[[], None] = lambda: None
+    on_resumed: Callable[[str, int, int], None] = lambda name, there, size: None
+    on_kept: Callable[[str, int], None] = lambda name, size: None
+    on_failed: Callable[[FailedFile], None] = lambda failed: None
+    rate: Callable[[], float] = lambda: 0.0
+
+
+NOBODY = Told()
 
 
 async def receive_files(
     session: Session,
-    output: Output,
+    output: OutputDirectory | PipeWriter,
     *,
     limits: Limits = DEFAULTS,
     told: Told = NOBODY,
@@ -78,7 +128,8 @@ async def receive_files(
         first = True
         while (offer := await _hear_offer(session, limits)) is not None:
             if first and isinstance(offer, (Offer, Pack)):
-                _check_announced(session, quota)
+                with suppress(ValueError):  # a sender need not announce what it has
+                    quota.check_announced(Announced.read(session.qp.private))
             first = first and isinstance(offer, Failed)  # --update leaves out what is there
             try:
                 batch = await receiving.take(offer)
@@ -112,12 +163,6 @@ async def receive_files(
         raise
 
 
-def _check_announced(session: Session, quota: Quota) -> None:
-    """Raises FinalError if the sender has more files or bytes than it may send."""
-    with suppress(ValueError):  # a sender need not announce them
-        quota.check_announced(Announced.read(session.qp.private))
-
-
 async def _open_window(session: Session, most_bytes: int) -> Window:
     """The window of a session: a quarter of the memory left for this peer, up to `most_bytes`."""
     memory, address = session.ctx._peer_memory, session.qp.peer_address
@@ -149,7 +194,7 @@ class _Receiving(Struct):
 
     session: Session
     window: Window
-    tree: Tree
+    tree: AnyTree
     quota: Quota
     limits: Limits
     told: Told
@@ -334,3 +379,260 @@ class _Receiving(Struct):
         async with patience(session, seconds):
             await session.say(Stored())
         return batch
+
+
+class Storing:
+    """Stores the chunks of one offer through the window.
+
+    A file with a `failure` cannot be stored: it refuses the file, and takes its chunks without
+    storing them until the sender stops.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        window: Window,
+        chunk_bytes: int,
+        sink: AnySink,
+        told: Told,
+        due: Due,
+        stop: Callable[[], None] = lambda: None,
+        begin: int = 0,
+        failure: str = "",
+        holes: Holes = NO_HOLES,
+    ) -> None:
+        self._session = session
+        self._came = session.arrived
+        self._short = asyncio.Event()  # more is claimed than is known to have come
+        self._told = told
+        self._due = due
+        self._holding = False  # the sender is faster than it may be
+        self.failure = failure
+        self._refused = False
+        self._speaking = False
+        self._silent = asyncio.Event()  # nothing is left to say
+        self._window = window
+        self._sink = sink
+        self._chunk_bytes = chunk_bytes
+        self._chunks = sink.chunks
+        self._slots = min(len(window.memory) // chunk_bytes, MAX_SLOTS)
+        self._full: set[int] = set()  # slots with a chunk that is not stored yet
+        self._arrived: dict[int, int] = {}  # chunks that wait for an earlier one: index to slot
+        self._next = begin  # index of the next chunk to store
+        self._stored = begin
+        self._holes = holes
+        self._line = Line(stop)
+        self._error: BaseException | None = None
+        self._progress = asyncio.Event()
+        self._progress.set()
+        self._all_stored = asyncio.Event()
+
+    async def run(self, idle: Coroutine[Any, Any, NoReturn]) -> Done:
+        """Returns the sender's done message when all chunks are stored.
+
+        `idle` raises when the sender makes no progress for too long.
+        """
+        session = self._session
+        session.joined.on_chunk = self._on_chunk
+        try:
+            async with self._line:
+                self._store_next()
+                return await session.watched(
+                    self._hear(),
+                    self._give_credit(),
+                    self._count(),
+                    session.joined.failed(),
+                    idle,
+                )
+        finally:
+            session.joined.on_chunk = None
+
+    def progress(self) -> object:
+        """A value that changes with each new chunk, and with each call while a chunk is stored."""
+        if self._next > self._stored:
+            return object()  # we wait for the disk, not for the sender
+        if self._holding:
+            return object()
+        return self._next, len(self._arrived)
+
+    async def _hear(self) -> Done:
+        # That the sender is reading counts as progress: every message is received payload.
+        while isinstance(item := await self._session.hear(), (Immediate, Reading)):
+            if isinstance(item, Immediate):
+                self._on_chunk(item)
+        if not isinstance(item, Done):
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} sent an unexpected message during a file")
+        self._end(item)
+        await self._all_stored.wait()
+        while self._has_to_speak() or self._speaking:
+            self._silent.clear()
+            await self._silent.wait()
+        return item
+
+    def _end(self, done: Done) -> None:
+        """The sender has written all chunks, or the first ones of a file that is not complete. The
+        last ones may still arrive on further QPs.
+        """
+        chunks = done.chunks
+        wrong = max(self._arrived, default=self._next - 1) >= chunks
+        if self._chunks is not None:
+            wrong = wrong or chunks > self._chunks or (chunks < self._chunks and not done.error)
+        if wrong:
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} wrote another number of chunks than it says")
+        self._chunks = chunks
+        if self._stored == chunks:
+            self._all_stored.set()
+
+    def _on_chunk(self, immediate: Immediate) -> None:
+        """A chunk is in its slot: stores it if it is next, and the chunks that waited for it."""
+        index, slot = chunk_of(immediate.imm, self._next)
+        if self._chunks is not None and index >= self._chunks:
+            raise ProtocolError(
+                f"{self._session.qp.peer_host} wrote a chunk that it has not offered"
+            )
+        if slot >= self._slots or slot in self._full or index in self._arrived:
+            raise ProtocolError(f"{self._session.qp.peer_host} wrote a chunk without credit for it")
+        self._told.on_data()
+        self._came.with_immediates += immediate.bytes
+        self._full.add(slot)
+        self._arrived[index] = slot
+        self._store_next()
+
+    def _store_next(self) -> None:
+        """Stores the chunks that are next: arrived ones and those of holes."""
+        while True:
+            if count := self._holes.left(self._next):
+                told = partial(self._on_stored, _NO_SLOT, count)
+                self._line.put_and_tell(told, self._store_hole, self._next, count)
+                self._next += count
+            elif self._next in self._arrived:
+                if self._sink.one_by_one and (self._next > self._stored or self._sink.failed):
+                    return
+                size = self._next_bytes()
+                if not self._came.has(size):
+                    self._short.set()
+                    return
+                self._came.used += size
+                ready = self._arrived.pop(self._next)
+                told = partial(self._on_stored, ready, 1)
+                self._line.put_and_tell(told, self._store, self._next, ready)
+                self._next += 1
+            else:
+                return
+
+    def _next_bytes(self) -> int:
+        with self._slot(self._arrived[self._next]) as chunk:
+            return self._sink.bytes_of(self._next, chunk)
+
+    async def _count(self) -> NoReturn:
+        """Asks the engine what has come, where the immediates do not tell: a slow sender writes
+        chunks in parts.
+        """
+        while True:
+            await self._short.wait()
+            self._short.clear()
+            self._came.counted = (await self._session.query()).received_bytes
+            if self._next in self._arrived and not self._came.has(self._next_bytes()):
+                peer = self._session.qp.peer_host
+                raise ProtocolError(f"{peer} wrote fewer bytes than its chunks have")
+            self._store_next()
+
+    @contextmanager
+    def _slot(self, slot: int) -> Iterator[memoryview]:
+        start = slot * self._chunk_bytes
+        with (
+            memoryview(self._window.memory) as whole,
+            whole[start : start + self._chunk_bytes] as chunk,
+        ):
+            yield chunk
+
+    def _store(self, index: int, slot: int) -> None:
+        with self._slot(slot) as chunk:
+            self._put(index, chunk)
+
+    def _store_hole(self, first: int, count: int) -> None:
+        zeros = memoryview(bytes(self._chunk_bytes))
+        for index in range(first, first + count):
+            self._put(index, zeros)
+
+    def _put(self, index: int, chunk: memoryview) -> None:
+        if self.failure:
+            return
+        try:
+            with self._session.waiting.on("storing"):
+                self._sink.store(index, chunk)
+        except FinalError:
+            raise
+        except FileError as error:
+            self.failure = str(error)
+
+    def _on_stored(self, slot: int, count: int, error: BaseException | None) -> None:
+        if error is None:
+            self._full.discard(slot)
+            self._stored += count
+            if self._stored == self._chunks:
+                self._all_stored.set()
+        elif self._error is None:
+            self._error = error
+        self._progress.set()
+
+    async def _give_credit(self) -> NoReturn:
+        """Sends the number of stored chunks to the sender, except after the last chunk, and not
+        before its rate allows that.
+        """
+        said = self._stored
+        while True:
+            await self._progress.wait()
+            self._progress.clear()
+            if self._error is not None:
+                raise self._error
+            await self._speak()
+            self._store_next()
+            if said < self._stored != self._chunks:
+                said = self._stored
+                self._holding = True
+                await self._due.wait(self._came.used)
+                self._holding = False
+                await self._session.qp.write_imm(imm=said)
+
+    def _has_to_speak(self) -> bool:
+        return bool(self._sink.failed) or bool(self.failure and not self._refused)
+
+    async def _speak(self) -> None:
+        """Tells both ends what cannot be stored. The sender knows the files that it has named."""
+        self._speaking = True
+        if self.failure and not self._refused:
+            self._refused = True
+            await self._session.say(Refuse("file", self.failure))
+        failed = [self._sink.failed.popleft() for _ in range(len(self._sink.failed))]
+        for each in failed:
+            self._told.on_failed(each)
+        ours = [(wire_name(each.name), each.error) for each in failed if each.end == "receiver"]
+        for message in failed_of(ours):
+            await self._session.say(message)
+        self._speaking = False
+        self._silent.set()
+
+
+class Due:
+    """When a sender may get more credit, by its rate and by all that has come in its session."""
+
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._due = 0.0
+        self._counted = 0
+
+    def begin(self, rate: float) -> None:
+        """The sender may now send so many bits per second; 0: no limit."""
+        self._rate = rate
+        self._due = max(self._due, asyncio.get_running_loop().time())
+
+    async def wait(self, bytes_come: int) -> None:
+        """Waits as long as the rate requires for all that has come."""
+        now = asyncio.get_running_loop().time()
+        more, self._counted = bytes_come - self._counted, bytes_come
+        if self._rate:
+            self._due = max(self._due + more * 8 / self._rate, now)
+            await asyncio.sleep(self._due - now)

@@ -1,59 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sending end: offers files, hashes and writes them, and handles the receiver's replies."""
+"""The sending end of a transfer. The functions stand in the order of the stages:
+
+1. `send_plan` divides what is left of a plan into offers: a large file, standard input, or a pack
+   of small files and folders.
+2. A thread prepares chunks ahead of the writes: it populates and hashes the pages of a mapped file,
+   or fills and seals memory.
+3. The offer: the receiver accepts it with its window, or refuses. If it has kept chunks of an
+   interrupted transfer, the sender goes on behind them if the bytes are its own.
+4. Each chunk gets a QP and the lowest free slot of the window, so the receiver needs memory and CPU
+   cache only for the chunks that are in flight or wait to be stored. It is written at the pace that
+   both ends allow; the immediate of its last part names index and slot.
+5. The receiver's credit frees slots; its answer before the end stops the writes.
+6. While the windows of PSNs limit the rate, further QPs join.
+7. After the last chunk: done, with the digest, and the receiver's answer: stored or refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from functools import partial
+from typing import Any, NoReturn, TypeVar
 
 from msgspec import Struct, field
 
+from mrc.aio.qp import QP
 from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
+from mrc.events import Immediate, QpInfo, known
+from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile, TransferredFile
-from mrc.transfer.batch import Batch
-from mrc.transfer.feed import UNKNOWN, Filled, Mapped
+from mrc.tasks import cancelled
 from mrc.transfer.folders import SECOND_NS, Meta
-from mrc.transfer.holes import Holes, holes_of
+from mrc.transfer.memory import (
+    STEP_BYTES,
+    UNKNOWN,
+    Ahead,
+    Feed,
+    Filled,
+    Mapped,
+    Piece,
+    populate_for_reads,
+)
 from mrc.transfer.messages import (
     CHUNK_BYTES,
+    MAX_SLOTS,
     Abort,
+    Accept,
+    Asking,
     Begin,
     Bye,
     Digest,
+    Done,
+    Failed,
+    Holes,
     Looks,
     Mine,
     Offer,
     Pack,
+    Reading,
+    Refuse,
+    Stored,
+    TransferMessage,
     Unchanged,
+    chunk_imm,
     compare_of,
-)  # fmt: skip
-from mrc.transfer.names import FileError, wire_name
-from mrc.transfer.offering import How, Offering, RefusedError, tell_failed
-from mrc.transfer.packing import Packing
+    failed_of,
+)
+from mrc.transfer.names import FileError, local_name, wire_name
+from mrc.transfer.pack import Batch, Packing
 from mrc.transfer.pipes import PipeReader
-from mrc.transfer.plan import Entry, File, FolderEnd, Link, Plan, Stdin
-from mrc.transfer.populate import STEP_BYTES, Ahead, populate_for_reads
-from mrc.transfer.session import Session
-from mrc.transfer.source import Source
+from mrc.transfer.plan import Entry, File, FolderEnd, Link, Plan, Source, Stdin, holes_of
+from mrc.transfer.session import MAX_QPS, Session, TransferError, VerificationError
 from mrc.transfer.threads import in_thread
 
-_ZEROS = memoryview(bytes(CHUNK_BYTES))
+READING_SECONDS = 1.0  # after which the receiver hears that this end still waits for its disk
+CHUNKS_IN_FLIGHT = 8  # at least; more if the windows of PSNs cover more
 AHEAD_BYTES = 256 << 20  # hashed ahead of the writes; occupies page cache, not process memory
-
-
-class _Digests(Struct):
-    """The digest of a file as far as it was read, and after each chunk."""
-
-    whole: Digest = field(default_factory=Digest)
-    after: list[bytes] = field(default_factory=list)
-
-
+PIECE_SECONDS = 0.02  # of the rate: a piece leaves as one burst
+MIN_PIECE_BYTES = 4096
+LONG_NS = 5_000_000  # shortest base RTT at which further QPs can help
+SAMPLE_SECONDS = 0.05  # time between samples; at least one round trip
+SAMPLES = 3  # samples in a row with full windows before QPs are added
+SETTLING = 8  # ignored samples after that, while new QPs find their rates
+ENGINE_BYTES = 64 << 20  # left to send for which another engine gets a QP
+WORTH = 16  # windows left to send: a new QP needs about as many round trips to be of use
+NO_HOLES = Holes()
+_FULL = 0.75  # of the window; the rest are packets that arrived and wait for an earlier packet
+_ZEROS = memoryview(bytes(CHUNK_BYTES))
 assert STEP_BYTES == CHUNK_BYTES, "a digest after each chunk"
+T = TypeVar("T")
+logger = logging.getLogger("mrc.transfer.sender")
+
+
+class RefusedError(TransferError):
+    """The receiver cannot store this file; the session goes on."""
+
+
+class SpokenError(Exception):
+    """The receiver answers before all chunks are written."""
+
+
+class How(Struct):
+    """How to send.
+
+    `on_resumed` is called for a file of which the receiver has so many bytes, `on_grew` for the
+    path of one that was copied as it was at its begin, `on_failed` for each file or folder that is
+    not copied. `waiting` surrounds the time in which the receiver asks its user about this sender.
+    """
+
+    keep_meta: bool = True
+    resume: bool = True
+    on_resumed: Callable[[File, int], None] = lambda file, size: None
+    on_grew: Callable[[str], None] = lambda path: None
+    on_failed: Callable[[FailedFile], None] = lambda failed: None
+    update: bool = False  # leave out files that the receiver has with the same size and date
+    rate: float = 0.0  # bits per second at most; 0: no limit
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    stored_chunks: int = 0  # of the last file, as far as the receiver has said; 0 if it keeps none
+    kept_chunks: int = 0  # of these, those of an earlier transfer
+    part: tuple[int, Batch] | None = None  # the first entries of a pack that failed, all stored
+
+    def begin(self) -> None:
+        """Another offer begins."""
+        self.stored_chunks, self.kept_chunks, self.part = 0, 0, None
 
 
 async def send_plan(session: Session, plan: Plan, how: How | None = None) -> AsyncIterator[Batch]:
@@ -174,6 +250,30 @@ async def _send_file(
     return Batch.of(TransferredFile(file.name, size, digest, file.path), resumed_bytes, hole_bytes)
 
 
+class _Digests(Struct):
+    """The digest of a file as far as it was read, and after each chunk."""
+
+    whole: Digest = field(default_factory=Digest)
+    after: list[bytes] = field(default_factory=list)
+
+
+def _prepare(
+    source: Source, mr: MR | None, digests: _Digests, holes: Holes, offset: int, length: int
+) -> None:
+    """Populates and hashes a part of the mapping.
+
+    The mapping is registered, so a truncated part reads as zeros and does not raise SIGBUS.
+    """
+    assert mr is not None, "an empty file needs no preparation"
+    if holes.left(offset // CHUNK_BYTES):
+        digests.whole.update(_ZEROS[:length])
+    else:
+        populate_for_reads(mr.address + offset, length)
+        with memoryview(source.map) as whole:
+            digests.whole.update(whole[offset : offset + length])
+    digests.after.append(digests.whole.digest())
+
+
 async def _begin(
     session: Session, offering: Offering, kept: int, feed: Mapped, digests: _Digests
 ) -> int:
@@ -237,18 +337,444 @@ def _packed(packing: Packing, offering: Offering, entries: list[Entry], how: How
     return Batch(files, len(files), folders, size, packed=True, links=links)
 
 
-def _prepare(
-    source: Source, mr: MR | None, digests: _Digests, holes: Holes, offset: int, length: int
-) -> None:
-    """Populates and hashes a part of the mapping.
-
-    The mapping is registered, so a truncated part reads as zeros and does not raise SIGBUS.
+class Offering:
+    """A file or a pack, from its offer to the receiver's answer. A pack has no `path`, but the
+    names of its `entries`.
     """
-    assert mr is not None, "an empty file needs no preparation"
-    if holes.left(offset // CHUNK_BYTES):
-        digests.whole.update(_ZEROS[:length])
-    else:
-        populate_for_reads(mr.address + offset, length)
-        with memoryview(source.map) as whole:
-            digests.whole.update(whole[offset : offset + length])
-    digests.after.append(digests.whole.digest())
+
+    def __init__(
+        self,
+        session: Session,
+        how: How,
+        name: str = "",
+        path: str = "",
+        entries: Collection[str] = (),
+    ) -> None:
+        self._session = session
+        self._entries = frozenset(entries)
+        self._how = how
+        self._name = name
+        self._path = path
+        self._accepted = self._takes_reading = False
+        self._chunks = 0
+        self.refused: set[str] = set()
+        """names of files of the pack that the receiver cannot store"""
+
+    async def offer(self, offer: Offer | Pack) -> Accept:
+        await self._session.say(offer)
+        reply = await self.reply(Accept)
+        self._accepted = True
+        return reply
+
+    async def reply(self, kind: type[T]) -> T:
+        """The answer of this kind, perhaps after the receiver has asked its user."""
+        reply = await self._hear()
+        if isinstance(reply, Asking):
+            with self._how.waiting():
+                reply = await self._hear()
+        if not isinstance(reply, kind):
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} answered an offer with an unexpected message")
+        return reply
+
+    async def write(
+        self, accept: Accept, feed: Feed | None, begin: int = 0, holes: Holes = NO_HOLES
+    ) -> None:
+        """Writes the chunks from `begin` on. An empty file has no feed."""
+        self._takes_reading = accept.reading
+        if feed is None:
+            return
+        pace = Pace(lower(self._how.rate, accept.rate))
+        writing = Writing(self._session, accept, feed, begin, holes, pace, self._answer)
+        try:
+            await writing.run()
+        finally:
+            self._chunks, self._how.stored_chunks = writing.chunks, writing.stored
+            self._how.kept_chunks = begin
+        if writing.answer is not None:
+            error = self._refusal(writing.answer)
+            if isinstance(error, RefusedError):
+                await self._session.say(Done("", self._chunks, "the receiver refused it"))
+            raise error
+
+    async def reading(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, which reads from a disk: the receiver hears of it."""
+        watchers = [self._tell_reading()] if self._takes_reading else []
+        return await self._session.watched(work, *watchers)
+
+    async def _tell_reading(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(READING_SECONDS)
+            await self._session.say(Reading())
+
+    async def finish(self, digest: str) -> None:
+        """All chunks are written: returns when the receiver has stored all of it."""
+        await self._session.say(Done(digest, self._chunks))
+        with self._session.waiting.on("storing"):
+            answer = await self._hear()
+        if not isinstance(answer, Stored):
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} did not confirm that it stored the file")
+
+    async def give_up(self, error: str) -> None:
+        """The file cannot be read, or not to its end."""
+        self._how.on_failed(FailedFile(self._name, error, "sender"))
+        if not self._accepted:
+            await tell_failed(self._session, [(self._name, error)])
+            return
+        await self._session.say(Done("", self._chunks, error))
+        try:
+            await self._hear()
+        except RefusedError:
+            pass  # the receiver cannot store it either
+
+    async def _hear(self) -> TransferMessage:
+        """The receiver's next message; raises TransferError if it refuses."""
+        while True:
+            message = await self._session.hear()
+            if isinstance(message, Immediate):
+                continue  # credit after the last chunk
+            answer = self._answer(message)
+            if isinstance(answer, Refuse):
+                raise self._refusal(answer)
+            if answer is not None:
+                return answer
+
+    def _answer(self, message: TransferMessage) -> TransferMessage | None:
+        """Takes the failed files of a pack; returns any other message."""
+        if not isinstance(message, Failed):
+            return message
+        for each in message.files:
+            name = local_name(each.name)
+            if name not in self._entries:
+                peer = self._session.qp.peer_host
+                raise ProtocolError(f"{peer} cannot store a file that it was not sent")
+            self.refused.add(name)
+            self._how.on_failed(FailedFile(name, each.error, "receiver"))
+        return None
+
+    def _refusal(self, message: TransferMessage) -> TransferError | ProtocolError:
+        """The error for an answer that ends the file before its end."""
+        host = self._session.qp.peer_host
+        if not isinstance(message, Refuse):
+            return ProtocolError(f"{host} sent an unexpected message during a file")
+        cause = shown(message.error)
+        match message.code:
+            case "verification":
+                return VerificationError(
+                    f"{printable(self._path)}: {cause}" if self._path else cause
+                )
+            case "stopped":
+                return TransferError(f"{host} stopped the transfer: {cause}")
+            case "file" if self._path:
+                return RefusedError(cause)
+        self._how.stored_chunks = self._how.kept_chunks = 0
+        return TransferError(f"{host} refused {'the file' if self._path else 'the files'}: {cause}")
+
+
+async def tell_failed(session: Session, failed: list[tuple[str, str]]) -> None:
+    """Names files that are not offered, each with its error."""
+    for message in failed_of((wire_name(name), error) for name, error in failed):
+        await session.say(message)
+
+
+class Writing:
+    """The chunks of one offer."""
+
+    def __init__(
+        self,
+        session: Session,
+        accept: Accept,
+        feed: Feed,
+        begin: int,
+        holes: Holes,
+        pace: Pace,
+        on_message: Callable[[TransferMessage], TransferMessage | None],
+    ) -> None:
+        self._session = session
+        self._waiting = session.waiting
+        self._on_message = on_message  # returns an answer
+        self.answer: TransferMessage | None = None
+        """what the receiver said before all chunks were written"""
+        self._window = accept.window
+        self._token = accept.token
+        self._feed = feed
+        self._takes_reading = accept.reading
+        self._reading = False
+        self._slots = min(accept.window.length // CHUNK_BYTES, MAX_SLOTS)
+        self._free = list(range(self._slots))  # a heap
+        # Chunks that are not stored, in their order: the slot of each one; of a hole how many.
+        self._taken: deque[tuple[int | None, int]] = deque()
+        self._holes = holes
+        self._pace = pace
+        self._turn = asyncio.Lock()  # chunks leave one after the other
+        self.chunks = begin  # started, or there already
+        self.stored = begin  # at the receiver
+        self._writes: set[asyncio.Task[Any]] = set()
+        self._under_way: Counter[QP] = Counter()
+        self._written: Counter[QP] = Counter()
+        self._error: BaseException | None = None
+        self._changed = asyncio.Event()  # a write ended, or credit came
+        if not self._free:
+            raise ProtocolError(f"{session.qp.peer_host} has a window smaller than a chunk")
+        self._skip_holes()
+
+    def _skip_holes(self) -> None:
+        """The receiver stores the chunks of holes by itself, as soon as it can."""
+        while count := self._holes.left(self.chunks):
+            self._taken.append((None, count))
+            self.chunks += count
+
+    async def run(self) -> None:
+        """Returns when the peer has acknowledged every chunk, or all that were begun until it has
+        answered. Raises FileError when the chunks end, but not before the writes that were begun.
+        """
+        session = self._session
+        watchers = [self._take_credit(), session.joined.failed()]
+        if self._takes_reading:
+            watchers.append(self._tell_reading())
+        if self._token:
+            watchers.append(widen(session, self._token, self._feed.left_bytes))
+        try:
+            try:
+                await session.watched(self._write(), *watchers)
+            except SpokenError:
+                if isinstance(self.answer, Refuse) and self.answer.code == "file":
+                    await session.watched(self._until_written(), session.joined.failed())
+            except FileError:
+                await session.watched(self._until_written(), session.joined.failed())
+                raise
+        finally:
+            await cancelled(*self._writes)
+
+    async def _write(self) -> None:
+        while (piece := await self._next_piece()) is not None:
+            while self._next_qp() is None:
+                with self._waiting.on("storing" if self._able() else "network"):
+                    await self._until_changed()
+            self._start(piece)
+        await self._until_written()
+
+    async def _next_piece(self) -> Piece | None:
+        self._reading = True
+        with self._waiting.on("reading"):
+            piece = await self._feed.next()
+        self._reading = False
+        return piece
+
+    async def _tell_reading(self) -> NoReturn:
+        """A receiver ends the session of a sender of which it hears nothing."""
+        while True:
+            before = self.chunks
+            await asyncio.sleep(READING_SECONDS)
+            if self._reading and self.chunks == before:
+                await self._session.say(Reading())
+
+    async def _until_written(self) -> None:
+        with self._waiting.on("network"):
+            while self._writes:
+                await self._until_changed()
+        self._check()
+
+    def _next_qp(self) -> QP | None:
+        """The QP for the next chunk: the one with the fewest chunks in flight, among equals the one
+        that has written the fewest, so that no QP stays idle. None while all are busy or no slot is
+        free.
+
+        A single QP uses few slots. Several QPs may fill the window, because chunks of all QPs wait
+        there for the slowest QP.
+        """
+        qps = self._session.qps
+        most = max(2 * _covered(qps[0]), CHUNKS_IN_FLIGHT) if len(qps) == 1 else MAX_SLOTS
+        if not self._free or self._slots - len(self._free) >= most:
+            return None
+        return min(
+            self._able(), key=lambda qp: (self._under_way[qp], self._written[qp]), default=None
+        )
+
+    def _able(self) -> list[QP]:
+        """The QPs that may have another chunk in flight."""
+        return [qp for qp in self._session.qps if self._under_way[qp] < self._enough(qp)]
+
+    def _enough(self, qp: QP) -> int:
+        """Limit on the chunks in flight on a QP. A new QP starts with 1; each written chunk adds 1
+        to its limit.
+        """
+        enough = max(_covered(qp), CHUNKS_IN_FLIGHT // len(self._session.qps))
+        return enough if qp is self._session.qp else min(enough, 1 + self._written[qp])
+
+    async def _until_changed(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+        self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _start(self, piece: Piece) -> None:
+        qp = self._next_qp()
+        assert qp is not None, "only this function uses slots and QPs"
+        slot = heapq.heappop(self._free)
+        imm = chunk_imm(self.chunks, slot)
+        write = asyncio.create_task(self._write_chunk(qp, piece, imm, slot * CHUNK_BYTES))
+        self.chunks += 1
+        self._taken.append((slot, 1))
+        self._skip_holes()
+        self._under_way[qp] += 1
+        self._writes.add(write)
+        write.add_done_callback(partial(self._on_written, qp, piece))
+
+    async def _write_chunk(self, qp: QP, piece: Piece, imm: int, remote: int) -> None:
+        """The last part has the immediate, which arrives after all earlier parts."""
+        if not self._pace.limited:
+            await self._write_part(qp, piece.offset, remote, piece.length, imm)
+            return
+        parts = []
+        try:
+            async with self._turn:
+                for start, length in self._pace.pieces(piece.length):
+                    await self._pace.until(length)
+                    last = imm if start + length == piece.length else None
+                    part = self._write_part(qp, piece.offset + start, remote + start, length, last)
+                    parts.append(asyncio.create_task(part))
+            await asyncio.gather(*parts)
+        finally:
+            await cancelled(*parts)
+
+    async def _write_part(
+        self, qp: QP, local: int, remote: int, length: int, imm: int | None
+    ) -> None:
+        mr, window = self._feed.mr, self._window
+        if imm is None:
+            await qp.write(mr, window, length=length, local_offset=local, remote_offset=remote)
+        else:
+            await qp.write_imm(
+                mr, window, imm=imm, length=length, local_offset=local, remote_offset=remote
+            )
+
+    def _on_written(self, qp: QP, piece: Piece, write: asyncio.Task[Any]) -> None:
+        self._writes.discard(write)
+        self._under_way[qp] -= 1
+        self._written[qp] += 1
+        if not write.cancelled():
+            error = write.exception()  # read for every write: asyncio logs errors that are not read
+            self._error = self._error or error
+            if error is None:
+                self._feed.written(piece)
+        self._changed.set()
+
+    async def _take_credit(self) -> NoReturn:
+        """Frees slots on credit. Raises SpokenError for an answer."""
+        while self.answer is None:
+            heard = await self._session.hear()
+            if not isinstance(heard, Immediate):
+                self.answer = self._on_message(heard)
+                continue
+            stored = heard.imm
+            if not self.stored < stored <= self.chunks:
+                peer = self._session.qp.peer_host
+                raise ProtocolError(f"{peer} sent credit for chunks that were never written")
+            self._free_slots(stored - self.stored)
+            self.stored = stored
+            self._changed.set()
+        raise SpokenError
+
+    def _free_slots(self, stored: int) -> None:
+        """So many chunks more are stored."""
+        while stored:
+            slot, count = self._taken.popleft()
+            if slot is not None:
+                heapq.heappush(self._free, slot)
+            elif count > stored:
+                self._taken.appendleft((None, count - stored))
+            stored -= min(count, stored)
+
+
+def _covered(qp: QP) -> int:
+    """Chunks that keep a QP busy: those that its window covers, and one more."""
+    return -(-qp.mpr * qp.path_mtu // CHUNK_BYTES) + 1
+
+
+def lower(*rates: float) -> float:
+    """The lowest of these rates; 0 is no limit."""
+    return min((rate for rate in rates if rate), default=0.0)
+
+
+class Pace:
+    """Lets `rate` bits per second pass; 0: no limit. Chunks leave in pieces, at their times."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self.limited = rate > 0
+        self._next = 0.0  # when the next piece may leave
+        self._turn = asyncio.Lock()
+
+    def pieces(self, length: int) -> list[tuple[int, int]]:
+        """Offset and length of each piece of a chunk."""
+        wanted = int(self._rate / 8 * PIECE_SECONDS) if self.limited else CHUNK_BYTES
+        step = max(MIN_PIECE_BYTES, wanted - wanted % MIN_PIECE_BYTES)
+        return [(start, min(step, length - start)) for start in range(0, length, step)]
+
+    async def until(self, length: int) -> None:
+        """Waits until so many bytes may leave; the callers leave in their order."""
+        async with self._turn:
+            now = asyncio.get_running_loop().time()
+            self._next = max(self._next, now)
+            await asyncio.sleep(self._next - now)
+            self._next += length * 8 / self._rate
+
+
+async def widen(session: Session, token: str, left_bytes: Callable[[], int]) -> NoReturn:
+    """Adds QPs to the session with this token: at once one for each further engine if much is left
+    to send, later whenever the windows limit its rate.
+
+    On a long path the window of one QP cannot fill the links. Link rates are often unknown or
+    wrong, so the sender adds QPs on evidence: when the windows of its QPs are full for several
+    round trips. It then doubles the number of QPs, if enough data is left to send.
+    """
+    if left_bytes() >= ENGINE_BYTES:
+        engines = min(session.ctx.config.sockets.engines, MAX_QPS)
+        await _add(session, token, engines - len(session.qps))
+    most, held, pause = MAX_QPS, 0, SAMPLE_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        count = len(session.qps)
+        if count >= most:
+            continue
+        info = await session.query()
+        pause = max(base_rtt_ns(info) / 1e9, SAMPLE_SECONDS)
+        held = held + 1 if held < 0 or held_up(info, left_bytes()) else 0
+        if held == SAMPLES:
+            await _add(session, token, min(count, most - count))
+            held = -SETTLING
+            if len(session.qps) == count:
+                most = count
+
+
+def base_rtt_ns(info: QpInfo) -> int:
+    """The shortest round trip of all planes; 0 while no round trip is known."""
+    return min(known(plane.base_rtt_ns for plane in info.planes), default=0)
+
+
+def held_up(info: QpInfo, left_bytes: int) -> bool:
+    """True when the round trip is long, the QPs' windows are full, and much is left to send."""
+    window_bytes = info.peer_mpr * info.path_mtu
+    return (
+        base_rtt_ns(info) >= LONG_NS
+        and info.inflight_bytes >= _FULL * window_bytes
+        and left_bytes >= WORTH * window_bytes
+    )
+
+
+async def _add(session: Session, token: str, count: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(_join(session, token))
+
+
+async def _join(session: Session, token: str) -> None:
+    try:
+        await session.joined.join(token)
+    except (MrcError, OSError) as error:
+        logger.info("cannot connect a further QP to %s: %s", session.qp.peer_host, error)

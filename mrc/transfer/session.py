@@ -1,33 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session of a file transfer: its QPs, messages and errors."""
+"""A session of a file transfer: its QPs, messages and errors, and the end of one without progress.
+
+The further QPs of a session, beside its first QP, carry only chunks. The receiver creates a random
+token for each session. The sender sends the token as private data when it connects a further QP.
+The receiver's listener refuses a QP without a valid token.
+
+The mailbox detects a peer that is gone. But a live peer that sends nothing could keep its session
+and its memory forever, so waits for it have a limit.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Literal, NoReturn, Self, get_args
 
-from msgspec import field
+from msgspec import Struct, field
 
 from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.errors import MrcError
+from mrc.errors import ConnectError, MrcError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, QpInfo, sum_of
 from mrc.exchange.foreign import shown
 from mrc.mailbox import Service, SessionError
-from mrc.transfer.announced import Announced
-from mrc.transfer.arrived import Arrived
-from mrc.transfer.joined import TRANSFER, JoinedQps, Joins
-from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_dict, to_dict
-from mrc.transfer.waiting import Waiting
+from mrc.results.transfer import Waits
+from mrc.running import Limit
+from mrc.tasks import cancelled
+from mrc.transfer.messages import VERSION, Abort, Announced, TransferMessage, from_dict, to_dict
+from mrc.units import digits
 
 TAKES_ASKING = "asking"
 """private data of a sender that understands the message Asking, which came after version 4"""
 TOKEN_BYTES = 16
 SERVICE = Service("files", "file transfer", VERSION)
+TRANSFER = "transfer"
+"""private data of a sender: a random text that names its transfer"""
+JOIN = "files-join"  # the service name of a further QP
+MAX_QPS = 16  # of a session, including the first QP
+IDLE_SECONDS = 60.0
 LAST_WORDS_SECONDS = 1.0  # to send the reason; the peer notices our end even without a reason
+_LOOKS = 8  # checks of the progress within the allowed idle time
+
+Connect = Callable[[dict[str, Any]], Awaitable[QP]]
+Part = Literal["reading", "network", "storing"]
 
 
 class TransferError(SessionError):
@@ -36,6 +55,166 @@ class TransferError(SessionError):
 
 class VerificationError(TransferError):
     """The received file differs from the sent file."""
+
+
+class IdleError(TransferError):
+    """The sender made no progress for too long."""
+
+    def __init__(self, session: Session, seconds: float) -> None:
+        super().__init__(
+            f"no progress for {digits(seconds)} s (mrc recv --idle): ended the session with"
+            f" {session.qp.peer_host}"
+        )
+
+
+class Arrived(Struct):
+    """How much of what a sender claims to have written has come: bytes of a session, since its
+    begin. Both counts of what came are lower bounds.
+
+    An immediate names a chunk, but its slot may still hold the bytes of an earlier one. So the
+    chunks of a session together are never more than the payload that came.
+    """
+
+    with_immediates: int = 0
+    counted: int = 0
+    """by the engine; also the parts of chunks that came without an immediate"""
+    used: int = 0
+    """by chunks"""
+
+    def has(self, size: int) -> bool:
+        """Whether a further chunk of this size can have come."""
+        return self.used + size <= max(self.with_immediates, self.counted)
+
+
+class Waiting:
+    """Adds up the times of one session. Each part is timed by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Part, float] = dict.fromkeys(get_args(Part), 0.0)
+
+    @contextmanager
+    def on(self, part: Part) -> Iterator[None]:
+        """Everything within waits for this part."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[part] += time.monotonic() - begin
+
+    @contextmanager
+    def otherwise_on(self, part: Part) -> Iterator[None]:
+        """What is within waits for this part, unless it waits for one that is timed within it."""
+        begin, before = time.monotonic(), sum(self._seconds.values())
+        try:
+            yield
+        finally:
+            within = sum(self._seconds.values()) - before
+            self._seconds[part] += max(time.monotonic() - begin - within, 0.0)
+
+    def seconds(self) -> Waits:
+        """The times so far."""
+        return Waits(**{f"{part}_seconds": seconds for part, seconds in self._seconds.items()})
+
+
+class JoinedQps:
+    """The further QPs of one session. An async context manager that closes them.
+
+    The receiver passes `token`. The sender passes `connect`, which connects a QP with private data.
+    """
+
+    def __init__(self, token: str = "", connect: Connect | None = None) -> None:
+        self.token = token
+        self._connect = connect
+        self.qps: list[QP] = []
+        self.on_chunk: Callable[[Immediate], None] | None = None  # while a file is being received
+        self._readers: list[asyncio.Task[None]] = []
+        self._error: MrcError | None = None
+        self._failed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+    ) -> None:
+        await cancelled(*self._readers)
+        why = reason_of(error)
+        await asyncio.gather(*(qp.close() if kind is None else qp.abort(why) for qp in self.qps))
+
+    async def join(self, token: str) -> None:
+        """Connects a further QP to the receiver's session with this token."""
+        assert self._connect is not None, "only a sender connects"
+        self.add(await self._connect({"service": JOIN, "token": token}))
+
+    def add(self, qp: QP) -> None:
+        """Adds a QP; the end of this object closes it."""
+        self.qps.append(qp)
+        self._readers.append(asyncio.create_task(self._read(qp)))
+
+    async def failed(self) -> NoReturn:
+        """Waits until one of the QPs fails, and raises its error."""
+        await self._failed.wait()
+        assert self._error is not None
+        raise self._error
+
+    async def _read(self, qp: QP) -> None:
+        try:
+            async for immediate in qp.immediates():
+                if self.on_chunk is None:
+                    raise ProtocolError(f"{qp.peer_host} sent a chunk outside a file")
+                self.on_chunk(immediate)
+        except MrcError as error:
+            if self._error is None:
+                self._error = error
+                self._failed.set()
+
+
+class Joins:
+    """The sessions of one listener that further QPs may join."""
+
+    def __init__(self) -> None:
+        self.refusal = ""  # the reason to refuse new sessions; empty: accept them
+        self.transfers: dict[str, asyncio.Task[None]] = {}
+        """the session of each transfer, which a later session may replace"""
+        self._sessions: dict[str, JoinedQps] = {}
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[JoinedQps]:
+        """A session that QPs may join until this context ends; yields its further QPs."""
+        async with JoinedQps(secrets.token_hex(TOKEN_BYTES)) as joined:
+            self._sessions[joined.token] = joined
+            try:
+                yield joined
+            finally:
+                del self._sessions[joined.token]
+
+    def admit(self, private: dict[str, Any]) -> None:
+        """For the listener: raises ConnectError to refuse a peer."""
+        if private.get("service") == JOIN:
+            joined = self._named(private)
+            if joined is None:
+                raise ConnectError("no open session has this token")
+            if len(joined.qps) >= MAX_QPS - 1:
+                raise ConnectError(f"the session already has {MAX_QPS} QPs, the limit")
+        elif self.refusal and private.get(TRANSFER) not in self.transfers:
+            raise ConnectError(self.refusal)
+
+    def forget(self, transfer: str, task: asyncio.Task[None]) -> None:
+        """This session of the transfer has ended."""
+        if self.transfers.get(transfer) is task:
+            del self.transfers[transfer]
+
+    async def take(self, qp: QP) -> None:
+        """Adds a QP to the session with its token; aborts the QP if the session has ended."""
+        joined = self._named(qp.private)
+        if joined is None:
+            await qp.abort("the session has ended")
+        else:
+            joined.add(qp)
+
+    def _named(self, private: dict[str, Any]) -> JoinedQps | None:
+        token = private.get("token")
+        return self._sessions.get(token) if isinstance(token, str) else None
 
 
 class Session(mailbox.MailboxSession, frozen=True):
@@ -116,3 +295,35 @@ async def accept_session(ctx: Context, qp: QP, joins: Joins) -> AsyncIterator[Se
     """
     async with mailbox.accept_session(ctx, qp, SERVICE) as opened, joins.session() as joined:
         yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
+
+
+@asynccontextmanager
+async def patience(session: Session, seconds: float) -> AsyncIterator[None]:
+    """Raises IdleError when the body waits for the peer for longer than `seconds`."""
+    try:
+        async with Limit(seconds):
+            yield
+    except TimeoutError:
+        raise IdleError(session, seconds) from None
+
+
+async def until_idle(
+    session: Session, seconds: float, progress: Callable[[], object], most_bytes: int
+) -> NoReturn:
+    """Raises IdleError when neither `progress` nor the received payload changes for `seconds`.
+
+    Payload beyond `most_bytes` does not count, because a peer may write the same bytes repeatedly.
+    """
+    first: int | None = None
+    before: object = None
+    idle = 0  # looks: not the time, in which this process may have been stopped
+    while idle < _LOOKS:
+        await asyncio.sleep(seconds / _LOOKS)
+        received = (await session.query()).received_bytes
+        first = received if first is None else first
+        now = (min(received - first, most_bytes), progress())
+        if now != before:
+            before, idle = now, 0
+        else:
+            idle += 1
+    raise IdleError(session, seconds)

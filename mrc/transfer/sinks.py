@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a receiver puts the chunks of an offer: a file, a file of unknown size, or a pack.
-
-They are `window.Sink`s.
+"""Where a receiver puts the chunks of an offer: a file, a file of unknown size, or a pack; and the
+limits on one sender.
 """
 
 from __future__ import annotations
@@ -9,17 +8,29 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVarTuple
+from typing import TypeVarTuple
+
+from msgspec import Struct
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile, Role, TransferredFile
-from mrc.transfer.batch import MAX_LISTED, Batch
+from mrc.transfer.files import Same, Target, Tree
 from mrc.transfer.folders import Meta
-from mrc.transfer.holes import Holes
-from mrc.transfer.messages import Digest, Done, Offer
-from mrc.transfer.names import MAX_PATH_BYTES, FileError, FinalError, cannot, local_name, of_system
+from mrc.transfer.memory import WINDOW_BYTES
+from mrc.transfer.messages import Announced, Digest, Done, Holes, Offer
+from mrc.transfer.names import (
+    MAX_DEPTH,
+    MAX_PATH_BYTES,
+    FileError,
+    FinalError,
+    cannot,
+    local_name,
+    of_system,
+)
 from mrc.transfer.pack import (
+    MAX_LISTED,
+    Batch,
     PackedFailed,
     PackedFile,
     PackedFolder,
@@ -28,77 +39,89 @@ from mrc.transfer.pack import (
     records,
     unseal,
 )
-from mrc.transfer.quota import Quota
-from mrc.transfer.session import VerificationError
+from mrc.transfer.pipes import StdoutTarget, StdoutTree
+from mrc.transfer.session import IDLE_SECONDS, VerificationError
 
 Ts = TypeVarTuple("Ts")
+_OPERATIONS = 16  # for each file and folder of the limit; a sender needs 1 or 2
 _STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cache
+Place = Target | Same | StdoutTarget
+AnyTree = Tree | StdoutTree
 
 
-class Place(Protocol):
-    """A file that is being received, or one that exists already."""
+class Limits(Struct, frozen=True):
+    """Limits on one sender; the receiver refuses files beyond them."""
 
-    name: str
-    path: str
-    bytes: int
-
-    def check_room(self) -> None: ...
-    def write(self, offset: int, chunk: memoryview) -> None: ...
-    def commit(self, meta: Meta = ...) -> None: ...
-    def close(self) -> int: ...
+    bytes: int = 1 << 44  # of all its files together
+    files: int = 1 << 20  # files and folders
+    window_bytes: int = WINDOW_BYTES  # memory for chunks that are not stored yet
+    idle_seconds: float = IDLE_SECONDS  # without progress
 
 
-class Kept(Place, Protocol):
-    """A file that may go on where an earlier transfer was interrupted: `files.Target`, or a part of
-    standard output, which never does.
+DEFAULTS = Limits()
+
+
+class Quota:
+    """The remaining bytes and files of a session. Beyond them all methods raise FinalError.
+
+    A user who was asked has agreed to what the sender announced: then that is the limit.
     """
 
-    def kept(self, most: int) -> tuple[int, Digest]: ...
-    def begin(self, chunks: int, start: int) -> None: ...
-    def add_chunk(self, digest: bytes) -> None: ...
-    def discard(self) -> None: ...
+    def __init__(self, limits: Limits, agreed: Announced | None = None) -> None:
+        most_files, most_bytes = limits.files, limits.bytes
+        self._of_files = f"the limit of {most_files} files and folders of one sender"
+        self._of_files += " (mrc recv --max-files)"
+        self._of_bytes = f"the limit of {most_bytes} bytes of one sender (mrc recv --max-bytes)"
+        if agreed is not None and agreed.entries is not None and agreed.entries <= most_files:
+            most_files = agreed.entries
+            self._of_files = f"the {most_files} files and folders that the receiver's user accepted"
+        if agreed is not None and agreed.bytes is not None and agreed.bytes <= most_bytes:
+            most_bytes = agreed.bytes
+            self._of_bytes = f"the {most_bytes} bytes that the receiver's user accepted"
+        self._agreed = agreed
+        self._files = most_files
+        self._operations = _OPERATIONS * max(most_files, MAX_DEPTH)
+        self._bytes = self.left_bytes = most_bytes
 
+    def check(self, what: str, files: int, size: int) -> None:
+        """Checks that `files` files with `size` bytes in all are within the limits."""
+        if files > self._files:
+            raise FinalError(f"{shown(what)}: exceeds {self._of_files}")
+        if size > self.left_bytes:
+            left = self.left_bytes
+            left_of = f"the {left} bytes left of " if left < self._bytes else ""
+            raise FinalError(f"{shown(what)}: {size} bytes exceed {left_of}{self._of_bytes}")
 
-class Existing(Place, Protocol):
-    """A file that exists already."""
+    def check_announced(self, told: Announced) -> None:
+        """Checks all that the sender says it has, before anything is stored."""
+        known = told.entries is not None
+        what = f"{told.entries} files and folders" if known else "the announced files"
+        self.check(what, told.entries or 0, told.bytes or 0)
 
-    def hash(self) -> Digest: ...
+    def check_name(self, name: str) -> None:
+        """Checks that a file or folder of this name may come."""
+        if self._agreed is not None and not self._agreed.covers(name):
+            raise FinalError(f"{shown(name)}: the receiver's user accepted other names")
 
+    def take(self, what: str, *, files: int = 0, size: int = 0) -> None:
+        """Takes them from what is left."""
+        self.check(what, files, size)
+        self._files -= files
+        self.left_bytes -= size
 
-class Tree(Protocol):
-    """The place for the files of a session: `files.Tree`, or standard output.
-
-    After `stop`, which any thread may call, `check_stop` and what takes long raise StoppedError.
-    """
-
-    def same(self, name: str, size: int, *, sparse: bool = ...) -> Existing | None: ...
-    def create(
-        self, name: str, size: int | None, *, sparse: bool = ..., chunk_bytes: int = ...
-    ) -> Kept: ...
-    def has(self, name: str, size: int, mtime_ns: int) -> bool: ...
-    def make_link(self, name: str, target: str) -> None: ...
-    def lacks(self, name: str) -> None: ...
-    def finish_folder(self, name: str, meta: Meta) -> bool: ...
-    def stop(self) -> None: ...
-    def check_stop(self) -> None: ...
-    def sync(self) -> None: ...
-    def finish(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class Output(Protocol):
-    """The place for the files of all sessions."""
-
-    def tree(self, on_make: Callable[[], None], on_open: Callable[[], None]) -> Tree:
-        """The place for one session, which calls `on_make` before it makes a folder, and `on_open`
-        before it opens one or looks for a file.
+    def operate(self) -> None:
+        """Counts a folder that is opened, or a file that is looked for: a sender walks its folders
+        once, and asks about each file once. Others would keep this host busy and store nothing.
         """
+        self._operations -= 1
+        if self._operations < 0:
+            raise FinalError(f"the sender opens too many folders for {self._of_files}")
 
 
 class FileSink:
     """A file with the size of its offer."""
 
-    def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
+    def __init__(self, tree: AnyTree, offer: Offer, quota: Quota) -> None:
         assert offer.bytes is not None
         self.name = local_name(offer.name)
         quota.check_name(self.name)
@@ -114,7 +137,7 @@ class FileSink:
         self._same = tree.same(self.name, offer.bytes) if offer.resume else None
         self._target = self._create() if self._same is None else None
 
-    def _create(self) -> Kept:
+    def _create(self) -> Target | StdoutTarget:
         chunk_bytes = self._offer.chunk_bytes if self._offer.resume else 0
         target = self._tree.create(
             self.name, self._bytes, sparse=self._offer.sparse, chunk_bytes=chunk_bytes
@@ -187,7 +210,7 @@ class FileSink:
 class StreamSink:
     """A file whose size is known at its end. Its chunks are framed."""
 
-    def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
+    def __init__(self, tree: AnyTree, offer: Offer, quota: Quota) -> None:
         self.name = local_name(offer.name)
         quota.check_name(self.name)
         quota.take(offer.name, files=1)
@@ -222,7 +245,7 @@ class StreamSink:
 class PackSink:
     """The files and folders of a pack. With `keep_names` its batch has all files."""
 
-    def __init__(self, tree: Tree, quota: Quota, *, keep_names: bool, resume: bool) -> None:
+    def __init__(self, tree: AnyTree, quota: Quota, *, keep_names: bool, resume: bool) -> None:
         self.name = "the pack"
         self._tree = tree
         self._resume = resume
@@ -398,3 +421,6 @@ def _differs(name: str) -> VerificationError:
         f"{shown(name)}: the received data differs from the sent data; it was not stored: send it"
         " again"
     )
+
+
+AnySink = FileSink | StreamSink | PackSink

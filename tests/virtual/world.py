@@ -36,7 +36,7 @@ import mrc.cli.recv
 import mrc.cli.send
 import mrc.datapath.links
 import mrc.observe.observatory
-import mrc.transfer.kept
+import mrc.transfer.resume
 import mrc.transfer.threads
 import mrc.trust.memory
 from mrc.binding.device import Device
@@ -135,7 +135,7 @@ class World:
             (time, "thread_time", lambda: 0.0),
             (resource, "getrusage", lambda who: SimpleNamespace(ru_utime=0.0, ru_stime=0.0)),
             (os, "urandom", self._entropy.randbytes),
-            (mrc.transfer.kept, "ThreadPoolExecutor", _NoThread),
+            (mrc.transfer.resume, "ThreadPoolExecutor", _NoThread),
             (mrc.trust.memory, "fill", self._fill),
             (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
             (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),

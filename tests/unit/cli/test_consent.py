@@ -18,9 +18,8 @@ from mrc.cli.consent import Consents, _question
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
 from mrc.errors import ProtocolError
-from mrc.transfer.announced import Announced
+from mrc.transfer.messages import Announced, TransferMessage
 from mrc.transfer.messages import Asking as AskingMessage
-from mrc.transfer.messages import TransferMessage
 from mrc.transfer.session import TAKES_ASKING, TransferError
 from mrc.trust.security import Security
 

@@ -17,9 +17,8 @@ from transfer_ends import make, until
 import mrc
 from mrc.cli.exits import Exit
 from mrc.tasks import cancelled
-from mrc.transfer.announced import Announced
-from mrc.transfer.messages import CHUNK_BYTES
-from mrc.transfer.packing import Packing
+from mrc.transfer.messages import CHUNK_BYTES, Announced
+from mrc.transfer.pack import Packing
 from mrc.transfer.plan import PACKED_BYTES, plan_of
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import Session, connect_session

@@ -11,7 +11,7 @@ from mrc import ContextConfig, Queues, Retries, Spraying
 from mrc.cli.report import batch_lines, settings, waits_sentence
 from mrc.results.plain import plain
 from mrc.results.transfer import Waits
-from mrc.transfer.batch import Batch
+from mrc.transfer.pack import Batch
 
 
 def test_batch_lines__counts_what_a_pack_has() -> None:

@@ -32,7 +32,7 @@ from mrc.perf.plan import Direction, Pattern, Plan
 from mrc.perf.server import Server
 from mrc.results.perf import EvChange, Latency, PlaneChange, ShareChange
 from mrc.results.plain import plain
-from mrc.transfer import populate
+from mrc.transfer import memory as transfer_memory
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
@@ -223,7 +223,7 @@ async def test_regions__their_memory_ends_with_them(monkeypatch: pytest.MonkeyPa
 
     @contextmanager
     def anonymous(length: int) -> Iterator[mmap.mmap]:
-        with populate.anonymous(length) as pages:
+        with transfer_memory.anonymous(length) as pages:
             taken.append(pages)
             yield pages
 

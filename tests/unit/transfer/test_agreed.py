@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from transfer_ends import both, make, names, receiving, sending, sessions
 
-from mrc.transfer.announced import MAX_NAMES, Announced
+from mrc.transfer.messages import MAX_NAMES, Announced
 from mrc.transfer.names import FinalError
 from mrc.transfer.plan import plan_of
-from mrc.transfer.quota import Limits, Quota
+from mrc.transfer.sinks import Limits, Quota
 
 
 def tree(top: Path) -> Path:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mrc.results.transfer import TransferredFile
-from mrc.transfer.batch import Batch, Total
+from mrc.transfer.pack import Batch, Total
 
 FILE = TransferredFile("a", 7, "0" * 32, "/a")
 

@@ -17,7 +17,7 @@ from transfer_ends import both, chunks, make, receiving, sending, sessions, turn
 
 from mrc.errors import ProtocolError
 from mrc.results.transfer import FailedFile
-from mrc.transfer import packing, sender
+from mrc.transfer import pack, sender
 from mrc.transfer.files import OutputDirectory, Target
 from mrc.transfer.messages import (
     CHUNK_BYTES,
@@ -34,11 +34,10 @@ from mrc.transfer.messages import (
     to_dict,
 )
 from mrc.transfer.names import FileError, FinalError, mark_name
-from mrc.transfer.offering import How
-from mrc.transfer.plan import Plan, plan_of
+from mrc.transfer.plan import Plan, Source, plan_of
+from mrc.transfer.sender import How
 from mrc.transfer.session import TransferError
 from mrc.transfer.sinks import PackSink
-from mrc.transfer.source import Source
 
 LARGE = 6 * CHUNK_BYTES  # has an offer of its own
 DATA = os.urandom(LARGE + 2)
@@ -110,7 +109,7 @@ def shrink(source: Source) -> None:
 async def test_send_plan__file_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, copy: Copy, what: Callable[[Source], None], cause: str
 ) -> None:
-    for module in (packing, sender):
+    for module in (pack, sender):
         opens_not(monkeypatch, what, module)
     ours, theirs = await copy()
     assert cause in ours[0].error and cause in theirs[0].error
@@ -127,7 +126,7 @@ async def test_send_plan__a_file_that_grows(
             file.write(b"x")
 
     before = (top / "b").read_bytes(), (top / "b").stat().st_mtime_ns
-    for module in (packing, sender):
+    for module in (pack, sender):
         opens_not(monkeypatch, grow, module)
     grown: list[str] = []
     async with sessions() as ends:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from slowness import PATIENCE
 
-from mrc.transfer.feed import FILLED_BYTES, Filled
+from mrc.transfer.memory import FILLED_BYTES, Filled
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.pack import FRAME
 

@@ -16,11 +16,10 @@ from transfer_ends import both, chunks, names, receiving, sending, sessions
 
 from mrc.cli.report import sent_bytes
 from mrc.errors import ProtocolError
-from mrc.transfer.batch import Batch
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.holes import Holes, holes_of
-from mrc.transfer.messages import CHUNK_BYTES, Offer
-from mrc.transfer.plan import File, plan_of
+from mrc.transfer.messages import CHUNK_BYTES, Holes, Offer
+from mrc.transfer.pack import Batch
+from mrc.transfer.plan import File, holes_of, plan_of
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.sender import send_plan
 

@@ -19,12 +19,10 @@ from transfer_ends import both, make, names, receiving, sending
 from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo, Sockets
 from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo, sum_of
-from mrc.transfer import joined, widen
-from mrc.transfer.announced import Announced
+from mrc.transfer import sender, session
 from mrc.transfer.files import Target
-from mrc.transfer.joined import JOIN, Joins
-from mrc.transfer.messages import CHUNK_BYTES
-from mrc.transfer.session import Session, accept_session, connect_session
+from mrc.transfer.messages import CHUNK_BYTES, Announced
+from mrc.transfer.session import JOIN, Joins, Session, accept_session, connect_session
 
 QPS = 3
 
@@ -32,11 +30,11 @@ QPS = 3
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at the QPs requests more QPs, up to three."""
-    monkeypatch.setattr(widen, "MAX_QPS", QPS)
-    monkeypatch.setattr(widen, "SAMPLE_SECONDS", 0.001)
-    monkeypatch.setattr(widen, "SAMPLES", 1)
-    monkeypatch.setattr(widen, "SETTLING", 0)
-    monkeypatch.setattr(widen, "held_up", lambda info, left_bytes: True)
+    monkeypatch.setattr(sender, "MAX_QPS", QPS)
+    monkeypatch.setattr(sender, "SAMPLE_SECONDS", 0.001)
+    monkeypatch.setattr(sender, "SAMPLES", 1)
+    monkeypatch.setattr(sender, "SETTLING", 0)
+    monkeypatch.setattr(sender, "held_up", lambda info, left_bytes: True)
 
 
 @pytest.fixture
@@ -102,7 +100,7 @@ async def sessions(engines: int = 1) -> AsyncIterator[Ends]:
 async def test_send_files__a_large_one_over_a_qp_of_each_engine(
     tmp_path: Path, inbox: Path, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(widen, "ENGINE_BYTES", 3 * CHUNK_BYTES)
+    monkeypatch.setattr(sender, "ENGINE_BYTES", 3 * CHUNK_BYTES)
     small, large = os.urandom(2 * CHUNK_BYTES), os.urandom(9 * CHUNK_BYTES)
     async with sessions(engines=QPS) as ends:
         small_one = [make(tmp_path, "small", small)]
@@ -204,7 +202,7 @@ async def test_join__only_a_session_that_is_open_and_not_full(
                 private = {"service": JOIN, "token": wrong}
                 await ends.near.connect(LOOPBACK[4], ends.listener.port, private=private)
         assert len(ends.receiver.qps) == 1
-        monkeypatch.setattr(joined, "MAX_QPS", 2)
+        monkeypatch.setattr(session, "MAX_QPS", 2)
         await ends.sender.joined.join(token)
         await ends.until_joined(2)
         with pytest.raises(ConnectError, match="already has 2 QPs"):
@@ -258,8 +256,8 @@ def test_held_up__table(
 ) -> None:
     planes = (replace(PLANE, base_rtt_ns=base_rtt_ns), replace(PLANE, base_rtt_ns=None))
     info = replace(INFO, inflight_bytes=inflight_bytes, planes=planes)
-    assert widen.held_up(info, left_bytes) is held
-    assert widen.held_up(sum_of([info] * 5), 5 * left_bytes) is held
+    assert sender.held_up(info, left_bytes) is held
+    assert sender.held_up(sum_of([info] * 5), 5 * left_bytes) is held
 
 
 async def test_forget__leaves_the_session_that_has_replaced_it() -> None:

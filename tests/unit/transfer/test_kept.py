@@ -19,9 +19,7 @@ from transfer_ends import both, make, names, receiving, sending, sessions, until
 
 from mrc.enums import WcStatus
 from mrc.results.transfer import FailedFile
-from mrc.transfer.batch import Batch
 from mrc.transfer.files import OutputDirectory, Target
-from mrc.transfer.kept import KEPT_SECONDS, Record
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     Accept,
@@ -35,10 +33,11 @@ from mrc.transfer.messages import (
     to_dict,
 )
 from mrc.transfer.names import part_name, record_name
-from mrc.transfer.offering import How
-from mrc.transfer.receiver import receive_files
+from mrc.transfer.pack import Batch
+from mrc.transfer.receiver import Told, receive_files
+from mrc.transfer.resume import KEPT_SECONDS, Record
+from mrc.transfer.sender import How
 from mrc.transfer.session import Session, TransferError
-from mrc.transfer.window import Told
 
 CHUNK = 4096
 Stop = Callable[..., Awaitable[int]]
@@ -95,7 +94,7 @@ def test_record__names_a_chunk_after_it_is_on_the_disk(
         done.append(f"{len(data) // 16} named at {(at - 16) // 16}")
         return write(fd, data, at)
 
-    monkeypatch.setattr("mrc.transfer.kept.SYNC_SECONDS", 0)
+    monkeypatch.setattr("mrc.transfer.resume.SYNC_SECONDS", 0)
     monkeypatch.setattr(os, "fdatasync", lambda fd: done.append("synced" if fd == part else ""))
     monkeypatch.setattr(os, "pwrite", named)
     for chunk in range(2):

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from transfer_ends import both, chunks, make, receiving, sending, sessions
 
-from mrc.transfer import offering, plan
+from mrc.transfer import plan, sender
 from mrc.transfer.messages import CHUNK_BYTES
-from mrc.transfer.pace import MIN_PIECE_BYTES, PIECE_SECONDS, Due, Pace, lower
+from mrc.transfer.receiver import Due
+from mrc.transfer.sender import MIN_PIECE_BYTES, PIECE_SECONDS, Pace, lower
 
 
 @pytest.mark.parametrize(("rates", "lowest"), [((0, 0), 0), ((0, 5), 5), ((5, 3), 3)])
@@ -96,7 +97,7 @@ async def test_receive_files__a_sender_that_ignores_the_rate_is_held(
     each = 4 * CHUNK_BYTES // count
     paths = [make(tmp_path, f"file{n}", os.urandom(each)) for n in range(count)]
     monkeypatch.setattr(plan, "PACKED_BYTES", 0)
-    monkeypatch.setattr(offering, "lower", lambda *rates: 0.0)
+    monkeypatch.setattr(sender, "lower", lambda *rates: 0.0)
     now = asyncio.get_running_loop().time
     async with sessions() as ends:
         began = now()

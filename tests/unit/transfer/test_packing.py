@@ -12,14 +12,12 @@ from transfer_ends import both, make, names, receiving, sessions, turns, until
 
 from mrc.enums import WcStatus
 from mrc.errors import PathError
-from mrc.transfer.batch import Batch
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.names import StoppedError
-from mrc.transfer.packing import Packing
-from mrc.transfer.plan import File, plan_of
+from mrc.transfer.pack import Batch, Packing
+from mrc.transfer.plan import File, Source, plan_of
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import Session
-from mrc.transfer.source import Source
 
 SIZES = {"a": 10_000, "b": 0, "c": 3_000, "d": 20_000}
 
@@ -87,7 +85,7 @@ def test_fill__told_to_stop_reads_no_further_file(
             opened.append(path)
             packing.stop()
 
-    monkeypatch.setattr("mrc.transfer.packing.Source", Last)
+    monkeypatch.setattr("mrc.transfer.pack.Source", Last)
     paths = [str(tmp_path / name) for name in "ab"]
     for path in paths:
         Path(path).touch()

@@ -31,9 +31,8 @@ from mrc.transfer.messages import (
     chunk_imm,
 )  # fmt: skip
 from mrc.transfer.names import FileError
-from mrc.transfer.packing import Packing
-from mrc.transfer.patience import IdleError, until_idle
-from mrc.transfer.session import TransferError
+from mrc.transfer.pack import Packing
+from mrc.transfer.session import IdleError, TransferError, until_idle
 
 IDLE = 0.2
 
@@ -178,7 +177,7 @@ async def test_receive_files__the_disk_of_a_sender_may_stall(
     monkeypatch.setattr(Packing, "fill", stalled_fill)
     monkeypatch.setattr(sender, "_prepare", stalled)
     monkeypatch.setattr(FakeQp, "query", counted)
-    monkeypatch.setattr("mrc.transfer.writing.READING_SECONDS", IDLE / 10)
+    monkeypatch.setattr("mrc.transfer.sender.READING_SECONDS", IDLE / 10)
     path = make(tmp_path, "a", bytes(size))
     async with sessions() as ends:
         received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=IDLE))

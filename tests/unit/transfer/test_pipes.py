@@ -18,9 +18,9 @@ from mrc.transfer.files import OutputDirectory
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.names import FileError, StoppedError
 from mrc.transfer.pipes import PipeReader, PipeWriter
-from mrc.transfer.quota import Limits
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import TransferError
+from mrc.transfer.sinks import Limits
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import pytest
 from slowness import PATIENCE
 from transfer_ends import both, make, names, receiving, sending, sessions
 
-from mrc.transfer.batch import Total
 from mrc.transfer.files import OutputDirectory, Target, Tree
 from mrc.transfer.folders import Folder, Meta
 from mrc.transfer.messages import CHUNK_BYTES, Digest, Offer
@@ -25,12 +24,12 @@ from mrc.transfer.pack import (
     PackedFile,
     PackedFolder,
     Record,
+    Total,
     put_header,
     seal,
 )
-from mrc.transfer.quota import Limits, Quota
 from mrc.transfer.receiver import receive_files
-from mrc.transfer.sinks import FileSink, PackSink, StreamSink
+from mrc.transfer.sinks import FileSink, Limits, PackSink, Quota, StreamSink
 from mrc.transfer.threads import StuckError
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import FileError, StoppedError
-from mrc.transfer.source import FileChangedError, Source
+from mrc.transfer.plan import FileChangedError, Source
 
 
 def test_source__is_mapped(tmp_path: Path) -> None:

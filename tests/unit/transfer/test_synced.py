@@ -16,11 +16,10 @@ from transfer_ends import both, make, names, receiving, sending, sessions
 
 from mrc.results.transfer import FailedFile
 from mrc.transfer import files
-from mrc.transfer.files import OutputDirectory
+from mrc.transfer.files import OutputDirectory, sync_file_system
 from mrc.transfer.folders import Meta
 from mrc.transfer.names import FinalError, is_mark, mark_name
 from mrc.transfer.session import TransferError
-from mrc.transfer.syncfs import sync_file_system
 
 META = Meta(0o751, 1_000_000_007)
 

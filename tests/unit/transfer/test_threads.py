@@ -13,7 +13,7 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.transfer import threads
-from mrc.transfer.populate import STEP_BYTES, Ahead
+from mrc.transfer.memory import STEP_BYTES, Ahead
 from mrc.transfer.threads import Line, StuckError, in_thread
 
 

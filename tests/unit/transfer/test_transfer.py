@@ -22,7 +22,6 @@ from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
 from mrc.events import Immediate
 from mrc.mailbox import SessionError
 from mrc.results.transfer import FailedFile
-from mrc.transfer.joined import Joins
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     Accept,
@@ -36,12 +35,10 @@ from mrc.transfer.messages import (
     chunk_imm,
 )
 from mrc.transfer.names import FileError
-from mrc.transfer.offering import How
 from mrc.transfer.pack import FRAME, seal
-from mrc.transfer.plan import plan_of
-from mrc.transfer.session import Session, TransferError, VerificationError, accept_session
-from mrc.transfer.source import Source
-from mrc.transfer.writing import CHUNKS_IN_FLIGHT
+from mrc.transfer.plan import Source, plan_of
+from mrc.transfer.sender import CHUNKS_IN_FLIGHT, How
+from mrc.transfer.session import Joins, Session, TransferError, VerificationError, accept_session
 
 SIZES = [0, 1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 11 * CHUNK_BYTES + 13]
 
@@ -170,7 +167,7 @@ async def test_send_files__source_grows_on_the_way(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read again, which may take long: the receiver hears that its sender lives."""
-    monkeypatch.setattr("mrc.transfer.offering.READING_SECONDS", 0)
+    monkeypatch.setattr("mrc.transfer.sender.READING_SECONDS", 0)
     told = threading.Event()
     say, again = Session.say, Source.grew
 

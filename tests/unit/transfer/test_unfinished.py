@@ -14,7 +14,7 @@ from squatter import USER, needs_root
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta
 from mrc.transfer.names import mark_name
-from mrc.transfer.unfinished import Mark
+from mrc.transfer.resume import Mark
 
 Make = Callable[[Path, pytest.MonkeyPatch], object]
 META = Meta(0o751, 1_000_000_007)

@@ -13,9 +13,8 @@ from transfer_ends import both, make, names, receiving, sessions
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import SECOND_NS
-from mrc.transfer.offering import How
 from mrc.transfer.plan import plan_of
-from mrc.transfer.sender import send_plan
+from mrc.transfer.sender import How, send_plan
 
 
 async def test_send_plan__update_reads_nothing_again(

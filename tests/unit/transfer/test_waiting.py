@@ -19,7 +19,7 @@ from mrc.results.transfer import Waits
 from mrc.transfer import sender
 from mrc.transfer.files import Target
 from mrc.transfer.messages import CHUNK_BYTES
-from mrc.transfer.writing import CHUNKS_IN_FLIGHT
+from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 
 CHUNKS = 2 * CHUNKS_IN_FLIGHT
 HELD_SECONDS = 0.2

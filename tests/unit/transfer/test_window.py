@@ -20,12 +20,11 @@ from mrc import Context
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.transfer.files import Target
+from mrc.transfer.memory import WINDOW_BYTES, open_window
 from mrc.transfer.messages import CHUNK_BYTES, Accept, Offer, chunk_imm
 from mrc.transfer.names import FileError, FinalError
-from mrc.transfer.offering import How
+from mrc.transfer.sender import CHUNKS_IN_FLIGHT, How
 from mrc.transfer.session import TransferError
-from mrc.transfer.window import WINDOW_BYTES, open_window
-from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
 
 class SlowDisk:
