@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 SLOWNESS = float(os.environ.get("MRC_TEST_SLOWNESS", "1"))
-"""times as long as on the usual machine; tools/kernels sets it for its emulated processor"""
+"""times as long as on the usual machine; tools/maintainers/kernels sets it, which emulates one"""
 
 PATIENCE = 200 * SLOWNESS
 """seconds that a test waits for an event"""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """mrc on aarch64, in QEMU: C tests, fuzz targets on their corpus, the wheel, and random scenarios,
-whose traces must be those of x86-64. tools/aarch64 prepares the machine for these tests.
+whose traces must be those of x86-64. tools/maintainers/aarch64 prepares the machine for them.
 
 Programs that need no real sockets run with their system calls translated. The others run in a guest
 whose kernel has pages of 16 KiB. There are no sanitizers: the translation has no room for their

@@ -11,7 +11,7 @@ from pathlib import Path
 import cbuild
 import pytest
 
-TOOL = cbuild.ROOT / "tools" / "mutate"
+TOOL = cbuild.ROOT / "tools" / "maintainers" / "mutate"
 
 
 @pytest.mark.slow

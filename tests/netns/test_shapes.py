@@ -146,7 +146,7 @@ def test_fail__duplicates_and_corrupts_where_the_kernel_has_netem(
 ) -> None:
     """Goal: netem applies the fault, not only our records, and healing ends it."""
     if not has_netem(namespace_pair[0]):
-        pytest.skip("this kernel has no netem: tools/kernels runs it on kernels that have it")
+        pytest.skip("this kernel has no netem: tools/maintainers/kernels runs one that has it")
     with Testbed(bed_name, planes=1, t1=1) as bed:
         (path,) = probe(bed)
         bed.fail("plane:1", duplicate=1.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/soak: a short run finds no failure, and an interrupted run leaves nothing behind."""
+"""The soak: a short run finds no failure, and an interrupted run leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slowness import PATIENCE
 
 from mrc.linux import netns
 
-TOOL = Path(__file__).parents[2] / "tools" / "soak"
+TOOL = Path(__file__).parents[2] / "tools" / "maintainers" / "soak"
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/kernels reads the output of a guest."""
+"""tools/maintainers/kernels reads the output of a guest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ mrc-kernels-exit: 1
 )
 
 
-kernels = tool("kernels")
+kernels = tool("maintainers/kernels")
 
 
 def test_read_log__of_a_whole_run() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes that tools/mutate makes in C and Python, their names, and the excused ones."""
+"""The changes that are made in C and Python, their names, and the excused ones."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_accepted__each_is_a_change_of_a_line_that_is_there(name: str) -> None:
 
 
 def test_conform__each_rule_excludes_a_change() -> None:
-    language = tool("mutate").LANGUAGES["conform"]
+    language = tool("maintainers/mutate").LANGUAGES["conform"]
     paths = [path for name in language.folders for path in (ROOT / name, *(ROOT / name).rglob("*"))]
     every = [
         mutant
@@ -226,7 +226,7 @@ class SecondIsFirst:
 
 def test_run__gives_the_first_that_tell_something_in_the_order_of_the_seed(tmp_path: Path) -> None:
     """Even if others end first. A second run, with all results from the start, gives the same."""
-    mutate = tool("mutate")
+    mutate = tool("maintainers/mutate")
     text = "void f(void) {\n" + "  g();\n" * 6 + "}\n"
     candidates = c_source.mutants("csrc/core/f.c", text)
     statuses = ["survived", "noticed", "equivalent", "noticed", "noticed", "noticed"]

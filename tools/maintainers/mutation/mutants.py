@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small changes of source that a test should notice: names them, applies them.
 
-`c_source` and `python_source` find them. tools/mutate runs the tests.
+`c_source` and `python_source` find them. tools/maintainers/mutate runs the tests.
 """
 
 from __future__ import annotations

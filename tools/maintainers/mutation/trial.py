@@ -57,7 +57,7 @@ def key(record: dict[str, Any]) -> Key:
 
 def accepted(root: Path, name: str = "accepted.toml") -> dict[Key, str]:
     """The survivors that do not matter, with the reason."""
-    document = tomllib.loads((root / "tools" / "mutation" / name).read_text())
+    document = tomllib.loads((root / "tools" / "maintainers" / "mutation" / name).read_text())
     return {key(entry): entry["why"] for entry in document.get("accepted", [])}
 
 

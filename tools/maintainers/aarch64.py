@@ -49,7 +49,7 @@ def lacks() -> str:
         return "this machine is aarch64: tools/test tests it"
     missing = [program for program in TO_BUILD | TO_RUN if where(program) is None]
     missing += [str(each) for each in (ROOT, BOOTED) if not _is_complete(each)]
-    return f"{', '.join(missing)}: run tools/aarch64" if missing else ""
+    return f"{', '.join(missing)}: run tools/maintainers/aarch64" if missing else ""
 
 
 def prepare_build() -> None:

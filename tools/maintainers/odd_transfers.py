@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers of odd files between odd hosts, which tools/soak draws. Each has its own mrc recv."""
+"""Transfers of odd files between odd hosts, which the soak draws. Each has its own mrc recv."""
 
 from __future__ import annotations
 
