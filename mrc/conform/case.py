@@ -12,14 +12,14 @@ from itertools import product
 
 from msgspec import Struct, field
 
-from mrc.conform import raw, readings
-from mrc.conform.build import OPCODE, fields_of
+from mrc.conform import packets, readings
+from mrc.conform.packets import OPCODE, fields_of
 from mrc.conform.results import CaseText
 from mrc.errors import BadFileError
 
 SENT = {
     "at", "bytes", "fill", "path", "icrc", "short", "longer", "cut", "extra", "tclass", "has",
-    "for", "probe_id", "delay", "count", *raw.FIELDS,
+    "for", "probe_id", "delay", "count", *packets.RAW_FIELDS,
 }  # fmt: skip
 """Of a sent packet, beside the fields of its headers: how it is made."""
 SEEN = {

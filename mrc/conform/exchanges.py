@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from mrc.conform.adapter import End, Port
 from mrc.conform.case import Step, step
+from mrc.conform.packets import Datagram
 from mrc.conform.readings import check
-from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
 from mrc.dissect.packet import Flow, decode
 from mrc.dissect.vectors import FLOWS
@@ -103,7 +103,7 @@ class _Hosts:
         number = what.fields.get("nack_psn" if "nack_psn" in what.fields else "psn", "0")
         payload = own.finished(what, own.sent(what, own.number("psn", number), at_ns), flow)
         if fate != LOST:
-            other.note(Seen(at_ns, flow, payload, decode(payload, flow), sent=False))
+            other.note(Datagram(at_ns, flow, payload, decode(payload, flow), sent=False))
         return Sent(sender, what.line.removeprefix("> "), text, fate, at_ns, flow, payload)
 
 

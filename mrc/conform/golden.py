@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from mrc.conform import exchanges, frames
+from mrc.conform import exchanges
 from mrc.conform.exchanges import Exchange
+from mrc.conform.packets import write_capture
 from mrc.conform.results import ExchangeText, FlowText, PartText, SentText, Vectors, VectorText
 from mrc.dissect import vectors
 from mrc.dissect.packet import Flow
@@ -89,4 +90,4 @@ def write(file: BinaryIO, packets: Sequence[Vector], found: Sequence[Exchange]) 
     for n, exchange in enumerate(found, len(packets)):
         datagrams += [(n * _SECOND_NS + sent.at_ns, sent.flow, sent.payload)
                       for sent in exchange.packets]  # fmt: skip
-    frames.write(file, datagrams)
+    write_capture(file, datagrams)

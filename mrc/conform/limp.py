@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
-from mrc.conform.seen import Seen
+from mrc.conform.packets import Datagram
 
 _BITS = 64  # of a bitmap
 
@@ -20,7 +20,7 @@ _BITS = 64  # of a bitmap
 class Limping(Struct):
     """What the network does with the packets of the device, and what the receiver has."""
 
-    limps: Callable[[Seen], bool]
+    limps: Callable[[Datagram], bool]
     """Whether a packet takes the part that limps."""
     late_ns: int = 0
     loses: int = 0
@@ -29,9 +29,9 @@ class Limping(Struct):
     """PSNs."""
     _sent: int = 0
     _passed: int = 0
-    _on_the_way: list[tuple[int, int, Seen]] = field(default_factory=list)
+    _on_the_way: list[tuple[int, int, Datagram]] = field(default_factory=list)
 
-    def send(self, seen: Seen) -> None:
+    def send(self, seen: Datagram) -> None:
         """A packet of the device enters the network."""
         self._sent += 1
         limps = self.limps(seen)
@@ -46,7 +46,7 @@ class Limping(Struct):
         """When the next packet arrives; None: none is on its way."""
         return self._on_the_way[0][0] if self._on_the_way else None
 
-    def arrivals(self, now_ns: int) -> Iterator[tuple[Seen, int]]:
+    def arrivals(self, now_ns: int) -> Iterator[tuple[Datagram, int]]:
         """The packets that have arrived by now, in order, and their delays in nanoseconds."""
         while self._on_the_way and self._on_the_way[0][0] <= now_ns:
             at_ns, _, seen = heapq.heappop(self._on_the_way)

@@ -15,10 +15,9 @@ from typing import Self
 
 from msgspec import Struct
 
-from mrc.conform import raw
+from mrc.conform import packets
 from mrc.conform.adapter import Port
-from mrc.conform.build import endpoint_response, finished
-from mrc.conform.seen import Seen
+from mrc.conform.packets import Datagram, endpoint_response, finished
 from mrc.dissect.formats import OPERATIONS
 from mrc.dissect.packet import Flow, IpAddress, decode
 from mrc.enums import Reading
@@ -53,7 +52,7 @@ class Peer:
         self.addresses = [ip_address(text) for text in addresses]
         self.udp_port = 0
         self.paths: list[Path] = []
-        self.seen: list[Seen] = []
+        self.seen: list[Datagram] = []
         """all datagrams of the present case"""
         self.fences: set[int] = set()
         """Numbers of endpoint requests that belong to no case."""
@@ -145,11 +144,11 @@ class Peer:
         flow, at_ns = self.flow(path), time.time_ns()
         family = socket.AF_INET if path.source.version == 4 else socket.AF_INET6
         with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
-            for packet in raw.packets(flow, payload, tclass, fields):
+            for packet in packets.ip_packets(flow, payload, tclass, fields):
                 sender.sendto(packet, (str(path.target), 0))
         self._record(flow, payload, tclass, at_ns, sent=True)
 
-    def answer(self, seen: Seen, readings: Reading) -> None:
+    def answer(self, seen: Datagram, readings: Reading) -> None:
         """Answers an endpoint request, as each peer must."""
         erth = seen.packet.headers.get("ERTH")
         if erth is None or erth["operation"] not in OPERATIONS:
@@ -159,11 +158,11 @@ class Peer:
         body = endpoint_response(seen.packet.headers["BTH"]["psn"], erth, readings)
         self.send(path, finished(body, self.flow(path)))
 
-    def receive(self, until: float) -> Seen | None:
+    def receive(self, until: float) -> Datagram | None:
         """The next datagram that comes before this time of `time.monotonic`; None: none."""
         return self._take(max(0.0, until - time.monotonic()))
 
-    def _take(self, seconds: float) -> Seen | None:
+    def _take(self, seconds: float) -> Datagram | None:
         ready, _, _ = select.select(self.receivers, [], [], seconds)
         if not ready:
             return None
@@ -181,12 +180,12 @@ class Peer:
 
     def _record(
         self, flow: Flow, payload: bytes, tclass: int, at_ns: int, *, sent: bool
-    ) -> Seen:  # fmt: skip
+    ) -> Datagram:  # fmt: skip
         marked = Flow(
             flow.source, flow.destination, flow.sport, flow.dport, flow.flow_label,
             tclass & 3 == _CE, tclass >> 2 in _TRIMMED,
         )  # fmt: skip
-        seen = Seen(at_ns, marked, payload, decode(payload, marked), sent=sent)
+        seen = Datagram(at_ns, marked, payload, decode(payload, marked), sent=sent)
         self.seen.append(seen)
         return seen
 

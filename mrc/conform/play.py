@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
-from mrc.conform import raw
+from mrc.conform import packets
 from mrc.conform.adapter import Answer, Ask, Device, Memory, Wait, Write
-from mrc.conform.build import finished, headers
 from mrc.conform.case import Choice, Step
 from mrc.conform.limp import Limping
 from mrc.conform.numbers import after, span, value
+from mrc.conform.packets import Datagram, finished, headers
 from mrc.conform.peer import Peer
-from mrc.conform.seen import Seen
 from mrc.conform.situation import Came, Situation
 from mrc.dissect.formats import DATA
 from mrc.units import counted, digits, parse_short_time
@@ -122,7 +121,7 @@ class Play:
     def _send_packet(self, step: Step, packet: bytes, tclass: int) -> None:
         path = self._peer.paths[self._path]
         wrong = {name: self._situation.number(name, step.fields[name])
-                 for name in raw.FIELDS if name in step.fields}  # fmt: skip
+                 for name in packets.RAW_FIELDS if name in step.fields}  # fmt: skip
         if not wrong:
             self._peer.send(path, packet, tclass)
             return
@@ -265,7 +264,7 @@ class Play:
             if not self._receive(min(until, soon)) and time.monotonic() >= until:
                 raise Failed(f"{step.line}: PSN {min(missing)} did not arrive")
 
-    def _limps(self, step: Step) -> Callable[[Seen], bool]:
+    def _limps(self, step: Step) -> Callable[[Datagram], bool]:
         """Whether a packet takes the part that limps: the EV of a PSN, or a plane."""
         situation = self._situation
         if not step.fields.keys() & {"plane", "limps"}:
@@ -276,7 +275,7 @@ class Play:
         ev = situation.carried[situation.number("psn", step.fields["limps"])][0].ev
         return lambda seen: seen.flow.ev == ev
 
-    def _answer(self, step: Step, network: Limping, seen: Seen, delay_ns: int) -> None:
+    def _answer(self, step: Step, network: Limping, seen: Datagram, delay_ns: int) -> None:
         """What the receiver answers to a packet that has arrived. The device sees only the delay of
         the network: the judge's own time is taken out of the timestamp (G15-A).
         """

@@ -12,9 +12,9 @@ from msgspec import Struct, field
 from mrc.conform.adapter import AdapterError, Attach, Device, End
 from mrc.conform.case import Case
 from mrc.conform.numbers import PSNS, value
+from mrc.conform.packets import Datagram
 from mrc.conform.peer import Peer
 from mrc.conform.play import Failed, Late, Play, Skipped, asked
-from mrc.conform.seen import Seen
 from mrc.conform.situation import Situation
 from mrc.enums import Reading
 from mrc.units import counted
@@ -46,7 +46,7 @@ class Outcome(Struct):
     unchecked: tuple[str, ...] = ()
     """Steps that the device cannot be asked about."""
     seconds: float = 0.0
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[Datagram] = field(default_factory=list)
 
 
 class Player:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from mrc.conform import frames
+from mrc.conform import packets
+from mrc.conform.packets import Datagram
 from mrc.conform.player import Outcome, Verdict
 from mrc.conform.results import Conformance, Judged
-from mrc.conform.seen import Seen
 from mrc.dissect.text import what
 from mrc.linux.files import write_whole
 from mrc.results.plain import like
@@ -55,11 +55,13 @@ def capture(folder: Path, outcome: Outcome) -> Path:
     """Writes the datagrams of a case as NAME.pcap; returns the file."""
     path = folder / f"{outcome.case.name}.pcap"
     with path.open("wb") as file:
-        frames.write(file, ((seen.at_ns, seen.flow, seen.payload) for seen in _in_order(outcome)))
+        packets.write_capture(
+            file, ((seen.at_ns, seen.flow, seen.payload) for seen in _in_order(outcome))
+        )
     return path
 
 
-def _in_order(outcome: Outcome) -> list[Seen]:
+def _in_order(outcome: Outcome) -> list[Datagram]:
     """The packets by their time: the judge reads some later than it sends others."""
     return sorted(outcome.seen, key=lambda seen: seen.at_ns)
 

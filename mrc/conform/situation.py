@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from mrc.conform.adapter import End
-from mrc.conform.build import (
+from mrc.conform.case import SENT, Step
+from mrc.conform.numbers import after, members, psn_at, span, value
+from mrc.conform.packets import (
     ENDPOINT_QPN,
     OPCODE,
     OPERATION_BYTE,
+    Datagram,
     fields_of,
     finished,
     headers,
 )
-from mrc.conform.case import SENT, Step
-from mrc.conform.numbers import after, members, psn_at, span, value
-from mrc.conform.seen import Seen
 from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
 from mrc.dissect.packet import ICRC_BYTES, Flow, Packet, icrc
 from mrc.enums import Reading
@@ -99,7 +99,7 @@ class Situation(Struct):
             return codes[0]
         return value(text, self.names)
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: Datagram) -> None:
         """Remembers what later steps may refer to."""
         headers_, ev = seen.packet.headers, seen.flow.ev
         bth = headers_.get("BTH", {"opcode": 0})
@@ -265,7 +265,7 @@ class Situation(Struct):
 
     # ---- From the device ------------------------------------------------------------------
 
-    def is_of_kind(self, step: Step, seen: Seen) -> bool:
+    def is_of_kind(self, step: Step, seen: Datagram) -> bool:
         """Whether a datagram is a packet of the kind that a step expects."""
         packet = seen.packet
         if "BTH" not in packet.headers or not packet.complete:
@@ -276,7 +276,7 @@ class Situation(Struct):
         # The device's own probes of its paths are an answer to nothing.
         return step.what == kind or (step.what == "any" and kind not in ("", "ENDPOINT_REQUEST"))
 
-    def differs(self, step: Step, seen: Seen) -> str:
+    def differs(self, step: Step, seen: Datagram) -> str:
         """What keeps a packet of its kind from being the expected one; empty: nothing."""
         found = self.read(seen)
         reported = self._reported(seen.packet)
@@ -293,7 +293,7 @@ class Situation(Struct):
                 return wrong
         return ""
 
-    def unsound(self, seen: Seen) -> str:
+    def unsound(self, seen: Datagram) -> str:
         """What no packet of a device may have, whatever the case; empty: nothing."""
         packet = seen.packet
         if "BTH" not in packet.headers or packet.opcode not in OPCODES or not packet.complete:
@@ -340,7 +340,7 @@ class Situation(Struct):
         self.shown.add("C3-A" if ev == wanted else "C3-B")
         return ""
 
-    def read(self, seen: Seen) -> dict[str, int]:
+    def read(self, seen: Datagram) -> dict[str, int]:
         """The fields of a packet and what follows from them, in the numbers of cases."""
         packet = seen.packet
         addresses = [port.address for port in self.own.ports]
@@ -364,7 +364,7 @@ class Situation(Struct):
             found["operation"] = self._operation(seen, found["operation"])
         return found
 
-    def _operation(self, seen: Seen, usual: int) -> int:
+    def _operation(self, seen: Datagram, usual: int) -> int:
         """That of an endpoint response; both places are right."""
         if is_lifted(seen):
             self.shown.add("C6-B")
@@ -373,7 +373,7 @@ class Situation(Struct):
             self.shown.add("C6-A")
         return usual
 
-    def _read_data(self, seen: Seen) -> dict[str, int]:
+    def _read_data(self, seen: Datagram) -> dict[str, int]:
         size = seen.packet.payload_bytes
         end = len(seen.payload) - ICRC_BYTES - seen.packet.headers["BTH"]["pad"]
         data = seen.payload[end - size : end]
@@ -405,7 +405,7 @@ class Reported(Struct, frozen=True):
         return psn <= self.cum or (0 <= bit < 64 and bool(self.bitmap >> bit & 1))
 
 
-def has_reserved_bits(seen: Seen) -> bool:
+def has_reserved_bits(seen: Datagram) -> bool:
     """Whether a bit is set that belongs to no field: the fields alone make other headers."""
     found = {name: text for each in seen.packet.headers.values() for name, text in each.items()}
     again = bytearray(headers(seen.packet.kind, found))
@@ -414,7 +414,7 @@ def has_reserved_bits(seen: Seen) -> bool:
     return again != seen.payload[: len(again)]
 
 
-def is_lifted(seen: Seen) -> bool:
+def is_lifted(seen: Datagram) -> bool:
     """Whether it is the answer to an EV probe with the operation in bits 5:4 (C6-B)."""
     eeth = seen.packet.headers.get("EETH")
     lifted = eeth is not None and seen.payload[OPERATION_BYTE] >> 4 & 3 == 1

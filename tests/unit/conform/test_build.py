@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import pytest
 from wire.golden import GOLDEN, Golden
 
-from mrc.conform.build import finished, headers
+from mrc.conform.packets import finished, headers
 from mrc.dissect.formats import OPCODES
 from mrc.dissect.packet import Flow, decode
 

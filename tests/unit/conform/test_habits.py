@@ -12,7 +12,7 @@ import cbuild
 import pytest
 from printed import printed
 
-from mrc.conform import frames
+from mrc.conform import packets
 from mrc.conform.habits import Habits
 from mrc.conform.readings import BY_ID
 from mrc.dissect.packet import Flow
@@ -50,7 +50,7 @@ def judged(folder: Path, names: list[str]) -> list[set[str]]:
         lines = [line for line in done.stdout.splitlines() if line.split()[1] == str(host)]
         file = folder / f"{host}.pcap"
         with file.open("wb") as made:
-            frames.write(made, sorted(map(captured, lines), key=lambda packet: packet[0]))
+            packets.write_capture(made, sorted(map(captured, lines), key=lambda packet: packet[0]))
         command = [sys.executable, "-m", "mrc", "conform", "judge", "--json", str(file)]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         result = printed("conform judge", told)

@@ -8,19 +8,19 @@ from ipaddress import ip_address
 import pytest
 
 from mrc.conform.limp import Limping
-from mrc.conform.seen import Seen
+from mrc.conform.packets import Datagram
 from mrc.dissect.packet import Flow, Packet
 
 MS = 1_000_000
 LIMPS = 7  # the source port of the part that limps
 
 
-def packet(at_ns: int, sport: int) -> Seen:
+def packet(at_ns: int, sport: int) -> Datagram:
     address = ip_address("::1")
-    return Seen(at_ns, Flow(address, address, sport, 4791), b"", Packet(0), sent=False)
+    return Datagram(at_ns, Flow(address, address, sport, 4791), b"", Packet(0), sent=False)
 
 
-def limps(seen: Seen) -> bool:
+def limps(seen: Datagram) -> bool:
     return seen.flow.sport == LIMPS
 
 

@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 from printed import printed
 
-from mrc.conform import frames
-from mrc.conform.build import finished, headers
+from mrc.conform import packets
+from mrc.conform.packets import finished, headers
 from mrc.conform.passive import Judge
 from mrc.dissect.frame import ETHERNET, udp_of
 from mrc.dissect.packet import Flow, decode
@@ -161,7 +161,7 @@ def test_take__a_wrong_icrc_is_not_judged() -> None:
 def test_judge__as_typed(tmp_path: Path) -> None:
     file = tmp_path / "a.pcap"
     with file.open("wb") as made:
-        frames.write(made, ((int(at * 1e9), flow, payload) for at, flow, payload in GOOD))
+        packets.write_capture(made, ((int(at * 1e9), flow, payload) for at, flow, payload in GOOD))
     command = [sys.executable, "-m", "mrc", "conform", "judge", str(file)]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
     (way,) = printed("conform judge", done.stdout)["directions"]
@@ -176,7 +176,7 @@ def test_judge__as_typed(tmp_path: Path) -> None:
 def test_judge__page_with_plots(tmp_path: Path) -> None:
     file, page = tmp_path / "a.pcap", tmp_path / "a.html"
     with file.open("wb") as made:
-        frames.write(made, ((int(at * 1e9), flow, payload) for at, flow, payload in GOOD))
+        packets.write_capture(made, ((int(at * 1e9), flow, payload) for at, flow, payload in GOOD))
     command = [sys.executable, "-m", "mrc", "conform", "judge", str(file), "--html", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -203,20 +203,20 @@ def test_judge__packets_of_srv6_mrc_emulator(tmp_path: Path, port: int, payload:
                  carrier=carrier)  # fmt: skip
     file = tmp_path / "a.pcap"
     with file.open("wb") as made:
-        frames.write(made, [(0, inner, payload)])
+        packets.write_capture(made, [(0, inner, payload)])
     command = [sys.executable, "-m", "mrc", "conform", "judge", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "" and "no data of MRC was found" in done.stderr
-    assert udp_of(frames.frame(inner, payload), ETHERNET) == (inner, payload)
+    assert udp_of(packets.frame(inner, payload), ETHERNET) == (inner, payload)
 
 
 def test_frame__inside_vxlan() -> None:
     _, flow, payload = data(0, 0)
-    inner = frames.frame(flow, payload)
+    inner = packets.frame(flow, payload)
     tunnel = Flow(A, B, 1234, 4789)
-    outer = frames.frame(tunnel, b"\x08" + bytes(7) + inner)
+    outer = packets.frame(tunnel, b"\x08" + bytes(7) + inner)
     assert udp_of(outer, ETHERNET) == (replace(flow, fragment=b"\0\0@\0"), payload)
     nested = inner
     for _ in range(20):
-        nested = frames.frame(tunnel, b"\x08" + bytes(7) + nested)
+        nested = packets.frame(tunnel, b"\x08" + bytes(7) + nested)
     assert udp_of(nested, ETHERNET) is None

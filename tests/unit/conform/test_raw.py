@@ -10,7 +10,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
 
-from mrc.conform.raw import packets
+from mrc.conform.packets import ip_packets
 from mrc.dissect.packet import Flow
 
 V4 = Flow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
@@ -20,7 +20,7 @@ PAYLOAD = bytes(range(100))
 
 def parsed(flow: Flow, **fields: int) -> list[Any]:
     kind = IP if flow.source.version == 4 else IPv6
-    return [kind(each) for each in packets(flow, PAYLOAD, 3, fields)]
+    return [kind(each) for each in ip_packets(flow, PAYLOAD, 3, fields)]
 
 
 def checksum_of(packet: Any) -> int:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from mrc.conform.adapter import End, Port
-from mrc.conform.build import finished
 from mrc.conform.case import step
-from mrc.conform.seen import Seen
+from mrc.conform.packets import Datagram, finished
 from mrc.conform.situation import Came, Situation
 from mrc.dissect.packet import Flow, decode
 
@@ -32,9 +31,9 @@ def situation() -> Situation:
     return Situation(end(), end(qpn=0xABCDEF, first_psn=0x10), [0xC3500000, 0xC3510000])
 
 
-def made(situation: Situation, line: str, psn: int = 0, flow: Flow = FLOW) -> Seen:
+def made(situation: Situation, line: str, psn: int = 0, flow: Flow = FLOW) -> Datagram:
     payload = finished(situation.sent(step(line), psn), flow)
-    return Seen(0, flow, payload, decode(payload, flow), sent=False)
+    return Datagram(0, flow, payload, decode(payload, flow), sent=False)
 
 
 def test_sent__a_write(situation: Situation) -> None:
@@ -89,7 +88,7 @@ def test_note__counts_the_turns_of_other_evs_of_the_plane(
 
 
 @pytest.fixture
-def sack(situation: Situation) -> Seen:
+def sack(situation: Situation) -> Datagram:
     """Of the device: the cumulative PSN is 1, 3 and 65 have come too, the last one on path 1."""
     other = Situation(situation.device, situation.own, situation.evs, last=Came(ev=0xC3510000))
     return made(other, "> SACK cum_psn=1 has=3,65 for=3 mark=SKIP_ONCE")
@@ -111,15 +110,15 @@ def sack(situation: Situation) -> Seen:
         ("< SACK probe_id=3", "it has no probe_id"),
     ],
 )
-def test_differs(situation: Situation, sack: Seen, line: str, why: str) -> None:
+def test_differs(situation: Situation, sack: Datagram, line: str, why: str) -> None:
     assert situation.differs(step(line), sack) == why
 
 
 @pytest.mark.parametrize(("line", "is_it"), [("< SACK", True), ("< any", True), ("< NACK", False)])
-def test_is_of_kind(situation: Situation, sack: Seen, line: str, is_it: bool) -> None:
+def test_is_of_kind(situation: Situation, sack: Datagram, line: str, is_it: bool) -> None:
     assert situation.is_of_kind(step(line), sack) is is_it
     payload = sack.payload[:30]
-    short = Seen(0, FLOW, payload, decode(payload, FLOW), sent=False)
+    short = Datagram(0, FLOW, payload, decode(payload, FLOW), sent=False)
     assert not situation.is_of_kind(step(line), short)
 
 
@@ -131,8 +130,8 @@ def test_unsound__reserved_bits(situation: Situation) -> None:
     assert "reserved" in situation.unsound(seen_of(finished(bytes(body), FLOW)))
 
 
-def seen_of(payload: bytes) -> Seen:
-    return Seen(0, FLOW, payload, decode(payload, FLOW), sent=False)
+def seen_of(payload: bytes) -> Datagram:
+    return Datagram(0, FLOW, payload, decode(payload, FLOW), sent=False)
 
 
 def test_differs__data_of_the_device(situation: Situation) -> None:

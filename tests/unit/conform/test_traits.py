@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from printed import printed
 
-from mrc.conform import frames
-from mrc.conform.build import finished, headers
+from mrc.conform import packets
+from mrc.conform.packets import finished, headers
 from mrc.conform.readings import READINGS
 from mrc.conform.traits import Traits
 from mrc.dissect import vectors
@@ -77,9 +77,9 @@ def test_shown__what_the_icrc_covers(name: str) -> None:
     """The identification of the header is in the capture, so its ICRC can be checked both ways."""
     flow = vectors.FLOWS["v4"]
     body = headers("ACK", {"syndrome": 0x1F})
-    fragment = frames.frame(flow, body + bytes(4))[14 + 4 : 14 + 8]
+    fragment = packets.frame(flow, body + bytes(4))[14 + 4 : 14 + 8]
     check = icrc(body, flow) if name == "S6-A" else icrc(body, flow, fragment=fragment)
-    found = udp_of(frames.frame(flow, body + check), ETHERNET)
+    found = udp_of(packets.frame(flow, body + check), ETHERNET)
     assert found is not None
     assert name in shown(found)
 
@@ -87,7 +87,7 @@ def test_shown__what_the_icrc_covers(name: str) -> None:
 def test_dissect__prints_the_readings(tmp_path: Path) -> None:
     file, made = tmp_path / "a.pcap", io.BytesIO()
     sent = [packet("SACK", mark=2), packet("ENDPOINT_REQUEST", operation=0)]
-    frames.write(made, ((n, flow, data) for n, (flow, data) in enumerate(sent)))
+    packets.write_capture(made, ((n, flow, data) for n, (flow, data) in enumerate(sent)))
     file.write_bytes(made.getvalue())
     command = [sys.executable, "-m", "mrc", "dissect", "--readings"]
     done = subprocess.run(

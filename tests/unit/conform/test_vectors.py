@@ -18,7 +18,7 @@ from wire.codec import Flow as Covered
 from wire.golden import GOLDEN
 
 from mrc.conform import exchanges, golden
-from mrc.conform.frames import frame
+from mrc.conform.packets import frame
 from mrc.conform.readings import check
 from mrc.dissect import plugin
 from mrc.dissect.formats import OPCODES
