@@ -48,7 +48,7 @@ shows the page there."""
 KEEPER = "mrc.testbed.rootless"
 """Its `run_folder` is the /run of this user's test beds, where `mrc top --local` looks too."""
 
-READINGS = "mrc.conform.shown"
+READINGS = "mrc.conform.report"
 """Prints what a capture shows of readings, for `mrc dissect --readings`: `readings` finds it, and
 `reading_lines` are its lines for people."""
 

@@ -32,14 +32,14 @@ class AdapterError(MrcError):
     """An adapter gave no answer, or a wrong one."""
 
 
-class Port(Struct, frozen=True):
+class QpPort(Struct, frozen=True):
     """An address of one side, and the UDP ports from which it sends."""
 
     address: str
     source_ports: tuple[int, ...]
 
 
-class End(Struct, frozen=True, kw_only=True):
+class QpAttributes(Struct, frozen=True, kw_only=True):
     """The attributes of one side of a QP."""
 
     qpn: int
@@ -53,7 +53,7 @@ class End(Struct, frozen=True, kw_only=True):
     """Immediates that may be under way to this side."""
     udp_port: int
     """Where this side receives."""
-    ports: tuple[Port, ...]
+    ports: tuple[QpPort, ...]
     va: int = 0
     """First address of the memory that the other side may write to."""
     rkey: int = 0
@@ -66,7 +66,7 @@ class End(Struct, frozen=True, kw_only=True):
 class Attach(Struct, frozen=True, tag_field="do", tag="attach"):
     """Creates a QP whose peer is the judge, after it has ended the one before."""
 
-    peer: End
+    peer: QpAttributes
     first_psn: int | None
     """The first PSN that the device is asked to use; null: any."""
     memory_bytes: int
@@ -77,7 +77,7 @@ class Attach(Struct, frozen=True, tag_field="do", tag="attach"):
     """Parameters of NSCC that it is asked to use, by OCP's names; empty: its own CC."""
 
 
-class Write(Struct, frozen=True, tag_field="do", tag="write"):
+class WriteRequest(Struct, frozen=True, tag_field="do", tag="write"):
     """Posts `count` equal writes to the judge's memory, without waiting for their completions."""
 
     at: int
@@ -110,14 +110,14 @@ class Detach(Struct, frozen=True, tag_field="do", tag="detach"):
     """Ends the QP."""
 
 
-Ask = Attach | Write | Memory | Wait | Detach
+Ask = Attach | WriteRequest | Memory | Wait | Detach
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class AdapterAnswer(Struct, frozen=True, omit_defaults=True):
     """The answer to each; `cannot` says why the device lacks what was asked for."""
 
     cannot: str = ""
-    end: End | None = None
+    end: QpAttributes | None = None
     """To attach."""
     data: str = ""
     """To memory: hexadecimal digits."""
@@ -129,17 +129,17 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     """To wait."""
 
 
-class Device(Protocol):
+class TestedDevice(Protocol):
     """A device under test."""
 
-    def ask(self, what: Ask) -> Answer:
+    def ask(self, what: Ask) -> AdapterAnswer:
         """Its answer; raises AdapterError."""
 
     def close(self) -> None:
         """Ends the adapter."""
 
 
-class Lines:
+class LineAdapter:
     """A device at the other end of a connection that carries lines."""
 
     def __init__(self, connection: socket.socket, name: str) -> None:
@@ -153,7 +153,7 @@ class Lines:
             self._file.close()  # the descriptor stays open for as long as its file does
         self._socket.close()
 
-    def ask(self, what: Ask) -> Answer:
+    def ask(self, what: Ask) -> AdapterAnswer:
         try:
             self._file.write(msgspec.json.encode(what) + b"\n")
             self._file.flush()
@@ -170,12 +170,12 @@ class Lines:
         if not line.endswith(b"\n"):
             raise AdapterError(f"{self._name}: the adapter ended")
         try:
-            return msgspec.json.decode(line, type=Answer)
+            return msgspec.json.decode(line, type=AdapterAnswer)
         except msgspec.MsgspecError as error:
             raise AdapterError(f"{self._name}: a wrong answer: {error}") from error
 
 
-class OverTcp(Lines):
+class TcpAdapter(LineAdapter):
     """The adapter that listens at another host."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -193,7 +193,7 @@ class OverTcp(Lines):
         return str(self._socket.getsockname()[0])
 
 
-class Program(Lines):
+class ProgramAdapter(LineAdapter):
     """The adapter as a program of this host, such as `ssh HOST adapter`. It has no terminal, and
     neither it nor its children outlive the judge.
     """
@@ -227,7 +227,7 @@ class Program(Lines):
         super().close()
 
 
-class ByHand:
+class ManualDevice:
     """A device without an adapter. Somebody sets up each QP with the attributes that `tell` shows,
     and enters those of the device, one JSON object a line.
     """
@@ -235,17 +235,17 @@ class ByHand:
     def __init__(self, lines: Iterator[str], name: str, tell: Callable[[str], None]) -> None:
         self._lines, self._name, self._tell = lines, name, tell
 
-    def ask(self, what: Ask) -> Answer:
+    def ask(self, what: Ask) -> AdapterAnswer:
         if isinstance(what, Detach):
-            return Answer()
+            return AdapterAnswer()
         if not isinstance(what, Attach) or what.nscc:
-            return Answer(cannot="a device without an adapter cannot be asked")
+            return AdapterAnswer(cannot="a device without an adapter cannot be asked")
         self._tell(msgspec.json.encode(what.peer).decode())
         line = next(self._lines, "")
         if not line.strip():
-            return Answer(cannot=f"{self._name} has no attributes for this case")
+            return AdapterAnswer(cannot=f"{self._name} has no attributes for this case")
         try:
-            return Answer(end=msgspec.json.decode(line, type=End))
+            return AdapterAnswer(end=msgspec.json.decode(line, type=QpAttributes))
         except msgspec.MsgspecError as error:
             raise AdapterError(f"{self._name}: {error}") from error
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of cases: files of steps, parsed and checked before anything is sent. Pure.
+"""The form of cases: files of steps, parsed and checked before anything is sent; the cases that
+come with mrc, and the numbers in them.
 
-README.md describes the form. Numbers stay text here, because some depend on the device.
+README.md describes the form. Numbers stay text in a case, because some depend on the device.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from itertools import product
+from pathlib import Path
 
 from msgspec import Struct, field
 
@@ -238,3 +241,96 @@ def _allowed(sign: str, what: str, fields: Mapping[str, str]) -> set[str]:
         raise ValueError(f"{what!r} is no packet")
     names = fields_of(what, ts="tx_timestamp" in fields or sign != ">")
     return names | (SENT if sign == ">" else SEEN)
+
+
+# ---- Files of cases ------------------------------------------------------------------------------
+
+
+FOLDER = Path(__file__).parent / "cases"
+
+
+def load_cases(files: Sequence[Path] = ()) -> list[Case]:
+    """The cases of these files; of none: all that come with mrc. Raises CaseError."""
+    cases: list[Case] = []
+    for file in files or sorted(FOLDER.glob("*.case")):
+        try:
+            cases += parse(file.read_text(), file.stem)
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise CaseError(f"{file}: {why.lower()}") from error
+        except CaseError as error:
+            raise CaseError(f"{file}: {error}") from None
+    names = [case.name for case in cases]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise CaseError(f"two cases have the name {twice[0]}")
+    return cases
+
+
+def selected(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
+    """The cases whose name or topic matches one of the patterns. Raises CaseError for a pattern
+    that matches none.
+    """
+    if not patterns:
+        return list(cases)
+    for pattern in patterns:
+        if not any(_matches(case, pattern) for case in cases):
+            raise CaseError(f"no case matches {pattern!r}; mrc conform list shows them")
+    return [case for case in cases if any(_matches(case, pattern) for pattern in patterns)]
+
+
+def _matches(case: Case, pattern: str) -> bool:
+    return fnmatch(case.name, pattern) or case.topic == pattern
+
+
+# ---- Numbers -------------------------------------------------------------------------------------
+
+
+PSNS = 1 << 24
+_TERM = re.compile(r"([+-]?)(\w+)(?:([*/])(\w+))?")
+
+
+def value(text: str, names: Mapping[str, int]) -> int:
+    """A sum such as mpr-1, 4*1024 or -8388608. Raises ValueError."""
+    if not re.fullmatch(r"[+-]?\w+([*/]\w+)?([+-]\w+([*/]\w+)?)*", text):
+        raise ValueError(f"{text!r} is no number")
+    total = 0
+    for sign, word, operation, factor in _TERM.findall(text):
+        term = _number(word, names)
+        if operation:
+            other = _number(factor, names)
+            term = term * other if operation == "*" else term // max(1, other)
+        total += -term if sign == "-" else term
+    return total
+
+
+def _number(word: str, names: Mapping[str, int]) -> int:
+    if word in names:
+        return names[word]
+    try:
+        return int(word, 0)
+    except ValueError:
+        known = ", ".join(sorted(names))
+        raise ValueError(f"{word!r} is neither a number nor one of {known}") from None
+
+
+def span(text: str, names: Mapping[str, int]) -> range:
+    """3..7 is the numbers from 3 to 7; 3 is only itself. Raises ValueError."""
+    first, dots, last = text.partition("..")
+    start = value(first, names)
+    return range(start, (value(last, names) if dots else start) + 1)
+
+
+def members(text: str, names: Mapping[str, int]) -> Iterator[int]:
+    """1,3..5 is 1, 3, 4 and 5. Raises ValueError."""
+    for part in text.split(","):
+        yield from span(part, names)
+
+
+def after(psn: int, first: int) -> int:
+    """How many PSNs `psn` is after `first`; negative: before."""
+    return (psn - first + PSNS // 2) % PSNS - PSNS // 2
+
+
+def psn_at(distance: int, first: int) -> int:
+    """The PSN that many after `first`."""
+    return (first + distance) % PSNS

@@ -17,12 +17,12 @@ from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
-from mrc.conform import engine, exchanges, golden, library, plots, report, shown
-from mrc.conform.adapter import ByHand, Device, OverTcp, Program
-from mrc.conform.case import Case
-from mrc.conform.exchanged import ByExchange
-from mrc.conform.peer import Peer
-from mrc.conform.player import Outcome, Player, Verdict
+from mrc.conform import engine, exchanges, report
+from mrc.conform.adapter import ManualDevice, ProgramAdapter, TcpAdapter, TestedDevice
+from mrc.conform.case import Case, load_cases, selected
+from mrc.conform.oob import OobDevice
+from mrc.conform.path import Peer
+from mrc.conform.player import CaseOutcome, Player, Verdict
 from mrc.conform.readings import READINGS
 from mrc.conform.results import (
     Cases,
@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    cases = library.load(args.cases)
+    cases = load_cases(args.cases)
     rows = [(case.topic, case.name, case.title) for case in cases]
     out.text(format_table(("topic", "case", "a device"), rows))
     out.text(f"\n{counted(len(cases), 'case')}")
@@ -171,7 +171,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    cases = library.selected(library.load(args.cases), args.pattern)
+    cases = selected(load_cases(args.cases), args.pattern)
     out.text("\n\n".join(case.text for case in cases))
     _print_cases(out, cases)
     return Exit.OK
@@ -197,12 +197,12 @@ def _readings(args: argparse.Namespace) -> int:
 
 def _vectors(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    packets, found = [*vectors.load().values(), *vectors.sealed()], exchanges.load()
-    out.text("\n".join(golden.lines(packets, found)).rstrip())
-    out.result(golden.result(packets, found))
+    packets, found = [*vectors.load().values(), *vectors.sealed()], exchanges.load_exchanges()
+    out.text("\n".join(exchanges.golden_lines(packets, found)).rstrip())
+    out.result(exchanges.golden_result(packets, found))
     if args.pcap is not None:
         made = io.BytesIO()
-        golden.write(made, packets, found)
+        exchanges.write_golden(made, packets, found)
         write_whole(args.pcap, made.getvalue())
     return Exit.OK
 
@@ -217,14 +217,14 @@ def _run(args: argparse.Namespace) -> int:
     if len(ways) > 1:
         what = "HOST, --adapter, --exchange, --attributes"
         raise UsageError(args.prog, f"{what}: use only one of them")
-    cases = library.selected(library.load(args.cases), args.case)
+    cases = selected(load_cases(args.cases), args.case)
     if args.captures is not None:
         args.captures.mkdir(parents=True, exist_ok=True)
     check_writable(args.junit, args.html)
     device, name, addresses = _opened(out, args)
     try:
         with Peer(args.address or addresses) as peer:
-            if isinstance(device, ByExchange):
+            if isinstance(device, OobDevice):
                 device.play_with(peer)
             player = Player(peer, device, readings, seconds=args.wait, seed=args.seed)
             outcomes = _played(out, player, cases, only_first=args.first)
@@ -235,29 +235,29 @@ def _run(args: argparse.Namespace) -> int:
     return Exit.FAILED if failed else Exit.OK
 
 
-def _opened(out: Output, args: argparse.Namespace) -> tuple[Device, str, list[str]]:
+def _opened(out: Output, args: argparse.Namespace) -> tuple[TestedDevice, str, list[str]]:
     """The device, its name, and the address of the judge towards it."""
     if args.device is not None:
         host, port = args.device
-        tcp = OverTcp(host, port)
+        tcp = TcpAdapter(host, port)
         return tcp, where(host, port), [tcp.local_address]
     if args.exchange is not None:
         host, port = args.exchange
-        exchange = ByExchange(host, port, _readings_of(args))
+        exchange = OobDevice(host, port, _readings_of(args))
         return exchange, where(host, port), [exchange.local_address]
     if (args.attributes is not None or args.adapter is not None) and not args.address:
         raise UsageError(args.prog, "--address is missing: the judge's own address")
     if args.attributes is not None:
-        return ByHand(_lines(args.attributes), args.attributes, out.note), args.attributes, []
+        return ManualDevice(_lines(args.attributes), args.attributes, out.note), args.attributes, []
     if args.adapter is not None:
-        return Program(args.adapter), args.adapter, []
+        return ProgramAdapter(args.adapter), args.adapter, []
     addresses = args.address or ["127.0.0.1", "127.0.0.2"]
     words = [sys.executable, "-P", "-m", "mrc", "conform", "device"]
     for address in addresses:
         words += ["--interface", address]
     for reading in args.reading:
         words += ["--reading", reading]
-    return Program(shlex.join(words)), "mrc's engine", addresses
+    return ProgramAdapter(shlex.join(words)), "mrc's engine", addresses
 
 
 def _lines(name: str) -> Iterator[str]:
@@ -270,8 +270,10 @@ def _lines(name: str) -> Iterator[str]:
         raise BadFileError(f"{name}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _played(out: Output, player: Player, cases: list[Case], *, only_first: bool) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+def _played(
+    out: Output, player: Player, cases: list[Case], *, only_first: bool
+) -> list[CaseOutcome]:
+    outcomes: list[CaseOutcome] = []
     for case in cases:
         outcomes.append(_play(out, player, case))
         if player.is_lost or (only_first and outcomes[-1].verdict is Verdict.FAILED):
@@ -281,7 +283,7 @@ def _played(out: Output, player: Player, cases: list[Case], *, only_first: bool)
     return outcomes
 
 
-def _play(out: Output, player: Player, case: Case) -> Outcome:
+def _play(out: Output, player: Player, case: Case) -> CaseOutcome:
     outcome = player.play(case)
     failed = outcome.verdict is Verdict.FAILED
     more = outcome.reason or report.agreement(outcome.readings)
@@ -291,7 +293,7 @@ def _play(out: Output, player: Player, case: Case) -> Outcome:
     return outcome
 
 
-def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Outcome]) -> None:
+def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[CaseOutcome]) -> None:
     captures = {}
     if args.captures is not None:
         captures = {
@@ -303,8 +305,8 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Outc
         report.write_junit(args.junit, name, outcomes)
     if args.html is not None:
         report.write_html(args.html, name, outcomes)
-    number = report.counts(outcomes)
-    names = report.readings(outcomes)
+    number = report.verdict_counts(outcomes)
+    names = report.agreed_readings(outcomes)
     told = ", ".join(f"{count} {verdict}" for verdict, count in number.items())
     took = format_seconds(sum(each.seconds for each in outcomes))
     out.text(f"\n{name}: {told} in {took}")
@@ -314,7 +316,7 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Outc
         out.warn(f"the device follows several alternatives of {subject}")
     if unchecked := sum(len(each.unchecked) for each in outcomes):
         out.note(f"not checked: {counted(unchecked, 'step')}: the device cannot be asked")
-    out.result(report.result(name, outcomes, captures))
+    out.result(report.case_results(name, outcomes, captures))
 
 
 # ---- Captures --------------------------------------------------------------------------------
@@ -326,14 +328,14 @@ def _judge(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, drawing.HINT)
     try:
         with open(args.file, "rb") as file:
-            judge, packets = shown.judged(read(file, args.file), args.port)
+            judge, packets = report.judged(read(file, args.file), args.port)
     except OSError as error:
         raise CaptureError(f"{args.file}: {(error.strerror or str(error)).lower()}") from error
-    result = shown.result(judge, packets)
-    out.text("\n".join(shown.lines(result)))
+    result = report.capture_result(judge, packets)
+    out.text("\n".join(report.capture_lines(result)))
     out.result(result)
     if args.html is not None:
-        write_whole(args.html, plots.page(args.file, judge, result).encode())
+        write_whole(args.html, report.capture_page(args.file, judge, result).encode())
     if not result.directions:
         out.note("no data of MRC was found")
     return Exit.FAILED if any(way.broken for way in result.directions) else Exit.OK

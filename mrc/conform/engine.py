@@ -20,15 +20,15 @@ from mrc.binding.writes import Write as Posted
 from mrc.binding.writes import Writes
 from mrc.config import ContextConfig, Queues
 from mrc.conform.adapter import (
-    Answer,
+    AdapterAnswer,
     Ask,
     Attach,
     Detach,
-    End,
     Memory,
-    Port,
+    QpAttributes,
+    QpPort,
     Wait,
-    Write,
+    WriteRequest,
 )
 from mrc.datapath.dispatch import Work
 from mrc.datapath.stream import Places
@@ -60,29 +60,29 @@ class EngineDevice:
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def answer(self, ask: Ask) -> Answer:
+    async def answer(self, ask: Ask) -> AdapterAnswer:
         """The answer to one question. An error of this host is an answer, too."""
         try:
             return await self._answer(ask)
         except (MrcError, OSError) as error:
-            return Answer(cannot=str(error))
+            return AdapterAnswer(cannot=str(error))
 
-    async def _answer(self, ask: Ask) -> Answer:
+    async def _answer(self, ask: Ask) -> AdapterAnswer:
         match ask:
             case Attach():
                 await self.detach()
-                return Answer(end=await self._attach(ask))
-            case Write():
+                return AdapterAnswer(end=await self._attach(ask))
+            case WriteRequest():
                 self._post(ask)
             case Memory(at, count):
-                return Answer(data=self._memory[at : at + count].hex())
+                return AdapterAnswer(data=self._memory[at : at + count].hex())
             case Wait():
                 return await self._seen(ask)
             case Detach():
                 await self.detach()
-        return Answer()
+        return AdapterAnswer()
 
-    async def _seen(self, ask: Wait) -> Answer:
+    async def _seen(self, ask: Wait) -> AdapterAnswer:
         def is_all() -> bool:
             return (
                 len(self._immediates) >= ask.immediates
@@ -95,7 +95,7 @@ class EngineDevice:
             async with asyncio.timeout(ask.seconds), self._changed:
                 await self._changed.wait_for(is_all)
         immediates = tuple((each.imm, each.bytes) for each in self._immediates)
-        return Answer(
+        return AdapterAnswer(
             immediates=immediates, completions=tuple(self._completions), state=self._state()
         )
 
@@ -105,7 +105,7 @@ class EngineDevice:
 
     # ---- The QP ---------------------------------------------------------------------------
 
-    async def _attach(self, ask: Attach) -> End:
+    async def _attach(self, ask: Attach) -> QpAttributes:
         peer = ask.peer
         self._immediates: list[Immediate] = []
         self._completions: list[str] = []
@@ -136,7 +136,7 @@ class EngineDevice:
         await call(queue.to_rts(self._rts(ask, first_psn)), "QP to RTS")
         return self._end(ports, queue, first_psn)
 
-    def _ports(self, peer: End) -> list[LocalPort]:
+    def _ports(self, peer: QpAttributes) -> list[LocalPort]:
         """Those that can reach the judge."""
         addresses = [ip_address(port.address) for port in peer.ports]
         loopback = addresses[0].is_loopback
@@ -145,7 +145,9 @@ class EngineDevice:
             if port.loopback is loopback and port.address.version == addresses[0].version
         ]  # fmt: skip
 
-    def _evs(self, ports: list[LocalPort], peer: End, each: int | None) -> list[paths.PathEv]:
+    def _evs(
+        self, ports: list[LocalPort], peer: QpAttributes, each: int | None
+    ) -> list[paths.PathEv]:
         """The n-th port sends to the n-th address of the judge."""
         theirs = [
             RemotePort(f"judge{n}", ip_interface(port.address), port.source_ports, 0)
@@ -167,12 +169,12 @@ class EngineDevice:
             plane_shares=PlaneShares.EQUAL if ask.nscc else cc.plane_shares,
         )  # fmt: skip
 
-    def _end(self, ports: list[LocalPort], queue: QueuePair, first_psn: int) -> End:
+    def _end(self, ports: list[LocalPort], queue: QueuePair, first_psn: int) -> QpAttributes:
         sports = self._local.links.sports.of
-        return End(
+        return QpAttributes(
             qpn=queue.qpn, first_psn=first_psn, path_mtu=PATH_MTU, mpr=queue.mpr,
             max_wimm=queue.max_wimm, udp_port=self._local.dispatcher.device.udp_port,
-            ports=tuple(Port(str(port.address.ip), sports[port.plane]) for port in ports),
+            ports=tuple(QpPort(str(port.address.ip), sports[port.plane]) for port in ports),
             va=self._target.address, rkey=self._target.rkey, memory_bytes=len(self._memory),
             dynamic_mpr=True,
         )  # fmt: skip
@@ -189,7 +191,7 @@ class EngineDevice:
         for mr in (self._target, *self._sources.values()):
             await self._context.deregister(mr)
 
-    def _post(self, ask: Write) -> None:
+    def _post(self, ask: WriteRequest) -> None:
         assert self._queue is not None
         self._start(self._written(self._queue, ask))
 
@@ -198,7 +200,7 @@ class EngineDevice:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _written(self, queue: QueuePair, ask: Write) -> None:
+    async def _written(self, queue: QueuePair, ask: WriteRequest) -> None:
         """Posts the writes and records how they end."""
         if ask.fill not in self._sources:
             filled = bytes([ask.fill]) * max(1, self._remote.length)
@@ -268,7 +270,7 @@ async def serve(
         try:
             ask = msgspec.json.decode(line, type=Ask)
         except msgspec.MsgspecError as error:
-            answer = Answer(cannot=f"not understood: {error}")
+            answer = AdapterAnswer(cannot=f"not understood: {error}")
         else:
             answer = await device.answer(ask)
         write(msgspec.json.encode(answer) + b"\n")

@@ -7,21 +7,25 @@ The bytes come from the tables of the format. A test holds their digest, so that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
 
-from mrc.conform.adapter import End, Port
+from mrc.conform.adapter import QpAttributes, QpPort
 from mrc.conform.case import Step, step
-from mrc.conform.packets import Datagram
+from mrc.conform.packets import Datagram, write_capture
 from mrc.conform.readings import check
+from mrc.conform.results import ExchangeText, FlowText, PartText, SentText, Vectors, VectorText
 from mrc.conform.situation import Situation
+from mrc.dissect import vectors
 from mrc.dissect.packet import Flow, decode
-from mrc.dissect.vectors import FLOWS
+from mrc.dissect.vectors import FLOWS, Vector
 from mrc.enums import Reading
+from mrc.results.plain import like
 
 VERSION = 1
 """Grows when the bytes of an exchange change; exchanges may be added."""
@@ -31,7 +35,7 @@ _STEP_NS = 10_000  # between two packets
 _CE = 3
 
 
-class Sent(Struct, frozen=True):
+class ExchangePacket(Struct, frozen=True):
     """One packet of an exchange."""
 
     sender: str
@@ -53,10 +57,10 @@ class Exchange(Struct, frozen=True):
     name: str
     title: str
     reading: str
-    packets: tuple[Sent, ...]
+    packets: tuple[ExchangePacket, ...]
 
 
-def load(text: str | None = None) -> list[Exchange]:
+def load_exchanges(text: str | None = None) -> list[Exchange]:
     """All exchanges. Raises ValueError."""
     blocks = ("\n" + (FILE.read_text() if text is None else text)).split("\nexchange ")[1:]
     return [_exchange(block.strip().splitlines()) for block in blocks]
@@ -68,11 +72,11 @@ def _exchange(lines: list[str]) -> Exchange:
     reading = settings.get("reading", "")
     if reading:
         check(reading)
-    hosts = _Hosts(settings.get("flow", "v6"), Reading.C3_B if reading == "C3-B" else Reading.OURS)
+    hosts = _QpPair(settings.get("flow", "v6"), Reading.C3_B if reading == "C3-B" else Reading.OURS)
     return Exchange(name, lines[1].strip(), reading, tuple(hosts.packets(lines[2:])))
 
 
-class _Hosts:
+class _QpPair:
     """Both ends of the QP; each sees what arrives from the other."""
 
     def __init__(self, flow: str, readings: Reading) -> None:
@@ -85,14 +89,14 @@ class _Hosts:
             "b": Situation(b, a, [each.ev for each in self._flows["b"]], readings=readings),
         }
 
-    def packets(self, lines: list[str]) -> Iterator[Sent]:
+    def packets(self, lines: list[str]) -> Iterator[ExchangePacket]:
         for n, line in enumerate(lines):
             packet, _, text = (part.strip() for part in line.partition("|"))
             sender, *words = packet.split()
             fate = words.pop() if words[-1] in (LOST, TRIMMED) else ""
             yield self._sent(sender, step(f"> {' '.join(words)}"), text, fate, n * _STEP_NS)
 
-    def _sent(self, sender: str, what: Step, text: str, fate: str, at_ns: int) -> Sent:
+    def _sent(self, sender: str, what: Step, text: str, fate: str, at_ns: int) -> ExchangePacket:
         own, other = self._sides[sender], self._sides["b" if sender == "a" else "a"]
         path = own.number("path", what.fields.get("path", "0"))
         flow = msgspec.structs.replace(
@@ -104,13 +108,15 @@ class _Hosts:
         payload = own.finished(what, own.sent(what, own.number("psn", number), at_ns), flow)
         if fate != LOST:
             other.note(Datagram(at_ns, flow, payload, decode(payload, flow), sent=False))
-        return Sent(sender, what.line.removeprefix("> "), text, fate, at_ns, flow, payload)
+        return ExchangePacket(
+            sender, what.line.removeprefix("> "), text, fate, at_ns, flow, payload
+        )
 
 
-def _end(name: str, flow: Flow, first_psn: int) -> End:
-    return End(
+def _end(name: str, flow: Flow, first_psn: int) -> QpAttributes:
+    return QpAttributes(
         qpn=0xA0A0A0 if name == "a" else 0xB0B0B0, first_psn=first_psn, path_mtu=1024, mpr=128,
-        max_wimm=32, udp_port=flow.dport, ports=(Port(str(flow.source), ()),),
+        max_wimm=32, udp_port=flow.dport, ports=(QpPort(str(flow.source), ()),),
         va=0x7F00_0000_0000, rkey=0x1234, memory_bytes=4096,
     )  # fmt: skip
 
@@ -124,3 +130,84 @@ def _paths(flow: Flow, sport: int) -> list[Flow]:
         )
         for n in range(4)
     ]  # fmt: skip
+
+
+# ---- Golden packets and exchanges ----------------------------------------------------------------
+
+
+_SECOND_NS = 10**9
+
+
+def golden_result(packets: Sequence[Vector], found: Sequence[Exchange]) -> Vectors:
+    """For programs."""
+    return Vectors(
+        version=vectors.VERSION,
+        exchanges_version=VERSION,
+        packets=tuple(map(_packet, packets)),
+        exchanges=tuple(
+            like(
+                ExchangeText, each,
+                packets=tuple(
+                    like(SentText, sent, flow=_flow(sent.flow), seconds=sent.at_ns / _SECOND_NS,
+                         bytes=sent.payload.hex())
+                    for sent in each.packets
+                ),
+            )
+            for each in found
+        ),
+    )  # fmt: skip
+
+
+def _packet(vector: Vector) -> VectorText:
+    return VectorText(
+        name=vector.name, type=vector.packet.kind, reading=vector.reading,
+        flow=_flow(vector.flow), bytes=vector.payload.hex(),
+        parts=tuple(PartText(bytes=one.data.hex(), text=one.text) for one in vector.parts),
+        headers=vector.packet.headers, payload_bytes=vector.packet.payload_bytes,
+    )  # fmt: skip
+
+
+def _flow(flow: Flow) -> FlowText:
+    return like(
+        FlowText, flow,
+        source=str(flow.source), destination=str(flow.destination),
+        carrier=None if flow.carrier is None else str(flow.carrier),
+    )  # fmt: skip
+
+
+def golden_lines(packets: Sequence[Vector], found: Sequence[Exchange]) -> Iterator[str]:
+    """For people."""
+    for vector in packets:
+        yield f"{vector.name}: {vector.packet.kind}{_reading(vector.reading)}"
+        yield f"    {_between(vector.flow)}"
+        for part in vector.parts:
+            yield f"    {part.data.hex(' ', 4):40} {part.text}"
+        yield ""
+    for exchange in found:
+        yield f"{exchange.name}: {exchange.title}{_reading(exchange.reading)}"
+        for sent in exchange.packets:
+            fate = f" ({sent.fate})" if sent.fate else ""
+            yield f"    {sent.sender}: {sent.line}{fate}: {sent.text}"
+            yield f"       {_between(sent.flow)}"
+            for at in range(0, len(sent.payload), 32):
+                yield f"       {sent.payload[at : at + 32].hex(' ', 4)}"
+        yield ""
+
+
+def _reading(name: str) -> str:
+    return f", reading {name}" if name else ""
+
+
+def _between(flow: Flow) -> str:
+    via = f" via {flow.carrier}" if flow.carrier is not None else ""
+    ends = f"{flow.source} port {flow.sport} > {flow.destination} port {flow.dport}"
+    return f"{ends}, flow label {flow.flow_label:#x}{via}"
+
+
+def write_golden(file: BinaryIO, packets: Sequence[Vector], found: Sequence[Exchange]) -> None:
+    """Writes a capture: a packet in each second, then an exchange in each."""
+    datagrams = [(n * _SECOND_NS, each.flow, each.payload) for n, each in enumerate(packets)]
+    for n, exchange in enumerate(found, len(packets)):
+        datagrams += [(n * _SECOND_NS + sent.at_ns, sent.flow, sent.payload)
+                      for sent in exchange.packets]  # fmt: skip
+    write_capture(file, datagrams)

@@ -1,24 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts as results for programs, as JUnit XML and HTML, and captures of failed cases."""
+"""Reports: the verdicts on a device, as results for programs, JUnit XML and HTML, and captures of
+failed cases; and what a capture shows, as a result, as lines for people, and as a page with plots
+that loads nothing from the network.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 from mrc.conform import packets
+from mrc.conform.history import Judge, QpDirection, typical
 from mrc.conform.packets import Datagram
-from mrc.conform.player import Outcome, Verdict
-from mrc.conform.results import Conformance, Judged
+from mrc.conform.player import CaseOutcome, Verdict
+from mrc.conform.readings import READINGS
+from mrc.conform.results import (
+    Broken,
+    CaptureReport,
+    CaseVerdict,
+    Conformance,
+    DirectionText,
+    ShownReading,
+    ShownReadings,
+)
+from mrc.dissect.capture import Frame
+from mrc.dissect.frame import udp_of
+from mrc.dissect.packet import decode, is_mrc, split
 from mrc.dissect.text import what
 from mrc.linux.files import write_whole
 from mrc.results.plain import like
+from mrc.sim.axes import Chart, Line, Point
+from mrc.sim.drawing import style_sheet
+from mrc.units import counted, digits
 
 
-def readings(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """All readings with which a device agrees, each once."""
+def agreed_readings(outcomes: Iterable[CaseOutcome]) -> tuple[str, ...]:
+    """All agreed_readings with which a device agrees, each once."""
     found = {name: None for outcome in outcomes for name in outcome.readings}
     return tuple(sorted(found, key=lambda name: (name[0], int(name[1:].split("-")[0]), name)))
 
@@ -29,20 +49,22 @@ def contradictions(names: Sequence[str]) -> list[str]:
     return [each for each in dict.fromkeys(subjects) if subjects.count(each) > 1]
 
 
-def counts(outcomes: Sequence[Outcome]) -> dict[Verdict, int]:
+def verdict_counts(outcomes: Sequence[CaseOutcome]) -> dict[Verdict, int]:
     return {each: sum(outcome.verdict is each for outcome in outcomes) for each in Verdict}
 
 
-def result(device: str, outcomes: Sequence[Outcome], captures: dict[str, Path]) -> Conformance:
+def case_results(
+    device: str, outcomes: Sequence[CaseOutcome], captures: dict[str, Path]
+) -> Conformance:
     """The verdicts for programs."""
-    number = counts(outcomes)
+    number = verdict_counts(outcomes)
     return Conformance(
         device=device,
         passed=number[Verdict.PASSED], failed=number[Verdict.FAILED],
-        skipped=number[Verdict.SKIPPED], readings=readings(outcomes),
+        skipped=number[Verdict.SKIPPED], readings=agreed_readings(outcomes),
         cases=tuple(
             like(
-                Judged, each.case, each,
+                CaseVerdict, each.case, each,
                 verdict=str(each.verdict),
                 capture=str(captures[each.case.name]) if each.case.name in captures else None,
             )
@@ -51,7 +73,7 @@ def result(device: str, outcomes: Sequence[Outcome], captures: dict[str, Path]) 
     )  # fmt: skip
 
 
-def capture(folder: Path, outcome: Outcome) -> Path:
+def capture(folder: Path, outcome: CaseOutcome) -> Path:
     """Writes the datagrams of a case as NAME.pcap; returns the file."""
     path = folder / f"{outcome.case.name}.pcap"
     with path.open("wb") as file:
@@ -61,12 +83,12 @@ def capture(folder: Path, outcome: Outcome) -> Path:
     return path
 
 
-def _in_order(outcome: Outcome) -> list[Datagram]:
+def _in_order(outcome: CaseOutcome) -> list[Datagram]:
     """The packets by their time: the judge reads some later than it sends others."""
     return sorted(outcome.seen, key=lambda seen: seen.at_ns)
 
 
-def transcript(outcome: Outcome) -> str:
+def transcript(outcome: CaseOutcome) -> str:
     """The steps of a case and the packets of both sides."""
     lines = outcome.case.text.splitlines()
     packets = _in_order(outcome)
@@ -97,11 +119,11 @@ pre {{ background: #f4f4f4; padding: 0.7em; overflow-x: auto; }}
 """
 
 
-def write_html(path: Path, device: str, outcomes: Sequence[Outcome]) -> None:
+def write_html(path: Path, device: str, outcomes: Sequence[CaseOutcome]) -> None:
     """Writes the verdicts as a page; failed cases have their packets."""
-    number = counts(outcomes)
+    number = verdict_counts(outcomes)
     told = ", ".join(f"{count} {verdict}" for verdict, count in number.items())
-    names = readings(outcomes)
+    names = agreed_readings(outcomes)
     summary = f"{told}. The device {agreement(names)}." if names else f"{told}."
     rows = "\n".join(_row(each) for each in outcomes)
     title = html.escape(f"mrc conform: {device}")
@@ -109,7 +131,7 @@ def write_html(path: Path, device: str, outcomes: Sequence[Outcome]) -> None:
     write_whole(path, page.encode())
 
 
-def _row(outcome: Outcome) -> str:
+def _row(outcome: CaseOutcome) -> str:
     more = html.escape(outcome.reason or agreement(outcome.readings))
     if outcome.verdict is Verdict.FAILED:
         more += f"<pre>{html.escape(transcript(outcome))}</pre>"
@@ -118,7 +140,7 @@ def _row(outcome: Outcome) -> str:
     return f'<tr class="{outcome.verdict}">{text}<td>{more}</td></tr>'
 
 
-def write_junit(path: Path, device: str, outcomes: Sequence[Outcome]) -> None:
+def write_junit(path: Path, device: str, outcomes: Sequence[CaseOutcome]) -> None:
     """Writes the verdicts as JUnit XML, one test suite for each topic."""
     root = ElementTree.Element("testsuites", name=f"mrc conform: {device}")
     for topic in dict.fromkeys(outcome.case.topic for outcome in outcomes):
@@ -127,8 +149,8 @@ def write_junit(path: Path, device: str, outcomes: Sequence[Outcome]) -> None:
     write_whole(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
 
 
-def _suite(root: ElementTree.Element, topic: str, outcomes: Sequence[Outcome]) -> None:
-    number = counts(outcomes)
+def _suite(root: ElementTree.Element, topic: str, outcomes: Sequence[CaseOutcome]) -> None:
+    number = verdict_counts(outcomes)
     suite = ElementTree.SubElement(
         root, "testsuite", name=topic, tests=str(len(outcomes)),
         failures=str(number[Verdict.FAILED]), errors="0", skipped=str(number[Verdict.SKIPPED]),
@@ -149,7 +171,256 @@ def _suite(root: ElementTree.Element, topic: str, outcomes: Sequence[Outcome]) -
 
 
 def agreement(names: Sequence[str]) -> str:
-    """What a verdict says of the readings."""
+    """What a verdict says of the agreed_readings."""
     if not names:
         return ""
     return f"agrees with reading{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+# ---- Captures ------------------------------------------------------------------------------------
+
+
+def judged(frames: Iterable[Frame], ports: Collection[int] | None) -> tuple[Judge, int]:
+    """What these frames show, and how many packets to these UDP ports there are."""
+    judge, packets, start = Judge(), 0, None
+    for frame in frames:
+        start = frame.seconds if start is None else start
+        found = udp_of(frame.data, frame.link)
+        if found is None or not is_mrc(*found, ports):
+            continue
+        flow, payload = found
+        parts = split(payload)
+        for part, piece in enumerate(parts, 1):
+            missing = frame.missing if part == len(parts) else 0
+            judge.take(frame.seconds - start, flow, decode(piece, flow, missing=missing))
+            packets += 1
+    judge.finish()
+    return judge, packets
+
+
+def capture_result(judge: Judge, packets: int) -> CaptureReport:
+    """For programs."""
+    return CaptureReport(
+        packets=packets,
+        wrong_icrc=judge.wrong_icrc,
+        readings=tuple(sorted(judge.readings)),
+        hidden=_hidden(_seen(judge)),
+        directions=tuple(map(_direction, judge.directions.values())),
+    )
+
+
+def _seen(judge: Judge) -> Counter[str]:
+    """How often each reading was seen."""
+    seen = Counter(judge.readings)
+    for way in judge.directions.values():
+        seen.update(way.readings)
+    return +seen
+
+
+def _hidden(seen: Collection[str]) -> tuple[str, ...]:
+    """The subjects of which nothing was seen."""
+    subjects = {name.partition("-")[0] for name in seen}
+    return tuple(each.id for each in READINGS if each.id not in subjects)
+
+
+def _direction(way: QpDirection) -> DirectionText:
+    firsts = {each.invariant: each for each in reversed(way.findings)}
+    return like(
+        DirectionText, way,
+        window_psns=way.window, evs=len(way.evs), nacks=dict(way.nacks),
+        sack_seconds=typical(way.rtts), retransmission_seconds=typical(way.waits),
+        reported_loss_seconds=typical(way.course.waits_reported),
+        timer_seconds=typical(way.course.waits_silent),
+        timer_retransmissions=len(way.course.waits_silent),
+        flight_after_loss=way.course.reaction("loss"),
+        flight_after_mark=way.course.reaction("mark"),
+        flight_after_trim=way.course.reaction("trim"),
+        turn_packets=typical(way.turns), turn_after_mark_packets=typical(way.turns_after_mark),
+        readings=tuple(sorted(name for name, count in way.readings.items() if count)),
+        broken=tuple(
+            Broken(
+                invariant=name, count=count, first=firsts[name].text,
+                first_seconds=firsts[name].seconds,
+            )
+            for name, count in way.broken.items()
+        ),
+    )  # fmt: skip
+
+
+def capture_lines(found: CaptureReport) -> Iterator[str]:
+    """For people."""
+    for way in found.directions:
+        yield f"{way.source} > {way.destination}, QPN 0x{way.qpn:06x}"
+        yield (f"  data     {counted(way.packets, 'packet')}, {way.payload_bytes} bytes; at most"
+               f" {counted(way.window_psns, 'PSN')} in flight")  # fmt: skip
+        yield f"  EVs      {way.evs}, fairness {way.fairness:.3f}{_turns(way)}"
+        again = counted(way.retransmissions, "packet")
+        lost = f"{counted(way.lost, 'PSN')} sent again, {again} with rtx"
+        yield f"  loss     {lost}{_time(', median wait', way.retransmission_seconds)}"
+        yield (f"  timers   {counted(way.timer_retransmissions, 'retransmission')} without news"
+               f"{_time(', median wait', way.timer_seconds)}"
+               f"{_time('; with news', way.reported_loss_seconds)}")  # fmt: skip
+        if reactions := _reactions(way):
+            yield f"  reaction {reactions}"
+        yield f"  network  {way.marked} marked, {way.trimmed} trimmed"
+        nacks = "".join(f", {count} NACK {name}" for name, count in way.nacks.items())
+        yield (f"  answers  {counted(way.sacks, 'SACK')}{_time(' after', way.sack_seconds)},"
+               f" {counted(way.acks, 'ACK')}{nacks}")  # fmt: skip
+        yield f"  readings {', '.join(way.readings) or 'none shown'}"
+        if way.uncaptured:
+            yield f"  capture  lacks {counted(way.uncaptured, 'PSN')}; was it too slow?"
+        for each in way.broken:
+            yield (f"  BROKEN   {each.invariant}: {counted(each.count, 'time')}; first at"
+                   f" {each.first_seconds:.6f} s: {each.first}")  # fmt: skip
+    if found.readings:
+        yield f"endpoints: readings {', '.join(found.readings)}"
+    if found.hidden and found.directions:
+        yield f"the capture shows nothing of readings {', '.join(found.hidden)}"
+    if found.wrong_icrc:
+        yield f"not judged: {counted(found.wrong_icrc, 'packet')} with a wrong ICRC"
+
+
+def _turns(way: DirectionText) -> str:
+    if way.turn_packets is None:
+        return ""
+    marked = way.turn_after_mark_packets
+    after_mark = "" if marked is None else f", {digits(marked)} after a mark"
+    return f"; {digits(way.turn_packets)} packets of the plane between two uses{after_mark}"
+
+
+def _reactions(way: DirectionText) -> str:
+    """The flight after losses, marks and trims, relative to that before."""
+    found = {
+        "a loss": way.flight_after_loss, "a mark": way.flight_after_mark,
+        "a trim": way.flight_after_trim,
+    }  # fmt: skip
+    told = [f"{share:.2f} after {name}" for name, share in found.items() if share is not None]
+    return f"flight falls to {', '.join(told)}" if told else ""
+
+
+def _time(before: str, seconds: float | None) -> str:
+    return "" if seconds is None else f"{before} {seconds * 1e6:.0f} us"
+
+
+def readings(frames: Iterable[Frame], ports: Collection[int] | None) -> ShownReadings:
+    """What all packets to these UDP ports show about readings."""
+    judge, packets = judged(frames, ports)
+    seen = _seen(judge)
+    found = tuple(
+        ShownReading(
+            reading=name, subject=each.title, text=one.text, ours=name == each.choice,
+            packets=seen[name],
+        )
+        for each in READINGS
+        for name, one in zip(each.names, each.alternatives, strict=True) if seen[name]
+    )  # fmt: skip
+    return ShownReadings(packets=packets, readings=found, hidden=_hidden(seen))
+
+
+def reading_lines(found: ShownReadings) -> Iterator[str]:
+    """For people."""
+    for one in found.readings:
+        ours = " <- mrc" if one.ours else ""
+        yield f"{one.reading:6} {one.packets:7} packets  {one.subject}: {one.text}{ours}"
+    if found.hidden:
+        yield f"the capture shows nothing of {', '.join(found.hidden)}"
+
+
+# ---- Plots of a capture --------------------------------------------------------------------------
+
+
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
+_PLOT_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+{style}
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em;
+  color: var(--ink); background: var(--paper); }}
+svg {{ max-width: 100%; height: auto; }} pre {{ overflow-x: auto; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<pre>{text}</pre>
+{plots}
+</body>
+</html>
+"""
+
+
+def capture_page(name: str, judge: Judge, found: CaptureReport) -> str:
+    """The capture_page of a capture. Requires the extra `plot`."""
+    plots = []
+    for way in judge.directions.values():
+        ends = f"{way.source} to {way.destination}, QPN 0x{way.qpn:06x}"
+        plots.append(f"<h2>{html.escape(ends)}</h2>")
+        plots += [chart.svg() for chart in _charts(way) if chart.lines]
+    return _PLOT_PAGE.format(
+        title=html.escape(f"mrc conform judge: {name}"), style=style_sheet(),
+        text=html.escape("\n".join(capture_lines(found))), plots="\n".join(plots),
+    )  # fmt: skip
+
+
+def _charts(way: QpDirection) -> Iterator[Chart]:
+    course = way.course
+    yield _over_time("PSNs in flight", "PSNs", course.flight.samples, 1.0)
+    unit, scale = _unit([value for _, value in course.round_trips.samples])
+    title = f"from a packet to its SACK, {unit}"
+    yield _over_time("Round trips", title, course.round_trips.samples, scale)
+    yield _sorted("Packets of each EV", "EVs, the busiest last", "% of the mean", {
+        "data": _shares(list(way.evs.values()))})  # fmt: skip
+    waits = {"after a SACK or NACK": course.waits_reported, "by a timer": course.waits_silent}
+    unit, scale = _unit([wait for each in waits.values() for wait in each])
+    yield _sorted("Times until a retransmission", "retransmissions, the latest last", unit, {
+        name: [wait / scale for wait in each] for name, each in waits.items()})  # fmt: skip
+
+
+def _unit(seconds: Sequence[float]) -> tuple[str, float]:
+    """A unit for these times, and its length in seconds."""
+    most = max(seconds, default=0.0)
+    return next(one for one in _UNITS if most >= 2 * one[1] or one[0] == "us")
+
+
+def _shares(counts: list[int]) -> list[float]:
+    mean = sum(counts) / len(counts) if counts else 1.0
+    return [100 * count / mean for count in counts]
+
+
+def _over_time(
+    title: str, name: str, samples: Sequence[tuple[float, float]], scale: float
+) -> Chart:
+    end = max((seconds for seconds, _ in samples), default=0.0)
+    unit, second = _unit([end])
+    points = [_point(seconds / second, value / scale) for seconds, value in samples]
+    return _chart(title, f"time, {unit}", name, {"": points})
+
+
+def _sorted(title: str, x_title: str, y_title: str, values: dict[str, list[float]]) -> Chart:
+    """Point n is the n-th smallest value."""
+    lines = {
+        name: [_point(n, value) for n, value in enumerate(sorted(each), 1)]
+        for name, each in values.items() if each
+    }  # fmt: skip
+    return _chart(title, x_title, y_title, lines)
+
+
+def _point(x: float, y: float) -> Point:
+    return Point(x, y, y, y)
+
+
+def _chart(title: str, x_title: str, y_title: str, lines: dict[str, list[Point]]) -> Chart:
+    points = [point for each in lines.values() for point in each]
+    chart = Chart(
+        x_title=x_title, y_title=y_title, title=title,
+        x_end=max((point.x for point in points), default=0.0) or 1.0,
+        y_end=1.05 * max((point.middle for point in points), default=0.0) or 1.0,
+    )  # fmt: skip
+    chart.lines = [
+        Line(name or y_title, each, marked=len(each) < 50) for name, each in lines.items() if each
+    ]
+    return chart

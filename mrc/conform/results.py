@@ -8,7 +8,7 @@ from msgspec import Struct
 from mrc.results.plain import Result
 
 
-class Judged(Struct, frozen=True, kw_only=True):
+class CaseVerdict(Struct, frozen=True, kw_only=True):
     """The verdict on one case."""
 
     name: str
@@ -46,7 +46,7 @@ class Conformance(Result, frozen=True, kw_only=True):
     """Number of cases."""
     readings: tuple[str, ...]
     """All readings with which the device agrees."""
-    cases: tuple[Judged, ...]
+    cases: tuple[CaseVerdict, ...]
     """Each case, in the order in which they were played."""
 
 
@@ -282,7 +282,7 @@ class DirectionText(Struct, frozen=True, kw_only=True):
     """Invariants that its packets break."""
 
 
-class Captured(Result, frozen=True, kw_only=True):
+class CaptureReport(Result, frozen=True, kw_only=True):
     """What a capture shows."""
 
     packets: int

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from mrc.conform.adapter import End
-from mrc.conform.case import SENT, Step
-from mrc.conform.numbers import after, members, psn_at, span, value
+from mrc.conform.adapter import QpAttributes
+from mrc.conform.case import SENT, Step, after, members, psn_at, span, value
 from mrc.conform.packets import (
     ENDPOINT_QPN,
     OPCODE,
@@ -35,7 +34,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-class Came(Struct, frozen=True):
+class DevicePacket(Struct, frozen=True):
     """A packet of the device: what its answer reflects."""
 
     at_ns: int = 0
@@ -49,13 +48,13 @@ class Came(Struct, frozen=True):
 class Situation(Struct):
     """What the numbers of a case refer to."""
 
-    own: End
-    device: End
+    own: QpAttributes
+    device: QpAttributes
     evs: list[int]
     """The EV of each path of the judge."""
     names: dict[str, int] = field(default_factory=dict)
     """Numbers with a name: those of the device, and what its last packets said."""
-    last: Came = field(default_factory=lambda: Came())
+    last: DevicePacket = field(default_factory=lambda: DevicePacket())
     """The device's last packet that can be answered."""
     marked: dict[int, int] = field(default_factory=dict)
     """EVs that the judge's SACKs and NACKs have complained about, by a mark or by a hole: how many
@@ -70,7 +69,7 @@ class Situation(Struct):
     """Those that the judge's answers follow."""
     shown: set[str] = field(default_factory=set)
     """Readings that the form of the device's packets has shown."""
-    carried: dict[int, list[Came]] = field(default_factory=dict)
+    carried: dict[int, list[DevicePacket]] = field(default_factory=dict)
     """Each transmission of each PSN of the device."""
     flight: set[int] = field(default_factory=set)
     """PSNs of the device that came, and that the judge has not answered since."""
@@ -80,7 +79,7 @@ class Situation(Struct):
     """The device must not time out, so the judge has to answer soon."""
     data_ns: int = 0
     """When the device's last data came, since the epoch."""
-    arrived: Came | None = None
+    arrived: DevicePacket | None = None
     """The packet that the next answers reflect; None: the one that they name."""
 
     def __post_init__(self) -> None:
@@ -105,7 +104,7 @@ class Situation(Struct):
         bth = headers_.get("BTH", {"opcode": 0})
         stamp = next((headers_[name] for name in ("TSETH", "PETH", "ERTH") if name in headers_), {})
         stamped = stamp.get("tx_timestamp", self.last.timestamp)
-        came = Came(seen.at_ns, ev, stamped, str(seen.flow.destination))
+        came = DevicePacket(seen.at_ns, ev, stamped, str(seen.flow.destination))
         self.names["no_time"] = (came.timestamp + (1 << 15)) % (1 << 16)
         if bth["opcode"] in DATA or "PETH" in headers_:
             self.last = came
@@ -205,14 +204,14 @@ class Situation(Struct):
                 fields[name] = psn_at(fields[name], first)
         fields["psn"] = psn_at(psn, first) if kind in _ANSWERS else psn & 0xFFFFFF
 
-    def _answered(self, fields: Mapping[str, int]) -> Came:
+    def _answered(self, fields: Mapping[str, int]) -> DevicePacket:
         """The packet that an answer names, as it came last; otherwise the last packet."""
         if self.arrived is not None:
             return self.arrived
         psn = fields.get("nack_psn", fields.get("cum_psn", 0) + fields.get("ack_psn_offset", 0))
         return self.carried.get(psn, [self.last])[-1] if not fields.get("pr") else self.last
 
-    def _reflected_timestamp(self, step: Step, came: Came, now_ns: int) -> int:
+    def _reflected_timestamp(self, step: Step, came: DevicePacket, now_ns: int) -> int:
         """With `delay`: shifted by the time that the packet spent here beyond it (G15-A)."""
         if "delay" not in step.fields:
             return came.timestamp
@@ -325,7 +324,7 @@ class Situation(Struct):
                 return ""
         return f"{name} is {_shown(name, found[name])}, not {text}"
 
-    def _bitmap_differs(self, name: str, text: str, reported: Reported | None) -> str:
+    def _bitmap_differs(self, name: str, text: str, reported: SackBitmap | None) -> str:
         if reported is None:
             return "it has no bitmap"
         wrong = [
@@ -385,15 +384,15 @@ class Situation(Struct):
             "fill": data[0] if size and data == data[:1] * size else -1,
         }
 
-    def _reported(self, packet: Packet) -> Reported | None:
+    def _reported(self, packet: Packet) -> SackBitmap | None:
         seth = packet.headers.get("SETH")
         if seth is None:
             return None
         cum = after(seth["cum_psn"], self.own.first_psn)
-        return Reported(cum, cum + seth["sack_offset"], seth["bitmap"])
+        return SackBitmap(cum, cum + seth["sack_offset"], seth["bitmap"])
 
 
-class Reported(Struct, frozen=True):
+class SackBitmap(Struct, frozen=True):
     """The PSNs that a SACK reports as received."""
 
     cum: int

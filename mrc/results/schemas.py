@@ -60,7 +60,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "conform show": ("conform.results.Cases",),
     "conform readings": ("conform.results.Readings",),
     "conform vectors": ("conform.results.Vectors",),
-    "conform judge": ("conform.results.Captured",),
+    "conform judge": ("conform.results.CaptureReport",),
     "doctor": ("results.doctor.Doctor",),
     "agent": ("agent.results.Profiles",),
 }  # fmt: skip

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.conform.case import CaseError, Choice, Step, parse
-from mrc.conform.library import load, selected
+from mrc.conform.case import CaseError, Choice, Step, load_cases, parse, selected
 from mrc.conform.readings import BY_ID
 
 CASE = """\
@@ -75,7 +74,7 @@ def test_parse__refused(old: str, new: str, part: str) -> None:
 
 
 def test_library__every_case_is_complete() -> None:
-    cases = load()
+    cases = load_cases()
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
         assert case.title.endswith("."), case.name
@@ -87,7 +86,7 @@ def test_library__every_case_is_complete() -> None:
 
 
 def test_selected__by_name_pattern_and_topic() -> None:
-    cases = load()
+    cases = load_cases()
     assert [case.name for case in selected(cases, ["beyond-window"])] == ["beyond-window"]
     assert {case.topic for case in selected(cases, ["window"])} == {"window"}
     with pytest.raises(CaseError, match="no case matches 'nothing'"):

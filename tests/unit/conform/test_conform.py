@@ -25,8 +25,8 @@ from slowness import PATIENCE, until
 
 from mrc.cli.main import main
 from mrc.conform import adapter
-from mrc.conform.adapter import AdapterError, Detach, Program
-from mrc.conform.library import load
+from mrc.conform.adapter import AdapterError, Detach, ProgramAdapter
+from mrc.conform.case import load_cases
 from mrc.conform.readings import BY_ID
 from mrc.enums import Reading
 
@@ -53,7 +53,7 @@ def verdicts() -> dict[str, Any]:
     return printed("conform run", done.stdout)
 
 
-MEASURED = {case.name for case in load() if case.nscc}
+MEASURED = {case.name for case in load_cases() if case.nscc}
 """Windows that follow from delays of some ms: a busy machine adds to them."""
 
 
@@ -61,7 +61,7 @@ def unlike(verdicts: dict[str, Any]) -> dict[str, str]:
     """The reason of each case of the engine that is not passed."""
     found = {each["name"]: each["reason"] for each in verdicts["cases"]
              if each["verdict"] != "passed" or each["unchecked"]}  # fmt: skip
-    assert verdicts["passed"] + len(found) == len(load())
+    assert verdicts["passed"] + len(found) == len(load_cases())
     return {name: reason for name, reason in found.items() if not is_of_this_host(reason)}
 
 
@@ -252,7 +252,7 @@ def test_run__an_adapter_does_not_outlive_the_judge(tmp_path: Path, how: int) ->
     if how == 0:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(adapter, "_END_SECONDS", 0.0)
-            device = Program(words)
+            device = ProgramAdapter(words)
             assert device.ask(Detach()).cannot == "no"
             ends = [os.pidfd_open(int(pid)) for pid in pids.read_text().split()]
             device.close()
@@ -275,7 +275,7 @@ def test_run__an_adapter_that_does_not_answer(tmp_path: Path) -> None:
     words = shlex.join(["sh", str(program)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adapter, "_PATIENCE_SECONDS", 0.05)
-        device = Program(words)
+        device = ProgramAdapter(words)
         with pytest.raises(AdapterError) as error:
             device.ask(Detach())
     assert str(error.value) == (
@@ -345,7 +345,7 @@ def test_device__ended_while_a_judge_is_connected() -> None:
 
 
 def test_program__closed_leaves_no_descriptor() -> None:
-    device = Program("cat")
+    device = ProgramAdapter("cat")
     device.ask(Detach())
     device.close()
     assert device._socket.fileno() == -1  # while the object is still there
@@ -461,7 +461,7 @@ def test_list_and_show__every_case() -> None:
     names = [
         each["name"] for each in printed("conform list", conform("list", "--json").stdout)["cases"]
     ]
-    assert names == [case.name for case in load()]
+    assert names == [case.name for case in load_cases()]
     assert "? C4-B < NACK" in conform("show", "beyond-window").stdout
     (shown,) = printed("conform show", conform("show", "beyond-window", "--json").stdout)["cases"]
     assert shown["section"] == "6.3.1"

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from mrc.conform.course import MOST_SAMPLES, Course, Curve
+from mrc.conform.history import MOST_SAMPLES, Samples, SenderHistory
 
 
 def test_curve__keeps_an_even_choice() -> None:
-    curve = Curve()
+    curve = Samples()
     for n in range(10 * MOST_SAMPLES):
         curve.add(n, n)
     assert MOST_SAMPLES / 4 < len(curve.samples) < MOST_SAMPLES
@@ -21,7 +21,7 @@ def test_curve__keeps_an_even_choice() -> None:
 
 @pytest.mark.parametrize(("flights", "expected"), [([10, 10, 10], 1.0), ([9, 5, 8], 0.5)])
 def test_course__reaction_is_the_least_flight(flights: list[int], expected: float) -> None:
-    course = Course()
+    course = SenderHistory()
     course.on_round_trip(0.0, 0.01)
     course.on_news("mark", 1.0, 10)
     for n, flight in enumerate(flights, 1):
@@ -32,7 +32,7 @@ def test_course__reaction_is_the_least_flight(flights: list[int], expected: floa
 
 
 def test_course__reaction_ends_after_four_round_trips() -> None:
-    course = Course()
+    course = SenderHistory()
     course.on_round_trip(0.0, 0.01)
     course.on_news("loss", 1.0, 10)
     course.on_flight(1.02, 8)
@@ -43,7 +43,7 @@ def test_course__reaction_ends_after_four_round_trips() -> None:
 
 
 def test_course__news_in_a_row_are_one() -> None:
-    course = Course()
+    course = SenderHistory()
     course.on_round_trip(0.0, 0.01)
     for n in range(3):
         course.on_news("trim", 1.0 + n / 1000, 10)
@@ -52,7 +52,7 @@ def test_course__news_in_a_row_are_one() -> None:
 
 
 def test_course__timers_and_news() -> None:
-    course = Course()
+    course = SenderHistory()
     course.on_again(0.3, reported=False)
     course.on_again(0.1, reported=True)
     assert (course.waits_silent, course.waits_reported) == ([0.3], [0.1])

@@ -10,12 +10,12 @@ from wire.codec import Codec
 from wire.codec import Flow as Covered
 
 from mrc.conform import exchanges
-from mrc.conform.exchanges import Sent
-from mrc.conform.passive import Judge
+from mrc.conform.exchanges import ExchangePacket
+from mrc.conform.history import Judge
 from mrc.dissect.formats import OPCODES
 from mrc.dissect.packet import decode
 
-EXCHANGES = exchanges.load()
+EXCHANGES = exchanges.load_exchanges()
 EVERY = [pytest.param(sent, id=f"{each.name}-{n}")
          for each in EXCHANGES for n, sent in enumerate(each.packets)]  # fmt: skip
 DIGEST = {1: "3608ecb5dbad5bef7a108173437a644051e0d034baef3c59ef49341023343648"}
@@ -36,7 +36,7 @@ def test_load__shows_every_opcode() -> None:
 
 
 @pytest.mark.parametrize("sent", EVERY)
-def test_load__the_engine_accepts_each_packet(sent: Sent) -> None:
+def test_load__the_engine_accepts_each_packet(sent: ExchangePacket) -> None:
     flow = sent.flow
     covered = Covered(str(flow.source), str(flow.destination), flow.sport, flow.dport)
     if not flow.trimmed:

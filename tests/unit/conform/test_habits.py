@@ -13,7 +13,7 @@ import pytest
 from printed import printed
 
 from mrc.conform import packets
-from mrc.conform.habits import Habits
+from mrc.conform.inference import DirectionInference
 from mrc.conform.readings import BY_ID
 from mrc.dissect.packet import Flow
 from mrc.enums import Reading
@@ -94,7 +94,9 @@ def test_judge__engines_with_another_reading(tmp_path: Path, name: str) -> None:
 # ---- Single habits ---------------------------------------------------------------------------
 
 
-def shown(habits: Habits, turns: list[int] | None = None, *, acks: bool = False) -> set[str]:
+def shown(
+    habits: DirectionInference, turns: list[int] | None = None, *, acks: bool = False
+) -> set[str]:
     return set(habits.readings(turns or [], acks_beside_holes=acks))
 
 
@@ -102,7 +104,7 @@ def test_on_timestamp__only_late_sacks_show_that_nothing_is_added() -> None:
     for seconds, at_receiver, names in (
         (1e-6, True, set()), (1e-3, False, set()), (1e-3, True, {"G15-B"}),
     ):  # fmt: skip
-        habits = Habits()
+        habits = DirectionInference()
         for _ in range(8):
             habits.on_timestamp(65535, 65535, seconds, at_receiver=at_receiver)
         assert shown(habits) == names
@@ -111,7 +113,7 @@ def test_on_timestamp__only_late_sacks_show_that_nothing_is_added() -> None:
 
 
 def test_on_cut__a_nack_takes_it_back() -> None:
-    habits = Habits()
+    habits = DirectionInference()
     habits.on_cut(5)
     habits.on_nack(5)
     habits.on_whole(5, 1)
@@ -123,7 +125,7 @@ def test_on_cut__a_nack_takes_it_back() -> None:
 
 
 def test_on_sack__an_ack_beside_a_hole() -> None:
-    habits = Habits()
+    habits = DirectionInference()
     habits.on_sack(3, hole=True)
     habits.on_ack(3)
     habits.on_sack(3, hole=True)
@@ -135,7 +137,7 @@ def test_on_sack__an_ack_beside_a_hole() -> None:
 
 
 def test_on_whole__the_flight() -> None:
-    habits = Habits()
+    habits = DirectionInference()
     for _ in range(8):
         habits.on_whole(1, 128)
     assert shown(habits) == {"S1-A"}
@@ -147,7 +149,7 @@ def test_on_whole__the_flight() -> None:
     ("packets", "times", "name"), [(8, 32, "G5-A"), (8, 31, ""), (16, 8, "G5-B"), (16, 7, "")]
 )
 def test_on_turn__marks_in_a_row(packets: int, times: int, name: str) -> None:
-    habits = Habits()
+    habits = DirectionInference()
     habits.on_feedback(7, marked=True)
     habits.on_turn(7, 100)  # one mark shows nothing
     habits.on_feedback(7, marked=True)

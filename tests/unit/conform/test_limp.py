@@ -7,8 +7,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from mrc.conform.limp import Limping
 from mrc.conform.packets import Datagram
+from mrc.conform.path import FaultyPath
 from mrc.dissect.packet import Flow, Packet
 
 MS = 1_000_000
@@ -25,7 +25,7 @@ def limps(seen: Datagram) -> bool:
 
 
 def test_arrivals__late_ones_are_overtaken() -> None:
-    network = Limping(limps, late_ns=5 * MS)
+    network = FaultyPath(limps, late_ns=5 * MS)
     first, second, third = packet(MS, LIMPS), packet(2 * MS, 1), packet(2 * MS, 1)
     for each in (first, second, third):
         network.send(each)
@@ -40,7 +40,7 @@ def test_arrivals__late_ones_are_overtaken() -> None:
     ("loses", "arrive"), [(0, [0, 1, 2, 3]), (1, []), (2, [0, 2]), (3, [0, 1, 3])]
 )
 def test_send__every_nth_is_lost(loses: int, arrive: list[int]) -> None:
-    network = Limping(limps, loses=loses)
+    network = FaultyPath(limps, loses=loses)
     for n in range(4):
         network.send(packet(n, LIMPS))
         network.send(packet(n, 1))
@@ -50,8 +50,8 @@ def test_send__every_nth_is_lost(loses: int, arrive: list[int]) -> None:
 
 
 def test_report__shows_the_packet_that_arrived() -> None:
-    network = Limping(limps, received={0, 1, 3, 100})
+    network = FaultyPath(limps, received={0, 1, 3, 100})
     assert network.report(3) == {"cum_psn": 1, "sack_offset": 1, "has": "3"}
     assert network.report(100) == {"cum_psn": 1, "sack_offset": 36, "has": "100"}
     assert network.report(0) == network.report(None) == network.report(3)
-    assert Limping(limps).report(None) == {"cum_psn": -1, "sack_offset": 1}
+    assert FaultyPath(limps).report(None) == {"cum_psn": -1, "sack_offset": 1}

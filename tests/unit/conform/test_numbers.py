@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.conform.numbers import after, members, psn_at, span, value
+from mrc.conform.case import after, members, psn_at, span, value
 
 NAMES = {"mpr": 1024, "half": 1 << 23}
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from printed import printed
 
 from mrc.conform import packets
+from mrc.conform.history import Judge
 from mrc.conform.packets import finished, headers
-from mrc.conform.passive import Judge
 from mrc.dissect.frame import ETHERNET, udp_of
 from mrc.dissect.packet import Flow, decode
 

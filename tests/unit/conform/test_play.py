@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mrc.conform.play import Failed, Late, Play
+from mrc.conform.player import JudgeDelay, Play, StepFailure
 
 GAVE_UP = "= completions SUCCESS: the device has RETRY_EXC_ERR"
 OTHER = "< WRITE_ONLY psn=0: nothing came"
@@ -18,11 +18,11 @@ OTHER = "< WRITE_ONLY psn=0: nothing came"
 @pytest.mark.parametrize(
     ("is_prompt", "stalled", "unread", "reason", "error"),
     [
-        (True, 0.2, 0.2, OTHER, Late),
-        (True, 0.01, 0.2, OTHER, Failed),
-        (False, 0.2, 0.2, OTHER, Failed),
-        (False, 0.02, 0.2, GAVE_UP, Late),
-        (False, 0.001, 0.01, GAVE_UP, Failed),
+        (True, 0.2, 0.2, OTHER, JudgeDelay),
+        (True, 0.01, 0.2, OTHER, StepFailure),
+        (False, 0.2, 0.2, OTHER, StepFailure),
+        (False, 0.02, 0.2, GAVE_UP, JudgeDelay),
+        (False, 0.001, 0.01, GAVE_UP, StepFailure),
     ],
 )
 def test_take__after_the_judge_stood_still(
@@ -35,7 +35,7 @@ def test_take__after_the_judge_stood_still(
     play = Play(peer, device, situation, random.Random(1), 1.0)
 
     def fail(step: object) -> None:
-        raise Failed(reason)
+        raise StepFailure(reason)
 
     monkeypatch.setattr(play, "_take", fail)
     step: Any = None

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from mrc.conform.adapter import End, Port
+from mrc.conform.adapter import QpAttributes, QpPort
 from mrc.conform.case import step
 from mrc.conform.packets import Datagram, finished
-from mrc.conform.situation import Came, Situation
+from mrc.conform.situation import DevicePacket, Situation
 from mrc.dissect.packet import Flow, decode
 
 FLOW = Flow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
-PORTS = (Port("192.0.2.1", (50000,)),)
+PORTS = (QpPort("192.0.2.1", (50000,)),)
 
 
-def end(**changed: int) -> End:
+def end(**changed: int) -> QpAttributes:
     attributes: dict[str, Any] = {
         "qpn": 0x123456, "first_psn": 0xFFFFFE, "path_mtu": 1024, "mpr": 128, "max_wimm": 32,
         "udp_port": 4791, "va": 0x1000, "rkey": 7, "memory_bytes": 4096, **changed,
     }  # fmt: skip
-    return End(ports=PORTS, **attributes)
+    return QpAttributes(ports=PORTS, **attributes)
 
 
 @pytest.fixture
@@ -90,7 +90,9 @@ def test_note__counts_the_turns_of_other_evs_of_the_plane(
 @pytest.fixture
 def sack(situation: Situation) -> Datagram:
     """Of the device: the cumulative PSN is 1, 3 and 65 have come too, the last one on path 1."""
-    other = Situation(situation.device, situation.own, situation.evs, last=Came(ev=0xC3510000))
+    other = Situation(
+        situation.device, situation.own, situation.evs, last=DevicePacket(ev=0xC3510000)
+    )
     return made(other, "> SACK cum_psn=1 has=3,65 for=3 mark=SKIP_ONCE")
 
 

@@ -14,9 +14,9 @@ import pytest
 from printed import printed
 
 from mrc.conform import packets
+from mrc.conform.inference import PacketInference
 from mrc.conform.packets import finished, headers
 from mrc.conform.readings import READINGS
-from mrc.conform.traits import Traits
 from mrc.dissect import vectors
 from mrc.dissect.frame import ETHERNET, udp_of
 from mrc.dissect.packet import Flow, decode, icrc
@@ -33,7 +33,7 @@ def packet(kind: str, flow: Flow = FLOW, payload: bytes = b"", **fields: int) ->
 
 
 def shown(*sent: Sent) -> set[str]:
-    traits = Traits()
+    traits = PacketInference()
     return {name for flow, data in sent for name in traits.shown(flow, decode(data, flow))}
 
 

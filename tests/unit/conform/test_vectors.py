@@ -17,7 +17,7 @@ from wire.codec import Codec
 from wire.codec import Flow as Covered
 from wire.golden import GOLDEN
 
-from mrc.conform import exchanges, golden
+from mrc.conform import exchanges
 from mrc.conform.packets import frame
 from mrc.conform.readings import check
 from mrc.dissect import plugin
@@ -92,7 +92,7 @@ def test_vectors__as_typed(tmp_path: Path) -> None:
         [*command, "dissect", str(pcap)], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     names = [each.name for each in EVERY]
-    names += [each.name for each in exchanges.load() for _ in each.packets]
+    names += [each.name for each in exchanges.load_exchanges() for _ in each.packets]
     wrong = [name for name, line in zip(names, dissected, strict=True)
              if "WRONG" in line or "too short" in line]  # fmt: skip
     assert wrong == []
@@ -102,13 +102,13 @@ def test_vectors__as_typed(tmp_path: Path) -> None:
 def test_wireshark__finds_nothing_malformed(tmp_path: Path) -> None:
     pcap = tmp_path / "vectors.pcap"
     with pcap.open("wb") as file:
-        golden.write(file, EVERY, exchanges.load())
+        exchanges.write_golden(file, EVERY, exchanges.load_exchanges())
     done = wireshark.tshark(
         "-X", f"lua_script:{plugin.LUA}", "-r", str(pcap),
         "-T", "fields", "-e", "_ws.malformed", "-e", "mrc.opcode",
     )  # fmt: skip
     payloads = [each.payload for each in EVERY]
-    payloads += [sent.payload for each in exchanges.load() for sent in each.packets]
+    payloads += [sent.payload for each in exchanges.load_exchanges() for sent in each.packets]
     assert done.stdout.splitlines() == [f"\t{payload[0]:#04x}" for payload in payloads]
 
 

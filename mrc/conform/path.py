@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judge's side of a QP: UDP sockets that send any bytes and record all that comes."""
+"""The judge's side of a QP: UDP sockets that send any bytes on several paths and record all that
+comes; and a faulty path, with the receiver behind it.
+
+Packets on some EVs of a faulty path arrive late, or are lost. The receiver answers each packet that
+arrives with a SACK, as a responder does.
+"""
 
 from __future__ import annotations
 
+import heapq
 import select
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 from itertools import chain
 from types import TracebackType
 from typing import Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mrc.conform import packets
-from mrc.conform.adapter import Port
+from mrc.conform.adapter import QpPort
 from mrc.conform.packets import Datagram, endpoint_response, finished
 from mrc.dissect.formats import OPERATIONS
 from mrc.dissect.packet import Flow, IpAddress, decode
@@ -30,7 +36,7 @@ _TRIMMED = (0x07, 0x0B)  # code points of trimmed packets
 _CE = 3
 
 
-class Path(Struct, frozen=True):
+class SendPath(Struct, frozen=True):
     """One way to the device: a socket, its address and port, a flow label and the target."""
 
     socket: socket.socket
@@ -51,7 +57,7 @@ class Peer:
         self._strangers: list[socket.socket] = []
         self.addresses = [ip_address(text) for text in addresses]
         self.udp_port = 0
-        self.paths: list[Path] = []
+        self.paths: list[SendPath] = []
         self.seen: list[Datagram] = []
         """all datagrams of the present case"""
         self.fences: set[int] = set()
@@ -90,10 +96,10 @@ class Peer:
             each.close()
 
     @property
-    def ports(self) -> tuple[Port, ...]:
+    def ports(self) -> tuple[QpPort, ...]:
         """What a device is told of the addresses and source ports."""
         return tuple(
-            Port(str(address), tuple(each.getsockname()[1] for each in senders))
+            QpPort(str(address), tuple(each.getsockname()[1] for each in senders))
             for address, senders in zip(self.addresses, self._senders, strict=True)
         )
 
@@ -118,11 +124,11 @@ class Peer:
             self._take(0)
         self.seen, self.stalled_seconds, self.unread_seconds = [], 0.0, 0.0
 
-    def flow(self, path: Path) -> Flow:
+    def flow(self, path: SendPath) -> Flow:
         """The headers of what is sent on a path."""
         return Flow(path.source, path.target, path.sport, self.target_port, path.flow_label)
 
-    def send(self, path: Path, payload: bytes, tclass: int = 0) -> None:
+    def send(self, path: SendPath, payload: bytes, tclass: int = 0) -> None:
         """Sends one datagram with this traffic class."""
         if path.source.version == 4:
             ancillary = (socket.IPPROTO_IP, socket.IP_TOS, struct.pack("=i", tclass))
@@ -136,7 +142,7 @@ class Peer:
         self._record(self.flow(path), payload, tclass, at_ns, sent=True)
 
     def send_raw(
-        self, path: Path, payload: bytes, tclass: int, fields: Mapping[str, int]
+        self, path: SendPath, payload: bytes, tclass: int, fields: Mapping[str, int]
     ) -> None:  # fmt: skip
         """Likewise, with IP and UDP headers that a UDP socket does not make. Raises PermissionError
         without CAP_NET_RAW.
@@ -192,9 +198,9 @@ class Peer:
 
 def _path(
     sender: socket.socket, address: IpAddress, target: str, label: int, *, known: bool
-) -> Path:
+) -> SendPath:
     labelled = label if address.version == 6 else 0
-    return Path(
+    return SendPath(
         sender, address, sender.getsockname()[1], ip_address(target), labelled, known
     )  # fmt: skip
 
@@ -233,3 +239,57 @@ def _traits(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int, int]:
             seconds, rest = struct.unpack("@qq", data)
             at_ns = seconds * 10**9 + rest
     return at_ns, tclass, label
+
+
+# ---- A faulty path -------------------------------------------------------------------------------
+
+
+_BITS = 64  # of a bitmap
+
+
+class FaultyPath(Struct):
+    """What the network does with the packets of the device, and what the receiver has."""
+
+    limps: Callable[[Datagram], bool]
+    """Whether a packet takes the part that limps."""
+    late_ns: int = 0
+    loses: int = 0
+    """There every n-th packet is lost; 0: none."""
+    received: set[int] = field(default_factory=set)
+    """PSNs."""
+    _sent: int = 0
+    _passed: int = 0
+    _on_the_way: list[tuple[int, int, Datagram]] = field(default_factory=list)
+
+    def send(self, seen: Datagram) -> None:
+        """A packet of the device enters the network."""
+        self._sent += 1
+        limps = self.limps(seen)
+        self._passed += limps
+        if limps and self.loses and self._passed % self.loses == 0:
+            return
+        at_ns = seen.at_ns + (self.late_ns if limps else 0)
+        heapq.heappush(self._on_the_way, (at_ns, self._sent, seen))
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next packet arrives; None: none is on its way."""
+        return self._on_the_way[0][0] if self._on_the_way else None
+
+    def arrivals(self, now_ns: int) -> Iterator[tuple[Datagram, int]]:
+        """The packets that have arrived by now, in order, and their delays in nanoseconds."""
+        while self._on_the_way and self._on_the_way[0][0] <= now_ns:
+            at_ns, _, seen = heapq.heappop(self._on_the_way)
+            yield seen, at_ns - seen.at_ns
+
+    def report(self, psn: int | None) -> dict[str, int | str]:
+        """What a SACK says: the cumulative PSN, the offset of its bitmap, and the PSNs in it, among
+        them the one that arrived.
+        """
+        cum = -1
+        while cum + 1 in self.received:
+            cum += 1
+        base = cum + 1 if psn is None else max(cum + 1, psn - _BITS + 1)
+        has = [each for each in range(base, base + _BITS) if each in self.received]
+        told: dict[str, int | str] = {"cum_psn": cum, "sack_offset": base - cum}
+        return told | ({"has": ",".join(map(str, has))} if has else {})

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a capture shows of two implementations: invariants, readings, timers, spraying. Pure.
+"""The history of two implementations, from a capture: invariants, readings, timers, spraying, and
+the flight of each sender, with its reactions. Pure.
 
 Packets come in the order of the capture. Each direction of a QP is named by the QPN that its data
 goes to. Answers lead back to it by the low halves of the QPNs that they carry.
+
+A reaction is the least flight within some round trips after the news, relative to the flight at the
+news: 1 means that the sender went on as before, 0.5 that it had half as much in flight.
 """
 
 from __future__ import annotations
@@ -12,10 +16,8 @@ from statistics import median
 
 from msgspec import Struct, field
 
-from mrc.conform.course import Course
-from mrc.conform.habits import Habits
-from mrc.conform.numbers import after
-from mrc.conform.traits import Traits
+from mrc.conform.case import after
+from mrc.conform.inference import DirectionInference, PacketInference
 from mrc.dissect.formats import DATA, REASONS
 from mrc.dissect.packet import Flow, Packet
 
@@ -24,9 +26,89 @@ _UNFINISHED = (_FIRST, _MIDDLE)
 _SKIP_ONCE = 1
 _PSN_OOR_WINDOW = 0x0B
 _MOST_FINDINGS = 1000  # kept of one direction; the counts go on
+MOST_SAMPLES = 4000  # of each curve; then every second one is dropped
+_ROUNDS = 4  # round trips in which a reaction must show
+_LEAST_FLIGHT = 4  # PSNs: a smaller flight cannot show a reaction
 
 
-class Sent(Struct):
+class Samples(Struct):
+    """Samples over time; of many, evenly chosen ones."""
+
+    samples: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds and value."""
+    every: int = 1
+    _left: int = 0
+
+    def add(self, seconds: float, value: float) -> None:
+        self._left -= 1
+        if self._left > 0:
+            return
+        self._left = self.every
+        self.samples.append((seconds, value))
+        if len(self.samples) >= MOST_SAMPLES:
+            del self.samples[1::2]
+            self.every *= 2
+
+
+class News(Struct):
+    """A loss or a mark that the sender learned of, and the flight since then."""
+
+    kind: str
+    """loss, trim or mark."""
+    seconds: float
+    flight: int
+    least: int
+
+
+class SenderHistory(Struct):
+    """Of one direction of a QP."""
+
+    flight: Samples = field(default_factory=Samples)
+    """PSNs between the cumulative PSN and the highest one sent."""
+    round_trips: Samples = field(default_factory=Samples)
+    """Seconds from a packet to its SACK."""
+    waits_reported: list[float] = field(default_factory=list)
+    """From a packet to its retransmission, after a SACK or NACK that showed the loss."""
+    waits_silent: list[float] = field(default_factory=list)
+    """The same without such an answer: the sender's timers."""
+    reactions: dict[str, list[float]] = field(default_factory=dict)
+    """By kind of the news."""
+    _open: list[News] = field(default_factory=list)
+    _round_trip: float = 0.0
+
+    def on_flight(self, seconds: float, psns: int) -> None:
+        """After a packet, or an answer."""
+        self.flight.add(seconds, psns)
+        late = seconds - _ROUNDS * self._round_trip
+        for news in [each for each in self._open if each.seconds < late]:
+            self._open.remove(news)
+            self.reactions.setdefault(news.kind, []).append(news.least / news.flight)
+        for news in self._open:
+            news.least = min(news.least, psns)
+
+    def on_round_trip(self, seconds: float, took: float) -> None:
+        self._round_trip = took if not self._round_trip else (7 * self._round_trip + took) / 8
+        self.round_trips.add(seconds, took)
+
+    def on_news(self, kind: str, seconds: float, psns: int) -> None:
+        """The sender learns of a loss, a trim or a mark; more of it in one reaction is one."""
+        if psns >= _LEAST_FLIGHT and not any(each.kind == kind for each in self._open):
+            self._open.append(News(kind, seconds, psns, psns))
+
+    def on_again(self, wait: float, *, reported: bool) -> None:
+        """A retransmission, so long after the packet."""
+        (self.waits_reported if reported else self.waits_silent).append(wait)
+
+    def reaction(self, kind: str) -> float | None:
+        """The median; None: no such news."""
+        found = self.reactions.get(kind)
+        return median(found) if found else None
+
+
+# ---- Two implementations -------------------------------------------------------------------------
+
+
+class PsnRecord(Struct):
     """A PSN of one direction: its transmissions and what was said of it."""
 
     opcode: int
@@ -42,7 +124,7 @@ class Sent(Struct):
     timestamp: int | None = None
 
 
-class Finding(Struct, frozen=True):
+class Violation(Struct, frozen=True):
     """A violation of an invariant."""
 
     invariant: str
@@ -50,14 +132,14 @@ class Finding(Struct, frozen=True):
     seconds: float
 
 
-class Direction(Struct):
+class QpDirection(Struct):
     """The data that goes to one QPN, and the answers to it."""
 
     qpn: int
     source: str
     destination: str
     first_psn: int
-    sent: dict[int, Sent] = field(default_factory=dict)
+    sent: dict[int, PsnRecord] = field(default_factory=dict)
     """By the distance from the first PSN."""
     highest: int = -1
     cum: int = -1
@@ -80,9 +162,9 @@ class Direction(Struct):
     """Packets of its plane between two uses of an EV without a mark."""
     turns_after_mark: list[int] = field(default_factory=list)
     """The same, after a SACK with SKIP_ONCE for that EV."""
-    course: Course = field(default_factory=Course)
-    habits: Habits = field(default_factory=Habits)
-    findings: list[Finding] = field(default_factory=list)
+    course: SenderHistory = field(default_factory=SenderHistory)
+    habits: DirectionInference = field(default_factory=DirectionInference)
+    findings: list[Violation] = field(default_factory=list)
     broken: Counter[str] = field(default_factory=Counter)
     """How often each invariant was broken."""
     readings: Counter[str] = field(default_factory=Counter)
@@ -101,7 +183,7 @@ class Direction(Struct):
     def breaks(self, invariant: str, text: str, seconds: float) -> None:
         self.broken[invariant] += 1
         if len(self.findings) < _MOST_FINDINGS:
-            self.findings.append(Finding(invariant, text, seconds))
+            self.findings.append(Violation(invariant, text, seconds))
 
     @property
     def fairness(self) -> float:
@@ -129,11 +211,11 @@ class Judge:
     """Takes the packets of a capture, and holds what they show."""
 
     def __init__(self) -> None:
-        self.directions: dict[int, Direction] = {}
+        self.directions: dict[int, QpDirection] = {}
         self.wrong_icrc = 0
         self.readings: Counter[str] = Counter()
         """Of packets that belong to no QP."""
-        self._traits = Traits()
+        self._traits = PacketInference()
 
     def take(self, seconds: float, flow: Flow, packet: Packet) -> None:
         """The next packet."""
@@ -158,7 +240,7 @@ class Judge:
         bth = packet.headers["BTH"]
         way = self.directions.setdefault(
             bth["dest_qpn"],
-            Direction(bth["dest_qpn"], str(flow.source), str(flow.destination), bth["psn"]),
+            QpDirection(bth["dest_qpn"], str(flow.source), str(flow.destination), bth["psn"]),
         )
         way.marked += flow.ce
         psn = after(bth["psn"], way.first_psn)
@@ -182,7 +264,7 @@ class Judge:
         way.habits.on_whole(psn, way.highest - way.cum)
 
     @staticmethod
-    def _spread(way: Direction, flow: Flow) -> None:
+    def _spread(way: QpDirection, flow: Flow) -> None:
         """Turns count the packets of the EV's plane, since the other planes may be suspended."""
         ev, plane = flow.ev, str(flow.source)
         way._planes[plane] += 1
@@ -196,9 +278,9 @@ class Judge:
         way.evs[ev] += 1
 
     @staticmethod
-    def _first_time(seconds: float, way: Direction, psn: int, packet: Packet, ev: int) -> None:
+    def _first_time(seconds: float, way: QpDirection, psn: int, packet: Packet, ev: int) -> None:
         meth, reth = packet.headers["METH"], packet.headers["RETH"]
-        way.sent[psn] = Sent(
+        way.sent[psn] = PsnRecord(
             packet.opcode, meth["msn"], reth["va"], reth["dma_bytes"], packet.payload_bytes,
             [ev], [seconds], timestamp=packet.headers.get("TSETH", {}).get("tx_timestamp"),
         )  # fmt: skip
@@ -208,7 +290,7 @@ class Judge:
 
     @staticmethod
     def _again(
-        seconds: float, way: Direction, psn: int, before: Sent, packet: Packet, ev: int
+        seconds: float, way: QpDirection, psn: int, before: PsnRecord, packet: Packet, ev: int
     ) -> None:
         meth, reth = packet.headers["METH"], packet.headers["RETH"]
         same = (before.msn, before.va, before.dma_bytes, before.payload_bytes)
@@ -230,7 +312,7 @@ class Judge:
 
     # ---- Answers --------------------------------------------------------------------------
 
-    def _answered(self, half: int) -> Direction | None:
+    def _answered(self, half: int) -> QpDirection | None:
         """The direction whose QPN has this low half."""
         return next((way for qpn, way in self.directions.items() if qpn & 0xFFFF == half), None)
 
@@ -265,7 +347,7 @@ class Judge:
             self._service(seconds, way, trigger, packet)
 
     @staticmethod
-    def _ends(way: Direction, *, hole: bool) -> None:
+    def _ends(way: QpDirection, *, hole: bool) -> None:
         """Which messages a SACK covers, and whether packets behind them are missing."""
         ends = (psn for psn in range(way.cum, way._ended, -1)
                 if psn in way.sent and way.sent[psn].opcode not in _UNFINISHED)  # fmt: skip
@@ -273,7 +355,7 @@ class Judge:
         way.habits.on_sack(way._ended, hole=hole)
 
     @staticmethod
-    def _service(seconds: float, way: Direction, trigger: Sent, packet: Packet) -> None:
+    def _service(seconds: float, way: QpDirection, trigger: PsnRecord, packet: Packet) -> None:
         """Whether the receiver has added its own delay to the timestamp."""
         state = packet.headers.get("CC_STATE") or packet.headers.get("CC_TIMES", {})
         if trigger.timestamp is not None and "tx_timestamp" in state:
@@ -283,7 +365,7 @@ class Judge:
             )  # fmt: skip
 
     @staticmethod
-    def _echoed(way: Direction, ev: int) -> int:
+    def _echoed(way: QpDirection, ev: int) -> int:
         """The EV that a SACK means, by the halves that it reflects."""
         swapped = (ev & 0xFFFF) << 16 | ev >> 16
         if ev in way.evs or swapped not in way.evs:
@@ -338,7 +420,7 @@ class Judge:
                     self._follows(way, psn, way.sent[psn - 1], way.sent[psn])
 
     @staticmethod
-    def _follows(way: Direction, psn: int, before: Sent, now: Sent) -> None:
+    def _follows(way: QpDirection, psn: int, before: PsnRecord, now: PsnRecord) -> None:
         """A packet and the one before it belong to one message, or to two in a row."""
         seconds = now.seconds[0]
         inside = before.opcode in _UNFINISHED

@@ -17,8 +17,17 @@ from typing import Any, TypeVar
 from mrc.aio.context import Context
 from mrc.binding.verbs import RemoteMemory
 from mrc.config import ContextConfig
-from mrc.conform.adapter import AdapterError, Answer, Ask, Attach, Detach, End, Port, Write
-from mrc.conform.peer import Peer
+from mrc.conform.adapter import (
+    AdapterAnswer,
+    AdapterError,
+    Ask,
+    Attach,
+    Detach,
+    QpAttributes,
+    QpPort,
+    WriteRequest,
+)
+from mrc.conform.path import Peer
 from mrc.enums import Reading
 from mrc.errors import BusyError, MrcError, ProtocolError
 from mrc.exchange import readings
@@ -38,7 +47,7 @@ _NO_REQUESTER = "the program decides what it writes: only an adapter can ask a d
 _UNSEEN = "a device without an adapter cannot be asked"
 
 
-class ByExchange:
+class OobDevice:
     """Connects as mrc's programs do. Raises MrcError until the first QP is connected, and
     AdapterError from then on.
     """
@@ -66,13 +75,13 @@ class ByExchange:
         """The judge's sockets, at which the device proves its paths."""
         self._peer = peer
 
-    def ask(self, what: Ask) -> Answer:
+    def ask(self, what: Ask) -> AdapterAnswer:
         if isinstance(what, Detach):
-            return Answer()
-        if isinstance(what, Write) or (isinstance(what, Attach) and what.nscc):
-            return Answer(cannot=_NO_REQUESTER)
+            return AdapterAnswer()
+        if isinstance(what, WriteRequest) or (isinstance(what, Attach) and what.nscc):
+            return AdapterAnswer(cannot=_NO_REQUESTER)
         if not isinstance(what, Attach):
-            return Answer(cannot=_UNSEEN)
+            return AdapterAnswer(cannot=_UNSEEN)
         try:
             end = self._run(self._attach(what))
         except (MrcError, OSError, TimeoutError) as error:
@@ -80,7 +89,7 @@ class ByExchange:
                 raise
             raise AdapterError(f"{self._host}: {error or 'no QP in time'}") from error
         self._connected = True
-        return Answer(end=end)
+        return AdapterAnswer(end=end)
 
     def close(self) -> None:
         self._run(self._close())
@@ -95,7 +104,7 @@ class ByExchange:
 
     # ---- A QP -----------------------------------------------------------------------------
 
-    async def _attach(self, what: Attach) -> End:
+    async def _attach(self, what: Attach) -> QpAttributes:
         await self._held.aclose()
         async with asyncio.timeout(_PATIENCE_SECONDS):
             private, memory = await self._memory(what.memory_bytes)
@@ -135,8 +144,8 @@ class ByExchange:
         return private, RemoteMemory.from_dict(ready.get("memory"))
 
     async def _connect(
-        self, channel: Channel, own: End, private: dict[str, Any], memory: RemoteMemory
-    ) -> End:
+        self, channel: Channel, own: QpAttributes, private: dict[str, Any], memory: RemoteMemory
+    ) -> QpAttributes:
         """The connecting side of mrc/exchange/README.md."""
         assert self._peer is not None
         await channel.send_hello(_hello(own, private, self._readings))
@@ -150,7 +159,7 @@ class ByExchange:
         if type(told) is not int or not MIN_MTU <= told <= MAX_MTU:
             raise ProtocolError(f"the peer sent a proved.mtu outside of {MIN_MTU}..{MAX_MTU}")
         self._held.push_async_callback(_end, channel)
-        return End(
+        return QpAttributes(
             qpn=device.qpn, first_psn=device.first_psn, path_mtu=min(told, own.path_mtu),
             mpr=device.mpr, max_wimm=device.max_wimm, udp_port=device.udp_port, ports=ports,
             va=memory.address, rkey=memory.rkey, memory_bytes=memory.length,
@@ -175,7 +184,7 @@ class ByExchange:
                 self._loop.remove_reader(each)
 
 
-def _hello(own: End, private: dict[str, Any], followed: Reading) -> Hello:
+def _hello(own: QpAttributes, private: dict[str, Any], followed: Reading) -> Hello:
     # Prefixes of length 0: the device pairs its ports with the judge's by its own networks.
     ports = tuple(
         RemotePort(f"judge{n}", ip_interface(f"{port.address}/0"), port.source_ports, own.path_mtu)
@@ -189,7 +198,7 @@ def _hello(own: End, private: dict[str, Any], followed: Reading) -> Hello:
     return Hello(host=socket.gethostname(), private=private, attributes=attributes)
 
 
-def _facing(addresses: list[str], ports: tuple[RemotePort, ...]) -> tuple[Port, ...]:
+def _facing(addresses: list[str], ports: tuple[RemotePort, ...]) -> tuple[QpPort, ...]:
     """The device's port for each address of the judge: one of its network, or else the next."""
     left, found = list(ports), []
     for text in addresses:
@@ -198,7 +207,7 @@ def _facing(addresses: list[str], ports: tuple[RemotePort, ...]) -> tuple[Port, 
         near = [port for port in fit if address in port.address.network]
         for port in (near or fit)[:1]:
             left.remove(port)
-            found.append(Port(str(port.address.ip), port.source_ports))
+            found.append(QpPort(str(port.address.ip), port.source_ports))
     if not found:
         raise ProtocolError(f"the peer has no address of the IP version of {addresses[0]}")
     return tuple(found)
