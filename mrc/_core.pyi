@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The compiled module has no types of its own: mrc.binding.native gives them.
+# The compiled module has no types of its own: mrc.engine.native gives them.
 from typing import Any
 
 ffi: Any

@@ -25,7 +25,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 import mrc
 from mrc import MR, Access, ContextConfig, StateError
-from mrc.binding.native import FORKED
+from mrc.engine.native import FORKED
 from mrc.tasks import cancelled
 
 P = ParamSpec("P")

@@ -37,9 +37,9 @@ from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.binding import native
-from mrc.binding.native import lib
-from mrc.binding.verbs import MR, RemoteMemory
+from mrc.engine import native
+from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.native import lib
 from mrc.enums import Access, WcStatus
 from mrc.errors import (
     CompletionError,

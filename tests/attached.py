@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrc.agent import door
-from mrc.binding import steering
-from mrc.binding.native import ffi, lib
-from mrc.binding.steering import Frame, pack, read_struct, struct_bytes, unpack
+from mrc.agent import door, steering
+from mrc.agent.steering import AgentFrame, pack, read_struct, struct_bytes, unpack
+from mrc.engine.native import ffi, lib
 from mrc.enums import AgentKind, CommandOp, EventType, WrOpcode
 from mrc.fabric.addresses import pack_address
 
@@ -23,7 +22,7 @@ class AttachedProgram:
     """A program with a polled context, which one task runs whenever it has work."""
 
     connection: socket.socket
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[AgentFrame] = field(default_factory=list)
     """what the agent sent, except for commands"""
     completions: list[Any] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -128,7 +127,7 @@ class AttachedProgram:
         except OSError:
             self._outgoing.clear()  # the next receive finds it
 
-    async def receive(self) -> Frame:
+    async def receive(self) -> AgentFrame:
         packet = await asyncio.get_running_loop().sock_recv(self.connection, steering.MAX_FRAME)
         # The other direction has the same form.
         return unpack(packet)
@@ -140,8 +139,8 @@ class AttachedProgram:
         return body
 
     async def until(
-        self, kind: AgentKind, where: Callable[[Frame], bool] = lambda _: True
-    ) -> Frame:
+        self, kind: AgentKind, where: Callable[[AgentFrame], bool] = lambda _: True
+    ) -> AgentFrame:
         """The first frame of this kind."""
         while True:
             for frame in self.frames:
@@ -208,7 +207,7 @@ class AttachedProgram:
         except OSError:
             self._lose_agent()
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: AgentFrame) -> None:
         if frame.kind is not AgentKind.COMMAND:
             self.frames.append(frame)
             self.changed.set()

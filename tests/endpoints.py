@@ -13,7 +13,7 @@ from typing import Any
 from slowness import PATIENCE
 
 from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus
-from mrc.binding import device
+from mrc.engine import engine
 
 READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
@@ -39,7 +39,7 @@ def two_planes(**options: Any) -> dict[str, Any]:
 async def set_port(context: Context, plane: int, *, up: bool) -> None:
     """Reports a port's link as up or down to a Context, in place of its monitor."""
     dispatcher = context._opened().dispatcher
-    await dispatcher.call(device.port_up(plane, up=up), "port")
+    await dispatcher.call(engine.port_up(plane, up=up), "port")
 
 
 def loopback_config(version: int = 4, **options: Any) -> ContextConfig:

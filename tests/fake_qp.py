@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mrc.binding.verbs import RemoteMemory
 from mrc.config import ContextConfig
+from mrc.engine.memory import RemoteMemory
 from mrc.enums import Access, QpState, WcStatus
 from mrc.errors import CompletionError
 from mrc.events import Immediate, QpInfo

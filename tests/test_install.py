@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The compiled module is loaded from the installed package, not from a checkout.
 PROBE = """
-import mrc, mrc.binding.verbs, pathlib, sys
+import mrc, mrc.engine.queue_pair, pathlib, sys
 folder = pathlib.Path(mrc.__file__).parent
 assert folder.is_relative_to(sys.prefix), folder
 assert (folder / "sim" / "report.html").is_file()
@@ -133,7 +133,7 @@ def test_setup__goes_on_without_a_library_unless_all_are_required(checkout: Path
     assert re.search(r"^set-up: libmrc-fi.so is not built: .*#error of another", said, re.MULTILINE)
     assert said.count("mrc-none is missing: a test of set-up") == 1
     assert "sudo apt-get install mrc-none" in said
-    run(checkout / ".venv" / "bin" / "python", "-c", "import mrc.binding.verbs", cwd=checkout)
+    run(checkout / ".venv" / "bin" / "python", "-c", "import mrc.engine.queue_pair", cwd=checkout)
     assert set_up(checkout, **path) == (0, "")
     code, said = set_up(checkout, **path | {"MRC_WERROR": "1"})
     assert code == 1 and "cannot continue: the engine does not compile" in said

@@ -123,7 +123,7 @@ def test_imports__one_importer_each() -> None:
     allowed = {
         "cffi": {"mrc/_ffi_build.py"},  # at build time only
         "_cffi_backend": set(),
-        "mrc._core": {"mrc/binding/native.py"},
+        "mrc._core": {"mrc/engine/native.py"},
         "mrc._sim": {"mrc/sim/native.py"},
         "mrc._emu": {"mrc/testbed/emulator.py"},
         "pyroute2": {"mrc/linux/netlink.py"},

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mrc.binding.native import ffi, lib
+from mrc.engine.native import ffi, lib
 from mrc.enums import QpState
 
 QPN, MAX_QPS, ROUNDS = 77, 1024, 9

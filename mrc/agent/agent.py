@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from mrc.agent import door
+from mrc.agent import door, steering
 from mrc.agent.cm_session import CmSession
 from mrc.agent.control import Control
 from mrc.agent.door import Visitor
@@ -25,16 +25,15 @@ from mrc.agent.opening import receive
 from mrc.agent.program import Program
 from mrc.agent.results import CcProfileRow, EvProfileRow
 from mrc.agent.results import Profiles as ProfileRows
+from mrc.agent.steering import AgentFrame
 from mrc.agent.switchboard import Switchboard
 from mrc.agent.wanted import Wanted
 from mrc.aio.context import OOB_PORT, Context
 from mrc.aio.local import Local
 from mrc.aio.qp import QP
-from mrc.binding import steering
-from mrc.binding.steering import Frame
-from mrc.binding.verbs import random_qpn
 from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile
+from mrc.engine.queue_pair import random_qpn
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import MrcError, ProtocolError, StateError
 from mrc.tasks import cancelled, took_cancellation
@@ -239,7 +238,9 @@ class Agent(Context):
         finally:
             connection.close()
 
-    async def _serve_cm(self, first: Frame, connection: socket.socket, visitor: Visitor) -> None:
+    async def _serve_cm(
+        self, first: AgentFrame, connection: socket.socket, visitor: Visitor
+    ) -> None:
         """Serves the rdma_cm of a program until it ends; raises ProtocolError."""
         if first.value != steering.VERSION:
             raise ProtocolError("libmrc-cm and the agent are of different versions of mrc")

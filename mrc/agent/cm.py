@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.knock import Qpn
-from mrc.binding.native import CData
+from mrc.engine.native import CData
 from mrc.enums import CmEvent
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown

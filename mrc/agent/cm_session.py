@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
+from mrc.agent import steering
 from mrc.agent.cm import Answer, CmAddress, Reason, Request, end_of, gid_of, params_of
 from mrc.agent.cm_end import CmEnd, Phase
 from mrc.agent.cm_ports import CmError, CmPorts
 from mrc.agent.door import Visitor
-from mrc.binding import steering
-from mrc.binding.native import CData
-from mrc.binding.steering import Frame, pack, struct_bytes
+from mrc.agent.steering import AgentFrame, pack, struct_bytes
+from mrc.engine.native import CData
 from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.errors import ProtocolError
 from mrc.fabric.addresses import IpAddress, unpack_address
@@ -134,7 +134,7 @@ class CmSession:
 
     # ---- Calls ------------------------------------------------------------------------------
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: AgentFrame) -> None:
         fields, _ = steering.checked(frame, AgentKind.CM_CALL, "mrc_agent_cm")
         try:
             port = self._do(frame.value, fields)

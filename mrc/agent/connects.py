@@ -18,12 +18,12 @@ from mrc.agent.attached import Attached
 from mrc.agent.end import ProgramEnd, taken_up
 from mrc.agent.host import Host
 from mrc.agent.reach import QpGoneError, ask, patiently, resume, worded
+from mrc.agent.steering import line_of
 from mrc.agent.wanted import Wanted
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
-from mrc.binding.steering import line_of
 from mrc.enums import AgentKind
 from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, ProtocolError
 from mrc.exchange.oob import Channel

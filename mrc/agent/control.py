@@ -7,17 +7,17 @@ import errno
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from mrc.agent import steering
 from mrc.agent.attached import Attached
 from mrc.agent.ev_values import Ev, ev_of, names_of
 from mrc.agent.formats import Formats, RefusedError
 from mrc.agent.probing import Probe, Probing
 from mrc.agent.profiles import MAX_EVS, CcProfiles, EvProfiles, ev_in
+from mrc.agent.steering import read_array, read_struct, struct_bytes, text_of
 from mrc.aio.end import End
 from mrc.aio.qp import QP
-from mrc.binding import steering
-from mrc.binding.native import lib
-from mrc.binding.steering import read_array, read_struct, struct_bytes, text_of
 from mrc.control.profiles import CcProfile, EvProfile, Profiles
+from mrc.engine.native import lib
 from mrc.enums import AgentFunction, AgentKind, EvState
 from mrc.errors import InUseError, MrcError
 from mrc.events import EvEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from mrc.binding.steering import MAX_GIDS
+from mrc.agent.steering import MAX_GIDS
 from mrc.errors import ConnectError
 from mrc.fabric.addresses import IpAddress, parse_address
 from mrc.fabric.hostconfig import HostConfig, Source

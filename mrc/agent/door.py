@@ -21,9 +21,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from mrc.agent import steering
 from mrc.agent.results import Profiles
-from mrc.binding import steering
-from mrc.binding.steering import Frame
+from mrc.agent.steering import AgentFrame
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux.processes import process
@@ -125,7 +125,7 @@ def _check_owner(connection: socket.socket, name: str) -> None:
         raise TakenError(name, owner)
 
 
-def _ask(name: str, seconds: float, looks: int = 1) -> Frame:
+def _ask(name: str, seconds: float, looks: int = 1) -> AgentFrame:
     """The answer of the agent to a request for its profiles; raises OSError, ConfigError.
 
     Waits `seconds`, and as long again, up to `looks` times, for an agent that is not stopped.

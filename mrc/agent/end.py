@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 from msgspec import to_builtins
 
 from mrc.agent.note import note_of, read_note
+from mrc.agent.steering import struct_bytes
 from mrc.agent.wanted import Wanted, emulated_in
 from mrc.aio.end import End
 from mrc.aio.local import Local, Terms
-from mrc.binding.steering import struct_bytes
 from mrc.enums import QpState
 from mrc.errors import Kind, MrcError, PeerGoneError
 from mrc.exchange.oob import Channel

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from mrc.agent.ev_values import VALUE_BYTES
-from mrc.binding.native import lib
 from mrc.control.profiles import Profile, ProfileState
+from mrc.engine.native import lib
 
 MAX_FORMATS = 64
 _STATES = {

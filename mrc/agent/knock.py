@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from mrc.binding.native import CData
-from mrc.binding.steering import struct_bytes
+from mrc.agent.steering import struct_bytes
+from mrc.engine.native import CData
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
 from mrc.fabric.addresses import IpAddress, pack_address, read_address, unpack_address

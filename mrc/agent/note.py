@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from mrc.binding.steering import MAX_NOTE
+from mrc.agent.steering import MAX_NOTE
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import parse
 from mrc.exchange.oob import Hello, hello_from_dict, hello_to_dict

@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from mrc.agent import device
+from mrc.agent import device, steering
+from mrc.agent.steering import AgentFrame, checked, struct_bytes, text_of
 from mrc.agent.wanted import Wanted, wanted_of
-from mrc.binding import steering
-from mrc.binding.device import configuration
-from mrc.binding.native import CData
-from mrc.binding.steering import Frame, checked, struct_bytes, text_of
 from mrc.config import ContextConfig
-from mrc.datapath.links import GONE, OPEN_TRIES, Links
+from mrc.engine.engine import configuration
+from mrc.engine.native import CData
+from mrc.engine.ports import GONE, OPEN_TRIES, LocalPorts
 from mrc.enums import AgentKind
 from mrc.errors import PathError
 from mrc.exchange import mpr
@@ -41,7 +40,7 @@ class Opened(Struct):
     """what it has been told of its ports"""
 
 
-async def receive(connection: socket.socket) -> Frame:
+async def receive(connection: socket.socket) -> AgentFrame:
     """The next frame of a program without an engine; ConnectionResetError, ProtocolError."""
     packet = await asyncio.get_running_loop().sock_recv(connection, steering.MAX_FRAME)
     if not packet:
@@ -50,7 +49,10 @@ async def receive(connection: socket.socket) -> Frame:
 
 
 async def open_engine(
-    connection: socket.socket, config: ContextConfig, links: Links, grant: Callable[[], list[int]]
+    connection: socket.socket,
+    config: ContextConfig,
+    links: LocalPorts,
+    grant: Callable[[], list[int]],
 ) -> Opened:
     """Lets a program open its engine, with QPNs by `grant`; raises PathError, ProtocolError."""
     for left in reversed(range(OPEN_TRIES)):
@@ -79,7 +81,7 @@ async def open_engine(
     raise PathError(f"the program cannot open its sockets: {shown(text_of(answer.cause))}")
 
 
-async def adopt_engine(connection: socket.socket, links: Links, count: int) -> Opened:
+async def adopt_engine(connection: socket.socket, links: LocalPorts, count: int) -> Opened:
     """Takes over a program with `count` QPs whose agent has gone; raises ProtocolError."""
     answer, _ = checked(await receive(connection), AgentKind.OPENED, "mrc_agent_opened")
     qps = []

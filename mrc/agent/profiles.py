@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from mrc.agent.ev_values import UNPOPULATED, VALUE_BYTES, Ev, GeneratedField, generated
 from mrc.agent.formats import Formats, RefusedError, moved, state_number
-from mrc.binding.native import lib
 from mrc.config import CcParameters
 from mrc.control.profiles import (
     CcProfile,
@@ -23,6 +22,7 @@ from mrc.control.profiles import (
     Profiles,
     ProfileState,
 )
+from mrc.engine.native import lib
 from mrc.enums import CcKind
 from mrc.units import digits
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import structs
 
-from mrc.agent import device
+from mrc.agent import device, steering
 from mrc.agent.connects import Connects
 from mrc.agent.door import Visitor
 from mrc.agent.doorbell import Doorbell
@@ -25,13 +25,12 @@ from mrc.agent.end import ProgramEndedError
 from mrc.agent.host import Host
 from mrc.agent.knock import knock_of
 from mrc.agent.opening import Opened, adopt_engine, open_engine, ports_body
+from mrc.agent.steering import AgentFrame, ProgramEngine, read_struct, text_of
 from mrc.agent.wanted import wanted_of
 from mrc.aio.context import Context
 from mrc.aio.local import Local
-from mrc.binding import steering
-from mrc.binding.steering import Frame, SteeredEngine, read_struct, text_of
-from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.links import Links, finder
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.ports import LocalPorts, finder
 from mrc.enums import AgentKind
 from mrc.errors import MrcError, ProtocolError, StateError
 from mrc.exchange.foreign import shown
@@ -48,13 +47,13 @@ class Program(Context):
         self._host = host
         self._connection = connection
         self.visitor = visitor
-        self._engine: SteeredEngine
+        self._engine: ProgramEngine
         self._tasks: set[asyncio.Task[None]] = set()
         self.detached = False
         self._reason = ""  # why the agent has detached it
         self.doorbell = Doorbell(self)
         self.connects = Connects(self, host, self._adopt)
-        self.first: Frame
+        self.first: AgentFrame
         """the first frame of the program"""
         self.told: Opened
         self.gone = asyncio.Event()
@@ -88,13 +87,13 @@ class Program(Context):
         self.config = dataclasses.replace(
             shared.config, program=name, local_view=True, metrics=None
         )
-        links = Links(finder(self.config, shared.host))
+        links = LocalPorts(finder(self.config, shared.host))
         if attach.resumed:
             self.told = await adopt_engine(self._connection, links, attach.n_qps)
         else:
             grant = partial(self._host.numbers.grant, self, steering.MAX_NUMBERS)
             self.told = await open_engine(self._connection, self.config, links, grant)
-        self._engine = SteeredEngine(
+        self._engine = ProgramEngine(
             self._connection, self.told.answer, self._on_frame, self._on_engine_gone
         )
         self._engine.on_room = self._on_room
@@ -115,7 +114,7 @@ class Program(Context):
         else:
             loop.remove_writer(self._engine.fd)
 
-    def _tell_ports(self, links: Links) -> None:
+    def _tell_ports(self, links: LocalPorts) -> None:
         """Tells the program of ports that went, came or changed their state."""
         body = ports_body(links.ports)
         if body != self.told.ports_body:
@@ -134,7 +133,7 @@ class Program(Context):
 
     # ---- Frames of the program --------------------------------------------------------------
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: AgentFrame) -> None:
         if frame.kind is AgentKind.NUMBERS:
             numbers = self._host.numbers.grant(self, steering.MAX_NUMBERS)
             self.send(AgentKind.GRANTED, body=steering.numbers_bytes(numbers))
@@ -158,7 +157,7 @@ class Program(Context):
         else:
             raise ProtocolError(f"the program sent {frame.kind.name}")
 
-    async def _answer(self, frame: Frame) -> None:
+    async def _answer(self, frame: AgentFrame) -> None:
         try:
             status, body = await self._host.control.request(self, frame.value, frame.body)
         except ProtocolError as error:

@@ -10,10 +10,10 @@ from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.device import dials
 from mrc.aio.local import queue_pair
-from mrc.binding.native import CData
-from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig
-from mrc.datapath.dispatch import Dispatcher
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.native import CData
+from mrc.engine.queue_pair import QueuePair
 from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange import mpr
 from mrc.exchange.oob import Inbox

@@ -24,8 +24,7 @@ from mrc.aio.listener import Listener
 from mrc.aio.local import Admit, Local, Terms, opened
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
-from mrc.aio.recorder import Recorder
-from mrc.binding.verbs import MR
+from mrc.aio.recording import Recorder
 from mrc.config import CcParameters, ContextConfig
 from mrc.control.profiles import (
     CcProfile,
@@ -34,7 +33,8 @@ from mrc.control.profiles import (
     EvSelection,
     Operation,
 )
-from mrc.datapath.stream import checked_timeout
+from mrc.engine.memory import MR
+from mrc.engine.streams import checked_timeout
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
@@ -149,7 +149,7 @@ class Context:
     @property
     def udp_port(self) -> int:
         """The UDP port that peers send to; the first one, if there are several engines."""
-        return self._opened().dispatcher.device.udp_port
+        return self._opened().dispatcher.engine.udp_port
 
     @property
     def pid(self) -> int:
@@ -420,7 +420,7 @@ class Context:
         They are valid until the Context is closed. Its QPs must be closed first.
         """
         functions = products.need(_MESSAGES, "messages").functions
-        found: mrc.MessageFunctions = functions(self._opened().dispatcher.device)
+        found: mrc.MessageFunctions = functions(self._opened().dispatcher.engine)
         return found
 
     # ---- End ------------------------------------------------------------------------------

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from mrc.aio import stall
 from mrc.aio.queries import qp_info
-from mrc.binding.device import Notice
-from mrc.binding.verbs import QueuePair
-from mrc.binding.writes import Writes
 from mrc.config import ContextConfig
 from mrc.control.controller import EvController
 from mrc.control.profiles import CcProfile, EvProfile
-from mrc.datapath.dispatch import Dispatcher, Work
-from mrc.datapath.stream import Journal, Places, Stream
+from mrc.engine.dispatch import Dispatcher, Work
+from mrc.engine.engine import Notice
+from mrc.engine.queue_pair import QueuePair, Writes
+from mrc.engine.streams import ItemQueue, Journal, SendQueue
 from mrc.enums import EventType, EvState, QpState, WcOpcode, WcStatus
 from mrc.errors import (
     CompletionError,
@@ -100,10 +99,10 @@ class End:
         """called before the QP is destroyed; the argument is None if its state cannot be read"""
         self.face: object = None
         """the caller's QP, kept alive by this reference while the dispatcher holds this end"""
-        self.immediates: Stream[Immediate] = Stream(config.queues.max_unread)
+        self.immediates: ItemQueue[Immediate] = ItemQueue(config.queues.max_unread)
         self.events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
         self._config = config
-        self._places = Places(queue.sq_depth)
+        self._places = SendQueue(queue.sq_depth)
         self.failure: MrcError | None = None
         """why this end cannot go on, if it has found that out itself"""
         self._status: WcStatus | None = None

@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 
 from mrc.aio.local import Local, further
 from mrc.aio.qp import QP
-from mrc.binding import device
-from mrc.binding.native import names_of
-from mrc.binding.verbs import MR
-from mrc.datapath.dispatch import Dispatcher
+from mrc.engine import engine
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.memory import MR
+from mrc.engine.native import names_of
 from mrc.enums import CommandOp
 from mrc.errors import MrcError, StateError
 from mrc.events import TraceEntry
@@ -112,7 +112,7 @@ class Engines:
         names = names_of(kind)
         sums = dict.fromkeys(names, 0)
         for dispatcher in self:
-            command, array = device.values(op, len(names))
+            command, array = engine.values(op, len(names))
             count = await dispatcher.call(command, f"read {kind}s")
             for i, name in enumerate(names[:count]):
                 sums[name] += array[i]
@@ -123,7 +123,7 @@ class Engines:
         names = names_of("trace")
         traces: list[list[TraceEntry]] = []
         for dispatcher in self:
-            command, array = device.trace(count)
+            command, array = engine.trace(count)
             found = await dispatcher.call(command, "read trace")
             entries = (array[i] for i in range(found))
             traces.append([TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries])
@@ -148,14 +148,14 @@ class Engines:
 
 async def _follow(local: Local) -> None:
     try:
-        await local.links.follow(local.dispatcher.call, local.dispatcher.device)
+        await local.links.follow(local.dispatcher.call, local.dispatcher.engine)
     except (MrcError, OSError) as error:
         logger.warning("this Context stopped following changes of its interfaces: %s", error)
 
 
 async def _register(dispatcher: Dispatcher, mr: MR) -> None:
     dispatcher.hold(mr)
-    reply = dispatcher.call(device.mr_register(mr), f"register {mr.length} bytes")
+    reply = dispatcher.call(engine.mr_register(mr), f"register {mr.length} bytes")
     try:
         await asyncio.shield(reply)
     except asyncio.CancelledError:
@@ -167,7 +167,7 @@ async def _register(dispatcher: Dispatcher, mr: MR) -> None:
 
 
 def _deregister(dispatcher: Dispatcher, mr: MR) -> asyncio.Future[int]:
-    ended = dispatcher.call(device.mr_deregister(mr), "deregister")
+    ended = dispatcher.call(engine.mr_deregister(mr), "deregister")
     ended.add_done_callback(functools.partial(_release, dispatcher, mr))
     return ended
 

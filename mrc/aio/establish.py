@@ -22,9 +22,8 @@ from mrc import products
 from mrc.aio import sealing
 from mrc.aio.end import End
 from mrc.aio.local import Admit, Local, Terms, queue_pair
-from mrc.binding import verbs
-from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.control.profiles import EvProfile
+from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, random_psn
 from mrc.enums import CcKind, EvState, Integrity, Seal
 from mrc.errors import (
     BusyError,
@@ -240,12 +239,12 @@ def _hello(
     ]
     attributes = Attributes(
         qpn=queue.qpn,
-        first_psn=verbs.random_psn(),
+        first_psn=random_psn(),
         path_mtu=local.config.spraying.mtu_limit,
         mpr=queue.mpr,
         max_wimm=local.config.queues.max_wimm,
         integrity="udp" if local.config.integrity is Integrity.UDP else "icrc",
-        udp_port=local.dispatcher.device.udp_port,
+        udp_port=local.dispatcher.engine.udp_port,
         ports=tuple(ports),
         dynamic_mpr=local.config.queues.dynamic_mpr,
         sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,

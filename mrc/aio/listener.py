@@ -23,8 +23,8 @@ from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.aio.qp import QP
-from mrc.binding import native
-from mrc.datapath.stream import within
+from mrc.engine import native
+from mrc.engine.streams import within
 from mrc.errors import (
     BusyError,
     ConfigError,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field, structs
 
 from mrc.aio.end import End
-from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig, Queues
 from mrc.control.profiles import (
     DEFAULT,
@@ -26,8 +25,9 @@ from mrc.control.profiles import (
     EvSelection,
     Profiles,
 )
-from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.links import Links, finder
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.ports import LocalPorts, finder
+from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Integrity
 from mrc.errors import MrcError
 from mrc.exchange import mpr
@@ -49,7 +49,7 @@ class Local(Struct, frozen=True):
     name: str
     config: ContextConfig
     host: HostConfig | None
-    links: Links
+    links: LocalPorts
     dispatcher: Dispatcher
     rng: random.Random
     claims: Claims
@@ -79,8 +79,8 @@ class Local(Struct, frozen=True):
 def opened(config: ContextConfig) -> Local:
     """Opens the datapath of a Context."""
     host = config.host or hostconfig.load(os.environ)
-    links = Links(finder(config, host))
-    device = links.open(config)
+    links = LocalPorts(finder(config, host))
+    engine = links.open(config)
     for line in links.small:
         logger.warning("%s", line)
     selection = EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
@@ -90,7 +90,7 @@ def opened(config: ContextConfig) -> Local:
         config=config,
         host=host,
         links=links,
-        dispatcher=Dispatcher(device),
+        dispatcher=Dispatcher(engine),
         rng=random.Random(secrets.randbits(64)),
         claims=Claims(),
         guard=None if config.security is None else Guard(config.security),
@@ -104,7 +104,7 @@ def further(first: Local, number: int) -> Local:
     config = first.config
     if config.udp_port:
         config = replace(config, udp_port=config.udp_port + number)
-    links = Links(finder(config, first.host))
+    links = LocalPorts(finder(config, first.host))
     return structs.replace(first, links=links, dispatcher=Dispatcher(links.open(config)))
 
 

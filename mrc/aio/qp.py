@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from mrc.aio.end import End
 from mrc.aio.queries import ev_info
-from mrc.binding.verbs import MR, RemoteMemory
-from mrc.binding.writes import Write, Writes, pieces, size_of
 from mrc.control.profiles import CcProfile, EvProfile
-from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.stream import timed, within
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.queue_pair import Write, Writes, pieces, size_of
+from mrc.engine.streams import timed, within
 from mrc.enums import EvState, Seal
 from mrc.errors import StateError, reason_of
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo

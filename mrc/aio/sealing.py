@@ -8,10 +8,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mrc.binding import native
-from mrc.binding.native import Command
-from mrc.binding.verbs import QueuePair
 from mrc.config import ContextConfig
+from mrc.engine import native
+from mrc.engine.native import Command
+from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Seal
 from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange.oob import Channel, Hello

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
-from mrc.binding.verbs import QueuePair
 from mrc.control.controller import EvController
+from mrc.engine.queue_pair import QueuePair
 from mrc.errors import MrcError, PathMtuError
 from mrc.events import ProbeResult, QpInfo
 from mrc.exchange.proof import prove

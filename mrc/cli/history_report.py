@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from mrc.aio.recorder import MIN_WIDTH_NS
-from mrc.binding.recording import MAX_BINS, Recording
+from mrc.aio.recording import MAX_BINS, MIN_WIDTH_NS, Recording
 from mrc.cli.arguments import add, time_argument
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds

@@ -19,7 +19,7 @@ import mrc
 from mrc.aio.context import Context
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
-from mrc.aio.recorder import Recorder
+from mrc.aio.recording import Recorder
 from mrc.cli import endpoint, history_report, trust, views
 from mrc.cli.arguments import add, bit_rate, count_argument, size_argument
 from mrc.cli.consent import Consent, Consents

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mrc import versions
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.binding.recording import Recording
+from mrc.aio.recording import Recording
 from mrc.cli import history_report
 from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.cli.shares import carried_percent, sentence

@@ -14,10 +14,6 @@ import msgspec
 
 from mrc.aio.context import Context
 from mrc.aio.local import queue_pair
-from mrc.binding.device import Notice
-from mrc.binding.verbs import MR, QueuePair, RemoteMemory, RtrAttributes, RtsAttributes, random_psn
-from mrc.binding.writes import Write as Posted
-from mrc.binding.writes import Writes
 from mrc.config import ContextConfig, Queues
 from mrc.conform.adapter import (
     AdapterAnswer,
@@ -30,8 +26,12 @@ from mrc.conform.adapter import (
     Wait,
     WriteRequest,
 )
-from mrc.datapath.dispatch import Work
-from mrc.datapath.stream import Places
+from mrc.engine.dispatch import Work
+from mrc.engine.engine import Notice
+from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, Writes, random_psn
+from mrc.engine.queue_pair import Write as Posted
+from mrc.engine.streams import SendQueue
 from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading, WcStatus
 from mrc.errors import CompletionError, MrcError
 from mrc.events import Completion, Immediate
@@ -118,7 +118,7 @@ class EngineDevice:
             sq_depth=SQ_DEPTH, mpr=MPR_UNIT if narrow else MPR, max_wimm=MAX_WIMM, dynamic_mpr=True
         )
         queue = self._queue = queue_pair(sizes)
-        self._places = Places(queue.sq_depth)
+        self._places = SendQueue(queue.sq_depth)
         call = self._local.dispatcher.call
         await call(queue.create(), "create QP")
         self._local.dispatcher.attach(queue.qpn, self)
@@ -173,7 +173,7 @@ class EngineDevice:
         sports = self._local.links.sports.of
         return QpAttributes(
             qpn=queue.qpn, first_psn=first_psn, path_mtu=PATH_MTU, mpr=queue.mpr,
-            max_wimm=queue.max_wimm, udp_port=self._local.dispatcher.device.udp_port,
+            max_wimm=queue.max_wimm, udp_port=self._local.dispatcher.engine.udp_port,
             ports=tuple(QpPort(str(port.address.ip), sports[port.plane]) for port in ports),
             va=self._target.address, rkey=self._target.rkey, memory_bytes=len(self._memory),
             dynamic_mpr=True,

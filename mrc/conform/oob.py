@@ -15,7 +15,6 @@ from ipaddress import ip_address, ip_interface
 from typing import Any, TypeVar
 
 from mrc.aio.context import Context
-from mrc.binding.verbs import RemoteMemory
 from mrc.config import ContextConfig
 from mrc.conform.adapter import (
     AdapterAnswer,
@@ -28,6 +27,7 @@ from mrc.conform.adapter import (
     WriteRequest,
 )
 from mrc.conform.path import Peer
+from mrc.engine.memory import RemoteMemory
 from mrc.enums import Reading
 from mrc.errors import BusyError, MrcError, ProtocolError
 from mrc.exchange import readings

@@ -8,9 +8,9 @@ import errno
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from mrc.binding.verbs import QueuePair
 from mrc.control.profiles import EvProfile
-from mrc.datapath.dispatch import Dispatcher
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.queue_pair import QueuePair
 from mrc.enums import EvState
 from mrc.errors import ArgumentError, QueueFullError, StateError
 from mrc.events import ProbeResult

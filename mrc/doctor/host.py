@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mrc.aio.context import Context
-from mrc.binding import native
 from mrc.config import ContextConfig, Sockets
+from mrc.engine import native
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, Self
 from msgspec import Struct
 
 from mrc.aio.qp import QP
-from mrc.binding import native
-from mrc.binding.native import CData, Command, Handled, HeldBuffer, check, ffi, lib
-from mrc.binding.verbs import QueuePair
-from mrc.datapath.dispatch import Dispatcher
+from mrc.engine import native
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.engine import AnyEngine
+from mrc.engine.memory import HeldBuffer
+from mrc.engine.native import CData, Command, check, ffi, lib
+from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CommandOp, MessageKind
 from mrc.errors import ArgumentError, MrcError, PeerGoneError, ProtocolError, StateError
 from mrc.exchange.oob import Hello, Inbox
@@ -73,7 +75,7 @@ class MessageOpening:
 class MessageSpace:
     """A space of messages of one context, whose completions are polled."""
 
-    def __init__(self, context: Handled, space: int) -> None:
+    def __init__(self, context: AnyEngine, space: int) -> None:
         """Opens the space; raises InUseError if it is open, ArgumentError for a wrong number."""
         if not 0 <= space <= 0xFFFFFFFF:
             raise ArgumentError(f"space: {space} does not fit 32 bits")
@@ -116,7 +118,7 @@ class MessageFunctions(NamedTuple):
     """Size of struct mrc_msg_done."""
 
 
-def functions(context: Handled) -> MessageFunctions:
+def functions(context: AnyEngine) -> MessageFunctions:
     """Addresses that are valid until the context is closed."""
     names = ("space", "close_space", "post", "cancel")
     pointers = [context.handle(), *(ffi.addressof(lib, f"mrc_ctx_msg_{name}") for name in names)]
@@ -130,9 +132,9 @@ def functions(context: Handled) -> MessageFunctions:
 class Completions:
     """The completions of all spaces of a context."""
 
-    def __init__(self, context: Handled) -> None:
+    def __init__(self, context: AnyEngine) -> None:
         self._context = context
-        self._batch = native.Batch("mrc_msg_done", native.POLL_BATCH)
+        self._batch = native.StructQueue("mrc_msg_done", native.POLL_BATCH)
 
     def poll(self, found: deque[tuple[int, Done]]) -> None:
         """Appends each new one: (space, completion). After a MemoryError the next call goes on."""
@@ -243,9 +245,9 @@ class Messages:
 
     async def __aenter__(self) -> Self:
         """Opens the space; raises InUseError if this Context has it open."""
-        self._space = MessageSpace(self._dispatcher.device, self._number)
+        self._space = MessageSpace(self._dispatcher.engine, self._number)
         if self._dispatcher.completions is None:
-            self._dispatcher.completions = Completions(self._dispatcher.device)
+            self._dispatcher.completions = Completions(self._dispatcher.engine)
         self._dispatcher.spaces[self._number] = self
         return self
 

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
-from mrc.binding.native import names_of
+from mrc.engine.native import names_of
 from mrc.enums import EvState
 from mrc.events import EvInfo, PlaneInfo, known
 from mrc.observe.ledger import MEANINGS, Ledger, Live, Totals

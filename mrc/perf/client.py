@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.binding.verbs import RemoteMemory
+from mrc.engine.memory import RemoteMemory
 from mrc.errors import MrcError, reason_of
 from mrc.mailbox import MailboxSession, connect_session
 from mrc.perf.load import Load, PingPong, load_of

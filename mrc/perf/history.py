@@ -15,8 +15,7 @@ from msgspec.structs import asdict, replace
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.aio.recorder import Recorder
-from mrc.binding.recording import MAX_BINS, Recording
+from mrc.aio.recording import MAX_BINS, Recorder, Recording
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent

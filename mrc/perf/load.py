@@ -11,7 +11,7 @@ from contextlib import suppress
 from msgspec import Struct, field
 
 from mrc.aio.qp import QP
-from mrc.binding.verbs import MR, RemoteMemory
+from mrc.engine.memory import MR, RemoteMemory
 from mrc.perf.histogram import Histogram
 from mrc.perf.plan import Pattern, Plan
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from msgspec import Struct
 
 from mrc.aio.context import Context
-from mrc.binding.verbs import MR
+from mrc.engine.memory import MR
 from mrc.enums import Access
 from mrc.transfer.memory import anonymous
 from mrc.transfer.threads import in_thread

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from mrc.aio.recorder import MIN_WIDTH_NS
+from mrc.aio.recording import MIN_WIDTH_NS
 from mrc.errors import ArgumentError, ProtocolError
 from mrc.exchange.foreign import shown
 from mrc.typed import take

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.binding.verbs import RemoteMemory
+from mrc.engine.memory import RemoteMemory
 from mrc.errors import InUseError, MrcError
 from mrc.exchange.budget import BudgetError
 from mrc.mailbox import MailboxClosedError, MailboxSession, accept_session, let_look

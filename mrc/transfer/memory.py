@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, Self
 from msgspec import Struct
 
 from mrc.aio.context import Context
-from mrc.binding.verbs import MR
+from mrc.engine.memory import MR
 from mrc.enums import Access
 from mrc.transfer.messages import CHUNK_BYTES, Holes
 from mrc.transfer.pack import FRAME, seal

@@ -35,7 +35,7 @@ import xxhash
 from msgspec import Meta, Struct, to_builtins
 
 from mrc import versions
-from mrc.binding.verbs import RemoteMemory
+from mrc.engine.memory import RemoteMemory
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shortened, shown
 from mrc.transfer.names import FileError, local_name, wire_name

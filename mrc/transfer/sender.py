@@ -30,7 +30,7 @@ from typing import Any, NoReturn, TypeVar
 from msgspec import Struct, field
 
 from mrc.aio.qp import QP
-from mrc.binding.verbs import MR
+from mrc.engine.memory import MR
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate, QpInfo, known

@@ -13,8 +13,8 @@ from typing import Any, Self
 from mrc.aio.context import Context
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
-from mrc.binding.verbs import MR, RemoteMemory
 from mrc.config import CcParameters, ContextConfig, Limits, Queues, Retries, Spraying, Timeouts
+from mrc.engine.memory import MR, RemoteMemory
 from mrc.enums import Access, Integrity
 from mrc.errors import MrcError
 from mrc.events import EvEvent, PlaneEvent

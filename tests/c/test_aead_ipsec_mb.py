@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 NAMES = ("libIPSec_MB.so.1", "libIPSec_MB.so.2")
 SEALS = """
-from mrc.binding import native
+from mrc.engine import native
 name = native.aead_name()
 print(name, *{line.split()[-1] for line in open("/proc/self/maps") if "IPSec" in line})
 """

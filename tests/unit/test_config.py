@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from mrc.binding import native
 from mrc.config import (
     CcParameters,
     ContextConfig,
@@ -18,6 +17,7 @@ from mrc.config import (
     TrafficClasses,
 )
 from mrc.control.profiles import CcSettings
+from mrc.engine import native
 from mrc.enums import CcKind, PlaneShares, Reading
 from mrc.errors import ConfigError
 

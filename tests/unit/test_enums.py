@@ -11,7 +11,7 @@ import pytest
 
 from mrc import enums
 from mrc._ffi_build import cut_cdef
-from mrc.binding.native import lib
+from mrc.engine.native import lib
 
 CSRC = Path(__file__).resolve().parent.parent.parent / "csrc"
 HEADERS = [name for name in ("mrc.h", "readings.h", "program/agent.h") if (CSRC / name).exists()]

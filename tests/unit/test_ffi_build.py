@@ -21,7 +21,7 @@ from mrc._ffi_build import (
     links,
     sources,
 )
-from mrc.binding.native import lib
+from mrc.engine.native import lib
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -15,7 +15,7 @@ from endpoints import BUDGET_SECONDS, loopback_config
 from msgspec.structs import replace
 
 from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError, Retries
-from mrc.binding import native
+from mrc.engine import native
 from mrc.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Address, Group, Member
 from mrc.trust.security import Security
 

@@ -7,7 +7,7 @@ import pytest
 import walls
 
 from mrc import limits
-from mrc.binding.native import lib
+from mrc.engine.native import lib
 
 
 @pytest.mark.parametrize(

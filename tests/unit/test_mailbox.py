@@ -15,7 +15,7 @@ from fake_qp import FakeQp, qp_pair
 from slowness import PATIENCE
 
 from mrc import mailbox
-from mrc.binding.verbs import RemoteMemory
+from mrc.engine.memory import RemoteMemory
 from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, ProtocolError
 from mrc.events import Immediate

@@ -12,8 +12,7 @@ from printed import printed
 from slowness import PATIENCE
 from verbs.building import LIBRARY, sanitized
 
-from mrc.agent import door
-from mrc.binding import steering
+from mrc.agent import door, steering
 from mrc.enums import AgentKind
 
 from .conftest import Agent

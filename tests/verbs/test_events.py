@@ -16,8 +16,8 @@ from slowness import PATIENCE
 from mrc.agent import door
 from mrc.agent.agent import Agent
 from mrc.agent.ev_values import ev_of
-from mrc.binding.native import lib
 from mrc.config import ContextConfig
+from mrc.engine.native import lib
 
 NAME = f"@mrc-test-events-{os.getpid()}"
 ROOM = 4  # of the CQ

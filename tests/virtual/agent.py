@@ -24,8 +24,8 @@ import mrc.agent.cli.agent
 import mrc.agent.door
 import mrc.agent.opening
 from mrc.agent.agent import Agent
-from mrc.binding.native import ffi, lib
-from mrc.datapath.dispatch import Dispatcher
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.native import ffi, lib
 from mrc.errors import MrcError
 from mrc.tasks import took_cancellation
 from virtual import command
@@ -383,14 +383,14 @@ def use(world: World, run: Run) -> None:
     world.replace(mrc.agent.door, "listen", world.sockets.listen)
     world.replace(attached, "connected", world.sockets.connect)
     world.replace(mrc.agent.agent, "_free_udp_port", lambda: next(ports))
-    world.replace(mrc.agent.opening, "interfaces", vars(mrc.datapath.links)["interfaces"])
+    world.replace(mrc.agent.opening, "interfaces", vars(mrc.engine.ports)["interfaces"])
     world.replace(mrc.agent.cli.agent, "Agent", run.made_agent)
     world.replace(Dispatcher, "_join", _join)
 
 
 async def _join(dispatcher: Dispatcher) -> None:
     """As the original, without a thread."""
-    dispatcher.device.close()
+    dispatcher.engine.close()
 
 
 def run(world: World, audit: Audit) -> None:

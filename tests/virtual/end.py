@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import mrc
-from mrc.binding.verbs import RemoteMemory
+from mrc.engine.memory import RemoteMemory
 from virtual.audit import Audit
 from virtual.connect import stalls
 from virtual.host import Host

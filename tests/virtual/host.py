@@ -118,7 +118,7 @@ class Host:
             self.loop.call_soon(event.set)
 
     async def interface_changes(self) -> Any:
-        """As `mrc.datapath.monitor.link_snapshots`."""
+        """As `mrc.engine.ports.link_snapshots`."""
         event = asyncio.Event()
         self._changed[event] = None
         try:

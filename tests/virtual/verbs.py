@@ -10,7 +10,7 @@ from typing import Any
 
 from attached import AttachedProgram, connect_body
 
-from mrc.binding.steering import Frame, read_struct, struct_bytes
+from mrc.agent.steering import AgentFrame, read_struct, struct_bytes
 from mrc.enums import AgentKind, CommandOp, EventType, QpState, WcOpcode, WcStatus, WrOpcode
 
 NAME = "@mrc-agent"
@@ -189,7 +189,7 @@ class VerbsProgram(AttachedProgram):
 
     # ---- News -----------------------------------------------------------------------------
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: AgentFrame) -> None:
         qp = self.qps.get(frame.value)
         match frame.kind:
             case AgentKind.COMMAND:

@@ -34,12 +34,12 @@ import mrc.aio.listener
 import mrc.cli.perf
 import mrc.cli.recv
 import mrc.cli.send
-import mrc.datapath.links
+import mrc.engine.ports
 import mrc.observe.observatory
 import mrc.transfer.resume
 import mrc.transfer.threads
 import mrc.trust.memory
-from mrc.binding.device import Device
+from mrc.engine.engine import Engine
 from virtual import disk, kernel
 from virtual.host import Host, Program
 from virtual.loop import PROGRAM, Agenda, StuckError, T, Ts, VirtualLoop, forgotten
@@ -122,9 +122,9 @@ class World:
 
     def __enter__(self) -> Self:
         for target, name, value in (
-            (mrc.datapath.links, "interfaces", lambda: list(_host().interfaces)),
-            (mrc.datapath.links, "Device", _polled),
-            (mrc.datapath.links, "link_snapshots", lambda impatient: _host().interface_changes()),
+            (mrc.engine.ports, "interfaces", lambda: list(_host().interfaces)),
+            (mrc.engine.ports, "Engine", _polled),
+            (mrc.engine.ports, "link_snapshots", lambda impatient: _host().interface_changes()),
             (mrc.aio.listener, "_listening_socket", self.tcp.listening),
             (mrc.observe.observatory, "LocalView", _NoView),
             (socket, "gethostname", lambda: _host().name),
@@ -250,9 +250,9 @@ class _Errors(logging.Handler):
         self._heard.append(f"log of {record.name}: {self.format(record)}")
 
 
-def _polled(ports: Any, *, polled: bool, **sizes: int) -> Device:
+def _polled(ports: Any, *, polled: bool, **sizes: int) -> Engine:
     """A thread of its own would run in real time."""
-    return Device(ports, polled=True, **sizes)
+    return Engine(ports, polled=True, **sizes)
 
 
 class _NoView:

@@ -14,7 +14,7 @@ from wire import seal, vectors
 from wire.seal import AEAD, AUTH, Direction, Opened
 from wire.sealing_engine import EPOCH_BITS, ONE, OTHER, PATH_MTU, Engine, Sent, engine
 
-from mrc.binding import native
+from mrc.engine import native
 from mrc.trust.memory import Secret
 
 LIBRARIES = ("libcrypto", "ipsec_mb")

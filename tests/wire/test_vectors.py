@@ -21,7 +21,7 @@ from wire import seal, vectors
 from wire.sealing_engine import aead, core
 
 import mrc.trust.proofs
-from mrc.binding import native
+from mrc.engine import native
 from mrc.exchange import sealing
 from mrc.exchange.oob import Channel
 from mrc.exchange.upgrade import Guard

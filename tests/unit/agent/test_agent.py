@@ -22,11 +22,11 @@ from mrc.agent import agent as agent_module
 from mrc.agent import door, listener
 from mrc.agent.agent import Agent
 from mrc.agent.connects import Connects
+from mrc.agent.steering import pack, read_struct, unpack
 from mrc.agent.wanted import Wanted
 from mrc.aio.end import End
-from mrc.binding.native import ffi
-from mrc.binding.steering import pack, read_struct, unpack
 from mrc.config import ContextConfig, Timeouts
+from mrc.engine.native import ffi
 from mrc.enums import AgentFunction, AgentKind, WcStatus
 from mrc.errors import BusyError, MrcError, PeerGoneError
 from mrc.exchange.oob import Channel

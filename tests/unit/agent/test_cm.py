@@ -22,7 +22,7 @@ from mrc.agent.cm import (
     params_of,
     read,
 )
-from mrc.binding.steering import read_struct, struct_bytes
+from mrc.agent.steering import read_struct, struct_bytes
 from mrc.enums import CmEvent
 from mrc.errors import ProtocolError
 

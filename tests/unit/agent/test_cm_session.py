@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from mrc.agent import cm_end, cm_session
+from mrc.agent import cm_end, cm_session, steering
 from mrc.agent.cm import CmAddress, Params, Reason, Request
 from mrc.agent.cm_end import CmEnd, Phase
 from mrc.agent.cm_ports import CmPorts
 from mrc.agent.cm_session import CmSession
 from mrc.agent.door import Visitor
-from mrc.binding import steering
-from mrc.binding.steering import pack, read_struct, struct_bytes, unpack
+from mrc.agent.steering import pack, read_struct, struct_bytes, unpack
 from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.fabric.addresses import IpAddress, pack_address
 from mrc.limits import AGENT_CM_CHILD

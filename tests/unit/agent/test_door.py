@@ -19,8 +19,7 @@ from file_commands import MRC
 from slowness import PATIENCE
 from squatter import USER, needs_root, squatting
 
-from mrc.agent import door
-from mrc.binding import steering
+from mrc.agent import door, steering
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux.processes import Process

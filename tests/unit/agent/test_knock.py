@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mrc.agent.knock import Knock, Point, admitted_in, knock_in, knock_of
-from mrc.binding.steering import read_struct
+from mrc.agent.steering import read_struct
 from mrc.errors import ProtocolError
 
 TO = Point(ip_address("fd00:a:1::1"), "0123456789abcdef" * 2, 0x123456)

@@ -12,7 +12,6 @@ import pytest
 from mrc.agent.ev_values import Ev
 from mrc.agent.formats import Formats, RefusedError
 from mrc.agent.profiles import CcProfiles, EvProfiles, config_of, parameters_of
-from mrc.binding.native import ffi, lib
 from mrc.control.profiles import (
     CcProfile,
     CcSettings,
@@ -21,6 +20,7 @@ from mrc.control.profiles import (
     Profiles,
     ProfileState,
 )
+from mrc.engine.native import ffi, lib
 from mrc.enums import CcKind
 from mrc.errors import InUseError
 

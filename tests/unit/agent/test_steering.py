@@ -6,9 +6,9 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from mrc.binding import native
-from mrc.binding.steering import SteeredEngine
-from mrc.binding.verbs import QueuePair
+from mrc.agent.steering import ProgramEngine
+from mrc.engine import native
+from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Seal
 from mrc.trust.memory import Secret
 
@@ -33,7 +33,7 @@ def test_submit__wipes_the_secrets_that_have_left() -> None:
     recorder = Recorder()
     opened = native.new_struct("mrc_agent_opened")
     connection: socket.socket = recorder  # type: ignore[assignment]
-    engine = SteeredEngine(connection, opened, lambda frame: None, lambda reason: None)
+    engine = ProgramEngine(connection, opened, lambda frame: None, lambda reason: None)
     one, other = Secret.random(32), Secret.random(32)
     queue = QueuePair(sq_depth=16, mpr=128, max_wimm=8)
     command = queue.set_seal(Seal.AEAD, 5, random=one, peer_random=other, first=True)

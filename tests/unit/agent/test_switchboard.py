@@ -23,8 +23,8 @@ from mrc.agent.cm import CM, CM_END, Answer, CmAddress, Ended, Params, Reason, R
 from mrc.agent.cm_end import CmEnd, Phase
 from mrc.agent.cm_session import CmSession
 from mrc.agent.door import Visitor
+from mrc.agent.steering import MAX_FRAME, prepare, read_struct, unpack
 from mrc.agent.switchboard import Switchboard
-from mrc.binding.steering import MAX_FRAME, prepare, read_struct, unpack
 from mrc.enums import CmEvent
 from mrc.errors import ConnectError, PeerGoneError, ProtocolError
 

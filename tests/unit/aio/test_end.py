@@ -22,7 +22,7 @@ from mrc import (
     StateError,
 )
 from mrc.aio import connecting
-from mrc.binding.device import Notice
+from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
 from mrc.events import PlaneEvent, PlaneShareEvent, PortEvent
 from mrc.exchange.oob import decode_body
@@ -118,13 +118,13 @@ async def test_bye__what_the_peer_sent_before_comes_first() -> None:
     """Also if this end hears of the bye before it looks at what the engine has received."""
     async with connected_pair() as pair:
         dispatcher = pair.near._end.dispatcher
-        dispatcher.loop.remove_reader(dispatcher.device.fd)
+        dispatcher.loop.remove_reader(dispatcher.engine.fd)
         await pair.far.write_imm(imm=7)
         closing = spawn(pair.far.close())
         try:
             assert [each.imm async for each in pair.near.immediates()] == [7]
         finally:
-            dispatcher.loop.add_reader(dispatcher.device.fd, dispatcher._on_readable)
+            dispatcher.loop.add_reader(dispatcher.engine.fd, dispatcher._on_readable)
         await closing
 
 

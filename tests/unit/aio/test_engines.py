@@ -152,7 +152,7 @@ async def test_udp_ports__follow_each_other() -> None:
     port = free_port()
     async with several(3, udp_port=port) as context:
         assert context.udp_port == port
-        ports = [each.device.udp_port for each in context._all()]
+        ports = [each.engine.udp_port for each in context._all()]
         assert ports == [port, port + 1, port + 2]
         with pytest.raises(InUseError, match=f"UDP port {port} is in use"):
             async with several(2, udp_port=port - 1):

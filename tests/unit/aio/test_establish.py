@@ -38,7 +38,7 @@ from mrc import (
 )
 from mrc.aio import establish
 from mrc.aio.local import Terms
-from mrc.binding.verbs import RtrAttributes
+from mrc.engine.queue_pair import RtrAttributes
 from mrc.enums import SHARED_READINGS
 from mrc.errors import ConnectError, PathError
 from mrc.exchange import prover
@@ -123,7 +123,7 @@ async def test_traffic_classes__are_on_the_wire() -> None:
         tap.setblocking(False)
         async with connected(config, config) as pair:
             ports = {
-                context._opened().dispatcher.device.udp_port
+                context._opened().dispatcher.engine.udp_port
                 for context in (pair.near_context, pair.far_context)
             }
             await transfer(pair, pattern(30_000))

@@ -20,7 +20,7 @@ from mrc import (
     Queues,
     Spraying,
 )
-from mrc.binding.device import Notice
+from mrc.engine.engine import Notice
 from mrc.enums import EventType
 
 

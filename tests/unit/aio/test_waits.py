@@ -13,7 +13,7 @@ from endpoints import BUDGET_SECONDS, READ, WRITE, connected_pair, loopback_conf
 
 import mrc
 from mrc import ArgumentError, CompletionError, Context, QueueFullError, Queues, Write
-from mrc.binding import writes
+from mrc.engine import queue_pair
 
 SHORT = 0.05
 
@@ -133,8 +133,8 @@ async def test_post_scattered__frees_places_and_memory() -> None:
 
 
 async def test_write__in_pieces_when_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writes, "MAX_MESSAGE_BYTES", 10_000)
-    monkeypatch.setattr(writes, "_PIECE_BYTES", 4_096)
+    monkeypatch.setattr(queue_pair, "MAX_MESSAGE_BYTES", 10_000)
+    monkeypatch.setattr(queue_pair, "_PIECE_BYTES", 4_096)
     data, target = pattern(20_000), bytearray(20_000)
     async with (
         connected_pair() as pair,

@@ -54,10 +54,10 @@ from mrc import (
     StateError,
     WcStatus,
 )
-from mrc.binding.native import Command
-from mrc.binding.verbs import QueuePair
 from mrc.control.controller import EvController
-from mrc.datapath.dispatch import Dispatcher
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.native import Command
+from mrc.engine.queue_pair import QueuePair
 from mrc.fabric.paths import EvAttr, PathEv
 
 PATHS = ("lo>127.0.0.1#1", "lo>127.0.0.1#2", "lo>127.0.0.2#1", "lo>127.0.0.2#2")

@@ -9,11 +9,11 @@ import pytest
 from printed import printed
 
 from mrc import products
-from mrc.binding import native
 from mrc.cli.doctor import line, summary
 from mrc.cli.main import main
 from mrc.doctor import host, packages
 from mrc.doctor.host import POINT_TO_POINT
+from mrc.engine import native
 from mrc.results.doctor import Finding, State
 
 OK = Finding(POINT_TO_POINT, State.OK, "a write over loopback")

@@ -26,7 +26,7 @@ from endpoints import (
 import mrc
 from mrc import Sockets, Timeouts
 from mrc.aio import end
-from mrc.datapath.dispatch import Dispatcher
+from mrc.engine.dispatch import Dispatcher
 from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
 from mrc.exchange.oob import Inbox
 from mrc.messages.messages import MessagePeer, Messages, MessageSpace

@@ -31,8 +31,8 @@ from slowness import PATIENCE
 from unit.transfer.test_joined import INFO, PLANE
 
 from mrc import Context, InUseError, ResolveError
-from mrc.binding.native import names_of
 from mrc.cli.address import listening_address
+from mrc.engine.native import names_of
 from mrc.observe import http, ledger, visits
 from mrc.observe.metrics import Reading
 from mrc.observe.names import COUNTERS

@@ -17,7 +17,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from mrc import QP, Context, Limits, PeerGoneError, ProtocolError
-from mrc.binding.recording import Recording
+from mrc.aio.recording import Recording
 from mrc.cli.perf_report import interval_line, slow_planes
 from mrc.cli.perf_results import interval_of
 from mrc.errors import ArgumentError, MrcError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc.binding import native
+from mrc.engine import native
 from mrc.torch import abi
 
 CORE = Path(native.__file__).parents[1] / "_core.abi3.so"

@@ -31,7 +31,7 @@ from slowness import PATIENCE
 from wire import seal
 
 import mrc
-from mrc.binding import native
+from mrc.engine import native
 from mrc.trust import proofs, tls
 from mrc.trust.identity import load
 from mrc.trust.memory import Secret

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from mrc.binding import native
-from mrc.binding.device import DeviceEvent, decode
-from mrc.binding.native import POLL_BATCH, CData, Submission, ffi, lib
+from mrc.engine import native
+from mrc.engine.engine import EngineEvent, decode
+from mrc.engine.native import POLL_BATCH, CData, Submission, ffi, lib
 from mrc.enums import AgentKind, CommandOp, EventType, QpState
 from mrc.errors import ProtocolError, StateError
 
@@ -53,7 +53,7 @@ _MOVES: Mapping[int, tuple[str, bool]] = {
 }  # QP_MODIFY, by the state
 
 
-class Frame(NamedTuple):
+class AgentFrame(NamedTuple):
     """One packet of the socket."""
 
     kind: AgentKind
@@ -73,7 +73,7 @@ def line_of(text: str) -> bytes:
     return text.encode()[: MAX_TEXT - 1]
 
 
-def unpack(packet: bytes) -> Frame:
+def unpack(packet: bytes) -> AgentFrame:
     """The frame in a packet of a program; raises ProtocolError."""
     if len(packet) < _HEADER:
         raise ProtocolError(f"a frame of {len(packet)} bytes")
@@ -82,7 +82,7 @@ def unpack(packet: bytes) -> Frame:
         kind = AgentKind(header.kind)
     except ValueError:
         raise ProtocolError(f"a frame of kind {header.kind}") from None
-    return Frame(kind, int(header.value), int(header.cookie), packet[_HEADER:])
+    return AgentFrame(kind, int(header.value), int(header.cookie), packet[_HEADER:])
 
 
 def read_struct(kind: str, body: bytes) -> tuple[CData, bytes]:
@@ -110,7 +110,7 @@ def struct_bytes(kind: str, fields: Mapping[str, Any]) -> bytes:
     return bytes(ffi.buffer(ffi.new(f"struct {kind} *", fields)))
 
 
-def checked(frame: Frame, kind: AgentKind, body: str) -> tuple[CData, bytes]:
+def checked(frame: AgentFrame, kind: AgentKind, body: str) -> tuple[CData, bytes]:
     """The `struct body` in a frame of this kind, and the bytes after it; raises ProtocolError."""
     if frame.kind is not kind:
         raise ProtocolError(f"the program sent {frame.kind.name} instead of {kind.name}")
@@ -140,7 +140,7 @@ def prepare(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 
-class _Sent(Struct):
+class _PendingCommand(Struct):
     """A command without its reply: the caller's cookie is the program's too."""
 
     memory: CData | None  # that the reply fills
@@ -148,8 +148,8 @@ class _Sent(Struct):
     keep: Submission
 
 
-class SteeredEngine:
-    """The engine of an attached program; see `mrc.binding.device.Steered`.
+class ProgramEngine:
+    """The engine of an attached program; see `mrc.engine.engine.AnyEngine`.
 
     `on_frame` gets the frames that are no events of the engine, `on_gone` is called once when the
     program has ended or broken the protocol; its argument is the reason, empty if it just ended.
@@ -161,7 +161,7 @@ class SteeredEngine:
         self,
         connection: socket.socket,
         opened: CData,
-        on_frame: Callable[[Frame], None],
+        on_frame: Callable[[AgentFrame], None],
         on_gone: Callable[[str], None],
     ) -> None:
         self._socket = connection
@@ -170,7 +170,7 @@ class SteeredEngine:
         self._sports = [list(ports) for ports in opened.sports]
         self._on_frame = on_frame
         self._on_gone = on_gone
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, _PendingCommand] = {}
         self._waiting: deque[bytes | bytearray] = deque()
         self._command = ffi.new("struct mrc_command[1]")
         self.gone = False
@@ -236,7 +236,7 @@ class SteeredEngine:
         count = command.value if op in _ARRAYS else 1
         size = ffi.sizeof(kind) * count if kind else 0
         pointer = command.pointer if filled else None
-        self._sent[int(command.cookie)] = _Sent(pointer, size, each)
+        self._sent[int(command.cookie)] = _PendingCommand(pointer, size, each)
         packet = bytearray(pack(AgentKind.COMMAND, body=bytes(ffi.buffer(ffi.addressof(command)))))
         if size:
             packet += ffi.buffer(ffi.cast("uint8_t *", command.pointer), size)
@@ -252,7 +252,7 @@ class SteeredEngine:
         """Nothing runs here."""
         return 0
 
-    def poll(self, events: deque[DeviceEvent]) -> int:
+    def poll(self, events: deque[EngineEvent]) -> int:
         """Appends the events that have arrived, and returns how many frames have.
 
         Frames of other kinds go to `on_frame`.
@@ -280,7 +280,7 @@ class SteeredEngine:
             self._end("no memory")
         return n
 
-    def _event(self, body: bytes) -> DeviceEvent:
+    def _event(self, body: bytes) -> EngineEvent:
         event, memory = read_struct("mrc_event", body)
         if event.type == EventType.WC:
             raise ProtocolError("a completion, which is the program's own")

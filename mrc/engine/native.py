@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from mrc._core import ffi as ffi
 from mrc._core import lib as lib
-from mrc.binding import dlpack
 from mrc.errors import ArgumentError, InUseError, MrcError, QueueFullError, StateError
 from mrc.trust.memory import Secret
 
@@ -98,59 +95,7 @@ class Submission(Protocol):
         """Writes the item into an array of `struct mrc_command`."""
 
 
-class HeldBuffer(Struct):
-    """A Python buffer pinned for C. It cannot be resized or closed before `release`."""
-
-    address: int
-    length: int
-    _keep: object
-
-    @classmethod
-    def hold(cls, buffer: Any, *, writable: bool) -> HeldBuffer:
-        """Pins `buffer`; raises ArgumentError unless it is contiguous plain data, and writable if
-        required.
-        """
-        try:
-            format = _format_of(buffer)
-            if format is None and hasattr(buffer, "__dlpack__"):
-                return cls(*dlpack.memory_of(buffer, writable=writable))
-            if format is not None and _POINTERS.search(_NAMES.sub("", format)):
-                raise ValueError("it holds objects or pointers, not plain data")
-            view = ffi.from_buffer("uint8_t[]", buffer, require_writable=writable)
-        except (TypeError, ValueError, BufferError, RuntimeError) as error:
-            kind = "writable contiguous" if writable else "contiguous"
-            raise ArgumentError(f"buffer: needs a {kind} buffer: {error}") from error
-        return cls(int(ffi.cast("uintptr_t", view)), len(view), view)
-
-    def release(self) -> None:
-        """Unpins the buffer."""
-        if isinstance(self._keep, ffi.CData):
-            ffi.release(self._keep)
-        self._keep = None
-
-
-# In the format of a buffer, as the struct module, NumPy (PEP 3118) and ctypes write it.
-_NAMES = re.compile(r":[^:]*:")  # of fields
-_POINTERS = re.compile(r"[OPXz&]|Z(?![fdg])")  # Zf, Zd and Zg are complex numbers
-
-
-def _format_of(candidate: Any) -> str | None:
-    """The format of a buffer; None for what has no buffer protocol."""
-    try:
-        with memoryview(candidate) as view:
-            return view.format
-    except TypeError:
-        return None
-
-
-class Handled(Protocol):
-    """A context of this process."""
-
-    def handle(self) -> CData:
-        """The `mrc_ctx`; raises StateError."""
-
-
-class Batch:
+class StructQueue:
     """Structs that C has handed over, until each has become an object: if memory is short between,
     none is lost.
     """
@@ -180,83 +125,6 @@ class Batch:
             objects.append(decode(struct))
             self._next += 1
         return self._count
-
-
-class NativeContext:
-    """Owns one `mrc_ctx`: its sockets, its rings, and its datapath thread unless it is polled."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        """Opens a context; `config` has the fields of a `struct mrc_ctx_config`. Raises OSError."""
-        native = ffi.new("struct mrc_ctx_config *", config)
-        code = ffi.new("int *")
-        message = ffi.new("char[256]")
-        self.forked = False
-        self._ctx: CData | None = lib.mrc_ctx_create(native, code, message, len(message))
-        if self._ctx == ffi.NULL:
-            cause = bytes(ffi.string(message)).decode("utf-8", "replace")
-            raise OSError(-code[0], cause or os.strerror(-code[0]))
-        # Garbage collection and interpreter exit also stop the thread before its memory is freed.
-        self._end = weakref.finalize(self, lib.mrc_ctx_destroy, self._ctx)
-        _opened.add(self)
-        self._events = Batch("mrc_event", POLL_BATCH)
-        self._commands = ffi.new("struct mrc_command[]", SUBMIT_BATCH)
-        self.fd = int(lib.mrc_ctx_fd(self._ctx))
-        """Descriptor that is readable when `events` (or, if polled, `run`) must be called."""
-        self.udp_port = int(lib.mrc_ctx_udp_port(self._ctx))
-        """The UDP port that peers send to."""
-
-    def handle(self) -> CData:
-        """The `mrc_ctx`, for functions of csrc/msg/messages.h; raises StateError."""
-        return self._open()
-
-    def _open(self) -> CData:
-        if self._ctx is None:
-            raise StateError(FORKED if self.forked else "the Context is closed")
-        return self._ctx
-
-    def source_port(self, port: int, tx_index: int) -> int:
-        """The UDP source port of one transmit socket."""
-        return int(lib.mrc_ctx_source_port(self._open(), port, tx_index))
-
-    def submit(self, batch: Iterable[Submission]) -> int:
-        """Queues at most SUBMIT_BATCH items in order; returns how many fitted into the ring."""
-        n = 0
-        for n, each in enumerate(batch, 1):
-            each.fill(self._commands, n - 1)
-        return check(lib.mrc_ctx_submit(self._open(), self._commands, n), "submit")
-
-    def run(self) -> int:
-        """Runs one turn of a polled context without sleeping; returns the number of events."""
-        return check(lib.mrc_ctx_run(self._open(), 0), "run")
-
-    def arm(self) -> bool:
-        """True when the caller of a polled context may wait for `fd`; False when `run` is due."""
-        return bool(lib.mrc_ctx_arm(self._open()))
-
-    def _poll(self, events: CData, room: int) -> int:
-        return check(lib.mrc_ctx_poll(self._open(), events, room), "poll")
-
-    def close(self) -> None:
-        """Stops the datapath thread and waits for its end. Then registered memory is unused."""
-        self._ctx = None
-        self._end()
-
-    def abandon(self) -> None:
-        """In a child of fork: closes the child's descriptors. The parent's datapath goes on."""
-        self.forked = True
-        self.close()
-
-
-_opened: weakref.WeakSet[NativeContext] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for context in list(_opened):
-        if context._ctx is not None:
-            context.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_all)
 
 
 def new_array(kind: str, items: Sequence[dict[str, Any]] | int) -> CData:

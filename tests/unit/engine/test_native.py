@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import walls
 
-from mrc.binding.native import Batch, CData, HeldBuffer, check, names_of
+from mrc.engine.memory import HeldBuffer
+from mrc.engine.native import CData, StructQueue, check, names_of
 from mrc.errors import ArgumentError, InUseError, QueueFullError, StateError
 
 
@@ -108,7 +109,7 @@ def test_names_of__every_name_once(kind: str) -> None:
 def test_batch__loses_no_struct_when_memory_was_short() -> None:
     """What C had handed over was lost with the list it was put into."""
     handed = [1, 2, 3, 4, 5]
-    batch = Batch("mrc_msg_inbox", 4)
+    batch = StructQueue("mrc_msg_inbox", 4)
     objects: deque[int] = deque()
     short = [3]
 

@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checked layer: thin synchronous objects over the C context, without asyncio.
+"""A queue pair of the engine: the commands that are legal in its state, and its work requests.
 
-MR and QueuePair check arguments and states and build commands; `mrc.binding.device.Device` queues
-the commands and returns their results.
+All of it is synchronous: the objects check arguments and states and build what
+`mrc.engine.engine.Engine` queues.
 """
 
 from __future__ import annotations
 
 import secrets
-from asyncio import Future
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from mrc.binding import native
-from mrc.binding.native import Command, HeldBuffer
+from mrc.engine import native
+from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.native import CData, Command
 from mrc.enums import (
-    Access,
     CcKind,
     CommandOp,
     EvState,
@@ -26,14 +27,21 @@ from mrc.enums import (
     PlaneShares,
     QpState,
     Seal,
+    WrOpcode,
 )
-from mrc.errors import ArgumentError, ProtocolError, StateError
+from mrc.errors import ArgumentError, StateError
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
 from mrc.trust.memory import Secret
-from mrc.typed import take
 
+MAX_MESSAGE_BYTES = 0xFFFFFFFF
+_PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES
+_POST, _WRITE, _WRITE_IMM = map(int, (CommandOp.QP_POST_MANY, WrOpcode.WRITE, WrOpcode.WRITE_IMM))
+# struct mrc_wr: wr_id, local, va, lkey, rkey, bytes, imm, opcode, unsignaled
+_WR = struct.Struct("=QQQIIIIBB6x")
+_WORDS, _LOCAL, _VA = _WR.size // 8, 1, 2  # words of 64 bits, and the indices of two of them
+_UNSIGNALED = -7  # index in the last work request
 _RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
 
 
@@ -45,11 +53,6 @@ def random_qpn() -> int:
 def random_psn() -> int:
     """An unpredictable 24-bit first PSN."""
     return secrets.randbits(24)
-
-
-def random_key() -> int:
-    """An unpredictable, non-zero 32-bit key of a memory region."""
-    return 1 + secrets.randbelow(0xFFFFFFFF)
 
 
 class RtrAttributes(Struct, frozen=True):
@@ -78,97 +81,6 @@ class RtsAttributes(Struct, frozen=True):
     spray: int = 0
     ev_active_per_plane: int = 0
     plane_shares: PlaneShares = PlaneShares.MEASURED
-
-
-class RemoteMemory(Struct, frozen=True):
-    """A memory region of the peer: address, length and remote key."""
-
-    address: Annotated[int, Meta(ge=0)]
-    """Address in the peer's process."""
-    rkey: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
-    """Remote key: permits writes to this memory."""
-    length: Annotated[int, Meta(ge=0)]
-    """Size in bytes."""
-
-    def to_dict(self) -> dict[str, int]:
-        """The keys and values to send to the peer, for example as private data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, value: object) -> RemoteMemory:
-        """The inverse of `to_dict`; raises ProtocolError."""
-        try:
-            memory = take(value, cls)
-            if (memory.address | memory.length) >> 64:
-                raise ValueError("address, length: must fit 64 bits")
-        except ValueError as error:
-            raise ProtocolError(f"the peer sent a wrong memory description: {error}") from None
-        return memory
-
-    def range(self, offset: int, length: int) -> int:
-        """Returns the address of a range; raises ArgumentError if it is not inside the memory."""
-        if offset < 0 or length < 0 or offset + length > self.length:
-            raise ArgumentError(
-                f"remote_offset: [{offset}, {offset + length}) is not inside the "
-                f"{self.length} bytes of the peer's memory"
-            )
-        return self.address + offset
-
-
-class MR(Struct):
-    """A registered memory region. This side can send from it; REMOTE_WRITE lets the peer write."""
-
-    _held: HeldBuffer
-    """The pinned buffer."""
-    access: Access
-    """The allowed uses of the memory."""
-    key: int = field(default_factory=random_key)
-    """Random local and remote key."""
-    outstanding: int = 0
-    """Number of work requests that use the memory now."""
-    waiting: list[Future[None]] = field(default_factory=list)
-    """They end when `outstanding` becomes 0."""
-    engines: int = 0
-    """Number of engines that know the region."""
-
-    @classmethod
-    def over(cls, buffer: Any, access: Access) -> MR:
-        """Pins `buffer`, which must be writable for REMOTE_WRITE."""
-        writable = Access.REMOTE_WRITE in access
-        held = HeldBuffer.hold(buffer, writable=writable)
-        if held.length == 0:
-            held.release()
-            raise ArgumentError("buffer: is empty (a write of 0 bytes needs no memory region)")
-        return cls(held, access | Access.LOCAL_READ)
-
-    @property
-    def address(self) -> int:
-        """Address of the memory in this process."""
-        return self._held.address
-
-    @property
-    def length(self) -> int:
-        """Size in bytes."""
-        return self._held.length
-
-    @property
-    def rkey(self) -> int:
-        """Remote key. It permits the peer to write if `access` has REMOTE_WRITE."""
-        return self.key
-
-    @property
-    def remote(self) -> RemoteMemory:
-        """Description of this memory that the peer needs for its writes."""
-        return RemoteMemory(self.address, self.rkey, self.length)
-
-    def range(self, offset: int, length: int) -> int:
-        """Returns the address of a range; raises ArgumentError if it is not inside the region."""
-        if offset < 0 or length < 0 or offset + length > self._held.length:
-            raise ArgumentError(
-                f"local_offset: [{offset}, {offset + length}) is not inside the "
-                f"{self._held.length} bytes of the memory region"
-            )
-        return self._held.address + offset
 
 
 class QueuePair(Struct):
@@ -295,3 +207,150 @@ class QueuePair(Struct):
         infos = native.new_array("mrc_ev_info", capacity)
         command = self._command(CommandOp.QP_QUERY_EVS, infos, pointer=infos, value=capacity)
         return command, infos
+
+
+# ---- Work requests --------------------------------------------------------------------------
+
+
+class Write(NamedTuple):
+    """One write for `QP.post_many`, with the arguments of `QP.post`. Lengths are in bytes."""
+
+    mr: MR | None = None
+    """Memory region to read from; None: no bytes."""
+    remote: RemoteMemory | None = None
+    """The peer's memory to write to."""
+    imm: int | None = None
+    """An immediate for the peer; None: none."""
+    length: int | None = None
+    """Bytes; None: the rest of `mr`."""
+    local_offset: int = 0
+    """Bytes from the start of `mr`."""
+    remote_offset: int = 0
+    """Bytes from the start of `remote`."""
+
+
+def size_of(write: Write) -> int:
+    """Its bytes."""
+    if write.length is not None or write.mr is None:
+        return write.length or 0
+    return write.mr.length - write.local_offset
+
+
+def pieces(write: Write) -> Iterator[Write]:
+    """The write itself, or those that carry one above MAX_MESSAGE_BYTES. Only the last of them has
+    the immediate: the peer gets it after all other pieces.
+    """
+    size = size_of(write)
+    if size <= MAX_MESSAGE_BYTES:
+        yield write
+        return
+    for start in range(0, size, _PIECE_BYTES):
+        length = min(_PIECE_BYTES, size - start)
+        yield write._replace(
+            imm=write.imm if start + length == size else None,
+            length=length,
+            local_offset=write.local_offset + start,
+            remote_offset=write.remote_offset + start,
+        )
+
+
+class Writes:
+    """Work requests of one QP that C posts in one call. Only the last one has a completion, which
+    is that of all.
+    """
+
+    __slots__ = ("_wrs", "count", "mrs", "qpn", "size", "wr_id")
+
+    def __init__(self, qpn: int, wr_id: int, packed: bytearray, size: int, mrs: Sequence[MR]):
+        self.qpn = qpn
+        self.wr_id = wr_id
+        self.size = size
+        """Sum of the bytes of all."""
+        self.mrs = mrs
+        """The memory that they read; some perhaps several times."""
+        self.count = len(packed) // _WR.size
+        if self.count:
+            packed[_UNSIGNALED] = 0
+        self._wrs = native.view_of(packed)
+
+    def fill(self, commands: CData, index: int) -> None:
+        """Writes a QP_POST_MANY command with cookie `wr_id`. C reads only these fields."""
+        command = commands[index]
+        command.op, command.qpn, command.cookie = _POST, self.qpn, self.wr_id
+        command.pointer, command.value = self._wrs, self.count
+
+    @classmethod
+    def of(cls, qpn: int, wr_id: int, asked: Iterable[Write]) -> Writes:
+        """Packs any writes; raises ArgumentError for a wrong one."""
+        packed, size = bytearray(), 0
+        mrs: list[MR] = []
+        for write in asked:
+            mr, remote, imm = write.mr, write.remote, write.imm
+            length = size_of(write)
+            local, lkey, va, rkey = 0, 0, 0, 0
+            if mr is not None and remote is not None:
+                local, lkey = mr.range(write.local_offset, length), mr.key
+                va, rkey = remote.range(write.remote_offset, length), remote.rkey
+                mrs.append(mr)
+            elif mr is not None or remote is not None or length or imm is None:
+                raise ArgumentError("mr, remote: pass both, or neither for an imm without bytes")
+            _check(length, imm)
+            opcode = _WRITE if imm is None else _WRITE_IMM
+            try:
+                packed += _WR.pack(wr_id, local, va, lkey, rkey, length, imm or 0, opcode, 1)
+            except struct.error as error:
+                raise _not_memory(remote) from error
+            size += length
+        return cls(qpn, wr_id, packed, size, mrs)
+
+    @classmethod
+    def scattered(
+        cls,
+        qpn: int,
+        wr_id: int,
+        mr: MR,
+        remote: RemoteMemory,
+        length: int,
+        local_offsets: Sequence[int],
+        remote_offsets: Sequence[int],
+    ) -> Writes:
+        """Packs a write of `length` bytes for each pair of offsets; raises ArgumentError."""
+        count = len(local_offsets)
+        if len(remote_offsets) != count:
+            raise ArgumentError(
+                f"remote_offsets: has {len(remote_offsets)} items, local_offsets has {count}"
+            )
+        if not 0 < length <= MAX_MESSAGE_BYTES:
+            raise ArgumentError(f"length: {length} is not within 1..{MAX_MESSAGE_BYTES}")
+        if count:
+            for at, memory in ((local_offsets, mr), (remote_offsets, remote)):
+                memory.range(min(at), length)
+                memory.range(max(at), length)
+        try:
+            request = _WR.pack(wr_id, 0, 0, mr.key, remote.rkey, length, 0, _WRITE, 1)
+            packed = bytearray(request * count)
+            # No Python code runs for a single write, except to add its offsets.
+            with memoryview(packed) as view, view.cast("Q") as words:
+                words[_LOCAL::_WORDS] = _added(mr.address, local_offsets)
+                words[_VA::_WORDS] = _added(remote.address, remote_offsets)
+        except (struct.error, OverflowError) as error:
+            raise _not_memory(remote) from error
+        return cls(qpn, wr_id, packed, length * count, [mr])
+
+
+def _check(length: int, imm: int | None) -> None:
+    if not 0 <= length <= MAX_MESSAGE_BYTES:
+        raise ArgumentError(f"length: {length} is not within 0..{MAX_MESSAGE_BYTES}")
+    if imm is None:
+        if length == 0:
+            raise ArgumentError("length: a write of no bytes needs an imm")
+    elif not 0 <= imm <= 0xFFFFFFFF:
+        raise ArgumentError(f"imm: {imm} does not fit 32 bits")
+
+
+def _not_memory(remote: RemoteMemory | None) -> ArgumentError:
+    return ArgumentError(f"remote: {remote} is no memory of a host: an address has 64 bits")
+
+
+def _added(base: int, offsets: Sequence[int]) -> memoryview:
+    return memoryview(array("Q", [base + offset for offset in offsets]))

@@ -1,20 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open C context as an object: takes commands, returns decoded events, never blocks."""
+"""An open engine as an object: takes commands, returns decoded events, never blocks."""
 
 from __future__ import annotations
 
+import os
 import secrets
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from mrc.binding import native
-from mrc.binding.native import Command, Submission
-from mrc.binding.verbs import MR
+from mrc.engine import native
+from mrc.engine.memory import MR
+from mrc.engine.native import (
+    FORKED,
+    POLL_BATCH,
+    SUBMIT_BATCH,
+    CData,
+    Command,
+    StructQueue,
+    Submission,
+    check,
+    ffi,
+    lib,
+)
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
-from mrc.errors import ArgumentError
+from mrc.errors import ArgumentError, StateError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.ports import LocalPort
@@ -27,14 +40,14 @@ class Reply(Struct, frozen=True):
     result: int
 
 
-class Received(NamedTuple):
+class ImmediateEvent(NamedTuple):
     """An immediate of a peer arrived on the QP `qpn`."""
 
     qpn: int
     immediate: Immediate
 
 
-class Probed(Struct, frozen=True):
+class ProbeReply(Struct, frozen=True):
     """A commanded EV probe ended."""
 
     cookie: int
@@ -54,13 +67,13 @@ class Notice(Struct, frozen=True):
     result: int = 0
 
 
-class Lost(Struct, frozen=True):
+class EventLoss(Struct, frozen=True):
     """The engine had no room for `count` events."""
 
     count: int
 
 
-DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | ContextWarning
+EngineEvent = Reply | Completion | ImmediateEvent | ProbeReply | Notice | EventLoss | ContextWarning
 
 
 # For speed. Indexed by the enum values, which count from 0: calling the enum class would take
@@ -72,13 +85,13 @@ _RECV_IMM = int(WcOpcode.RECV_IMM)
 _WC = int(EventType.WC)
 
 
-def _decode_wc(wc: Any) -> Completion | Received:
+def _decode_wc(wc: Any) -> Completion | ImmediateEvent:
     if wc.opcode == _RECV_IMM:
-        return Received(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
+        return ImmediateEvent(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
     return Completion(wc.wr_id, wc.qpn, wc.bytes, _STATUSES[wc.status], _OPCODES[wc.opcode])
 
 
-def decode(event: Any) -> DeviceEvent:
+def decode(event: Any) -> EngineEvent:
     """A `struct mrc_event` as an object; raises ValueError for one that no engine makes."""
     if event.type == _WC:
         return _decode_wc(event.wc)
@@ -87,13 +100,13 @@ def decode(event: Any) -> DeviceEvent:
     if event.type == EventType.PROBE:
         rtt_ns = None if event.result else event.rtt_ns
         probe = ProbeResult(event.ev_index, -event.result, rtt_ns, event.status == 1)
-        return Probed(event.cookie, probe)
+        return ProbeReply(event.cookie, probe)
     if event.type == EventType.WARNING:
         kind = WarningKind(event.status)
         fault = kind is WarningKind.MEMORY_FAULT
         return ContextWarning(kind, event.port, event.cookie if fault else event.result)
     if event.type == EventType.LOST:
-        return Lost(event.cookie)
+        return EventLoss(event.cookie)
     return Notice(
         EventType(event.type),
         event.qpn,
@@ -106,7 +119,7 @@ def decode(event: Any) -> DeviceEvent:
     )
 
 
-class Steered(native.Handled, Protocol):
+class AnyEngine(Protocol):
     """An engine that takes commands and returns events, in this process or in another one."""
 
     fd: int
@@ -114,6 +127,9 @@ class Steered(native.Handled, Protocol):
     polled: bool
     udp_port: int
     """The UDP port that peers send to."""
+
+    def handle(self) -> CData:
+        """The `mrc_ctx`; raises StateError unless it is in this process."""
 
     def source_port(self, port: int, tx_index: int) -> int:
         """The UDP source port of one transmit socket."""
@@ -124,7 +140,7 @@ class Steered(native.Handled, Protocol):
     def may_sleep(self) -> bool:
         """True when the event loop may wait for `fd`; False when it must call `poll` first."""
 
-    def poll(self, events: deque[DeviceEvent]) -> int:
+    def poll(self, events: deque[EngineEvent]) -> int:
         """Appends new events, and returns how many; POLL_BATCH: there may be more.
 
         After a MemoryError no event is lost: the next call goes on.
@@ -137,8 +153,8 @@ class Steered(native.Handled, Protocol):
         """Ends it."""
 
 
-class Device(native.NativeContext):
-    """One open context: a set of ports, an engine and, unless polled, its datapath thread."""
+class Engine:
+    """Owns one `mrc_ctx`: its ports, sockets and rings, and its datapath thread unless polled."""
 
     def __init__(self, ports: Sequence[LocalPort | None], *, polled: bool, **sizes: Any) -> None:
         """Opens the sockets; raises OSError with one line that names the cause.
@@ -147,14 +163,51 @@ class Device(native.NativeContext):
         fields of `struct mrc_ctx_config`, `max_qps`, `readings` and `dscps`; 0 selects the default
         in mrc.h.
         """
-        super().__init__(configuration(ports, polled=polled, **sizes))
+        config = ffi.new("struct mrc_ctx_config *", configuration(ports, polled=polled, **sizes))
+        code = ffi.new("int *")
+        message = ffi.new("char[256]")
+        self.forked = False
         self.polled = polled
+        self._ctx: CData | None = lib.mrc_ctx_create(config, code, message, len(message))
+        if self._ctx == ffi.NULL:
+            cause = bytes(ffi.string(message)).decode("utf-8", "replace")
+            raise OSError(-code[0], cause or os.strerror(-code[0]))
+        # Garbage collection and interpreter exit also stop the thread before its memory is freed.
+        self._end = weakref.finalize(self, lib.mrc_ctx_destroy, self._ctx)
+        _opened.add(self)
+        self._events = StructQueue("mrc_event", POLL_BATCH)
+        self._commands = ffi.new("struct mrc_command[]", SUBMIT_BATCH)
+        self.fd = int(lib.mrc_ctx_fd(self._ctx))
+        """Descriptor that is readable when `poll` must be called."""
+        self.udp_port = int(lib.mrc_ctx_udp_port(self._ctx))
+        """The UDP port that peers send to."""
+
+    def handle(self) -> CData:
+        """The `mrc_ctx`, for functions of csrc/msg/messages.h too; raises StateError."""
+        if self._ctx is None:
+            raise StateError(FORKED if self.forked else "the Context is closed")
+        return self._ctx
+
+    def source_port(self, port: int, tx_index: int) -> int:
+        """The UDP source port of one transmit socket."""
+        return int(lib.mrc_ctx_source_port(self.handle(), port, tx_index))
+
+    def submit(self, batch: Iterable[Submission]) -> int:
+        """Queues at most SUBMIT_BATCH items in order; returns how many fitted into the ring."""
+        n = 0
+        for n, each in enumerate(batch, 1):
+            each.fill(self._commands, n - 1)
+        return check(lib.mrc_ctx_submit(self.handle(), self._commands, n), "submit")
+
+    def run(self) -> int:
+        """Runs one turn of a polled context without sleeping; returns the number of events."""
+        return check(lib.mrc_ctx_run(self.handle(), 0), "run")
 
     def may_sleep(self) -> bool:
         """True when the event loop may wait for `fd`; False when it must call `poll` first."""
-        return not self.polled or self.arm()
+        return not self.polled or bool(lib.mrc_ctx_arm(self.handle()))
 
-    def poll(self, events: deque[DeviceEvent]) -> int:
+    def poll(self, events: deque[EngineEvent]) -> int:
         """Runs the datapath if it has no thread, appends new events, and returns how many.
 
         If it returns POLL_BATCH, there may be more. After a MemoryError the next call goes on.
@@ -162,6 +215,28 @@ class Device(native.NativeContext):
         if self.polled and self._events.is_empty and self.run() == 0:
             return 0
         return self._events.take(self._poll, decode, events)
+
+    def _poll(self, events: CData, room: int) -> int:
+        return check(lib.mrc_ctx_poll(self.handle(), events, room), "poll")
+
+    def close(self) -> None:
+        """Stops the datapath thread and waits for its end. Then registered memory is unused."""
+        self._ctx = None
+        self._end()
+
+
+_opened: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    """In a child of fork: closes the child's descriptors. The parent's datapath goes on."""
+    for engine in list(_opened):
+        if engine._ctx is not None:
+            engine.forked = True
+            engine.close()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def configuration(
@@ -173,7 +248,7 @@ def configuration(
     dscps: Mapping[str, int] | None = None,
     **sizes: int,
 ) -> dict[str, Any]:
-    """The fields of a `struct mrc_ctx_config`, for arguments as of `Device`."""
+    """The fields of a `struct mrc_ctx_config`, for arguments as of `Engine`."""
     count = len(ports)
     return {
         "engine": {
@@ -204,7 +279,7 @@ def _port_fields(port: LocalPort | None) -> dict[str, Any]:
 
 
 class PortOpening:
-    """A port that opens while the device runs: the command and its results."""
+    """A port that opens while the engine runs: the command and its results."""
 
     def __init__(self, number: int, port: LocalPort) -> None:
         self._tx_sockets = port.tx_sockets

@@ -11,7 +11,7 @@ import pytest
 from endpoints import connected_pair
 
 from mrc import Access
-from mrc.binding.native import HeldBuffer
+from mrc.engine.memory import HeldBuffer
 from mrc.errors import ArgumentError
 
 numpy = pytest.importorskip("numpy", reason="pip install numpy")

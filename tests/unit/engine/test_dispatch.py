@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches, cookies and futures with a fake device."""
+"""Batches, cookies and futures with a fake engine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from typing import Any, cast
 
 import pytest
 
-from mrc.binding.device import Device, DeviceEvent, Lost, Notice, Probed, Reply
-from mrc.binding.native import Command, Submission
-from mrc.binding.verbs import QueuePair
-from mrc.binding.writes import Write, Writes
-from mrc.datapath.dispatch import Dispatcher, Work
-from mrc.datapath.stream import Places
+from mrc.engine.dispatch import Dispatcher, Work
+from mrc.engine.engine import Engine, EngineEvent, EventLoss, Notice, ProbeReply, Reply
+from mrc.engine.native import Command, Submission
+from mrc.engine.queue_pair import QueuePair, Write, Writes
+from mrc.engine.streams import SendQueue
 from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError, CompletionError, QueueFullError, StateError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 
 
-class FakeDevice:
+class FakeEngine:
     """Takes commands up to `room`, and returns the events that the test puts into `events`."""
 
     def __init__(self) -> None:
@@ -35,7 +34,7 @@ class FakeDevice:
         self.room = 1000
         self.memory = True
         self.batches: list[list[Submission]] = []
-        self.events: list[DeviceEvent] = []
+        self.events: list[EngineEvent] = []
         self.submitted = asyncio.Event()
 
     def submit(self, batch: Iterable[Submission]) -> int:
@@ -51,11 +50,11 @@ class FakeDevice:
     def may_sleep(self) -> bool:
         return True
 
-    def say(self, *events: DeviceEvent) -> None:
+    def say(self, *events: EngineEvent) -> None:
         self.events += events
         os.write(self._write, b"x")
 
-    def poll(self, events: deque[DeviceEvent]) -> int:
+    def poll(self, events: deque[EngineEvent]) -> int:
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
@@ -78,11 +77,11 @@ class FakeDevice:
 
 
 @asynccontextmanager
-async def dispatcher_over() -> AsyncIterator[tuple[Dispatcher, FakeDevice]]:
-    device = FakeDevice()
-    dispatcher = Dispatcher(cast(Device, device))
+async def dispatcher_over() -> AsyncIterator[tuple[Dispatcher, FakeEngine]]:
+    engine = FakeEngine()
+    dispatcher = Dispatcher(cast(Engine, engine))
     try:
-        yield dispatcher, device
+        yield dispatcher, engine
     finally:
         await dispatcher.close()
 
@@ -91,7 +90,7 @@ def command(**fields: Any) -> Command:
     return Command({"op": CommandOp.QP_QUERY, "qpn": 7, **fields})
 
 
-def posted(dispatcher: Dispatcher, queue: QueuePair, places: Places) -> Work:
+def posted(dispatcher: Dispatcher, queue: QueuePair, places: SendQueue) -> Work:
     assert places.take_free()
     writes = Writes.of(queue.qpn, dispatcher.next_id(), [Write(imm=0)])
     work = Work(queue, places, writes, asyncio.get_running_loop().create_future())
@@ -104,59 +103,59 @@ def ready_queue() -> QueuePair:
 
 
 async def test_call__one_turn_of_the_loop_is_one_batch() -> None:
-    async with dispatcher_over() as (dispatcher, device):
+    async with dispatcher_over() as (dispatcher, engine):
         replies = [dispatcher.call(command(value=i), "query") for i in range(5)]
         await asyncio.sleep(0)
-        assert [len(batch) for batch in device.batches] == [5]
-        assert [c.fields["value"] for c in device.taken] == [0, 1, 2, 3, 4]
-        device.say(*(Reply(c.fields["cookie"], i) for i, c in enumerate(device.taken)))
+        assert [len(batch) for batch in engine.batches] == [5]
+        assert [c.fields["value"] for c in engine.taken] == [0, 1, 2, 3, 4]
+        engine.say(*(Reply(c.fields["cookie"], i) for i, c in enumerate(engine.taken)))
         assert await asyncio.gather(*replies) == [0, 1, 2, 3, 4]
 
 
 async def test_call__a_full_ring_goes_on_where_it_stopped() -> None:
-    async with dispatcher_over() as (dispatcher, device):
-        device.room = 2
+    async with dispatcher_over() as (dispatcher, engine):
+        engine.room = 2
         replies = [dispatcher.call(command(value=i), "query") for i in range(5)]
         await asyncio.sleep(0)
-        assert len(device.taken) == 2
-        device.room = 1000
-        device.say()  # as in C, when there is room again
-        device.submitted.clear()
-        await device.submitted.wait()
-        assert [c.fields["value"] for c in device.taken] == [0, 1, 2, 3, 4]
-        device.say(*(Reply(c.fields["cookie"], 0) for c in device.taken))
+        assert len(engine.taken) == 2
+        engine.room = 1000
+        engine.say()  # as in C, when there is room again
+        engine.submitted.clear()
+        await engine.submitted.wait()
+        assert [c.fields["value"] for c in engine.taken] == [0, 1, 2, 3, 4]
+        engine.say(*(Reply(c.fields["cookie"], 0) for c in engine.taken))
         await asyncio.gather(*replies)
 
 
 async def test_call__is_submitted_later_when_memory_was_short() -> None:
-    async with dispatcher_over() as (dispatcher, device):
-        device.memory = False
+    async with dispatcher_over() as (dispatcher, engine):
+        engine.memory = False
         reply = dispatcher.call(command(), "query")
-        await device.submitted.wait()
-        device.say(Reply(device.taken[0].fields["cookie"], 0))
+        await engine.submitted.wait()
+        engine.say(Reply(engine.taken[0].fields["cookie"], 0))
         assert await reply == 0
 
 
 async def test_events__none_is_lost_when_memory_was_short() -> None:
-    async with dispatcher_over() as (dispatcher, device):
+    async with dispatcher_over() as (dispatcher, engine):
         replies = [dispatcher.call(command(value=i), "query") for i in range(3)]
-        await device.submitted.wait()
-        device.memory = False
-        device.say(*(Reply(c.fields["cookie"], i) for i, c in enumerate(device.taken)))
+        await engine.submitted.wait()
+        engine.memory = False
+        engine.say(*(Reply(c.fields["cookie"], i) for i, c in enumerate(engine.taken)))
         assert await asyncio.gather(*replies) == [0, 1, 2]
 
 
 async def test_call__a_refusal_is_an_exception_that_names_the_attempt() -> None:
-    async with dispatcher_over() as (dispatcher, device):
+    async with dispatcher_over() as (dispatcher, engine):
         reply = dispatcher.call(command(), "QP 0x7: query")
         await asyncio.sleep(0)
-        device.say(Reply(device.taken[0].fields["cookie"], -errno.EINVAL))
+        engine.say(Reply(engine.taken[0].fields["cookie"], -errno.EINVAL))
         with pytest.raises(ArgumentError, match="QP 0x7: query"):
             await reply
 
 
 async def test_call__memory_lives_until_the_reply_even_when_cancelled() -> None:
-    async with dispatcher_over() as (dispatcher, device):
+    async with dispatcher_over() as (dispatcher, engine):
         buffer = bytearray(8)
         kept = command()
         kept.keep = memoryview(buffer)
@@ -165,23 +164,23 @@ async def test_call__memory_lives_until_the_reply_even_when_cancelled() -> None:
         cookie = kept.fields["cookie"]
         reply.cancel()
         del kept
-        device.batches.clear()
+        engine.batches.clear()
         with pytest.raises(BufferError):
             buffer.append(0)
-        device.say(Reply(cookie, 0))
+        engine.say(Reply(cookie, 0))
         dispatcher.drain()
         buffer.append(0)
 
 
 async def test_post__completions_give_places_back() -> None:
-    async with dispatcher_over() as (dispatcher, device):
-        queue, places = ready_queue(), Places(2)
+    async with dispatcher_over() as (dispatcher, engine):
+        queue, places = ready_queue(), SendQueue(2)
         good, bad = posted(dispatcher, queue, places), posted(dispatcher, queue, places)
         idle = asyncio.ensure_future(places.until_free())
         await asyncio.sleep(0)
         assert places.taken == 2
-        ids = [request.wr_id for request in device.taken]
-        device.say(
+        ids = [request.wr_id for request in engine.taken]
+        engine.say(
             Completion(ids[0], 7, 5, WcStatus.SUCCESS, WcOpcode.WRITE),
             Completion(ids[1], 7, 6, WcStatus.REM_ACCESS_ERR, WcOpcode.WRITE),
         )
@@ -194,39 +193,39 @@ async def test_post__completions_give_places_back() -> None:
 
 
 async def test_post__a_refusal_of_the_engine() -> None:
-    async with dispatcher_over() as (dispatcher, device):
-        places = Places(1)
+    async with dispatcher_over() as (dispatcher, engine):
+        places = SendQueue(1)
         work = posted(dispatcher, ready_queue(), places)
         await asyncio.sleep(0)
-        device.say(Reply(device.taken[0].wr_id, -errno.ENOBUFS))
+        engine.say(Reply(engine.taken[0].wr_id, -errno.ENOBUFS))
         with pytest.raises(QueueFullError):
             await work.done
         assert places.taken == 0
 
 
 async def test_probe__reply_first_then_the_result() -> None:
-    async with dispatcher_over() as (dispatcher, device):
+    async with dispatcher_over() as (dispatcher, engine):
         probing = asyncio.ensure_future(dispatcher.probe(command(), "probe"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        cookie = device.taken[0].fields["cookie"]
+        cookie = engine.taken[0].fields["cookie"]
         result = ProbeResult(0, 0, 1000)
-        device.say(Reply(cookie, 0), Probed(cookie, result))
+        engine.say(Reply(cookie, 0), ProbeReply(cookie, result))
         assert await probing == result
 
 
 async def test_detach__probes_of_the_qp_end_and_late_answers_are_ignored() -> None:
-    async with dispatcher_over() as (dispatcher, device):
+    async with dispatcher_over() as (dispatcher, engine):
         probing = asyncio.ensure_future(dispatcher.probe(command(), "probe"))
         other = asyncio.ensure_future(dispatcher.probe(command(qpn=8), "probe"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        cookies = [c.fields["cookie"] for c in device.taken]
+        cookies = [c.fields["cookie"] for c in engine.taken]
         dispatcher.detach(7)
         with pytest.raises(StateError, match="probe: the QP was closed"):
             await probing
         result = ProbeResult(0, 0, 1000)
-        device.say(*(event for c in cookies for event in (Reply(c, 0), Probed(c, result))))
+        engine.say(*(event for c in cookies for event in (Reply(c, 0), ProbeReply(c, result))))
         assert await other == result
 
 
@@ -248,10 +247,10 @@ async def test_warnings__of_buffers_are_logged_once_and_quietly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, logger="mrc.dispatch")
-    async with dispatcher_over() as (dispatcher, device):
+    async with dispatcher_over() as (dispatcher, engine):
         small = [ContextWarning(WarningKind.RCVBUF_SMALL, plane, 212992) for plane in (1, 2)]
         faults = [ContextWarning(WarningKind.MEMORY_FAULT, 0, key) for key in (5, 6)]
-        device.say(*small, *faults)
+        engine.say(*small, *faults)
         dispatcher.drain()
         assert list(dispatcher.warnings) == [*small, *faults]
     messages = [record.getMessage() for record in caplog.records]
@@ -280,15 +279,15 @@ class Recorder:
 async def test_notices__go_to_their_qp_and_losses_to_every_one() -> None:
     first = Notice(EventType.PLANE, 5, 0, 2, 0, EventReason.SILENCE)
     second = Notice(EventType.PLANE, 5, 0, 2, 1, EventReason.PROBES)
-    async with dispatcher_over() as (dispatcher, device):
+    async with dispatcher_over() as (dispatcher, engine):
         one, other = Recorder(), Recorder()
         dispatcher.attach(5, one)
         dispatcher.attach(6, other)
-        device.say(first, Lost(3), second)
+        engine.say(first, EventLoss(3), second)
         dispatcher.drain()
         assert one.told == [first, 3, second]
         assert other.told == [3]
         dispatcher.detach(5)
-        device.say(first)
+        engine.say(first)
         dispatcher.drain()
         assert len(one.told) == 3

@@ -2,26 +2,30 @@
 """The ports of a Context, which follow changes of the interfaces.
 
 The number of a port is its plane. A closed port keeps its number, address and source ports while
-QPs use them, so that their EVs work again when the interface is back.
+QPs use them, so that their EVs work again when the interface is back. The kernel announces changes
+of links and addresses, so that mrc notices at once when a link of this host goes down. The engine
+itself detects failures further away in a plane.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.binding import device
-from mrc.binding.device import Device, PortOpening, Steered
-from mrc.binding.native import Command
 from mrc.config import ContextConfig
-from mrc.datapath.monitor import link_snapshots
-from mrc.errors import ConfigError, InUseError, MrcError, StateError
+from mrc.engine import engine
+from mrc.engine.engine import AnyEngine, Engine, PortOpening
+from mrc.engine.native import Command
+from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
 from mrc.fabric.hostconfig import HostConfig, Source
 from mrc.fabric.paths import SourcePorts
 from mrc.fabric.ports import Found, Interface, Kept, LocalPort, interface_ports, srv6_ports
@@ -32,7 +36,7 @@ logger = logging.getLogger("mrc.links")
 
 Find = Callable[[Sequence[Interface], Kept], Found]
 Call = Callable[[Command, str], Awaitable[int]]
-"""Executes a command in the datapath: `mrc.datapath.dispatch.Dispatcher.call`."""
+"""Executes a command in the datapath: `mrc.engine.dispatch.Dispatcher.call`."""
 
 _ROOM = 4
 # Every QP needs memory for each possible port, so a Context with few ports allows fewer.
@@ -40,6 +44,17 @@ _FEW_PORTS, _MOST_OF_FEW = 12, 16
 OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
 _MOST_SAID = 16  # log lines of a Context that waits for its interfaces
 GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
+
+
+# RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of linux/rtnetlink.h
+_GROUPS = 0x1 | 0x10 | 0x100
+_DATAGRAM_BYTES = 1 << 16
+
+# After each update, a pause of this many times its CPU time: a flapping link costs at most a tenth
+# of a core.
+_PAUSE_FACTOR = 9
+_PAUSE_SECONDS = (0.01, 0.5)
+_RETRY_SECONDS = 2.0
 
 
 class _Slot(Struct):
@@ -83,7 +98,7 @@ def number(found: Found) -> dict[int, LocalPort]:
     return {port.plane: port for port in numbered if port.plane <= MAX_PORTS}
 
 
-class Links:
+class LocalPorts:
     """The current ports of a Context."""
 
     def __init__(self, find: Find) -> None:
@@ -175,19 +190,19 @@ class Links:
         self._most = _MOST_OF_FEW if few else MAX_PORTS
         return [ports.get(n + 1) for n in range(self._most)]
 
-    def take(self, ports: Sequence[LocalPort | None], opened: Steered) -> None:
-        """These ports are the ones of the opened device."""
+    def take(self, ports: Sequence[LocalPort | None], opened: AnyEngine) -> None:
+        """These ports are the ones of the opened engine."""
         for port in ports:
             if port is not None:
                 sports = (opened.source_port(port.plane, i) for i in range(port.tx_sockets))
                 self._slots[port.plane] = _Slot(port, tuple(sports))
 
-    def open(self, config: ContextConfig) -> Device:
-        """Opens a device with the ports of the current interfaces; others may be added later."""
+    def open(self, config: ContextConfig) -> Engine:
+        """Opens an engine with the ports of the current interfaces; others may be added later."""
         for left in reversed(range(OPEN_TRIES)):
             ports = self.find()
             try:
-                opened = _open_device(config, ports)
+                opened = _open_engine(config, ports)
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and config.udp_port:
                     raise InUseError(
@@ -202,12 +217,12 @@ class Links:
 
     # ---- Following ------------------------------------------------------------------------
 
-    async def follow(self, call: Call, opened: Steered) -> None:
+    async def follow(self, call: Call, opened: AnyEngine) -> None:
         """Updates the ports after every change of the interfaces; never returns."""
         async for found in link_snapshots(lambda: self.impatient):
             await self.apply(found, call, opened)
 
-    async def apply(self, interfaces: Sequence[Interface], call: Call, opened: Steered) -> None:
+    async def apply(self, interfaces: Sequence[Interface], call: Call, opened: AnyEngine) -> None:
         """Closes ports that are gone, opens new ports, and reports link states to the engine."""
         kept = frozenset(port.address.ip for port in self.ports)
         self._found = self._find(interfaces, kept)
@@ -235,14 +250,14 @@ class Links:
             return
         slot.up = up
         logger.info("plane %d: link is %s", plane, "up" if up else "down")
-        await call(device.port_up(plane, up=up), f"port {plane}")
+        await call(engine.port_up(plane, up=up), f"port {plane}")
 
     async def _close(self, plane: int, slot: _Slot, call: Call) -> None:
         logger.info("plane %d: %s (%s) is gone", plane, slot.port.nic, slot.port.address.ip)
         slot.sports = ()
-        await call(device.port_close(plane), f"close port {plane}")
+        await call(engine.port_close(plane), f"close port {plane}")
 
-    async def _open(self, port: LocalPort, call: Call, opened: Steered) -> None:
+    async def _open(self, port: LocalPort, call: Call, opened: AnyEngine) -> None:
         """Opens a port under the first candidate number that no QP uses with another address."""
         cause = f"all {self._most} ports of this Context are in use"
         for plane in self._candidates(port):
@@ -287,8 +302,8 @@ class Links:
         yield from dict.fromkeys([*places, *free])
 
 
-def _open_device(config: ContextConfig, ports: Sequence[LocalPort | None]) -> Device:
-    return Device(
+def _open_engine(config: ContextConfig, ports: Sequence[LocalPort | None]) -> Engine:
+    return Engine(
         ports,
         polled=config.sockets.polled,
         max_qps=config.limits.max_qps,
@@ -300,3 +315,52 @@ def _open_device(config: ContextConfig, ports: Sequence[LocalPort | None]) -> De
         rcvbuf_bytes=config.sockets.rcvbuf_bytes,
         sndbuf_bytes=config.sockets.sndbuf_bytes,
     )
+
+
+# ---- Changes of interfaces ------------------------------------------------------------------
+
+
+async def link_snapshots(
+    impatient: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[Sequence[Interface]]:
+    """Yields the interfaces now, and again after every change of a link or an address.
+
+    This needs no privilege. A kernel message only triggers a new listing, so several messages can
+    share one listing, and a lost message does no harm. While `impatient()` is true, this also
+    yields every 2 s.
+    """
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as events:
+        events.setblocking(False)
+        events.bind((0, _GROUPS))
+        while True:
+            started = time.thread_time()
+            try:
+                yield interfaces()
+            except NetlinkError as error:
+                logger.debug("interfaces: %s", error)  # they changed while they were listed
+            shortest, longest = _PAUSE_SECONDS
+            pause = _PAUSE_FACTOR * (time.thread_time() - started)
+            await asyncio.sleep(min(max(pause, shortest), longest))
+            try:
+                async with asyncio.timeout(_RETRY_SECONDS if impatient() else None):
+                    await _until_readable(loop, events)
+            except TimeoutError:
+                pass
+
+
+async def _until_readable(loop: asyncio.AbstractEventLoop, events: socket.socket) -> None:
+    """Waits for a message, then discards all queued messages."""
+    arrived = asyncio.Event()
+    loop.add_reader(events, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(events)
+    try:
+        while events.recv(_DATAGRAM_BYTES):
+            pass
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        logger.debug("link events were lost: %s", error)  # ENOBUFS: too many messages

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from unit.perf.test_perf import ends
 
 from mrc import Context, ProtocolError
-from mrc.binding.device import Notice
-from mrc.binding.recording import MAX_BINS, Recording
+from mrc.aio.recording import MAX_BINS, Recording
 from mrc.cli.history_report import MAX_LINES, bins, bins_lines, change_lines, changes
 from mrc.cli.perf_report import summary_lines
 from mrc.cli.perf_results import test_of as shown_of
+from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
 from mrc.perf.client import connect
 from mrc.perf.history import Bins, History

@@ -9,7 +9,7 @@ import time
 import pytest
 from endpoints import READ, WRITE, Pair, connected_pair, spawn, until
 
-from mrc.binding import device
+from mrc.engine import engine
 
 WATCHED_SECONDS = 0.5
 
@@ -34,7 +34,7 @@ async def test_idle__icmp_errors_leave_nothing_to_do(version: int) -> None:
     ):
         assert await cpu_per_second() < 0.1, "before any error"
         far = pair.far_context._opened().dispatcher
-        await far.call(device.port_close(1), "port")
+        await far.call(engine.port_close(1), "port")
         write = spawn(pair.near.write(source, target.remote))
         await until(lambda: has_error_reports(pair))
         assert await cpu_per_second() < 0.1, "a descriptor with an error stays ready"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mrc.binding import writes
-from mrc.binding.native import Command, ffi
-from mrc.binding.verbs import MR, RemoteMemory
-from mrc.binding.writes import Write, Writes, pieces, size_of
+from mrc.engine import queue_pair
+from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.native import Command, ffi
+from mrc.engine.queue_pair import Write, Writes, pieces, size_of
 from mrc.enums import Access, CommandOp, WrOpcode
 from mrc.errors import ArgumentError
 
@@ -47,14 +47,14 @@ def requests(asked: Writes) -> list[tuple[int, ...]]:
 
 
 def test_layout__is_that_of_the_c_struct() -> None:
-    assert ffi.sizeof("struct mrc_wr") == writes._WR.size
+    assert ffi.sizeof("struct mrc_wr") == queue_pair._WR.size
     fields = ("wr_id", "local", "va", "lkey", "rkey", "bytes", "imm", "opcode", "unsignaled")
-    packed = writes._WR.pack(*range(1, 10))
+    packed = queue_pair._WR.pack(*range(1, 10))
     wr = ffi.cast("struct mrc_wr *", ffi.from_buffer(packed))
     assert [getattr(wr, field) for field in fields] == list(range(1, 10))
-    for index, field in ((writes._LOCAL, "local"), (writes._VA, "va")):
+    for index, field in ((queue_pair._LOCAL, "local"), (queue_pair._VA, "va")):
         assert ffi.offsetof("struct mrc_wr", field) == 8 * index
-    end = ffi.sizeof("struct mrc_wr") + writes._UNSIGNALED
+    end = ffi.sizeof("struct mrc_wr") + queue_pair._UNSIGNALED
     assert ffi.offsetof("struct mrc_wr", "unsignaled") == end
 
 

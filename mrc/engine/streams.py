@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounded sequences for `async for`: Stream, a queue, and Journal, a log with several readers.
+"""Bounded sequences for `async for`: ItemQueue, a queue, and Journal, a log with several readers.
 
-`Places` counts the free places of a bounded queue and lets writers wait for one.
+`SendQueue` counts the free places of a bounded queue and lets writers wait for one.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def within(timeout: float | None) -> asyncio.Timeout:
 
 def timed(items: AsyncIterator[T], timeout: float | None) -> AsyncIterator[T]:
     """Yields the same items; raises TimeoutError when one takes more than `timeout` seconds."""
-    return items if timeout is None else _Timed(items, timeout)
+    return items if timeout is None else _TimeLimited(items, timeout)
 
 
-class _Timed(AsyncIterator[T]):
+class _TimeLimited(AsyncIterator[T]):
     def __init__(self, items: AsyncIterator[T], timeout: float) -> None:
         self._items = items
         self._timeout = timeout
@@ -78,7 +78,7 @@ class _Timed(AsyncIterator[T]):
             return await anext(self._items)
 
 
-class Places:
+class SendQueue:
     """`count` places, given out in the order of requests: a semaphore that also tells who waits for
     all of them when they are free.
     """
@@ -120,7 +120,7 @@ class Places:
             await self._idle.wait(lambda: None)
 
 
-class Stream(AsyncIterator[T]):
+class ItemQueue(AsyncIterator[T]):
     """A queue of items. Any number of readers may iterate; each item goes to one of them.
 
     After `finish`, readers get the remaining items; then iteration ends, or raises the error.

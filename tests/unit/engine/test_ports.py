@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from mrc import Spraying
-from mrc.binding.native import Command
 from mrc.config import ContextConfig
-from mrc.datapath.links import Links, finder, number
+from mrc.engine.native import Command
+from mrc.engine.ports import LocalPorts, finder, number
 from mrc.enums import CommandOp
 from mrc.errors import ConfigError, StateError
 from mrc.fabric import hostconfig
@@ -81,11 +81,11 @@ class Datapath:
 
 
 class Host:
-    """Links of a host with scripted interfaces."""
+    """LocalPorts of a host with scripted interfaces."""
 
     def __init__(self, *wanted: str, host: hostconfig.HostConfig | None = None) -> None:
         config = ContextConfig(interfaces=wanted, spraying=Spraying(evs_per_pair=2))
-        self.links = Links(finder(config, host))
+        self.links = LocalPorts(finder(config, host))
         self.datapath = Datapath()
 
     async def has(self, *nics: Nic) -> list[str]:

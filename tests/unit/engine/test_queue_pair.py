@@ -9,18 +9,10 @@ import pytest
 from models.library import library
 from msgspec.structs import replace
 
-from mrc.binding import device
-from mrc.binding.native import Command
-from mrc.binding.verbs import (
-    MR,
-    QueuePair,
-    RemoteMemory,
-    RtrAttributes,
-    RtsAttributes,
-    random_key,
-    random_psn,
-    random_qpn,
-)
+from mrc.engine import engine
+from mrc.engine.memory import MR, RemoteMemory, random_key
+from mrc.engine.native import Command
+from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, random_psn, random_qpn
 from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState
 from mrc.errors import ArgumentError, ProtocolError, StateError
 
@@ -90,7 +82,7 @@ def test_mr__ranges_and_rights() -> None:
     assert mr.range(0, 100) == mr.address
     assert mr.range(100, 0) == mr.address + 100
     assert mr.remote == RemoteMemory(mr.address, mr.key, 100)
-    fields = device.mr_register(mr).fields
+    fields = engine.mr_register(mr).fields
     assert (fields["address"], fields["bytes"], fields["key"]) == (mr.address, 100, mr.rkey)
     for offset, length in ((0, 101), (101, 0), (-1, 1), (1, -1)):
         with pytest.raises(ArgumentError, match="local_offset"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects asyncio to a Device: commands in batches, futures by cookie, events to their QP.
+"""Connects asyncio to an engine: commands in batches, futures by cookie, events to their QP.
 
 If a caller is cancelled, its command or work request continues in C. Its entry stays here and keeps
 the memory alive until the reply or the completion.
@@ -21,12 +21,19 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
-from mrc.binding.device import DeviceEvent, Lost, Notice, Probed, Received, Reply, Steered
-from mrc.binding.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
-from mrc.binding.recording import RecordingMemory
-from mrc.binding.verbs import MR, QueuePair
-from mrc.binding.writes import Writes
-from mrc.datapath.stream import Places
+from mrc.engine.engine import (
+    AnyEngine,
+    EngineEvent,
+    EventLoss,
+    ImmediateEvent,
+    Notice,
+    ProbeReply,
+    Reply,
+)
+from mrc.engine.memory import MR
+from mrc.engine.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
+from mrc.engine.queue_pair import QueuePair, Writes
+from mrc.engine.streams import SendQueue
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError, anew
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
@@ -40,7 +47,7 @@ _TURNS_TO_REPLY = 2  # turns of the event loop until a task can post in reaction
 _AGAIN_SECONDS = 0.01  # after memory was short
 
 
-class Sink(Protocol):
+class EventReceiver(Protocol):
     """Receiver of the events of one QP."""
 
     def on_immediate(self, immediate: Immediate) -> None:
@@ -83,7 +90,7 @@ class Work(Struct):
     """Writes that were posted, and their one completion."""
 
     queue: QueuePair
-    places: Places
+    places: SendQueue
     """of the send queue, where each write has taken one"""
     writes: Writes
     """C reads them until the completion"""
@@ -91,10 +98,10 @@ class Work(Struct):
 
 
 class Dispatcher:
-    """Owns the Device of a Context while the event loop runs. Cookies count from `first_cookie`."""
+    """Owns an engine of a Context while the event loop runs. Cookies count from `first_cookie`."""
 
-    def __init__(self, device: Steered, first_cookie: int = 1) -> None:
-        self.device = device
+    def __init__(self, engine: AnyEngine, first_cookie: int = 1) -> None:
+        self.engine = engine
         self.warnings: deque[ContextWarning] = deque(maxlen=64)
         self.loop = asyncio.get_running_loop()
         """the event loop that opened the Context; all calls must come from it"""
@@ -105,19 +112,19 @@ class Dispatcher:
         self._turn_due = False
         self._calls: dict[int, _Call] = {}
         self._works: dict[int, Work] = {}
-        self._sinks: dict[int, Sink] = {}
+        self._sinks: dict[int, EventReceiver] = {}
         self._mrs: dict[int, MR] = {}
-        self.recording: RecordingMemory | None = None  # the datapath writes there
+        self.recording: object = None  # the datapath writes there
         self.spaces: dict[int, MessageSink] = {}
         """receivers of the completions of messages, by space"""
-        self._events: deque[DeviceEvent] = deque()
+        self._events: deque[EngineEvent] = deque()
         self.completions: Completions | None = None  # of messages, once a space was opened
         self._done: deque[tuple[int, Done]] = deque()
         self._closed = False
         self.forked = False
         """True in a child of fork: Context, sockets and event loop belong to the parent"""
         _opened.add(self)
-        self.loop.add_reader(device.fd, self._on_readable)
+        self.loop.add_reader(engine.fd, self._on_readable)
 
     # ---- Commands -------------------------------------------------------------------------
 
@@ -149,7 +156,7 @@ class Dispatcher:
 
     def run_soon(self) -> None:
         """Runs a polled context in this turn: something was queued without a command."""
-        if self.device.polled and not self._flush_due:
+        if self.engine.polled and not self._flush_due:
             self._flush_due = self._events_came = True
             self.loop.call_soon(self._flush)
 
@@ -182,16 +189,16 @@ class Dispatcher:
     def _send(self, each: Submission) -> None:
         self._outgoing.append(each)
         if not self._flush_due:
-            if self.device.polled:
+            if self.engine.polled:
                 self._submit()  # the first command of a turn does not wait for other commands
-                self._events_came = self.device.run() > 0
+                self._events_came = self.engine.run() > 0
             # All other commands of this turn go to C in one call.
             self._flush_due = True
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
-        if not self.device.polled:
+        if not self.engine.polled:
             self._or_later(self._submit)
         elif self._outgoing or self._events_came:
             self._on_readable()  # a polled context sends only when we run it
@@ -210,7 +217,7 @@ class Dispatcher:
     def _submit(self) -> None:
         while self._outgoing and not self._closed:
             n = min(len(self._outgoing), SUBMIT_BATCH)
-            taken = self.device.submit(itertools.islice(self._outgoing, n))
+            taken = self.engine.submit(itertools.islice(self._outgoing, n))
             for _ in range(taken):
                 self._outgoing.popleft()
             if taken < n:
@@ -218,7 +225,7 @@ class Dispatcher:
 
     # ---- Events ---------------------------------------------------------------------------
 
-    def attach(self, qpn: int, sink: Sink) -> None:
+    def attach(self, qpn: int, sink: EventReceiver) -> None:
         """Sends the events of a QP to `sink` from now on."""
         self._sinks[qpn] = sink
 
@@ -240,7 +247,7 @@ class Dispatcher:
 
     def _exchange(self) -> None:
         """Submits what is queued, and handles a batch of events."""
-        polled = self.device.polled
+        polled = self.engine.polled
         if polled or not self._flush_due:
             self._submit()
         taken = self._take_batch()
@@ -253,7 +260,7 @@ class Dispatcher:
 
     def _rest(self) -> None:
         """Lets the event loop sleep, unless the datapath has work."""
-        if not (self._closed or self._turn_due or self.device.may_sleep()):
+        if not (self._closed or self._turn_due or self.engine.may_sleep()):
             self._turn_later()
 
     def _turn_later(self) -> None:
@@ -273,7 +280,7 @@ class Dispatcher:
         """Handles a batch of events; returns its size. At POLL_BATCH events there may be more."""
         if self._closed:
             return 0
-        n = self.device.poll(self._events)
+        n = self.engine.poll(self._events)
         while self._events:
             self._handle(self._events.popleft())
         if self.spaces and self.completions is not None:
@@ -283,21 +290,21 @@ class Dispatcher:
                 self.spaces[space]._on_done(done)
         return n
 
-    def _handle(self, event: DeviceEvent) -> None:
+    def _handle(self, event: EngineEvent) -> None:
         match event:
             case Completion():
                 self._on_completion(event)
-            case Received():
+            case ImmediateEvent():
                 if sink := self._sinks.get(event.qpn):
                     sink.on_immediate(event.immediate)
             case Reply():
                 self._on_reply(event)
-            case Probed():
+            case ProbeReply():
                 self._on_probed(event)
             case Notice():
                 if sink := self._sinks.get(event.qpn):
                     sink.on_notice(event)
-            case Lost():
+            case EventLoss():
                 for sink in self._sinks.values():
                     sink.on_lost(event.count)
             case ContextWarning():
@@ -329,7 +336,7 @@ class Dispatcher:
         except (MrcError, OSError) as error:
             call.reply.set_exception(error)
 
-    def _on_probed(self, probed: Probed) -> None:
+    def _on_probed(self, probed: ProbeReply) -> None:
         call = self._calls.pop(probed.cookie, None)
         if call is not None and call.probe is not None and not call.probe.done():
             call.probe.set_result(probed.probe)
@@ -406,7 +413,7 @@ class Dispatcher:
         if self._closed:
             return
         self._closed = True
-        self.loop.remove_reader(self.device.fd)
+        self.loop.remove_reader(self.engine.fd)
         await self._join()
         for call in self._calls.values():
             call.fail("the Context was closed")
@@ -418,17 +425,17 @@ class Dispatcher:
             self.release(mr)
 
     async def _join(self) -> None:
-        """Closes the device in a thread, because that joins the datapath's. It is no thread of the
+        """Closes the engine in a thread, because that joins the datapath's. It is no thread of the
         event loop: asyncio.run would have to end that one, and cannot when the interpreter ends.
         """
-        if self.device.polled:
-            self.device.close()
+        if self.engine.polled:
+            self.engine.close()
             return
         joined: Future[None] = Future()
 
         def join() -> None:
             try:
-                self.device.close()
+                self.engine.close()
             finally:
                 joined.set_result(None)
 
@@ -436,7 +443,7 @@ class Dispatcher:
         try:
             threading.Thread(target=join, name="mrc-close").start()
         except RuntimeError:
-            self.device.close()  # the interpreter is ending and cannot start a thread
+            self.engine.close()  # the interpreter is ending and cannot start a thread
             return
         await asyncio.wrap_future(joined)
 
@@ -445,7 +452,7 @@ class Dispatcher:
         if self._closed:
             return
         self._closed = True
-        self.device.close()
+        self.engine.close()
         self._calls.clear()
         self._works.clear()
         for mr in list(self._mrs.values()):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrc.datapath import monitor
-from mrc.datapath.monitor import link_snapshots
+from mrc.engine import ports
+from mrc.engine.ports import link_snapshots
 from mrc.errors import NetlinkError
 from mrc.linux.interfaces import Interface
 
@@ -29,7 +29,7 @@ async def test_link_snapshots__take_little_however_often_something_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Method: the monitor always has a reason to look, and each look takes 1 ms of CPU time."""
-    monkeypatch.setattr(monitor, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(ports, "_RETRY_SECONDS", 0.0)
 
     def interfaces() -> list[Interface]:
         until = time.thread_time() + 0.001
@@ -37,7 +37,7 @@ async def test_link_snapshots__take_little_however_often_something_changes(
             pass
         return []
 
-    monkeypatch.setattr(monitor, "interfaces", interfaces)
+    monkeypatch.setattr(ports, "interfaces", interfaces)
     started, used = time.monotonic(), time.thread_time()
     looks = 0
     async for _ in link_snapshots(lambda: True):
@@ -50,7 +50,7 @@ async def test_link_snapshots__take_little_however_often_something_changes(
 async def test_link_snapshots__go_on_when_interfaces_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(monitor, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(ports, "_RETRY_SECONDS", 0.0)
     answers: Iterator[NetlinkError | list[Interface]] = iter(
         [NetlinkError("cannot read from the kernel"), []]
     )
@@ -61,5 +61,5 @@ async def test_link_snapshots__go_on_when_interfaces_cannot_be_read(
             raise answer
         return answer
 
-    monkeypatch.setattr(monitor, "interfaces", interfaces)
+    monkeypatch.setattr(ports, "interfaces", interfaces)
     assert await anext(link_snapshots(lambda: True)) == []

@@ -5,12 +5,12 @@ import asyncio
 
 import pytest
 
-from mrc.datapath.stream import Journal, Places, Stream
+from mrc.engine.streams import ItemQueue, Journal, SendQueue
 from mrc.errors import StateError
 
 
 async def test_stream__items_in_order_then_the_end() -> None:
-    stream: Stream[int] = Stream(8)
+    stream: ItemQueue[int] = ItemQueue(8)
     for item in (1, 2, 3):
         stream.push(item)
     stream.finish()
@@ -20,7 +20,7 @@ async def test_stream__items_in_order_then_the_end() -> None:
 
 
 async def test_stream__held_items_come_before_the_error() -> None:
-    stream: Stream[int] = Stream(8)
+    stream: ItemQueue[int] = ItemQueue(8)
     stream.push(1)
     stream.finish(StateError("over"))
     stream.finish()  # only the first end counts
@@ -31,7 +31,7 @@ async def test_stream__held_items_come_before_the_error() -> None:
 
 
 async def test_stream__the_oldest_item_is_dropped_beyond_the_limit() -> None:
-    stream: Stream[int] = Stream(2)
+    stream: ItemQueue[int] = ItemQueue(2)
     for item in (1, 2, 3):
         stream.push(item)
     assert stream.full
@@ -40,7 +40,7 @@ async def test_stream__the_oldest_item_is_dropped_beyond_the_limit() -> None:
 
 
 async def test_stream__waiting_readers_share_the_items() -> None:
-    stream: Stream[int] = Stream(8)
+    stream: ItemQueue[int] = ItemQueue(8)
     readers = [asyncio.ensure_future(anext(stream)) for _ in range(2)]
     await asyncio.sleep(0)
     stream.push(1)
@@ -49,7 +49,7 @@ async def test_stream__waiting_readers_share_the_items() -> None:
 
 
 async def test_stream__finish_wakes_every_reader() -> None:
-    stream: Stream[int] = Stream(8)
+    stream: ItemQueue[int] = ItemQueue(8)
     readers = [asyncio.ensure_future(anext(stream)) for _ in range(3)]
     await asyncio.sleep(0)
     stream.finish(StateError("over"))
@@ -58,7 +58,7 @@ async def test_stream__finish_wakes_every_reader() -> None:
 
 
 async def test_stream__a_wake_up_is_not_lost_with_a_cancelled_reader() -> None:
-    stream: Stream[int] = Stream(8)
+    stream: ItemQueue[int] = ItemQueue(8)
     cancelled = asyncio.ensure_future(anext(stream))
     other = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
@@ -130,7 +130,7 @@ async def test_journal__a_reader_outlives_a_cancelled_wait_and_misses_nothing() 
 
 
 async def test_places__in_the_order_of_asking() -> None:
-    places, order = Places(1), []
+    places, order = SendQueue(1), []
 
     async def take(number: int) -> None:
         await places.take()
@@ -152,7 +152,7 @@ async def test_places__in_the_order_of_asking() -> None:
 
 
 async def test_places__a_cancelled_turn_passes_to_the_next() -> None:
-    places = Places(1)
+    places = SendQueue(1)
     await places.take()
     first, second = (asyncio.create_task(places.take()) for _ in range(2))
     await asyncio.sleep(0)
@@ -169,7 +169,7 @@ async def test_places__a_cancelled_turn_passes_to_the_next() -> None:
 
 
 async def test_places__until_free_when_the_last_is_given_back() -> None:
-    places = Places(2)
+    places = SendQueue(2)
     await places.until_free()
     assert places.take_free(2)
     idle = asyncio.create_task(places.until_free())
