@@ -19,10 +19,10 @@ from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.messages import Announced, chunk_of
 from mrc.transfer.plan import plan_of
-from mrc.transfer.receiver import Told, receive_files
-from mrc.transfer.sender import How, send_plan
-from mrc.transfer.session import Joins, Session, accept_session, connect_session
-from mrc.transfer.sinks import Limits
+from mrc.transfer.receiver import ReceiveEvents, receive_files
+from mrc.transfer.sender import SendOptions, send_plan
+from mrc.transfer.session import Joins, TransferSession, accept_session, connect_session
+from mrc.transfer.sinks import SenderLimits
 
 
 class ConnectingContext(FakeContext):
@@ -41,8 +41,8 @@ class ConnectingContext(FakeContext):
 
 @dataclass
 class Ends:
-    sender: Session
-    receiver: Session
+    sender: TransferSession
+    receiver: TransferSession
     out: Any  # each is a FakeQp
     back: Any
 
@@ -69,26 +69,26 @@ def make(tmp_path: Path, name: str, data: bytes) -> str:
 
 
 async def sending(
-    session: Session,
+    session: TransferSession,
     paths: list[str],
     *,
     failed: list[FailedFile] | None = None,
     update: bool = False,
     rate: float = 0.0,
-    how: How | None = None,
+    how: SendOptions | None = None,
     **options: Any,
 ) -> list[TransferredFile]:
     """`failed` gets the files that are not copied."""
     found: list[FailedFile] = [] if failed is None else failed
     plan = plan_of(paths, **options)
     found.extend(plan.failed)
-    how = how or How(on_failed=found.append, update=update, rate=rate)
+    how = how or SendOptions(on_failed=found.append, update=update, rate=rate)
     batches = send_plan(session, plan, how)
     return [file async for batch in batches for file in batch.files]
 
 
 async def receiving(
-    session: Session,
+    session: TransferSession,
     inbox: Path,
     *,
     overwrite: bool = False,
@@ -100,8 +100,10 @@ async def receiving(
 ) -> list[TransferredFile]:
     # Left open: a failed file is removed when the session ends, after this function has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite, fsync=fsync)
-    told = Told(on_failed=([] if failed is None else failed).append, rate=lambda: rate)
-    receiving = receive_files(session, directory, limits=Limits(**limits), told=told, agreed=agreed)
+    events = ReceiveEvents(on_failed=([] if failed is None else failed).append, rate=lambda: rate)
+    receiving = receive_files(
+        session, directory, limits=SenderLimits(**limits), events=events, agreed=agreed
+    )
     return [file async for batch in receiving for file in batch.files]
 
 

@@ -20,9 +20,8 @@ from mrc.cli.progress import ProgressMeter
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import quoted
 from mrc.tasks import cancelled
-from mrc.transfer.messages import Announced, Refuse
-from mrc.transfer.messages import Asking as AskingMessage
-from mrc.transfer.session import TAKES_ASKING, Session, TransferError, patience
+from mrc.transfer.messages import Announced, ConsentQuestion, Refuse
+from mrc.transfer.session import TAKES_ASKING, TransferError, TransferSession, patience
 from mrc.trust.identity import PREFIX
 from mrc.trust.known import allow, allowed, default_allowed
 from mrc.trust.security import Security
@@ -56,7 +55,7 @@ class Consents:
         self._given: set[str] = set()  # fingerprints, until the command ends
         self._open: dict[str, str] = {}  # by address: who the open question is about
 
-    async def get(self, session: Session) -> Consent:
+    async def get(self, session: TransferSession) -> Consent:
         """What the user agreed to; raises TransferError if that is nothing.
 
         One question about each address is open at a time: a stranger with many keys cannot keep
@@ -76,7 +75,7 @@ class Consents:
             if first:
                 del self._open[address]
 
-    async def _get(self, session: Session) -> Consent:
+    async def _get(self, session: TransferSession) -> Consent:
         start = time.monotonic()
         try:
             announced = Announced.read(session.qp.private)
@@ -84,7 +83,7 @@ class Consents:
             raise ProtocolError(f"the sender announces no proper transfer: {error}") from None
         if session.qp.private.get(TAKES_ASKING) is True:
             async with patience(session, self._idle_seconds):
-                await session.say(AskingMessage())
+                await session.say(ConsentQuestion())
         answer = asyncio.create_task(self._answer(session, announced))
         gone = asyncio.create_task(session.qp.until_peer_gone())
         try:
@@ -102,12 +101,12 @@ class Consents:
             raise TransferError("the files were not accepted")
         return Consent(time.monotonic() - start, accepted.agreed)
 
-    def _has(self, session: Session) -> bool:
+    def _has(self, session: TransferSession) -> bool:
         who, path = session.qp.peer_identity, default_allowed()
         always = allowed([str(path)]) if path.exists() else ()
         return _is_key(who) and (who in self._given or who in always)
 
-    async def _answer(self, session: Session, announced: Announced) -> Consent | None:
+    async def _answer(self, session: TransferSession, announced: Announced) -> Consent | None:
         """None: no."""
         async with self._turn:
             if self._has(session):  # from the answer to another session of this sender
@@ -143,7 +142,7 @@ def _is_key(identity: str) -> bool:
     return identity.startswith(PREFIX)
 
 
-def _question(session: Session, announced: Announced) -> str:
+def _question(session: TransferSession, announced: Announced) -> str:
     """Who it is comes first; what a peer chose itself is quoted, and short."""
     qp = session.qp
     proved = qp.peer_identity or "no key"

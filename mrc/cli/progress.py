@@ -16,7 +16,7 @@ from mrc.cli.report import batch_lines, carried_bytes
 from mrc.events import QpInfo
 from mrc.exchange.foreign import shown
 from mrc.tasks import cancelled
-from mrc.transfer.pack import Batch, Total
+from mrc.transfer.pack import StoredBatch, Total
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -127,7 +127,7 @@ class ProgressMeter:
         with self.lines():
             self._out.text(text)
 
-    async def files(self, batches: AsyncIterator[Batch], total: Total) -> None:
+    async def files(self, batches: AsyncIterator[StoredBatch], total: Total) -> None:
         """Prints lines about each finished file or pack. Adds all of them to `total`, and the time
         they took, without waits.
 

@@ -41,18 +41,18 @@ from mrc.transfer.memory import WINDOW_BYTES
 from mrc.transfer.messages import CHUNK_BYTES, MAX_FILE_BYTES
 from mrc.transfer.pack import Total
 from mrc.transfer.pipes import PipeWriter
-from mrc.transfer.receiver import Told, receive_files
+from mrc.transfer.receiver import ReceiveEvents, receive_files
 from mrc.transfer.session import (
     JOIN,
     SERVICE,
     TOKEN_BYTES,
     TRANSFER,
     Joins,
-    Session,
     TransferError,
+    TransferSession,
     accept_session,
 )
-from mrc.transfer.sinks import DEFAULTS, Limits
+from mrc.transfer.sinks import DEFAULTS, SenderLimits
 from mrc.trust.remedies import Commands
 from mrc.units import counted, digits
 
@@ -218,7 +218,7 @@ def _place(args: argparse.Namespace, out: Output) -> Iterator[OutputDirectory | 
 async def _recv(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
     with _place(args, out) as place:
         about, joins = {"service": SERVICE.name}, Joins()
-        limits = Limits(args.max_bytes, args.max_files, args.memory, args.idle)
+        limits = SenderLimits(args.max_bytes, args.max_files, args.memory, args.idle)
         async with (
             mrc.Context(_config(args, trusted)) as ctx,
             await ctx.listen(args.bind, args.port, private=about, admit=joins.admit) as listener,
@@ -254,7 +254,7 @@ class _Server:
     listener: Listener
     joins: Joins
     place: OutputDirectory | PipeWriter
-    limits: Limits
+    limits: SenderLimits
     out: Output
     once: bool
     bin_ns: int  # 0: without --bins
@@ -407,7 +407,11 @@ class _Server:
             await self._stack.enter_async_context(self._recorder)
 
     async def _receive(
-        self, session: Session, on_data: Callable[[], None], consent: Consent, account: Account
+        self,
+        session: TransferSession,
+        on_data: Callable[[], None],
+        consent: Consent,
+        account: Account,
     ) -> int:
         size = session.qp.private.get("bytes")
         known_total = size if type(size) is int and 0 <= size <= MAX_FILE_BYTES else None
@@ -422,7 +426,7 @@ class _Server:
                 session,
                 self.place,
                 limits=self.limits,
-                told=Told(
+                events=ReceiveEvents(
                     on_data=on_data,
                     on_resumed=partial(self._meter.resumed, session),
                     on_kept=self._on_kept,
@@ -442,7 +446,7 @@ class _Server:
 
     async def _report(
         self,
-        session: Session,
+        session: TransferSession,
         incidents: Incidents,
         total: Total,
         waited_seconds: float,

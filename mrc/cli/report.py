@@ -25,9 +25,9 @@ from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
 from mrc.results.transfer import FailedFile, Outage, Role, Transfer, Waits
 from mrc.transfer.messages import CHUNK_BYTES
-from mrc.transfer.pack import MAX_LISTED, Batch, Total
+from mrc.transfer.pack import MAX_LISTED, StoredBatch, Total
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
-from mrc.transfer.session import Session
+from mrc.transfer.session import TransferSession
 from mrc.units import counted
 
 MANY_OVERFLOWS = 100  # packets; fewer cost no speed
@@ -99,7 +99,7 @@ NOTHING = LeftOut()
 
 async def transfer(
     role: Role,
-    session: Session,
+    session: TransferSession,
     moved: Total,
     tcp_port: int,
     recording: Recording | None = None,
@@ -150,12 +150,12 @@ def waits_sentence(waits: Waits) -> str:
     return f"waited {told}" if told else ""
 
 
-def sent_bytes(moved: Batch | Total) -> int:
+def sent_bytes(moved: StoredBatch | Total) -> int:
     """The bytes that travelled: holes, and those that the receiver had kept, did not."""
     return moved.bytes - moved.resumed_bytes - moved.hole_bytes
 
 
-def batch_lines(batch: Batch, seconds: float) -> list[str]:
+def batch_lines(batch: StoredBatch, seconds: float) -> list[str]:
     """A line about each file, stored and verified; of a pack of many files one about all."""
     rate = f"  {format_rate(sent_bytes(batch) * 8 / seconds)}" if seconds > 0 else ""
     times = f"  {format_seconds(seconds)}{rate}"

@@ -27,9 +27,9 @@ from mrc.errors import MrcError
 from mrc.exchange.foreign import shown
 from mrc.transfer.names import FileError, check_path
 from mrc.transfer.pack import Total
-from mrc.transfer.plan import STDIN, Plan, excluding, plan_of
-from mrc.transfer.sender import How, send_plan
-from mrc.transfer.session import TOKEN_BYTES, Session, VerificationError, connect_session
+from mrc.transfer.plan import STDIN, SendPlan, excluding, plan_of
+from mrc.transfer.sender import SendOptions, send_plan
+from mrc.transfer.session import TOKEN_BYTES, TransferSession, VerificationError, connect_session
 from mrc.units import counted
 
 HELP = "send files and folders to a host that runs mrc recv"
@@ -123,7 +123,9 @@ def _counted(skipped: list[str]) -> str:
     return f"{counted(len(skipped), 'file')}{'; the first' * (len(skipped) > 1)}: {first}"
 
 
-async def _send(args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]) -> int:
+async def _send(
+    args: argparse.Namespace, out: Output, plan: SendPlan, trusted: dict[str, Any]
+) -> int:
     # Standard input cannot be read twice, and a code lets one peer in once.
     if STDIN in args.files or args.code or args.no_resume:
         args.retry = 0.0
@@ -153,7 +155,7 @@ class _Sending:
     """The transfer of one command, over one connection or several, one after the other."""
 
     def __init__(
-        self, args: argparse.Namespace, out: Output, plan: Plan, trusted: dict[str, Any]
+        self, args: argparse.Namespace, out: Output, plan: SendPlan, trusted: dict[str, Any]
     ) -> None:
         self._args = args
         self._out = out
@@ -169,7 +171,7 @@ class _Sending:
         self._failures = Failures(out, self.meter, "sender", self._host)
         for failed in plan.failed:
             self._failures.add(failed)
-        self.how = How(
+        self.how = SendOptions(
             keep_meta=not args.no_meta,
             update=args.update,
             rate=args.rate,
@@ -180,7 +182,7 @@ class _Sending:
         )
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[Session]:
+    async def connected(self) -> AsyncIterator[TransferSession]:
         plan, host = self._plan, self._host
         plan.connected()
         async with (
@@ -204,7 +206,7 @@ class _Sending:
     def _grew(self, path: str) -> None:
         self.meter.note(f"{shown(path)}: grew while it was sent: copied as it was at the begin")
 
-    async def run(self, session: Session, retry: Retry) -> int:
+    async def run(self, session: TransferSession, retry: Retry) -> int:
         """Sends what is left; returns the exit code."""
         meter, out, plan = self.meter, self._out, self._plan
         self.how.on_resumed = lambda file, there: meter.resumed(

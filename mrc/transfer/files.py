@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a receiver: `OutputDirectory`, `Tree` and `Target`.
+"""The files of a receiver: `OutputDirectory`, `SessionTree` and `PartFile`.
 
 An `OutputDirectory` accepts names from an untrusted peer. All operations are relative to
 descriptors of its folders, so no name leads out of the directory. It refuses names that programs
-could take for options or settings. A `Tree` is the directory as one session uses it. A `Target` is
-a file with a temporary name until it is complete.
+could take for options or settings. A `SessionTree` is the directory as one session uses it. A
+`PartFile` is a file with a temporary name until it is complete.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mrc.transfer.names import (
     part_name,
     record_name,
 )
-from mrc.transfer.resume import Record, hash_range, sweep
+from mrc.transfer.resume import PartRecord, hash_range, sweep
 
 MAX_AHEAD_BYTES = 256 << 20  # most disk space that a file allocates ahead of its writes
 _COPY_BYTES = 1 << 20
@@ -43,7 +43,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _ZEROS = bytes(64 << 10)  # a hole is at least as large
 
 
-class Target:
+class PartFile:
     """A file that is being received. It has a temporary name until `commit`, and a lock.
 
     `size` is None for a file whose size the sender does not know yet. With `chunk_bytes` it is a
@@ -73,14 +73,14 @@ class Target:
         self._allocated = 0  # bytes
         # All temporary files are in the output folder itself, where a later receiver looks.
         self._record_fd = -1
-        self._record: Record | None = None
+        self._record: PartRecord | None = None
         self._wanted = True
         if not chunk_bytes:
             self._temporary, self._fd = directory.root.create_temporary(self._base)
             return
         self._temporary = part_name(name)
         self._fd, self._record_fd = directory.root.open_part(self._temporary, name)
-        self._record = Record(self._fd, self._record_fd, chunk_bytes)
+        self._record = PartRecord(self._fd, self._record_fd, chunk_bytes)
 
     def kept(self, most: int) -> tuple[int, Digest]:
         """Chunks of an earlier transfer, and their digest. Reads them: call it in a thread."""
@@ -216,7 +216,7 @@ class Target:
         return kept
 
 
-class Same:
+class ExistingFile:
     """A file that exists already and has the size of the file that arrives.
 
     It is not written to while the bytes that arrive are its own. At the first difference `replace`
@@ -230,7 +230,7 @@ class Same:
         name: str,
         fd: int,
         size: int,
-        replace: Callable[[], Target],
+        replace: Callable[[], PartFile],
         check: Callable[[], None],
     ) -> None:
         self.name = name
@@ -240,7 +240,7 @@ class Same:
         self._fd = fd
         self._replace = replace
         self._check = check
-        self._target: Target | None = None
+        self._target: PartFile | None = None
         self._digest = Digest()  # of the bytes that were the same
 
     def check_room(self) -> None:
@@ -256,7 +256,7 @@ class Same:
             self._copy(self._target, offset)
         self._target.write(offset, chunk)
 
-    def _copy(self, target: Target, length: int) -> None:
+    def _copy(self, target: PartFile, length: int) -> None:
         """Copies the bytes that were the same."""
         digest = Digest()
         for start in range(0, length, _COPY_BYTES):
@@ -295,7 +295,7 @@ class Same:
         return 0
 
 
-class Tree:
+class SessionTree:
     """An output directory as one session uses it, with the folders that it has open.
 
     Calls `on_make` before it makes a folder, and `on_open` before it opens one or looks for a file.
@@ -313,7 +313,7 @@ class Tree:
         )  # fmt: skip
         self._found = False  # a file that the disk may lack
 
-    def same(self, name: str, size: int, *, sparse: bool = False) -> Same | None:
+    def same(self, name: str, size: int, *, sparse: bool = False) -> ExistingFile | None:
         """The file of this name and size if it exists already."""
         parts = self._directory.check(name)
         folder = self._chain.enter(parts[:-1])
@@ -321,11 +321,11 @@ class Tree:
         if fd is None:
             return None
         replace = partial(self.create, name, size, sparse=sparse)
-        return Same(self._directory, name, fd, size, replace, self.check_stop)
+        return ExistingFile(self._directory, name, fd, size, replace, self.check_stop)
 
     def create(
         self, name: str, size: int | None, *, sparse: bool = False, chunk_bytes: int = 0
-    ) -> Target:
+    ) -> PartFile:
         """Opens a target for `size` bytes; raises FileError when the name is not allowed or in use.
 
         With `chunk_bytes` it goes on with what was kept of this file. The caller closes it before
@@ -335,7 +335,7 @@ class Tree:
         folder = self._chain.enter(parts[:-1])
         self._directory.check_free(folder, name)
         chunk_bytes = chunk_bytes if self._directory.resume else 0
-        target = Target(
+        target = PartFile(
             self._directory, folder, name, size,
             sparse=sparse, chunk_bytes=chunk_bytes, check=self.check_stop,
         )  # fmt: skip
@@ -464,9 +464,9 @@ class OutputDirectory:
         self,
         on_make: Callable[[], None] = lambda: None,
         on_open: Callable[[], None] = lambda: None,
-    ) -> Tree:
+    ) -> SessionTree:
         """The directory for one session, which closes it."""
-        return Tree(self, on_make, on_open)
+        return SessionTree(self, on_make, on_open)
 
     def sweep(self) -> list[str]:
         """Removes what earlier receivers have left; see `resume.sweep`."""

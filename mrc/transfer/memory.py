@@ -26,7 +26,7 @@ from mrc.engine.memory import MR
 from mrc.enums import Access
 from mrc.transfer.messages import CHUNK_BYTES, Holes
 from mrc.transfer.pack import FRAME, seal
-from mrc.transfer.threads import Line
+from mrc.transfer.threads import WorkerThread
 
 STEP_BYTES = 4 << 20
 WINDOW_BYTES = 256 << 20
@@ -63,7 +63,7 @@ def anonymous(length: int) -> Iterator[mmap.mmap]:
             memory.close()
 
 
-class Window(Struct, frozen=True):
+class ReceiveWindow(Struct, frozen=True):
     """The window's memory and its registration."""
 
     memory: mmap.mmap
@@ -71,11 +71,11 @@ class Window(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_window(ctx: Context, length: int) -> AsyncIterator[Window]:
+async def open_window(ctx: Context, length: int) -> AsyncIterator[ReceiveWindow]:
     """A window of `length` bytes; the peer may write into it until this context ends."""
     with anonymous(length) as memory:
         async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
-            yield Window(memory, mr)
+            yield ReceiveWindow(memory, mr)
 
 
 class Ahead:
@@ -92,7 +92,7 @@ class Ahead:
         self._prepared = 0
         self._progress = asyncio.Event()
         self._error: BaseException | None = None
-        self._line = Line()
+        self._line = WorkerThread()
 
     async def __aenter__(self) -> Self:
         self.reached(0)
@@ -125,23 +125,23 @@ class Ahead:
         self._progress.set()
 
 
-class Piece(NamedTuple):
+class FeedChunk(NamedTuple):
     """A chunk, in the memory of its feed."""
 
     offset: int
     length: int
 
 
-class Feed(Protocol):
+class ChunkFeed(Protocol):
     """The chunks of an offer, in order."""
 
     @property
     def mr(self) -> MR: ...
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> FeedChunk | None:
         """The next chunk; None after the last one."""
 
-    def written(self, piece: Piece) -> None:
+    def written(self, piece: FeedChunk) -> None:
         """The receiver has this chunk: its memory may be used for another."""
 
     def left_bytes(self) -> int:
@@ -157,13 +157,13 @@ class Mapped:
         self._holes = holes
         self._at = 0
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> FeedChunk | None:
         while self._holes.left(self._at // CHUNK_BYTES) and self.left_bytes():
             await self._prepared()
         return await self._prepared() if self.left_bytes() else None
 
-    async def _prepared(self) -> Piece:
-        piece = Piece(self._at, min(CHUNK_BYTES, self.left_bytes()))
+    async def _prepared(self) -> FeedChunk:
+        piece = FeedChunk(self._at, min(CHUNK_BYTES, self.left_bytes()))
         self._ahead.reached(self._at)
         self._at += piece.length
         await self._ahead.until(self._at)
@@ -175,7 +175,7 @@ class Mapped:
         while self._at < end:
             await self._prepared()
 
-    def written(self, piece: Piece) -> None:
+    def written(self, piece: FeedChunk) -> None:
         pass
 
     def left_bytes(self) -> int:
@@ -198,13 +198,13 @@ class Filled:
         self._fill = fill
         self.left_bytes = left_bytes
         self._free = list(range(FILLED_BYTES // CHUNK_BYTES))  # a heap: the lowest are used first
-        self._filled: deque[Piece] = deque()
+        self._filled: deque[FeedChunk] = deque()
         self._filling = 0
         self._lengths: dict[int, int] = {}  # of chunks that the thread has filled
         self._ended = False
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
-        self._line = Line(stop)
+        self._line = WorkerThread(stop)
 
     async def open(self, ctx: Context, held: AsyncExitStack) -> Self:
         """Takes its memory, which `held` releases, and starts to fill it."""
@@ -220,7 +220,7 @@ class Filled:
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         await self._line.__aexit__(kind, *rest)
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> FeedChunk | None:
         while not self._filled:
             if self._error is not None:
                 raise self._error
@@ -232,7 +232,7 @@ class Filled:
         self._fill_ahead()
         return piece
 
-    def written(self, piece: Piece) -> None:
+    def written(self, piece: FeedChunk) -> None:
         heapq.heappush(self._free, piece.offset // CHUNK_BYTES)
         self._fill_ahead()
 
@@ -255,7 +255,7 @@ class Filled:
         if error is not None:
             self._error = self._error or error
         elif length := self._lengths.pop(slot):
-            self._filled.append(Piece(slot * CHUNK_BYTES, length))
+            self._filled.append(FeedChunk(slot * CHUNK_BYTES, length))
         else:
             self._ended = True
         self._changed.set()

@@ -212,7 +212,7 @@ class Unchanged(Struct, frozen=True):
     positions: tuple[Whole, ...]
 
 
-class Asking(Struct, frozen=True):
+class ConsentQuestion(Struct, frozen=True):
     """The receiver asks its user about the sender: the answer to the offer may take long.
 
     Only for a sender that has said that it takes this message.
@@ -237,7 +237,7 @@ class Accept(Struct, frozen=True):
     reading: bool = False
 
 
-class Reading(Struct, frozen=True):
+class DiskWait(Struct, frozen=True):
     """Between chunks: the sender still waits for its disk. Came after version 6."""
 
     type: ClassVar[str] = "reading"
@@ -268,7 +268,7 @@ class Refuse(Struct, frozen=True):
     error: Words
 
 
-class Done(Struct, frozen=True):
+class OfferDone(Struct, frozen=True):
     """All chunks are written; `digest` is the sender's digest of the file, empty for a pack.
 
     With `error` the file is not complete, and the sender goes on with the next one.
@@ -287,7 +287,7 @@ class FailedName(Struct, frozen=True):
     error: Words
 
 
-class Failed(Struct, frozen=True):
+class FailedFiles(Struct, frozen=True):
     """Files and folders that are not copied."""
 
     type: ClassVar[str] = "failed"
@@ -314,8 +314,8 @@ class Bye(Struct, frozen=True):
 
 
 TransferMessage = (
-    Offer | Pack | Compare | Unchanged | Asking | Accept | Mine | Begin | Refuse | Done | Failed
-    | Stored | Abort | Bye | Reading
+    Offer | Pack | Compare | Unchanged | ConsentQuestion | Accept | Mine | Begin | Refuse
+    | OfferDone | FailedFiles | Stored | Abort | Bye | DiskWait
 )  # fmt: skip
 _KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args(TransferMessage)}
 
@@ -323,7 +323,7 @@ _KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args
 def to_dict(message: TransferMessage) -> dict[str, Any]:
     """What is said of a file is as long as a message takes: it may name a path of any length."""
     built: dict[str, Any] = to_builtins(message)
-    for each in (built, *built["files"]) if isinstance(message, Failed) else (built,):
+    for each in (built, *built["files"]) if isinstance(message, FailedFiles) else (built,):
         if "error" in each:
             each["error"] = shortened(printable(each["error"]), MAX_ERROR)
             each |= {"name": shortened(each["name"], MAX_WORDS)} if "name" in each else {}
@@ -357,7 +357,7 @@ def compare_of(files: Iterable[Looks]) -> Iterator[Compare]:
         yield Compare(tuple(asked))
 
 
-def failed_of(files: Iterable[tuple[str, str]]) -> Iterator[Failed]:
+def failed_of(files: Iterable[tuple[str, str]]) -> Iterator[FailedFiles]:
     """Messages that name all these files, each with its error; none is too long."""
     named: list[FailedName] = []
     size = 0
@@ -365,12 +365,12 @@ def failed_of(files: Iterable[tuple[str, str]]) -> Iterator[Failed]:
         each = FailedName(name, error)
         more = _ESCAPED * (min(len(name), MAX_WORDS) + min(len(error), MAX_ERROR)) + _FIELDS
         if size + more > MAX_LIST_BYTES:
-            yield Failed(tuple(named))
+            yield FailedFiles(tuple(named))
             named, size = [], 0
         named.append(each)
         size += more
     if named:
-        yield Failed(tuple(named))
+        yield FailedFiles(tuple(named))
 
 
 def chunk_imm(index: int, slot: int) -> int:

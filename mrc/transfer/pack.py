@@ -28,7 +28,7 @@ from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_ERROR, Digest, Mode, Time
 from mrc.transfer.names import MAX_PATH_BYTES, FileError, StoppedError
-from mrc.transfer.plan import Entry, File, FolderEnd, Link, Source
+from mrc.transfer.plan import Entry, FileEntry, FolderEnd, LinkEntry, SourceFile
 from mrc.typed import Whole
 
 MAX_LISTED = 16  # files of a pack, whose names are kept in any case
@@ -141,7 +141,7 @@ def _cut(payload: memoryview, at: int, length: int) -> tuple[memoryview, int]:
     return payload[at : at + length], at + length
 
 
-class Packing:
+class Packer:
     """The records of one pack. `close` closes the file that it reads; after `stop`, which any
     thread may call, `fill` raises StoppedError.
     """
@@ -151,10 +151,10 @@ class Packing:
         self._keep_meta = keep_meta
         self._stopped = False
         self._next = 0
-        self._source: Source | None = None  # of the entry before `_next`, while it is read
+        self._source: SourceFile | None = None  # of the entry before `_next`, while it is read
         self._offset = self._bytes = 0  # of the entry before `_next`
         self._digest = Digest()
-        self._left = sum(entry.bytes for entry in entries if isinstance(entry, File))
+        self._left = sum(entry.bytes for entry in entries if isinstance(entry, FileEntry))
         self._ends: list[int] = []  # after each chunk, how many entries are complete
         self.files: list[TransferredFile] = []
         self.grown: dict[str, str] = {}
@@ -204,14 +204,14 @@ class Packing:
             name = os.fsencode(entry.name)
             folder = PackedFolder(name=name, mode=meta.mode, mtime=meta.mtime)
             return put_header(payload, at, folder)
-        if isinstance(entry, Link):
+        if isinstance(entry, LinkEntry):
             target = os.fsencode(entry.target)
             return put_header(payload, at, PackedLink(name=os.fsencode(entry.name), target=target))
-        assert isinstance(entry, File), "a pack holds files and folders"
+        assert isinstance(entry, FileEntry), "a pack holds files and folders"
         self._offset = 0
         self._bytes = entry.bytes
         self._digest = Digest()
-        self._source = Source(entry.path, follow=entry.follow)
+        self._source = SourceFile(entry.path, follow=entry.follow)
         self._left += self._source.bytes - entry.bytes  # it may have changed since it was listed
         self._bytes = self._source.bytes
         return at
@@ -226,7 +226,7 @@ class Packing:
         )
         return put_header(payload, at, record)
 
-    def _put_part(self, payload: memoryview, at: int, source: Source) -> int:
+    def _put_part(self, payload: memoryview, at: int, source: SourceFile) -> int:
         """Puts as much of the file as the chunk has room for."""
         length = min(source.bytes - self._offset, len(payload) - at - RECORD_BYTES)
         meta = Meta(source.mode, source.mtime_ns) if self._keep_meta else Meta()
@@ -272,7 +272,7 @@ class Total(Struct):
     links: int = 0
     seconds: float = 0.0
 
-    def add(self, batch: Batch, *, listed: bool) -> None:
+    def add(self, batch: StoredBatch, *, listed: bool) -> None:
         before: list[TransferredFile] = []
         again: set[str] = set()
         if listed:
@@ -290,7 +290,7 @@ class Total(Struct):
             self.hole_bytes += batch.hole_bytes
 
 
-class Batch(Struct, frozen=True):
+class StoredBatch(Struct, frozen=True):
     """One file, or all files and folders of a pack, stored and verified; of a pack whose connection
     was lost, those that were stored before.
 
@@ -308,5 +308,5 @@ class Batch(Struct, frozen=True):
     others: tuple[str, ...] = ()  # folders, with a slash, and links, where all names are kept
 
     @classmethod
-    def of(cls, file: TransferredFile, resumed_bytes: int = 0, hole_bytes: int = 0) -> Batch:
+    def of(cls, file: TransferredFile, resumed_bytes: int = 0, hole_bytes: int = 0) -> StoredBatch:
         return cls((file,), 1, 0, file.bytes, False, resumed_bytes, hole_bytes)

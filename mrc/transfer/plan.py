@@ -37,7 +37,7 @@ _BLOCK_BYTES = 512  # the unit of st_blocks
 PACKED_BYTES = 16 << 20  # smaller files travel in packs: an offer of their own takes 4 round trips
 
 
-class File(Struct, frozen=True):
+class FileEntry(Struct, frozen=True):
     """A regular file. `follow`: it may be a symbolic link."""
 
     path: str
@@ -61,7 +61,7 @@ class Stdin(Struct, frozen=True):
     name: str
 
 
-class Link(Struct, frozen=True):
+class LinkEntry(Struct, frozen=True):
     """A symbolic link that is sent as a link."""
 
     path: str
@@ -69,11 +69,11 @@ class Link(Struct, frozen=True):
     target: str
 
 
-Entry = File | FolderEnd | Stdin | Link
+Entry = FileEntry | FolderEnd | Stdin | LinkEntry
 Exclude = Callable[[str], bool]
 
 
-class Plan(Struct):
+class SendPlan(Struct):
     """All entries in the order of sending. A folder follows its contents."""
 
     follow: bool = False  # symbolic links below folders
@@ -97,8 +97,8 @@ class Plan(Struct):
         return Announced.of_names(
             chain(other, folder),
             bytes=self.bytes,
-            files=sum(isinstance(entry, File | Stdin) for entry in self.entries),
-            links=sum(isinstance(entry, Link) for entry in self.entries),
+            files=sum(isinstance(entry, FileEntry | Stdin) for entry in self.entries),
+            links=sum(isinstance(entry, LinkEntry) for entry in self.entries),
         )
 
     def runs(self) -> Iterator[list[Entry]]:
@@ -111,7 +111,7 @@ class Plan(Struct):
             else:
                 yield from ([entry] for entry in entries)
 
-    def leave_out(self, files: Collection[File]) -> None:
+    def leave_out(self, files: Collection[FileEntry]) -> None:
         """The receiver has these files."""
         self.entries = [entry for entry in self.entries if entry not in files]
         self.unchanged += len(files)
@@ -122,14 +122,14 @@ class Plan(Struct):
 
     def connected(self) -> None:
         """A connection begins, perhaps not the first one."""
-        sent = (entry for entry in self.entries[: self.sent] if isinstance(entry, File))
+        sent = (entry for entry in self.entries[: self.sent] if isinstance(entry, FileEntry))
         self.there = sum(file.bytes for file in sent)
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
         if isinstance(entry, Stdin):
             self.bytes = None
-        elif isinstance(entry, File) and self.bytes is not None:
+        elif isinstance(entry, FileEntry) and self.bytes is not None:
             self.bytes += entry.bytes
 
     def add_argument(self, path: str, name: str) -> None:
@@ -139,8 +139,8 @@ class Plan(Struct):
         elif os.path.isdir(path):
             self._add_folder(path, name, (), "")
         else:
-            with Source(path) as source:
-                self._add(File(path, name, source.bytes, source.mtime_ns, follow=True))
+            with SourceFile(path) as source:
+                self._add(FileEntry(path, name, source.bytes, source.mtime_ns, follow=True))
 
     def _add_folder(
         self, path: str, name: str, above: tuple[tuple[int, int], ...], inside: str
@@ -187,22 +187,22 @@ class Plan(Struct):
                 raise FileError(f"{printable(entry.path)}: {cause_of(error)}") from error
             status = entry.stat(follow_symlinks=False)  # a link that leads nowhere
         if stat.S_ISREG(status.st_mode):
-            self._add(File(entry.path, name, status.st_size, status.st_mtime_ns, self.follow))
+            self._add(FileEntry(entry.path, name, status.st_size, status.st_mtime_ns, self.follow))
         elif stat.S_ISDIR(status.st_mode):
             self._add_folder(entry.path, name, above, inside)
         elif stat.S_ISLNK(status.st_mode) and self.links:
             target = os.readlink(entry.path)
             with about(entry.path):
                 check_link(target, inside.count("/"))
-            self._add(Link(entry.path, name, target))
+            self._add(LinkEntry(entry.path, name, target))
         else:
             kind = what_is(status.st_mode).partition(",")[0]
             self.skipped.append(f"{printable(entry.path)} {kind}")
 
 
 def _is_packed(entry: Entry) -> bool:
-    return isinstance(entry, (FolderEnd, Link)) or (
-        isinstance(entry, File) and entry.bytes < PACKED_BYTES
+    return isinstance(entry, (FolderEnd, LinkEntry)) or (
+        isinstance(entry, FileEntry) and entry.bytes < PACKED_BYTES
     )
 
 
@@ -223,13 +223,13 @@ def plan_of(
     follow: bool = False,
     links: bool = False,
     exclude: Exclude = lambda path: False,
-) -> Plan:
+) -> SendPlan:
     """The plan for these arguments; raises FileError if none of them can be sent.
 
     `name` replaces the name of the only argument. A trailing `/` of a folder makes no difference;
     of `.` and of a path that ends with `/.`, only the contents are sent.
     """
-    plan = Plan(follow, links, exclude)
+    plan = SendPlan(follow, links, exclude)
     if name:
         check_path(name)
         assert len(paths) == 1, "a name for one argument"
@@ -269,7 +269,7 @@ class FileChangedError(FileError):
     """The source file changed after its offer."""
 
 
-class Source:
+class SourceFile:
     """A regular file to send, open. A context manager.
 
     With `follow` false it refuses a symbolic link: a name below a folder may have become one.

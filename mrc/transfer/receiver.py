@@ -34,7 +34,7 @@ from mrc.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta
-from mrc.transfer.memory import Window, open_window
+from mrc.transfer.memory import ReceiveWindow, open_window
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     MAX_SLOTS,
@@ -43,13 +43,13 @@ from mrc.transfer.messages import (
     Begin,
     Bye,
     Compare,
-    Done,
-    Failed,
+    DiskWait,
+    FailedFiles,
     Holes,
     Mine,
     Offer,
+    OfferDone,
     Pack,
-    Reading,
     Refuse,
     Stored,
     Unchanged,
@@ -57,30 +57,30 @@ from mrc.transfer.messages import (
     failed_of,
 )
 from mrc.transfer.names import FileError, FinalError, local_name, of_system, wire_name
-from mrc.transfer.pack import Batch
+from mrc.transfer.pack import StoredBatch
 from mrc.transfer.pipes import PipeWriter
-from mrc.transfer.session import IdleError, Session, VerificationError, patience, until_idle
+from mrc.transfer.session import IdleError, TransferSession, VerificationError, patience, until_idle
 from mrc.transfer.sinks import (
     DEFAULTS,
     AnySink,
     AnyTree,
     FileSink,
-    Limits,
     PackSink,
     Quota,
+    SenderLimits,
     StreamSink,
 )
-from mrc.transfer.threads import Line, StuckError, in_thread
+from mrc.transfer.threads import StuckError, WorkerThread, in_thread
 from mrc.units import counted
 
 BEGIN_SECONDS = 3600.0  # for a sender that reads what was kept, at most
 NO_HOLES = Holes()
 _NO_SLOT = -1  # of chunks in holes
 _MESSAGE_BYTES = 1 << 20  # mailbox messages, which count as received payload beside the file
-Heard = Offer | Pack | Failed | Compare
+OfferMessage = Offer | Pack | FailedFiles | Compare
 
 
-class Told(Struct, frozen=True):
+class ReceiveEvents(Struct, frozen=True):
     """What the user of a receiver hears of.
 
     `on_data` is called before each chunk is stored, and before each file gets its final name.
@@ -96,23 +96,23 @@ class Told(Struct, frozen=True):
     rate: Callable[[], float] = lambda: 0.0
 
 
-NOBODY = Told()
+NOBODY = ReceiveEvents()
 
 
 async def receive_files(
-    session: Session,
+    session: TransferSession,
     output: OutputDirectory | PipeWriter,
     *,
-    limits: Limits = DEFAULTS,
-    told: Told = NOBODY,
+    limits: SenderLimits = DEFAULTS,
+    events: ReceiveEvents = NOBODY,
     keep_names: bool = True,
     agreed: Announced | None = None,
-) -> AsyncIterator[Batch]:
+) -> AsyncIterator[StoredBatch]:
     """Yields each file or pack when it is stored and verified; ends after the sender's last one. Of
     a pack that is interrupted, it yields what is stored.
 
     With `keep_names` the batch of a pack has its files. A file that one end cannot read or store is
-    reported to `told` and left out.
+    reported to `events` and left out.
     `agreed`: what the user has accepted, where he was asked. Nothing else is stored.
     Raises FinalError when it can store no further file, TransferError when the sender stops the
     transfer or makes no progress.
@@ -124,13 +124,13 @@ async def receive_files(
     held.callback(tree.close)
     try:
         window = await _open_window(session, limits.window_bytes)
-        receiving = _Receiving(session, window, tree, quota, limits, told, keep_names, Due())
+        receiving = _OfferReceiver(session, window, tree, quota, limits, events, keep_names, Due())
         first = True
         while (offer := await _hear_offer(session, limits)) is not None:
             if first and isinstance(offer, (Offer, Pack)):
                 with suppress(ValueError):  # a sender need not announce what it has
                     quota.check_announced(Announced.read(session.qp.private))
-            first = first and isinstance(offer, Failed)  # --update leaves out what is there
+            first = first and isinstance(offer, FailedFiles)  # --update leaves out what is there
             try:
                 batch = await receiving.take(offer)
             except BaseException:
@@ -163,7 +163,7 @@ async def receive_files(
         raise
 
 
-async def _open_window(session: Session, most_bytes: int) -> Window:
+async def _open_window(session: TransferSession, most_bytes: int) -> ReceiveWindow:
     """The window of a session: a quarter of the memory left for this peer, up to `most_bytes`."""
     memory, address = session.ctx._peer_memory, session.qp.peer_address
     share = memory.left(address) // 4
@@ -173,7 +173,7 @@ async def _open_window(session: Session, most_bytes: int) -> Window:
     return await session.held.enter_async_context(open_window(session.ctx, length))
 
 
-async def _hear_offer(session: Session, limits: Limits) -> Heard | None:
+async def _hear_offer(session: TransferSession, limits: SenderLimits) -> OfferMessage | None:
     """The next offer, files that the sender cannot read, or a question about files. None when there
     are no more files.
     """
@@ -184,33 +184,33 @@ async def _hear_offer(session: Session, limits: Limits) -> Heard | None:
         return None  # between two files this means the same as a bye
     if isinstance(message, Bye):
         return None
-    if not isinstance(message, (Offer, Pack, Failed, Compare)):
+    if not isinstance(message, (Offer, Pack, FailedFiles, Compare)):
         raise ProtocolError(f"{session.qp.peer_host} sent data that it has not offered")
     return message
 
 
-class _Receiving(Struct):
+class _OfferReceiver(Struct):
     """Receives the files of one session, one offer after the other."""
 
-    session: Session
-    window: Window
+    session: TransferSession
+    window: ReceiveWindow
     tree: AnyTree
     quota: Quota
-    limits: Limits
-    told: Told
+    limits: SenderLimits
+    events: ReceiveEvents
     keep_names: bool
     due: Due
     pack: PackSink | None = None
     """the one that is being received; nobody was told of what it has stored"""
 
-    async def take(self, offer: Heard) -> Batch | None:
+    async def take(self, offer: OfferMessage) -> StoredBatch | None:
         """The stored file or pack; None if nothing was stored."""
         if isinstance(offer, Compare):
             positions = await in_thread(self._unchanged, offer, stop=self.tree.stop)
             async with patience(self.session, self.limits.idle_seconds):
                 await self.session.say(Unchanged(positions))
             return None
-        if isinstance(offer, Failed):
+        if isinstance(offer, FailedFiles):
             self.quota.take("the failed files", files=len(offer.files))
             for each in offer.files:
                 self._failed(local_name(each.name), each.error, "sender")
@@ -251,7 +251,7 @@ class _Receiving(Struct):
         return tuple(positions)
 
     def _failed(self, name: str, error: str, end: Role) -> None:
-        self.told.on_failed(FailedFile(name, error, end))
+        self.events.on_failed(FailedFile(name, error, end))
 
     async def _refuse(self, name: str, error: FileError) -> None:
         self._failed(name, str(error), "receiver")
@@ -277,7 +277,7 @@ class _Receiving(Struct):
 
     async def _close(self, sink: AnySink) -> None:
         if kept := await in_thread(sink.close):
-            self.told.on_kept(sink.name, kept)
+            self.events.on_kept(sink.name, kept)
 
     def _sink_of(self, offer: Offer | Pack) -> AnySink:
         """The sink for an offer; raises FileError to refuse the offer before data flows."""
@@ -306,7 +306,7 @@ class _Receiving(Struct):
             kept, digest = await in_thread(file.kept, stop=self.tree.stop)
         await session.watched(self.due.wait(session.arrived.used))
         async with patience(session, seconds):
-            rate = int(self.told.rate())
+            rate = int(self.events.rate())
             self.due.begin(rate)
             remote, token = window.mr.remote, session.joined.token
             await session.say(Accept(remote, token, kept, rate, reading=True))
@@ -320,7 +320,7 @@ class _Receiving(Struct):
             return begin, str(error)
         if begin:
             size = offer.bytes or 0
-            self.told.on_resumed(sink.name, min(begin * offer.chunk_bytes, size), size)
+            self.events.on_resumed(sink.name, min(begin * offer.chunk_bytes, size), size)
         return begin, ""
 
     async def _begin(self, kept: int, digest: str) -> int:
@@ -335,7 +335,7 @@ class _Receiving(Struct):
             await session.say(Begin(begin))
         return begin
 
-    def _finish(self, sink: AnySink, done: Done) -> Batch:
+    def _finish(self, sink: AnySink, done: OfferDone) -> StoredBatch:
         """Waits for the disk with --fsync, perhaps for minutes."""
         batch = sink.finish(done)
         self.tree.sync()
@@ -343,12 +343,12 @@ class _Receiving(Struct):
 
     async def _store(
         self, offer: Offer | Pack, sink: AnySink, begin: int, failure: str
-    ) -> Batch | None:
+    ) -> StoredBatch | None:
         session, tree = self.session, self.tree
         most_bytes = self.limits.bytes if offer.bytes is None else offer.bytes
         most_bytes += _MESSAGE_BYTES
-        storing = Storing(
-            session, self.window, offer.chunk_bytes, sink, self.told, self.due, tree.stop, begin,
+        storing = ChunkStore(
+            session, self.window, offer.chunk_bytes, sink, self.events, self.due, tree.stop, begin,
             failure, Holes(offer.holes if isinstance(offer, Offer) else ()),
         )  # fmt: skip
         seconds = self.limits.idle_seconds
@@ -362,7 +362,7 @@ class _Receiving(Struct):
             self._failed(sink.name, storing.failure, "receiver")
             tree.lacks(sink.name)
             return None
-        self.told.on_data()
+        self.events.on_data()
         batch = None
         try:
             if done.error:
@@ -381,7 +381,7 @@ class _Receiving(Struct):
         return batch
 
 
-class Storing:
+class ChunkStore:
     """Stores the chunks of one offer through the window.
 
     A file with a `failure` cannot be stored: it refuses the file, and takes its chunks without
@@ -390,11 +390,11 @@ class Storing:
 
     def __init__(
         self,
-        session: Session,
-        window: Window,
+        session: TransferSession,
+        window: ReceiveWindow,
         chunk_bytes: int,
         sink: AnySink,
-        told: Told,
+        events: ReceiveEvents,
         due: Due,
         stop: Callable[[], None] = lambda: None,
         begin: int = 0,
@@ -404,7 +404,7 @@ class Storing:
         self._session = session
         self._came = session.arrived
         self._short = asyncio.Event()  # more is claimed than is known to have come
-        self._told = told
+        self._events = events
         self._due = due
         self._holding = False  # the sender is faster than it may be
         self.failure = failure
@@ -421,13 +421,13 @@ class Storing:
         self._next = begin  # index of the next chunk to store
         self._stored = begin
         self._holes = holes
-        self._line = Line(stop)
+        self._line = WorkerThread(stop)
         self._error: BaseException | None = None
         self._progress = asyncio.Event()
         self._progress.set()
         self._all_stored = asyncio.Event()
 
-    async def run(self, idle: Coroutine[Any, Any, NoReturn]) -> Done:
+    async def run(self, idle: Coroutine[Any, Any, NoReturn]) -> OfferDone:
         """Returns the sender's done message when all chunks are stored.
 
         `idle` raises when the sender makes no progress for too long.
@@ -455,12 +455,12 @@ class Storing:
             return object()
         return self._next, len(self._arrived)
 
-    async def _hear(self) -> Done:
+    async def _hear(self) -> OfferDone:
         # That the sender is reading counts as progress: every message is received payload.
-        while isinstance(item := await self._session.hear(), (Immediate, Reading)):
+        while isinstance(item := await self._session.hear(), (Immediate, DiskWait)):
             if isinstance(item, Immediate):
                 self._on_chunk(item)
-        if not isinstance(item, Done):
+        if not isinstance(item, OfferDone):
             peer = self._session.qp.peer_host
             raise ProtocolError(f"{peer} sent an unexpected message during a file")
         self._end(item)
@@ -470,7 +470,7 @@ class Storing:
             await self._silent.wait()
         return item
 
-    def _end(self, done: Done) -> None:
+    def _end(self, done: OfferDone) -> None:
         """The sender has written all chunks, or the first ones of a file that is not complete. The
         last ones may still arrive on further QPs.
         """
@@ -494,7 +494,7 @@ class Storing:
             )
         if slot >= self._slots or slot in self._full or index in self._arrived:
             raise ProtocolError(f"{self._session.qp.peer_host} wrote a chunk without credit for it")
-        self._told.on_data()
+        self._events.on_data()
         self._came.with_immediates += immediate.bytes
         self._full.add(slot)
         self._arrived[index] = slot
@@ -608,7 +608,7 @@ class Storing:
             await self._session.say(Refuse("file", self.failure))
         failed = [self._sink.failed.popleft() for _ in range(len(self._sink.failed))]
         for each in failed:
-            self._told.on_failed(each)
+            self._events.on_failed(each)
         ours = [(wire_name(each.name), each.error) for each in failed if each.end == "receiver"]
         for message in failed_of(ours):
             await self._session.say(message)

@@ -38,7 +38,7 @@ _NEW_MODE = 0o700  # of a folder that is not complete
 _MARK_MODE = 0o600
 
 
-class Record:
+class PartRecord:
     """The record of a part, and the part itself, by their descriptors. Runs in a helper thread."""
 
     def __init__(self, part: int, record: int, chunk_bytes: int) -> None:

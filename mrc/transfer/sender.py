@@ -42,10 +42,10 @@ from mrc.transfer.memory import (
     STEP_BYTES,
     UNKNOWN,
     Ahead,
-    Feed,
+    ChunkFeed,
+    FeedChunk,
     Filled,
     Mapped,
-    Piece,
     populate_for_reads,
 )
 from mrc.transfer.messages import (
@@ -53,18 +53,18 @@ from mrc.transfer.messages import (
     MAX_SLOTS,
     Abort,
     Accept,
-    Asking,
     Begin,
     Bye,
+    ConsentQuestion,
     Digest,
-    Done,
-    Failed,
+    DiskWait,
+    FailedFiles,
     Holes,
     Looks,
     Mine,
     Offer,
+    OfferDone,
     Pack,
-    Reading,
     Refuse,
     Stored,
     TransferMessage,
@@ -74,10 +74,19 @@ from mrc.transfer.messages import (
     failed_of,
 )
 from mrc.transfer.names import FileError, local_name, wire_name
-from mrc.transfer.pack import Batch, Packing
+from mrc.transfer.pack import Packer, StoredBatch
 from mrc.transfer.pipes import PipeReader
-from mrc.transfer.plan import Entry, File, FolderEnd, Link, Plan, Source, Stdin, holes_of
-from mrc.transfer.session import MAX_QPS, Session, TransferError, VerificationError
+from mrc.transfer.plan import (
+    Entry,
+    FileEntry,
+    FolderEnd,
+    LinkEntry,
+    SendPlan,
+    SourceFile,
+    Stdin,
+    holes_of,
+)
+from mrc.transfer.session import MAX_QPS, TransferError, TransferSession, VerificationError
 from mrc.transfer.threads import in_thread
 
 READING_SECONDS = 1.0  # after which the receiver hears that this end still waits for its disk
@@ -99,15 +108,15 @@ T = TypeVar("T")
 logger = logging.getLogger("mrc.transfer.sender")
 
 
-class RefusedError(TransferError):
+class FileRefusedError(TransferError):
     """The receiver cannot store this file; the session goes on."""
 
 
-class SpokenError(Exception):
+class EarlyAnswerError(Exception):
     """The receiver answers before all chunks are written."""
 
 
-class How(Struct):
+class SendOptions(Struct):
     """How to send.
 
     `on_resumed` is called for a file of which the receiver has so many bytes, `on_grew` for the
@@ -117,7 +126,7 @@ class How(Struct):
 
     keep_meta: bool = True
     resume: bool = True
-    on_resumed: Callable[[File, int], None] = lambda file, size: None
+    on_resumed: Callable[[FileEntry, int], None] = lambda file, size: None
     on_grew: Callable[[str], None] = lambda path: None
     on_failed: Callable[[FailedFile], None] = lambda failed: None
     update: bool = False  # leave out files that the receiver has with the same size and date
@@ -125,20 +134,24 @@ class How(Struct):
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     stored_chunks: int = 0  # of the last file, as far as the receiver has said; 0 if it keeps none
     kept_chunks: int = 0  # of these, those of an earlier transfer
-    part: tuple[int, Batch] | None = None  # the first entries of a pack that failed, all stored
+    part: tuple[int, StoredBatch] | None = (
+        None  # the first entries of a pack that failed, all stored
+    )
 
     def begin(self) -> None:
         """Another offer begins."""
         self.stored_chunks, self.kept_chunks, self.part = 0, 0, None
 
 
-async def send_plan(session: Session, plan: Plan, how: How | None = None) -> AsyncIterator[Batch]:
+async def send_plan(
+    session: TransferSession, plan: SendPlan, how: SendOptions | None = None
+) -> AsyncIterator[StoredBatch]:
     """Sends files in order and yields each when the receiver has stored and verified it.
 
     A file that one end cannot read or store is reported and left out. `plan` notes what is sent, so
     that another session can go on. Raises TransferError when the receiver stops.
     """
-    how = how or How()
+    how = how or SendOptions()
     await tell_failed(session, [(each.name, each.error) for each in plan.failed])
     if how.update:
         await _leave_out_unchanged(session, plan, how)
@@ -168,16 +181,16 @@ async def send_plan(session: Session, plan: Plan, how: How | None = None) -> Asy
         pass  # all files are stored, so the transfer succeeded; our close replaces the bye
 
 
-async def _leave_out_unchanged(session: Session, plan: Plan, how: How) -> None:
-    files = [entry for entry in plan.entries[plan.sent :] if isinstance(entry, File)]
+async def _leave_out_unchanged(session: TransferSession, plan: SendPlan, how: SendOptions) -> None:
+    files = [entry for entry in plan.entries[plan.sent :] if isinstance(entry, FileEntry)]
     looks = (
         Looks(wire_name(file.name), file.bytes, divmod(file.mtime_ns, SECOND_NS)) for file in files
     )
-    unchanged: set[File] = set()
+    unchanged: set[FileEntry] = set()
     begin = 0
     for message in compare_of(looks):
         await session.say(message)
-        reply = await Offering(session, how).reply(Unchanged)
+        reply = await OpenOffer(session, how).reply(Unchanged)
         asked = files[begin : begin + len(message.files)]
         unchanged.update(asked[at] for at in reply.positions if at < len(asked))
         begin += len(asked)
@@ -185,21 +198,25 @@ async def _leave_out_unchanged(session: Session, plan: Plan, how: How) -> None:
 
 
 async def _send_run(
-    session: Session, plan: Plan, run: list[Entry], release: AsyncExitStack, how: How
-) -> Batch | None:
+    session: TransferSession,
+    plan: SendPlan,
+    run: list[Entry],
+    release: AsyncExitStack,
+    how: SendOptions,
+) -> StoredBatch | None:
     """None: the file could not be copied."""
     match run:
-        case [File() | Stdin() as entry]:
-            path = entry.path if isinstance(entry, File) else "standard input"
-            offering = Offering(session, how, entry.name, path)
+        case [FileEntry() | Stdin() as entry]:
+            path = entry.path if isinstance(entry, FileEntry) else "standard input"
+            offering = OpenOffer(session, how, entry.name, path)
         case _:
-            offering = Offering(session, how, entries=[each.name for each in run])
+            offering = OpenOffer(session, how, entries=[each.name for each in run])
             return await _send_pack(session, offering, run, release, how)
     try:
-        if isinstance(entry, File):
+        if isinstance(entry, FileEntry):
             return await _send_file(session, plan, offering, entry, release, how)
         return await _send_stdin(session, offering, entry, release)
-    except RefusedError as error:
+    except FileRefusedError as error:
         how.on_failed(FailedFile(entry.name, str(error), "receiver"))
     except FileError as error:
         await offering.give_up(str(error))
@@ -207,15 +224,15 @@ async def _send_run(
 
 
 async def _send_file(
-    session: Session,
-    plan: Plan,
-    offering: Offering,
-    file: File,
+    session: TransferSession,
+    plan: SendPlan,
+    offering: OpenOffer,
+    file: FileEntry,
     release: AsyncExitStack,
-    how: How,
-) -> Batch:
+    how: SendOptions,
+) -> StoredBatch:
     """Sends a file from its mapping, without a copy."""
-    source = release.enter_context(Source(file.path, follow=file.follow))
+    source = release.enter_context(SourceFile(file.path, follow=file.follow))
     mr = None
     if source.bytes:
         registered = session.ctx.register(source.map, access=Access.LOCAL_READ)
@@ -247,7 +264,9 @@ async def _send_file(
     await offering.finish(digest)
     if grew:
         how.on_grew(file.path)
-    return Batch.of(TransferredFile(file.name, size, digest, file.path), resumed_bytes, hole_bytes)
+    return StoredBatch.of(
+        TransferredFile(file.name, size, digest, file.path), resumed_bytes, hole_bytes
+    )
 
 
 class _Digests(Struct):
@@ -258,7 +277,7 @@ class _Digests(Struct):
 
 
 def _prepare(
-    source: Source, mr: MR | None, digests: _Digests, holes: Holes, offset: int, length: int
+    source: SourceFile, mr: MR | None, digests: _Digests, holes: Holes, offset: int, length: int
 ) -> None:
     """Populates and hashes a part of the mapping.
 
@@ -275,7 +294,7 @@ def _prepare(
 
 
 async def _begin(
-    session: Session, offering: Offering, kept: int, feed: Mapped, digests: _Digests
+    session: TransferSession, offering: OpenOffer, kept: int, feed: Mapped, digests: _Digests
 ) -> int:
     """Where the chunks begin: behind those that the receiver has kept, if they are ours."""
     if kept > -(-feed.left_bytes() // CHUNK_BYTES):
@@ -289,8 +308,8 @@ async def _begin(
 
 
 async def _send_stdin(
-    session: Session, offering: Offering, stdin: Stdin, release: AsyncExitStack
-) -> Batch:
+    session: TransferSession, offering: OpenOffer, stdin: Stdin, release: AsyncExitStack
+) -> StoredBatch:
     pipe = release.enter_context(PipeReader(sys.stdin.fileno()))
     filled = Filled(pipe.fill, lambda: UNKNOWN, pipe.stop)
     offer = Offer(wire_name(stdin.name), None, CHUNK_BYTES)
@@ -299,13 +318,17 @@ async def _send_stdin(
         await offering.write(accept, feed)
     digest = pipe.digest.hexdigest()
     await offering.finish(digest)
-    return Batch.of(TransferredFile(stdin.name, pipe.bytes, digest, "-"))
+    return StoredBatch.of(TransferredFile(stdin.name, pipe.bytes, digest, "-"))
 
 
 async def _send_pack(
-    session: Session, offering: Offering, entries: list[Entry], release: AsyncExitStack, how: How
-) -> Batch:
-    packing = Packing(entries, keep_meta=how.keep_meta)
+    session: TransferSession,
+    offering: OpenOffer,
+    entries: list[Entry],
+    release: AsyncExitStack,
+    how: SendOptions,
+) -> StoredBatch:
+    packing = Packer(entries, keep_meta=how.keep_meta)
     release.callback(packing.close)
     filled = Filled(packing.fill, packing.left_bytes, packing.stop)
     # Before a thread fills the first chunk.
@@ -322,7 +345,9 @@ async def _send_pack(
     return _packed(packing, offering, entries, how)
 
 
-def _packed(packing: Packing, offering: Offering, entries: list[Entry], how: How) -> Batch:
+def _packed(
+    packing: Packer, offering: OpenOffer, entries: list[Entry], how: SendOptions
+) -> StoredBatch:
     """The first entries of a pack, as far as both ends could copy them; tells of the others."""
     names = {entry.name for entry in entries}
     for failed in (each for each in packing.failed if each.name in names):
@@ -332,20 +357,20 @@ def _packed(packing: Packing, offering: Offering, entries: list[Entry], how: How
         how.on_grew(packing.grown[name])
     files = tuple(file for file in packing.files if file.name in names)
     folders = sum(isinstance(entry, FolderEnd) and entry.name in names for entry in entries)
-    links = sum(isinstance(entry, Link) and entry.name in names for entry in entries)
+    links = sum(isinstance(entry, LinkEntry) and entry.name in names for entry in entries)
     size = sum(file.bytes for file in files)
-    return Batch(files, len(files), folders, size, packed=True, links=links)
+    return StoredBatch(files, len(files), folders, size, packed=True, links=links)
 
 
-class Offering:
+class OpenOffer:
     """A file or a pack, from its offer to the receiver's answer. A pack has no `path`, but the
     names of its `entries`.
     """
 
     def __init__(
         self,
-        session: Session,
-        how: How,
+        session: TransferSession,
+        how: SendOptions,
         name: str = "",
         path: str = "",
         entries: Collection[str] = (),
@@ -369,7 +394,7 @@ class Offering:
     async def reply(self, kind: type[T]) -> T:
         """The answer of this kind, perhaps after the receiver has asked its user."""
         reply = await self._hear()
-        if isinstance(reply, Asking):
+        if isinstance(reply, ConsentQuestion):
             with self._how.waiting():
                 reply = await self._hear()
         if not isinstance(reply, kind):
@@ -378,14 +403,14 @@ class Offering:
         return reply
 
     async def write(
-        self, accept: Accept, feed: Feed | None, begin: int = 0, holes: Holes = NO_HOLES
+        self, accept: Accept, feed: ChunkFeed | None, begin: int = 0, holes: Holes = NO_HOLES
     ) -> None:
         """Writes the chunks from `begin` on. An empty file has no feed."""
         self._takes_reading = accept.reading
         if feed is None:
             return
         pace = Pace(lower(self._how.rate, accept.rate))
-        writing = Writing(self._session, accept, feed, begin, holes, pace, self._answer)
+        writing = ChunkWriter(self._session, accept, feed, begin, holes, pace, self._answer)
         try:
             await writing.run()
         finally:
@@ -393,8 +418,8 @@ class Offering:
             self._how.kept_chunks = begin
         if writing.answer is not None:
             error = self._refusal(writing.answer)
-            if isinstance(error, RefusedError):
-                await self._session.say(Done("", self._chunks, "the receiver refused it"))
+            if isinstance(error, FileRefusedError):
+                await self._session.say(OfferDone("", self._chunks, "the receiver refused it"))
             raise error
 
     async def reading(self, work: Coroutine[Any, Any, T]) -> T:
@@ -405,11 +430,11 @@ class Offering:
     async def _tell_reading(self) -> NoReturn:
         while True:
             await asyncio.sleep(READING_SECONDS)
-            await self._session.say(Reading())
+            await self._session.say(DiskWait())
 
     async def finish(self, digest: str) -> None:
         """All chunks are written: returns when the receiver has stored all of it."""
-        await self._session.say(Done(digest, self._chunks))
+        await self._session.say(OfferDone(digest, self._chunks))
         with self._session.waiting.on("storing"):
             answer = await self._hear()
         if not isinstance(answer, Stored):
@@ -422,10 +447,10 @@ class Offering:
         if not self._accepted:
             await tell_failed(self._session, [(self._name, error)])
             return
-        await self._session.say(Done("", self._chunks, error))
+        await self._session.say(OfferDone("", self._chunks, error))
         try:
             await self._hear()
-        except RefusedError:
+        except FileRefusedError:
             pass  # the receiver cannot store it either
 
     async def _hear(self) -> TransferMessage:
@@ -442,7 +467,7 @@ class Offering:
 
     def _answer(self, message: TransferMessage) -> TransferMessage | None:
         """Takes the failed files of a pack; returns any other message."""
-        if not isinstance(message, Failed):
+        if not isinstance(message, FailedFiles):
             return message
         for each in message.files:
             name = local_name(each.name)
@@ -467,25 +492,25 @@ class Offering:
             case "stopped":
                 return TransferError(f"{host} stopped the transfer: {cause}")
             case "file" if self._path:
-                return RefusedError(cause)
+                return FileRefusedError(cause)
         self._how.stored_chunks = self._how.kept_chunks = 0
         return TransferError(f"{host} refused {'the file' if self._path else 'the files'}: {cause}")
 
 
-async def tell_failed(session: Session, failed: list[tuple[str, str]]) -> None:
+async def tell_failed(session: TransferSession, failed: list[tuple[str, str]]) -> None:
     """Names files that are not offered, each with its error."""
     for message in failed_of((wire_name(name), error) for name, error in failed):
         await session.say(message)
 
 
-class Writing:
+class ChunkWriter:
     """The chunks of one offer."""
 
     def __init__(
         self,
-        session: Session,
+        session: TransferSession,
         accept: Accept,
-        feed: Feed,
+        feed: ChunkFeed,
         begin: int,
         holes: Holes,
         pace: Pace,
@@ -538,7 +563,7 @@ class Writing:
         try:
             try:
                 await session.watched(self._write(), *watchers)
-            except SpokenError:
+            except EarlyAnswerError:
                 if isinstance(self.answer, Refuse) and self.answer.code == "file":
                     await session.watched(self._until_written(), session.joined.failed())
             except FileError:
@@ -555,7 +580,7 @@ class Writing:
             self._start(piece)
         await self._until_written()
 
-    async def _next_piece(self) -> Piece | None:
+    async def _next_piece(self) -> FeedChunk | None:
         self._reading = True
         with self._waiting.on("reading"):
             piece = await self._feed.next()
@@ -568,7 +593,7 @@ class Writing:
             before = self.chunks
             await asyncio.sleep(READING_SECONDS)
             if self._reading and self.chunks == before:
-                await self._session.say(Reading())
+                await self._session.say(DiskWait())
 
     async def _until_written(self) -> None:
         with self._waiting.on("network"):
@@ -612,7 +637,7 @@ class Writing:
         if self._error is not None:
             raise self._error
 
-    def _start(self, piece: Piece) -> None:
+    def _start(self, piece: FeedChunk) -> None:
         qp = self._next_qp()
         assert qp is not None, "only this function uses slots and QPs"
         slot = heapq.heappop(self._free)
@@ -625,7 +650,7 @@ class Writing:
         self._writes.add(write)
         write.add_done_callback(partial(self._on_written, qp, piece))
 
-    async def _write_chunk(self, qp: QP, piece: Piece, imm: int, remote: int) -> None:
+    async def _write_chunk(self, qp: QP, piece: FeedChunk, imm: int, remote: int) -> None:
         """The last part has the immediate, which arrives after all earlier parts."""
         if not self._pace.limited:
             await self._write_part(qp, piece.offset, remote, piece.length, imm)
@@ -653,7 +678,7 @@ class Writing:
                 mr, window, imm=imm, length=length, local_offset=local, remote_offset=remote
             )
 
-    def _on_written(self, qp: QP, piece: Piece, write: asyncio.Task[Any]) -> None:
+    def _on_written(self, qp: QP, piece: FeedChunk, write: asyncio.Task[Any]) -> None:
         self._writes.discard(write)
         self._under_way[qp] -= 1
         self._written[qp] += 1
@@ -665,7 +690,7 @@ class Writing:
         self._changed.set()
 
     async def _take_credit(self) -> NoReturn:
-        """Frees slots on credit. Raises SpokenError for an answer."""
+        """Frees slots on credit. Raises EarlyAnswerError for an answer."""
         while self.answer is None:
             heard = await self._session.hear()
             if not isinstance(heard, Immediate):
@@ -678,7 +703,7 @@ class Writing:
             self._free_slots(stored - self.stored)
             self.stored = stored
             self._changed.set()
-        raise SpokenError
+        raise EarlyAnswerError
 
     def _free_slots(self, stored: int) -> None:
         """So many chunks more are stored."""
@@ -725,7 +750,7 @@ class Pace:
             self._next += length * 8 / self._rate
 
 
-async def widen(session: Session, token: str, left_bytes: Callable[[], int]) -> NoReturn:
+async def widen(session: TransferSession, token: str, left_bytes: Callable[[], int]) -> NoReturn:
     """Adds QPs to the session with this token: at once one for each further engine if much is left
     to send, later whenever the windows limit its rate.
 
@@ -767,13 +792,13 @@ def held_up(info: QpInfo, left_bytes: int) -> bool:
     )
 
 
-async def _add(session: Session, token: str, count: int) -> None:
+async def _add(session: TransferSession, token: str, count: int) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(count):
             group.create_task(_join(session, token))
 
 
-async def _join(session: Session, token: str) -> None:
+async def _join(session: TransferSession, token: str) -> None:
     try:
         await session.joined.join(token)
     except (MrcError, OSError) as error:

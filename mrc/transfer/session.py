@@ -60,14 +60,14 @@ class VerificationError(TransferError):
 class IdleError(TransferError):
     """The sender made no progress for too long."""
 
-    def __init__(self, session: Session, seconds: float) -> None:
+    def __init__(self, session: TransferSession, seconds: float) -> None:
         super().__init__(
             f"no progress for {digits(seconds)} s (mrc recv --idle): ended the session with"
             f" {session.qp.peer_host}"
         )
 
 
-class Arrived(Struct):
+class ArrivedBytes(Struct):
     """How much of what a sender claims to have written has come: bytes of a session, since its
     begin. Both counts of what came are lower bounds.
 
@@ -86,7 +86,7 @@ class Arrived(Struct):
         return self.used + size <= max(self.with_immediates, self.counted)
 
 
-class Waiting:
+class WaitTimes:
     """Adds up the times of one session. Each part is timed by one thread at a time."""
 
     def __init__(self) -> None:
@@ -217,12 +217,12 @@ class Joins:
         return self._sessions.get(token) if isinstance(token, str) else None
 
 
-class Session(mailbox.MailboxSession, frozen=True):
+class TransferSession(mailbox.MailboxSession, frozen=True):
     """A session of a file transfer: a QP with a mailbox, and further QPs that carry chunks."""
 
     joined: JoinedQps
-    arrived: Arrived = field(default_factory=Arrived)
-    waiting: Waiting = field(default_factory=Waiting)
+    arrived: ArrivedBytes = field(default_factory=ArrivedBytes)
+    waiting: WaitTimes = field(default_factory=WaitTimes)
 
     @property
     def qps(self) -> list[QP]:
@@ -270,7 +270,7 @@ async def connect_session(
     announced: Announced,
     transfer: str = "",
     timeout: float,
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[TransferSession]:
     """A session with the receiver at `host`; its user sees what is announced, and accepts no more.
 
     A later session of the same `transfer` goes on with it: the receiver then ends this one.
@@ -284,21 +284,21 @@ async def connect_session(
         mailbox.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,
     ):
-        yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
+        yield TransferSession(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
 
 
 @asynccontextmanager
-async def accept_session(ctx: Context, qp: QP, joins: Joins) -> AsyncIterator[Session]:
+async def accept_session(ctx: Context, qp: QP, joins: Joins) -> AsyncIterator[TransferSession]:
     """A session with the sender of an accepted `qp`; closes the QP at the end.
 
     The sender's further QPs join the session through `joins`.
     """
     async with mailbox.accept_session(ctx, qp, SERVICE) as opened, joins.session() as joined:
-        yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
+        yield TransferSession(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
 
 
 @asynccontextmanager
-async def patience(session: Session, seconds: float) -> AsyncIterator[None]:
+async def patience(session: TransferSession, seconds: float) -> AsyncIterator[None]:
     """Raises IdleError when the body waits for the peer for longer than `seconds`."""
     try:
         async with Limit(seconds):
@@ -308,7 +308,7 @@ async def patience(session: Session, seconds: float) -> AsyncIterator[None]:
 
 
 async def until_idle(
-    session: Session, seconds: float, progress: Callable[[], object], most_bytes: int
+    session: TransferSession, seconds: float, progress: Callable[[], object], most_bytes: int
 ) -> NoReturn:
     """Raises IdleError when neither `progress` nor the received payload changes for `seconds`.
 

@@ -15,10 +15,10 @@ from msgspec import Struct
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile, Role, TransferredFile
-from mrc.transfer.files import Same, Target, Tree
+from mrc.transfer.files import ExistingFile, PartFile, SessionTree
 from mrc.transfer.folders import Meta
 from mrc.transfer.memory import WINDOW_BYTES
-from mrc.transfer.messages import Announced, Digest, Done, Holes, Offer
+from mrc.transfer.messages import Announced, Digest, Holes, Offer, OfferDone
 from mrc.transfer.names import (
     MAX_DEPTH,
     MAX_PATH_BYTES,
@@ -30,11 +30,11 @@ from mrc.transfer.names import (
 )
 from mrc.transfer.pack import (
     MAX_LISTED,
-    Batch,
     PackedFailed,
     PackedFile,
     PackedFolder,
     PackedLink,
+    StoredBatch,
     framed_bytes,
     records,
     unseal,
@@ -45,11 +45,11 @@ from mrc.transfer.session import IDLE_SECONDS, VerificationError
 Ts = TypeVarTuple("Ts")
 _OPERATIONS = 16  # for each file and folder of the limit; a sender needs 1 or 2
 _STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cache
-Place = Target | Same | StdoutTarget
-AnyTree = Tree | StdoutTree
+AnyFile = PartFile | ExistingFile | StdoutTarget
+AnyTree = SessionTree | StdoutTree
 
 
-class Limits(Struct, frozen=True):
+class SenderLimits(Struct, frozen=True):
     """Limits on one sender; the receiver refuses files beyond them."""
 
     bytes: int = 1 << 44  # of all its files together
@@ -58,7 +58,7 @@ class Limits(Struct, frozen=True):
     idle_seconds: float = IDLE_SECONDS  # without progress
 
 
-DEFAULTS = Limits()
+DEFAULTS = SenderLimits()
 
 
 class Quota:
@@ -67,7 +67,7 @@ class Quota:
     A user who was asked has agreed to what the sender announced: then that is the limit.
     """
 
-    def __init__(self, limits: Limits, agreed: Announced | None = None) -> None:
+    def __init__(self, limits: SenderLimits, agreed: Announced | None = None) -> None:
         most_files, most_bytes = limits.files, limits.bytes
         self._of_files = f"the limit of {most_files} files and folders of one sender"
         self._of_files += " (mrc recv --max-files)"
@@ -137,7 +137,7 @@ class FileSink:
         self._same = tree.same(self.name, offer.bytes) if offer.resume else None
         self._target = self._create() if self._same is None else None
 
-    def _create(self) -> Target | StdoutTarget:
+    def _create(self) -> PartFile | StdoutTarget:
         chunk_bytes = self._offer.chunk_bytes if self._offer.resume else 0
         target = self._tree.create(
             self.name, self._bytes, sparse=self._offer.sparse, chunk_bytes=chunk_bytes
@@ -185,7 +185,7 @@ class FileSink:
     def bytes_of(self, index: int, chunk: memoryview) -> int:
         return min(self._offer.chunk_bytes, self._bytes - index * self._offer.chunk_bytes)
 
-    def finish(self, done: Done) -> Batch:
+    def finish(self, done: OfferDone) -> StoredBatch:
         place = self._same or self._target
         assert place is not None
         try:
@@ -193,7 +193,7 @@ class FileSink:
         except VerificationError:
             self.discard()
             raise
-        return Batch.of(file, self._resumed_bytes, self._hole_bytes)
+        return StoredBatch.of(file, self._resumed_bytes, self._hole_bytes)
 
     def discard(self) -> None:
         """Keeps nothing of the file."""
@@ -232,8 +232,8 @@ class StreamSink:
         _put(self._target, self._digest, self._stored, payload)
         self._stored += len(payload)
 
-    def finish(self, done: Done) -> Batch:
-        return Batch.of(_complete(self._target, self._digest, done, self._offer))
+    def finish(self, done: OfferDone) -> StoredBatch:
+        return StoredBatch.of(_complete(self._target, self._digest, done, self._offer))
 
     def discard(self) -> None:
         """Nothing would be kept."""
@@ -255,7 +255,7 @@ class PackSink:
         self.one_by_one = True
         self.failed: deque[FailedFile] = deque()
         self._record: PackedFile | None = None  # the last part of a file that misses later parts
-        self._target: Place | None = None  # of this file; None: it cannot be stored
+        self._target: AnyFile | None = None  # of this file; None: it cannot be stored
         self._digest = Digest()
         self._files: list[TransferredFile] = []
         self._others: list[str] = []  # folders and links, as in a Batch
@@ -354,7 +354,7 @@ class PackSink:
         self._target.check_room()
         self._digest = Digest()
 
-    def _finish_file(self, target: Place, record: PackedFile, digest: bytes) -> None:
+    def _finish_file(self, target: AnyFile, record: PackedFile, digest: bytes) -> None:
         if self._digest.digest() != digest:
             raise _differs(target.name)
         target.commit(Meta.received(record.mode, record.mtime))
@@ -364,18 +364,18 @@ class PackSink:
         if self._keep_names or self._count <= MAX_LISTED:
             self._files.append(TransferredFile(target.name, record.size, digest.hex(), target.path))
 
-    def finish(self, done: Done) -> Batch:
+    def finish(self, done: OfferDone) -> StoredBatch:
         if self._record is not None:
             raise ProtocolError("the peer ended a pack in the middle of a file")
         return self.stored()
 
-    def stored(self) -> Batch:
+    def stored(self) -> StoredBatch:
         """What is stored so far."""
         listed = self._keep_names or self._count <= MAX_LISTED
         files = tuple(self._files) if listed else ()
         counts = (self._count, self._folders, self._bytes)
         others = tuple(self._others)
-        return Batch(files, *counts, packed=True, links=self._links, others=others)
+        return StoredBatch(files, *counts, packed=True, links=self._links, others=others)
 
     def discard(self) -> None:
         """Nothing would be kept."""
@@ -391,7 +391,7 @@ def _steps(length: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + _STEP_BYTES, length)) for start in range(0, length, _STEP_BYTES))
 
 
-def _put(target: Place, digest: Digest, offset: int, data: memoryview) -> None:
+def _put(target: AnyFile, digest: Digest, offset: int, data: memoryview) -> None:
     for start, end in _steps(len(data)):
         with data[start:end] as step:
             digest.update(step)
@@ -405,7 +405,7 @@ def _payload(chunk: memoryview, name: str) -> memoryview:
     return payload
 
 
-def _complete(target: Place, digest: Digest, done: Done, offer: Offer) -> TransferredFile:
+def _complete(target: AnyFile, digest: Digest, done: OfferDone, offer: Offer) -> TransferredFile:
     received = digest.hexdigest()
     if done.digest != received:
         raise VerificationError(

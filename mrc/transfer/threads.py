@@ -97,7 +97,7 @@ def _release_frames(error: BaseException | None) -> None:
         error = error.__context__
 
 
-class Line:
+class WorkerThread:
     """A thread that runs jobs in order, without a wake-up of the event loop for each job.
 
     An async context manager; its end drops jobs that have not begun and waits for the running job.

@@ -146,8 +146,8 @@ class World:
         ):
             self.replace(target, name, value)
         for module in _users_of_threads():
-            if hasattr(module, "Line"):
-                self.replace(module, "Line", partial(_Line, self._disk_ns))
+            if hasattr(module, "WorkerThread"):
+                self.replace(module, "WorkerThread", partial(_Line, self._disk_ns))
             if hasattr(module, "in_thread"):
                 self.replace(module, "in_thread", self._in_thread)
         disk.replace_calls(self)
@@ -317,7 +317,7 @@ class _Sent:
         return self._world.kernel.deadline_ns(fd)
 
 
-class _Line(mrc.transfer.threads.Line):
+class _Line(mrc.transfer.threads.WorkerThread):
     """Jobs in order, each after a wait for the disk."""
 
     def __init__(self, disk_ns: Callable[[], int], stop: Callable[[], None] = lambda: None) -> None:

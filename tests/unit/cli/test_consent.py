@@ -18,8 +18,7 @@ from mrc.cli.consent import Consents, _question
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
 from mrc.errors import ProtocolError
-from mrc.transfer.messages import Announced, TransferMessage
-from mrc.transfer.messages import Asking as AskingMessage
+from mrc.transfer.messages import Announced, ConsentQuestion, TransferMessage
 from mrc.transfer.session import TAKES_ASKING, TransferError
 from mrc.trust.security import Security
 
@@ -72,7 +71,7 @@ async def test_get__announces_the_question_to_senders_that_know_the_message(
     old: Any = Sender(B)
     await asks.get(new)
     await asks.get(old)
-    assert (new.said, old.said) == ([AskingMessage()], [])
+    assert (new.said, old.said) == ([ConsentQuestion()], [])
 
 
 async def test_get__two_transfers_of_one_key_at_once_are_one_question(

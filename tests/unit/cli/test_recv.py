@@ -18,13 +18,13 @@ import mrc
 from mrc.cli.exits import Exit
 from mrc.tasks import cancelled
 from mrc.transfer.messages import CHUNK_BYTES, Announced
-from mrc.transfer.pack import Packing
+from mrc.transfer.pack import Packer
 from mrc.transfer.plan import PACKED_BYTES, plan_of
 from mrc.transfer.sender import send_plan
-from mrc.transfer.session import Session, connect_session
+from mrc.transfer.session import TransferSession, connect_session
 
 
-def connected(ctx: mrc.Context, where: str) -> AbstractAsyncContextManager[Session]:
+def connected(ctx: mrc.Context, where: str) -> AbstractAsyncContextManager[TransferSession]:
     """A session of always the same transfer."""
     host, _, port = where.rpartition(":")
     return connect_session(
@@ -62,21 +62,21 @@ async def test_recv__its_account_of_a_pack_that_came_again(
     for name in ("in/a", "x", "y", "z"):
         make(top, name, bytes(CHUNK_BYTES - 1))  # two chunks for each
 
-    async def copy(session: Session, without: tuple[str, ...] = ()) -> None:
+    async def copy(session: TransferSession, without: tuple[str, ...] = ()) -> None:
         plan = plan_of([str(top)], links=True, exclude=lambda path: path in without)
         async for _ in send_plan(session, plan):
             pass
 
-    fill, more, filled = Packing.fill, threading.Event(), 0
+    fill, more, filled = Packer.fill, threading.Event(), 0
 
-    def waits(self: Packing, payload: memoryview) -> int:
+    def waits(self: Packer, payload: memoryview) -> int:
         nonlocal filled
         filled += 1
         if filled == 4:
             assert more.wait(PATIENCE)
         return fill(self, payload)
 
-    monkeypatch.setattr(Packing, "fill", waits)
+    monkeypatch.setattr(Packer, "fill", waits)
     with receiving("--output", inbox, "--json") as (receiver, where):
         async with mrc.Context() as first, connected(first, where) as session:
             lost = asyncio.create_task(copy(session))

@@ -11,11 +11,11 @@ from mrc import ContextConfig, Queues, Retries, Spraying
 from mrc.cli.report import batch_lines, settings, waits_sentence
 from mrc.results.plain import plain
 from mrc.results.transfer import Waits
-from mrc.transfer.pack import Batch
+from mrc.transfer.pack import StoredBatch
 
 
 def test_batch_lines__counts_what_a_pack_has() -> None:
-    pack = Batch((), 1, 2, 2048, packed=True)
+    pack = StoredBatch((), 1, 2, 2048, packed=True)
     assert batch_lines(pack, 1.0) == ["1 file, 2 folders  2 KiB  1 s  16.4 kbit/s"]
     (line,) = batch_lines(replace(pack, count=20, folders=1, links=1), 1.0)
     assert line.startswith("20 files, 1 folder, 1 link  ")

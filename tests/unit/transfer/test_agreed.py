@@ -12,7 +12,7 @@ from transfer_ends import both, make, names, receiving, sending, sessions
 from mrc.transfer.messages import MAX_NAMES, Announced
 from mrc.transfer.names import FinalError
 from mrc.transfer.plan import plan_of
-from mrc.transfer.sinks import Limits, Quota
+from mrc.transfer.sinks import Quota, SenderLimits
 
 
 def tree(top: Path) -> Path:
@@ -56,7 +56,7 @@ async def test_receive__no_more_than_agreed(tmp_path: Path, agreed: Announced, w
 
 
 def test_quota__other_limits_still_hold() -> None:
-    quota = Quota(Limits(bytes=10, files=1), Announced(bytes=99, files=99))
+    quota = Quota(SenderLimits(bytes=10, files=1), Announced(bytes=99, files=99))
     with pytest.raises(FinalError, match="--max-bytes"):
         quota.take("a", size=11)
     with pytest.raises(FinalError, match="--max-files"):
@@ -64,17 +64,17 @@ def test_quota__other_limits_still_hold() -> None:
 
 
 def test_quota__an_error_says_what_is_left() -> None:
-    quota = Quota(Limits(bytes=9))
+    quota = Quota(SenderLimits(bytes=9))
     quota.take("a", size=4)
     with pytest.raises(FinalError, match="6 bytes exceed the 5 bytes left of the limit of 9 bytes"):
         quota.take("b", size=6)
 
 
 def test_quota__names_beyond_the_announced_ones() -> None:
-    Quota(Limits(), Announced(names=("a",), more=1)).check_name("b")
-    Quota(Limits()).check_name("b")
+    Quota(SenderLimits(), Announced(names=("a",), more=1)).check_name("b")
+    Quota(SenderLimits()).check_name("b")
     with pytest.raises(FinalError):
-        Quota(Limits(), Announced(names=("a",))).check_name("b")
+        Quota(SenderLimits(), Announced(names=("a",))).check_name("b")
 
 
 @pytest.mark.parametrize(

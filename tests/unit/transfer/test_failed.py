@@ -18,14 +18,14 @@ from transfer_ends import both, chunks, make, receiving, sending, sessions, turn
 from mrc.errors import ProtocolError
 from mrc.results.transfer import FailedFile
 from mrc.transfer import pack, sender
-from mrc.transfer.files import OutputDirectory, Target
+from mrc.transfer.files import OutputDirectory, PartFile
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     MAX_LIST_BYTES,
     Abort,
-    Done,
-    Failed,
+    FailedFiles,
     FailedName,
+    OfferDone,
     Pack,
     Refuse,
     TransferMessage,
@@ -34,8 +34,8 @@ from mrc.transfer.messages import (
     to_dict,
 )
 from mrc.transfer.names import FileError, FinalError, mark_name
-from mrc.transfer.plan import Plan, Source, plan_of
-from mrc.transfer.sender import How
+from mrc.transfer.plan import SendPlan, SourceFile, plan_of
+from mrc.transfer.sender import SendOptions
 from mrc.transfer.session import TransferError
 from mrc.transfer.sinks import PackSink
 
@@ -79,25 +79,25 @@ async def copied(top: Path, inbox: Path) -> tuple[list[FailedFile], list[FailedF
 
 
 def opens_not(
-    monkeypatch: pytest.MonkeyPatch, what: Callable[[Source], None], module: object
+    monkeypatch: pytest.MonkeyPatch, what: Callable[[SourceFile], None], module: object
 ) -> None:
     """The sender's `b` fails."""
 
-    class Bad(Source):
+    class Bad(SourceFile):
         def __init__(self, path: str, *, follow: bool = True) -> None:
             super().__init__(path, follow=follow)
             if path.endswith("b"):
                 what(self)
 
-    monkeypatch.setattr(module, "Source", Bad)
+    monkeypatch.setattr(module, "SourceFile", Bad)
 
 
-def vanish(source: Source) -> None:
+def vanish(source: SourceFile) -> None:
     source.close()
     raise FileError(f"{source.path}: no such file")
 
 
-def shrink(source: Source) -> None:
+def shrink(source: SourceFile) -> None:
     os.truncate(source.path, source.bytes - 1)
 
 
@@ -107,7 +107,7 @@ def shrink(source: Source) -> None:
     [(vanish, "no such file"), (shrink, "it shrank")],
 )
 async def test_send_plan__file_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, copy: Copy, what: Callable[[Source], None], cause: str
+    monkeypatch: pytest.MonkeyPatch, copy: Copy, what: Callable[[SourceFile], None], cause: str
 ) -> None:
     for module in (pack, sender):
         opens_not(monkeypatch, what, module)
@@ -121,7 +121,7 @@ async def test_send_plan__a_file_that_grows(
 ) -> None:
     """It is copied as it was when it was opened, and its date is that of then."""
 
-    def grow(source: Source) -> None:
+    def grow(source: SourceFile) -> None:
         with open(source.path, "ab") as file:
             file.write(b"x")
 
@@ -131,7 +131,7 @@ async def test_send_plan__a_file_that_grows(
     grown: list[str] = []
     async with sessions() as ends:
         sent, got = await both(
-            sending(ends.sender, [str(top)], how=How(on_grew=grown.append)),
+            sending(ends.sender, [str(top)], how=SendOptions(on_grew=grown.append)),
             receiving(ends.receiver, inbox),
         )
     assert [file.name for file in sent] == [file.name for file in got] == list(NAMES)
@@ -152,15 +152,15 @@ async def test_send_plan__name_that_is_in_use(copy: Copy, inbox: Path) -> None:
 async def test_send_plan__file_that_cannot_be_created(
     monkeypatch: pytest.MonkeyPatch, copy: Copy
 ) -> None:
-    init = Target.__init__
+    init = PartFile.__init__
 
-    def fails(self: Target, directory: OutputDirectory, folder: object, name: str, *rest: object,
+    def fails(self: PartFile, directory: OutputDirectory, folder: object, name: str, *rest: object,
               **options: object) -> None:  # fmt: skip
         if name == "top/b":
             raise FileError(f"{name}: is odd")
         init(self, directory, folder, name, *rest, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Target, "__init__", fails)
+    monkeypatch.setattr(PartFile, "__init__", fails)
     ours, _ = await copy()
     assert (ours[0].error, ours[0].end) == ("top/b: is odd", "receiver")
 
@@ -173,14 +173,14 @@ async def test_send_plan__write_that_fails(
     """Nothing of the file is left, and the sender has stopped sending it. The folder has a mark."""
     if (top / "b").stat().st_size <= at:
         at = 0
-    write = Target._write
+    write = PartFile._write
 
-    def fails(self: Target, offset: int, chunk: memoryview) -> None:
+    def fails(self: PartFile, offset: int, chunk: memoryview) -> None:
         if self.name == "top/b" and offset >= at:
             raise OSError(errno.EIO, "broken sector")
         write(self, offset, chunk)
 
-    monkeypatch.setattr(Target, "_write", fails)
+    monkeypatch.setattr(PartFile, "_write", fails)
     ours, _ = await copy()
     assert "cannot write: broken sector" in ours[0].error
     assert sorted(os.listdir(inbox)) == [mark_name("top"), "top"]
@@ -191,14 +191,14 @@ async def test_send_plan__write_that_fails(
 async def test_send_plan__commit_that_fails(
     monkeypatch: pytest.MonkeyPatch, copy: Copy, inbox: Path
 ) -> None:
-    commit = Target.commit
+    commit = PartFile.commit
 
-    def fails(self: Target, *meta: object) -> None:
+    def fails(self: PartFile, *meta: object) -> None:
         if self.name == "top/b":
             make(inbox / "top", "b", b"from another program")
         commit(self, *meta)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Target, "commit", fails)
+    monkeypatch.setattr(PartFile, "commit", fails)
     ours, _ = await copy()
     assert "exists in" in ours[0].error and ours[0].end == "receiver"
 
@@ -267,17 +267,17 @@ def test_failed_of__no_message_is_too_long() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Failed((FailedName("d/" * 3000, f"{'d/' * 3000}: no such file"),)),
+        FailedFiles((FailedName("d/" * 3000, f"{'d/' * 3000}: no such file"),)),
         Refuse("all", f"{'d/' * 3000}: no such file"),
-        Done("", 0, f"{'d/' * 3000}: no such file"),
+        OfferDone("", 0, f"{'d/' * 3000}: no such file"),
         Abort(f"{'d/' * 3000}: no such file"),
     ],
 )
 def test_to_dict__a_path_of_any_length_fits(message: TransferMessage) -> None:
     """It ended the session: the other end refused the message."""
     heard = from_dict(to_dict(message))
-    last = heard.files[0] if isinstance(heard, Failed) else heard
-    assert isinstance(last, (FailedName, Refuse, Done, Abort))
+    last = heard.files[0] if isinstance(heard, FailedFiles) else heard
+    assert isinstance(last, (FailedName, Refuse, OfferDone, Abort))
     assert last.error.endswith(": no such file")
 
 
@@ -285,7 +285,7 @@ def test_plan_of__a_path_that_no_receiver_takes(tmp_path: Path) -> None:
     """Such a folder can be made step by step, and listed by its descriptor."""
     top, name = tmp_path / "top", "x" * 250
     top.mkdir()
-    plan, above = Plan(), "/".join([name] * 16)  # 4015 bytes
+    plan, above = SendPlan(), "/".join([name] * 16)  # 4015 bytes
     for base in ("ok", "y" * 100):
         make(top, base, b"1")
     plan._add_folder(str(top), above, (), "")
@@ -301,7 +301,7 @@ async def test_send_plan__a_receiver_that_fails_what_it_was_not_sent(tmp_path: P
     async with sessions() as ends:
         sent = asyncio.create_task(sending(ends.sender, [f"{tmp_path}/top"]))
         assert isinstance(await ends.receiver.hear(), Pack)
-        await ends.receiver.say(Failed((FailedName("top/b", "odd"),)))
+        await ends.receiver.say(FailedFiles((FailedName("top/b", "odd"),)))
         (outcome,) = await both(sent)
     assert isinstance(outcome, ProtocolError) and "was not sent" in str(outcome)
 
@@ -321,7 +321,7 @@ async def test_send_plan__a_system_that_lets_nothing_be_removed(
         raise FileError("b: is odd")
 
     monkeypatch.setattr(os, "unlink", refuses)
-    monkeypatch.setattr(Target, "commit", changed)
+    monkeypatch.setattr(PartFile, "commit", changed)
     (tmp_path / "top").mkdir()
     make(tmp_path / "top", "b", b"1")
     async with sessions() as ends:
@@ -375,14 +375,14 @@ async def test_send_plan__a_refused_file_is_not_sent_to_its_end(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [make(tmp_path, "b", bytes(40 * CHUNK_BYTES)), make(tmp_path, "c", bytes(LARGE))]
-    write = Target._write
+    write = PartFile._write
 
-    def fails(self: Target, offset: int, chunk: memoryview) -> None:
+    def fails(self: PartFile, offset: int, chunk: memoryview) -> None:
         if self.name == "b":
             raise OSError(errno.EIO, "broken sector")
         write(self, offset, chunk)
 
-    monkeypatch.setattr(Target, "_write", fails)
+    monkeypatch.setattr(PartFile, "_write", fails)
     failed: list[FailedFile] = []
     async with sessions() as ends:
         sent, _ = await both(

@@ -25,8 +25,8 @@ from mrc.transfer.messages import (
     Accept,
     Bye,
     Digest,
-    Done,
-    Failed,
+    FailedFiles,
+    OfferDone,
     Pack,
     Refuse,
     Stored,
@@ -34,8 +34,8 @@ from mrc.transfer.messages import (
 )  # fmt: skip
 from mrc.transfer.names import FileError
 from mrc.transfer.pack import FRAME, PackedFile, PackedFolder, put_header, seal
-from mrc.transfer.plan import File, excluding, plan_of
-from mrc.transfer.session import Session
+from mrc.transfer.plan import FileEntry, excluding, plan_of
+from mrc.transfer.session import TransferSession
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_plan_of__without_what_is_excluded(tmp_path: Path) -> None:
         (tmp_path / "tree" / path).touch()
     rules = excluding(["*.o", "!keep.o", "build/", "/top"])
     plan = plan_of([f"{tmp_path}/tree", make(tmp_path, "named.o", b"")], exclude=rules)
-    files = [entry.name for entry in plan.entries if isinstance(entry, File)]
+    files = [entry.name for entry in plan.entries if isinstance(entry, FileEntry)]
     assert files == ["tree/build", "tree/keep.o", "tree/src/b.c", "tree/src/top", "named.o"]
     assert plan.excluded == 4
     with pytest.raises(ValueError, match="!"):
@@ -255,10 +255,10 @@ def chunk_with(*records: tuple[PackedFile | PackedFolder, bytes]) -> bytes:
     return bytes(chunk[: seal(view, at)])
 
 
-async def say_done(session: Session) -> str:
+async def say_done(session: TransferSession) -> str:
     """What the receiver says about the files that it cannot store."""
-    await session.say(Done("", 1))
-    while not isinstance(answer := await session.hear(), (Failed, Refuse)):
+    await session.say(OfferDone("", 1))
+    while not isinstance(answer := await session.hear(), (FailedFiles, Refuse)):
         assert isinstance(answer, Immediate)
     if isinstance(answer, Refuse):
         return answer.error
@@ -342,7 +342,7 @@ async def test_receive_files__wrong_number_of_chunks(inbox: Path) -> None:
         await ends.sender.say(Pack(1, 1, CHUNK_BYTES))
         assert isinstance(await ends.sender.hear(), Accept)
         await ends.out.write_imm(imm=chunk_imm(2, 0))
-        await ends.sender.say(Done("", 2))
+        await ends.sender.say(OfferDone("", 2))
         (error,) = await both(task)
     assert isinstance(error, ProtocolError) and "another number of chunks" in str(error)
 
@@ -428,7 +428,7 @@ async def test_send_plan__update_leaves_out_what_is_there(tree: Path, inbox: Pat
 
 def test_leave_out__is_counted(tree: Path) -> None:
     plan = plan_of([str(tree)])
-    files, size = [each for each in plan.entries if isinstance(each, File)], plan.bytes
+    files, size = [each for each in plan.entries if isinstance(each, FileEntry)], plan.bytes
     assert size is not None and files[0].bytes > 0
     plan.leave_out(files[:1])
     assert plan.unchanged == 1 and plan.bytes == size - files[0].bytes

@@ -18,8 +18,8 @@ from mrc.cli.report import sent_bytes
 from mrc.errors import ProtocolError
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.messages import CHUNK_BYTES, Holes, Offer
-from mrc.transfer.pack import Batch
-from mrc.transfer.plan import File, holes_of, plan_of
+from mrc.transfer.pack import StoredBatch
+from mrc.transfer.plan import FileEntry, holes_of, plan_of
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.sender import send_plan
 
@@ -61,10 +61,10 @@ async def test_send_plan__a_hole_has_no_rate(tmp_path: Path, inbox: Path) -> Non
     async with sessions() as ends:
         receiver = receive_files(ends.receiver, OutputDirectory(str(inbox)))
 
-        async def got() -> list[Batch]:
+        async def got() -> list[StoredBatch]:
             return [batch async for batch in receiver]
 
-        async def sent() -> list[Batch]:
+        async def sent() -> list[StoredBatch]:
             return [batch async for batch in send_plan(ends.sender, plan)]
 
         found = await both(sent(), got())
@@ -79,7 +79,7 @@ def test_plan__what_need_not_travel(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(bytes(size))
     plan = plan_of([str(tmp_path / name) for name in "abc"])
     plan.connected()
-    plan.leave_out([entry for entry in plan.entries[:1] if isinstance(entry, File)])
+    plan.leave_out([entry for entry in plan.entries[:1] if isinstance(entry, FileEntry)])
     assert (plan.there, plan.bytes) == (1, 320)
     plan.sent = 1
     plan.connected()

@@ -20,9 +20,9 @@ from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo, Socke
 from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo, sum_of
 from mrc.transfer import sender, session
-from mrc.transfer.files import Target
+from mrc.transfer.files import PartFile
 from mrc.transfer.messages import CHUNK_BYTES, Announced
-from mrc.transfer.session import JOIN, Joins, Session, accept_session, connect_session
+from mrc.transfer.session import JOIN, Joins, TransferSession, accept_session, connect_session
 
 QPS = 3
 
@@ -40,21 +40,21 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterable[threading.Event]:
     """Targets are written only after the event is set: until then no file is complete."""
-    opened, write = threading.Event(), Target.write
+    opened, write = threading.Event(), PartFile.write
 
-    def wait(target: Target, offset: int, chunk: memoryview) -> None:
+    def wait(target: PartFile, offset: int, chunk: memoryview) -> None:
         assert opened.wait(BUDGET_SECONDS)
         write(target, offset, chunk)
 
-    monkeypatch.setattr(Target, "write", wait)
+    monkeypatch.setattr(PartFile, "write", wait)
     yield opened
     opened.set()
 
 
 @dataclass
 class Ends:
-    sender: Session
-    receiver: Session
+    sender: TransferSession
+    receiver: TransferSession
     near: Context
     far: Context
     listener: Listener

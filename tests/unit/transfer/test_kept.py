@@ -19,34 +19,34 @@ from transfer_ends import both, make, names, receiving, sending, sessions, until
 
 from mrc.enums import WcStatus
 from mrc.results.transfer import FailedFile
-from mrc.transfer.files import OutputDirectory, Target
+from mrc.transfer.files import OutputDirectory, PartFile
 from mrc.transfer.messages import (
     CHUNK_BYTES,
     Accept,
     Begin,
     Bye,
     Digest,
-    Done,
     Mine,
     Offer,
+    OfferDone,
     Refuse,
     to_dict,
 )
 from mrc.transfer.names import part_name, record_name
-from mrc.transfer.pack import Batch
-from mrc.transfer.receiver import Told, receive_files
-from mrc.transfer.resume import KEPT_SECONDS, Record
-from mrc.transfer.sender import How
-from mrc.transfer.session import Session, TransferError
+from mrc.transfer.pack import StoredBatch
+from mrc.transfer.receiver import ReceiveEvents, receive_files
+from mrc.transfer.resume import KEPT_SECONDS, PartRecord
+from mrc.transfer.sender import SendOptions
+from mrc.transfer.session import TransferError, TransferSession
 
 CHUNK = 4096
 Stop = Callable[..., Awaitable[int]]
 DATA = os.urandom(6 * CHUNK_BYTES + 5)
 
 
-def record_of(folder: Path, data: bytes) -> tuple[Record, int, int]:
+def record_of(folder: Path, data: bytes) -> tuple[PartRecord, int, int]:
     part, record = (os.open(folder / n, os.O_RDWR | os.O_CREAT) for n in ("part", "record"))
-    kept = Record(part, record, CHUNK)
+    kept = PartRecord(part, record, CHUNK)
     kept.begin(0)
     os.write(part, data)
     digest = Digest()
@@ -87,7 +87,7 @@ def test_record__names_a_chunk_after_it_is_on_the_disk(
     done: list[str] = []
     write = os.pwrite
     part, record = (os.open(tmp_path / n, os.O_RDWR | os.O_CREAT) for n in ("part", "record"))
-    kept = Record(part, record, CHUNK)
+    kept = PartRecord(part, record, CHUNK)
     kept.begin(0)
 
     def named(fd: int, data: bytes, at: int) -> int:
@@ -111,9 +111,9 @@ async def interrupted(
     monkeypatch: pytest.MonkeyPatch, folder: Path, path: str, *, resume: bool = True
 ) -> int:
     """Stops the receiver when it has a few chunks; returns the bytes that it keeps."""
-    write, goes_on = Target.write, threading.Event()
+    write, goes_on = PartFile.write, threading.Event()
 
-    def slow(self: Target, offset: int, chunk: memoryview) -> None:
+    def slow(self: PartFile, offset: int, chunk: memoryview) -> None:
         if offset >= 4 * CHUNK_BYTES:
             goes_on.wait(PATIENCE)
         if offset >= 5 * CHUNK_BYTES:  # the thread was quicker than the cancellation
@@ -121,7 +121,7 @@ async def interrupted(
         write(self, offset, chunk)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Target, "write", slow)
+        patched.setattr(PartFile, "write", slow)
         return await stopped_receiver(folder, path, goes_on, resume=resume)
 
 
@@ -134,7 +134,9 @@ async def stopped_receiver(
 
             async def receive() -> None:
                 async for _ in receive_files(
-                    ends.receiver, directory, told=Told(on_kept=lambda _, n: kept.append(n))
+                    ends.receiver,
+                    directory,
+                    events=ReceiveEvents(on_kept=lambda _, n: kept.append(n)),
                 ):
                     pass
 
@@ -154,7 +156,7 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Stop:
     return partial(interrupted, monkeypatch)
 
 
-async def all_received(session: Session, directory: OutputDirectory) -> list[Batch]:
+async def all_received(session: TransferSession, directory: OutputDirectory) -> list[StoredBatch]:
     return [batch async for batch in receive_files(session, directory)]
 
 
@@ -186,12 +188,12 @@ async def test_transfer__what_was_kept_is_no_progress(
     stop: Stop, source: str, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that is lost before a further chunk is stored has moved nothing."""
-    kept, how = await stop(inbox, source), How()
+    kept, how = await stop(inbox, source), SendOptions()
 
-    def none(self: Target, offset: int, chunk: memoryview) -> None:
+    def none(self: PartFile, offset: int, chunk: memoryview) -> None:
         raise AssertionError("no chunk is stored")
 
-    monkeypatch.setattr(Target, "write", none)
+    monkeypatch.setattr(PartFile, "write", none)
     async with sessions() as ends:
         with OutputDirectory(str(inbox)) as directory:
             work = asyncio.create_task(
@@ -270,7 +272,7 @@ async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(in
         assert await ends.sender.hear() == Begin(0)
         answer = await ends.sender.hear()
         assert isinstance(answer, Refuse) and "exists" in answer.error
-        await ends.sender.say(Done("", 0, "the receiver refused it"))
+        await ends.sender.say(OfferDone("", 0, "the receiver refused it"))
         await ends.sender.say(Bye())
         await both(received)
     assert (inbox / "pin").read_bytes() == b"4711"

@@ -14,10 +14,10 @@ from mrc.enums import WcStatus
 from mrc.errors import PathError
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.names import StoppedError
-from mrc.transfer.pack import Batch, Packing
-from mrc.transfer.plan import File, Source, plan_of
+from mrc.transfer.pack import Packer, StoredBatch
+from mrc.transfer.plan import FileEntry, SourceFile, plan_of
 from mrc.transfer.sender import send_plan
-from mrc.transfer.session import Session
+from mrc.transfer.session import TransferSession
 
 SIZES = {"a": 10_000, "b": 0, "c": 3_000, "d": 20_000}
 
@@ -28,7 +28,7 @@ def test_left_bytes__falls_with_what_is_sent_or_fails(tmp_path: Path) -> None:
     plan = plan_of([str(tmp_path / name) for name in SIZES])
     (tmp_path / "c").unlink()
     os.truncate(tmp_path / "d", 9_000)
-    packing = Packing(plan.entries, keep_meta=False)
+    packing = Packer(plan.entries, keep_meta=False)
     assert packing.left_bytes() == sum(SIZES.values())
     chunk, left = bytearray(16_000), []
     while packing.fill(memoryview(chunk)):
@@ -48,9 +48,9 @@ async def test_send_plan__goes_on_behind_what_is_stored_of_a_pack(
     top.mkdir()
     for number in range(48):
         make(top, f"{number:02}", os.urandom(CHUNK_BYTES // 4))
-    plan, batches = plan_of([str(top)]), list[Batch]()
+    plan, batches = plan_of([str(top)]), list[StoredBatch]()
 
-    async def send(session: Session) -> None:
+    async def send(session: TransferSession) -> None:
         async for batch in send_plan(session, plan):
             batches.append(batch)
 
@@ -79,17 +79,19 @@ def test_fill__told_to_stop_reads_no_further_file(
 ) -> None:
     opened: list[str] = []
 
-    class Last(Source):
+    class Last(SourceFile):
         def __init__(self, path: str, *, follow: bool = True) -> None:
             super().__init__(path, follow=follow)
             opened.append(path)
             packing.stop()
 
-    monkeypatch.setattr("mrc.transfer.pack.Source", Last)
+    monkeypatch.setattr("mrc.transfer.pack.SourceFile", Last)
     paths = [str(tmp_path / name) for name in "ab"]
     for path in paths:
         Path(path).touch()
-    packing = Packing([File(path, path[-1], 0, 0, follow=True) for path in paths], keep_meta=True)
+    packing = Packer(
+        [FileEntry(path, path[-1], 0, 0, follow=True) for path in paths], keep_meta=True
+    )
     with pytest.raises(StoppedError):
         packing.fill(memoryview(bytearray(CHUNK_BYTES)))
     assert opened == paths[:1]

@@ -24,14 +24,14 @@ from mrc.transfer.messages import (
     Accept,
     Bye,
     Digest,
-    Done,
     Offer,
+    OfferDone,
     Refuse,
     Stored,
     chunk_imm,
 )  # fmt: skip
 from mrc.transfer.names import FileError
-from mrc.transfer.pack import Packing
+from mrc.transfer.pack import Packer
 from mrc.transfer.session import IdleError, TransferError, until_idle
 
 IDLE = 0.2
@@ -146,7 +146,7 @@ async def test_receive_files__the_input_of_a_sender_may_pause(
         await ends.sender.say(Offer("a", None, CHUNK_BYTES))
         assert isinstance(await ends.sender.hear(), Accept)
         await until(lambda: received.done() or len(looks) > 2)
-        await ends.sender.say(Done(Digest().hexdigest(), 0))
+        await ends.sender.say(OfferDone(Digest().hexdigest(), 0))
         assert isinstance(await ends.sender.hear(), Stored)
         await ends.sender.say(Bye())
         (files,) = await both(received)
@@ -159,14 +159,14 @@ async def test_receive_files__the_disk_of_a_sender_may_stall(
 ) -> None:
     """The sender says that it still reads."""
     goes_on = threading.Event()
-    fill, prepare, looks = Packing.fill, sender._prepare, list[FakeQp]()
+    fill, prepare, looks = Packer.fill, sender._prepare, list[FakeQp]()
     query = FakeQp.query
 
     def stalled(*args: Any) -> Any:
         goes_on.wait(PATIENCE)
         return prepare(*args)
 
-    def stalled_fill(packing: Packing, payload: memoryview) -> int:
+    def stalled_fill(packing: Packer, payload: memoryview) -> int:
         goes_on.wait(PATIENCE)
         return fill(packing, payload)
 
@@ -174,7 +174,7 @@ async def test_receive_files__the_disk_of_a_sender_may_stall(
         looks.append(qp)
         return await query(qp)
 
-    monkeypatch.setattr(Packing, "fill", stalled_fill)
+    monkeypatch.setattr(Packer, "fill", stalled_fill)
     monkeypatch.setattr(sender, "_prepare", stalled)
     monkeypatch.setattr(FakeQp, "query", counted)
     monkeypatch.setattr("mrc.transfer.sender.READING_SECONDS", IDLE / 10)

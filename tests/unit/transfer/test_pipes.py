@@ -20,7 +20,7 @@ from mrc.transfer.names import FileError, StoppedError
 from mrc.transfer.pipes import PipeReader, PipeWriter
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import TransferError
-from mrc.transfer.sinks import Limits
+from mrc.transfer.sinks import SenderLimits
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def test_write__full_disk() -> None:
 
 
 async def receiving(session: Any, output: Any, **limits: Any) -> list[str]:
-    received = receive_files(session, output, limits=Limits(**limits))
+    received = receive_files(session, output, limits=SenderLimits(**limits))
     return [file.name async for batch in received for file in batch.files]
 
 

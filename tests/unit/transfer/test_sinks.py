@@ -14,7 +14,7 @@ import pytest
 from slowness import PATIENCE
 from transfer_ends import both, make, names, receiving, sending, sessions
 
-from mrc.transfer.files import OutputDirectory, Target, Tree
+from mrc.transfer.files import OutputDirectory, PartFile, SessionTree
 from mrc.transfer.folders import Folder, Meta
 from mrc.transfer.messages import CHUNK_BYTES, Digest, Offer
 from mrc.transfer.names import MAX_DEPTH, FinalError, StoppedError
@@ -29,12 +29,12 @@ from mrc.transfer.pack import (
     seal,
 )
 from mrc.transfer.receiver import receive_files
-from mrc.transfer.sinks import FileSink, Limits, PackSink, Quota, StreamSink
+from mrc.transfer.sinks import FileSink, PackSink, Quota, SenderLimits, StreamSink
 from mrc.transfer.threads import StuckError
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
+def tree(tmp_path: Path) -> Iterator[SessionTree]:
     with OutputDirectory(str(tmp_path)) as directory:
         tree = directory.tree()
         yield tree
@@ -44,16 +44,16 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 @pytest.mark.parametrize(
     ("kind", "size", "limits", "cause"),
     [
-        (FileSink, 10, Limits(files=2), "the limit of 2 files"),
-        (FileSink, 10, Limits(bytes=29), "the limit of 29 bytes"),
-        (StreamSink, None, Limits(files=2), "the limit of 2 files"),
+        (FileSink, 10, SenderLimits(files=2), "the limit of 2 files"),
+        (FileSink, 10, SenderLimits(bytes=29), "the limit of 29 bytes"),
+        (StreamSink, None, SenderLimits(files=2), "the limit of 2 files"),
     ],
 )
 def test_sinks__together_no_more_than_the_limits(
-    tree: Tree,
-    kind: Callable[[Tree, Offer, Quota], FileSink | StreamSink],
+    tree: SessionTree,
+    kind: Callable[[SessionTree, Offer, Quota], FileSink | StreamSink],
     size: int | None,
-    limits: Limits,
+    limits: SenderLimits,
     cause: str,
 ) -> None:
     quota = Quota(limits)
@@ -81,20 +81,20 @@ def packed(name: str) -> PackedFile:
     )
 
 
-def pack_sink(tree: Tree, quota: Quota | None = None) -> PackSink:
-    return PackSink(tree, quota or Quota(Limits()), keep_names=True, resume=False)
+def pack_sink(tree: SessionTree, quota: Quota | None = None) -> PackSink:
+    return PackSink(tree, quota or Quota(SenderLimits()), keep_names=True, resume=False)
 
 
 def test_pack__told_to_stop_stores_no_further_record(
-    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: SessionTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = Target.commit
+    commit = PartFile.commit
 
-    def last(self: Target, *meta: Meta) -> None:
+    def last(self: PartFile, *meta: Meta) -> None:
         commit(self, *meta)
         tree.stop()
 
-    monkeypatch.setattr(Target, "commit", last)
+    monkeypatch.setattr(PartFile, "commit", last)
     with pytest.raises(StoppedError):
         pack_sink(tree).store(0, pack_of(*map(packed, "abc")))
     assert os.listdir(tmp_path) == ["a"]
@@ -123,14 +123,14 @@ async def test_receive_files__ends_in_the_middle_of_a_pack(
 ) -> None:
     """As on SIGTERM, or when the sender is gone: the chunk under way is not stored to its end."""
     first, go_on = asyncio.Event(), threading.Event()
-    loop, commit = asyncio.get_running_loop(), Target.commit
+    loop, commit = asyncio.get_running_loop(), PartFile.commit
 
-    def slow(self: Target, *meta: Meta) -> None:
+    def slow(self: PartFile, *meta: Meta) -> None:
         commit(self, *meta)
         loop.call_soon_threadsafe(first.set)
         assert go_on.wait(PATIENCE)
 
-    monkeypatch.setattr(Target, "commit", slow)
+    monkeypatch.setattr(PartFile, "commit", slow)
     (tmp_path / "top").mkdir()
     paths = [make(tmp_path / "top", name, b"") for name in "abc"]
     async with sessions() as ends:
@@ -150,19 +150,19 @@ async def test_receive_files__the_disk_does_not_answer(
     """The session ends without it. The file is closed when the disk does answer."""
     monkeypatch.setattr("mrc.transfer.threads.END_SECONDS", 0.01)
     begun, closed, go_on = asyncio.Event(), asyncio.Event(), threading.Event()
-    loop, write, close = asyncio.get_running_loop(), Target.write, Tree.close
+    loop, write, close = asyncio.get_running_loop(), PartFile.write, SessionTree.close
 
-    def stuck(self: Target, offset: int, chunk: memoryview) -> None:
+    def stuck(self: PartFile, offset: int, chunk: memoryview) -> None:
         loop.call_soon_threadsafe(begun.set)
         assert go_on.wait(PATIENCE)
         write(self, offset, chunk)
 
-    def told(self: Tree) -> None:
+    def told(self: SessionTree) -> None:
         close(self)
         closed.set()
 
-    monkeypatch.setattr(Target, "write", stuck)
-    monkeypatch.setattr(Tree, "close", told)
+    monkeypatch.setattr(PartFile, "write", stuck)
+    monkeypatch.setattr(SessionTree, "close", told)
     async with sessions() as ends:
         sender = asyncio.create_task(sending(ends.sender, [make(tmp_path, "a", b"1")]))
         receiver = asyncio.create_task(receiving(ends.receiver, inbox))
@@ -190,7 +190,7 @@ def test_pack__opens_only_so_many_folders(tmp_path: Path, there: bool) -> None:
         PackedFolder(name=f"{'ab'[n % 2]}/{below}".encode(), mode=None, mtime=None)
         for n in range(200)
     ]
-    quota = Quota(Limits(files=1000))
+    quota = Quota(SenderLimits(files=1000))
     openings = 0
 
     def operate() -> None:

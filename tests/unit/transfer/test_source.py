@@ -11,19 +11,19 @@ import pytest
 
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import FileError, StoppedError
-from mrc.transfer.plan import FileChangedError, Source
+from mrc.transfer.plan import FileChangedError, SourceFile
 
 
 def test_source__is_mapped(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"0123456789")
-    with Source(str(tmp_path / "a")) as source:
+    with SourceFile(str(tmp_path / "a")) as source:
         assert (source.bytes, source.map[:]) == (10, b"0123456789")
         assert not source.grew(b"not read again")
 
 
 def test_source__empty_file_has_no_mapping(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    with Source(str(tmp_path / "a")) as source:
+    with SourceFile(str(tmp_path / "a")) as source:
         assert source.bytes == 0
         assert not source.grew(b"not read again")
 
@@ -40,13 +40,13 @@ def test_source__refusals(tmp_path: Path) -> None:
     ):
         before = os.listdir("/proc/self/fd")
         with pytest.raises(FileError, match=cause):
-            Source(str(path))
+            SourceFile(str(path))
         assert os.listdir("/proc/self/fd") == before, "nothing stays open"
 
 
 def test_close__twice_closes_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
-    source = Source(str(tmp_path / "a"))
+    source = SourceFile(str(tmp_path / "a"))
     source.close()
     with (tmp_path / "a").open() as other:  # gets the same descriptor
         source.close()
@@ -57,11 +57,11 @@ BYTES = b"0123456789"
 
 
 @pytest.fixture
-def changing(tmp_path: Path) -> Iterator[tuple[Source, Path]]:
+def changing(tmp_path: Path) -> Iterator[tuple[SourceFile, Path]]:
     path = tmp_path / "a"
     path.write_bytes(BYTES)
     os.utime(path, ns=(0, 0))
-    with Source(str(path)) as source:
+    with SourceFile(str(path)) as source:
         yield source, path
 
 
@@ -75,7 +75,7 @@ def changing(tmp_path: Path) -> Iterator[tuple[Source, Path]]:
     ids=["shrinks", "rewritten", "rewritten and grows"],
 )
 def test_grew__its_first_bytes_are_others(
-    changing: tuple[Source, Path], change: Callable[[Path], object], how: str
+    changing: tuple[SourceFile, Path], change: Callable[[Path], object], how: str
 ) -> None:
     source, path = changing
     change(path)
@@ -85,7 +85,7 @@ def test_grew__its_first_bytes_are_others(
 
 @pytest.mark.parametrize(("more", "grew"), [(b"", False), (b"and more", True)])
 def test_grew__its_first_bytes_are_the_same(
-    changing: tuple[Source, Path], more: bytes, grew: bool
+    changing: tuple[SourceFile, Path], more: bytes, grew: bool
 ) -> None:
     """`touch`, and a program that appends to a log."""
     source, path = changing
@@ -93,7 +93,7 @@ def test_grew__its_first_bytes_are_the_same(
     assert source.grew(Digest(BYTES).digest()) == grew
 
 
-def test_grew__told_to_stop(changing: tuple[Source, Path]) -> None:
+def test_grew__told_to_stop(changing: tuple[SourceFile, Path]) -> None:
     source, path = changing
     path.touch()
     source.stop()

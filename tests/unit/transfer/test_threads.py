@@ -14,12 +14,12 @@ from slowness import PATIENCE
 
 from mrc.transfer import threads
 from mrc.transfer.memory import STEP_BYTES, Ahead
-from mrc.transfer.threads import Line, StuckError, in_thread
+from mrc.transfer.threads import StuckError, WorkerThread, in_thread
 
 
 async def test_line__one_after_another() -> None:
     done: list[int] = []
-    async with Line() as line:
+    async with WorkerThread() as line:
         for number in range(100):
             line.put(done.append, number)
         assert await asyncio.wrap_future(line.put(len, done)) == 100
@@ -28,7 +28,7 @@ async def test_line__one_after_another() -> None:
 
 async def test_line__after_a_failure_all_fail_alike() -> None:
     done: list[int] = []
-    async with Line() as line:
+    async with WorkerThread() as line:
         line.put(int, "x")
         with pytest.raises(ValueError, match="'x'"):
             await asyncio.wrap_future(line.put(done.append, 1))
@@ -44,7 +44,7 @@ async def test_line__ends_the_job_under_way_and_begins_no_other() -> None:
         go_on.wait(PATIENCE)
         done.append(1)
 
-    async with Line() as line:
+    async with WorkerThread() as line:
         line.put(slow)
         line.put(done.append, 2)
         await asyncio.to_thread(running.wait, 10)
@@ -87,7 +87,7 @@ async def test_no_thread_can_start__it_is_no_memory(monkeypatch: pytest.MonkeyPa
         patched.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(MemoryError, match="new thread"):
             await in_thread(len, "abc")
-        async with Line() as line:
+        async with WorkerThread() as line:
             with pytest.raises(MemoryError):
                 line.put(len, "abc")
 
@@ -103,7 +103,7 @@ async def test_line__its_end_takes_no_thread_of_others() -> None:
         assert go_on.wait(PATIENCE)
 
     async def waits(begun: asyncio.Event) -> None:
-        async with Line() as line:
+        async with WorkerThread() as line:
             line.put(wait, begun)
             await begun.wait()
 
@@ -131,7 +131,7 @@ async def test_line__cancelled_while_it_ends() -> None:
         assert go_on.wait(PATIENCE)
 
     async def ends() -> None:
-        async with Line() as line:
+        async with WorkerThread() as line:
             line.put(wait)
             line.put(done.append, 1)
             await begun.wait()
@@ -173,7 +173,7 @@ async def test_line__a_disk_that_does_not_answer(
     async def wait() -> None:
         if waits == "in_thread":
             await in_thread(stuck)
-        async with Line() as line:
+        async with WorkerThread() as line:
             await asyncio.wrap_future(line.put(stuck))
 
     waiting = asyncio.create_task(wait())
@@ -196,7 +196,7 @@ from mrc.transfer import threads
 
 async def stuck():
     threads.END_SECONDS = 0.01
-    async with threads.Line() as line:
+    async with threads.WorkerThread() as line:
         begun = threading.Event()
         line.put(lambda: begun.set() or threading.Event().wait())
         begun.wait()

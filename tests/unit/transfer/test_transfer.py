@@ -26,9 +26,9 @@ from mrc.transfer.messages import (
     CHUNK_BYTES,
     Accept,
     Bye,
-    Done,
+    DiskWait,
     Offer,
-    Reading,
+    OfferDone,
     Refuse,
     Stored,
     TransferMessage,
@@ -36,9 +36,15 @@ from mrc.transfer.messages import (
 )
 from mrc.transfer.names import FileError
 from mrc.transfer.pack import FRAME, seal
-from mrc.transfer.plan import Source, plan_of
-from mrc.transfer.sender import CHUNKS_IN_FLIGHT, How
-from mrc.transfer.session import Joins, Session, TransferError, VerificationError, accept_session
+from mrc.transfer.plan import SourceFile, plan_of
+from mrc.transfer.sender import CHUNKS_IN_FLIGHT, SendOptions
+from mrc.transfer.session import (
+    Joins,
+    TransferError,
+    TransferSession,
+    VerificationError,
+    accept_session,
+)
 
 SIZES = [0, 1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 11 * CHUNK_BYTES + 13]
 
@@ -134,7 +140,7 @@ async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) 
         assert isinstance(accept, Accept) and accept.window.length
         async with ends.out.ctx.register(bytes(1000), Access.LOCAL_READ) as mr:
             await ends.out.write_imm(mr, accept.window, imm=0)  # not the bytes of the digest
-        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(b"x" * 1000), 1))
+        await ends.sender.say(OfferDone(xxhash.xxh3_128_hexdigest(b"x" * 1000), 1))
         answer = await ends.sender.hear()
         ends.back.close()
         (failed,) = await both(task)
@@ -169,23 +175,23 @@ async def test_send_files__source_grows_on_the_way(
     """It is read again, which may take long: the receiver hears that its sender lives."""
     monkeypatch.setattr("mrc.transfer.sender.READING_SECONDS", 0)
     told = threading.Event()
-    say, again = Session.say, Source.grew
+    say, again = TransferSession.say, SourceFile.grew
 
-    async def noted(self: Session, message: TransferMessage) -> None:
-        if isinstance(message, Reading):
+    async def noted(self: TransferSession, message: TransferMessage) -> None:
+        if isinstance(message, DiskWait):
             told.set()
         await say(self, message)
 
-    def slow(self: Source, digest: bytes) -> bool:
+    def slow(self: SourceFile, digest: bytes) -> bool:
         assert told.wait(PATIENCE)
         return again(self, digest)
 
-    monkeypatch.setattr(Session, "say", noted)
-    monkeypatch.setattr(Source, "grew", slow)
+    monkeypatch.setattr(TransferSession, "say", noted)
+    monkeypatch.setattr(SourceFile, "grew", slow)
     data = os.urandom(12 * CHUNK_BYTES)
     path, grown = make(tmp_path, "a", data), list[str]()
     async with sessions() as ends:
-        how = How(on_grew=grown.append)
+        how = SendOptions(on_grew=grown.append)
         task = asyncio.create_task(
             both(sending(ends.sender, [path], how=how), receiving(ends.receiver, inbox))
         )
@@ -454,7 +460,7 @@ async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
                 length = min(4096, len(data) - index * 4096)
                 imm = chunk_imm(index, slot)
                 await ends.out.write_imm(mr, accept.window, imm=imm, length=length, **part)
-        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(data), 3))
+        await ends.sender.say(OfferDone(xxhash.xxh3_128_hexdigest(data), 3))
         while isinstance(answer := await ends.sender.hear(), Immediate):
             assert answer.imm in (1, 2)
         assert isinstance(answer, Stored)

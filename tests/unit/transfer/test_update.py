@@ -14,7 +14,7 @@ from transfer_ends import both, make, names, receiving, sessions
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import SECOND_NS
 from mrc.transfer.plan import plan_of
-from mrc.transfer.sender import How, send_plan
+from mrc.transfer.sender import SendOptions, send_plan
 
 
 async def test_send_plan__update_reads_nothing_again(
@@ -34,7 +34,7 @@ async def test_send_plan__update_reads_nothing_again(
 
     async def sending() -> list[str]:
         monkeypatch.setattr(os, "stat", found_once)
-        found = send_plan(ends.sender, plan, How(update=True))
+        found = send_plan(ends.sender, plan, SendOptions(update=True))
         return [file.name async for batch in found for file in batch.files]
 
     async with sessions() as ends:

@@ -17,7 +17,7 @@ from transfer_ends import Ends, both, chunks, make, receiving, sending, sessions
 
 from mrc.results.transfer import Waits
 from mrc.transfer import sender
-from mrc.transfer.files import Target
+from mrc.transfer.files import PartFile
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 
@@ -76,7 +76,7 @@ def check(waits: Waits, part: str, seconds: float) -> None:
 async def test_waiting__for_the_disk(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(monkeypatch, Target, "write")
+    gate = Gate(monkeypatch, PartFile, "write")
     async with sessions() as ends:
 
         def stuck() -> bool:

@@ -19,11 +19,11 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 from mrc import Context
 from mrc.enums import Access
 from mrc.errors import ProtocolError
-from mrc.transfer.files import Target
+from mrc.transfer.files import PartFile
 from mrc.transfer.memory import WINDOW_BYTES, open_window
 from mrc.transfer.messages import CHUNK_BYTES, Accept, Offer, chunk_imm
 from mrc.transfer.names import FileError, FinalError
-from mrc.transfer.sender import CHUNKS_IN_FLIGHT, How
+from mrc.transfer.sender import CHUNKS_IN_FLIGHT, SendOptions
 from mrc.transfer.session import TransferError
 
 
@@ -32,15 +32,15 @@ class SlowDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, full_at: int = 1 << 62) -> None:
         self.open = threading.Event()
-        write = Target.write
+        write = PartFile.write
 
-        def slow(target: Target, offset: int, chunk: memoryview) -> None:
+        def slow(target: PartFile, offset: int, chunk: memoryview) -> None:
             assert self.open.wait(PATIENCE)
             if offset >= full_at:
                 raise FinalError(f"{target.name}: no room")
             write(target, offset, chunk)
 
-        monkeypatch.setattr(Target, "write", slow)
+        monkeypatch.setattr(PartFile, "write", slow)
 
 
 @pytest.mark.more
@@ -79,7 +79,7 @@ async def test_receive_files__disk_full_in_the_middle(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SlowDisk(monkeypatch, full_at=5 * CHUNK_BYTES).open.set()
-    path, how = make(tmp_path, "a", bytes(20 * CHUNK_BYTES)), How()
+    path, how = make(tmp_path, "a", bytes(20 * CHUNK_BYTES)), SendOptions()
     async with sessions() as ends:
         sent, received = await both(
             sending(ends.sender, [path], how=how), receiving(ends.receiver, inbox)
