@@ -274,11 +274,12 @@ def test_add_routes__notices_what_was_dropped_on_the_way(
 ) -> None:
     """Goal: detects a kernel that ignores what it does not support."""
     here, _ = pair
+    encode_route = netlink.encode_route
 
     def without_action(route: Route, index: int) -> bytes:
-        return netlink.encode_route(replace(route, action=None), index)
+        return encode_route(replace(route, action=None), index)
 
-    monkeypatch.setattr(netlink, "encode", without_action)
+    monkeypatch.setattr(netlink, "encode_route", without_action)
     route, _ = ROUTES[kind]
     with pytest.raises(NetlinkError, match=f"route {route.dst} dev p1: the kernel has action None"):
         here.add_routes([route])
