@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from mrc.fabric.ports import ENCAPSULATION, TRANSPORT, payload_mtu
+from mrc.fabric.paths import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.fabric.srv6 import locator, segments
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed

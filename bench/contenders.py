@@ -18,7 +18,7 @@ from compiled import program
 from end import End
 
 from mrc.exchange import mpr
-from mrc.fabric.ports import SEAL_OVERHEAD
+from mrc.fabric.paths import SEAL_OVERHEAD
 
 Raw = dict[str, Any]
 

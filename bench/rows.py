@@ -31,7 +31,7 @@ from contenders import (
 )
 
 from mrc.enums import Integrity, Seal
-from mrc.fabric.ports import TRANSPORT
+from mrc.fabric.paths import TRANSPORT
 
 P = TypeVar("P", bound=Pair)
 

@@ -14,7 +14,7 @@ from mrc.agent import door, steering
 from mrc.agent.steering import AgentFrame, pack, read_struct, struct_bytes, unpack
 from mrc.engine.native import ffi, lib
 from mrc.enums import AgentKind, CommandOp, EventType, WrOpcode
-from mrc.fabric.addresses import pack_address
+from mrc.fabric.hostconfig import pack_address
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mrc.agent.opening import Opened
 from mrc.aio.local import Local
 from mrc.enums import AgentKind
-from mrc.fabric.addresses import IpAddress
+from mrc.fabric.hostconfig import IpAddress
 
 
 class Attached(Protocol):

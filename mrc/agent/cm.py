@@ -21,7 +21,7 @@ from mrc.engine.native import CData
 from mrc.enums import CmEvent
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
-from mrc.fabric.addresses import IpAddress, pack_address, read_address, unpack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
 from mrc.limits import AGENT_CM_PRIVATE
 from mrc.typed import take
 

@@ -13,7 +13,7 @@ from typing import Any
 from mrc.agent.cm import NOTHING, Answer, CmAddress, Params, Reason, event_fields
 from mrc.agent.cm_ports import Bound, CmError
 from mrc.enums import CmEvent
-from mrc.fabric.addresses import IpAddress, pack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address
 
 TIMEWAIT_SECONDS = 1.0
 

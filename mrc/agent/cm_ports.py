@@ -8,7 +8,7 @@ import random
 
 from msgspec import Struct
 
-from mrc.fabric.addresses import IpAddress
+from mrc.fabric.hostconfig import IpAddress
 
 _EPHEMERAL = range(32768, 61000)
 _PRIVILEGED = 1024  # smaller ones are root's

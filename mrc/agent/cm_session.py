@@ -21,7 +21,7 @@ from mrc.agent.steering import AgentFrame, pack, struct_bytes
 from mrc.engine.native import CData
 from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.errors import ProtocolError
-from mrc.fabric.addresses import IpAddress, unpack_address
+from mrc.fabric.hostconfig import IpAddress, unpack_address
 from mrc.limits import AGENT_CM_CHILD
 
 logger = logging.getLogger("mrc.agent")

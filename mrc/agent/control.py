@@ -21,8 +21,7 @@ from mrc.engine.native import lib
 from mrc.enums import AgentFunction, AgentKind, EvState
 from mrc.errors import InUseError, MrcError
 from mrc.events import EvEvent
-from mrc.fabric.addresses import unpack_address
-from mrc.fabric.hostconfig import HostConfig
+from mrc.fabric.hostconfig import HostConfig, unpack_address
 
 _MOST_FIELDS = 256
 _STATES = {

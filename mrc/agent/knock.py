@@ -16,7 +16,7 @@ from mrc.agent.steering import struct_bytes
 from mrc.engine.native import CData
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
-from mrc.fabric.addresses import IpAddress, pack_address, read_address, unpack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
 from mrc.typed import take
 
 KNOCK = "knock"  # message: an endpoint asks for a QP; the answer has the same type

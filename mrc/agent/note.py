@@ -16,7 +16,7 @@ from mrc.agent.steering import MAX_NOTE
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import parse
 from mrc.exchange.oob import Hello, hello_from_dict, hello_to_dict
-from mrc.fabric.addresses import read_address
+from mrc.fabric.hostconfig import read_address
 from mrc.fabric.paths import PathEv
 from mrc.typed import take
 

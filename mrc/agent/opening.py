@@ -20,8 +20,8 @@ from mrc.enums import AgentKind
 from mrc.errors import PathError
 from mrc.exchange import mpr
 from mrc.exchange.foreign import shown
-from mrc.fabric.addresses import IpAddress, pack_address
-from mrc.fabric.ports import LocalPort
+from mrc.fabric.hostconfig import IpAddress, pack_address
+from mrc.fabric.paths import LocalPort
 from mrc.linux.interfaces import interfaces
 
 MOST_QPS = 4096

@@ -34,7 +34,7 @@ from mrc.engine.ports import LocalPorts, finder
 from mrc.enums import AgentKind
 from mrc.errors import MrcError, ProtocolError, StateError
 from mrc.exchange.foreign import shown
-from mrc.fabric.addresses import IpAddress
+from mrc.fabric.hostconfig import IpAddress
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.agent")

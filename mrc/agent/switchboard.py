@@ -26,8 +26,8 @@ from mrc.aio.local import Local
 from mrc.enums import CmEvent
 from mrc.errors import MrcError
 from mrc.exchange.oob import Channel
-from mrc.fabric.addresses import IpAddress
-from mrc.fabric.ports import LocalPort
+from mrc.fabric.hostconfig import IpAddress
+from mrc.fabric.paths import LocalPort
 from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.units import digits

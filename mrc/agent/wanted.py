@@ -17,7 +17,7 @@ from mrc.engine.queue_pair import QueuePair
 from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange import mpr
 from mrc.exchange.oob import Inbox
-from mrc.fabric.addresses import IpAddress, unpack_address
+from mrc.fabric.hostconfig import IpAddress, unpack_address
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 from mrc.messages.messages import MessagePeer
 from mrc.typed import take

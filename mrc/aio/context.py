@@ -45,7 +45,7 @@ from mrc.errors import (
 from mrc.events import ContextWarning, TraceEntry
 from mrc.exchange.admission import Admission, Limits, descriptor_limit
 from mrc.exchange.budget import Budget
-from mrc.fabric.ports import LocalPort
+from mrc.fabric.paths import LocalPort
 from mrc.observe.observatory import Observatory, Observer
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain

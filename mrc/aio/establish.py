@@ -45,10 +45,8 @@ from mrc.exchange.neighbour import is_loopback
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_dict
 from mrc.exchange.proof import Proof, prove
 from mrc.fabric import paths
-from mrc.fabric.addresses import parse_address
-from mrc.fabric.hostconfig import HostConfig, HostPeer
-from mrc.fabric.paths import PathEv, PeerSource, SourcePorts
-from mrc.fabric.ports import SEAL_OVERHEAD, LocalPort, RemotePort
+from mrc.fabric.hostconfig import HostConfig, HostPeer, parse_address
+from mrc.fabric.paths import SEAL_OVERHEAD, LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
 from mrc.limits import MAX_MTU, MIN_MTU
 
 if TYPE_CHECKING:

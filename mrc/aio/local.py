@@ -34,8 +34,7 @@ from mrc.exchange import mpr
 from mrc.exchange.admission import Claims
 from mrc.exchange.upgrade import Guard
 from mrc.fabric import hostconfig
-from mrc.fabric.addresses import IpAddress
-from mrc.fabric.hostconfig import HostConfig, Source
+from mrc.fabric.hostconfig import HostConfig, IpAddress, PathSource
 
 if TYPE_CHECKING:
     from mrc.messages.messages import MessagePeer
@@ -73,7 +72,7 @@ class Local(Struct, frozen=True):
     @property
     def srv6(self) -> HostConfig | None:
         """The host configuration if it defines SRv6 paths, else None."""
-        return self.host if self.host and self.host.source is Source.SRV6 else None
+        return self.host if self.host and self.host.source is PathSource.SRV6 else None
 
 
 def opened(config: ContextConfig) -> Local:

@@ -11,7 +11,7 @@ from mrc.cli.output import format_seconds
 from mrc.control.quality import FAILS_FROM, TRAIN, Quality, Train, extra_delays, failed, quality
 from mrc.enums import EvState
 from mrc.events import EvInfo
-from mrc.fabric.locate import Observed, links_of, suspects
+from mrc.fabric.locate import PathCheck, links_of, suspects
 from mrc.results import paths as results
 from mrc.results.plain import like
 from mrc.running import RunningClock
@@ -94,7 +94,7 @@ def located(
     planes = {ev.index: ev.plane for ev in evs}
     bad = failed(found, planes)
     seen = [
-        Observed(links_of(ev.plane, ev.path, ev.usids, peer), ev.index not in bad)
+        PathCheck(links_of(ev.plane, ev.path, ev.usids, peer), ev.index not in bad)
         for ev in evs
         if ev.state is not EvState.DENIED
     ]

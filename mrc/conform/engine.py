@@ -36,7 +36,7 @@ from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState
 from mrc.errors import CompletionError, MrcError
 from mrc.events import Completion, Immediate
 from mrc.fabric import paths
-from mrc.fabric.ports import LocalPort, RemotePort
+from mrc.fabric.paths import LocalPort, RemotePort
 from mrc.limits import MPR_UNIT
 from mrc.tasks import took_cancellation
 from mrc.units import counted

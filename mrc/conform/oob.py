@@ -34,7 +34,7 @@ from mrc.exchange import readings
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import HELLO_BYTES, PING, PONG, Attributes, Channel, Hello, hello_from_dict
 from mrc.exchange.refusal import accepted
-from mrc.fabric.ports import RemotePort
+from mrc.fabric.paths import RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
 from mrc.mailbox import SessionError, connect_session
 from mrc.perf.messages import QP_SERVICE, SERVICE, hear, say

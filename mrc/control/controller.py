@@ -14,8 +14,7 @@ from mrc.engine.queue_pair import QueuePair
 from mrc.enums import EvState
 from mrc.errors import ArgumentError, QueueFullError, StateError
 from mrc.events import ProbeResult
-from mrc.fabric.paths import PathEv
-from mrc.fabric.ports import SEAL_OVERHEAD, TRANSPORT
+from mrc.fabric.paths import SEAL_OVERHEAD, TRANSPORT, PathEv
 from mrc.limits import MAX_MTU
 from mrc.units import counted
 

@@ -29,8 +29,8 @@ from mrc.engine.native import (
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError, StateError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
-from mrc.fabric.addresses import pack_address
-from mrc.fabric.ports import LocalPort
+from mrc.fabric.hostconfig import pack_address
+from mrc.fabric.paths import LocalPort
 
 
 class Reply(Struct, frozen=True):

@@ -26,15 +26,22 @@ from mrc.engine import engine
 from mrc.engine.engine import AnyEngine, Engine, PortOpening
 from mrc.engine.native import Command
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
-from mrc.fabric.hostconfig import HostConfig, Source
-from mrc.fabric.paths import SourcePorts
-from mrc.fabric.ports import Found, Interface, Kept, LocalPort, interface_ports, srv6_ports
+from mrc.fabric.hostconfig import HostConfig, PathSource
+from mrc.fabric.paths import (
+    Interface,
+    Kept,
+    LocalPort,
+    PortSelection,
+    SourcePorts,
+    interface_ports,
+    srv6_ports,
+)
 from mrc.limits import MAX_PORTS
 from mrc.linux.interfaces import interfaces
 
 logger = logging.getLogger("mrc.links")
 
-Find = Callable[[Sequence[Interface], Kept], Found]
+Find = Callable[[Sequence[Interface], Kept], PortSelection]
 Call = Callable[[Command, str], Awaitable[int]]
 """Executes a command in the datapath: `mrc.engine.dispatch.Dispatcher.call`."""
 
@@ -68,7 +75,7 @@ class _Slot(Struct):
 def finder(config: ContextConfig, host: HostConfig | None) -> Find:
     """The function that selects a Context's ports from the interfaces, by its configuration."""
     wanted = config.interfaces
-    if host is not None and host.source is Source.SRV6:
+    if host is not None and host.source is PathSource.SRV6:
         return lambda interfaces, kept: srv6_ports(host, interfaces, wanted)
     if not wanted and host is not None:
         wanted = tuple(str(port.address.ip) for port in host.ports)
@@ -77,7 +84,7 @@ def finder(config: ContextConfig, host: HostConfig | None) -> Find:
     )
 
 
-def _first_number(found: Found, port: LocalPort) -> int:
+def _first_number(found: PortSelection, port: LocalPort) -> int:
     """The lowest number for a port without a reserved one. Loopback leaves room for interfaces that
     appear later, because port n connects to the peer's port n.
     """
@@ -85,7 +92,7 @@ def _first_number(found: Found, port: LocalPort) -> int:
     return found.reserved + room + 1
 
 
-def number(found: Found) -> dict[int, LocalPort]:
+def number(found: PortSelection) -> dict[int, LocalPort]:
     """Gives each port a number; ports beyond MAX_PORTS are left out."""
     numbered: list[LocalPort] = []
     for port in found.ports:
@@ -105,7 +112,7 @@ class LocalPorts:
         self._find = find
         self._slots: dict[int, _Slot] = {}
         self._most = MAX_PORTS
-        self._found = Found(())
+        self._found = PortSelection(())
         self._telling = False
         self._said: set[str] = set()
         self._refused: set[LocalPort] = set()

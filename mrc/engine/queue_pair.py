@@ -30,7 +30,7 @@ from mrc.enums import (
     WrOpcode,
 )
 from mrc.errors import ArgumentError, StateError
-from mrc.fabric.addresses import pack_address
+from mrc.fabric.hostconfig import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
 from mrc.trust.memory import Secret

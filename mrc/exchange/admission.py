@@ -20,7 +20,7 @@ from mrc.errors import BusyError, ConfigError, ConnectError
 from mrc.exchange.attempts import Attempts, Tokens
 from mrc.exchange.eviction import victim
 from mrc.exchange.sources import KnownSources, network_of, source_of
-from mrc.fabric.addresses import IpAddress, parse_address
+from mrc.fabric.hostconfig import IpAddress, parse_address
 from mrc.fabric.paths import PeerSource
 from mrc.units import counted
 

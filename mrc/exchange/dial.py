@@ -20,8 +20,7 @@ from mrc.errors import (
     ResolveError,
 )
 from mrc.exchange.oob import Channel
-from mrc.fabric.addresses import IpAddress
-from mrc.fabric.hostconfig import HostConfig
+from mrc.fabric.hostconfig import HostConfig, IpAddress
 from mrc.tasks import cancelled
 
 _HEAD_START_SECONDS = 0.25

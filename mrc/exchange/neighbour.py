@@ -10,7 +10,7 @@ import asyncio
 import os
 
 from mrc.exchange.oob import Channel
-from mrc.fabric.addresses import parse_address
+from mrc.fabric.hostconfig import parse_address
 from mrc.trust.sockets import owner_of
 
 _PAUSE_SECONDS = 0.001  # doubles

@@ -43,8 +43,8 @@ from mrc.exchange.foreign import called, parse, shown
 from mrc.exchange.keepalive import Keepalive
 from mrc.exchange.refusal import REFUSE, accepted, fields
 from mrc.exchange.tlsstream import TlsStream
-from mrc.fabric.addresses import IpInterface, parse_address, read_address
-from mrc.fabric.ports import RemotePort, UdpPort
+from mrc.fabric.hostconfig import IpInterface, parse_address, read_address
+from mrc.fabric.paths import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
 from mrc.tasks import cancelled
 from mrc.trust.memory import Secret

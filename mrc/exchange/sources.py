@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from mrc.fabric.addresses import IpAddress, parse_address
+from mrc.fabric.hostconfig import IpAddress, parse_address
 
 _SOURCE_BITS = {4: 32, 6: 64}
 _NETWORK_BITS = {4: 16, 6: 48}

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and opens TOML files: mrc's own files by name, other files by path."""
+"""Finds and opens TOML files, mrc's own by name, others by path, and reads their tables key by key,
+so that every error names the file, the key and the problem.
+
+A table is not decoded into a declared type, because in a scenario the bounds, the defaults, the
+units and the keys depend on the values of other keys.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mrc.errors import BadFileError
+from mrc.typed import take
 
 MOST_BYTES = 32 << 20  # of a file; they take some ten seconds
 _LONG = re.compile(r"[0-9]{4301}")  # digits that int() refuses
@@ -82,3 +88,122 @@ def parsed(
     except (ValueError, OverflowError) as error:
         long = "a number has too many digits" if _LONG.search(text) else error
         raise BadFileError(f"{name}: not {kind}: {long}") from error
+
+
+# ---- Tables --------------------------------------------------------------------------------------
+
+
+_T = TypeVar("_T")
+_Text = TypeVar("_Text", bound=str)
+
+
+class Table:
+    """One table of a file. The caller reads its keys and then calls `close`.
+
+    `close` raises BadFileError for keys that were not read.
+    """
+
+    def __init__(self, values: Mapping[str, Any], place: str) -> None:
+        """`place` is the prefix of errors, such as "x.toml: topology"."""
+        self._values = values
+        self._place = place
+        self._asked: set[str] = set()
+
+    def error(self, key: str, cause: str) -> BadFileError:
+        return BadFileError(f"{self._inner(key)}: {cause}")
+
+    def has(self, key: str) -> bool:
+        self._asked.add(key)
+        return key in self._values
+
+    def _get(self, key: str, default: Any) -> Any:
+        if self.has(key):
+            return self._values[key]
+        if default is None:
+            raise self.error(key, "is missing")
+        return default
+
+    def _taken(self, key: str, kind: Any, default: Any = None) -> Any:
+        try:
+            return take(self._get(key, default), kind, place=self._inner(key))
+        except ValueError as error:
+            raise BadFileError(str(error)) from None
+
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        return int(self._taken(key, Annotated[int, Meta(ge=low, le=high)], default))
+
+    def number(self, key: str, low: float, high: float) -> float:
+        return float(self._taken(key, Annotated[float, Meta(ge=low, le=high)]))
+
+    def boolean(self, key: str, default: bool) -> bool:
+        return bool(self._taken(key, bool, default))
+
+    def boolean_or(self, key: str, word: _Text, default: bool) -> bool | _Text:
+        """A boolean, or this word."""
+        value: bool | str = self._taken(key, bool | str, default)
+        if isinstance(value, str) and value != word:
+            raise self.error(key, f"must be true, false or '{word}', not '{value}'")
+        return value if isinstance(value, bool) else word
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return str(self._taken(key, str, default))
+
+    def text_or_number(self, key: str) -> str | float:
+        value: str | float = self._taken(key, str | float)
+        return value
+
+    def choice(self, key: str, choices: Sequence[_Text], default: str | None = None) -> _Text:
+        value = self.text(key, default)
+        if value not in choices:
+            raise self.error(key, f"{value!r} is none of {', '.join(choices)}")
+        return choices[choices.index(value)]
+
+    def parsed(self, key: str, parse: Callable[[str], _T], default: str | None = None) -> _T:
+        """A text that `parse` converts, such as a number with a unit. `parse` raises ValueError."""
+        try:
+            return parse(self.text(key, default))
+        except ValueError as error:
+            raise self.error(key, str(error)) from error
+
+    def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
+        """A list of numbers; empty if the key is missing."""
+        return tuple(self._taken(key, tuple[Annotated[int, Meta(ge=low, le=high)], ...], []))
+
+    def texts(self, key: str, choices: Sequence[str] = ()) -> tuple[str, ...]:
+        """A list of texts, each one of `choices` if given; empty if the key is missing."""
+        found: tuple[str, ...] = self._taken(key, tuple[str, ...], [])
+        for item in found:
+            if choices and item not in choices:
+                raise self.error(key, f"{item!r} is none of {', '.join(choices)}")
+        return found
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """An inner table with any keys; empty if the key is missing."""
+        return dict(self._taken(key, dict[str, Any], {}))
+
+    def pairs(self, key: str) -> tuple[tuple[int, int], ...]:
+        """A list of pairs of numbers."""
+        try:
+            return take(self._get(key, None), tuple[tuple[int, int], ...])
+        except ValueError:
+            raise self.error(key, "must be a list of pairs such as [[0, 1], [2, 3]]") from None
+
+    def table(self, key: str) -> Table:
+        """An inner table; empty if the key is missing."""
+        return Table(self.mapping(key), self._inner(key))
+
+    def tables(self, key: str) -> list[Table]:
+        """An array of tables; empty if the key is missing."""
+        try:
+            found = take(self._get(key, []), tuple[dict[str, Any], ...])
+        except ValueError:
+            raise self.error(key, f"must be an array of tables: write [[{key}]]") from None
+        return [Table(item, f"{self._inner(key)}[{i}]") for i, item in enumerate(found)]
+
+    def _inner(self, key: str) -> str:
+        return f"{self._place}.{key}" if ": " in self._place else f"{self._place}: {key}"
+
+    def close(self) -> None:
+        unknown = sorted(set(self._values) - self._asked)
+        if unknown:
+            raise self.error(unknown[0], f"is unknown; known are {', '.join(sorted(self._asked))}")

@@ -1,15 +1,177 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduled faults of parts of a fabric: the table `[[faults]]` of a file."""
+"""The properties of a fabric's links and switch ports, and its faults over time: the tables
+`[topology]`, `[[links]]` and `[[faults]]` of a file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc import units
-from mrc.fabric.table import Table
+from mrc.fabric.document import Table
+from mrc.fabric.targets import absent_links
+from mrc.fabric.topology import MAX_ALL_T1, MAX_T1, MAX_T2, Topology, multiples, wrong_pods
+
+MAX_HOSTS, MAX_PLANES, MAX_T0 = 131072, 32, 4096
+MIN_MTU, MAX_MTU = 1400, 65535
+Routing = Literal["source-routes", "ecmp"]
+ROUTING: tuple[Routing, ...] = get_args(Routing)
+
+
+class Tiers(Topology, frozen=True, kw_only=True):
+    """A fabric of identical planes, for the simulator or a test bed: the table `[topology]`."""
+
+    routing: Routing
+    host_rate_bps: int
+    fabric_rate_bps: int
+    core_rate_bps: int  # of a link between T1 and T2
+    host_delay_ns: int
+    fabric_delay_ns: int
+    core_delay_ns: int
+    jitter_ns: int
+    buffer_bytes: int  # of a switch port, for data and for control; 0: no limit
+    ecn_low_bytes: int
+    ecn_high_bytes: int  # 0: no marking
+    ecn_last_hop: bool  # whether ports to hosts mark, too
+    trimming: bool
+    control_first: bool  # in every queue, control packets before data; False: in order
+    wake_ns: int  # from the arrival of a packet to the run of the host's driver
+    wake_noise_ns: int  # largest additional delay of a wake-up, drawn for each one
+    sndbuf_bytes: int
+    mtu: int
+    max_hosts: ClassVar[int] = MAX_HOSTS  # a simulated host needs less than one of a test bed
+
+
+def read_topology(table: Table) -> Tiers:
+    """Raises ConfigError."""
+    hosts, t0, t1, pods, t2 = _switches(table)
+    topology = Tiers(
+        hosts=hosts,
+        t0=t0,
+        t1=t1,
+        pods=pods,
+        t2=t2,
+        planes=table.integer("planes", 1, MAX_PLANES),
+        routing=table.choice("routing", ROUTING, "source-routes"),
+        host_rate_bps=table.parsed("host_rate", units.parse_rate, "100Gbit/s"),
+        fabric_rate_bps=table.parsed("fabric_rate", units.parse_rate, "100Gbit/s"),
+        core_rate_bps=0,
+        host_delay_ns=table.parsed("host_delay", units.parse_time, "500ns"),
+        fabric_delay_ns=table.parsed("fabric_delay", units.parse_time, "500ns"),
+        core_delay_ns=0,
+        jitter_ns=table.parsed("jitter", units.parse_time, "0ns"),
+        buffer_bytes=table.parsed("buffer", units.parse_size, "1MiB"),
+        ecn_low_bytes=table.parsed("ecn_low", units.parse_size, "100KiB"),
+        ecn_high_bytes=table.parsed("ecn_high", units.parse_size, "400KiB"),
+        ecn_last_hop=table.boolean("ecn_last_hop", False),
+        trimming=table.boolean("trimming", True),
+        control_first=table.boolean("control_first", True),
+        wake_ns=table.parsed("wake", units.parse_time, "1us"),
+        wake_noise_ns=table.parsed("wake_noise", units.parse_time, "0ns"),
+        mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
+        sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
+    )
+    topology = replace(topology, absent=_absent(table, topology))
+    if table.has("oversubscription"):
+        topology = _oversubscribed(table, topology)
+    topology = _with_core(table, topology)
+    table.close()
+    if not topology.host_rate_bps or not topology.fabric_rate_bps:
+        raise table.error("host_rate", "host_rate and fabric_rate must not be 0")
+    if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
+        raise table.error("ecn_high", "must be above ecn_low")
+    return topology
+
+
+def _switches(table: Table) -> tuple[int, int, int, int, int]:
+    """The numbers of hosts, T0s, T1s, pods and T2s."""
+    hosts, t2 = table.integer("hosts", 2, MAX_HOSTS), table.integer("t2", 0, MAX_T2, 0)
+    t0 = table.integer("t0", 1, MAX_T0, hosts)
+    t1 = table.integer("t1", 1, MAX_ALL_T1 if t2 else MAX_T1)
+    pods = table.integer("pods", 1, MAX_T0, 1)
+    if hosts % t0:
+        remedy = f"use {multiples(hosts, t0)}"
+        raise table.error("hosts", f"{hosts} is not a multiple of t0 ({t0}): {remedy}")
+    if (wrong := wrong_pods(t0, t1, pods, t2)) is not None:
+        raise table.error(*wrong)
+    return hosts, t0, t1, pods, t2
+
+
+def _with_core(table: Table, topology: Tiers) -> Tiers:
+    """With what the links between T1s and T2s have: without keys of their own, what those below
+    them have.
+    """
+    core = replace(
+        topology, core_rate_bps=topology.fabric_rate_bps, core_delay_ns=topology.fabric_delay_ns
+    )
+    if table.has("core_rate"):
+        core = replace(core, core_rate_bps=table.parsed("core_rate", units.parse_rate))
+    if table.has("core_delay"):
+        core = replace(core, core_delay_ns=table.parsed("core_delay", units.parse_time))
+    for key in ("core_rate", "core_delay"):
+        if table.has(key) and not topology.t2:
+            raise table.error(key, "requires T2s: set t2 and pods")
+    if not core.core_rate_bps and topology.fabric_rate_bps:
+        raise table.error("core_rate", "must not be 0")
+    return core
+
+
+class LinkChange(Struct, frozen=True):
+    """Other properties of a target's links, or of one direction; None: those of their tier."""
+
+    target: str
+    rate_bps: int | None = None
+    delay_ns: int | None = None
+    loss: float | None = None
+    """share of packets lost by chance, from 0 to 1"""
+    mtu: int | None = None
+    """the network drops larger packets on these links"""
+
+
+def read_link(table: Table, parse_target: Callable[[str], object], tiers: Tiers) -> LinkChange:
+    """A table of `[[links]]`; raises ConfigError."""
+    target = table.text("target")
+    table.parsed("target", parse_target)
+    change = LinkChange(
+        target,
+        rate_bps=table.parsed("rate", units.parse_rate) if table.has("rate") else None,
+        delay_ns=table.parsed("delay", units.parse_time) if table.has("delay") else None,
+        loss=table.parsed("loss", units.parse_share) / 1e6 if table.has("loss") else None,
+        mtu=table.integer("mtu", MIN_MTU, tiers.mtu) if table.has("mtu") else None,
+    )
+    table.close()
+    if change == LinkChange(target):
+        raise table.error("target", "requires rate, delay, loss or mtu")
+    if change.rate_bps == 0:
+        raise table.error("rate", "must not be 0")
+    return change
+
+
+def _absent(table: Table, topology: Tiers) -> tuple[str, ...]:
+    try:
+        found = absent_links(table.texts("absent"), topology)
+    except ValueError as error:
+        raise table.error("absent", str(error)) from error
+    if len(replace(topology, absent=found).host_numbers()) < 2:
+        raise table.error("absent", "leaves less than two hosts with a link")
+    return found
+
+
+def _oversubscribed(table: Table, topology: Tiers) -> Tiers:
+    """Sets fabric_rate: the total rate of a T0's hosts is `oversubscription` times its uplinks'."""
+    if table.has("fabric_rate"):
+        raise table.error("oversubscription", "sets fabric_rate, too: remove one of the two")
+    ratio = table.number("oversubscription", 0.01, 1000.0)
+    below = topology.host_rate_bps * (topology.hosts // topology.t0)
+    return replace(topology, fabric_rate_bps=round(below / topology.t1s_per_pod / ratio))
+
+
+# ---- Faults --------------------------------------------------------------------------------------
+
 
 NEVER = (1 << 64) - 1  # ns
 LEAST_MTU, LARGEST_MTU = 1280, 1 << 16  # of IPv6; of a loopback interface

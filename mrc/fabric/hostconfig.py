@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host configuration file at $MRC_CONFIG: this host's ports, its peers, and paths to them.
+"""The host configuration file at $MRC_CONFIG: this host's ports, its peers, and paths to them; and
+IP addresses of either version, as text and as the 16 bytes that the C code takes.
 
 `parse` is pure; `load` reads the file. Unknown keys are ignored. Every error names the file and the
 key, as in `/run/mrc/h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
@@ -8,23 +9,88 @@ key, as in `/run/mrc/h0.toml: ports[0].mtu: must be a whole number from 576 to 6
 from __future__ import annotations
 
 import os
+from abc import ABC
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+)
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
 from mrc.errors import BadFileError
-from mrc.fabric.addresses import IpAddress, IpInterface, read_address
 from mrc.limits import MAX_PORTS
 from mrc.typed import Text, take
+
+# ---- Addresses -----------------------------------------------------------------------------------
+
+
+MAX_TEXT = 64
+
+if TYPE_CHECKING:
+    IpAddress = IPv4Address | IPv6Address
+    IpInterface = IPv4Interface | IPv6Interface
+else:
+    # One class each: msgspec rejects a union of two custom types.
+
+    class IpAddress(ABC):  # noqa: B024
+        """An address of either version."""
+
+    class IpInterface(ABC):  # noqa: B024
+        """An address of either version, with its network."""
+
+    for version in (IPv4Address, IPv6Address):
+        IpAddress.register(version)
+    for version in (IPv4Interface, IPv6Interface):
+        IpInterface.register(version)
+
+
+def read_address(kind: type, text: Any) -> IpAddress | IpInterface:
+    """Parses an IpAddress or an IpInterface; raises ValueError."""
+    try:
+        # ipaddress accepts any character in a scope.
+        if not isinstance(text, str) or len(text) > MAX_TEXT or not text.isprintable():
+            raise ValueError
+        return ip_interface(text) if kind == IpInterface else ip_address(text)
+    except ValueError:
+        raise ValueError(f"{text!r:.80} is not an IP address") from None
+
+
+def pack_address(address: IpAddress) -> bytes:
+    """Returns the 16 bytes of an address, IPv4 in mapped form."""
+    if isinstance(address, IPv4Address):
+        return b"\x00" * 10 + b"\xff\xff" + address.packed
+    return address.packed
+
+
+def unpack_address(packed: bytes) -> IpAddress:
+    """The inverse of `pack_address`."""
+    address = IPv6Address(packed)
+    return address.ipv4_mapped or address
+
+
+@lru_cache(maxsize=1024)  # each connection needs those of its ends several times
+def parse_address(name: str) -> IpAddress:
+    """Parses a numeric address. Removes a scope and turns a mapped IPv4 address into IPv4."""
+    return unpack_address(pack_address(ip_address(name.partition("%")[0])))
+
+
+# ---- The file ------------------------------------------------------------------------------------
+
 
 ENVIRONMENT = "MRC_CONFIG"
 SCHEMA = 1
 
 
-class Source(Enum):
+class PathSource(Enum):
     """The source of paths."""
 
     SRV6 = "srv6"
@@ -81,7 +147,7 @@ class HostConfig(Struct, frozen=True):
 
     host: Text
     """Name of this host."""
-    source: Source
+    source: PathSource
     """Source of the paths: this file (srv6) or the interfaces."""
     ports: Annotated[tuple[HostPort, ...], Meta(max_length=MAX_PORTS)] = ()
     """The ports, in the order of their planes."""
@@ -127,14 +193,14 @@ def _peer(name: str, table: object) -> HostPeer:
 
 def _check(config: HostConfig) -> None:
     """Raises ValueError for parts that contradict each other."""
-    if config.source is Source.SRV6 and not config.ports:
+    if config.source is PathSource.SRV6 and not config.ports:
         raise ValueError("ports: source srv6 requires at least one port")
     if len(config.planes) < len(config.ports):
         raise ValueError("ports: two ports have the same plane")
     for name, peer in config.peers.items():
-        if config.source is Source.SRV6 and not peer.paths:
+        if config.source is PathSource.SRV6 and not peer.paths:
             raise ValueError(f"peers.{name}.paths: source srv6 requires at least one path")
-        if config.source is Source.SRV6 and not peer.sources:
+        if config.source is PathSource.SRV6 and not peer.sources:
             raise ValueError(f"peers.{name}.sources: source srv6 requires at least one address")
         for i, path in enumerate(peer.paths):
             place = f"peers.{name}.paths[{i}]"

@@ -11,7 +11,7 @@ from msgspec import Struct
 from mrc.fabric.topology import switch_of_usid
 
 
-class Observed(Struct, frozen=True):
+class PathCheck(Struct, frozen=True):
     """A path, and whether it works."""
 
     links: tuple[str, ...]
@@ -45,7 +45,7 @@ def links_of(plane: int, path: str, usids: Sequence[str], peer: str) -> tuple[st
     return ends[0], f"uplink to {way[0]}", *between, ends[1]
 
 
-def suspects(paths: Sequence[Observed]) -> list[Suspect]:
+def suspects(paths: Sequence[PathCheck]) -> list[Suspect]:
     """The fewest links that explain all failed paths, the likeliest first.
 
     A link over which a path works is a suspect only if nothing else explains a failed path: then

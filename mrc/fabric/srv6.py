@@ -73,7 +73,7 @@ class EncapRed(Struct, frozen=True):
     segments: tuple[IPv6Address, ...]
 
 
-class End(Struct, frozen=True):
+class EndUN(Struct, frozen=True):
     """Shift the carrier by one uSID and route the packet again (End with NEXT-C-SID)."""
 
     block_bits: int = BLOCK_BITS
@@ -96,7 +96,7 @@ class Route:
     """next hop; None if the destination is on the link, or the packet is not forwarded"""
     src: IPv6Address | None = None
     """source address for packets of a socket that is not bound to one"""
-    action: EncapRed | End | EndDT6 | None = None
+    action: EncapRed | EndUN | EndDT6 | None = None
     local: bool = False
     """every address of dst is the host's own"""
     metric: int = DEFAULT_METRIC

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of parts of a fabric, such as the targets of faults. Pure."""
+"""Names of a fabric's parts, such as the targets of faults, and what remains without them. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 from math import prod
-from typing import overload
+from typing import TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -289,3 +290,23 @@ def t0_of(link: Target, fabric: Topology) -> int:
         return link.t0
     assert link.host is not None
     return fabric.t0_of(link.host)
+
+
+# ---- What remains without some -------------------------------------------------------------------
+
+
+T = TypeVar("T", bound=Topology)
+
+
+def without(fabric: T, targets: Iterable[Target]) -> T:
+    """The fabric as if no link of these targets existed. A direction counts as its link."""
+    links = {str(link) for target in targets for link in links_of(target, fabric)}
+    return replace(fabric, absent=tuple(sorted({*fabric.absent, *links})))
+
+
+def cut_off(fabric: Topology, left: Topology) -> tuple[int, int] | None:
+    """Two hosts that have a path in a fabric, but none in what is left of it."""
+    for pair in combinations(fabric.host_numbers(), 2):
+        if fabric.planes_between(*pair) and not left.planes_between(*pair):
+            return pair
+    return None

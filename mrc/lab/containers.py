@@ -20,7 +20,7 @@ from ipaddress import IPv6Interface
 
 from msgspec.structs import replace
 
-from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, End, Route
+from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, EndUN, Route
 from mrc.fabric.targets import Target, all_links
 from mrc.lab import scripts
 from mrc.testbed.hops import hops_of_link, port
@@ -240,7 +240,7 @@ def _ports(node: Node) -> dict[str, IPv6Interface]:
 
 def _routes(node: Node) -> tuple[Route, list[Route]]:
     """The route that shifts the switch's own uSID, and the others."""
-    own = next(route for route in node.routes if isinstance(route.action, End))
+    own = next(route for route in node.routes if isinstance(route.action, EndUN))
     return own, [route for route in node.routes if route.action is None]
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from mrc.errors import ArgumentError, ResolveError
 from mrc.fabric import document
-from mrc.fabric.table import Table
+from mrc.fabric.document import Table
 from mrc.testbed import programs
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 {name}"

@@ -23,8 +23,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from mrc.errors import BadFileError
-from mrc.fabric.table import Table
-from mrc.fabric.tiers import Tiers, read_topology
+from mrc.fabric.document import Table
+from mrc.fabric.faults import Tiers, read_topology
 from mrc.typed import Positive, Text, Whole, take
 from mrc.units import digits
 

@@ -26,8 +26,8 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mrc.fabric.document import Table
 from mrc.fabric.srv6 import Route
-from mrc.fabric.table import Table
 from mrc.fabric.topology import Topology
 from mrc.testbed import plan as plans
 from mrc.testbed.forwarding import UPPER

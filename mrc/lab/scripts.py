@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
+from mrc.fabric.srv6 import EncapRed, EndDT6, EndUN, Route
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, Sending, mtu_key
 from mrc.testbed.shape import Fabric
 from mrc.units import digits
@@ -145,7 +145,7 @@ def route_words(route: Route) -> str:
     match route.action:
         case EncapRed(segments):
             words.append(f"encap seg6 mode encap.red segs {','.join(map(str, segments))}")
-        case End(block_bits, usid_bits):
+        case EndUN(block_bits, usid_bits):
             words.append("encap seg6local action End flavors next-csid")
             words.append(f"lblen {block_bits} nflen {usid_bits}")
         case EndDT6(table):

@@ -31,7 +31,7 @@ from typing import Any, Self, TypeVar
 from msgspec import Struct
 
 from mrc.errors import NetlinkError
-from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
+from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, is_up, read_interfaces
 from mrc.linux.rtnetlink import (
@@ -706,7 +706,7 @@ def _srh(action: EncapRed) -> bytes:
     return head + b"".join(each.packed for each in reversed(action.segments))
 
 
-def _local(action: End | EndDT6) -> bytes:
+def _local(action: EndUN | EndDT6) -> bytes:
     if isinstance(action, EndDT6):
         kind = attribute(_LOCAL_ACTION, _u32(_ACTION_END_DT6))
         return kind + attribute(_LOCAL_TABLE, _u32(action.table))
@@ -752,7 +752,7 @@ def _hops(data: bytes) -> Iterator[tuple[int, dict[int, bytes]]]:
         start += max((length + 3) & ~3, _HOP.size)
 
 
-def _action(hop: Mapping[int, bytes]) -> EncapRed | End | EndDT6 | None:
+def _action(hop: Mapping[int, bytes]) -> EncapRed | EndUN | EndDT6 | None:
     """The action of a route; None for a route without action or with one that mrc does not use."""
     kind, encap = _int(hop, _RTA_ENCAP_TYPE), attributes(hop.get(_RTA_ENCAP, b""), 0)
     if kind == _LWTUNNEL_SEG6 and (srh := encap.get(_SEG6_IPTUNNEL_SRH)):
@@ -766,7 +766,7 @@ def _action(hop: Mapping[int, bytes]) -> EncapRed | End | EndDT6 | None:
             return EndDT6(_int(encap, _LOCAL_TABLE))
         flavors = attributes(encap.get(_LOCAL_FLAVORS, b""), 0)
         if behaviour == _ACTION_END and _int(flavors, _FLAVOR_OPERATION) == _NEXT_CSID:
-            return End(_int(flavors, _FLAVOR_BLOCK_BITS), _int(flavors, _FLAVOR_USID_BITS))
+            return EndUN(_int(flavors, _FLAVOR_BLOCK_BITS), _int(flavors, _FLAVOR_USID_BITS))
     return None
 
 

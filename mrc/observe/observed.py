@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mrc.config import ContextConfig
 from mrc.events import EvInfo, QpInfo
-from mrc.fabric.ports import LocalPort
+from mrc.fabric.paths import LocalPort
 
 
 class ObservedQp(Protocol):

@@ -19,10 +19,18 @@ from mrc import units
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
 from mrc.fabric import document
-from mrc.fabric.faults import NEVER, Fault, occurrences, read_fault, read_time
-from mrc.fabric.table import Table
+from mrc.fabric.document import Table
+from mrc.fabric.faults import (
+    NEVER,
+    Fault,
+    Tiers,
+    occurrences,
+    read_fault,
+    read_link,
+    read_time,
+    read_topology,
+)
 from mrc.fabric.targets import ANY, parse_target
-from mrc.fabric.tiers import Tiers, read_link, read_topology
 from mrc.fabric.topology import MAX_T1, Topology
 from mrc.limits import MAX_EVS
 from mrc.sim import draw

@@ -10,8 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from mrc.enums import CcKind, PlaneShares
-from mrc.fabric.faults import Fault
-from mrc.fabric.tiers import Routing
+from mrc.fabric.faults import Fault, Routing
 from mrc.results.plain import KEYS, Result
 
 TransportKind = Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]

@@ -10,8 +10,8 @@ from typing import get_args
 
 from msgspec import Struct
 
+from mrc.fabric.faults import Tiers
 from mrc.fabric.targets import DOWN, UP, Target, parse_target
-from mrc.fabric.tiers import Tiers
 from mrc.sim.results import (
     Parameters,
     Placement,

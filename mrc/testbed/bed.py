@@ -16,8 +16,7 @@ from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
-from mrc.fabric.draining import cut_off, without
-from mrc.fabric.targets import Target, parse_target
+from mrc.fabric.targets import Target, cut_off, parse_target, without
 from mrc.linux import netns, processes
 from mrc.linux import programs as installed
 from mrc.linux.processes import Times

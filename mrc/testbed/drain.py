@@ -12,9 +12,8 @@ import dataclasses
 from collections.abc import Sequence
 from ipaddress import IPv6Network
 
-from mrc.fabric.draining import without
 from mrc.fabric.srv6 import EncapRed, Route
-from mrc.fabric.targets import Target
+from mrc.fabric.targets import Target, without
 from mrc.linux.netlink import Netlink
 from mrc.testbed.plan import Plan, make_plan
 

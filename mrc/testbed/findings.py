@@ -18,7 +18,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 from mrc.errors import MrcError, StateError
-from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
+from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
 from mrc.linux import netns, programs
 from mrc.linux.netlink import Netlink, Veth, Vxlan
 from mrc.results.doctor import Finding, State
@@ -196,7 +196,7 @@ def main() -> dict[str, str | None]:
                 "seg6local": Route(
                     IPv6Network("fcbb:1:e000::/48"), "p1", action=EndDT6(LOCAL_TABLE)
                 ),
-                "uSIDs": Route(IPv6Network("fcbb:1:100::/48"), "p1", action=End()),
+                "uSIDs": Route(IPv6Network("fcbb:1:100::/48"), "p1", action=EndUN()),
             }
             for name, route in routes.items():
                 found[name] = _try(partial(link.add_routes, [route]))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv6Address
 
-from mrc.fabric.srv6 import DEFAULT_METRIC, End, Route, locator
+from mrc.fabric.srv6 import DEFAULT_METRIC, EndUN, Route, locator
 from mrc.fabric.topology import Topology
 from mrc.testbed.names import host_name, t0_name, t1_name, t2_name
 
@@ -56,7 +56,7 @@ def _routes_of_t0(fabric: Topology, plane: int, t0: int) -> list[Route]:
         if not fabric.has_link(host, plane):
             continue
         metric = DEFAULT_METRIC + host - fabric.hosts_below(t0)[0]
-        routes.append(Route(own, host_name(host), action=End(), metric=metric))
+        routes.append(Route(own, host_name(host), action=EndUN(), metric=metric))
         here = locator(block, fabric.host_usid(host))
         routes.append(Route(here, host_name(host), via=LOWER))
     return routes + [
@@ -71,5 +71,5 @@ def _routes(
 ) -> tuple[Route, ...]:
     """Those of a T1 or T2 from its uSID, and the uSID, interface and address of each neighbour."""
     block = fabric.addresses.locator_block(plane)
-    shift = Route(locator(block, own), links[0][1], action=End())
+    shift = Route(locator(block, own), links[0][1], action=EndUN())
     return (shift, *(Route(locator(block, usid), dev, via=via) for usid, dev, via in links))

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from mrc.fabric import document
-from mrc.fabric.table import Table
+from mrc.fabric.document import Table
+from mrc.fabric.faults import LinkChange, Tiers, read_link, read_topology
 from mrc.fabric.targets import parse_target
-from mrc.fabric.tiers import LinkChange, Tiers, read_link, read_topology
 from mrc.fabric.topology import Addresses, AddressesError
 from mrc.testbed import extras
 from mrc.testbed.shape import Fabric, Shape

@@ -15,8 +15,8 @@ from msgspec import Struct
 from mrc.errors import BadFileError
 from mrc.fabric import document
 from mrc.fabric import faults as timed
+from mrc.fabric.document import Table
 from mrc.fabric.faults import NEVER, occurrences, read_fault
-from mrc.fabric.table import Table
 from mrc.fabric.targets import Target, parse_target
 from mrc.testbed import faults
 from mrc.testbed.bed import Testbed

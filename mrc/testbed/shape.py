@@ -13,8 +13,8 @@ from msgspec import convert
 from msgspec.structs import force_setattr, replace
 
 from mrc.errors import ArgumentError
+from mrc.fabric.faults import MAX_MTU, MIN_MTU, LinkChange
 from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
-from mrc.fabric.tiers import MAX_MTU, MIN_MTU, LinkChange
 from mrc.fabric.topology import Addresses, Topology
 from mrc.testbed import extras
 from mrc.testbed.results import LinkProperties, Outside, RealHost

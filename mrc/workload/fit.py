@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError
-from mrc.fabric.faults import NEVER, Fault
-from mrc.fabric.ports import ENCAPSULATION, payload_mtu
-from mrc.fabric.tiers import Tiers
+from mrc.fabric.faults import NEVER, Fault, Tiers
+from mrc.fabric.paths import ENCAPSULATION, payload_mtu
 from mrc.sim import reader
 from mrc.sim.results import Traffic, Transport
 from mrc.sim.scenario import Check, Scenario

@@ -24,7 +24,7 @@ from slowness import PATIENCE
 from terminals import terminal
 
 from mrc.cli.main import main
-from mrc.fabric.tiers import LinkChange
+from mrc.fabric.faults import LinkChange
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns, programs
 from mrc.testbed import mptcp, rootless, state

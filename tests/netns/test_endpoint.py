@@ -40,7 +40,7 @@ from mrc import (
     RemoteMemory,
 )
 from mrc.exchange.sizes import NEAR_BYTES
-from mrc.fabric.hostconfig import Source
+from mrc.fabric.hostconfig import PathSource
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink
 from mrc.testbed import findings
@@ -240,7 +240,7 @@ def srv6_host(name: str, peer: str, path: str, source: str, interface: str) -> H
     paths = tuple(HostPath(1, f"path {n}", ip_address(path)) for n in (1, 2))
     return HostConfig(
         host=name,
-        source=Source.SRV6,
+        source=PathSource.SRV6,
         ports=(HostPort(interface, IPv6Interface(own), 1500),),
         peers={peer: HostPeer(peer, path, (ip_address(source),), paths)},
     )

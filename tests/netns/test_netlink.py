@@ -19,7 +19,7 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.errors import NetlinkError
-from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
+from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
 from mrc.linux import netlink, netns
 from mrc.linux.interfaces import interfaces
 from mrc.linux.netlink import Netlink, Veth
@@ -61,12 +61,12 @@ ROUTES = {
         "segs 2 [ fcbb:1:100:201:e000:: fcbb:1:7:: ] via fe80::1 dev p1",
     ),
     "End": (
-        Route(IPv6Network("fcbb:1:100::/48"), "p1", action=End()),
+        Route(IPv6Network("fcbb:1:100::/48"), "p1", action=EndUN()),
         "unicast fcbb:1:100::/48  encap seg6local action End "
         "flavors next-csid lblen 32 nflen 16 dev p1",
     ),
     "End, other lengths": (
-        Route(IPv6Network("fcbb:1:2:100::/56"), "p1", action=End(48, 8)),
+        Route(IPv6Network("fcbb:1:2:100::/56"), "p1", action=EndUN(48, 8)),
         "unicast fcbb:1:2:100::/56  encap seg6local action End "
         "flavors next-csid lblen 48 nflen 8 dev p1",
     ),

@@ -17,7 +17,7 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.errors import ArgumentError
-from mrc.fabric.tiers import LinkChange
+from mrc.fabric.faults import LinkChange
 from mrc.testbed import reader
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric

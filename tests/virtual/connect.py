@@ -15,7 +15,7 @@ from typing import Any
 import mrc
 from mrc import Sockets
 from mrc.exchange.sizes import NEAR_BYTES
-from mrc.fabric.ports import SEAL_OVERHEAD, payload_mtu
+from mrc.fabric.paths import SEAL_OVERHEAD, payload_mtu
 from mrc.trust import words
 from mrc.trust.security import Security
 from virtual.audit import Audit

@@ -12,7 +12,7 @@ from mrc import products
 from mrc.cli.arguments import add, argument
 from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
-from mrc.fabric.tiers import LinkChange
+from mrc.fabric.faults import LinkChange
 from mrc.testbed import extras, reader
 from mrc.testbed.shape import (
     DEFAULT_RATE,

@@ -21,7 +21,7 @@ from mrc.agent.cm_session import CmSession
 from mrc.agent.door import Visitor
 from mrc.agent.steering import pack, read_struct, struct_bytes, unpack
 from mrc.enums import AgentKind, CmCall, CmEvent
-from mrc.fabric.addresses import IpAddress, pack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address
 from mrc.limits import AGENT_CM_CHILD
 
 HERE, GID = ip_address("10.0.0.1"), ip_address("fd00::1")

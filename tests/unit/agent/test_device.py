@@ -9,13 +9,12 @@ import pytest
 
 from mrc.agent.device import check_host, gid_for, peer_of, source_of
 from mrc.errors import ConnectError
-from mrc.fabric.addresses import IpAddress
-from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
-from mrc.fabric.ports import LocalPort
+from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource
+from mrc.fabric.paths import LocalPort
 
 OWN = [ip_address("10.0.0.1"), ip_address("fd00::1")]
 CONFIGURED = HostConfig(
-    "h0", Source.SRV6, peers={"h1": HostPeer("h1", "100.64.0.2", (ip_address("fd01::1"),))}
+    "h0", PathSource.SRV6, peers={"h1": HostPeer("h1", "100.64.0.2", (ip_address("fd01::1"),))}
 )
 
 

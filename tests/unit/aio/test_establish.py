@@ -43,7 +43,7 @@ from mrc.enums import SHARED_READINGS
 from mrc.errors import ConnectError, PathError
 from mrc.exchange import prover
 from mrc.exchange.oob import Hello, hello_to_dict
-from mrc.fabric.addresses import IpAddress
+from mrc.fabric.hostconfig import IpAddress
 
 FOREIGN = "127.0.0.77"  # no host answers here
 

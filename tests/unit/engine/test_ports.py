@@ -17,8 +17,8 @@ from mrc.engine.ports import LocalPorts, finder, number
 from mrc.enums import CommandOp
 from mrc.errors import ConfigError, StateError
 from mrc.fabric import hostconfig
-from mrc.fabric.addresses import IpInterface, unpack_address
-from mrc.fabric.ports import interface_ports
+from mrc.fabric.hostconfig import IpInterface, unpack_address
+from mrc.fabric.paths import interface_ports
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from slowness import PATIENCE
 from mrc.errors import ConnectError, MrcError, ResolveError
 from mrc.exchange import dial as dialling
 from mrc.exchange.dial import dial, numeric
-from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
+from mrc.fabric.hostconfig import HostConfig, HostPeer, PathSource
 
 SILENT = "127.0.0.66"  # a listener there accepts no more connections
 REFUSING = "127.0.0.67"
@@ -89,7 +89,7 @@ async def test_dial__a_host_of_the_configuration(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
     peers = {"h1": HostPeer(name="h1", oob="192.0.2.1")}
-    config = HostConfig(host="h0", source=Source.INTERFACES, peers=peers)
+    config = HostConfig(host="h0", source=PathSource.INTERFACES, peers=peers)
     with pytest.raises(ResolveError, match=f"{host}: no such host: unknown"):
         await dial(config, host, 1)
     assert asked == [name]

@@ -29,7 +29,7 @@ from mrc.exchange.oob import (
     hello_from_dict,
     hello_to_dict,
 )
-from mrc.fabric.ports import RemotePort
+from mrc.fabric.paths import RemotePort
 
 HELLO = Hello(
     host="h0",

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from mrc.fabric.addresses import pack_address, parse_address, unpack_address
+from mrc.fabric.hostconfig import pack_address, parse_address, unpack_address
 
 
 @pytest.mark.parametrize("name", ["::1", "fd00:a:1::1:0", "192.0.2.7", "0.0.0.0"])

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.fabric.draining import cut_off, without
-from mrc.fabric.targets import parse_target
+from mrc.fabric.targets import cut_off, parse_target, without
 from mrc.fabric.topology import Topology
 
 FABRIC = Topology(hosts=4, planes=2, t0=2, t1=2)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.fabric.hostconfig import Source, load, parse, read
+from mrc.fabric.hostconfig import PathSource, load, parse, read
 
 GOOD = """
 schema = 1
@@ -38,7 +38,7 @@ usids = ["0100", "0201", "e000"]
 def test_parse__all_of_the_file() -> None:
     config = parse(GOOD, "h0.toml")
     assert config.host == "h0"
-    assert config.source is Source.SRV6
+    assert config.source is PathSource.SRV6
     assert [port.ifname for port in config.ports] == ["p1", "p2"]
     assert config.ports[0].address == ip_interface("fd00:a:0::1/128")
     peer = config.peers["h1"]

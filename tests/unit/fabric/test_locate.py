@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.fabric.locate import Observed, Suspect, links_of, suspects
+from mrc.fabric.locate import PathCheck, Suspect, links_of, suspects
 from mrc.fabric.srv6 import format_usid
 from mrc.fabric.topology import Topology
 
 FABRIC = Topology(hosts=4, planes=2, t0=2, t1=2)
 
 
-def observed(*failed: str, peers: tuple[int, ...] = (2,)) -> list[Observed]:
+def observed(*failed: str, peers: tuple[int, ...] = (2,)) -> list[PathCheck]:
     """The paths from h0 to peers. A failed path is named as `h2 t1:1.0`, or by a link of it."""
     found = []
     for peer in peers:
@@ -20,7 +20,7 @@ def observed(*failed: str, peers: tuple[int, ...] = (2,)) -> list[Observed]:
             usids = [format_usid(usid) for usid in path.usids]
             links = links_of(path.plane, path.name, usids, f"h{peer}")
             works = not {f"h{peer} {path.name}", *links} & set(failed)
-            found.append(Observed(links, works))
+            found.append(PathCheck(links, works))
     return found
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from mrc.fabric import paths
 from mrc.fabric.hostconfig import HostPath
-from mrc.fabric.paths import SourcePorts
-from mrc.fabric.ports import LocalPort, RemotePort
+from mrc.fabric.paths import LocalPort, RemotePort, SourcePorts
 
 # ---- Pairs ----------------------------------------------------------------------------------
 

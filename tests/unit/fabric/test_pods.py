@@ -10,10 +10,9 @@ import pytest
 from msgspec import structs
 
 from mrc.fabric import srv6
-from mrc.fabric.draining import cut_off, without
-from mrc.fabric.locate import Observed, links_of, suspects
+from mrc.fabric.locate import PathCheck, links_of, suspects
 from mrc.fabric.srv6 import format_usid
-from mrc.fabric.targets import DOWN, UP, Parts, Target, all_links, parse_target
+from mrc.fabric.targets import DOWN, UP, Parts, Target, all_links, cut_off, parse_target, without
 from mrc.fabric.targets import links_of as links_of_target
 from mrc.fabric.topology import Path, Topology, switch_of_usid
 
@@ -171,13 +170,13 @@ def test_without__a_t2_leaves_the_others() -> None:
 
 
 def test_locate__names_the_link_of_three_tiers() -> None:
-    def observed(dead: str) -> list[Observed]:
+    def observed(dead: str) -> list[PathCheck]:
         found = []
         for peer in (3, 7, 9):
             for path in FABRIC.paths(0, peer):
                 usids = [format_usid(usid) for usid in path.usids]
                 links = links_of(path.plane, path.name, usids, f"h{peer}")
-                found.append(Observed(links, dead not in links))
+                found.append(PathCheck(links, dead not in links))
         return found
 
     assert links_of(1, "t2:1.3", ["3001", "2003", "3003", "0203", "e001"], "h7") == (

@@ -10,14 +10,8 @@ from ipaddress import ip_address, ip_interface
 import pytest
 
 from mrc.fabric import hostconfig
-from mrc.fabric.addresses import IpInterface
-from mrc.fabric.ports import (
-    ENCAPSULATION,
-    LocalPort,
-    interface_ports,
-    payload_mtu,
-    srv6_ports,
-)
+from mrc.fabric.hostconfig import IpInterface
+from mrc.fabric.paths import ENCAPSULATION, LocalPort, interface_ports, payload_mtu, srv6_ports
 
 
 @dataclass(frozen=True)

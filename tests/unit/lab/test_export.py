@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from printed import printed
 
 from mrc.cli.main import main
-from mrc.fabric.tiers import LinkChange
+from mrc.fabric.faults import LinkChange
 from mrc.lab import scripts
 from mrc.lab.containers import containerlab
 from mrc.lab.scripts import netns_script

@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import CLASSES, KINDS
+from mrc.fabric.faults import CLASSES, KINDS, ROUTING
 from mrc.fabric.targets import parse_target
-from mrc.fabric.tiers import ROUTING
 from mrc.sim import native, reader
 from mrc.sim.run import native_target
 from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, packet_bytes

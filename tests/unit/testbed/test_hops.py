@@ -8,8 +8,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from mrc.fabric.faults import LinkChange
 from mrc.fabric.targets import Target, parse_target
-from mrc.fabric.tiers import LinkChange
 from mrc.fabric.topology import Topology
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.hops import (

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
-from mrc.fabric.tiers import LinkChange
+from mrc.fabric.faults import LinkChange
+from mrc.fabric.srv6 import EncapRed, EndDT6, EndUN, Route
 from mrc.fabric.topology import Addresses, switch_of_usid
 from mrc.testbed import names, reader
 from mrc.testbed import plan as plans
@@ -53,7 +53,7 @@ def walk(plan: Plan, node: str, dst: IPv6Address) -> Iterator[str]:
     for _ in range(8):
         yield node
         route = longest_match(plan, node, carrier)
-        if isinstance(route.action, End):
+        if isinstance(route.action, EndUN):
             carrier = shift(carrier)
             route = longest_match(plan, node, carrier)
         if isinstance(route.action, EndDT6):
@@ -105,7 +105,7 @@ def test_make_plan__three_tiers_without_what_is_absent() -> None:
     absent = ("t2:1.3", "uplink:1.2.2", "uplink:1.3.2")
     plan = make_plan("x", replace(PODS, absent=absent))
     assert "t2-1-3" not in plan.nodes and "t2-2-3" in plan.nodes
-    shifts = [route for route in plan.nodes["t1-1-2"].routes if isinstance(route.action, End)]
+    shifts = [route for route in plan.nodes["t1-1-2"].routes if isinstance(route.action, EndUN)]
     assert [route.dev for route in shifts] == ["t2-0"]
     for src, dst in ((0, 4), (4, 0), (4, 7)):
         for path in plan.shape.paths(src, dst):

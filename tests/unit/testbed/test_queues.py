@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from mrc.fabric.faults import LinkChange
 from mrc.fabric.targets import parse_target
-from mrc.fabric.tiers import LinkChange
 from mrc.linux.netlink import Netem, netem_message
 from mrc.testbed import queues
 from mrc.testbed.fault import Fault, Mode

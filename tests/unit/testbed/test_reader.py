@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
+from mrc.fabric.faults import LinkChange
 from mrc.fabric.targets import Target
-from mrc.fabric.tiers import LinkChange
 from mrc.sim import reader as scenarios
 from mrc.testbed import reader
 from mrc.testbed.plan import census, make_plan

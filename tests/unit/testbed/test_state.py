@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.fabric.tiers import LinkChange
+from mrc.fabric.faults import LinkChange
 from mrc.testbed import state
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import make_plan

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mrc.fabric.tiers import LinkChange
+from mrc.fabric.faults import LinkChange
 from mrc.testbed.shape import Shape
 from mrc.testbed.svg import draw
 

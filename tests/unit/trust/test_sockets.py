@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from mrc.fabric.addresses import parse_address
+from mrc.fabric.hostconfig import parse_address
 from mrc.trust.sockets import End, Owner, owner_of
 
 

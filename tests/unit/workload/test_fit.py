@@ -11,8 +11,7 @@ from unit.workload.scenes import EMULATED, PAIR, SHAPE, scenario
 
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, BadFileError, ConfigError
-from mrc.fabric.faults import Fault
-from mrc.fabric.tiers import LinkChange
+from mrc.fabric.faults import Fault, LinkChange
 from mrc.workload import fit
 
 FAULTS = [
