@@ -32,7 +32,7 @@ from end import (
     words_of,
 )
 
-from mrc.agent import door
+from mrc.agent import socket as agent_socket
 from mrc.linux import netns
 
 PACKAGES = {
@@ -130,7 +130,7 @@ def agent(bed: Bed, host: int) -> Iterator[None]:
     try:
         deadline = time.monotonic() + PATIENCE
         with netns.inside(bed.namespace(host)):
-            while not door.is_open(door.name_of({})):
+            while not agent_socket.is_open(agent_socket.name_of({})):
                 if words := words_of(process):
                     raise BenchError(f"mrc agent in h{host}: {words}")
                 if time.monotonic() > deadline:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrc.agent import door, steering
+from mrc.agent import socket as agent_socket
+from mrc.agent import steering
 from mrc.agent.steering import AgentFrame, pack, read_struct, struct_bytes, unpack
 from mrc.engine.native import ffi, lib
 from mrc.enums import AgentKind, CommandOp, EventType, WrOpcode
@@ -256,7 +257,7 @@ class AttachedProgram:
 async def connected(name: str) -> socket.socket:
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     opened.setblocking(False)
-    address: Any = door.address_of(name)
+    address: Any = agent_socket.address_of(name)
     await asyncio.get_running_loop().sock_connect(opened, address)
     return opened
 

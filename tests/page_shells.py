@@ -29,8 +29,8 @@ SERVES = r"mrc (agent|recv|perf --server)\b.* & *(#.*)?$"
 """commands that serve in the background; their reader goes on when they listen"""
 CM_LISTENS = """\
 import os
-from mrc.agent import door
-raise SystemExit(not door.profiles(door.name_of(os.environ)).rdma_cm)
+from mrc.agent import socket as agent_socket
+raise SystemExit(not agent_socket.profiles(agent_socket.name_of(os.environ)).rdma_cm)
 """
 QUESTION = r"\[y/N(/always)?\] ?$"
 SSH = """\

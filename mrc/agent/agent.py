@@ -14,20 +14,19 @@ from typing import Self
 
 import msgspec
 
-from mrc.agent import door, steering
+from mrc.agent import socket as agent_socket
 from mrc.agent.cm_session import CmSession
-from mrc.agent.control import Control
-from mrc.agent.door import Visitor
 from mrc.agent.formats import RefusedError
 from mrc.agent.listener import AgentListener
 from mrc.agent.numbers import Numbers
 from mrc.agent.opening import receive
+from mrc.agent.parameters import Wanted
 from mrc.agent.program import Program
+from mrc.agent.rdma_cm import Switchboard
+from mrc.agent.requests import Control
 from mrc.agent.results import CcProfileRow, EvProfileRow
 from mrc.agent.results import Profiles as ProfileRows
-from mrc.agent.steering import AgentFrame
-from mrc.agent.switchboard import Switchboard
-from mrc.agent.wanted import Wanted
+from mrc.agent.socket import Visitor
 from mrc.aio.context import OOB_PORT, Context
 from mrc.aio.local import Local
 from mrc.aio.qp import QP
@@ -147,7 +146,7 @@ class Agent(Context):
     # ---- Serving --------------------------------------------------------------------------
 
     async def serve(self, opened: socket.socket, host: str | None = None) -> None:
-        """Attaches the programs that connect to the socket of `door.listen`, and listens for the
+        """Attaches the programs that connect to the socket of `agent_socket.listen`, and listens for the
         agents of other hosts at the address `host`, None: at all. Raises InUseError.
         """
         local = self._opened()
@@ -165,7 +164,7 @@ class Agent(Context):
         try:
             async with listener:
                 while True:
-                    self._admit(await door.accept(opened))
+                    self._admit(await agent_socket.accept(opened))
         finally:
             await cancelled(*self._attached.values(), *self._probed)
             await self._switchboard.close()
@@ -183,9 +182,9 @@ class Agent(Context):
         task.add_done_callback(self._probed.discard)
 
     def _admit(self, connection: socket.socket) -> None:
-        visitor = door.visitor_of(connection)
+        visitor = agent_socket.visitor_of(connection)
         steering.prepare(connection)
-        if not door.may_attach(visitor, self._group):
+        if not agent_socket.may_attach(visitor, self._group):
             user = f"user {visitor.uid} may not use this agent: it is another user's"
             _refuse(connection, f"{user}; --group lets the members of a group in")
             return

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, to_builtins
 
-from mrc.agent.knock import Qpn
+from mrc.agent.peers import Qpn
 from mrc.engine.native import CData
 from mrc.enums import CmEvent
 from mrc.errors import ProtocolError

@@ -16,7 +16,7 @@ from mrc.agent import steering
 from mrc.agent.cm import Answer, CmAddress, Reason, Request, end_of, gid_of, params_of
 from mrc.agent.cm_end import CmEnd, Phase
 from mrc.agent.cm_ports import CmError, CmPorts
-from mrc.agent.door import Visitor
+from mrc.agent.socket import Visitor
 from mrc.agent.steering import AgentFrame, pack, struct_bytes
 from mrc.engine.native import CData
 from mrc.enums import AgentKind, CmCall, CmEvent

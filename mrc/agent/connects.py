@@ -17,9 +17,8 @@ from mrc.agent import device
 from mrc.agent.attached import Attached
 from mrc.agent.end import ProgramEnd, taken_up
 from mrc.agent.host import Host
+from mrc.agent.parameters import Wanted
 from mrc.agent.reach import QpGoneError, ask, patiently, resume, worded
-from mrc.agent.steering import line_of
-from mrc.agent.wanted import Wanted
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
 from mrc.aio.establish import establish

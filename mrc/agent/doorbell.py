@@ -8,7 +8,7 @@ import errno
 from itertools import count
 
 from mrc.agent.attached import Attached
-from mrc.agent.knock import Knock
+from mrc.agent.peers import Knock
 from mrc.agent.reach import knock, patiently, worded
 from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError

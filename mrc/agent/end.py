@@ -10,9 +10,8 @@ from typing import Any, NoReturn
 
 from msgspec import to_builtins
 
-from mrc.agent.note import note_of, read_note
-from mrc.agent.steering import struct_bytes
-from mrc.agent.wanted import Wanted, emulated_in
+from mrc.agent.parameters import Wanted, emulated_in
+from mrc.agent.resume import note_of, read_note
 from mrc.aio.end import End
 from mrc.aio.local import Local, Terms
 from mrc.enums import QpState

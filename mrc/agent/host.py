@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from mrc.agent.control import Control
 from mrc.agent.numbers import Numbers
-from mrc.agent.wanted import Wanted
+from mrc.agent.parameters import Wanted
+from mrc.agent.requests import Control
 from mrc.aio.local import Local
 from mrc.control.profiles import CcProfile, EvProfile
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mrc.agent import door
-from mrc.agent.door import TakenError
+from mrc.agent import socket as agent_socket
+from mrc.agent.socket import TakenError
 from mrc.errors import ConfigError
 from mrc.results.doctor import Finding, State
 
@@ -80,7 +80,7 @@ def _verbs() -> Finding:
     """The library for programs in C, and the device that they see."""
     lacks = "no mrc run: programs for RDMA verbs cannot use mrc"
     try:
-        runs = door.is_open(door.name_of(os.environ))
+        runs = agent_socket.is_open(agent_socket.name_of(os.environ))
     except TakenError as error:
         return Finding("libmrc", State.LIMITED, error.found, lacks, error.remedy)
     found = f"device mrc0; {'an agent runs' if runs else 'no agent runs'}"

@@ -9,10 +9,10 @@ from typing import Any
 
 from mrc.agent.cm import CM, CM_END
 from mrc.agent.end import ProgramEnd
-from mrc.agent.knock import KNOCK, knock_in
+from mrc.agent.peers import KNOCK, knock_in
 from mrc.agent.program import Program
+from mrc.agent.rdma_cm import Switchboard
 from mrc.agent.reach import ASK, RESUME
-from mrc.agent.switchboard import Switchboard
 from mrc.aio.end import End
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from mrc.agent import device, steering
+from mrc.agent.parameters import Wanted, wanted_of
 from mrc.agent.steering import AgentFrame, checked, struct_bytes, text_of
-from mrc.agent.wanted import Wanted, wanted_of
 from mrc.config import ContextConfig
 from mrc.engine.engine import configuration
 from mrc.engine.native import CData

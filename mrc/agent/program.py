@@ -19,14 +19,13 @@ from msgspec import structs
 
 from mrc.agent import device, steering
 from mrc.agent.connects import Connects
-from mrc.agent.door import Visitor
 from mrc.agent.doorbell import Doorbell
 from mrc.agent.end import ProgramEndedError
 from mrc.agent.host import Host
-from mrc.agent.knock import knock_of
 from mrc.agent.opening import Opened, adopt_engine, open_engine, ports_body
-from mrc.agent.steering import AgentFrame, ProgramEngine, read_struct, text_of
-from mrc.agent.wanted import wanted_of
+from mrc.agent.parameters import wanted_of
+from mrc.agent.peers import knock_of
+from mrc.agent.socket import Visitor
 from mrc.aio.context import Context
 from mrc.aio.local import Local
 from mrc.engine.dispatch import Dispatcher

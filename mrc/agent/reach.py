@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TypeVar
 
-from mrc.agent.knock import KNOCK, Knock, admitted_in
-from mrc.agent.wanted import Wanted
+from mrc.agent.parameters import Wanted
+from mrc.agent.peers import KNOCK, Knock, admitted_in
 from mrc.aio.connecting import about
 from mrc.aio.local import Local
 from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError

@@ -20,7 +20,7 @@ from netns.processes import Hosts, Mrc
 from slowness import until
 from verbs.building import CM_LIBRARY
 
-from mrc.agent import door
+from mrc.agent import socket as agent_socket
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 
@@ -64,7 +64,7 @@ def seal(request: pytest.FixtureRequest, hosts: Hosts, tmp_path: Path) -> str:
 def is_listening(bed: Testbed, port: int) -> bool:
     """Whether a program listens in h0 at a port of rdma_cm."""
     with netns.inside(bed.plan.nodes["h0"].namespace):
-        found = door.profiles(door.name_of(os.environ))
+        found = agent_socket.profiles(agent_socket.name_of(os.environ))
     return port in {row.port for row in found.rdma_cm}
 
 

@@ -16,7 +16,7 @@ from skips import mark
 from slowness import PATIENCE, until
 from verbs.building import LIBRARY, ROOT, compiled
 
-from mrc.agent import door
+from mrc.agent import socket as agent_socket
 
 
 def missing_library() -> str | None:
@@ -40,8 +40,8 @@ class Agent:
         command = [sys.executable, "-m", "mrc", "agent", "--port", str(port), "--insecure"]
         command += ["--bind", "127.0.0.1", "-B", "lo", "--quiet"]
         agent = cls(subprocess.Popen(command, env=environment), environment, port)
-        name = door.name_of(environment)
-        until(lambda: agent.process.poll() is not None or door.is_open(name))
+        name = agent_socket.name_of(environment)
+        until(lambda: agent.process.poll() is not None or agent_socket.is_open(name))
         assert agent.process.poll() is None
         return agent
 
@@ -75,7 +75,7 @@ class Agent:
 
 @pytest.fixture
 def agent() -> Iterator[Agent]:
-    environment = os.environ | {door.ENVIRONMENT: f"@mrc-test-{os.getpid()}"}
+    environment = os.environ | {agent_socket.ENVIRONMENT: f"@mrc-test-{os.getpid()}"}
     started = Agent.start(environment, free_port())
     yield started
     started.kill()

@@ -12,7 +12,8 @@ from printed import printed
 from slowness import PATIENCE
 from verbs.building import LIBRARY, sanitized
 
-from mrc.agent import door, steering
+from mrc.agent import socket as agent_socket
+from mrc.agent import steering
 from mrc.enums import AgentKind
 
 from .conftest import Agent
@@ -159,7 +160,7 @@ def test_next_agent__that_refuses_a_program_is_named(agent: Agent, programs: Pat
         assert program.stdout is not None and program.stderr is not None
         assert program.stdout.readline() == "connected\n"
         agent.kill()
-        with door.listen(door.name_of(agent.environment)) as opened:
+        with agent_socket.listen(agent_socket.name_of(agent.environment)) as opened:
             opened.settimeout(PATIENCE)
             attached = False
             while not attached:  # others look whether there is an agent

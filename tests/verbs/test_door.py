@@ -11,7 +11,7 @@ import pytest
 from squatter import USER, needs_root, squatting
 from verbs.building import LIBRARY
 
-from mrc.agent import door
+from mrc.agent import socket as agent_socket
 
 pytestmark = pytest.mark.default
 
@@ -31,7 +31,7 @@ print(*(lib.ibv_get_device_name(found[i]).decode() for i in range(count.value)))
 @needs_root
 @pytest.mark.parametrize(("user", "sees"), [(0, True), (USER, False)])
 def test_device__is_there_if_its_agent_is_trusted(user: int, *, sees: bool) -> None:
-    environment = os.environ | {door.ENVIRONMENT: NAME}
+    environment = os.environ | {agent_socket.ENVIRONMENT: NAME}
     with squatting(NAME, user):
         done = subprocess.run(
             [sys.executable, "-c", _PROGRAM, str(LIBRARY)], env=environment, text=True,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slowness import PATIENCE
 
-from mrc.agent import door
+from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
 from mrc.agent.ev_values import ev_of
 from mrc.config import ContextConfig
@@ -26,7 +26,7 @@ GOOD, DENIED = int(lib.MRC_API_EV_GOOD), int(lib.MRC_API_EV_DENIED)
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Agent]:
-    with door.listen(NAME) as opened:
+    with agent_socket.listen(NAME) as opened:
         async with Agent(ContextConfig(interfaces=("lo",)), port=0, group=None) as agent:
             serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
             try:
@@ -38,7 +38,7 @@ async def running() -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def started(*command: str | Path) -> AsyncIterator[Process]:
-    environment = os.environ | {door.ENVIRONMENT: NAME}
+    environment = os.environ | {agent_socket.ENVIRONMENT: NAME}
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, stdin=PIPE, stdout=PIPE
     )

@@ -17,7 +17,7 @@ from ports import free_port
 from slowness import PATIENCE, until
 from verbs.building import CM_LIBRARY, cm_compiled, cm_sanitized
 
-from mrc.agent import door
+from mrc.agent import socket as agent_socket
 from mrc.exchange.oob import encode_frame
 
 from .conftest import Agent
@@ -50,7 +50,7 @@ def needs(program: str, package: str) -> pytest.MarkDecorator:
 
 def is_listening(agent: Agent, port: int) -> bool:
     """Whether a program listens at a port of rdma_cm."""
-    found = door.profiles(door.name_of(agent.environment))
+    found = agent_socket.profiles(agent_socket.name_of(agent.environment))
     return port in {row.port for row in found.rdma_cm}
 
 

@@ -15,7 +15,7 @@ import pytest
 from ports import free_port
 from slowness import limit
 
-from mrc.agent import door
+from mrc.agent import socket as agent_socket
 
 UNSHARE = ("unshare", "-m", "-p", "-f", "--kill-child", "--mount-proc")
 SCRIPT = """\
@@ -54,7 +54,7 @@ def test_ucx_perftest(tmp_path: object, test: str) -> None:
     mrc, ucx = f"{sys.executable} -m mrc", free_port()
     agent = f"{mrc} agent --node --port {free_port()} --insecure --bind 127.0.0.1 -B lo --quiet"
     environment = os.environ | {
-        door.ENVIRONMENT: f"@mrc-test-{os.getpid()}",
+        agent_socket.ENVIRONMENT: f"@mrc-test-{os.getpid()}",
         "AGENT": agent,
         "RUN": f"{mrc} run --rc --",
         "TEST": f"ucx_perftest -x rc_verbs -d mrc0:1 -t {test} -n 100 -s 8 -p {ucx}",

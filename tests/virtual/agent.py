@@ -21,8 +21,8 @@ import attached
 
 import mrc.agent.agent
 import mrc.agent.cli.agent
-import mrc.agent.door
 import mrc.agent.opening
+import mrc.agent.socket
 from mrc.agent.agent import Agent
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import ffi, lib
@@ -380,7 +380,7 @@ def use(world: World, run: Run) -> None:
     """Lets the agent and the programs use the simulated host."""
     ports = iter(range(50_000, 60_000))
     command.use_commands(world, "agent")
-    world.replace(mrc.agent.door, "listen", world.sockets.listen)
+    world.replace(mrc.agent.socket, "listen", world.sockets.listen)
     world.replace(attached, "connected", world.sockets.connect)
     world.replace(mrc.agent.agent, "_free_udp_port", lambda: next(ports))
     world.replace(mrc.agent.opening, "interfaces", vars(mrc.engine.ports)["interfaces"])

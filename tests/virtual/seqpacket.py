@@ -41,7 +41,7 @@ class Sockets:
         return found
 
     def listen(self, name: str) -> Socket:
-        """As `mrc.agent.door.listen`."""
+        """As `mrc.agent.socket.listen`."""
         own = _running()
         if (own.host.name, name) in self._listening:
             raise OSError(errno.EADDRINUSE, "Address already in use")

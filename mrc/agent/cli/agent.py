@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from mrc.agent import door
+from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
 from mrc.agent.node import node
 from mrc.agent.results import Profiles
@@ -89,10 +89,10 @@ def _digest(value: object) -> str:
 def run(args: argparse.Namespace) -> int:
     out = Output(args.prog, as_json=args.json, quiet=args.quiet, verbose=args.verbose)
     if args.what == "profiles":
-        return _show(door.profiles(door.name_of(os.environ)), out)
+        return _show(agent_socket.profiles(agent_socket.name_of(os.environ)), out)
     if args.json:
         raise UsageError(args.prog, "--json: only with profiles")
-    group = None if args.group is None else door.group_number(args.group)
+    group = None if args.group is None else agent_socket.group_number(args.group)
     trusted = trust.listening(
         args, out, Commands("mrc agent", "MRC_CODE=CODE mrc agent"), connects=True
     )
@@ -103,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(
     args: argparse.Namespace, out: Output, config: ContextConfig, group: int | None
 ) -> int:
-    name = door.name_of(os.environ)
-    with node() if args.node else nullcontext(), door.listen(name) as opened:
+    name = agent_socket.name_of(os.environ)
+    with node() if args.node else nullcontext(), agent_socket.listen(name) as opened:
         async with Agent(config, port=args.port, group=group) as agent:
             agent.options = given(args)
             serving = asyncio.ensure_future(agent.serve(opened, args.bind))

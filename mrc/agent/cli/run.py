@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-from mrc.agent import door, libraries
+from mrc.agent import libraries
+from mrc.agent import socket as agent_socket
 from mrc.agent.cli import agent
 from mrc.cli import trust
 from mrc.cli.arguments import add
@@ -145,18 +146,18 @@ def _await_agent(args: argparse.Namespace) -> None:
     """Returns when an agent answers. If there is none, starts one that ends when it has no program
     for some time. Raises ConfigError.
     """
-    name = door.name_of(os.environ)
+    name = agent_socket.name_of(os.environ)
     deadline = time.monotonic() + _START_SECONDS
     started: subprocess.Popen[bytes] | None = None
     with tempfile.TemporaryFile() as said:  # the agent outlives the program and its terminal
         late = False
-        while not door.answers(name, max(deadline - time.monotonic(), _LAST_LOOK_SECONDS)):
+        while not agent_socket.answers(name, max(deadline - time.monotonic(), _LAST_LOOK_SECONDS)):
             if late:  # its last time to answer began after the deadline: this process has run
                 raise ConfigError(
                     f"no agent answered at socket {name} within {digits(_START_SECONDS)} s"
                 )
             late = time.monotonic() > deadline
-            if door.is_open(name):
+            if agent_socket.is_open(name):
                 pass  # it answers soon, or ends
             elif started is None:
                 started = _start_agent(args, said)
@@ -169,12 +170,12 @@ def _await_agent(args: argparse.Namespace) -> None:
 
 def _check_options(args: argparse.Namespace) -> None:
     """Raises ConfigError if the agent was started with other options than those given here."""
-    name = door.name_of(os.environ)
-    options = door.profiles(name).options
+    name = agent_socket.name_of(os.environ)
+    options = agent_socket.profiles(name).options
     for option, value in agent.given(args).items():
         if options.get(option) != value:
             raise ConfigError(
-                f"{option}: the agent that runs (process {door.agent_pid(name)}) has another: end"
+                f"{option}: the agent that runs (process {agent_socket.agent_pid(name)}) has another: end"
                 f" it, or leave out {option}"
             )
 

@@ -19,11 +19,11 @@ from ports import free_port
 from slowness import PATIENCE
 
 from mrc.agent import agent as agent_module
-from mrc.agent import door, listener
+from mrc.agent import listener
+from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
 from mrc.agent.connects import Connects
-from mrc.agent.steering import pack, read_struct, unpack
-from mrc.agent.wanted import Wanted
+from mrc.agent.parameters import Wanted
 from mrc.aio.end import End
 from mrc.config import ContextConfig, Timeouts
 from mrc.engine.native import ffi
@@ -37,7 +37,7 @@ NAME = f"@mrc-test-agent-{os.getpid()}"
 
 @asynccontextmanager
 async def running(name: str = NAME, port: int = 0) -> AsyncIterator[Agent]:
-    with door.listen(name) as opened:
+    with agent_socket.listen(name) as opened:
         config = ContextConfig(interfaces=("lo",), timeouts=Timeouts(exchange=PATIENCE))
         async with Agent(config, port=port, group=None) as agent:
             serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
@@ -424,7 +424,7 @@ async def test_serve__goes_on_without_descriptors(caplog: pytest.LogCaptureFixtu
         await until(lambda: len(agent.programs) == 9)
         lowest = os.open(os.devnull, os.O_RDONLY)
         os.close(lowest)
-        waiting = door.address_of(NAME)
+        waiting = agent_socket.address_of(NAME)
         with socket(AF_UNIX, SOCK_SEQPACKET) as late:
             try:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))

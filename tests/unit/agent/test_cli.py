@@ -19,7 +19,8 @@ from unittest.mock import Mock
 import pytest
 from ports import free_port
 
-from mrc.agent import door, libraries
+from mrc.agent import libraries
+from mrc.agent import socket as agent_socket
 from mrc.agent.cli import run
 from mrc.agent.cli.agent import _until_idle
 from mrc.cli.exits import Exit
@@ -51,14 +52,14 @@ def test_run__the_port_is_in_use() -> None:
 def test_await_agent__the_machine_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent gets time to answer after the deadline too: it stood still as well."""
     monkeypatch.setattr(run, "_START_SECONDS", -1.0)
-    monkeypatch.setattr(door, "is_open", lambda name: True)
+    monkeypatch.setattr(agent_socket, "is_open", lambda name: True)
     answers, given = [True, False], []
 
     def answer(name: str, seconds: float) -> bool:
         given.append(seconds)
         return answers.pop()
 
-    monkeypatch.setattr(door, "answers", answer)
+    monkeypatch.setattr(agent_socket, "answers", answer)
     run._await_agent(Namespace())
     assert given == [1.0, 1.0]
     answers[:] = [False, False]
@@ -93,8 +94,8 @@ def lasting(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
 
     yield start
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.connect(door.address_of(name))
-        os.kill(door.visitor_of(asking).pid, signal.SIGTERM)
+        asking.connect(agent_socket.address_of(name))
+        os.kill(agent_socket.visitor_of(asking).pid, signal.SIGTERM)
 
 
 @pytest.mark.more

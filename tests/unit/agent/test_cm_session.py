@@ -18,7 +18,7 @@ from mrc.agent.cm import CmAddress, Params, Reason, Request
 from mrc.agent.cm_end import CmEnd, Phase
 from mrc.agent.cm_ports import CmPorts
 from mrc.agent.cm_session import CmSession
-from mrc.agent.door import Visitor
+from mrc.agent.socket import Visitor
 from mrc.agent.steering import pack, read_struct, struct_bytes, unpack
 from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.fabric.hostconfig import IpAddress, pack_address

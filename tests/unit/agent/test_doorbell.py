@@ -16,7 +16,7 @@ import pytest
 from mrc import ContextConfig, Timeouts
 from mrc.agent import doorbell, reach
 from mrc.agent.doorbell import Doorbell
-from mrc.agent.knock import Knock, Point
+from mrc.agent.peers import Knock, Point
 from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError
 

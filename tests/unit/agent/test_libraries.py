@@ -11,7 +11,8 @@ import pytest
 from squatter import USER, needs_root, squatting
 from verbs.building import LIBRARY
 
-from mrc.agent import door, libraries
+from mrc.agent import libraries
+from mrc.agent import socket as agent_socket
 from mrc.results.doctor import Finding, State
 
 
@@ -29,9 +30,9 @@ def test_verbs__is_one_of_the_findings() -> None:
 @pytest.mark.skipif(not LIBRARY.exists(), reason="libmrc is not built")
 def test_verbs__names_the_agent_that_programs_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"@mrc-test-doctor-{os.getpid()}"
-    monkeypatch.setenv(door.ENVIRONMENT, name)
+    monkeypatch.setenv(agent_socket.ENVIRONMENT, name)
     assert found_of_verbs().found == "device mrc0; no agent runs"
-    with door.listen(name):
+    with agent_socket.listen(name):
         assert found_of_verbs().found == "device mrc0; an agent runs"
 
 
@@ -39,7 +40,7 @@ def test_verbs__names_the_agent_that_programs_would_find(monkeypatch: pytest.Mon
 @pytest.mark.skipif(not LIBRARY.exists(), reason="libmrc is not built")
 def test_verbs__names_another_user_at_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"@mrc-test-doctor-{os.getpid()}"
-    monkeypatch.setenv(door.ENVIRONMENT, name)
+    monkeypatch.setenv(agent_socket.ENVIRONMENT, name)
     with squatting(name) as pid:
         found = found_of_verbs()
     assert found.state is State.LIMITED

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from mrc.agent.note import read_note
+from mrc.agent.resume import read_note
 from mrc.errors import ProtocolError
 
 

@@ -16,7 +16,7 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.agent import reach
-from mrc.agent.knock import Knock, Point, knock_in
+from mrc.agent.peers import Knock, Point, knock_in
 from mrc.agent.reach import QpGoneError, ask, knock, patiently, resume, worded
 from mrc.errors import (
     BusyError,

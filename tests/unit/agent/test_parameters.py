@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from attached import connect_body, gid_of
 
+from mrc.agent.parameters import Wanted, emulated_in, wanted_of
 from mrc.agent.steering import read_struct
-from mrc.agent.wanted import Wanted, emulated_in, wanted_of
 from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange import mpr
 from mrc.exchange.oob import Inbox

@@ -19,7 +19,8 @@ from file_commands import MRC
 from slowness import PATIENCE
 from squatter import USER, needs_root, squatting
 
-from mrc.agent import door, steering
+from mrc.agent import socket as agent_socket
+from mrc.agent import steering
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux.processes import Process
@@ -30,7 +31,12 @@ NAME = f"@mrc-test-door-{os.getpid()}"
 @needs_root
 @pytest.mark.parametrize(
     "ask",
-    [door.listen, door.is_open, door.profiles, partial(door.answers, seconds=PATIENCE)],
+    [
+        agent_socket.listen,
+        agent_socket.is_open,
+        agent_socket.profiles,
+        partial(agent_socket.answers, seconds=PATIENCE),
+    ],
     ids=["listen", "is_open", "profiles", "answers"],
 )
 def test_socket__of_another_user(ask: Callable[[str], object]) -> None:
@@ -41,36 +47,41 @@ def test_socket__of_another_user(ask: Callable[[str], object]) -> None:
 
 
 def test_socket__of_this_user() -> None:
-    assert not door.is_open(NAME)
-    with door.listen(NAME):
-        assert door.is_open(NAME)
+    assert not agent_socket.is_open(NAME)
+    with agent_socket.listen(NAME):
+        assert agent_socket.is_open(NAME)
         with pytest.raises(InUseError):
-            door.listen(NAME)
+            agent_socket.listen(NAME)
 
 
 def test_listen__where_no_socket_can_be(tmp_path: Path) -> None:
     name = str(tmp_path / "missing" / "agent")
     with pytest.raises(ConfigError, match=f"socket {name}: No such file or directory"):
-        door.listen(name)
+        agent_socket.listen(name)
 
 
 def test_profiles__no_agent_runs() -> None:
     with pytest.raises(ConfigError, match=f"socket {NAME}: start it with mrc agent"):
-        door.profiles(NAME)
+        agent_socket.profiles(NAME)
 
 
 def test_profiles__the_agent_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(door, "process", lambda pid: Process("mrc", "T" * (pid == os.getpid())))
-    with door.listen(NAME), pytest.raises(ConfigError, match="does not answer: is it stopped"):
-        door.profiles(NAME)
+    monkeypatch.setattr(agent_socket, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(
+        agent_socket, "process", lambda pid: Process("mrc", "T" * (pid == os.getpid()))
+    )
+    with (
+        agent_socket.listen(NAME),
+        pytest.raises(ConfigError, match="does not answer: is it stopped"),
+    ):
+        agent_socket.profiles(NAME)
 
 
 def test_profiles__the_agent_answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no reason to call it stopped."""
     refusal = steering.pack(AgentKind.REFUSED, AgentFunction.PROFILES, body=b"none here")
-    monkeypatch.setattr(door, "_LOOK_SECONDS", 0.01)
-    with door.listen(NAME) as listener:
+    monkeypatch.setattr(agent_socket, "_LOOK_SECONDS", 0.01)
+    with agent_socket.listen(NAME) as listener:
 
         def look(pid: int) -> Process:
             accepted.append(listener.accept()[0])
@@ -78,19 +89,19 @@ def test_profiles__the_agent_answers_late(monkeypatch: pytest.MonkeyPatch) -> No
             return Process("mrc", "R")
 
         accepted: list[socket.socket] = []
-        monkeypatch.setattr(door, "process", look)
+        monkeypatch.setattr(agent_socket, "process", look)
         with pytest.raises(ConfigError, match="none here"):
-            door.profiles(NAME)
+            agent_socket.profiles(NAME)
         accepted[0].close()
     assert len(accepted) == 1
 
 
 def test_listen__removes_the_socket_of_a_killed_agent(tmp_path: Path) -> None:
     name = str(tmp_path / "agent")
-    door.listen(name).close()
-    assert not door.is_open(name)
-    with door.listen(name):
-        assert door.is_open(name)
+    agent_socket.listen(name).close()
+    assert not agent_socket.is_open(name)
+    with agent_socket.listen(name):
+        assert agent_socket.is_open(name)
 
 
 async def test_accept__waits_for_descriptors_and_says_so_once(
@@ -103,13 +114,13 @@ async def test_accept__waits_for_descriptors_and_says_so_once(
     ]
     accepted = AsyncMock(side_effect=[*answers, OSError(EINVAL, "closed")])
     monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", accepted, raising=False)
-    monkeypatch.setattr(door, "_PAUSE_SECONDS", 0)
-    assert await door.accept(Mock()) is connection
+    monkeypatch.setattr(agent_socket, "_PAUSE_SECONDS", 0)
+    assert await agent_socket.accept(Mock()) is connection
     assert [record.message for record in caplog.records] == [
         "cannot let further programs in: too few"
     ]
     with pytest.raises(OSError, match="closed"):
-        await door.accept(Mock())
+        await agent_socket.accept(Mock())
 
 
 @needs_root
@@ -122,19 +133,21 @@ def test_may_attach__this_user_root_and_the_group() -> None:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline() == b"\n"
         member, alone = process.pid, os.getpid()
-        assert door.may_attach(door.Visitor(alone, os.geteuid(), 1), None)
-        assert door.may_attach(door.Visitor(alone, 0, 1), None)
-        assert not door.may_attach(door.Visitor(alone, other, group), None)
-        assert door.may_attach(door.Visitor(alone, other, group), group)
-        assert door.may_attach(door.Visitor(member, other, 1), group)
-        assert not door.may_attach(door.Visitor(alone, other, 1), group)
+        assert agent_socket.may_attach(agent_socket.Visitor(alone, os.geteuid(), 1), None)
+        assert agent_socket.may_attach(agent_socket.Visitor(alone, 0, 1), None)
+        assert not agent_socket.may_attach(agent_socket.Visitor(alone, other, group), None)
+        assert agent_socket.may_attach(agent_socket.Visitor(alone, other, group), group)
+        assert agent_socket.may_attach(agent_socket.Visitor(member, other, 1), group)
+        assert not agent_socket.may_attach(agent_socket.Visitor(alone, other, 1), group)
         process.stdin.close()
-    assert not door.may_attach(door.Visitor(member, other, 1), group), "it has ended"
+    assert not agent_socket.may_attach(agent_socket.Visitor(member, other, 1), group), (
+        "it has ended"
+    )
 
 
 @needs_root
 def test_run__at_the_socket_of_another_user() -> None:
-    environment = os.environ | {door.ENVIRONMENT: NAME}
+    environment = os.environ | {agent_socket.ENVIRONMENT: NAME}
     with squatting(NAME) as pid:
         done = subprocess.run(
             [*MRC, "run", "--", "true"],

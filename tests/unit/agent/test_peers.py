@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mrc.agent.knock import Knock, Point, admitted_in, knock_in, knock_of
+from mrc.agent.peers import Knock, Point, admitted_in, knock_in, knock_of
 from mrc.agent.steering import read_struct
 from mrc.errors import ProtocolError
 

@@ -18,13 +18,14 @@ import pytest
 from msgspec import structs
 
 from mrc import ContextConfig, Timeouts
-from mrc.agent import cm_end, switchboard
+from mrc.agent import cm_end
+from mrc.agent import rdma_cm as switchboard
 from mrc.agent.cm import CM, CM_END, Answer, CmAddress, Ended, Params, Reason, Request, message_of
 from mrc.agent.cm_end import CmEnd, Phase
 from mrc.agent.cm_session import CmSession
-from mrc.agent.door import Visitor
+from mrc.agent.rdma_cm import Switchboard
+from mrc.agent.socket import Visitor
 from mrc.agent.steering import MAX_FRAME, prepare, read_struct, unpack
-from mrc.agent.switchboard import Switchboard
 from mrc.enums import CmEvent
 from mrc.errors import ConnectError, PeerGoneError, ProtocolError
 
