@@ -7,37 +7,225 @@ import asyncio
 import functools
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Self
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
 from mrc.agent import socket as agent_socket
-from mrc.agent.cm_session import CmSession
-from mrc.agent.formats import RefusedError
-from mrc.agent.listener import AgentListener
-from mrc.agent.numbers import Numbers
-from mrc.agent.opening import receive
-from mrc.agent.parameters import Wanted
-from mrc.agent.program import Program
-from mrc.agent.rdma_cm import Switchboard
-from mrc.agent.requests import Control
-from mrc.agent.results import CcProfileRow, EvProfileRow
-from mrc.agent.results import Profiles as ProfileRows
-from mrc.agent.socket import Visitor
+from mrc.agent import steering
+from mrc.agent.connects import ProgramEnd
+from mrc.agent.parameters import QpParameters, receive
+from mrc.agent.peers import ASK, QP_REQUEST, RESUME, qp_request_in
+from mrc.agent.profiles import RequestError
+from mrc.agent.program import ProgramContext
+from mrc.agent.rdma_cm import CM, CM_END, CmSession, RdmaCm
+from mrc.agent.requests import Requests
+from mrc.agent.socket import AgentProfiles, CcProfileRow, Credentials, EvProfileRow
+from mrc.agent.steering import AgentFrame
 from mrc.aio.context import OOB_PORT, Context
+from mrc.aio.end import End
+from mrc.aio.listener import Listener
 from mrc.aio.local import Local
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.engine.queue_pair import random_qpn
 from mrc.enums import AgentFunction, AgentKind
-from mrc.errors import MrcError, ProtocolError, StateError
+from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError, QueueFullError, StateError
+from mrc.exchange.admission import Place
+from mrc.exchange.oob import Channel
 from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.agent")
+
+Owner = TypeVar("Owner")
+_MOST_NUMBERS = 1 << 20  # on one host; then a sixteenth of all numbers is in use
+_MOST_ENDED = 1 << 16  # of which the agent remembers that they have ended
+
+
+class Numbers(Generic[Owner]):
+    """Which program has which QPN."""
+
+    def __init__(self, draw: Callable[[], int]) -> None:
+        self._draw = draw
+        self._owners: dict[int, Owner] = {}
+        self._ended: dict[int, None] = {}  # the last ones, in order
+
+    def grant(self, owner: Owner, count: int) -> list[int]:
+        """New numbers for a program; raises QueueFullError when the host has too many QPs."""
+        if len(self._owners) + count > _MOST_NUMBERS:
+            raise QueueFullError(f"this host has {_MOST_NUMBERS} QPs, the most allowed")
+        granted: list[int] = []
+        while len(granted) < count:
+            if (number := self._draw()) not in self._owners:
+                self._owners[number] = owner
+                granted.append(number)
+        return granted
+
+    def claim(self, owner: Owner, number: int) -> bool:
+        """Gives a number to a program that had it under a former agent; False: it is taken."""
+        if number not in self._owners and len(self._owners) >= _MOST_NUMBERS:
+            return False
+        return self._owners.setdefault(number, owner) == owner
+
+    def take(self, owner: Owner, *numbers: int) -> None:
+        """The same for a frame that names them; raises ProtocolError."""
+        for number in numbers:
+            if not 3 <= number <= 0xFFFFFF:
+                raise ProtocolError(f"{number:#x} is not a QPN")
+            if not self.claim(owner, number):
+                raise ProtocolError(f"QP {number:#x} is another program's")
+
+    def owner(self, number: int) -> Owner | None:
+        """The program that has a number."""
+        return self._owners.get(number)
+
+    def has_ended(self, number: int) -> bool:
+        """Whether a program had it, and that QP or program has ended."""
+        return number in self._ended and number not in self._owners
+
+    def free(self, number: int) -> None:
+        """The QP has ended."""
+        if self._owners.pop(number, None) is not None:
+            self._end(number)
+
+    def forget(self, owner: Owner) -> None:
+        """The program has ended."""
+        for number in [n for n, each in self._owners.items() if each == owner]:
+            self.free(number)
+
+    def _end(self, number: int) -> None:
+        self._ended.pop(number, None)
+        self._ended[number] = None
+        if len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+
+
+_YOUNG_SECONDS = 1.0  # programs look for the next agent every 0.2 s
+_OLD_SECONDS = 30.0  # programs that run, though seldom, have found the agent
+
+
+class AgentListener(Listener):
+    """Gives each connection to the program that has the QP."""
+
+    program_of: Callable[[int], ProgramContext | None]
+    """finds the program that has a QPN"""
+    has_ended: Callable[[int], bool]
+    """whether a QPN was in use here and is no more"""
+    since: float
+    """when the agent began to serve"""
+    keep: Callable[[QP], None]
+    """keeps a QP of the agent itself, over which another agent probes"""
+    rdma_cm: RdmaCm
+    """the rdma_cm of this host"""
+
+    async def _answer(self, channel: Channel) -> End | None:
+        message = channel.peeked
+        if message["type"] == QP_REQUEST:
+            await self._request_qp(channel)
+            return None
+        if message["type"] == RESUME:
+            return await self._resume(channel, message)
+        if message["type"] == ASK:
+            await self._answer_ask(channel)
+            return None
+        if message["type"] == CM:
+            await self.rdma_cm.answer(channel)
+            return None
+        if message["type"] == CM_END:
+            await self.rdma_cm.end(channel)
+            return None
+        private = message.get("private")
+        if not isinstance(private, dict) or "to" not in private:
+            return await super()._answer(channel)  # an agent's own, or mrc paths: for probes
+        program, qpn = self._program(private)
+        return await program.connects.accept(channel, await program.connects.until_rtr(qpn))
+
+    async def _request_qp(self, channel: Channel) -> None:
+        """Brings a request to its program, and the answer back."""
+        request = qp_request_in(await channel.receive())
+        program = self.program_of(request.to.number)
+        try:
+            if program is None:
+                raise self._unknown("endpoint")
+            qpn = await program.qp_requests.serve(request)
+        except BusyError as error:
+            await channel.refuse(str(error), error.kind)
+        else:
+            await channel.send(QP_REQUEST, qpn=qpn)
+            await channel.close()
+
+    async def _resume(self, channel: Channel, message: dict[str, Any]) -> End | None:
+        """Joins the connection to its QP; None: the QP is gone, and the peer's agent is told."""
+        await channel.receive()
+        asked = message.get("to")
+        if type(asked) is int and (self.has_ended(asked) or self._ended_before(asked)):
+            await channel.send(RESUME, gone=True)
+            await channel.close()
+            return None
+        program, qpn = self._program(message)
+        end = program.connects.ends.get(qpn)
+        if end is None:
+            raise ConnectError(f"QP {qpn:#x} is not connected here")
+        end.parameters.admit(message)
+        if channel.remote != end.channel.remote:
+            raise ConnectError(f"QP {qpn:#x} is connected with {end.channel.remote}")
+        await channel.send(RESUME, **end.parameters.private)
+        end.rejoin(channel)
+        return end
+
+    async def _answer_ask(self, channel: Channel) -> None:
+        """Tells an agent why the QP that one of its own waits for never connects to it."""
+        gone = self._fate(await channel.receive())
+        await channel.send(ASK, **({"gone": gone} if gone else {}))
+        await channel.close()
+
+    def _fate(self, private: dict[str, Any]) -> str:
+        """Empty: it may still connect."""
+        try:
+            program, qpn = self._program(private)
+        except BusyError:
+            return ""
+        except ConnectError as error:
+            return str(error)
+        return program.connects.fate(qpn, private)
+
+    def _program(self, private: dict[str, Any]) -> tuple[ProgramContext, int]:
+        """The program that a peer's agent means, and its QP; raises ConnectError."""
+        qpn = private.get("to")
+        program = self.program_of(qpn) if type(qpn) is int else None
+        if program is None or type(qpn) is not int:
+            raise self._unknown("QP")
+        return program, qpn
+
+    def _ended_before(self, qpn: int) -> bool:
+        """Whether the program of this QP has not come to this agent, which started long ago."""
+        return self._age() > _OLD_SECONDS and self.program_of(qpn) is None
+
+    def _age(self) -> float:
+        return asyncio.get_running_loop().time() - self.since
+
+    def _unknown(self, what: str) -> ConnectError:
+        if self._age() < _YOUNG_SECONDS:
+            return BusyError("the agent has started just now: its programs may not have found it")
+        return ConnectError(f"no program of this host has the {what}: has it ended?")
+
+    async def _deliver(self, end: End, place: Place) -> None:
+        place.accept()
+        if not isinstance(end, ProgramEnd):
+            self.keep(self._adopt(end))
+            return
+        program = self.program_of(end.queue.qpn)
+        if program is None:
+            await end.tell_gone("")
+            await end.close(orderly=False)
+        elif end not in program.connects.ends.values():  # otherwise it has joined again
+            program.connects.connected(end)
+
 
 EXCHANGE_SECONDS = 30.0  # for a program to move its QP to RTR after its peer has
 _PROBE_SECONDS = 3.0  # to connect to another agent
@@ -78,10 +266,10 @@ class Agent(Context):
     def __init__(self, config: ContextConfig, *, port: int = OOB_PORT, group: int | None) -> None:
         super().__init__(configured(config))
         self.port = port
-        self.numbers: Numbers[Program] = Numbers(random_qpn)
+        self.numbers: Numbers[ProgramContext] = Numbers(random_qpn)
         self.dialling = asyncio.Semaphore(_DIALLING)
         self._group = group
-        self._attached: dict[Program, asyncio.Task[None]] = {}
+        self._attached: dict[ProgramContext, asyncio.Task[None]] = {}
         self._probed: set[asyncio.Task[None]] = set()
         self.options: dict[str, str] = {}
         """With which its user has started it."""
@@ -94,37 +282,39 @@ class Agent(Context):
         return self._opened()
 
     @property
-    def programs(self) -> tuple[Program, ...]:
+    def programs(self) -> tuple[ProgramContext, ...]:
         """The attached programs."""
         return tuple(self._attached)
 
-    def profiles(self, wanted: Wanted) -> tuple[EvProfile, CcProfile]:
+    def profiles(self, parameters: QpParameters) -> tuple[EvProfile, CcProfile]:
         """The profiles of a QP; raises StateError, ConnectError."""
         local = self._opened()
         try:
-            evs = self.control.evs[wanted.ev_profile].profile if wanted.ev_profile else None
-            cc = self.control.cc[wanted.cc_profile] if wanted.cc_profile else None
-        except RefusedError as error:
+            evs = (
+                self.requests.evs[parameters.ev_profile].profile if parameters.ev_profile else None
+            )
+            cc = self.requests.cc[parameters.cc_profile] if parameters.cc_profile else None
+        except RequestError as error:
             raise StateError(str(error)) from error
         return local.ev_profiles.find(evs), local.cc_profiles.find(cc)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         local = self._opened()
-        self._switchboard = Switchboard(self)
-        self.control = Control(local.ev_profiles, local.cc_profiles, local.host, self._connected)
+        self._rdma_cm = RdmaCm(self)
+        self.requests = Requests(local.ev_profiles, local.cc_profiles, local.host, self._connected)
         return self
 
     async def _connected(self, host: str) -> QP:
         """A QP of the agent itself, for probes."""
         return await self._connect(host, self.port, self._terms(None, None, None), _PROBE_SECONDS)
 
-    def rows(self) -> ProfileRows:
+    def rows(self) -> AgentProfiles:
         """The profiles, for `mrc agent profiles`."""
         local = self._opened()
         evs = islice(local.ev_profiles.values(), _MOST_ROWS)
         ccs = islice(local.cc_profiles.values(), _MOST_ROWS)
-        return ProfileRows(
+        return AgentProfiles(
             ev_profiles=tuple(
                 EvProfileRow(
                     name=each.name, state=each.state.name, qps=each.qps,
@@ -139,15 +329,15 @@ class Agent(Context):
                 )
                 for each in ccs
             ),
-            rdma_cm=self._switchboard.rows(_MOST_ROWS),
+            rdma_cm=self._rdma_cm.rows(_MOST_ROWS),
             options=self.options,
         )  # fmt: skip
 
     # ---- Serving --------------------------------------------------------------------------
 
     async def serve(self, opened: socket.socket, host: str | None = None) -> None:
-        """Attaches the programs that connect to the socket of `agent_socket.listen`, and listens for the
-        agents of other hosts at the address `host`, None: at all. Raises InUseError.
+        """Attaches the programs that connect to the socket `opened`, and listens for the agents of
+        other hosts at the address `host`, None: at all. Raises InUseError.
         """
         local = self._opened()
         terms = self._terms(None, None, None)
@@ -157,7 +347,7 @@ class Agent(Context):
         listener.program_of = self.numbers.owner
         listener.has_ended = self.numbers.has_ended
         listener.keep = self._keep
-        listener.switchboard = self._switchboard
+        listener.rdma_cm = self._rdma_cm
         listener.since = asyncio.get_running_loop().time()
         await listener.open(host, self.port)
         self.port = listener.port
@@ -167,7 +357,7 @@ class Agent(Context):
                     self._admit(await agent_socket.accept(opened))
         finally:
             await cancelled(*self._attached.values(), *self._probed)
-            await self._switchboard.close()
+            await self._rdma_cm.close()
 
     def _keep(self, qp: QP) -> None:
         """Keeps a QP over which another host probes, until that closes it."""
@@ -182,25 +372,29 @@ class Agent(Context):
         task.add_done_callback(self._probed.discard)
 
     def _admit(self, connection: socket.socket) -> None:
-        visitor = agent_socket.visitor_of(connection)
+        credentials = agent_socket.credentials_of(connection)
         steering.prepare(connection)
-        if not agent_socket.may_attach(visitor, self._group):
-            user = f"user {visitor.uid} may not use this agent: it is another user's"
+        if not agent_socket.may_attach(credentials, self._group):
+            user = f"user {credentials.uid} may not use this agent: it is another user's"
             _refuse(connection, f"{user}; --group lets the members of a group in")
             return
         if len(self._attached) >= _MOST_PROGRAMS:
             _refuse(connection, f"{_MOST_PROGRAMS} programs are attached, the most allowed")
             return
-        if sum(each.visitor.uid == visitor.uid for each in self._attached) >= _MOST_OF_USER:
-            most = f"{_MOST_OF_USER} programs of user {visitor.uid}"
+        if sum(each.credentials.uid == credentials.uid for each in self._attached) >= _MOST_OF_USER:
+            most = f"{_MOST_OF_USER} programs of user {credentials.uid}"
             _refuse(connection, f"{most} are attached, the most of one user")
             return
-        program = Program(self, connection, visitor)
-        task = asyncio.get_running_loop().create_task(self._attach(program, connection, visitor))
+        program = ProgramContext(self, connection, credentials)
+        task = asyncio.get_running_loop().create_task(
+            self._attach(program, connection, credentials)
+        )
         self._attached[program] = task
         task.add_done_callback(functools.partial(self._forget, program))
 
-    async def _attach(self, program: Program, connection: socket.socket, visitor: Visitor) -> None:
+    async def _attach(
+        self, program: ProgramContext, connection: socket.socket, credentials: Credentials
+    ) -> None:
         """Serves a program until it ends."""
         try:
             first = await receive(connection)
@@ -210,7 +404,7 @@ class Agent(Context):
                 connection.close()
                 return
             if first.kind is AgentKind.CM_ATTACH:
-                await self._serve_cm(first, connection, visitor)
+                await self._serve_cm(first, connection, credentials)
                 return
             program.first = first
             await program.__aenter__()
@@ -218,7 +412,7 @@ class Agent(Context):
             if isinstance(error, ConnectionError):
                 connection.close()
                 return  # it asked only whether an agent is there
-            logger.warning("process %d: %s", visitor.pid, error)
+            logger.warning("process %d: %s", credentials.pid, error)
             _refuse(connection, str(error))
             return
         except asyncio.CancelledError:
@@ -229,29 +423,29 @@ class Agent(Context):
             program.start()
             await program.gone.wait()
             logger.info("%s has ended", program)
-            await program.detach(told=True)
+            await program.detach(ended=True)
         except asyncio.CancelledError:
             # The agent ends: programs go on, and the next agent takes them up.
             took_cancellation()
-            await program.detach(told=False)
+            await program.detach(ended=False)
         finally:
             connection.close()
 
     async def _serve_cm(
-        self, first: AgentFrame, connection: socket.socket, visitor: Visitor
+        self, first: AgentFrame, connection: socket.socket, credentials: Credentials
     ) -> None:
         """Serves the rdma_cm of a program until it ends; raises ProtocolError."""
         if first.value != steering.VERSION:
             raise ProtocolError("libmrc-cm and the agent are of different versions of mrc")
-        session = CmSession(self._switchboard, connection, visitor)
+        session = CmSession(self._rdma_cm, connection, credentials)
         with connection:
             await session.serve()
             session.end_all()
 
-    def _forget(self, program: Program, task: asyncio.Task[None]) -> None:
+    def _forget(self, program: ProgramContext, task: asyncio.Task[None]) -> None:
         self._attached.pop(program, None)
         self.left = task.get_loop().time()
-        self.control.forget(program)
+        self.requests.forget(program)
         self.numbers.forget(program)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("bug while serving %s: %s: %s", program, type(error).__name__, error)

@@ -6,31 +6,37 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from mrc import running
 from mrc.agent import device
-from mrc.agent.attached import Attached
-from mrc.agent.end import ProgramEnd, taken_up
-from mrc.agent.host import Host
-from mrc.agent.parameters import Wanted
-from mrc.agent.reach import QpGoneError, ask, patiently, resume, worded
+from mrc.agent.parameters import QpParameters, emulated_in
+from mrc.agent.peers import QpGoneError, ask, described, repeat, resume
+from mrc.agent.resume import LostChannel, pack_resume, unpack_resume
+from mrc.agent.steering import line_of, struct_bytes
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
-from mrc.enums import AgentKind
-from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, ProtocolError
+from mrc.enums import AgentKind, QpState
+from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, PeerGoneError, ProtocolError
 from mrc.exchange.oob import Channel
+from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.units import digits
 
+if TYPE_CHECKING:
+    from mrc.agent.agent import Agent
+    from mrc.agent.program import ProgramContext
+
 logger = logging.getLogger("mrc.agent")
 
+_LOOK_SECONDS = 0.002  # between two looks at outstanding work requests, the first time
+_LONGEST_LOOK_SECONDS = 0.05
 _MOST_CALLS = 1024  # of peers for QPs that the program has not moved to RTR
 _FIRST_PAUSE_SECONDS = 0.1  # between attempts to find a peer's agent again
 _LONGEST_PAUSE_SECONDS = 15.0
@@ -38,6 +44,135 @@ _DIALLER_SECONDS = 1.0  # in which the agent that had dialled a QP dials again
 _ASK_SECONDS = 1.0  # in which a peer's agent dials, usually; then this one asks, ever more seldom
 _ASKED_SECONDS = 5.0  # for the answer
 _ASKING = 4  # questions of a program at one time: they must not keep connects waiting
+
+
+class ProgramEnd(End):
+    """One end of a QP. The TCP connection joins two agents, not two programs: a QP outlives it."""
+
+    def __init__(self, parameters: QpParameters, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.parameters = parameters
+        self._tell: Callable[[str], None] | None = None
+        self._peer_reason = ""
+        self.on_hangup: Callable[[], None] = lambda: None
+        """called when the connection to the peer's agent is lost"""
+        self.on_failure: Callable[[str], None] = lambda reason: None
+        """called with the reason when the agent has found out that the QP cannot go on"""
+        self._joined = asyncio.Event()  # the two agents are connected
+        if not isinstance(self.channel, LostChannel):
+            self._joined.set()
+
+    def on_peer_gone(self, tell: Callable[[str], None]) -> None:
+        """`tell` is called when the peer has closed the QP, or its program has ended, with the
+        reason if the peer has named one.
+
+        That may have been before the program here was told that the QP is ready.
+        """
+        self._tell = tell
+        if self.peer_gone.is_set():
+            tell(self._peer_reason)
+            self._fail_messages()
+
+    @property
+    def may_wait(self) -> bool:
+        """Work requests are the program's own: its engine knows them."""
+        return True
+
+    def fail(self, error: MrcError) -> None:
+        """As that of a Context's QP; the program gets the reason before its QP ends."""
+        if not self.closed:
+            self.on_failure(str(error))
+        super().fail(error)
+
+    def ready(self) -> bytes:
+        """What the program is told when both ends are in RTS: a struct mrc_agent_ready, and the
+        resume state.
+        """
+        fields = {
+            "qpn": self.queue.qpn,
+            "path_mtu": self.path_mtu,
+            "mpr": self.window,
+            "max_wimm": min(self.queue.max_wimm, self.peer.attributes.max_wimm),
+        }
+        if (emulated := emulated_in(self.peer.private)) is not None:
+            fields |= to_builtins(emulated)
+        channel = self.channel
+        state = pack_resume(
+            channel.called, channel.remote, self.path_mtu, self.window, self.evs, self.peer
+        )
+        return struct_bytes("mrc_agent_ready", fields) + state
+
+    async def _on_hangup(self, error: MrcError) -> None:
+        if isinstance(error, PeerGoneError):
+            self._look_again()
+        else:
+            self._joined.clear()
+            await super()._on_hangup(error)
+
+    def _on_lost(self, error: OSError) -> None:
+        super()._on_lost(error)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._joined.clear()
+        if not self.peer_gone.is_set():
+            self.on_hangup()
+
+    def _on_gone(self, error: MrcError | None) -> None:
+        if not (self._peer_reason or error is None or isinstance(error, PeerGoneError)):
+            self._peer_reason = str(error)
+        if not self.peer_gone.is_set() and self._tell is not None:
+            # Before its messages fail, so that their errors name the reason.
+            self._tell(self._peer_reason)
+        super()._on_gone(error)
+
+    def _fail_messages(self) -> None:
+        if self._tell is not None:  # else later: first the program hears why
+            super()._fail_messages()
+
+    def _without_bye(self, reason: str = "") -> PeerGoneError:
+        self._peer_reason = reason
+        return super()._without_bye(reason)
+
+    async def _until_idle(self) -> None:
+        pause = _LOOK_SECONDS
+        while self.queue.state is QpState.RTS and (await self.query()).outstanding:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the two agents are connected."""
+        return self._joined.is_set()
+
+    def on_qp_gone(self) -> None:
+        """The QP at the peer, or its program, has ended."""
+        if not self.peer_gone.is_set():
+            self._on_gone(self._without_bye())
+
+    def rejoin(self, channel: Channel) -> None:
+        """The two agents are connected again."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self.channel.abort()
+        self.channel = channel
+        self._bye_ok.clear()
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._joined.set()
+
+    async def _say_bye(self) -> bool:
+        if not self.peer_gone.is_set():
+            with suppress(TimeoutError):  # then the peer finds out by its own timeouts
+                async with Limit(self._config.timeouts.linger):
+                    await self._joined.wait()
+        return await super()._say_bye()
+
+    async def tell_gone(self, reason: str) -> None:
+        """Tells the peer's agent that the program here has ended; `reason`: why, if it is known.
+
+        A program may end because its QP has failed: then this is the reason.
+        """
+        await self._send_gone(reason or self.fault)  # False: nobody is there to be told
 
 
 @contextmanager
@@ -52,59 +187,61 @@ def _of_program(qpn: int) -> Iterator[None]:
 class Connects:
     """The QPs of one program, from RTR until they are released."""
 
-    def __init__(self, program: Attached, host: Host, adopt: Callable[[End], object]) -> None:
+    def __init__(
+        self, program: ProgramContext, agent: Agent, adopt: Callable[[End], object]
+    ) -> None:
         self._program = program
-        self._host = host
+        self._agent = agent
         self._adopt = adopt
         self.ends: dict[int, ProgramEnd] = {}
         """the connected QPs"""
-        self._wanted: dict[int, Wanted] = {}  # QPs in RTR or beyond
+        self._parameters: dict[int, QpParameters] = {}  # QPs in RTR or beyond
         self._refused: dict[int, str] = {}  # why a peer's agent was refused last
         self._failures: dict[int, str] = {}  # QPs that never connect, and why
         self._asking = asyncio.Semaphore(_ASKING)
-        self._callers: list[tuple[int, asyncio.Future[Wanted]]] = []
+        self._callers: list[tuple[int, asyncio.Future[QpParameters]]] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}  # the last connect of each
 
     # ---- Connecting -------------------------------------------------------------------------
 
-    def want(self, wanted: Wanted) -> None:
+    def connect(self, parameters: QpParameters) -> None:
         """The program has moved a QP to RTR; raises ProtocolError."""
-        qpn = wanted.qpn
+        qpn = parameters.qpn
         task, end = self._tasks.get(qpn), self.ends.get(qpn)
         if (task is not None and not task.done()) or (end is not None and not end.closed):
             raise ProtocolError(f"QP {qpn:#x} is connected already")
-        self._wanted[qpn] = wanted
+        self._parameters[qpn] = parameters
         self._failures.pop(qpn, None)
         for called, caller in self._callers:
             if called == qpn and not caller.done():
-                caller.set_result(wanted)
-        work = self._dial(wanted) if wanted.dials else self._expect(wanted)
+                caller.set_result(parameters)
+        work = self._dial(parameters) if parameters.dials else self._expect(parameters)
         self._tasks[qpn] = self._program.spawn(work)
 
-    async def _dial(self, wanted: Wanted) -> None:
+    async def _dial(self, parameters: QpParameters) -> None:
         try:
-            local, host, terms = self._terms_of(wanted)
+            local, host, terms = self._terms_of(parameters)
             seconds = local.config.timeouts.exchange
-            attempt = partial(connect, local, terms, host, self._host.port, timeout=seconds)
-            with _of_program(wanted.qpn):
-                end = await patiently(attempt, seconds, self._host.dialling)
+            attempt = partial(connect, local, terms, host, self._agent.port, timeout=seconds)
+            with _of_program(parameters.qpn):
+                end = await repeat(attempt, seconds, self._agent.dialling)
         except (MrcError, OSError) as error:
-            self._fail(wanted.qpn, worded(error))
+            self._fail(parameters.qpn, described(error))
         else:
             self.connected(end)
 
-    async def _expect(self, wanted: Wanted) -> None:
+    async def _expect(self, parameters: QpParameters) -> None:
         """Waits for the peer's agent, which dials, or answers that it never will."""
-        seconds = self._host.local.config.timeouts.exchange
+        seconds = self._agent.local.config.timeouts.exchange
         try:
             async with running.Limit(seconds):
-                self._fail(wanted.qpn, await self._until_gone(wanted))
+                self._fail(parameters.qpn, await self._until_gone(parameters))
         except TimeoutError:
-            late = f"its agent has not connected QP {wanted.dest_qpn:#x} in {digits(seconds)} s"
-            why = self._refused.get(wanted.qpn, "does mrc agent run there?")
-            self._fail(wanted.qpn, f"{wanted.dest_gid}: {late}: {why}")
+            late = f"its agent has not connected QP {parameters.dest_qpn:#x} in {digits(seconds)} s"
+            why = self._refused.get(parameters.qpn, "does mrc agent run there?")
+            self._fail(parameters.qpn, f"{parameters.dest_gid}: {late}: {why}")
 
-    async def _until_gone(self, wanted: Wanted) -> str:
+    async def _until_gone(self, parameters: QpParameters) -> str:
         """Asks the peer's agent until it answers that its QP never connects, and why."""
         pause = _ASK_SECONDS
         while True:
@@ -112,11 +249,11 @@ class Connects:
             pause *= 2
             try:
                 async with self._asking, running.Limit(_ASKED_SECONDS):
-                    await ask(*self._program.address_of(wanted.dest_gid), wanted)
+                    await ask(*self._program.address_of(parameters.dest_gid), parameters)
             except QpGoneError as error:
                 return str(error)
             except (MrcError, OSError) as error:  # it may start again
-                logger.debug("QP %#x: %s", wanted.qpn, error)
+                logger.debug("QP %#x: %s", parameters.qpn, error)
 
     def _fail(self, qpn: int, reason: str) -> None:
         self._failures[qpn] = reason
@@ -125,54 +262,56 @@ class Connects:
     def fate(self, qpn: int, private: dict[str, Any]) -> str:
         """Why a QP never connects to the end that has sent this; empty: it may still do so."""
         try:
-            if qpn in self._wanted:
-                self._wanted[qpn].admit(private)
+            if qpn in self._parameters:
+                self._parameters[qpn].admit(private)
         except (ConnectError, ProtocolError) as error:
             return str(error)
         return self._failures.get(qpn, "")
 
-    async def until_wanted(self, qpn: int) -> Wanted:
+    async def until_rtr(self, qpn: int) -> QpParameters:
         """Waits until the program moves the QP to RTR: either side may do that first."""
-        if qpn in self._wanted:
-            return self._wanted[qpn]
+        if qpn in self._parameters:
+            return self._parameters[qpn]
         if len(self._callers) >= _MOST_CALLS:
             raise ConnectError("too many peers wait for QPs of this program")
-        caller: asyncio.Future[Wanted] = asyncio.get_running_loop().create_future()
+        caller: asyncio.Future[QpParameters] = asyncio.get_running_loop().create_future()
         self._callers.append((qpn, caller))
         try:
             return await caller
         finally:
             self._callers.remove((qpn, caller))
 
-    async def accept(self, channel: Channel, wanted: Wanted) -> End:
+    async def accept(self, channel: Channel, parameters: QpParameters) -> End:
         """The listening side of an exchange that the peer's agent has begun."""
-        local, _, terms = self._terms_of(wanted)
-        known = asyncio.Event()  # it is the peer that the program wants
+        local, _, terms = self._terms_of(parameters)
+        known = asyncio.Event()  # it is the peer that the program has named
 
         def check(*peer: Any) -> None:
             terms.check(*peer)
             known.set()
 
         try:
-            with _of_program(wanted.qpn):
+            with _of_program(parameters.qpn):
                 return await establish(
                     local, channel, structs.replace(terms, check=check), first=False
                 )
         except ConnectError as error:  # not yet the end: a stranger may have asked
-            self._refused[wanted.qpn] = str(error)
+            self._refused[parameters.qpn] = str(error)
             if known.is_set() and error.kind is Kind.ENDED:  # the engines may have talked already
-                self._program.send(AgentKind.GONE, wanted.qpn)
+                self._program.send(AgentKind.GONE, parameters.qpn)
             raise
 
-    def _terms_of(self, wanted: Wanted) -> tuple[Local, str, Terms]:
-        local, host, _ = self._program.address_of(wanted.dest_gid)
-        config = wanted.config(local.config)
-        ev_profile, cc_profile = self._host.profiles(wanted)
+    def _terms_of(self, parameters: QpParameters) -> tuple[Local, str, Terms]:
+        local, host, _ = self._program.address_of(parameters.dest_gid)
+        config = parameters.config(local.config)
+        ev_profile, cc_profile = self._agent.profiles(parameters)
         terms = Terms(
-            wanted.private, ev_profile, cc_profile, admit=wanted.admit,
-            check=partial(device.check_host, wanted.dest_gid, self._program.told.gids, local.host),
-            queue=partial(wanted.queue, config), end=partial(ProgramEnd, wanted),
-            peer=wanted.peer if wanted.messages else None,
+            parameters.private, ev_profile, cc_profile, admit=parameters.admit,
+            check=partial(
+                device.check_host, parameters.dest_gid, self._program.engine.gids, local.host
+            ),
+            queue=partial(parameters.queue, config), end=partial(ProgramEnd, parameters),
+            peer=parameters.peer if parameters.messages else None,
         )  # fmt: skip
         return structs.replace(local, config=config), host, terms
 
@@ -182,7 +321,7 @@ class Connects:
         qpn = end.queue.qpn
         if (task := self._tasks.pop(qpn, None)) is not None and task is not asyncio.current_task():
             task.cancel()
-        if qpn not in self._wanted:  # the program has destroyed it meanwhile
+        if qpn not in self._parameters:  # the program has destroyed it meanwhile
             self._program.spawn(end.close(orderly=True))
             return
         self._keep(end)
@@ -194,43 +333,57 @@ class Connects:
         end.on_failure = partial(self._program.fail, end.queue.qpn)
         self.ends[end.queue.qpn] = end
         self._adopt(end)
-        self._program.spawn(self._host.control.watch(end))
+        self._program.spawn(self._agent.requests.watch(end))
 
     def _tell_gone(self, qpn: int, reason: str) -> None:
         self._program.send(AgentKind.GONE, qpn, body=line_of(reason))
 
     # ---- Agents that start again -------------------------------------------------------------
 
-    async def take_up(self, wanted: Wanted, note: bytes) -> None:
-        """A QP that was connected under a former agent."""
+    async def take_up(self, parameters: QpParameters, state: bytes) -> None:
+        """A QP that was connected under a former agent, by its resume state."""
         try:
-            local, _, terms = self._terms_of(wanted)
-            end = await taken_up(wanted, local, terms, note)
+            local, _, terms = self._terms_of(parameters)
+            former = await asyncio.to_thread(unpack_resume, state)  # a long one stops nobody else
+            terms.ev_profile._take()
+            terms.cc_profile._take()
+            queue = parameters.queue(local.config)
+            queue.state = QpState.RTS
+            end = ProgramEnd(
+                parameters, local.dispatcher, queue, former.evs,
+                LostChannel(former.called, former.remote), former.hello, local.config,
+                terms.ev_profile, terms.cc_profile,
+                terms.peer(local.dispatcher) if terms.peer else None,
+            )  # fmt: skip
+            await end.controller.start()
+            end.start(former.path_mtu, former.window)  # finds that its channel is lost
         except (MrcError, OSError) as error:
-            self._program.fail(wanted.qpn, f"cannot be taken up again: {error}")
+            self._program.fail(parameters.qpn, f"cannot be taken up again: {error}")
             return
-        self._wanted[wanted.qpn] = wanted
+        self._parameters[parameters.qpn] = parameters
         self._keep(end)
-        end.on_peer_gone(partial(self._tell_gone, wanted.qpn))
+        end.on_peer_gone(partial(self._tell_gone, parameters.qpn))
 
     def _look_for(self, end: ProgramEnd) -> None:
         """The agent that had dialled dials again; if its program has ended, the other one asks."""
         if not self._program.detached:
-            self._program.spawn(self._redial(end, 0.0 if end.wanted.dials else _DIALLER_SECONDS))
+            self._program.spawn(
+                self._redial(end, 0.0 if end.parameters.dials else _DIALLER_SECONDS)
+            )
 
     async def _redial(self, end: ProgramEnd, patience: float) -> None:
         """Dials until the agents are connected, or the peer's one says that the QP is gone."""
-        wanted = end.wanted
-        local, host, port = self._program.address_of(wanted.dest_gid)
+        parameters = end.parameters
+        local, host, port = self._program.address_of(parameters.dest_gid)
         pause = _FIRST_PAUSE_SECONDS
         await asyncio.sleep(patience)
-        while self.ends.get(wanted.qpn) is end and not (end.joined or end.peer_gone.is_set()):
+        while self.ends.get(parameters.qpn) is end and not (end.joined or end.peer_gone.is_set()):
             try:
-                end.rejoin(await resume(local, host, port, wanted))
+                end.rejoin(await resume(local, host, port, parameters))
             except QpGoneError:
                 end.on_qp_gone()
             except (MrcError, OSError) as error:
-                logger.debug("QP %#x: %s", wanted.qpn, error)
+                logger.debug("QP %#x: %s", parameters.qpn, error)
                 await asyncio.sleep(local.rng.uniform(pause / 2, pause))
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -242,7 +395,7 @@ class Connects:
         self._failures.pop(qpn, None)
         task, end = self._tasks.get(qpn), self.ends.get(qpn)
         if task is None or not forever:
-            self._wanted.pop(qpn, None)
+            self._parameters.pop(qpn, None)
             self._tasks.pop(qpn, None)
         self._program.spawn(self._end(qpn, task, end, forever=forever))
 
@@ -250,9 +403,9 @@ class Connects:
         self, qpn: int, task: asyncio.Task[None] | None, end: End | None, *, forever: bool
     ) -> None:
         if task is not None and forever:  # the peer may wait for answers: first they are connected
-            await asyncio.wait([task], timeout=self._host.local.config.timeouts.linger)
+            await asyncio.wait([task], timeout=self._agent.local.config.timeouts.linger)
             end = self.ends.get(qpn)
-            self._wanted.pop(qpn, None)
+            self._parameters.pop(qpn, None)
             self._tasks.pop(qpn, None)
         if task is not None:
             await cancelled(task)
@@ -261,4 +414,4 @@ class Connects:
             if self.ends.get(qpn) is end:
                 del self.ends[qpn]
         if forever:
-            self._host.numbers.free(qpn)
+            self._agent.numbers.free(qpn)

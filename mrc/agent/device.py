@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verbs program sees of this host: one device, with GIDs and a port for each plane. Pure."""
+"""What a verbs program sees of this host: one device, with GIDs and a port for each plane."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from mrc.agent.steering import MAX_GIDS
-from mrc.errors import ConnectError
+from mrc.errors import ConfigError, ConnectError
 from mrc.fabric.hostconfig import HostConfig, IpAddress, PathSource, parse_address
 from mrc.fabric.paths import LocalPort
 
 DEVICE = "mrc0"
+FILE = Path("/dev/infiniband", DEVICE)
+_NULL = os.makedev(1, 3)
+_MODE = 0o666
 
 
 def gids_of(ports: Sequence[LocalPort]) -> list[IpAddress]:
@@ -78,8 +85,33 @@ def check_host(
         raise ConnectError(f"{remote} is not {gid}, the peer that the program has named")
 
 
-def dials(qpn: int, gid: IpAddress, dest_qpn: int, dest_gid: IpAddress) -> bool:
-    """Whether this side of two QPs dials; the other one waits, so no two connections cross."""
-    if qpn != dest_qpn:
-        return qpn < dest_qpn
-    return (gid.version, int(gid)) < (dest_gid.version, int(dest_gid))
+@contextmanager
+def device_file(path: Path = FILE) -> Iterator[None]:
+    """Makes the file in /dev by which some programs, such as UCX, judge whether the device is
+    there, and removes it in the end; raises ConfigError.
+
+    Only its kind matters: a character device. libmrc needs none, so this one is as /dev/null.
+    """
+    try:
+        path.parent.mkdir(exist_ok=True)
+        _make(path)
+    except PermissionError as error:
+        raise ConfigError(f"{path}: only root can make it: start mrc agent as root") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
+
+
+def _make(path: Path) -> None:
+    """A killed agent may have left it."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        if stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL:
+            return
+    os.mknod(path, stat.S_IFCHR | _MODE, _NULL)
+    path.chmod(_MODE)

@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A QP that a program has moved to RTR: what it asks of the agent."""
+"""What a program has told its agent: how its engine is open, and what its QPs are to be."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from mrc.agent.device import dials
+from mrc.agent import device, steering
+from mrc.agent.steering import AgentFrame, checked, struct_bytes, text_of
 from mrc.aio.local import queue_pair
 from mrc.config import ContextConfig
 from mrc.engine.dispatch import Dispatcher
+from mrc.engine.engine import configuration
 from mrc.engine.native import CData
+from mrc.engine.ports import GONE, OPEN_TRIES, LocalPorts
 from mrc.engine.queue_pair import QueuePair
-from mrc.errors import ConnectError, ProtocolError
+from mrc.enums import AgentKind
+from mrc.errors import ConnectError, PathError, ProtocolError
 from mrc.exchange import mpr
+from mrc.exchange.foreign import shown
 from mrc.exchange.oob import Inbox
-from mrc.fabric.hostconfig import IpAddress, unpack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address, unpack_address
+from mrc.fabric.paths import LocalPort
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
+from mrc.linux.interfaces import interfaces
 from mrc.messages.messages import MessagePeer
 from mrc.typed import take
 
+MOST_QPS = 4096
+_MOST_MRS = 16384
 _TIMEOUTS = range(14, 25)  # below 16 ms, software on a busy host is late rather than dead
 _RETRIES = range(1, 26)
 _EMULATED = "rc"  # in the private data of a hello
@@ -49,7 +61,7 @@ def _emulated(found: object) -> Emulated:
         raise ProtocolError(f"emulated RC: {error}") from None
 
 
-class Wanted(Struct, frozen=True):
+class QpParameters(Struct, frozen=True):
     """The attributes of a QP, checked; 0: the agent's default."""
 
     qpn: int
@@ -70,8 +82,13 @@ class Wanted(Struct, frozen=True):
 
     @property
     def dials(self) -> bool:
-        """Whether this host connects to the peer's agent."""
-        return dials(self.qpn, self.gid, self.dest_qpn, self.dest_gid)
+        """Whether this host connects to the peer's agent; the other one waits, so no two
+        connections cross.
+        """
+        if self.qpn != self.dest_qpn:
+            return self.qpn < self.dest_qpn
+        gid, dest_gid = self.gid, self.dest_gid
+        return (gid.version, int(gid)) < (dest_gid.version, int(dest_gid))
 
     @property
     def private(self) -> dict[str, Any]:
@@ -118,14 +135,14 @@ class Wanted(Struct, frozen=True):
         )
 
 
-def wanted_of(connect: CData) -> Wanted:
+def qp_parameters(connect: CData) -> QpParameters:
     """A `struct mrc_agent_connect` of a program; raises ProtocolError.
 
     Values beyond what the engine can do become the nearest that it can.
     """
     if not (3 <= connect.qpn <= 0xFFFFFF and 3 <= connect.dest_qpn <= 0xFFFFFF):
         raise ProtocolError(f"QP {connect.qpn:#x} to {connect.dest_qpn:#x}: not a QPN")
-    return Wanted(
+    return QpParameters(
         qpn=connect.qpn,
         dest_qpn=connect.dest_qpn,
         gid=unpack_address(bytes(connect.sgid)),
@@ -157,3 +174,106 @@ def _emulated_of(connect: CData) -> Emulated:
 def _within(value: int, allowed: range) -> int:
     """The nearest allowed value; 0 stays 0."""
     return min(max(value, allowed[0]), allowed[-1]) if value else 0
+
+
+# ---- Engines ------------------------------------------------------------------------------------
+
+
+class OpenEngine(Struct):
+    """How a program has opened its engine."""
+
+    answer: CData
+    ports: Sequence[LocalPort | None]
+    gids: Sequence[IpAddress]
+    qps: Sequence[tuple[QpParameters, bytes]] = ()
+    """those that it had under a former agent, each with its resume state if it was ready"""
+    ports_body: bytes = b""
+    """what it has been told of its ports"""
+
+
+async def receive(connection: socket.socket) -> AgentFrame:
+    """The next frame of a program without an engine; ConnectionResetError, ProtocolError."""
+    packet = await asyncio.get_running_loop().sock_recv(connection, steering.MAX_FRAME)
+    if not packet:
+        raise ConnectionResetError("the program has ended")
+    return steering.unpack(packet)
+
+
+async def open_engine(
+    connection: socket.socket,
+    config: ContextConfig,
+    links: LocalPorts,
+    grant: Callable[[], list[int]],
+) -> OpenEngine:
+    """Lets a program open its engine, with QPNs by `grant`; raises PathError, ProtocolError."""
+    for left in reversed(range(OPEN_TRIES)):
+        ports = links.find()
+        there = [port for port in ports if port is not None]
+        if not there:
+            raise PathError("this host has no interface that is up and has an address")
+        gids, numbers = device.gids_of(there), grant()
+        fields = {
+            "device": device.DEVICE.encode(),
+            "gids": [pack_address(gid) for gid in gids],
+            "n_gids": len(gids),
+            "n_ports": len(there),
+            "n_numbers": len(numbers),
+            "ports": _port_fields(there),
+            "numbers": numbers,
+            "config": _engine_config(config, ports),
+        }
+        packet = steering.pack(AgentKind.OPEN, body=struct_bytes("mrc_agent_open", fields))
+        await asyncio.get_running_loop().sock_sendall(connection, packet)
+        answer, _ = checked(await receive(connection), AgentKind.OPENED, "mrc_agent_opened")
+        if answer.error == 0:
+            return OpenEngine(answer, ports, gids, ports_body=ports_body(there))
+        if -answer.error not in GONE or left == 0:
+            break
+    raise PathError(f"the program cannot open its sockets: {shown(text_of(answer.cause))}")
+
+
+async def adopt_engine(connection: socket.socket, links: LocalPorts, count: int) -> OpenEngine:
+    """Takes over a program with `count` QPs whose agent has gone; raises ProtocolError."""
+    answer, _ = checked(await receive(connection), AgentKind.OPENED, "mrc_agent_opened")
+    qps = []
+    for _ in range(min(count, MOST_QPS)):
+        frame = await receive(connection)
+        fields, state = checked(frame, AgentKind.CONNECT, "mrc_agent_connect")
+        qps.append((qp_parameters(fields), state if fields.ready else b""))
+    # A port whose sockets the program has not opened may open later.
+    ports = [port if port and answer.sports[port.plane - 1][0] else None for port in links.find()]
+    return OpenEngine(answer, ports, device.gids_of([port for port in ports if port]), qps)
+
+
+def _engine_config(config: ContextConfig, ports: Sequence[LocalPort | None]) -> dict[str, object]:
+    fields = configuration(
+        ports,
+        polled=True,
+        unguarded=True,
+        max_qps=MOST_QPS,
+        spin_us=config.sockets.spin_us,
+        rcvbuf_bytes=config.sockets.rcvbuf_bytes,
+        sndbuf_bytes=config.sockets.sndbuf_bytes,
+    )
+    fields["engine"]["max_mrs"] = _MOST_MRS
+    return fields
+
+
+def _port_fields(ports: Sequence[LocalPort]) -> list[dict[str, object]]:
+    mtus = {each.name: each.mtu for each in interfaces() if each.up}
+    return [
+        {
+            "ifname": port.nic.encode()[:15],
+            "bits_per_second": mpr.links_bps([port.nic]),
+            "number": port.plane,
+            "mtu": mtus.get(port.nic, port.mtu),
+            "up": port.nic in mtus,
+            "loopback": port.loopback,
+        }
+        for port in ports
+    ]
+
+
+def ports_body(ports: Sequence[LocalPort]) -> bytes:
+    """The body of PORTS: an array of `struct mrc_agent_port`."""
+    return b"".join(struct_bytes("mrc_agent_port", each) for each in _port_fields(ports))

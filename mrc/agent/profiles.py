@@ -1,30 +1,251 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profiles that MRC's C interface names by numbers: the agent's own, under these names."""
+"""Profiles as MRC's C interface has them, by number: EVs, their formats, congestion control."""
 
 from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from copy import copy
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from msgspec.structs import replace
 
-from mrc.agent.ev_values import UNPOPULATED, VALUE_BYTES, Ev, GeneratedField, generated
-from mrc.agent.formats import Formats, RefusedError, moved, state_number
 from mrc.config import CcParameters
 from mrc.control.profiles import (
     CcProfile,
     CcSettings,
     EvProfile,
     EvSelection,
+    Profile,
     Profiles,
     ProfileState,
 )
 from mrc.engine.native import lib
 from mrc.enums import CcKind
-from mrc.units import digits
+from mrc.fabric.hostconfig import HostConfig
+from mrc.units import counted, digits
+
+# ---- Values of EVs ------------------------------------------------------------------------------
+
+VALUE_BYTES = 32
+_PORT_BYTES = 2
+
+
+class EvValue(NamedTuple):
+    """An EV: its plane, and the bits that select the path, in network order, then zeros."""
+
+    plane: int
+    value: bytes
+
+    def __str__(self) -> str:
+        shown = self.value.rstrip(b"\0") or b"\0"
+        return f"{(shown + bytes(len(shown) % 2)).hex(' ', 2)} of port {self.plane}"
+
+
+class GeneratedField(NamedTuple):
+    """A field of generated EVs: an initial value, whose bits under the mask take all values from
+    `least` to `most`.
+    """
+
+    bits: int
+    initial: int
+    least: int
+    most: int
+    mask: int
+
+
+UNPOPULATED = EvValue(0, bytes(VALUE_BYTES))
+
+
+def ev_of(plane: int, usids: Sequence[str], source_port: int) -> EvValue:
+    """The EV of a path: its uSIDs, or without SRv6 the UDP source port."""
+    value = usid_bytes(usids) if usids else source_port.to_bytes(_PORT_BYTES, "big")
+    return EvValue(plane, value.ljust(VALUE_BYTES, b"\0"))
+
+
+def usid_bytes(usids: Iterable[str]) -> bytes:
+    return bytes.fromhex("".join(usids))
+
+
+def names_of(host: HostConfig | None) -> dict[EvValue, str]:
+    """The paths of a host with SRv6: each EV, towards any peer, and the name of its path."""
+    if host is None:
+        return {}
+    return {
+        ev_of(path.plane, path.usids, 0): path.name
+        for peer in host.peers.values()
+        for path in peer.paths
+        if path.usids
+    }
+
+
+def generated(fields: Sequence[GeneratedField], planes: Sequence[int], most: int) -> list[EvValue]:
+    """The EVs that the fields make, the last one varying first, on each plane in turn.
+
+    Raises ValueError for fields that are no whole bytes in sum, empty, or too many.
+    """
+    width = sum(each.bits for each in fields)
+    if not fields or width % 8 or not 0 < width <= 8 * VALUE_BYTES:
+        raise ValueError(f"the fields have {width} bits: they must be whole bytes, up to 256 bits")
+    for each in fields:
+        if (each.initial | each.mask) >> each.bits:
+            raise ValueError("an initial value or a mask is wider than the field")
+        if each.least > each.most or each.most >> each.mask.bit_count():
+            raise ValueError("a field's values are not in order, or do not fit its mask")
+    if prod(each.most - each.least + 1 for each in fields) * max(1, len(planes)) > most:
+        raise ValueError(f"the fields make more than {counted(most, 'EV')}")
+    return [
+        EvValue(plane, _joined(fields, values, width).ljust(VALUE_BYTES, b"\0"))
+        for values in product(*(_values(field) for field in fields))
+        for plane in planes
+    ]
+
+
+def _values(field: GeneratedField) -> Iterator[int]:
+    places = [1 << place for place in range(field.bits) if field.mask >> place & 1]
+    for value in range(field.least, field.most + 1):
+        generated = sum(bit for i, bit in enumerate(places) if value >> i & 1)
+        yield field.initial & ~field.mask | generated
+
+
+def _joined(fields: Sequence[GeneratedField], values: Sequence[int], width: int) -> bytes:
+    whole = 0
+    for each, value in zip(fields, values, strict=True):
+        whole = whole << each.bits | value
+    return whole.to_bytes(width // 8, "big")
+
+
+# ---- Formats of EVs -----------------------------------------------------------------------------
+
+MAX_FORMATS = 64
+_STATES = {
+    int(lib.MRC_API_INIT): ProfileState.INIT,
+    int(lib.MRC_API_OFFLINE): ProfileState.OFFLINE,
+    int(lib.MRC_API_ONLINE): ProfileState.ONLINE,
+}
+_STATE_NUMBERS = {state: number for number, state in _STATES.items()}
+
+
+class RequestError(Exception):
+    """A call that fails: an errno, and a line for the program's user."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(reason)
+        self.number = number
+
+
+def move_profile(what: str, profile: Profile[Any], head: Any, modify: Callable[[], None]) -> None:
+    """Moves a profile as a call asks, and modifies it while it is OFFLINE.
+
+    If `modify` raises, the profile is again in its former state.
+    """
+    mask = int(head.mask)
+    asserted = mask & lib.MRC_API_PROFILE_CURRENT_STATE
+    if asserted and _STATES.get(int(head.current_state)) is not profile.state:
+        raise RequestError(errno.EINVAL, f"{what}: is {profile.state.name}")
+    wanted = profile.state
+    if mask & lib.MRC_API_PROFILE_STATE:
+        if int(head.state) not in _STATES:
+            raise RequestError(errno.EINVAL, f"{what}: {int(head.state)} is no state")
+        wanted = _STATES[int(head.state)]
+    with ExitStack() as undo:
+        if wanted is ProfileState.OFFLINE and profile.state is not wanted:
+            back = profile.to_init if profile.state is ProfileState.INIT else profile.to_online
+            profile.to_offline()
+            undo.callback(back)
+        modify()
+        if wanted is ProfileState.ONLINE and profile.state is not wanted:
+            profile.to_online()
+        elif wanted is ProfileState.INIT and profile.state is not wanted:
+            profile.to_init()
+        undo.pop_all()
+
+
+class FormatSettings(Struct, frozen=True):
+    """How EVs are written."""
+
+    mode: int = 0
+    bits: tuple[int, ...] = ()
+    """the widths of the fields"""
+    vendor: bytes = bytes(128)
+
+
+class Format(Profile[FormatSettings]):
+    """A format of EVs. EV profiles use it: `qps` counts them."""
+
+    _what, _users_are = "EV format", "EV profiles"
+
+    def to_online(self) -> None:
+        if not self.settings.mode or not self.settings.bits:
+            raise RequestError(errno.EINVAL, "a format needs a mode and fields to be ONLINE")
+        super().to_online()
+
+
+class Formats:
+    """The formats of a host, by number."""
+
+    def __init__(self) -> None:
+        self._formats: dict[int, Format] = {}
+
+    def __getitem__(self, number: int) -> Format:
+        if number not in self._formats:
+            raise RequestError(errno.EINVAL, f"EV format {number}: does not exist")
+        return self._formats[number]
+
+    def modify(self, head: Any) -> None:
+        """A call of mrc_ctl_modify_ev_fmt_profile."""
+        number = int(head.id)
+        found = copy(self._formats.get(number)) or Format(str(number), FormatSettings())
+        if number not in self._formats and len(self._formats) >= MAX_FORMATS:
+            raise RequestError(errno.ENOMEM, f"there are {MAX_FORMATS} EV formats, the most")
+
+        def change() -> None:
+            mask = int(head.mask)
+            changes: dict[str, Any] = {}
+            if mask & lib.MRC_API_FORMAT_MODE:
+                changes["mode"] = _format_mode(int(head.mode))
+            if mask & lib.MRC_API_FORMAT_OP:
+                changes["bits"] = _widths(tuple(head.bits[0 : min(head.n_fields, 256)]))
+            if mask & lib.MRC_API_PROFILE_VENDOR:
+                changes["vendor"] = bytes(head.vendor)
+            if changes:
+                found.modify(**changes)
+
+        move_profile(f"EV format {number}", found, head, change)
+        self._formats[number] = found
+        if found.state is ProfileState.INIT:
+            del self._formats[number]
+
+    def query(self, head: Any) -> dict[str, Any]:
+        """The fields of the answer."""
+        found = self[int(head.id)]
+        return {
+            "id": int(head.id), "state": _STATE_NUMBERS[found.state],
+            "n_fields": len(found.settings.bits), **structs.asdict(found.settings),
+        }  # fmt: skip
+
+
+def _widths(bits: tuple[int, ...]) -> tuple[int, ...]:
+    if 0 in bits or sum(bits) > 8 * VALUE_BYTES:
+        most = 8 * VALUE_BYTES
+        text = f"fields of {bits} bits: each must have at least one, and an EV has up to {most}"
+        raise RequestError(errno.EINVAL, text)
+    return bits
+
+
+def _format_mode(mode: int) -> int:
+    if mode == lib.MRC_API_FORMAT_STEV:
+        text = "packets over UDP have no STEV: use an SRv6 or a UDP format"
+        raise RequestError(errno.EOPNOTSUPP, text)
+    if mode not in (lib.MRC_API_FORMAT_SRV6, lib.MRC_API_FORMAT_UDP):
+        raise RequestError(errno.EINVAL, f"{mode} is no mode of an EV format")
+    return mode
+
 
 ALGORITHM = "uet-1.0-nscc"
 MAX_EVS = 1024
@@ -43,13 +264,13 @@ class Evs(Struct, eq=False):
     count: int = 0
     min_active: int = 0
     events: int = 0
-    entries: list[Ev] = field(default_factory=list)
+    entries: list[EvValue] = field(default_factory=list)
     fields: tuple[GeneratedField, ...] = ()
-    bad: set[Ev] = field(default_factory=set)
+    bad: set[EvValue] = field(default_factory=set)
     """EVs that a QP of this host takes for lost"""
     vendor: bytes = bytes(128)
 
-    def state_of(self, name: str, ev: Ev) -> int:
+    def state_of(self, name: str, ev: EvValue) -> int:
         """MRC_API_EV_*"""
         if self.profile.denies(name):
             return int(lib.MRC_API_EV_DENIED)
@@ -60,7 +281,7 @@ class EvProfiles:
     """The EV profiles of a host, by number."""
 
     def __init__(
-        self, profiles: Profiles[EvProfile], formats: Formats, names: Mapping[Ev, str]
+        self, profiles: Profiles[EvProfile], formats: Formats, names: Mapping[EvValue, str]
     ) -> None:
         self._profiles = profiles
         self._formats = formats
@@ -69,7 +290,7 @@ class EvProfiles:
 
     def __getitem__(self, number: int) -> Evs:
         if number not in self._evs:
-            raise RefusedError(
+            raise RequestError(
                 errno.EINVAL, f"EV profile {number}: does not exist, move it to OFFLINE first"
             )
         return self._evs[number]
@@ -96,7 +317,7 @@ class EvProfiles:
                 self._settle(changed)
 
         try:
-            moved(f"EV profile {number}", found.profile, head, change)
+            move_profile(f"EV profile {number}", found.profile, head, change)
             self._keep(number, changed)
         finally:
             if found.profile.state is ProfileState.INIT:
@@ -107,7 +328,7 @@ class EvProfiles:
         if not mask & lib.MRC_API_PROFILE_STATE or state != lib.MRC_API_OFFLINE:
             return self[number]  # refuses
         if len(self._evs) >= MAX_PROFILES:
-            raise RefusedError(errno.ENOMEM, f"there are {MAX_PROFILES} EV profiles, the most")
+            raise RequestError(errno.ENOMEM, f"there are {MAX_PROFILES} EV profiles, the most")
         profile = self._profiles.add(EvProfile(str(number), EvSelection()))
         self._evs[number] = Evs(profile)
         return self._evs[number]
@@ -139,16 +360,16 @@ class EvProfiles:
                 lib.MRC_API_EVS_AUTO, lib.MRC_API_EVS_EXPLICIT, lib.MRC_API_EVS_GENERATED,
             )  # fmt: skip
             if int(head.mode) not in modes:
-                raise RefusedError(errno.EINVAL, f"{int(head.mode)} is no mode of an EV profile")
+                raise RequestError(errno.EINVAL, f"{int(head.mode)} is no mode of an EV profile")
             evs.mode = int(head.mode)
         if mask & lib.MRC_API_EVS_FORMAT:
             wanted = self._formats[int(head.format)]
             if wanted.state is not ProfileState.ONLINE:
-                raise RefusedError(errno.EINVAL, f"EV format {int(head.format)}: is not ONLINE")
+                raise RequestError(errno.EINVAL, f"EV format {int(head.format)}: is not ONLINE")
             evs.format = int(head.format)
         if mask & lib.MRC_API_EVS_COUNT:
             if int(head.n_evs) > MAX_EVS:
-                raise RefusedError(errno.EINVAL, f"an EV profile has at most {MAX_EVS} EVs")
+                raise RequestError(errno.EINVAL, f"an EV profile has at most {MAX_EVS} EVs")
             evs.count = int(head.n_evs)
             evs.entries = [UNPOPULATED] * evs.count
         if mask & lib.MRC_API_EVS_MIN_ACTIVE:
@@ -172,20 +393,20 @@ class EvProfiles:
         wanted = self._formats[evs.format].settings.bits
         if widths != wanted:
             text = f"the fields have {widths} bits, those of EV format {evs.format} {wanted}"
-            raise RefusedError(errno.EINVAL, text)
+            raise RequestError(errno.EINVAL, text)
 
-    def _check_ev(self, evs: Evs, ev: Ev) -> None:
+    def _check_ev(self, evs: Evs, ev: EvValue) -> None:
         """An EV has no bits beyond its format."""
         if evs.format is None:
             return
         width = sum(self._formats[evs.format].settings.bits)
         if int.from_bytes(ev.value, "big") & (1 << 8 * VALUE_BYTES - width) - 1:
             text = f"EV {ev} does not fit the {width} bits of EV format {evs.format}"
-            raise RefusedError(errno.EINVAL, text)
+            raise RequestError(errno.EINVAL, text)
 
     def _replace(self, evs: Evs, entries: Sequence[Any]) -> None:
         if evs.profile.state is not ProfileState.OFFLINE:
-            raise RefusedError(errno.EINVAL, "EVs can be replaced while the profile is OFFLINE")
+            raise RequestError(errno.EINVAL, "EVs can be replaced while the profile is OFFLINE")
         replaced = list(evs.entries)
         for each in entries:
             old, new = ev_in(each.ev), ev_in(each.new_ev)
@@ -194,21 +415,21 @@ class EvProfiles:
                 self._check_ev(evs, new)
             places = [i for i, ev in enumerate(replaced) if ev == old]
             if not places:
-                raise RefusedError(errno.ENOENT, f"the profile has no EV {old}")
+                raise RequestError(errno.ENOENT, f"the profile has no EV {old}")
             for place in places if each.flags & 1 else places[:1]:
                 replaced[place] = new
         evs.entries = replaced
 
-    def _name_of(self, evs: Evs, ev: Ev) -> str:
+    def _name_of(self, evs: Evs, ev: EvValue) -> str:
         settings = None if evs.format is None else self._formats[evs.format].settings
         if settings is not None and settings.mode == lib.MRC_API_FORMAT_UDP:
-            raise RefusedError(
+            raise RequestError(
                 errno.EOPNOTSUPP,
                 "the kernel chooses UDP source ports: only AUTO profiles can have them",
             )
         if ev not in self._names:
             known = "mrc paths shows them" if self._names else "it has no SRv6 paths"
-            raise RefusedError(errno.EINVAL, f"this host has no path with EV {ev}: {known}")
+            raise RequestError(errno.EINVAL, f"this host has no path with EV {ev}: {known}")
         return self._names[ev]
 
     def _settle(self, evs: Evs) -> None:
@@ -221,7 +442,7 @@ class EvProfiles:
         if evs.mode == lib.MRC_API_EVS_GENERATED:
             evs.entries = self._generated(evs)
         if not evs.entries or UNPOPULATED in evs.entries:
-            raise RefusedError(errno.EINVAL, "the profile has EVs that are not populated")
+            raise RequestError(errno.EINVAL, "the profile has EVs that are not populated")
         for ev in evs.entries:
             self._check_ev(evs, ev)  # its format may have come later
         named = dict.fromkeys(self._name_of(evs, ev) for ev in evs.entries)
@@ -231,27 +452,27 @@ class EvProfiles:
         if evs.profile.settings.paths != paths:  # QPs may use it, if it stays as it was
             evs.profile.modify(paths=paths)
 
-    def _generated(self, evs: Evs) -> list[Ev]:
+    def _generated(self, evs: Evs) -> list[EvValue]:
         """Those of the generated EVs that are paths of this host."""
         planes = sorted({ev.plane for ev in self._names})
         try:
             made = generated(evs.fields, planes, 1 << 20)
         except ValueError as error:
-            raise RefusedError(errno.EINVAL, str(error)) from error
+            raise RequestError(errno.EINVAL, str(error)) from error
         found = [ev for ev in made if ev in self._names]
         if not found:
-            raise RefusedError(errno.EINVAL, "no generated EV is a path of this host")
+            raise RequestError(errno.EINVAL, "no generated EV is a path of this host")
         return found[: evs.count or MAX_EVS]
 
     def _named_state(self, evs: Evs, entry: Any) -> tuple[str, int]:
         """The path of an entry, and the state that it is to have."""
         ev, state = ev_in(entry.ev), int(entry.state)
         if evs.mode != lib.MRC_API_EVS_AUTO and ev not in evs.entries:
-            raise RefusedError(errno.ENOENT, f"the profile has no EV {ev}")
+            raise RequestError(errno.ENOENT, f"the profile has no EV {ev}")
         name = self._name_of(evs, ev)
         if state not in (lib.MRC_API_EV_DENIED, lib.MRC_API_EV_GOOD):
             text = "a controller denies EVs, or allows them; mrc finds those that are bad"
-            raise RefusedError(errno.EOPNOTSUPP, text)
+            raise RequestError(errno.EOPNOTSUPP, text)
         return name, state
 
     async def _set_states(self, evs: Evs, states: Sequence[tuple[str, int]]) -> None:
@@ -275,20 +496,20 @@ class EvProfiles:
         ]
         answer = {
             "id": int(head.id), "format": evs.format or 0, "mode": evs.mode,
-            "state": state_number(evs.profile.state), "n_evs": evs.count or len(wanted),
+            "state": _STATE_NUMBERS[evs.profile.state], "n_evs": evs.count or len(wanted),
             "min_active": evs.min_active, "events": evs.events, "n_entries": len(entries),
             "n_fields": len(evs.fields), "vendor": evs.vendor,
         }  # fmt: skip
         return answer, entries
 
-    def _state(self, evs: Evs, ev: Ev) -> int:
+    def _state(self, evs: Evs, ev: EvValue) -> int:
         name = self._names.get(ev)
         return int(lib.MRC_API_EV_UNKNOWN) if name is None else evs.state_of(name, ev)
 
 
-def ev_in(found: Any) -> Ev:
+def ev_in(found: Any) -> EvValue:
     """The EV of a `struct mrc_api_ev`."""
-    return Ev(int(found.port), bytes(found.value))
+    return EvValue(int(found.port), bytes(found.value))
 
 
 # ---- Congestion control -------------------------------------------------------------------------
@@ -303,7 +524,7 @@ class CcProfiles:
 
     def __getitem__(self, number: int) -> CcProfile:
         if number not in self._vendor:
-            raise RefusedError(
+            raise RequestError(
                 errno.EINVAL, f"CC profile {number}: does not exist, move it to OFFLINE first"
             )
         return self._profiles[str(number)]
@@ -315,7 +536,7 @@ class CcProfiles:
             if not mask & lib.MRC_API_PROFILE_STATE or head.state != lib.MRC_API_OFFLINE:
                 _ = self[number]  # refuses
             if len(self._vendor) >= MAX_PROFILES:
-                raise RefusedError(errno.ENOMEM, f"there are {MAX_PROFILES} CC profiles, the most")
+                raise RequestError(errno.ENOMEM, f"there are {MAX_PROFILES} CC profiles, the most")
             self._profiles.add(CcProfile(str(number), CcSettings(CcKind.NSCC)))
             self._vendor[number] = bytes(128)
         profile = self._profiles[str(number)]
@@ -323,14 +544,14 @@ class CcProfiles:
         def change() -> None:
             if mask & lib.MRC_API_CC_ALGORITHM and algorithm != ALGORITHM:
                 text = f"{algorithm!r:.40} is not known: {ALGORITHM} is"
-                raise RefusedError(errno.EOPNOTSUPP, text)
+                raise RequestError(errno.EOPNOTSUPP, text)
             if mask & lib.MRC_API_CC_CONFIG:
                 profile.modify(parameters=parameters_of(head.config))
             if mask & lib.MRC_API_PROFILE_VENDOR:
                 self._vendor[number] = bytes(head.vendor)
 
         try:
-            moved(f"CC profile {number}", profile, head, change)
+            move_profile(f"CC profile {number}", profile, head, change)
         finally:
             if profile.state is ProfileState.INIT:
                 self._profiles.destroy(profile)
@@ -341,7 +562,7 @@ class CcProfiles:
         number = int(head.id)
         profile = self[number]
         return {
-            "id": number, "state": state_number(profile.state), "algorithm": ALGORITHM.encode(),
+            "id": number, "state": _STATE_NUMBERS[profile.state], "algorithm": ALGORITHM.encode(),
             "config": config_of(profile.settings.parameters), "vendor": self._vendor[number],
         }  # fmt: skip
 
@@ -351,7 +572,7 @@ def parameters_of(config: Any) -> CcParameters:
 
     def whole(value: float, unit: float = 1) -> int:
         if not math.isfinite(value) or not 0 <= value * unit < 1 << 32:
-            raise RefusedError(errno.EINVAL, f"{digits(value)} is out of range for NSCC")
+            raise RequestError(errno.EINVAL, f"{digits(value)} is out of range for NSCC")
         return round(value * unit)
 
     return CcParameters(

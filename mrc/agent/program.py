@@ -13,59 +13,65 @@ import socket
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from mrc.agent import device, steering
 from mrc.agent.connects import Connects
-from mrc.agent.doorbell import Doorbell
-from mrc.agent.end import ProgramEndedError
-from mrc.agent.host import Host
-from mrc.agent.opening import Opened, adopt_engine, open_engine, ports_body
-from mrc.agent.parameters import wanted_of
-from mrc.agent.peers import knock_of
-from mrc.agent.socket import Visitor
+from mrc.agent.parameters import OpenEngine, adopt_engine, open_engine, ports_body, qp_parameters
+from mrc.agent.peers import QpRequests, qp_request_of
+from mrc.agent.socket import Credentials
+from mrc.agent.steering import AgentFrame, ProgramEngine, read_struct, text_of
 from mrc.aio.context import Context
 from mrc.aio.local import Local
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.ports import LocalPorts, finder
 from mrc.enums import AgentKind
-from mrc.errors import MrcError, ProtocolError, StateError
+from mrc.errors import Kind, MrcError, ProtocolError, StateError
 from mrc.exchange.foreign import shown
 from mrc.fabric.hostconfig import IpAddress
 from mrc.tasks import cancelled
 
+if TYPE_CHECKING:
+    from mrc.agent.agent import Agent
+
 logger = logging.getLogger("mrc.agent")
 
 
-class Program(Context):
+class ProgramEndedError(MrcError):
+    """What ends the connects of a program that has ended without giving a reason."""
+
+    kind = Kind.ENDED
+
+
+class ProgramContext(Context):
     """An attached program. Leaving it detaches the program, which then goes on without an agent."""
 
-    def __init__(self, host: Host, connection: socket.socket, visitor: Visitor) -> None:
-        self._host = host
+    def __init__(self, agent: Agent, connection: socket.socket, credentials: Credentials) -> None:
+        self._agent = agent
         self._connection = connection
-        self.visitor = visitor
-        self._engine: ProgramEngine
+        self.credentials = credentials
+        self._steered: ProgramEngine
         self._tasks: set[asyncio.Task[None]] = set()
         self.detached = False
         self._reason = ""  # why the agent has detached it
-        self.doorbell = Doorbell(self)
-        self.connects = Connects(self, host, self._adopt)
+        self.qp_requests = QpRequests(self)
+        self.connects = Connects(self, agent, self._adopt)
         self.first: AgentFrame
         """the first frame of the program"""
-        self.told: Opened
+        self.engine: OpenEngine
         self.gone = asyncio.Event()
         """the program has ended, or broken the protocol"""
-        super().__init__(host.local.config)
+        super().__init__(agent.local.config)
 
     def __str__(self) -> str:
-        return f"{self.config.program} ({self.visitor.pid})"
+        return f"{self.config.program} ({self.credentials.pid})"
 
     @property
     def pid(self) -> int:
         """The process of the program."""
-        return self.visitor.pid
+        return self.credentials.pid
 
     # ---- Attach ---------------------------------------------------------------------------
 
@@ -74,7 +80,7 @@ class Program(Context):
 
         It may take its time, as in a debugger: its connection ends when it ends.
         """
-        shared = self._host.local
+        shared = self._agent.local
         attach, _ = steering.checked(self.first, AgentKind.ATTACH, "mrc_agent_attach")
         sizes = (attach.command_bytes, attach.event_bytes, attach.config_bytes)
         if attach.version != steering.VERSION or sizes != steering.layout():
@@ -88,77 +94,77 @@ class Program(Context):
         )
         links = LocalPorts(finder(self.config, shared.host))
         if attach.resumed:
-            self.told = await adopt_engine(self._connection, links, attach.n_qps)
+            self.engine = await adopt_engine(self._connection, links, attach.n_qps)
         else:
-            grant = partial(self._host.numbers.grant, self, steering.MAX_NUMBERS)
-            self.told = await open_engine(self._connection, self.config, links, grant)
-        self._engine = ProgramEngine(
-            self._connection, self.told.answer, self._on_frame, self._on_engine_gone
+            grant = partial(self._agent.numbers.grant, self, steering.MAX_NUMBERS)
+            self.engine = await open_engine(self._connection, self.config, links, grant)
+        self._steered = ProgramEngine(
+            self._connection, self.engine.answer, self._on_frame, self._on_engine_gone
         )
-        self._engine.on_room = self._on_room
-        links.take(self.told.ports, self._engine)
+        self._steered.on_room = self._on_room
+        links.take(self.engine.ports, self._steered)
         links.on_change = partial(self._tell_ports, links)
         return structs.replace(
             shared,
             config=self.config,
             links=links,
-            dispatcher=Dispatcher(self._engine, steering.first_cookie()),
+            dispatcher=Dispatcher(self._steered, steering.first_cookie()),
             rng=random.Random(secrets.randbits(64)),
         )
 
     def _on_room(self, wanted: bool) -> None:
         loop = asyncio.get_running_loop()
         if wanted:
-            loop.add_writer(self._engine.fd, self._engine.flush)
+            loop.add_writer(self._steered.fd, self._steered.flush)
         else:
-            loop.remove_writer(self._engine.fd)
+            loop.remove_writer(self._steered.fd)
 
     def _tell_ports(self, links: LocalPorts) -> None:
         """Tells the program of ports that went, came or changed their state."""
         body = ports_body(links.ports)
-        if body != self.told.ports_body:
-            self.told.ports_body = body
+        if body != self.engine.ports_body:
+            self.engine.ports_body = body
             self.send(AgentKind.PORTS, body=body)
 
     def start(self) -> None:
         """The program is attached: takes up the QPs that it had under a former agent."""
-        for wanted, note in self.told.qps:
-            if not self._host.numbers.claim(self, wanted.qpn):
-                self.fail(wanted.qpn, "another program of this host has this number")
-            elif note:
-                self.spawn(self.connects.take_up(wanted, note))
+        for parameters, state in self.engine.qps:
+            if not self._agent.numbers.claim(self, parameters.qpn):
+                self.fail(parameters.qpn, "another program of this host has this number")
+            elif state:
+                self.spawn(self.connects.take_up(parameters, state))
             else:
-                self.connects.want(wanted)
+                self.connects.connect(parameters)
 
     # ---- Frames of the program --------------------------------------------------------------
 
     def _on_frame(self, frame: AgentFrame) -> None:
         if frame.kind is AgentKind.NUMBERS:
-            numbers = self._host.numbers.grant(self, steering.MAX_NUMBERS)
+            numbers = self._agent.numbers.grant(self, steering.MAX_NUMBERS)
             self.send(AgentKind.GRANTED, body=steering.numbers_bytes(numbers))
         elif frame.kind is AgentKind.CONNECT:
-            wanted = wanted_of(read_struct("mrc_agent_connect", frame.body)[0])
-            self._host.numbers.take(self, wanted.qpn)
-            self.connects.want(wanted)
+            parameters = qp_parameters(read_struct("mrc_agent_connect", frame.body)[0])
+            self._agent.numbers.take(self, parameters.qpn)
+            self.connects.connect(parameters)
         elif frame.kind is AgentKind.RELEASE:
-            self._host.numbers.take(self, frame.value)
+            self._agent.numbers.take(self, frame.value)
             self.connects.release(frame.value, forever=frame.cookie == 1)
         elif frame.kind is AgentKind.REQUEST:
             self.spawn(self._answer(frame))
         elif frame.kind is AgentKind.KNOCK:
-            asked = knock_of(read_struct("mrc_agent_knock", frame.body)[0])
-            self._host.numbers.take(self, asked.qpn, asked.by.number)
-            self.spawn(self.doorbell.ring(asked))
+            request = qp_request_of(read_struct("mrc_agent_knock", frame.body)[0])
+            self._agent.numbers.take(self, request.qpn, request.by.number)
+            self.spawn(self.qp_requests.ask(request))
         elif frame.kind is AgentKind.ADMIT:
-            self.doorbell.admit(frame.value, frame.cookie)
+            self.qp_requests.admit(frame.value, frame.cookie)
         elif frame.kind is AgentKind.KEEP:
-            self._host.numbers.take(self, frame.value)
+            self._agent.numbers.take(self, frame.value)
         else:
             raise ProtocolError(f"the program sent {frame.kind.name}")
 
     async def _answer(self, frame: AgentFrame) -> None:
         try:
-            status, body = await self._host.control.request(self, frame.value, frame.body)
+            status, body = await self._agent.requests.request(self, frame.value, frame.body)
         except ProtocolError as error:
             self._on_engine_gone(str(error))
             return
@@ -171,7 +177,7 @@ class Program(Context):
 
     def send(self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") -> None:
         """Sends the program a frame."""
-        self._engine.send(kind, value, cookie, body)
+        self._steered.send(kind, value, cookie, body)
 
     def fail(self, qpn: int, reason: str) -> None:
         """Tells the program that a QP cannot be connected."""
@@ -181,9 +187,9 @@ class Program(Context):
     def address_of(self, gid: IpAddress) -> tuple[Local, str, int]:
         """What to dial for the agent of the host with this GID."""
         local = self._opened()
-        peer = device.peer_of(gid, self.told.gids, local.host)
-        source = device.source_of(gid, self.told.gids, peer)
-        return structs.replace(local, source=source), peer, self._host.port
+        peer = device.peer_of(gid, self.engine.gids, local.host)
+        source = device.source_of(gid, self.engine.gids, peer)
+        return structs.replace(local, source=source), peer, self._agent.port
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task that ends when the program is detached."""
@@ -200,15 +206,15 @@ class Program(Context):
         self._reason = reason
         self.gone.set()
 
-    async def detach(self, *, told: bool) -> None:
-        """Forgets the program. `told`: it has ended, and its peers are to know."""
+    async def detach(self, *, ended: bool) -> None:
+        """Forgets the program. `ended`: its peers are to know."""
         self.detached = True
-        if told:
+        if ended:
             ends = self.connects.ends.values()
             await asyncio.gather(*(end.tell_gone(self._reason) for end in ends))
         # For peers of connects that still run.
         why = MrcError(self._reason) if self._reason else ProgramEndedError("the program has ended")
-        await cancelled(*self._tasks, why=why if told else None)
+        await cancelled(*self._tasks, why=why if ended else None)
         with suppress(StateError):
             await self._opened().dispatcher.close()
         await self._close(orderly=False)

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an agent must know of a connected QP, as bytes that its program keeps.
 
-A program outlives its agent. It gives the notes to the next one, which has no other memory.
+A program outlives its agent. It gives these bytes to the next one, which has no other memory.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Struct, to_builtins
 
 from mrc.agent.steering import MAX_NOTE
-from mrc.errors import ProtocolError
+from mrc.errors import PeerGoneError, ProtocolError
 from mrc.exchange.foreign import parse
-from mrc.exchange.oob import Hello, hello_from_dict, hello_to_dict
+from mrc.exchange.oob import Channel, Hello, hello_from_dict, hello_to_dict
 from mrc.fabric.hostconfig import read_address
 from mrc.fabric.paths import PathEv
 from mrc.typed import take
 
-_MOST = 1 << 20  # bytes of a note that is unpacked: thousands of EVs
+_MOST = 1 << 20  # bytes of a state that is unpacked: thousands of EVs
 
 
-class Note(Struct, frozen=True):
+class ResumeState(Struct, frozen=True):
     """A connected QP."""
 
     called: str
@@ -43,23 +43,50 @@ class Note(Struct, frozen=True):
         return hello_from_dict(self.peer)
 
 
-def note_of(
+def pack_resume(
     called: str, remote: str, path_mtu: int, window: int, evs: tuple[PathEv, ...], peer: Hello
 ) -> bytes:
-    """The bytes of a note; empty if it is too large to keep: then no later agent knows the QP."""
-    note = Note(called, remote, path_mtu, window, evs, hello_to_dict(peer))
-    text = json.dumps(to_builtins(note, enc_hook=str)).encode()
+    """The bytes of a state; empty if it is too large to keep: then no later agent knows the QP."""
+    state = ResumeState(called, remote, path_mtu, window, evs, hello_to_dict(peer))
+    text = json.dumps(to_builtins(state, enc_hook=str)).encode()
     packed = zlib.compress(text)
     return packed if len(packed) <= MAX_NOTE and len(text) <= _MOST else b""
 
 
-def read_note(packed: bytes) -> Note:
-    """The note in these bytes; raises ProtocolError."""
+def unpack_resume(packed: bytes) -> ResumeState:
+    """The state in these bytes; raises ProtocolError."""
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(packed, _MOST)
         if unpacker.unconsumed_tail:
             raise ValueError(f"unpacked it has more than {_MOST} bytes")
-        return take(parse(text), Note, read=read_address)
+        return take(parse(text), ResumeState, read=read_address)
     except (ValueError, zlib.error) as error:
         raise ProtocolError(f"a program kept a wrong note: {error}") from None
+
+
+class LostChannel(Channel):
+    """In place of the connection to an agent that has to be found again."""
+
+    def __init__(self, called: str, remote: str) -> None:
+        self.called = called
+        self.remote = remote
+        self.secured = False
+        self.peer_identity = ""
+        self._at_end = []
+
+    async def send(self, kind: str, /, **fields: Any) -> NoReturn:
+        """Raises PeerGoneError."""
+        raise PeerGoneError("the peer's agent is not connected")
+
+    async def receive(self, limit: int = 0) -> NoReturn:
+        """Raises PeerGoneError."""
+        raise PeerGoneError("the peer's agent is not connected")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+        self._end()
+
+    def abort(self) -> None:
+        """Nothing is open."""
+        self._end()

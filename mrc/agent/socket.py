@@ -19,14 +19,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mrc.agent import steering
-from mrc.agent.results import Profiles
 from mrc.agent.steering import AgentFrame
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux.processes import process
+from mrc.results.plain import Result
 
 logger = logging.getLogger("mrc.agent")
 
@@ -40,7 +40,7 @@ _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # a later ac
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
-class Visitor(Struct, frozen=True):
+class Credentials(Struct, frozen=True):
     """The process at the other end, as the kernel knows it."""
 
     pid: int
@@ -113,14 +113,14 @@ class TakenError(ConfigError):
 
     remedy = f"end that, or name another with {ENVIRONMENT}"
 
-    def __init__(self, name: str, owner: Visitor) -> None:
+    def __init__(self, name: str, owner: Credentials) -> None:
         self.found = f"socket {name}: process {owner.pid} of user {owner.uid} has taken it"
         super().__init__(f"{self.found}: {self.remedy}")
 
 
 def _check_owner(connection: socket.socket, name: str) -> None:
     """Raises TakenError unless root or this user listens: anybody can take an abstract name."""
-    owner = visitor_of(connection)
+    owner = credentials_of(connection)
     if owner.uid not in (0, os.geteuid()):
         raise TakenError(name, owner)
 
@@ -145,7 +145,7 @@ def _received(asking: socket.socket, looks: int) -> bytes:
     for _ in range(looks):
         with suppress(TimeoutError):
             return asking.recv(steering.MAX_FRAME)
-        agent = process(visitor_of(asking).pid)
+        agent = process(credentials_of(asking).pid)
         if agent.is_stopped or agent.is_traced:
             break
     raise TimeoutError
@@ -162,7 +162,7 @@ def answers(name: str, seconds: float) -> bool:
     return True
 
 
-def profiles(name: str) -> Profiles:
+def profiles(name: str) -> AgentProfiles:
     """The profiles of the agent that listens there; raises ConfigError."""
     try:
         frame = _ask(name, _LOOK_SECONDS, _MOST_LOOKS)
@@ -173,14 +173,14 @@ def profiles(name: str) -> Profiles:
         raise ConfigError(text) from error
     if frame.kind is AgentKind.REFUSED:
         raise ConfigError(frame.body.decode(errors="replace"))
-    return msgspec.json.decode(frame.body, type=Profiles)
+    return msgspec.json.decode(frame.body, type=AgentProfiles)
 
 
 def agent_pid(name: str) -> int:
     """The process that listens there; raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.connect(address_of(name))
-        return visitor_of(asking).pid
+        return credentials_of(asking).pid
 
 
 def _remove_dead(path: str) -> None:
@@ -192,10 +192,10 @@ def _remove_dead(path: str) -> None:
         raise ConfigError(f"socket {path}: {error.strerror or error}") from error
 
 
-def visitor_of(connection: socket.socket) -> Visitor:
+def credentials_of(connection: socket.socket) -> Credentials:
     """Who is at the other end: it has connected, or listens."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return Visitor(*_CREDENTIALS.unpack(found))
+    return Credentials(*_CREDENTIALS.unpack(found))
 
 
 def group_number(name: str) -> int:
@@ -206,11 +206,11 @@ def group_number(name: str) -> int:
         raise ConfigError(f"group {name}: there is no such group on this host") from None
 
 
-def may_attach(visitor: Visitor, group: int | None) -> bool:
+def may_attach(credentials: Credentials, group: int | None) -> bool:
     """Whether a process may use this agent: the same user's, root's, or one of the group."""
-    if visitor.uid in (os.geteuid(), 0):
+    if credentials.uid in (os.geteuid(), 0):
         return True
-    return group is not None and group in {visitor.gid, *_groups_of(visitor.pid)}
+    return group is not None and group in {credentials.gid, *_groups_of(credentials.pid)}
 
 
 def _groups_of(pid: int) -> set[int]:
@@ -221,3 +221,58 @@ def _groups_of(pid: int) -> set[int]:
         return set()
     found = next((line for line in lines if line.startswith("Groups:")), "Groups:")
     return {int(word) for word in found.split()[1:]}
+
+
+# ---- What the agent tells of itself -------------------------------------------------------------
+
+
+class EvProfileRow(Struct, frozen=True, kw_only=True):
+    """A profile of EVs."""
+
+    name: str
+    """Its name; a number if a program made it through MRC's C interface."""
+    state: str
+    """INIT, OFFLINE or ONLINE."""
+    qps: int
+    """QPs that use it."""
+    paths: tuple[str, ...]
+    """Names or patterns of its paths."""
+    denied: tuple[str, ...]
+    """Names or patterns of paths that are denied."""
+
+
+class CcProfileRow(Struct, frozen=True, kw_only=True):
+    """A profile of congestion control."""
+
+    name: str
+    """Its name."""
+    state: str
+    """INIT, OFFLINE or ONLINE."""
+    qps: int
+    """QPs that use it."""
+    kind: str
+    """The congestion control."""
+
+
+class CmPortRow(Struct, frozen=True, kw_only=True):
+    """A port of rdma_cm at which a program listens."""
+
+    port: int
+    """Its number. It is not a port of TCP."""
+    address: str
+    """The address to which it is bound; empty: any."""
+    pid: int
+    """The process of the program."""
+
+
+class AgentProfiles(Result, frozen=True, kw_only=True):
+    """The profiles of a host's agent: of each kind the first 256."""
+
+    ev_profiles: tuple[EvProfileRow, ...]
+    """AgentProfiles of EVs."""
+    cc_profiles: tuple[CcProfileRow, ...]
+    """AgentProfiles of congestion control."""
+    rdma_cm: tuple[CmPortRow, ...] = ()
+    """Ports at which programs started with `mrc run --rc` listen."""
+    options: dict[str, str] = field(default_factory=dict)
+    """The options with which the agent was started; of a file the SHA-256 of its content."""

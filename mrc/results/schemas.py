@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "conform vectors": ("conform.results.Vectors",),
     "conform judge": ("conform.results.CaptureReport",),
     "doctor": ("results.doctor.Doctor",),
-    "agent": ("agent.results.Profiles",),
+    "agent": ("agent.socket.AgentProfiles",),
 }  # fmt: skip
 """The results of each command, by their place in `mrc`. Every command may print a Failure
 instead."""

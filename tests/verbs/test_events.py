@@ -15,7 +15,7 @@ from slowness import PATIENCE
 
 from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
-from mrc.agent.ev_values import ev_of
+from mrc.agent.profiles import ev_of
 from mrc.config import ContextConfig
 from mrc.engine.native import lib
 
@@ -81,7 +81,7 @@ async def test_events__another_program_counts_what_its_cq_drops(programs: Path) 
         (end,) = (each.connects.ends[qpn] for each in agent.programs if qpn in each.connects.ends)
         first = end.evs[0]
         ev = ev_of(first.attr.port, first.usids, first.attr.sport)
-        profile = agent.control.evs[7].profile
+        profile = agent.requests.evs[7].profile
 
         def shown(state: int, dropped: int = 0) -> str:
             return f"7 {ev.plane} {ev.value[:2].hex()} {state} {dropped}"

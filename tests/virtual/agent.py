@@ -21,7 +21,7 @@ import attached
 
 import mrc.agent.agent
 import mrc.agent.cli.agent
-import mrc.agent.opening
+import mrc.agent.parameters
 import mrc.agent.socket
 from mrc.agent.agent import Agent
 from mrc.engine.dispatch import Dispatcher
@@ -383,7 +383,7 @@ def use(world: World, run: Run) -> None:
     world.replace(mrc.agent.socket, "listen", world.sockets.listen)
     world.replace(attached, "connected", world.sockets.connect)
     world.replace(mrc.agent.agent, "_free_udp_port", lambda: next(ports))
-    world.replace(mrc.agent.opening, "interfaces", vars(mrc.engine.ports)["interfaces"])
+    world.replace(mrc.agent.parameters, "interfaces", vars(mrc.engine.ports)["interfaces"])
     world.replace(mrc.agent.cli.agent, "Agent", run.made_agent)
     world.replace(Dispatcher, "_join", _join)
 

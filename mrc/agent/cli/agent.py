@@ -13,8 +13,8 @@ from typing import Any
 
 from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
-from mrc.agent.node import node
-from mrc.agent.results import Profiles
+from mrc.agent.device import device_file
+from mrc.agent.socket import AgentProfiles
 from mrc.cli import endpoint, trust, views
 from mrc.cli.address import DEFAULT_PORT
 from mrc.cli.arguments import add
@@ -104,7 +104,7 @@ async def _serve(
     args: argparse.Namespace, out: Output, config: ContextConfig, group: int | None
 ) -> int:
     name = agent_socket.name_of(os.environ)
-    with node() if args.node else nullcontext(), agent_socket.listen(name) as opened:
+    with device_file() if args.node else nullcontext(), agent_socket.listen(name) as opened:
         async with Agent(config, port=args.port, group=group) as agent:
             agent.options = given(args)
             serving = asyncio.ensure_future(agent.serve(opened, args.bind))
@@ -132,7 +132,7 @@ async def _until_idle(agent: Agent, serving: asyncio.Future[None], seconds: floa
         await asyncio.wait([serving])
 
 
-def _show(found: Profiles, out: Output) -> int:
+def _show(found: AgentProfiles, out: Output) -> int:
     """Prints the profiles as tables."""
     out.text("EV profile      state     QPs  paths")
     for ev in found.ev_profiles:

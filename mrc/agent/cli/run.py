@@ -175,8 +175,8 @@ def _check_options(args: argparse.Namespace) -> None:
     for option, value in agent.given(args).items():
         if options.get(option) != value:
             raise ConfigError(
-                f"{option}: the agent that runs (process {agent_socket.agent_pid(name)}) has another: end"
-                f" it, or leave out {option}"
+                f"{option}: the agent that runs (process {agent_socket.agent_pid(name)}) has"
+                f" another: end it, or leave out {option}"
             )
 
 

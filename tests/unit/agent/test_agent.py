@@ -19,11 +19,12 @@ from ports import free_port
 from slowness import PATIENCE
 
 from mrc.agent import agent as agent_module
-from mrc.agent import listener
+from mrc.agent import agent as listener
 from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
 from mrc.agent.connects import Connects
-from mrc.agent.parameters import Wanted
+from mrc.agent.parameters import QpParameters
+from mrc.agent.steering import pack, read_struct, unpack
 from mrc.aio.end import End
 from mrc.config import ContextConfig, Timeouts
 from mrc.engine.native import ffi
@@ -134,11 +135,11 @@ async def test_connect__again_after_an_agent_that_was_busy_or_ended(
     """The end that dials has created its QP by then."""
     accept, errors = Connects.accept, [error]
 
-    async def accept_later(connects: Connects, channel: Channel, wanted: Wanted) -> End:
+    async def accept_later(connects: Connects, channel: Channel, parameters: QpParameters) -> End:
         if errors:
             await channel.receive()
             raise errors.pop()
-        return await accept(connects, channel, wanted)
+        return await accept(connects, channel, parameters)
 
     monkeypatch.setattr(Connects, "accept", accept_later)
     async with running(), connected_pair():
@@ -330,7 +331,7 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
         (program,) = agent.programs
         await until(lambda: program._engines is not None)
         links = program._opened().links
-        monkeypatch.setattr("mrc.agent.opening.interfaces", list)  # none is up
+        monkeypatch.setattr("mrc.agent.parameters.interfaces", list)  # none is up
         links.on_change()
         links.on_change()  # nothing new
         await a.send(AgentKind.NUMBERS)
@@ -393,17 +394,17 @@ async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
     async with AsyncExitStack() as stack:
         async with running(port=port):
             a, ours, b, theirs = await stack.enter_async_context(connected_pair())
-            notes = {}
+            states = {}
             for program in (a, b):
                 ready = await program.until(AgentKind.READY)
-                notes[program] = read_struct("mrc_agent_ready", ready.body)[1]
+                states[program] = read_struct("mrc_agent_ready", ready.body)[1]
         await write(a, ours, b)  # no agent runs
         async with running(port=port) as agent:
             former = {program: program.cookies for program in (a, b)}
             for program, qpn, other, dest in ((a, ours, b, theirs), (b, theirs, a, ours)):
                 program.cookies = set()
                 body = connect_body(qpn, dest, program.gids[0], other.gids[0], ready=1)
-                await program.attach_again(NAME, [body + notes[program]].copy)
+                await program.attach_again(NAME, [body + states[program]].copy)
             async with asyncio.timeout(PATIENCE):
                 await until(lambda: len(agent.programs) == 2)
                 await until(lambda: sum(len(each.connects.ends) for each in agent.programs) == 2)

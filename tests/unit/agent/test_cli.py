@@ -95,7 +95,7 @@ def lasting(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
     yield start
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.connect(agent_socket.address_of(name))
-        os.kill(agent_socket.visitor_of(asking).pid, signal.SIGTERM)
+        os.kill(agent_socket.credentials_of(asking).pid, signal.SIGTERM)
 
 
 @pytest.mark.more

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mrc.agent.cm import (
-    Answer,
+from mrc.agent.rdma_cm import (
     CmAddress,
-    Ended,
-    Params,
-    Request,
+    CmAnswer,
+    CmDisconnect,
+    CmParams,
+    CmRequest,
     end_of,
     event_fields,
     gid_of,
@@ -26,13 +26,14 @@ from mrc.agent.steering import read_struct, struct_bytes
 from mrc.enums import CmEvent
 from mrc.errors import ProtocolError
 
-PARAMS = Params(3, 4, True, 7, 6, True, "0102")
+PARAMS = CmParams(3, 4, True, 7, 6, True, "0102")
 BY = CmAddress(ip_address("10.0.0.1"), 40000, 77, "ab" * 16)
-REQUEST = Request(ip_address("fd00::1"), 7471, BY, PARAMS)
+REQUEST = CmRequest(ip_address("fd00::1"), 7471, BY, PARAMS)
 
 
 @pytest.mark.parametrize(
-    "said", [REQUEST, Answer(BY, 0, PARAMS), Answer(reason=28), Answer(), Ended("cd" * 16)]
+    "said",
+    [REQUEST, CmAnswer(BY, 0, PARAMS), CmAnswer(reason=28), CmAnswer(), CmDisconnect("cd" * 16)],
 )
 def test_messages__as_json(said: Any) -> None:
     message = json.loads(json.dumps(message_of(said)))
@@ -58,12 +59,12 @@ def changed(*path: str, to: object) -> dict[str, Any]:
 )  # fmt: skip
 def test_read__wrong_words(path: tuple[str, ...], to: object) -> None:
     with pytest.raises(ProtocolError, match="wrong words about rdma_cm: "):
-        read(changed(*path, to=to), Request)
+        read(changed(*path, to=to), CmRequest)
 
 
 def test_read__words_are_shown_safely() -> None:
     with pytest.raises(ProtocolError) as caught:
-        read(changed("to", to="\x1b[31m" * 1000), Request)
+        read(changed("to", to="\x1b[31m" * 1000), CmRequest)
     assert "\x1b" not in str(caught.value) and len(str(caught.value)) < 500
 
 
@@ -74,7 +75,7 @@ def test_structs__both_ways() -> None:
     found, _ = read_struct("mrc_agent_cm", struct_bytes("mrc_agent_cm", fields))
     assert (found.id, found.event, found.child, found.own.port) == (9, 4, 10, 1)
     assert end_of(found.peer) == BY
-    assert params_of(found) == Params(4, 3, True, 7, 6, True, "0102")  # as the other side sees it
+    assert params_of(found) == CmParams(4, 3, True, 7, 6, True, "0102")  # as the other side sees it
     assert gid_of(bytes(found.own.gid)) is None
     assert gid_of(bytes(found.peer.gid)) == BY.gid
 

@@ -9,8 +9,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from mrc.agent import cm_ports
-from mrc.agent.cm_ports import CmError, CmPorts
+from mrc.agent import rdma_cm
+from mrc.agent.rdma_cm import CmError, CmPorts
 
 HERE, THERE = ip_address("10.0.0.1"), ip_address("10.0.1.1")
 
@@ -51,7 +51,7 @@ def test_bind__shared_while_nobody_listens() -> None:
 
 def test_bind__any_port_and_those_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
     table = ports()
-    monkeypatch.setattr(cm_ports, "_EPHEMERAL", range(40000, 40003))
+    monkeypatch.setattr(rdma_cm, "_EPHEMERAL", range(40000, 40003))
     assert {table.bind(None, 0).port for _ in range(3)} == {40000, 40001, 40002}
     with pytest.raises(CmError) as caught:
         table.bind(None, 0)
@@ -63,7 +63,7 @@ def test_bind__any_port_and_those_of_root(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_bind__the_most_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cm_ports, "_MOST", 2)
+    monkeypatch.setattr(rdma_cm, "_MOST_BOUND", 2)
     table = ports()
     first = table.bind(None, 5000)
     table.bind(None, 5001)

@@ -9,16 +9,23 @@ import random
 import socket
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from mrc.agent import cm_end, cm_session, steering
-from mrc.agent.cm import CmAddress, Params, Reason, Request
-from mrc.agent.cm_end import CmEnd, Phase
-from mrc.agent.cm_ports import CmPorts
-from mrc.agent.cm_session import CmSession
-from mrc.agent.socket import Visitor
+from mrc.agent import rdma_cm, steering
+from mrc.agent.rdma_cm import (
+    CmAddress,
+    CmEnd,
+    CmParams,
+    CmPorts,
+    CmRequest,
+    CmSession,
+    Phase,
+    RdmaCm,
+    Reason,
+)
+from mrc.agent.socket import Credentials
 from mrc.agent.steering import pack, read_struct, struct_bytes, unpack
 from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.fabric.hostconfig import IpAddress, pack_address
@@ -26,16 +33,16 @@ from mrc.limits import AGENT_CM_CHILD
 
 HERE, GID = ip_address("10.0.0.1"), ip_address("fd00::1")
 CALLER = CmAddress(ip_address("10.0.0.2"), 40000, 77, "ab" * 16)
-REQUEST = Request(HERE, 7471, CALLER, Params(private="0102"))
+REQUEST = CmRequest(HERE, 7471, CALLER, CmParams(private="0102"))
 
 
-class Board:
-    """Notes what it is asked."""
+class Connections:
+    """Keeps what it is asked."""
 
     def __init__(self) -> None:
         self.ports = CmPorts(random.Random(1))
         self.said: list[tuple[str, CmEnd]] = []
-        self.requests: list[Request] = []
+        self.requests: list[CmRequest] = []
 
     def gid_for(self, called: IpAddress) -> IpAddress:
         assert called == HERE
@@ -44,13 +51,13 @@ class Board:
     def listen(self, end: CmEnd, session: CmSession) -> None:
         self.said.append(("listen", end))
 
-    def call(self, end: CmEnd, request: Request) -> None:
+    def connect(self, end: CmEnd, request: CmRequest) -> None:
         self.requests.append(request)
 
     def keep(self, end: CmEnd) -> None:
         self.said.append(("keep", end))
 
-    def hang_up(self, end: CmEnd) -> None:
+    def disconnect(self, end: CmEnd) -> None:
         self.said.append(("hang up", end))
 
     def forget(self, end: CmEnd) -> None:
@@ -65,8 +72,10 @@ class Program:
         self.theirs, self.socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         steering.prepare(self.theirs)
         self.socket.setblocking(False)
-        self.board = Board()
-        self.session = CmSession(self.board, self.theirs, Visitor(1, 1000, 1000))
+        self.connections = Connections()
+        self.session = CmSession(
+            cast(RdmaCm, self.connections), self.theirs, Credentials(1, 1000, 1000)
+        )
         self.serving = asyncio.get_running_loop().create_task(self.session.serve())
 
     async def receive(self, kind: AgentKind) -> tuple[int, Any]:
@@ -97,7 +106,7 @@ async def program() -> AsyncIterator[Program]:
 async def listening(program: Program) -> CmEnd:
     assert (await program.call(CmCall.BIND, id=1, own={"port": 7471}))[0] == 0
     assert (await program.call(CmCall.LISTEN, id=1, option=4))[0] == 0
-    return program.board.said[-1][1]
+    return program.connections.said[-1][1]
 
 
 async def test_calls__in_the_wrong_phase(program: Program) -> None:
@@ -116,7 +125,7 @@ async def listening_again(program: Program) -> None:
     to = {"gid": pack_address(HERE), "port": 1}
     own = {"gid": pack_address(HERE), "qpn": 9}
     assert (await program.call(CmCall.CONNECT, id=1, own=own, peer=to))[0] == -errno.EINVAL
-    assert program.board.requests == []
+    assert program.connections.requests == []
 
 
 async def test_calls__a_taken_port(program: Program) -> None:
@@ -136,16 +145,16 @@ async def test_connect__asks_the_peer(program: Program) -> None:
     no_qp = own | {"qpn": 0}
     assert (await program.call(CmCall.CONNECT, id=1, own=no_qp, peer=peer))[0] == -errno.EINVAL
     assert (await program.call(CmCall.CONNECT, id=1, own=own, peer=peer, **data))[0] == 0
-    (request,) = program.board.requests
+    (request,) = program.connections.requests
     assert (request.to, request.port, request.by.qpn) == (CALLER.gid, 7471, 9)
     assert request.params == REQUEST.params
     assert (await program.call(CmCall.CONNECT, id=1, own=own, peer=peer))[0] == -errno.EINVAL
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-async def test_ring__the_program_decides(program: Program, accepts: bool) -> None:
+async def test_request__the_program_decides(program: Program, accepts: bool) -> None:
     listener = await listening(program)
-    child = program.session.ring(listener, REQUEST)
+    child = program.session.request(listener, REQUEST)
     assert child is not None
     event = await program.event()
     assert (event.id, event.event, event.child) == (1, CmEvent.CONNECT_REQUEST, AGENT_CM_CHILD)
@@ -159,18 +168,18 @@ async def test_ring__the_program_decides(program: Program, accepts: bool) -> Non
 
 
 async def test_destroy__of_a_request_rejects_it(program: Program) -> None:
-    child = program.session.ring(await listening(program), REQUEST)
+    child = program.session.request(await listening(program), REQUEST)
     assert child is not None
     number = (await program.event()).child
     assert (await program.call(CmCall.DESTROY, id=number))[0] == 0
     assert (await child.answered()).reason == Reason.CONSUMER
 
 
-async def test_ring__the_most_ids(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request__the_most_ids(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = await listening(program)
-    monkeypatch.setattr(cm_session, "_MOST_IDS", 2)
-    assert program.session.ring(listener, REQUEST) is not None
-    assert program.session.ring(listener, REQUEST) is None
+    monkeypatch.setattr(rdma_cm, "_MOST_IDS", 2)
+    assert program.session.request(listener, REQUEST) is not None
+    assert program.session.request(listener, REQUEST) is None
     await program.event()
     assert (await program.call(CmCall.BIND, id=2))[0] == -errno.ENOMEM
 
@@ -180,18 +189,18 @@ async def test_resume__of_a_connected_id(program: Program) -> None:
     peer = {"gid": pack_address(CALLER.gid), "port": 40000, "qpn": 77, "token": b"\2" * 16}
     number = AGENT_CM_CHILD + 5
     assert (await program.call(CmCall.RESUME, id=number, own=own, peer=peer))[0] == 0
-    said, end = program.board.said[-1]
+    said, end = program.connections.said[-1]
     assert (said, end.token, end.phase) == ("keep", "01" * 16, Phase.CONNECTED)
     assert end.peer is not None and end.peer.token == "02" * 16
-    child = program.session.ring(await listening(program), REQUEST)
+    child = program.session.request(await listening(program), REQUEST)
     assert child is not None and child.number == number + 1
     program.session.end_all()
-    assert ("hang up", end) in program.board.said
+    assert ("hang up", end) in program.connections.said
 
 
 async def test_events__of_an_end(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cm_end, "TIMEWAIT_SECONDS", 0)
-    end = program.session.ring(await listening(program), REQUEST)
+    monkeypatch.setattr(rdma_cm, "TIMEWAIT_SECONDS", 0)
+    end = program.session.request(await listening(program), REQUEST)
     assert end is not None
     await program.event()
     end.disconnected()
@@ -218,8 +227,8 @@ async def test_serve__a_program_that_breaks_the_protocol(program: Program, packe
 async def test_serve__a_program_that_does_not_read(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cm_session, "_MOST_WAITING", 8)
+    monkeypatch.setattr(rdma_cm, "_MOST_WAITING", 8)
     listener = await listening(program)
-    while program.session.ring(listener, REQUEST) is not None:
+    while program.session.request(listener, REQUEST) is not None:
         pass
     await program.serving

@@ -11,7 +11,7 @@ from slowness import PATIENCE
 
 from mrc.agent import connects
 from mrc.agent.connects import Connects
-from mrc.agent.reach import QpGoneError
+from mrc.agent.peers import QpGoneError
 from mrc.aio.local import Local, Terms
 from mrc.enums import AgentKind
 from mrc.errors import ArgumentError, BusyError, ConnectError, ConnectRefusedError, Kind
@@ -63,7 +63,7 @@ async def test_expect__fails_as_soon_as_the_peer_says_that_its_qp_never_comes(
 async def test_fate__of_a_qp_that_belongs_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, program = waiting(monkeypatch)
     program.spawn.side_effect = lambda work: work.close()
-    ours.want(Mock(qpn=7, dials=True, admit=Mock(side_effect=[ConnectError("of QP 9"), None])))
+    ours.connect(Mock(qpn=7, dials=True, admit=Mock(side_effect=[ConnectError("of QP 9"), None])))
     assert [ours.fate(7, {}), ours.fate(7, {})] == ["of QP 9", ""]
 
 

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
-from mrc.agent.end import ProgramEnd
+from mrc.agent.connects import ProgramEnd
 from mrc.errors import PeerGoneError, ProtocolError
 from mrc.exchange.refusal import GONE
 from mrc.tasks import cancelled

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.agent.ev_values import UNPOPULATED, Ev, GeneratedField, ev_of, generated, names_of
+from mrc.agent.profiles import UNPOPULATED, EvValue, GeneratedField, ev_of, generated, names_of
 from mrc.fabric.hostconfig import parse
 
 CONFIG = """
@@ -28,8 +28,8 @@ usids = ["0100", "0201", "e000"]
 """
 
 
-def ev(plane: int, digits: str) -> Ev:
-    return Ev(plane, bytes.fromhex(digits).ljust(32, b"\0"))
+def ev(plane: int, digits: str) -> EvValue:
+    return EvValue(plane, bytes.fromhex(digits).ljust(32, b"\0"))
 
 
 def test_ev_of__usids_or_the_source_port() -> None:

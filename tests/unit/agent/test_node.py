@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc.agent.node import node
+from mrc.agent.device import device_file
 from mrc.errors import ConfigError
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
@@ -17,7 +17,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devic
 @needs_root
 def test_node__is_there_while_the_agent_runs(tmp_path: Path) -> None:
     path = tmp_path / "infiniband" / "mrc0"
-    with node(path):
+    with device_file(path):
         assert path.is_char_device() and path.stat().st_mode & 0o777 == 0o666
     assert not path.parent.exists()
 
@@ -28,7 +28,7 @@ def test_node__of_a_killed_agent_is_used_again(tmp_path: Path) -> None:
     path.parent.mkdir()
     (path.parent / "other").touch()
     os.mknod(path, 0o020666, os.makedev(1, 3))
-    with node(path):
+    with device_file(path):
         assert path.is_char_device()
     assert not path.exists() and path.parent.exists()  # another's file is there
 
@@ -38,7 +38,7 @@ def test_node__something_else_is_there(tmp_path: Path) -> None:
     path = tmp_path / "infiniband" / "mrc0"
     path.parent.mkdir()
     path.write_text("a NIC's")
-    with pytest.raises(ConfigError, match="File exists"), node(path):
+    with pytest.raises(ConfigError, match="File exists"), device_file(path):
         pass
     assert path.read_text() == "a NIC's"
 
@@ -48,5 +48,8 @@ def test_node__not_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise PermissionError
 
     monkeypatch.setattr(os, "mknod", mknod)
-    with pytest.raises(ConfigError, match="only root can make it"), node(tmp_path / "d" / "mrc0"):
+    with (
+        pytest.raises(ConfigError, match="only root can make it"),
+        device_file(tmp_path / "d" / "mrc0"),
+    ):
         pass

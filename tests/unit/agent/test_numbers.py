@@ -7,13 +7,13 @@ from itertools import count
 
 import pytest
 
-from mrc.agent import numbers
-from mrc.agent.numbers import Numbers
+from mrc.agent import agent as numbers
+from mrc.agent.agent import Numbers
 from mrc.errors import ProtocolError, QueueFullError
 
 
 def test_claim__when_the_host_has_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "_MOST", 2)
+    monkeypatch.setattr(numbers, "_MOST_NUMBERS", 2)
     found: Numbers[str] = Numbers(count(3).__next__)
     assert found.grant("a", 2) == [3, 4]
     assert found.claim("a", 4) and not found.claim("a", 5)
@@ -36,7 +36,7 @@ def test_take__its_own_and_free_ones_only() -> None:
 
 
 def test_has_ended__what_was_in_use_and_is_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrc.agent.numbers._MOST_ENDED", 2)
+    monkeypatch.setattr("mrc.agent.agent._MOST_ENDED", 2)
     numbers = Numbers[str](iter([3, 4, 5, 6, 3]).__next__)
     numbers.grant("a", 3)
     numbers.free(9)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attached import connect_body, gid_of
 
-from mrc.agent.parameters import Wanted, emulated_in, wanted_of
+from mrc.agent.parameters import QpParameters, emulated_in, qp_parameters
 from mrc.agent.steering import read_struct
 from mrc.errors import ConnectError, ProtocolError
 from mrc.exchange import mpr
@@ -19,16 +19,16 @@ from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 GID = gid_of(ip_address("10.0.0.1"))
 
 
-def wanted(qpn: int = 3, dest_qpn: int = 0xFFFFFF, **fields: int) -> Wanted:
+def parameters(qpn: int = 3, dest_qpn: int = 0xFFFFFF, **fields: int) -> QpParameters:
     body = connect_body(qpn, dest_qpn, GID, GID, **fields)
-    return wanted_of(read_struct("mrc_agent_connect", body)[0])
+    return qp_parameters(read_struct("mrc_agent_connect", body)[0])
 
 
 @pytest.mark.parametrize("number", [0, 2, 0x1000000, 0xFFFFFFFF])
-def test_wanted_of__no_qpn(number: int) -> None:
+def test_qp_parameters__no_qpn(number: int) -> None:
     for qpns in ((number, 3), (3, number)):
         with pytest.raises(ProtocolError, match="not a QPN"):
-            wanted(*qpns)
+            parameters(*qpns)
 
 
 @pytest.mark.parametrize(
@@ -53,21 +53,21 @@ def test_wanted_of__no_qpn(number: int) -> None:
         ("retry_exp", 200, 25),
     ],
 )
-def test_wanted_of__what_the_engine_can_do(name: str, asked: int, found: int) -> None:
+def test_qp_parameters__what_the_engine_can_do(name: str, asked: int, found: int) -> None:
     fields: Any = {name: asked}
-    assert getattr(wanted(**fields), name) == found
+    assert getattr(parameters(**fields), name) == found
 
 
 @pytest.mark.parametrize("inbox", [{}, {"address": 4096}, {"rkey": 9}])
-def test_wanted_of__messages_without_an_inbox(inbox: dict[str, int]) -> None:
+def test_qp_parameters__messages_without_an_inbox(inbox: dict[str, int]) -> None:
     with pytest.raises(ProtocolError, match="has no inbox"):
-        wanted(messages=1, **inbox)
+        parameters(messages=1, **inbox)
 
 
-def test_wanted_of__messages() -> None:
+def test_qp_parameters__messages() -> None:
     inbox = {"peer": 5, "address": 4096, "rkey": 9}
-    assert wanted(messages=1, **inbox).messages == (5, Inbox(4096, 9))
-    assert wanted(**inbox).messages is None
+    assert parameters(messages=1, **inbox).messages == (5, Inbox(4096, 9))
+    assert parameters(**inbox).messages is None
 
 
 # ---- Emulated RC ------------------------------------------------------------------------------
@@ -76,24 +76,24 @@ RC = {"emulated": 1, "address": 4096, "rkey": 9}
 
 
 def test_private__has_the_inbox_of_emulated_rc() -> None:
-    found = wanted(**RC, shared=1)
+    found = parameters(**RC, shared=1)
     assert found.private["rc"] == {"address": 4096, "rkey": 9, "shared": True}
     assert emulated_in(found.private) == found.emulated
-    assert "rc" not in wanted().private
+    assert "rc" not in parameters().private
 
 
 @pytest.mark.parametrize("field", ["address", "rkey"])
-def test_wanted_of__emulated_rc_without_an_inbox(field: str) -> None:
+def test_qp_parameters__emulated_rc_without_an_inbox(field: str) -> None:
     with pytest.raises(ProtocolError, match=field):
-        wanted(**RC | {field: 0})
+        parameters(**RC | {field: 0})
 
 
 def test_admit__emulated_rc_at_both_ends_or_none() -> None:
     ends = {"from": 0xFFFFFF, "to": 3}
     inbox = {"rc": {"address": 1, "rkey": 1, "shared": False}}
-    wanted().admit(ends)
-    wanted(**RC).admit(ends | inbox)
-    for mine, theirs in ((wanted(), ends | inbox), (wanted(**RC), ends)):
+    parameters().admit(ends)
+    parameters(**RC).admit(ends | inbox)
+    for mine, theirs in ((parameters(), ends | inbox), (parameters(**RC), ends)):
         with pytest.raises(ConnectError, match="start both with mrc run --rc, or neither"):
             mine.admit(theirs)
 
@@ -101,4 +101,4 @@ def test_admit__emulated_rc_at_both_ends_or_none() -> None:
 @pytest.mark.parametrize("inbox", [1, {}, {"address": 0, "rkey": 1, "shared": False}, [[]]])
 def test_admit__refuses_a_wrong_inbox(inbox: object) -> None:
     with pytest.raises(ProtocolError, match="emulated RC: "):
-        wanted(**RC).admit({"from": 0xFFFFFF, "to": 3, "rc": inbox})
+        parameters(**RC).admit({"from": 0xFFFFFF, "to": 3, "rc": inbox})

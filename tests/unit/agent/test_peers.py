@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Knocks between endpoints, as agents and as programs write them."""
+"""Requests of QPs between endpoints, as agents and as programs write them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from mrc.agent.peers import Knock, Point, admitted_in, knock_in, knock_of
+from mrc.agent.peers import EndpointAddress, QpRequest, granted_qpn, qp_request_in, qp_request_of
 from mrc.agent.steering import read_struct
 from mrc.errors import ProtocolError
 
-TO = Point(ip_address("fd00:a:1::1"), "0123456789abcdef" * 2, 0x123456)
-BY = Point(ip_address("10.0.0.2"), "f" * 32, 3)
-ASKED = Knock(TO, BY, 0xFFFFFF)
+TO = EndpointAddress(ip_address("fd00:a:1::1"), "0123456789abcdef" * 2, 0x123456)
+BY = EndpointAddress(ip_address("10.0.0.2"), "f" * 32, 3)
+ASKED = QpRequest(TO, BY, 0xFFFFFF)
 
 
 def test_message__there_and_back() -> None:
-    assert knock_in({"type": "knock", **ASKED.message}) == ASKED
+    assert qp_request_in({"type": "knock", **ASKED.message}) == ASKED
 
 
 def test_body__there_and_back() -> None:
     fields, rest = read_struct("mrc_agent_knock", ASKED.body)
-    assert knock_of(fields) == ASKED
+    assert qp_request_of(fields) == ASKED
     assert rest == b""
 
 
@@ -50,17 +50,17 @@ def test_knock_in__refuses(place: tuple[str, ...], value: object) -> None:
         inner = inner[name]
     inner[place[-1]] = value
     with pytest.raises(ProtocolError, match="a wrong knock"):
-        knock_in(message)
+        qp_request_in(message)
 
 
 def test_knock_of__refuses_what_no_program_may_write() -> None:
     fields, _ = read_struct("mrc_agent_knock", bytes(len(ASKED.body)))
     with pytest.raises(ProtocolError, match="a wrong knock"):
-        knock_of(fields)
+        qp_request_of(fields)
 
 
 def test_admitted_in__a_qpn() -> None:
-    assert admitted_in({"type": "knock", "qpn": 3}) == 3
+    assert granted_qpn({"type": "knock", "qpn": 3}) == 3
     for wrong in ({}, {"qpn": 0}, {"qpn": 1 << 24}, {"qpn": None}):
         with pytest.raises(ProtocolError, match="a wrong answer to a knock"):
-            admitted_in(wrong)
+            granted_qpn(wrong)

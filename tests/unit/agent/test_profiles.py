@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from mrc.agent.ev_values import Ev
-from mrc.agent.formats import Formats, RefusedError
-from mrc.agent.profiles import CcProfiles, EvProfiles, config_of, parameters_of
+from mrc.agent.profiles import (
+    CcProfiles,
+    EvProfiles,
+    EvValue,
+    Formats,
+    RequestError,
+    config_of,
+    parameters_of,
+)
 from mrc.control.profiles import (
     CcProfile,
     CcSettings,
@@ -26,7 +32,7 @@ from mrc.errors import InUseError
 
 STATE, MODE = int(lib.MRC_API_PROFILE_STATE), int(lib.MRC_API_EVS_MODE)
 PATHS = {
-    Ev(plane, bytes([t1]) + bytes(31)): f"t1:{plane}.{t1}" for plane in (1, 2) for t1 in (0, 1)
+    EvValue(plane, bytes([t1]) + bytes(31)): f"t1:{plane}.{t1}" for plane in (1, 2) for t1 in (0, 1)
 }
 ALL = tuple(PATHS)
 
@@ -35,7 +41,7 @@ def evs(**fields: Any) -> Any:
     return ffi.new("struct mrc_agent_evs *", fields)
 
 
-def entry(old: Ev, new: Ev | None = None, state: int = 0, flags: int = 0) -> Any:
+def entry(old: EvValue, new: EvValue | None = None, state: int = 0, flags: int = 0) -> Any:
     fields = {"ev": {"value": old.value, "port": old.plane}, "state": state, "flags": flags}
     if new is not None:
         fields["new_ev"] = {"value": new.value, "port": new.plane}
@@ -66,7 +72,7 @@ def profiles(formats: Formats) -> EvProfiles:
     return EvProfiles(Profiles(EvProfile("default", EvSelection())), formats, PATHS)
 
 
-async def explicit(profiles: EvProfiles, *chosen: Ev) -> None:
+async def explicit(profiles: EvProfiles, *chosen: EvValue) -> None:
     mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_COUNT
     head = evs(
         id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_EXPLICIT, format=1,
@@ -74,7 +80,7 @@ async def explicit(profiles: EvProfiles, *chosen: Ev) -> None:
     )  # fmt: skip
     await profiles.modify(head, [], [])
     replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
-    nothing = Ev(0, bytes(32))
+    nothing = EvValue(0, bytes(32))
     await profiles.modify(replace, [entry(nothing, each) for each in chosen], [])
 
 
@@ -83,7 +89,7 @@ async def move(profiles: EvProfiles, state: int, number: int = 7) -> None:
 
 
 async def refused(number: int, awaitable: Any) -> str:
-    with pytest.raises(RefusedError) as raised:
+    with pytest.raises(RequestError) as raised:
         await awaitable
     assert raised.value.number == number
     return str(raised.value)
@@ -99,12 +105,12 @@ async def test_explicit__selects_its_paths(profiles: EvProfiles) -> None:
 
 
 async def test_explicit__populates_each_place(profiles: EvProfiles) -> None:
-    await explicit(profiles, *[Ev(0, bytes(32))] * 2)
+    await explicit(profiles, *[EvValue(0, bytes(32))] * 2)
     assert "not populated" in await refused(errno.EINVAL, move(profiles, lib.MRC_API_ONLINE))
     replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
-    await profiles.modify(replace, [entry(Ev(0, bytes(32)), ALL[2], flags=1)], [])
+    await profiles.modify(replace, [entry(EvValue(0, bytes(32)), ALL[2], flags=1)], [])
     assert profiles[7].entries == [ALL[2]] * 2
-    strange = Ev(9, bytes(32))
+    strange = EvValue(9, bytes(32))
     assert "no EV" in await refused(
         errno.ENOENT, profiles.modify(replace, [entry(strange, ALL[2])], [])
     )
@@ -149,7 +155,7 @@ async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> N
     await profiles.modify(head, [entry(ALL[1], state=lib.MRC_API_EV_DENIED)], [])
     assert denied(profiles) == ("t1:1.1",)
     ask = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_QUERY_STATE)
-    _, found = profiles.query(ask, [entry(ALL[0]), entry(ALL[1]), entry(Ev(5, bytes(32)))])
+    _, found = profiles.query(ask, [entry(ALL[0]), entry(ALL[1]), entry(EvValue(5, bytes(32)))])
     assert [each["state"] for each in found] == [
         lib.MRC_API_EV_GOOD, lib.MRC_API_EV_DENIED, lib.MRC_API_EV_UNKNOWN,
     ]  # fmt: skip
@@ -158,7 +164,7 @@ async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> N
     bad = entry(ALL[1], state=lib.MRC_API_EV_ASSUMED_BAD)
     await refused(errno.EOPNOTSUPP, profiles.modify(head, [bad], []))
     await refused(errno.ENOENT, profiles.modify(head, [entry(ALL[3], state=4)], []))
-    await refused(errno.ENOENT, profiles.modify(head, [entry(Ev(9, bytes(32)), state=4)], []))
+    await refused(errno.ENOENT, profiles.modify(head, [entry(EvValue(9, bytes(32)), state=4)], []))
 
 
 async def test_profile__moves_from_the_state_that_the_call_names(profiles: EvProfiles) -> None:
@@ -216,7 +222,7 @@ async def test_profile__a_refused_call_changes_nothing(
     deny = evs(
         **offline, mask=STATE | lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_MODIFY_STATE, min_active=3
     )
-    strange = entry(Ev(9, bytes(32)), state=lib.MRC_API_EV_DENIED)
+    strange = entry(EvValue(9, bytes(32)), state=lib.MRC_API_EV_DENIED)
     known = entry(ALL[0], state=lib.MRC_API_EV_DENIED)
     await refused(errno.EINVAL, profiles.modify(deny, [known, strange], []))
     await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
@@ -240,7 +246,7 @@ async def test_format__is_as_wide_as_its_evs(profiles: EvProfiles, formats: Form
     )
     await profiles.modify(explicit, [], [])
     replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
-    new = [entry(Ev(0, bytes(32)), ALL[1])]  # its eighth bit is 1
+    new = [entry(EvValue(0, bytes(32)), ALL[1])]  # its eighth bit is 1
     assert "the 7 bits" in await refused(errno.EINVAL, profiles.modify(replace, new, []))
     explicit.format = 1
     await profiles.modify(explicit, [], [])
@@ -253,7 +259,7 @@ async def test_format__is_as_wide_as_its_evs(profiles: EvProfiles, formats: Form
     assert "(4, 3)" in await refused(errno.EINVAL, profiles.modify(head, [], fields))
     await profiles.modify(head, [], fields[::-1])
     for bits in ((8, 0), (255, 2)):
-        with pytest.raises(RefusedError, match="up to 256"):
+        with pytest.raises(RequestError, match="up to 256"):
             make_format(formats, 3, *bits)
 
 
@@ -269,7 +275,7 @@ def test_format__a_refused_call_changes_nothing(formats: Formats) -> None:
         "id": 1, "mask": STATE | lib.MRC_API_FORMAT_OP | lib.MRC_API_FORMAT_MODE,
         "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_FORMAT_STEV, "n_fields": 1, "bits": [9],
     }  # fmt: skip
-    with pytest.raises(RefusedError, match="STEV"):
+    with pytest.raises(RequestError, match="STEV"):
         formats.modify(ffi.new("struct mrc_agent_format *", fields))
     assert formats[1].state is ProfileState.ONLINE and formats[1].settings.bits == (8,)
 
@@ -278,23 +284,23 @@ def test_cc__a_refused_call_changes_nothing() -> None:
     table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))
     offline = {"id": 3, "mask": STATE | lib.MRC_API_CC_CONFIG, "state": lib.MRC_API_OFFLINE}
     wrong = {"config": {"gamma": math.nan}}
-    with pytest.raises(RefusedError, match="out of range"):
+    with pytest.raises(RequestError, match="out of range"):
         table.modify(ffi.new("struct mrc_agent_cc *", offline | wrong), "uet-1.0-nscc")
-    with pytest.raises(RefusedError, match="does not exist"):
+    with pytest.raises(RequestError, match="does not exist"):
         _ = table[3]
     table.modify(ffi.new("struct mrc_agent_cc *", offline), "uet-1.0-nscc")
     online = {"id": 3, "mask": STATE, "state": lib.MRC_API_ONLINE}
     table.modify(ffi.new("struct mrc_agent_cc *", online), "uet-1.0-nscc")
-    with pytest.raises(RefusedError, match="out of range"):
+    with pytest.raises(RequestError, match="out of range"):
         table.modify(ffi.new("struct mrc_agent_cc *", offline | wrong), "uet-1.0-nscc")
     assert table[3].state is ProfileState.ONLINE
 
 
 def test_format__no_more_than_the_most(formats: Formats, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrc.agent.formats.MAX_FORMATS", 2)
+    monkeypatch.setattr("mrc.agent.profiles.MAX_FORMATS", 2)
     make_format(formats, 2, 8)
     make_format(formats, 1, 4, 4)
-    with pytest.raises(RefusedError, match="there are 2 EV formats, the most"):
+    with pytest.raises(RequestError, match="there are 2 EV formats, the most"):
         make_format(formats, 3, 8)
 
 
@@ -309,7 +315,7 @@ def test_cc__no_more_than_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     offline(3)
     offline(4)
     offline(3)
-    with pytest.raises(RefusedError, match="there are 2 CC profiles, the most") as refused:
+    with pytest.raises(RequestError, match="there are 2 CC profiles, the most") as refused:
         offline(5)
     assert refused.value.number == errno.ENOMEM
 
@@ -323,7 +329,7 @@ def test_format__is_kept_while_profiles_use_it(formats: Formats) -> None:
         formats.modify(ffi.new("struct mrc_agent_format *", gone))
     formats[1].give_back()
     formats.modify(ffi.new("struct mrc_agent_format *", gone))
-    with pytest.raises(RefusedError):
+    with pytest.raises(RequestError):
         formats.query(ffi.new("struct mrc_agent_format *", gone))
 
 
@@ -333,9 +339,9 @@ def test_cc__parameters_survive_the_way(formats: Formats) -> None:
     assert (kept.gamma, kept.fi, kept.base_rtt_ns) == (250_000, 3, 7000)
     assert config_of(kept)["gamma"] == 0.25
     for value in (math.nan, math.inf, -1.0, 1e30):
-        with pytest.raises(RefusedError):
+        with pytest.raises(RequestError):
             parameters_of(ffi.new("struct mrc_api_nscc *", {"gamma": value}))
     table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))
     fields = {"id": 3, "mask": STATE | lib.MRC_API_CC_ALGORITHM, "state": lib.MRC_API_OFFLINE}
-    with pytest.raises(RefusedError, match="'reno' is not known"):
+    with pytest.raises(RequestError, match="'reno' is not known"):
         table.modify(ffi.new("struct mrc_agent_cc *", fields), "reno")

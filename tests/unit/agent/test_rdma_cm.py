@@ -18,13 +18,23 @@ import pytest
 from msgspec import structs
 
 from mrc import ContextConfig, Timeouts
-from mrc.agent import cm_end
-from mrc.agent import rdma_cm as switchboard
-from mrc.agent.cm import CM, CM_END, Answer, CmAddress, Ended, Params, Reason, Request, message_of
-from mrc.agent.cm_end import CmEnd, Phase
-from mrc.agent.cm_session import CmSession
-from mrc.agent.rdma_cm import Switchboard
-from mrc.agent.socket import Visitor
+from mrc.agent import rdma_cm
+from mrc.agent.rdma_cm import (
+    CM,
+    CM_END,
+    CmAddress,
+    CmAnswer,
+    CmDisconnect,
+    CmEnd,
+    CmParams,
+    CmRequest,
+    CmSession,
+    Phase,
+    RdmaCm,
+    Reason,
+    message_of,
+)
+from mrc.agent.socket import Credentials
 from mrc.agent.steering import MAX_FRAME, prepare, read_struct, unpack
 from mrc.enums import CmEvent
 from mrc.errors import ConnectError, PeerGoneError, ProtocolError
@@ -32,7 +42,7 @@ from mrc.errors import ConnectError, PeerGoneError, ProtocolError
 HERE, THERE = ip_address("10.0.0.1"), ip_address("10.0.0.2")
 CALLER = CmAddress(THERE, 40000, 77, "ab" * 16)
 CALLED = CmAddress(THERE, 7471, 78, "cd" * 16)
-REQUEST = Request(HERE, 7471, CALLER, Params(private="0102"))
+REQUEST = CmRequest(HERE, 7471, CALLER, CmParams(private="0102"))
 
 
 @dataclass
@@ -92,10 +102,10 @@ class Host:
             config=ContextConfig(timeouts=Timeouts(exchange=0.2)), host=None,
             links=SimpleNamespace(ports=[port, None]), rng=random.Random(1),
         )  # fmt: skip
-        self.board = Switchboard(self)  # type: ignore[arg-type]
+        self.rdma_cm = RdmaCm(self)  # type: ignore[arg-type]
         self.ours, self.program = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         prepare(self.ours)
-        self.session = CmSession(self.board, self.ours, Visitor(1, 0, 0))
+        self.session = CmSession(self.rdma_cm, self.ours, Credentials(1, 0, 0))
         self.told: list[Any] = []
 
     def events(self) -> list[CmEvent]:
@@ -111,14 +121,14 @@ class Host:
             found.append(CmEvent(self.told[-1].event))
 
     def bound(self, number: int = 1, port: int = 0) -> CmEnd:
-        bound = self.board.ports.bind(None, port)
+        bound = self.rdma_cm.ports.bind(None, port)
         return CmEnd(number, bound, self.session._tell)
 
     def listening(self, backlog: int = 4) -> CmEnd:
         end = self.bound(port=7471)
         assert end.bound is not None
-        self.board.ports.listen(end.bound, backlog)
-        self.board.listen(end, self.session)
+        self.rdma_cm.ports.listen(end.bound, backlog)
+        self.rdma_cm.listen(end, self.session)
         return end
 
     def end(self, number: int) -> CmEnd:
@@ -135,7 +145,7 @@ async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
     monkeypatch.setattr(structs, "replace", lambda local, **fields: local)
     made = Host()
     yield made
-    await made.board.close()
+    await made.rdma_cm.close()
     made.ours.close()
     made.program.close()
 
@@ -145,21 +155,21 @@ def reaches(monkeypatch: pytest.MonkeyPatch, *found: Channel | Exception) -> Non
     left = list(found)
 
     @asynccontextmanager
-    async def reached(local: Any, peer: str, port: int) -> AsyncIterator[Channel]:
+    async def agent_channel(local: Any, peer: str, port: int) -> AsyncIterator[Channel]:
         assert (peer, port) == (str(THERE), 4791)
         each = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(each, Exception):
             raise each
         yield each
 
-    monkeypatch.setattr(switchboard, "reached", reached)
+    monkeypatch.setattr(rdma_cm, "agent_channel", agent_channel)
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(switchboard, "_LISTEN_SECONDS", 0.05)
-    monkeypatch.setattr(switchboard, "_END_SECONDS", 0.1)
-    monkeypatch.setattr(cm_end, "TIMEWAIT_SECONDS", 0)
+    monkeypatch.setattr(rdma_cm, "_LISTEN_SECONDS", 0.05)
+    monkeypatch.setattr(rdma_cm, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(rdma_cm, "TIMEWAIT_SECONDS", 0)
     return iter([None])
 
 
@@ -176,25 +186,29 @@ async def call(host: Host) -> CmEnd:
     end = host.bound()
     end.phase = Phase.CALLING
     end.own = CmAddress(HERE, 40001, 9, end.token)
-    host.board.call(end, Request(THERE, 7471, end.own, Params()))
+    host.rdma_cm.connect(end, CmRequest(THERE, 7471, end.own, CmParams()))
     await settled()
     return end
 
 
-async def test_call__accepted_and_established(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    channel = Channel([message_of(Answer(CALLED))])
+async def test_connect__accepted_and_established(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = Channel([message_of(CmAnswer(CALLED))])
     reaches(monkeypatch, channel)
     end = await call(host)
     assert host.events() == [CmEvent.CONNECT_RESPONSE]
     assert (host.told[0].peer.qpn, bytes(host.told[0].own.token).hex()) == (78, end.token)
-    end.answer(Answer())
+    end.answer(CmAnswer())
     await settled()
     assert [kind for kind, _ in channel.told] == [CM, CM] and channel.closed
     assert end.phase is Phase.CONNECTED
 
 
-async def test_call__rejected(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    reaches(monkeypatch, Channel([message_of(Answer(reason=28, params=Params(private="6e6f")))]))
+async def test_connect__rejected(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    reaches(
+        monkeypatch, Channel([message_of(CmAnswer(reason=28, params=CmParams(private="6e6f")))])
+    )
     await call(host)
     assert host.events() == [CmEvent.REJECTED]
     assert (host.told[0].status, bytes(host.told[0].private_data[0:2])) == (28, b"no")
@@ -206,13 +220,13 @@ async def test_call__rejected(host: Host, monkeypatch: pytest.MonkeyPatch) -> No
      (Channel([None]), "gone"), (Channel([{"by": 7}]), "wrong words"), (Channel([]), "no answer")],
     ids=["nobody listens", "no route", "goes", "nonsense", "silent"],
 )  # fmt: skip
-async def test_call__unreachable(
+async def test_connect__unreachable(
     host: Host, monkeypatch: pytest.MonkeyPatch, found: Channel | Exception, why: str
 ) -> None:
     """With the reason, which libmrc-cm prints."""
     reaches(monkeypatch, found)
     await call(host)
-    await asyncio.gather(*host.board._others)
+    await asyncio.gather(*host.rdma_cm._others)
     assert host.events() == [CmEvent.UNREACHABLE]
     told = host.told[0]
     assert told.status == -errno.ETIMEDOUT
@@ -224,7 +238,7 @@ async def test_call__unreachable(
 
 
 def begin(host: Host, channel: Channel) -> asyncio.Task[None]:
-    return asyncio.create_task(host.board.answer(channel))  # type: ignore[arg-type]
+    return asyncio.create_task(host.rdma_cm.answer(channel))  # type: ignore[arg-type]
 
 
 async def test_answer__accepted(host: Host) -> None:
@@ -235,12 +249,12 @@ async def test_answer__accepted(host: Host) -> None:
     assert host.events() == [CmEvent.CONNECT_REQUEST]
     child = host.end(host.told[0].child)
     assert child.own is not None
-    child.answer(Answer(child.own))
-    channel.say(message_of(Answer()))
+    child.answer(CmAnswer(child.own))
+    channel.say(message_of(CmAnswer()))
     await answering
     assert host.events() == [CmEvent.ESTABLISHED] and child.phase is Phase.CONNECTED
-    ending = Channel([message_of(Ended(child.token))])
-    await host.board.end(ending)  # type: ignore[arg-type]
+    ending = Channel([message_of(CmDisconnect(child.token))])
+    await host.rdma_cm.end(ending)  # type: ignore[arg-type]
     assert ending.told == [(CM_END, {})]
     assert host.events()[0] is CmEvent.DISCONNECTED
 
@@ -252,7 +266,7 @@ async def test_answer__nobody_listens(host: Host) -> None:
 
 
 async def test_answer__somebody_listens_soon(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "_LISTEN_SECONDS", 60.0)
+    monkeypatch.setattr(rdma_cm, "_LISTEN_SECONDS", 60.0)
     answering = begin(host, Channel([message_of(REQUEST)]))
     await settled()
     host.listening()
@@ -292,32 +306,32 @@ async def test_answer__the_peer_is_not_ready_after_all(host: Host) -> None:
     await settled()
     host.events()
     child = host.end(host.told[0].child)
-    child.answer(Answer(child.own))
-    channel.say(message_of(Answer(reason=28)))
+    child.answer(CmAnswer(child.own))
+    channel.say(message_of(CmAnswer(reason=28)))
     await answering
     assert host.events() == [CmEvent.REJECTED]
 
 
 async def test_end__an_unknown_token(host: Host) -> None:
-    channel = Channel([message_of(Ended("00" * 16))])
-    await host.board.end(channel)  # type: ignore[arg-type]
+    channel = Channel([message_of(CmDisconnect("00" * 16))])
+    await host.rdma_cm.end(channel)  # type: ignore[arg-type]
     assert channel.told == [(CM_END, {})] and host.events() == []
     with pytest.raises(ProtocolError):
-        await host.board.end(Channel([{"token": "guess"}]))  # type: ignore[arg-type]
+        await host.rdma_cm.end(Channel([{"token": "guess"}]))  # type: ignore[arg-type]
 
 
 # ---- Both -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("found", [Channel([{}]), ConnectError("refused")], ids=["told", "away"])
-async def test_hang_up__the_program_learns_it_in_any_case(
+async def test_disconnect__the_program_learns_it_in_any_case(
     host: Host, monkeypatch: pytest.MonkeyPatch, found: Channel | Exception
 ) -> None:
     reaches(monkeypatch, found)
     end = host.bound()
     end.peer, end.phase = CALLED, Phase.CONNECTED
-    host.board.hang_up(end)
-    await asyncio.gather(*host.board._others)
+    host.rdma_cm.disconnect(end)
+    await asyncio.gather(*host.rdma_cm._others)
     assert host.events()[0] is CmEvent.DISCONNECTED
     if isinstance(found, Channel):
         assert found.told == [(CM_END, {"token": CALLED.token})]
@@ -326,14 +340,14 @@ async def test_hang_up__the_program_learns_it_in_any_case(
 async def test_forget__ends_a_call(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     reaches(monkeypatch, Channel([]))
     end = await call(host)
-    host.board.forget(end)
+    host.rdma_cm.forget(end)
     await settled()
-    assert host.events() == [] and host.board._calls == {}
+    assert host.events() == [] and host.rdma_cm._connects == {}
 
 
 async def test_rows__who_listens(host: Host) -> None:
     end = host.listening()
-    (row,) = host.board.rows(10)
+    (row,) = host.rdma_cm.rows(10)
     assert (row.port, row.address, row.pid) == (7471, "", 1)
-    host.board.forget(end)
-    assert host.board.rows(10) == ()
+    host.rdma_cm.forget(end)
+    assert host.rdma_cm.rows(10) == ()

@@ -15,9 +15,18 @@ from typing import Any
 import pytest
 from slowness import PATIENCE
 
-from mrc.agent import reach
-from mrc.agent.peers import Knock, Point, knock_in
-from mrc.agent.reach import QpGoneError, ask, knock, patiently, resume, worded
+from mrc.agent import peers
+from mrc.agent.peers import (
+    EndpointAddress,
+    QpGoneError,
+    QpRequest,
+    ask,
+    described,
+    qp_request_in,
+    repeat,
+    request_qp,
+    resume,
+)
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -31,8 +40,12 @@ from mrc.errors import (
 from mrc.exchange.oob import Channel
 
 HOST = "127.0.0.1"
-ASKED = Knock(Point(ip_address(HOST), "0" * 32, 7), Point(ip_address(HOST), "1" * 32, 8), 9)
-WANTED: Any = SimpleNamespace(private={"from": 5, "to": 6}, dest_qpn=6)
+ASKED = QpRequest(
+    EndpointAddress(ip_address(HOST), "0" * 32, 7),
+    EndpointAddress(ip_address(HOST), "1" * 32, 8),
+    9,
+)
+PARAMETERS: Any = SimpleNamespace(private={"from": 5, "to": 6}, dest_qpn=6)
 LOCAL: Any = SimpleNamespace(host=None, guard=None, source=None)
 
 
@@ -63,9 +76,9 @@ async def peer(answer: Callable[[Channel], Awaitable[None]]) -> AsyncIterator[in
         (ConnectTimeoutError("no answer"), True),
     ],
 )
-def test_worded__advice_only_where_nobody_answered(error: Exception, advises: bool) -> None:
-    assert worded(error).endswith("; does mrc agent run there?") == advises
-    assert worded(away()) == "no program listens; does mrc agent run there?"
+def test_described__advice_only_where_nobody_answered(error: Exception, advises: bool) -> None:
+    assert described(error).endswith("; does mrc agent run there?") == advises
+    assert described(away()) == "no program listens; does mrc agent run there?"
 
 
 def away() -> ConnectError:
@@ -87,53 +100,53 @@ def attempts(*answers: MrcError | int) -> Callable[[], Awaitable[int]]:
     return attempt
 
 
-async def test_patiently__an_agent_that_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_FIRST_PAUSE_SECONDS", 0)
+async def test_repeat__an_agent_that_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_FIRST_PAUSE_SECONDS", 0)
     answers = attempts(away(), away(), PeerGoneError("the peer closed"), BusyError("young"), 7)
-    assert await patiently(answers, PATIENCE, asyncio.Semaphore(1)) == 7
+    assert await repeat(answers, PATIENCE, asyncio.Semaphore(1)) == 7
 
 
-async def test_patiently__no_longer_than_its_time() -> None:
+async def test_repeat__no_longer_than_its_time() -> None:
     with pytest.raises(ConnectError, match="no program listens"):
-        await patiently(attempts(away(), 7), 0.0)
+        await repeat(attempts(away(), 7), 0.0)
 
 
-async def test_patiently__a_refusal_is_final() -> None:
+async def test_repeat__a_refusal_is_final() -> None:
     with pytest.raises(ConnectRefusedError, match="not you"):
-        await patiently(attempts(ConnectRefusedError("not you"), 7), PATIENCE)
+        await repeat(attempts(ConnectRefusedError("not you"), 7), PATIENCE)
 
 
-async def test_knock__admitted() -> None:
+async def test_request_qp__admitted() -> None:
     async def answer(channel: Channel) -> None:
-        assert knock_in(await channel.receive()) == ASKED
+        assert qp_request_in(await channel.receive()) == ASKED
         await channel.send("knock", qpn=0x123456)
 
     async with peer(answer) as port:
-        assert await knock(LOCAL, HOST, port, ASKED) == 0x123456
+        assert await request_qp(LOCAL, HOST, port, ASKED) == 0x123456
 
 
 @pytest.mark.parametrize(
     ("kind", "error"), [(Kind.BUSY, BusyError), (Kind.OTHER, ConnectRefusedError)]
 )
-async def test_knock__refused(kind: Kind, error: type[Exception]) -> None:
+async def test_request_qp__refused(kind: Kind, error: type[Exception]) -> None:
     async def answer(channel: Channel) -> None:
         await channel.receive()
         await channel.refuse("not you", kind)
 
     async with peer(answer) as port:
         with pytest.raises(error, match=f"{HOST}: TCP port {port}: .* not you") as found:
-            await knock(LOCAL, HOST, port, ASKED)
+            await request_qp(LOCAL, HOST, port, ASKED)
         assert type(found.value) is error
 
 
-async def test_knock__a_wrong_answer() -> None:
+async def test_request_qp__a_wrong_answer() -> None:
     async def answer(channel: Channel) -> None:
         await channel.receive()
         await channel.send("knock", qpn=0)
 
     async with peer(answer) as port:
         with pytest.raises(ProtocolError, match="a wrong answer to a knock"):
-            await knock(LOCAL, HOST, port, ASKED)
+            await request_qp(LOCAL, HOST, port, ASKED)
 
 
 async def test_ask__says_why_the_qp_never_comes() -> None:
@@ -144,10 +157,10 @@ async def test_ask__says_why_the_qp_never_comes() -> None:
         await channel.send("ask", **answers.pop(0))
 
     async with peer(answer) as port:
-        await ask(LOCAL, HOST, port, WANTED)
+        await ask(LOCAL, HOST, port, PARAMETERS)
     async with peer(answer) as port:
         with pytest.raises(QpGoneError) as found:
-            await ask(LOCAL, HOST, port, WANTED)
+            await ask(LOCAL, HOST, port, PARAMETERS)
         assert str(found.value) == f"{HOST}: TCP port {port}: no program\\nhas it"
 
 
@@ -159,7 +172,7 @@ async def test_resume__the_connection_stays() -> None:
         await channel.send("gone")
 
     async with peer(answer) as port:
-        channel = await resume(LOCAL, HOST, port, WANTED)
+        channel = await resume(LOCAL, HOST, port, PARAMETERS)
         tcp = channel._writer.get_extra_info("socket")
         assert tcp.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT) == 0, "its silence is no error"
         assert (await channel.receive())["type"] == "gone"
@@ -173,7 +186,7 @@ async def test_resume__another_qp() -> None:
 
     async with peer(answer) as port:
         with pytest.raises(ProtocolError, match="means another QP"):
-            await resume(LOCAL, HOST, port, WANTED)
+            await resume(LOCAL, HOST, port, PARAMETERS)
 
 
 async def test_resume__of_a_qp_that_has_ended() -> None:
@@ -183,4 +196,4 @@ async def test_resume__of_a_qp_that_has_ended() -> None:
 
     async with peer(answer) as port:
         with pytest.raises(QpGoneError, match="QP 0x6 has ended"):
-            await resume(LOCAL, HOST, port, WANTED)
+            await resume(LOCAL, HOST, port, PARAMETERS)

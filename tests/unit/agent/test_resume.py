@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from mrc.agent.listener import AgentListener
+from mrc.agent.agent import AgentListener
 from mrc.errors import ConnectError
 
 
@@ -31,7 +31,7 @@ async def test_resume__an_agent_that_started_just_now_does_not_know() -> None:
 async def test_ask__about_a_qp_that_no_program_has(age: float, gone: bool) -> None:
     listener, channel = asked(age)
     channel.receive.return_value = {"to": 6}
-    await listener._tell_fate(channel)
+    await listener._answer_ask(channel)
     (told,) = channel.send.await_args_list
     assert ("no program of this host has the QP" in told.kwargs.get("gone", "")) == gone
 
@@ -42,7 +42,7 @@ async def test_ask__about_a_qp_that_a_program_has() -> None:
     listener.program_of = Mock()
     listener.program_of.return_value.connects.fate.side_effect = ["", "it has failed"]
     for expected in ({}, {"gone": "it has failed"}):
-        await listener._tell_fate(channel)
+        await listener._answer_ask(channel)
         channel.send.assert_awaited_with("ask", **expected)
 
 

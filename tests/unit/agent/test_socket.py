@@ -25,7 +25,7 @@ from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux.processes import Process
 
-NAME = f"@mrc-test-door-{os.getpid()}"
+NAME = f"@mrc-test-socket-{os.getpid()}"
 
 
 @needs_root
@@ -133,14 +133,14 @@ def test_may_attach__this_user_root_and_the_group() -> None:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline() == b"\n"
         member, alone = process.pid, os.getpid()
-        assert agent_socket.may_attach(agent_socket.Visitor(alone, os.geteuid(), 1), None)
-        assert agent_socket.may_attach(agent_socket.Visitor(alone, 0, 1), None)
-        assert not agent_socket.may_attach(agent_socket.Visitor(alone, other, group), None)
-        assert agent_socket.may_attach(agent_socket.Visitor(alone, other, group), group)
-        assert agent_socket.may_attach(agent_socket.Visitor(member, other, 1), group)
-        assert not agent_socket.may_attach(agent_socket.Visitor(alone, other, 1), group)
+        assert agent_socket.may_attach(agent_socket.Credentials(alone, os.geteuid(), 1), None)
+        assert agent_socket.may_attach(agent_socket.Credentials(alone, 0, 1), None)
+        assert not agent_socket.may_attach(agent_socket.Credentials(alone, other, group), None)
+        assert agent_socket.may_attach(agent_socket.Credentials(alone, other, group), group)
+        assert agent_socket.may_attach(agent_socket.Credentials(member, other, 1), group)
+        assert not agent_socket.may_attach(agent_socket.Credentials(alone, other, 1), group)
         process.stdin.close()
-    assert not agent_socket.may_attach(agent_socket.Visitor(member, other, 1), group), (
+    assert not agent_socket.may_attach(agent_socket.Credentials(member, other, 1), group), (
         "it has ended"
     )
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from mrc.agent import probing
-from mrc.agent.ev_values import Ev, ev_of
-from mrc.agent.formats import RefusedError
-from mrc.agent.probing import Answer, Probe, Probing
+from mrc.agent import requests
+from mrc.agent.profiles import EvValue, RequestError, ev_of
+from mrc.agent.requests import EvProbe, EvProbeAnswer, EvProber
 from mrc.errors import ConnectError
 
 PLANE, SPORT = 2, 40000
@@ -66,19 +65,19 @@ class Peers:
         return [peer.host for peer in self.made if not peer.closed]
 
 
-def probes(*hosts: str, ev: Ev = EV) -> list[Probe]:
-    return [Probe(number, host, ev) for number, host in enumerate(hosts)]
+def probes(*hosts: str, ev: EvValue = EV) -> list[EvProbe]:
+    return [EvProbe(number, host, ev) for number, host in enumerate(hosts)]
 
 
 @pytest.fixture
 def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
-    monkeypatch.setattr(probing, "_MOST_QPS", 2)
+    monkeypatch.setattr(requests, "_MOST_QPS", 2)
     return Peers()
 
 
 async def test_probe__those_that_answer(peers: Peers) -> None:
-    asked = Probing(peers.connect)
-    one, other = Answer(0, PLANE, 1000), Answer(1, PLANE, 1000)
+    asked = EvProber(peers.connect)
+    one, other = EvProbeAnswer(0, PLANE, 1000), EvProbeAnswer(1, PLANE, 1000)
     assert await asked.probe(probes("a", "b"), 1.0) == [one, other]
     peers.made[0].silent = True
     assert await asked.probe(probes("a", "b"), 1.0) == [other]
@@ -86,7 +85,7 @@ async def test_probe__those_that_answer(peers: Peers) -> None:
 
 
 async def test_probe__another_qp_when_the_peer_has_closed_the_former(peers: Peers) -> None:
-    asked = Probing(peers.connect)
+    asked = EvProber(peers.connect)
     await asked.probe(probes("a"), 1.0)
     peers.made[0].closed = True
     assert len(await asked.probe(probes("a"), 1.0)) == 1
@@ -94,7 +93,7 @@ async def test_probe__another_qp_when_the_peer_has_closed_the_former(peers: Peer
 
 
 async def test_probe__keeps_the_qps_to_hosts_that_were_probed_lately(peers: Peers) -> None:
-    asked = Probing(peers.connect)
+    asked = EvProber(peers.connect)
     for host in ("a", "b", "a", "c"):
         await asked.probe(probes(host), 1.0)
     assert peers.open == ["a", "c"]
@@ -102,14 +101,14 @@ async def test_probe__keeps_the_qps_to_hosts_that_were_probed_lately(peers: Peer
 
 async def test_probe__of_more_hosts_than_it_keeps_qps_to(peers: Peers) -> None:
     """Each host is probed before its QP is closed."""
-    assert len(await Probing(peers.connect).probe(probes(*"abcde"), 1.0)) == 5
+    assert len(await EvProber(peers.connect).probe(probes(*"abcde"), 1.0)) == 5
     assert peers.open == ["d", "e"]
 
 
 async def test_probe__of_a_host_without_an_agent(peers: Peers) -> None:
-    asked = Probing(peers.connect)
+    asked = EvProber(peers.connect)
     peers.away = {"b"}
-    with pytest.raises(RefusedError, match="b: no program listens; does mrc agent") as refused:
+    with pytest.raises(RequestError, match="b: no program listens; does mrc agent") as refused:
         await asked.probe(probes(*"abcde"), 1.0)
     assert refused.value.number == errno.EHOSTUNREACH
     peers.away.clear()
@@ -119,8 +118,8 @@ async def test_probe__of_a_host_without_an_agent(peers: Peers) -> None:
 
 async def test_probe__of_an_ev_that_leads_nowhere(peers: Peers) -> None:
     elsewhere = ev_of(PLANE, (), SPORT + 1)
-    with pytest.raises(RefusedError, match="no path to a has EV") as refused:
-        await Probing(peers.connect).probe(probes("a", ev=elsewhere), 1.0)
+    with pytest.raises(RequestError, match="no path to a has EV") as refused:
+        await EvProber(peers.connect).probe(probes("a", ev=elsewhere), 1.0)
     assert refused.value.number == errno.EINVAL
 
 
@@ -131,7 +130,7 @@ async def test_probe__whose_program_ends_before_its_host_refuses(peers: Peers) -
         begun.set()
         return await (refused if host == "a" else peers.connect(host))
 
-    asked = Probing(connect)
+    asked = EvProber(connect)
     cancelled = asyncio.create_task(asked.probe(probes("a"), 1.0))
     await begun.wait()
     cancelled.cancel()

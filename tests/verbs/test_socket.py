@@ -15,7 +15,7 @@ from mrc.agent import socket as agent_socket
 
 pytestmark = pytest.mark.default
 
-NAME = f"@mrc-test-door-{os.getpid()}"
+NAME = f"@mrc-test-socket-{os.getpid()}"
 _PROGRAM = """\
 import ctypes, sys
 lib = ctypes.CDLL(sys.argv[1])
