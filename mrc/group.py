@@ -54,7 +54,7 @@ _NOTE_TAG = 1  # of notes, in the space of the empty messages
 _HOLDER = "holder"  # name of the tasks that keep a QP
 
 
-class Address(Struct, frozen=True):
+class MemberAddress(Struct, frozen=True):
     """Where a process of the group listens."""
 
     token: bytes
@@ -75,7 +75,7 @@ class Address(Struct, frozen=True):
         return head.ljust(_SECRET_AT, b"\0") + self.secret
 
     @classmethod
-    def unpack(cls, data: bytes) -> Address:
+    def unpack(cls, data: bytes) -> MemberAddress:
         """The inverse of `pack`; raises ProtocolError."""
         if len(data) < ADDRESS_BYTES:
             raise ProtocolError(f"the address of a peer has {len(data)} bytes, not {ADDRESS_BYTES}")
@@ -90,7 +90,7 @@ class Address(Struct, frozen=True):
         return cls(token, host, port, data[_SECRET_AT:ADDRESS_BYTES])
 
 
-class Ended(Struct, frozen=True):
+class MemberEnd(Struct, frozen=True):
     """How a member has ended."""
 
     error: MrcError
@@ -103,7 +103,7 @@ class Member(Struct, frozen=True):
     """Another process, connected."""
 
     qp: QP
-    ended: asyncio.Future[Ended]
+    ended: asyncio.Future[MemberEnd]
     """Done when the QP is closed or fails."""
 
     async def lost(self) -> MrcError | None:
@@ -155,7 +155,9 @@ class Group:
                 messages=True,
             )
         )  # fmt: skip
-        self.address = Address(self._token, self._host, self._listener.port, _secret_of(self._ctx))
+        self.address = MemberAddress(
+            self._token, self._host, self._listener.port, _secret_of(self._ctx)
+        )
         self._start(self._accept())
         return self
 
@@ -167,7 +169,7 @@ class Group:
         await cancelled(*self._tasks)
         await self._held.aclose()
 
-    async def member(self, peer: Address) -> Member:
+    async def member(self, peer: MemberAddress) -> Member:
         """The process at this address. Of two processes, the one with the smaller token connects
         and the other waits for it. Raises the errors of `Context.connect`.
         """
@@ -195,7 +197,7 @@ class Group:
 
         self._start(send())
 
-    def _check_secret(self, peer: Address) -> None:
+    def _check_secret(self, peer: MemberAddress) -> None:
         """Both processes can tell from their addresses, so neither waits for the other."""
         if peer.secret == self.address.secret:
             return
@@ -236,7 +238,7 @@ class Group:
         if private.get("version") != self._private["version"]:
             raise ConnectError("this process has another version: install the same mrc everywhere")
 
-    async def _connect(self, peer: Address, found: asyncio.Future[Member]) -> None:
+    async def _connect(self, peer: MemberAddress, found: asyncio.Future[Member]) -> None:
         private = {**self._private, "to": peer.token.hex(), "from": self._token.hex()}
         try:
             opening = self._ctx.connect(
@@ -331,17 +333,17 @@ async def _violation(taking: Iterable[asyncio.Task[None]]) -> MrcError | None:
     return next((error for error in errors if isinstance(error, MrcError)), None)
 
 
-async def _end_of(member: Member, taking: Iterable[asyncio.Task[None]]) -> Ended:
+async def _end_of(member: Member, taking: Iterable[asyncio.Task[None]]) -> MemberEnd:
     """Waits until the QP is closed or fails. `taking` receives messages meanwhile."""
     host = member.qp.peer_host
     try:
         async for _ in member.qp.immediates():
             pass
     except CompletionError as error:
-        return Ended(await _violation(taking) or explain(error, host), died=True)
+        return MemberEnd(await _violation(taking) or explain(error, host), died=True)
     except PeerGoneError as error:
-        return Ended(await member.lost() or error, died=True)
+        return MemberEnd(await member.lost() or error, died=True)
     except MrcError as error:
-        return Ended(error, died=True)
+        return MemberEnd(error, died=True)
     closed = PeerGoneError(f"{host} closed the connection")
-    return Ended(await member.lost() or closed, died=False)
+    return MemberEnd(await member.lost() or closed, died=False)

@@ -36,7 +36,7 @@ FINDINGS = (
     "mrc.agent.libraries",
     "mrc.doctor.packages",
     "mrc.testbed.findings",
-    "mrc.torch.fitness",
+    "mrc.torch.build",
 )
 """The modules whose `examine` returns findings for `mrc doctor`, in the order of its rows; those
 of `mrc.doctor.host` come first."""

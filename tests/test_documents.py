@@ -32,7 +32,7 @@ from topology_plans import plan
 
 from mrc.cli import trust
 from mrc.cli.main import build_parser
-from mrc.torch import hosts as torch_hosts
+from mrc.torch import transport as torch_transport
 
 PAGES = [
     page for page in sources()
@@ -370,7 +370,7 @@ def test_documents__name_files_that_exist() -> None:
 def test_documents__name_identifiers_that_exist() -> None:
     code = "\n".join(code_without_comments(path) for path in sources() if is_c(path))
     allowed = {"mrc_create_qp"}  # part of OCP's published API, documented as missing
-    allowed |= {trust.CODE, trust.INSECURE, torch_hosts.SECRET}  # of the environment
+    allowed |= {trust.CODE, trust.INSECURE, torch_transport.SECRET}  # of the environment
     missing = [
         f"{document}: {name}"
         for document in DOCUMENTS

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mrc.errors import MrcError, StateError
 from mrc.messages.messages import MessageFunctions
+
+if TYPE_CHECKING:
+    from mrc.torch.transport import GlooTransport
 
 _int, _u32, _ptr = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
 _TYPES = {
@@ -27,19 +30,8 @@ class _Engine(ctypes.Structure):
     _fields_ = tuple((name, _ptr) for name in ("ctx", "space", "close_space", "post", "cancel"))
 
 
-class _Calls(ctypes.Structure):
+class _CallTable(ctypes.Structure):
     _fields_ = tuple(_TYPES.items())
-
-
-class Calls(Protocol):
-    """What gloo_device.cc calls, on Gloo's threads. Errors become a text."""
-
-    def address(self) -> bytes: ...
-    def open(self, space: int, user: int) -> None: ...
-    def connect(self, space: int, rank: int, address: bytes) -> None: ...
-    def ready(self, space: int, timeout: float) -> dict[int, int]: ...
-    def failed(self, space: int, text: str) -> None: ...
-    def close(self, space: int) -> None: ...
 
 
 class Shim:
@@ -50,9 +42,11 @@ class Shim:
         self._lost = library.mrc_gloo_lost
         self._lost.argtypes, self._lost.restype = (_ptr, _u32, ctypes.c_char_p, _int), None
 
-    def register(self, calls: Calls) -> int:
+    def register(self, calls: GlooTransport) -> int:
         """Registers the transport; `calls` must live until the process ends."""
-        self._table = _Calls(**{name: kind(_bound(calls, name)) for name, kind in _TYPES.items()})
+        self._table = _CallTable(
+            **{name: kind(_bound(calls, name)) for name, kind in _TYPES.items()}
+        )
         result: int = self._library.mrc_gloo_register(
             ctypes.byref(self._table), _u32(ctypes.sizeof(self._table))
         )
@@ -79,7 +73,7 @@ class Shim:
         self._library.mrc_gloo_stop()
 
 
-def _bound(calls: Calls, name: str) -> Callable[..., Any]:
+def _bound(calls: GlooTransport, name: str) -> Callable[..., Any]:
     """The C function `name` of the table, which calls the method of this name."""
 
     def address(out: int, room: int, text: int, size: int) -> int:
@@ -89,21 +83,21 @@ def _bound(calls: Calls, name: str) -> Callable[..., Any]:
             ctypes.memmove(out, data, len(data))
             return 0
 
-        return _told(run, text, size)
+        return _result_of(run, text, size)
 
     def open_(space: int, user: int, text: int, size: int) -> int:
-        return _told(lambda: calls.open(space, user), text, size)
+        return _result_of(lambda: calls.open(space, user), text, size)
 
     def connect(space: int, rank: int, data: int, length: int, text: int, size: int) -> int:
         packed = ctypes.string_at(data, length)
-        return _told(lambda: calls.connect(space, rank, packed), text, size)
+        return _result_of(lambda: calls.connect(space, rank, packed), text, size)
 
     def ready(space: int, timeout_ms: int, peers: Any, text: int, size: int) -> int:
         def run() -> None:
             for rank, peer in calls.ready(space, timeout_ms / 1000).items():
                 peers[rank] = peer
 
-        return _told(run, text, size)
+        return _result_of(run, text, size)
 
     def failed(space: int, text: bytes) -> None:
         calls.failed(space, text.decode(errors="replace"))
@@ -122,7 +116,7 @@ def _bound(calls: Calls, name: str) -> Callable[..., Any]:
     return found[name]
 
 
-def _told(run: Callable[[], int | None], text: int, size: int) -> int:
+def _result_of(run: Callable[[], int | None], text: int, size: int) -> int:
     """The result of `run`, or -1 and its error as text."""
     try:
         return run() or 0

@@ -16,7 +16,7 @@ def autoload() -> None:
     if distributed is None or not distributed.is_available():
         return
     if os.environ.get("GLOO_DEVICE_TRANSPORT") == "MRC":
-        from mrc.torch.register import register
+        from mrc.torch.transport import register
 
         register()
     if "mrc" not in distributed.Backend.backend_list:
@@ -24,6 +24,6 @@ def autoload() -> None:
 
 
 def _group(store: object, rank: int, size: int, timeout: object) -> object:
-    from mrc.torch.register import process_group
+    from mrc.torch.transport import process_group
 
     return process_group(store, rank, size, timeout)

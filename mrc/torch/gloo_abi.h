@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The classes of Gloo that a transport derives from, as the binary interface of torch 2.13 to 2.15
-// has them: the order of virtual functions and of members is what counts. mrc/torch/abi.py checks
+// has them: the order of virtual functions and of members is what counts. mrc/torch/build.py checks
 // the installed torch against this file before anything is compiled.
 #pragma once
 

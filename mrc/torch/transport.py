@@ -9,26 +9,100 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
+import ipaddress
 import logging
 import os
+import socket
 import struct
+import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
 from msgspec import Struct, field
 
 from mrc.aio.context import Context
-from mrc.errors import ConnectError, MrcError, StateError
+from mrc.config import ContextConfig
+from mrc.errors import ConfigError, ConnectError, MrcError, StateError
 from mrc.exchange.foreign import shown
-from mrc.group import NOTE_BYTES, Address, Ended, Group, Member
+from mrc.fabric import hostconfig
+from mrc.group import NOTE_BYTES, Group, Member, MemberAddress, MemberEnd
 from mrc.tasks import cancelled
+from mrc.torch.build import TorchError, built
 from mrc.torch.calls import Shim
-from mrc.torch.hosts import SECRET, check_interfaces, config_of, name_of
+from mrc.trust.security import Security, load_secret
 from mrc.units import digits
 
 logger = logging.getLogger("mrc.torch")
+
+# ---- This host ----------------------------------------------------------------------------------
+
+INTERFACES = "GLOO_SOCKET_IFNAME"  # Gloo's own variable: names with commas between them
+SECRET = "MRC_SECRET"  # file of the secret that all ranks have; unset: nothing is encrypted
+
+
+def config_of(environ: Mapping[str, str]) -> ContextConfig:
+    """The interfaces of the host configuration ($MRC_CONFIG), those that $GLOO_SOCKET_IFNAME
+    names, or all. If $MASTER_ADDR is a loopback address, all ranks are processes of this host. With
+    $MRC_SECRET the exchange is encrypted and packets are sealed. Raises ConfigError.
+    """
+    interfaces = tuple(name for name in environ.get(INTERFACES, "").split(",") if name)
+    if not interfaces and hostconfig.ENVIRONMENT not in environ and _is_loopback(environ):
+        interfaces = ("127.0.0.1",)
+    rank = environ.get("RANK", "")
+    program = f"torch rank {rank}" if rank.isdecimal() else "torch"
+    secret = environ.get(SECRET, "")
+    return ContextConfig(
+        interfaces=interfaces,
+        program=program,
+        local_view=True,
+        security=Security(secret=load_secret(Path(secret))) if secret else None,
+    )
+
+
+def check_interfaces(config: ContextConfig, missing: Sequence[str]) -> None:
+    """Raises ConfigError if no wanted interface can be used: the ranks would wait for each other in
+    vain.
+    """
+    if config.interfaces and len(missing) >= len(config.interfaces):
+        raise ConfigError(f"{INTERFACES}: {'; '.join(missing)}")
+
+
+def name_of(environ: Mapping[str, str]) -> str:
+    """The configured name of this host, or the address that $MASTER_ADDR is reached from."""
+    host = hostconfig.load(environ)
+    if host is not None:
+        return host.host
+    return _source(environ.get("MASTER_ADDR", "")) or socket.gethostname()
+
+
+def _is_loopback(environ: Mapping[str, str]) -> bool:
+    source = _source(environ.get("MASTER_ADDR", ""))
+    return bool(source) and ipaddress.ip_address(source.partition("%")[0]).is_loopback
+
+
+def _source(host: str) -> str:
+    """The address of this host that packets to `host` come from; empty: there is none."""
+    if not host:
+        return ""
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return ""
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.connect(address)  # sends no packet
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return ""
+
+
 T = TypeVar("T")
 
 VERSION = 1  # of what the processes of a job exchange
@@ -45,8 +119,8 @@ class _Space(Struct):
     peers: dict[int, int] = field(default_factory=dict)  # by rank: those that are connected
 
 
-class Transport:
-    """Implements `mrc.torch.calls.Calls`."""
+class GlooTransport:
+    """The functions that gloo_device.cc calls, on Gloo's threads. Their errors become a text."""
 
     def __init__(self, shim: Shim) -> None:
         self._shim = shim
@@ -145,7 +219,7 @@ class Transport:
         self._wait(run())
 
     def connect(self, space: int, rank: int, address: bytes) -> None:
-        peer = Address.unpack(address)
+        peer = MemberAddress.unpack(address)
 
         async def run() -> None:
             group = self._spaces[space]
@@ -153,7 +227,7 @@ class Transport:
 
         self._wait(run())
 
-    async def _join(self, group: _Space, rank: int, peer: Address) -> None:
+    async def _join(self, group: _Space, rank: int, peer: MemberAddress) -> None:
         """Connects to a peer unless it is connected."""
         member = await self._group.member(peer)
         number = group.peers[rank] = member.qp.message_peer
@@ -228,7 +302,7 @@ class Transport:
         died leaves groups that cannot finish: all their operations fail now and name it, rather
         than later with the names of the ranks that gave up before.
         """
-        ended: Ended = await member.ended
+        ended: MemberEnd = await member.ended
         errors = {**await self._lost_peers(number), number: ended.error}
         for group in self._spaces.values():
             if number in group.peers.values():
@@ -251,3 +325,37 @@ def _text(group: _Space, errors: dict[int, MrcError]) -> str:
     ranks = {number: rank for rank, number in group.peers.items()}
     found = {ranks[number]: error for number, error in errors.items() if number in ranks}
     return "; ".join(f"rank {rank}: {error}" for rank, error in found.items())
+
+
+# ---- Registration with torch --------------------------------------------------------------------
+
+_registered: list[
+    GlooTransport
+] = []  # at most one: torch's registry keeps it until the process ends
+
+
+def register() -> None:
+    """Compiles the transport if necessary and registers it; a second call does nothing.
+
+    Opens no socket: that happens when the first process group is made. Raises TorchError.
+    """
+    if _registered:
+        return
+    torch: Any = sys.modules.get("torch") or import_module("torch")
+    version, folder = str(torch.__version__), Path(torch.__file__).parent
+    shim = Shim(ctypes.CDLL(str(built(version, folder))))
+    transport = GlooTransport(shim)
+    if shim.register(transport) != 0:
+        raise TorchError(f"torch {version}: its Gloo does not take the mrc transport")
+    _registered.append(transport)
+
+
+def process_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    """What `init_process_group("mrc")` makes: a group of Gloo over mrc."""
+    register()
+    gloo = import_module("torch.distributed").ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(interface="mrc")]
+    options._timeout = timeout
+    options._threads = 2 * len(options._devices)
+    return gloo(store, rank, size, options)

@@ -127,7 +127,7 @@ def test_torchrun__restarts_a_job_of_which_a_rank_was_killed() -> None:
 
 
 def test_import__another_version_of_torch_is_refused() -> None:
-    program = "import mrc.torch.abi as abi; abi.VERSIONS = ((9, 0), (9, 1)); import torch"
+    program = "import mrc.torch.build as build; build.VERSIONS = ((9, 0), (9, 1)); import torch"
     environment = {**os.environ, "GLOO_DEVICE_TRANSPORT": "MRC"}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

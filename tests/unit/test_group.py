@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError, Retries
 from mrc.engine import native
-from mrc.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Address, Group, Member
+from mrc.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Group, Member, MemberAddress
 from mrc.trust.security import Security
 
 SLOT_BYTES = 8192  # of an inbox of messages
-ADDRESS = Address(b"0123456789abcdef", "h1", 4791, b"of 8 has")
+ADDRESS = MemberAddress(b"0123456789abcdef", "h1", 4791, b"of 8 has")
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ async def groups() -> AsyncIterator[list[Group]]:
 
 def test_address__round_trip() -> None:
     assert len(ADDRESS.pack()) == ADDRESS_BYTES
-    assert Address.unpack(ADDRESS.pack()) == ADDRESS
-    assert Address.unpack(ADDRESS.pack() + b"more") == ADDRESS
+    assert MemberAddress.unpack(ADDRESS.pack()) == ADDRESS
+    assert MemberAddress.unpack(ADDRESS.pack() + b"more") == ADDRESS
 
 
 def test_address__a_long_name() -> None:
@@ -55,7 +55,7 @@ def test_address__a_long_name() -> None:
 )  # fmt: skip
 def test_address__wrong_bytes(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="the address of a peer"):
-        Address.unpack(data)
+        MemberAddress.unpack(data)
 
 
 async def test_member__both_ways(groups: list[Group]) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import mrc
-from mrc.group import Address, Group
+from mrc.group import Group, MemberAddress
 from virtual.audit import Audit
 from virtual.connect import stalls
 from virtual.host import Host
@@ -78,7 +78,7 @@ def run(world: World, audit: Audit) -> None:
             a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
             loss=scenario.loss,
         )  # fmt: skip
-    store: list[asyncio.Future[Address]] = [
+    store: list[asyncio.Future[MemberAddress]] = [
         world.loop.create_future() for _ in range(scenario.ranks)
     ]
     data = [world.rng.randbytes(scenario.length) for _ in range(scenario.ranks)]
@@ -119,7 +119,7 @@ def _strike(scenario: Scenario, hosts: list[Host], tasks: list[asyncio.Task[Any]
 async def _rank(
     scenario: Scenario,
     rank: int,
-    store: list[asyncio.Future[Address]],
+    store: list[asyncio.Future[MemberAddress]],
     data: list[bytes],
     host: Host,
 ) -> None:

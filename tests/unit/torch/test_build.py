@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from mrc.torch import build
-from mrc.torch.abi import TorchError
+from mrc.torch.build import TorchError
 
 VERSION = "2.14.0"
 

@@ -64,5 +64,5 @@ def test_autoload__imports_little() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     loaded = done.stdout.split()
     assert "mrc.torch.entry" in loaded
-    assert not {"asyncio", "mrc._core", "mrc.torch.register", "ctypes"} & set(loaded)
+    assert not {"asyncio", "mrc._core", "mrc.torch.transport", "ctypes"} & set(loaded)
     assert len(loaded) < 20, loaded

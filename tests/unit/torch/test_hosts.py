@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrc import ConfigError, ContextConfig
-from mrc.torch.hosts import check_interfaces, config_of, name_of
+from mrc.torch.transport import check_interfaces, config_of, name_of
 
 
 def test_config_of__all_interfaces() -> None:

@@ -13,11 +13,13 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.errors import ConnectError
-from mrc.group import Address
-from mrc.torch.transport import Transport
+from mrc.group import MemberAddress
+from mrc.torch.transport import GlooTransport
 
 SPACE, USER = 7, 1
-NOBODY = Address(bytes(16), "127.0.0.1", 1).pack()  # its token is the smallest, so it has to dial
+NOBODY = MemberAddress(
+    bytes(16), "127.0.0.1", 1
+).pack()  # its token is the smallest, so it has to dial
 
 
 class Shim:
@@ -35,9 +37,9 @@ class Shim:
 
 
 @contextmanager
-def transport() -> Iterator[tuple[Transport, Shim]]:
+def transport() -> Iterator[tuple[GlooTransport, Shim]]:
     shim: Any = Shim()
-    made = Transport(shim)
+    made = GlooTransport(shim)
     try:
         yield made, shim
     finally:
@@ -46,7 +48,7 @@ def transport() -> Iterator[tuple[Transport, Shim]]:
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Transport, Shim]]]:
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[GlooTransport, Shim]]]:
     """Ranks 0 and 1 of a group of three, connected with each other."""
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with ExitStack() as held:
@@ -58,14 +60,14 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Transport, Shim]
         yield found
 
 
-def test_failed__the_others_are_told(two: list[tuple[Transport, Shim]]) -> None:
+def test_failed__the_others_are_told(two: list[tuple[GlooTransport, Shim]]) -> None:
     for made, _ in two:
         assert len(made.ready(SPACE, PATIENCE)) == 1
     two[0][0].failed(SPACE, "timed out")
     assert two[1][1].told.get(timeout=PATIENCE) == (USER, "rank 0: timed out", True)
 
 
-def test_ready__the_others_are_told_that_it_failed(two: list[tuple[Transport, Shim]]) -> None:
+def test_ready__the_others_are_told_that_it_failed(two: list[tuple[GlooTransport, Shim]]) -> None:
     for made, _ in two:
         made.ready(SPACE, PATIENCE)
     two[0][0].connect(SPACE, 2, NOBODY)
