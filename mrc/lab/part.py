@@ -27,7 +27,7 @@ from mrc.lab.cut import OVERHEAD
 from mrc.lab.machines import Machine, Machines, toward
 from mrc.lab.spread import HELLO, own_version
 from mrc.linux import netns, processes, programs
-from mrc.testbed import faults, state
+from mrc.testbed import build, state
 from mrc.testbed.bed import PROGRAMS, Testbed
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.fault import Fault
@@ -141,7 +141,7 @@ class Part(Testbed):
     def check_faults(self, wanted: dict[str, Fault]) -> None:
         """Raises ValueError for faults that this machine cannot inject."""
         after = self._state().with_faults(wanted)
-        faults.check(self.plan, self.by_target(after.faults))
+        build.check_faults(self.plan, self.by_target(after.faults))
 
     def by_target(self, found: dict[str, Fault]) -> dict[Target, Fault]:
         return {self._target(target): fault for target, fault in found.items()}

@@ -202,7 +202,7 @@ def _addresses(node: Node) -> Iterator[str]:
 
 
 def _queues(name: str, end: Sending) -> Iterator[str]:
-    """As `mrc.testbed.queues` makes them: a tbf, a netem below it, or a netem alone."""
+    """As `mrc.testbed.build` makes them: a tbf, a netem below it, or a netem alone."""
     if end.shaper is not None:
         shaper = end.shaper
         yield (

@@ -29,9 +29,9 @@ from mrc.linux import programs
 from mrc.linux.processes import Times
 from mrc.testbed import hops, state
 from mrc.testbed.bed import Testbed
+from mrc.testbed.build import Ready
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Plan, make_plan
 from mrc.testbed.programs import Removal
 from mrc.testbed.results import Link, MachineShare

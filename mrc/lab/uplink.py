@@ -21,7 +21,7 @@ from mrc.lab.outside import UPLINK, Transit, transit
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, interfaces
 from mrc.linux.netlink import Netlink, Veth, wait_until_up
-from mrc.testbed import nft, state
+from mrc.testbed import build, state
 from mrc.testbed.names import MACHINE, MANAGEMENT, namespace
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Plan
 
@@ -68,8 +68,8 @@ def join(plan: Plan) -> None:
     guards = _guards(before)
     scripts = {place: _machine_rules(its, uplink), plan.nodes[MANAGEMENT].namespace: _MGMT_RULES}
     if guards:  # before the machine forwards
-        nft.apply({place: _rules(_GUARD, {"forward": (_FILTER, guards)})})
-    nft.apply(scripts)
+        build.apply_rules({place: _rules(_GUARD, {"forward": (_FILTER, guards)})})
+    build.apply_rules(scripts)
     _set(place, forwarding | {f"net/ipv4/conf/{its.machine_end}/forwarding": "1"})
     _write_resolver(plan.name)
 
@@ -79,7 +79,7 @@ def leave(name: str) -> None:
     place, its = namespace(name, MACHINE), transit(name)
     if place not in netns.names():
         return
-    nft.apply({place: _no_table(its.machine_end)})
+    build.apply_rules({place: _no_table(its.machine_end)})
     if its.machine_end in {each.name for each in interfaces(place)}:
         with Netlink(place) as netlink:
             netlink.remove_link(its.machine_end)  # or it would outlive `mgmt` for a moment
@@ -90,7 +90,7 @@ def leave(name: str) -> None:
         lending.save(heir, replace(theirs, sysctls=theirs.sysctls | record.sysctls))
     elif record.sysctls:
         _set(place, dict(reversed(record.sysctls.items())))
-        nft.apply({place: _no_table(_GUARD)})
+        build.apply_rules({place: _no_table(_GUARD)})
     if record.sysctls:
         lending.save(name, replace(record, sysctls={}))
 

@@ -21,20 +21,8 @@ from mrc.linux import netns, processes
 from mrc.linux import programs as installed
 from mrc.linux.processes import Times
 from mrc.results.plain import like
-from mrc.testbed import (
-    build,
-    control,
-    drain,
-    extras,
-    faults,
-    hops,
-    mptcp,
-    programs,
-    queues,
-    repair,
-    rootless,
-    state,
-)
+from mrc.testbed import build, control, extras, hops, mptcp, programs, rootless, state
+from mrc.testbed.build import Ready
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.names import (
     DEFAULT_NAME,
@@ -46,7 +34,6 @@ from mrc.testbed.names import (
     node_of,
     part_name,
 )
-from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
 from mrc.testbed.programs import Removal
 from mrc.testbed.results import Link, MachineShare
@@ -180,7 +167,7 @@ class Testbed:
             if self.shape.outside != NOTHING:
                 extras.need(extras.UPLINK).after_build(self.plan)
             if self.shape.fabric is Fabric.KERNEL:
-                found = queues.read(self.plan, {}).items()
+                found = build.read_counters(self.plan, {}).items()
                 drops = {str(hop): told["dropped"] for hop, told in found if told["dropped"]}
                 state.write_early_drops(self.name, drops)
             state.save(self.name, replace(begun, up=up))
@@ -222,12 +209,12 @@ class Testbed:
         with state.lock():
             now = self._state()
             after = now.with_faults({str(target): fault for target, fault in wanted.items()})
-            faults.check(self.plan, self._by_target(after))
+            build.check_faults(self.plan, self._by_target(after))
             # Saved first: `heal` can then end a fault whose injection was interrupted.
             state.save(self.name, after)
             again = [str(each) for each in wanted if now.faults.get(str(each)) == wanted[each]]
             now = now.without(*again)
-            faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
+            build.change_faults(self.plan, self._by_target(now), self._by_target(after), ready)
 
     def heal(self, target: str = "all", ready: Ready | None = None) -> list[str]:
         """End the fault of a target, or all faults; returns the targets that were healed.
@@ -240,12 +227,12 @@ class Testbed:
             healed = [each for each in now.faults if target == "all" or each == str(wanted)]
             after, failing = now.without(*healed), self._by_target(now)
             if ready is None:
-                held_down = faults.ends_down(self.plan, failing)
-                healed += repair.repair(self.plan, wanted, held_down)
-            faults.change(self.plan, failing, self._by_target(after), ready)
+                held_down = build.ends_down(self.plan, failing)
+                healed += build.repair_links(self.plan, wanted, held_down)
+            build.change_faults(self.plan, failing, self._by_target(after), ready)
             drained = list(map(self._target, now.drained))
             if drained and healed:  # a link that came up has all its routes again
-                drain.change(self.plan, [], drained)
+                build.change_drains(self.plan, [], drained)
             state.save(self.name, after)
             return list(dict.fromkeys(healed))
 
@@ -269,7 +256,7 @@ class Testbed:
             dead = [each for each, fault in self._by_target(now).items() if fault.is_dead]
             self._keep_a_path(found, drained, dead)
             state.save(self.name, replace(now, drained=(*now.drained, str(found))))
-            drain.change(self.plan, drained, [*drained, found])
+            build.change_drains(self.plan, drained, [*drained, found])
             return True
 
     def _keep_a_path(self, target: Target, drained: list[Target], dead: list[Target]) -> None:
@@ -290,7 +277,7 @@ class Testbed:
             now = self._state()
             back = [each for each in now.drained if wanted in ("all", each)]
             left = tuple(each for each in now.drained if each not in back)
-            drain.change(
+            build.change_drains(
                 self.plan, *(list(map(self._target, each)) for each in (now.drained, left))
             )
             state.save(self.name, replace(now, drained=left))
@@ -308,9 +295,9 @@ class Testbed:
         """Ends of links, such as `h0:p2`, that somebody took down by hand, and the targets that
         heal them.
         """
-        held_down = faults.ends_down(self.plan, self._by_target(self._state()))
-        found = repair.lost(self.plan, Target("all"), held_down)
-        return {repair.end_name(end): target for end, target in found.items()}
+        held_down = build.ends_down(self.plan, self._by_target(self._state()))
+        found = build.lost_ends(self.plan, Target("all"), held_down)
+        return {build.end_name(end): target for end, target in found.items()}
 
     def missing(self) -> list[str]:
         """Nodes that no longer exist although the test bed was not taken down."""
@@ -331,7 +318,7 @@ class Testbed:
         """
         if self.shape.fabric is Fabric.KERNEL:
             failing = self._by_target(self._state())
-            told = {str(hop): each for hop, each in queues.read(self.plan, failing).items()}
+            told = {str(hop): each for hop, each in build.read_counters(self.plan, failing).items()}
             for name, count in state.early_drops(self.name).items():
                 told[name]["dropped"] = max(0, told[name]["dropped"] - count)
             return told

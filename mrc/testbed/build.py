@@ -1,21 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a plan in the kernel, restores links after faults, and removes everything again."""
+"""Builds a plan in the kernel and removes it; changes it by faults, in the kernel or the emulator;
+repairs links, and drains parts.
+
+A switch's port drops packets larger than its limit by the MTU of IPv6 there, which also measures
+the packets within a burst. Packets from a host are limited by a rule in its T0, because a host
+would notice a limit of its own port. A rule sees a burst as one packet, so the host must then send
+each packet alone.
+
+The kernel removes the IPv6 addresses and routes of an interface that goes down, and does not add
+them when it comes up again. A fabric of namespaces has no daemon that would.
+
+Of drained links each host withdraws its routes. Packets in flight still arrive, because the fabric
+goes on forwarding. mrc notices that the kernel has no route and sends on other paths; TCP and other
+programs keep to the paths in their addresses, or use others by `h1` (ECMP).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import json
 import logging
+import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from ipaddress import IPv6Network
+from itertools import islice
+from pathlib import Path
 
-from mrc.errors import NetlinkError
-from mrc.linux import netns
-from mrc.linux.netlink import Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
-from mrc.testbed import nft, queues, sizes
-from mrc.testbed.names import is_namespace_of, namespace, part_name
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mrc.errors import NetlinkError, StateError
+from mrc.fabric.srv6 import EncapRed, Route
+from mrc.fabric.targets import Target, links_of, without
+from mrc.linux import netns, programs
+from mrc.linux.interfaces import interfaces
+from mrc.linux.netlink import Netem, Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
+from mrc.testbed import control, extras, hops, state
+from mrc.testbed.fault import LOSSY, Fault, Mode, no_rules, rules, table
+from mrc.testbed.hops import HOST_UP, Hop, hops_of_link, port
+from mrc.testbed.names import MANAGEMENT, is_namespace_of, namespace, part_name
+from mrc.testbed.plan import (
+    LOWER_MAC,
+    UPPER_MAC,
+    Link,
+    Node,
+    Plan,
+    Sending,
+    Shaper,
+    make_plan,
+    mtu_key,
+    shaper,
+)
+from mrc.testbed.shape import Fabric
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
@@ -51,7 +92,7 @@ def build(plan: Plan) -> None:
             *(partial(_add_routes, plan, name) for name in plan.nodes),
         )
         _wait_until_up(plan, {name: _interfaces(name, links[name]) for name in plan.nodes})
-        sizes.limit(plan)
+        _limit_sizes(plan)
     except BaseException:
         remove(plan.name)
         raise
@@ -85,9 +126,9 @@ def _add_routes(plan: Plan, name: str) -> None:
 
 def _apply_rules(plan: Plan) -> None:
     nodes = plan.nodes.values()
-    nft.apply({node.namespace: node.rules for node in nodes if node.rules})
+    apply_rules({node.namespace: node.rules for node in nodes if node.rules})
     try:
-        nft.apply({node.namespace: node.reassembly for node in nodes if node.reassembly})
+        apply_rules({node.namespace: node.reassembly for node in nodes if node.reassembly})
     except NetlinkError as exc:
         _log.warning("datagrams larger than the MTU will be lost, see mrc doctor: %s", exc)
 
@@ -128,9 +169,9 @@ def missing(plan: Plan) -> list[str]:
 
 def set_down(plan: Plan, ends: Iterable[LinkEnd]) -> None:
     """Set link ends down."""
-    for name, interfaces in _by_node(ends).items():
+    for name, names in _by_node(ends).items():
         with Netlink(plan.nodes[name].namespace) as netlink:
-            netlink.set_links(interfaces, up=False)
+            netlink.set_links(names, up=False)
 
 
 def add_link(plan: Plan, link: Link) -> None:
@@ -149,20 +190,20 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
     them again, and touches no other interface: its user may have changed it.
     """
     ends = list(ends)
-    for name, interfaces in _by_node(ends).items():
+    for name, names in _by_node(ends).items():
         node = plan.nodes[name]
         with Netlink(node.namespace) as netlink:
-            netlink.set_links(interfaces, up=True)
-            netlink.add_addresses([each for each in node.addresses if each[0] in interfaces])
-            netlink.add_ipv4([each for each in node.ipv4 if each[0] in interfaces])
-            netlink.add_neighbours([each for each in node.neighbours if each[0] in interfaces])
-            netlink.add_routes([route for route in node.routes if route.dev in interfaces])
-            if node.gateway is not None and node.gateway[0] in interfaces:
+            netlink.set_links(names, up=True)
+            netlink.add_addresses([each for each in node.addresses if each[0] in names])
+            netlink.add_ipv4([each for each in node.ipv4 if each[0] in names])
+            netlink.add_neighbours([each for each in node.neighbours if each[0] in names])
+            netlink.add_routes([route for route in node.routes if route.dev in names])
+            if node.gateway is not None and node.gateway[0] in names:
                 netlink.add_gateway(*node.gateway)
     far = _far_ends(plan)
     whole = [end for end in ends if far.get(end) not in still_down]
     _wait_until_up(plan, _by_node(whole + [far[end] for end in whole if end in far]))
-    sizes.limit(plan, ends)
+    _limit_sizes(plan, ends)
 
 
 def _add_veths(plan: Plan, node: str, links: Sequence[Link], netlink: Netlink) -> None:
@@ -230,7 +271,7 @@ def _add_queues(node: str, links: Iterable[Link], netlink: Netlink) -> None:
     for link in links:
         for name, interface, end in link.ends[: 1 if link.is_emulated else 2]:
             if name == node:
-                queues.add(netlink, interface, queues.of(end))
+                _add_queue(netlink, interface, queue_of(end))
 
 
 def _by_node_of(plan: Plan) -> dict[str, list[Link]]:
@@ -261,3 +302,502 @@ def _by_node(ends: Iterable[LinkEnd]) -> dict[str, list[str]]:
     for node, interface in ends:
         found.setdefault(node, []).append(interface)
     return found
+
+
+# ---- Rules of nftables ---------------------------------------------------------------------------
+
+
+Ready = Callable[[], None]
+
+_AT_ONCE = 32
+
+
+def apply_rules(scripts: Mapping[str, str], ready: Ready | None = None) -> None:
+    """Run one script per namespace, each as one transaction; without `ready` only some at once.
+
+    Calls `ready` when every nft runs and waits for its script, and sends the scripts when it
+    returns. Raises NetlinkError for the first script that nft refuses, after all have ended.
+    """
+    if ready is not None:
+        _run_nft(["-f", "-"], scripts, ready)
+        return
+    for some in _some_scripts(scripts):
+        _run_nft(["-f", "-"], some)
+
+
+def dropped_by_rules(namespaces: Iterable[str]) -> dict[str, dict[str, list[int]]]:
+    """Namespace -> IPv6 table -> packets counted by each of its rules, in the order of the rules.
+
+    Raises NetlinkError.
+    """
+    return {
+        namespace: _packets_of_rules(json.loads(text))
+        for some in _some_scripts(dict.fromkeys(namespaces, ""))
+        for namespace, text in _run_nft(["-j", "list", "ruleset", "ip6"], some).items()
+    }
+
+
+def _some_scripts(scripts: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Parts of the scripts: each process takes three descriptors."""
+    each = iter(scripts.items())
+    while some := dict(islice(each, _AT_ONCE)):
+        yield some
+
+
+def _packets_of_rules(
+    listed: Mapping[str, list[dict[str, dict[str, object]]]],
+) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for rule in (each["rule"] for each in listed["nftables"] if "rule" in each):
+        expressions = rule["expr"]
+        assert isinstance(expressions, list)
+        counts = [each["counter"]["packets"] for each in expressions if "counter" in each]
+        found.setdefault(str(rule["table"]), []).extend(counts)
+    return found
+
+
+def _run_nft(
+    arguments: list[str], scripts: Mapping[str, str], ready: Ready | None = None
+) -> dict[str, str]:
+    """`scripts`: namespace -> standard input of nft there. Returns namespace -> its output."""
+    running = []
+    try:
+        for namespace, script in scripts.items():
+            with netns.inside(namespace):
+                running.append((namespace, script, _start_nft(arguments)))
+        if ready is not None:
+            ready()
+    finally:
+        answers = [
+            (namespace, process.communicate(script), process.returncode)
+            for namespace, script, process in running
+        ]
+    for namespace, (_, complaint), code in answers:
+        if code != 0:
+            reason = complaint.strip().splitlines()[0] if complaint.strip() else f"exit code {code}"
+            raise NetlinkError(f"nft in {namespace}: {reason}")
+    return {namespace: text for namespace, (text, _), _ in answers}
+
+
+def _start_nft(arguments: list[str]) -> subprocess.Popen[str]:
+    (program,) = programs.require("nft")
+    pipe = subprocess.PIPE
+    # In a process group of its own: ^C at the terminal must not interrupt a change.
+    return subprocess.Popen(
+        [program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
+    )
+
+
+# ---- Queues of a kernel fabric -------------------------------------------------------------------
+
+
+class Queue(Struct, frozen=True):
+    """The queue of an interface for the packets that it sends."""
+
+    shaper: Shaper | None
+    netem: Netem | None = None
+
+
+def queues_with(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
+    """The queues that faults change, with their new values.
+
+    Raises ValueError for faults that the kernel cannot inject.
+    """
+    impairing = {
+        target: replace(fault, loss=0.0) for target, fault in faults.items() if fault.is_impairment
+    }
+    placed = hops.place(impairing, plan.shape)
+    usual = _usual_queues(plan)
+    found = {}
+    for hop, rows in placed.items():
+        if (queue := usual.get(hops.port(hop))) is None:  # another machine has it
+            continue
+        own_delay_ns = queue.netem.delay_ns if queue.netem else 0
+        told = {kind: a for kind, a, _ in rows}
+        netem = Netem(
+            delay_ns=told.get("delay", own_delay_ns),
+            jitter_ns=told.get("jitter", 0),
+            corrupt=told.get("corrupt", 0),
+            duplicate=told.get("duplicate", 0),
+            reorder=told.get("reorder", 0),
+            reorder_ns=next((b for kind, _, b in rows if kind == "reorder"), 0),
+        )
+        found[hop] = Queue(
+            shaper(told["rate"]) if "rate" in told else queue.shaper,
+            None if netem == Netem() else netem,
+        )
+    return found
+
+
+def _change_queues(plan: Plan, before: Mapping[Hop, Queue], after: Mapping[Hop, Queue]) -> None:
+    """Replace the queues `before` by those in `after`. Restores queues that are only in `before`.
+
+    Raises NetlinkError.
+    """
+    usual = _usual_queues(plan)
+    with ExitStack() as stack:
+        links: dict[str, Netlink] = {}
+        for hop in {**before, **after}:
+            node, interface = hops.port(hop)
+            queue = usual[node, interface]
+            was, shall = before.get(hop, queue), after.get(hop, queue)
+            if was == shall:
+                continue
+            if node not in links:
+                links[node] = stack.enter_context(Netlink(plan.nodes[node].namespace))
+            if was.netem or not shall.shaper:
+                links[node].remove_qdisc(interface)
+            _add_queue(links[node], interface, shall)
+
+
+def _add_queue(link: Netlink, interface: str, shall: Queue) -> None:
+    """Add a queue to an interface. Raises NetlinkError."""
+    if shall.shaper:
+        link.add_shaper(
+            interface,
+            rate_bps=shall.shaper.rate_bps,
+            burst_bytes=shall.shaper.burst_bytes,
+            limit_bytes=shall.shaper.limit_bytes,
+        )
+    if shall.netem:
+        link.add_netem(interface, shall.netem, below_tbf=shall.shaper is not None)
+
+
+def has_netem(plan: Plan) -> bool:
+    """Whether the kernel can delay, corrupt, duplicate and reorder packets."""
+    with Netlink(plan.nodes[MANAGEMENT].namespace) as link:
+        return link.has_qdisc("netem")
+
+
+def read_counters(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]]:
+    """The counters of each hop so far, with the keys of an emulated hop.
+
+    Linux neither marks nor trims, so these counters are 0. Raises NetlinkError.
+    """
+    lost = _lost_packets(plan, faults)
+    interfaces = {}
+    for node in plan.nodes.values():
+        with Netlink(node.namespace) as link:
+            interfaces[node.name] = link.counters()
+    found = {}
+    for hop in hops.all_hops(plan.shape):
+        node_name, interface = hops.port(hop)
+        if node_name not in interfaces:  # another machine has it
+            continue
+        sent = interfaces[node_name][interface]
+        found[hop] = {
+            "packets": sent.packets,
+            "bytes": sent.bytes,
+            "queue_bytes": sent.queue_bytes,
+            "lost": lost.get(hop, 0),
+            "dropped": sent.dropped,
+            "trimmed": 0,
+            "marked": 0,
+        }
+    return found
+
+
+def _lost_packets(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
+    """Packets that lossy links, MTUs of links, and the current faults since their start, dropped on
+    each hop.
+    """
+    drops = {
+        table(target): hops.dropped_by(target, fault, plan.shape)
+        for target, fault in faults.items()
+    }
+    drops[LOSSY] = hops.lossy(plan.shape)
+    here = {name: node.namespace for name, node in plan.nodes.items()}
+    counted = dropped_by_rules(
+        {here[node] for found in drops.values() for node in found if node in here}
+    )
+    lost = _dropped_by_size(plan, faults)
+    for name, found in drops.items():
+        for node, conditions in found.items():
+            counts = counted.get(here.get(node, ""), {}).get(name, [])
+            for (_, hop), count in zip(conditions, counts, strict=False):
+                lost[hop] = lost.get(hop, 0) + count
+    return lost
+
+
+def queue_of(end: Sending) -> Queue:
+    """The queue at an end of a link without faults."""
+    return Queue(end.shaper, Netem(delay_ns=end.delay_ns) if end.delay_ns else None)
+
+
+def _usual_queues(plan: Plan) -> dict[tuple[str, str], Queue]:
+    """Node and interface -> queue without faults, for both ends of each link."""
+    return {(node, name): queue_of(end) for link in plan.links for node, name, end in link.ends}
+
+
+# ---- Links that lose large packets ---------------------------------------------------------------
+
+
+_BURST_PACKETS = 65535
+"""the kernel's default limit of a burst"""
+
+
+def _limit_sizes(plan: Plan, ends: Collection[tuple[str, str]] | None = None) -> None:
+    """Limits what IPv6 sends at these ends of links, None: at all, that have an MTU of their own;
+    an interface that comes up loses the limit. The MTU of the interface itself would also limit
+    what it receives.
+    """
+    wanted = [
+        (name, interface, end.mtu)
+        for link in plan.links
+        for name, interface, end in link.ends
+        if end.mtu is not None and (ends is None or (name, interface) in ends)
+    ]
+    _set_mtus(plan, wanted)
+
+
+def _change_sizes(
+    plan: Plan, before: Mapping[Target, Fault], after: Mapping[Target, Fault]
+) -> None:
+    """Limits what faults limit, also of links that have just come up."""
+    was, shall = _limited_hops(plan, before), _limited_hops(plan, after)
+    if not was and not shall:
+        return
+    usual = {
+        (node, interface): end.mtu or link.mtu
+        for link in plan.links
+        for node, interface, end in link.ends
+    }
+    switches = []
+    for hop in {**was, **shall}:
+        node, interface = hops.port(hop)
+        if (node, interface) not in usual:  # another machine has it
+            continue
+        if hop.kind != HOST_UP:
+            switches.append((node, interface, shall.get(hop, usual[node, interface])))
+        elif (hop in was) != (hop in shall):
+            with Netlink(plan.nodes[node].namespace) as link:
+                link.set_gso_max_segs(interface, 1 if hop in shall else _BURST_PACKETS)
+    _set_mtus(plan, switches)
+
+
+def _dropped_by_size(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
+    """Packets that switches dropped because they exceed the MTU of an end of a link."""
+    limited = {(node, name) for link in plan.links for node, name, end in link.ends if end.mtu}
+    limited |= {hops.port(hop) for hop in _limited_hops(plan, faults)}
+    return {
+        hop: _fragmentations_refused(plan.nodes[node].namespace, interface)
+        for hop in (hops.all_hops(plan.shape) if limited else ())
+        for node, interface in [hops.port(hop)]
+        if hop.kind != HOST_UP and (node, interface) in limited and node in plan.nodes
+    }
+
+
+def _limited_hops(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
+    """The hops that faults limit, and their MTUs."""
+    limiting = {target: fault for target, fault in faults.items() if fault.mtu is not None}
+    placed = hops.place(limiting, plan.shape) if limiting else {}
+    return {hop: a for hop, rows in placed.items() for kind, a, _ in rows if kind == "mtu"}
+
+
+def _set_mtus(plan: Plan, wanted: Collection[tuple[str, str, int]]) -> None:
+    """`wanted`: node, interface and MTU."""
+    found: dict[str, dict[str, str]] = {}
+    for node, interface, mtu in wanted:
+        found.setdefault(node, {})[mtu_key(interface)] = str(mtu)
+    for node, sysctls in found.items():
+        netns.set_sysctls(plan.nodes[node].namespace, sysctls)
+
+
+def _fragmentations_refused(namespace: str, interface: str) -> int:
+    with netns.inside(namespace):
+        text = Path("/proc/thread-self/net/dev_snmp6", interface).read_text()
+    return int(dict(map(str.split, text.splitlines()))["Ip6FragFails"])
+
+
+# ---- Faults --------------------------------------------------------------------------------------
+
+
+Faults = Mapping[Target, Fault]
+
+
+def check_faults(plan: Plan, faults: Faults) -> None:
+    """Raises ValueError for faults that this fabric or this kernel cannot have."""
+    hops.place(faults, plan.shape)
+    if any(each.mode is Mode.DOWN and target.direction for target, each in faults.items()):
+        raise ValueError("a link goes down in both directions: use mode silent for one")
+    if plan.shape.fabric is Fabric.EMULATED:
+        return
+    queues_with(plan, faults)
+    if any(each.touches_packets for each in faults.values()) and not has_netem(plan):
+        raise ValueError(
+            "this kernel lacks netem (CONFIG_NET_SCH_NETEM), so it can only drop packets and limit "
+            "rates: use --fabric emulated"
+        )
+
+
+def change_faults(plan: Plan, before: Faults, after: Faults, ready: Ready | None) -> None:
+    """Apply the difference. Calls `ready` when everything is prepared; the change takes effect when
+    it returns. None: at once. A link goes up once no fault holds it down.
+    """
+    down, stay_down = ends_down(plan, before), ends_down(plan, after)
+    is_kernel = plan.shape.fabric is Fabric.KERNEL
+    apply_rules(_scripts_of_drops(plan, before, after) if is_kernel else {}, ready)
+    set_down(plan, [end for end in stay_down if end not in down])
+    if is_kernel:
+        _change_queues(plan, queues_with(plan, before), queues_with(plan, after))
+    else:
+        _tell_emulator(plan, after)
+    set_up(plan, [end for end in down if end not in stay_down], stay_down)
+    if is_kernel:
+        _change_sizes(plan, before, after)
+    if plan.shape.outside.hosts:
+        extras.need(extras.LENDING).follow(plan, stay_down)
+
+
+def _scripts_of_drops(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
+    """Namespace -> nftables script for the changed drops."""
+    scripts: dict[str, str] = {}
+    for target in {**before, **after}:
+        was, shall = before.get(target), after.get(target)
+        if was == shall:
+            continue
+        dropped, drops = (
+            {} if fault is None else hops.dropped_by(target, fault, plan.shape)
+            for fault in (was, shall)
+        )
+        for node in {**dropped, **drops}:
+            if node not in plan.nodes:  # another machine has it
+                continue
+            if node in drops:
+                script = rules(table(target), [condition for condition, _ in drops[node]])
+            else:
+                script = no_rules(target)
+            namespace = plan.nodes[node].namespace
+            scripts[namespace] = scripts.get(namespace, "") + script
+    return scripts
+
+
+def ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
+    """The ends of links that faults hold down."""
+    find = hops.emulated_ends if plan.shape.fabric is Fabric.EMULATED else hops.kernel_ends
+    return {
+        end: None
+        for target, fault in faults.items()
+        if fault.mode is Mode.DOWN
+        for end in find(target, plan.shape)
+        if end[0] in plan.nodes
+    }
+
+
+def _tell_emulator(plan: Plan, faults: Faults) -> None:
+    placed = hops.place(faults, plan.shape)
+    control.ask(state.folder(plan.name), {"do": "faults", "hops": list(placed.items())})
+
+
+# ---- Links that somebody took down by hand -------------------------------------------------------
+
+
+LostEnds = dict[LinkEnd, str]
+"""End of a link -> the target that heals it."""
+
+
+def lost_ends(plan: Plan, target: Target, held_down: Collection[LinkEnd]) -> LostEnds:
+    """The ends of a target's links that are down or lack an address of the plan, although no fault
+    holds them down. They may be up again. Raises NetlinkError.
+    """
+    found: LostEnds = {}
+    wanted: dict[str, LostEnds] = {}
+    for link, name in _links_of(plan, target):
+        for node, interface, _ in link.ends:
+            if (node, interface) not in held_down:
+                wanted.setdefault(node, {})[node, interface] = name
+    for node, ends in wanted.items():
+        whole = _whole_interfaces(plan, node)
+        found |= {end: name for end, name in ends.items() if end[1] not in whole}
+    return found
+
+
+def repair_links(plan: Plan, target: Target, held_down: Collection[LinkEnd]) -> list[str]:
+    """Restores the links of a target that `lost` finds; returns their names.
+
+    Raises NetlinkError, and StateError for an interface that somebody removed.
+    """
+    found = lost_ends(plan, target, held_down)
+    for node in dict.fromkeys(node for node, _ in found):
+        there = {each.name for each in interfaces(plan.nodes[node].namespace)}
+        for gone in (each for each in found if each[0] == node and each[1] not in there):
+            raise StateError(
+                f"{end_name(gone)} was removed: run mrc testbed down --name {plan.name} and the "
+                "same mrc testbed up"
+            )
+    if found:
+        set_up(plan, found, held_down)
+    return list(dict.fromkeys(found.values()))
+
+
+def end_name(end: LinkEnd) -> str:
+    """`t0:1.0:h0`"""
+    return f"{part_name(end[0])}:{end[1]}"
+
+
+def _links_of(plan: Plan, target: Target) -> Iterable[tuple[Link, str]]:
+    names = {
+        port(hops_of_link(link, plan.shape)[0]): str(link) for link in links_of(target, plan.shape)
+    }
+    for link in plan.links:
+        if name := names.get((link.lower, link.lower_name)):
+            yield link, name
+        elif target.kind == "all" and link.upper == MANAGEMENT:
+            yield link, "all"
+
+
+def _whole_interfaces(plan: Plan, node: str) -> set[str]:
+    """The interfaces of a node that are enabled and have all their addresses."""
+    wanted: dict[str, set[object]] = {}
+    for interface, address in plan.nodes[node].addresses:
+        wanted.setdefault(interface, set()).add(address)
+    return {
+        each.name
+        for each in interfaces(plan.nodes[node].namespace)
+        if each.enabled and wanted.get(each.name, set()) <= set(each.addresses)
+    }
+
+
+# ---- Drained parts -------------------------------------------------------------------------------
+
+
+_Own = dict[IPv6Network, Route]
+_Shared = dict[IPv6Network, list[Route]]
+
+
+def change_drains(plan: Plan, before: Sequence[Target], after: Sequence[Target]) -> None:
+    """Applies the difference between two lists of drained targets. Raises NetlinkError."""
+    was, shall = _plan_without(plan, before), _plan_without(plan, after)
+    for host in plan.configs:
+        (own, shared), (own_now, shared_now) = (
+            _routes_of_paths(was, host),
+            _routes_of_paths(shall, host),
+        )
+        changed = [routes for dst, routes in shared_now.items() if routes != shared.get(dst)]
+        with Netlink(plan.nodes[host].namespace) as netlink:
+            # First what ECMP uses: it must not choose a path whose own route is gone.
+            netlink.add_routes(
+                [
+                    route
+                    for first, *others in changed
+                    for route in (dataclasses.replace(first, shared=False), *others)
+                ]
+            )
+            netlink.remove_routes([route for dst, route in own.items() if dst not in own_now])
+            netlink.add_routes([route for dst, route in own_now.items() if dst not in own])
+
+
+def _plan_without(plan: Plan, targets: Sequence[Target]) -> Plan:
+    return make_plan(plan.name, without(plan.shape, targets)) if targets else plan
+
+
+def _routes_of_paths(plan: Plan, host: str) -> tuple[_Own, _Shared]:
+    """The routes over paths to other hosts: one for each path, and those that ECMP uses."""
+    own: _Own = {}
+    shared: _Shared = {}
+    for route in plan.nodes[host].routes:
+        if isinstance(route.action, EncapRed) and route.shared:
+            shared.setdefault(route.dst, []).append(route)
+        elif isinstance(route.action, EncapRed):
+            own[route.dst] = route
+    return own, shared

@@ -22,7 +22,7 @@ from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
 from mrc.linux import netns, programs
 from mrc.linux.netlink import Netlink, Veth, Vxlan
 from mrc.results.doctor import Finding, State
-from mrc.testbed import nft, rootless
+from mrc.testbed import build, rootless
 from mrc.testbed.capture import Ring
 from mrc.testbed.hostrules import REASSEMBLY
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC
@@ -205,8 +205,8 @@ def main() -> dict[str, str | None]:
         for kind in ("tbf", "netem"):
             found[kind] = _try(partial(_has_qdisc, link, kind))
     found["ESP"] = _try(partial(_add_esp, NEAR))
-    found["nftables"] = _try(lambda: nft.apply({NEAR: _RULES}))
-    found["reassembly"] = _try(lambda: nft.apply({NEAR: REASSEMBLY}))
+    found["nftables"] = _try(lambda: build.apply_rules({NEAR: _RULES}))
+    found["reassembly"] = _try(lambda: build.apply_rules({NEAR: REASSEMBLY}))
     return found
 
 

@@ -130,7 +130,7 @@ def dropped_by(target: Target, fault: Fault, fabric: Topology) -> Drops:
     for node, matches in filters(target, fabric).items() if fault.mode is Mode.SILENT else ():
         for match, hop in matches.items():
             # A host would notice a limit of its own port, and send smaller packets. Those of
-            # switches have limits of their own (`mrc.testbed.sizes`).
+            # switches have limits of their own (`mrc.testbed.build`).
             if fault.mtu is not None and hop.kind == HOST_UP:
                 found.setdefault(node, []).append((f"{match} meta length > {fault.mtu}", hop))
             if fault.loss:

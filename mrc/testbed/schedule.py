@@ -18,7 +18,7 @@ from mrc.fabric import faults as timed
 from mrc.fabric.document import Table
 from mrc.fabric.faults import NEVER, occurrences, read_fault
 from mrc.fabric.targets import Target, parse_target
-from mrc.testbed import faults
+from mrc.testbed import build
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import Plan
@@ -72,7 +72,7 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
 def scheduled(times: timed.Fault, plan: Plan) -> Scheduled:
     """Raises ValueError for a fault that this test bed or this kernel cannot inject."""
     target, fault = parse_target(times.target, plan.shape), _fault(times)
-    faults.check(plan, {target: fault})
+    build.check_faults(plan, {target: fault})
     return Scheduled(target, fault, times)
 
 

@@ -14,7 +14,7 @@ from mrc.errors import StateError
 from mrc.fabric.targets import t0_of
 from mrc.lab.spread import SpreadTestbed
 from mrc.testbed import bed as beds
-from mrc.testbed import hops, queues
+from mrc.testbed import build, hops
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
@@ -171,7 +171,7 @@ def _drawn(bed: Testbed, title: str) -> Drawn:
             rates_bps=(up.rate_bps, down.rate_bps),
         )
         links.append(part)
-    can_delay = shape.fabric is Fabric.EMULATED or queues.has_netem(bed.plan)
+    can_delay = shape.fabric is Fabric.EMULATED or build.has_netem(bed.plan)
     return Drawn(bed.name, title, shape.planes, tuple(links), can_delay)
 
 

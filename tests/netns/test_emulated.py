@@ -30,7 +30,7 @@ from mrc.errors import ArgumentError, StateError
 from mrc.fabric import srv6, topology
 from mrc.fabric.topology import Topology
 from mrc.linux import netns
-from mrc.testbed import control, queues, schedule, state
+from mrc.testbed import build, control, schedule, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.hops import SOCKET
 from mrc.testbed.names import namespace
@@ -388,7 +388,7 @@ def test_schedule__is_carried_out_and_healed(
 def test_fail__refuses_what_only_netem_could(
     both: dict[Fabric, Testbed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "has_netem", lambda plan: False)
+    monkeypatch.setattr(build, "has_netem", lambda plan: False)
     with pytest.raises(ArgumentError, match="--fabric emulated"):
         both[Fabric.KERNEL].fail("plane:1", delay_ns=MS)
     with pytest.raises(StateError, match="only an emulated fabric has counters"):

@@ -352,8 +352,8 @@ def test_down__typed_in_the_test_bed_leaves_its_own_shell(bed_name: str) -> None
 def test_up__ended_by_a_signal_leaves_nothing(bed_name: str, signum: int) -> None:
     """Method: it gets the signal when it has the first namespaces and sets up their filters."""
     script = (
-        "import os, sys; from mrc.cli.main import main; from mrc.testbed import nft\n"
-        f"nft.apply = lambda scripts: os.kill(os.getpid(), {signum})\n"
+        "import os, sys; from mrc.cli.main import main; from mrc.testbed import build\n"
+        f"build.apply_rules = lambda scripts: os.kill(os.getpid(), {signum})\n"
         f"sys.exit(main(['testbed', 'up', '--name', '{bed_name}', '--planes', '1', '--t1', '1']))"
     )
     # The tests may run under nohup, which ignores SIGHUP, and mrc keeps that.

@@ -29,7 +29,7 @@ from slowness import PATIENCE
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns
-from mrc.testbed import build, control, nft, state
+from mrc.testbed import build, control, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.shape import Fabric
@@ -149,7 +149,7 @@ def test_paths__a_message_of_64_kib_passes_the_shapers_whole(bed: Testbed) -> No
 def test_paths__a_mark_on_the_outer_header_reaches_the_socket(bed: Testbed) -> None:
     hook = "type filter hook forward priority 0"
     marking = f"table ip6 marks {{ chain f {{ {hook}; ip6 ecn set ce; }}; }}\n"
-    nft.apply({bed.plan.nodes["t1-1-0"].namespace: marking})
+    build.apply_rules({bed.plan.nodes["t1-1-0"].namespace: marking})
     try:
         with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
             rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
@@ -163,7 +163,7 @@ def test_paths__a_mark_on_the_outer_header_reaches_the_socket(bed: Testbed) -> N
                 marks.append(struct.unpack("i", control[0][2])[0])
         assert marks == [3, 2]
     finally:
-        nft.apply({bed.plan.nodes["t1-1-0"].namespace: "delete table ip6 marks\n"})
+        build.apply_rules({bed.plan.nodes["t1-1-0"].namespace: "delete table ip6 marks\n"})
 
 
 # ---- Faults ---------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_fail__cut_off_in_the_middle_can_be_healed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(nft, "apply", interrupted)
+        patch.setattr(build, "apply_rules", interrupted)
         patch.setattr(control, "ask", interrupted)
         bed.fail("plane:1")
     assert bed.heal("all") == ["plane:1"]
@@ -422,7 +422,8 @@ def test_down__leaves_others_alone(bed: Testbed, bed_name: str) -> None:
 def test_up__rebuilds_what_a_killed_one_left(bed_name: str) -> None:
     """Method: `up` kills itself when it has the first namespaces and sets up their filters."""
     script = (
-        "import os; from mrc.testbed import bed, nft; nft.apply = lambda _: os.kill(os.getpid(), 9)"
+        "import os; from mrc.testbed import bed, build; "
+        "build.apply_rules = lambda _: os.kill(os.getpid(), 9)"
         f"; bed.Testbed({bed_name!r}, planes=1, t1=1).up()"
     )
     subprocess.run([sys.executable, "-c", script], check=False)
@@ -440,7 +441,7 @@ def test_up__cleans_up_after_a_failure(bed_name: str, monkeypatch: pytest.Monkey
     def fail(scripts: object) -> None:
         raise NetlinkError("no")
 
-    monkeypatch.setattr(nft, "apply", fail)
+    monkeypatch.setattr(build, "apply_rules", fail)
     with pytest.raises(NetlinkError, match="no"):
         Testbed(bed_name, planes=1, t1=1).up()
     assert not [name for name in netns.names() if bed_name in name]

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.targets import parse_target
 from mrc.linux.netlink import Netem, netem_message
-from mrc.testbed import queues
+from mrc.testbed import build
+from mrc.testbed.build import Queue
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, Hop
 from mrc.testbed.plan import make_plan, shaper
-from mrc.testbed.queues import Queue
 from mrc.testbed.shape import Shape
 
 PLAN = make_plan(
@@ -23,7 +23,7 @@ PLAN = make_plan(
 
 def wanted(faults: dict[str, Fault]) -> dict[Hop, Queue]:
     topology = PLAN.shape
-    return queues.wanted(
+    return build.queues_with(
         PLAN, {parse_target(name, topology): each for name, each in faults.items()}
     )
 
@@ -54,13 +54,13 @@ def test_wanted__a_link_keeps_the_delay_that_it_has() -> None:
         "uplink:1.0.0": Fault(loss=0, rate_share=0.1),
         "plane:2": Fault(loss=0, rate_share=0.1),
     }
-    found = queues.wanted(
+    found = build.queues_with(
         plan, {parse_target(name, plan.shape): each for name, each in faults.items()}
     )
     assert found[Hop(T0_UP, 1, 0, 0)] == Queue(shaper(100_000), Netem(delay_ns=10**6))
     assert found[Hop(T0_UP, 2, 0, 0)] == Queue(shaper(100_000))
     ends = [end for link in plan.links for _, _, end in link.ends]
-    assert {queues.of(end).netem for end in ends} == {None, Netem(delay_ns=10**6)}
+    assert {build.queue_of(end).netem for end in ends} == {None, Netem(delay_ns=10**6)}
 
 
 def test_wanted__refuses_what_netem_cannot() -> None:

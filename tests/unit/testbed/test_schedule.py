@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.testbed import queues, schedule
+from mrc.testbed import build, schedule
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import make_plan
 from mrc.testbed.schedule import combined
@@ -129,7 +129,7 @@ def test_load__refuses(tmp_path: Path, text: str, complaint: str) -> None:
 def test_load__refuses_what_this_kernel_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "has_netem", lambda plan: False)
+    monkeypatch.setattr(build, "has_netem", lambda plan: False)
     path = tmp_path / "faults.toml"
     path.write_text(table("plane:1", "duplicate", share="1%", by="1ms"))
     with pytest.raises(ConfigError, match="--fabric emulated"):
