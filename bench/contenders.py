@@ -17,7 +17,7 @@ from bed import HOSTS, Bed
 from compiled import program
 from end import End
 
-from mrc.exchange import mpr
+from mrc.connect.proof import UNKNOWN_BPS, psns_for
 from mrc.fabric.paths import SEAL_OVERHEAD
 
 Raw = dict[str, Any]
@@ -190,7 +190,7 @@ class MrcVerbs(Mrc):
 
     def __init__(self, bed: Bed, library: str | None = None, **settings: int) -> None:
         # The window that a Context chooses for the bed's links, whose rate it does not know.
-        psns = mpr.psns_for(bed.planes * mpr.UNKNOWN_BPS, 0, bed.path_mtu)
+        psns = psns_for(bed.planes * UNKNOWN_BPS, 0, bed.path_mtu)
         path_mtu = bed.path_mtu - (SEAL_OVERHEAD if settings.get("seal") else 0)
         numbers = {"path_mtu": path_mtu, "mpr": psns, **settings}
         self.settings = numbers

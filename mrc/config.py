@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from mrc import limits
 from mrc.enums import CcKind, Integrity, PlaneShares, Reading, Seal
 from mrc.errors import ConfigError
-from mrc.exchange import mpr
 from mrc.fabric.hostconfig import HostConfig
 from mrc.trust.security import Security
 
 MAX_PEER_BYTES = 1 << 30
+MAX_MPR = 4096  # PSNs that a host grants at most, as OCP allows
 MAX_ENGINES = 64
 
 _TIME = (0, limits.CC_MAX_NS)
@@ -145,7 +145,7 @@ class Queues:
     def __post_init__(self) -> None:
         ranges = {"sq_depth": (1, 65536), "max_wimm": (1, 1024), "max_unread": (1, 1 << 24)}
         _check_ranges(self, ranges)
-        if self.mpr % limits.MPR_UNIT or not 0 <= self.mpr <= mpr.MOST:
+        if self.mpr % limits.MPR_UNIT or not 0 <= self.mpr <= MAX_MPR:
             raise ConfigError(f"mpr: {self.mpr} is not 0 or a multiple of 128 within 128..4096")
 
 
@@ -258,7 +258,7 @@ class Timeouts:
 
     hello: float = 2.0
     """For each message of a connecting peer, until its hello; with a long round trip more
-    (mrc/exchange/README.md)."""
+    (mrc/connect/README.md)."""
     exchange: float = 10.0
     """For the whole exchange of a connecting peer; likewise."""
     linger: float = 2.0

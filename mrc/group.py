@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.connect.parse import shown
 from mrc.errors import (
     ArgumentError,
     CompletionError,
@@ -32,7 +33,6 @@ from mrc.errors import (
     StateError,
     reason_of,
 )
-from mrc.exchange.foreign import shown
 from mrc.mailbox import LOST_TIMEOUTS, explain, paths_lost
 from mrc.running import Limit
 from mrc.tasks import cancelled

@@ -37,6 +37,7 @@ from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.connect.parse import parse, shown
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.native import lib
@@ -51,7 +52,6 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import Immediate
-from mrc.exchange.foreign import parse, shown
 from mrc.observe.visits import Visits
 from mrc.tasks import cancelled
 

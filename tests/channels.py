@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from mrc.exchange.oob import FRAME_BYTES, Channel
+from mrc.connect.oob import FRAME_BYTES, Channel
 
 
 @contextlib.asynccontextmanager

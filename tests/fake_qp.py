@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mrc.config import ContextConfig
+from mrc.connect.admission import Budget
 from mrc.engine.memory import RemoteMemory
 from mrc.enums import Access, QpState, WcStatus
 from mrc.errors import CompletionError
 from mrc.events import Immediate, QpInfo
-from mrc.exchange.budget import Budget
 
 
 class FakeMr:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from mrc.exchange.prover import PEER, Ask, Prover
+from mrc.connect.proof import PEER, Ask, Prover
 
 SMALL = 16
 

@@ -44,7 +44,7 @@ SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
     (r"\brails?\b", "plane", OCDAI),
     (r"\bstrip(e|es|ed|ing)\b|load.?balanc", "spray", ()),
     (r"\bc_?sid\b", "usid", ("netlink", "scripts")),
-    (r"hand_?shake", "OOB exchange", ("tlsstream",)),
+    (r"hand_?shake", "OOB exchange", ("tls",)),
     (r"\bback_?ends?\b", "driver", ("entry",)),
 ]
 

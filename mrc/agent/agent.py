@@ -32,12 +32,12 @@ from mrc.aio.listener import Listener
 from mrc.aio.local import Local
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
-from mrc.control.profiles import CcProfile, EvProfile
+from mrc.connect.admission import ConnectionPlace
+from mrc.connect.oob import Channel
+from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.engine.queue_pair import random_qpn
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError, QueueFullError, StateError
-from mrc.exchange.admission import Place
-from mrc.exchange.oob import Channel
 from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.agent")
@@ -214,7 +214,7 @@ class AgentListener(Listener):
             return BusyError("the agent has started just now: its programs may not have found it")
         return ConnectError(f"no program of this host has the {what}: has it ended?")
 
-    async def _deliver(self, end: End, place: Place) -> None:
+    async def _deliver(self, end: End, place: ConnectionPlace) -> None:
         place.accept()
         if not isinstance(end, ProgramEnd):
             self.keep(self._adopt(end))

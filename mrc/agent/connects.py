@@ -22,9 +22,9 @@ from mrc.aio.connecting import connect
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
+from mrc.connect.oob import Channel
 from mrc.enums import AgentKind, QpState
 from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, PeerGoneError, ProtocolError
-from mrc.exchange.oob import Channel
 from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.units import digits

@@ -14,7 +14,10 @@ from msgspec import Meta, Struct, to_builtins
 from mrc.agent import device, steering
 from mrc.agent.steering import AgentFrame, checked, struct_bytes, text_of
 from mrc.aio.local import queue_pair
-from mrc.config import ContextConfig
+from mrc.config import MAX_MPR, ContextConfig
+from mrc.connect.oob import Inbox
+from mrc.connect.parse import shown
+from mrc.connect.proof import links_bps
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import configuration
 from mrc.engine.native import CData
@@ -22,9 +25,6 @@ from mrc.engine.ports import GONE, OPEN_TRIES, LocalPorts
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import AgentKind
 from mrc.errors import ConnectError, PathError, ProtocolError
-from mrc.exchange import mpr
-from mrc.exchange.foreign import shown
-from mrc.exchange.oob import Inbox
 from mrc.fabric.hostconfig import IpAddress, pack_address, unpack_address
 from mrc.fabric.paths import LocalPort
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
@@ -149,7 +149,7 @@ def qp_parameters(connect: CData) -> QpParameters:
         dest_gid=unpack_address(bytes(connect.dgid)),
         sq_depth=min(connect.sq_depth, 65536),
         max_wimm=min(connect.max_wimm, 1024),
-        mpr=min(-(-connect.mpr // MPR_UNIT) * MPR_UNIT, mpr.MOST),
+        mpr=min(-(-connect.mpr // MPR_UNIT) * MPR_UNIT, MAX_MPR),
         path_mtu=_within(connect.path_mtu & ~3, range(MIN_MTU, MAX_MTU + 1)),
         ev_profile=connect.ev_profile,
         cc_profile=connect.cc_profile,
@@ -264,7 +264,7 @@ def _port_fields(ports: Sequence[LocalPort]) -> list[dict[str, object]]:
     return [
         {
             "ifname": port.nic.encode()[:15],
-            "bits_per_second": mpr.links_bps([port.nic]),
+            "bits_per_second": links_bps([port.nic]),
             "number": port.plane,
             "mtu": mtus.get(port.nic, port.mtu),
             "up": port.nic in mtus,

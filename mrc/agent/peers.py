@@ -22,12 +22,12 @@ from mrc.agent.parameters import QpParameters
 from mrc.agent.steering import struct_bytes
 from mrc.aio.connecting import about
 from mrc.aio.local import Local
+from mrc.connect.dial import dial, may_pass
+from mrc.connect.oob import Channel
+from mrc.connect.parse import shown
 from mrc.engine.native import CData
 from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, PeerGoneError, ProtocolError
-from mrc.exchange.dial import dial, may_pass
-from mrc.exchange.foreign import shown
-from mrc.exchange.oob import Channel
 from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
 from mrc.running import Limit, RunningClock
 from mrc.typed import take

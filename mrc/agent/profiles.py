@@ -16,13 +16,13 @@ from msgspec import Struct, field, structs
 from msgspec.structs import replace
 
 from mrc.config import CcParameters
-from mrc.control.profiles import (
+from mrc.connect.profiles import (
     CcProfile,
     CcSettings,
+    ContextProfiles,
     EvProfile,
     EvSelection,
     Profile,
-    Profiles,
     ProfileState,
 )
 from mrc.engine.native import lib
@@ -281,7 +281,7 @@ class EvProfiles:
     """The EV profiles of a host, by number."""
 
     def __init__(
-        self, profiles: Profiles[EvProfile], formats: Formats, names: Mapping[EvValue, str]
+        self, profiles: ContextProfiles[EvProfile], formats: Formats, names: Mapping[EvValue, str]
     ) -> None:
         self._profiles = profiles
         self._formats = formats
@@ -518,7 +518,7 @@ def ev_in(found: Any) -> EvValue:
 class CcProfiles:
     """The CC profiles of a host, by number."""
 
-    def __init__(self, profiles: Profiles[CcProfile]) -> None:
+    def __init__(self, profiles: ContextProfiles[CcProfile]) -> None:
         self._profiles = profiles
         self._vendor: dict[int, bytes] = {}
 

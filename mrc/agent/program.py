@@ -25,11 +25,11 @@ from mrc.agent.socket import Credentials
 from mrc.agent.steering import AgentFrame, ProgramEngine, read_struct, text_of
 from mrc.aio.context import Context
 from mrc.aio.local import Local
+from mrc.connect.parse import shown
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.ports import LocalPorts, finder
 from mrc.enums import AgentKind
 from mrc.errors import Kind, MrcError, ProtocolError, StateError
-from mrc.exchange.foreign import shown
 from mrc.fabric.hostconfig import IpAddress
 from mrc.tasks import cancelled
 

@@ -32,11 +32,11 @@ from mrc.agent.peers import Qpn, agent_channel, described, repeat
 from mrc.agent.socket import CmPortRow, Credentials
 from mrc.agent.steering import AgentFrame, pack, struct_bytes
 from mrc.aio.local import Local
+from mrc.connect.oob import Channel
+from mrc.connect.parse import shown
 from mrc.engine.native import CData
 from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.errors import MrcError, ProtocolError
-from mrc.exchange.foreign import shown
-from mrc.exchange.oob import Channel
 from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
 from mrc.fabric.paths import LocalPort
 from mrc.limits import AGENT_CM_CHILD, AGENT_CM_PRIVATE

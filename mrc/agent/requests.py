@@ -27,7 +27,7 @@ from mrc.agent.profiles import (
 from mrc.agent.steering import read_array, read_struct, struct_bytes, text_of
 from mrc.aio.end import End
 from mrc.aio.qp import QP
-from mrc.control.profiles import CcProfile, EvProfile, Profiles
+from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
 from mrc.engine.native import lib
 from mrc.enums import AgentFunction, AgentKind, EvState
 from mrc.errors import InUseError, MrcError
@@ -51,8 +51,8 @@ class Requests:
 
     def __init__(
         self,
-        ev_profiles: Profiles[EvProfile],
-        cc_profiles: Profiles[CcProfile],
+        ev_profiles: ContextProfiles[EvProfile],
+        cc_profiles: ContextProfiles[CcProfile],
         host: HostConfig | None,
         connect: Callable[[str], Awaitable[QP]],
     ) -> None:

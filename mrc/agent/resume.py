@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 from msgspec import Struct, to_builtins
 
 from mrc.agent.steering import MAX_NOTE
+from mrc.connect.oob import Channel, Hello, hello_from_dict, hello_to_dict
+from mrc.connect.parse import parse
 from mrc.errors import PeerGoneError, ProtocolError
-from mrc.exchange.foreign import parse
-from mrc.exchange.oob import Channel, Hello, hello_from_dict, hello_to_dict
 from mrc.fabric.hostconfig import read_address
 from mrc.fabric.paths import PathEv
 from mrc.typed import take

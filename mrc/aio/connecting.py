@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
+from mrc.connect.dial import dial
+from mrc.connect.oob import EXCHANGE_TRIPS, Channel, CutOffError, extended
+from mrc.connect.proof import NoAnswerError
+from mrc.connect.tls import QuestionError
 from mrc.errors import (
     BusyError,
     ConnectRefusedError,
@@ -22,12 +26,6 @@ from mrc.errors import (
     reason_of,
     reworded,
 )
-from mrc.exchange.dial import dial
-from mrc.exchange.findings import NoAnswerError
-from mrc.exchange.keepalive import CutOffError
-from mrc.exchange.oob import Channel
-from mrc.exchange.patience import EXCHANGE_TRIPS, extended
-from mrc.exchange.upgrade import QuestionError
 from mrc.running import Limit
 from mrc.units import digits
 

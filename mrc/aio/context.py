@@ -26,13 +26,8 @@ from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.config import CcParameters, ContextConfig
-from mrc.control.profiles import (
-    CcProfile,
-    CcSettings,
-    EvProfile,
-    EvSelection,
-    Operation,
-)
+from mrc.connect.admission import Admission, Budget, descriptor_limit
+from mrc.connect.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileOperation
 from mrc.engine.memory import MR
 from mrc.engine.streams import checked_timeout
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
@@ -43,8 +38,6 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import ContextWarning, TraceEntry
-from mrc.exchange.admission import Admission, Limits, descriptor_limit
-from mrc.exchange.budget import Budget
 from mrc.fabric.paths import LocalPort
 from mrc.observe.observatory import Observatory, Observer
 from mrc.observe.snapshot import snapshot
@@ -76,13 +69,7 @@ class Context:
         self._observer = observer or Observatory()
         self._peer_memory = Budget(self.config.limits.max_peer_bytes)
         """Limits the memory for sessions of peers, by the address of the peer."""
-        limits = Limits(
-            self.config.limits.max_pending,
-            self.config.limits.max_pending_per_source,
-            self.config.limits.max_qps,
-            self.config.limits.max_qps_per_source,
-        )
-        self._admission = Admission(limits, descriptors=descriptor_limit)
+        self._admission = Admission(self.config.limits, descriptors=descriptor_limit)
 
     async def _code_failed(self) -> str:
         """Returns why the one-time code is used up, when that is so and no other peer can connect;
@@ -385,8 +372,8 @@ class Context:
         nothing else, and so must the listener's.
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
-        terms.ev_profile._check(Operation.USE)
-        terms.cc_profile._check(Operation.USE)
+        terms.ev_profile._check(ProfileOperation.USE)
+        terms.cc_profile._check(ProfileOperation.USE)
         work = self._connect(host, _checked_port(port), terms, checked_timeout(timeout))
         return Opening(work, QP.__aexit__)
 

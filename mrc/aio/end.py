@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from mrc.aio import stall
 from mrc.aio.queries import qp_info
 from mrc.config import ContextConfig
-from mrc.control.controller import EvController
-from mrc.control.profiles import CcProfile, EvProfile
+from mrc.connect.oob import GONE, REFUSE, Channel, Hello, kind_in, refusal_fields
+from mrc.connect.parse import shown
+from mrc.connect.profiles import CcProfile, EvController, EvProfile
 from mrc.engine.dispatch import Dispatcher, Work
 from mrc.engine.engine import Notice
 from mrc.engine.queue_pair import QueuePair, Writes
@@ -46,9 +47,6 @@ from mrc.events import (
     QpInfo,
     known,
 )
-from mrc.exchange.foreign import shown
-from mrc.exchange.oob import Channel, Hello
-from mrc.exchange.refusal import GONE, REFUSE, fields, kind_in
 from mrc.fabric.paths import PathEv
 from mrc.running import Limit
 from mrc.tasks import cancelled
@@ -446,6 +444,6 @@ class End:
         with suppress(MrcError, OSError):
             lost = self._status is WcStatus.RETRY_EXC_ERR or isinstance(self.failure, PathError)
             kind = Kind.PATHS_LOST if lost else Kind.OTHER
-            await self.channel.send(GONE, **fields(reason, kind))
+            await self.channel.send(GONE, **refusal_fields(reason, kind))
             return True
         return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates a QP and brings it to RTS on both sides: attributes, EVs, proof of the paths.
 
-mrc/exchange/README.md shows the order of the messages. Both sides run the code below; the
+mrc/connect/README.md shows the order of the messages. Both sides run the code below; the
 connecting side sends first at every step.
 """
 
@@ -22,7 +22,28 @@ from mrc import products
 from mrc.aio import sealing
 from mrc.aio.end import End
 from mrc.aio.local import Admit, Local, Terms, queue_pair
-from mrc.control.profiles import EvProfile
+from mrc.connect.oob import (
+    HELLO_BYTES,
+    Attributes,
+    Channel,
+    Hello,
+    check_readings,
+    hello_from_dict,
+    reading_names,
+)
+from mrc.connect.peer import is_loopback
+from mrc.connect.profiles import EvProfile
+from mrc.connect.proof import (
+    Proof,
+    links_bps,
+    no_answer,
+    plane_limits,
+    plane_names,
+    prove,
+    psns_for,
+    silent_paths,
+    smaller_packets,
+)
 from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, random_psn
 from mrc.enums import CcKind, EvState, Integrity, Seal
 from mrc.errors import (
@@ -40,10 +61,6 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import ProbeResult
-from mrc.exchange import findings, mpr, readings
-from mrc.exchange.neighbour import is_loopback
-from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_dict
-from mrc.exchange.proof import Proof, prove
 from mrc.fabric import paths
 from mrc.fabric.hostconfig import HostConfig, HostPeer, parse_address
 from mrc.fabric.paths import SEAL_OVERHEAD, LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
@@ -247,7 +264,7 @@ def _hello(
         dynamic_mpr=local.config.queues.dynamic_mpr,
         sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,
         service_time=True,
-        readings=readings.shared(local.config.readings),
+        readings=reading_names(local.config.readings),
         seal=sealing.NAMES[seal],
         inbox=None if messages is None else messages.inbox,
         seal_random=own.mark if own else "",
@@ -260,7 +277,7 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
     peer = hello_from_dict(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
         raise ConnectError(f"{channel.remote} is host {peer.called}, not {expected}")
-    readings.check(peer.called, peer.attributes.readings, local.config.readings)
+    check_readings(peer.called, peer.attributes.readings, local.config.readings)
     loopback = is_loopback(channel)
     for port in peer.attributes.ports:
         if port.address.ip.is_loopback is not loopback:
@@ -336,10 +353,10 @@ def _plan(
         raise PathError(f"{host} and this host have no IP version in common")
     overhead = SEAL_OVERHEAD if seal else 0
     most = min(local.config.spraying.mtu_limit, theirs.path_mtu)
-    limits = findings.limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
+    limits = plane_limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
     planes = {ev.attr.port for ev in evs}
     if small := sorted(plane for plane in planes if limits[plane] < MIN_MTU):
-        what = f"{findings.named(small, ends.nics)} to {host}"
+        what = f"{plane_names(small, ends.nics)} to {host}"
         if len(small) == len(planes):
             raise PathError(f"{what}: the MTU is too small: raise it")
         local.warn(f"{what}: left out, because the MTU is too small")
@@ -388,7 +405,7 @@ async def _prove(
     allowance = _AMPLIFICATION * channel.received_bytes
     probing = _probe(end, plan, allowed, allowance, channel)
     targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
-    silence = findings.no_answer(end.peer_host, targets, peer.attributes.udp_port)
+    silence = no_answer(end.peer_host, targets, peer.attributes.udp_port)
     try:
         proof, rtt_ns = await channel.during(probing)
     except ConnectRefusedError as error:
@@ -400,7 +417,7 @@ async def _prove(
     await _leave_out(end, proof)
     planes = [ev.attr.port for ev in plan.evs]
     gone = [*proof.dead, *proof.unproven]
-    local.warn(findings.silent_paths(end.peer_host, planes, gone, ends.nics))
+    local.warn(silent_paths(end.peer_host, planes, gone, ends.nics))
     silent = {plan.evs[index].attr.destination for index in proof.unproven}
     answered = {plan.evs[index].attr.destination for index in allowed} - silent
     proved = [s for s in plan.sources if plan.configured or s.address in answered]
@@ -412,9 +429,7 @@ async def _prove(
     if type(theirs) is not int or not MIN_MTU <= theirs <= MAX_MTU:
         raise ProtocolError(f"the peer sent a proved.mtu that is not within {MIN_MTU}..{MAX_MTU}")
     path_mtu = min(proof.mtu, theirs & ~3)
-    local.warn(
-        findings.smaller_packets(end.peer_host, path_mtu, plan.mtus, proof.carried, ends.nics)
-    )
+    local.warn(smaller_packets(end.peer_host, path_mtu, plan.mtus, proof.carried, ends.nics))
     return _Proved(path_mtu, rtt_ns)
 
 
@@ -457,7 +472,7 @@ def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved
     if psns == 0:
         planes = {ev.attr.port for ev in plan.evs}
         nics = (port.nic for port in ends.ports if port.plane in planes)
-        psns = mpr.psns_for(mpr.links_bps(nics), proved.rtt_ns, proved.path_mtu)
+        psns = psns_for(links_bps(nics), proved.rtt_ns, proved.path_mtu)
     return min(psns, peer.attributes.mpr)
 
 

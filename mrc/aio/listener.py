@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listening side of the exchange: a TCP server that returns QPs ready to use.
 
-A connecting peer holds a place (mrc.exchange.admission). Until its hello, each of its messages has
+A connecting peer holds a place (mrc.connect.admission). Until its hello, each of its messages has
 to come within `Timeouts.hello` seconds, and the whole exchange within `Timeouts.exchange` seconds;
-both limits grow with the peer's round trip (mrc.exchange.patience). The listener creates no QP
+both limits grow with the peer's round trip (mrc.connect.oob). The listener creates no QP
 before it has checked the hello.
 """
 
@@ -23,6 +23,19 @@ from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.aio.qp import QP
+from mrc.connect.admission import Admission, ConnectionPlace
+from mrc.connect.dial import numeric
+from mrc.connect.oob import (
+    EXCHANGE_TRIPS,
+    FRAME_BYTES,
+    HELLO_BYTES,
+    MESSAGE_TRIPS,
+    TOP,
+    Channel,
+    CutOffError,
+    patience,
+)
+from mrc.connect.tls import TLS
 from mrc.engine import native
 from mrc.engine.streams import within
 from mrc.errors import (
@@ -38,11 +51,6 @@ from mrc.errors import (
     kind_of,
     reason_of,
 )
-from mrc.exchange.admission import Admission, Place
-from mrc.exchange.dial import numeric
-from mrc.exchange.keepalive import CutOffError
-from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TLS, TOP, Channel
-from mrc.exchange.patience import EXCHANGE_TRIPS, MESSAGE_TRIPS, patience
 from mrc.observe.remote import RemoteView
 from mrc.tasks import cancelled, took_cancellation
 from mrc.units import digits
@@ -80,7 +88,7 @@ class Listener:
         self._adopt = adopt
         self._server: asyncio.Server | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._ready: deque[tuple[QP, Place]] = deque()
+        self._ready: deque[tuple[QP, ConnectionPlace]] = deque()
         self._changed = asyncio.Condition()
         self.port = 0
 
@@ -188,7 +196,7 @@ class Listener:
             took_cancellation()
             channel.abort()
 
-    async def _admit(self, channel: Channel, place: Place) -> None:
+    async def _admit(self, channel: Channel, place: ConnectionPlace) -> None:
         config = self._local.config
         seconds = min(config.timeouts.hello, config.timeouts.exchange)
         channel.limit_silence(on=True)
@@ -239,14 +247,14 @@ class Listener:
                 self._terms.failed(private, error)
             raise
 
-    async def _deliver(self, end: End, place: Place) -> None:
+    async def _deliver(self, end: End, place: ConnectionPlace) -> None:
         """Gives a connected QP to the caller."""
         qp = self._adopt(end)
         async with self._changed:
             self._ready.append((qp, place))
             self._changed.notify()
 
-    async def _let_prove(self, channel: Channel, place: Place) -> str:
+    async def _let_prove(self, channel: Channel, place: ConnectionPlace) -> str:
         """Encrypts the exchange and has the peer prove itself. The type of its next message."""
         guard = self._local.guard
         if guard is None:

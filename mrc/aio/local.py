@@ -16,23 +16,22 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field, structs
 
 from mrc.aio.end import End
-from mrc.config import ContextConfig, Queues
-from mrc.control.profiles import (
+from mrc.config import MAX_MPR, ContextConfig, Queues
+from mrc.connect.admission import Claims
+from mrc.connect.profiles import (
     DEFAULT,
     CcProfile,
     CcSettings,
+    ContextProfiles,
     EvProfile,
     EvSelection,
-    Profiles,
 )
+from mrc.connect.tls import Guard
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.ports import LocalPorts, finder
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Integrity
 from mrc.errors import MrcError
-from mrc.exchange import mpr
-from mrc.exchange.admission import Claims
-from mrc.exchange.upgrade import Guard
 from mrc.fabric import hostconfig
 from mrc.fabric.hostconfig import HostConfig, IpAddress, PathSource
 
@@ -53,8 +52,8 @@ class Local(Struct, frozen=True):
     rng: random.Random
     claims: Claims
     guard: Guard | None
-    ev_profiles: Profiles[EvProfile]
-    cc_profiles: Profiles[CcProfile]
+    ev_profiles: ContextProfiles[EvProfile]
+    cc_profiles: ContextProfiles[CcProfile]
     warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
     source: IpAddress | None = None  # the address to connect from; None: any
 
@@ -93,8 +92,8 @@ def opened(config: ContextConfig) -> Local:
         rng=random.Random(secrets.randbits(64)),
         claims=Claims(),
         guard=None if config.security is None else Guard(config.security),
-        ev_profiles=Profiles(EvProfile(DEFAULT, selection)),
-        cc_profiles=Profiles(CcProfile(DEFAULT, settings)),
+        ev_profiles=ContextProfiles(EvProfile(DEFAULT, selection)),
+        cc_profiles=ContextProfiles(CcProfile(DEFAULT, settings)),
     )
 
 
@@ -109,7 +108,7 @@ def further(first: Local, number: int) -> Local:
 
 def queue_pair(sizes: Queues, **more: Any) -> QueuePair:
     """A QP of these sizes. `more`: its number, if that is not a random one."""
-    return QueuePair(sizes.sq_depth, sizes.mpr or mpr.MOST, sizes.max_wimm, **more)
+    return QueuePair(sizes.sq_depth, sizes.mpr or MAX_MPR, sizes.max_wimm, **more)
 
 
 Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from mrc.aio.end import End
 from mrc.aio.queries import ev_info
-from mrc.control.profiles import CcProfile, EvProfile
+from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.queue_pair import Write, Writes, pieces, size_of

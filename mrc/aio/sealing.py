@@ -9,14 +9,14 @@ from typing import Literal
 from msgspec import Struct
 
 from mrc.config import ContextConfig
+from mrc.connect.oob import Channel, Hello
+from mrc.connect.tls import RANDOM_BYTES
 from mrc.engine import native
 from mrc.engine.native import Command
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Seal
 from mrc.errors import ConnectError, ProtocolError
-from mrc.exchange.oob import Channel, Hello
-from mrc.exchange.sealing import RANDOM_BYTES
-from mrc.trust.memory import Secret
+from mrc.trust.secret import Secret
 
 NAMES: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
 """The words in a hello, by Seal."""

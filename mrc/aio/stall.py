@@ -2,7 +2,7 @@
 """Notices that a link on the way got a smaller MTU while a QP runs.
 
 Then small packets still pass, answers and probes too, so the engine waits for better times: for
-ever. This module asks the paths as the exchange did before (mrc.exchange.prover): the QP fails only
+ever. This module asks the paths as the exchange did before (mrc.connect.proof): the QP fails only
 if some paths answer, and none of them carries packets of the QP's size.
 """
 
@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
-from mrc.control.controller import EvController
+from mrc.connect.profiles import EvController
+from mrc.connect.proof import prove
 from mrc.engine.queue_pair import QueuePair
 from mrc.errors import MrcError, PathMtuError
 from mrc.events import ProbeResult, QpInfo
-from mrc.exchange.proof import prove
 from mrc.fabric.paths import PathEv
 
 _LOOK_SECONDS = 1.0

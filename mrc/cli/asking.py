@@ -11,7 +11,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from mrc.exchange.foreign import shown
+from mrc.connect.parse import shown
 
 _ANSWER_BYTES = 256
 

@@ -17,13 +17,12 @@ from msgspec import Struct
 from mrc.cli.asking import Asking
 from mrc.cli.output import format_bytes
 from mrc.cli.progress import ProgressMeter
+from mrc.connect.parse import quoted
 from mrc.errors import ProtocolError
-from mrc.exchange.foreign import quoted
 from mrc.tasks import cancelled
 from mrc.transfer.messages import Announced, ConsentQuestion, Refuse
 from mrc.transfer.session import TAKES_ASKING, TransferError, TransferSession, patience
-from mrc.trust.identity import PREFIX
-from mrc.trust.known import allow, allowed, default_allowed
+from mrc.trust.identity import PREFIX, allow, allowed, default_allowed
 from mrc.trust.security import Security
 from mrc.units import counted
 

@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mrc.exchange.foreign import printable
+from mrc.connect.parse import printable
 
 
 def add_option(parser: argparse._ActionsContainer, rows: str) -> None:

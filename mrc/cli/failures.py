@@ -10,7 +10,7 @@ from bisect import bisect_left
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
-from mrc.exchange.foreign import printable, shortened, shown
+from mrc.connect.parse import printable, shortened, shown
 from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.messages import MAX_ERROR
 from mrc.transfer.names import FileError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mrc.cli.arguments import add
 from mrc.cli.csv_text import csv_text
 from mrc.cli.exits import UsageError
-from mrc.exchange.foreign import harmless_lines, printable
+from mrc.connect.parse import harmless_lines, printable
 from mrc.units import digits
 
 if TYPE_CHECKING:

@@ -24,12 +24,10 @@ from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.paths_quality import measure
 from mrc.cli.retry import WAIT, Retry
 from mrc.cli.runner import run_async
-from mrc.control.quality import Quality
 from mrc.enums import EvState
 from mrc.errors import MrcError, PeerGoneError
 from mrc.events import EvInfo, ProbeResult, known
-from mrc.results import paths as results
-from mrc.results.paths import Paths, Probe, ProbedEv
+from mrc.results.paths import Paths, Probe, ProbedEv, Quality
 from mrc.results.plain import like
 from mrc.running import RunningClock
 from mrc.units import counted
@@ -156,7 +154,7 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
     probes = await _probed(qp, args.timeout) if args.probe or args.watch or args.check else ()
     evs = await qp.evs()
     found = await _measured(args, qp, evs)
-    quality = paths_quality.told(evs, found)
+    quality = paths_quality.with_extra_delays(evs, found)
     info, evs = await qp.query(), await qp.evs()
     result = Paths(
         peer=qp.peer_host,
@@ -245,7 +243,7 @@ def _summary(result: Paths) -> str:
 
 
 def _block(
-    evs: Sequence[EvInfo], probes: Sequence[ProbeResult], quality: Mapping[int, results.Quality]
+    evs: Sequence[EvInfo], probes: Sequence[ProbeResult], quality: Mapping[int, Quality]
 ) -> Block:
     head = [
         "plane",

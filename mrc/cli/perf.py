@@ -29,7 +29,7 @@ from mrc.perf.plan import MAX_QPS, Direction, Pattern, Plan
 from mrc.perf.server import Server
 from mrc.results.perf import Setup
 from mrc.results.plain import like
-from mrc.trust.remedies import Commands
+from mrc.trust.security import Commands
 
 HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\

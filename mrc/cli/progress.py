@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from mrc.cli.output import Output, format_bytes
 from mrc.cli.progress_line import Moved, PlaneCount, progress_line
 from mrc.cli.report import batch_lines, carried_bytes
+from mrc.connect.parse import shown
 from mrc.events import QpInfo
-from mrc.exchange.foreign import shown
 from mrc.tasks import cancelled
 from mrc.transfer.pack import StoredBatch, Total
 

@@ -32,8 +32,8 @@ from mrc.cli.report import overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed, until_guessed
 from mrc.cli.standard import STDOUT
+from mrc.connect.parse import shown
 from mrc.errors import PathError, PeerGoneError
-from mrc.exchange.foreign import shown
 from mrc.mailbox import MAX_UNREAD, let_look
 from mrc.tasks import cancelled
 from mrc.transfer.files import OutputDirectory
@@ -53,7 +53,7 @@ from mrc.transfer.session import (
     accept_session,
 )
 from mrc.transfer.sinks import DEFAULTS, SenderLimits
-from mrc.trust.remedies import Commands
+from mrc.trust.security import Commands
 from mrc.units import counted, digits
 
 HELP = "receive files and folders from hosts that run mrc send"

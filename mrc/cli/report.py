@@ -17,9 +17,9 @@ from mrc.aio.recording import Recording
 from mrc.cli import history_report
 from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.cli.shares import carried_percent, sentence
+from mrc.connect.parse import printable
 from mrc.enums import WarningKind
 from mrc.events import PlaneInfo
-from mrc.exchange.foreign import printable
 from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings

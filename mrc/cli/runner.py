@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from mrc.cli.exits import Interrupted
-from mrc.exchange.admission import raise_descriptor_limit
+from mrc.connect.admission import raise_descriptor_limit
 
 logger = logging.getLogger("mrc.cli")
 

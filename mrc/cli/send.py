@@ -22,9 +22,9 @@ from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.retry import WAIT, Retry
 from mrc.cli.runner import run_async
+from mrc.connect.parse import shown
 from mrc.enums import EvState
 from mrc.errors import MrcError
-from mrc.exchange.foreign import shown
 from mrc.transfer.names import FileError, check_path
 from mrc.transfer.pack import Total
 from mrc.transfer.plan import STDIN, SendPlan, excluding, plan_of

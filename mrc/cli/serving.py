@@ -10,8 +10,8 @@ from typing import NoReturn
 from mrc.aio.context import Context
 from mrc.cli.exits import cause, exit_code
 from mrc.cli.output import Output, print_error
+from mrc.connect.parse import shown
 from mrc.errors import MrcError
-from mrc.exchange.foreign import shown
 
 
 async def until_guessed(ctx: Context) -> NoReturn:

@@ -21,10 +21,10 @@ from mrc.cli.output import Output, add_options
 from mrc.cli.runner import run_async
 from mrc.cli.top_view import MAX_ROWS, path_blocks, qp_blocks, summary_blocks
 from mrc.cli.window import Screen
+from mrc.connect.dial import dial, may_pass
+from mrc.connect.oob import Channel
+from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import MrcError, kind_of, reason_of
-from mrc.exchange.dial import dial, may_pass
-from mrc.exchange.oob import Channel
-from mrc.exchange.upgrade import Guard, QuestionError
 from mrc.fabric import hostconfig
 from mrc.observe import remote
 from mrc.observe.here import Here, Look, Seen

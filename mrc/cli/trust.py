@@ -23,11 +23,10 @@ from mrc.cli.output import Output
 from mrc.enums import Seal
 from mrc.errors import ConfigError
 from mrc.fabric import hostconfig
-from mrc.trust import words
-from mrc.trust.known import allowed, check_fingerprint, default_allowed
-from mrc.trust.memory import Secret, leave_out_of_cores
-from mrc.trust.remedies import Commands
-from mrc.trust.security import Authority, Security, load_secret
+from mrc.trust import proofs
+from mrc.trust.identity import allowed, check_fingerprint, default_allowed
+from mrc.trust.secret import Secret, leave_out_of_cores
+from mrc.trust.security import Authority, Commands, Security, load_secret
 
 CODE = "MRC_CODE"
 INSECURE = "MRC_INSECURE"
@@ -79,7 +78,7 @@ def _check_no_words(line: Sequence[str]) -> None:
     """
     line = line[: line.index("--")] if "--" in line else line
     for at, word in enumerate(line, 1):
-        following = (line[at : at + 1], line[at : at + words.COUNT])
+        following = (line[at : at + 1], line[at : at + proofs.CODE_WORDS])
         if word.startswith("--code=") or (word == "--code" and any(map(_is_code, following))):
             raise ValueError(
                 "--code takes no words: it asks for them, or prints them at the listening host;"
@@ -89,7 +88,7 @@ def _check_no_words(line: Sequence[str]) -> None:
 
 def _is_code(line: Sequence[str]) -> bool:
     try:
-        words.normal(" ".join(line))
+        proofs.normal_code(" ".join(line))
     except ValueError:
         return False
     return True
@@ -202,7 +201,7 @@ def _allow(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _printed_code(out: Output, commands: Commands) -> str:
     """A new one-time code, also under --quiet. One that is given could be guessed at each start."""
-    code = words.new_code()
+    code = proofs.new_code()
     out.warn(f"one-time code: {code}")
     out.warn(f"on the other host run: {commands.connects} --code")
     return code
@@ -259,4 +258,4 @@ def _known_code(args: argparse.Namespace) -> str:
         if typed is None:
             raise UsageError(args.prog, f"--code: there is no terminal to ask: set ${CODE}")
         code = typed
-    return _checked(args, words.normal, code, "--code")
+    return _checked(args, proofs.normal_code, code, "--code")

@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Struct, field
 
 from mrc.children import tied
+from mrc.connect.dial import unconnected
 from mrc.errors import ConnectError, MrcError
-from mrc.exchange.dial import unconnected
 from mrc.units import digits
 
 _PATIENCE_SECONDS = 30.0  # until an answer: an adapter that takes longer is broken

@@ -27,13 +27,21 @@ from mrc.conform.adapter import (
     WriteRequest,
 )
 from mrc.conform.path import Peer
+from mrc.connect.dial import dial
+from mrc.connect.oob import (
+    HELLO_BYTES,
+    PING,
+    PONG,
+    Attributes,
+    Channel,
+    Hello,
+    accepted,
+    hello_from_dict,
+    reading_names,
+)
 from mrc.engine.memory import RemoteMemory
 from mrc.enums import Reading
 from mrc.errors import BusyError, MrcError, ProtocolError
-from mrc.exchange import readings
-from mrc.exchange.dial import dial
-from mrc.exchange.oob import HELLO_BYTES, PING, PONG, Attributes, Channel, Hello, hello_from_dict
-from mrc.exchange.refusal import accepted
 from mrc.fabric.paths import RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
 from mrc.mailbox import SessionError, connect_session
@@ -146,7 +154,7 @@ class OobDevice:
     async def _connect(
         self, channel: Channel, own: QpAttributes, private: dict[str, Any], memory: RemoteMemory
     ) -> QpAttributes:
-        """The connecting side of mrc/exchange/README.md."""
+        """The connecting side of mrc/connect/README.md."""
         assert self._peer is not None
         await channel.send_hello(_hello(own, private, self._readings))
         device = hello_from_dict(await channel.expect("hello", HELLO_BYTES)).attributes
@@ -193,7 +201,7 @@ def _hello(own: QpAttributes, private: dict[str, Any], followed: Reading) -> Hel
     attributes = Attributes(
         qpn=own.qpn, first_psn=own.first_psn, path_mtu=own.path_mtu, mpr=own.mpr,
         max_wimm=own.max_wimm, integrity="icrc", udp_port=own.udp_port,
-        dynamic_mpr=own.dynamic_mpr, readings=readings.shared(followed), ports=ports,
+        dynamic_mpr=own.dynamic_mpr, readings=reading_names(followed), ports=ports,
     )  # fmt: skip
     return Hello(host=socket.gethostname(), private=private, attributes=attributes)
 

@@ -33,7 +33,7 @@ from mrc.errors import ArgumentError, StateError
 from mrc.fabric.hostconfig import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
-from mrc.trust.memory import Secret
+from mrc.trust.secret import Secret
 
 MAX_MESSAGE_BYTES = 0xFFFFFFFF
 _PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 from msgspec import Struct
 
 from mrc.aio.qp import QP
+from mrc.connect.oob import Hello, Inbox
 from mrc.engine import native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import AnyEngine
@@ -25,7 +26,6 @@ from mrc.engine.native import CData, Command, check, ffi, lib
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CommandOp, MessageKind
 from mrc.errors import ArgumentError, MrcError, PeerGoneError, ProtocolError, StateError
-from mrc.exchange.oob import Hello, Inbox
 
 _LOOK_SECONDS = 0.001  # between two looks at what is still on its way, the first time
 _LONGEST_LOOK_SECONDS = 0.02

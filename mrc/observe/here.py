@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from msgspec import Struct
 
+from mrc.connect.parse import shown
 from mrc.errors import MrcError
-from mrc.exchange.foreign import shown
 from mrc.linux.processes import process
 from mrc.observe import local
 from mrc.observe.rates import checked

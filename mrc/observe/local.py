@@ -25,8 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from mrc.connect.parse import parse
 from mrc.errors import ProtocolError
-from mrc.exchange.foreign import parse
 from mrc.observe.visits import Visit, Visits
 from mrc.results.plain import plain
 from mrc.results.snapshot import Snapshot

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mrc.connect.parse import shown
 from mrc.errors import ProtocolError
-from mrc.exchange.foreign import shown
 from mrc.results.plain import SCHEMA, like, names_of
 from mrc.results.snapshot import Plane, Qp, Snapshot
 from mrc.results.top import Endpoint, PlaneRates, QpRates

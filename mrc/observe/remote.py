@@ -14,8 +14,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from mrc.connect.oob import SNAPSHOT_BYTES, TOP, Channel
 from mrc.errors import MrcError, ProtocolError
-from mrc.exchange.oob import SNAPSHOT_BYTES, TOP, Channel
 from mrc.observe.snapshot import public
 from mrc.observe.visits import PATIENCE_SECONDS, Visit, Visits
 from mrc.results.plain import plain

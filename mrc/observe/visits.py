@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
+from mrc.connect.admission import network_of, source_of, victim
 from mrc.errors import MrcError
-from mrc.exchange.eviction import victim
-from mrc.exchange.sources import network_of, source_of
 from mrc.tasks import cancelled, took_cancellation
 
 logger = logging.getLogger("mrc.observe")

@@ -21,9 +21,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
+from mrc.connect.parse import shown
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
-from mrc.exchange.foreign import shown
 from mrc.mailbox import MAX_SENT_BYTES, MailboxSession, Service
 from mrc.perf.history import Bins, History
 from mrc.perf.load import Tally

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from mrc.aio.recording import MIN_WIDTH_NS
+from mrc.connect.parse import shown
 from mrc.errors import ArgumentError, ProtocolError
-from mrc.exchange.foreign import shown
 from mrc.typed import take
 from mrc.units import digits
 

@@ -13,9 +13,9 @@ from msgspec import Struct, field
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.connect.admission import BudgetError
 from mrc.engine.memory import RemoteMemory
 from mrc.errors import InUseError, MrcError
-from mrc.exchange.budget import BudgetError
 from mrc.mailbox import MailboxClosedError, MailboxSession, accept_session, let_look
 from mrc.perf.load import Load, PingPong, load_of
 from mrc.perf.memory import Regions, regions

@@ -27,8 +27,8 @@ from msgspec import Struct, field
 
 from mrc.aio.context import Context
 from mrc.config import ContextConfig
+from mrc.connect.parse import shown
 from mrc.errors import ConfigError, ConnectError, MrcError, StateError
-from mrc.exchange.foreign import shown
 from mrc.fabric import hostconfig
 from mrc.group import NOTE_BYTES, Group, Member, MemberAddress, MemberEnd
 from mrc.tasks import cancelled

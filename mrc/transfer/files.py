@@ -19,7 +19,7 @@ from functools import partial
 from threading import Lock
 from typing import Self
 
-from mrc.exchange.foreign import printable, shown
+from mrc.connect.parse import printable, shown
 from mrc.transfer.folders import RECEIVERS, SECOND_NS, Chain, Folder, Meta
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import (

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from mrc.exchange.foreign import printable
+from mrc.connect.parse import printable
 from mrc.transfer.names import (
     FileError,
     FinalError,

@@ -35,9 +35,9 @@ import xxhash
 from msgspec import Meta, Struct, to_builtins
 
 from mrc import versions
+from mrc.connect.parse import printable, shortened, shown
 from mrc.engine.memory import RemoteMemory
 from mrc.errors import ProtocolError
-from mrc.exchange.foreign import printable, shortened, shown
 from mrc.transfer.names import FileError, local_name, wire_name
 from mrc.typed import MAX_WHOLE, Whole, take
 

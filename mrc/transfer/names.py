@@ -15,8 +15,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from mrc.connect.parse import has_invisible, printable, shown
 from mrc.errors import MrcError
-from mrc.exchange.foreign import has_invisible, printable, shown
 
 MAX_NAME_BYTES = 255  # of a part: NAME_MAX of Linux file systems
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL

@@ -22,8 +22,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct, field
 
+from mrc.connect.parse import printable, shortened
 from mrc.errors import ProtocolError
-from mrc.exchange.foreign import printable, shortened
 from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_ERROR, Digest, Mode, Time

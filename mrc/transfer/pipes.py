@@ -13,7 +13,7 @@ from contextlib import suppress
 from errno import EPIPE
 from typing import Self
 
-from mrc.exchange.foreign import printable
+from mrc.connect.parse import printable
 from mrc.transfer.folders import RECEIVERS, Meta
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import FileError, FinalError, StoppedError, cause_of

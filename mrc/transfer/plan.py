@@ -15,7 +15,7 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from mrc.exchange.foreign import printable
+from mrc.connect.parse import printable
 from mrc.results.transfer import FailedFile
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_HOLES, Announced, Digest, Holes

@@ -27,9 +27,9 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
+from mrc.connect.admission import BudgetError
 from mrc.errors import MrcError, ProtocolError, reason_of
 from mrc.events import Immediate
-from mrc.exchange.budget import BudgetError
 from mrc.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.files import OutputDirectory

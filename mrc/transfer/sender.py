@@ -30,11 +30,11 @@ from typing import Any, NoReturn, TypeVar
 from msgspec import Struct, field
 
 from mrc.aio.qp import QP
+from mrc.connect.parse import printable, shown
 from mrc.engine.memory import MR
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate, QpInfo, known
-from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.tasks import cancelled
 from mrc.transfer.folders import SECOND_NS, Meta

@@ -23,9 +23,9 @@ from msgspec import Struct, field
 from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.connect.parse import shown
 from mrc.errors import ConnectError, MrcError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, QpInfo, sum_of
-from mrc.exchange.foreign import shown
 from mrc.mailbox import Service, SessionError
 from mrc.results.transfer import Waits
 from mrc.running import Limit

@@ -12,8 +12,8 @@ from typing import TypeVarTuple
 
 from msgspec import Struct
 
+from mrc.connect.parse import printable, shown
 from mrc.errors import ProtocolError
-from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import FailedFile, Role, TransferredFile
 from mrc.transfer.files import ExistingFile, PartFile, SessionTree
 from mrc.transfer.folders import Meta

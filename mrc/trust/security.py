@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Context requires of its peers, and how it proves itself."""
+"""What a Context requires of its peers, how it proves itself, and what users can do when one host
+refuses the other.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from mrc.errors import ConfigError
-from mrc.trust import files, words
 from mrc.trust.identity import Identity, default_path, fresh, load, stored
-from mrc.trust.memory import Secret
-from mrc.trust.remedies import Commands
+from mrc.trust.proofs import normal_code
+from mrc.trust.secret import Secret, read_secret
 
 SECRET_BYTES = 32
 SPIFFE = "spiffe://"
@@ -20,13 +23,20 @@ Ask = Callable[[str, str], Awaitable[bool]]
 """Asks the user about a host and its fingerprint; True: go on."""
 AskCode = Callable[[str], Awaitable[str]]
 """Asks the user for the one-time code of a host."""
+WAYS = {
+    "key": "a key (--allow)",
+    "code": "a one-time code",
+    "secret": "a secret (--secret)",
+    "authority": "a certificate authority (--ca)",
+}
+"""The ways in which a peer can prove itself, in words."""
 
 
 def load_secret(path: Path) -> Secret:
     """The secret in a file that only its owner may read; raises ConfigError."""
     made = f"make one with: mrc key --secret {path}"
     try:
-        content = files.read_secret(path)
+        content = read_secret(path)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ConfigError(f"{path}: {why}; {made}") from None
@@ -40,6 +50,66 @@ def secret_id(secret: Secret) -> str:
     digest = hashlib.sha256(b"mrc id")
     digest.update(secret.bytes)
     return digest.hexdigest()[:16]
+
+
+class Commands(Struct, frozen=True):
+    """The commands of both ends, as users type them, and what to do by them.
+
+    Both hosts print these texts, so a text names hosts and commands and never says "here" or
+    "there".
+    """
+
+    listens: str = "mrc recv"
+    """Starts the side that listens."""
+    connects: str = "mrc send FILE HOST"
+    """Starts the side that connects."""
+
+    def wrong_code(self) -> str:
+        """For a wrong guess."""
+        return f"the code is wrong, and was good for one guess: {self._new_code()}"
+
+    def unfinished_code(self) -> str:
+        """For an exchange that ended after the one guess and before its end."""
+        return f"the code was used, but the exchange did not finish: {self._new_code()}"
+
+    def used_code(self) -> str:
+        """For a code that has let a peer in."""
+        return f"the one-time code has been used: {self._new_code()}"
+
+    def _new_code(self) -> str:
+        return f"{self.listens} --code prints a new one"
+
+    def not_allowed(self, who: str) -> str:
+        """For a peer with a key that is not in --allow."""
+        return (
+            f"{who} may not connect: {self.listens} --allow {who} lets it in, and --code on both"
+            " hosts does"
+        )
+
+    def no_such_way(self, host: str, way: str, ways: Sequence[object]) -> str:
+        """For a host that does not take the proof which this side has."""
+        if way == "code":
+            return f"{host} has no one-time code, or it has been used: {self._new_code()}"
+        open_ = [each for each in WAYS if each in ways]
+        if not open_:
+            return (
+                f"{host} lets no other host in: start {self.listens} --code on {host}, and type the"
+                f" code into: {self.connects} --code"
+            )
+        taken = " or ".join(WAYS[each] for each in open_)
+        return f"{host} takes {taken}, not {WAYS[way]}: {self._for(host, open_)}"
+
+    def _for(self, host: str, ways: Collection[str]) -> str:
+        if "code" in ways:
+            return f"type the code that {host} shows into: {self.connects} --code"
+        if "secret" in ways:  # also for further QPs, after a one-time code has been used
+            return (
+                f"run: {self.connects} --secret FILE; or if {host} has used its one-time code,"
+                f" start {self.listens} --code again"
+            )
+        if "authority" in ways:
+            return f"run: {self.connects} --ca FILE --cert FILE --key FILE"
+        return f"start {self.listens} --code on {host}, and run: {self.connects} --code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +176,7 @@ class Security:
             object.__setattr__(self, "secret", Secret.copy(self.secret))
         if self.code:
             try:
-                object.__setattr__(self, "code", words.normal(self.code))
+                object.__setattr__(self, "code", normal_code(self.code))
             except ValueError as error:
                 raise ConfigError(f"code: {error}") from None
 

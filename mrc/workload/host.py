@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import uvloop
 
+from mrc.connect.admission import raise_descriptor_limit
 from mrc.errors import MrcError
-from mrc.exchange.admission import raise_descriptor_limit
 from mrc.workload import by_iperf3, by_mrc, by_tcp
 from mrc.workload.task import Answer, HostTask, Ready, Received, Said
 from mrc.workload.writer import Writer, sleep_until

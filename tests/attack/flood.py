@@ -21,7 +21,8 @@ from collections import deque
 from attack import forge
 from attack.net import ADDRESSES, PORT, crowd
 
-from mrc.exchange.oob import TLS, encode_frame
+from mrc.connect.oob import encode_frame
+from mrc.connect.tls import TLS
 
 TARGET = ADDRESSES["b"]
 WISH = encode_frame({"type": TLS})

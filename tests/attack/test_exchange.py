@@ -17,9 +17,9 @@ from attack import forge
 from attack.net import ADDRESSES, Net
 from slowness import PATIENCE, until
 
+from mrc.connect.oob import Channel, encode_frame
+from mrc.connect.tls import Guard
 from mrc.errors import ConnectError, PeerGoneError
-from mrc.exchange.oob import Channel, encode_frame
-from mrc.exchange.upgrade import Guard
 from mrc.trust.security import Security
 
 VICTIM = f"{ADDRESSES['v']}/24"

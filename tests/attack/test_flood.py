@@ -15,7 +15,7 @@ from netns.processes import Mrc
 from printed import printed
 from slowness import until
 
-from mrc.exchange import oob
+from mrc.connect import oob
 from mrc.versions import EXCHANGE
 
 MIB = 1 << 20

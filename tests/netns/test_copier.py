@@ -18,7 +18,7 @@ from netns.plain import address, ip, join, until_running
 from netns.processes import Start
 from printed import printed
 
-from mrc.exchange.sizes import NEAR_BYTES
+from mrc.connect.proof import NEAR_BYTES
 from mrc.linux import netns
 
 pytestmark = pytest.mark.netns

@@ -39,7 +39,7 @@ from mrc import (
     QpInfo,
     RemoteMemory,
 )
-from mrc.exchange.sizes import NEAR_BYTES
+from mrc.connect.proof import NEAR_BYTES
 from mrc.fabric.hostconfig import PathSource
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink

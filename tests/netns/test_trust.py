@@ -21,7 +21,8 @@ from netns.plain import address, ip, join, until_running
 from slowness import PATIENCE
 from terminals import Terminal, terminal
 
-from mrc.exchange.oob import TLS, encode_frame
+from mrc.connect.oob import encode_frame
+from mrc.connect.tls import TLS
 from mrc.linux import netns
 
 pytestmark = pytest.mark.netns

@@ -16,7 +16,7 @@ from mrc.config import (
     Timeouts,
     TrafficClasses,
 )
-from mrc.control.profiles import CcSettings
+from mrc.connect.profiles import CcSettings
 from mrc.engine import native
 from mrc.enums import CcKind, PlaneShares, Reading
 from mrc.errors import ConfigError

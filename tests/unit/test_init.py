@@ -35,8 +35,8 @@ sys.meta_path.insert(0, Refuse())
 
 _HELLO = """
 import mrc
-from mrc.exchange.oob import Attributes, Hello, decode_body, encode_frame, hello_from_dict
-from mrc.exchange.oob import hello_to_dict
+from mrc.connect.oob import (Attributes, Hello, decode_body, encode_frame, hello_from_dict)
+from mrc.connect.oob import hello_to_dict
 
 attributes = Attributes(7, 1, 1024, 1024, 8, 'icrc', 4791, ())
 said = hello_to_dict(Hello(host="h0", attributes=attributes))

@@ -18,7 +18,7 @@ from slowness import PATIENCE, until
 from verbs.building import CM_LIBRARY, cm_compiled, cm_sanitized
 
 from mrc.agent import socket as agent_socket
-from mrc.exchange.oob import encode_frame
+from mrc.connect.oob import encode_frame
 
 from .conftest import Agent
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import mrc
 from mrc import Sockets
-from mrc.exchange.sizes import NEAR_BYTES
+from mrc.connect.proof import NEAR_BYTES
 from mrc.fabric.paths import SEAL_OVERHEAD, payload_mtu
-from mrc.trust import words
+from mrc.trust import proofs
 from mrc.trust.security import Security
 from virtual.audit import Audit
 from virtual.host import Host
@@ -217,7 +217,7 @@ def _security(kind: str, world: World) -> Security | None:
         case "secret":
             return Security(secret=world.rng.randbytes(32), identity=world.folder / "key")
         case "code":
-            code = "-".join(world.rng.choice(words.WORDS) for _ in range(words.COUNT))
+            code = "-".join(world.rng.choice(proofs.WORDS) for _ in range(proofs.CODE_WORDS))
             return Security(code=code, identity=world.folder / "key")
     return None
 

@@ -18,13 +18,12 @@ from typing import Any
 
 import mrc
 from mrc import Sockets
+from mrc.connect import tls
+from mrc.connect.admission import Admission
+from mrc.connect.oob import Channel, encode_frame
+from mrc.connect.tls import TLS, Guard, TlsStream
 from mrc.enums import Access
 from mrc.errors import MrcError
-from mrc.exchange.admission import Admission
-from mrc.exchange.oob import TLS, Channel, encode_frame
-from mrc.exchange.tlsstream import TlsStream
-from mrc.exchange.upgrade import Guard
-from mrc.trust import tls
 from mrc.trust.security import Security
 from virtual.audit import Audit
 from virtual.host import Host, Program
@@ -92,7 +91,7 @@ class _Holder(asyncio.Protocol):
 def _tls_hello() -> bytes:
     """The first message of TLS."""
     out = ssl.MemoryBIO()
-    client = tls.client(None, check_hostname=False).context()
+    client = tls.client_context(None, check_hostname=False).context()
     with contextlib.suppress(ssl.SSLWantReadError):
         client.wrap_bio(ssl.MemoryBIO(), out, server_hostname="b").do_handshake()
     return out.read()

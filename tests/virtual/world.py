@@ -38,7 +38,7 @@ import mrc.engine.ports
 import mrc.observe.observatory
 import mrc.transfer.resume
 import mrc.transfer.threads
-import mrc.trust.memory
+import mrc.trust.secret
 from mrc.engine.engine import Engine
 from virtual import disk, kernel
 from virtual.host import Host, Program
@@ -136,7 +136,7 @@ class World:
             (resource, "getrusage", lambda who: SimpleNamespace(ru_utime=0.0, ru_stime=0.0)),
             (os, "urandom", self._entropy.randbytes),
             (mrc.transfer.resume, "ThreadPoolExecutor", _NoThread),
-            (mrc.trust.memory, "fill", self._fill),
+            (mrc.trust.secret, "fill", self._fill),
             (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
             (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),
             (secrets, "randbits", self._entropy.getrandbits),

@@ -15,7 +15,7 @@ from wire.seal import AEAD, AUTH, Direction, Opened
 from wire.sealing_engine import EPOCH_BITS, ONE, OTHER, PATH_MTU, Engine, Sent, engine
 
 from mrc.engine import native
-from mrc.trust.memory import Secret
+from mrc.trust.secret import Secret
 
 LIBRARIES = ("libcrypto", "ipsec_mb")
 FROM_ONE, FROM_OTHER = Direction(ONE.secret, EPOCH_BITS), Direction(OTHER.secret, EPOCH_BITS)

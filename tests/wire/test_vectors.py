@@ -21,13 +21,13 @@ from wire import seal, vectors
 from wire.sealing_engine import aead, core
 
 import mrc.trust.proofs
+from mrc.connect import tls
+from mrc.connect.oob import Channel
+from mrc.connect.tls import Guard
 from mrc.engine import native
-from mrc.exchange import sealing
-from mrc.exchange.oob import Channel
-from mrc.exchange.upgrade import Guard
 from mrc.trust.identity import Identity, load
-from mrc.trust.memory import Secret
 from mrc.trust.proofs import Binding, digest_of
+from mrc.trust.secret import Secret
 from mrc.trust.security import Security
 
 PUBLISHED = json.loads(vectors.FILE.read_text())
@@ -59,7 +59,7 @@ def test_core__derives_the_secrets(side: str) -> None:
 def test_hello__carries_the_random_bytes_in_hexadecimal_digits(side: str) -> None:
     text = KEYS["random"][side]
     frame = bytearray(json.dumps({"type": "hello", "seal_random": text}).encode())
-    (found,) = sealing.cut(frame)
+    (found,) = tls.cut_random(frame)
     assert bytes(found.bytes).hex() == text
 
 

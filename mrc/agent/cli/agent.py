@@ -22,7 +22,7 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
-from mrc.trust.remedies import Commands
+from mrc.trust.security import Commands
 
 HELP = "serve programs written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\

@@ -27,10 +27,10 @@ from mrc.agent.parameters import QpParameters
 from mrc.agent.steering import pack, read_struct, unpack
 from mrc.aio.end import End
 from mrc.config import ContextConfig, Timeouts
+from mrc.connect.oob import Channel
 from mrc.engine.native import ffi
 from mrc.enums import AgentFunction, AgentKind, WcStatus
 from mrc.errors import BusyError, MrcError, PeerGoneError
-from mrc.exchange.oob import Channel
 from mrc.observe import local
 
 NAME = f"@mrc-test-agent-{os.getpid()}"

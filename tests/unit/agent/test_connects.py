@@ -13,9 +13,9 @@ from mrc.agent import connects
 from mrc.agent.connects import Connects
 from mrc.agent.peers import QpGoneError
 from mrc.aio.local import Local, Terms
+from mrc.connect.oob import Channel
 from mrc.enums import AgentKind
 from mrc.errors import ArgumentError, BusyError, ConnectError, ConnectRefusedError, Kind
-from mrc.exchange.oob import Channel
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["the peer", "a stranger"])

@@ -11,8 +11,8 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 import pytest
 
 from mrc.agent.connects import ProgramEnd
+from mrc.connect.oob import GONE
 from mrc.errors import PeerGoneError, ProtocolError
-from mrc.exchange.refusal import GONE
 from mrc.tasks import cancelled
 
 

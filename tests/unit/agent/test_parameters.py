@@ -11,9 +11,9 @@ from attached import connect_body, gid_of
 
 from mrc.agent.parameters import QpParameters, emulated_in, qp_parameters
 from mrc.agent.steering import read_struct
+from mrc.config import MAX_MPR
+from mrc.connect.oob import Inbox
 from mrc.errors import ConnectError, ProtocolError
-from mrc.exchange import mpr
-from mrc.exchange.oob import Inbox
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 
 GID = gid_of(ip_address("10.0.0.1"))
@@ -39,7 +39,7 @@ def test_qp_parameters__no_qpn(number: int) -> None:
         ("max_wimm", 1025, 1024),
         ("mpr", 1, MPR_UNIT),
         ("mpr", MPR_UNIT, MPR_UNIT),
-        ("mpr", mpr.MOST + 1, mpr.MOST),
+        ("mpr", MAX_MPR + 1, MAX_MPR),
         ("path_mtu", 0, 0),
         ("path_mtu", 1, 0),
         ("path_mtu", MIN_MTU - 4, MIN_MTU),

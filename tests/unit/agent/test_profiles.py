@@ -18,12 +18,12 @@ from mrc.agent.profiles import (
     config_of,
     parameters_of,
 )
-from mrc.control.profiles import (
+from mrc.connect.profiles import (
     CcProfile,
     CcSettings,
+    ContextProfiles,
     EvProfile,
     EvSelection,
-    Profiles,
     ProfileState,
 )
 from mrc.engine.native import ffi, lib
@@ -69,7 +69,7 @@ def formats() -> Formats:
 
 @pytest.fixture
 def profiles(formats: Formats) -> EvProfiles:
-    return EvProfiles(Profiles(EvProfile("default", EvSelection())), formats, PATHS)
+    return EvProfiles(ContextProfiles(EvProfile("default", EvSelection())), formats, PATHS)
 
 
 async def explicit(profiles: EvProfiles, *chosen: EvValue) -> None:
@@ -281,7 +281,7 @@ def test_format__a_refused_call_changes_nothing(formats: Formats) -> None:
 
 
 def test_cc__a_refused_call_changes_nothing() -> None:
-    table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))
+    table = CcProfiles(ContextProfiles(CcProfile("default", CcSettings(CcKind.DELAY))))
     offline = {"id": 3, "mask": STATE | lib.MRC_API_CC_CONFIG, "state": lib.MRC_API_OFFLINE}
     wrong = {"config": {"gamma": math.nan}}
     with pytest.raises(RequestError, match="out of range"):
@@ -306,7 +306,7 @@ def test_format__no_more_than_the_most(formats: Formats, monkeypatch: pytest.Mon
 
 def test_cc__no_more_than_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrc.agent.profiles.MAX_PROFILES", 2)
-    table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))
+    table = CcProfiles(ContextProfiles(CcProfile("default", CcSettings(CcKind.DELAY))))
 
     def offline(number: int) -> None:
         fields = {"id": number, "mask": STATE, "state": lib.MRC_API_OFFLINE}
@@ -341,7 +341,7 @@ def test_cc__parameters_survive_the_way(formats: Formats) -> None:
     for value in (math.nan, math.inf, -1.0, 1e30):
         with pytest.raises(RequestError):
             parameters_of(ffi.new("struct mrc_api_nscc *", {"gamma": value}))
-    table = CcProfiles(Profiles(CcProfile("default", CcSettings(CcKind.DELAY))))
+    table = CcProfiles(ContextProfiles(CcProfile("default", CcSettings(CcKind.DELAY))))
     fields = {"id": 3, "mask": STATE | lib.MRC_API_CC_ALGORITHM, "state": lib.MRC_API_OFFLINE}
     with pytest.raises(RequestError, match="'reno' is not known"):
         table.modify(ffi.new("struct mrc_agent_cc *", fields), "reno")

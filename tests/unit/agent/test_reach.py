@@ -27,6 +27,7 @@ from mrc.agent.peers import (
     request_qp,
     resume,
 )
+from mrc.connect.oob import Channel
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -37,7 +38,6 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
 )
-from mrc.exchange.oob import Channel
 
 HOST = "127.0.0.1"
 ASKED = QpRequest(

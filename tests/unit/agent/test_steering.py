@@ -10,7 +10,7 @@ from mrc.agent.steering import ProgramEngine
 from mrc.engine import native
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Seal
-from mrc.trust.memory import Secret
+from mrc.trust.secret import Secret
 
 
 class Recorder:

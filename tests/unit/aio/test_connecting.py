@@ -14,6 +14,8 @@ from slowness import PATIENCE
 from mrc import Context
 from mrc.aio import connecting
 from mrc.aio.connecting import about
+from mrc.connect.oob import CutOffError
+from mrc.connect.proof import NoAnswerError, no_answer
 from mrc.errors import (
     BusyError,
     ConnectRefusedError,
@@ -24,8 +26,6 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
 )
-from mrc.exchange.findings import NoAnswerError, no_answer
-from mrc.exchange.keepalive import CutOffError
 from mrc.tasks import cancelled
 
 SILENT = no_answer("h1", ["10.0.0.1"], 4800)

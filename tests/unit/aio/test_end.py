@@ -22,10 +22,10 @@ from mrc import (
     StateError,
 )
 from mrc.aio import connecting
+from mrc.connect.oob import decode_body
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
 from mrc.events import PlaneEvent, PlaneShareEvent, PortEvent
-from mrc.exchange.oob import decode_body
 
 REASONS = [
     (ProtocolError("host sent a wrong frame"), "host sent a wrong frame"),

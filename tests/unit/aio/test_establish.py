@@ -38,11 +38,11 @@ from mrc import (
 )
 from mrc.aio import establish
 from mrc.aio.local import Terms
+from mrc.connect import proof
+from mrc.connect.oob import Hello, hello_to_dict
 from mrc.engine.queue_pair import RtrAttributes
 from mrc.enums import SHARED_READINGS
 from mrc.errors import ConnectError, PathError
-from mrc.exchange import prover
-from mrc.exchange.oob import Hello, hello_to_dict
 from mrc.fabric.hostconfig import IpAddress
 
 FOREIGN = "127.0.0.77"  # no host answers here
@@ -155,7 +155,7 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(establish, "_hello", lying(establish._hello))
-    monkeypatch.setattr(prover, "_ADDRESS_SECONDS", 0.1)
+    monkeypatch.setattr(proof, "_ADDRESS_SECONDS", 0.1)
     target, data = bytearray(200_000), bytes(range(250)) * 800
     async with (
         asyncio.timeout(BUDGET_SECONDS),
@@ -172,7 +172,7 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
         held_back = [ev for ev in evs if ev.destination == FOREIGN]
         assert held_back and all(ev.state is EvState.DENIED for ev in held_back)
         assert sum(ev.sent_packets for ev in held_back) == 0
-        assert sum(ev.sent_probes for ev in held_back) <= prover.ADDRESS_TRIES
+        assert sum(ev.sent_probes for ev in held_back) <= proof.ADDRESS_TRIES
     assert target == data
 
 
@@ -234,7 +234,7 @@ async def test_connect__with_the_named_host_only(
 ) -> None:
     """An address of the hello counts when it has answered probes."""
     monkeypatch.setattr(establish, "_hello", lying(establish._hello))
-    monkeypatch.setattr(prover, "_ADDRESS_SECONDS", 0.1)
+    monkeypatch.setattr(proof, "_ADDRESS_SECONDS", 0.1)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config(**two_planes(name=peer))) as caller,
@@ -266,7 +266,7 @@ async def test_connect__the_delay_based_window_requests_send_times(
         done.append(RtrAttributes(*values).sack_times)
         return RtrAttributes(*values)
 
-    monkeypatch.setattr("mrc.exchange.oob.hello_to_dict", tell)
+    monkeypatch.setattr("mrc.connect.oob.hello_to_dict", tell)
     monkeypatch.setattr("mrc.aio.establish.RtrAttributes", attributes)
     async with connected_pair(cc=cc) as pair:
         data = pattern(500_000)

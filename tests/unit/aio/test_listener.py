@@ -22,8 +22,8 @@ from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveErro
 from mrc.aio import end as end_module
 from mrc.aio import listener as listener_module
 from mrc.aio.end import End
-from mrc.exchange import oob
-from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, Channel, encode_frame
+from mrc.connect import oob
+from mrc.connect.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, Channel, encode_frame
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ from slowness import PATIENCE
 import mrc
 from mrc import Timeouts
 from mrc.aio import connecting as connecting_side
+from mrc.connect.oob import Channel
 from mrc.errors import ConnectError, ConnectTimeoutError, PeerGoneError
-from mrc.exchange.oob import Channel
 from mrc.tasks import cancelled
 from mrc.trust.identity import load
 from mrc.trust.security import Security

@@ -13,15 +13,13 @@ from meetings import exchange, meet, refused
 from slowness import PATIENCE
 
 import mrc
+from mrc.connect import peer
+from mrc.connect.peer import Owner
 from mrc.enums import Seal
 from mrc.errors import ConnectError, MrcError
-from mrc.exchange import neighbour
-from mrc.trust import words
-from mrc.trust.identity import Identity, load
-from mrc.trust.known import ChangedError, KnownHosts
-from mrc.trust.remedies import Commands
-from mrc.trust.security import Security
-from mrc.trust.sockets import Owner
+from mrc.trust.identity import ChangedError, Identity, KnownHosts, load
+from mrc.trust.proofs import new_code
+from mrc.trust.security import Commands, Security
 
 SECRET = bytes(range(32))
 
@@ -149,7 +147,7 @@ async def test_ways__nobody_is_asked_about_a_host_that_takes_no_key(
     connecting = Security(
         identity=ours.path, known_hosts=tmp_path / "known", ask=ask, commands=commands
     )
-    code = words.new_code()
+    code = new_code()
     why = await refused(connecting, Security(identity=theirs.path, code=code))
     assert "takes a one-time code, not a key" in why
     assert why.endswith("code that 127.0.0.1 shows into: mrc perf host-b --code")
@@ -171,7 +169,7 @@ async def test_secret__both_have_it(theirs: Identity) -> None:
 
 
 async def test_code__is_good_for_one_pair_and_its_further_qps(theirs: Identity) -> None:
-    code = words.new_code()
+    code = new_code()
     listening = Security(identity=theirs.path, code=code)
     met = await meet(Security(code=code.upper().replace("-", " ")), listening, times=3)
     assert [back.peer_identity for _, back in met] == ["code", "secret", "secret"]
@@ -234,7 +232,7 @@ async def test_loopback__another_user_proves_himself(
     ours: Identity, theirs: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if both ends were another user's: neither believes the other."""
-    monkeypatch.setattr(neighbour, "owner_of", lambda *ends: Owner(os.geteuid() + 1, accepted=True))
+    monkeypatch.setattr(peer, "owner_of", lambda *ends: Owner(os.geteuid() + 1, accepted=True))
     known = Security(identity=ours.path, peer=theirs.fingerprint, plain_loopback=True)
     listening = Security(identity=theirs.path, allow=(ours.fingerprint,), plain_loopback=True)
     ((out, back),) = await meet(known, listening)
@@ -247,7 +245,7 @@ async def test_loopback__another_user_proves_himself(
 
 
 async def test_loopback__one_who_hangs_up_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbour, "owner_of", lambda *ends: None)
+    monkeypatch.setattr(peer, "owner_of", lambda *ends: None)
     assert "encrypted exchanges only" in await refused(None, Security(plain_loopback=True))
 
 

@@ -11,10 +11,10 @@ from endpoints import READ, WRITE, connected_pair, pattern
 from mrc import Spraying
 from mrc.aio import stall
 from mrc.aio.stall import stuck_bytes
+from mrc.connect.proof import Proof
 from mrc.enums import QpState, WcStatus
 from mrc.errors import PathError, PathMtuError
 from mrc.events import QpInfo
-from mrc.exchange.proof import Proof
 
 
 def info(sent: int, acknowledged: int, outstanding: int = 1) -> QpInfo:

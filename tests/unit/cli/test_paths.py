@@ -14,8 +14,7 @@ import pytest
 
 from mrc.cli import paths
 from mrc.cli.paths import _probed
-from mrc.cli.paths_quality import measure
-from mrc.control.quality import TRAIN
+from mrc.cli.paths_quality import TRAIN, measure
 from mrc.errors import PeerGoneError
 from mrc.events import ProbeResult
 

@@ -13,8 +13,8 @@ import pytest
 
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter, payload_bytes
+from mrc.connect.parse import printable
 from mrc.errors import StateError
-from mrc.exchange.foreign import printable
 
 
 @dataclass(frozen=True)

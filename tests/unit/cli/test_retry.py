@@ -17,6 +17,7 @@ from mrc.cli import retry, send
 from mrc.cli.exits import Exit
 from mrc.cli.main import main
 from mrc.cli.retry import Retry, is_lost
+from mrc.connect.dial import may_pass
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -27,7 +28,6 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
 )
-from mrc.exchange.dial import may_pass
 from mrc.transfer.session import TransferError, VerificationError
 
 

@@ -26,9 +26,9 @@ from endpoints import (
 import mrc
 from mrc import Sockets, Timeouts
 from mrc.aio import end
+from mrc.connect.oob import Inbox
 from mrc.engine.dispatch import Dispatcher
 from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
-from mrc.exchange.oob import Inbox
 from mrc.messages.messages import MessagePeer, Messages, MessageSpace
 
 SIZES = [0, 1, 4096, 4097, 100_000, (3 << 20) + 5]

@@ -13,9 +13,9 @@ import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 
 from mrc.aio.context import Context
+from mrc.connect.dial import dial
 from mrc.errors import ConnectError, ProtocolError
 from mrc.events import QpInfo
-from mrc.exchange.dial import dial
 from mrc.observe import local, remote
 from mrc.observe.http import MetricsServer
 from mrc.observe.observed import Observed, ObservedQp

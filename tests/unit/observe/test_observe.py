@@ -35,8 +35,8 @@ from snapshot_data import SNAPSHOT
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.live import blocks_text
 from mrc.cli.top import _all
-from mrc.exchange.dial import dial
-from mrc.exchange.oob import TOP
+from mrc.connect.dial import dial
+from mrc.connect.oob import TOP
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.observe.snapshot import snapshot

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from slowness import PATIENCE
 from transfer_ends import Ends, both, make, names, receiving, sending, sessions, until
 
+from mrc.connect.admission import Budget, BudgetError
 from mrc.enums import Access
 from mrc.events import QpInfo
-from mrc.exchange.budget import Budget, BudgetError
 from mrc.transfer import sender
 from mrc.transfer.messages import (
     CHUNK_BYTES,

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.trust import files
-from mrc.trust.identity import load
-from mrc.trust.known import KnownHosts, allowed
+from mrc.trust.identity import KnownHosts, allowed, load
+from mrc.trust.secret import read_secret, read_trusted
 from mrc.trust.security import load_secret
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -63,9 +62,9 @@ def test_read__secrets_are_for_their_owner(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     path.chmod(mode)
-    assert files.read(path) == b"x"
+    assert read_trusted(path) == b"x"
     with pytest.raises(ConfigError, match=f"others may read it .*: chmod 600 {path}"):
-        files.read_secret(path)
+        read_secret(path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -95,7 +94,7 @@ def test_read__a_secret_that_root_shares_with_a_group(
     for name, found in (("geteuid", 23456), ("getegid", 23456), ("getgroups", [23456])):
         monkeypatch.setattr(os, name, lambda found=found: found)
     if is_read:
-        assert bytes(files.read_secret(path).bytes) == b"x"
+        assert bytes(read_secret(path).bytes) == b"x"
     else:
         with pytest.raises(ConfigError, match="others may"):
-            files.read_secret(path)
+            read_secret(path)

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.trust.known import KnownHosts, allow, allowed, default_allowed
+from mrc.trust.identity import KnownHosts, allow, allowed, default_allowed
 
 A, B = (f"mrc:SHA256:{letter * 43}" for letter in "AB")
 

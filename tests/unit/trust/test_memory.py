@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc.trust import files
-from mrc.trust.memory import Secret
+from mrc.trust.secret import Secret, read_secret
 
 
 def test_take__leaves_zeros_behind() -> None:
@@ -58,5 +57,5 @@ def test_read_secret__from_a_pipe() -> None:
     out, into = os.pipe()
     os.write(into, b"secret")
     os.close(into)
-    assert bytes(files.read_secret(Path(f"/dev/fd/{out}")).bytes) == b"secret"
+    assert bytes(read_secret(Path(f"/dev/fd/{out}")).bytes) == b"secret"
     os.close(out)

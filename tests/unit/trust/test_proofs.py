@@ -9,8 +9,8 @@ import pytest
 
 from mrc.errors import ConnectError, ProtocolError
 from mrc.trust import proofs
-from mrc.trust.memory import Secret
 from mrc.trust.proofs import Binding, Guess
+from mrc.trust.secret import Secret
 
 WRONG = ConnectError("wrong")
 

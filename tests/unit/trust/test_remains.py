@@ -31,10 +31,11 @@ from slowness import PATIENCE
 from wire import seal
 
 import mrc
+from mrc.connect import tls
 from mrc.engine import native
-from mrc.trust import proofs, tls
+from mrc.trust import proofs
 from mrc.trust.identity import load
-from mrc.trust.memory import Secret
+from mrc.trust.secret import Secret
 from mrc.trust.security import Security
 
 HOLDER = Path(__file__).with_name("holder.py")

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from mrc.trust.remedies import WAYS, Commands
+from mrc.trust.security import WAYS, Commands
 
 COMMANDS = Commands("mrc perf --server", "mrc perf h1")
 

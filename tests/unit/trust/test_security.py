@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from mrc.connect import tls
 from mrc.errors import ConfigError
-from mrc.trust import tls
 from mrc.trust.identity import load, public_of
 from mrc.trust.security import Security
 
@@ -27,7 +27,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_load_identity__a_secret_alone_stores_none(config: Path) -> None:
     identity = Security(secret=SECRET).load_identity()
     assert public_of(identity.certificate) == identity.public
-    assert isinstance(tls.server(identity, None).context(), ssl.SSLContext)
+    assert isinstance(tls.server_context(identity, None).context(), ssl.SSLContext)
     assert not config.exists()
 
 

@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Admission: which connections a host takes, so that strangers cannot take all places.
+
+Each TCP connection of the exchange holds one place from its arrival to its end, through the stages
+of `Stage`. A connection is a stranger's until its source has proved itself once. When all places
+are taken, a newcomer costs another connection its place (`victim`). Beside places this limits
+attempts to prove oneself (`Attempts`), the memory for peers (`Budget`) and who sends from which
+address (`Claims`).
+
+A source is an IPv4 address or an IPv6 /64: what one host has for itself. Its network is the IPv4
+/16 or the IPv6 /48: what one attacker may have as a whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec import Struct
+
+from mrc.errors import BusyError, ConfigError, ConnectError, MrcError
+from mrc.fabric.hostconfig import IpAddress, parse_address
+from mrc.fabric.paths import PeerSource
+from mrc.units import counted
+
+if TYPE_CHECKING:
+    from mrc.config import Limits
+
+logger = logging.getLogger("mrc.admission")
+
+_SOURCE_BITS = {4: 32, 6: 64}
+_NETWORK_BITS = {4: 16, 6: 48}
+_MOST_KNOWN = 4096
+_SOURCE_PER_SECOND = 1.0
+_NETWORK, _NETWORK_PER_SECOND = 384.0, 192.0
+_HOST, _HOST_PER_SECOND = 512.0, 256.0
+_MOST_BUCKETS = 4096  # of each kind; the one that was used least recently makes way
+_GRACE_SECONDS = 0.1  # the first message of a new connection may still be unread
+_STRANGERS_PART = 4  # one of so many places is for strangers, however many others connect
+_LEAST_FILES = 64  # that a process can open
+_FIRST_FILES = 32  # of its loop, sockets and modules
+_KEPT_BACK = 64  # file descriptors that peers cannot take: the process needs them for other uses
+
+# ---- Sources -------------------------------------------------------------------------------------
+
+
+def source_of(address: str) -> str:
+    """The source of an address: the IPv4 address itself, or the IPv6 /64."""
+    return str(_first(parse_address(address), _SOURCE_BITS))
+
+
+def network_of(address: str) -> str:
+    """The network of an address, such as 10.9.0.0/16 or 2001:db8:1::/48."""
+    found = parse_address(address)
+    return f"{_first(found, _NETWORK_BITS)}/{_NETWORK_BITS[found.version]}"
+
+
+def _first(address: IpAddress, bits: dict[int, int]) -> IpAddress:
+    """The first address with the same bits."""
+    rest = address.max_prefixlen - bits[address.version]
+    return type(address)(int(address) >> rest << rest)
+
+
+class KnownSources:
+    """The sources that proved themselves last, up to _MOST_KNOWN of them."""
+
+    def __init__(self) -> None:
+        self._sources: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, source: str) -> bool:
+        return source in self._sources
+
+    def add(self, source: str) -> None:
+        """It has proved itself, now or again."""
+        self._sources[source] = None
+        self._sources.move_to_end(source)
+        if len(self._sources) > _MOST_KNOWN:
+            self._sources.popitem(last=False)
+
+
+# ---- Places --------------------------------------------------------------------------------------
+
+
+class Stage(Enum):
+    """Progress of a connection."""
+
+    CONNECTING = auto()
+    READY = auto()  # connected, not accepted by the caller yet
+    ACCEPTED = auto()
+    GONE = auto()
+
+
+class ConnectionPlace(Struct, eq=False):
+    """The place of one connection. `leave` at any time; the times are in seconds."""
+
+    admission: Admission
+    source: str
+    network: str
+    drop: Callable[[], None]
+    since: float
+    """when it came, or sent its last message"""
+    known: bool
+    """its source has proved itself before"""
+    stage: Stage = Stage.CONNECTING
+    silent: bool = True
+    """no message has arrived"""
+    tokens: Tokens | None = None
+    """what its attempt has taken"""
+
+    def hear(self, now: float) -> None:
+        """A message has arrived."""
+        self.since, self.silent = now, False
+
+    def attempt(self, now: float) -> None:
+        """The peer wants TLS. Raises BusyError after too many attempts of its source."""
+        self.tokens = self.admission.begin_attempt(self, now)
+
+    def prove(self, now: float) -> None:
+        """The peer has proved that it may connect."""
+        self.admission.know(self.source)
+        if self.tokens is not None:
+            self.tokens.give_back(now)
+
+    def connect(self, now: float) -> None:
+        """The exchange is complete, which proves as much where nothing else does."""
+        self.prove(now)
+        self.admission.move(self, Stage.READY)
+
+    def accept(self) -> None:
+        """The caller has taken the QP."""
+        self.admission.move(self, Stage.ACCEPTED)
+
+    def leave(self) -> None:
+        """The connection has ended. Safe to call twice."""
+        self.admission.move(self, Stage.GONE)
+
+
+class Admission:
+    """Assigns the places of a Context.
+
+    `descriptors` returns how many files this process may have open; 0: any number.
+    """
+
+    def __init__(self, limits: Limits, *, descriptors: Callable[[], int]) -> None:
+        self._limits = limits
+        self._descriptors = descriptors
+        self._descriptors_ran_out = False
+        self._of: dict[Stage, list[ConnectionPlace]] = {
+            stage: [] for stage in (Stage.CONNECTING, Stage.READY)
+        }
+        self._connecting: Counter[str] = Counter()  # by source
+        self._connected: Counter[str] = Counter()
+        self._known = KnownSources()
+        self._attempts = Attempts(limits.max_pending_per_source)
+
+    @property
+    def pending(self) -> int:
+        """Number of peers that connect or wait to be accepted."""
+        return sum(map(len, self._of.values()))
+
+    def enter(
+        self, address: str, descriptor: int, drop: Callable[[], None], *, now: float
+    ) -> ConnectionPlace:
+        """Returns a place for a connection from `address`, at the time `now` in seconds.
+
+        Raises ConnectError, or BusyError if a retry can help. May evict another connection: this
+        calls the other connection's `drop`, which must not block.
+        """
+        source = source_of(address)
+        self._check_descriptors(descriptor)
+        self._check_source(source)
+        network, known = network_of(address), source in self._known
+        self._attempts.check(source, network, known=known, now=now)
+        place = ConnectionPlace(self, source, network, drop, now, known)
+        if self.pending >= self._limits.max_pending:
+            self._make_room(place, now)
+        self._count(place, 1)
+        return place
+
+    def _make_room(self, newcomer: ConnectionPlace, now: float) -> None:
+        """Evicts a stranger. While they have few places, others who connect make way."""
+        connecting = [*self._of[Stage.CONNECTING], newcomer]
+        known = [each for each in connecting if each.known]
+        strangers = [each for each in connecting if not each.known]
+        few = len(strangers) <= self._limits.max_pending // _STRANGERS_PART
+        evicted = victim(known if known and few else strangers or known, now)
+        if evicted is newcomer:
+            raise BusyError("too many peers are connecting: try again later")
+        evicted.leave()
+        evicted.drop()
+
+    def begin_attempt(self, place: ConnectionPlace, now: float) -> Tokens:
+        """For a place."""
+        return self._attempts.begin(place.source, place.network, known=place.known, now=now)
+
+    def know(self, source: str) -> None:
+        """For a place: from now on its connections are no stranger's."""
+        self._known.add(source)
+        for place in self._of[Stage.CONNECTING]:
+            place.known |= place.source == source
+
+    def move(self, place: ConnectionPlace, stage: Stage) -> None:
+        """For a place."""
+        if place.stage is not Stage.GONE:
+            self._count(place, -1)
+            place.stage = stage
+            self._count(place, 1)
+
+    def _count(self, place: ConnectionPlace, by: int) -> None:
+        if place.stage is Stage.GONE:
+            return
+        if (places := self._of.get(place.stage)) is not None:
+            (places.append if by > 0 else places.remove)(place)
+        of_source = self._connecting if place.stage is Stage.CONNECTING else self._connected
+        of_source[place.source] += by
+        if not of_source[place.source]:
+            del of_source[place.source]  # otherwise addresses of strangers would fill the memory
+
+    def _check_source(self, source: str) -> None:
+        connecting, qps = self._connecting[source], self._connected[source]
+        most = self._limits.max_qps_per_source
+        if qps >= most:
+            raise ConnectError(
+                f"{source} has {counted(qps, 'QP')} here, the limit (max_qps_per_source)"
+            )
+        if qps and sum(self._connected.values()) >= self._limits.max_qps * 3 // 4:
+            raise ConnectError(
+                f"the remaining QPs here are for sources without a QP; {source} has {qps}"
+            )
+        if connecting >= min(self._limits.max_pending_per_source, most - qps):
+            raise BusyError(
+                f"already connecting from {source}: {counted(connecting, 'peer')}: try again"
+            )
+
+    def _check_descriptors(self, descriptor: int) -> None:
+        """The kernel assigns the lowest free number, so a high `descriptor` means few are free."""
+        most = self._descriptors()
+        if not most or descriptor < most - min(_KEPT_BACK, most // 4):
+            self._descriptors_ran_out = False
+            return
+        if not self._descriptors_ran_out:
+            self._descriptors_ran_out = True
+            logger.warning(
+                "%d of %d file descriptors are in use: new peers are refused; raise the limit"
+                " (ulimit -n)", descriptor, most,
+            )  # fmt: skip
+        raise BusyError("no file descriptors are left for peers: try again later")
+
+
+class Evictable(Protocol):
+    """A place that can be taken away."""
+
+    source: str
+    network: str
+    silent: bool
+    """the peer has said nothing yet"""
+    since: float
+    """when it came, or sent its last message"""
+
+
+E = TypeVar("E", bound=Evictable)
+_source, _network, _since = map(attrgetter, ("source", "network", "since"))
+
+
+def victim(places: Sequence[E], now: float) -> E:
+    """The place to take away, of at least one; the newcomer's own is the last of `places`.
+
+    An honest peer speaks at once and answers each message after a round trip, so the one whose last
+    message is the oldest goes. But a flood can be faster than an honest peer that is far away. So
+    the source with the most places pays first, and among sources that have as many, the network. No
+    rate of connections from few sources, or from one network, takes the only place of another peer.
+    """
+    old = now - _GRACE_SECONDS
+    found = [each for each in places if each.silent and each.since <= old] or list(places)
+    of_source = Counter(map(_source, found))
+    most = max(of_source.values())
+    found = [each for each in found if of_source[each.source] == most]
+    network, count = Counter(map(_network, found)).most_common(1)[0]
+    if count > len(found) / 2:
+        found = [each for each in found if each.network == network]
+    return min(found, key=_since)
+
+
+# ---- Attempts ------------------------------------------------------------------------------------
+
+
+class _Bucket(Struct):
+    tokens: float
+    at: float
+
+
+class Buckets:
+    """Token buckets by name, each full at first: `most` tokens, `per_second` more."""
+
+    def __init__(self, most: float, per_second: float) -> None:
+        self._most, self._per_second = most, per_second
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def has(self, name: str, now: float) -> bool:
+        """Whether there is a token."""
+        return self._filled(name, now) >= 1
+
+    def change(self, name: str, by: float, now: float) -> None:
+        """Takes tokens out, or puts them back as far as there is room."""
+        tokens = self._filled(name, now) + by
+        self._buckets.pop(name, None)
+        if tokens < self._most:  # full ones are not kept
+            self._buckets[name] = _Bucket(tokens, now)
+        if len(self._buckets) > _MOST_BUCKETS:
+            self._buckets.popitem(last=False)
+
+    def _filled(self, name: str, now: float) -> float:
+        if (bucket := self._buckets.get(name)) is None:
+            return self._most
+        return min(self._most, bucket.tokens + (now - bucket.at) * self._per_second)
+
+
+class Attempts:
+    """Limits attempts of strangers to prove themselves: each costs about a millisecond, for TLS.
+
+    An attempt takes a token of its source, and that of a source which is not known also one of its
+    network and one of the host. A peer that proves itself gets them back, so honest peers do not
+    run out of them, however many they are. `at_once`: attempts that a source may begin without a
+    pause.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._of_source = Buckets(at_once, _SOURCE_PER_SECOND)
+        self._of_network = Buckets(_NETWORK, _NETWORK_PER_SECOND)
+        self._of_host = Buckets(_HOST, _HOST_PER_SECOND)
+
+    def check(self, source: str, network: str, *, known: bool, now: float) -> None:
+        """Raises BusyError if a token is missing for an attempt."""
+        for buckets, name in self._needed(source, network, known=known):
+            if not buckets.has(name, now):
+                whose = f"from {name}" if name else "here"
+                raise BusyError(f"too many attempts {whose} led to no proof: try again later")
+
+    def begin(self, source: str, network: str, *, known: bool, now: float) -> Tokens:
+        """Takes the tokens of an attempt; raises as `check`."""
+        self.check(source, network, known=known, now=now)
+        tokens = Tokens(self._needed(source, network, known=known))
+        tokens.change(-1, now)
+        return tokens
+
+    def _needed(self, source: str, network: str, *, known: bool) -> list[tuple[Buckets, str]]:
+        mine = [(self._of_source, source)]
+        return mine if known else [*mine, (self._of_network, network), (self._of_host, "")]
+
+
+class Tokens:
+    """What one attempt has taken."""
+
+    def __init__(self, taken: list[tuple[Buckets, str]]) -> None:
+        self.taken = taken
+
+    def give_back(self, now: float) -> None:
+        """The peer has proved itself. Safe to call twice."""
+        self.change(1, now)
+        self.taken = []
+
+    def change(self, by: float, now: float) -> None:
+        for buckets, name in self.taken:
+            buckets.change(name, by, now)
+
+
+# ---- Memory --------------------------------------------------------------------------------------
+
+
+class BudgetError(MrcError):
+    """A peer needs more memory than its budget on this host has left."""
+
+
+class Budget:
+    """Limits the memory that a Context uses for its peers: mailboxes, windows, test regions.
+
+    `total` bytes for all peers together; peers of one source get at most half of them.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._left = total
+        self._each = total // 2
+        self._held: Counter[str] = Counter()
+
+    def left(self, address: str) -> int:
+        """Bytes that peers from this address can still take."""
+        return min(self._left, self._each - self._held[source_of(address)])
+
+    @contextmanager
+    def taken(self, address: str, count: int) -> Iterator[None]:
+        """Takes `count` bytes for a peer from this address while the body runs.
+
+        Raises BudgetError when fewer bytes are left.
+        """
+        if count > (left := self.left(address)):
+            raise BudgetError(f"no memory: {count} bytes are needed, {left} are left for this peer")
+        source = source_of(address)
+        self._left -= count
+        self._held[source] += count
+        try:
+            yield
+        finally:
+            self._left += count
+            self._held[source] -= count
+            if not self._held[source]:
+                del self._held[source]
+
+
+# ---- Addresses -----------------------------------------------------------------------------------
+
+
+class Claims:
+    """The owner of each UDP source, so that no peer can claim the packets of another peer.
+
+    The identity of a peer is the address of its TCP connection and the addresses it has proved.
+    """
+
+    def __init__(self) -> None:
+        # A peer's QPs mostly have the same sources, so each identity is here once, with its claims.
+        self._owners: dict[PeerSource, Counter[frozenset[IpAddress]]] = {}
+
+    def check(self, peer: str, sources: Iterable[PeerSource]) -> None:
+        """Raises ConnectError when another peer owns one of `sources`. `peer`: a TCP address."""
+        address = parse_address(peer)
+        for source in sources:
+            for known in self._owners.get(source, ()):
+                if address not in known:
+                    named = f"UDP port {source.sport} of {source.address}"
+                    raise ConnectError(f"{named} belongs to another peer than {peer}")
+
+    def take(self, peer: str, sources: Iterable[PeerSource]) -> Callable[[], None]:
+        """Assigns proved sources to the peer; returns a function that releases them."""
+        proved = tuple(sources)
+        known = frozenset({parse_address(peer), *(source.address for source in proved)})
+        for source in proved:
+            self._owners.setdefault(source, Counter())[known] += 1
+
+        def give_back() -> None:
+            for source in proved:
+                owners = self._owners[source]
+                owners[known] -= 1
+                if not owners[known]:
+                    del owners[known]
+                if not owners:
+                    del self._owners[source]
+
+        return give_back
+
+
+# ---- File descriptors ----------------------------------------------------------------------------
+
+
+def descriptor_limit() -> int:
+    """How many files this process may have open; 0: any number."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(0, soft)
+
+
+def raise_descriptor_limit() -> None:
+    """Raises this process's limit of open files to the hard limit: each peer needs one file.
+
+    Raises ConfigError if even that is too low to begin.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
+        raise ConfigError(
+            f"at most {counted(hard, 'open file')} (ulimit -Hn): mrc needs {_LEAST_FILES}"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _try_descriptors()
+
+
+def _try_descriptors() -> None:
+    """Raises ConfigError if this process cannot open the files it needs to begin: whoever started
+    it may have left most of its descriptors open. libuv aborts when it lacks one.
+    """
+    opened: list[int] = []
+    try:
+        while len(opened) < _FIRST_FILES:
+            opened.append(os.eventfd(0))  # needs no file: /dev/null may be missing
+    except OSError as error:
+        why = str(error.strerror).lower()
+        raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error
+    finally:
+        for each in opened:
+            os.close(each)

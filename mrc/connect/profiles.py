@@ -1,0 +1,493 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller's decisions: the paths that a QP uses, and its reaction to congestion.
+
+EV profiles and CC profiles are named settings that a controller prepares and QPs use. A profile is
+set up while it is OFFLINE, and new QPs may use it while it is ONLINE. While a QP uses a profile,
+only its denylist can change. The states and their order are OCP's, as known at second hand. The
+operations allowed in each state are our reading of them. `EvController` applies a profile, and what
+the QP's user denies, to the EVs of one QP, and probes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mrc import limits
+from mrc.config import CcParameters, check_plane_shares
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.queue_pair import QueuePair
+from mrc.enums import CcKind, EvState, PlaneShares
+from mrc.errors import ArgumentError, ConfigError, InUseError, QueueFullError, StateError
+from mrc.events import ProbeResult
+from mrc.fabric.paths import SEAL_OVERHEAD, TRANSPORT, PathEv
+from mrc.units import counted
+
+DEFAULT = "default"
+"""The name of every Context's own profile. It is ONLINE and follows ContextConfig."""
+_MOST_SECONDS = 3600  # until the answer to a probe
+
+
+# ---- Profiles ------------------------------------------------------------------------------------
+
+
+class ProfileState(Enum):
+    """The state of a profile in its life cycle."""
+
+    INIT = "INIT"
+    OFFLINE = "OFFLINE"
+    ONLINE = "ONLINE"
+
+
+class ProfileOperation(Enum):
+    """An operation on a profile; ALLOWED gives the states that permit it."""
+
+    MODIFY = "be modified"
+    USE = "be used by a new QP"
+    DENY = "deny or allow EVs"
+    DESTROY = "be destroyed"
+
+
+LEGAL_MOVES: dict[ProfileState, frozenset[ProfileState]] = {
+    ProfileState.INIT: frozenset({ProfileState.OFFLINE}),
+    ProfileState.OFFLINE: frozenset({ProfileState.ONLINE, ProfileState.INIT}),
+    ProfileState.ONLINE: frozenset({ProfileState.OFFLINE}),
+}
+ALLOWED: dict[ProfileState, frozenset[ProfileOperation]] = {
+    ProfileState.INIT: frozenset({ProfileOperation.DESTROY}),
+    ProfileState.OFFLINE: frozenset({ProfileOperation.MODIFY, ProfileOperation.DENY}),
+    ProfileState.ONLINE: frozenset({ProfileOperation.USE, ProfileOperation.DENY}),
+}
+
+
+class EvSelection(Struct, frozen=True):
+    """The EVs that a QP uses to reach its peer, and their order.
+
+    `paths` and `denied` are names of paths as in `QP.evs()`, or patterns with `*`, `?` and `[...]`.
+    EVs are numbered by plane. Within a plane they follow the first entry of `paths` that fits.
+    """
+
+    paths: tuple[str, ...] = ("*",)
+    """Names or patterns of the paths to use."""
+    planes: tuple[int, ...] = ()
+    """Planes to use; empty: all."""
+    active_per_plane: int = 0
+    """EVs in rotation on each plane; 0: all."""
+    denied: tuple[str, ...] = ()
+    """Names or patterns of paths that are denied."""
+
+    def __post_init__(self) -> None:
+        for name in ("paths", "denied"):
+            patterns = getattr(self, name)
+            if isinstance(patterns, str) or not all(patterns):
+                raise ConfigError(f"{name}: must be a list of names or patterns, none empty")
+        if not self.paths:
+            raise ConfigError('paths: is empty; use "*" for all paths')
+        if any(not 1 <= plane <= limits.MAX_PORTS for plane in self.planes):
+            raise ConfigError(f"planes: {self.planes} are not within 1..{limits.MAX_PORTS}")
+        if not 0 <= self.active_per_plane <= limits.MAX_EVS:
+            span = f"0..{limits.MAX_EVS}"
+            raise ConfigError(f"active_per_plane: {self.active_per_plane} is not within {span}")
+
+    def _choose(self, evs: Sequence[PathEv]) -> list[PathEv]:
+        """The selected EVs, in order."""
+        ranked = []
+        for place, ev in enumerate(evs):
+            rank = next((i for i, p in enumerate(self.paths) if fnmatchcase(ev.name, p)), None)
+            if rank is not None and (not self.planes or ev.attr.port in self.planes):
+                ranked.append((ev.attr.port, rank, place))
+        return [evs[place] for *_, place in sorted(ranked)]
+
+
+class CcSettings(Struct, frozen=True):
+    """A congestion control and its parameters."""
+
+    kind: CcKind = CcKind.DELAY
+    """The congestion control."""
+    parameters: CcParameters = field(default_factory=CcParameters)
+    """Its parameters, for CcKind.NSCC."""
+    plane_shares: PlaneShares = PlaneShares.MEASURED
+    """How planes share the load."""
+
+    def __post_init__(self) -> None:
+        check_plane_shares(self.plane_shares)
+
+
+Settings = TypeVar("Settings", bound=Struct)
+
+
+class Profile(Generic[Settings]):
+    """Named settings with a life cycle; see LEGAL_MOVES and ALLOWED."""
+
+    _what, _users_are = "profile", "QPs"  # in errors
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self._settings = settings
+        self._state = ProfileState.INIT
+        self._qps = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.name}, {self._state.name}, {counted(self._qps, 'QP')}>"
+        )
+
+    @property
+    def state(self) -> ProfileState:
+        """INIT, OFFLINE or ONLINE."""
+        return self._state
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that a QP gets; frozen."""
+        return self._settings
+
+    @property
+    def qps(self) -> int:
+        """The number of QPs that use the profile, including QPs that are still connecting."""
+        return self._qps
+
+    def to_offline(self) -> None:
+        """Moves the profile from INIT, to set it up, or from ONLINE, to accept no new QPs.
+
+        QPs that use the profile keep it.
+        """
+        self._move(ProfileState.OFFLINE)
+
+    def to_online(self) -> None:
+        """Moves the profile from OFFLINE. From now on new QPs may use it."""
+        self._move(ProfileState.ONLINE)
+
+    def to_init(self) -> None:
+        """Moves the profile from OFFLINE, so that it can be destroyed.
+
+        Raises InUseError while a QP uses it.
+        """
+        self._move(ProfileState.INIT)
+
+    def modify(self, **changes: Any) -> None:
+        """Changes fields of `settings`. The profile must be OFFLINE and unused.
+
+        Raises StateError, InUseError or, for a value out of range, ConfigError. After an error
+        nothing has changed.
+        """
+        self._check(ProfileOperation.MODIFY)
+        self._check_unused()
+        unknown = set(changes) - set(self._settings.__struct_fields__)
+        if unknown:
+            raise ArgumentError(f"{self._named}: has no field {', '.join(sorted(unknown))}")
+        self._settings = replace(self._settings, **changes)
+
+    def _check(self, operation: ProfileOperation) -> None:
+        """Raises StateError if the profile's state does not allow the operation."""
+        if operation not in ALLOWED[self._state]:
+            state = self._state.name
+            raise StateError(f"{self._named}: cannot {operation.value}, it is {state}")
+
+    @property
+    def _named(self) -> str:
+        return f"{self._what} {self.name}"
+
+    def _move(self, state: ProfileState) -> None:
+        if state not in LEGAL_MOVES[self._state]:
+            moves = f"from {self._state.name} to {state.name}"
+            raise StateError(f"{self._named}: cannot move {moves}")
+        if state is ProfileState.INIT:
+            self._check_unused()
+        self._state = state
+
+    def _check_unused(self) -> None:
+        if self._qps:
+            raise InUseError(f"{self._named}: in use by {self._users_are} ({self._qps})")
+
+    def _take(self) -> None:
+        """Counts a new QP as a user, until `give_back`. Raises StateError."""
+        self._check(ProfileOperation.USE)
+        self._qps += 1
+
+    def give_back(self) -> None:
+        """Ends the use by one QP."""
+        assert self._qps > 0
+        self._qps -= 1
+
+
+class CcProfile(Profile[CcSettings]):
+    """A congestion control with its parameters."""
+
+
+class EvUser(Protocol):
+    """The part of a QP that its EV profile uses."""
+
+    async def follow_profile(self) -> None:
+        """Denies and allows EVs to match the profile's denylist. Does nothing once closed."""
+
+
+class EvProfile(Profile[EvSelection]):
+    """A selection of EVs, and a denylist for all QPs that use the profile."""
+
+    def __init__(self, name: str, settings: EvSelection) -> None:
+        super().__init__(name, settings)
+        self._denied = dict.fromkeys(settings.denied)
+        self._users: list[EvUser] = []
+
+    @property
+    def denied(self) -> tuple[str, ...]:
+        """The names and patterns that are denied now."""
+        return tuple(self._denied)
+
+    def modify(self, **changes: Any) -> None:
+        """As `Profile.modify`. `denied` replaces the whole denylist, including later entries."""
+        super().modify(**changes)
+        if "denied" in changes:
+            self._denied = dict.fromkeys(self.settings.denied)
+
+    def denies(self, path: str) -> bool:
+        """True if the profile denies the EV of this path."""
+        return any(fnmatchcase(path, pattern) for pattern in self._denied)
+
+    async def deny(self, *paths: str) -> None:
+        """Denies paths, by name or pattern. QPs of the profile send nothing on denied paths.
+
+        Returns when every QP of the profile has applied it. Later QPs apply it, too.
+        """
+        self._check(ProfileOperation.DENY)
+        if not paths or not all(paths):
+            raise ArgumentError("paths: give at least one name or pattern, none empty")
+        self._denied.update(dict.fromkeys(paths))
+        await self._update()
+
+    async def allow(self, *paths: str) -> None:
+        """Removes names or patterns from the denylist, exactly as they were given to `deny`."""
+        self._check(ProfileOperation.DENY)
+        for path in paths:
+            if path not in self._denied:
+                raise ArgumentError(f"profile {self.name}: {path!r} is not denied")
+        for path in paths:
+            self._denied.pop(path, None)
+        await self._update()
+
+    async def _update(self) -> None:
+        await asyncio.gather(*(user.follow_profile() for user in self._users))
+
+    def _attach(self, user: EvUser) -> None:
+        """Adds a QP whose EVs exist. From now on it follows the denylist."""
+        self._users.append(user)
+
+    def _detach(self, user: EvUser) -> None:
+        """Removes a QP that ends."""
+        if user in self._users:
+            self._users.remove(user)
+
+
+AnyProfile = TypeVar("AnyProfile", bound=EvProfile | CcProfile)
+
+
+class ContextProfiles(Mapping[str, AnyProfile]):
+    """A Context's profiles of one kind by name, the default profile first."""
+
+    def __init__(self, default: AnyProfile) -> None:
+        self._default = default
+        self._profiles = {default.name: default}
+        default.to_offline()
+        default.to_online()
+
+    def __getitem__(self, name: str) -> AnyProfile:
+        return self._profiles[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._profiles)
+
+    def __len__(self) -> int:
+        return len(self._profiles)
+
+    def add(self, profile: AnyProfile) -> AnyProfile:
+        """Adds a new profile. Raises InUseError if its name is taken."""
+        if not profile.name:
+            raise ArgumentError("name: is empty")
+        if profile.name in self._profiles:
+            raise InUseError(f"profile {profile.name}: exists already, choose another name")
+        self._profiles[profile.name] = profile
+        return profile
+
+    def destroy(self, profile: AnyProfile) -> None:
+        """Removes a profile. It must be in INIT, where no QP uses it."""
+        self.find(profile)
+        if profile is self._default:
+            raise ArgumentError(f"profile {profile.name}: is the default, it cannot be destroyed")
+        profile._check(ProfileOperation.DESTROY)
+        del self._profiles[profile.name]
+
+    def find(self, profile: AnyProfile | None) -> AnyProfile:
+        """Returns the profile, or the default profile for None.
+
+        Raises ArgumentError for a profile of another Context.
+        """
+        if profile is None:
+            return self._default
+        if self._profiles.get(profile.name) is not profile:
+            raise ArgumentError(f"profile {profile.name}: does not belong to this Context")
+        return profile
+
+
+# ---- The EVs of one QP ---------------------------------------------------------------------------
+
+
+class EvController:
+    """The EVs of one QP. An EV is DENIED when its QP or its profile denies it, or when its
+    destination address has never answered.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        queue: QueuePair,
+        evs: Sequence[PathEv],
+        profile: EvProfile,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._queue = queue
+        self._evs = evs
+        self._profile = profile
+        self._own: set[int] = set()  # denied for this QP alone
+        self._unproven: set[int] = set()  # to addresses that have not answered
+        self._denied: frozenset[int] = frozenset()  # in the newest commands to the engine
+        self._updating = asyncio.Lock()
+        self._closed = False
+
+    def named(self, *evs: int | str) -> tuple[int, ...]:
+        """Indices of EVs, each once. `evs` holds indices, path names or patterns."""
+        found: dict[int, None] = {}
+        for ev in evs:
+            if isinstance(ev, int):
+                fits = [ev] if 0 <= ev < len(self._evs) else []
+            else:
+                fits = [i for i, path in enumerate(self._evs) if fnmatchcase(path.name, ev)]
+            if not fits:
+                raise ArgumentError(f"evs: QP {self._queue.qpn:#x} has no EV {ev}")
+            found.update(dict.fromkeys(fits))
+        return tuple(found)
+
+    # Denylist
+
+    async def start(self) -> tuple[int, ...]:
+        """Applies the profile's denylist from now on. Returns the EVs that are not denied."""
+        self._profile._attach(self)
+        await self.follow_profile()
+        return tuple(i for i in range(len(self._evs)) if i not in self._denied)
+
+    def close(self) -> None:
+        """Ends with the QP: later changes of the profile do not reach it."""
+        self._closed = True
+        self._profile._detach(self)
+
+    async def deny(self, *evs: int | str) -> tuple[int, ...]:
+        indices = self.named(*evs)
+        self._own.update(indices)
+        await self._update()
+        return indices
+
+    async def allow(self, *evs: int | str) -> tuple[int, ...]:
+        indices = self.named(*evs)
+        for index in indices:
+            path = self._evs[index].name
+            if self._profile.denies(path):
+                raise StateError(f"evs: {path} is denied by profile {self._profile.name}")
+            if index in self._unproven:
+                raise StateError(f"evs: {path} leads to an address that has not answered")
+        self._own.difference_update(indices)
+        await self._update()
+        return indices
+
+    async def hold_back(self, indices: Iterable[int]) -> None:
+        """Denies EVs until the QP ends: their destination addresses have not answered."""
+        self._unproven.update(indices)
+        await self._update()
+
+    async def set_state(self, ev: int, state: EvState) -> None:
+        if len(indices := self.named(ev)) > 1:
+            raise ArgumentError(
+                f"ev: {ev} names {counted(len(indices), 'EV')}, only one can be set"
+            )
+        (index,) = indices
+        if state is EvState.DENIED:
+            await self.deny(index)
+            return
+        if state is EvState.GOOD:
+            await self.allow(index)
+        await self._set_state(index, state)
+
+    async def follow_profile(self) -> None:
+        try:
+            await self._update()
+        except StateError:
+            if not self._closed:
+                raise
+
+    async def _update(self) -> None:
+        """Sends the changed EV states to the engine. After several concurrent calls the engine has
+        the changes of all callers.
+        """
+        async with self._updating:
+            denied = frozenset(
+                index
+                for index, ev in enumerate(self._evs)
+                if index in self._own or index in self._unproven or self._profile.denies(ev.name)
+            )
+            states = [(index, EvState.DENIED) for index in sorted(denied - self._denied)]
+            states += [(index, EvState.GOOD) for index in sorted(self._denied - denied)]
+            commands = [self._set_state(index, state) for index, state in states]
+            # The engine runs the commands in order, even if this task is cancelled.
+            self._denied = denied
+            await asyncio.gather(*commands)
+
+    def _set_state(self, index: int, state: EvState) -> asyncio.Future[int]:
+        command = self._queue.set_ev_state(index, state)
+        return self._dispatcher.call(command, f"QP {self._queue.qpn:#x}: set state of EV {index}")
+
+    # Probes
+
+    async def probe(self, index: int, payload: int, timeout: float) -> ProbeResult:
+        self.named(index)
+        if not 0 <= payload <= limits.MAX_MTU:
+            raise ArgumentError(f"payload: {payload} is not within 0..{limits.MAX_MTU}")
+        if not 0 < timeout <= _MOST_SECONDS:
+            raise ArgumentError(f"timeout: {timeout} is not above 0 and up to {_MOST_SECONDS}")
+        if index in self._denied:
+            return ProbeResult(index, errno.EPERM, None)
+        overhead = SEAL_OVERHEAD if self._queue.seal else 0
+        size = payload + TRANSPORT + overhead if payload else 0
+        command = self._queue.probe_ev(index, bytes=size, timeout_ns=int(timeout * 1e9))
+        what = f"QP {self._queue.qpn:#x}: probe EV {index}"
+        return await self._dispatcher.probe(command, what)
+
+    async def probe_all(
+        self, indices: Iterable[int], payload: int, timeout: float, concurrency: int
+    ) -> tuple[ProbeResult, ...]:
+        if concurrency < 1:
+            raise ArgumentError("concurrency: must be positive")
+        wanted = list(indices)
+        waiting = iter(wanted)
+        results: dict[int, ProbeResult] = {}
+
+        async def work() -> None:
+            for index in waiting:
+                results[index] = await self._probe_or_error(index, payload, timeout)
+
+        workers = (work() for _ in range(min(concurrency, len(wanted))))
+        for ended in await asyncio.gather(*workers, return_exceptions=True):
+            if ended is not None:
+                raise ended
+        return tuple(results[index] for index in wanted)
+
+    async def _probe_or_error(self, index: int, payload: int, timeout: float) -> ProbeResult:
+        try:
+            return await self.probe(index, payload, timeout)
+        except QueueFullError:  # probes of other QPs fill the engine's table
+            return ProbeResult(index, errno.EAGAIN, None)
