@@ -15,7 +15,7 @@ from typing import Any
 from failover_scenario import DOWN, LOSS, SLOW, STORY, Event, Phase, phases
 from figures import Check
 
-from mrc.demo.timeline import Timeline
+from mrc.demo.run import Timeline
 from mrc.testbed.plan import BURST_BYTES
 
 WINDOW_SECONDS = 0.05

@@ -13,7 +13,7 @@ from bed import Bed
 from contenders import Raw, tcp_controls
 from failover_run import Contender, Mrc, Seen, Tcp
 
-from mrc.demo.timeline import Timeline
+from mrc.demo.run import Timeline
 
 ROUND_TRIPS = 20
 _SPARE_SECONDS = 0.2  # a contender sends this much longer than the measured time

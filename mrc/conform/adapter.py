@@ -10,15 +10,14 @@ from __future__ import annotations
 import shlex
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct, field
 
-from mrc.children import tied
+from mrc.child import BlockingChild
 from mrc.connect.dial import unconnected
 from mrc.errors import ConnectError, MrcError
 from mrc.units import digits
@@ -203,27 +202,14 @@ class ProgramAdapter(LineAdapter):
             words = shlex.split(command)
             if not words or shutil.which(words[0]) is None:
                 raise ValueError("no such program")
-            ours, its = socket.socketpair()  # has a time limit for each answer
-            with its, ExitStack() as if_it_fails:
-                if_it_fails.enter_context(ours)
-                self._process = subprocess.Popen(
-                    tied(words), stdin=its.fileno(), stdout=its.fileno()
-                )
-                if_it_fails.pop_all()
+            self._child = BlockingChild(words, keeps_notes=False)
         except (OSError, ValueError) as error:
             raise ConnectError(f"{command}: cannot be started: {error}") from error
-        super().__init__(ours, command)
+        super().__init__(self._child.socket, command)
 
     def close(self) -> None:
         """Closes its standard input, at which an adapter ends."""
-        with suppress(OSError):  # it has ended
-            self._socket.shutdown(socket.SHUT_WR)
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            # What else is in its process group ends as soon as it has ended.
-            self._process.kill()
-            self._process.wait()
+        self._child.close(_END_SECONDS)
         super().close()
 
 

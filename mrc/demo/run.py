@@ -11,23 +11,29 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import filecmp
+import json
 import os
 import random
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
+from itertools import accumulate
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from mrc.demo.child import Child, DemoError
+from mrc.child import Child
 from mrc.demo.results import Demo, GoodputBin
-from mrc.demo.timeline import Bin, Interval, Timeline
-from mrc.errors import StateError
+from mrc.errors import MrcError, StateError
 from mrc.fabric.targets import parse_target
+from mrc.observe import local
 from mrc.results.plain import like
 from mrc.tasks import cancelled
 from mrc.testbed.bed import Testbed
@@ -116,21 +122,21 @@ class DemoResult(Struct):
         return self.plane_capacity * (self.plan.planes - 1)
 
     @property
-    def before(self) -> Interval:
+    def before(self) -> TimeSpan:
         """The time of `goodput_before`."""
         return self._steady(self.began, self.failed, self.capacity)
 
     @property
-    def after(self) -> Interval:
+    def after(self) -> TimeSpan:
         """The time of `goodput_after`."""
         return self._steady(self.silent, self.healed, self.surviving_capacity)
 
-    def _steady(self, start: float, end: float, capacity: float) -> Interval:
+    def _steady(self, start: float, end: float, capacity: float) -> TimeSpan:
         """Begins where the least was waiting in queues and socket buffers: the planes have carried
         that earlier, but it would count as carried now.
         """
         settled = min(start + SETTLE_SECONDS, end)
-        return Interval(self.timeline.ahead(settled, (settled + end) / 2, capacity), end)
+        return TimeSpan(self.timeline.ahead(settled, (settled + end) / 2, capacity), end)
 
     @property
     def goodput_before(self) -> float:
@@ -140,7 +146,7 @@ class DemoResult(Struct):
     def goodput_after(self) -> float:
         return self.timeline.goodput(self.after.start, self.after.end)
 
-    def limit(self, planes: int, interval: Interval) -> float:
+    def limit(self, planes: int, interval: TimeSpan) -> float:
         """Payload bits per second that planes can carry in an interval that begins with full
         buckets of their shapers.
         """
@@ -148,7 +154,7 @@ class DemoResult(Struct):
         return planes * self.plane_capacity + buckets * self.plane_capacity / self.plan.rate_bps
 
     @property
-    def dips(self) -> list[Interval]:
+    def dips(self) -> list[TimeSpan]:
         """When goodput was below RECOVERED_SHARE of the surviving capacity during the fault."""
         level = RECOVERED_SHARE * self.surviving_capacity
         end = self.healed - WINDOW_SECONDS / 2
@@ -298,7 +304,7 @@ def _new_bed(plan: DemoPlan) -> Testbed:
 async def _transfer(
     plan: DemoPlan, bed: Testbed, source: Path, inbox: Path, say: Callable[[str], None]
 ) -> DemoResult:
-    receiver, sender = Child(f"mrc recv on {RECEIVER}"), Child(f"mrc send on {SENDER}")
+    receiver, sender = DemoProcess(f"mrc recv on {RECEIVER}"), DemoProcess(f"mrc send on {SENDER}")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(receiver.stop)
         options = ["--once", "--bins", RECORDED_BIN, "--output", str(inbox)]
@@ -329,7 +335,7 @@ async def _transfer(
     )
 
 
-async def _first(work: Coroutine[Any, Any, T], *children: Child) -> T:
+async def _first(work: Coroutine[Any, Any, T], *children: DemoProcess) -> T:
     """Returns the result of `work`; raises the error of a child that fails before."""
     main = asyncio.ensure_future(work)
     tasks: list[asyncio.Task[Any]] = [main]
@@ -346,7 +352,11 @@ async def _first(work: Coroutine[Any, Any, T], *children: Child) -> T:
 
 
 async def _fail_and_heal(
-    plan: DemoPlan, bed: Testbed, receiver: Child, sender: Child, say: Callable[[str], None]
+    plan: DemoPlan,
+    bed: Testbed,
+    receiver: DemoProcess,
+    sender: DemoProcess,
+    say: Callable[[str], None],
 ) -> tuple[tuple[float, float, float], list[dict[int, int]]]:
     """Injects and heals the fault. Returns the times just before and after it takes effect and just
     before it ends, and the bytes sent on each plane until its begin and its end.
@@ -378,3 +388,174 @@ def write_random(path: Path, count: int, seed: int) -> None:
     with path.open("wb") as file:
         for start in range(0, count, _BLOCK):
             file.write(generator.randbytes(min(_BLOCK, count - start)))
+
+
+# ---- The processes -------------------------------------------------------------------------------
+
+
+LISTENING = "listening on"
+LOOK_SECONDS = 0.02  # between two queries of its counters
+STOP_SECONDS = 3.0
+
+
+class DemoError(MrcError):
+    """The demo failed before its end."""
+
+
+class DemoProcess:
+    """One mrc process inside a host: its counters, its result and its errors."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.listening = asyncio.Event()
+        self._socket: Path | None = None
+        self._child: Child | None = None
+
+    async def start(self, bed: Testbed, host: str, arguments: Sequence[str]) -> None:
+        command = [sys.executable, "-P", "-m", "mrc", *arguments, "--json"]
+        argv, environment = bed.host_command(host, command)
+
+        def on_note(line: str) -> None:
+            if LISTENING in line:
+                self.listening.set()
+
+        # In a session of its own: ^C reaches only the demo, which ends it.
+        self._child = await Child.start(argv, environment, on_note=on_note)
+
+    async def look(self) -> dict[str, Any] | None:
+        """Its counters now, as in `mrc top --local`; None if it has ended with success.
+
+        Raises the error of `result` if it has failed.
+        """
+        assert self._child is not None
+        while self._child.exit_code is None:
+            try:
+                self._socket = self._socket or next(iter(local.sockets_of(self._child.pid)), None)
+                if self._socket is not None:
+                    return await local.look(self._socket)
+            except (OSError, MrcError):
+                pass  # the process is ending, or has no socket yet: retry
+            await asyncio.sleep(LOOK_SECONDS)
+        await self.result()
+        return None
+
+    async def until(self, count: int) -> None:
+        """Waits until it has received `count` payload bytes."""
+        while True:
+            seen = await self.look()
+            if seen is None or seen["counters"].get("RX_BYTES", 0) >= count:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def plane_bytes(self) -> dict[int, int]:
+        """Payload that it has sent on each plane."""
+        seen, sent = await self.look(), Counter[int]()
+        for qp in seen["qps"] if seen is not None else ():
+            sent.update({each["plane"]: each["sent_bytes"] for each in qp["planes"]})
+        if not sent:  # its QPs are closed
+            sent.update(
+                {each["plane"]: each["sent_bytes"] for each in (await self.result())["planes"]}
+            )
+        return sent
+
+    async def result(self) -> dict[str, Any]:
+        """Waits for its end, and returns the JSON that it printed."""
+        assert self._child is not None
+        output = await self._child.output()
+        if self._child.exit_code != 0:
+            said = "; ".join(list(self._child.notes)[-3:]) or "no message"
+            raise DemoError(f"{self.name} failed with exit code {self._child.exit_code}: {said}")
+        result: dict[str, Any] = json.loads(output)
+        return result
+
+    async def stop(self) -> None:
+        """Ends the process if it still runs, and waits for its end."""
+        if self._child is not None:
+            await self._child.end(STOP_SECONDS)
+
+
+# ---- Goodput over time, computed from the bytes received in bins ---------------------------------
+
+
+class Bin(Struct, frozen=True):
+    """Mean goodput over [start, start + width)."""
+
+    start: float
+    width: float
+    bits_per_second: float
+
+
+class TimeSpan(Struct, frozen=True):
+    """[start, end) in seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+class Timeline:
+    """Received bytes over time: linear within a bin, constant before and after all bins."""
+
+    def __init__(self, start: float, width: float, bins: Sequence[int]) -> None:
+        """`bins` are the bytes of each `width` seconds from `start` on."""
+        self._start = start
+        self._width = width
+        # Total bytes at the start of each bin, and at the end of the last.
+        self._totals = [0, *accumulate(bins)]
+
+    def bytes_at(self, seconds: float) -> float:
+        """Payload bytes that had arrived at this time."""
+        bins = min(max((seconds - self._start) / self._width, 0.0), len(self._totals) - 1.0)
+        whole = int(bins)
+        before, after = self._totals[whole], self._totals[ceil(bins)]
+        return before + (after - before) * (bins - whole)
+
+    def reached(self, count: int) -> float | None:
+        """The end of the bin in which the total reached `count` bytes; None if it never did."""
+        index = bisect_left(self._totals, count)
+        return self._start + index * self._width if index < len(self._totals) else None
+
+    def last_below(self, count: int) -> float:
+        """The start of the bin in which the total reached `count` bytes, or the end of the last."""
+        return self._start + max(0, bisect_left(self._totals, count) - 1) * self._width
+
+    def goodput(self, start: float, end: float) -> float:
+        """Mean bits per second between two times; 0 if `end` is not after `start`."""
+        if end <= start:
+            return 0.0
+        return (self.bytes_at(end) - self.bytes_at(start)) * 8 / (end - start)
+
+    def ahead(self, start: float, end: float, bits_per_second: float) -> float:
+        """The time between two times, in whole bins from `start` on, at which most bytes had
+        arrived compared with a steady rate: then the least was waiting on the way.
+        """
+        steps = range(int((end - start) / self._width + 1e-9) + 1)
+        times = [start + step * self._width for step in steps]
+        return max(times, key=lambda at: self.bytes_at(at) * 8 - at * bits_per_second)
+
+    def bins(self, start: float, end: float, width: float) -> list[Bin]:
+        """Whole bins from `start` on; a remainder before `end` is left out."""
+        count = int((end - start) / width + 1e-9)
+        starts = (start + i * width for i in range(count))
+        return [Bin(at, width, self.goodput(at, at + width)) for at in starts]
+
+    def below(self, start: float, end: float, level: float, window: float) -> list[TimeSpan]:
+        """The intervals in which goodput was below `level`, in order, to a tenth of `window`.
+
+        Goodput at a moment is the mean over the `window` around it. In a much shorter window the
+        bursts of a shaper would dominate.
+        """
+        step = window / 10
+        intervals: list[TimeSpan] = []
+        for i in range(int((end - start) / step + 1e-9)):
+            at = start + i * step
+            if self.goodput(at - window / 2, at + window / 2) >= level:
+                continue
+            if intervals and intervals[-1].end >= at - step / 2:
+                intervals[-1] = TimeSpan(intervals[-1].start, at + step)
+            else:
+                intervals.append(TimeSpan(at, at + step))
+        return intervals

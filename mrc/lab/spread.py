@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
@@ -21,6 +19,7 @@ from typing import Any, Self
 from msgspec import convert, to_builtins
 
 from mrc import errors
+from mrc.child import BlockingChild
 from mrc.errors import ConnectError, MrcError, StateError
 from mrc.fabric.targets import Target
 from mrc.lab import cut
@@ -65,30 +64,16 @@ class Session:
         argv = machine.command(words)
         if own:
             argv = [sys.executable, "-P", "-m", "mrc", "testbed", *words]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
         try:
-            # In a process group of its own: ^C at the terminal must not end it half-way.
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                process_group=0,
-            )
+            # It ends by the end of its input, and then removes what it did not finish.
+            self._child = BlockingChild(argv, ties=False)
         except FileNotFoundError as exc:
-            self._errors.close()
             raise ConnectError(programs.not_found(argv[0])) from exc
         self._greeted = False
 
     def send(self, request: dict[str, Any]) -> None:
-        """Never fails: `receive` does. Past the buffer of `stdin`: a line that cannot be written
-        would stay there, and be tried again when the interpreter ends.
-        """
-        assert self._process.stdin is not None
-        line = json.dumps(request).encode() + b"\n"
-        with suppress(OSError):
-            while line:
-                line = line[os.write(self._process.stdin.fileno(), line) :]
+        """Never fails: `receive` does."""
+        self._child.send(json.dumps(request).encode())
 
     def receive(self) -> Any:
         """The next answer. Raises ConnectError if the machine does not answer, and the MrcError
@@ -118,35 +103,18 @@ class Session:
         self._greeted = True
 
     def _read(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.endswith(b"\n"):  # it may end in the middle of an answer
-            raise ConnectError(self._why())
+        if not (line := self._child.line()):
+            raise ConnectError(self._child.last_words())
         return json.loads(line)
-
-    def _why(self) -> str:
-        """Why the process ended."""
-        code = self._process.wait()
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
-        return said[-1].strip() if said else f"its process ended with exit code {code}"
 
     def end(self) -> None:
         """Has the process end, which then removes what it did not finish."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        self._process.stdout.close()
+        self._child.end(at_once=True)
 
     def close(self) -> None:
         """Waits until the process has ended."""
         self.end()
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
+        self._child.close(_END_SECONDS)
 
 
 class SpreadTestbed(Testbed):

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from mrc.children import tied
+from mrc.child import Child
 from mrc.linux import programs
 from mrc.units import digits
 from mrc.workload.task import Counts, FlowTask, HostTask
@@ -28,11 +27,10 @@ _END_SECONDS = 5.0  # after the signal
 
 
 class Link:
-    """The client of a flow."""
+    """The client of a flow, which ends with `stack`."""
 
-    def __init__(self, flow: FlowTask) -> None:
-        self._flow = flow
-        self._process: Process | None = None
+    def __init__(self, flow: FlowTask, stack: AsyncExitStack) -> None:
+        self._flow, self._stack = flow, stack
         self._retransmits: int | None = None
 
     async def write(self) -> None:
@@ -40,17 +38,13 @@ class Link:
         source, address = self._flow.route
         words = ["-c", address, "-n", self._flow.bytes, "-p", _FIRST_PORT + self._flow.number]
         words += ["-B", source] if source else []
-        self._process = await _start(*words)
-        told = await _told(self._process)
+        told = await _told(await _start(self._stack, *words))
         if error := told.get("error"):
             raise OSError(errno.EIO, f"iperf3: {error}")
         self._retransmits = told["end"]["sum_sent"]["retransmits"]
 
     async def counts(self) -> Counts:
         return Counts(retransmitted_packets=self._retransmits)
-
-    def close(self) -> None:
-        _stop(self._process)
 
 
 class End:
@@ -61,7 +55,7 @@ class End:
         self._receives = [flow.number for flow in task.receives if flow.over == "iperf3"]
         self._stack = stack
         self._seconds = max(_LEAST_SECONDS, task.sample_ns / 1e9)
-        self._servers: dict[int, Process] = {}
+        self._servers: dict[int, Child] = {}
 
     async def open(self) -> Self:
         """Starts the servers, and waits until they listen. Raises StateError without iperf3."""
@@ -69,45 +63,40 @@ class End:
             programs.require(PROGRAM)
         for number in self._receives:
             port = _FIRST_PORT + number
-            server = await _start("-s", "-1", "-i", f"{digits(self._seconds)}", "-p", port)
-            self._servers[number] = server
-            self._stack.callback(_stop, server)
+            words = ("-s", "-1", "-i", f"{digits(self._seconds)}", "-p", port)
+            server = self._servers[number] = await _start(self._stack, *words)
             while not _listens(port):
-                if server.returncode is not None:
+                if server.exit_code is not None:
                     raise OSError(errno.EIO, f"iperf3: {(await _told(server)).get('error')}")
                 await asyncio.sleep(0.01)
         return self
 
     async def connect(self) -> dict[int, Link]:
-        links = {flow.number: Link(flow) for flow in self._sends}
-        for link in links.values():
-            self._stack.callback(link.close)
-        return links
+        return {flow.number: Link(flow, self._stack) for flow in self._sends}
 
     async def samples(self) -> dict[int, list[tuple[int, ...]]]:
         """Time since the begin of the flow, and bytes received, of each flow that ends here."""
         return {number: _samples(await _ended(each)) for number, each in self._servers.items()}
 
 
-async def _start(*words: object) -> Process:
-    return await asyncio.create_subprocess_exec(
-        *tied([PROGRAM, "-J", *map(str, words)]), stdout=PIPE, limit=1 << 28
-    )
+async def _start(stack: AsyncExitStack, *words: object) -> Child:
+    child = await Child.start([PROGRAM, "-J", *map(str, words)], line_bytes=1 << 28)
+    stack.push_async_callback(child.end)
+    return child
 
 
-async def _told(process: Process) -> dict[str, Any]:
-    output, _ = await process.communicate()
+async def _told(child: Child) -> dict[str, Any]:
+    output = await child.output()
     try:
         told: dict[str, Any] = json.loads(output)
     except ValueError:
-        return {"error": f"exit code {process.returncode}"}
+        return {"error": f"exit code {child.exit_code}"}
     return told
 
 
-async def _ended(server: Process) -> dict[str, Any]:
+async def _ended(server: Child) -> dict[str, Any]:
     with suppress(TimeoutError):
         return await asyncio.wait_for(_told(server), _END_SECONDS)
-    _stop(server)
     return {}
 
 
@@ -126,9 +115,3 @@ def _listens(port: int) -> bool:
     lines = Path("/proc/self/net/tcp6").read_text().splitlines()[1:]
     ends = (line.split()[1:4:2] for line in lines)
     return any(int(local[-4:], 16) == port and state == _LISTENS for local, state in ends)
-
-
-def _stop(process: Process | None) -> None:
-    if process is not None and process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.terminate()

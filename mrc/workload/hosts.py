@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from asyncio.subprocess import PIPE, Process
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import msgspec
 
+from mrc.child import Child
 from mrc.errors import ConnectError, StateError
 from mrc.lab.machines import Machine
 from mrc.testbed.bed import Testbed
@@ -24,7 +24,6 @@ T = TypeVar("T", Ready, Answer)
 
 _PROGRAM = ("-P", "-m", "mrc.workload.host")
 _MOST_BYTES = 1 << 28  # of a line
-_END_SECONDS = 10.0
 _CLOCKS = 5  # answers, of which the fastest counts
 _DECODER = msgspec.json.Decoder(Ready | Said | Answer | Ended)
 
@@ -66,29 +65,23 @@ class Host:
 class Near(Host):
     """On this machine."""
 
-    def __init__(self, name: str, process: Process) -> None:
+    def __init__(self, name: str, child: Child) -> None:
         super().__init__(name)
-        self._process = process
+        self._child = child
 
     @classmethod
     async def start(cls, bed: Testbed, name: str, stack: AsyncExitStack) -> Near:
         argv, environment = bed.host_command(name, [sys.executable, *_PROGRAM])
-        process = await asyncio.create_subprocess_exec(
-            *argv, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_MOST_BYTES
-        )
-        host = cls(name, process)
-        stack.push_async_callback(_end, process)
-        return host
+        child = await Child.start(argv, environment, line_bytes=_MOST_BYTES)
+        stack.push_async_callback(child.end)
+        return cls(name, child)
 
     def send(self, line: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + b"\n")
+        self._child.send(line)
 
     async def line(self) -> bytes:
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line.endswith(b"\n"):
-            raise StateError(f"{self.name}: {await _last_words(self._process)}")
+        if not (line := await self._child.line()):
+            raise StateError(f"{self.name}: {await self._child.last_words()}")
         return line
 
 
@@ -118,9 +111,9 @@ class _Far(Host):
 class Relay:
     """`mrc testbed part --traffic` on another machine, with the processes in all its hosts."""
 
-    def __init__(self, machine: Machine, process: Process) -> None:
+    def __init__(self, machine: Machine, child: Child) -> None:
         self._machine = machine
-        self._process = process
+        self._child = child
         self._hosts: dict[str, _Far] = {}
         self.lost = ""
         """why it has ended"""
@@ -131,11 +124,10 @@ class Relay:
     async def start(cls, bed: Testbed, machine: Machine, stack: AsyncExitStack) -> Relay:
         """Raises ConnectError if the machine does not answer."""
         argv = machine.command(["part", "--name", bed.name, "--traffic"])
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_MOST_BYTES
-        )
-        stack.push_async_callback(_end, process)
-        relay = cls(machine, process)
+        # ssh may ask for a password at the terminal.
+        child = await Child.start(argv, apart=False, line_bytes=_MOST_BYTES)
+        stack.push_async_callback(child.end)
+        relay = cls(machine, child)
         while await relay._line() != GREETING:  # what a login prints
             pass
         relay.ahead_ns = await relay._compare_clocks()
@@ -151,14 +143,11 @@ class Relay:
         return host
 
     def send(self, name: str, line: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"%s %s\n" % (name.encode(), line))
+        self._child.send(b"%s %s" % (name.encode(), line))
 
     async def _line(self) -> bytes:
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line.endswith(b"\n"):
-            why = await _last_words(self._process)
+        if not (line := await self._child.line()):
+            why = await self._child.last_words()
             raise ConnectError(f"{self._machine.name} does not answer: {why}")
         return line
 
@@ -203,27 +192,3 @@ class Hosts:
             host = self._relays[machine.name].host(name)
         host.send(msgspec.json.encode(task))
         return host
-
-
-async def _last_words(process: Process) -> str:
-    assert process.stderr is not None
-    with suppress(TimeoutError):
-        said = await asyncio.wait_for(process.stderr.read(), _END_SECONDS)
-        if lines := said.decode(errors="replace").strip().splitlines():
-            return lines[-1]
-    return f"its process ended with exit code {await process.wait()}"
-
-
-async def _end(process: Process) -> None:
-    """Ends a process: at once, unless it has answered."""
-    assert process.stdin is not None
-    process.stdin.close()
-    with suppress(ProcessLookupError):
-        if process.returncode is None:
-            process.terminate()
-    try:
-        await asyncio.wait_for(process.wait(), _END_SECONDS)
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

@@ -7,6 +7,7 @@ h1 -+           +-- t1:P.1 --+           +- h3
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -242,7 +243,7 @@ def test_run__a_host_that_dies_ends_all(
         seen[self.name] = self
         ready.append(self.name)
         if len(ready) == 4:  # both listen, and both have connected
-            seen["h2"]._process.send_signal(signal.SIGKILL)
+            os.kill(seen["h2"]._child.pid, signal.SIGKILL)
         return told
 
     monkeypatch.setattr(hosts.Host, "hear", hear)

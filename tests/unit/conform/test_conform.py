@@ -283,7 +283,7 @@ def test_run__an_adapter_that_does_not_answer(tmp_path: Path) -> None:
         " it"
     )
     device.close()
-    assert device._process.returncode == 0  # its input had ended
+    assert device._child.process.returncode == 0  # its input had ended
 
 
 @pytest.mark.more

@@ -14,18 +14,19 @@ import pytest
 from msgspec import structs
 
 from mrc.demo import cli as demo
-from mrc.demo.child import DemoError
 from mrc.demo.run import (
     RECOVERED_SHARE,
     SETTLE_SECONDS,
     WINDOW_SECONDS,
     WIRE_OVERHEAD_BYTES,
+    DemoError,
     DemoPlan,
     DemoResult,
+    Timeline,
+    TimeSpan,
     scratch,
     write_random,
 )
-from mrc.demo.timeline import Interval, Timeline
 from mrc.results.plain import plain
 from mrc.testbed.plan import BURST_BYTES
 
@@ -116,7 +117,7 @@ def test_result__what_waited_does_not_count_as_carried_later() -> None:
 
 def test_limit__is_the_rate_and_full_buckets() -> None:
     found = result(dead=0.0)
-    with_buckets = found.limit(4, Interval(0.0, 0.5)) - 4 * PLANE
+    with_buckets = found.limit(4, TimeSpan(0.0, 0.5)) - 4 * PLANE
     assert with_buckets * 0.5 / 8 == pytest.approx(4 * BURST_BYTES * PLANE / 80e6)
 
 

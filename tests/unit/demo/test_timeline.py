@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.demo.timeline import Timeline
+from mrc.demo.run import Timeline
 
 # 100 bytes every 0.1 s until 1.0 s, nothing until 1.3 s, then 75 bytes every 0.1 s until 2.3 s.
 LINE = Timeline(0.0, 0.1, [100] * 10 + [0] * 3 + [75] * 10)

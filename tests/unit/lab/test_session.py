@@ -78,7 +78,7 @@ def test_no_answer__leaves_nothing_to_write_at_the_end_of_the_command() -> None:
 from mrc.lab.machines import Machine
 from mrc.lab.spread import Session
 machine = Session(Machine("b", reach="sh -c", mrc="exit 3; "), "lab", own=False)
-machine._process.wait()
+machine._child.process.wait()
 machine.send({})
 """
     command = [sys.executable, "-X", "dev", "-c", program]

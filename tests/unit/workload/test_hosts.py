@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts on another machine. A shell script stands for `mrc testbed part --traffic` there."""
+"""Hosts on this machine, and on another one. A shell script stands for the process in a host, and
+for `mrc testbed part --traffic` on the other machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +21,7 @@ from slowness import PATIENCE
 from mrc.errors import ConnectError, StateError
 from mrc.lab.machines import Machine
 from mrc.testbed.bed import Testbed
-from mrc.workload.hosts import Relay
+from mrc.workload.hosts import Near, Relay
 from mrc.workload.task import GREETING, Ready, Said
 
 THERE_NS = 5 * 10**18
@@ -79,3 +85,55 @@ async def test_start__without_a_greeting(tmp_path: Path) -> None:
     with pytest.raises(ConnectError, match="host-b does not answer: no mrc here"):
         async with relay(tmp_path, "#!/bin/sh\necho no mrc here >&2\n"):
             pass
+
+
+STUCK = "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"
+STARTER = f"""
+import asyncio
+from contextlib import AsyncExitStack
+from mrc.workload.hosts import Near
+
+class Bed:
+    def host_command(self, name, command):
+        return ["sh", "-c", {STUCK!r}], {{}}
+
+async def run():
+    async with AsyncExitStack() as stack:
+        host = await Near.start(Bed(), "h0", stack)
+        print((await host.line()).decode(), end="", flush=True)
+        await host.line()
+
+asyncio.run(run())
+"""
+
+
+def test_near__ends_with_its_parent_although_it_is_stuck() -> None:
+    """SIGKILL of the command ends a process that ignores SIGTERM and the end of its input, and the
+    child of that process.
+    """
+    command = [sys.executable, "-P", "-c", STARTER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        ends = [os.pidfd_open(int(pid)) for pid in starter.stdout.readline().split()]
+        assert len(ends) == 2
+        starter.kill()
+        for each in ends:
+            assert select.select([each], [], [], PATIENCE)[0]
+            os.close(each)
+
+
+async def test_near__that_prints_much_on_stderr() -> None:
+    """Its last line says why it ended; a process must not wait until somebody reads them."""
+
+    class Bed(Testbed):
+        def host_command(
+            self, host: str, command: Sequence[str], *, user: str | None = None
+        ) -> tuple[list[str], dict[str, str]]:
+            script = 'yes chatter | head -c 1000000 >&2; echo \'{"type": "Ready"}\'; '
+            return ["sh", "-c", f"{script} echo no path >&2; exit 1"], dict(os.environ)
+
+    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
+        host = await Near.start(Bed("lab"), "h0", stack)
+        assert await host.hear() == Ready()
+        with pytest.raises(StateError, match=r"^h0: no path$"):
+            await host.hear()
