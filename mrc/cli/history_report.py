@@ -12,7 +12,7 @@ from mrc.aio.recording import MAX_BINS, MIN_WIDTH_NS, Recording
 from mrc.cli.arguments import add, time_argument
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds
-from mrc.perf.history import History
+from mrc.perf.meter import History
 from mrc.results.perf import Changes, EvChange, PlaneChange, ShareChange
 from mrc.results.plain import like
 from mrc.results.qp import Bins, PlaneBins

@@ -14,7 +14,7 @@ from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.arguments import add, bit_rate, pause_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
-from mrc.cli.perf_results import served_of
+from mrc.cli.perf_report import served_of
 from mrc.cli.report import machine, settings
 from mrc.cli.retry import WAIT, Retry
 from mrc.cli.runner import run_async
@@ -24,9 +24,9 @@ from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, MrcError
 from mrc.mailbox import MAX_UNREAD, race
 from mrc.perf.client import Client, connect
-from mrc.perf.messages import Outcome
-from mrc.perf.plan import MAX_QPS, Direction, Pattern, Plan
-from mrc.perf.server import Server
+from mrc.perf.load import MAX_QPS, Pattern, PerfDirection, PerfPlan
+from mrc.perf.messages import PerfOutcome
+from mrc.perf.server import PerfServer
 from mrc.results.perf import Setup
 from mrc.results.plain import like
 from mrc.trust.security import Commands
@@ -191,7 +191,7 @@ def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> ContextConfig:
     )
 
 
-def _plans(args: argparse.Namespace) -> list[Plan]:
+def _plans(args: argparse.Namespace) -> list[PerfPlan]:
     if args.time and args.bytes:
         raise ArgumentError("-t and -n: use only one of them")
     if args.reverse and args.bidir:
@@ -205,11 +205,11 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     default = 2 if args.lat else DEFAULT_SIZE
     sizes = SWEEP_SIZES if args.all else (default if args.size is None else args.size,)
     seconds = args.time or (SWEEP_SECONDS if args.all else DEFAULT_SECONDS)
-    reverse = Direction.REVERSE if args.reverse else Direction.FORWARD
+    reverse = PerfDirection.REVERSE if args.reverse else PerfDirection.FORWARD
     return [
-        Plan(
+        PerfPlan(
             pattern=Pattern.PING_PONG if args.lat else Pattern.STREAM,
-            direction=Direction.BOTH if args.bidir else reverse,
+            direction=PerfDirection.BOTH if args.bidir else reverse,
             size=size,
             qps=args.parallel,
             depth=args.depth,
@@ -231,10 +231,10 @@ async def _measure(
     out: Output,
     host: str,
     port: int,
-    plans: list[Plan],
+    plans: list[PerfPlan],
     config: ContextConfig,
 ) -> int:
-    report: perf_report.Report | None = None
+    report: perf_report.PerfReport | None = None
     with Retry(0.0, out.note, first=args.wait) as retry:
         while True:
             try:
@@ -249,7 +249,7 @@ async def _measure(
                         planes=client.session.qp.planes,
                         machine=machine(ctx, args.command_line),
                     )
-                    report = perf_report.Report(out, plans, setup, stream=args.json_stream)
+                    report = perf_report.PerfReport(out, plans, setup, stream=args.json_stream)
                     return await _run(client, plans, report, args.interval)
             except MrcError as error:
                 if report is not None:
@@ -258,7 +258,7 @@ async def _measure(
 
 
 async def _run(
-    client: Client, plans: list[Plan], report: perf_report.Report, interval_seconds: float
+    client: Client, plans: list[PerfPlan], report: perf_report.PerfReport, interval_seconds: float
 ) -> int:
     report.start()
     interrupted = False
@@ -290,14 +290,14 @@ async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
         **trusted,
     )
     async with mrc.Context(config) as ctx:
-        service = _Service(ctx, out, one_off=args.one_off)
+        service = PerfService(ctx, out, one_off=args.one_off)
         async with await ctx.listen(port=args.port, private=service.private) as listener:
             views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             return await race(service.run(listener), until_guessed(ctx))
 
 
-class _Service:
+class PerfService:
     """Serves clients until it is cancelled; with `one_off` it ends after the first client, with
     --code after the one that it lets in.
     """
@@ -306,7 +306,7 @@ class _Service:
         self._out = out
         self._one_off = one_off
         self._ctx = ctx
-        self._server = Server(ctx, self._on_outcome)
+        self._server = PerfServer(ctx, self._on_outcome)
         self._exit = Exit.OK
         self.private = self._server.private
 
@@ -327,6 +327,6 @@ class _Service:
             self._exit = Exit(code)
             await listener.close()
 
-    def _on_outcome(self, client: str, plan: Plan, outcome: Outcome) -> None:
+    def _on_outcome(self, client: str, plan: PerfPlan, outcome: PerfOutcome) -> None:
         self._out.text(perf_report.server_line(client, plan, outcome))
         self._out.result(served_of(client, plan, outcome))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of `mrc perf`: lines while a test runs, a summary, a table of a sweep, and JSON."""
+"""The output of `mrc perf`: lines while a test runs, a summary, a table of a sweep, CSV, and JSON,
+for which the measurements become the declared results.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +20,38 @@ from mrc.cli.output import (
     print_error,
     print_json,
 )
-from mrc.cli.perf_results import goodput, interval_of, interval_row, test_of, test_rows
-from mrc.cli.shares import sentence, shares_text
+from mrc.cli.shares import carried_percent, sentence, shares_text
 from mrc.perf.client import TestResult
-from mrc.perf.messages import Outcome
-from mrc.perf.meter import Interval
-from mrc.perf.plan import Direction, Pattern, Plan
+from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+from mrc.perf.messages import PerfOutcome
+from mrc.perf.meter import MeterInterval
 from mrc.results.perf import (
+    End,
     EndEvent,
+    Interval,
     IntervalEvent,
     Latency,
     Perf,
     PerfFailed,
+    PerfServed,
+    Plan,
+    ReceivedPlane,
+    SentPlane,
     Setup,
     StartEvent,
+    Test,
     TestEvent,
 )
-from mrc.results.plain import like
+from mrc.results.plain import like, plain
 from mrc.units import counted, digits
 
 
-def _span(interval: Interval) -> str:
+def _span(interval: MeterInterval) -> str:
     end = interval.start_seconds + interval.seconds
     return f"{interval.start_seconds:7.2f}-{end:<7.2f} s"
 
 
-def _rates(plan: Plan, interval: Interval) -> str:
+def _rates(plan: PerfPlan, interval: MeterInterval) -> str:
     """Goodput in each direction that the test writes."""
     parts = []
     if plan.client_writes:
@@ -54,7 +62,7 @@ def _rates(plan: Plan, interval: Interval) -> str:
     return "  ".join(parts)
 
 
-def interval_line(plan: Plan, interval: Interval, *, verbose: bool = False) -> str:
+def interval_line(plan: PerfPlan, interval: MeterInterval, *, verbose: bool = False) -> str:
     """One interval as a line, with `verbose` also the number of EVs that changed.
 
     Planes: what the client writes, or with -R what it receives. Only an end that writes
@@ -135,7 +143,7 @@ def _history_lines(result: TestResult) -> list[str]:
     return lines
 
 
-def _cost(plan: Plan, total: Interval) -> str:
+def _cost(plan: PerfPlan, total: MeterInterval) -> str:
     moved = total.written_bytes + total.received_bytes
     share = total.cpu_seconds / total.seconds if total.seconds > 0 else 0.0
     per_gib = ""
@@ -151,7 +159,7 @@ def _cost(plan: Plan, total: Interval) -> str:
     )
 
 
-def server_line(client: str, plan: Plan, outcome: Outcome) -> str:
+def server_line(client: str, plan: PerfPlan, outcome: PerfOutcome) -> str:
     total = outcome.total
     return (
         f"{client}: {plan.pattern} {plan.direction}, {format_bytes(plan.size)} messages,"
@@ -181,7 +189,7 @@ def _latency_table(results: Sequence[TestResult]) -> str:
 def _goodput_table(results: Sequence[TestResult]) -> str:
     """OCP's columns: 1 Gbps is 10^9 bit/s, 1 Mpps is 10^6 messages a second."""
     head = ["MsgSize", "TotalOps", "BW_avg(Gbps)", "MsgRate(Mpps)", "p50(us)", "p99(us)"]
-    both = any(result.plan.direction is Direction.BOTH for result in results)
+    both = any(result.plan.direction is PerfDirection.BOTH for result in results)
     rows = []
     for result in results:
         for name, end in (("client", result.client), ("server", result.server)):
@@ -222,10 +230,12 @@ def _in_short(result: TestResult) -> str:
     return format_rate(goodput(result))
 
 
-class Report:
+class PerfReport:
     """Prints the tests of one client while they run, as text, JSON, a stream of JSON, or CSV."""
 
-    def __init__(self, out: Output, plans: Sequence[Plan], setup: Setup, *, stream: bool) -> None:
+    def __init__(
+        self, out: Output, plans: Sequence[PerfPlan], setup: Setup, *, stream: bool
+    ) -> None:
         self._out = out
         self._sweep = len(plans) > 1
         self._setup = setup
@@ -244,10 +254,10 @@ class Report:
         if self._stream:
             print_json(like(StartEvent, setup))
 
-    def interval(self, plan: Plan) -> Callable[[Interval], None]:
+    def interval(self, plan: PerfPlan) -> Callable[[MeterInterval], None]:
         """Returns the function that prints each interval of this plan."""
 
-        def show(interval: Interval) -> None:
+        def show(interval: MeterInterval) -> None:
             if not self._sweep:
                 self._out.text(interval_line(plan, interval, verbose=self._out.verbose))
             if self._stream:
@@ -294,3 +304,112 @@ class Report:
         if self._sweep or any(r.plan.pattern is Pattern.PING_PONG for r in self._results):
             return [row for result in self._results for row in test_rows(result)]
         return [interval_row(r.plan, each) for r in self._results for each in r.intervals]
+
+
+# ---- results ------------------------------------------------------------------------------------
+
+
+def interval_of(interval: MeterInterval) -> Interval:
+    return like(Interval, interval, **_by_plane(interval))
+
+
+def _by_plane(interval: MeterInterval) -> dict[str, Any]:
+    sent, received = interval.planes, interval.planes_received
+    sent_percent, received_percent = carried_percent(sent), carried_percent(received)
+    return {
+        "planes": tuple(
+            SentPlane(
+                plane=plane,
+                sent_bytes=count,
+                carried_percent=sent_percent[plane],
+                slow=plane in interval.planes_slow,
+                suspended=plane in interval.planes_suspended,
+            )
+            for plane, count in sent.items()
+        ),
+        "planes_received": tuple(
+            ReceivedPlane(
+                plane=plane, received_bytes=count, carried_percent=received_percent[plane]
+            )
+            for plane, count in received.items()
+        ),
+    }
+
+
+def end_of(plan: PerfPlan, outcome: PerfOutcome, *, receives: bool) -> End:
+    """The result of one end. `bins` is None for an end that receives nothing."""
+    ping_pong = plan.pattern is Pattern.PING_PONG
+    total, history = outcome.total, outcome.history
+    return like(
+        End,
+        total,
+        **_by_plane(total),
+        messages=outcome.messages,
+        messages_per_second=outcome.messages / total.seconds if total.seconds > 0 else 0.0,
+        latency_of="half round trip" if ping_pong else "completion",
+        latency=outcome.latency if outcome.latency.count else None,
+        bins=history_report.bins(history.recording) if history and receives else None,
+        changes=history_report.changes(history) if history else None,
+    )
+
+
+def plan_of(plan: PerfPlan) -> Plan:
+    return like(
+        Plan,
+        plan,
+        message_bytes=plan.size,
+        seconds=plan.seconds or None,
+        total_bytes=plan.total_bytes or None,
+        rate_bits_per_second=plan.rate_bits_per_second or None,
+        bin_ns=plan.bin_ns or None,
+    )
+
+
+def test_of(result: TestResult) -> Test:
+    plan, server = result.plan, result.server
+    return Test(
+        plan=plan_of(plan),
+        interrupted=result.interrupted,
+        goodput_bits_per_second=goodput(result),
+        intervals=tuple(map(interval_of, result.intervals)),
+        client=end_of(plan, result.client, receives=plan.client_receives),
+        server=None if server is None else end_of(plan, server, receives=plan.server_receives),
+    )
+
+
+def served_of(peer: str, plan: PerfPlan, outcome: PerfOutcome) -> PerfServed:
+    end = end_of(plan, outcome, receives=plan.server_receives)
+    return PerfServed(peer=peer, plan=plan_of(plan), server=end)
+
+
+def goodput(result: TestResult) -> float:
+    """Bit/s in both directions together."""
+    total = result.client.total
+    return total.written_bits_per_second + total.received_bits_per_second
+
+
+def interval_row(plan: PerfPlan, interval: MeterInterval) -> dict[str, Any]:
+    """A line of CSV: one interval at the client."""
+    return {"message_bytes": plan.size, "qps": plan.qps} | _row(interval_of(interval))
+
+
+def test_rows(result: TestResult) -> list[dict[str, Any]]:
+    """Lines of CSV: a whole test, at each end."""
+    test = test_of(result)
+    head = {
+        "message_bytes": test.plan.message_bytes,
+        "qps": test.plan.qps,
+        "direction": test.plan.direction,
+    }
+    ends = {"client": test.client, "server": test.server}
+    return [head | {"end": name} | _row(end) for name, end in ends.items() if end is not None]
+
+
+def _row(figures: Interval) -> dict[str, Any]:
+    """The figures, with a column for each plane."""
+    row = plain(figures)
+    for plane in row["planes"]:
+        row[f"planes.{plane['plane']}.sent_bytes"] = plane["sent_bytes"]
+    for plane in row["planes_received"]:
+        row[f"planes.{plane['plane']}.received_bytes"] = plane["received_bytes"]
+    return {key: value for key, value in row.items() if key not in ("bins", "changes")}

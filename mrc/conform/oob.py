@@ -45,8 +45,8 @@ from mrc.errors import BusyError, MrcError, ProtocolError
 from mrc.fabric.paths import RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
 from mrc.mailbox import SessionError, connect_session
+from mrc.perf.load import PerfPlan
 from mrc.perf.messages import QP_SERVICE, SERVICE, hear, say
-from mrc.perf.plan import Plan
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 30.0  # until a QP is connected
@@ -145,7 +145,7 @@ class OobDevice:
         except SessionError:  # it serves something else
             self._has_memory = False
             return nothing, RemoteMemory(0, 0, 0)
-        plan = Plan(size=size, depth=1, seconds=0, total_bytes=size)
+        plan = PerfPlan(size=size, depth=1, seconds=0, total_bytes=size)
         await say(session, "plan", plan=plan.to_dict(), memory=RemoteMemory(0, 0, 0).to_dict())
         ready = await hear(session, "ready")
         private = {"service": QP_SERVICE, "token": ready.get("token")}

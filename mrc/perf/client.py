@@ -15,20 +15,27 @@ from mrc.aio.qp import QP
 from mrc.engine.memory import RemoteMemory
 from mrc.errors import MrcError, reason_of
 from mrc.mailbox import MailboxSession, connect_session
-from mrc.perf.load import Load, PingPong, load_of
-from mrc.perf.memory import regions
+from mrc.perf.load import (
+    Load,
+    Pattern,
+    PerfPlan,
+    PingPong,
+    failing,
+    load_of,
+    regions,
+    settled,
+    stopped,
+)
 from mrc.perf.messages import (
     QP_SERVICE,
     SERVICE,
-    Outcome,
+    PerfOutcome,
     hear,
     hear_outcome,
     outcome_of,
     say,
 )
-from mrc.perf.meter import Interval, Meter
-from mrc.perf.plan import Pattern, Plan
-from mrc.perf.work import failing, settled, stopped
+from mrc.perf.meter import Meter, MeterInterval
 from mrc.tasks import cancelled, first_error, took_cancellation
 
 _AT_ONCE = 8  # connects of the QPs of a test; each takes several round trips
@@ -40,10 +47,10 @@ class TestResult(Struct, frozen=True):
     failed.
     """
 
-    plan: Plan
-    client: Outcome
-    server: Outcome | None
-    intervals: tuple[Interval, ...]
+    plan: PerfPlan
+    client: PerfOutcome
+    server: PerfOutcome | None
+    intervals: tuple[MeterInterval, ...]
     interrupted: bool
 
 
@@ -68,10 +75,10 @@ class Client:
 
     async def run(
         self,
-        plan: Plan,
+        plan: PerfPlan,
         *,
         interval_seconds: float = 1.0,
-        on_interval: Callable[[Interval], None] = lambda _: None,
+        on_interval: Callable[[MeterInterval], None] = lambda _: None,
         on_failed: Callable[[TestResult], None] = lambda _: None,
     ) -> TestResult:
         """Runs `plan`. If it is cancelled during the test, it ends the test early and returns the
@@ -90,7 +97,7 @@ class Client:
             def load() -> Load | PingPong:
                 return load_of(plan, qps, memory.source, theirs, writes=plan.client_writes)
 
-            test = _Test(self.session, plan, load, meter, interval_seconds, on_interval)
+            test = ClientTest(self.session, plan, load, meter, interval_seconds, on_interval)
             try:
                 return await test.run()
             except MrcError:
@@ -131,17 +138,17 @@ async def _closing() -> AsyncIterator[list[QP]]:
     await asyncio.gather(*(qp.close() for qp in qps))
 
 
-class _Test:
+class ClientTest:
     """One running test."""
 
     def __init__(
         self,
         session: MailboxSession,
-        plan: Plan,
+        plan: PerfPlan,
         new_load: Callable[[], Load | PingPong],
         meter: Meter,
         interval_seconds: float,
-        on_interval: Callable[[Interval], None],
+        on_interval: Callable[[MeterInterval], None],
     ) -> None:
         self._session = session
         self._plan = plan
@@ -150,7 +157,7 @@ class _Test:
         self._meter = meter
         self._interval_seconds = interval_seconds
         self._on_interval = on_interval
-        self._intervals: list[Interval] = []
+        self._intervals: list[MeterInterval] = []
         self._server_finished = False
 
     async def run(self) -> TestResult:
@@ -240,13 +247,13 @@ class _Test:
             await asyncio.sleep(begun + after - loop.time())
             self._tell(await self._meter.lap())
 
-    async def _outcome(self) -> Outcome:
+    async def _outcome(self) -> PerfOutcome:
         """Ends the last interval, and with it the measurements of this end."""
         with suppress(MrcError):  # a QP has failed: count up to the last interval
             self._tell(await self._meter.lap())
         return await outcome_of(self._meter, self._load.tally)
 
-    def _tell(self, interval: Interval) -> None:
+    def _tell(self, interval: MeterInterval) -> None:
         self._intervals.append(interval)
         self._on_interval(interval)
 

@@ -1,21 +1,175 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writing end of a test: keeps writes in flight."""
+"""The plan of one test, which the client sends to the server; the memory of its writes, and the
+writing end, which keeps writes in flight.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import mmap
+import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from enum import StrEnum
+from typing import Any, NoReturn
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
+from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.aio.recording import MIN_WIDTH_NS
 from mrc.engine.memory import MR, RemoteMemory
-from mrc.perf.histogram import Histogram
-from mrc.perf.plan import Pattern, Plan
+from mrc.enums import Access
+from mrc.errors import ArgumentError, ProtocolError
+from mrc.connect.parse import shown
+from mrc.perf.meter import Histogram
+from mrc.tasks import cancelled, first_error
+from mrc.transfer.memory import anonymous
+from mrc.transfer.threads import in_thread
+from mrc.typed import take
+from mrc.units import digits
 
+MAX_QPS = 256
+MAX_DEPTH = 1024
+MAX_SIZE = 1 << 30
+MAX_SECONDS = 86400.0
+MAX_BIN_NS = 10**10
+MEMORY_BYTES = 64 << 20  # limit of the places for writes; further writes in flight share places
 CATCH_UP_SECONDS = 0.01
+SETTLE_SECONDS = 0.5  # for writes in flight, so that both ends count the same; then they are left
+_TILE_BYTES = 1 << 20
+
+
+class PerfDirection(StrEnum):
+    """The writing ends: the client, the server, or both."""
+
+    FORWARD = "forward"
+    REVERSE = "reverse"
+    BOTH = "both"
+
+
+class Pattern(StrEnum):
+    """STREAM keeps writes in flight; PING_PONG answers each WRITE_IMM with another."""
+
+    STREAM = "stream"
+    PING_PONG = "ping-pong"
+
+
+class PerfPlan(Struct, frozen=True):
+    """The parameters of one test. Raises ArgumentError for an invalid one."""
+
+    pattern: Pattern = Pattern.STREAM
+    direction: PerfDirection = PerfDirection.FORWARD
+    size: int = 1 << 20  # bytes of a message
+    qps: int = 1
+    depth: int = 8  # writes in flight on each QP
+    seconds: float = 10.0  # duration; 0: until `total_bytes` are written
+    total_bytes: int = 0  # bytes that each writing end writes; 0: `seconds` ends the test
+    omit_seconds: float = 0.0  # run before `seconds` begin, and not counted
+    rate_bits_per_second: float = 0.0  # limit of each writing end; 0: no limit
+    bin_ns: int = 0  # both ends record the bytes received in bins of this width; 0: no recording
+
+    def __post_init__(self) -> None:
+        _check("size", self.size, 0, MAX_SIZE)
+        _check("qps", self.qps, 1, MAX_QPS)
+        _check("depth", self.depth, 1, MAX_DEPTH)
+        _check("seconds", self.seconds, 0, MAX_SECONDS)
+        _check("total_bytes", self.total_bytes, 0, 1 << 62)
+        _check("omit_seconds", self.omit_seconds, 0, MAX_SECONDS)
+        _check("rate_bits_per_second", self.rate_bits_per_second, 0, 1e15)
+        _check("bin_ns", self.bin_ns, MIN_WIDTH_NS if self.bin_ns else 0, MAX_BIN_NS)
+        if (self.seconds > 0) == (self.total_bytes > 0):
+            raise ArgumentError("seconds, total_bytes: exactly one of them must be above 0")
+        if self.size == 0 and (self.total_bytes or self.pattern is Pattern.STREAM):
+            raise ArgumentError(
+                "size: messages of 0 bytes are only for ping-pong (--lat) with a time"
+            )
+        if self.total_bytes and self.omit_seconds:
+            raise ArgumentError("omit_seconds: requires seconds, not total_bytes")
+
+    @property
+    def client_writes(self) -> bool:
+        """Whether the client posts writes, apart from answers."""
+        return self.direction is not PerfDirection.REVERSE
+
+    @property
+    def server_writes(self) -> bool:
+        """Whether the server posts writes, apart from answers."""
+        return self.direction is not PerfDirection.FORWARD
+
+    @property
+    def client_receives(self) -> bool:
+        """Whether payload arrives at the client."""
+        return self.server_writes or self.pattern is Pattern.PING_PONG
+
+    @property
+    def server_receives(self) -> bool:
+        """Whether payload arrives at the server."""
+        return self.client_writes or self.pattern is Pattern.PING_PONG
+
+    @property
+    def places(self) -> int:
+        """Number of places in memory that writes use in turn."""
+        return max(1, min(self.qps * self.depth, MEMORY_BYTES // max(1, self.size)))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the source and of the target that each end registers."""
+        return max(1, self.places * self.size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data, for messages and reports."""
+        return structs.asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: object) -> PerfPlan:
+        """The inverse of `to_dict`; raises ProtocolError."""
+        try:
+            told = take(value, dict[str, Any])
+            if missing := [each.name for each in structs.fields(cls) if each.name not in told]:
+                raise ValueError(f"{missing[0]}: is missing")
+            return take(told, cls)
+        except ValueError as error:
+            why = shown(str(error))
+            raise ProtocolError(f"the peer sent an invalid plan: {why}") from error
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    fractions = ("seconds", "omit_seconds", "rate_bits_per_second")
+    whole = not isinstance(value, float) or name in fractions
+    if isinstance(value, bool) or not whole or not low <= value <= high:
+        raise ArgumentError(
+            f"{name}: {shown(value, 40)} is not within {digits(low)}..{digits(high)}"
+        )
+
+
+class Regions(Struct, frozen=True):
+    """The two memory regions of one end of a test."""
+
+    source: MR
+    target: MR
+
+
+@asynccontextmanager
+async def regions(ctx: Context, size: int) -> AsyncIterator[Regions]:
+    """Two regions of `size` bytes with all pages present, so that the test has no page faults.
+
+    A thread fills them, because that takes long.
+    """
+    with anonymous(size) as source, anonymous(size) as target:
+        await in_thread(_fill, source, os.urandom(_TILE_BYTES))
+        await in_thread(_fill, target, bytes(_TILE_BYTES))
+        async with (
+            ctx.register(source, access=Access.LOCAL_READ) as source_mr,
+            ctx.register(target, access=Access.REMOTE_WRITE) as target_mr,
+        ):
+            yield Regions(source_mr, target_mr)
+
+
+def _fill(memory: mmap.mmap, tile: bytes) -> None:
+    for offset in range(0, len(memory), len(tile)):
+        memory[offset : offset + len(tile)] = tile[: len(memory) - offset]
 
 
 class Tally(Struct):
@@ -33,7 +187,7 @@ class Tally(Struct):
 class Load:
     """Keeps `plan.depth` writes in flight on every QP until `stop` or `plan.total_bytes`."""
 
-    def __init__(self, qps: Sequence[QP], source: MR, target: RemoteMemory, plan: Plan) -> None:
+    def __init__(self, qps: Sequence[QP], source: MR, target: RemoteMemory, plan: PerfPlan) -> None:
         self._qps = tuple(qps)
         self._source = source
         self._target = target
@@ -99,7 +253,7 @@ class Load:
 class PingPong:
     """One WRITE_IMM at a time: the server answers each WRITE_IMM of the client with its own."""
 
-    def __init__(self, qp: QP, source: MR, target: RemoteMemory, plan: Plan) -> None:
+    def __init__(self, qp: QP, source: MR, target: RemoteMemory, plan: PerfPlan) -> None:
         self._qp = qp
         self._source = source
         self._target = target
@@ -143,9 +297,33 @@ class PingPong:
 
 
 def load_of(
-    plan: Plan, qps: Sequence[QP], source: MR, target: RemoteMemory, *, writes: bool
+    plan: PerfPlan, qps: Sequence[QP], source: MR, target: RemoteMemory, *, writes: bool
 ) -> Load | PingPong:
     """The load of one end; a Load without QPs if this end does not write."""
     if plan.pattern is Pattern.PING_PONG:
         return PingPong(qps[0], source, target, plan)
     return Load(qps if writes else (), source, target, plan)
+
+
+async def stopped(work: asyncio.Task[None]) -> None:
+    """Waits for the task and raises its error. Cancelling this wait does not cancel the task."""
+    try:
+        await asyncio.shield(work)
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
+
+
+async def settled(work: asyncio.Task[None]) -> None:
+    """Waits for the end of a task that has been stopped; cancels it after SETTLE_SECONDS."""
+    done, _ = await asyncio.wait({work}, timeout=SETTLE_SECONDS)
+    if done:
+        await stopped(work)
+    else:
+        await cancelled(work)
+
+
+async def failing(work: asyncio.Task[None]) -> NoReturn:
+    """Raises the task's error; waits for ever if the task ends without one."""
+    await stopped(work)
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nobody ends this future")

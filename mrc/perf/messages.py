@@ -25,9 +25,8 @@ from mrc.connect.parse import shown
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
 from mrc.mailbox import MAX_SENT_BYTES, MailboxSession, Service
-from mrc.perf.history import Bins, History
 from mrc.perf.load import Tally
-from mrc.perf.meter import Interval, Meter
+from mrc.perf.meter import History, Meter, MeterInterval, PeerBins
 from mrc.results.perf import Latency
 from mrc.typed import Whole, take
 
@@ -39,7 +38,7 @@ Message = dict[str, Any]
 _Duration = Annotated[float, Meta(ge=0, le=1e9)]
 
 
-class RefusedError(MrcError):
+class PlanRefusedError(MrcError):
     """The server refused the plan."""
 
 
@@ -56,7 +55,7 @@ async def hear(session: MailboxSession, *kinds: str) -> Message:
     message = await session.receive()
     kind = None if isinstance(message, Immediate) else message.get("type")
     if isinstance(message, dict) and kind == "refuse":
-        raise RefusedError(f"{session.qp.peer_host}: {shown(message.get('error'))}")
+        raise PlanRefusedError(f"{session.qp.peer_host}: {shown(message.get('error'))}")
     if isinstance(message, Immediate) or kind not in kinds:
         raise ProtocolError(
             f"{session.qp.peer_host} sent '{shown(kind, 40)}', not {' or '.join(kinds)}"
@@ -64,15 +63,15 @@ async def hear(session: MailboxSession, *kinds: str) -> Message:
     return message
 
 
-class Outcome(Struct, frozen=True):
+class PerfOutcome(Struct, frozen=True):
     """The result of one end of a test; `messages` counts the messages that this end wrote."""
 
-    total: Interval
+    total: MeterInterval
     messages: Whole
     latency: Latency
     history: History | None = None
 
-    def lasting(self, seconds: object) -> Outcome:
+    def lasting(self, seconds: object) -> PerfOutcome:
         """This result over the time that the peer measured; raises ProtocolError."""
         try:
             return replace(
@@ -90,7 +89,7 @@ class Outcome(Struct, frozen=True):
         return told | {"history": history}
 
     @classmethod
-    def from_dict(cls, value: object, bins: Bins) -> Outcome:
+    def from_dict(cls, value: object, bins: PeerBins) -> PerfOutcome:
         """The inverse of `to_dict`; raises ProtocolError."""
         try:
             outcome = take(value, cls)
@@ -101,13 +100,13 @@ class Outcome(Struct, frozen=True):
             raise ProtocolError(f"the peer sent a result that cannot be read: {why}") from None
 
 
-async def outcome_of(meter: Meter, tally: Tally) -> Outcome:
+async def outcome_of(meter: Meter, tally: Tally) -> PerfOutcome:
     """The result of this end, up to the last lap. Ends its history."""
     history = await meter.history()
-    return Outcome(meter.total(), tally.messages, tally.latency.summary(), history)
+    return PerfOutcome(meter.total(), tally.messages, tally.latency.summary(), history)
 
 
-async def say_outcome(session: MailboxSession, outcome: Outcome) -> None:
+async def say_outcome(session: MailboxSession, outcome: PerfOutcome) -> None:
     """Sends the result of this end to the client."""
     if outcome.history is not None:
         for plane, bins in outcome.history.pieces():
@@ -115,10 +114,10 @@ async def say_outcome(session: MailboxSession, outcome: Outcome) -> None:
     await say(session, "result", outcome=outcome.to_dict())
 
 
-async def hear_outcome(session: MailboxSession) -> Outcome:
+async def hear_outcome(session: MailboxSession) -> PerfOutcome:
     """Receives the server's result."""
-    bins = Bins()
+    bins = PeerBins()
     while (message := await hear(session, "result", "bins"))["type"] != "result":
         if message["type"] == "bins":
             bins.add(message.get("plane"), message.get("bytes"))
-    return Outcome.from_dict(message.get("outcome"), bins)
+    return PerfOutcome.from_dict(message.get("outcome"), bins)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures at one end of a test what its QPs moved between two moments."""
+"""Measures at one end of a test what its QPs moved between two moments, and its history: payload
+received in each bin, and changes of EVs and planes.
+
+The history serves to study failures. A plan enables it with `bin_ns`, the width of a bin.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,33 @@ import asyncio
 import resource
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Annotated, Any, Self, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct, to_builtins
+from msgspec.structs import asdict, replace
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.events import EvEvent, QpInfo
-from mrc.perf.history import Historian, History
+from mrc.aio.recording import MAX_BINS, Recorder, Recording
+from mrc.enums import EvState
+from mrc.errors import ProtocolError
+from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent, QpInfo
+from mrc.connect.parse import shown
+from mrc.limits import MAX_PORTS
+from mrc.results.perf import EvChange, Latency, PlaneChange, ShareChange
 from mrc.tasks import cancelled
-from mrc.typed import Real, Whole
+from mrc.typed import Real, Whole, take
+
+MAX_CHANGES = 4096  # of each kind: the first ones are kept, later ones only counted
+_PIECE = 16384  # bins in one message
+_STEPS = 64  # buckets of a histogram in an octave
+_SHIFT = 6
+Change = TypeVar("Change", EvChange, PlaneChange, ShareChange)
 
 
-class Interval(Struct, frozen=True):
+class MeterInterval(Struct, frozen=True):
     """The measurements of one end between two moments."""
 
     start_seconds: Real  # since the measured part began
@@ -48,7 +65,7 @@ class Interval(Struct, frozen=True):
         return 8 * self.received_bytes / self.seconds if self.seconds > 0 else 0.0
 
 
-class _Reading(Struct, frozen=True):
+class MeterReading(Struct, frozen=True):
     seconds: float
     cpu_seconds: float
     ev_changes: int
@@ -102,11 +119,11 @@ class Meter:
             if self._historian is not None:
                 self._historian.take(qp.qpn, event)
 
-    async def _read(self) -> _Reading:
+    async def _read(self) -> MeterReading:
         infos = await asyncio.gather(*(qp.query() for qp in self._qps))
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
-        return _Reading(time.monotonic(), cpu, self._ev_changes, tuple(infos))
+        return MeterReading(time.monotonic(), cpu, self._ev_changes, tuple(infos))
 
     async def begin(self) -> None:
         """Begins the measured part, and discards earlier measurements."""
@@ -121,7 +138,7 @@ class Meter:
         """
         self._wrote = (await self._read()).acknowledged_bytes
 
-    async def lap(self) -> Interval:
+    async def lap(self) -> MeterInterval:
         """The measurements since the last lap."""
         now = await self._read()
         interval = self._between(self._last, now)
@@ -132,11 +149,11 @@ class Meter:
         """Ends and returns the history since `begin`; None without `bin_ns`."""
         return await self._historian.history() if self._historian is not None else None
 
-    def total(self) -> Interval:
+    def total(self) -> MeterInterval:
         """The measurements from `begin` to the last lap."""
         return self._between(self._first, self._last)
 
-    def _between(self, start: _Reading, end: _Reading) -> Interval:
+    def _between(self, start: MeterReading, end: MeterReading) -> MeterInterval:
         def moved(name: str) -> int:
             return end.total(name) - start.total(name)
 
@@ -144,12 +161,12 @@ class Meter:
             before, now = start.planes(name), end.planes(name)
             return {plane: now[plane] - before[plane] for plane in sorted(now)}
 
-        def acknowledged(reading: _Reading) -> int:
+        def acknowledged(reading: MeterReading) -> int:
             counted = reading.acknowledged_bytes
             return counted if self._wrote is None else min(counted, self._wrote)
 
         planes = moved_by_plane("sent_bytes")
-        return Interval(
+        return MeterInterval(
             start_seconds=start.seconds - self._first.seconds,
             seconds=end.seconds - start.seconds,
             written_bytes=acknowledged(end) - acknowledged(start),
@@ -164,3 +181,193 @@ class Meter:
             planes_slow=end.marked("slow"),
             planes_suspended=end.marked("suspended"),
         )
+
+
+class History(Struct, frozen=True):
+    """The history of one test. `lost_changes` counts the changes that are not included."""
+
+    recording: Recording
+    evs: tuple[EvChange, ...]
+    planes: tuple[PlaneChange, ...]
+    shares: tuple[ShareChange, ...]
+    lost_changes: Whole
+
+    def pieces(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The bins in pieces for messages: a plane, and the next bins of that plane."""
+        for plane, bins in self.recording.planes.items():
+            for start in range(0, len(bins), _PIECE):
+                yield plane, bins[start : start + _PIECE]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the bins."""
+        recording = replace(self.recording, planes={})
+        told: dict[str, Any] = to_builtins(replace(self, recording=recording))
+        return told
+
+    def completed(self, bins: Mapping[int, Sequence[int]]) -> History:
+        """A peer's history with the bins from its earlier messages, and with harmless text.
+
+        Raises ValueError if the planes have different numbers of bins.
+        """
+        planes = {plane: tuple(numbers) for plane, numbers in bins.items()}
+        if len({len(numbers) for numbers in planes.values()}) > 1:
+            raise ValueError("planes with bins of different length")
+        return History(
+            replace(self.recording, planes=planes),
+            tuple(map(_harmless, self.evs)),
+            tuple(map(_harmless, self.planes)),
+            tuple(map(_harmless, self.shares)),
+            self.lost_changes,
+        )
+
+
+def _harmless(change: Change) -> Change:
+    texts = {key: shown(value) for key, value in asdict(change).items() if isinstance(value, str)}
+    return replace(change, **texts)
+
+
+def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:
+    """The changes after `start_ns`, with times relative to it."""
+    return tuple(
+        replace(each, at_ns=each.at_ns - start_ns) for each in changes if each.at_ns >= start_ns
+    )
+
+
+class BinsMessage(Struct, frozen=True):
+    plane: Annotated[int, Meta(ge=1, le=MAX_PORTS)]
+    bytes: tuple[Whole, ...]
+
+
+class PeerBins:
+    """Joins the pieces of the peer's bins."""
+
+    def __init__(self) -> None:
+        self.planes: dict[int, list[int]] = {}
+
+    def add(self, plane: Any, numbers: Any) -> None:
+        """Adds a piece; raises ProtocolError if it is invalid or there are too many bins."""
+        try:
+            piece = take({"plane": plane, "bytes": numbers}, BinsMessage)
+        except ValueError as error:
+            raise ProtocolError(f"the peer sent bins that cannot be read: {error}") from None
+        bins = self.planes.setdefault(piece.plane, [])
+        bins += piece.bytes
+        if len(bins) > MAX_BINS:
+            raise ProtocolError("the peer sent more bins than there can be")
+
+
+class Historian:
+    """Records the bins and changes of a test's QPs. Its user passes their events to `take`."""
+
+    def __init__(self, ctx: Context, qps: Sequence[QP], bin_ns: int) -> None:
+        self._ctx = ctx
+        self._qps = tuple(qps)
+        self._bin_ns = bin_ns
+        self._recording = AsyncExitStack()
+        self._recorder: Recorder | None = None
+        self._changes: dict[type, list[Any]] = {EvChange: [], PlaneChange: [], ShareChange: []}
+        # (QPN, EV index) -> state, for each EV that has changed.
+        self._states: dict[tuple[int, int], EvState] = {}
+        self._lost = 0
+
+    async def end(self) -> None:
+        """Stops recording."""
+        await self._recording.aclose()
+
+    async def begin(self) -> None:
+        """Discards the history and begins a new one."""
+        await self.end()
+        for changes in self._changes.values():
+            changes.clear()
+        self._lost = 0
+        recording = self._ctx.record(self._qps, width_ns=self._bin_ns)
+        self._recorder = await self._recording.enter_async_context(recording)
+
+    async def history(self) -> History:
+        """Stops recording bins, and returns the history since `begin`."""
+        assert self._recorder is not None, "it was begun"
+        recording = await self._recorder.stop()
+        start_ns = recording.start_monotonic_ns
+        evs, planes, shares = (_since(each, start_ns) for each in self._changes.values())
+        return History(recording, evs, planes, shares, self._lost)
+
+    def take(self, qpn: int, event: object) -> None:
+        """Records the next event of a QP."""
+        if isinstance(event, EvEvent):
+            old = self._states.get((qpn, event.index), EvState.GOOD)  # the initial state
+            self._states[qpn, event.index] = event.state
+            names = (old.name, event.state.name, event.reason.name)
+            self._keep(EvChange(event.at_ns, qpn, event.plane, event.path, *names))
+        elif isinstance(event, PlaneEvent):
+            found = event.suspended, event.reason.name
+            self._keep(PlaneChange(event.at_ns, qpn, event.plane, *found))
+        elif isinstance(event, PlaneShareEvent):
+            share = event.slow, event.percent, event.reason.name
+            self._keep(ShareChange(event.at_ns, qpn, event.plane, *share))
+        elif isinstance(event, EventsLost):
+            self._lost += event.count
+
+    def _keep(self, change: EvChange | PlaneChange | ShareChange) -> None:
+        if len(kept := self._changes[type(change)]) < MAX_CHANGES:
+            kept.append(change)
+        else:
+            self._lost += 1
+
+
+class Histogram:
+    """Counts durations in buckets, 64 of equal width in each octave: so its size is bounded, and
+    its resolution is 1/64 of a duration.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, int] = {}
+        self._count = 0
+        self._total = 0
+        self._min = 0
+        self._max = 0
+
+    def add(self, duration_ns: int) -> None:
+        """Counts one duration."""
+        self._min = duration_ns if self._count == 0 else min(self._min, duration_ns)
+        self._max = max(self._max, duration_ns)
+        self._count += 1
+        self._total += duration_ns
+        index = _bucket(duration_ns)
+        self._buckets[index] = self._buckets.get(index, 0) + 1
+
+    def percentile(self, fraction: float) -> int:
+        """The duration in ns that a `fraction` (0..1) of all durations do not exceed, rounded up to
+        the end of its bucket; 0 without durations.
+        """
+        wanted = fraction * self._count
+        seen = 0
+        for index in sorted(self._buckets):
+            seen += self._buckets[index]
+            if seen >= wanted:
+                return min(_end(index), self._max)
+        return 0
+
+    def summary(self) -> Latency:
+        """The figures for a report."""
+        return Latency(
+            self._count,
+            self._min,
+            self._total // self._count if self._count else 0,
+            self.percentile(0.5),
+            self.percentile(0.99),
+            self.percentile(0.999),
+            self._max,
+        )
+
+
+def _bucket(duration_ns: int) -> int:
+    octave = max(0, duration_ns.bit_length() - _SHIFT - 1)
+    return (octave << _SHIFT) + (duration_ns >> octave)
+
+
+def _end(index: int) -> int:
+    """The largest duration of a bucket."""
+    if index < 2 * _STEPS:
+        return index
+    octave = (index >> _SHIFT) - 1
+    return ((index - (octave << _SHIFT) + 1) << octave) - 1

@@ -17,21 +17,29 @@ from mrc.connect.admission import BudgetError
 from mrc.engine.memory import RemoteMemory
 from mrc.errors import InUseError, MrcError
 from mrc.mailbox import MailboxClosedError, MailboxSession, accept_session, let_look
-from mrc.perf.load import Load, PingPong, load_of
-from mrc.perf.memory import Regions, regions
+from mrc.perf.load import (
+    MAX_SECONDS,
+    Load,
+    PerfPlan,
+    PingPong,
+    Regions,
+    failing,
+    load_of,
+    regions,
+    settled,
+    stopped,
+)
 from mrc.perf.messages import (
     QP_SERVICE,
     SERVICE,
     Message,
-    Outcome,
+    PerfOutcome,
     hear,
     outcome_of,
     say,
     say_outcome,
 )
 from mrc.perf.meter import Meter
-from mrc.perf.plan import MAX_SECONDS, Plan
-from mrc.perf.work import failing, settled, stopped
 from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.units import digits
@@ -40,22 +48,24 @@ CONNECT_SECONDS = 30.0  # time limit for connecting all QPs of a test
 IDLE_SECONDS = 60.0  # time limit for a client's next message, besides the duration of its test
 
 
-class _Test(Struct):
+class ServedTest(Struct):
     """A test that runs, or whose QPs still connect."""
 
-    plan: Plan
+    plan: PerfPlan
     qps: list[QP] = field(default_factory=list)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Server:
+class PerfServer:
     """Serves connected QPs. Calls `on_outcome` with the client, the plan and this end's result."""
 
-    def __init__(self, ctx: Context, on_outcome: Callable[[str, Plan, Outcome], None]) -> None:
+    def __init__(
+        self, ctx: Context, on_outcome: Callable[[str, PerfPlan, PerfOutcome], None]
+    ) -> None:
         self._ctx = ctx
         self._on_outcome = on_outcome
-        self._tests: dict[str, _Test] = {}
+        self._tests: dict[str, ServedTest] = {}
 
     def is_session(self, qp: QP) -> bool:
         """Whether this QP is a client's session, over which it requests tests."""
@@ -97,7 +107,7 @@ class Server:
             except MailboxClosedError:
                 return
             try:
-                plan = Plan.from_dict(message.get("plan"))
+                plan = PerfPlan.from_dict(message.get("plan"))
                 peer, needed = session.qp.peer_address, 2 * plan.memory_bytes
                 with self._ctx._peer_memory.taken(peer, needed):
                     outcome = await self._carry_out(session, plan, message)
@@ -112,7 +122,9 @@ class Server:
                 continue
             self._on_outcome(session.qp.peer_host, plan, outcome)
 
-    async def _carry_out(self, session: MailboxSession, plan: Plan, message: Message) -> Outcome:
+    async def _carry_out(
+        self, session: MailboxSession, plan: PerfPlan, message: Message
+    ) -> PerfOutcome:
         theirs = RemoteMemory.from_dict(message.get("memory"))
         async with (
             regions(self._ctx, plan.memory_bytes) as memory,
@@ -134,10 +146,10 @@ class Server:
 
     @asynccontextmanager
     async def _connected(
-        self, session: MailboxSession, plan: Plan, memory: Regions
+        self, session: MailboxSession, plan: PerfPlan, memory: Regions
     ) -> AsyncIterator[list[QP]]:
         """Waits until the client has connected the QPs of this plan, and yields them."""
-        token, test = secrets.token_hex(8), _Test(plan)
+        token, test = secrets.token_hex(8), ServedTest(plan)
         self._tests[token] = test
         try:
             await say(session, "ready", token=token, memory=memory.target.remote.to_dict())
@@ -166,7 +178,7 @@ async def _patience(
 
 async def _run(
     session: MailboxSession, new_load: Callable[[], Load | PingPong], meter: Meter
-) -> Outcome:
+) -> PerfOutcome:
     """Runs the test from the client's first start message, which has come, to its end message."""
     told: Message = {"type": "start"}
     while told["type"] == "start":

@@ -20,8 +20,8 @@ from typing import Any
 from mrc import Context, ContextConfig
 from mrc.events import Immediate
 from mrc.mailbox import MailboxSession, connect_session
+from mrc.perf.load import PerfPlan
 from mrc.perf.messages import SERVICE as PERF
-from mrc.perf.plan import Plan
 from mrc.transfer.session import SERVICE as FILES
 from mrc.trust.security import Security
 
@@ -82,7 +82,7 @@ async def plans(session: MailboxSession, connect: Connect) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(3):
             another = await stack.enter_async_context(connect())
-            plan = Plan(size=32 << 20, qps=1, depth=1, seconds=1.0).to_dict()
+            plan = PerfPlan(size=32 << 20, qps=1, depth=1, seconds=1.0).to_dict()
             memory = {"address": 0, "rkey": 1, "length": 1}
             message = {"type": "plan", "plan": plan, "memory": memory}
             await another.mailbox.send(message)

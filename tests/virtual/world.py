@@ -296,7 +296,7 @@ class _Printed:
 
 def _users_of_threads() -> Iterator[Any]:
     for name, module in list(sys.modules.items()):
-        if name.startswith("mrc.transfer.") or name in ("mrc.perf.memory",):
+        if name.startswith("mrc.transfer.") or name in ("mrc.perf.load",):
             yield module
 
 

@@ -24,14 +24,13 @@ from mrc import Context, ProtocolError
 from mrc.aio.recording import MAX_BINS, Recording
 from mrc.cli.history_report import MAX_LINES, bins, bins_lines, change_lines, changes
 from mrc.cli.perf_report import summary_lines
-from mrc.cli.perf_results import test_of as shown_of
+from mrc.cli.perf_report import test_of as shown_of
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
 from mrc.perf.client import connect
-from mrc.perf.history import Bins, History
-from mrc.perf.messages import RefusedError
-from mrc.perf.meter import Meter
-from mrc.perf.plan import Direction, Pattern, Plan
+from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+from mrc.perf.messages import PlanRefusedError
+from mrc.perf.meter import History, Meter, PeerBins
 from mrc.results.perf import EvChange, PlaneChange, ShareChange
 from mrc.results.plain import plain
 from mrc.typed import take
@@ -59,9 +58,11 @@ HISTORY = History(
 # ---- a test's -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("direction", Direction)
-async def test_plan__both_ends_tell_their_history(direction: Direction) -> None:
-    plan = Plan(direction=direction, size=65536, seconds=0.0, total_bytes=4 << 20, bin_ns=MS, qps=2)
+@pytest.mark.parametrize("direction", PerfDirection)
+async def test_plan__both_ends_tell_their_history(direction: PerfDirection) -> None:
+    plan = PerfPlan(
+        direction=direction, size=65536, seconds=0.0, total_bytes=4 << 20, bin_ns=MS, qps=2
+    )
     async with ends() as (client, outcomes):
         result = await client.run(plan)
     assert result.server is not None and result.server == outcomes[0]
@@ -105,13 +106,13 @@ async def test_history__a_plane_that_becomes_slow() -> None:
 
 async def test_plan__without_bins_nothing_is_recorded() -> None:
     async with ends() as (client, _):
-        result = await client.run(Plan(size=KIB, seconds=0.0, total_bytes=KIB))
+        result = await client.run(PerfPlan(size=KIB, seconds=0.0, total_bytes=KIB))
     assert result.client.history is None
     assert shown_of(result).client.bins is None
 
 
 async def test_plan__history_begins_behind_what_is_omitted() -> None:
-    plan = Plan(Pattern.PING_PONG, size=64, seconds=0.1, omit_seconds=0.1, bin_ns=MS)
+    plan = PerfPlan(Pattern.PING_PONG, size=64, seconds=0.1, omit_seconds=0.1, bin_ns=MS)
     before_ns = time.monotonic_ns()
     async with ends() as (client, _):
         result = await client.run(plan)
@@ -123,13 +124,13 @@ async def test_plan__history_begins_behind_what_is_omitted() -> None:
 
 
 async def test_server__one_history_at_a_time() -> None:
-    plan = Plan(size=KIB, seconds=60.0, bin_ns=MS)
+    plan = PerfPlan(size=KIB, seconds=60.0, bin_ns=MS)
     async with ends() as (first, _), Context(loopback_config()) as context:
         started = asyncio.Event()
         running = spawn(first.run(plan, interval_seconds=0.01, on_interval=lambda _: started.set()))
         await started.wait()
         async with connect(context, first._host, first._port, timeout=BUDGET_SECONDS) as second:
-            with pytest.raises(RefusedError, match="one recording at a time"):
+            with pytest.raises(PlanRefusedError, match="one recording at a time"):
                 await second.run(plan)
             assert (await second.run(replace(plan, bin_ns=0, seconds=0.01))).client.messages > 0
         running.cancel()
@@ -164,7 +165,7 @@ async def test_history__changes_with_their_time() -> None:
 
 
 def test_history__travels() -> None:
-    bins = Bins()
+    bins = PeerBins()
     for plane, numbers in HISTORY.pieces():
         bins.add(plane, list(numbers))
     assert take(HISTORY.to_dict(), History).completed(bins.planes) == HISTORY
@@ -183,11 +184,11 @@ def test_history__pieces_are_small() -> None:
 )
 def test_bins__nonsense_of_the_peer(plane: Any, numbers: Any) -> None:
     with pytest.raises(ProtocolError, match="bins"):
-        Bins().add(plane, numbers)
+        PeerBins().add(plane, numbers)
 
 
 def test_bins__no_more_than_there_can_be() -> None:
-    bins = Bins()
+    bins = PeerBins()
     bins.add(1, [0] * MAX_BINS)
     with pytest.raises(ProtocolError, match="more bins"):
         bins.add(1, [0])

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from mrc.cli.main import main
 from mrc.cli.output import Output
 from mrc.cli.perf import INSTEAD
-from mrc.cli.perf_report import Report, interval_line, summary_lines, sweep_table
+from mrc.cli.perf_report import PerfReport, interval_line, summary_lines, sweep_table
 from mrc.errors import PathError
 from mrc.perf.client import TestResult as Result
-from mrc.perf.messages import Outcome
-from mrc.perf.meter import Interval
-from mrc.perf.plan import Direction, Pattern, Plan
+from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+from mrc.perf.messages import PerfOutcome
+from mrc.perf.meter import MeterInterval
 from mrc.results.perf import Latency, Machine, Setup
 
 MB = 10**6
@@ -29,13 +29,13 @@ def latency(count: int, p50_ns: int) -> Latency:
     return Latency(count, p50_ns // 2, p50_ns, p50_ns, 2 * p50_ns, 3 * p50_ns, 4 * p50_ns)
 
 
-def end(written: int, received: int, messages: int, found: Latency) -> Outcome:
+def end(written: int, received: int, messages: int, found: Latency) -> PerfOutcome:
     there, back = {1: written}, {1: received}
-    interval = Interval(0.0, 2.0, written, received, 10, 1, 0, 0, 0.5, there, back)
-    return Outcome(interval, messages, found)
+    interval = MeterInterval(0.0, 2.0, written, received, 10, 1, 0, 0, 0.5, there, back)
+    return PerfOutcome(interval, messages, found)
 
 
-def result(plan: Plan, client: Outcome, server: Outcome) -> Result:
+def result(plan: PerfPlan, client: PerfOutcome, server: PerfOutcome) -> Result:
     total = client.total
     halves = [
         replace(total, start_seconds=start, seconds=1.0, written_bytes=total.written_bytes // 2)
@@ -45,13 +45,13 @@ def result(plan: Plan, client: Outcome, server: Outcome) -> Result:
 
 
 def both_ways(size: int) -> Result:
-    plan = Plan(direction=Direction.BOTH, size=size)
+    plan = PerfPlan(direction=PerfDirection.BOTH, size=size)
     client = end(100 * MB, 50 * MB, 200, latency(200, 3000))
     return result(plan, client, end(50 * MB, 100 * MB, 100, latency(100, 5000)))
 
 
 def ping_pong(size: int) -> Result:
-    plan = Plan(pattern=Pattern.PING_PONG, size=size)
+    plan = PerfPlan(pattern=Pattern.PING_PONG, size=size)
     client = end(2000, 2000, 1000, latency(1000, 7000))
     return result(plan, client, end(2000, 2000, 1000, NONE))
 
@@ -67,7 +67,7 @@ def setup() -> Setup:
 
 def csv_of(results: Sequence[Result], capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
     out = Output("mrc perf", as_json=False, quiet=True, as_csv=True)
-    report = Report(out, [each.plan for each in results], setup(), stream=False)
+    report = PerfReport(out, [each.plan for each in results], setup(), stream=False)
     report.start()
     for each in results:
         report.add(each)
@@ -90,8 +90,8 @@ def test_run__csv_is_not_for_servers(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_interval_line__only_an_end_that_writes_retransmits() -> None:
     total = end(100, 100, 1, NONE).total
-    assert "1 rtx" in interval_line(Plan(), total)
-    assert "rtx" not in interval_line(Plan(direction=Direction.REVERSE), total)
+    assert "1 rtx" in interval_line(PerfPlan(), total)
+    assert "rtx" not in interval_line(PerfPlan(direction=PerfDirection.REVERSE), total)
 
 
 def test_sweep_table__each_direction_has_its_own_row() -> None:
@@ -121,7 +121,7 @@ def test_summary_lines__an_end_that_only_answers_has_no_latency() -> None:
 def test_summary_lines__an_end_that_only_receives_tells_no_packets_sent() -> None:
     client, server = end(100 * MB, 0, 100, latency(100, 3000)), end(0, 100 * MB, 0, NONE)
     silent = replace(server.total, sent_packets=0, retransmitted_packets=0)
-    lines = summary_lines(result(Plan(), client, Outcome(silent, 0, NONE)))
+    lines = summary_lines(result(PerfPlan(), client, PerfOutcome(silent, 0, NONE)))
     assert "; 10 data packets sent, of which 1 retransmission (0 B)" in lines[-2]
     assert lines[-1].startswith("server ") and "sent" not in lines[-1]
 
@@ -135,7 +135,7 @@ def test_csv__a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_fail__prints_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     out = Output("mrc perf", as_json=True, quiet=True)
-    report = Report(out, [both_ways(1024).plan], setup(), stream=False)
+    report = PerfReport(out, [both_ways(1024).plan], setup(), stream=False)
     report.add(both_ways(1024))
     assert report.fail(PathError("all paths were lost")) == 4
     printed = capsys.readouterr()

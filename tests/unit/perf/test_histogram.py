@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrc.perf.histogram import Histogram
+from mrc.perf.meter import Histogram
 from mrc.results.perf import Latency
 
 

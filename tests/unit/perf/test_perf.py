@@ -18,18 +18,16 @@ from msgspec.structs import replace
 
 from mrc import QP, Context, Limits, PeerGoneError, ProtocolError
 from mrc.aio.recording import Recording
-from mrc.cli.perf_report import interval_line, slow_planes
-from mrc.cli.perf_results import interval_of
+from mrc.cli.perf_report import interval_line, interval_of, slow_planes
 from mrc.errors import ArgumentError, MrcError
 from mrc.mailbox import MailboxSession
-from mrc.perf import memory, server, work
+from mrc.perf import load, server
 from mrc.perf.client import Client, connect, next_lap
 from mrc.perf.client import TestResult as Result
-from mrc.perf.history import Bins, History
-from mrc.perf.messages import Outcome, RefusedError
-from mrc.perf.meter import Interval
-from mrc.perf.plan import Direction, Pattern, Plan
-from mrc.perf.server import Server
+from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+from mrc.perf.messages import PerfOutcome, PlanRefusedError
+from mrc.perf.meter import History, MeterInterval, PeerBins
+from mrc.perf.server import PerfServer
 from mrc.results.perf import EvChange, Latency, PlaneChange, ShareChange
 from mrc.results.plain import plain
 from mrc.transfer import memory as transfer_memory
@@ -62,36 +60,36 @@ SERVED = {"service": "perf"}
 )
 def test_plan__refuses(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ArgumentError, match=f"^{name}: "):
-        Plan(**options)
+        PerfPlan(**options)
 
 
 def test_plan__travels() -> None:
-    plan = Plan(Pattern.STREAM, Direction.BOTH, 4096, 3, 5, 1.5, 0, 0.25, 1e9, 1000000)
-    assert Plan.from_dict(plan.to_dict()) == plan
+    plan = PerfPlan(Pattern.STREAM, PerfDirection.BOTH, 4096, 3, 5, 1.5, 0, 0.25, 1e9, 1000000)
+    assert PerfPlan.from_dict(plan.to_dict()) == plan
     for broken in ({}, None, plan.to_dict() | {"qps": 1000}, plan.to_dict() | {"pattern": "x"}):
         with pytest.raises(ProtocolError, match="plan"):
-            Plan.from_dict(broken)
+            PerfPlan.from_dict(broken)
 
 
 def test_plan__memory_is_bounded() -> None:
-    assert Plan(size=1 << 30, qps=256, depth=1024).memory_bytes == 1 << 30
-    assert Plan(size=4096, qps=2, depth=8).memory_bytes == 16 * 4096
-    assert Plan(size=0, pattern=Pattern.PING_PONG).memory_bytes == 1
+    assert PerfPlan(size=1 << 30, qps=256, depth=1024).memory_bytes == 1 << 30
+    assert PerfPlan(size=4096, qps=2, depth=8).memory_bytes == 16 * 4096
+    assert PerfPlan(size=0, pattern=Pattern.PING_PONG).memory_bytes == 1
 
 
 def test_outcome__travels() -> None:
-    interval = Interval(
+    interval = MeterInterval(
         0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0}, (2,), (1,)
     )
-    outcome = Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
-    assert Outcome.from_dict(outcome.to_dict(), Bins()) == outcome
+    outcome = PerfOutcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
+    assert PerfOutcome.from_dict(outcome.to_dict(), PeerBins()) == outcome
     assert interval.written_bits_per_second == 4000
     with pytest.raises(ProtocolError, match="result"):
-        Outcome.from_dict({"total": {}}, Bins())
+        PerfOutcome.from_dict({"total": {}}, PeerBins())
 
 
-def _outcome_with_history() -> Outcome:
-    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600}, {1: 500})
+def _outcome_with_history() -> PerfOutcome:
+    interval = MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600}, {1: 500})
     history = History(
         Recording(5, 2_000_000, 1_000_000, {1: (7, 9)}, 10, 1_500_000, 100, 20),
         (EvChange(1, 7, 1, "t1:1.0", "GOOD", "SKIP", "MARKED"),),
@@ -99,7 +97,7 @@ def _outcome_with_history() -> Outcome:
         (ShareChange(3, 7, 1, True, 40, "SLOW"),),
         0,
     )
-    return Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6), history)
+    return PerfOutcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6), history)
 
 
 def _set(told: Any, path: str, value: object) -> None:
@@ -110,9 +108,9 @@ def _set(told: Any, path: str, value: object) -> None:
 
 
 def test_outcome__with_a_history_travels() -> None:
-    outcome, bins = _outcome_with_history(), Bins()
+    outcome, bins = _outcome_with_history(), PeerBins()
     bins.add(1, [7, 9])
-    assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())), bins) == outcome
+    assert PerfOutcome.from_dict(json.loads(json.dumps(outcome.to_dict())), bins) == outcome
 
 
 @pytest.mark.parametrize(
@@ -127,25 +125,25 @@ def test_outcome__with_a_history_travels() -> None:
     ],
 )  # fmt: skip
 def test_outcome__of_a_hostile_server(path: str, value: object) -> None:
-    told, bins = json.loads(json.dumps(_outcome_with_history().to_dict())), Bins()
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_dict())), PeerBins()
     bins.add(1, [7, 9])
     _set(told, path, value)
     with pytest.raises(ProtocolError, match="a result that cannot be read"):
-        Outcome.from_dict(told, bins)
+        PerfOutcome.from_dict(told, bins)
 
 
 def test_outcome__planes_with_bins_of_different_length() -> None:
-    bins = Bins()
+    bins = PeerBins()
     bins.add(1, [7, 9])
     bins.add(2, [7])
     with pytest.raises(ProtocolError, match="a result that cannot be read"):
-        Outcome.from_dict(_outcome_with_history().to_dict(), bins)
+        PerfOutcome.from_dict(_outcome_with_history().to_dict(), bins)
 
 
 def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
-    told, bins = json.loads(json.dumps(_outcome_with_history().to_dict())), Bins()
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_dict())), PeerBins()
     _set(told, "history.evs.0.reason", "\x1b[2J" + "x" * 1000)
-    history = Outcome.from_dict(told, bins).history
+    history = PerfOutcome.from_dict(told, bins).history
     assert history is not None
     assert history.evs[0].reason.startswith("\\x1b[2Jxx")
     assert len(history.evs[0].reason) <= 300
@@ -154,24 +152,30 @@ def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
 @pytest.mark.parametrize(
     ("direction", "shares"),
     [
-        (Direction.FORWARD, "planes 1: 60% 2: 40%"),
-        (Direction.BOTH, "planes 1: 60% 2: 40%"),
-        (Direction.REVERSE, "planes 1: 25% 2: 75%"),
+        (PerfDirection.FORWARD, "planes 1: 60% 2: 40%"),
+        (PerfDirection.BOTH, "planes 1: 60% 2: 40%"),
+        (PerfDirection.REVERSE, "planes 1: 25% 2: 75%"),
     ],
 )
-def test_interval_line__shares_of_what_the_plan_moves(direction: Direction, shares: str) -> None:
-    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375})
-    assert interval_line(Plan(direction=direction), interval).endswith(shares)
-    assert "EV changes" not in interval_line(Plan(), interval)
-    assert " EV changes  " in interval_line(Plan(), interval, verbose=True)
+def test_interval_line__shares_of_what_the_plan_moves(
+    direction: PerfDirection, shares: str
+) -> None:
+    interval = MeterInterval(
+        0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375}
+    )
+    assert interval_line(PerfPlan(direction=direction), interval).endswith(shares)
+    assert "EV changes" not in interval_line(PerfPlan(), interval)
+    assert " EV changes  " in interval_line(PerfPlan(), interval, verbose=True)
 
 
 def test_interval__slow_and_suspended_planes_are_marked() -> None:
     moved = {1: 600, 2: 30, 3: 370}
-    interval = Interval(
+    interval = MeterInterval(
         0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {1: 0, 2: 0, 3: 0}, (2,), (3,)
     )
-    assert interval_line(Plan(), interval).endswith("planes 1: 60% 2: 3% (slow) 3: 37% (suspended)")
+    assert interval_line(PerfPlan(), interval).endswith(
+        "planes 1: 60% 2: 3% (slow) 3: 37% (suspended)"
+    )
     shown = plain(interval_of(interval))
     assert shown["planes"][:2] == [
         {"plane": 1, "sent_bytes": 600, "carried_percent": 300, "slow": False, "suspended": False},
@@ -187,10 +191,10 @@ def test_interval__slow_and_suspended_planes_are_marked() -> None:
 @pytest.mark.parametrize(
     ("direction", "said"),
     [
-        (Direction.FORWARD, ["plane 2 carried 9% of the others"]),
-        (Direction.REVERSE, ["plane 1 carried 5% of the others"]),
+        (PerfDirection.FORWARD, ["plane 2 carried 9% of the others"]),
+        (PerfDirection.REVERSE, ["plane 1 carried 5% of the others"]),
         (
-            Direction.BOTH,
+            PerfDirection.BOTH,
             [
                 "plane 2 carried 9% of the others",
                 "plane 1 carried 5% of the others on the way back",
@@ -198,20 +202,20 @@ def test_interval__slow_and_suspended_planes_are_marked() -> None:
         ),
     ],
 )
-def test_slow_planes__in_each_direction(direction: Direction, said: list[str]) -> None:
+def test_slow_planes__in_each_direction(direction: PerfDirection, said: list[str]) -> None:
     there, back = {1: 100 * MIB, 2: 9 * MIB}, {1: 5 * MIB, 2: 100 * MIB}
-    total = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back)
+    total = MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back)
     nothing = Latency(0, 0, 0, 0, 0, 0, 0)
-    result = Result(Plan(direction=direction), Outcome(total, 0, nothing), None, (), False)
+    result = Result(PerfPlan(direction=direction), PerfOutcome(total, 0, nothing), None, (), False)
     assert slow_planes(result) == said
 
 
 def test_slow_planes__not_one_that_was_suspended_meanwhile() -> None:
     moved = {1: 100 * MIB, 2: 9 * MIB, 3: 100 * MIB, 4: 8 * MIB}
-    total = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {})
+    total = MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {})
     part = replace(total, planes_suspended=(2,))
     nothing = Latency(0, 0, 0, 0, 0, 0, 0)
-    result = Result(Plan(), Outcome(total, 0, nothing), None, (part, total), False)
+    result = Result(PerfPlan(), PerfOutcome(total, 0, nothing), None, (part, total), False)
     assert slow_planes(result) == ["plane 4 carried 8% of the others"]
 
 
@@ -227,23 +231,23 @@ async def test_regions__their_memory_ends_with_them(monkeypatch: pytest.MonkeyPa
             taken.append(pages)
             yield pages
 
-    monkeypatch.setattr(memory, "anonymous", anonymous)
-    async with Context(loopback_config()) as ctx, memory.regions(ctx, 4096) as regions:
+    monkeypatch.setattr(load, "anonymous", anonymous)
+    async with Context(loopback_config()) as ctx, load.regions(ctx, 4096) as regions:
         assert regions.target.length == 4096
     assert [each.closed for each in taken] == [True, True]
 
 
 @asynccontextmanager
-async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[Outcome]]]:
+async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[PerfOutcome]]]:
     """A client, and the server's outcome of each test."""
-    outcomes: list[Outcome] = []
+    outcomes: list[PerfOutcome] = []
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config()) as near,
         Context(loopback_config(**options)) as far,
         await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
     ):
-        server = Server(far, lambda _client, _plan, outcome: outcomes.append(outcome))
+        server = PerfServer(far, lambda _client, _plan, outcome: outcomes.append(outcome))
 
         async def serve() -> None:
             async with asyncio.TaskGroup() as serving:
@@ -259,9 +263,11 @@ async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[Outcome]]]:
             await asyncio.gather(serving)
 
 
-@pytest.mark.parametrize("direction", Direction)
-async def test_stream__writes_what_the_plan_says(direction: Direction) -> None:
-    plan = Plan(direction=direction, size=65536, qps=2, depth=3, seconds=0.0, total_bytes=10 * MIB)
+@pytest.mark.parametrize("direction", PerfDirection)
+async def test_stream__writes_what_the_plan_says(direction: PerfDirection) -> None:
+    plan = PerfPlan(
+        direction=direction, size=65536, qps=2, depth=3, seconds=0.0, total_bytes=10 * MIB
+    )
     async with ends() as (client, outcomes):
         result = await client.run(plan)
     assert result.server is not None and not result.interrupted
@@ -277,14 +283,14 @@ async def test_stream__writes_what_the_plan_says(direction: Direction) -> None:
 
 
 async def test_stream__odd_rest() -> None:
-    plan = Plan(size=1000, seconds=0.0, total_bytes=2500)
+    plan = PerfPlan(size=1000, seconds=0.0, total_bytes=2500)
     async with ends() as (client, _):
         result = await client.run(plan)
     assert (result.client.messages, result.client.total.written_bytes) == (3, 2500)
 
 
 async def test_stream__rate_is_kept() -> None:
-    plan = Plan(size=16384, seconds=0.5, omit_seconds=0.1, rate_bits_per_second=40e6)
+    plan = PerfPlan(size=16384, seconds=0.5, omit_seconds=0.1, rate_bits_per_second=40e6)
     async with ends() as (client, _):
         result = await client.run(plan)
     # A slow machine may write less. None may write more than the rate and its catch-up allowance.
@@ -292,19 +298,19 @@ async def test_stream__rate_is_kept() -> None:
 
 
 async def test_stream__ends_at_once_whatever_the_rate() -> None:
-    plan = Plan(direction=Direction.BOTH, size=MIB, seconds=0.1, rate_bits_per_second=8e3)
+    plan = PerfPlan(direction=PerfDirection.BOTH, size=MIB, seconds=0.1, rate_bits_per_second=8e3)
     async with ends() as (client, _):  # a write in 1000 seconds; eight more wait for their turn
         result = await client.run(plan)
     assert result.server is not None
     assert result.client.messages <= 1
 
 
-@pytest.mark.parametrize("direction", [Direction.FORWARD, Direction.REVERSE])
+@pytest.mark.parametrize("direction", [PerfDirection.FORWARD, PerfDirection.REVERSE])
 async def test_stream__its_duration_is_kept_where_writes_take_longer(
-    direction: Direction, monkeypatch: pytest.MonkeyPatch
+    direction: PerfDirection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a slow link the writes in flight would take a minute more."""
-    monkeypatch.setattr(work, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(load, "SETTLE_SECONDS", 0.01)
     begun: list[int] = []
 
     async def write(qp: QP, *_: Any, length: int, **__: Any) -> None:
@@ -313,7 +319,7 @@ async def test_stream__its_duration_is_kept_where_writes_take_longer(
 
     monkeypatch.setattr(QP, "write", write)
     async with ends() as (client, outcomes):
-        result = await client.run(Plan(seconds=0.5, direction=direction, depth=3))
+        result = await client.run(PerfPlan(seconds=0.5, direction=direction, depth=3))
         assert (len(begun), result.interrupted) == (3, False)
         assert result.server is not None
     assert len(outcomes) == 1
@@ -334,15 +340,15 @@ async def test_run__connects_some_qps_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
     async with ends() as (client, outcomes):
         monkeypatch.setattr(Context, "connect", counted)
-        await client.run(Plan(qps=20, size=100, seconds=0, total_bytes=100_000))
+        await client.run(PerfPlan(qps=20, size=100, seconds=0, total_bytes=100_000))
     assert 1 < most <= 8 and len(outcomes) == 1
 
 
 async def test_stream__intervals_add_up() -> None:
-    seen: list[Interval] = []
+    seen: list[MeterInterval] = []
     async with ends() as (client, _):
         result = await client.run(
-            Plan(size=4096, seconds=0.5), interval_seconds=0.001, on_interval=seen.append
+            PerfPlan(size=4096, seconds=0.5), interval_seconds=0.001, on_interval=seen.append
         )
     assert result.intervals == tuple(seen) and len(seen) >= 2
     assert seen[0].start_seconds == 0
@@ -357,17 +363,19 @@ async def test_stream__intervals_add_up() -> None:
 @pytest.mark.parametrize("seconds", [0.1, 0.0])
 async def test_stream__a_short_test_has_an_interval(seconds: float) -> None:
     """Even one that ends when its first interval would, or long before that."""
-    plan = Plan(size=4096, seconds=seconds, total_bytes=0 if seconds else 65536)
+    plan = PerfPlan(size=4096, seconds=seconds, total_bytes=0 if seconds else 65536)
     async with ends() as (client, _):
         result = await client.run(plan, interval_seconds=seconds or 60.0)
     (interval,) = result.intervals
     assert interval == result.client.total
 
 
-@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("direction", PerfDirection)
 @pytest.mark.parametrize("omit_seconds", [0.0, 0.05])
-async def test_stream__both_ends_count_the_same(direction: Direction, omit_seconds: float) -> None:
-    plan = Plan(direction=direction, size=65536, qps=2, seconds=0.1, omit_seconds=omit_seconds)
+async def test_stream__both_ends_count_the_same(
+    direction: PerfDirection, omit_seconds: float
+) -> None:
+    plan = PerfPlan(direction=direction, size=65536, qps=2, seconds=0.1, omit_seconds=omit_seconds)
     async with ends() as (client, outcomes):
         result = await client.run(plan)
     here, there = result.client, result.server
@@ -385,7 +393,7 @@ def test_outcome__of_a_client_without_a_duration(seconds: object) -> None:
 
 
 async def test_ping_pong() -> None:
-    plan = Plan(pattern=Pattern.PING_PONG, size=64, seconds=0.0, total_bytes=6400)
+    plan = PerfPlan(pattern=Pattern.PING_PONG, size=64, seconds=0.0, total_bytes=6400)
     async with ends() as (client, _):
         result = await client.run(plan)
     assert result.client.messages == 100 and result.client.latency.count == 100
@@ -398,7 +406,7 @@ async def test_ping_pong() -> None:
 async def test_plans__one_after_the_other() -> None:
     async with ends() as (client, outcomes):
         for size in (1, 4096, MIB):
-            result = await client.run(Plan(size=size, seconds=0.0, total_bytes=4 * size))
+            result = await client.run(PerfPlan(size=size, seconds=0.0, total_bytes=4 * size))
             assert result.client.messages == 4
     assert [outcome.total.received_bytes for outcome in outcomes] == [4, 16384, 4 * MIB]
 
@@ -408,7 +416,7 @@ async def test_interrupted__keeps_what_was_measured() -> None:
         started = asyncio.Event()
         running = spawn(
             client.run(
-                Plan(size=4096, seconds=60.0),
+                PerfPlan(size=4096, seconds=60.0),
                 interval_seconds=0.05,
                 on_interval=lambda _: started.set(),
             )
@@ -419,7 +427,7 @@ async def test_interrupted__keeps_what_was_measured() -> None:
         assert result.interrupted and result.server is not None
         assert 0 < result.client.total.seconds < BUDGET_SECONDS
         assert result.client.total.written_bytes == result.server.total.received_bytes > 0
-        assert (await client.run(Plan(size=1, seconds=0.0, total_bytes=1))).client.messages == 1
+        assert (await client.run(PerfPlan(size=1, seconds=0.0, total_bytes=1))).client.messages == 1
     assert len(outcomes) == 2
 
 
@@ -430,7 +438,7 @@ async def test_server_vanishes() -> None:
         Context(loopback_config()) as far,
         await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
     ):
-        server = Server(far, lambda *_: None)
+        server = PerfServer(far, lambda *_: None)
         serving: list[asyncio.Task[None]] = []
         qps = []
 
@@ -439,7 +447,7 @@ async def test_server_vanishes() -> None:
                 qps.append(qp)
                 serving.append(spawn(server.serve(qp)))
 
-        def abort(_: Interval) -> None:
+        def abort(_: MeterInterval) -> None:
             for qp in qps:
                 spawn(qp.abort())
 
@@ -447,7 +455,7 @@ async def test_server_vanishes() -> None:
         with pytest.raises(PeerGoneError, match="ended without closing the connection"):
             async with connect(near, LOOPBACK[4], listener.port, timeout=BUDGET_SECONDS) as client:
                 await client.run(
-                    Plan(size=4096, seconds=60.0),
+                    PerfPlan(size=4096, seconds=60.0),
                     interval_seconds=0.02,
                     on_interval=abort,
                     on_failed=failed.append,
@@ -464,10 +472,10 @@ async def test_plan__that_needs_more_memory_than_the_server_has() -> None:
     """Each end needs twice the bytes written at a time; one host may have half of all memory."""
     async with ends(limits=Limits(max_peer_bytes=6 * MIB)) as (client, outcomes):
         refusal = r"no memory: 4194304 bytes are needed, \d+ are left.*--max-memory"
-        with pytest.raises(RefusedError, match=refusal):
-            await client.run(Plan(size=2 * MIB, depth=1, seconds=0.0, total_bytes=MIB))
+        with pytest.raises(PlanRefusedError, match=refusal):
+            await client.run(PerfPlan(size=2 * MIB, depth=1, seconds=0.0, total_bytes=MIB))
         for _ in range(3):
-            await client.run(Plan(size=MIB, depth=1, seconds=0.0, total_bytes=MIB))
+            await client.run(PerfPlan(size=MIB, depth=1, seconds=0.0, total_bytes=MIB))
     assert len(outcomes) == 3
 
 
@@ -484,12 +492,12 @@ async def test_session__of_a_client_that_does_nothing(
 
     monkeypatch.setattr(server, "_patience", brief)
     failures: list[str] = []
-    monkeypatch.setattr(Server, "serve", _told(failures, Server.serve))
+    monkeypatch.setattr(PerfServer, "serve", _told(failures, PerfServer.serve))
     async with ends() as (client, _):
         if wait == "start":
             hold = asyncio.Event()
-            monkeypatch.setattr("mrc.perf.client._Test.run", lambda *_: hold.wait())
-            run = spawn(client.run(Plan(size=4096, seconds=1.0)))
+            monkeypatch.setattr("mrc.perf.client.ClientTest.run", lambda *_: hold.wait())
+            run = spawn(client.run(PerfPlan(size=4096, seconds=1.0)))
         while not failures:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         if wait == "start":
@@ -499,7 +507,7 @@ async def test_session__of_a_client_that_does_nothing(
 
 
 def _told(failures: list[str], serve: Any) -> Any:
-    async def told(server: Server, qp: Any) -> None:
+    async def told(server: PerfServer, qp: Any) -> None:
         try:
             await serve(server, qp)
         except MrcError as error:
