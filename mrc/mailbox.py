@@ -532,6 +532,11 @@ async def _opened(mailbox: Mailbox, host: str) -> AsyncIterator[None]:
         yield
 
 
+async def until_guessed(ctx: Context) -> NoReturn:
+    """Raises when the one-time code is used up without success, and nobody else may connect."""
+    raise MrcError(await ctx._code_failed())
+
+
 _visits = Visits(MAX_VISITS)
 
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from mrc.cli.address import host_and_port
 from mrc.units import parse_short_rate, parse_short_size, parse_short_time, parse_time
 
+WAIT = "--wait SECONDS  while no program listens there, try again for this time [%(default)g]"
+"""the option of commands that connect, see `retry.Retry`"""
 _T = TypeVar("_T")
 
 

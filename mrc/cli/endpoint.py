@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mrc.aio.context import Context
-from mrc.aio.qp import QP
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import add, count_argument
 from mrc.config import MAX_ENGINES, Sockets
 from mrc.limits import UDP_PORT
 from mrc.units import counted
+
+if TYPE_CHECKING:
+    from mrc.aio.context import Context
+    from mrc.aio.qp import QP
 
 _OPTIONS = f"""
 -B, --interface IFACE...  use only this interface (name or address); repeat it for each interface

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from mrc.cli.arguments import add
 from mrc.cli.csv_text import csv_text
-from mrc.cli.exits import UsageError
-from mrc.connect.parse import harmless_lines, printable
+from mrc.cli.exits import UsageError, cause, exit_code
+from mrc.connect.parse import harmless_lines, printable, shown
+from mrc.errors import MrcError
 from mrc.units import digits
 
 if TYPE_CHECKING:
@@ -161,6 +163,22 @@ def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> No
             from mrc.results.plain import Failure
 
             print_json(Failure(error=line, exit_code=int(exit_code)))
+
+
+def session_failed(out: Output, peer: str, error: Exception) -> int:
+    """Prints the error as one line. Returns the exit code for a command that serves only this peer.
+
+    Another error than MrcError, OSError and MemoryError is a bug in mrc. It ends only its own
+    session, like any other error.
+    """
+    ours = not isinstance(error, (MrcError, OSError, MemoryError))
+    text = f"{type(error).__name__}: {error}; MRC_DEBUG=1 shows where" if ours else cause(error)
+    if ours and os.environ.get("MRC_DEBUG") == "1":
+        sys.excepthook(type(error), error, error.__traceback__)
+    code = exit_code(error)
+    about = "" if text.startswith(f"{shown(peer)} ") else f"{shown(peer)}: "
+    print_error(out.prog, f"{about}{text}", code, as_json=out.as_json)
+    return code
 
 
 def listed(names: Iterable[str]) -> str:

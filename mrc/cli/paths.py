@@ -17,12 +17,12 @@ import mrc
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, paths_quality, trust
 from mrc.cli.address import DEFAULT_PORT
-from mrc.cli.arguments import add, pause_argument
+from mrc.cli.arguments import WAIT, add, pause_argument
 from mrc.cli.exits import Exit
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.paths_quality import measure
-from mrc.cli.retry import WAIT, Retry
+from mrc.cli.retry import Retry
 from mrc.cli.runner import run_async
 from mrc.enums import EvState
 from mrc.errors import MrcError, PeerGoneError

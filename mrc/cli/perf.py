@@ -11,18 +11,17 @@ import mrc
 from mrc.aio.qp import QP
 from mrc.cli import csv_text, endpoint, history_report, perf_report, trust, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
-from mrc.cli.arguments import add, bit_rate, pause_argument
+from mrc.cli.arguments import WAIT, add, bit_rate, pause_argument
 from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output
+from mrc.cli.output import Output, session_failed
 from mrc.cli.perf_report import served_of
 from mrc.cli.report import machine, settings
-from mrc.cli.retry import WAIT, Retry
+from mrc.cli.retry import Retry
 from mrc.cli.runner import run_async
-from mrc.cli.serving import session_failed, until_guessed
 from mrc.config import MAX_PEER_BYTES, ContextConfig, Limits, Queues, Spraying
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, MrcError
-from mrc.mailbox import MAX_UNREAD, race
+from mrc.mailbox import MAX_UNREAD, race, until_guessed
 from mrc.perf.client import Client, connect
 from mrc.perf.load import MAX_QPS, Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PerfOutcome

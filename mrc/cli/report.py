@@ -24,7 +24,7 @@ from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
 from mrc.results.transfer import FailedFile, Outage, Role, Transfer, Waits
-from mrc.transfer.messages import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.pack import MAX_LISTED, StoredBatch, Total
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 from mrc.transfer.session import TransferSession

@@ -21,10 +21,6 @@ def is_lost(error: MrcError) -> bool:
     return isinstance(error, (PathError, PeerGoneError))
 
 
-WAIT = "--wait SECONDS  while no program listens there, try again for this time [%(default)g]"
-"""the option, of commands that connect"""
-
-
 class Retry:
     """Tries again for `seconds` after each loss of the connection, and before the first connection
     for `first`. A context manager: while it is open, time in which this process is stopped does not

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mrc.aio.context import Context
 from mrc.cli.address import listening_address
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
+
+if TYPE_CHECKING:
+    from mrc.aio.context import Context
 
 _METRICS = """
 --metrics [ADDRESS:]PORT  serve Prometheus metrics at this address; without ADDRESS at 127.0.0.1

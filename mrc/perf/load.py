@@ -19,10 +19,10 @@ from msgspec import Struct, field, structs
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.aio.recording import MIN_WIDTH_NS
+from mrc.connect.parse import shown
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.enums import Access
 from mrc.errors import ArgumentError, ProtocolError
-from mrc.connect.parse import shown
 from mrc.perf.meter import Histogram
 from mrc.tasks import cancelled, first_error
 from mrc.transfer.memory import anonymous

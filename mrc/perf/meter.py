@@ -21,10 +21,10 @@ from msgspec.structs import asdict, replace
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.aio.recording import MAX_BINS, Recorder, Recording
+from mrc.connect.parse import shown
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent, QpInfo
-from mrc.connect.parse import shown
 from mrc.limits import MAX_PORTS
 from mrc.results.perf import EvChange, Latency, PlaneChange, ShareChange
 from mrc.tasks import cancelled

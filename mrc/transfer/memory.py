@@ -24,12 +24,12 @@ from msgspec import Struct
 from mrc.aio.context import Context
 from mrc.engine.memory import MR
 from mrc.enums import Access
-from mrc.transfer.messages import CHUNK_BYTES, Holes
+from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.messages import Holes
 from mrc.transfer.pack import FRAME, seal
 from mrc.transfer.threads import WorkerThread
 
 STEP_BYTES = 4 << 20
-WINDOW_BYTES = 256 << 20
 FILLED_BYTES = 256 << 20  # of memory for filled chunks; only chunks in flight or ahead occupy it
 FILLED_AHEAD = 4  # chunks filled before the writes need them
 UNKNOWN = 1 << 62

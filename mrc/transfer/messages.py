@@ -46,7 +46,6 @@ Digest = xxhash.xxh3_128  # fast; detects accidental corruption, but does not re
 MAX_HOLES = 4096  # of one file; the others are sent as zeros
 MAX_NAMES = 16  # that are announced
 MIN_CHUNK_BYTES = 1 << 12
-CHUNK_BYTES = 4 << 20  # that our senders use
 MAX_FILE_BYTES = MAX_WHOLE
 MAX_SLOTS = 256
 MAX_ERROR = 500  # characters about one file

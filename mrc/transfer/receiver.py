@@ -34,9 +34,9 @@ from mrc.mailbox import MailboxClosedError
 from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta
+from mrc.transfer.limits import CHUNK_BYTES, DEFAULTS, Quota, SenderLimits
 from mrc.transfer.memory import ReceiveWindow, open_window
 from mrc.transfer.messages import (
-    CHUNK_BYTES,
     MAX_SLOTS,
     Accept,
     Announced,
@@ -60,16 +60,7 @@ from mrc.transfer.names import FileError, FinalError, local_name, of_system, wir
 from mrc.transfer.pack import StoredBatch
 from mrc.transfer.pipes import PipeWriter
 from mrc.transfer.session import IdleError, TransferSession, VerificationError, patience, until_idle
-from mrc.transfer.sinks import (
-    DEFAULTS,
-    AnySink,
-    AnyTree,
-    FileSink,
-    PackSink,
-    Quota,
-    SenderLimits,
-    StreamSink,
-)
+from mrc.transfer.sinks import AnySink, AnyTree, FileSink, PackSink, StreamSink
 from mrc.transfer.threads import StuckError, WorkerThread, in_thread
 from mrc.units import counted
 

@@ -38,6 +38,7 @@ from mrc.events import Immediate, QpInfo, known
 from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.tasks import cancelled
 from mrc.transfer.folders import SECOND_NS, Meta
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.memory import (
     STEP_BYTES,
     UNKNOWN,
@@ -49,7 +50,6 @@ from mrc.transfer.memory import (
     populate_for_reads,
 )
 from mrc.transfer.messages import (
-    CHUNK_BYTES,
     MAX_SLOTS,
     Abort,
     Accept,

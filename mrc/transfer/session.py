@@ -41,7 +41,6 @@ TRANSFER = "transfer"
 """private data of a sender: a random text that names its transfer"""
 JOIN = "files-join"  # the service name of a further QP
 MAX_QPS = 16  # of a session, including the first QP
-IDLE_SECONDS = 60.0
 LAST_WORDS_SECONDS = 1.0  # to send the reason; the peer notices our end even without a reason
 _LOOKS = 8  # checks of the progress within the allowed idle time
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+import mrc.cli.runner
 from mrc import products
 from mrc.cli.exits import Interrupted, UsageError, exit_code
 from mrc.cli.main import build_parser
@@ -75,7 +76,9 @@ def start(host: Host, line: str) -> Command:
 def use_commands(world: World, *names: str) -> None:
     """Lets the commands give their coroutine to `start` in place of running a loop of their own."""
     for name in names:
-        world.replace(import_module(products.COMMANDS[name]), "run_async", _same)
+        module = import_module(products.COMMANDS[name])
+        module = module if hasattr(module, "run_async") else mrc.cli.runner
+        world.replace(module, "run_async", _same)
 
 
 def _same(work: Any) -> Any:

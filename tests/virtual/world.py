@@ -34,6 +34,7 @@ import mrc.aio.listener
 import mrc.cli.perf
 import mrc.cli.recv
 import mrc.cli.send
+import mrc.cli.transfers
 import mrc.engine.ports
 import mrc.observe.observatory
 import mrc.transfer.resume

@@ -10,9 +10,8 @@ import pytest
 from mrc.cli.exits import Exit
 from mrc.cli.failures import MAX_NAMED, Failures
 from mrc.cli.main import main
-from mrc.cli.output import Output
+from mrc.cli.output import Output, session_failed
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.serving import session_failed
 from mrc.errors import MrcError
 from mrc.results.transfer import FailedFile
 from mrc.transfer.names import FileError

@@ -17,7 +17,8 @@ from transfer_ends import make, until
 import mrc
 from mrc.cli.exits import Exit
 from mrc.tasks import cancelled
-from mrc.transfer.messages import CHUNK_BYTES, Announced
+from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.messages import Announced
 from mrc.transfer.pack import Packer
 from mrc.transfer.plan import PACKED_BYTES, plan_of
 from mrc.transfer.sender import send_plan

@@ -13,7 +13,7 @@ from file_commands import MRC
 from ports import free_port
 from slowness import PATIENCE
 
-from mrc.cli import retry, send
+from mrc.cli import retry, transfers
 from mrc.cli.exits import Exit
 from mrc.cli.main import main
 from mrc.cli.retry import Retry, is_lost
@@ -109,7 +109,7 @@ def test_send__names_only_a_transfer_that_may_go_on(
 
     (tmp_path / "FILE").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(send, "connect_session", connect)
+    monkeypatch.setattr(transfers, "connect_session", connect)
     assert main(["send", "--insecure", *words, "127.0.0.1"]) == Exit.UNREACHABLE
     assert [bool(transfer) for transfer in found] == [named]
 

@@ -19,8 +19,8 @@ from mrc.errors import ProtocolError
 from mrc.results.transfer import FailedFile
 from mrc.transfer import pack, sender
 from mrc.transfer.files import OutputDirectory, PartFile
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import (
-    CHUNK_BYTES,
     MAX_LIST_BYTES,
     Abort,
     FailedFiles,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from slowness import PATIENCE
 
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.memory import FILLED_BYTES, Filled
-from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.pack import FRAME
 
 

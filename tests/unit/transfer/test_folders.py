@@ -20,8 +20,8 @@ from mrc.events import Immediate
 from mrc.results.transfer import FailedFile
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Folder, Meta
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import (
-    CHUNK_BYTES,
     Accept,
     Bye,
     Digest,
@@ -31,7 +31,7 @@ from mrc.transfer.messages import (
     Refuse,
     Stored,
     chunk_imm,
-)  # fmt: skip
+)
 from mrc.transfer.names import FileError
 from mrc.transfer.pack import FRAME, PackedFile, PackedFolder, put_header, seal
 from mrc.transfer.plan import FileEntry, excluding, plan_of

@@ -17,7 +17,8 @@ from transfer_ends import both, chunks, names, receiving, sending, sessions
 from mrc.cli.report import sent_bytes
 from mrc.errors import ProtocolError
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.messages import CHUNK_BYTES, Holes, Offer
+from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.messages import Holes, Offer
 from mrc.transfer.pack import StoredBatch
 from mrc.transfer.plan import FileEntry, holes_of, plan_of
 from mrc.transfer.receiver import receive_files

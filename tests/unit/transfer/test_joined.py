@@ -21,7 +21,8 @@ from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo, sum_of
 from mrc.transfer import sender, session
 from mrc.transfer.files import PartFile
-from mrc.transfer.messages import CHUNK_BYTES, Announced
+from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.messages import Announced
 from mrc.transfer.session import JOIN, Joins, TransferSession, accept_session, connect_session
 
 QPS = 3

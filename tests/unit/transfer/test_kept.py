@@ -20,8 +20,8 @@ from transfer_ends import both, make, names, receiving, sending, sessions, until
 from mrc.enums import WcStatus
 from mrc.results.transfer import FailedFile
 from mrc.transfer.files import OutputDirectory, PartFile
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import (
-    CHUNK_BYTES,
     Accept,
     Begin,
     Bye,

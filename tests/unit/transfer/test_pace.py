@@ -11,7 +11,7 @@ import pytest
 from transfer_ends import both, chunks, make, receiving, sending, sessions
 
 from mrc.transfer import plan, sender
-from mrc.transfer.messages import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.receiver import Due
 from mrc.transfer.sender import MIN_PIECE_BYTES, PIECE_SECONDS, Pace, lower
 

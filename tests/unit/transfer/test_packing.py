@@ -12,7 +12,7 @@ from transfer_ends import both, make, names, receiving, sessions, turns, until
 
 from mrc.enums import WcStatus
 from mrc.errors import PathError
-from mrc.transfer.messages import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.names import StoppedError
 from mrc.transfer.pack import Packer, StoredBatch
 from mrc.transfer.plan import FileEntry, SourceFile, plan_of

@@ -16,7 +16,8 @@ from transfer_ends import both, make, names, receiving, sending, sessions
 
 from mrc.transfer.files import OutputDirectory, PartFile, SessionTree
 from mrc.transfer.folders import Folder, Meta
-from mrc.transfer.messages import CHUNK_BYTES, Digest, Offer
+from mrc.transfer.limits import CHUNK_BYTES, Quota, SenderLimits
+from mrc.transfer.messages import Digest, Offer
 from mrc.transfer.names import MAX_DEPTH, FinalError, StoppedError
 from mrc.transfer.pack import (
     DIGEST_BYTES,
@@ -29,7 +30,7 @@ from mrc.transfer.pack import (
     seal,
 )
 from mrc.transfer.receiver import receive_files
-from mrc.transfer.sinks import FileSink, PackSink, Quota, SenderLimits, StreamSink
+from mrc.transfer.sinks import FileSink, PackSink, StreamSink
 from mrc.transfer.threads import StuckError
 
 

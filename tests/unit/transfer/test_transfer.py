@@ -22,8 +22,8 @@ from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
 from mrc.events import Immediate
 from mrc.mailbox import SessionError
 from mrc.results.transfer import FailedFile
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import (
-    CHUNK_BYTES,
     Accept,
     Bye,
     DiskWait,

@@ -18,7 +18,7 @@ from transfer_ends import Ends, both, chunks, make, receiving, sending, sessions
 from mrc.results.transfer import Waits
 from mrc.transfer import sender
 from mrc.transfer.files import PartFile
-from mrc.transfer.messages import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 
 CHUNKS = 2 * CHUNKS_IN_FLIGHT

@@ -20,8 +20,9 @@ from mrc import Context
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.transfer.files import PartFile
-from mrc.transfer.memory import WINDOW_BYTES, open_window
-from mrc.transfer.messages import CHUNK_BYTES, Accept, Offer, chunk_imm
+from mrc.transfer.limits import CHUNK_BYTES, WINDOW_BYTES
+from mrc.transfer.memory import open_window
+from mrc.transfer.messages import Accept, Offer, chunk_imm
 from mrc.transfer.names import FileError, FinalError
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT, SendOptions
 from mrc.transfer.session import TransferError
