@@ -17,7 +17,7 @@ import msgspec
 
 from mrc.agent import socket as agent_socket
 from mrc.agent import steering
-from mrc.agent.connects import ProgramEnd
+from mrc.agent.connects import ProgramQP
 from mrc.agent.parameters import QpParameters, receive
 from mrc.agent.peers import ASK, QP_REQUEST, RESUME, qp_request_in
 from mrc.agent.profiles import RequestError
@@ -27,7 +27,6 @@ from mrc.agent.requests import Requests
 from mrc.agent.socket import AgentProfiles, CcProfileRow, Credentials, EvProfileRow
 from mrc.agent.steering import AgentFrame
 from mrc.aio.context import OOB_PORT, Context
-from mrc.aio.end import End
 from mrc.aio.listener import Listener
 from mrc.aio.local import Local
 from mrc.aio.qp import QP
@@ -123,7 +122,7 @@ class AgentListener(Listener):
     rdma_cm: RdmaCm
     """the rdma_cm of this host"""
 
-    async def _answer(self, channel: Channel) -> End | None:
+    async def _answer(self, channel: Channel) -> QP | None:
         message = channel.peeked
         if message["type"] == QP_REQUEST:
             await self._request_qp(channel)
@@ -159,7 +158,7 @@ class AgentListener(Listener):
             await channel.send(QP_REQUEST, qpn=qpn)
             await channel.close()
 
-    async def _resume(self, channel: Channel, message: dict[str, Any]) -> End | None:
+    async def _resume(self, channel: Channel, message: dict[str, Any]) -> QP | None:
         """Joins the connection to its QP; None: the QP is gone, and the peer's agent is told."""
         await channel.receive()
         asked = message.get("to")
@@ -172,8 +171,8 @@ class AgentListener(Listener):
         if end is None:
             raise ConnectError(f"QP {qpn:#x} is not connected here")
         end.parameters.admit(message)
-        if channel.remote != end.channel.remote:
-            raise ConnectError(f"QP {qpn:#x} is connected with {end.channel.remote}")
+        if channel.remote != end.peer_address:
+            raise ConnectError(f"QP {qpn:#x} is connected with {end.peer_address}")
         await channel.send(RESUME, **end.parameters.private)
         end.rejoin(channel)
         return end
@@ -214,15 +213,15 @@ class AgentListener(Listener):
             return BusyError("the agent has started just now: its programs may not have found it")
         return ConnectError(f"no program of this host has the {what}: has it ended?")
 
-    async def _deliver(self, end: End, place: ConnectionPlace) -> None:
+    async def _deliver(self, end: QP, place: ConnectionPlace) -> None:
         place.accept()
-        if not isinstance(end, ProgramEnd):
+        if not isinstance(end, ProgramQP):
             self.keep(self._adopt(end))
             return
-        program = self.program_of(end.queue.qpn)
+        program = self.program_of(end.qpn)
         if program is None:
             await end.tell_gone("")
-            await end.close(orderly=False)
+            await end.abort()
         elif end not in program.connects.ends.values():  # otherwise it has joined again
             program.connects.connected(end)
 

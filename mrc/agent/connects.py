@@ -19,9 +19,9 @@ from mrc.agent.peers import QpGoneError, ask, described, repeat, resume
 from mrc.agent.resume import LostChannel, pack_resume, unpack_resume
 from mrc.agent.steering import line_of, struct_bytes
 from mrc.aio.connecting import connect
-from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
+from mrc.aio.qp import QP
 from mrc.connect.oob import Channel
 from mrc.enums import AgentKind, QpState
 from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, PeerGoneError, ProtocolError
@@ -46,7 +46,7 @@ _ASKED_SECONDS = 5.0  # for the answer
 _ASKING = 4  # questions of a program at one time: they must not keep connects waiting
 
 
-class ProgramEnd(End):
+class ProgramQP(QP):
     """One end of a QP. The TCP connection joins two agents, not two programs: a QP outlives it."""
 
     def __init__(self, parameters: QpParameters, *arguments: Any) -> None:
@@ -59,7 +59,7 @@ class ProgramEnd(End):
         self.on_failure: Callable[[str], None] = lambda reason: None
         """called with the reason when the agent has found out that the QP cannot go on"""
         self._joined = asyncio.Event()  # the two agents are connected
-        if not isinstance(self.channel, LostChannel):
+        if not isinstance(self._channel, LostChannel):
             self._joined.set()
 
     def on_peer_gone(self, tell: Callable[[str], None]) -> None:
@@ -69,36 +69,36 @@ class ProgramEnd(End):
         That may have been before the program here was told that the QP is ready.
         """
         self._tell = tell
-        if self.peer_gone.is_set():
+        if self._peer_gone.is_set():
             tell(self._peer_reason)
             self._fail_messages()
 
     @property
-    def may_wait(self) -> bool:
+    def _may_wait(self) -> bool:
         """Work requests are the program's own: its engine knows them."""
         return True
 
-    def fail(self, error: MrcError) -> None:
+    def _fail(self, error: MrcError) -> None:
         """As that of a Context's QP; the program gets the reason before its QP ends."""
         if not self.closed:
             self.on_failure(str(error))
-        super().fail(error)
+        super()._fail(error)
 
     def ready(self) -> bytes:
         """What the program is told when both ends are in RTS: a struct mrc_agent_ready, and the
         resume state.
         """
         fields = {
-            "qpn": self.queue.qpn,
-            "path_mtu": self.path_mtu,
-            "mpr": self.window,
-            "max_wimm": min(self.queue.max_wimm, self.peer.attributes.max_wimm),
+            "qpn": self._queue.qpn,
+            "path_mtu": self._path_mtu,
+            "mpr": self._window,
+            "max_wimm": min(self._queue.max_wimm, self._peer.attributes.max_wimm),
         }
-        if (emulated := emulated_in(self.peer.private)) is not None:
+        if (emulated := emulated_in(self._peer.private)) is not None:
             fields |= to_builtins(emulated)
-        channel = self.channel
+        channel = self._channel
         state = pack_resume(
-            channel.called, channel.remote, self.path_mtu, self.window, self.evs, self.peer
+            channel.called, channel.remote, self._path_mtu, self._window, self._paths, self._peer
         )
         return struct_bytes("mrc_agent_ready", fields) + state
 
@@ -109,19 +109,19 @@ class ProgramEnd(End):
             self._joined.clear()
             await super()._on_hangup(error)
 
-    def _on_lost(self, error: OSError) -> None:
-        super()._on_lost(error)
+    def _on_tcp_lost(self, error: OSError) -> None:
+        super()._on_tcp_lost(error)
         self._look_again()
 
     def _look_again(self) -> None:
         self._joined.clear()
-        if not self.peer_gone.is_set():
+        if not self._peer_gone.is_set():
             self.on_hangup()
 
     def _on_gone(self, error: MrcError | None) -> None:
         if not (self._peer_reason or error is None or isinstance(error, PeerGoneError)):
             self._peer_reason = str(error)
-        if not self.peer_gone.is_set() and self._tell is not None:
+        if not self._peer_gone.is_set() and self._tell is not None:
             # Before its messages fail, so that their errors name the reason.
             self._tell(self._peer_reason)
         super()._on_gone(error)
@@ -136,7 +136,7 @@ class ProgramEnd(End):
 
     async def _until_idle(self) -> None:
         pause = _LOOK_SECONDS
-        while self.queue.state is QpState.RTS and (await self.query()).outstanding:
+        while self._queue.state is QpState.RTS and (await self.query()).outstanding:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 
@@ -147,21 +147,21 @@ class ProgramEnd(End):
 
     def on_qp_gone(self) -> None:
         """The QP at the peer, or its program, has ended."""
-        if not self.peer_gone.is_set():
+        if not self._peer_gone.is_set():
             self._on_gone(self._without_bye())
 
     def rejoin(self, channel: Channel) -> None:
         """The two agents are connected again."""
         if self._watcher is not None:
             self._watcher.cancel()
-        self.channel.abort()
-        self.channel = channel
+        self._channel.abort()
+        self._channel = channel
         self._bye_ok.clear()
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
         self._joined.set()
 
     async def _say_bye(self) -> bool:
-        if not self.peer_gone.is_set():
+        if not self._peer_gone.is_set():
             with suppress(TimeoutError):  # then the peer finds out by its own timeouts
                 async with Limit(self._config.timeouts.linger):
                     await self._joined.wait()
@@ -172,7 +172,7 @@ class ProgramEnd(End):
 
         A program may end because its QP has failed: then this is the reason.
         """
-        await self._send_gone(reason or self.fault)  # False: nobody is there to be told
+        await self._send_gone(reason or self._fault)  # False: nobody is there to be told
 
 
 @contextmanager
@@ -188,12 +188,12 @@ class Connects:
     """The QPs of one program, from RTR until they are released."""
 
     def __init__(
-        self, program: ProgramContext, agent: Agent, adopt: Callable[[End], object]
+        self, program: ProgramContext, agent: Agent, adopt: Callable[[QP], object]
     ) -> None:
         self._program = program
         self._agent = agent
         self._adopt = adopt
-        self.ends: dict[int, ProgramEnd] = {}
+        self.ends: dict[int, ProgramQP] = {}
         """the connected QPs"""
         self._parameters: dict[int, QpParameters] = {}  # QPs in RTR or beyond
         self._refused: dict[int, str] = {}  # why a peer's agent was refused last
@@ -281,7 +281,7 @@ class Connects:
         finally:
             self._callers.remove((qpn, caller))
 
-    async def accept(self, channel: Channel, parameters: QpParameters) -> End:
+    async def accept(self, channel: Channel, parameters: QpParameters) -> QP:
         """The listening side of an exchange that the peer's agent has begun."""
         local, _, terms = self._terms_of(parameters)
         known = asyncio.Event()  # it is the peer that the program has named
@@ -310,28 +310,28 @@ class Connects:
             check=partial(
                 device.check_host, parameters.dest_gid, self._program.engine.gids, local.host
             ),
-            queue=partial(parameters.queue, config), end=partial(ProgramEnd, parameters),
+            queue=partial(parameters.queue, config), end=partial(ProgramQP, parameters),
             peer=parameters.peer if parameters.messages else None,
         )  # fmt: skip
         return structs.replace(local, config=config), host, terms
 
-    def connected(self, end: End) -> None:
+    def connected(self, end: QP) -> None:
         """Both ends are in RTS."""
-        assert isinstance(end, ProgramEnd)
-        qpn = end.queue.qpn
+        assert isinstance(end, ProgramQP)
+        qpn = end.qpn
         if (task := self._tasks.pop(qpn, None)) is not None and task is not asyncio.current_task():
             task.cancel()
         if qpn not in self._parameters:  # the program has destroyed it meanwhile
-            self._program.spawn(end.close(orderly=True))
+            self._program.spawn(end.close())
             return
         self._keep(end)
         self._program.send(AgentKind.READY, body=end.ready())
         end.on_peer_gone(partial(self._tell_gone, qpn))
 
-    def _keep(self, end: ProgramEnd) -> None:
+    def _keep(self, end: ProgramQP) -> None:
         end.on_hangup = partial(self._look_for, end)
-        end.on_failure = partial(self._program.fail, end.queue.qpn)
-        self.ends[end.queue.qpn] = end
+        end.on_failure = partial(self._program.fail, end.qpn)
+        self.ends[end.qpn] = end
         self._adopt(end)
         self._program.spawn(self._agent.requests.watch(end))
 
@@ -349,14 +349,14 @@ class Connects:
             terms.cc_profile._take()
             queue = parameters.queue(local.config)
             queue.state = QpState.RTS
-            end = ProgramEnd(
+            end = ProgramQP(
                 parameters, local.dispatcher, queue, former.evs,
                 LostChannel(former.called, former.remote), former.hello, local.config,
                 terms.ev_profile, terms.cc_profile,
                 terms.peer(local.dispatcher) if terms.peer else None,
             )  # fmt: skip
-            await end.controller.start()
-            end.start(former.path_mtu, former.window)  # finds that its channel is lost
+            await end._controller.start()
+            end._start(former.path_mtu, former.window)  # finds that its channel is lost
         except (MrcError, OSError) as error:
             self._program.fail(parameters.qpn, f"cannot be taken up again: {error}")
             return
@@ -364,20 +364,20 @@ class Connects:
         self._keep(end)
         end.on_peer_gone(partial(self._tell_gone, parameters.qpn))
 
-    def _look_for(self, end: ProgramEnd) -> None:
+    def _look_for(self, end: ProgramQP) -> None:
         """The agent that had dialled dials again; if its program has ended, the other one asks."""
         if not self._program.detached:
             self._program.spawn(
                 self._redial(end, 0.0 if end.parameters.dials else _DIALLER_SECONDS)
             )
 
-    async def _redial(self, end: ProgramEnd, patience: float) -> None:
+    async def _redial(self, end: ProgramQP, patience: float) -> None:
         """Dials until the agents are connected, or the peer's one says that the QP is gone."""
         parameters = end.parameters
         local, host, port = self._program.address_of(parameters.dest_gid)
         pause = _FIRST_PAUSE_SECONDS
         await asyncio.sleep(patience)
-        while self.ends.get(parameters.qpn) is end and not (end.joined or end.peer_gone.is_set()):
+        while self.ends.get(parameters.qpn) is end and not (end.joined or end.peer_has_gone):
             try:
                 end.rejoin(await resume(local, host, port, parameters))
             except QpGoneError:
@@ -400,7 +400,7 @@ class Connects:
         self._program.spawn(self._end(qpn, task, end, forever=forever))
 
     async def _end(
-        self, qpn: int, task: asyncio.Task[None] | None, end: End | None, *, forever: bool
+        self, qpn: int, task: asyncio.Task[None] | None, end: QP | None, *, forever: bool
     ) -> None:
         if task is not None and forever:  # the peer may wait for answers: first they are connected
             await asyncio.wait([task], timeout=self._agent.local.config.timeouts.linger)
@@ -410,7 +410,7 @@ class Connects:
         if task is not None:
             await cancelled(task)
         if end is not None:
-            await end.close(orderly=True)
+            await end.close()
             if self.ends.get(qpn) is end:
                 del self.ends[qpn]
         if forever:

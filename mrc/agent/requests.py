@@ -25,7 +25,6 @@ from mrc.agent.profiles import (
     names_of,
 )
 from mrc.agent.steering import read_array, read_struct, struct_bytes, text_of
-from mrc.aio.end import End
 from mrc.aio.qp import QP
 from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
 from mrc.engine.native import lib
@@ -144,13 +143,13 @@ class Requests:
 
     # ---- Events ---------------------------------------------------------------------------
 
-    async def watch(self, end: End) -> None:
+    async def watch(self, end: QP) -> None:
         """Reports the changes of a QP's EVs until it ends."""
         number = self.evs.number_of(end.ev_profile)
-        async for event in end.events.reader():
+        async for event in end.events():
             if not isinstance(event, EvEvent):
                 continue
-            attr = end.evs[event.index]
+            attr = end._paths[event.index]
             ev = ev_of(event.plane, attr.usids, attr.attr.sport)
             self._report(number, ev, event.state)
 

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
+from mrc.aio.qp import QP
 from mrc.connect.dial import dial
 from mrc.connect.oob import EXCHANGE_TRIPS, Channel, CutOffError, extended
 from mrc.connect.proof import NoAnswerError
@@ -36,7 +36,7 @@ _LONGEST_PAUSE_SECONDS = 0.4
 _DROPS = 8  # a connection that the peer drops counts as busy up to this many times
 
 
-async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> End:
+async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> QP:
     """As `Context.connect`; retries while the peer is busy.
 
     A user who is asked about the peer, or for its code, has all the time he wants: nobody waits
@@ -50,7 +50,7 @@ async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: 
     return await _connect(local, terms, host, port, timeout)
 
 
-async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: float) -> End:
+async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: float) -> QP:
     attempt = _Attempt(local, terms, host, port)
     with about(host, port):
         try:
@@ -77,7 +77,7 @@ class _Attempt:
         self.busy: MrcError | None = None
         """The last refusal by a busy peer."""
 
-    async def run(self, limit: Limit) -> End:
+    async def run(self, limit: Limit) -> QP:
         """Connects; the round trip to the peer extends the limit."""
         seconds = limit.seconds
         srv6 = self._local.srv6

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 import mrc
 from mrc import products
 from mrc.aio.connecting import connect
-from mrc.aio.end import End
 from mrc.aio.engines import Engines
 from mrc.aio.listener import Listener
 from mrc.aio.local import Admit, Local, Terms, opened
@@ -382,10 +381,9 @@ class Context:
             local.links.check(self.config.interfaces)
             return self._adopt(await connect(local, terms, host, port, timeout=timeout))
 
-    def _adopt(self, end: End) -> QP:
-        qp = QP(end)
+    def _adopt(self, qp: QP) -> QP:
         self._qps.add(qp)
-        end.on_end = self._observer.adopt(qp)
+        qp._on_end = self._observer.adopt(qp)
         return qp
 
     def messages(self, space: int = 0) -> mrc.Messages:

@@ -57,7 +57,7 @@ class Engines:
         are matched by one engine, the first.
         """
         qps = self._connecting.copy()
-        qps.update(qp._engine for qp in self._qps() if not qp.closed)
+        qps.update(qp._dispatcher for qp in self._qps() if not qp.closed)
         fewest = min(self._all, key=lambda local: qps[local.dispatcher])
         chosen = self.first if messages else fewest
         self._connecting[chosen.dispatcher] += 1
@@ -103,7 +103,7 @@ class Engines:
             using = {qpn for each in holders for qpn in each.users_of(mr)}
             for qp in list(self._qps()):
                 if qp.qpn in using:
-                    qp._end.fail(StateError(f"{qp._end}: the memory of a write was deregistered"))
+                    qp._fail(StateError(f"{qp._called}: the memory of a write was deregistered"))
 
     # ---- Queries --------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from mrc import products
 from mrc.aio import sealing
-from mrc.aio.end import End
 from mrc.aio.local import Admit, Local, Terms, queue_pair
+from mrc.aio.qp import QP
 from mrc.connect.oob import (
     HELLO_BYTES,
     Attributes,
@@ -109,7 +109,7 @@ class _Proved(Struct, frozen=True):
 
 async def establish(
     local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str = ""
-) -> End:
+) -> QP:
     """Returns this end of a QP that is ready on both sides. `first`: this side sends first.
 
     On failure this destroys the QP, and the caller must inform the peer. `expected` is the required
@@ -130,12 +130,12 @@ async def establish(
 
 async def _establish(
     local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
-) -> End:
+) -> QP:
     peer: Hello | None = None
     if not first:  # a listener checks the hello before it creates any state for the peer
         peer = await _take_hello(local, channel, terms, expected)
     queue = await _create(local, terms)
-    end: End | None = None
+    end: QP | None = None
     messages: MessagePeer | None = None
     try:
         ends = _ends(local, channel)
@@ -162,7 +162,7 @@ async def _establish(
             await local.dispatcher.call(command, "seal the QP")
             del command  # and with it the secrets
         await _receive_ready(local, queue, plan, peer)
-        allowed = await end.controller.start()
+        allowed = await end._controller.start()
         await _turn(channel, "rtr", first=first)
         proved = await _prove(local, channel, terms, end, ends, plan, peer, allowed, first=first)
         window = _window(local, ends, plan, peer, proved)
@@ -170,11 +170,11 @@ async def _establish(
         if messages is not None:
             await messages.connect(peer)
         await _turn(channel, "rts", first=first)
-        end.start(proved.path_mtu, window)
+        end._start(proved.path_mtu, window)
         return end
     except BaseException:
         if end is not None:
-            end.controller.close()
+            end._controller.close()
         _forget(local, queue)
         if messages is not None:
             messages.forget()
@@ -396,7 +396,7 @@ def _pairs(
 
 
 async def _prove(
-    local: Local, channel: Channel, terms: Terms, end: End, ends: _Ends, plan: _Plan,
+    local: Local, channel: Channel, terms: Terms, end: QP, ends: _Ends, plan: _Plan,
     peer: Hello, allowed: Sequence[int], *, first: bool,
 ) -> _Proved:  # fmt: skip
     """Proves the allowed EVs from both sides and agrees on one path MTU for both directions."""
@@ -434,13 +434,13 @@ async def _prove(
 
 
 async def _probe(
-    end: End, plan: _Plan, allowed: Sequence[int], allowance: int, channel: Channel
+    end: QP, plan: _Plan, allowed: Sequence[int], allowance: int, channel: Channel
 ) -> tuple[Proof, int]:
     """Probes the EVs; returns the proof, by EV indices, and the round trip of the longest plane."""
     rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
 
     async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
-        result = await end.controller.probe(allowed[place], payload, timeout)
+        result = await end._controller.probe(allowed[place], payload, timeout)
         if result.rtt_ns is not None:
             plane = plan.evs[allowed[place]].attr.port
             rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
@@ -459,11 +459,11 @@ async def _probe(
     return Proof(proof.carried, dead, unproven), max(rtts_ns.values(), default=0)
 
 
-async def _leave_out(end: End, proof: Proof) -> None:
+async def _leave_out(end: QP, proof: Proof) -> None:
     """Stops data on EVs that do not answer, and probes to addresses that have never answered."""
     for index in proof.dead:
-        await end.controller.set_state(index, EvState.ASSUMED_BAD)
-    await end.controller.hold_back(proof.unproven)
+        await end._controller.set_state(index, EvState.ASSUMED_BAD)
+    await end._controller.hold_back(proof.unproven)
 
 
 def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved) -> int:

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Self
 
-from mrc.aio.end import End
 from mrc.aio.establish import establish
 from mrc.aio.local import Local, Terms
 from mrc.aio.qp import QP
@@ -70,7 +69,7 @@ class Listener:
         self,
         local: Local,
         terms: Terms,
-        adopt: Callable[[End], QP],
+        adopt: Callable[[QP], QP],
         viewers: RemoteView,
         admission: Admission,
         choose: Callable[[], AbstractContextManager[Local]] | None = None,
@@ -232,7 +231,7 @@ class Listener:
                 place.connect(_now())
                 await self._deliver(end, place)
 
-    async def _answer(self, channel: Channel) -> End | None:
+    async def _answer(self, channel: Channel) -> QP | None:
         """This side's part of the exchange, from the peer's hello on, which is peeked. None: the
         peer wanted no QP, and has its answer.
         """
@@ -247,7 +246,7 @@ class Listener:
                 self._terms.failed(private, error)
             raise
 
-    async def _deliver(self, end: End, place: ConnectionPlace) -> None:
+    async def _deliver(self, end: QP, place: ConnectionPlace) -> None:
         """Gives a connected QP to the caller."""
         qp = self._adopt(end)
         async with self._changed:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, structs
 
-from mrc.aio.end import End
+from mrc.aio.qp import QP
 from mrc.config import MAX_MPR, ContextConfig, Queues
 from mrc.connect.admission import Claims
 from mrc.connect.profiles import (
@@ -127,4 +127,4 @@ class Terms(Struct, frozen=True):
     messages: bool = False  # the QP carries messages
     peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
     queue: Callable[[], QueuePair] | None = None  # makes one for each attempt, with its number
-    end: Callable[..., End] = End  # makes this side's end of the QP
+    end: Callable[..., QP] = QP  # makes this side's end of the QP

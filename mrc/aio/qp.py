@@ -1,23 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connected QP: awaitable writes, immediates and events as streams, orderly close."""
+"""A connected QP: awaitable writes, immediates and events as streams, orderly close.
+
+It is this host's end of the QP from INIT until it is destroyed: the exchange makes it and starts
+it, the dispatcher brings its events.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from mrc.aio.end import End
-from mrc.aio.queries import ev_info
-from mrc.connect.profiles import CcProfile, EvProfile
+from mrc.config import ContextConfig
+from mrc.connect.oob import GONE, REFUSE, Channel, Hello, kind_in, refusal_fields
+from mrc.connect.parse import shown
+from mrc.connect.profiles import CcProfile, EvController, EvProfile
+from mrc.connect.proof import prove
+from mrc.engine import queue_pair
 from mrc.engine.dispatch import Dispatcher
+from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
-from mrc.engine.queue_pair import Write, Writes, pieces, size_of
-from mrc.engine.streams import timed, within
-from mrc.enums import EvState, Seal
-from mrc.errors import StateError, reason_of
-from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
+from mrc.engine.queue_pair import QueuePair, Write, Writes, pieces, size_of
+from mrc.engine.streams import ItemQueue, Journal, timed, within
+from mrc.enums import EventType, EvState, QpState, Seal, WcOpcode, WcStatus
+from mrc.errors import (
+    CompletionError,
+    Kind,
+    MrcError,
+    PathError,
+    PathMtuError,
+    PeerGoneError,
+    QueueFullError,
+    StateError,
+    anew,
+    reason_of,
+)
+from mrc.events import (
+    Completion,
+    EventsLost,
+    EvEvent,
+    EvInfo,
+    Immediate,
+    PlaneEvent,
+    PlaneInfo,
+    PlaneShareEvent,
+    PortEvent,
+    ProbeResult,
+    QpErrorEvent,
+    QpEvent,
+    QpInfo,
+    known,
+)
+from mrc.fabric.paths import PathEv
+from mrc.running import Limit
+from mrc.tasks import cancelled
+from mrc.units import digits
+
+if TYPE_CHECKING:
+    from mrc.messages.messages import MessagePeer
+
+logger = logging.getLogger("mrc.qp")
+
+_EVENTS_KEPT = 4096
+_FREE_MESSAGES = 4  # TCP messages of the peer that are read without a pause; a QP needs fewer
+_MESSAGE_PAUSE_SECONDS = 0.25
+_LATE_SECONDS = 0.25  # that a busy host adds to the round trip of an answer
+_LOOK_SECONDS = 1.0  # between two looks for packets that nothing answers
+_IDLE_SECONDS = 8.0  # the longest pause between two looks at a QP that has nothing to do
+_LONGEST_PAUSE_SECONDS = 60.0  # between two proofs, of a peer that takes nothing for other reasons
+_EVS_ASKED = 4  # in each plane, whether they carry packets of the QP's size
 
 
 class QP:
@@ -28,26 +83,68 @@ class QP:
     carries it out.
     """
 
-    def __init__(self, end: End) -> None:
-        self._end = end
-        end.face = self
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        queue: QueuePair,
+        paths: Sequence[PathEv],
+        channel: Channel,
+        peer: Hello,
+        config: ContextConfig,
+        ev_profile: EvProfile,
+        cc_profile: CcProfile,
+        messages: MessagePeer | None = None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._queue = queue
+        self._paths = tuple(paths)  # of the EVs
+        self._controller = EvController(dispatcher, queue, self._paths, ev_profile)
+        self._channel = channel
+        self._peer = peer
+        self._config = config
+        self._ev_profile = ev_profile
+        self._cc_profile = cc_profile
+        self._messages = messages
+        """what carries messages over this QP; None: its user has the immediates"""
+        self._path_mtu = 0
+        self._window = 0  # PSNs that this end may have in flight
+        self._peer_gone = asyncio.Event()
+        self._over = asyncio.Event()
+        """set when the peer has gone, or this end has begun to close"""
+        self._on_end: Callable[[QpInfo | None], None] | None = None
+        """called before the QP is destroyed; the argument is None if its state cannot be read"""
+        self._immediates: ItemQueue[Immediate] = ItemQueue(config.queues.max_unread)
+        self._events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
+        self._failure: MrcError | None = None
+        """why this end cannot go on, if it has found that out itself"""
+        self._status: WcStatus | None = None
+        self._bye_ok = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+        self._mtu_watcher: asyncio.Task[None] | None = None
+        self._closer: asyncio.Task[None] | None = None
+        dispatcher.attach(queue.qpn, self)
 
     def __repr__(self) -> str:
-        return f"<{self._end}, {self._end.queue.state.name}>"
+        return f"<{self._called}, {self._queue.state.name}>"
+
+    @property
+    def _called(self) -> str:
+        """In a line of text."""
+        return f"QP {self._queue.qpn:#x} to {self.peer_host}"
 
     # ---- Properties -----------------------------------------------------------------------
 
     @property
     def qpn(self) -> int:
         """The local QP number."""
-        return self._end.queue.qpn
+        return self._queue.qpn
 
     @property
     def peer_host(self) -> str:
         """The peer, for a line of text: what `connect` was called with; at a listener `peer_name`,
         quoted if it cannot be the name of a host.
         """
-        return self._end.peer_host
+        return self._channel.called or self._peer.called
 
     @property
     def peer_identity(self) -> str:
@@ -55,83 +152,93 @@ class QP:
 
         Empty: nothing, because `ContextConfig.security` is None.
         """
-        return self._end.channel.peer_identity
+        return self._channel.peer_identity
 
     @property
     def message_peer(self) -> int:
         """The number of the peer for messages; raises StateError without `messages=True`."""
-        if self._end.messages is None:
-            raise StateError(f"{self._end} carries no messages: connect it with messages=True")
-        return self._end.messages.number
-
-    @property
-    def _engine(self) -> Dispatcher:
-        return self._end.dispatcher
+        if self._messages is None:
+            raise StateError(f"{self._called} carries no messages: connect it with messages=True")
+        return self._messages.number
 
     def _carries_messages_of(self, number: int) -> bool:
-        messages = self._end.messages
+        messages = self._messages
         return messages is not None and messages.number == number and not self.closed
 
     @property
     def seal(self) -> Seal:
         """How the packets of this QP are sealed."""
-        return self._end.queue.seal
+        return self._queue.seal
 
     @property
     def peer_name(self) -> str:
         """The name of the peer's host, as the peer sent it."""
-        return self._end.peer.host
+        return self._peer.host
 
     @property
     def peer_address(self) -> str:
         """The address of the peer on the TCP connection of the exchange."""
-        return self._end.channel.remote
+        return self._channel.remote
 
     @property
     def private(self) -> dict[str, Any]:
         """The private data that the peer passed to its `connect` or `listen`."""
-        return self._end.peer.private
+        return self._peer.private
 
     @property
     def path_mtu(self) -> int:
         """The largest payload of a packet on this QP, in bytes."""
-        return self._end.path_mtu
+        return self._path_mtu
 
     @property
     def mpr(self) -> int:
         """The window of this end: the most PSNs in flight."""
-        return self._end.window
+        return self._window
 
     @property
     def planes(self) -> tuple[int, ...]:
         """The planes that the EVs of this QP use, in order."""
-        return self._end.planes
+        return tuple(sorted({path.attr.port for path in self._paths}))
 
     @property
     def ev_profile(self) -> EvProfile:
         """The EV profile of this QP."""
-        return self._end.ev_profile
+        return self._ev_profile
 
     @property
     def cc_profile(self) -> CcProfile:
         """The CC profile of this QP."""
-        return self._end.cc_profile
+        return self._cc_profile
 
     @property
     def peer_has_gone(self) -> bool:
         """True once the peer has closed the QP, or its process has ended."""
-        return self._end.peer_gone.is_set()
+        return self._peer_gone.is_set()
 
     async def until_peer_gone(self) -> None:
         """Returns when the peer has closed the QP, or its process has ended. Raises StateError when
         this side closes first.
         """
-        await self._end.until_peer_gone()
+        if not self._peer_gone.is_set():
+            self._dispatcher.check_open()
+            await self._over.wait()
+        if not self._peer_gone.is_set():
+            raise StateError(f"{self._called} is closed")
 
     @property
     def closed(self) -> bool:
         """True once this end has begun to close the QP."""
-        return self._end.closed
+        return self._closer is not None
+
+    @property
+    def _fault(self) -> str:
+        """Why the engine has ended the QP, as the peer is told; "" unless it has."""
+        return "" if self._status is None else f"its QP failed: {self._status.explanation}"
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether work requests may be outstanding; only a query knows those of messages."""
+        return bool(self._queue.places.taken or self._messages)
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,7 +249,7 @@ class QP:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._end.close(orderly=error is None, reason=reason_of(error))
+        await self._close(orderly=error is None, reason=reason_of(error))
 
     # ---- Writes ---------------------------------------------------------------------------
 
@@ -198,8 +305,7 @@ class QP:
         QueueFullError when the send queue is full (`write` waits instead), and ArgumentError for
         more than 4 GiB - 1 byte.
         """
-        write = Write(mr, remote, imm, length, local_offset, remote_offset)
-        return self._end.post(self._writes((write,)))
+        return self.post_many((Write(mr, remote, imm, length, local_offset, remote_offset),))
 
     def post_many(self, writes: Iterable[Write]) -> asyncio.Future[Completion]:
         """Starts a batch of writes and returns the future of their common completion.
@@ -208,7 +314,7 @@ class QP:
         free places, and ArgumentError when a write is wrong; then it starts none of them. The
         future raises the error of the first write that fails.
         """
-        return self._end.post(self._writes(writes))
+        return self._post(Writes.of(self._queue, self._dispatcher.next_id(), writes))
 
     def post_scattered(
         self,
@@ -223,23 +329,67 @@ class QP:
 
         It costs a tenth of the time, because Python makes no object for a write.
         """
-        wr_id = self._end.dispatcher.next_id()
-        return self._end.post(
-            Writes.scattered(self.qpn, wr_id, mr, remote, length, local_offsets, remote_offsets)
+        wr_id = self._dispatcher.next_id()
+        return self._post(
+            Writes.scattered(self._queue, wr_id, mr, remote, length, local_offsets, remote_offsets)
         )
 
     async def _write(self, write: Write, timeout: float | None) -> Completion:
         if timeout is not None:
             async with within(timeout):
                 return await self._write(write, None)
-        parts = [self._writes((each,)) for each in pieces(write)]
-        if len(parts) == 1:
-            return await self._end.post_in_turn(parts[0])
-        done = await asyncio.gather(*map(self._end.post_in_turn, parts))
-        return done[-1]._replace(bytes=size_of(write))
+        size, queue, next_id = size_of(write), self._queue, self._dispatcher.next_id
+        if size <= queue_pair.MAX_MESSAGE_BYTES:
+            return await self._post_in_turn(Writes.of(queue, next_id(), (write,)))
+        parts = [Writes.of(queue, next_id(), (each,)) for each in pieces(write)]
+        done = await asyncio.gather(*map(self._post_in_turn, parts))
+        return done[-1]._replace(bytes=size)
 
-    def _writes(self, asked: Iterable[Write]) -> Writes:
-        return Writes.of(self.qpn, self._end.dispatcher.next_id(), asked)
+    async def _post_in_turn(self, writes: Writes) -> Completion:
+        """Waits for a free place in the send queue, posts, and returns the completion."""
+        self._check_may_write()
+        places = self._queue.places
+        if not places.take_free():
+            await places.take()
+            try:
+                self._check_open()
+            except BaseException:
+                places.give()
+                raise
+        return await self._dispatcher.post(writes)
+
+    def _post(self, writes: Writes) -> asyncio.Future[Completion]:
+        """Posts all at once, or raises an error and posts none."""
+        self._check_may_write()
+        places = self._queue.places
+        if not places.take_free(writes.count):
+            raise QueueFullError(
+                f"{self._called}: free places in the send queue: {places.count - places.taken} of"
+                f" {places.count}, needed: {writes.count}: wait for completions"
+            )
+        if writes.count:
+            return self._dispatcher.post(writes)
+        done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        done.set_result(Completion(writes.wr_id, self.qpn, 0, WcStatus.SUCCESS, WcOpcode.WRITE))
+        return done
+
+    def _check_open(self) -> None:
+        """Raises the reason if the QP cannot send."""
+        self._dispatcher.check_open()
+        if self._status is not None:
+            raise CompletionError(self._status, f"{self._called} has failed")
+        if self._failure is not None:
+            raise anew(self._failure)
+        if self._closer is not None:
+            raise StateError(f"{self._called} is closed")
+
+    def _check_may_write(self) -> None:
+        """Raises the reason if the QP takes no work requests of its user."""
+        self._check_open()
+        if self._messages is not None:
+            raise StateError(
+                f"{self._called} carries messages and nothing else: send them with Messages"
+            )
 
     # ---- Streams --------------------------------------------------------------------------
 
@@ -253,7 +403,7 @@ class QP:
         the exchange, QueueFullError when `Queues.max_unread` were unread, and
         TimeoutError when none arrives within `timeout` seconds.
         """
-        return timed(self._end.immediates, timeout)
+        return timed(self._immediates, timeout)
 
     def events(self, *, timeout: float | None = None) -> AsyncIterator[QpEvent]:
         """Events of the QP's EVs, planes and ports, and its failure, in order: a log.
@@ -264,27 +414,29 @@ class QP:
         behind gets an EventsLost with the number of missed events. Raises TimeoutError when no
         event comes within `timeout` seconds.
         """
-        return timed(self._end.events.reader(), timeout)
+        return timed(self._events.reader(), timeout)
 
     # ---- State ----------------------------------------------------------------------------
 
     async def query(self) -> QpInfo:
         """A snapshot of the QP and its planes."""
-        return await self._end.query()
+        command, info = self._queue.query()
+        await self._dispatcher.call(command, f"QP {self.qpn:#x}: query")
+        return _qp_info(info, self.planes)
 
     async def evs(self) -> tuple[EvInfo, ...]:
         """A snapshot of every EV and its path."""
-        command, infos = self._end.queue.query_evs(len(self._end.evs))
-        count = await self._end.dispatcher.call(command, f"QP {self.qpn:#x}: query EVs")
-        assert count == len(self._end.evs)
-        return tuple(ev_info(i, ev, infos[i]) for i, ev in enumerate(self._end.evs))
+        command, infos = self._queue.query_evs(len(self._paths))
+        count = await self._dispatcher.call(command, f"QP {self.qpn:#x}: query EVs")
+        assert count == len(self._paths)
+        return tuple(_ev_info(i, path, infos[i]) for i, path in enumerate(self._paths))
 
     async def probe_ev(self, ev: int, *, payload: int = 0, timeout: float = 0.25) -> ProbeResult:
         """Sends one EV probe, as large as a data packet of `payload` bytes (0: small).
 
         `timeout` is in seconds. Raises ArgumentError when there is no such EV or payload.
         """
-        return await self._end.controller.probe(ev, payload, timeout)
+        return await self._controller.probe(ev, payload, timeout)
 
     async def probe_evs(
         self,
@@ -299,8 +451,8 @@ class QP:
         `evs` are indices, names of paths or patterns; None probes all. Each EV is probed once, in
         the given order. `payload` is in bytes (0: small probes), `timeout` in seconds per probe.
         """
-        indices = self._end.controller.named(*evs) if evs is not None else range(len(self._end.evs))
-        return await self._end.controller.probe_all(indices, payload, timeout, concurrency)
+        indices = self._controller.named(*evs) if evs is not None else range(len(self._paths))
+        return await self._controller.probe_all(indices, payload, timeout, concurrency)
 
     async def deny(self, *evs: int | str) -> tuple[int, ...]:
         """Denies EVs, by index, name of the path or pattern, until `allow`; returns their indices.
@@ -309,18 +461,18 @@ class QP:
         A QP whose EVs are all DENIED fails as if it had lost all its paths. Raises ArgumentError
         when a name matches no EV.
         """
-        return await self._end.controller.deny(*evs)
+        return await self._controller.deny(*evs)
 
     async def allow(self, *evs: int | str) -> tuple[int, ...]:
         """Ends `deny`: DENIED EVs become GOOD; other EVs keep their state. Returns their indices.
 
         Raises StateError when the EV profile denies one of them.
         """
-        return await self._end.controller.allow(*evs)
+        return await self._controller.allow(*evs)
 
     async def set_ev_state(self, ev: int, state: EvState) -> None:
         """Sets an EV to DENIED, GOOD (ends DENIED) or ASSUMED_BAD (declares it lost)."""
-        await self._end.controller.set_state(ev, state)
+        await self._controller.set_state(ev, state)
 
     async def set_mpr(self, mpr: int) -> None:
         """Narrows or widens the window, in PSNs, that this end grants the peer from now on.
@@ -328,7 +480,232 @@ class QP:
         `mpr` is a multiple of 128, at most `Queues.mpr`, or at most 4096 if that is 0. Both
         sides must have set `dynamic_mpr`.
         """
-        await self._end.dispatcher.call(self._end.queue.set_mpr(mpr), f"QP {self.qpn:#x}: set MPR")
+        await self._dispatcher.call(self._queue.set_mpr(mpr), f"QP {self.qpn:#x}: set MPR")
+
+    # ---- For the dispatcher ---------------------------------------------------------------
+
+    def _on_immediate(self, immediate: Immediate) -> None:
+        """The next immediate of the peer."""
+        if self._immediates.full:
+            # The peer must not be able to fill this host's memory.
+            many = f"{self._config.queues.max_unread} immediates of {self.peer_host} are unread"
+            self._immediates.finish(QueueFullError(f"{many}, the most allowed (max_unread)"))
+        self._immediates.push(immediate)
+
+    def _on_notice(self, notice: Notice) -> None:
+        """A change of state."""
+        plane, reason, at_ns = notice.port, notice.reason, notice.at_ns
+        if notice.type is EventType.QP_ERROR:
+            self._on_error(WcStatus(notice.status))
+        elif notice.type is EventType.PLANE:
+            self._events.push(PlaneEvent(plane, notice.status == 0, reason, at_ns))
+        elif notice.type is EventType.PLANE_SHARE:
+            slow, percent = notice.status == 0, notice.result
+            self._events.push(PlaneShareEvent(plane, slow, percent, reason, at_ns))
+        elif notice.type is EventType.PORT:
+            self._events.push(PortEvent(plane, notice.status == 1, reason, at_ns))
+        elif notice.type is EventType.EV_STATE:
+            index, state = notice.ev_index, EvState(notice.status)
+            path = self._paths[index]
+            self._events.push(EvEvent(index, path.attr.port, path.name, state, reason, at_ns))
+
+    def _on_events_lost(self, count: int) -> None:
+        """The engine lost events."""
+        self._events.push(EventsLost(count))
+
+    def _on_error(self, status: WcStatus) -> None:
+        if self._closer or self._status is not None or self._failure:
+            return  # we are closing the QP, or the error is already reported
+        self._status = status
+        self._queue.state = QpState.ERROR
+        self._events.push(QpErrorEvent(status))
+        self._events.finish()
+        self._immediates.finish(CompletionError(status, self._called))
+
+    def _fail(self, error: MrcError) -> None:
+        """Ends the QP: this side has found out why it cannot go on. Its waiters get the error."""
+        if self._closer is not None or self._status is not None:
+            return
+        logger.info("%s: %s", self._called, error)
+        self._failure = error
+        self._immediates.finish(error)
+        self._dispatcher.fail_works(self._queue, error)
+        self._closer = asyncio.get_running_loop().create_task(
+            self._end(orderly=False, reason=str(error))
+        )
+
+    # ---- For the exchange -----------------------------------------------------------------
+
+    def _start(self, path_mtu: int, window: int) -> None:
+        """The QP is in RTS: starts to watch the TCP connection to the peer, and the path MTU."""
+        self._path_mtu = path_mtu
+        self._window = window
+        loop = asyncio.get_running_loop()
+        self._watcher = loop.create_task(self._watch())
+        self._mtu_watcher = loop.create_task(self._watch_mtu())
+
+    async def _watch(self) -> None:
+        """Waits until the peer sends bye or closes the connection. Silence is no error."""
+        try:
+            for count in itertools.count():
+                if count >= _FREE_MESSAGES:
+                    await asyncio.sleep(_MESSAGE_PAUSE_SECONDS)
+                await self._on_message(await self._channel.receive())
+        except MrcError as error:
+            logger.debug("QP %#x: %s", self.qpn, error)
+            await self._on_hangup(error)
+        except OSError as error:
+            self._on_tcp_lost(error)
+        finally:
+            self._bye_ok.set()
+
+    async def _on_message(self, message: Mapping[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "bye":
+            await self._until_answered(self._config.timeouts.linger)
+            self._on_gone(None)
+            await self._answer_bye()
+            await self._on_unanswered(PeerGoneError(f"{self.peer_host} closed the connection"))
+        elif kind == "bye_ok":
+            self._bye_ok.set()
+        elif kind in (GONE, REFUSE):
+            why = kind_in(message)
+            reason = "" if why is Kind.ENDED else shown(message.get("reason", ""))
+            error = self._without_bye(reason)
+            await self._on_ended(PathError(str(error)) if why is Kind.PATHS_LOST else error)
+
+    async def _on_hangup(self, error: MrcError) -> None:
+        """The connection has ended without a bye, or the peer broke the protocol."""
+        await self._on_ended(self._without_bye() if isinstance(error, PeerGoneError) else error)
+
+    def _on_tcp_lost(self, error: OSError) -> None:
+        """TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer."""
+        logger.info("QP %#x: the OOB connection is lost: %s", self.qpn, error)
+
+    def _without_bye(self, reason: str = "") -> PeerGoneError:
+        if reason:
+            return PeerGoneError(f"{self.peer_host} ended the connection: {reason}")
+        gone = "ended without closing the connection: was the process there stopped?"
+        return PeerGoneError(f"{self.peer_host} {gone}")
+
+    async def _until_answered(self, seconds: float) -> None:
+        """Waits for the answers to all messages, at most this time.
+
+        The end of the peer comes over TCP, which may be faster than the planes: what the peer has
+        acknowledged before must complete. Writes of other QPs are not ended by it.
+        """
+        if self._messages is not None:
+            with suppress(TimeoutError, StateError):
+                async with Limit(seconds):
+                    await self._messages.until_idle()
+
+    async def _on_ended(self, error: MrcError) -> None:
+        """The peer's QP is no more, but answers that it sent before may be on their way."""
+        seconds = await self._late_seconds() if self._messages or self._queue.places.taken else 0
+        await self._until_answered(seconds)
+        self._on_gone(error)
+        with suppress(TimeoutError):
+            async with Limit(seconds):
+                await self._queue.places.until_free()
+        await self._on_unanswered(error)
+
+    async def _late_seconds(self) -> float:
+        """As long as an answer of the peer may be on its way."""
+        rtts: Iterable[int] = ()
+        with suppress(TimeoutError, MrcError):
+            async with asyncio.timeout(_LATE_SECONDS):
+                rtts = known(plane.rtt_ns for plane in (await self.query()).planes)
+        return _LATE_SECONDS + 2 * max(rtts, default=0) / 1e9
+
+    async def _on_unanswered(self, error: MrcError) -> None:
+        """No more answers can come: work requests fail now, and not when the QP gives up."""
+        if self._closer is not None or self._status is not None:
+            return
+        self._failure = self._failure or error  # the end of its connection follows a close
+        self._dispatcher.fail_works(self._queue, self._failure)
+        if self._queue.places.taken:
+            with suppress(MrcError):
+                await self._dispatcher.call(self._queue.to_error(), f"{self._called}: end")
+
+    def _on_gone(self, error: MrcError | None) -> None:
+        if self._peer_gone.is_set():
+            return
+        self._dispatcher.drain()  # immediates that the peer sent before it ended come first
+        self._fail_messages()
+        self._peer_gone.set()
+        self._over.set()
+        self._immediates.finish(error)
+
+    def _fail_messages(self) -> None:
+        """The peer is gone."""
+        if self._messages is not None:
+            self._messages.fail()
+
+    async def _answer_bye(self) -> None:
+        """Sends bye_ok, so the peer ends its QP, when our work requests need no more answers."""
+        with suppress(TimeoutError):
+            async with Limit(self._config.timeouts.linger):
+                await self._until_idle()
+        await self._channel.send("bye_ok")
+
+    async def _until_idle(self) -> None:
+        if self._messages is not None:
+            await self._messages.until_idle()
+        await self._queue.places.until_free()
+
+    # ---- A smaller MTU on the way -----------------------------------------------------------
+    # When a link on the way gets a smaller MTU, small packets still pass, answers and probes too,
+    # so the engine waits for better times: for ever. This asks the paths as the exchange did before
+    # (mrc.connect.proof): the QP fails only if some paths answer, and none of them carries
+    # packets of the QP's size.
+
+    async def _watch_mtu(self) -> None:
+        """Runs as long as the QP; fails it with a PathMtuError."""
+        before: QpInfo | None = None
+        pause = _LOOK_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            if not self._may_wait:
+                before, pause = None, _LOOK_SECONDS
+                continue
+            try:
+                now = await self.query()
+                if not now.outstanding:
+                    before, pause = None, min(2 * pause, _IDLE_SECONDS)
+                    continue
+                if before is None or not _stuck_bytes(before, now):
+                    before, pause = now, _LOOK_SECONDS
+                    continue
+                carried = await self._carried()
+                if 0 < carried < _stuck_bytes(before, await self.query()):
+                    line = (
+                        f"packets of {self.path_mtu} bytes no longer reach {self.peer_host}, only"
+                        f" up to {carried}: a link on the way has a smaller MTU now; connect again"
+                        " to use it"
+                    )
+                    self._fail(PathMtuError(line))
+                    return
+            except MrcError:  # the QP has ended or failed
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _carried(self) -> int:
+        """The largest payload that passes now; 0 if full packets pass, or if nothing answers."""
+        planes = [path.attr.port for path in self._paths]
+        asked = [
+            index
+            for plane in self.planes
+            for index in [i for i, port in enumerate(planes) if port == plane][:_EVS_ASKED]
+        ]
+
+        def probe(place: int, payload: int, timeout: float) -> Awaitable[ProbeResult]:
+            return self._controller.probe(asked[place], payload, timeout)
+
+        proof = await prove(
+            probe, [None] * len(asked), self.path_mtu, planes=[planes[index] for index in asked]
+        )
+        passed = proof.carried.values()
+        return 0 if self.path_mtu in passed else max(passed, default=0)
 
     # ---- Close ----------------------------------------------------------------------------
 
@@ -338,10 +715,134 @@ class QP:
         The engine answers the peer's packets until the peer needs no more answers, for at most the
         configured `linger`. The peer needs this to complete its last writes.
         """
-        await self._end.close(orderly=True)
+        await self._close(orderly=True)
 
     async def abort(self, reason: str = "") -> None:
         """Ends the QP at once and tells the peer the reason; without one, the peer sees the same as
         if this process had died. An exception that leaves `async with` is such a reason.
         """
-        await self._end.close(orderly=False, reason=reason)
+        await self._close(orderly=False, reason=reason)
+
+    async def _close(self, *, orderly: bool, reason: str = "") -> None:
+        if self._dispatcher.gone:
+            return  # in a child of fork the parent closes the QP; otherwise Context.close does
+        if self._closer is None:
+            if self._status is not None:
+                orderly = False
+                reason = reason or self._fault
+            work = self._end(orderly=orderly and self._watcher is not None, reason=reason)
+            self._closer = asyncio.get_running_loop().create_task(work)
+        await asyncio.shield(self._closer)
+
+    async def _end(self, *, orderly: bool, reason: str) -> None:
+        self._over.set()
+        self._immediates.finish()
+        self._events.finish()
+        self._controller.close()
+        if self._mtu_watcher is not None:
+            await cancelled(self._mtu_watcher)
+        told = await self._say_bye() if orderly else await self._say_gone(reason)
+        if self._watcher is not None:
+            await cancelled(self._watcher)
+        if self._on_end is not None:
+            info = None
+            with suppress(MrcError):
+                info = await self.query()
+            self._on_end(info)
+        try:
+            if self._messages is not None:
+                self._messages.fail()
+            await self._dispatcher.call(self._queue.destroy(), f"QP {self.qpn:#x}: destroy")
+            if self._messages is not None:
+                self._messages.forget()
+            await self._until_idle()
+        except StateError as error:
+            logger.debug("QP %#x: %s", self.qpn, error)  # the Context ended first
+        self._dispatcher.detach(self.qpn)
+        self._ev_profile.give_back()
+        self._cc_profile.give_back()
+        if told:
+            await self._channel.close()
+        else:
+            self._channel.abort()
+
+    async def _say_bye(self) -> bool:
+        """Tells the peer that this end closes; True if it was told."""
+        linger = self._config.timeouts.linger
+        said = False
+        with suppress(TimeoutError, PeerGoneError):
+            async with Limit(linger):
+                if self._messages is not None:
+                    await self._messages.until_idle()
+                await self._channel.send("bye")
+                said = True
+                await self._bye_ok.wait()
+        return said or await self._say_gone(f"messages were not taken within {digits(linger)} s")
+
+    async def _say_gone(self, reason: str) -> bool:
+        """Tells the peer why this end is no more; True if it was told. It may have gone before."""
+        if not reason or self._peer_gone.is_set():
+            return False
+        return await self._send_gone(reason)
+
+    async def _send_gone(self, reason: str) -> bool:
+        with suppress(MrcError, OSError):
+            lost = self._status is WcStatus.RETRY_EXC_ERR or isinstance(self._failure, PathError)
+            kind = Kind.PATHS_LOST if lost else Kind.OTHER
+            await self._channel.send(GONE, **refusal_fields(reason, kind))
+            return True
+        return False
+
+
+def _stuck_bytes(before: QpInfo, now: QpInfo) -> int:
+    """The size of packets that wait for an answer, if none of them got one meanwhile; else 0."""
+    waiting = before.first_sent_bytes - before.acknowledged_bytes
+    size = min(waiting, now.path_mtu)  # the only packet that waits may be smaller than the others
+    acknowledged = now.acknowledged_bytes - before.acknowledged_bytes
+    return size if now.outstanding > 0 and acknowledged < size else 0
+
+
+# ---- Snapshots ------------------------------------------------------------------------------
+
+
+def _qp_info(info: Any, planes: Iterable[int]) -> QpInfo:
+    """Converts a struct mrc_qp_info; `planes` are the planes of the QP."""
+    names = [name for name in QpInfo.__struct_fields__ if name != "planes"]
+    fields = {name: getattr(info, name) for name in names}
+    fields["state"], fields["status"] = QpState(info.state), WcStatus(info.status)
+    fields["rtt_ns"] = _rtt_ns(info.rtt_ns)
+    return QpInfo(
+        **fields, planes=tuple(_plane_info(plane, info.planes[plane - 1]) for plane in planes)
+    )
+
+
+def _plane_info(plane: int, info: Any) -> PlaneInfo:
+    fields = {name: getattr(info, name) for name in PlaneInfo.__struct_fields__ if name != "plane"}
+    fields |= {"suspended": bool(info.suspended), "slow": bool(info.slow)}
+    fields |= {"rtt_ns": _rtt_ns(info.rtt_ns), "base_rtt_ns": _rtt_ns(info.base_rtt_ns)}
+    return PlaneInfo(plane=plane, **fields)
+
+
+def _ev_info(index: int, path: PathEv, info: Any) -> EvInfo:
+    """Converts a struct mrc_ev_info; `path` is the EV's path."""
+    return EvInfo(
+        index=index,
+        ev=info.ev,
+        plane=info.port,
+        path=path.name,
+        destination=str(path.attr.destination),
+        usids=path.usids,
+        segments=path.segments,
+        state=EvState(info.state),
+        active=bool(info.active),
+        sent_packets=info.sent_packets,
+        sent_bytes=info.sent_bytes,
+        lost_packets=info.lost_packets,
+        sent_probes=info.sent_probes,
+        rtt_ns=_rtt_ns(info.rtt_ns),
+    )
+
+
+def _rtt_ns(value: int) -> int | None:
+    """The engine reports -1 before the first sample."""
+    return value if value >= 0 else None

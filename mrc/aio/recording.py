@@ -158,11 +158,11 @@ class Recorder:
         planes: Sequence[int] = range(1, ports + 1)
         if qps is not None:
             planes = sorted({plane for qp in qps for plane in qp.planes})
-        if any(qp._engine not in engines for qp in qps or ()):
+        if any(qp._dispatcher not in engines for qp in qps or ()):
             raise ArgumentError("qps: has a QP of another Context")
         self._parts = []
         for engine in engines:
-            own = [qp.qpn for qp in qps or () if qp._engine is engine]
+            own = [qp.qpn for qp in qps or () if qp._dispatcher is engine]
             if own or qps is None:
                 memory = RecordingMemory(own, ports, width_ns)
                 self._parts.append(_EngineRecording(engine, memory, planes))

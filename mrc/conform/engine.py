@@ -26,12 +26,10 @@ from mrc.conform.adapter import (
     Wait,
     WriteRequest,
 )
-from mrc.engine.dispatch import Work
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, Writes, random_psn
 from mrc.engine.queue_pair import Write as Posted
-from mrc.engine.streams import SendQueue
 from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading, WcStatus
 from mrc.errors import CompletionError, MrcError
 from mrc.events import Completion, Immediate
@@ -118,7 +116,6 @@ class EngineDevice:
             sq_depth=SQ_DEPTH, mpr=MPR_UNIT if narrow else MPR, max_wimm=MAX_WIMM, dynamic_mpr=True
         )
         queue = self._queue = queue_pair(sizes)
-        self._places = SendQueue(queue.sq_depth)
         call = self._local.dispatcher.call
         await call(queue.create(), "create QP")
         self._local.dispatcher.attach(queue.qpn, self)
@@ -208,13 +205,12 @@ class EngineDevice:
         source = self._sources[ask.fill] if ask.bytes else None
         remote = self._remote if ask.bytes else None
         posted = Posted(source, remote, ask.imm, ask.bytes, 0, ask.at if ask.bytes else 0)
-        loop, dispatcher = asyncio.get_running_loop(), self._local.dispatcher
+        dispatcher = self._local.dispatcher
         done: list[asyncio.Future[Completion]] = []
         for _ in range(ask.count):
-            writes = Writes.of(queue.qpn, dispatcher.next_id(), [posted])
-            assert self._places.take_free(1), "a case posts more writes than the send queue holds"
-            done.append(loop.create_future())
-            dispatcher.post(Work(queue, self._places, writes, done[-1]))
+            writes = Writes.of(queue, dispatcher.next_id(), [posted])
+            assert queue.places.take_free(1), "a case posts more writes than the send queue holds"
+            done.append(dispatcher.post(writes))
         for each in done:
             try:
                 status = (await each).status
@@ -233,18 +229,18 @@ class EngineDevice:
 
     # ---- For the dispatcher ---------------------------------------------------------------
 
-    def on_immediate(self, immediate: Immediate) -> None:
+    def _on_immediate(self, immediate: Immediate) -> None:
         """The peer's next immediate."""
         self._immediates.append(immediate)
         self._start(self._tell())
 
-    def on_notice(self, notice: Notice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         """A change of state; only the end of the QP counts."""
         if notice.type is EventType.QP_ERROR and self._queue is not None:
             self._queue.state = QpState.ERROR
             self._start(self._tell())
 
-    def on_lost(self, count: int) -> None:
+    def _on_events_lost(self, count: int) -> None:
         """The engine lost events: with one QP there is always room for them."""
         raise AssertionError(f"lost {counted(count, 'event')}")
 

@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects asyncio to an engine: commands in batches, futures by cookie, events to their QP.
+"""The way of a call to the engine, and of its events back to who waits for them.
+
+1. `call` and `probe` queue a command, `post` queues writes: each with a future, under its cookie.
+2. What one turn of the event loop has queued goes to the engine in one call. Only a polled engine
+   gets the first command at once, and runs.
+3. The engine's descriptor wakes the event loop, which takes a batch of events.
+4. Each event goes to its future, its QP, or the space of its messages.
+5. The event loop sleeps, unless a polled engine has work.
 
 If a caller is cancelled, its command or work request continues in C. Its entry stays here and keeps
-the memory alive until the reply or the completion.
+the memory alive until the reply or the completion. The functions stand in the order of the stages;
+then come the memory regions that the engine holds, and the end.
 """
 
 from __future__ import annotations
@@ -14,9 +22,8 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from msgspec import Struct
@@ -33,13 +40,12 @@ from mrc.engine.engine import (
 from mrc.engine.memory import MR
 from mrc.engine.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.engine.queue_pair import QueuePair, Writes
-from mrc.engine.streams import SendQueue
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError, anew
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 
 if TYPE_CHECKING:
-    from mrc.messages.messages import Completions, Done
+    from mrc.messages.messages import Completions, MessageCompletion
 
 logger = logging.getLogger("mrc.dispatch")
 
@@ -50,20 +56,20 @@ _AGAIN_SECONDS = 0.01  # after memory was short
 class EventReceiver(Protocol):
     """Receiver of the events of one QP."""
 
-    def on_immediate(self, immediate: Immediate) -> None:
+    def _on_immediate(self, immediate: Immediate) -> None:
         """The peer's next immediate."""
 
-    def on_notice(self, notice: Notice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         """A change of state of the QP, an EV, a plane or a port."""
 
-    def on_lost(self, count: int) -> None:
+    def _on_events_lost(self, count: int) -> None:
         """The engine lost `count` events, of any QP, at this point."""
 
 
-class MessageSink(Protocol):
+class MessageSpaceReceiver(Protocol):
     """Receiver of the completions of one space of messages."""
 
-    def _on_done(self, done: Done) -> None:
+    def _on_done(self, done: MessageCompletion) -> None:
         """An operation ended."""
 
     def on_end(self) -> None:
@@ -86,17 +92,6 @@ class _Call(Struct):
                 future.exception()  # without a waiter asyncio would log the error
 
 
-class Work(Struct):
-    """Writes that were posted, and their one completion."""
-
-    queue: QueuePair
-    places: SendQueue
-    """of the send queue, where each write has taken one"""
-    writes: Writes
-    """C reads them until the completion"""
-    done: asyncio.Future[Completion]
-
-
 class Dispatcher:
     """Owns an engine of a Context while the event loop runs. Cookies count from `first_cookie`."""
 
@@ -105,64 +100,29 @@ class Dispatcher:
         self.warnings: deque[ContextWarning] = deque(maxlen=64)
         self.loop = asyncio.get_running_loop()
         """the event loop that opened the Context; all calls must come from it"""
-        self._cookies = itertools.count(first_cookie)
+        self.next_id = itertools.count(first_cookie).__next__
+        """gives a unique number for a command or work request"""
         self._outgoing: deque[Submission] = deque()
         self._flush_due = False
         self._events_came = False  # when the first command of this turn ran the datapath
         self._turn_due = False
         self._calls: dict[int, _Call] = {}
-        self._works: dict[int, Work] = {}
-        self._sinks: dict[int, EventReceiver] = {}
+        self._writes: dict[int, Writes] = {}
+        self._receivers: dict[int, EventReceiver] = {}
         self._mrs: dict[int, MR] = {}
         self.recording: object = None  # the datapath writes there
-        self.spaces: dict[int, MessageSink] = {}
+        self.spaces: dict[int, MessageSpaceReceiver] = {}
         """receivers of the completions of messages, by space"""
         self._events: deque[EngineEvent] = deque()
         self.completions: Completions | None = None  # of messages, once a space was opened
-        self._done: deque[tuple[int, Done]] = deque()
+        self._done: deque[tuple[int, MessageCompletion]] = deque()
         self._closed = False
         self.forked = False
         """True in a child of fork: Context, sockets and event loop belong to the parent"""
         _opened.add(self)
         self.loop.add_reader(engine.fd, self._on_readable)
 
-    # ---- Commands -------------------------------------------------------------------------
-
-    def call(self, command: Command, what: str) -> asyncio.Future[int]:
-        """Queues a command; the future gets its result, or an exception for its errno."""
-        return self._enqueue(_Call(what, command, self.loop.create_future())).reply
-
-    async def probe(self, command: Command, what: str) -> ProbeResult:
-        """Queues an EV probe and returns its result."""
-        call = _Call(what, command, self.loop.create_future(), self.loop.create_future())
-        self._enqueue(call)
-        assert call.probe is not None
-        await call.reply
-        return await call.probe
-
-    def post(self, work: Work) -> None:
-        """Queues writes; `work.done` gets the completion."""
-        assert not self._closed, "a Context closes its QPs first"
-        self._works[work.writes.wr_id] = work
-        for mr in work.writes.mrs:
-            mr.outstanding += 1
-        self._send(work.writes)
-
-    def fail_works(self, queue: QueuePair, error: MrcError) -> None:
-        """Ends the waits for work requests of a QP that will not complete; C flushes them later."""
-        for work in self._works.values():
-            if work.queue is queue and not work.done.done():
-                work.done.set_exception(anew(error))
-
-    def run_soon(self) -> None:
-        """Runs a polled context in this turn: something was queued without a command."""
-        if self.engine.polled and not self._flush_due:
-            self._flush_due = self._events_came = True
-            self.loop.call_soon(self._flush)
-
-    def next_id(self) -> int:
-        """A unique number for a command or work request."""
-        return next(self._cookies)
+    # ---- 1. A call is queued --------------------------------------------------------------
 
     @property
     def gone(self) -> bool:
@@ -178,6 +138,18 @@ class Dispatcher:
         if self.loop.is_closed():
             raise StateError("the Context is unusable: its event loop has ended: open another one")
 
+    def call(self, command: Command, what: str) -> asyncio.Future[int]:
+        """Queues a command; the future gets its result, or an exception for its errno."""
+        return self._enqueue(_Call(what, command, self.loop.create_future())).reply
+
+    async def probe(self, command: Command, what: str) -> ProbeResult:
+        """Queues an EV probe and returns its result."""
+        call = _Call(what, command, self.loop.create_future(), self.loop.create_future())
+        self._enqueue(call)
+        assert call.probe is not None
+        await call.reply
+        return await call.probe
+
     def _enqueue(self, call: _Call) -> _Call:
         self.check_open()
         cookie = self.next_id()
@@ -185,6 +157,32 @@ class Dispatcher:
         self._calls[cookie] = call
         self._send(call.command)
         return call
+
+    def post(self, writes: Writes) -> asyncio.Future[Completion]:
+        """Queues writes, which have their places in the send queue; the future gets their
+        completion, which frees the places.
+        """
+        assert not self._closed, "a Context closes its QPs first"
+        done = writes.done = self.loop.create_future()
+        self._writes[writes.wr_id] = writes
+        for mr in writes.mrs:
+            mr.outstanding += 1
+        self._send(writes)
+        return done
+
+    def fail_works(self, queue: QueuePair, error: MrcError) -> None:
+        """Ends the waits for work requests of a QP that will not complete; C flushes them later."""
+        for writes in self._writes.values():
+            if writes.queue is queue and not writes.done.done():
+                writes.done.set_exception(anew(error))
+
+    def run_soon(self) -> None:
+        """Runs a polled context in this turn: something was queued without a command."""
+        if self.engine.polled and not self._flush_due:
+            self._flush_due = self._events_came = True
+            self.loop.call_soon(self._flush)
+
+    # ---- 2. All calls of a turn go to the engine ------------------------------------------
 
     def _send(self, each: Submission) -> None:
         self._outgoing.append(each)
@@ -199,20 +197,14 @@ class Dispatcher:
     def _flush(self) -> None:
         self._flush_due = False
         if not self.engine.polled:
-            self._or_later(self._submit)
+            try:
+                self._submit()
+            except MemoryError:  # nothing that was queued is lost
+                self.loop.call_later(_AGAIN_SECONDS, self._flush)
         elif self._outgoing or self._events_came:
             self._on_readable()  # a polled context sends only when we run it
         else:
             self._rest()
-
-    def _or_later(self, step: Callable[[], None]) -> None:
-        """A step that nobody else would take again when memory is short in it; none loses what
-        was queued or what has come.
-        """
-        try:
-            step()
-        except MemoryError:
-            self.loop.call_later(_AGAIN_SECONDS, self._or_later, step)
 
     def _submit(self) -> None:
         while self._outgoing and not self._closed:
@@ -223,15 +215,15 @@ class Dispatcher:
             if taken < n:
                 return  # the descriptor becomes readable when there is room again
 
-    # ---- Events ---------------------------------------------------------------------------
+    # ---- 3. A batch of events comes -------------------------------------------------------
 
-    def attach(self, qpn: int, sink: EventReceiver) -> None:
-        """Sends the events of a QP to `sink` from now on."""
-        self._sinks[qpn] = sink
+    def attach(self, qpn: int, receiver: EventReceiver) -> None:
+        """Sends the events of a QP to `receiver` from now on."""
+        self._receivers[qpn] = receiver
 
     def detach(self, qpn: int) -> None:
         """The QP was destroyed: discards its further events and ends its probes."""
-        self._sinks.pop(qpn, None)
+        self._receivers.pop(qpn, None)
         for cookie, call in list(self._calls.items()):
             if call.probe is not None and call.command.fields["qpn"] == qpn:
                 del self._calls[cookie]
@@ -243,20 +235,108 @@ class Dispatcher:
             pass
 
     def _on_readable(self) -> None:
-        self._or_later(self._exchange)
-
-    def _exchange(self) -> None:
         """Submits what is queued, and handles a batch of events."""
         polled = self.engine.polled
-        if polled or not self._flush_due:
-            self._submit()
-        taken = self._take_batch()
-        if taken == POLL_BATCH or (polled and self._outgoing):
-            self.loop.call_soon(self._on_readable)  # let others run between batches
-        elif polled and taken > 0:
-            self._turn_later()
+        try:
+            if self._outgoing and (polled or not self._flush_due):
+                self._submit()
+            taken = self._take_batch()
+            if taken == POLL_BATCH or (polled and self._outgoing):
+                self.loop.call_soon(self._on_readable)  # let others run between batches
+            elif polled and taken > 0:
+                self._turn_later()
+            elif polled:
+                self._rest()
+        except MemoryError:  # nobody else would go on; nothing that was queued or has come is lost
+            self.loop.call_later(_AGAIN_SECONDS, self._on_readable)
+
+    def _take_batch(self) -> int:
+        """Handles a batch of events; returns its size. At POLL_BATCH events there may be more."""
+        if self._closed:
+            return 0
+        n = self.engine.poll(self._events)
+        while self._events:
+            match event := self._events.popleft():
+                case Completion():
+                    self._on_completion(event)
+                case ImmediateEvent():
+                    if receiver := self._receivers.get(event.qpn):
+                        receiver._on_immediate(event.immediate)
+                case Reply():
+                    self._on_reply(event)
+                case ProbeReply():
+                    call = self._calls.pop(event.cookie, None)
+                    if call is not None and call.probe is not None and not call.probe.done():
+                        call.probe.set_result(event.probe)
+                case Notice():
+                    if receiver := self._receivers.get(event.qpn):
+                        receiver._on_notice(event)
+                case EventLoss():
+                    for receiver in self._receivers.values():
+                        receiver._on_events_lost(event.count)
+                case ContextWarning():
+                    self._on_warning(event)
+        if self.spaces and self.completions is not None:
+            self.completions.poll(self._done)
+            while self._done:
+                space, done = self._done.popleft()
+                self.spaces[space]._on_done(done)
+        return n
+
+    # ---- 4. An event goes to who waits for it ---------------------------------------------
+
+    def _on_completion(self, completion: Completion) -> None:
+        writes = self._writes.pop(completion.wr_id)
+        self._give_back(writes)
+        if writes.done.done():
+            return
+        if writes.count > 1:
+            completion = completion._replace(bytes=writes.size)
+        if completion.status is WcStatus.SUCCESS:
+            writes.done.set_result(completion)
         else:
-            self._rest()
+            what = f"{completion.opcode.name.lower()} of {completion.bytes} bytes"
+            writes.done.set_exception(CompletionError(completion.status, what))
+
+    def _give_back(self, writes: Writes) -> None:
+        writes.queue.places.give(writes.count)
+        for mr in writes.mrs:
+            mr.outstanding -= 1
+            if mr.outstanding == 0:
+                for future in mr.waiting:
+                    if not future.done():
+                        future.set_result(None)
+                mr.waiting.clear()
+
+    def _on_reply(self, reply: Reply) -> None:
+        future: Any  # of a number, or of a completion
+        if (writes := self._writes.pop(reply.cookie, None)) is not None:  # they are refused
+            self._give_back(writes)
+            future, what = writes.done, f"QP {writes.queue.qpn:#x}: post"
+        elif (call := self._calls.get(reply.cookie)) is not None:
+            if reply.result < 0 or call.probe is None:
+                del self._calls[reply.cookie]
+            future, what = call.reply, call.what
+        else:
+            return  # a probe of a QP that was destroyed since
+        if future.done():
+            return
+        try:
+            future.set_result(check(reply.result, what))
+        except (MrcError, OSError) as error:
+            future.set_exception(error)
+
+    def _on_warning(self, warning: ContextWarning) -> None:
+        # Every socket warns of its own buffer: we log only the first warning of each kind. A small
+        # buffer costs nothing on slow links: `mrc doctor` reports it.
+        buffers = warning.kind in (WarningKind.RCVBUF_SMALL, WarningKind.SNDBUF_SMALL)
+        repeats = warning.kind is not WarningKind.MEMORY_FAULT
+        known = repeats and any(other.kind is warning.kind for other in self.warnings)
+        self.warnings.append(warning)
+        level = logging.INFO if buffers else logging.WARNING
+        logger.log(logging.DEBUG if known else level, "%s", warning)
+
+    # ---- 5. The event loop sleeps ---------------------------------------------------------
 
     def _rest(self) -> None:
         """Lets the event loop sleep, unless the datapath has work."""
@@ -275,104 +355,6 @@ class Dispatcher:
             return
         self._turn_due = False
         self._on_readable()
-
-    def _take_batch(self) -> int:
-        """Handles a batch of events; returns its size. At POLL_BATCH events there may be more."""
-        if self._closed:
-            return 0
-        n = self.engine.poll(self._events)
-        while self._events:
-            self._handle(self._events.popleft())
-        if self.spaces and self.completions is not None:
-            self.completions.poll(self._done)
-            while self._done:
-                space, done = self._done.popleft()
-                self.spaces[space]._on_done(done)
-        return n
-
-    def _handle(self, event: EngineEvent) -> None:
-        match event:
-            case Completion():
-                self._on_completion(event)
-            case ImmediateEvent():
-                if sink := self._sinks.get(event.qpn):
-                    sink.on_immediate(event.immediate)
-            case Reply():
-                self._on_reply(event)
-            case ProbeReply():
-                self._on_probed(event)
-            case Notice():
-                if sink := self._sinks.get(event.qpn):
-                    sink.on_notice(event)
-            case EventLoss():
-                for sink in self._sinks.values():
-                    sink.on_lost(event.count)
-            case ContextWarning():
-                self._on_warning(event)
-
-    def _on_warning(self, warning: ContextWarning) -> None:
-        # Every socket warns of its own buffer: we log only the first warning of each kind. A small
-        # buffer costs nothing on slow links: `mrc doctor` reports it.
-        buffers = warning.kind in (WarningKind.RCVBUF_SMALL, WarningKind.SNDBUF_SMALL)
-        repeats = warning.kind is not WarningKind.MEMORY_FAULT
-        known = repeats and any(other.kind is warning.kind for other in self.warnings)
-        self.warnings.append(warning)
-        level = logging.INFO if buffers else logging.WARNING
-        logger.log(logging.DEBUG if known else level, "%s", warning)
-
-    def _on_reply(self, reply: Reply) -> None:
-        if reply.cookie in self._works:
-            self._on_refused(reply)
-            return
-        call = self._calls.get(reply.cookie)
-        if call is None:
-            return  # a probe of a QP that was destroyed since
-        if reply.result < 0 or call.probe is None:
-            del self._calls[reply.cookie]
-        if call.reply.done():
-            return
-        try:
-            call.reply.set_result(check(reply.result, call.what))
-        except (MrcError, OSError) as error:
-            call.reply.set_exception(error)
-
-    def _on_probed(self, probed: ProbeReply) -> None:
-        call = self._calls.pop(probed.cookie, None)
-        if call is not None and call.probe is not None and not call.probe.done():
-            call.probe.set_result(probed.probe)
-
-    def _on_refused(self, reply: Reply) -> None:
-        work = self._works.pop(reply.cookie)
-        self._give_back(work)
-        if work.done.done():
-            return
-        try:
-            check(reply.result, f"QP {work.queue.qpn:#x}: post")
-        except (MrcError, OSError) as error:
-            work.done.set_exception(error)
-
-    def _on_completion(self, completion: Completion) -> None:
-        work = self._works.pop(completion.wr_id)
-        self._give_back(work)
-        if work.done.done():
-            return
-        if work.writes.count > 1:
-            completion = completion._replace(bytes=work.writes.size)
-        if completion.status is WcStatus.SUCCESS:
-            work.done.set_result(completion)
-        else:
-            what = f"{completion.opcode.name.lower()} of {completion.bytes} bytes"
-            work.done.set_exception(CompletionError(completion.status, what))
-
-    def _give_back(self, work: Work) -> None:
-        work.places.give(work.writes.count)
-        for mr in work.writes.mrs:
-            mr.outstanding -= 1
-            if mr.outstanding == 0:
-                for future in mr.waiting:
-                    if not future.done():
-                        future.set_result(None)
-                mr.waiting.clear()
 
     # ---- Memory ---------------------------------------------------------------------------
 
@@ -403,8 +385,8 @@ class Dispatcher:
 
     def users_of(self, mr: MR) -> set[int]:
         """The QPNs whose work requests use the memory region."""
-        works = self._works.values()
-        return {work.queue.qpn for work in works if any(used is mr for used in work.writes.mrs)}
+        posted = self._writes.values()
+        return {each.queue.qpn for each in posted if any(used is mr for used in each.mrs)}
 
     # ---- End ------------------------------------------------------------------------------
 
@@ -418,9 +400,9 @@ class Dispatcher:
         for call in self._calls.values():
             call.fail("the Context was closed")
         self._calls.clear()
-        for sink in list(self.spaces.values()):
-            sink.on_end()
-        assert not self._works, "a Context closes its QPs first"
+        for space in list(self.spaces.values()):
+            space.on_end()
+        assert not self._writes, "a Context closes its QPs first"
         for mr in list(self._mrs.values()):
             self.release(mr)
 
@@ -454,7 +436,7 @@ class Dispatcher:
         self._closed = True
         self.engine.close()
         self._calls.clear()
-        self._works.clear()
+        self._writes.clear()
         for mr in list(self._mrs.values()):
             self.release(mr)
 

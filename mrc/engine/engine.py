@@ -85,16 +85,13 @@ _RECV_IMM = int(WcOpcode.RECV_IMM)
 _WC = int(EventType.WC)
 
 
-def _decode_wc(wc: Any) -> Completion | ImmediateEvent:
-    if wc.opcode == _RECV_IMM:
-        return ImmediateEvent(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
-    return Completion(wc.wr_id, wc.qpn, wc.bytes, _STATUSES[wc.status], _OPCODES[wc.opcode])
-
-
 def decode(event: Any) -> EngineEvent:
     """A `struct mrc_event` as an object; raises ValueError for one that no engine makes."""
     if event.type == _WC:
-        return _decode_wc(event.wc)
+        wc = event.wc
+        if wc.opcode == _RECV_IMM:
+            return ImmediateEvent(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
+        return Completion(wc.wr_id, wc.qpn, wc.bytes, _STATUSES[wc.status], _OPCODES[wc.opcode])
     if event.type == EventType.REPLY:
         return Reply(event.cookie, event.result)
     if event.type == EventType.PROBE:

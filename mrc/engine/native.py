@@ -118,7 +118,7 @@ class StructQueue:
 
         After a MemoryError, the next call goes on where this one stopped.
         """
-        if self.is_empty:
+        if self._next == self._count:
             self._count = self._next = 0
             self._count = poll(self._structs, self._size)
         for struct in self._structs[self._next : self._count]:
@@ -162,11 +162,6 @@ def agree(
     """Fills in the secrets of a `struct mrc_seal_attr`."""
     both = (ffi.from_buffer("uint8_t[]", each) for each in (random, peer_random))
     check(lib.mrc_seal_agree(attr, qpn, *both, first), "seal the QP")
-
-
-def view_of(buffer: bytearray) -> CData:
-    """Returns a pointer to the bytes of `buffer`, which keeps them alive and in their place."""
-    return ffi.from_buffer(buffer)
 
 
 def new_values(count: int) -> CData:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import secrets
 import struct
 from array import array
+from asyncio import Future
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.native import CData, Command
+from mrc.engine.streams import SendQueue
 from mrc.enums import (
     CcKind,
     CommandOp,
@@ -30,6 +33,7 @@ from mrc.enums import (
     WrOpcode,
 )
 from mrc.errors import ArgumentError, StateError
+from mrc.events import Completion
 from mrc.fabric.hostconfig import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
@@ -83,7 +87,8 @@ class RtsAttributes(Struct, frozen=True):
     plane_shares: PlaneShares = PlaneShares.MEASURED
 
 
-class QueuePair(Struct):
+@dataclass(eq=False, slots=True)
+class QueuePair:
     """A QP: its number, its state, and the commands that are legal in that state."""
 
     sq_depth: int
@@ -93,6 +98,11 @@ class QueuePair(Struct):
     state: QpState = QpState.RESET
     dynamic_mpr: bool = False  # agreed with the peer
     seal: Seal = Seal.NONE
+    places: SendQueue = field(init=False)
+    """Those of its send queue; each work request takes one until its completion."""
+
+    def __post_init__(self) -> None:
+        self.places = SendQueue(self.sq_depth)
 
     def _command(self, op: CommandOp, keep: object = None, **fields: Any) -> Command:
         return Command({"op": op, "qpn": self.qpn, **fields}, keep)
@@ -233,7 +243,7 @@ def size_of(write: Write) -> int:
     """Its bytes."""
     if write.length is not None or write.mr is None:
         return write.length or 0
-    return write.mr.length - write.local_offset
+    return write.mr._held.length - write.local_offset
 
 
 def pieces(write: Write) -> Iterator[Write]:
@@ -259,10 +269,15 @@ class Writes:
     is that of all.
     """
 
-    __slots__ = ("_wrs", "count", "mrs", "qpn", "size", "wr_id")
+    __slots__ = ("_wrs", "count", "done", "mrs", "queue", "size", "wr_id")
 
-    def __init__(self, qpn: int, wr_id: int, packed: bytearray, size: int, mrs: Sequence[MR]):
-        self.qpn = qpn
+    done: Future[Completion]
+    """Gets the completion, once they are posted."""
+
+    def __init__(
+        self, queue: QueuePair, wr_id: int, packed: bytearray, size: int, mrs: Sequence[MR]
+    ) -> None:
+        self.queue = queue
         self.wr_id = wr_id
         self.size = size
         """Sum of the bytes of all."""
@@ -271,22 +286,24 @@ class Writes:
         self.count = len(packed) // _WR.size
         if self.count:
             packed[_UNSIGNALED] = 0
-        self._wrs = native.view_of(packed)
+        self._wrs = native.ffi.from_buffer(packed)  # C reads them there until the completion
 
     def fill(self, commands: CData, index: int) -> None:
         """Writes a QP_POST_MANY command with cookie `wr_id`. C reads only these fields."""
         command = commands[index]
-        command.op, command.qpn, command.cookie = _POST, self.qpn, self.wr_id
+        command.op, command.qpn, command.cookie = _POST, self.queue.qpn, self.wr_id
         command.pointer, command.value = self._wrs, self.count
 
     @classmethod
-    def of(cls, qpn: int, wr_id: int, asked: Iterable[Write]) -> Writes:
+    def of(cls, queue: QueuePair, wr_id: int, asked: Iterable[Write]) -> Writes:
         """Packs any writes; raises ArgumentError for a wrong one."""
         packed, size = bytearray(), 0
         mrs: list[MR] = []
         for write in asked:
             mr, remote, imm = write.mr, write.remote, write.imm
-            length = size_of(write)
+            length = write.length
+            if length is None:
+                length = 0 if mr is None else mr._held.length - write.local_offset
             local, lkey, va, rkey = 0, 0, 0, 0
             if mr is not None and remote is not None:
                 local, lkey = mr.range(write.local_offset, length), mr.key
@@ -294,19 +311,25 @@ class Writes:
                 mrs.append(mr)
             elif mr is not None or remote is not None or length or imm is None:
                 raise ArgumentError("mr, remote: pass both, or neither for an imm without bytes")
-            _check(length, imm)
+            if not 0 <= length <= MAX_MESSAGE_BYTES:
+                raise ArgumentError(f"length: {length} is not within 0..{MAX_MESSAGE_BYTES}")
+            if imm is None:
+                if length == 0:
+                    raise ArgumentError("length: a write of no bytes needs an imm")
+            elif not 0 <= imm <= 0xFFFFFFFF:
+                raise ArgumentError(f"imm: {imm} does not fit 32 bits")
             opcode = _WRITE if imm is None else _WRITE_IMM
             try:
                 packed += _WR.pack(wr_id, local, va, lkey, rkey, length, imm or 0, opcode, 1)
             except struct.error as error:
                 raise _not_memory(remote) from error
             size += length
-        return cls(qpn, wr_id, packed, size, mrs)
+        return cls(queue, wr_id, packed, size, mrs)
 
     @classmethod
     def scattered(
         cls,
-        qpn: int,
+        queue: QueuePair,
         wr_id: int,
         mr: MR,
         remote: RemoteMemory,
@@ -335,17 +358,7 @@ class Writes:
                 words[_VA::_WORDS] = _added(remote.address, remote_offsets)
         except (struct.error, OverflowError) as error:
             raise _not_memory(remote) from error
-        return cls(qpn, wr_id, packed, length * count, [mr])
-
-
-def _check(length: int, imm: int | None) -> None:
-    if not 0 <= length <= MAX_MESSAGE_BYTES:
-        raise ArgumentError(f"length: {length} is not within 0..{MAX_MESSAGE_BYTES}")
-    if imm is None:
-        if length == 0:
-            raise ArgumentError("length: a write of no bytes needs an imm")
-    elif not 0 <= imm <= 0xFFFFFFFF:
-        raise ArgumentError(f"imm: {imm} does not fit 32 bits")
+        return cls(queue, wr_id, packed, length * count, [mr])
 
 
 def _not_memory(remote: RemoteMemory | None) -> ArgumentError:

@@ -22,12 +22,12 @@ class _Waiters:
     """Tasks that wait for the next item or place, first come, first served."""
 
     def __init__(self) -> None:
-        self._futures: deque[asyncio.Future[None]] = deque()
+        self.futures: deque[asyncio.Future[None]] = deque()
 
     def wake(self) -> bool:
         """Wakes the first waiter; returns False when there is none."""
-        while self._futures:
-            future = self._futures.popleft()
+        while self.futures:
+            future = self.futures.popleft()
             if not future.done():
                 future.set_result(None)
                 return True
@@ -39,7 +39,7 @@ class _Waiters:
 
     async def wait(self, pass_on: Callable[[], object]) -> None:
         future = asyncio.get_running_loop().create_future()
-        self._futures.append(future)
+        self.futures.append(future)
         try:
             await future
         except asyncio.CancelledError:
@@ -108,10 +108,10 @@ class SendQueue:
 
     def give(self, count: int = 1) -> None:
         """Gives places back."""
-        while count and self._waiting.wake():
+        while count and self._waiting.futures and self._waiting.wake():
             count -= 1
         self._free += count
-        if not self.taken:
+        if self._free == self.count and self._idle.futures:
             self._idle.wake_all()
 
     async def until_free(self) -> None:

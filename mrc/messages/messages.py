@@ -46,7 +46,7 @@ ANY = int(lib.MRC_MSG_ANY)
 """in place of a peer: any"""
 
 
-class Done(NamedTuple):
+class MessageCompletion(NamedTuple):
     """One operation that ended."""
 
     cookie: int
@@ -136,7 +136,7 @@ class Completions:
         self._context = context
         self._batch = native.StructQueue("mrc_msg_done", native.POLL_BATCH)
 
-    def poll(self, found: deque[tuple[int, Done]]) -> None:
+    def poll(self, found: deque[tuple[int, MessageCompletion]]) -> None:
         """Appends each new one: (space, completion). After a MemoryError the next call goes on."""
         while self._batch.take(self._poll, _decode, found) == native.POLL_BATCH:
             pass
@@ -145,8 +145,8 @@ class Completions:
         return check(lib.mrc_ctx_msg_poll(self._context.handle(), done, room), "poll messages")
 
 
-def _decode(done: CData) -> tuple[int, Done]:
-    return done.space, Done(done.cookie, done.result, done.bytes, done.tag, done.peer)
+def _decode(done: CData) -> tuple[int, MessageCompletion]:
+    return done.space, MessageCompletion(done.cookie, done.result, done.bytes, done.tag, done.peer)
 
 
 class MessagePeer:
@@ -222,8 +222,8 @@ class Message(Struct, frozen=True):
     """Whose peer sent it."""
 
 
-class _Operation(Struct):
-    done: asyncio.Future[Done]
+class _MessageOperation(Struct):
+    done: asyncio.Future[MessageCompletion]
     held: HeldBuffer
 
 
@@ -241,7 +241,7 @@ class Messages:
         self._qp_of = qps  # by the number of their peer
         self._number = space
         self._space: MessageSpace | None = None
-        self._operations: dict[int, _Operation] = {}
+        self._operations: dict[int, _MessageOperation] = {}
 
     async def __aenter__(self) -> Self:
         """Opens the space; raises InUseError if this Context has it open."""
@@ -295,7 +295,7 @@ class Messages:
     async def _run(
         self, kind: MessageKind, qp: QP | None, buffer: Any, tag: int, ignore: int = 0, *,
         exact: bool = False,
-    ) -> Done:  # fmt: skip
+    ) -> MessageCompletion:  # fmt: skip
         if self._space is None:
             raise StateError("messages: use 'async with'")
         self._dispatcher.check_open()
@@ -304,7 +304,7 @@ class Messages:
         peer = ANY if qp is None else qp.message_peer
         held = HeldBuffer.hold(buffer, writable=kind is MessageKind.RECV)
         cookie = self._dispatcher.next_id()
-        operation = _Operation(self._dispatcher.loop.create_future(), held)
+        operation = _MessageOperation(self._dispatcher.loop.create_future(), held)
         memory = (held.address, held.length)
         try:
             self._space.post(kind, cookie, peer, memory, tag, ignore, exact=exact)
@@ -324,12 +324,12 @@ class Messages:
             raise self._error(done, qp)
         return done
 
-    def _error(self, done: Done, qp: QP | None) -> MrcError:
+    def _error(self, done: MessageCompletion, qp: QP | None) -> MrcError:
         what = "messages" if qp is None else f"messages with {qp.peer_host}"
         kind, cause = _ERRORS.get(-done.result, (StateError, os.strerror(-done.result)))
         return kind(f"{what}: {cause}")
 
-    def _on_done(self, done: Done) -> None:
+    def _on_done(self, done: MessageCompletion) -> None:
         """For the dispatcher."""
         operation = self._operations.pop(done.cookie)
         operation.held.release()

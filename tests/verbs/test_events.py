@@ -79,7 +79,7 @@ async def test_events__another_program_counts_what_its_cq_drops(programs: Path) 
         assert await line_of(watcher) == "watches"
         qpn = int(await line_of(user))
         (end,) = (each.connects.ends[qpn] for each in agent.programs if qpn in each.connects.ends)
-        first = end.evs[0]
+        first = end._paths[0]
         ev = ev_of(first.attr.port, first.usids, first.attr.sport)
         profile = agent.requests.evs[7].profile
 

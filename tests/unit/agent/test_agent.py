@@ -25,7 +25,7 @@ from mrc.agent.agent import Agent
 from mrc.agent.connects import Connects
 from mrc.agent.parameters import QpParameters
 from mrc.agent.steering import pack, read_struct, unpack
-from mrc.aio.end import End
+from mrc.aio.qp import QP
 from mrc.config import ContextConfig, Timeouts
 from mrc.connect.oob import Channel
 from mrc.engine.native import ffi
@@ -135,7 +135,7 @@ async def test_connect__again_after_an_agent_that_was_busy_or_ended(
     """The end that dials has created its QP by then."""
     accept, errors = Connects.accept, [error]
 
-    async def accept_later(connects: Connects, channel: Channel, parameters: QpParameters) -> End:
+    async def accept_later(connects: Connects, channel: Channel, parameters: QpParameters) -> QP:
         if errors:
             await channel.receive()
             raise errors.pop()
@@ -247,7 +247,7 @@ async def test_program_that_dies__before_its_agent_has_the_qp(dialler_dies: bool
         assert program is not None
         end = program.connects.ends.pop(number)
         await victim.end()
-        end.channel.abort()
+        end._channel.abort()
         async with asyncio.timeout(PATIENCE):
             assert (await survivor.until(AgentKind.GONE)).value == its_number
 

@@ -10,20 +10,20 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 
-from mrc.agent.connects import ProgramEnd
+from mrc.agent.connects import ProgramQP
 from mrc.connect.oob import GONE
 from mrc.errors import PeerGoneError, ProtocolError
 from mrc.tasks import cancelled
 
 
 def made(messages: Mock) -> Any:
-    """A ProgramEnd whose other parts are mocks."""
-    end: Any = ProgramEnd.__new__(ProgramEnd)
-    end.peer_gone, end._over, end.channel, end.peer = asyncio.Event(), Mock(), Mock(), Mock()
-    end.dispatcher, end.immediates, end.messages, end._tell = Mock(), Mock(), messages, None
-    end._peer_reason, end.failure = "", None
-    end.queue, end._closer, end._status = Mock(qpn=7), None, None
-    end._places = Mock(taken=0, until_free=AsyncMock())
+    """A ProgramQP whose other parts are mocks."""
+    end: Any = ProgramQP.__new__(ProgramQP)
+    end._peer_gone, end._over, end._channel, end._peer = asyncio.Event(), Mock(), Mock(), Mock()
+    end._dispatcher, end._immediates, end._messages, end._tell = Mock(), Mock(), messages, None
+    end._peer_reason, end._failure = "", None
+    end._queue = Mock(qpn=7, places=Mock(taken=0, until_free=AsyncMock()))
+    end._closer = end._status = None
     end.query, messages.until_idle = AsyncMock(), AsyncMock()
     end.query.return_value.planes = ()
     return end
@@ -62,20 +62,20 @@ async def test_gone__before_the_program_was_told_that_the_qp_is_ready() -> None:
 
 async def test_lost__a_peers_agent_that_breaks_the_protocol_is_not_looked_for() -> None:
     end = made(Mock())
-    end.queue, end.on_hangup, tell = Mock(qpn=7), Mock(), Mock()
+    end.on_hangup, tell = Mock(), Mock()
     end.on_peer_gone(tell)
     end._bye_ok, end._joined = asyncio.Event(), asyncio.Event()
-    end.channel.receive = AsyncMock(side_effect=ProtocolError("no frame"))
+    end._channel.receive = AsyncMock(side_effect=ProtocolError("no frame"))
     await end._watch()
     end.on_hangup.assert_not_called()
     tell.assert_called_once_with("no frame")
-    assert end.peer_gone.is_set()
+    assert end._peer_gone.is_set()
 
 
 async def test_rejoin__leaves_one_task_however_often() -> None:
     end = made(Mock())
-    end.path_mtu = end.window = 1024
-    end._watcher = end._stall = None
+    end._path_mtu = end._window = 1024
+    end._watcher = end._mtu_watcher = None
     end._bye_ok, end._joined = asyncio.Event(), asyncio.Event()
     before = asyncio.all_tasks()
     for _ in range(2):
@@ -91,19 +91,19 @@ async def test_lost__the_program_here_has_ended_meanwhile() -> None:
     """Nobody keeps this end, so nobody looks for the peer's agent."""
     parts: list[Any] = [MagicMock() for _ in range(9)]
     parts[1].sq_depth = 8
-    end = ProgramEnd(Mock(), *parts)
+    end = ProgramQP(Mock(), *parts)
     parts[3].receive = AsyncMock(side_effect=PeerGoneError("closed"))
     await end._watch()
-    assert not end.joined and not end.peer_gone.is_set()
+    assert not end.joined and not end._peer_gone.is_set()
 
 
 async def test_lost__the_peers_agent_is_looked_for_after_any_end_of_tcp() -> None:
     for error in (PeerGoneError("closed"), TimeoutError(errno.ETIMEDOUT, "timed out")):
         end = made(Mock())
-        end.queue, end.on_hangup = Mock(qpn=7), Mock()
+        end.on_hangup = Mock()
         end._bye_ok, end._joined = asyncio.Event(), asyncio.Event()
         end._joined.set()
-        end.channel.receive = AsyncMock(side_effect=error)
+        end._channel.receive = AsyncMock(side_effect=error)
         await end._watch()
         end.on_hangup.assert_called_once_with()
         assert not end.joined

@@ -56,7 +56,7 @@ async def test_exit__of_the_context_tells_the_reason() -> None:
 async def test_write__after_the_peer_has_closed_and_its_connection_has_ended() -> None:
     async with connected_pair() as pair:
         await pair.far.close()
-        watcher = pair.near._end._watcher
+        watcher = pair.near._watcher
         assert watcher is not None
         await watcher
         with pytest.raises(PeerGoneError, match="closed the connection"):
@@ -66,12 +66,13 @@ async def test_write__after_the_peer_has_closed_and_its_connection_has_ended() -
 async def test_write__is_answered_while_this_process_is_stopped() -> None:
     """The answer waits in a socket. The time of the stop is none in which it did not come."""
     async with connected_pair() as pair:
-        end = pair.near._end
+        end = pair.near
         answered = asyncio.Event()
         places = Mock(taken=1, until_free=AsyncMock(side_effect=answered.wait))
         dispatcher = Mock(fail_works=Mock(side_effect=lambda *_: failed.append(answered.is_set())))
         failed: list[bool] = []
-        with patch.multiple(end, _places=places, dispatcher=dispatcher, query=AsyncMock()):
+        queue = Mock(places=places)
+        with patch.multiple(end, _queue=queue, _dispatcher=dispatcher, query=AsyncMock()):
             end.query.return_value.planes = ()  # type: ignore[attr-defined]
             ended = spawn(end._on_ended(PeerGoneError("it has ended")))
             await pair.near_context.counters()  # meanwhile it waits
@@ -99,7 +100,7 @@ async def test_fail__writes_under_way_get_the_reason() -> None:
         await pair.near.deny("*")
         writing = spawn(pair.near.write_imm(imm=1))
         await pair.near.query()
-        pair.near._end.fail(PathError("this path carries nothing"))
+        pair.near._fail(PathError("this path carries nothing"))
         with pytest.raises(PathError, match="this path carries nothing"):
             await writing
         with pytest.raises(PathError, match="this path carries nothing"):
@@ -109,7 +110,7 @@ async def test_fail__writes_under_way_get_the_reason() -> None:
 async def test_hangup__a_peer_that_breaks_the_protocol() -> None:
     """This end knows better than that the peer was stopped."""
     async with connected_pair() as pair:
-        pair.far._end.channel._writer.write(b"\0\0\0\2[]")
+        pair.far._channel._writer.write(b"\0\0\0\2[]")
         with pytest.raises(ProtocolError, match="does not speak mrc's exchange"):
             await anext(pair.near.immediates())
 
@@ -117,7 +118,7 @@ async def test_hangup__a_peer_that_breaks_the_protocol() -> None:
 async def test_bye__what_the_peer_sent_before_comes_first() -> None:
     """Also if this end hears of the bye before it looks at what the engine has received."""
     async with connected_pair() as pair:
-        dispatcher = pair.near._end.dispatcher
+        dispatcher = pair.near._dispatcher
         dispatcher.loop.remove_reader(dispatcher.engine.fd)
         await pair.far.write_imm(imm=7)
         closing = spawn(pair.far.close())
@@ -162,7 +163,7 @@ async def test_connect__the_listener_is_told_why_it_ends(monkeypatch: pytest.Mon
 async def test_on_notice__becomes_an_event(kind: EventType, status: int, event: object) -> None:
     async with connected_pair() as pair, asyncio.timeout(BUDGET_SECONDS):
         notice = Notice(kind, pair.near.qpn, ev_index=0, port=2, status=status, result=30)
-        pair.near._end.on_notice(notice)
+        pair.near._on_notice(notice)
         async for each in pair.near.events():
             if each == event:
                 break

@@ -25,7 +25,7 @@ def several(engines: int, **options: Any) -> Context:
 
 def engine_of(context: Context, qp: QP) -> int:
     """Which engine of the Context has the QP."""
-    (found,) = (i for i, each in enumerate(context._all()) if qp._engine is each)
+    (found,) = (i for i, each in enumerate(context._all()) if qp._dispatcher is each)
     return found
 
 

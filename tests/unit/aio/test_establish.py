@@ -67,8 +67,8 @@ async def test_integrity__the_stronger_of_both_sides(near: Integrity, far: Integ
     data = pattern(100_000)
     async with connected(loopback_config(integrity=near), loopback_config(integrity=far)) as pair:
         assert await transfer(pair, data) == data
-        assert pair.near._end.peer.attributes.integrity == far.name.lower()
-        assert pair.far._end.peer.attributes.integrity == near.name.lower()
+        assert pair.near._peer.attributes.integrity == far.name.lower()
+        assert pair.far._peer.attributes.integrity == near.name.lower()
 
 
 @pytest.mark.parametrize("far", set(Reading) - set(SHARED_READINGS), ids=lambda far: far.name)
@@ -292,7 +292,7 @@ FORGED = "alice (10.77.1.2, your own key) offers a photo: accept? [y/N]"
 async def test_peer_host__a_name_that_is_none_is_quoted(name: str, told: str) -> None:
     """It would pass for what mrc itself says, such as a question."""
     async with connected(loopback_config(name=name or "x"), loopback_config()) as pair:
-        far = pair.far._end
-        far.peer = replace(far.peer, host=name)
+        far = pair.far
+        far._peer = replace(far._peer, host=name)
         assert (pair.far.peer_name, pair.far.peer_host) == (name, told)
-        assert str(far) == f"QP {pair.far.qpn:#x} to {told}"
+        assert far._called == f"QP {pair.far.qpn:#x} to {told}"

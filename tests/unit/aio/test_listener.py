@@ -19,9 +19,9 @@ import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 
 from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
-from mrc.aio import end as end_module
 from mrc.aio import listener as listener_module
-from mrc.aio.end import End
+from mrc.aio import qp as qp_module
+from mrc.aio.qp import QP
 from mrc.connect import oob
 from mrc.connect.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, Channel, encode_frame
 
@@ -263,7 +263,7 @@ async def test_answer__a_fault_of_ours_ends_one_exchange_in_one_line(
 ) -> None:
     whole = Listener._answer
 
-    async def broken(self: Listener, channel: Channel) -> End | None:
+    async def broken(self: Listener, channel: Channel) -> QP | None:
         if channel.peeked["private"]:
             raise ZeroDivisionError("ours")
         return await whole(self, channel)
@@ -384,11 +384,11 @@ async def test_close__while_the_event_loop_ends_too(monkeypatch: pytest.MonkeyPa
 async def test_watch__a_talkative_peer_is_heard_four_times_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(end_module, "_MESSAGE_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(qp_module, "_MESSAGE_PAUSE_SECONDS", 0.05)
     async with connected_pair() as pair:
         start = asyncio.get_running_loop().time()
-        for _ in range(end_module._FREE_MESSAGES + 3):
-            await pair.far._end.channel.send("chatter")
+        for _ in range(qp_module._FREE_MESSAGES + 3):
+            await pair.far._channel.send("chatter")
         await pair.far.close()
         await pair.near.until_peer_gone()
         assert asyncio.get_running_loop().time() - start >= 0.15

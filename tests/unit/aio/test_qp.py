@@ -447,8 +447,8 @@ async def test_retries__a_peer_that_vanished_ends_in_retry_exc_err() -> None:
     async with connected_pair(
         retries=Retries(ack_timeout_exponent=6, linear=1, exponential=1)
     ) as pair:
-        assert pair.near._end._watcher is not None
-        await cancelled(pair.near._end._watcher)  # TCP says nothing
+        assert pair.near._watcher is not None
+        await cancelled(pair.near._watcher)  # TCP says nothing
         await pair.far.abort()
         with pytest.raises(CompletionError) as caught:
             await pair.near.write_imm(imm=1)

@@ -88,7 +88,7 @@ async def test_history__a_plane_that_becomes_slow() -> None:
         historian = meter._historian
         assert historian is not None
         at_ns = time.monotonic_ns()
-        pair.near._end.on_notice(
+        pair.near._on_notice(
             Notice(EventType.PLANE_SHARE, 0, 0, 2, 0, EventReason.DELIVERY, at_ns, 9)
         )
 

@@ -49,7 +49,7 @@ async def test_key__both_know_each_other(ours: Identity, theirs: Identity) -> No
     assert back.peer_identity == ours.fingerprint
     assert out.seal is back.seal is Seal.AEAD
     # The secrets follow from these, so no end keeps them, nor the note of an agent: an index.
-    assert {each._end.peer.attributes.seal_random for each in (out, back)} == {"0" * 64}
+    assert {each._peer.attributes.seal_random for each in (out, back)} == {"0" * 64}
 
 
 async def test_key__from_a_file_of_keys(ours: Identity, theirs: Identity, tmp_path: Path) -> None:

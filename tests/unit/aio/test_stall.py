@@ -9,8 +9,7 @@ import pytest
 from endpoints import READ, WRITE, connected_pair, pattern
 
 from mrc import Spraying
-from mrc.aio import stall
-from mrc.aio.stall import stuck_bytes
+from mrc.aio import qp
 from mrc.connect.proof import Proof
 from mrc.enums import QpState, WcStatus
 from mrc.errors import PathError, PathMtuError
@@ -37,7 +36,7 @@ def info(sent: int, acknowledged: int, outstanding: int = 1) -> QpInfo:
     ],
 )
 def test_stuck_bytes(before: QpInfo, now: QpInfo, size: int) -> None:
-    assert stuck_bytes(before, now) == size
+    assert qp._stuck_bytes(before, now) == size
 
 
 async def test_watch__fails_the_qp_and_tells_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +46,9 @@ async def test_watch__fails_the_qp_and_tells_the_peer(monkeypatch: pytest.Monkey
     async def prove(*_: Any, **__: Any) -> Proof:
         return next(proofs)
 
-    monkeypatch.setattr(stall, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(stall, "prove", prove)
-    monkeypatch.setattr(stall, "stuck_bytes", lambda before, now: 1408)
+    monkeypatch.setattr(qp, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(qp, "prove", prove)
+    monkeypatch.setattr(qp, "_stuck_bytes", lambda before, now: 1408)
     async with (
         connected_pair(spraying=Spraying(mtu_limit=1408)) as pair,
         pair.near_context.register(pattern(100_000), access=READ) as source,

@@ -71,13 +71,13 @@ async def test_events__are_a_log_every_reader_gets_all() -> None:
 async def test_events__what_a_reader_or_the_engine_lost_is_told_in_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mrc.aio.end._EVENTS_KEPT", 4)
+    monkeypatch.setattr("mrc.aio.qp._EVENTS_KEPT", 4)
     async with connected_pair(spraying=Spraying(evs_per_pair=2)) as pair:
         events = pair.near.events()
         for _ in range(5):
             await pair.near.deny(1)
             await pair.near.allow(1)
-        pair.near._end.on_lost(3)
+        pair.near._on_events_lost(3)
         await pair.near.deny(1)
         told = [await anext(events) for _ in range(5)]
         states = [event.state for event in told if isinstance(event, EvEvent)]
@@ -107,7 +107,7 @@ async def test_events__a_plane_that_carries_less_than_the_others() -> None:
     async with connected_pair(**two_planes()) as pair:
         events = pair.near.events()
         for status, percent in ((0, 9), (1, 88)):
-            pair.near._end.on_notice(
+            pair.near._on_notice(
                 Notice(
                     EventType.PLANE_SHARE,
                     pair.near.qpn,

@@ -31,15 +31,15 @@ async def test_timeouts__are_timeout_errors() -> None:
         with pytest.raises(TimeoutError):
             await anext(pair.far.events(timeout=SHORT))
         assert time.monotonic() - start >= 3 * SHORT
-        places = pair.near._end._places
-        assert places.take_free(pair.near._end.queue.sq_depth)  # so the write waits for its turn
+        places = pair.near._queue.places
+        assert places.take_free(pair.near._queue.sq_depth)  # so the write waits for its turn
         for write in (
             pair.near.write(mr, mrc.RemoteMemory(0, 0, 8), timeout=SHORT),
             pair.near.write_imm(imm=1, timeout=SHORT),
         ):
             with pytest.raises(TimeoutError):
                 await write
-        for _ in range(pair.near._end.queue.sq_depth):
+        for _ in range(pair.near._queue.sq_depth):
             places.give()
         await pair.near.write_imm(imm=7, timeout=BUDGET_SECONDS)
         assert (await anext(pair.far.immediates(timeout=BUDGET_SECONDS))).imm == 7

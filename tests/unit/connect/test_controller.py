@@ -345,7 +345,7 @@ async def test_set_ev_state__goes_with_the_denylist() -> None:
 
 async def test_hold_back__stays_denied_whatever_the_caller_allows() -> None:
     async with contexts() as (near, far), pair_with(near, far) as pair:
-        await pair.near._end.controller.hold_back([1])
+        await pair.near._controller.hold_back([1])
         with pytest.raises(StateError, match="leads to an address that has not answered"):
             await pair.near.allow(1)
         assert (await states(pair.near))[1] is DENIED

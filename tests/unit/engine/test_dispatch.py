@@ -14,11 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from mrc.engine.dispatch import Dispatcher, Work
+from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Engine, EngineEvent, EventLoss, Notice, ProbeReply, Reply
 from mrc.engine.native import Command, Submission
 from mrc.engine.queue_pair import QueuePair, Write, Writes
-from mrc.engine.streams import SendQueue
 from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError, CompletionError, QueueFullError, StateError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
@@ -90,16 +89,13 @@ def command(**fields: Any) -> Command:
     return Command({"op": CommandOp.QP_QUERY, "qpn": 7, **fields})
 
 
-def posted(dispatcher: Dispatcher, queue: QueuePair, places: SendQueue) -> Work:
-    assert places.take_free()
-    writes = Writes.of(queue.qpn, dispatcher.next_id(), [Write(imm=0)])
-    work = Work(queue, places, writes, asyncio.get_running_loop().create_future())
-    dispatcher.post(work)
-    return work
+def posted(dispatcher: Dispatcher, queue: QueuePair) -> asyncio.Future[Completion]:
+    assert queue.places.take_free()
+    return dispatcher.post(Writes.of(queue, dispatcher.next_id(), [Write(imm=0)]))
 
 
-def ready_queue() -> QueuePair:
-    return QueuePair(sq_depth=8, mpr=1024, max_wimm=128, qpn=7, state=QpState.RTS)
+def ready_queue(depth: int = 8) -> QueuePair:
+    return QueuePair(sq_depth=depth, mpr=1024, max_wimm=128, qpn=7, state=QpState.RTS)
 
 
 async def test_call__one_turn_of_the_loop_is_one_batch() -> None:
@@ -174,8 +170,9 @@ async def test_call__memory_lives_until_the_reply_even_when_cancelled() -> None:
 
 async def test_post__completions_give_places_back() -> None:
     async with dispatcher_over() as (dispatcher, engine):
-        queue, places = ready_queue(), SendQueue(2)
-        good, bad = posted(dispatcher, queue, places), posted(dispatcher, queue, places)
+        queue = ready_queue(2)
+        places = queue.places
+        good, bad = posted(dispatcher, queue), posted(dispatcher, queue)
         idle = asyncio.ensure_future(places.until_free())
         await asyncio.sleep(0)
         assert places.taken == 2
@@ -184,9 +181,9 @@ async def test_post__completions_give_places_back() -> None:
             Completion(ids[0], 7, 5, WcStatus.SUCCESS, WcOpcode.WRITE),
             Completion(ids[1], 7, 6, WcStatus.REM_ACCESS_ERR, WcOpcode.WRITE),
         )
-        assert (await good.done).bytes == 5
+        assert (await good).bytes == 5
         with pytest.raises(CompletionError, match=r"write of 6 bytes: .*REM_ACCESS_ERR") as caught:
-            await bad.done
+            await bad
         assert caught.value.status is WcStatus.REM_ACCESS_ERR
         await idle
         assert places.taken == 0
@@ -194,13 +191,13 @@ async def test_post__completions_give_places_back() -> None:
 
 async def test_post__a_refusal_of_the_engine() -> None:
     async with dispatcher_over() as (dispatcher, engine):
-        places = SendQueue(1)
-        work = posted(dispatcher, ready_queue(), places)
+        queue = ready_queue(1)
+        done = posted(dispatcher, queue)
         await asyncio.sleep(0)
         engine.say(Reply(engine.taken[0].wr_id, -errno.ENOBUFS))
         with pytest.raises(QueueFullError):
-            await work.done
-        assert places.taken == 0
+            await done
+        assert queue.places.taken == 0
 
 
 async def test_probe__reply_first_then_the_result() -> None:
@@ -266,13 +263,13 @@ class Recorder:
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def on_immediate(self, immediate: Immediate) -> None:
+    def _on_immediate(self, immediate: Immediate) -> None:
         self.told.append(immediate)
 
-    def on_notice(self, notice: Notice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         self.told.append(notice)
 
-    def on_lost(self, count: int) -> None:
+    def _on_events_lost(self, count: int) -> None:
         self.told.append(count)
 
 

@@ -12,10 +12,11 @@ import pytest
 from mrc.engine import queue_pair
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.native import Command, ffi
-from mrc.engine.queue_pair import Write, Writes, pieces, size_of
+from mrc.engine.queue_pair import QueuePair, Write, Writes, pieces, size_of
 from mrc.enums import Access, CommandOp, WrOpcode
 from mrc.errors import ArgumentError
 
+QUEUE = QueuePair(sq_depth=8, mpr=1024, max_wimm=128, qpn=77)
 HUGE = RemoteMemory(1 << 20, 9, 1 << 40)
 
 
@@ -59,7 +60,7 @@ def test_layout__is_that_of_the_c_struct() -> None:
 
 
 def test_fill__a_write(mr: MR) -> None:
-    asked = Writes.of(77, 3, [Write(mr, HUGE, None, 10, 5, 7)])
+    asked = Writes.of(QUEUE, 3, [Write(mr, HUGE, None, 10, 5, 7)])
     command = filled(asked)
     assert (command.op, command.qpn, command.cookie) == (CommandOp.QP_POST_MANY, 77, 3)
     assert requests(asked) == [
@@ -69,13 +70,13 @@ def test_fill__a_write(mr: MR) -> None:
 
 
 def test_fill__an_immediate_of_zero_is_one() -> None:
-    asked = Writes.of(77, 3, [Write(imm=0)])
+    asked = Writes.of(QUEUE, 3, [Write(imm=0)])
     assert requests(asked) == [(3, 0, 0, 0, 0, 0, 0, WrOpcode.WRITE_IMM, 0)]
     assert asked.mrs == []
 
 
 def test_fill__only_the_last_of_many_is_signaled(mr: MR) -> None:
-    asked = Writes.of(77, 3, [Write(mr, HUGE, imm=8), Write(mr, HUGE, length=4), Write(imm=9)])
+    asked = Writes.of(QUEUE, 3, [Write(mr, HUGE, imm=8), Write(mr, HUGE, length=4), Write(imm=9)])
     found = requests(asked)
     assert [request[-1] for request in found] == [1, 1, 0]
     assert [request[5:7] for request in found] == [(100, 8), (4, 0), (0, 9)]
@@ -83,7 +84,7 @@ def test_fill__only_the_last_of_many_is_signaled(mr: MR) -> None:
 
 
 def test_fill__scattered(mr: MR) -> None:
-    asked = Writes.scattered(77, 3, mr, HUGE, 10, [90, 0], [5, 6])
+    asked = Writes.scattered(QUEUE, 3, mr, HUGE, 10, [90, 0], [5, 6])
     write = (10, 0, WrOpcode.WRITE)
     assert requests(asked) == [
         (3, mr.address + 90, mr.key, HUGE.address + 5, HUGE.rkey, *write, 1),
@@ -94,7 +95,7 @@ def test_fill__scattered(mr: MR) -> None:
 
 def test_fill__a_command_after_writes() -> None:
     commands = ffi.new("struct mrc_command[]", 1)
-    Writes.of(77, 3, [Write(imm=7)]).fill(commands, 0)
+    Writes.of(QUEUE, 3, [Write(imm=7)]).fill(commands, 0)
     Command({"op": CommandOp.QP_QUERY, "qpn": 5, "cookie": 6}).fill(commands, 0)
     command = commands[0]
     assert (command.op, command.qpn, command.cookie) == (CommandOp.QP_QUERY, 5, 6)
@@ -118,7 +119,7 @@ def test_fill__a_command_after_writes() -> None:
 )
 def test_of__what_is_refused(mr: MR, asked: dict[str, Any], argument: str) -> None:
     with pytest.raises(ArgumentError, match=argument):
-        Writes.of(77, 1, [Write(imm=1), Write(mr, HUGE)._replace(**asked)])
+        Writes.of(QUEUE, 1, [Write(imm=1), Write(mr, HUGE)._replace(**asked)])
 
 
 def test_of__more_than_a_message_carries(mr: MR) -> None:
@@ -132,10 +133,10 @@ def test_of__more_than_a_message_carries(mr: MR) -> None:
     for length in (0xFFFFFFFF, 1 << 32):
         whole = Write(large, HUGE, length=length)
         if length < 1 << 32:
-            assert Writes.of(77, 1, [whole]).size == length
+            assert Writes.of(QUEUE, 1, [whole]).size == length
         else:
             with pytest.raises(ArgumentError, match=r"length: .* is not within 0\.\."):
-                Writes.of(77, 1, [whole])
+                Writes.of(QUEUE, 1, [whole])
 
 
 def test_pieces__cover_the_write_and_only_the_last_has_the_immediate(mr: MR) -> None:

@@ -25,7 +25,7 @@ from endpoints import (
 
 import mrc
 from mrc import Sockets, Timeouts
-from mrc.aio import end
+from mrc.aio import qp as qp_module
 from mrc.connect.oob import Inbox
 from mrc.engine.dispatch import Dispatcher
 from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
@@ -71,8 +71,8 @@ async def talking(**options: Any) -> AsyncIterator[Talk]:
 
 async def settle(qp: mrc.QP) -> None:
     """Returns when everything that this end said has arrived."""
-    assert qp._end.messages is not None
-    await qp._end.messages.until_idle()
+    assert qp._messages is not None
+    await qp._messages.until_idle()
 
 
 @pytest.mark.parametrize("polled", [False, True])
@@ -275,13 +275,13 @@ async def late_answers(**options: object) -> AsyncIterator[Late]:
 
 async def test_bye__what_was_delivered_completes() -> None:
     async with late_answers(timeouts=Timeouts(linger=BUDGET_SECONDS)) as late:
-        await late.talk.to_near._end.channel.send("bye")
+        await late.talk.to_near._channel.send("bye")
 
 
 async def test_hangup__what_was_delivered_completes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(end, "_LATE_SECONDS", BUDGET_SECONDS)
+    monkeypatch.setattr(qp_module, "_LATE_SECONDS", BUDGET_SECONDS)
     async with late_answers() as late:
-        reader = late.talk.to_far._end.channel._reader
+        reader = late.talk.to_far._channel._reader
         assert isinstance(reader, asyncio.StreamReader)
         reader.feed_eof()
 

@@ -120,7 +120,7 @@ async def test_send_files__a_large_one_over_a_qp_of_each_engine(
         disk.set()
         await work
         for context, session in ((ends.near, ends.sender), (ends.far, ends.receiver)):
-            qps = [sum(qp._engine is each for qp in session.qps) for each in context._all()]
+            qps = [sum(qp._dispatcher is each for qp in session.qps) for each in context._all()]
             assert qps == [1] * QPS
     assert (inbox / "small").read_bytes() == small
     assert (inbox / "large").read_bytes() == large
