@@ -206,7 +206,7 @@ struct mrc_burst {
 };
 
 struct mrc_aead;    /* csrc/core/wire/aead.h */
-struct mrc_scratch; /* csrc/core/shared/arena.h */
+struct mrc_scratch; /* csrc/core/services.h */
 
 /* An engine's fixed sizes and policies. 0 in a field selects the default in brackets. */
 struct mrc_engine_config {

@@ -28,7 +28,7 @@ DECLARED = [
     "info.h",
     "readings.h",
     "mrc.h",
-    "core/base/slots.h",
+    "core/slots.h",
 ]
 # Of the programs: for mrc.Messages and the agent. A tree without them has less.
 PROGRAMS = ["msg/types.h", "msg/messages.h", "program/api_values.h", "program/agent.h"]

@@ -348,6 +348,6 @@ class TraceEntry(Struct, frozen=True):
     qpn: int
     """The QP; 0: none."""
     a: int
-    """First number; csrc/core/base/trace.def describes its meaning for each `point`."""
+    """First number; csrc/core/trace.def describes its meaning for each `point`."""
     b: int
     """Second number."""

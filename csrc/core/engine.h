@@ -2,10 +2,9 @@
 /* The engine: all QPs, the services that they share, and the functions that its driver calls. */
 #pragma once
 
-#include "core/base/keymap.h"
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "core/endpoint/endpoint.h"
-#include "core/shared/services.h"
+#include "core/services.h"
 #include "core/wire/icrc.h"
 
 struct mrc_engine {

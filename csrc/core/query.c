@@ -116,7 +116,7 @@ int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int c
 const char *mrc_engine_counter_name(int index) {
   static const char *const names[] = {
 #define X(name, meaning) #name,
-#include "core/base/counters.def"
+#include "core/counters.def"
 #undef X
   };
   return index >= 0 && index < MRC_COUNTERS ? names[index] : NULL;
@@ -125,7 +125,7 @@ const char *mrc_engine_counter_name(int index) {
 const char *mrc_engine_counter_meaning(int index) {
   static const char *const meanings[] = {
 #define X(name, meaning) meaning,
-#include "core/base/counters.def"
+#include "core/counters.def"
 #undef X
   };
   return index >= 0 && index < MRC_COUNTERS ? meanings[index] : NULL;
@@ -135,7 +135,7 @@ const char *mrc_drop_name(int reason) {
   static const char *const names[] = {
       "NONE",
 #define X(name, meaning) #name,
-#include "core/base/drops.def"
+#include "core/drops.def"
 #undef X
   };
   return reason >= 0 && reason < MRC_DROP_COUNT ? names[reason] : NULL;
@@ -144,7 +144,7 @@ const char *mrc_drop_name(int reason) {
 const char *mrc_trace_name(int point) {
   static const char *const names[] = {
 #define X(name, a, b) #name,
-#include "core/base/trace.def"
+#include "core/trace.def"
 #undef X
   };
   return point >= 0 && point < MRC_TRACE_POINTS ? names[point] : NULL;

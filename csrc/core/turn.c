@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "turn.h"
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "engine.h"
 
 enum {

@@ -4,7 +4,7 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "core/wire/dscp.h"
 #include "core/wire/wire.h"
 #include "virtual/link.h"

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "emu/ethernet.h"
 
 enum { CAPACITY = 8 }; /* a host's stack takes about 3 us a packet, while all others wait */

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 enum {
   RING_BYTES = 64 << 20, /* at 100,000 packets/s of 4096 bytes and 9000-byte slots, 70 ms */

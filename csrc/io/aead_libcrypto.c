@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "core/wire/wire.h"
 #include "io/keys.h"
 

@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "core/base/counters.h"
+#include "core/base.h"
 #include "core/query.h"
 #include "io/aead.h"
 #include "io/ports.h"

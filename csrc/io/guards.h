@@ -2,7 +2,7 @@
 /* The MRs of one context that have a SIGBUS guard, by key. It owns the guards, not the memory. */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 struct mrc_guard {
   uint32_t key;

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 static size_t whole_pages(size_t bytes) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);

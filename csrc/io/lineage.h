@@ -3,7 +3,7 @@
    has no datapath thread, and shares every descriptor with its parent. */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 /* The number of this process for mrc_lineage_is_own; no ancestor has the same number. 0: no memory.
    The first call must not run concurrently with another. */

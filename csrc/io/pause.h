@@ -4,7 +4,7 @@
    the sender's core too. Pure: the caller waits. */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 enum {
   MRC_PAUSE_BYTES = 32768, /* received in a turn: more is expected */

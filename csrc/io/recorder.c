@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/base/counters.h"
+#include "core/base.h"
 #include "core/query.h"
 
 /* Bytes delivered to the marked QPs, or to all QPs if the recording lists none. */

@@ -5,7 +5,7 @@
    goes to the previous handler. */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 #define MRC_SIGBUS_RANGES 4096 /* guarded at a time in one process */
 

@@ -7,7 +7,7 @@
 /* After it: the two headers agree only in this order. */
 #include <linux/in6.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "io/cause.h"
 #include "mrc.h"
 

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 #define MRC_SPSC_LINE 64 /* bytes of a cache line: the two threads write to different ones */
 

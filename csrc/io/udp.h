@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "mrc.h"
 
 #define MRC_UDP_MAX_TX_SOCKETS 64

@@ -3,8 +3,7 @@
    compares the members of one chain. A member leaves by mrc_node_leave. */
 #pragma once
 
-#include "core/base/base.h"
-#include "core/base/list.h"
+#include "core/base.h"
 
 struct mrc_msg_chains {
   struct mrc_node *heads;

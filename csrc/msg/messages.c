@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "io/ctx.h"
 #include "io/extension.h"
 #include "msg/msg.h"

@@ -2,11 +2,8 @@
 /* What the modules of csrc/msg share: operations, peers, and what waits to be matched. */
 #pragma once
 
-#include "core/base/base.h"
-#include "core/base/keymap.h"
-#include "core/base/list.h"
-#include "core/base/secret.h"
-#include "core/base/slots.h"
+#include "core/base.h"
+#include "core/slots.h"
 #include "msg/chains.h"
 #include "msg/config.h"
 #include "msg/frame.h"

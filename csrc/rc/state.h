@@ -2,8 +2,8 @@
 /* One end of an emulated RC connection, and what its owner provides. */
 #pragma once
 
-#include "core/base/base.h"
-#include "core/base/slots.h"
+#include "core/base.h"
+#include "core/slots.h"
 #include "mrc.h"
 #include "rc/record.h"
 

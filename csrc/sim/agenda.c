@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "virtual/memory.h"
 
 enum { SLOTS = MRC_AGENDA_SLOTS, WORDS = SLOTS / 64, SUMMARY = WORDS / 64 };

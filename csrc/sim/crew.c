@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 struct mrc_crew {
   pthread_barrier_t barrier; /* before and after each job */

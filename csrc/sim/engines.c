@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/counters.h"
+#include "core/base.h"
 #include "core/send/burst.h"
-#include "core/shared/arena.h"
+#include "core/services.h"
 #include "core/turn.h"
 #include "core/wire/wire.h"
 #include "sim/host_address.h"

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "core/qp/requester.h"
 #include "virtual/memory.h"
 

@@ -4,7 +4,7 @@
    the QPs that it touched are checked. */
 #pragma once
 
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "sim/flow.h"
 #include "sim/frame.h"
 #include "virtual/audit.h"

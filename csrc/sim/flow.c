@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "virtual/memory.h"
 
 uint32_t mrc_flows_add(struct mrc_sim_flows *flows, const struct mrc_sim_flow_config *config) {

@@ -3,7 +3,7 @@
    MRC_TO. */
 #pragma once
 
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "mrc.h"
 #include "sim/scenario.h"
 

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "core/base/psn.h"
+#include "core/base.h"
 #include "sim/gbn.h"
 #include "sim/host_address.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 enum { SECOND_NS = 1000000000, MILLION = 1000000 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/queue.h"
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "core/wire/wire.h"
 
 enum { ECN_NOT_CAPABLE = 0, ECN_CE = 3 };

@@ -3,7 +3,7 @@
    all; a byte buffer, ECN marking on a ramp, trimming. Rate and time are in hop.h. */
 #pragma once
 
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "sim/frame.h"
 
 struct mrc_queue_config {

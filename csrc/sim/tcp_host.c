@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/psn.h"
+#include "core/base.h"
 #include "sim/host_address.h"
 #include "sim/tcp.h"
 

@@ -3,8 +3,7 @@
    agenda. */
 #pragma once
 
-#include "core/base/base.h"
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "sim/agenda.h"
 #include "sim/scenario.h"
 

@@ -8,7 +8,7 @@
 
 #include <infiniband/verbs.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "mrc.h"
 #include "program/agent.h"
 #include "rc/rc.h"

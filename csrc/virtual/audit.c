@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/psn.h"
+#include "core/base.h"
 #include "core/qp/requester.h"
 #include "virtual/memory.h"
 

@@ -9,7 +9,7 @@
    the target is the inverse of its source byte. */
 #pragma once
 
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "core/wire/wire.h"
 #include "mrc.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "virtual/memory.h"
 
 /* Four adjacent children: half the levels of a binary heap, and half the cache misses. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "virtual/link.h"
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 enum { SECOND_NS = 1000000000, MILLION = 1000000 };
 

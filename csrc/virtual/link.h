@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "core/base/prng.h"
+#include "core/base.h"
 
 #define MRC_LINK_TRIM_BYTES 64 /* UDP payload that trimming keeps: every header up to RETH */
 #define MRC_LINK_COPIES 2      /* a packet is duplicated once at most */

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 #define PIECE_BYTES UINT64_C(65536) /* a multiple of the page; fits the cache of a core */
 #define MAX_PIECES UINT64_C(4096)   /* mappings: the kernel allows some 65,000 */

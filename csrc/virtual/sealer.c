@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/secret.h"
+#include "core/base.h"
 #include "core/wire/crc32.h"
 #include "core/wire/wire.h"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metric name of each counter of the engine and of its driver.
 
-The keys are those of csrc/core/base/counters.def and csrc/io/io_counters.def, which say what each
+The keys are those of csrc/core/counters.def and csrc/io/io_counters.def, which say what each
 one counts. Metrics get the prefix `mrc_` and the suffix `_total`.
 """
 

@@ -3,7 +3,7 @@
  * The C test harness. A file tests/c/test_<module>.c tests csrc/.../<module>.c and looks like this:
  *
  *   #include "check.h"
- *   #include "core/base/psn.h"
+ *   #include "core/base.h"
  *
  *   TEST(test_add__wraps) { CHECK_EQ(mrc_psn_add(0xFFFFFF, 1), 0); }
  *

@@ -10,8 +10,7 @@
 #include <errno.h>
 
 #include "check.h"
-#include "core/base/base.h"
-#include "core/base/counters.h"
+#include "core/base.h"
 #include "core/query.h"
 #include "mrc.h"
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "msg/msg.h"
 #include "msg/state.h"
 

@@ -17,8 +17,7 @@
 #include <errno.h>
 
 #include "check.h"
-#include "core/base/counters.h"
-#include "core/base/psn.h"
+#include "core/base.h"
 #include "core/engine.h"
 #include "core/query.h"
 #include "pair/connect.h"

@@ -2,7 +2,7 @@
 #include "sim/agenda.h"
 
 #include "check.h"
-#include "core/base/prng.h"
+#include "core/base.h"
 
 static struct mrc_agenda agenda;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/shared/cq.h"
+#include "core/services.h"
 
 #include "check.h"
 

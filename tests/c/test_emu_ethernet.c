@@ -4,7 +4,7 @@
 #include <arpa/inet.h>
 
 #include "check.h"
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "core/wire/dscp.h"
 #include "core/wire/wire.h"
 

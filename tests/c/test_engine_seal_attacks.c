@@ -3,7 +3,7 @@
 #include <endian.h>
 #include <errno.h>
 
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "core/wire/seal.h"
 #include "forge.h"
 #include "pair/connect.h"

@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "check.h"
-#include "core/base/base.h"
+#include "core/base.h"
 #include "core/wire/wire.h"
 #include "sim/fault.h"
 #include "sim/sim_parts.h"

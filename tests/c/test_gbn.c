@@ -2,8 +2,7 @@
 #include "sim/gbn.h"
 
 #include "check.h"
-#include "core/base/base.h"
-#include "core/base/psn.h"
+#include "core/base.h"
 
 #define US 1000ull
 

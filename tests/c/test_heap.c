@@ -2,7 +2,7 @@
 #include "virtual/heap.h"
 
 #include "check.h"
-#include "core/base/prng.h"
+#include "core/base.h"
 
 TEST(test_pop__first_in_first_out_among_equal_times) {
   static const uint64_t times[] = {5, 3, 5, 3, 9, 3, 5, 0};

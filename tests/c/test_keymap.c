@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/base/keymap.h"
+#include "core/base.h"
 
 #include <errno.h>
 
 #include "check.h"
-#include "core/base/prng.h"
 
 TEST(test_put__refuses_twice_and_full) {
   struct mrc_keymap map;

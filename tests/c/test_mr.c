@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/shared/mr.h"
+#include "core/services.h"
 
 #include <errno.h>
 

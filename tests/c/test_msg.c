@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "core/base/base.h"
+#include "core/base.h"
 #include "fake_qps.h"
 #include "msg/frame.h"
 

@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "check.h"
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "core/qp/qp.h"
 
 static struct mrc_peer_source source(uint32_t address, uint16_t sport) {

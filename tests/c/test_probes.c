@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots of endpoint requests, without an engine. */
-#include "core/shared/probes.h"
+#include "core/services.h"
 
 #include "check.h"
 

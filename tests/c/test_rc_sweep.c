@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random programs at both ends of emulated RC, and a network that delivers when it likes: whatever
    they do, all requests are done once there are receives for all messages. */
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "rc/rc.h"
 #include "rc_pair.h"
 

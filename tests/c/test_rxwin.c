@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "check.h"
-#include "core/base/prng.h"
+#include "core/base.h"
 
 /* Moves the cumulative PSN as far as it goes, as the responder does. */
 static void advance(struct mrc_rxwin *win) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/base/secret.h"
+#include "core/base.h"
 
 #include "check.h"
 

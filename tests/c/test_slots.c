@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots and credits of messages and of mailboxes, also where the numbers of frames wrap. */
-#include "core/base/slots.h"
+#include "core/slots.h"
 
 #include "check.h"
 

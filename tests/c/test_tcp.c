@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "core/base/base.h"
+#include "core/base.h"
 
 #define MS 1000000ull
 #define RTT_NS (50 * MS)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/base/timer.h"
+#include "core/base.h"
 
 #include "check.h"
-#include "core/base/prng.h"
 
 TEST(test_pop__earliest_first_and_only_when_due) {
   struct mrc_timers timers;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trace ring of a transfer (csrc/core/base/trace.def): each point with its two values. */
+/* The trace ring of a transfer (csrc/core/trace.def): each point with its two values. */
 #include "pair/connect.h"
 #include "scenario.h"
 

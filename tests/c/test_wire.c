@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "core/base/counters.h"
+#include "core/base.h"
 
 enum { ROOM = 128 };
 

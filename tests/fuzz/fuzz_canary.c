@@ -3,7 +3,7 @@
  * Invariant, deliberately false: no input begins with CA 80. The seed begins with CA 00, one bit
  * away, so if a replay does not fail here, the replays of the other targets prove nothing.
  */
-#include "core/base/base.h"
+#include "core/base.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -13,9 +13,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/counters.h"
-#include "core/base/psn.h"
+#include "core/base.h"
 #include "core/turn.h"
 #include "core/wire/icrc.h"
 #include "core/wire/wire.h"

@@ -7,7 +7,7 @@
  * The input is a stream of actions: of the hostile peer (rubbish, records with chosen fields,
  * immediates, failures), of the host's caller (sends, receives, cancels), and of the other peer.
  */
-#include "core/base/base.h"
+#include "core/base.h"
 #include "fuzz.h"
 #include "msg/frame.h"
 #include "msg/msg.h"

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "core/qp/rxwin.h"
 #include "fuzz.h"
 

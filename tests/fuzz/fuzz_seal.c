@@ -9,8 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/counters.h"
+#include "core/base.h"
 #include "core/wire/seal.h"
 #include "fuzz.h"
 #include "mrc.h"

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "core/qp/txwin.h"
 #include "fuzz.h"
 

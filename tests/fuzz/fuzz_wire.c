@@ -6,8 +6,7 @@
  */
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/counters.h"
+#include "core/base.h"
 #include "core/wire/wire.h"
 #include "fuzz.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/base/psn.h"
+#include "core/base.h"
 #include "core/path/ev.h"
 #include "core/qp/qp.h"
 #include "core/qp/rxwin.h"

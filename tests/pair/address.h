@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "mrc.h"
 
 enum {

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/psn.h"
+#include "core/base.h"
 #include "pair/address.h"
 #include "pair/watch.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "pair/address.h"
 
 enum { ECN_CE = 3 };

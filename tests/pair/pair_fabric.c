@@ -3,8 +3,7 @@
 
 #include <stdlib.h>
 
-#include "core/base/base.h"
-#include "core/base/psn.h"
+#include "core/base.h"
 
 enum {
   HOPS = 3,          /* port link, path link, port link */

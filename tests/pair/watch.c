@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "core/qp/requester.h"
 #include "core/wire/icrc.h"
 #include "pair/address.h"

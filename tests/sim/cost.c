@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "mrc.h"
 #include "sim/sim.h"
 

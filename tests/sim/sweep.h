@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/prng.h"
+#include "core/base.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

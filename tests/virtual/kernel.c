@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "virtual/kernel_state.h"
 
 #ifndef IPV6_FLOWINFO

@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "virtual/kernel_state.h"
 
 int vk_epoll_create1(int flags) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seals and opens one packet with the counter of a test vector. */
-#include "core/base/base.h"
-#include "core/base/counters.h"
+#include "core/base.h"
 #include "core/wire/seal.h"
 
 #define SECOND_NS 1000000000ull

@@ -3,7 +3,7 @@
    the table of functions of each. */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "mrc.h"
 
 /* A drain makes the window small for two round trips. A delay that remains then is a queue of other

@@ -3,8 +3,8 @@
    Callers pass in events and times. Other modules choose the plane. */
 #pragma once
 
-#include "core/base/port.h"
-#include "core/base/prng.h"
+#include "core/base.h"
+#include "core/services.h"
 #include "mrc.h"
 #include "probation.h"
 #include "rtt.h"

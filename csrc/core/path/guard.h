@@ -3,7 +3,7 @@
    MRC_GUARD_HALF_LIFE_NS without a new lesson. */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 #define MRC_GUARD_HALF_LIFE_NS 5000000000ull
 struct mrc_guard {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cc.h"
-#include "core/base/port.h"
+#include "core/services.h"
 #include "delivery.h"
 #include "ev.h"
 #include "guard.h"

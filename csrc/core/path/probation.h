@@ -4,7 +4,7 @@
    ends; it sends nothing. */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 /* Choices of ours (the specification leaves cadence and count open). */
 #define MRC_PROBATION_SUCCESSES 3

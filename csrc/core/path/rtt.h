@@ -2,7 +2,7 @@
 /* A round-trip estimate: smoothed value and variation as in RFC 6298, and the smallest seen. */
 #pragma once
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 struct mrc_rtt {
   uint64_t smooth_ns; /* 0: no sample yet */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/prng.h"
+#include "core/base.h"
 
 #define FIRST_ENTRIES 64u /* before the table has to grow */
 

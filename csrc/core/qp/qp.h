@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/path/plane.h"
-#include "core/shared/services.h"
+#include "core/services.h"
 #include "core/wire/seal.h"
 #include "mrc.h"
 #include "requester.h"

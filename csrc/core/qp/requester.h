@@ -5,7 +5,7 @@
 
 #include "core/path/guard.h"
 #include "core/path/rtt.h"
-#include "core/shared/services.h"
+#include "core/services.h"
 #include "txwin.h"
 
 /* A work request in the send queue. Its MSN is its index, modulo 2^16. */

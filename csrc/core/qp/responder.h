@@ -4,8 +4,8 @@
    build the answers. */
 #pragma once
 
-#include "core/base/bitmap.h"
-#include "core/shared/services.h"
+#include "core/base.h"
+#include "core/services.h"
 #include "core/wire/wire.h"
 #include "marked.h"
 #include "rxwin.h"

@@ -3,8 +3,7 @@
    next SACK reports. It holds only bitmaps: it places no data and sends nothing. */
 #pragma once
 
-#include "core/base/bitmap.h"
-#include "core/base/psn.h"
+#include "core/base.h"
 
 #define MRC_RXWIN_MAX_PSNS 4096 /* so that a 64-bit mask has a bit for each word */
 

@@ -4,8 +4,7 @@
    send order per plane. It makes no decisions. */
 #pragma once
 
-#include "core/base/bitmap.h"
-#include "core/base/psn.h"
+#include "core/base.h"
 #include "mrc.h"
 
 #define MRC_TX_NONE UINT16_MAX   /* no slot, no EV */

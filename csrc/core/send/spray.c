@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "spray.h"
 
-#include "core/base/prng.h"
+#include "core/base.h"
 #include "quick.h"
 
 #define LEAD_BYTES 262144 /* how far the shares of two planes may differ */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 
 enum { BLOCK_BYTES = 64, INNER_PAD = 0x36, OUTER_PAD = 0x5C }; /* of HMAC-SHA-256 */
 

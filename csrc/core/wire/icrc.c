@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/base/base.h"
+#include "core/base.h"
 #include "crc32.h"
 #include "wire.h"
 

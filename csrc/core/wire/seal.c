@@ -4,8 +4,7 @@
 #include <endian.h>
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/counters.h"
+#include "core/base.h"
 #include "hkdf.h"
 
 enum {

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-#include "core/base/base.h"
-#include "core/base/counters.h"
+#include "core/base.h"
 
 /* Names of offsets: bytes from the start of the header in the name. */
 enum {

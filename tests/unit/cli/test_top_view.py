@@ -65,7 +65,7 @@ def test_summary_blocks__drops_hurt_when_they_grow_and_are_not_usual() -> None:
 
 
 def test_drops__every_reason_has_words() -> None:
-    listed = (ROOT / "csrc/core/base/drops.def").read_text()
+    listed = (ROOT / "csrc/core/drops.def").read_text()
     assert set(re.findall(r"^X\((\w+),", listed, re.MULTILINE)) == DROPS.keys()
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/base/slots.h"
+#include "core/slots.h"
 
 uint32_t mrc_slots_place(const struct mrc_slots *slots, uint32_t frame) {
   return frame % slots->count * slots->bytes;
