@@ -19,13 +19,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/cc.h"
+#include "core/crc.h"
 #include "core/engine.h"
-#include "core/path/cc.h"
-#include "core/path/ev.h"
+#include "core/paths.h"
 #include "core/qp/rxwin.h"
 #include "core/qp/txwin.h"
-#include "core/wire/crc32.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "mrc.h"
 
 #if __has_include(<valgrind/callgrind.h>)

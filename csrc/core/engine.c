@@ -12,7 +12,7 @@
 #include "core/loss/sack_take.h"
 #include "core/qp/requester.h"
 #include "core/recv/responder_rx.h"
-#include "core/wire/dscp.h"
+#include "core/wire.h"
 #include "schedule.h"
 
 /* ---- create and destroy ---- */

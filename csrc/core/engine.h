@@ -3,9 +3,9 @@
 #pragma once
 
 #include "core/base.h"
+#include "core/crc.h"
 #include "core/endpoint/endpoint.h"
 #include "core/services.h"
-#include "core/wire/icrc.h"
 
 struct mrc_engine {
   struct mrc_services services;

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/wire/dscp.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "virtual/link.h"
 
 enum {
@@ -144,7 +143,7 @@ static uint16_t find_udp(const struct mrc_ethernet *bytes) {
   return get_u16(bytes->at + at + UDP_LENGTH_AT) == bytes->n - at ? (uint16_t)at : 0;
 }
 
-/* A switch identifies MRC only by the opcode, which has its own range; see core/wire/wire.h. */
+/* A switch identifies MRC only by the opcode, which has its own range; see core/wire.h. */
 static bool is_mrc(uint8_t opcode) {
   return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_PROBE;
 }

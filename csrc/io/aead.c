@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/wire/seal.h"
+#include "core/seal.h"
 #include "io/aead_ipsec_mb.h"
 #include "io/aead_libcrypto.h"
 #include "mrc.h"

@@ -3,7 +3,7 @@
    the engine needs neither of them to be built or to run. */
 #pragma once
 
-#include "core/wire/aead.h"
+#include "core/seal.h"
 
 /* Intel's IPsec-MB if this host has version 1 or 2, else libcrypto, else NULL. The same in every
    call. MRC_AEAD in the environment selects one by name. */

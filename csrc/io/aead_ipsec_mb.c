@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "io/ipsec_mb.h"
 #include "io/keys.h"
 

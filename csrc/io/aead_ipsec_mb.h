@@ -2,7 +2,7 @@
 /* Intel's IPsec-MB as a cipher of the engine. */
 #pragma once
 
-#include "core/wire/aead.h"
+#include "core/seal.h"
 
 /* NULL where the library cannot be loaded. */
 const struct mrc_aead *mrc_aead_ipsec_mb(void);

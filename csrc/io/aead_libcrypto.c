@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "io/keys.h"
 
 enum { GET_TAG = 0x10, SET_TAG = 0x11 }; /* of EVP_CIPHER_CTX_ctrl */

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/wire/dscp.h"
+#include "core/wire.h"
 #include "io/socket.h"
 #include "io/udp_receive.h"
 #include "io/udp_send.h"

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "core/wire/dscp.h"
+#include "core/wire.h"
 #include "io/socket.h"
 
 enum {

@@ -8,7 +8,7 @@
 #include "core/send/burst.h"
 #include "core/services.h"
 #include "core/turn.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "sim/host_address.h"
 #include "sim/topology.h"
 #include "virtual/sealer.h"

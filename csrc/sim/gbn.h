@@ -5,8 +5,8 @@
    counted from 0 here and do not wrap. */
 #pragma once
 
-#include "core/path/cc.h"
-#include "core/path/rtt.h"
+#include "core/cc.h"
+#include "core/paths.h"
 
 struct mrc_gbn_config {
   struct mrc_cc_config cc;

@@ -2,7 +2,7 @@
 #include "sim/queue.h"
 
 #include "core/base.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 
 enum { ECN_NOT_CAPABLE = 0, ECN_CE = 3 };
 

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "core/base.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "mrc.h"
 
 #define MRC_AUDIT_WINDOW 8192 /* PSNs remembered: twice the largest MPR */

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/wire/crc32.h"
-#include "core/wire/wire.h"
+#include "core/crc.h"
+#include "core/wire.h"
 
 enum { LOW = (1 << MRC_SEALER_EPOCH_BITS) - 1, COUNTER_BYTES = 8 };
 

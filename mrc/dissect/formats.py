@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire format of MRC: the fields of each header, and the names of their values. Pure.
 
-It shares nothing with `csrc/core/wire/wire.c`, so each checks the other. `packet.py` decodes by
+It shares nothing with `csrc/core/wire.c`, so each checks the other. `packet.py` decodes by
 these tables, and `tools/dissector` makes the tables of `mrc.lua` from them.
 """
 

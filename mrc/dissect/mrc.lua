@@ -69,7 +69,7 @@ local titles = {
 
 local AUTH = 1
 local CC_TIMES = 15
-local TRIMMED = { [0x07] = true, [0x0B] = true } -- DSCPs of csrc/core/wire/dscp.h
+local TRIMMED = { [0x07] = true, [0x0B] = true } -- DSCPs of csrc/core/wire.h
 local BLOCK_BYTES, USIDS = 4, 6 -- of a carrier
 
 local mrc = Proto("mrc", "Multipath Reliable Connection")

@@ -123,7 +123,7 @@ _NEEDS_CRC = (
 
 
 def _crc() -> Finding:
-    """How the compiled engine computes CRCs; see csrc/core/wire/crc32.c."""
+    """How the compiled engine computes CRCs; see csrc/core/crc.c."""
     flags = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
     if {"vpclmulqdq", "avx512_vbmi2", "avx512bw"} <= flags:
         return Finding.of("CRC", True, "AVX-512, with carry-less multiplication", _NEEDS_CRC)

@@ -33,7 +33,7 @@ LOCATOR = "mrc"
 _End = tuple[str, str]
 """node and interface"""
 
-# Code points of csrc/core/wire/dscp.h. Data and control packets have 0.
+# Code points of csrc/core/wire.h. Data and control packets have 0.
 _TRIMMED, _TRIMMED_LAST_HOP = 7, 11
 _TRIMMED_QUEUE = 6
 # A trimmed packet keeps all headers of a write: with SRv6 the RETH ends at byte 138.

@@ -3,8 +3,8 @@
    right address and with a right ICRC. */
 #pragma once
 
+#include "core/crc.h"
 #include "core/engine.h"
-#include "core/wire/icrc.h"
 #include "pair/address.h"
 #include "scenario.h"
 

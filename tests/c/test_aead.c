@@ -8,7 +8,7 @@
 #endif
 
 #include "check.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "io/aead.h"
 #include "io/aead_ipsec_mb.h"
 #include "io/aead_libcrypto.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/path/cc.h"
+#include "core/cc.h"
 
 #include <errno.h>
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "check.h"
-#include "core/path/cc.h"
+#include "core/cc.h"
 
 enum { MTU = 4096, US = 1000, BASE = 100 * US, TARGET = 75 * US, MAX = 187500 };
 #define PSN_WINDOW (16ull << 20)

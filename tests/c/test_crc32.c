@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/wire/crc32.h"
+#include "core/crc.h"
 
 #include "check.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flights on one plane, acknowledgement by acknowledgement. */
-#include "core/path/delivery.h"
+#include "core/paths.h"
 
 #include "scenario.h"
 

@@ -5,8 +5,7 @@
 
 #include "check.h"
 #include "core/base.h"
-#include "core/wire/dscp.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 
 enum { OUTER = 14, INNER = 54, UDP = 94, PAYLOAD = 102, SRH = 40, ROOM = 2048, ECT0 = 2, CE = 3 };
 

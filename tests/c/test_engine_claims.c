@@ -3,8 +3,8 @@
    peer. */
 #include <errno.h>
 
+#include "core/crc.h"
 #include "core/engine.h"
-#include "core/wire/icrc.h"
 #include "pair/address.h"
 #include "pair/connect.h"
 #include "scenario.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NSCC in engines that share a slow link: the link is busy, the queue short, the shares fair. */
+#include "core/cc.h"
 #include "core/engine.h"
-#include "core/path/cc.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

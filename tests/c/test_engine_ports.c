@@ -6,7 +6,7 @@
 #include "core/endpoint/port_status.h"
 #include "core/engine.h"
 #include "core/loss/health.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

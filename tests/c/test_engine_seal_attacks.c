@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "core/base.h"
-#include "core/wire/seal.h"
+#include "core/seal.h"
 #include "forge.h"
 #include "pair/connect.h"
 #include "virtual/sealer.h"

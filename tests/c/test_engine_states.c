@@ -5,7 +5,7 @@
 
 #include <errno.h>
 
-#include "core/wire/icrc.h"
+#include "core/crc.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

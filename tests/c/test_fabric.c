@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "core/base.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "sim/fault.h"
 #include "sim/sim_parts.h"
 #include "sim/topology.h"

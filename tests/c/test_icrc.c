@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vectors come from tests/wire/reference.py, which reproduces a packet captured from a
    ConnectX-4 Lx; tests/wire/test_icrc.py compares the two implementations on many more packets. */
-#include "core/wire/icrc.h"
+#include "core/crc.h"
 
 #include "check.h"
-#include "core/wire/crc32.h"
 
 static const uint8_t v4_src[16] = {[10] = 0xFF, 0xFF, 10, 0, 17, 1};
 static const uint8_t v4_dst[16] = {[10] = 0xFF, 0xFF, 10, 0, 18, 1};

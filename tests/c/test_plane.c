@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/path/plane.h"
+#include "core/paths.h"
 
 #include "check.h"
 

@@ -2,7 +2,7 @@
 #include "sim/queue.h"
 
 #include "check.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 
 enum { HEADER = 36, TRAILER = 4, ECT = 2, CE = 3 };
 

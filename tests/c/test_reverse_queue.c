@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/path/reverse_queue.h"
+#include "core/paths.h"
 
 #include "check.h"
 

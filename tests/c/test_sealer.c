@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "virtual/sealer.h"
 
 static const struct mrc_aead *const sealers[] = {&mrc_sealer, &mrc_sealer_of_headers};

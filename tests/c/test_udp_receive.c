@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "core/wire/dscp.h"
+#include "core/wire.h"
 #include "io/udp_receive.h"
 #include "loopback.h"
 

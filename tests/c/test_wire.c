@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/wire/wire.h"
+#include "core/wire.h"
 
 #include <stdlib.h>
 

@@ -14,9 +14,9 @@
 #include <string.h>
 
 #include "core/base.h"
+#include "core/crc.h"
 #include "core/turn.h"
-#include "core/wire/icrc.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "fuzz.h"
 #include "mrc.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/wire/seal.h"
+#include "core/seal.h"
 #include "fuzz.h"
 #include "mrc.h"
 #include "virtual/sealer.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "fuzz.h"
 
 static void check_packet(const uint8_t *bytes, size_t n, bool trimmed,

@@ -44,7 +44,7 @@ def msg_ffi() -> Any:
 @functools.cache
 def msg_library() -> Any:
     """Messages over QPs that the model drives, without the engine."""
-    used = [cbuild.CSRC / "core" / "base" / name for name in ("base.c", "keymap.c", "slots.c")]
+    used = [cbuild.CSRC / "core" / name for name in ("base.c", "slots.c")]
     pure = {*(cbuild.CSRC / "msg").glob("*.c")} - {cbuild.CSRC / "msg" / "messages.c"}
     sources = [*used, *sorted(pure), HERE / "msg_shim.c"]
     return _library("msgmodel", sources, "msg_shim.h")

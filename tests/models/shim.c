@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "core/path/ev.h"
+#include "core/paths.h"
 #include "core/qp/qp.h"
 #include "core/qp/rxwin.h"
 #include "core/qp/txwin.h"

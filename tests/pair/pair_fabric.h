@@ -3,7 +3,7 @@
    link of the receiver. It moves packets to inboxes; the drivers are in driver.h. */
 #pragma once
 
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "mrc.h"
 #include "pair/datagram.h"
 #include "virtual/audit.h"

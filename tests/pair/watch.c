@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/base.h"
+#include "core/crc.h"
 #include "core/qp/requester.h"
-#include "core/wire/icrc.h"
 #include "pair/address.h"
 
 enum {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C codec seen from Python: wire.c, icrc.c and crc32.c in a shared library, for tests only.
+"""The C codec seen from Python: wire.c and crc.c in a shared library, for tests only.
 
 A packet is a dict with the member names of struct mrc_wire. It omits members that the opcode does
 not use; the union is a dict under the name of its member, as in {"sack": {...}}.
@@ -18,7 +18,6 @@ import cffi
 Fields = dict[str, Any]
 
 CORE = cbuild.CSRC / "core"
-WIRE = CORE / "wire"
 BTH = ("opcode", "pad", "se", "m", "ack_req", "rtx", "ts", "dest_qpn", "psn")
 DATA = ("rqmsn", "msn", "tx_timestamp", "tsr", "rkey", "va", "dma_bytes", "imm")
 ENCODED_ONLY = ("lifted",)
@@ -57,8 +56,8 @@ class Flow:
 
 
 def declarations() -> str:
-    """The parts of wire.h and icrc.h that cffi can read."""
-    text = "".join((WIRE / name).read_text() for name in ("wire.h", "icrc.h"))
+    """The parts of wire.h and crc.h that cffi can read."""
+    text = "".join((CORE / name).read_text() for name in ("wire.h", "crc.h"))
     text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
     return re.sub(r"^static inline .*?^}$|^static inline .*}$", "", text, flags=re.M | re.S)
 
@@ -66,7 +65,7 @@ def declarations() -> str:
 def drop_names() -> list[str]:
     return [
         "NONE",
-        *re.findall(r"^X\((\w+),", (CORE / "base" / "drops.def").read_text(), re.MULTILINE),
+        *re.findall(r"^X\((\w+),", (CORE / "drops.def").read_text(), re.MULTILINE),
     ]
 
 
@@ -82,9 +81,7 @@ class Codec:
     """Encoder, decoder and ICRC of one build of the C sources."""
 
     def __init__(self, flavour: cbuild.Flavour = cbuild.FAST) -> None:
-        sources = [WIRE / name for name in ("wire.c", "icrc.c", "crc32.c")] + [
-            CORE / "base" / "base.c"
-        ]
+        sources = [CORE / name for name in ("wire.c", "crc.c", "base.c")]
         self.ffi = cffi.FFI()
         self.ffi.cdef(declarations())
         self.lib = self.ffi.dlopen(str(cbuild.shared_library(sources, "wire", flavour)))

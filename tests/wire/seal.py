@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sealed packets, written a second time from their description, with the package cryptography.
 
-It shares no code with csrc/core/wire/seal.c, so that a mistake in one of them does not hide.
+It shares no code with csrc/core/seal.c, so that a mistake in one of them does not hide.
 """
 
 from __future__ import annotations

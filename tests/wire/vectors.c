@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seals and opens one packet with the counter of a test vector. */
 #include "core/base.h"
-#include "core/wire/seal.h"
+#include "core/seal.h"
 
 #define SECOND_NS 1000000000ull
 #define OPENED_NS SECOND_NS            /* the first packet of the peer */

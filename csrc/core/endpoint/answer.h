@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/qp/peer.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 
 #define MRC_MAX_ANSWERS 256                     /* endpoint responses waiting to be sent */
 #define MRC_ANSWER_PLACES (2 * MRC_MAX_ANSWERS) /* see mrc_answer_on_refused */

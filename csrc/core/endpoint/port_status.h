@@ -6,7 +6,7 @@
 #pragma once
 
 #include "core/qp/peer.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 
 /* Choices of ours. */
 #define MRC_PORT_STATUS_FIRST_NS 5000000ull      /* timeout of the first message; doubles */

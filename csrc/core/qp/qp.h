@@ -3,9 +3,9 @@
    modules act on it. */
 #pragma once
 
-#include "core/path/plane.h"
+#include "core/paths.h"
+#include "core/seal.h"
 #include "core/services.h"
-#include "core/wire/seal.h"
 #include "mrc.h"
 #include "requester.h"
 #include "responder.h"

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "core/wire/wire.h"
+#include "core/wire.h"
 
 int mrc_requester_init(struct mrc_requester *req, uint32_t sq_depth, uint32_t planes) {
   const uint32_t size = mrc_ceil_pow2(sq_depth);

@@ -3,8 +3,7 @@
    requester_tx.h sends; detect.h decides which packets are lost. */
 #pragma once
 
-#include "core/path/guard.h"
-#include "core/path/rtt.h"
+#include "core/paths.h"
 #include "core/services.h"
 #include "txwin.h"
 

@@ -6,7 +6,7 @@
 
 #include "core/base.h"
 #include "core/services.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "marked.h"
 #include "rxwin.h"
 

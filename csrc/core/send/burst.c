@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-#include "core/wire/crc32.h"
-#include "core/wire/icrc.h"
+#include "core/crc.h"
 
 _Static_assert(MRC_MAX_HEADER >= MRC_BTH_BYTES + MRC_SETH_BYTES + MRC_CC_STATE_BYTES, "SACK fits");
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/qp/qp.h"
-#include "core/wire/wire.h"
+#include "core/wire.h"
 
 enum { MRC_ECN_NONE = 0, MRC_ECN_CAPABLE = 2 /* ECT(0) */ };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One direction of a sealed QP: keys by epoch, and a receiver that looks ahead (csrc/core/wire/seal.c).
+/* One direction of a sealed QP: keys by epoch, and a receiver that looks ahead (csrc/core/seal.c).
 
    The network delivers any packet at any time, as often as it likes, or never. The attacker sends
    packets with any counter, under zeros: the key that everybody knows. Numbers are small: an epoch

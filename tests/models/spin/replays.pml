@@ -2,7 +2,7 @@
 /* One direction of a sealed QP: no data packet is taken twice, although PSNs come round.
 
    Every packet takes the next counter, also a retransmission. The receiver refuses counters that
-   are more than REPLAY behind the highest one (csrc/core/wire/seal.c), and PSNs that it has had
+   are more than REPLAY behind the highest one (csrc/core/seal.c), and PSNs that it has had
    (csrc/core/qp/rxwin.c). The network delivers any packet at any time, as often as it likes, or never.
    Numbers are small: PSNs come round after LAP. */
 

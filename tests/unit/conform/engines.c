@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/wire/wire.h"
+#include "core/wire.h"
 #include "pair/address.h"
 #include "pair/connect.h"
 

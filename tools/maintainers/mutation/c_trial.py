@@ -16,7 +16,7 @@ from .trial import Bench, Outcome
 
 # In the order in which they run, quick ones first. These suites test only csrc/core.
 SUITES = ("tests/wire", "tests/models", "tests/sim/test_sweep.py", "tests/sim")
-OF_WIRE = {"wire.c", "wire.h", "icrc.c", "icrc.h", "crc32.c", "crc32.h", "base.h"}
+OF_WIRE = {"wire.c", "wire.h", "crc.c", "crc.h", "base.h"}
 SANITIZER = "hard_rss_limit_mb=2000"
 
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The wire format: every header, length, code point and limit of MRC 1.0, and its total decoder. It
-   has no state and does no I/O; for the ICRC see icrc.h. All fields are big-endian. */
+   has no state and does no I/O; for the ICRC see crc.h. All fields are big-endian. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "mrc.h"
 
 /* BTH opcodes. When adding one, touch also: wire.c (kinds table), engine.c (dispatch),
    mrc/dissect (packet.py, mrc.lua), tests/wire/golden.py. */
@@ -210,3 +212,26 @@ uint32_t mrc_wire_imm(const uint8_t *payload);
    `trimmed` the payload, pad and what follows may be missing and payload_bytes is 0. Trimmed data
    may also lack what follows METH and TSETH; then va, rkey, dma_bytes, imm and payload are 0. */
 int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire);
+
+/* ---- traffic classes ---- */
+
+/* Code points of traffic classes. For packets that a switch has trimmed, we chose two of the 16
+   code points that RFC 2474 reserves for experiments and local use. */
+
+/* Fills in the defaults. Returns whether the code points are in range, and trimmed packets can be
+   told from others. */
+static inline bool mrc_dscps_fill(struct mrc_dscps *dscps) {
+  if (dscps->trimmed == 0) dscps->trimmed = MRC_DSCP_TRIMMED;
+  if (dscps->trimmed_last == 0) dscps->trimmed_last = MRC_DSCP_TRIMMED_LAST;
+  const uint8_t sent[] = {dscps->control, dscps->data, dscps->retransmission};
+  for (int i = 0; i < 3; i++)
+    if (sent[i] > 63 || sent[i] == dscps->trimmed || sent[i] == dscps->trimmed_last) return false;
+  return dscps->trimmed <= 63 && dscps->trimmed_last <= 63 && dscps->trimmed != dscps->trimmed_last;
+}
+
+/* The enum mrc_trimmed of a packet with this traffic class (ECN bits included). */
+static inline uint8_t mrc_dscp_trimmed(const struct mrc_dscps *dscps, uint32_t tclass) {
+  const uint32_t dscp = tclass >> 2 & 0x3F;
+  if (dscp == dscps->trimmed) return MRC_TRIMMED;
+  return dscp == dscps->trimmed_last ? MRC_TRIMMED_LASTHOP : MRC_UNTRIMMED;
+}

@@ -1,11 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "seal.h"
+#include "core/seal.h"
 
 #include <endian.h>
 #include <string.h>
 
 #include "core/base.h"
-#include "hkdf.h"
+
+/* ---- HKDF ---- */
+
+/* HKDF with SHA-256 (RFC 5869), for outputs of one block. What it computes with is wiped. */
+
+enum { BLOCK_BYTES = 64, INNER_PAD = 0x36, OUTER_PAD = 0x5C }; /* of HMAC-SHA-256 */
+enum { MOST_BYTES = 64 };                                      /* of the text of an HMAC here */
+
+/* HMAC, and with a salt as `key` HKDF-Extract. The key is at most a block of SHA-256 long; `out` is
+   none of the arguments. */
+static void hmac(const struct mrc_aead *aead, struct mrc_part key, struct mrc_part text,
+                 uint8_t out[MRC_DIGEST_BYTES]) {
+  uint8_t message[BLOCK_BYTES + MOST_BYTES];
+  uint8_t inner[MRC_DIGEST_BYTES];
+  mrc_assert(key.n <= BLOCK_BYTES && text.n <= MOST_BYTES);
+  memset(message, INNER_PAD, BLOCK_BYTES);
+  for (size_t i = 0; i < key.n; i++)
+    message[i] ^= key.at[i];
+  memcpy(message + BLOCK_BYTES, text.at, text.n);
+  aead->hash(message, BLOCK_BYTES + text.n, inner);
+  for (size_t i = 0; i < BLOCK_BYTES; i++)
+    message[i] ^= INNER_PAD ^ OUTER_PAD;
+  memcpy(message + BLOCK_BYTES, inner, sizeof inner);
+  aead->hash(message, BLOCK_BYTES + sizeof inner, out);
+  mrc_wipe(message, sizeof message);
+  mrc_wipe(inner, sizeof inner);
+}
+
+/* HKDF-Expand(secret, info, 32). */
+static void expand(const struct mrc_aead *aead, const uint8_t secret[MRC_SECRET_BYTES],
+                   struct mrc_part info, uint8_t out[MRC_DIGEST_BYTES]) {
+  uint8_t text[MOST_BYTES];
+  mrc_assert(info.n < MOST_BYTES);
+  memcpy(text, info.at, info.n);
+  text[info.n] = 1; /* number of the block */
+  hmac(aead, (struct mrc_part){secret, MRC_SECRET_BYTES}, (struct mrc_part){text, info.n + 1}, out);
+}
+
+/* ---- seals ---- */
 
 enum {
   N_KEYS = 5,
@@ -33,7 +71,7 @@ static void direct(const struct mrc_aead *aead, const uint8_t key[MRC_SECRET_BYT
     qpns[i] = (uint8_t)(sender >> (16 - 8 * i));
     qpns[QPN_BYTES + i] = (uint8_t)(receiver >> (16 - 8 * i));
   }
-  mrc_hkdf_expand(aead, key, (struct mrc_part){info, sizeof info - 1}, out);
+  expand(aead, key, (struct mrc_part){info, sizeof info - 1}, out);
 }
 
 void mrc_seal_derive(const struct mrc_aead *aead, struct mrc_seal_attr *attr, uint32_t qpn,
@@ -43,7 +81,7 @@ void mrc_seal_derive(const struct mrc_aead *aead, struct mrc_seal_attr *attr, ui
   uint8_t key[MRC_DIGEST_BYTES];
   memcpy(randoms + (first ? 0 : MRC_SECRET_BYTES), random, MRC_SECRET_BYTES);
   memcpy(randoms + (first ? MRC_SECRET_BYTES : 0), peer_random, MRC_SECRET_BYTES);
-  mrc_hkdf_extract(aead, label("mrc seal 1"), (struct mrc_part){randoms, sizeof randoms}, key);
+  hmac(aead, label("mrc seal 1"), (struct mrc_part){randoms, sizeof randoms}, key);
   direct(aead, key, qpn, attr->peer_qpn, attr->send);
   direct(aead, key, attr->peer_qpn, qpn, attr->receive);
   mrc_wipe(randoms, sizeof randoms);
@@ -53,7 +91,7 @@ void mrc_seal_derive(const struct mrc_aead *aead, struct mrc_seal_attr *attr, ui
 /* The secret of the epoch after; the one that it came from is gone afterwards. */
 static void skip_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain) {
   uint8_t made[MRC_DIGEST_BYTES];
-  mrc_hkdf_expand(aead, chain->secret, label("mrc next"), made);
+  expand(aead, chain->secret, label("mrc next"), made);
   memcpy(chain->secret, made, sizeof chain->secret);
   chain->epochs++;
   mrc_wipe(made, sizeof made);
@@ -63,9 +101,9 @@ static void skip_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain
 static void next_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain,
                        struct mrc_seal_key *key) {
   uint8_t made[MRC_DIGEST_BYTES];
-  mrc_hkdf_expand(aead, chain->secret, label("mrc key"), made);
+  expand(aead, chain->secret, label("mrc key"), made);
   aead->set(key->key, made);
-  mrc_hkdf_expand(aead, chain->secret, label("mrc iv"), made);
+  expand(aead, chain->secret, label("mrc iv"), made);
   memcpy(key->iv, made, MRC_NONCE_BYTES);
   mrc_wipe(made, sizeof made);
   skip_epoch(aead, chain);

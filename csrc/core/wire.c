@@ -3,7 +3,7 @@
    Reserved bits are sent as zeros and ignored on receipt; fields with a fixed value are checked.
    The PSN of SACK and NACK travels twice, in the BTH and in the next header: both are decoded, and
    they are not compared. */
-#include "wire.h"
+#include "core/wire.h"
 
 #include <string.h>
 

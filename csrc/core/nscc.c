@@ -20,9 +20,9 @@
  * overtake each other, so these differences would be coarse and sometimes negative. For the same
  * reason a SACK counts in the average delay once for each packet that it acknowledges.
  */
-#include "cc_algorithm.h"
-
 #include <errno.h>
+
+#include "core/cc.h"
 
 /* UET states its formulas relative to a network of 100 Gbit/s and 12 us. */
 #define REFERENCE_RTT_NS 12000ull

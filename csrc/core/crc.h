@@ -1,11 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The invariant CRC of RoCEv2 over inner IP header, UDP header and MRC packet, with the fields that
-   change in flight set to ones. See crc32.h for the CRC-32. */
+/* The integrity of plain packets: the CRC-32 of Ethernet, and the ICRC that is made of it. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* ---- CRC-32 ---- */
+
+/* CRC-32 of Ethernet, as gzip uses it, and the same while bytes are copied. 0 starts a CRC, and
+   calls chain. */
+
+uint32_t mrc_crc32(uint32_t crc, const uint8_t *bytes, size_t n);
+/* Copies `n` bytes, and returns the CRC of `head` bytes that already stand before `to`, followed by
+   these. */
+uint32_t mrc_crc32_copy(uint32_t crc, uint8_t *to, size_t head, const uint8_t *from, size_t n);
+/* What computes CRCs on this machine. */
+const char *mrc_crc32_library(void);
+
+/* ---- the ICRC ---- */
+
+/* The invariant CRC of RoCEv2 over inner IP header, UDP header and MRC packet, with the fields that
+   change in flight set to ones. See crc32.h for the CRC-32. */
 
 /* Addresses and ports that the ICRC covers. */
 struct mrc_icrc_flow {
