@@ -23,8 +23,7 @@
 #include "core/crc.h"
 #include "core/engine.h"
 #include "core/paths.h"
-#include "core/qp/rxwin.h"
-#include "core/qp/txwin.h"
+#include "core/windows.h"
 #include "core/wire.h"
 #include "mrc.h"
 

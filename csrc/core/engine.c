@@ -10,8 +10,8 @@
 #include "core/loss/health.h"
 #include "core/loss/requester_rx.h"
 #include "core/loss/sack_take.h"
-#include "core/qp/requester.h"
 #include "core/recv/responder_rx.h"
+#include "core/windows.h"
 #include "core/wire.h"
 #include "schedule.h"
 

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "core/qp/share.h"
+#include "core/qp.h"
 #include "engine.h"
 
 static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {

@@ -2,7 +2,7 @@
 /* Which QP sends next, and what it does in its turn. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Gives QPs their turns until there is nothing to send (true) or the transmit is full (false). */
 bool mrc_schedule_transmit(struct mrc_services *services, uint64_t now_ns);

@@ -6,11 +6,11 @@
 
 #include "core/loss/health.h"
 #include "core/loss/timeout.h"
-#include "core/qp/requester.h"
 #include "core/recv/responder_rx.h"
 #include "core/send/quick.h"
 #include "core/send/spray.h"
 #include "core/send/windows.h"
+#include "core/windows.h"
 
 /* ---- memory and completions ---- */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "core/qp/requester.h"
+#include "core/windows.h"
 #include "virtual/memory.h"
 
 static struct mrc_audit *audit_of(const struct mrc_fabric_watch *watch, uint32_t flow,

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/qp/requester.h"
+#include "core/windows.h"
 #include "virtual/memory.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A hostile peer within a QP, one test for each false message: no invariant breaks, no queue grows,
    a counter counts it, and valid traffic goes on. */
-#include "core/qp/qp.h"
+#include "core/qp.h"
 #include "forge.h"
 #include "pair/connect.h"
 

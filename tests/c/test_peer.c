@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/qp/peer.h"
+#include "core/qp.h"
 
 #include <errno.h>
 
 #include "check.h"
 #include "core/base.h"
-#include "core/qp/qp.h"
 
 static struct mrc_peer_source source(uint32_t address, uint16_t sport) {
   struct mrc_peer_source made = {.sport = sport};

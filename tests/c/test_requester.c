@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/qp/requester.h"
+#include "core/windows.h"
 
 #include "check.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planes that carry less than the others: the verdict, and when an event reports it. */
-#include "core/qp/share.h"
+#include "core/qp.h"
 
 #include "pair/connect.h"
 #include "scenario.h"

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/qp/rxwin.h"
+#include "core/windows.h"
 #include "fuzz.h"
 
 enum { MAX_REPORTS = 4 }; /* between two arrivals */

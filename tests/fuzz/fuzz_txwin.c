@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/qp/txwin.h"
+#include "core/windows.h"
 #include "fuzz.h"
 
 enum { MAX_PSNS = 256, PLANES = 3, SENT_AT_A_TIME = 20 };

@@ -5,9 +5,8 @@
 
 #include "core/base.h"
 #include "core/paths.h"
-#include "core/qp/qp.h"
-#include "core/qp/rxwin.h"
-#include "core/qp/txwin.h"
+#include "core/qp.h"
+#include "core/windows.h"
 
 uint32_t shim_psn_add(uint32_t psn, uint32_t n) { return mrc_psn_add(psn, n); }
 uint32_t shim_psn_sub(uint32_t psn, uint32_t n) { return mrc_psn_sub(psn, n); }

@@ -5,7 +5,7 @@
 
 #include "core/base.h"
 #include "core/crc.h"
-#include "core/qp/requester.h"
+#include "core/windows.h"
 #include "pair/address.h"
 
 enum {

@@ -3,7 +3,7 @@
    MRC_MAX_ANSWERS requests at a time, so that no host can use it to reflect traffic. */
 #pragma once
 
-#include "core/qp/peer.h"
+#include "core/qp.h"
 #include "core/wire.h"
 
 #define MRC_MAX_ANSWERS 256                     /* endpoint responses waiting to be sent */

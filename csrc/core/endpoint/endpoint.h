@@ -5,7 +5,7 @@
 #pragma once
 
 #include "answer.h"
-#include "core/qp/peer.h"
+#include "core/qp.h"
 #include "port_status.h"
 
 struct mrc_endpoint {

@@ -3,7 +3,7 @@
    result. probes.h holds the slots, endpoint.h sends. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Queues the probes that are due for EVs and planes on probation, and sets qp->ev_probe_ns. */
 void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);

@@ -5,7 +5,7 @@
    peer's reports and from the answers to our probes. */
 #pragma once
 
-#include "core/qp/peer.h"
+#include "core/qp.h"
 #include "core/wire.h"
 
 /* Choices of ours. */

@@ -3,7 +3,7 @@
    sack_take.c reads SACKs; requester_rx.c reads NACKs and transport ACKs. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Acknowledges all PSNs up to the cumulative PSN and those in the bitmap. Returns the bytes newly
    acknowledged, and also adds them to newly_acked_bytes of their planes. */

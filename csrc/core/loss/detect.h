@@ -3,7 +3,7 @@
    or because a plane is silent. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 #define MRC_LOSS_SKEW 32   /* a plane never heard from may take up to 32 times the others' RTT */
 #define MRC_LOSS_STRIKES 3 /* bursts lost in a row after which a plane counts as silent */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "health.h"
 
-#include "core/qp/share.h"
+#include "core/qp.h"
 
 /* ---- reports, and the trust in EVs ---- */
 

@@ -3,7 +3,7 @@
    and what the controller is told. detect.c and timeout.c decide which packets are lost. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Minimum times, our choice: below them the scheduling noise of a host would look like loss. */
 #define MRC_LOSS_REORDER_FLOOR_NS 500000ull  /* minimum spread of one plane */

@@ -2,8 +2,8 @@
 #include "requester_rx.h"
 
 #include "acks.h"
-#include "core/qp/requester.h"
 #include "core/send/windows.h"
+#include "core/windows.h"
 #include "health.h"
 #include "timeout.h"
 

@@ -2,7 +2,7 @@
 /* Handles NACKs and transport ACKs for the requester. sack_take.c handles SACKs. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Packets from the peer, with a good ICRC. Each returns 0 or a drop reason. */
 int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,

@@ -5,7 +5,7 @@
    lost, and the window of the slow plane shrinks. For EV probes see ev_probe.h. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Choices of ours. */
 #define MRC_PROBE_FIRST_NS 5000000ull /* wait before a probe if no RTT is known */

@@ -3,7 +3,7 @@
    immediates in order. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Places a data packet with a good ICRC from the peer. 0 or a drop reason. */
 int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,

@@ -4,7 +4,7 @@
    own have arrived lately. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Choices of ours. */
 #define MRC_REVERSE_BYTES 16384 /* if fewer arrived since the last probe, the next one waits */

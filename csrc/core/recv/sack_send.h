@@ -2,7 +2,7 @@
 /* SACKs of the responder: when one is due, and what it reports. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Decides when the packets just placed are reported. */
 void mrc_sack_want(struct mrc_services *services, struct mrc_qp *qp,

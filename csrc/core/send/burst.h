@@ -3,7 +3,7 @@
    modules decide what is sent. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 #include "core/wire.h"
 
 enum { MRC_ECN_NONE = 0, MRC_ECN_CAPABLE = 2 /* ECT(0) */ };

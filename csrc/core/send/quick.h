@@ -3,7 +3,7 @@
    others. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* Compares the planes. Call it after new measurements and when work begins. */
 void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);

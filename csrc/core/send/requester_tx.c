@@ -2,7 +2,7 @@
 #include "requester_tx.h"
 
 #include "burst.h"
-#include "core/qp/peer.h"
+#include "core/qp.h"
 #include "quick.h"
 #include "spray.h"
 

@@ -2,7 +2,7 @@
 /* Sends the requester's bursts over planes and EVs, and handles the fate of each packet. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 #define MRC_QUANTUM_BURSTS 4 /* in one turn of a QP; 1 if attr.rts.spray is set */
 

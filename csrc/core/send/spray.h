@@ -2,7 +2,7 @@
 /* Chooses the plane of the next burst: by equal shares, or by the windows of the planes. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* In RTS. Equal shares are taken in an order that follows from the QPN: otherwise the first
    packets of all QPs would meet on one. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "windows.h"
 
-#include "core/qp/share.h"
+#include "core/qp.h"
 
 int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
   const struct mrc_qp_rts_attr *attr = &qp->attr.rts;

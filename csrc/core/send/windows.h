@@ -2,7 +2,7 @@
 /* The congestion windows of a QP: which planes have one, and what acknowledgements change. */
 #pragma once
 
-#include "core/qp/qp.h"
+#include "core/qp.h"
 
 /* The QP moves to RTS, with a window of `psns`. Each plane has its own window. With NSCC and equal
    shares, the QP has one window, as in MRC. 0 or -EINVAL (a profile out of range). */

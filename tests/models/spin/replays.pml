@@ -3,7 +3,7 @@
 
    Every packet takes the next counter, also a retransmission. The receiver refuses counters that
    are more than REPLAY behind the highest one (csrc/core/seal.c), and PSNs that it has had
-   (csrc/core/qp/rxwin.c). The network delivers any packet at any time, as often as it likes, or never.
+   (csrc/core/windows.c). The network delivers any packet at any time, as often as it likes, or never.
    Numbers are small: PSNs come round after LAP. */
 
 #define COUNTERS 9

@@ -1,11 +1,114 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "peer.h"
+#include "core/qp.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base.h"
+
+/* Legal moves, row from, column to: RESET INIT RTR RTS ERROR. */
+static const bool moves[5][5] = {
+    [MRC_QP_RESET] = {[MRC_QP_INIT] = true, [MRC_QP_ERROR] = true},
+    [MRC_QP_INIT] = {[MRC_QP_RTR] = true, [MRC_QP_ERROR] = true, [MRC_QP_RESET] = true},
+    [MRC_QP_RTR] = {[MRC_QP_RTS] = true, [MRC_QP_ERROR] = true},
+    [MRC_QP_RTS] = {[MRC_QP_ERROR] = true},
+};
+
+bool mrc_qp_may_move(uint32_t from, uint32_t to) {
+  return from <= MRC_QP_ERROR && to <= MRC_QP_ERROR && moves[from][to];
+}
+
+struct mrc_qp *mrc_qp_new(const struct mrc_qp_create_attr *attr, uint32_t index,
+                          const struct mrc_engine_config *config) {
+  struct mrc_qp *qp = calloc(1, sizeof *qp + config->ports * sizeof qp->planes[0]);
+  if (qp == NULL) return NULL;
+  qp->index = index;
+  qp->qpn = attr->qpn;
+  qp->attr.create = *attr;
+  qp->noise_ns = config->noise_ns;
+  qp->ev_probe_ns = MRC_NEVER;
+  for (uint32_t i = 0; i < config->ports; i++)
+    mrc_plane_init(&qp->planes[i]);
+  if (mrc_requester_init(&qp->req, attr->sq_depth, config->ports) == 0 &&
+      mrc_responder_init(&qp->resp, attr->mpr, attr->max_wimm) == 0)
+    return qp;
+  mrc_qp_free(qp);
+  return NULL;
+}
+
+void mrc_qp_free(struct mrc_qp *qp) {
+  mrc_requester_free(&qp->req);
+  mrc_responder_free(&qp->resp);
+  mrc_evset_free(&qp->evset);
+  mrc_seal_free(qp->seal);
+  free(qp);
+}
+
+static void prefetch(const void *first, const void *end) {
+  for (const char *at = first; at < (const char *)end; at += 64)
+    __builtin_prefetch(at, 1);
+}
+
+void mrc_qp_prefetch(const struct mrc_qp *qp) {
+  enum { PLANES = 4, TRIGGERS = 4 }; /* of each array, the first ones */
+  /* First the lines that an arriving packet needs: the CPU fetches only a few at a time. */
+  prefetch(qp, &qp->peer + 1);
+  prefetch(&qp->resp, &qp->resp.triggers[TRIGGERS]);
+  prefetch(&qp->resp.n_triggers, &qp->planes[PLANES]);
+  prefetch(&qp->req, &qp->req + 1);
+}
+
+void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
+  enum { SLOTS = 10 }; /* the first ones: the hardware prefetcher fetches the rest */
+  const struct mrc_requester *req = &qp->req;
+  const struct mrc_evset *set = &qp->evset;
+  /* Only up to the last plane in use: the engine may have more ports than that. */
+  const uint32_t top = set->n == 0 ? 0 : 32u - (uint32_t)__builtin_clz(set->plane_mask);
+  if (mrc_requester_is_busy(&qp->req)) {
+    const uint32_t slot = req->win.next_psn & req->win.mask;
+    const uint32_t end = mrc_min_u32(slot + SLOTS, req->win.mask + 1);
+    const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+    prefetch(&req->win.slots[slot], &req->win.slots[end]);
+    prefetch(wqe, wqe + 1);
+    prefetch(req->win.tosend.words, req->win.tosend.words + 1);
+    prefetch(req->win.lists, &req->win.lists[top]);
+  }
+  if (set->n == 0) return;
+  prefetch(set->planes, &set->planes[top]);
+  prefetch(set->ends, &set->ends[mrc_min_u32(set->n_ends, top)]);
+  prefetch(set->orders, set->orders + 1);
+  MRC_EACH_BIT(plane, set->plane_mask) {
+    const uint16_t ev = qp->planes[plane].reverse_ev;
+    if (ev != MRC_EV_NONE) prefetch(&set->evs[ev], &set->evs[ev + 1]);
+  }
+}
+
+void mrc_qp_prefetch_evs(const struct mrc_qp *qp) {
+  const struct mrc_evset *set = &qp->evset;
+  if (!mrc_requester_is_busy(&qp->req)) return; /* answers use the reverse EVs */
+  MRC_EACH_BIT(index, set->plane_mask) {
+    const struct mrc_ev_plane *plane = &set->planes[index];
+    const uint16_t ev = plane->order[plane->next < plane->n ? plane->next : 0];
+    prefetch(&set->evs[ev], &set->evs[ev + 1]);
+  }
+}
+
+void mrc_qp_fail(struct mrc_services *services, struct mrc_qp *qp, uint8_t status,
+                 uint8_t oldest_status) {
+  if (qp->state == MRC_QP_ERROR) return;
+  mrc_trace(services, MRC_TRACE_QP_STATE, qp->qpn, qp->state, MRC_QP_ERROR);
+  qp->state = MRC_QP_ERROR;
+  qp->status = status;
+  qp->ev_probe_ns = MRC_NEVER;
+  mrc_requester_flush(services, &qp->req, qp->qpn, oldest_status);
+  mrc_responder_clear(services, &qp->resp);
+  mrc_node_leave(&qp->nodes.cq_waiting);
+  const struct mrc_event event = {.type = MRC_EVENT_QP_ERROR, .qpn = qp->qpn, .status = status};
+  mrc_event_push(services, &event);
+}
+
+/* ---- peers ---- */
 
 #define FIRST_ENTRIES 64u /* before the table has to grow */
 
@@ -272,4 +375,127 @@ struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer) {
   while (qp != NULL && !mrc_qp_is_live(qp))
     qp = qp->peer_next;
   return qp;
+}
+
+/* ---- shares of planes ---- */
+
+bool mrc_share_judge(struct mrc_share *share, uint64_t bytes, uint64_t others_bytes,
+                     uint32_t n_others) {
+  mrc_assert(n_others > 0);
+  const uint64_t percent = others_bytes == 0 ? MRC_SHARE_MAX_PERCENT
+                                             : mrc_mul_div(bytes, 100ull * n_others, others_bytes);
+  share->compared = true;
+  share->percent = (uint32_t)mrc_min_u64(percent, MRC_SHARE_MAX_PERCENT);
+  const bool against = share->slow ? share->percent > MRC_SHARE_FAIR_PERCENT
+                                   : share->percent < MRC_SHARE_SLOW_PERCENT;
+  share->against = against ? share->against + 1 : 0;
+  if (share->against < MRC_SHARE_PERIODS) return false;
+  share->against = 0;
+  share->slow = !share->slow;
+  return true;
+}
+
+bool mrc_share_is_bulk(const struct mrc_share_sum *sum, uint32_t n_planes, uint32_t mtu_bytes) {
+  if (sum->bytes < (uint64_t)n_planes * MRC_SHARE_MIN_PACKETS * mtu_bytes) return false;
+  return sum->backed_bytes >= sum->bytes / 4 * 3;
+}
+
+/* Queues an event for every QP of the peer that uses the plane. */
+static void report(struct mrc_services *services, const struct mrc_peer *peer, uint32_t plane) {
+  const struct mrc_share *share = &peer->shares[plane];
+  for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
+    if (qp->state != MRC_QP_RTS || (qp->evset.plane_mask >> plane & 1) == 0) continue;
+    if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) continue;
+    mrc_trace(services, MRC_TRACE_PLANE_SHARE, qp->qpn, mrc_port_of(plane), share->percent);
+    const struct mrc_event event = {.type = MRC_EVENT_PLANE_SHARE,
+                                    .qpn = qp->qpn,
+                                    .port = mrc_port_of(plane),
+                                    .status = !share->slow,
+                                    .result = (int32_t)share->percent,
+                                    .reason = MRC_REASON_DELIVERY};
+    mrc_event_push(services, &event);
+  }
+}
+
+/* The QP of the peer that carried most in this period. */
+static const struct mrc_qp *busiest(const struct mrc_peer *peer) {
+  const struct mrc_qp *found = peer->qps;
+  for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
+    if (qp->req.share.bytes > found->req.share.bytes) found = qp;
+  return found;
+}
+
+/* Compares the planes of the busiest QP, summed over all QPs that use the same planes. */
+static void compare(struct mrc_services *services, struct mrc_peer *peer) {
+  const struct mrc_qp *first = busiest(peer);
+  const uint32_t live = mrc_qp_alive_planes(services, first);
+  const uint32_t n_planes = (uint32_t)__builtin_popcount(live);
+  struct mrc_share_sum sum = {0};
+  uint64_t carried[MRC_MAX_PORTS] = {0};
+  for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
+    if (qp->req.share.bytes == 0 || mrc_qp_alive_planes(services, qp) != live) continue;
+    sum.backed_bytes += qp->req.share.backed_bytes;
+    MRC_EACH_BIT(plane, live) {
+      carried[plane] += qp->planes[plane].share_acked_bytes;
+      sum.bytes += qp->planes[plane].share_acked_bytes;
+    }
+  }
+  if (n_planes < 2 || !mrc_share_is_bulk(&sum, n_planes, first->attr.rts.path_mtu)) return;
+  MRC_EACH_BIT(plane, live) {
+    const uint64_t others_bytes = sum.bytes - carried[plane];
+    if (mrc_share_judge(&peer->shares[plane], carried[plane], others_bytes, n_planes - 1))
+      report(services, peer, plane);
+  }
+}
+
+/* The base round trip of the shortest plane; UINT64_MAX: unknown. On a slow plane, the base round
+   trip may be mostly the time that its packets take on the wire. */
+static uint64_t shortest_rtt_ns(const struct mrc_qp *qp) {
+  uint64_t shortest_ns = UINT64_MAX;
+  MRC_EACH_BIT(index, qp->evset.plane_mask) {
+    const struct mrc_plane *plane = &qp->planes[index];
+    if (!plane->suspended && plane->rtt.base_ns != 0)
+      shortest_ns = mrc_min_u64(shortest_ns, plane->rtt.base_ns);
+  }
+  return shortest_ns;
+}
+
+static void begin_period(struct mrc_peer *peer, uint32_t noise_ns, uint64_t now_ns) {
+  uint64_t rtt_ns = UINT64_MAX;
+  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
+    qp->req.share = (struct mrc_share_sum){0};
+    MRC_EACH_BIT(plane, qp->evset.plane_mask)
+      qp->planes[plane].share_acked_bytes = 0;
+    rtt_ns = mrc_min_u64(rtt_ns, shortest_rtt_ns(qp));
+  }
+  uint64_t period_ns = mrc_floor_ns(MRC_SHARE_PERIOD_NS, noise_ns);
+  if (rtt_ns != UINT64_MAX) period_ns = mrc_max_u64(period_ns, MRC_SHARE_ROUNDS * rtt_ns);
+  peer->share = (struct mrc_share_period){.end_ns = now_ns + period_ns, .whole = true};
+}
+
+void mrc_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, uint64_t bytes,
+                        uint64_t now_ns) {
+  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) return;
+  struct mrc_share_sum *sum = &qp->req.share;
+  sum->bytes += bytes;
+  if (qp->req.unsent_bytes > 0) sum->backed_bytes += bytes;
+  struct mrc_peer *peer = qp->peer;
+  if (now_ns < peer->share.end_ns) return;
+  if (peer->share.whole) compare(services, peer);
+  begin_period(peer, qp->noise_ns, now_ns);
+}
+
+void mrc_share_forget(struct mrc_qp *qp, uint32_t plane) {
+  for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next)
+    if (other != qp && !other->planes[plane].suspended &&
+        other->planes[plane].share_acked_bytes > 0)
+      return;
+  qp->peer->shares[plane] = (struct mrc_share){0};
+  qp->peer->share = (struct mrc_share_period){0};
+}
+
+struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane) {
+  if (qp->peer == NULL || qp->attr.rts.plane_shares == MRC_SHARES_EQUAL)
+    return (struct mrc_share){0};
+  return qp->peer->shares[plane];
 }
