@@ -4,7 +4,7 @@
 
 #include "core/base.h"
 #include "core/crc.h"
-#include "core/endpoint/endpoint.h"
+#include "core/endpoint.h"
 #include "core/services.h"
 
 struct mrc_engine {

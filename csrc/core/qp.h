@@ -94,6 +94,12 @@ static inline uint32_t mrc_qp_full_bytes(const struct mrc_qp *qp) {
          (qp->seal != NULL ? MRC_SEAL_OVERHEAD_BYTES : 0);
 }
 
+/* Whether the peer was silent, or refused a packet, as often as its owner allows. */
+static inline bool mrc_qp_has_no_retry_left(const struct mrc_qp *qp) {
+  if (qp->attr.rts.retry_exp == 25) return false;
+  return qp->req.timeouts > (uint32_t)qp->attr.rts.retry_linear + qp->attr.rts.retry_exp;
+}
+
 bool mrc_qp_may_move(uint32_t from, uint32_t to);
 
 /* The QP has something to send, or its deadline has changed: the next transmit visits it. */

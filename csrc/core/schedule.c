@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "schedule.h"
+/* Whose turn it is to send, what the kernel took of it, and when the engine is due again. */
+#include <errno.h>
 
-#include "core/endpoint/ev_probe.h"
-#include "core/loss/timeout.h"
-#include "core/recv/responder_tx.h"
-#include "core/recv/reverse.h"
-#include "core/send/requester_tx.h"
+#include "core/endpoint.h"
+#include "core/engine.h"
+#include "core/loss.h"
+#include "core/receive.h"
+#include "core/reverse.h"
+#include "core/send.h"
+#include "core/timeout.h"
+
+/* ---- the turns of QPs ---- */
 
 #define MIN_WAIT_NS 20000ull     /* least time between a visit and the QP's timer */
 #define STUCK_WAIT_NS 1000000ull /* the same while the QP is stuck */
@@ -95,7 +100,8 @@ static void prefetch_ahead(const struct mrc_services *services, const struct mrc
     mrc_qp_prefetch(MRC_NODE_OWNER(next->next, struct mrc_qp, nodes.ready));
 }
 
-bool mrc_schedule_transmit(struct mrc_services *services, uint64_t now_ns) {
+/* Gives QPs their turns until there is nothing to send (true) or the transmit is full (false). */
+static bool transmit_qps(struct mrc_services *services, uint64_t now_ns) {
   struct mrc_node *const ready = &services->ready.ready;
   const struct mrc_arena *arena = &services->arena;
   transmit_answers(services, now_ns);
@@ -115,10 +121,137 @@ bool mrc_schedule_transmit(struct mrc_services *services, uint64_t now_ns) {
   return room;
 }
 
-void mrc_schedule_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  mrc_timeout_on_deadline(services, qp, now_ns);
-  if (qp->resp.sack_deadline_ns <= now_ns)
-    mrc_qp_touch_to_answer(services, qp);
-  else
-    mrc_qp_touch(services, qp);
+/* ---- what the kernel took ---- */
+
+/* Whether a failed send takes an EV or a plane out of use, so that the next try uses another path.
+ */
+static bool is_blamed(const struct mrc_qp *qp, const struct mrc_burst *burst) {
+  const struct mrc_ev_plane *rotation = &qp->evset.planes[mrc_plane_of(burst->port)];
+  return qp->state == MRC_QP_RTS && !qp->planes[mrc_plane_of(burst->port)].suspended &&
+         qp->evset.evs[burst->_ev].place < rotation->n_active;
+}
+
+/* A packet that was not sent keeps its place and is tried again at once. If the send failed and the
+   next try would use the same path, the packet is left to the timers, as if the network lost it. */
+static void commit_packet(struct mrc_services *services, struct mrc_endpoint *endpoint,
+                          struct mrc_qp *qp, const struct mrc_burst *burst,
+                          const struct mrc_packet *packet, int taken, uint64_t now_ns) {
+  static const enum mrc_counter counter_of[] = {[MRC_KIND_SACK] = MRC_COUNTER_TX_SACKS,
+                                                [MRC_KIND_NACK] = MRC_COUNTER_TX_NACKS,
+                                                [MRC_KIND_ACK] = MRC_COUNTER_TX_ACKS,
+                                                [MRC_KIND_PROBE] = MRC_COUNTER_TX_PROBES,
+                                                [MRC_KIND_ANSWER] = MRC_COUNTER_TX_EV_ANSWERS};
+  if (packet->_kind == MRC_KIND_EV_PROBE) {
+    mrc_endpoint_on_commit(services, endpoint, packet->_slot, taken, now_ns);
+  } else if (taken == 1) {
+    mrc_count(services, counter_of[packet->_kind], 1);
+  } else if (taken == 0 || is_blamed(qp, burst)) {
+    mrc_count(services, MRC_COUNTER_TX_REFUSED, 1);
+    if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
+      mrc_requester_on_refused(services, qp, packet);
+    else if (packet->_kind == MRC_KIND_ANSWER)
+      mrc_answer_on_refused(&endpoint->answers, packet->_slot);
+    else
+      mrc_responder_on_refused(services, qp, packet);
+  }
+}
+
+/* Commits a burst. `taken`: the kernel took it (1), had no room (0), or failed (negative errno). */
+static void commit_burst(struct mrc_services *services, struct mrc_endpoint *endpoint,
+                         struct mrc_qp *qp, const struct mrc_burst *burst, int taken,
+                         uint64_t now_ns) {
+  if (taken == 1 && burst->packets[0]._kind == MRC_KIND_DATA) {
+    mrc_requester_on_taken(services, qp, burst);
+    return;
+  }
+  /* Last to first, so that refused packets return to their queues in order. */
+  for (int k = burst->n_packets - 1; k >= 0; k--)
+    commit_packet(services, endpoint, qp, burst, &burst->packets[k], taken, now_ns);
+}
+
+/* Whether the error concerns the whole interface, not just a path: the interface is down or gone.
+ */
+static bool is_of_interface(int error) {
+  return error == -ENETDOWN || error == -ENODEV || error == -ENXIO;
+}
+
+/* A send failed, for example because there is no route. Under SRv6 each EV has its own route, so
+   the EV becomes ASSUMED_BAD. The plane is suspended instead if its rotation is at the minimum or
+   the error concerns the interface. The error of an EV probe is only the result of that probe. */
+static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_burst *burst,
+                  int error, uint64_t now_ns) {
+  const uint16_t ev = (uint16_t)burst->_ev;
+  struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
+  if (qp->state != MRC_QP_RTS || burst->packets[0]._kind == MRC_KIND_EV_PROBE) return;
+  const bool of_plane =
+      plane->suspended || is_of_interface(error) || !mrc_evset_can_spare(&qp->evset, ev);
+  if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE; /* answers use another EV */
+  if (of_plane) {
+    plane->unsendable = true;
+    mrc_health_suspend_plane(services, qp, mrc_plane_of(burst->port), MRC_REASON_SEND, now_ns);
+  } else {
+    mrc_health_distrust_ev(services, qp, ev, MRC_REASON_SEND, now_ns);
+  }
+  mrc_qp_touch(services, qp);
+}
+
+/* ---- transmit ---- */
+
+int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int capacity,
+                        uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  struct mrc_endpoint *endpoint = &engine->endpoint;
+  mrc_assert(!engine->committing && capacity > 0);
+  services->now_ns = now_ns;
+  mrc_arena_begin(&services->arena, bursts, capacity);
+  if (mrc_answer_transmit(services, &endpoint->peers, &endpoint->answers) &&
+      mrc_endpoint_transmit_probes(services, endpoint, now_ns) && transmit_qps(services, now_ns))
+    mrc_endpoint_transmit_probes(services, endpoint, now_ns);
+  engine->committing = services->arena.n_bursts > 0;
+  return services->arena.n_bursts;
+}
+
+void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts, const int *taken,
+                       int n, uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  mrc_assert(engine->committing && n == services->arena.n_bursts);
+  engine->committing = false;
+  services->now_ns = now_ns;
+  /* Last to first, so that refused packets and their QPs return to their queues in order. */
+  for (int i = n - 1; i >= 0; i--) {
+    struct mrc_qp *qp = engine->qps[bursts[i]._qp];
+    mrc_assert(qp != NULL);
+    commit_burst(services, &engine->endpoint, qp, &bursts[i], taken[i], now_ns);
+  }
+  /* After all commits: a suspension declares lost all packets in flight on the plane, and these
+     include packets of other bursts of this transmit. */
+  for (int i = 0; i < n; i++)
+    if (taken[i] < 0) blame(services, engine->qps[bursts[i]._qp], &bursts[i], taken[i], now_ns);
+}
+
+/* ---- time ---- */
+
+uint64_t mrc_engine_deadline(const struct mrc_engine *engine) {
+  const struct mrc_ready *ready = &engine->services.ready;
+  if (!mrc_list_is_empty(&ready->ready)) return 0; /* there is something to send */
+  return mrc_min_u64(mrc_timers_next(&ready->timers),
+                     mrc_endpoint_deadline(&engine->services, &engine->endpoint));
+}
+
+void mrc_engine_expire(struct mrc_engine *engine, uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  mrc_assert(!engine->committing);
+  services->now_ns = now_ns;
+  mrc_endpoint_expire(services, &engine->endpoint, now_ns);
+  for (;;) {
+    const uint32_t index = mrc_timers_pop(&services->ready.timers, now_ns);
+    if (index == UINT32_MAX) return;
+    struct mrc_qp *qp = engine->qps[index];
+    mrc_assert(qp != NULL);
+    mrc_timeout_on_deadline(services, qp, now_ns);
+    if (qp->resp.sack_deadline_ns <= now_ns)
+      mrc_qp_touch_to_answer(services, qp);
+    else
+      mrc_qp_touch(services, qp);
+  }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "turn.h"
+#include "core/turn.h"
 
 #include "core/base.h"
-#include "engine.h"
+#include "core/services.h"
 
 enum {
   TRANSMITS = 4,           /* rounds of transmit and commit of one turn */

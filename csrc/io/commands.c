@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/query.h"
+#include "core/calls.h"
 #include "io/aead.h"
 #include "io/ports.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 
-#include "core/query.h"
+#include "core/calls.h"
 #include "io/udp_open.h"
 
 /* Transmit sockets are always watched for errors, and for room only while they are full. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/query.h"
+#include "core/calls.h"
 
 /* Bytes delivered to the marked QPs, or to all QPs if the recording lists none. */
 static uint64_t delivered_bytes(const struct mrc_recording *recording, const mrc_engine *engine) {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/send/burst.h"
+#include "core/send.h"
 #include "core/services.h"
 #include "core/turn.h"
 #include "core/wire.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/endpoint/ev_probe.h"
+#include "core/endpoint.h"
 #include "core/engine.h"
 #include "sim/host_address.h"
 #include "sim/topology.h"

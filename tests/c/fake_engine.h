@@ -11,7 +11,7 @@
 
 #include "check.h"
 #include "core/base.h"
-#include "core/query.h"
+#include "core/calls.h"
 #include "mrc.h"
 
 enum { MAX_POSTS = 4096, MAX_LOG = 64, REFUSED_QPN = 9, BURST_QPN = 5 };

@@ -18,8 +18,8 @@
 
 #include "check.h"
 #include "core/base.h"
+#include "core/calls.h"
 #include "core/engine.h"
-#include "core/query.h"
 #include "pair/connect.h"
 
 #define US 1000ull

@@ -3,9 +3,9 @@
    peers act on them. Without messages, peers only detect the silence of the dead links. */
 #include <errno.h>
 
-#include "core/endpoint/port_status.h"
+#include "core/endpoint.h"
 #include "core/engine.h"
-#include "core/loss/health.h"
+#include "core/loss.h"
 #include "core/wire.h"
 #include "pair/connect.h"
 #include "scenario.h"

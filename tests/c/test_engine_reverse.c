@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A QP that only receives probes its reverse EVs and answers on EVs that work. */
 #include "core/engine.h"
-#include "core/recv/reverse.h"
+#include "core/reverse.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

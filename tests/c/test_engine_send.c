@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/engine.h"
-#include "core/recv/reverse.h"
+#include "core/reverse.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

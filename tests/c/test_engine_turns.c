@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which QP has its turn when several QPs have data to send, or wait for room in the CQ. */
 #include "core/engine.h"
-#include "core/send/requester_tx.h"
+#include "core/send.h"
 #include "forge.h"
 #include "pair/connect.h"
 #include "scenario.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queries of an engine (csrc/core/query.c): names, trace ring, and events that the application does
+/* Queries of an engine (csrc/core/calls.c): names, trace ring, and events that the application does
  * not take. */
-#include "core/query.h"
+#include "core/calls.h"
 
 #include "core/engine.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which planes count as quick, slow or limited, and what then goes over them. */
-#include "core/send/quick.h"
+#include "core/send.h"
 
 #include "core/engine.h"
 #include "pair/connect.h"

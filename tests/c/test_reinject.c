@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A packet on a slow plane holds up all others: it is retransmitted on the fast plane. */
-#include "core/loss/timeout.h"
+#include "core/timeout.h"
 
 #include "pair/connect.h"
 #include "scenario.h"

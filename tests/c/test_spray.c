@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/send/spray.h"
+#include "core/send.h"
 
 #include "core/engine.h"
 #include "pair/connect.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planes that fall silent while the last packets of a message are on their way: no later packet
    shows that they are lost. */
-#include "core/loss/timeout.h"
+#include "core/timeout.h"
 
 #include "pair/connect.h"
 #include "scenario.h"

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "timeout.h"
+#include "core/timeout.h"
 
-#include "acks.h"
-#include "core/send/burst.h"
-#include "core/send/quick.h"
-#include "detect.h"
-#include "health.h"
+#include "core/loss.h"
+#include "core/send.h"
 
 #define MAX_REINJECTIONS 3 /* of one packet */
 
@@ -32,21 +29,6 @@ static uint64_t timeout_ns(const struct mrc_qp *qp, uint64_t now_ns) {
   return tries < qp->attr.rts.retry_linear
              ? base
              : base << mrc_min_u32(tries - qp->attr.rts.retry_linear, 24);
-}
-
-static bool retries_exhausted(const struct mrc_qp *qp) {
-  if (qp->attr.rts.retry_exp == 25) return false;
-  return qp->req.timeouts > (uint32_t)qp->attr.rts.retry_linear + qp->attr.rts.retry_exp;
-}
-
-void mrc_timeout_on_refusal(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn) {
-  struct mrc_requester *req = &qp->req;
-  /* The peer may refuse the whole window in one round trip: only the first packet counts. */
-  if (req->refused && req->refused_psn != psn) return;
-  req->refused = true;
-  req->refused_psn = psn;
-  req->timeouts++;
-  if (retries_exhausted(qp)) mrc_qp_fail(services, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
 }
 
 static uint64_t timeout_deadline_ns(const struct mrc_qp *qp, uint64_t now_ns) {
@@ -87,7 +69,7 @@ static void on_timeout(struct mrc_services *services, struct mrc_qp *qp, uint64_
   struct mrc_requester *req = &qp->req;
   req->timeouts++;
   mrc_count(services, MRC_COUNTER_TIMEOUTS, 1);
-  if (retries_exhausted(qp)) {
+  if (mrc_qp_has_no_retry_left(qp)) {
     mrc_qp_fail(services, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
     return;
   }
@@ -170,30 +152,6 @@ bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, ui
   mrc_burst_add(services, burst, &wire, MRC_KIND_PROBE, 0, mrc_qp_has_icrc(qp));
   mrc_trace(services, MRC_TRACE_PROBE_OUT, qp->qpn, probe->id, probe->plane);
   return true;
-}
-
-void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
-                           const struct mrc_sack *sack, const struct mrc_meta *meta,
-                           struct mrc_cc_ack *ack, uint64_t now_ns) {
-  struct mrc_reliability_probe *probe = &qp->req.probe;
-  const uint16_t id = (uint16_t)sack->ack_psn_offset;
-  if (!probe->outstanding || probe->id != id) return;
-  probe->outstanding = false;
-  mrc_plane_on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
-  mrc_plane_on_reported(&qp->planes[probe->plane], probe->sent_ns);
-  mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, qp->planes[probe->plane].rack_ns);
-  const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
-  if (rtt_ns != 0) {
-    struct mrc_plane *plane = &qp->planes[probe->plane];
-    const uint64_t base_ns = plane->rtt.base_ns;
-    mrc_acks_on_rtt(qp, probe->ev, rtt_ns, ack);
-    /* A probe is small and takes less time than data: against that, data would show a queue. */
-    if (base_ns != 0) plane->rtt.base_ns = ack->base_rtt_ns = base_ns;
-    mrc_plane_on_answer(plane, probe->sent_ns, rtt_ns);
-  }
-  mrc_requester_on_progress(&qp->req, now_ns);
-  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp, now_ns); /* for a packet that is lost again */
-  mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
 /* Usually due when no plane is heard. Due earlier when no later packet can be sent to prove a
@@ -309,7 +267,7 @@ void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, u
     req->probed_ns = now_ns;
     /* The wait covers the time of an answer, because a new probe replaces the last one. */
     const uint64_t longest_ns =
-        mrc_max_u64(1024ull << qp->attr.rts.timeout, mrc_timeout_patience_ns(qp, now_ns));
+        mrc_max_u64(1024ull << qp->attr.rts.timeout, mrc_loss_patience_ns(qp, now_ns));
     /* Twice the time would be too long where every other probe or answer is lost: the mean wait
        would have no bound but the longest. */
     req->probe_wait_ns = mrc_min_u64(3 * req->probe_wait_ns / 2, longest_ns);

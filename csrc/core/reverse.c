@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reverse.h"
+#include "core/reverse.h"
 
 #define MAX_BACKOFF 6 /* doublings of timeout and interval while no probe is answered */
 #define TIMEOUT_FLOOR_NS 5000000ull /* timeout of a probe, beyond the round trip */

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs of csrc/mrc.h: life of a QP, its work requests, memory and completions. */
-#include "engine.h"
+#include "core/calls.h"
 
 #include <errno.h>
 
-#include "core/loss/health.h"
-#include "core/loss/timeout.h"
-#include "core/recv/responder_rx.h"
-#include "core/send/quick.h"
-#include "core/send/spray.h"
-#include "core/send/windows.h"
-#include "core/windows.h"
+#include "core/engine.h"
+#include "core/loss.h"
+#include "core/receive.h"
+#include "core/send.h"
 
 /* ---- memory and completions ---- */
 
@@ -143,6 +140,27 @@ static bool are_retries(uint32_t timeout, uint32_t linear, uint32_t exponential)
   return timeout >= 1 && timeout <= 24 && linear <= 7 && exponential <= 25;
 }
 
+/* The QP moves to RTS, with a window of `psns`. Each plane has its own window. With NSCC and equal
+   shares, the QP has one window, as in MRC. 0 or -EINVAL (a profile out of range). */
+static int open_windows(struct mrc_qp *qp, uint32_t psns) {
+  const struct mrc_qp_rts_attr *attr = &qp->attr.rts;
+  const uint32_t planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask);
+  qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
+  struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
+                             .mtu_bytes = attr->path_mtu,
+                             .planes = qp->req.one_window ? planes : 1,
+                             .windows = qp->req.one_window ? 1 : planes,
+                             .kind = attr->cc,
+                             .profile = attr->cc_profile};
+  if (!qp->req.one_window && cc.profile.max_cwnd != 0) /* limits the sum of all windows */
+    cc.profile.max_cwnd = mrc_max_u64(cc.profile.max_cwnd / planes, attr->path_mtu);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+    const int error = mrc_cc_init(&qp->planes[plane].cc, &cc);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
 /* Starts the requester with the attributes agreed at connect. 0 or -EINVAL or -ENOMEM. */
 static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_qp_rts_attr *attr = &qp->attr.rts;
@@ -153,11 +171,11 @@ static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   if (!are_retries(attr->timeout, attr->retry_linear, attr->retry_exp)) return -EINVAL;
   if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
   const uint32_t psns = mrc_min_u32(attr->peer_mpr, qp->attr.create.mpr);
-  int error = mrc_windows_start(qp, psns);
+  int error = open_windows(qp, psns);
   qp->evset.by_delay = attr->cc == MRC_CC_DELAY; /* NSCC requires switches that mark and trim */
   if (error == 0) error = mrc_requester_start(&qp->req, attr, psns, now_ns);
   if (error != 0) return error;
-  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp, now_ns);
+  qp->req.probe_wait_ns = mrc_loss_patience_ns(qp, now_ns);
   return 0;
 }
 
@@ -374,4 +392,156 @@ int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr 
     if (mrc_probes_start(&services->probes, &qp->probes, &request) == NULL) break;
   }
   return taken;
+}
+
+/* ---- queries ---- */
+
+/* Reads the state of an engine: QPs, EVs, counters, drops, trace, and their names. */
+
+static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
+  return mrc_rtt_known(rtt) ? (int64_t)value_ns : -1;
+}
+
+int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
+  const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  const struct mrc_requester *req = &qp->req;
+  *info = (struct mrc_qp_info){.qpn = qpn,
+                               .state = qp->state,
+                               .status = qp->status,
+                               .outstanding = req->sq_tail - req->sq_head,
+                               .sent_packets = req->sent_packets,
+                               .retransmitted_packets = req->retransmitted_packets,
+                               .spurious_packets = req->spurious_packets,
+                               .first_sent_bytes = req->first_sent_bytes,
+                               .acknowledged_bytes = req->acknowledged_bytes,
+                               .received_bytes = qp->resp.received_bytes,
+                               .inflight_bytes = req->win.inflight_bytes,
+                               .rtt_ns = ns_or_unknown(&req->rtt, req->rtt.smooth_ns),
+                               .path_mtu = qp->attr.rts.path_mtu,
+                               .timeouts = req->timeouts,
+                               .peer_mpr = req->peer_mpr};
+  for (uint32_t i = 0; i < engine->services.config.ports; i++) {
+    const struct mrc_plane *plane = &qp->planes[i];
+    const struct mrc_share share = mrc_share_of(qp, i);
+    info->planes[i] =
+        (struct mrc_plane_info){.sent_packets = plane->packets,
+                                .sent_bytes = plane->bytes,
+                                .lost_packets = plane->lost,
+                                .received_packets = plane->received_packets,
+                                .received_bytes = plane->received_bytes,
+                                .rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.smooth_ns),
+                                .base_rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.base_ns),
+                                .inflight_bytes = req->win.lists[i].bytes,
+                                .cwnd_bytes = mrc_qp_const_cc(qp, i)->cwnd_bytes,
+                                .suspended = plane->suspended,
+                                .slow = share.slow,
+                                .share_percent = share.compared ? share.percent : 100};
+    if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
+  }
+  return 0;
+}
+
+uint32_t mrc_engine_ports_used(const struct mrc_engine *engine) {
+  uint32_t used = 0;
+  for (uint32_t i = 0; i < engine->services.config.max_qps; i++)
+    if (engine->qps[i] != NULL) used |= engine->qps[i]->evset.plane_mask;
+  return used;
+}
+
+int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
+                     int capacity) {
+  const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  for (int i = 0; i < qp->evset.n && i < capacity; i++) {
+    const struct mrc_ev *ev = &qp->evset.evs[i];
+    infos[i] = (struct mrc_ev_info){
+        .ev = ev->value,
+        .port = ev->port,
+        .state = ev->state,
+        .active = ev->place < qp->evset.planes[mrc_plane_of(ev->port)].n_active,
+        .sent_packets = ev->packets,
+        .sent_bytes = ev->bytes,
+        .lost_packets = ev->lost,
+        .sent_probes = ev->probes,
+        .rtt_ns = ev->rtt_ns != 0 ? (int64_t)ev->rtt_ns : -1};
+  }
+  return qp->evset.n;
+}
+
+int mrc_qp_record(struct mrc_engine *engine, uint32_t qpn, bool recorded) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  qp->resp.recorded = recorded;
+  return 0;
+}
+
+static int copy_values(uint64_t *values, int capacity, const uint64_t *from, int n) {
+  for (int i = 0; i < n && i < capacity; i++)
+    values[i] = from[i];
+  return n;
+}
+
+int mrc_engine_counters(const struct mrc_engine *engine, uint64_t *values, int capacity) {
+  return copy_values(values, capacity, engine->services.counters, MRC_COUNTERS);
+}
+
+int mrc_engine_drops(const struct mrc_engine *engine, uint64_t *values, int capacity) {
+  return copy_values(values, capacity, engine->services.drops, MRC_DROP_COUNT);
+}
+
+int mrc_engine_trace(const struct mrc_engine *engine, struct mrc_trace_entry *entries,
+                     int capacity) {
+  const struct mrc_trace_ring *ring = &engine->services.trace;
+  const uint64_t kept = mrc_min_u64(ring->n, ring->mask + 1);
+  const uint64_t n = mrc_min_u64(kept, capacity < 0 ? 0 : (uint64_t)capacity);
+  for (uint64_t i = 0; i < n; i++)
+    entries[i] = ring->entries[(ring->n - n + i) & ring->mask];
+  return (int)n;
+}
+
+int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int capacity) {
+  return mrc_events_take(&engine->services.events, events, capacity);
+}
+
+const char *mrc_engine_counter_name(int index) {
+  static const char *const names[] = {
+#define X(name, meaning) #name,
+#include "core/counters.def"
+#undef X
+  };
+  return index >= 0 && index < MRC_COUNTERS ? names[index] : NULL;
+}
+
+const char *mrc_engine_counter_meaning(int index) {
+  static const char *const meanings[] = {
+#define X(name, meaning) meaning,
+#include "core/counters.def"
+#undef X
+  };
+  return index >= 0 && index < MRC_COUNTERS ? meanings[index] : NULL;
+}
+
+const char *mrc_drop_name(int reason) {
+  static const char *const names[] = {
+      "NONE",
+#define X(name, meaning) #name,
+#include "core/drops.def"
+#undef X
+  };
+  return reason >= 0 && reason < MRC_DROP_COUNT ? names[reason] : NULL;
+}
+
+const char *mrc_trace_name(int point) {
+  static const char *const names[] = {
+#define X(name, a, b) #name,
+#include "core/trace.def"
+#undef X
+  };
+  return point >= 0 && point < MRC_TRACE_POINTS ? names[point] : NULL;
+}
+
+void mrc_engine_set_aead(struct mrc_engine *engine, const struct mrc_aead *aead) {
+  mrc_assert(engine->services.arena.staged != NULL);
+  engine->services.config.aead = aead;
 }

@@ -1,0 +1,790 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/loss.h"
+
+#include "core/send.h"
+
+/* ---- a SACK arrives ---- */
+
+/* The slot of the packet that triggered the SACK, or 0. Another SACK may have acknowledged the
+   packet already: its slot remains valid until the ring of slots reuses it. */
+static const struct mrc_txslot *trigger_slot(const struct mrc_txwin *win,
+                                             const struct mrc_sack *sack) {
+  const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
+  return mrc_txwin_remembers(win, psn) ? mrc_txwin_slot(win, psn) : NULL;
+}
+
+/* How long the SACK waited in the reverse direction; 0 if it has no send time. In a long round trip
+   the wait could exceed the range of the timestamps, which would corrupt the shortest way back. */
+static uint64_t waited_ns(struct mrc_qp *qp, const struct mrc_sack *sack,
+                          const struct mrc_meta *meta, uint64_t rtt_ns) {
+  if (sack->cc_type != MRC_CC_TYPE_TIMES || rtt_ns > MRC_TIMESTAMP_MOST_NS) return 0;
+  return mrc_reverse_queue_ns(&qp->planes[mrc_plane_of(meta->port)].reverse_queue,
+                              sack->sent_timestamp, meta->arrived_ns);
+}
+
+/* A packet and its SACK waited for this long in the hosts, on purpose up to the delay of SACKs. The
+   rest of it is the wait in the sockets of a busy host. The next wait may be twice as long. */
+static void on_host_wait(const struct mrc_services *services, struct mrc_qp *qp, uint64_t wait_ns) {
+  const uint64_t most_ns = mrc_floor_ns(MRC_TIMESTAMP_MOST_NS, qp->noise_ns);
+  const uint64_t busy_ns = wait_ns - mrc_min_u64(wait_ns, services->config.sack_delay_ns);
+  mrc_guard_cover(&qp->req.host_waits, mrc_min_u64(2 * busy_ns, most_ns), services->now_ns);
+}
+
+/* The triggering packet gives a round trip when it was sent only once; 0: it gives none. */
+static uint64_t on_trigger(const struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_sack *sack, const struct mrc_meta *meta,
+                           struct mrc_cc_ack *ack) {
+  const struct mrc_txslot *slot = trigger_slot(&qp->req.win, sack);
+  if (slot == NULL || slot->tries != 1) return 0;
+  mrc_assert(slot->ev < qp->evset.n);
+  /* A SACK may repeat a trigger that is too old for the range of its timestamp. */
+  const bool old = meta->arrived_ns - slot->sent_ns > MRC_TIMESTAMP_MOST_NS;
+  if (slot->state != MRC_TX_INFLIGHT && old) return 0;
+  const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
+  if (rtt_ns == 0) return 0;
+  on_host_wait(services, qp, services->now_ns - slot->sent_ns - rtt_ns);
+  if (slot->state == MRC_TX_LOST) return 0;
+  mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
+  ack->reverse_ns = waited_ns(qp, sack, meta, rtt_ns);
+  mrc_plane_on_answer(&qp->planes[slot->plane], slot->sent_ns,
+                      rtt_ns - mrc_min_u64(ack->reverse_ns, rtt_ns));
+  return rtt_ns;
+}
+
+/* The SACK reports all that the plane of its trigger delivered until then, and of other planes what
+   its bitmap happens to show. So packets that left before the trigger on its plane are late. */
+static void on_report(struct mrc_qp *qp, const struct mrc_sack *sack) {
+  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
+  if (slot == NULL || slot->state != MRC_TX_ACKED || slot->of_original) return;
+  mrc_plane_on_reported(&qp->planes[slot->plane], slot->sent_ns);
+}
+
+/* When the packet that triggered the SACK left on this EV; 0: unknown. */
+static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *sack, uint16_t ev) {
+  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
+  return slot != NULL && slot->ev == ev && slot->state != MRC_TX_LOST ? slot->sent_ns : 0;
+}
+
+/* Handles the SACK's report on the EV that it reflects. This EV also names the SACK's plane. */
+static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_sack *sack, struct mrc_cc_ack *ack, uint64_t rtt_ns,
+                           uint64_t now_ns) {
+  const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
+  if (ev == MRC_EV_NONE) return;
+  const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
+  if (ack->rtt_ns == 0) ack->plane = plane;
+  qp->planes[plane].doubted_ns = 0; /* also a packet that was sent again elsewhere proves it */
+  if (sack->m == MRC_M_ALWAYS_SKIP) {
+    mrc_health_distrust_ev(services, qp, ev, MRC_REASON_PEER, now_ns);
+    return;
+  }
+  const uint64_t sent_ns = trigger_sent_ns(qp, sack, ev);
+  if (sack->m == MRC_M_NONE)
+    mrc_evset_on_clear(&qp->evset, ev, sent_ns, rtt_ns, now_ns);
+  else if (mrc_evset_on_skip(&qp->evset, ev, sent_ns, now_ns))
+    mrc_health_report_ev(services, qp, ev, MRC_REASON_PEER);
+}
+
+/* A narrower window of the peer only delays new packets. A SACK that was overtaken by a newer one
+   on another plane is ignored here: its MPR is out of date. */
+static void on_peer_mpr(struct mrc_services *services, struct mrc_qp *qp,
+                        const struct mrc_sack *sack) {
+  struct mrc_requester *req = &qp->req;
+  if (qp->attr.rtr.dynamic_mpr == 0 || sack->mpr == 0) return;
+  if (mrc_psn_before(mrc_psn_add(sack->cum_psn, 1), req->peer_next_psn)) return;
+  const uint32_t psns = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.rts.peer_mpr);
+  if (psns == req->peer_mpr) return;
+  mrc_trace(services, MRC_TRACE_PEER_MPR, qp->qpn, req->peer_mpr, psns);
+  req->peer_mpr = psns;
+}
+
+/* MRC_DROP_NONE, or why the SACK is wrong: it names unsent PSNs, or belongs to an earlier QP. */
+static enum mrc_drop doubt(const struct mrc_txwin *win, const struct mrc_sack *sack,
+                           uint32_t base) {
+  const uint32_t top = sack->bitmap == 0
+                           ? sack->cum_psn
+                           : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
+  if (!mrc_psn_before(sack->cum_psn, win->next_psn) || !mrc_psn_before(top, win->next_psn) ||
+      mrc_acks_names_unsent(win, sack->cum_psn))
+    return MRC_DROP_ACK_UNSENT;
+  return mrc_acks_is_stale(win, sack->cum_psn) ? MRC_DROP_STALE : MRC_DROP_NONE;
+}
+
+/* The answer to the probe counts as an acknowledgement at the send time of the probe. */
+static void on_answer(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_sack *sack,
+                      const struct mrc_meta *meta, struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_reliability_probe *probe = &qp->req.probe;
+  const uint16_t id = (uint16_t)sack->ack_psn_offset;
+  if (!probe->outstanding || probe->id != id) return;
+  probe->outstanding = false;
+  mrc_plane_on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
+  mrc_plane_on_reported(&qp->planes[probe->plane], probe->sent_ns);
+  mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, qp->planes[probe->plane].rack_ns);
+  const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
+  if (rtt_ns != 0) {
+    struct mrc_plane *plane = &qp->planes[probe->plane];
+    const uint64_t base_ns = plane->rtt.base_ns;
+    mrc_acks_on_rtt(qp, probe->ev, rtt_ns, ack);
+    /* A probe is small and takes less time than data: against that, data would show a queue. */
+    if (base_ns != 0) plane->rtt.base_ns = ack->base_rtt_ns = base_ns;
+    mrc_plane_on_answer(plane, probe->sent_ns, rtt_ns);
+  }
+  mrc_requester_on_progress(&qp->req, now_ns);
+  qp->req.probe_wait_ns = mrc_loss_patience_ns(qp, now_ns); /* for a packet that is lost again */
+  mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
+}
+
+int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                  const struct mrc_meta *meta, uint64_t now_ns) {
+  const struct mrc_sack *sack = &wire->sack;
+  struct mrc_requester *req = &qp->req;
+  const uint32_t base = (sack->cum_psn + (uint32_t)(int32_t)sack->sack_offset) & MRC_PSN_MASK;
+  const enum mrc_drop reason = doubt(&req->win, sack, base);
+  if (reason != MRC_DROP_NONE) return mrc_drop(services, reason, qp->qpn, 0);
+  mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
+  mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
+  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
+                           .ce = sack->m == MRC_M_SKIP_ONCE,
+                           .restore_window = sack->restore_cwnd,
+                           .penalty = sack->rcv_cwnd_pen};
+  uint64_t rtt_ns = 0;
+  if (sack->pr)
+    on_answer(services, qp, sack, meta, &ack, now_ns);
+  else
+    rtt_ns = on_trigger(services, qp, sack, meta, &ack);
+  on_ev_feedback(services, qp, sack, &ack, rtt_ns, now_ns);
+  const uint64_t bytes = mrc_acks_take(services, qp, sack->cum_psn, base, sack->bitmap, now_ns);
+  on_report(qp, sack);
+  mrc_requester_on_cumulative(req, mrc_psn_add(sack->cum_psn, 1));
+  on_peer_mpr(services, qp, sack);
+  if (bytes > 0) {
+    mrc_requester_on_progress(&qp->req, now_ns);
+    req->probe_wait_ns = mrc_loss_patience_ns(qp, now_ns);
+  }
+  mrc_windows_on_ack(services, qp, &ack, now_ns);
+  if (now_ns - qp->choice.quick.compared_ns >= qp->noise_ns / 4)
+    mrc_quick_compare(services, qp, now_ns);
+  mrc_detect_holes(services, qp, base, sack->bitmap, now_ns);
+  mrc_qp_touch(services, qp); /* checks loss by time after all received packets */
+  return MRC_DROP_NONE;
+}
+
+/* ---- acknowledgements ---- */
+
+/* An acknowledgement further back than this is stale. The limit exceeds any window, even over the
+   slowest plane. It is a small part of all 2^24 PSNs, and the first PSN of a QP is random, so that
+   few acknowledgements of an earlier QP fall within it. */
+#define STALE_PSNS 65536
+
+/* Whether the original transmission arrived, although the packet was declared lost or sent again:
+   the answer came sooner than any answer to a retransmission could. */
+static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slot,
+                           uint64_t now_ns) {
+  if (slot->state == MRC_TX_LOST) return true;
+  if (slot->tries < 2 || slot->ev_lost == MRC_TX_NONE) return false;
+  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
+}
+
+/* Whether this acknowledgement shows which transmission arrived. If the packet was sent again, an
+   answer within the usual round trip may still belong to the original. */
+static bool is_evidence(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
+  return slot->tries < 2 || now_ns - slot->sent_ns >= qp->planes[slot->plane].rtt.smooth_ns;
+}
+
+/* The peer received one PSN. Returns the bytes newly acknowledged, and also adds them to
+   newly_acked_bytes of their plane. */
+static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
+                            uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const struct mrc_txslot slot = *mrc_txwin_slot(&req->win, psn);
+  if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
+  mrc_txwin_on_acked(&req->win, psn);
+  const bool original = is_of_original(qp, &slot, now_ns);
+  const bool evidence = !original && is_evidence(qp, &slot, now_ns);
+  mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
+  if (original) mrc_health_on_spurious(services, qp, &slot, psn);
+  struct mrc_plane *plane = &qp->planes[slot.plane];
+  if (evidence) {
+    mrc_plane_on_delivered(plane, slot.sent_ns, now_ns);
+    mrc_evset_on_delivered(&qp->evset, slot.ev, slot.sent_ns, plane->rack_ns);
+  } else {
+    mrc_evset_on_missed(&qp->evset, slot.ev); /* ends a trial without a result */
+  }
+  req->acknowledged_bytes += slot.bytes;
+  plane->newly_acked_bytes += slot.bytes;
+  req->acked_planes |= 1u << slot.plane;
+  return slot.bytes;
+}
+
+uint64_t mrc_acks_take(struct mrc_services *services, struct mrc_qp *qp, uint32_t cum_psn,
+                       uint32_t base, uint64_t bitmap, uint64_t now_ns) {
+  struct mrc_txwin *win = &qp->req.win;
+  uint64_t bytes = 0;
+  while (win->una_psn != win->next_psn && !mrc_psn_before(cum_psn, win->una_psn))
+    bytes += acknowledge(services, qp, win->una_psn, now_ns);
+  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
+    if (mrc_txwin_holds(win, psn)) bytes += acknowledge(services, qp, psn, now_ns);
+  }
+  return bytes;
+}
+
+bool mrc_acks_is_stale(const struct mrc_txwin *win, uint32_t cum_psn) {
+  return mrc_psn_sub(win->next_psn, mrc_psn_add(cum_psn, 1)) > STALE_PSNS;
+}
+
+bool mrc_acks_names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
+  if (win->n_tosend == 0) return false;
+  for (uint32_t psn = win->una_psn; !mrc_psn_before(last_psn, psn); psn = mrc_psn_add(psn, 1))
+    if (mrc_txwin_slot(win, psn)->state == MRC_TX_UNSENT) return true;
+  return false;
+}
+
+uint64_t mrc_acks_round_trip_ns(const struct mrc_meta *meta, uint16_t reflected, uint64_t sent_ns) {
+  const uint16_t service_units = (uint16_t)(reflected - mrc_timestamp(sent_ns));
+  const uint64_t service_ns = (uint64_t)service_units << 10;
+  const uint64_t whole_ns = meta->arrived_ns > sent_ns ? meta->arrived_ns - sent_ns : 0;
+  if (service_units > INT16_MAX || service_ns > whole_ns) return 0;
+  return mrc_max_u64(whole_ns - service_ns, 1);
+}
+
+void mrc_acks_on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
+  const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
+  mrc_rtt_smooth(&qp->evset.evs[ev].rtt_ns, rtt_ns);
+  if (mrc_evset_is_slow(&qp->evset, ev, rtt_ns)) return;
+  mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
+  mrc_rtt_sample(&qp->req.rtt, rtt_ns);
+  ack->rtt_ns = rtt_ns;
+  ack->base_rtt_ns = qp->planes[plane].rtt.base_ns;
+  ack->smooth_rtt_ns = qp->planes[plane].rtt.smooth_ns;
+  ack->plane = plane;
+}
+
+/* Applies the current acknowledgement to one window. */
+static void update_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[ack->plane];
+  struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
+  ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
+  mrc_cc_on_ack(cc, ack, now_ns);
+  const uint64_t base_ns = mrc_cc_take_base(cc);
+  if (base_ns != 0) mrc_rtt_rebase(&plane->rtt, base_ns);
+}
+
+void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct mrc_cc_ack *ack,
+                        uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  uint64_t all_bytes = 0, others_bytes = 0;
+  ack->bytes = 0;
+  MRC_EACH_BIT(index, req->acked_planes) {
+    struct mrc_plane *plane = &qp->planes[index];
+    const uint64_t bytes = plane->newly_acked_bytes;
+    plane->newly_acked_bytes = 0;
+    mrc_delivery_on_ack(&plane->delivery, bytes, plane->rack_ns, &plane->rtt, now_ns);
+    plane->share_acked_bytes += bytes;
+    all_bytes += bytes;
+    if (index == ack->plane) {
+      ack->bytes = bytes;
+    } else if (req->one_window) {
+      others_bytes += bytes;
+    } else {
+      update_window(qp, &(struct mrc_cc_ack){.plane = index, .bytes = bytes}, now_ns);
+    }
+  }
+  req->acked_planes = 0;
+  ack->bytes += others_bytes;
+  update_window(qp, ack, now_ns);
+  if (all_bytes > 0) mrc_share_on_acked(services, qp, all_bytes, now_ns);
+}
+
+/* The peer has refused a packet for lack of room; the caller has marked it as lost. The refusal
+   counts as a retry, like a local timeout. May fail the QP. */
+static void on_refusal(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn) {
+  struct mrc_requester *req = &qp->req;
+  /* The peer may refuse the whole window in one round trip: only the first packet counts. */
+  if (req->refused && req->refused_psn != psn) return;
+  req->refused = true;
+  req->refused_psn = psn;
+  req->timeouts++;
+  if (mrc_qp_has_no_retry_left(qp))
+    mrc_qp_fail(services, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
+}
+
+/* ---- NACKs and transport ACKs ---- */
+
+int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,
+                          const struct mrc_wire *wire, uint64_t now_ns) {
+  const struct mrc_nack *nack = &wire->nack;
+  struct mrc_txwin *win = &qp->req.win;
+  if (!mrc_txwin_holds(win, nack->nack_psn)) return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
+  struct mrc_txslot *slot = mrc_txwin_slot(win, nack->nack_psn);
+  if (slot->state != MRC_TX_INFLIGHT || qp->evset.evs[slot->ev].value != nack->ev)
+    return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
+  mrc_count(services, MRC_COUNTER_RX_NACKS, 1);
+  mrc_trace(services, MRC_TRACE_NACK_IN, qp->qpn, nack->nack_psn, nack->reason);
+  /* The NACK proves that the path is alive. */
+  mrc_evset_on_delivered(&qp->evset, slot->ev, 0, qp->planes[slot->plane].rack_ns);
+  if (nack->reason == MRC_NACK_UNEXP_EVENT) {
+    mrc_qp_fail(services, qp, MRC_WC_REM_OP_ERR, MRC_WC_REM_OP_ERR);
+    return MRC_DROP_NONE;
+  }
+  const bool trimmed = nack->reason == MRC_NACK_TRIMMED || nack->reason == MRC_NACK_TRIMMED_LASTHOP;
+  const uint32_t bytes = slot->bytes, plane = slot->plane;
+  if (nack->reason == MRC_NACK_TRIMMED &&
+      mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
+    mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_PEER);
+  mrc_health_on_lost(services, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
+  if (trimmed) {
+    const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_TRIMMED,
+                                     .bytes = bytes,
+                                     .inflight_bytes = mrc_qp_inflight_bytes(qp, plane)};
+    mrc_cc_on_loss(mrc_qp_cc(qp, plane), &loss, now_ns);
+  } else {
+    on_refusal(services, qp, nack->nack_psn);
+  }
+  mrc_qp_touch(services, qp);
+  return MRC_DROP_NONE;
+}
+
+static uint8_t status_of(uint8_t syndrome) {
+  switch (syndrome) {
+    case MRC_SYNDROME_NAK_INV_REQ:
+      return MRC_WC_REM_INV_REQ_ERR;
+    case MRC_SYNDROME_NAK_REM_ACCESS:
+      return MRC_WC_REM_ACCESS_ERR;
+    default:
+      return MRC_WC_REM_OP_ERR;
+  }
+}
+
+/* Completed messages have arrived whole, even if their SACKs were lost. */
+static void take_whole_messages(struct mrc_services *services, struct mrc_qp *qp, uint32_t last_psn,
+                                uint64_t now_ns) {
+  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp)};
+  if (mrc_acks_take(services, qp, last_psn, 0, 0, now_ns) > 0)
+    mrc_windows_on_ack(services, qp, &ack, now_ns);
+  mrc_requester_on_cumulative(&qp->req, mrc_psn_add(last_psn, 1));
+}
+
+/* Whether the cumulative PSN of a NAK is plausible: it is outstanding, or just before the oldest
+   outstanding PSN. */
+static bool may_have_failed_at(const struct mrc_txwin *win, uint32_t cum_psn) {
+  return mrc_psn_sub(mrc_psn_add(cum_psn, 1), win->una_psn) <= mrc_txwin_outstanding(win);
+}
+
+int mrc_requester_on_ack(struct mrc_services *services, struct mrc_qp *qp,
+                         const struct mrc_wire *wire, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const uint32_t done = (wire->aeth.msn - req->acked_msn) & 0xFFFFFF;
+  if (done >= 1u << 23 || mrc_acks_is_stale(&req->win, wire->psn))
+    return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
+  const bool nak = wire->aeth.syndrome != MRC_SYNDROME_ACK;
+  if (nak && !may_have_failed_at(&req->win, wire->psn))
+    return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
+  if (done > req->sq_send - req->sq_head)
+    return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+  if (done > 0) {
+    const struct mrc_wqe *newest = &req->sq[(req->sq_head + done - 1) & req->sq_mask];
+    const uint32_t last_psn =
+        mrc_psn_add(newest->first_psn, mrc_parts(newest->bytes, mrc_wqe_part_bytes(newest)) - 1);
+    /* If SACKs arrived and ACKs were lost, the message may be so old that its PSNs look new. */
+    if (mrc_txwin_holds(&req->win, last_psn)) {
+      if (mrc_acks_names_unsent(&req->win, last_psn))
+        return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+      take_whole_messages(services, qp, last_psn, now_ns);
+    }
+  }
+  mrc_count(services, MRC_COUNTER_RX_ACKS, 1);
+  mrc_trace(services, MRC_TRACE_ACK_IN, qp->qpn, wire->aeth.syndrome, wire->aeth.msn);
+  for (uint32_t i = 0; i < done; i++)
+    mrc_requester_complete(services, &qp->req, qp->qpn, MRC_WC_SUCCESS);
+  req->acked_msn = wire->aeth.msn & 0xFFFFFF;
+  if (done > 0) mrc_requester_on_progress(&qp->req, now_ns);
+  if (nak) {
+    const uint8_t status = status_of(wire->aeth.syndrome);
+    mrc_qp_fail(services, qp, status, status);
+  }
+  mrc_qp_touch(services, qp);
+  return MRC_DROP_NONE;
+}
+
+/* ---- which packets are lost ---- */
+
+#define SLOW_TIMES 2   /* times the longer round trip of a slow path, until its silence tells */
+#define DOUBT_ROUNDS 2 /* times an overdue answer, until a plane that owes answers is silent */
+
+/* Notes the newest packet of each EV among the packets that this SACK shows as received. If the
+   original of a packet arrived, that says nothing about the EV of its retransmission. */
+static void note_order(struct mrc_order *order, const struct mrc_txwin *win, uint32_t base,
+                       uint64_t bitmap) {
+  order->serial++;
+  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state != MRC_TX_ACKED || slot->of_original) continue;
+    struct mrc_newest *newest = &order->newest[slot->ev];
+    if (newest->serial == order->serial && !mrc_txslot_after(slot, &win->slots[newest->slot]))
+      continue;
+    *newest = (struct mrc_newest){.serial = order->serial, .slot = (uint16_t)(slot - win->slots)};
+  }
+}
+
+/* Whether the SACK shows a packet that was sent after this one on the same EV. */
+static bool was_passed(const struct mrc_order *order, const struct mrc_txwin *win,
+                       const struct mrc_txslot *slot) {
+  const struct mrc_newest *newest = &order->newest[slot->ev];
+  return newest->serial == order->serial && mrc_txslot_after(&win->slots[newest->slot], slot);
+}
+
+/* Paths are FIFO: a packet is lost if a packet sent later on the same EV arrived. The guard is for
+   hosts whose receive side has reordered packets. */
+static bool lost_by_order(const struct mrc_services *services, const struct mrc_qp *qp,
+                          const struct mrc_txslot *slot, uint64_t now_ns) {
+  if (!was_passed(&services->arena.scratch->order, &qp->req.win, slot)) return false;
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
+  const uint64_t guard_ns = mrc_guard_ns(&plane->reorder, now_ns);
+  return guard_ns == 0 || now_ns >= slot->sent_ns + plane->rtt.smooth_ns + guard_ns;
+}
+
+void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t base,
+                      uint64_t bitmap, uint64_t now_ns) {
+  if (bitmap == 0) return;
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
+  uint64_t holes = ~bitmap & ((1ull << top) - 1);
+  if (holes == 0) return;
+  note_order(&services->arena.scratch->order, win, base, bitmap);
+  for (; holes != 0; holes &= holes - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state == MRC_TX_INFLIGHT && lost_by_order(services, qp, slot, now_ns))
+      mrc_health_on_lost(services, qp, psn, MRC_COUNTER_LOST_BY_ORDER, now_ns);
+  }
+}
+
+/* Loss by time compares send times with send times, never with the clock: a stalled host delays
+   every answer although nothing is lost. A packet is missing only if packets that were sent much
+   later have arrived. */
+
+/* By how much the delays of the paths of one plane may differ. */
+static uint64_t spread_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint64_t now_ns) {
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
+  const uint64_t spread = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 2);
+  return mrc_max_u64(spread, 2 * plane->rtt.var_ns) + mrc_guard_ns(&plane->spread, now_ns) +
+         mrc_guard_ns(&plane->reorder, now_ns);
+}
+
+/* The send time up to which the peer has told what this plane delivered. What another plane's SACK
+   shows of this plane counts later, when an own SACK would be overdue: until then the report on the
+   packets before it may still be on its way. Own SACKs are missing when their path is dead. */
+static uint64_t told_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint64_t now_ns) {
+  const uint64_t overdue_ns = mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
+  return mrc_max_u64(plane->reported_ns, plane->rack_ns - mrc_min_u64(plane->rack_ns, overdue_ns));
+}
+
+/* Whether the peer told of a packet that was sent on the same plane later than this one by the
+   spread. */
+static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
+  return told_ns(qp, plane, now_ns) > slot->sent_ns + spread_ns(qp, plane, now_ns);
+}
+
+/* By how much more than the spread an EV that delivers nothing may be late. A path with a longer
+   round trip than its plane has a queue, which may grow. NSCC requires switches that trim: they may
+   hold a packet in a queue for any time. */
+static uint64_t slack_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint16_t ev) {
+  const uint64_t rtt_ns = qp->evset.evs[ev].rtt_ns, usual_ns = plane->rtt.smooth_ns;
+  if (!qp->evset.by_delay) return usual_ns + rtt_ns;
+  return SLOW_TIMES * (rtt_ns - mrc_min_u64(rtt_ns, usual_ns));
+}
+
+/* Whether a late packet is lost, or its path is only slow. It is lost if a packet sent later by the
+   spread on the same EV arrived. It is also lost if the EV delivers nothing, while the plane
+   delivers packets sent later by the spread and the slack. */
+static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[late->plane];
+  const struct mrc_ev_rack *rack = &qp->evset.racks[late->ev];
+  const uint64_t spread = spread_ns(qp, plane, now_ns);
+  if (rack->newest_ns > late->sent_ns + spread) return true;
+  const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
+  return told_ns(qp, plane, now_ns) > heard_ns + spread + slack_ns(qp, plane, late->ev);
+}
+
+/* The oldest packet in flight on the plane that is lost by time, or late on an EV that can still be
+   avoided; 0 if there is none. */
+static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t plane,
+                                             uint64_t now_ns) {
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint64_t newest_ns = told_ns(qp, &qp->planes[plane], now_ns);
+  for (uint16_t at = win->lists[plane].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
+    const struct mrc_txslot *slot = &win->slots[at];
+    if (!is_late(qp, slot, now_ns)) return NULL;
+    if (lost_by_time(qp, slot, now_ns)) return slot;
+    const uint64_t late_ns = newest_ns - slot->sent_ns;
+    if (mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns, late_ns)) return slot;
+  }
+  return NULL;
+}
+
+/* How much later another plane must have sent a packet that arrived, to prove this plane silent. */
+static uint64_t silence_ns(const struct mrc_qp *qp, const struct mrc_plane *plane,
+                           uint64_t now_ns) {
+  const bool known = mrc_rtt_known(&plane->rtt);
+  const uint64_t overdue_ns = mrc_qp_overdue_ns(qp, known ? &plane->rtt : &qp->req.rtt, 0, now_ns);
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
+  uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
+  if (!known) /* it may be much longer than the others, but not longer than the local timeout */
+    patience_ns = mrc_max_u64(patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns,
+                                                       (1024ull << qp->attr.rts.timeout) / 4));
+  return patience_ns;
+}
+
+uint64_t mrc_detect_silent_ns(const struct mrc_qp *qp, const struct mrc_txslot *oldest,
+                              uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[oldest->plane];
+  const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
+  return mrc_max_u64(since_ns, plane->heard_ns) + silence_ns(qp, plane, now_ns) + 1;
+}
+
+/* Whether the plane delivered nothing, while another plane delivered packets that were sent much
+   later. A plane that keeps delivering is slow, not silent. */
+static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
+                            const struct mrc_txslot *oldest, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
+  const uint64_t patience_ns = silence_ns(qp, plane, now_ns);
+  MRC_EACH_BIT(at, qp->evset.plane_mask & ~(1u << index)) {
+    const struct mrc_plane *other = &qp->planes[at];
+    const bool later = other->rack_ns > since_ns + patience_ns;
+    if (later && other->heard_ns > plane->heard_ns + patience_ns) return true;
+  }
+  return false;
+}
+
+/* Declares the burst lost that begins with this packet in flight. */
+static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
+                       const struct mrc_txslot *first, enum mrc_counter why, uint64_t now_ns) {
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint16_t ev = first->ev;
+  const uint64_t sent_ns = first->sent_ns;
+  for (uint16_t at = (uint16_t)(first - win->slots), next;
+       at != MRC_TX_NONE && win->slots[at].ev == ev && win->slots[at].sent_ns == sent_ns;
+       at = next) {
+    next = win->slots[at].newer;
+    mrc_health_on_lost(services, qp, mrc_txwin_psn_of(win, at), why, now_ns);
+  }
+}
+
+/* Whether a plane has delivered nothing since its packets were sent again elsewhere, for
+   DOUBT_ROUNDS times an overdue answer, while other planes delivered. */
+static bool stays_silent(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  if (plane->doubted_ns == 0 || plane->suspended) return false;
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
+  const uint64_t patience_ns = DOUBT_ROUNDS * mrc_qp_overdue_ns(qp, &plane->rtt, floor_ns, now_ns);
+  MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
+    if (qp->planes[other].heard_ns > plane->doubted_ns + patience_ns) return true;
+  return false;
+}
+
+static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                         uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  const struct mrc_txwin *win = &qp->req.win;
+  const struct mrc_txlist *list = &win->lists[index];
+  if (stays_silent(qp, index, now_ns))
+    mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
+  while (list->oldest != MRC_TX_NONE) {
+    const struct mrc_txslot *oldest = &win->slots[list->oldest];
+    const struct mrc_txslot *missing = find_missing(qp, index, now_ns);
+    if (missing != NULL && lost_by_time(qp, missing, now_ns)) {
+      lose_burst(services, qp, missing, MRC_COUNTER_LOST_BY_TIME, now_ns);
+    } else if (missing != NULL) {
+      if (mrc_evset_on_late(&qp->evset, missing->ev, now_ns))
+        mrc_health_report_ev(services, qp, missing->ev, MRC_REASON_LOSS);
+    } else if (lost_by_silence(qp, index, oldest, now_ns)) {
+      lose_burst(services, qp, oldest, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
+      if (++plane->strikes >= MRC_LOSS_STRIKES)
+        mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
+    } else {
+      return;
+    }
+  }
+}
+
+void mrc_detect_planes(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  MRC_EACH_BIT(plane, qp->evset.plane_mask)
+    detect_plane(services, qp, plane, now_ns);
+}
+
+bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns) {
+  const struct mrc_txwin *win = &qp->req.win;
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+    if (win->lists[plane].oldest == MRC_TX_NONE) continue;
+    const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
+    if (find_missing(qp, plane, now_ns) != NULL || lost_by_silence(qp, plane, oldest, now_ns))
+      return true;
+  }
+  return false;
+}
+
+/* ---- reports, and the trust in EVs ---- */
+
+void mrc_health_report_ev(struct mrc_services *services, const struct mrc_qp *qp, uint16_t index,
+                          enum mrc_event_reason reason) {
+  const struct mrc_ev *ev = &qp->evset.evs[index];
+  mrc_trace(services, MRC_TRACE_EV_STATE, qp->qpn, index, ev->state);
+  if (ev->state == MRC_EV_SKIP) return; /* events report only GOOD, ASSUMED_BAD and DENIED */
+  const struct mrc_event event = {.type = MRC_EVENT_EV_STATE,
+                                  .qpn = qp->qpn,
+                                  .ev_index = index,
+                                  .port = ev->port,
+                                  .status = ev->state,
+                                  .reason = reason};
+  mrc_event_push(services, &event);
+}
+
+void mrc_health_report_plane(struct mrc_services *services, const struct mrc_qp *qp, uint32_t plane,
+                             enum mrc_event_type type, bool alive, enum mrc_event_reason reason) {
+  const struct mrc_event event = {
+      .type = type, .qpn = qp->qpn, .port = mrc_port_of(plane), .status = alive, .reason = reason};
+  mrc_event_push(services, &event);
+}
+
+void mrc_health_distrust_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
+                            enum mrc_event_reason reason, uint64_t now_ns) {
+  uint16_t back;
+  if (!mrc_evset_on_loss(&qp->evset, ev, &back, now_ns)) return;
+  mrc_count(services, MRC_COUNTER_EVS_BAD, 1);
+  mrc_health_report_ev(services, qp, ev, reason);
+  if (back != MRC_EV_NONE) mrc_health_report_ev(services, qp, back, MRC_REASON_FLOOR);
+  qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, qp->evset.evs[ev].probation.next_ns);
+}
+
+void mrc_health_trust_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
+                         enum mrc_event_reason reason) {
+  if (qp->evset.evs[ev].state != MRC_EV_ASSUMED_BAD) return;
+  if (mrc_evset_on_trust(&qp->evset, ev)) mrc_health_report_ev(services, qp, ev, reason);
+}
+
+/* ---- lost packets ---- */
+
+/* The network lost the packet. Reports the loss to congestion control. Then the EV becomes
+   ASSUMED_BAD; or, if the loss counts as congestion, it sits out a turn. */
+static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_txslot *slot,
+                  enum mrc_counter why, uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[slot->plane];
+  /* MRC's switches trim, so a packet lost without a trim means a failed path there. Ordinary queues
+     overflow, so a loss while the plane's delay is high counts as overflow. */
+  const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
+  struct mrc_cc *cc = mrc_qp_cc(qp, slot->plane);
+  const bool overflow = !plane->suspended && mrc_cc_is_congestion(cc, delay_ns);
+  const struct mrc_cc_loss loss = {.cause = overflow ? MRC_CC_LOSS_OVERFLOW : MRC_CC_LOSS_PATH,
+                                   .bytes = slot->bytes,
+                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, slot->plane)};
+  mrc_cc_on_loss(cc, &loss, now_ns);
+  if (plane->suspended) return; /* the plane is to blame, not this EV */
+  if (overflow) {
+    mrc_count(services, MRC_COUNTER_LOST_TO_CONGESTION, 1);
+    if (mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
+      mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_LOSS);
+    return;
+  }
+  if (why != MRC_COUNTER_LOST_BY_SILENCE)
+    mrc_delivery_on_lost(&plane->delivery, slot->sent_ns, &plane->rtt);
+  mrc_health_distrust_ev(services, qp, slot->ev, MRC_REASON_LOSS, now_ns);
+}
+
+void mrc_health_on_lost(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
+                        enum mrc_counter why, uint64_t now_ns) {
+  struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
+  mrc_txwin_on_lost(&qp->req.win, psn);
+  mrc_evset_on_missed(&qp->evset, slot->ev);
+  slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
+  slot->by_time = why == MRC_COUNTER_LOST_BY_TIME;
+  slot->reinjected = false;
+  qp->planes[slot->plane].lost++;
+  qp->evset.evs[slot->ev].lost++;
+  mrc_count(services, why, 1);
+  mrc_trace(services, MRC_TRACE_LOST, qp->qpn, psn, why);
+  if (why != MRC_COUNTER_LOST_BY_TIMEOUT && why != MRC_COUNTER_LOST_BY_NACK)
+    blame(services, qp, slot, why, now_ns);
+}
+
+void mrc_health_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
+                            const struct mrc_txslot *slot, uint32_t psn) {
+  mrc_assert(slot->ev_lost != MRC_TX_NONE);
+  qp->req.spurious_packets++;
+  mrc_count(services, MRC_COUNTER_SPURIOUS, 1);
+  mrc_trace(services, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
+  if (slot->reinjected) return; /* neither an EV nor a plane was blamed */
+  if (slot->by_timeout) {
+    /* The peer answered late; the network has not changed. */
+    MRC_EACH_BIT(plane, qp->evset.plane_mask)
+      mrc_cc_on_spurious_timeout(&qp->planes[plane].cc);
+    return;
+  }
+  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, slot->ev_lost)];
+  const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
+  mrc_delivery_on_spurious(&plane->delivery);
+  mrc_guard_grow(slot->by_time ? &plane->spread : &plane->reorder, least_ns,
+                 4 * mrc_max_u64(plane->rtt.smooth_ns, 1), services->now_ns);
+  mrc_health_trust_ev(services, qp, slot->ev_lost, MRC_REASON_SPURIOUS);
+}
+
+/* ---- planes ---- */
+
+void mrc_health_suspend_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                              enum mrc_event_reason reason, uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  struct mrc_txlist *list = &qp->req.win.lists[index];
+  if (plane->suspended) return;
+  mrc_plane_suspend(plane, qp->noise_ns, now_ns);
+  mrc_share_forget(qp, index);
+  mrc_count(services, MRC_COUNTER_PLANES_SUSPENDED, 1);
+  mrc_trace(services, MRC_TRACE_PLANE_SUSPEND, qp->qpn, mrc_port_of(index), list->bytes);
+  while (list->oldest != MRC_TX_NONE)
+    mrc_health_on_lost(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
+                       MRC_COUNTER_LOST_BY_SILENCE, now_ns);
+  /* Trust the EVs again that turned bad after the plane was last heard: the plane is now on
+     probation instead. What they delivered before proves nothing: when the plane resumes, some of
+     them may still be dead, and one burst of each is enough to tell. */
+  for (uint16_t i = 0; i < qp->evset.planes[index].n; i++) {
+    const uint16_t ev = qp->evset.planes[index].order[i];
+    qp->evset.evs[ev].proven = false;
+    if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns)
+      mrc_health_trust_ev(services, qp, ev, MRC_REASON_PLANE);
+  }
+  qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, plane->probation.next_ns);
+  mrc_health_report_plane(services, qp, index, MRC_EVENT_PLANE, false, reason);
+}
+
+void mrc_health_on_peer_port_down(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                                  uint64_t now_ns) {
+  mrc_health_suspend_plane(services, qp, index, MRC_REASON_PEER_PORT, now_ns);
+  mrc_probation_on_hearsay(&qp->planes[index].probation, qp->noise_ns, now_ns);
+}
+
+void mrc_health_retry_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                            uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  if (plane->suspended) mrc_probation_on_mend(&plane->probation, now_ns);
+  qp->ev_probe_ns = 0;
+  mrc_qp_touch(services, qp);
+}
+
+void mrc_health_resume_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                             enum mrc_event_reason reason) {
+  struct mrc_plane *plane = &qp->planes[index];
+  if (!plane->suspended) return;
+  if (plane->peer_down || !mrc_port_is_up(&services->ports, index))
+    return; /* not before both ports are up */
+  mrc_plane_resume(plane);
+  mrc_share_forget(qp, index);
+  mrc_count(services, MRC_COUNTER_PLANES_RESUMED, 1);
+  mrc_trace(services, MRC_TRACE_PLANE_RESUME, qp->qpn, mrc_port_of(index),
+            plane->probation.relapses);
+  mrc_health_report_plane(services, qp, index, MRC_EVENT_PLANE, true, reason);
+  mrc_qp_touch(services, qp);
+}

@@ -1,0 +1,792 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/send.h"
+
+#include <string.h>
+
+#include "core/crc.h"
+
+/* ---- the turn of a QP ---- */
+
+#define BURSTS_PER_PLANE 4   /* that a plane's share of the window is split into */
+#define SHORT_BURST_NS 50000 /* for so long a plane may be busy when the others have finished */
+
+/* The planes that have an EV for use now. At the start, each EV sends one burst and then waits for
+   its answer. */
+static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
+  uint32_t ready = 0;
+  MRC_EACH_BIT(plane, planes)
+    if (mrc_evset_has_next(&qp->evset, plane)) ready |= 1u << plane;
+  return ready;
+}
+
+/* Whether an EV of the planes still waits for the answer to its first burst, or for its loss. */
+static bool any_on_trial(const struct mrc_qp *qp, uint32_t planes) {
+  MRC_EACH_BIT(plane, planes)
+    if (qp->evset.planes[plane].n_on_trial > 0) return true;
+  return false;
+}
+
+/* The next EV of the plane that is not `avoid`, or MRC_EV_NONE. */
+static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
+  const uint16_t ev = mrc_evset_next(&qp->evset, plane);
+  return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
+}
+
+/* Whether the plane may be silent: it has lost bursts, or an answer from it is overdue. */
+static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  if (plane->strikes > 0 || plane->doubted_ns != 0) return true;
+  const uint16_t oldest = qp->req.win.lists[index].oldest;
+  if (oldest == MRC_TX_NONE || !mrc_rtt_known(&plane->rtt)) return false;
+  const uint64_t since_ns = mrc_max_u64(qp->req.win.slots[oldest].sent_ns, plane->heard_ns);
+  return now_ns - since_ns > mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
+}
+
+/* The planes for a retransmission: those that deliver, if there are any. The message waits for it,
+   and a silent plane has the smallest share, so it would be chosen again and again. A packet that
+   the local timeout has declared lost avoids the plane that lost it. All of them have a socket with
+   room: one that is full may stay so. */
+static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid,
+                                bool by_timeout, uint64_t now_ns) {
+  const uint32_t others =
+      by_timeout ? planes & ~(1u << mrc_evset_plane_of(&qp->evset, avoid)) : planes;
+  uint32_t delivering = others;
+  MRC_EACH_BIT(plane, others)
+    if (is_doubtful(qp, plane, now_ns)) delivering &= ~(1u << plane);
+  return delivering != 0 ? delivering : others != 0 ? others : planes;
+}
+
+/* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
+   the packet, unless no plane whose socket has room has another EV. */
+static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
+                          bool by_timeout, uint32_t bytes) {
+  uint32_t eligible = mrc_qp_eligible_planes(services, qp);
+  uint32_t planes = ready_planes(qp, eligible), first = planes;
+  mrc_spray_level(services, qp, planes);
+  if (avoid != MRC_EV_NONE) {
+    eligible &= ~services->ports.blocked;
+    planes &= ~services->ports.blocked;
+    first = planes_for_lost(qp, planes, avoid, by_timeout, services->now_ns);
+  }
+  int plane = mrc_spray_choose(services, qp, first, bytes);
+  if (plane < 0) return MRC_EV_NONE;
+  const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
+  if (ev != MRC_EV_NONE) return ev;
+  planes &= ~(1u << plane);
+  if (planes == 0) return any_on_trial(qp, eligible) ? MRC_EV_NONE : avoid;
+  plane = mrc_spray_choose(services, qp, planes, bytes);
+  return plane < 0 ? MRC_EV_NONE : other_ev(qp, (uint32_t)plane, avoid);
+}
+
+/* At the end of the data, the packets of a burst after which the planes finish together: an even
+   part of what is left, or what the plane carries in a short time. */
+static uint64_t even_packets(const struct mrc_qp *qp, uint32_t plane, uint32_t planes,
+                             uint64_t packets, uint32_t bytes) {
+  const uint64_t left_bytes = mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu);
+  const uint64_t even = left_bytes / ((uint64_t)bytes * mrc_max_u32(planes, 1));
+  const uint64_t rtt_ns = qp->planes[plane].rtt.smooth_ns;
+  if (packets <= even || rtt_ns == 0) return packets;
+  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  const uint64_t quick = mrc_mul_div(cwnd_bytes, SHORT_BURST_NS, rtt_ns) / bytes;
+  return mrc_min_u64(packets, mrc_max_u64(even, quick));
+}
+
+/* The burst size in packets, each as large as the next one. It is 1 while the window is small and
+   grows with it, but one lost burst stays a small part of the window and no plane runs ahead. */
+static uint32_t burst_packets(const struct mrc_services *services, const struct mrc_qp *qp,
+                              uint32_t plane, uint32_t next_bytes) {
+  const uint32_t planes = (uint32_t)__builtin_popcount(mrc_qp_eligible_planes(services, qp));
+  const uint32_t windows = qp->req.one_window ? mrc_max_u32(planes, 1) : 1;
+  const uint64_t share = mrc_qp_const_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * windows);
+  const uint32_t bytes = mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
+  uint64_t packets = even_packets(qp, plane, planes, share / bytes, bytes);
+  if (mrc_quick_is_limited(qp, plane)) packets = 1;
+  if (qp->attr.rts.spray != 0) packets = mrc_min_u64(packets, qp->attr.rts.spray);
+  return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
+}
+
+static uint8_t opcode_of(const struct mrc_wqe *wqe, uint64_t offset, uint32_t bytes) {
+  const bool imm = wqe->opcode == MRC_WR_WRITE_IMM, last = offset + bytes == wqe->bytes;
+  if (offset == 0 && last) return imm ? MRC_OP_WRITE_ONLY_IMM : MRC_OP_WRITE_ONLY;
+  if (offset == 0) return MRC_OP_WRITE_FIRST;
+  if (!last) return MRC_OP_WRITE_MIDDLE;
+  return imm ? MRC_OP_WRITE_LAST_IMM : MRC_OP_WRITE_LAST;
+}
+
+/* Makes `wire` packet k of the work request at `index`. It writes each field in place: building a
+   packet and copying it would cost more than all the computation. */
+static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint32_t index,
+                            uint32_t k, uint32_t bytes) {
+  const struct mrc_wqe *wqe = &qp->req.sq[index & qp->req.sq_mask];
+  const uint64_t offset = (uint64_t)k * mrc_wqe_part_bytes(wqe);
+  wire->opcode = opcode_of(wqe, offset, bytes);
+  wire->rtx = false;
+  wire->psn = mrc_psn_add(wqe->first_psn, k);
+  wire->rqmsn = wqe->rqmsn;
+  wire->msn = (uint16_t)index;
+  wire->va = wqe->va + offset;
+  wire->rkey = wqe->rkey;
+  wire->dma_bytes = wqe->bytes;
+  wire->imm = wqe->imm;
+  wire->payload = (const uint8_t *)(uintptr_t)(wqe->local + offset);
+  wire->payload_bytes = bytes;
+}
+
+/* The next packet to send; retransmissions come first. A new packet gets its PSN only when it is
+   certain to leave. */
+struct candidate {
+  struct mrc_wire wire;
+  uint16_t avoid;  /* EV that lost it, or MRC_EV_NONE */
+  bool by_timeout; /* and no acknowledgment has shown that loss */
+  bool fresh;      /* has no PSN yet */
+};
+
+static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
+  const struct mrc_requester *req = &qp->req;
+  if (req->win.n_tosend > 0) {
+    const uint32_t psn = mrc_txwin_first_tosend(&req->win);
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, psn);
+    const uint32_t first_psn = req->sq[slot->wqe & req->sq_mask].first_psn;
+    set_data_packet(&next->wire, qp, slot->wqe, mrc_psn_sub(psn, first_psn), slot->bytes);
+    next->wire.rtx = slot->state == MRC_TX_LOST;
+    next->avoid = slot->ev_lost;
+    next->by_timeout = slot->by_timeout;
+    next->fresh = false;
+    return true;
+  }
+  uint32_t bytes;
+  if (!mrc_requester_next_new(&qp->req, &qp->attr.rts, &bytes)) return false;
+  set_data_packet(&next->wire, qp, req->sq_send, req->opened, bytes);
+  if (req->opened == 0) next->wire.psn = req->win.next_psn;
+  next->avoid = MRC_EV_NONE;
+  next->by_timeout = false;
+  next->fresh = true;
+  return true;
+}
+
+/* Whether the packet may join the burst: it may use the same EV, and its length fits. */
+static bool fits(const struct mrc_services *services, const struct mrc_burst *burst,
+                 const struct candidate *next, uint32_t bytes, uint32_t limit) {
+  if (burst->n_packets == 0) return true;
+  if (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst)) return false;
+  if (next->avoid == burst->_ev) return false;
+  if (mrc_tclass_data(services, next->wire.rtx) != burst->tclass) return false;
+  return bytes <= burst->packet_bytes;
+}
+
+/* Whether a packet of `bytes` requests a SACK: a few times per window, and in the last packet
+   before a stop. The EV's last packet does so too. Call it after the packet joined the window. */
+static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp, uint32_t plane,
+                          uint32_t bytes) {
+  const struct mrc_requester *req = &qp->req;
+  uint32_t more;
+  uint64_t *unasked_bytes = &qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes;
+  *unasked_bytes += bytes;
+  const bool asks =
+      mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane),
+                           *unasked_bytes, services->config.sack_threshold_bytes,
+                           mrc_peer_is_shared(qp)) ||
+      (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr.rts, &more)) ||
+      !mrc_evset_has_next(&qp->evset, plane);
+  if (asks) *unasked_bytes = 0;
+  return asks;
+}
+
+static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
+                     struct candidate *next, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const uint32_t bytes = next->wire.payload_bytes;
+  if (next->fresh) {
+    const uint32_t psn = mrc_requester_open_new(&qp->req, bytes);
+    mrc_assert(psn == next->wire.psn);
+  }
+  mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
+  next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
+  mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
+  mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
+  if (next->wire.rtx) mrc_trace(services, MRC_TRACE_RESEND, qp->qpn, next->wire.psn, burst->_ev);
+}
+
+/* Packets that may follow a new packet of `bytes` in its burst before the last one of its message.
+   They differ from it only in PSN and place. */
+static uint32_t run_length(const struct mrc_services *services, const struct mrc_qp *qp,
+                           const struct mrc_burst *burst, uint32_t plane, uint32_t bytes,
+                           uint32_t limit) {
+  const struct mrc_requester *req = &qp->req;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+  if (req->opened == 0 || req->win.n_tosend > 0 || burst->n_packets >= limit) return 0;
+  const uint64_t left_bytes = wqe->bytes - (uint64_t)req->opened * bytes;
+  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
+  if (inflight_bytes >= cwnd_bytes) return 0;
+  const uint64_t most =
+      mrc_min_u64((left_bytes - 1) / bytes, (cwnd_bytes - inflight_bytes) / bytes);
+  const uint32_t room = mrc_arena_room(&services->arena, burst);
+  const uint32_t packets = mrc_min_u32(limit - burst->n_packets, room);
+  return (uint32_t)mrc_min_u64(most, mrc_min_u32(packets, mrc_requester_window_left(req)));
+}
+
+/* Adds n packets after the last one of the burst, which is a new one. */
+static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
+                    uint32_t n, uint32_t bytes, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const bool icrc = mrc_qp_has_icrc(qp);
+  for (uint32_t i = 0; i < n; i++) {
+    const uint32_t psn =
+        mrc_txwin_append(&req->win, req->sq_send, bytes, (uint16_t)burst->_ev, plane, now_ns);
+    req->opened++;
+    mrc_burst_add_next(services, burst, psn, asks_for_sack(services, qp, plane, bytes), icrc);
+  }
+  mrc_assert(req->unsent_bytes >= (uint64_t)n * bytes);
+  req->unsent_bytes -= (uint64_t)n * bytes;
+  mrc_spray_give(qp, plane, n * (bytes + MRC_DATA_OVERHEAD_BYTES));
+}
+
+/* Ends a burst: its new packets have the PSNs from `first_psn` on. */
+static void end_burst(struct mrc_services *services, const struct mrc_qp *qp,
+                      const struct mrc_burst *burst, uint32_t first_psn) {
+  const struct mrc_requester *req = &qp->req;
+  mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
+  mrc_assert(mrc_psn_sub(req->win.next_psn, req->peer_next_psn) <= qp->attr.rts.peer_mpr);
+  mrc_assert(req->wimm_inflight <= qp->attr.rts.peer_max_wimm);
+  const uint64_t fresh = mrc_psn_sub(req->win.next_psn, first_psn);
+  if (fresh > 0)
+    mrc_trace(services, MRC_TRACE_SEND, qp->qpn, first_psn, burst->_ev | (fresh - 1) << 32);
+}
+
+enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
+
+static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct candidate next = {.wire = {.sealed = qp->seal != NULL,
+                                    .dest_qpn = qp->attr.rtr.dest_qpn,
+                                    .ts = true,
+                                    .tsr = true,
+                                    .tx_timestamp = mrc_timestamp(now_ns)}};
+  if (!next_candidate(qp, &next)) return FILL_DRY;
+  if (!mrc_arena_may_open(&services->arena)) return FILL_FULL;
+  const uint16_t ev = choose_ev(services, qp, next.avoid, next.by_timeout, next.wire.payload_bytes);
+  if (ev == MRC_EV_NONE) return FILL_DRY;
+  struct mrc_burst *burst =
+      mrc_burst_open(services, qp, ev, mrc_tclass_data(services, next.wire.rtx));
+  if (burst == NULL) return FILL_FULL;
+  mrc_evset_on_burst(&qp->evset, ev);
+  const uint32_t plane = mrc_plane_of(burst->port);
+  if (qp->req.win.lists[plane].bytes == 0)
+    mrc_delivery_on_flight(&qp->planes[plane].delivery, now_ns);
+  const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
+  const uint32_t first_psn = qp->req.win.next_psn;
+  bool more = true;
+  for (bool shorter = false; more && !shorter;) {
+    const uint32_t bytes = next.wire.payload_bytes;
+    const uint32_t packet_bytes = mrc_burst_packet_bytes(&next.wire);
+    if (!fits(services, burst, &next, packet_bytes, limit)) break;
+    if (burst->n_packets > 0 && !mrc_qp_has_room(qp, plane, bytes)) break;
+    shorter = burst->n_packets > 0 && packet_bytes < burst->packet_bytes;
+    add_data(services, qp, burst, &next, now_ns);
+    if (next.fresh && !shorter)
+      add_run(services, qp, burst, run_length(services, qp, burst, plane, bytes, limit), bytes,
+              now_ns);
+    more = next_candidate(qp, &next);
+  }
+  end_burst(services, qp, burst, first_psn);
+  return more ? FILL_MORE : FILL_DRY;
+}
+
+bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  for (int i = 0; i < MRC_QUANTUM_BURSTS; i++) {
+    const enum fill fill = fill_burst(services, qp, now_ns);
+    if (fill == FILL_FULL) return false;
+    if (fill == FILL_DRY) return true;
+    /* With `spray` set, QPs take turns after each burst too: four packets in a row to one peer,
+       from many hosts at once, build a queue there. A turn costs a tenth as much as a packet. */
+    if (qp->attr.rts.spray != 0 && !mrc_list_is_empty(&services->ready.ready)) break;
+  }
+  mrc_qp_touch(services, qp); /* its next turn comes after the others' */
+  return true;
+}
+
+void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
+                            const struct mrc_burst *burst) {
+  struct mrc_requester *req = &qp->req;
+  uint64_t packets = 0, bytes = 0, again = 0, again_bytes = 0;
+  for (int i = 0; i < burst->n_packets; i++) {
+    const struct mrc_packet *packet = &burst->packets[i];
+    mrc_assert(packet->_kind == MRC_KIND_DATA);
+    if (!mrc_txwin_holds(&req->win, packet->_slot)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
+    packets++;
+    bytes += slot->bytes;
+    if (slot->tries < 2) continue;
+    again++;
+    again_bytes += slot->bytes;
+  }
+  struct mrc_ev *ev = &qp->evset.evs[burst->_ev];
+  struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
+  req->sent_packets += packets;
+  req->first_sent_bytes += bytes - again_bytes;
+  req->retransmitted_packets += again;
+  ev->packets += packets;
+  ev->bytes += bytes;
+  plane->packets += packets;
+  plane->bytes += bytes;
+  mrc_count(services, MRC_COUNTER_TX_DATA, packets);
+  mrc_count(services, MRC_COUNTER_TX_BYTES, bytes);
+  mrc_count(services, MRC_COUNTER_TX_RETRANSMITTED, again);
+}
+
+void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
+                              const struct mrc_packet *packet) {
+  struct mrc_requester *req = &qp->req;
+  if (packet->_kind == MRC_KIND_PROBE) {
+    req->probe.outstanding = false;
+    req->probe.wanted = true;
+  } else {
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
+    mrc_spray_take_back(qp, slot->plane, slot->bytes + MRC_DATA_OVERHEAD_BYTES);
+    mrc_trace(services, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
+    mrc_evset_on_missed(&qp->evset, slot->ev);
+    mrc_txwin_on_refused(&req->win, packet->_slot);
+    mrc_cc_on_refused(mrc_qp_cc(qp, slot->plane), mrc_qp_inflight_bytes(qp, slot->plane));
+    struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
+    asker->unasked_bytes = asker->cc.cwnd_bytes; /* its SACK request may be lost */
+  }
+  /* The packet did not leave, so the QP has the next turn. */
+  mrc_node_leave(&qp->nodes.ready);
+  mrc_list_prepend(&services->ready.ready, &qp->nodes.ready);
+}
+
+/* ---- quick and limited planes ---- */
+
+#define OLD_NS 500000000ull        /* older measurements are ignored */
+#define IDLE_HALVES_NS 50000000ull /* of an idle plane */
+#define LIMITED 4                  /* a plane this much slower, or worse, is limited */
+
+uint64_t mrc_quick_answer_ns(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint64_t ago_ns = now_ns - plane->heard_ns;
+  if (ago_ns > OLD_NS) return 0;
+  const bool idle = qp->req.win.lists[index].oldest == MRC_TX_NONE;
+  const uint64_t faded_ns = plane->answer_ns >> (idle ? ago_ns / IDLE_HALVES_NS : 0);
+  return mrc_max_u64(
+      faded_ns, mrc_min_u64(plane->answer_ns, mrc_max_u64(plane->empty_ns, plane->rtt.base_ns)));
+}
+
+/* The planes that take LIMITED times as long as the fastest one for the same bytes, or lose LIMITED
+   times as many bursts as the best one. A plane that was limited remains so until it is half as
+   bad, because the rates of the others vary too. What packets may wait in busy hosts is no lack of
+   rate: many QPs in turn make each other wait. */
+static uint32_t limited_planes(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
+  uint64_t least_ns = UINT64_MAX;
+  uint32_t least_losses = MRC_DELIVERY_ALL, limited = 0;
+  const uint64_t longest_wait_ns = mrc_guard_ns(&qp->req.host_waits, now_ns) / 2;
+  MRC_EACH_BIT(index, planes) {
+    const struct mrc_delivery *delivery = &qp->planes[index].delivery;
+    const uint64_t takes_ns = mrc_delivery_takes_ns(delivery);
+    if (takes_ns != 0) least_ns = mrc_min_u64(least_ns, takes_ns);
+    least_losses = mrc_min_u32(least_losses, delivery->losses);
+  }
+  if (least_ns == UINT64_MAX) return 0;
+  MRC_EACH_BIT(index, planes) {
+    const struct mrc_plane *plane = &qp->planes[index];
+    const uint32_t times = mrc_quick_is_limited(qp, index) ? LIMITED / 2 : LIMITED;
+    const uint64_t limit_ns = times * (least_ns + qp->noise_ns) + longest_wait_ns;
+    if (mrc_delivery_takes_ns(&plane->delivery) > limit_ns ||
+        (mrc_delivery_is_lossy(&plane->delivery) && plane->delivery.losses > times * least_losses))
+      limited |= 1u << index;
+  }
+  return limited != planes ? limited : 0;
+}
+
+void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_quick quick = {.answer_ns = UINT64_MAX, .compared_ns = now_ns};
+  const uint32_t planes = mrc_qp_eligible_planes(services, qp);
+  MRC_EACH_BIT(plane, planes)
+    mrc_delivery_forget(&qp->planes[plane].delivery, OLD_NS, now_ns);
+  quick.limited = limited_planes(qp, planes, now_ns);
+  MRC_EACH_BIT(plane, planes & ~quick.limited) {
+    const uint64_t ns = mrc_quick_answer_ns(qp, plane, now_ns);
+    if (ns != 0) quick.answer_ns = mrc_min_u64(quick.answer_ns, ns);
+  }
+  if (quick.answer_ns == UINT64_MAX) quick.answer_ns = 0;
+  const uint64_t limit_ns = 2 * quick.answer_ns + qp->noise_ns;
+  MRC_EACH_BIT(plane, planes)
+    if (mrc_quick_answer_ns(qp, plane, now_ns) <= limit_ns) quick.planes |= 1u << plane;
+  qp->choice.quick = quick;
+}
+
+bool mrc_quick_is_slow(const struct mrc_qp *qp, uint32_t plane) {
+  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) return false; /* all planes carry the same */
+  if (mrc_quick_is_limited(qp, plane)) return true;
+  return qp->choice.quick.planes != 0 && (qp->choice.quick.planes >> plane & 1) == 0;
+}
+
+uint64_t mrc_quick_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
+                                     uint32_t plane) {
+  uint64_t overdue_ns = MRC_NEVER;
+  MRC_EACH_BIT(other, mrc_qp_eligible_planes(services, qp) & ~(1u << plane)) {
+    const struct mrc_rtt *rtt = &qp->planes[other].rtt;
+    if (mrc_rtt_known(rtt))
+      overdue_ns = mrc_min_u64(overdue_ns,
+                               mrc_qp_overdue_ns(qp, rtt, 2ull * qp->noise_ns, services->now_ns));
+  }
+  return overdue_ns;
+}
+
+uint64_t mrc_quick_queue_ns(const struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint64_t ahead_bytes = qp->req.win.lists[index].bytes + bytes;
+  const uint64_t takes_ns = mrc_delivery_takes_ns(&plane->delivery);
+  const uint64_t resend_ns = mrc_delivery_is_lossy(&plane->delivery)
+                                 ? 2 * mrc_rtt_overdue_ns(&qp->req.rtt, 2ull * qp->noise_ns)
+                                 : 0;
+  return resend_ns + mrc_mul_div(ahead_bytes, takes_ns, MRC_DELIVERY_BYTES);
+}
+
+/* ---- the plane of the next burst ---- */
+
+#define LEAD_BYTES 262144 /* how far the shares of two planes may differ */
+
+void mrc_spray_start(struct mrc_qp *qp) {
+  struct mrc_prng prng = {.state = qp->qpn};
+  const uint32_t planes = qp->evset.plane_mask;
+  const uint32_t n = (uint32_t)__builtin_popcount(planes);
+  uint32_t turn = mrc_prng_below(&prng, n);
+  MRC_EACH_BIT(plane, planes) {
+    qp->planes[plane].share_bytes = turn; /* a few bytes decide between equal shares */
+    turn = turn + 1 < n ? turn + 1 : 0;
+  }
+  qp->choice.sharing = planes;
+}
+
+/* ---- equal shares: MRC's own rule ---- */
+
+/* A plane with a full socket holds the others back until the socket drains, up to a time limit. */
+static bool holds_others_back(const struct mrc_services *services, uint32_t plane) {
+  return services->now_ns - services->ports.blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
+}
+
+/* The planes that take equal shares now. A plane with a socket that stays full is left out. */
+static uint32_t sharing_planes(const struct mrc_services *services, uint32_t planes) {
+  uint32_t sharing = planes & ~services->ports.blocked;
+  MRC_EACH_BIT(plane, planes & services->ports.blocked)
+    if (holds_others_back(services, plane)) sharing |= 1u << plane;
+  return sharing;
+}
+
+void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes) {
+  const uint32_t sharing = sharing_planes(services, planes);
+  const uint32_t stayed = sharing & qp->choice.sharing;
+  qp->choice.sharing = sharing;
+  if (stayed == sharing) return;
+  uint64_t least = UINT64_MAX, most = 0;
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+    const uint64_t share = qp->planes[plane].share_bytes;
+    if ((stayed >> plane & 1) != 0) least = mrc_min_u64(least, share);
+    most = mrc_max_u64(most, share);
+  }
+  const uint64_t level = stayed != 0 ? least : most;
+  MRC_EACH_BIT(plane, sharing & ~stayed)
+    qp->planes[plane].share_bytes = mrc_max_u64(qp->planes[plane].share_bytes, level);
+}
+
+/* The plane with the smallest share; -1 when its window has no room, or when it would run too far
+   ahead of a plane with a full socket. */
+static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
+                        uint32_t bytes) {
+  int best = -1;
+  uint64_t least_blocked = UINT64_MAX;
+  MRC_EACH_BIT(plane, planes) {
+    const uint64_t share = qp->planes[plane].share_bytes;
+    if ((services->ports.blocked >> plane & 1) == 0) {
+      if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
+    } else if (holds_others_back(services, plane)) {
+      least_blocked = mrc_min_u64(least_blocked, share);
+    }
+  }
+  if (best < 0 || !mrc_qp_has_room(qp, (uint32_t)best, bytes)) return -1;
+  if (least_blocked != UINT64_MAX && qp->planes[best].share_bytes > least_blocked + LEAD_BYTES)
+    return -1;
+  return best;
+}
+
+/* ---- measured shares: the windows of the planes set the limits ---- */
+
+static uint64_t may_send_bytes(const struct mrc_qp *qp) {
+  const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* a reserve must remain */
+  return mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.rts.path_mtu);
+}
+
+/* The limited planes in `planes` that might deliver `bytes` later than the others deliver all data
+   that may be sent. Rates are known roughly, so a limited plane must finish well before. */
+static uint32_t late_planes(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes) {
+  const uint32_t limited = planes & qp->choice.quick.limited;
+  if (limited == 0) return 0;
+  uint64_t others_bytes = may_send_bytes(qp), others_rate = 0;
+  MRC_EACH_BIT(plane, planes & ~limited) {
+    const uint64_t takes_ns = mrc_delivery_takes_ns(&qp->planes[plane].delivery);
+    if (takes_ns == 0) continue;
+    others_bytes += qp->req.win.lists[plane].bytes;
+    others_rate += ((uint64_t)MRC_DELIVERY_BYTES << 20) / takes_ns;
+  }
+  if (others_rate == 0) return 0;
+  const uint64_t others_ns = (others_bytes << 20) / others_rate;
+  uint32_t late = 0;
+  MRC_EACH_BIT(plane, limited) {
+    if (qp->planes[plane].rtt.base_ns + mrc_quick_queue_ns(qp, plane, bytes) + qp->noise_ns >
+        others_ns / 4 * 3)
+      late |= 1u << plane;
+  }
+  return late;
+}
+
+/* The planes in `planes`, none of them quick, on which a packet arrives before the quick planes
+   could finish all data that may be sent. So short messages, the ends of long messages and the
+   shared window of PSNs do not wait for the slowest plane. */
+static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
+  const struct mrc_quick *quick = &qp->choice.quick;
+  const uint64_t may_bytes = may_send_bytes(qp);
+  uint64_t inflight_bytes = 1; /* on the quick planes: they carry it in answer_ns */
+  MRC_EACH_BIT(plane, quick->planes)
+    inflight_bytes += qp->req.win.lists[plane].bytes;
+  const uint64_t rounds = 1 + may_bytes / inflight_bytes;
+  uint32_t worth = 0;
+  const uint64_t limit_ns = rounds * quick->answer_ns + qp->noise_ns;
+  MRC_EACH_BIT(plane, planes)
+    if (mrc_quick_answer_ns(qp, plane, now_ns) <= limit_ns) worth |= 1u << plane;
+  return worth;
+}
+
+/* The plane with the smallest share among those with room; -1: none. */
+static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes) {
+  int best = -1;
+  MRC_EACH_BIT(plane, planes) {
+    if (best >= 0 && qp->planes[plane].share_bytes >= qp->planes[best].share_bytes) continue;
+    if (mrc_qp_has_room(qp, plane, bytes)) best = (int)plane;
+  }
+  return best;
+}
+
+/* Whether a plane has more in flight than another one, each relative to its window. Windows that
+   differ less than twofold do not show that one plane is faster. */
+static bool is_ahead(const struct mrc_qp *qp, uint32_t plane, uint32_t other) {
+  const uint64_t bytes = qp->req.win.lists[plane].bytes, others = qp->req.win.lists[other].bytes;
+  const uint64_t cwnd = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  const uint64_t others_cwnd = mrc_qp_const_cc(qp, other)->cwnd_bytes;
+  if (cwnd < 2 * others_cwnd && others_cwnd < 2 * cwnd) return bytes > others;
+  return bytes * others_cwnd > others * cwnd;
+}
+
+/* Whether another plane should take the next burst as soon as its socket has drained. Otherwise, at
+   the end of the data, the plane that drained first would take all that is left and finish last. */
+static bool waits_for_another(const struct mrc_services *services, const struct mrc_qp *qp,
+                              uint32_t plane, uint32_t planes) {
+  const struct mrc_txwin *win = &qp->req.win;
+  if ((planes & services->ports.blocked) == 0) return false;
+  if (mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu) >= win->inflight_bytes)
+    return false;
+  if (win->n_tosend > 0 && mrc_txwin_slot(win, mrc_txwin_first_tosend(win))->state == MRC_TX_LOST)
+    return false;
+  MRC_EACH_BIT(other, planes & services->ports.blocked)
+    if (holds_others_back(services, other) && is_ahead(qp, plane, other)) return true;
+  return false;
+}
+
+/* Quick planes come first. A plane does not make up for data that it could not carry. */
+static int choose_measured(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
+                           uint32_t bytes) {
+  const uint32_t usable = planes & ~services->ports.blocked & ~late_planes(qp, planes, bytes);
+  const uint32_t slow =
+      (planes & qp->choice.quick.planes) != 0 ? usable & ~qp->choice.quick.planes : 0;
+  int best = least_given(qp, usable & ~slow, bytes);
+  if (best < 0 && slow != 0) best = least_given(qp, worth_it(qp, slow, services->now_ns), bytes);
+  if (best < 0) return -1;
+  if (waits_for_another(services, qp, (uint32_t)best, planes & qp->choice.quick.planes)) return -1;
+  struct mrc_plane *chosen = &qp->planes[best];
+  if (chosen->share_bytes + LEAD_BYTES < qp->choice.most_share_bytes)
+    chosen->share_bytes = qp->choice.most_share_bytes - LEAD_BYTES;
+  return best;
+}
+
+int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
+                     uint32_t bytes) {
+  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL)
+    return choose_equal(services, qp, planes, bytes);
+  return choose_measured(services, qp, planes, bytes);
+}
+
+void mrc_spray_take_back(struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
+  struct mrc_plane *plane = &qp->planes[index];
+  plane->share_bytes -= mrc_min_u64(plane->share_bytes, bytes);
+}
+
+/* ---- bursts ---- */
+
+_Static_assert(MRC_MAX_HEADER >= MRC_BTH_BYTES + MRC_SETH_BYTES + MRC_CC_STATE_BYTES, "SACK fits");
+
+static const uint8_t zeros[MRC_MAX_MTU + MRC_MAX_HEADER]; /* padding of EV probes */
+
+struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
+                                 uint8_t tclass) {
+  if (!mrc_arena_may_open(&services->arena)) return NULL;
+  mrc_assert(ev < qp->evset.n);
+  const struct mrc_ev *from = &qp->evset.evs[ev];
+  const struct mrc_ev_ends *ends = &qp->evset.ends[from->ends];
+  mrc_assert(from->state != MRC_EV_DENIED &&
+             mrc_port_is_usable(&services->ports, mrc_plane_of(from->port)));
+  struct mrc_burst *burst = &services->arena.bursts[services->arena.n_bursts++];
+  *burst = (struct mrc_burst){.flow_label = ends->family == 6 ? from->value & 0xFFFF : 0,
+                              .sport = (uint16_t)(from->value >> 16),
+                              .dport = ends->dport,
+                              .family = ends->family,
+                              .port = from->port,
+                              .tclass = tclass,
+                              .tx_index = from->tx_index,
+                              .packets = &services->arena.packets[services->arena.used],
+                              ._qp = qp->index,
+                              ._ev = ev};
+  mrc_evset_addresses(&qp->evset, ev, burst->src, burst->dst);
+  services->arena.seal = qp->seal;
+  return burst;
+}
+
+uint32_t mrc_burst_packet_bytes(const struct mrc_wire *wire) {
+  uint32_t bytes = MRC_BTH_BYTES + MRC_METH_BYTES + MRC_RETH_BYTES;
+  bytes += wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
+  if (wire->ts) bytes += MRC_TSETH_BYTES;
+  if (mrc_opcode_has_imm(wire->opcode)) bytes += MRC_IMM_BYTES;
+  return bytes + ((wire->payload_bytes + 3u) & ~3u);
+}
+
+static struct mrc_packet *add_packet(struct mrc_services *services, struct mrc_burst *burst,
+                                     enum mrc_packet_kind kind, uint32_t slot) {
+  mrc_assert(burst == &services->arena.bursts[services->arena.n_bursts - 1]);
+  mrc_assert(services->arena.used < MRC_ARENA_PACKETS);
+  struct mrc_packet *packet = &services->arena.packets[services->arena.used++];
+  packet->_kind = kind;
+  packet->_slot = slot;
+  burst->n_packets++;
+  return packet;
+}
+
+/* CRC of the IP and UDP headers. Packets of a burst share it, except a last one that is shorter. */
+static uint32_t begin_icrc(struct mrc_burst *burst, uint32_t bytes) {
+  if (burst->n_packets > 1 && bytes == burst->packet_bytes) return burst->_icrc;
+  const struct mrc_icrc_flow flow = {.src = burst->src,
+                                     .dst = burst->dst,
+                                     .sport = burst->sport,
+                                     .dport = burst->dport,
+                                     .family = burst->family};
+  const uint32_t crc = mrc_icrc_begin(&flow, bytes);
+  if (burst->n_packets == 1) burst->_icrc = crc;
+  return crc;
+}
+
+/* Room for a packet behind those of its burst; NULL where the burst is not staged. */
+static uint8_t *stage(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t total,
+                      bool encrypts) {
+  if (burst->n_packets == 1 && (encrypts || total <= arena->staged_packet_bytes))
+    burst->staged = arena->staged + arena->staged_bytes;
+  if (burst->staged == NULL) return NULL;
+  mrc_assert(arena->staged_bytes + total <= (size_t)MRC_MAX_BURSTS * arena->max_burst_bytes);
+  uint8_t *room = arena->staged + arena->staged_bytes;
+  arena->staged_bytes += total;
+  if (encrypts) arena->encrypted_bytes += total;
+  return room;
+}
+
+/* CRC of header and payload. The payload is read once, also if it is copied. */
+static uint32_t crc_of(const struct mrc_packet *packet, uint32_t crc, uint8_t *staged) {
+  if (staged != NULL && packet->payload_bytes > 0)
+    return mrc_crc32_copy(crc, staged + packet->header_bytes, packet->header_bytes, packet->payload,
+                          packet->payload_bytes);
+  crc = mrc_crc32(crc, packet->header, packet->header_bytes);
+  if (packet->payload_bytes > 0) crc = mrc_crc32(crc, packet->payload, packet->payload_bytes);
+  return crc;
+}
+
+static void add_icrc(struct mrc_burst *burst, struct mrc_packet *packet, uint32_t pad,
+                     uint32_t total, uint8_t *staged) {
+  uint32_t crc = crc_of(packet, begin_icrc(burst, total), staged);
+  if (pad != 0) crc = mrc_crc32(crc, packet->trailer, pad);
+  mrc_icrc_store(crc, packet->trailer + pad);
+}
+
+static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
+                     struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
+                     uint8_t *staged) {
+  const bool imm =
+      wire != NULL && packet->_kind == MRC_KIND_DATA && mrc_opcode_has_imm(wire->opcode);
+  const struct mrc_sealing sealing = {.header = packet->header,
+                                      .header_bytes = packet->header_bytes,
+                                      .imm_bytes = imm ? MRC_IMM_BYTES : 0,
+                                      .payload = packet->payload,
+                                      .payload_bytes = packet->payload_bytes,
+                                      .pad = pad,
+                                      .ev = (uint32_t)burst->sport << 16 | burst->flow_label};
+  mrc_seal_close(seal, &sealing, packet->trailer, staged);
+}
+
+/* Adds padding, and ICRC or seal. `wire` is NULL for a packet in the middle of a message. The first
+   packet sets the packet size of the burst; no later packet may be longer. */
+static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
+                       struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
+                       bool icrc) {
+  struct mrc_seal *sealed = services->arena.seal;
+  const bool encrypts = sealed != NULL && sealed->mode == MRC_SEAL_AEAD;
+  const uint32_t covered = packet->header_bytes + packet->payload_bytes;
+  packet->trailer_bytes = (uint16_t)(pad + (sealed != NULL ? MRC_SEALED_BYTES : MRC_ICRC_BYTES));
+  const uint32_t total = covered + packet->trailer_bytes;
+  uint8_t *staged = stage(&services->arena, burst, total, encrypts);
+  memset(packet->trailer, 0, 8); /* padding, and an ICRC that nobody checks */
+  if (sealed != NULL) {
+    add_seal(sealed, burst, packet, wire, pad, staged);
+  } else {
+    if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
+    if (icrc) /* copies, too */
+      add_icrc(burst, packet, pad, total, staged);
+    else if (staged != NULL && packet->payload_bytes > 0)
+      memcpy(staged + packet->header_bytes, packet->payload, packet->payload_bytes);
+    if (staged != NULL) memcpy(staged + covered, packet->trailer, packet->trailer_bytes);
+  }
+  if (burst->n_packets == 1) burst->packet_bytes = total;
+  mrc_assert(total <= burst->packet_bytes);
+}
+
+void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
+                   enum mrc_packet_kind kind, uint32_t slot, bool icrc) {
+  struct mrc_packet *packet = add_packet(services, burst, kind, slot);
+  const bool data = mrc_opcode_is_data(wire->opcode);
+  wire->sealed = services->arena.seal != NULL;
+  wire->pad = data ? (uint8_t)(-wire->payload_bytes & 3u) : 0;
+  packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
+  packet->payload = data ? wire->payload : NULL;
+  packet->payload_bytes = data ? wire->payload_bytes : 0;
+  end_packet(services, burst, packet, wire, wire->pad, icrc);
+}
+
+void mrc_burst_add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
+                        bool ack_req, bool icrc) {
+  struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_DATA, psn);
+  const struct mrc_packet *before = packet - 1;
+  mrc_assert(burst->n_packets > 1 && before->_kind == MRC_KIND_DATA);
+  mrc_wire_encode_next(before->header, packet->header, psn, ack_req, before->payload_bytes);
+  packet->header_bytes = before->header_bytes;
+  packet->payload = before->payload + before->payload_bytes;
+  packet->payload_bytes = before->payload_bytes;
+  end_packet(services, burst, packet, NULL, 0, icrc);
+}
+
+void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
+                          struct mrc_wire *wire, uint32_t slot, uint32_t bytes) {
+  struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_EV_PROBE, slot);
+  wire->sealed = services->arena.seal != NULL;
+  packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
+  const uint32_t end_bytes = wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
+  const uint32_t bare = packet->header_bytes + end_bytes;
+  mrc_assert(bytes <= bare + sizeof zeros);
+  packet->payload_bytes = bytes > bare ? bytes - bare : 0;
+  packet->payload = packet->payload_bytes > 0 ? zeros : NULL;
+  end_packet(services, burst, packet, wire, 0, true);
+}
