@@ -18,6 +18,9 @@ void mrc_assert_failed(const char *expression, const char *file, int line)
 
 #define MRC_MUST_CHECK __attribute__((warn_unused_result))
 
+/* Few packets take this way: it stays out of the way of the others. */
+#define MRC_RARE __attribute__((cold, noinline))
+
 /* Loops over the bits that are set in `mask`, lowest first; `bit` is the number of the bit. */
 #define MRC_EACH_BIT(bit, mask)                                              \
   for (uint32_t bit##_rest = (mask), bit;                                    \

@@ -106,8 +106,9 @@ static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *w
   return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, qp, now_ns);
 }
 
-static int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
-                            struct mrc_wire *wire, uint8_t *packet, size_t bytes, uint64_t now_ns) {
+static MRC_RARE int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
+                                     struct mrc_wire *wire, uint8_t *packet, size_t bytes,
+                                     uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   const struct mrc_meta *meta = arrival->meta;
   leave_qp(services, arrival);
@@ -265,9 +266,9 @@ void mrc_responder_on_cq_room(struct mrc_services *services) {
 
 /* Fails the QP because of an invalid request, after the packets before it; the NAK gives the peer
    the reason. */
-static int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t syndrome,
-                  uint8_t status, enum mrc_drop reason, const struct mrc_wire *wire,
-                  const struct mrc_meta *meta) {
+static MRC_RARE int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t syndrome,
+                           uint8_t status, enum mrc_drop reason, const struct mrc_wire *wire,
+                           const struct mrc_meta *meta) {
   mrc_responder_account(services, qp, meta);
   qp->resp.nak_syndrome = syndrome;
   qp->resp.ack_wanted = true;
@@ -277,8 +278,8 @@ static int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t synd
   return mrc_drop(services, reason, qp->qpn, wire->payload_bytes);
 }
 
-static int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
-                        const struct mrc_wire *wire, const struct mrc_meta *meta) {
+static MRC_RARE int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
+                                 const struct mrc_wire *wire, const struct mrc_meta *meta) {
   mrc_responder_trigger(&qp->resp, wire->psn, wire->tx_timestamp, meta, false, services->now_ns)
       ->now = true;
   qp->resp.ack_wanted = true; /* the transport ACK may have been lost */
@@ -287,8 +288,9 @@ static int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
   return mrc_drop(services, MRC_DROP_DUPLICATE, qp->qpn, wire->payload_bytes);
 }
 
-static int on_beyond(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
-                     const struct mrc_meta *meta, uint64_t now_ns) {
+static MRC_RARE int on_beyond(struct mrc_services *services, struct mrc_qp *qp,
+                              const struct mrc_wire *wire, const struct mrc_meta *meta,
+                              uint64_t now_ns) {
   const bool silent = mrc_services_reads(services, MRC_READING_C4_A);
   if (!silent && (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0)) {
     qp->resp.nack_ns = now_ns;
