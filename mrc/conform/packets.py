@@ -174,7 +174,7 @@ _MORE = 0x2000
 def ip_packets(
     flow: Flow, payload: bytes, tclass: int, fields: Mapping[str, int]
 ) -> Iterator[bytes]:  # fmt: skip
-    """The datagram as IP ip_packets. `udp_checksum` and `udp_bytes` are added to the right checksum
+    """The datagram as IP packets. `udp_checksum` and `udp_bytes` are added to the right checksum
     and length. `fragment` 1 is the first half alone, 2 the second one, 3 both.
     """
     segment = udp(flow, payload)

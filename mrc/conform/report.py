@@ -38,7 +38,7 @@ from mrc.units import counted, digits
 
 
 def agreed_readings(outcomes: Iterable[CaseOutcome]) -> tuple[str, ...]:
-    """All agreed_readings with which a device agrees, each once."""
+    """All readings with which a device agrees, each once."""
     found = {name: None for outcome in outcomes for name in outcome.readings}
     return tuple(sorted(found, key=lambda name: (name[0], int(name[1:].split("-")[0]), name)))
 
@@ -171,7 +171,7 @@ def _suite(root: ElementTree.Element, topic: str, outcomes: Sequence[CaseOutcome
 
 
 def agreement(names: Sequence[str]) -> str:
-    """What a verdict says of the agreed_readings."""
+    """What a verdict says of the readings."""
     if not names:
         return ""
     return f"agrees with reading{'s' * (len(names) > 1)} {', '.join(names)}"
@@ -354,7 +354,7 @@ svg {{ max-width: 100%; height: auto; }} pre {{ overflow-x: auto; }}
 
 
 def capture_page(name: str, judge: Judge, found: CaptureReport) -> str:
-    """The capture_page of a capture. Requires the extra `plot`."""
+    """The page of a capture. Requires the extra `plot`."""
     plots = []
     for way in judge.directions.values():
         ends = f"{way.source} to {way.destination}, QPN 0x{way.qpn:06x}"
