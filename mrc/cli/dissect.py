@@ -13,10 +13,18 @@ from mrc import products
 from mrc.cli.arguments import add, count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
-from mrc.dissect import capture, plugin, text
-from mrc.dissect.capture import CaptureError, Frame
-from mrc.dissect.frame import udp_of
-from mrc.dissect.packet import Flow, Packet, decode, is_mrc, split
+from mrc.dissect import capture, plugin
+from mrc.dissect.capture import CapturedFrame, CaptureError, udp_of
+from mrc.dissect.packet import (
+    Packet,
+    UdpFlow,
+    decode,
+    fields_text,
+    flow_text,
+    is_mrc,
+    packet_text,
+    split,
+)
 from mrc.limits import UDP_PORT
 from mrc.results.dissect import Dissected
 from mrc.results.plain import like
@@ -96,9 +104,9 @@ def _plugin(args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
-def _frames(args: argparse.Namespace, out: Output, held: ExitStack) -> Iterator[Frame]:
+def _frames(args: argparse.Namespace, out: Output, held: ExitStack) -> Iterator[CapturedFrame]:
     if args.interface is not None:
-        live = held.enter_context(capture.Live(args.interface))
+        live = held.enter_context(capture.LiveCapture(args.interface))
         held.callback(_note_lost, out, live)
         return iter(live)
     if args.file == "-":
@@ -110,12 +118,12 @@ def _frames(args: argparse.Namespace, out: Output, held: ExitStack) -> Iterator[
     return capture.read(file, args.file)
 
 
-def _note_lost(out: Output, live: capture.Live) -> None:
+def _note_lost(out: Output, live: capture.LiveCapture) -> None:
     if lost := live.lost():
         out.note(f"printing was too slow for {counted(lost, 'packet')}: capture to a file instead")
 
 
-def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> None:
+def _print(args: argparse.Namespace, out: Output, frames: Iterator[CapturedFrame]) -> None:
     start: float | None = None
     printed = seen = 0
     for seen, frame in enumerate(frames, 1):  # noqa: B007 - counted for the note
@@ -137,7 +145,7 @@ def _print(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> No
         out.note(_none(args, f" among {seen}"))
 
 
-def _is_wanted(flow: Flow, payload: bytes, ports: list[int] | None) -> bool:
+def _is_wanted(flow: UdpFlow, payload: bytes, ports: list[int] | None) -> bool:
     return (ports is None and flow.dport == UDP_PORT) or is_mrc(flow, payload, ports)
 
 
@@ -146,7 +154,7 @@ def _none(args: argparse.Namespace, among: str) -> str:
     return f"no packets {ports}{among}; --port selects another port"
 
 
-def _print_readings(args: argparse.Namespace, out: Output, frames: Iterator[Frame]) -> None:
+def _print_readings(args: argparse.Namespace, out: Output, frames: Iterator[CapturedFrame]) -> None:
     shown = products.load(products.READINGS)
     assert shown is not None
     found = shown.readings(frames, args.port)
@@ -157,14 +165,14 @@ def _print_readings(args: argparse.Namespace, out: Output, frames: Iterator[Fram
 
 
 def _line(
-    seconds: float, flow: Flow, packet: Packet, part: int, parts: int, *, verbose: bool
+    seconds: float, flow: UdpFlow, packet: Packet, part: int, parts: int, *, verbose: bool
 ) -> str:
     place = f" {part}/{parts}" if parts > 1 else ""
-    line = f"{seconds:.6f} {text.where(flow)}{place} {text.what(packet, flow)}"
-    return f"{line}\n{text.fields(packet)}" if verbose and packet.headers else line
+    line = f"{seconds:.6f} {flow_text(flow)}{place} {packet_text(packet, flow)}"
+    return f"{line}\n{fields_text(packet)}" if verbose and packet.headers else line
 
 
-def _result(seconds: float, flow: Flow, packet: Packet, part: int, parts: int) -> Dissected:
+def _result(seconds: float, flow: UdpFlow, packet: Packet, part: int, parts: int) -> Dissected:
     return like(
         Dissected,
         *(flow, packet),

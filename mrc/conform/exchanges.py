@@ -22,7 +22,7 @@ from mrc.conform.readings import check
 from mrc.conform.results import ExchangeText, FlowText, PartText, SentText, Vectors, VectorText
 from mrc.conform.situation import Situation
 from mrc.dissect import vectors
-from mrc.dissect.packet import Flow, decode
+from mrc.dissect.packet import UdpFlow, decode
 from mrc.dissect.vectors import FLOWS, Vector
 from mrc.enums import Reading
 from mrc.results.plain import like
@@ -47,7 +47,7 @@ class ExchangePacket(Struct, frozen=True):
     fate: str
     """lost, trimmed, or empty: it arrives as it was sent."""
     at_ns: int
-    flow: Flow
+    flow: UdpFlow
     payload: bytes
 
 
@@ -113,7 +113,7 @@ class _QpPair:
         )
 
 
-def _end(name: str, flow: Flow, first_psn: int) -> QpAttributes:
+def _end(name: str, flow: UdpFlow, first_psn: int) -> QpAttributes:
     return QpAttributes(
         qpn=0xA0A0A0 if name == "a" else 0xB0B0B0, first_psn=first_psn, path_mtu=1024, mpr=128,
         max_wimm=32, udp_port=flow.dport, ports=(QpPort(str(flow.source), ()),),
@@ -121,7 +121,7 @@ def _end(name: str, flow: Flow, first_psn: int) -> QpAttributes:
     )  # fmt: skip
 
 
-def _paths(flow: Flow, sport: int) -> list[Flow]:
+def _paths(flow: UdpFlow, sport: int) -> list[UdpFlow]:
     """Four EVs: source ports, and flow labels where the flow has one."""
     return [
         msgspec.structs.replace(
@@ -167,7 +167,7 @@ def _packet(vector: Vector) -> VectorText:
     )  # fmt: skip
 
 
-def _flow(flow: Flow) -> FlowText:
+def _flow(flow: UdpFlow) -> FlowText:
     return like(
         FlowText, flow,
         source=str(flow.source), destination=str(flow.destination),
@@ -198,7 +198,7 @@ def _reading(name: str) -> str:
     return f", reading {name}" if name else ""
 
 
-def _between(flow: Flow) -> str:
+def _between(flow: UdpFlow) -> str:
     via = f" via {flow.carrier}" if flow.carrier is not None else ""
     ends = f"{flow.source} port {flow.sport} > {flow.destination} port {flow.dport}"
     return f"{ends}, flow label {flow.flow_label:#x}{via}"

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from mrc.conform.case import after
 from mrc.conform.inference import DirectionInference, PacketInference
 from mrc.dissect.formats import DATA, REASONS
-from mrc.dissect.packet import Flow, Packet
+from mrc.dissect.packet import Packet, UdpFlow
 
 _FIRST, _MIDDLE, _LAST, _LAST_IMM = 0xC6, 0xC7, 0xC8, 0xC9
 _UNFINISHED = (_FIRST, _MIDDLE)
@@ -217,7 +217,7 @@ class Judge:
         """Of packets that belong to no QP."""
         self._traits = PacketInference()
 
-    def take(self, seconds: float, flow: Flow, packet: Packet) -> None:
+    def take(self, seconds: float, flow: UdpFlow, packet: Packet) -> None:
         """The next packet."""
         if "BTH" not in packet.headers:
             return
@@ -236,7 +236,7 @@ class Judge:
 
     # ---- Data -----------------------------------------------------------------------------
 
-    def _data(self, seconds: float, flow: Flow, packet: Packet) -> None:
+    def _data(self, seconds: float, flow: UdpFlow, packet: Packet) -> None:
         bth = packet.headers["BTH"]
         way = self.directions.setdefault(
             bth["dest_qpn"],
@@ -264,7 +264,7 @@ class Judge:
         way.habits.on_whole(psn, way.highest - way.cum)
 
     @staticmethod
-    def _spread(way: QpDirection, flow: Flow) -> None:
+    def _spread(way: QpDirection, flow: UdpFlow) -> None:
         """Turns count the packets of the EV's plane, since the other planes may be suspended."""
         ev, plane = flow.ev, str(flow.source)
         way._planes[plane] += 1

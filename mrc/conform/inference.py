@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from mrc.conform.case import PSNS
 from mrc.dissect.formats import DATA
-from mrc.dissect.packet import Flow, Packet
+from mrc.dissect.packet import Packet, UdpFlow
 
 # ---- Several packets -----------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class PacketInference:
         self._asked: dict[int, tuple[int, bool]] = {}  # operation and mark of requests, by id
         self._cut: set[tuple[int, int]] = set()  # QPN's low half and PSN of data without RETH
 
-    def shown(self, flow: Flow, packet: Packet) -> Iterator[str]:
+    def shown(self, flow: UdpFlow, packet: Packet) -> Iterator[str]:
         """The readings that this packet shows."""
         if (port := _PORTS.get(flow.dport)) is not None:
             yield port
@@ -165,7 +165,7 @@ class PacketInference:
         if packet.opcode in _UNFINISHED and bth["m"] != bth["se"]:
             yield "C7-A" if bth["m"] else "C7-B"
 
-    def _endpoint(self, flow: Flow, packet: Packet) -> Iterator[str]:
+    def _endpoint(self, flow: UdpFlow, packet: Packet) -> Iterator[str]:
         identity = packet.headers["BTH"]["psn"]
         if "ERTH" in packet.headers:
             operation = packet.headers["ERTH"]["operation"]

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from mrc.dissect.formats import BYTES, OPCODES, TABLES
-from mrc.dissect.packet import CC_TIMES, Flow, IpAddress, Packet, headers_behind, icrc
+from mrc.dissect.packet import CC_TIMES, IpAddress, Packet, UdpFlow, headers_behind, icrc
 from mrc.enums import Reading
 from mrc.testbed import pcap
 
@@ -78,7 +78,7 @@ def endpoint_response(number: int, request: Mapping[str, int], readings: Reading
     return bytes(body)
 
 
-def finished(body: bytes, flow: Flow) -> bytes:
+def finished(body: bytes, flow: UdpFlow) -> bytes:
     """The UDP payload: the body and its ICRC."""
     return body + icrc(body, flow)
 
@@ -91,7 +91,7 @@ class Datagram(Struct):
 
     at_ns: int
     """Since the epoch."""
-    flow: Flow
+    flow: UdpFlow
     payload: bytes
     packet: Packet
     sent: bool
@@ -114,7 +114,7 @@ _CE = 3
 _TRIMMED = 0x07 << 2
 
 
-def frame(flow: Flow, payload: bytes) -> bytes:
+def frame(flow: UdpFlow, payload: bytes) -> bytes:
     """An Ethernet frame with the IP and UDP headers of this flow, and the carrier around them."""
     tclass = (_TRIMMED if flow.trimmed else 0) | (_CE if flow.ce else 0)
     inner = _ip_of_frame(
@@ -126,7 +126,7 @@ def frame(flow: Flow, payload: bytes) -> bytes:
     return bytes(12) + (b"\x86\xdd" if inner[0] >> 4 == 6 else b"\x08\x00") + inner
 
 
-def udp(flow: Flow, payload: bytes) -> bytes:
+def udp(flow: UdpFlow, payload: bytes) -> bytes:
     """The UDP header of a flow, and the payload."""
     length = 8 + len(payload)
     ends = flow.source.packed + flow.destination.packed
@@ -150,7 +150,7 @@ def _ip_of_frame(
     return head + found.to_bytes(2, "big") + ends + payload
 
 
-def write_capture(file: BinaryIO, datagrams: Iterable[tuple[int, Flow, bytes]]) -> None:
+def write_capture(file: BinaryIO, datagrams: Iterable[tuple[int, UdpFlow, bytes]]) -> None:
     """Writes a capture: for each datagram its time in ns since the epoch, its flow and payload."""
     pcap.write_header(file, _SNAP_BYTES)
     for at_ns, flow, payload in datagrams:
@@ -172,7 +172,7 @@ _MORE = 0x2000
 
 
 def ip_packets(
-    flow: Flow, payload: bytes, tclass: int, fields: Mapping[str, int]
+    flow: UdpFlow, payload: bytes, tclass: int, fields: Mapping[str, int]
 ) -> Iterator[bytes]:  # fmt: skip
     """The datagram as IP packets. `udp_checksum` and `udp_bytes` are added to the right checksum
     and length. `fragment` 1 is the first half alone, 2 the second one, 3 both.
@@ -192,7 +192,9 @@ def ip_packets(
         yield _fragment(flow, segment[half:], tclass, fields, half // 8)
 
 
-def _fragment(flow: Flow, data: bytes, tclass: int, fields: Mapping[str, int], place: int) -> bytes:
+def _fragment(
+    flow: UdpFlow, data: bytes, tclass: int, fields: Mapping[str, int], place: int
+) -> bytes:
     """`place`: offset in units of 8 bytes, and whether more fragments follow, as in IPv4."""
     ends = flow.source.packed + flow.destination.packed
     hops, identity = fields.get("ttl", _HOPS), fields.get("ip_id", 0x4D52)

@@ -25,7 +25,7 @@ from mrc.conform import packets
 from mrc.conform.adapter import QpPort
 from mrc.conform.packets import Datagram, endpoint_response, finished
 from mrc.dissect.formats import OPERATIONS
-from mrc.dissect.packet import Flow, IpAddress, decode
+from mrc.dissect.packet import IpAddress, UdpFlow, decode
 from mrc.enums import Reading
 
 _MOST_BYTES = 1 << 16
@@ -124,9 +124,9 @@ class Peer:
             self._take(0)
         self.seen, self.stalled_seconds, self.unread_seconds = [], 0.0, 0.0
 
-    def flow(self, path: SendPath) -> Flow:
+    def flow(self, path: SendPath) -> UdpFlow:
         """The headers of what is sent on a path."""
-        return Flow(path.source, path.target, path.sport, self.target_port, path.flow_label)
+        return UdpFlow(path.source, path.target, path.sport, self.target_port, path.flow_label)
 
     def send(self, path: SendPath, payload: bytes, tclass: int = 0) -> None:
         """Sends one datagram with this traffic class."""
@@ -179,15 +179,15 @@ class Peer:
         self.stalled_seconds = max(self.stalled_seconds, unread)
         self.unread_seconds += unread
         index = self.receivers.index(receiver)
-        flow = Flow(
+        flow = UdpFlow(
             ip_address(source[0]), self.addresses[index], source[1], self.udp_port, label
         )  # fmt: skip
         return self._record(flow, payload, tclass, at_ns, sent=False)
 
     def _record(
-        self, flow: Flow, payload: bytes, tclass: int, at_ns: int, *, sent: bool
+        self, flow: UdpFlow, payload: bytes, tclass: int, at_ns: int, *, sent: bool
     ) -> Datagram:  # fmt: skip
-        marked = Flow(
+        marked = UdpFlow(
             flow.source, flow.destination, flow.sport, flow.dport, flow.flow_label,
             tclass & 3 == _CE, tclass >> 2 in _TRIMMED,
         )  # fmt: skip

@@ -26,10 +26,8 @@ from mrc.conform.results import (
     ShownReading,
     ShownReadings,
 )
-from mrc.dissect.capture import Frame
-from mrc.dissect.frame import udp_of
-from mrc.dissect.packet import decode, is_mrc, split
-from mrc.dissect.text import what
+from mrc.dissect.capture import CapturedFrame, udp_of
+from mrc.dissect.packet import decode, is_mrc, packet_text, split
 from mrc.linux.files import write_whole
 from mrc.results.plain import like
 from mrc.sim.axes import Chart, Line, Point
@@ -95,7 +93,7 @@ def transcript(outcome: CaseOutcome) -> str:
     for seen in packets:
         arrow = "->" if seen.sent else "<-"
         at = f"{(seen.at_ns - packets[0].at_ns) / 1e9:.6f}"
-        lines.append(f"{at} {arrow} ev {seen.flow.ev:08x} {what(seen.packet, seen.flow)}")
+        lines.append(f"{at} {arrow} ev {seen.flow.ev:08x} {packet_text(seen.packet, seen.flow)}")
     return "\n".join(lines)
 
 
@@ -180,7 +178,7 @@ def agreement(names: Sequence[str]) -> str:
 # ---- Captures ------------------------------------------------------------------------------------
 
 
-def judged(frames: Iterable[Frame], ports: Collection[int] | None) -> tuple[Judge, int]:
+def judged(frames: Iterable[CapturedFrame], ports: Collection[int] | None) -> tuple[Judge, int]:
     """What these frames show, and how many packets to these UDP ports there are."""
     judge, packets, start = Judge(), 0, None
     for frame in frames:
@@ -302,7 +300,7 @@ def _time(before: str, seconds: float | None) -> str:
     return "" if seconds is None else f"{before} {seconds * 1e6:.0f} us"
 
 
-def readings(frames: Iterable[Frame], ports: Collection[int] | None) -> ShownReadings:
+def readings(frames: Iterable[CapturedFrame], ports: Collection[int] | None) -> ShownReadings:
     """What all packets to these UDP ports show about readings."""
     judge, packets = judged(frames, ports)
     seen = _seen(judge)

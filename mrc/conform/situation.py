@@ -20,7 +20,7 @@ from mrc.conform.packets import (
     headers,
 )
 from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
-from mrc.dissect.packet import ICRC_BYTES, Flow, Packet, icrc
+from mrc.dissect.packet import ICRC_BYTES, Packet, UdpFlow, icrc
 from mrc.enums import Reading
 from mrc.units import parse_short_time
 
@@ -245,7 +245,7 @@ class Situation(Struct):
         self.marked[ev] = 0
         self.since_mark.clear()
 
-    def finished(self, step: Step, body: bytes, flow: Flow) -> bytes:
+    def finished(self, step: Step, body: bytes, flow: UdpFlow) -> bytes:
         """The UDP payload. `short` and `longer` change the packet before its ICRC, which then is
         right; `icrc`, `cut` and `extra` damage the whole.
         """

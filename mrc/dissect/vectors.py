@@ -15,30 +15,30 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from mrc.dissect.packet import SEAL_BYTES, TAG_BYTES, Flow, Packet, decode
+from mrc.dissect.packet import SEAL_BYTES, TAG_BYTES, Packet, UdpFlow, decode
 
 VERSION = 1
 """Grows when the bytes of a packet change; packets may be added."""
 FILE = Path(__file__).parent / "packets.txt"
 SEALED = Path(__file__).parents[1] / "trust" / "vectors.json"
 
-_V6 = Flow(ip_address("fd00:a::1"), ip_address("fd00:a:1::1:0"), 0xC001, 4791, 0x7ABCD)
-_V4 = Flow(ip_address("192.0.2.1"), ip_address("198.51.100.2"), 0xC002, 4791)
+_V6 = UdpFlow(ip_address("fd00:a::1"), ip_address("fd00:a:1::1:0"), 0xC001, 4791, 0x7ABCD)
+_V4 = UdpFlow(ip_address("192.0.2.1"), ip_address("198.51.100.2"), 0xC002, 4791)
 FLOWS = {
     "v6": _V6,
     "v4": _V4,
-    "srv6": Flow(
+    "srv6": UdpFlow(
         _V6.source, _V6.destination, _V6.sport, _V6.dport, _V6.flow_label,
         carrier=ip_address("fcbb:1:100:201:e000::"),
     ),
-    "port-4971": Flow(_V6.source, _V6.destination, _V6.sport, 4971, _V6.flow_label),
-    "trimmed": Flow(
+    "port-4971": UdpFlow(_V6.source, _V6.destination, _V6.sport, 4971, _V6.flow_label),
+    "trimmed": UdpFlow(
         _V6.source, _V6.destination, _V6.sport, _V6.dport, _V6.flow_label, trimmed=True
     ),
 }  # fmt: skip
 
 
-class Part(Struct, frozen=True):
+class VectorPart(Struct, frozen=True):
     """Some bytes of a packet, mostly a header."""
 
     data: bytes
@@ -49,8 +49,8 @@ class Vector(Struct, frozen=True):
     """One golden packet."""
 
     name: str
-    flow: Flow
-    parts: tuple[Part, ...]
+    flow: UdpFlow
+    parts: tuple[VectorPart, ...]
     reading: str = ""
     """The reading that it follows where the engine follows another one."""
 
@@ -76,10 +76,10 @@ def sealed() -> list[Vector]:
         flow = msgspec.structs.replace(_V6, sport=ev >> 16, flow_label=ev & 0xFFFF)
         headers, end = len(each["headers"]) // 2, len(payload) - SEAL_BYTES - TAG_BYTES
         parts = [
-            Part(payload[:headers], "headers, TVER 1"),
-            Part(payload[headers:end], _SEALED_TEXTS[each["mode"]]),
-            Part(payload[end:-TAG_BYTES], f"seal: {each['mode']}, {each['sender']}"),
-            Part(payload[-TAG_BYTES:], "tag"),
+            VectorPart(payload[:headers], "headers, TVER 1"),
+            VectorPart(payload[headers:end], _SEALED_TEXTS[each["mode"]]),
+            VectorPart(payload[end:-TAG_BYTES], f"seal: {each['mode']}, {each['sender']}"),
+            VectorPart(payload[-TAG_BYTES:], "tag"),
         ]
         name = "-".join(re.findall(r"\w+", f"sealed {each['mode']} {each['name']}"))
         shown = tuple(part for part in parts if part.data)
@@ -97,7 +97,7 @@ def load(text: str | None = None) -> dict[str, Vector]:
         parts = []
         for line in lines:
             digits, _, caption = line.partition("|")
-            parts.append(Part(bytes.fromhex(digits), caption.strip()))
+            parts.append(VectorPart(bytes.fromhex(digits), caption.strip()))
         assert name not in found, name
         flow, reading = FLOWS[settings.get("flow", "v6")], settings.get("reading", "")
         found[name] = Vector(name, flow, tuple(parts), reading)

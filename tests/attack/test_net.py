@@ -10,7 +10,7 @@ import pytest
 from attack import forge
 from attack.net import ADDRESSES, PORT, Net, crowd
 
-from mrc.dissect.packet import Flow, icrc
+from mrc.dissect.packet import UdpFlow, icrc
 
 
 @pytest.mark.default
@@ -30,7 +30,7 @@ def test_spoof__any_source_address_and_a_right_icrc(net: Net) -> None:
         payload, source = heard.recvfrom(2048)
     assert source == (ADDRESSES["a"], 4000)
     assert payload[:-4] == body
-    flow = Flow(ip_address(ADDRESSES["a"]), ip_address(ADDRESSES["v"]), 4000, PORT)
+    flow = UdpFlow(ip_address(ADDRESSES["a"]), ip_address(ADDRESSES["v"]), 4000, PORT)
     assert payload[-4:] == icrc(body, flow)
 
 

@@ -27,9 +27,17 @@ from wire.strategies import flows, packets
 from mrc import products
 from mrc.cli.main import main
 from mrc.dissect import packet as dissected
-from mrc.dissect.capture import CaptureError, Live, read
-from mrc.dissect.frame import ETHERNET, LINUX_SLL, LINUX_SLL2, RAW, udp_of
-from mrc.dissect.text import what
+from mrc.dissect.capture import (
+    ETHERNET,
+    LINUX_SLL,
+    LINUX_SLL2,
+    RAW,
+    CaptureError,
+    LiveCapture,
+    read,
+    udp_of,
+)
+from mrc.dissect.packet import packet_text
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -274,7 +282,7 @@ def test_interface__live_on_loopback(codec: Codec) -> None:
 
 @pytest.mark.skipif(not may_capture(), reason="capturing on an interface needs root")
 def test_interface__each_packet_of_a_loopback_once() -> None:
-    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as end, Live("lo") as live:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as end, LiveCapture("lo") as live:
         end.bind(("::1", 0))
         port = end.getsockname()[1]
         before = time.time()
@@ -343,8 +351,8 @@ def test_split__of_a_payload_full_of_likely_beginnings() -> None:
 # ---- The engine reads the same ------------------------------------------------------------------
 
 
-def ours_of(flow: Flow) -> dissected.Flow:
-    return dissected.Flow(ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport)
+def ours_of(flow: Flow) -> dissected.UdpFlow:
+    return dissected.UdpFlow(ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport)
 
 
 IN_C = {  # names of the C decoder that differ
@@ -420,4 +428,4 @@ def test_frame__of_any_bytes(data: bytes, link: int) -> None:
     if found is not None:
         for piece in dissected.split(found[1]):
             shown = dissected.decode(piece, found[0])
-            assert what(shown, found[0])
+            assert packet_text(shown, found[0])

@@ -76,7 +76,7 @@ def check_fields(path: Path, sent: Sequence[tuple[bytes, Flow]]) -> None:
     for (data, flow), row in zip(sent, columns(path, *names), strict=True):
         shown = dict(zip(names, map(number, row), strict=True))
         label = FLOW_LABEL if flow.family == 6 else 0
-        ours = dissected.Flow(
+        ours = dissected.UdpFlow(
             ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport, label
         )  # fmt: skip
         packet = dissected.decode(data, ours)

@@ -10,12 +10,12 @@ from wire.golden import GOLDEN, Golden
 
 from mrc.conform.packets import finished, headers
 from mrc.dissect.formats import OPCODES
-from mrc.dissect.packet import Flow, decode
+from mrc.dissect.packet import UdpFlow, decode
 
 
-def flow_of(golden: Golden) -> Flow:
+def flow_of(golden: Golden) -> UdpFlow:
     flow = golden.flow
-    return Flow(ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport)
+    return UdpFlow(ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport)
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)

@@ -15,7 +15,7 @@ from printed import printed
 from mrc.conform import packets
 from mrc.conform.inference import DirectionInference
 from mrc.conform.readings import BY_ID
-from mrc.dissect.packet import Flow
+from mrc.dissect.packet import UdpFlow
 from mrc.enums import Reading
 
 ENGINES = Path(__file__).with_name("engines.c")
@@ -29,12 +29,12 @@ SHOWN = [name for name in OTHERS if name.partition("-")[0] not in HIDDEN]
 AT_RECEIVER = {"G10", "G15", "S8"}  # shown only where marks, trims and arrivals are seen
 
 
-def captured(line: str) -> tuple[int, Flow, bytes]:
+def captured(line: str) -> tuple[int, UdpFlow, bytes]:
     """A packet of engines.c."""
     words = line.split()
     at_ns, sport, dport, label, ce, trimmed = map(int, (words[0], *words[4:9]))
     source, destination = (ip_address(bytes.fromhex(word)) for word in words[2:4])
-    flow = Flow(source, destination, sport, dport, label, ce=bool(ce), trimmed=bool(trimmed))
+    flow = UdpFlow(source, destination, sport, dport, label, ce=bool(ce), trimmed=bool(trimmed))
     return at_ns, flow, bytes.fromhex(words[9])
 
 

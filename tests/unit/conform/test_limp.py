@@ -9,7 +9,7 @@ import pytest
 
 from mrc.conform.packets import Datagram
 from mrc.conform.path import FaultyPath
-from mrc.dissect.packet import Flow, Packet
+from mrc.dissect.packet import Packet, UdpFlow
 
 MS = 1_000_000
 LIMPS = 7  # the source port of the part that limps
@@ -17,7 +17,7 @@ LIMPS = 7  # the source port of the part that limps
 
 def packet(at_ns: int, sport: int) -> Datagram:
     address = ip_address("::1")
-    return Datagram(at_ns, Flow(address, address, sport, 4791), b"", Packet(0), sent=False)
+    return Datagram(at_ns, UdpFlow(address, address, sport, 4791), b"", Packet(0), sent=False)
 
 
 def limps(seen: Datagram) -> bool:

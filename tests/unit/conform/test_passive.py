@@ -17,20 +17,20 @@ from printed import printed
 from mrc.conform import packets
 from mrc.conform.history import Judge
 from mrc.conform.packets import finished, headers
-from mrc.dissect.frame import ETHERNET, udp_of
-from mrc.dissect.packet import Flow, decode
+from mrc.dissect.capture import ETHERNET, udp_of
+from mrc.dissect.packet import UdpFlow, decode
 
 A, B = ip_address("192.0.2.1"), ip_address("192.0.2.2")
 A_QPN, B_QPN = 0xAAAAAA, 0xBBBBBB
 FIRST = 0xFFFFFE  # PSNs wrap after the second packet
 MTU = 1024
-Datagram = tuple[float, Flow, bytes]
+Datagram = tuple[float, UdpFlow, bytes]
 
 
 def data(at: float, psn: int, sport: int = 50000, kind: str = "WRITE_ONLY", **fields: int) -> Any:
     """A packet of A to B's QP; `psn` counts from the first."""
     size = fields.pop("bytes", 64)
-    flow = Flow(A + fields.pop("plane", 0), B, sport, 4791, ce=bool(fields.pop("ce", 0)))
+    flow = UdpFlow(A + fields.pop("plane", 0), B, sport, 4791, ce=bool(fields.pop("ce", 0)))
     settings = {
         "dest_qpn": B_QPN, "psn": (FIRST + psn) % (1 << 24), "msn": psn, "va": 4096,
         "rkey": 1, "dma_bytes": size, **fields,
@@ -40,7 +40,7 @@ def data(at: float, psn: int, sport: int = 50000, kind: str = "WRITE_ONLY", **fi
 
 def answer(at: float, kind: str, cum: int, bits: tuple[int, ...] = (), **fields: int) -> Any:
     """An answer of B."""
-    flow = Flow(B, A, 60000, 4791)
+    flow = UdpFlow(B, A, 60000, 4791)
     settings = {"dest_qpn": A_QPN, "psn": (FIRST + cum) % (1 << 24), **fields}
     if kind == "SACK":
         settings |= {
@@ -128,7 +128,7 @@ def test_take__readings() -> None:
 
 @pytest.mark.parametrize(("bits", "reading"), [(4, "C6-A"), (16, "C6-B")])
 def test_take__operation_of_an_endpoint_response(bits: int, reading: str) -> None:
-    flow = Flow(A, B, 50000, 4791)
+    flow = UdpFlow(A, B, 50000, 4791)
     request = finished(headers("ENDPOINT_REQUEST", {"operation": 1, "psn": 7, "dest_qpn": 2}), flow)
     made = bytearray(headers("ENDPOINT_RESPONSE", {"psn": 7, "dest_qpn": 2}))
     made[13] = bits
@@ -199,7 +199,7 @@ UD_SEND_ONLY = 0x64  # of RoCEv2
 def test_judge__packets_of_srv6_mrc_emulator(tmp_path: Path, port: int, payload: bytes) -> None:
     """As its documents describe them: they have uSID carriers, but no packets of MRC."""
     carrier = ip_address("fc00:2:f000:e00f:d000::")
-    inner = Flow(ip_address("2001:db8:bbbb::2"), ip_address("2001:db8:bbbb:f::2"), port, port,
+    inner = UdpFlow(ip_address("2001:db8:bbbb::2"), ip_address("2001:db8:bbbb:f::2"), port, port,
                  carrier=carrier)  # fmt: skip
     file = tmp_path / "a.pcap"
     with file.open("wb") as made:
@@ -213,7 +213,7 @@ def test_judge__packets_of_srv6_mrc_emulator(tmp_path: Path, port: int, payload:
 def test_frame__inside_vxlan() -> None:
     _, flow, payload = data(0, 0)
     inner = packets.frame(flow, payload)
-    tunnel = Flow(A, B, 1234, 4789)
+    tunnel = UdpFlow(A, B, 1234, 4789)
     outer = packets.frame(tunnel, b"\x08" + bytes(7) + inner)
     assert udp_of(outer, ETHERNET) == (replace(flow, fragment=b"\0\0@\0"), payload)
     nested = inner

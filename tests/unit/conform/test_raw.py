@@ -11,14 +11,14 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
 
 from mrc.conform.packets import ip_packets
-from mrc.dissect.packet import Flow
+from mrc.dissect.packet import UdpFlow
 
-V4 = Flow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
-V6 = Flow(ip_address("2001:db8::1"), ip_address("2001:db8::2"), 50000, 4791, 0xABCDE)
+V4 = UdpFlow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
+V6 = UdpFlow(ip_address("2001:db8::1"), ip_address("2001:db8::2"), 50000, 4791, 0xABCDE)
 PAYLOAD = bytes(range(100))
 
 
-def parsed(flow: Flow, **fields: int) -> list[Any]:
+def parsed(flow: UdpFlow, **fields: int) -> list[Any]:
     kind = IP if flow.source.version == 4 else IPv6
     return [kind(each) for each in ip_packets(flow, PAYLOAD, 3, fields)]
 
@@ -31,7 +31,7 @@ def checksum_of(packet: Any) -> int:
 
 
 @pytest.mark.parametrize("flow", [V4, V6], ids=["v4", "v6"])
-def test_packets__right_ones(flow: Flow) -> None:
+def test_packets__right_ones(flow: UdpFlow) -> None:
     (packet,) = parsed(flow, ttl=7)
     assert (packet.ttl if flow is V4 else packet.hlim) == 7
     assert (packet.tos if flow is V4 else packet.tc) == 3
@@ -43,7 +43,7 @@ def test_packets__right_ones(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("flow", [V4, V6], ids=["v4", "v6"])
-def test_packets__checksum_and_length_are_added_to(flow: Flow) -> None:
+def test_packets__checksum_and_length_are_added_to(flow: UdpFlow) -> None:
     (right,), (wrong,) = parsed(flow), parsed(flow, udp_checksum=1, udp_bytes=-8)
     assert wrong[UDP].chksum == right[UDP].chksum + 1
     assert wrong[UDP].len == 100 and len(wrong) == len(right)

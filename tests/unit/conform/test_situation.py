@@ -12,9 +12,9 @@ from mrc.conform.adapter import QpAttributes, QpPort
 from mrc.conform.case import step
 from mrc.conform.packets import Datagram, finished
 from mrc.conform.situation import DevicePacket, Situation
-from mrc.dissect.packet import Flow, decode
+from mrc.dissect.packet import UdpFlow, decode
 
-FLOW = Flow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
+FLOW = UdpFlow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
 PORTS = (QpPort("192.0.2.1", (50000,)),)
 
 
@@ -31,7 +31,7 @@ def situation() -> Situation:
     return Situation(end(), end(qpn=0xABCDEF, first_psn=0x10), [0xC3500000, 0xC3510000])
 
 
-def made(situation: Situation, line: str, psn: int = 0, flow: Flow = FLOW) -> Datagram:
+def made(situation: Situation, line: str, psn: int = 0, flow: UdpFlow = FLOW) -> Datagram:
     payload = finished(situation.sent(step(line), psn), flow)
     return Datagram(0, flow, payload, decode(payload, flow), sent=False)
 
@@ -56,7 +56,7 @@ def test_sent__an_answer_counts_from_the_device(situation: Situation) -> None:
 
 
 def test_sent__reflects_the_last_data_of_the_device(situation: Situation) -> None:
-    flow = Flow(FLOW.source, FLOW.destination, 0xC351, 4791)
+    flow = UdpFlow(FLOW.source, FLOW.destination, 0xC351, 4791)
     situation.note(made(situation, "> WRITE_ONLY psn=0 tx_timestamp=77", flow=flow))
     headers = made(situation, "> SACK cum_psn=0").packet.headers
     assert headers["SETH"]["ev"] == 0xC3510000
@@ -64,7 +64,7 @@ def test_sent__reflects_the_last_data_of_the_device(situation: Situation) -> Non
 
 
 def test_note__a_psn_that_comes_again_on_an_ev(situation: Situation) -> None:
-    flows = [Flow(FLOW.source, FLOW.destination, sport, 4791) for sport in (1, 2, 1)]
+    flows = [UdpFlow(FLOW.source, FLOW.destination, sport, 4791) for sport in (1, 2, 1)]
     seen = [made(situation, "> WRITE_ONLY psn=0", flow=flow) for flow in flows]
     for each in seen:
         situation.note(each)
@@ -77,7 +77,7 @@ def test_note__counts_the_turns_of_other_evs_of_the_plane(
 ) -> None:
     """EVs 1 and 2 are of one plane, 3 and 4 of another, which may carry nothing after the mark."""
     first = ip_address("192.0.2.2"), ip_address("192.0.2.3")
-    flows = {port: Flow(FLOW.source, first[port > 2], port, 4791) for port in (1, 2, 3, 4)}
+    flows = {port: UdpFlow(FLOW.source, first[port > 2], port, 4791) for port in (1, 2, 3, 4)}
     for port in (4, 3, 2, 1):
         situation.note(made(situation, "> WRITE_ONLY psn=0", flow=flows[port]))
     assert situation.names["turns"] == 0

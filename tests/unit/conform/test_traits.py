@@ -18,17 +18,17 @@ from mrc.conform.inference import PacketInference
 from mrc.conform.packets import finished, headers
 from mrc.conform.readings import READINGS
 from mrc.dissect import vectors
-from mrc.dissect.frame import ETHERNET, udp_of
-from mrc.dissect.packet import Flow, decode, icrc
+from mrc.dissect.capture import ETHERNET, udp_of
+from mrc.dissect.packet import UdpFlow, decode, icrc
 
 A, B = ip_address("2001:db8::1"), ip_address("2001:db8::2")
-FLOW = Flow(A, B, 50000, 4791)
-MARKED = Flow(A, B, 50000, 4791, ce=True)
-TRIMMED = Flow(A, B, 50000, 4791, trimmed=True)
-Sent = tuple[Flow, bytes]
+FLOW = UdpFlow(A, B, 50000, 4791)
+MARKED = UdpFlow(A, B, 50000, 4791, ce=True)
+TRIMMED = UdpFlow(A, B, 50000, 4791, trimmed=True)
+Sent = tuple[UdpFlow, bytes]
 
 
-def packet(kind: str, flow: Flow = FLOW, payload: bytes = b"", **fields: int) -> Sent:
+def packet(kind: str, flow: UdpFlow = FLOW, payload: bytes = b"", **fields: int) -> Sent:
     return flow, finished(headers(kind, fields) + payload, flow)
 
 
@@ -51,7 +51,7 @@ CUT = (TRIMMED, headers("WRITE_ONLY", {"dest_qpn": 0xB0001, "psn": 5})[:26])
 @pytest.mark.parametrize(
     ("sent", "names"),
     [
-        ((packet("ACK", Flow(A, B, 50000, 4971), syndrome=0x1F),), {"C1-A", "G13-A"}),
+        ((packet("ACK", UdpFlow(A, B, 50000, 4971), syndrome=0x1F),), {"C1-A", "G13-A"}),
         ((packet("ACK", syndrome=0x61),), {"C1-B"}),
         ((packet("ENDPOINT_REQUEST", operation=0),), {"C1-B", "C2-B"}),
         ((middle(byte_1=0x40),), {"C1-B", "C7-A"}),

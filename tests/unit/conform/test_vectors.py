@@ -21,8 +21,8 @@ from mrc.conform import exchanges
 from mrc.conform.packets import frame
 from mrc.conform.readings import check
 from mrc.dissect import plugin
+from mrc.dissect.capture import ETHERNET, udp_of
 from mrc.dissect.formats import OPCODES
-from mrc.dissect.frame import ETHERNET, udp_of
 from mrc.dissect.packet import decode, icrc
 from mrc.dissect.vectors import FLOWS, Vector, load, sealed
 
