@@ -11,8 +11,7 @@ from mrc.fabric.paths import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.fabric.srv6 import locator, segments
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
-from mrc.testbed.names import t0_name
-from mrc.testbed.shape import Fabric
+from mrc.testbed.shape import Fabric, t0_name
 
 HOSTS = (0, 1)  # the sender's number, the receiver's
 _LINKS = 4  # on a path

@@ -34,8 +34,8 @@ from program import note
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
 from mrc.linux.processes import stolen_seconds
-from mrc.testbed import mptcp
-from mrc.testbed.fault import Fault, Mode
+from mrc.testbed import bed as beds
+from mrc.testbed.faults import Fault, Mode
 
 NAMES = ("mrc", "MPTCP", "TCP, a flow a plane", "TCP, one flow", "UCX over TCP")
 PEERS = NAMES[1:]  # left out if they cannot run
@@ -234,7 +234,7 @@ def _resent_segments(bed: Bed) -> int:
 def skipped() -> dict[str, str]:
     """The contenders that this machine does not support, and why."""
     found = {}
-    if not mptcp.is_supported():
+    if not beds.has_mptcp():
         found[_MPTCP] = "this kernel has no MPTCP: it requires CONFIG_MPTCP"
     if (missing := peers.missing().get("ucx_perftest")) is not None:
         found[Ucx.name] = f"ucx_perftest is {missing}"

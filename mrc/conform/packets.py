@@ -17,7 +17,7 @@ from msgspec import Struct
 from mrc.dissect.formats import BYTES, OPCODES, TABLES
 from mrc.dissect.packet import CC_TIMES, IpAddress, Packet, UdpFlow, headers_behind, icrc
 from mrc.enums import Reading
-from mrc.testbed import pcap
+from mrc.testbed import capture
 
 OPERATION_BYTE = 13  # of an endpoint response
 ENDPOINT_QPN = 2
@@ -152,9 +152,9 @@ def _ip_of_frame(
 
 def write_capture(file: BinaryIO, datagrams: Iterable[tuple[int, UdpFlow, bytes]]) -> None:
     """Writes a capture: for each datagram its time in ns since the epoch, its flow and payload."""
-    pcap.write_header(file, _SNAP_BYTES)
+    capture.write_header(file, _SNAP_BYTES)
     for at_ns, flow, payload in datagrams:
-        pcap.write_packet(file, at_ns, frame(flow, payload), _SNAP_BYTES)
+        capture.write_packet(file, at_ns, frame(flow, payload), _SNAP_BYTES)
 
 
 def checksum(data: bytes) -> int:

@@ -26,7 +26,7 @@ from mrc.errors import ArgumentError
 from mrc.linux import processes, programs
 from mrc.linux.processes import Processors
 from mrc.testbed.bed import PROGRAMS
-from mrc.testbed.cli.shape import rate_argument
+from mrc.testbed.cli.plan import rate_argument
 from mrc.testbed.rootless import become_root, enter
 from mrc.transfer.threads import in_thread
 from mrc.units import counted

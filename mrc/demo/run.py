@@ -37,7 +37,7 @@ from mrc.observe import local
 from mrc.results.plain import like
 from mrc.tasks import cancelled
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Fault
+from mrc.testbed.faults import Fault
 from mrc.testbed.plan import BURST_BYTES
 from mrc.transfer.threads import in_thread
 from mrc.units import counted, digits

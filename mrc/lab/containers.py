@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, EndUN, Route
 from mrc.fabric.targets import Target, all_links
 from mrc.lab import scripts
-from mrc.testbed.hops import hops_of_link, port
-from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.plan import Node, Plan
+from mrc.testbed.faults import hops_of_link, port_of
+from mrc.testbed.plan import BedPlan, Node
+from mrc.testbed.shape import MANAGEMENT
 
 _INSIDE = "/mrc"
 LOCATOR = "mrc"
@@ -40,7 +40,7 @@ _TRIMMED_QUEUE = 6
 _TRIM_BYTES = 256
 
 
-def containerlab(plan: Plan, image: str) -> dict[str, str]:
+def containerlab(plan: BedPlan, image: str) -> dict[str, str]:
     """The files of the lab, by their paths: the topology, and a folder for each node.
 
     containerlab makes the links; then each node runs its own script, which sets addresses, routes
@@ -59,7 +59,7 @@ def containerlab(plan: Plan, image: str) -> dict[str, str]:
     return files
 
 
-def topology_head(plan: Plan, image: str) -> Iterator[str]:
+def topology_head(plan: BedPlan, image: str) -> Iterator[str]:
     """The lines before the nodes."""
     yield "# Made by mrc testbed export. Each node of kind linux requires iproute2 6.1, nftables"
     yield "# and Linux 6.1; the hosts also mrc."
@@ -72,7 +72,7 @@ def topology_head(plan: Plan, image: str) -> Iterator[str]:
     yield "  nodes:"
 
 
-def _topology(plan: Plan, image: str) -> Iterator[str]:
+def _topology(plan: BedPlan, image: str) -> Iterator[str]:
     yield from topology_head(plan, image)
     for node in plan.nodes.values():
         yield from topology_node(plan, node)
@@ -83,7 +83,7 @@ def _topology(plan: Plan, image: str) -> Iterator[str]:
         yield f"      mtu: {link.mtu}"
 
 
-def topology_node(plan: Plan, node: Node) -> Iterator[str]:
+def topology_node(plan: BedPlan, node: Node) -> Iterator[str]:
     """The lines of a node of kind linux."""
     yield f"    {node.name}:"
     yield f'      binds: ["{node.name}:{_INSIDE}"]'
@@ -92,7 +92,7 @@ def topology_node(plan: Plan, node: Node) -> Iterator[str]:
     yield f'      exec: ["sh {_INSIDE}/set-up.sh"]'
 
 
-def with_link_addresses(plan: Plan) -> Plan:
+def with_link_addresses(plan: BedPlan) -> BedPlan:
     """The plan with an address of its own at each end of each link, in place of static neighbours.
 
     Raises ValueError for an emulated fabric.
@@ -102,7 +102,7 @@ def with_link_addresses(plan: Plan) -> Plan:
     for link in all_links(plan.shape):
         upper, lower = _addresses(plan, link)
         up, down = hops_of_link(link, plan.shape)
-        ends[port(up)], ends[port(down)] = (lower, upper), (upper, lower)
+        ends[port_of(up)], ends[port_of(down)] = (lower, upper), (upper, lower)
     nodes = {
         name: node if name == MANAGEMENT else _numbered(node, ends)
         for name, node in plan.nodes.items()
@@ -110,7 +110,7 @@ def with_link_addresses(plan: Plan) -> Plan:
     return replace(plan, nodes=nodes)
 
 
-def _addresses(plan: Plan, link: Target) -> tuple[IPv6Interface, IPv6Interface]:
+def _addresses(plan: BedPlan, link: Target) -> tuple[IPv6Interface, IPv6Interface]:
     """Of the upper and of the lower end."""
     block = plan.shape.addresses.locator_block(link.plane).network_address
     numbers = {"link": (1, link.host, 0), "uplink": (2, link.t0, link.t1)}
@@ -136,7 +136,7 @@ def _numbered(node: Node, ends: dict[_End, tuple[IPv6Interface, IPv6Interface]])
     )
 
 
-def switches(plan: Plan) -> dict[str, Node]:
+def switches(plan: BedPlan) -> dict[str, Node]:
     """The switches of a plan."""
     return {
         name: node
@@ -244,7 +244,7 @@ def _routes(node: Node) -> tuple[Route, list[Route]]:
     return own, [route for route in node.routes if route.action is None]
 
 
-def lab(plan: Plan, image: str, switch_image: str) -> dict[str, str]:
+def lab(plan: BedPlan, image: str, switch_image: str) -> dict[str, str]:
     """The files of a lab of containerlab with SONiC as switches, by their paths: as those of
     `containerlab`, and for each switch its configurations.
 
@@ -264,7 +264,7 @@ def lab(plan: Plan, image: str, switch_image: str) -> dict[str, str]:
     return found
 
 
-def _sonic_topology(plan: Plan, image: str, switch_image: str) -> Iterator[str]:
+def _sonic_topology(plan: BedPlan, image: str, switch_image: str) -> Iterator[str]:
     """The topology of `containerlab`, with another kind of switches."""
     ports = {
         (name, port): f"Ethernet{4 * i}"

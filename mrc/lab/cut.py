@@ -23,19 +23,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.lab.machines import Machines
-from mrc.testbed.forwarding import LOWER, UPPER
-from mrc.testbed.names import MANAGEMENT, part_name
 from mrc.testbed.plan import (
+    LOWER,
     LOWER_MAC,
+    UPPER,
     UPPER_MAC,
-    Link,
+    BedLink,
+    BedPlan,
     Node,
-    Plan,
     Tunnel,
     on_links,
 )
 from mrc.testbed.results import MachineShare
-from mrc.testbed.shape import NOTHING, Fabric, Shape
+from mrc.testbed.shape import MANAGEMENT, NOTHING, Fabric, Shape, part_name
 from mrc.units import counted
 
 OVERHEAD = {4: 50, 6: 70}
@@ -63,7 +63,7 @@ def check(shape: Shape, machines: int) -> None:
         )
 
 
-def owners(plan: Plan, machines: int) -> dict[str, int]:
+def owners(plan: BedPlan, machines: int) -> dict[str, int]:
     """Node -> number of its machine. `mgmt` is on all of them and is left out."""
     shape, turns = plan.shape, count()
     found = {}
@@ -87,7 +87,7 @@ class Share(Struct, frozen=True):
     """links that lead to other machines, without those of `mgmt`"""
 
 
-def shares(plan: Plan, machines: int) -> list[Share]:
+def shares(plan: BedPlan, machines: int) -> list[Share]:
     """What each machine has."""
     of = owners(plan, machines)
     crossing = [
@@ -110,7 +110,7 @@ def shares(plan: Plan, machines: int) -> list[Share]:
 
 
 def machine_shares(
-    plan: Plan, machines: Machines, lost: Mapping[str, str]
+    plan: BedPlan, machines: Machines, lost: Mapping[str, str]
 ) -> tuple[MachineShare, ...]:
     """`lost`: machine -> why it does not answer."""
     return tuple(
@@ -126,7 +126,7 @@ def machine_shares(
     )
 
 
-def part(plan: Plan, machines: Machines) -> Plan:
+def part(plan: BedPlan, machines: Machines) -> BedPlan:
     """The part of a whole plan that this machine has."""
     of, here = owners(plan, len(machines.every)), machines.here
     links = tuple(_links(plan, of, machines))
@@ -136,10 +136,10 @@ def part(plan: Plan, machines: Machines) -> Plan:
     return replace(plan, nodes=nodes, links=links, configs=configs)
 
 
-def _links(plan: Plan, of: Mapping[str, int], machines: Machines) -> Iterator[Link]:
+def _links(plan: BedPlan, of: Mapping[str, int], machines: Machines) -> Iterator[BedLink]:
     here, vnis = machines.here, count((1 + crc32(plan.name.encode()) % 255) * _MOST_LINKS)
 
-    def tunnel(link: Link, lower: int, upper: int) -> Iterator[Link]:
+    def tunnel(link: BedLink, lower: int, upper: int) -> Iterator[BedLink]:
         vni = next(vnis)
         if here in (lower, upper):
             end = int(upper == here)
@@ -148,7 +148,7 @@ def _links(plan: Plan, of: Mapping[str, int], machines: Machines) -> Iterator[Li
 
     for one, other in combinations(range(len(machines.every)), 2):
         # As large as those of the planes, to try at `up` whether packets of this size pass.
-        link = Link(MANAGEMENT, f"m{one}", MANAGEMENT, f"m{other}", plan.shape.mtu)
+        link = BedLink(MANAGEMENT, f"m{one}", MANAGEMENT, f"m{other}", plan.shape.mtu)
         yield from tunnel(link, other, one)
     for link in plan.links:
         lower = of[link.lower]

@@ -26,9 +26,8 @@ from mrc.linux.interfaces import Interface, interfaces
 from mrc.linux.netlink import Netlink
 from mrc.testbed import rootless, state
 from mrc.testbed.build import LinkEnd
-from mrc.testbed.names import MACHINE, namespace, node_of, part_name
-from mrc.testbed.plan import Plan
-from mrc.testbed.shape import Fabric
+from mrc.testbed.plan import BedPlan
+from mrc.testbed.shape import MACHINE, Fabric, namespace_of, node_of, part_name
 
 _DEFAULT = "0" * 8, "0" * 32  # destinations in /proc/net/route and /proc/net/ipv6_route
 
@@ -71,12 +70,12 @@ def save(name: str, record: Record) -> None:
     write_whole(state.outside_path(name), text.encode())
 
 
-def lend(plan: Plan) -> None:
+def lend(plan: BedPlan) -> None:
     """Moves the interfaces of the machine into the test bed. Raises StateError, NetlinkError."""
     wanted = list(_wanted(plan))
     if not wanted:
         return
-    machine = namespace(plan.name, MACHINE)
+    machine = namespace_of(plan.name, MACHINE)
     netns.keep(machine)
     there = {each.name: each for each in interfaces(machine)}
     ways_out = _with_default_route(machine)
@@ -124,14 +123,14 @@ def give_back(name: str) -> None:
 
     Raises StateError, and NetlinkError.
     """
-    machine = namespace(name, MACHINE)
+    machine = namespace_of(name, MACHINE)
     for each in load(name).lent:
         netns.keep(machine)  # somebody may have removed the name
         _return(each, machine)
     netns.remove(machine)
 
 
-def follow(plan: Plan, held_down: Collection[LinkEnd]) -> None:
+def follow(plan: BedPlan, held_down: Collection[LinkEnd]) -> None:
     """Sets the interfaces of real hosts down where faults hold their links down, and up elsewhere:
     a bridge would hide the state of the link.
     """
@@ -142,7 +141,7 @@ def follow(plan: Plan, held_down: Collection[LinkEnd]) -> None:
                 netlink.set_links([_port(port)], up=upper[port] not in held_down)
 
 
-def _wanted(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _wanted(plan: BedPlan) -> Iterator[tuple[str, str, str]]:
     """Interface of the machine, node, and the name there."""
     shape = plan.shape
     has_switches = shape.fabric is Fabric.KERNEL
@@ -159,7 +158,7 @@ def _port(name: str) -> str:
     return f"real-{name}"
 
 
-def _join_real_hosts(plan: Plan) -> None:
+def _join_real_hosts(plan: BedPlan) -> None:
     for real in plan.shape.outside.hosts:
         mtus = {link.lower_name: link.mtu for link in links_of(real, plan)}
         with Netlink(plan.nodes[real.host].namespace) as netlink:

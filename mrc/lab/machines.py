@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mrc.errors import ArgumentError, ResolveError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.testbed import programs
+from mrc.testbed import bed
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 {name}"
 PORT = 47900
@@ -46,8 +46,8 @@ class Machine(Struct, frozen=True):
         argv = shlex.split(self.reach.replace("{name}", self.name))
         if terminal and os.path.basename(argv[0]) == "ssh":
             argv.insert(1, "-t")
-        if programs.ENVIRONMENT in os.environ:  # in a host, with a network and names of its own
-            outside = programs.outside()
+        if bed.FOLDER_VARIABLE in os.environ:  # in a host, with a network and names of its own
+            outside = bed.outside_namespaces()
             argv = ["nsenter", f"--net={outside}/net", f"--mount={outside}/mnt", *argv]
         return [*argv, f"exec {shlex.join([self.mrc, 'testbed', *words])}"]
 

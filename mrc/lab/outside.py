@@ -30,11 +30,9 @@ from mrc.fabric.document import Table
 from mrc.fabric.srv6 import Route
 from mrc.fabric.topology import Topology
 from mrc.testbed import plan as plans
-from mrc.testbed.forwarding import UPPER
-from mrc.testbed.names import MANAGEMENT, node_of
-from mrc.testbed.plan import ROUTER_IPV4, UPPER_MAC, Link, Node, Plan
+from mrc.testbed.plan import ROUTER_IPV4, UPPER, UPPER_MAC, BedLink, BedPlan, Node
 from mrc.testbed.results import LentInterface, Outside, RealHost
-from mrc.testbed.shape import NOTHING, Shape
+from mrc.testbed.shape import MANAGEMENT, NOTHING, Shape, node_of
 from mrc.units import counted
 
 UPLINK = "uplink"
@@ -177,7 +175,7 @@ def transit(name: str) -> Transit:
     )
 
 
-def make_plan(name: str, shape: Shape) -> Plan:
+def make_plan(name: str, shape: Shape) -> BedPlan:
     """The plan of a whole test bed, with what its hosts need for the world. Raises ValueError."""
     plan = plans.make_plan(name, shape)
     real = {each.host for each in shape.outside.hosts}
@@ -196,14 +194,14 @@ def make_plan(name: str, shape: Shape) -> Plan:
     return replace(plan, nodes=nodes, links=links)
 
 
-def bridges(real: RealHost, plan: Plan) -> dict[str, str]:
+def bridges(real: RealHost, plan: BedPlan) -> dict[str, str]:
     """Interface of the machine -> the interface in the stand-in that it is joined with."""
     planes = [each.lower_name for each in links_of(real, plan) if each.upper != MANAGEMENT]
     found = dict(zip(real.interfaces, planes, strict=True))
     return found | ({} if real.management is None else {real.management: MANAGEMENT})
 
 
-def links_of(real: RealHost, plan: Plan) -> list[Link]:
+def links_of(real: RealHost, plan: BedPlan) -> list[BedLink]:
     """The links of a real host, in the order of its planes; the management network is the first."""
     return [link for link in plan.links if link.lower == real.host]
 

@@ -30,10 +30,9 @@ from mrc.linux import netns, processes, programs
 from mrc.testbed import build, state
 from mrc.testbed.bed import PROGRAMS, Testbed
 from mrc.testbed.build import LinkEnd
-from mrc.testbed.fault import Fault
-from mrc.testbed.forwarding import LOWER
-from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.plan import Plan
+from mrc.testbed.faults import Fault
+from mrc.testbed.plan import LOWER, BedPlan
+from mrc.testbed.shape import MANAGEMENT
 
 _ECHO_REQUEST, _ECHO_REPLY = 128, 129
 _ECHO = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence number
@@ -41,7 +40,7 @@ _HEADERS_BYTES = 40 + _ECHO.size
 _TRIES, _TRY_SECONDS = 5, 1.0
 
 
-def check_mtu(plan: Plan, machines: Machines) -> None:
+def check_mtu(plan: BedPlan, machines: Machines) -> None:
     """Raises StateError if packets of the links do not fit the machines' network."""
     for place, other in enumerate(machines.every):
         if place == machines.here:
@@ -56,7 +55,7 @@ def check_mtu(plan: Plan, machines: Machines) -> None:
             )
 
 
-def check_tunnels(plan: Plan, machines: Machines) -> None:
+def check_tunnels(plan: BedPlan, machines: Machines) -> None:
     """Sends a small and a large packet over VXLAN to each machine with a higher number, and waits
     for their echoes. Raises StateError.
     """
@@ -80,7 +79,7 @@ def _named(machine: Machine) -> str:
     return f"{machine.name} ({machine.address})"
 
 
-def _answers(plan: Plan, end: LinkEnd, size: int) -> bool:
+def _answers(plan: BedPlan, end: LinkEnd, size: int) -> bool:
     """Whether the kernel at the other end of a link echoes a packet of this size."""
     node, interface = end
     with netns.inside(plan.nodes[node].namespace):
@@ -136,7 +135,7 @@ class Part(Testbed):
 
     def commit(self) -> None:
         with state.lock():
-            state.save(self.name, state.State(self.shape, up=True, machines=self.machines))
+            state.save(self.name, state.BedState(self.shape, up=True, machines=self.machines))
 
     def check_faults(self, wanted: dict[str, Fault]) -> None:
         """Raises ValueError for faults that this machine cannot inject."""

@@ -16,11 +16,9 @@ from msgspec.structs import replace
 from mrc.lab import scripts
 from mrc.lab.outside import check_interface, links_of
 from mrc.lab.results import Joined
-from mrc.testbed import hostfiles
 from mrc.testbed import plan as plans
-from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.plan import Link, Node, Plan
-from mrc.testbed.shape import Shape, real_host
+from mrc.testbed.plan import BedLink, BedPlan, Node
+from mrc.testbed.shape import MANAGEMENT, Shape, real_host
 from mrc.units import counted
 
 _OF_MACHINE = {
@@ -75,7 +73,7 @@ def joined(
     if real.management is not None:
         names[MANAGEMENT] = management or MANAGEMENT
     config = _config(plan.configs[host], names)
-    hosts = hostfiles.hosts_file(shape)
+    hosts = plans.hosts_file(shape)
     text = scripts.script(*_renamed(plan, plan.nodes[host], names))
     return Joined(
         host=host,
@@ -93,7 +91,7 @@ def _config(text: str, names: Mapping[str, str]) -> str:
     return re.sub(r'^ifname = "(.*)"$', lambda it: f'ifname = "{names[it[1]]}"', text, flags=re.M)
 
 
-def _renamed(plan: Plan, node: Node, names: Mapping[str, str]) -> tuple[Plan, Node]:
+def _renamed(plan: BedPlan, node: Node, names: Mapping[str, str]) -> tuple[BedPlan, Node]:
     """The plan and its node, with that machine's interfaces, and without those that it lacks."""
     sysctls = {
         f"net/ipv6/conf/{names[plane]}/{key}": value
@@ -119,7 +117,7 @@ def _renamed(plan: Plan, node: Node, names: Mapping[str, str]) -> tuple[Plan, No
     )
 
 
-def _own(link: Link, names: Mapping[str, str]) -> Link:
+def _own(link: BedLink, names: Mapping[str, str]) -> BedLink:
     """The link without its delay, which the stand-in adds."""
     up = replace(link.up, delay_ns=0)
     return replace(link, lower_name=names[link.lower_name], up=up)

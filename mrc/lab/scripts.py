@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mrc.fabric.srv6 import EncapRed, EndDT6, EndUN, Route
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Link, Node, Plan, Sending, mtu_key
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, BedLink, BedPlan, Egress, Node, mtu_key
 from mrc.testbed.shape import Fabric
 from mrc.units import digits
 
@@ -106,7 +106,7 @@ esac
 """
 
 
-def check(plan: Plan) -> None:
+def check(plan: BedPlan) -> None:
     """Raises ValueError for a fabric that other tools cannot build."""
     if plan.shape.fabric is Fabric.EMULATED:
         raise ValueError(
@@ -114,7 +114,7 @@ def check(plan: Plan) -> None:
         )
 
 
-def script(plan: Plan, node: Node) -> str:
+def script(plan: BedPlan, node: Node) -> str:
     """Lines for sh(1), for a shell that ends at the first failure (`sh -e`)."""
     ends = list(_ends(plan, node))
     parts = [
@@ -130,7 +130,7 @@ def script(plan: Plan, node: Node) -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def mtus(plan: Plan, node: Node) -> Iterator[str]:
+def mtus(plan: BedPlan, node: Node) -> Iterator[str]:
     """Lines that limit what IPv6 sends; an interface that comes up loses the limit."""
     for name, _, _, end in _ends(plan, node):
         if end.mtu is not None:
@@ -161,10 +161,10 @@ def _here(command: str, lines: list[str]) -> str:
     return "\n".join([f"{command} <<'END'", *lines, "END"]) if lines else ""
 
 
-_End = tuple[str, str, Link, Sending]
+_End = tuple[str, str, BedLink, Egress]
 
 
-def _ends(plan: Plan, node: Node) -> Iterator[_End]:
+def _ends(plan: BedPlan, node: Node) -> Iterator[_End]:
     """Interface, MAC address, link and its sending, of each end of a link at this node."""
     for link in plan.links:
         for mac, (name, interface, end) in zip((LOWER_MAC, UPPER_MAC), link.ends, strict=True):
@@ -201,7 +201,7 @@ def _addresses(node: Node) -> Iterator[str]:
         yield f"neighbour replace {neighbour} lladdr {mac} dev {name} nud permanent"
 
 
-def _queues(name: str, end: Sending) -> Iterator[str]:
+def _queues(name: str, end: Egress) -> Iterator[str]:
     """As `mrc.testbed.build` makes them: a tbf, a netem below it, or a netem alone."""
     if end.shaper is not None:
         shaper = end.shaper
@@ -215,7 +215,7 @@ def _queues(name: str, end: Sending) -> Iterator[str]:
         yield f"qdisc replace dev {name} {parent} handle 2: {delay}"
 
 
-def netns_script(plan: Plan) -> str:
+def netns_script(plan: BedPlan) -> str:
     """The script: `up`, `down`, and `exec NODE COMMAND...`.
 
     Raises ValueError for an emulated fabric.
@@ -236,7 +236,7 @@ def netns_script(plan: Plan) -> str:
     return head + "\n".join(lines) + "\n" + _TAIL.format()
 
 
-def _veth(plan: Plan, link: Link) -> str:
+def _veth(plan: BedPlan, link: BedLink) -> str:
     lower, upper = plan.nodes[link.lower].namespace, plan.nodes[link.upper].namespace
     return (
         f"link add name {link.lower_name} address {LOWER_MAC} mtu {link.mtu} netns {lower} "

@@ -26,16 +26,14 @@ from mrc.lab import cut
 from mrc.lab.machines import Machine, Machines
 from mrc.linux import programs
 from mrc.linux.processes import Times
-from mrc.testbed import hops, state
-from mrc.testbed.bed import Testbed
+from mrc.testbed import state
+from mrc.testbed.bed import Removal, Testbed
 from mrc.testbed.build import Ready
-from mrc.testbed.fault import Fault
-from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.plan import Plan, make_plan
-from mrc.testbed.programs import Removal
+from mrc.testbed.faults import Fault, all_hops
+from mrc.testbed.plan import BedPlan, make_plan
 from mrc.testbed.results import Link, MachineShare
-from mrc.testbed.shape import Shape, as_argument_error
-from mrc.testbed.state import State
+from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
+from mrc.testbed.state import BedState
 
 _log = logging.getLogger("mrc.testbed")
 
@@ -139,7 +137,7 @@ class SpreadTestbed(Testbed):
         return super().of(name, shape, machines)
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> BedPlan:
         return make_plan(self.name, self.shape)
 
     @cached_property
@@ -147,7 +145,7 @@ class SpreadTestbed(Testbed):
         """The part of this machine."""
         return Testbed.of(self.name, self.shape, self.machines)
 
-    def _state(self) -> State:
+    def _state(self) -> BedState:
         return self.own._state()
 
     @cached_property
@@ -168,7 +166,7 @@ class SpreadTestbed(Testbed):
         for place, machine in enumerate(self.machines.every):
             if machine.name in self.unreachable or (session := self._session(place)) is None:
                 continue
-            stored = state.encode(State(self.shape, machines=self.machines.seen_by(place)))
+            stored = state.encode(BedState(self.shape, machines=self.machines.seen_by(place)))
             session.send({"do": do, "state": stored, "waits": ready is not None, **request})
             begun.append(machine)
         wrong: dict[str, MrcError] = {}
@@ -303,7 +301,7 @@ class SpreadTestbed(Testbed):
 
     def _in_order(self, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         found = {link: told for answer in answers.values() for link, told in answer.items()}
-        return {str(hop): found[str(hop)] for hop in hops.all_hops(self.shape) if str(hop) in found}
+        return {str(hop): found[str(hop)] for hop in all_hops(self.shape) if str(hop) in found}
 
     def processor_times(self) -> dict[str, Times]:
         return convert(self._ask("times"), dict[str, Times])

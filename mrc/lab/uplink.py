@@ -22,8 +22,8 @@ from mrc.linux import netns
 from mrc.linux.interfaces import Interface, interfaces
 from mrc.linux.netlink import Netlink, Veth, wait_until_up
 from mrc.testbed import build, state
-from mrc.testbed.names import MACHINE, MANAGEMENT, namespace
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Plan
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, BedPlan
+from mrc.testbed.shape import MACHINE, MANAGEMENT, namespace_of
 
 _OUTSIDE = IPv6Network("::/0")
 _MTU = 1500
@@ -37,7 +37,7 @@ RESOLVERS = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
 _log = logging.getLogger("mrc.testbed")
 
 
-def after_build(plan: Plan) -> None:
+def after_build(plan: BedPlan) -> None:
     """Joins a test bed to the world. Raises StateError, NetlinkError."""
     lending.lend(plan)
     join(plan)
@@ -49,12 +49,12 @@ def before_down(name: str) -> None:
     lending.give_back(name)
 
 
-def join(plan: Plan) -> None:
+def join(plan: BedPlan) -> None:
     """Raises StateError, NetlinkError."""
     uplink = plan.shape.outside.uplink
     if uplink is None:
         return
-    place, its = namespace(plan.name, MACHINE), transit(plan.name)
+    place, its = namespace_of(plan.name, MACHINE), transit(plan.name)
     netns.keep(place)
     found = lending.existing(uplink, {each.name: each for each in interfaces(place)})
     if not (found.up and _families(found)):
@@ -76,7 +76,7 @@ def join(plan: Plan) -> None:
 
 def leave(name: str) -> None:
     """Restores what the uplink of a test bed changed on the machine. Safe at any time."""
-    place, its = namespace(name, MACHINE), transit(name)
+    place, its = namespace_of(name, MACHINE), transit(name)
     if place not in netns.names():
         return
     build.apply_rules({place: _no_table(its.machine_end)})
@@ -101,7 +101,7 @@ def _families(found: Interface) -> list[type]:
     return [kind for kind in (IPv4Interface, IPv6Interface) if kind in far]
 
 
-def _make_link(plan: Plan, place: str, its: Transit, found: Interface) -> None:
+def _make_link(plan: BedPlan, place: str, its: Transit, found: Interface) -> None:
     inner = plan.nodes[MANAGEMENT].namespace
     mtu = min(_MTU, found.mtu)
     with Netlink(inner) as ours, Netlink(place) as theirs:
@@ -156,9 +156,9 @@ def _set(place: str, values: Mapping[str, str]) -> None:
 
 def _others_with_uplink(name: str) -> Iterator[str]:
     """The other test beds that need this machine to forward."""
-    ours = (netns.FOLDER / namespace(name, MACHINE)).stat().st_ino
+    ours = (netns.FOLDER / namespace_of(name, MACHINE)).stat().st_ino
     for other in state.names():
-        path = netns.FOLDER / namespace(other, MACHINE)
+        path = netns.FOLDER / namespace_of(other, MACHINE)
         found = state.load(other) if other != name and path.exists() else None
         if found is not None and found.shape.outside.uplink and path.stat().st_ino == ours:
             yield other

@@ -1,52 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test bed as an object: up, down, fail, heal, and commands inside its hosts."""
+"""A test bed as an object: up, down, fail, heal, and commands inside its hosts.
+
+A program that `exec` or `shell` started, and each of its children, has MRC_TESTBED with the folder
+of the test bed in its environment, and ends with it. All others were brought in by other means.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
+import selectors
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.targets import Target, cut_off, parse_target, without
-from mrc.linux import netns, processes
+from mrc.linux import netns, processes, programs
 from mrc.linux import programs as installed
 from mrc.linux.processes import Times
 from mrc.results.plain import like
-from mrc.testbed import build, control, extras, hops, mptcp, programs, rootless, state
+from mrc.testbed import build, emulator, extras, rootless, state
 from mrc.testbed.build import Ready
-from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.names import (
+from mrc.testbed.faults import Fault, Hop, Mode, all_hops, place_faults
+from mrc.testbed.plan import BedPlan, Node, emulator_config, make_plan
+from mrc.testbed.results import Link, MachineShare, Program
+from mrc.testbed.shape import (
     DEFAULT_NAME,
+    DEFAULT_RATE,
     FABRIC,
     MACHINE,
-    check_name,
-    is_host,
-    namespace,
-    node_of,
-    part_name,
-)
-from mrc.testbed.plan import Node, Plan, emulator_config, make_plan
-from mrc.testbed.programs import Removal
-from mrc.testbed.results import Link, MachineShare
-from mrc.testbed.shape import (
-    DEFAULT_RATE,
     NOTHING,
     Fabric,
     Shape,
     as_argument_error,
+    check_name,
+    is_host,
+    namespace_of,
+    node_of,
     parse_rate,
+    part_name,
     real_host,
 )
-from mrc.testbed.state import State
+from mrc.testbed.state import BedState
 
 PROGRAMS = ("ip", "nft", "sh", "mount")
 """programs without which there is no test bed"""
@@ -118,10 +126,10 @@ class Testbed:
             self.down()  # what lacked for a moment, such as a descriptor, must not leave it behind
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> BedPlan:
         joined = self.shape.outside != NOTHING
         make = extras.need(extras.OUTSIDE).make_plan if joined else make_plan
-        plan: Plan = make(self.name, self.shape)
+        plan: BedPlan = make(self.name, self.shape)
         if self.machines is not None:
             plan = extras.need(extras.CUT).part(plan, self.machines)
         return plan
@@ -155,7 +163,7 @@ class Testbed:
 
     def _build(self, *, up: bool = True) -> None:
         """Build it in place of whatever there is. A failure leaves nothing behind."""
-        begun = State(self.shape, machines=self.machines)
+        begun = BedState(self.shape, machines=self.machines)
         self._remove()
         try:
             state.save(self.name, begun)
@@ -163,7 +171,7 @@ class Testbed:
             build.build(self.plan)
             if self.shape.fabric is Fabric.EMULATED:
                 namespace = self.plan.nodes[FABRIC].namespace
-                control.start(state.folder(self.name), namespace, emulator_config(self.shape))
+                emulator.start(state.folder(self.name), namespace, emulator_config(self.shape))
             if self.shape.outside != NOTHING:
                 extras.need(extras.UPLINK).after_build(self.plan)
             if self.shape.fabric is Fabric.KERNEL:
@@ -303,7 +311,7 @@ class Testbed:
         """Nodes that no longer exist although the test bed was not taken down."""
         gone = build.missing(self.plan)
         if self.shape.fabric is Fabric.EMULATED and FABRIC not in gone:
-            gone += [] if control.is_running(state.folder(self.name)) else [FABRIC]
+            gone += [] if emulator.is_running(state.folder(self.name)) else [FABRIC]
         return gone
 
     def counters(self) -> dict[str, Any]:
@@ -322,7 +330,7 @@ class Testbed:
             for name, count in state.early_drops(self.name).items():
                 told[name]["dropped"] = max(0, told[name]["dropped"] - count)
             return told
-        found = list(hops.all_hops(self.shape))
+        found = list(all_hops(self.shape))
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
     def measure(self, seconds: float) -> dict[str, Link]:
@@ -345,21 +353,21 @@ class Testbed:
 
     def rates(self) -> dict[str, int | None]:
         """The rate that each direction of each link can carry now; None: no limit."""
-        placed = hops.place(self._by_target(self._state()), self.shape)
+        placed = place_faults(self._by_target(self._state()), self.shape)
         return {
             str(hop): next(
                 (a for kind, a, _ in placed.get(hop, []) if kind == "rate"), usual.rate_bps
             )
-            for hop, usual in hops.all_hops(self.shape).items()
+            for hop, usual in all_hops(self.shape).items()
         }
 
-    def _ask_status(self, wanted: list[hops.Hop]) -> tuple[dict[str, Any], list[dict[str, int]]]:
+    def _ask_status(self, wanted: list[Hop]) -> tuple[dict[str, Any], list[dict[str, int]]]:
         self._state()
         if self.shape.fabric is Fabric.KERNEL:
             raise StateError(
                 f"test bed {self.name} has a kernel fabric: only an emulated fabric has counters"
             )
-        answer = control.ask(state.folder(self.name), {"do": "status", "hops": wanted})
+        answer = emulator.ask(state.folder(self.name), {"do": "status", "hops": wanted})
         return answer["stats"], answer["hops"]
 
     def prepare_mptcp(self, host: str) -> None:
@@ -368,7 +376,7 @@ class Testbed:
         self._state()
         with state.lock():
             namespace = self.plan.nodes[host].namespace
-            mptcp.prepare(namespace, self.shape.plane_addresses(number))
+            _prepare_mptcp(namespace, self.shape.plane_addresses(number))
 
     def host_command(
         self, host: str, command: Sequence[str], *, user: str | None = None
@@ -387,7 +395,7 @@ class Testbed:
             )
         self._state()
         environment = dict(os.environ)
-        environment[programs.ENVIRONMENT] = str(state.folder(self.name))
+        environment[FOLDER_VARIABLE] = str(state.folder(self.name))
         environment.pop(
             hostconfig.ENVIRONMENT, None
         )  # a shell in a host may start a command in a switch
@@ -443,7 +451,7 @@ class Testbed:
             has_switches = self.shape.fabric is Fabric.KERNEL
             return self.plan.nodes[node_of(where, self.shape, has_switches=has_switches)]
 
-    def _state(self) -> State:
+    def _state(self) -> BedState:
         """Raises StateError if the test bed is not up, or parts of it are gone."""
         found = _stored(self.name)
         if gone := [part_name(node) for node in self.missing()]:
@@ -458,15 +466,15 @@ class Testbed:
         with as_argument_error():
             return parse_target(text, self.shape)
 
-    def _by_target(self, now: State) -> dict[Target, Fault]:
+    def _by_target(self, now: BedState) -> dict[Target, Fault]:
         return {self._target(name): fault for name, fault in now.faults.items()}
 
     def _remove(self) -> Removal:
         folder = state.folder(self.name)
         there = folder.exists()
-        control.stop(folder)
-        ending = programs.end_all(build.namespaces(self.name), folder)
-        machine = namespace(self.name, MACHINE)
+        emulator.stop(folder)
+        ending = end_programs(build.namespaces(self.name), folder)
+        machine = namespace_of(self.name, MACHINE)
         if machine in netns.names() or state.outside_path(self.name).exists():
             extras.need(extras.UPLINK).before_down(self.name)
         removed = build.remove(self.name)
@@ -474,7 +482,7 @@ class Testbed:
         return Removal(there or bool(removed), ending.ended, ending.left)
 
 
-def _stored(name: str) -> State:
+def _stored(name: str) -> BedState:
     found = state.load(name)
     if found is None or not found.up:
         raise StateError(f"test bed {name} is not up: mrc testbed up --name {name}")
@@ -511,3 +519,187 @@ def of(name: str, shape: Shape, machines: Any) -> Testbed:
 def _spread() -> type[Testbed]:
     found: type[Testbed] = extras.need(extras.SPREAD).SpreadTestbed
     return found
+
+
+# ---- Programs in it ------------------------------------------------------------------------------
+
+
+FOLDER_VARIABLE = "MRC_TESTBED"
+"""names the folder of the test bed to the programs in it"""
+
+_GRACE_SECONDS = 3.0
+_KILL_SECONDS = 3.0  # a killed process may still wait for a disk
+_ROUNDS = 3  # a program may start others before it ends
+_SHOWN = 100  # characters of a command
+
+
+class Ending(Struct, frozen=True):
+    """What happened to the programs of a test bed."""
+
+    ended: tuple[Program, ...] = ()
+    left: tuple[Program, ...] = ()
+    """still running"""
+
+
+class Removal(Struct, frozen=True):
+    """What `down` did."""
+
+    removed: bool
+    """False: there was nothing"""
+    ended: tuple[Program, ...] = ()
+    """programs that it ended"""
+    left: tuple[Program, ...] = ()
+    """programs that still run, in a network that is gone"""
+    unreachable: dict[str, str] = {}
+    """machines that keep their part, and why they do not answer"""
+
+
+def end_programs(nodes: Mapping[str, str], folder: Path) -> Ending:
+    """End what `exec` and `shell` started in these namespaces (namespace -> node) of the test bed
+    with this folder.
+
+    This leaves all other programs, and the shell in which this command was typed.
+    """
+    kept, ended = _ancestors(), []
+    for _ in range(_ROUNDS):
+        found = find_programs(nodes, folder).items()
+        ours = [program for program, is_ours in found if is_ours and program.pid not in kept]
+        if not ours:
+            break
+        _end_some(ours)
+        ended += ours
+    left = find_programs(nodes, folder)
+    running = {program.pid for program in left}
+    return Ending(tuple(each for each in ended if each.pid not in running), tuple(left))
+
+
+def find_programs(nodes: Mapping[str, str], folder: Path) -> dict[Program, bool]:
+    """The programs in these namespaces, without this one, and whether mrc started them."""
+    places = {}
+    for namespace, node in nodes.items():
+        with suppress(FileNotFoundError):
+            places[_identity(netns.FOLDER / namespace)] = node
+    pids = (int(each) for each in os.listdir("/proc") if each.isdigit()) if places else ()
+    found = (_look_at(pid, places, folder) for pid in pids if pid != os.getpid())
+    return dict(each for each in found if each is not None)
+
+
+def _identity(namespace: Path) -> tuple[int, int]:
+    found = namespace.stat()
+    return found.st_dev, found.st_ino
+
+
+def _look_at(
+    pid: int, places: Mapping[tuple[int, int], str], folder: Path
+) -> tuple[Program, bool] | None:
+    """The process, if it is in one of the namespaces. Processes of others cannot be seen."""
+    process = Path("/proc", str(pid))
+    try:
+        node = places.get(_identity(process / "ns/net"))
+        if node is None:
+            return None
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        environment = (process / "environ").read_bytes().split(b"\0")
+        command = b" ".join(words).decode(errors="replace").strip()
+        command = command or (process / "comm").read_text().strip()
+    except OSError:  # it has ended
+        return None
+    ours = os.fsencode(f"{FOLDER_VARIABLE}={folder}") in environment
+    return Program(pid, node, command[:_SHOWN]), ours
+
+
+def _end_some(programs: Iterable[Program]) -> None:
+    """Send SIGTERM, and SIGKILL to those that still run after some seconds."""
+    with selectors.DefaultSelector() as running:
+        for program in programs:
+            with suppress(ProcessLookupError):
+                running.register(os.pidfd_open(program.pid), selectors.EVENT_READ)
+        try:
+            for signum, seconds in (
+                (signal.SIGTERM, _GRACE_SECONDS),
+                (signal.SIGKILL, _KILL_SECONDS),
+            ):
+                for key in running.get_map().values():
+                    with suppress(ProcessLookupError, PermissionError):
+                        signal.pidfd_send_signal(key.fd, signum)
+                _wait_for(running, time.monotonic() + seconds)
+        finally:
+            for key in running.get_map().values():
+                os.close(key.fd)
+
+
+def _wait_for(running: selectors.BaseSelector, deadline: float) -> None:
+    """Wait for the ends of processes until the deadline, and forget those that ended."""
+    while running.get_map() and (left := deadline - time.monotonic()) > 0:
+        for key, _ in running.select(left):
+            running.unregister(key.fd)
+            os.close(key.fd)
+
+
+def outside_namespaces() -> Path:
+    """The namespaces (/proc/PID/ns) from which `exec` or `shell` led into a host."""
+    ours = _identity(Path("/proc/self/ns/net"))
+    for pid in _ancestors():
+        with suppress(OSError):
+            found = Path("/proc", str(pid), "ns")
+            if _identity(found / "net") != ours:
+                return found
+    return Path("/proc/1/ns")
+
+
+def _ancestors() -> list[int]:
+    """The processes that started this one, such as the shell in which it was typed; the nearest
+    comes first.
+    """
+    found, pid = [], os.getppid()
+    with suppress(OSError):  # a process that this user must not see
+        while pid > 0:
+            found.append(pid)
+            status = Path("/proc", str(pid), "status").read_text()
+            pid = int(status.split("PPid:")[1].split()[0])
+    return found
+
+
+# ---- MPTCP ---------------------------------------------------------------------------------------
+
+
+MPTCP_WRAPPER = "mptcpize"
+"""program that makes another program use MPTCP instead of TCP"""
+
+_MPTCP_ENABLED = Path("/proc/sys/net/mptcp/enabled")
+_MPTCP_ADDRESSES = 8
+
+
+def has_mptcp() -> bool:
+    """Whether this kernel has MPTCP."""
+    return _MPTCP_ENABLED.exists()
+
+
+def _prepare_mptcp(namespace: str, addresses: Collection[IPv6Address]) -> None:
+    """Announce these addresses of a host, if it does not announce them yet.
+
+    Raises StateError where the kernel has no MPTCP.
+    """
+    with netns.inside(namespace):
+        if not has_mptcp():
+            raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
+        _MPTCP_ENABLED.write_text("1")
+    known = json.loads(_run_ip(namespace, "-j", "mptcp", "endpoint", "show") or "[]")
+    announced = {IPv6Address(each["address"]) for each in known if ":" in each["address"]}
+    wanted = list(addresses)[:_MPTCP_ADDRESSES]
+    most = str(len(wanted))
+    _run_ip(namespace, "mptcp", "limits", "set", "subflows", most, "add_addr_accepted", most)
+    for address in wanted:
+        if address not in announced:
+            _run_ip(namespace, "mptcp", "endpoint", "add", str(address), "signal")
+
+
+def _run_ip(namespace: str, *words: str) -> str:
+    (program,) = programs.require("ip")
+    done = subprocess.run(
+        [program, "-n", namespace, *words], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise StateError(f"cannot set up MPTCP in {namespace}: ip {' '.join(words)}: {reason}")
+    return done.stdout

@@ -40,23 +40,38 @@ from mrc.fabric.targets import Target, links_of, without
 from mrc.linux import netns, programs
 from mrc.linux.interfaces import interfaces
 from mrc.linux.netlink import Netem, Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
-from mrc.testbed import control, extras, hops, state
-from mrc.testbed.fault import LOSSY, Fault, Mode, no_rules, rules, table
-from mrc.testbed.hops import HOST_UP, Hop, hops_of_link, port
-from mrc.testbed.names import MANAGEMENT, is_namespace_of, namespace, part_name
+from mrc.testbed import emulator, extras, state
+from mrc.testbed.faults import (
+    HOST_UP,
+    LOSSY,
+    Fault,
+    Hop,
+    Mode,
+    all_hops,
+    drop_rules,
+    dropped_by,
+    emulated_ends,
+    hops_of_link,
+    kernel_ends,
+    lossy,
+    no_drop_rules,
+    place_faults,
+    port_of,
+    table_of,
+)
 from mrc.testbed.plan import (
     LOWER_MAC,
     UPPER_MAC,
-    Link,
+    BedLink,
+    BedPlan,
+    Egress,
     Node,
-    Plan,
-    Sending,
     Shaper,
     make_plan,
     mtu_key,
     shaper,
 )
-from mrc.testbed.shape import Fabric
+from mrc.testbed.shape import MANAGEMENT, Fabric, is_namespace_of, namespace_of, part_name
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
@@ -70,7 +85,7 @@ _log = logging.getLogger("mrc.testbed")
 LinkEnd = tuple[str, str]
 
 
-def build(plan: Plan) -> None:
+def build(plan: BedPlan) -> None:
     """Build the test bed and wait until every link is up. A failure removes its namespaces.
 
     Raises NetlinkError.
@@ -98,12 +113,12 @@ def build(plan: Plan) -> None:
         raise
 
 
-def _opened(plan: Plan, node: str) -> Netlink:
+def _opened(plan: BedPlan, node: str) -> Netlink:
     """One at a time: a large test bed has more nodes than a process may open files."""
     return Netlink(plan.nodes[node].namespace)
 
 
-def _wait_until_up(plan: Plan, interfaces: Mapping[str, Iterable[str]]) -> None:
+def _wait_until_up(plan: BedPlan, interfaces: Mapping[str, Iterable[str]]) -> None:
     """`interfaces`: node -> its interfaces."""
 
     def opened() -> Iterator[tuple[Netlink, Iterable[str]]]:
@@ -114,7 +129,7 @@ def _wait_until_up(plan: Plan, interfaces: Mapping[str, Iterable[str]]) -> None:
     wait_until_up(opened(), _UP_SECONDS)
 
 
-def _add_routes(plan: Plan, name: str) -> None:
+def _add_routes(plan: BedPlan, name: str) -> None:
     node = plan.nodes[name]
     with _opened(plan, name) as netlink:
         netlink.add_routes(node.routes)
@@ -124,7 +139,7 @@ def _add_routes(plan: Plan, name: str) -> None:
         set_tunnel_source(node.namespace, node.tunnel_source)
 
 
-def _apply_rules(plan: Plan) -> None:
+def _apply_rules(plan: BedPlan) -> None:
     nodes = plan.nodes.values()
     apply_rules({node.namespace: node.rules for node in nodes if node.rules})
     try:
@@ -158,23 +173,23 @@ def remove(name: str) -> list[str]:
 def namespaces(name: str) -> dict[str, str]:
     """Every namespace of a test bed, with the name of its host or switch for people."""
     found = (each for each in netns.names() if is_namespace_of(name, each))
-    return {each: part_name(each.removeprefix(namespace(name, ""))) for each in found}
+    return {each: part_name(each.removeprefix(namespace_of(name, ""))) for each in found}
 
 
-def missing(plan: Plan) -> list[str]:
+def missing(plan: BedPlan) -> list[str]:
     """The nodes of a plan whose namespaces no longer exist."""
     there = set(netns.names())
     return [node.name for node in plan.nodes.values() if node.namespace not in there]
 
 
-def set_down(plan: Plan, ends: Iterable[LinkEnd]) -> None:
+def set_down(plan: BedPlan, ends: Iterable[LinkEnd]) -> None:
     """Set link ends down."""
     for name, names in _by_node(ends).items():
         with Netlink(plan.nodes[name].namespace) as netlink:
             netlink.set_links(names, up=False)
 
 
-def add_link(plan: Plan, link: Link) -> None:
+def add_link(plan: BedPlan, link: BedLink) -> None:
     """Makes a link that was deleted again, with its queues. Both ends start down."""
     with _opened(plan, link.lower) as netlink:
         _add_veths(plan, link.lower, [link], netlink)
@@ -183,7 +198,7 @@ def add_link(plan: Plan, link: Link) -> None:
             _add_queues(node, [link], netlink)
 
 
-def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd]) -> None:
+def set_up(plan: BedPlan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd]) -> None:
     """Set link ends up again, and wait until both ends are up, except at links still held down.
 
     When the ends went down, the kernel removed their addresses, neighbours and routes. This adds
@@ -206,7 +221,7 @@ def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd])
     _limit_sizes(plan, ends)
 
 
-def _add_veths(plan: Plan, node: str, links: Sequence[Link], netlink: Netlink) -> None:
+def _add_veths(plan: BedPlan, node: str, links: Sequence[BedLink], netlink: Netlink) -> None:
     """Makes those of a node's links whose lower end it is. They start down."""
     netlink.add_veths(
         Veth(
@@ -223,7 +238,7 @@ def _add_veths(plan: Plan, node: str, links: Sequence[Link], netlink: Netlink) -
     )
 
 
-def _add_tunnels(plan: Plan) -> None:
+def _add_tunnels(plan: BedPlan) -> None:
     """Makes the links that lead to other machines. They start down."""
     tunnels = [
         Vxlan(
@@ -258,7 +273,7 @@ def _add_tunnel(underlay: Netlink, tunnel: Vxlan, deadline: float) -> bool:
     return True
 
 
-def _configure(node: Node, links: Sequence[Link], netlink: Netlink) -> None:
+def _configure(node: Node, links: Sequence[BedLink], netlink: Netlink) -> None:
     """Sets up the ends of a node's links, with their queues, addresses and neighbours."""
     _add_queues(node.name, links, netlink)
     netlink.set_links(["lo", *_interfaces(node.name, links)], up=True)
@@ -267,27 +282,27 @@ def _configure(node: Node, links: Sequence[Link], netlink: Netlink) -> None:
     netlink.add_neighbours(node.neighbours)
 
 
-def _add_queues(node: str, links: Iterable[Link], netlink: Netlink) -> None:
+def _add_queues(node: str, links: Iterable[BedLink], netlink: Netlink) -> None:
     for link in links:
         for name, interface, end in link.ends[: 1 if link.is_emulated else 2]:
             if name == node:
                 _add_queue(netlink, interface, queue_of(end))
 
 
-def _by_node_of(plan: Plan) -> dict[str, list[Link]]:
+def _by_node_of(plan: BedPlan) -> dict[str, list[BedLink]]:
     """Node -> its links."""
-    found: dict[str, list[Link]] = {name: [] for name in plan.nodes}
+    found: dict[str, list[BedLink]] = {name: [] for name in plan.nodes}
     for link in plan.links:
         for node, _, _ in link.ends:
             found[node].append(link)
     return found
 
 
-def _interfaces(node: str, links: Iterable[Link]) -> list[str]:
+def _interfaces(node: str, links: Iterable[BedLink]) -> list[str]:
     return [interface for link in links for name, interface, _ in link.ends if name == node]
 
 
-def _far_ends(plan: Plan) -> dict[LinkEnd, LinkEnd]:
+def _far_ends(plan: BedPlan) -> dict[LinkEnd, LinkEnd]:
     """The other end of each end, if it is on this machine."""
     pairs = [
         ((link.lower, link.lower_name), (link.upper, link.upper_name))
@@ -398,7 +413,7 @@ class Queue(Struct, frozen=True):
     netem: Netem | None = None
 
 
-def queues_with(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
+def queues_with(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
     """The queues that faults change, with their new values.
 
     Raises ValueError for faults that the kernel cannot inject.
@@ -406,11 +421,11 @@ def queues_with(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
     impairing = {
         target: replace(fault, loss=0.0) for target, fault in faults.items() if fault.is_impairment
     }
-    placed = hops.place(impairing, plan.shape)
+    placed = place_faults(impairing, plan.shape)
     usual = _usual_queues(plan)
     found = {}
     for hop, rows in placed.items():
-        if (queue := usual.get(hops.port(hop))) is None:  # another machine has it
+        if (queue := usual.get(port_of(hop))) is None:  # another machine has it
             continue
         own_delay_ns = queue.netem.delay_ns if queue.netem else 0
         told = {kind: a for kind, a, _ in rows}
@@ -429,7 +444,7 @@ def queues_with(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
     return found
 
 
-def _change_queues(plan: Plan, before: Mapping[Hop, Queue], after: Mapping[Hop, Queue]) -> None:
+def _change_queues(plan: BedPlan, before: Mapping[Hop, Queue], after: Mapping[Hop, Queue]) -> None:
     """Replace the queues `before` by those in `after`. Restores queues that are only in `before`.
 
     Raises NetlinkError.
@@ -438,7 +453,7 @@ def _change_queues(plan: Plan, before: Mapping[Hop, Queue], after: Mapping[Hop, 
     with ExitStack() as stack:
         links: dict[str, Netlink] = {}
         for hop in {**before, **after}:
-            node, interface = hops.port(hop)
+            node, interface = port_of(hop)
             queue = usual[node, interface]
             was, shall = before.get(hop, queue), after.get(hop, queue)
             if was == shall:
@@ -463,13 +478,13 @@ def _add_queue(link: Netlink, interface: str, shall: Queue) -> None:
         link.add_netem(interface, shall.netem, below_tbf=shall.shaper is not None)
 
 
-def has_netem(plan: Plan) -> bool:
+def has_netem(plan: BedPlan) -> bool:
     """Whether the kernel can delay, corrupt, duplicate and reorder packets."""
     with Netlink(plan.nodes[MANAGEMENT].namespace) as link:
         return link.has_qdisc("netem")
 
 
-def read_counters(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]]:
+def read_counters(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]]:
     """The counters of each hop so far, with the keys of an emulated hop.
 
     Linux neither marks nor trims, so these counters are 0. Raises NetlinkError.
@@ -480,8 +495,8 @@ def read_counters(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[
         with Netlink(node.namespace) as link:
             interfaces[node.name] = link.counters()
     found = {}
-    for hop in hops.all_hops(plan.shape):
-        node_name, interface = hops.port(hop)
+    for hop in all_hops(plan.shape):
+        node_name, interface = port_of(hop)
         if node_name not in interfaces:  # another machine has it
             continue
         sent = interfaces[node_name][interface]
@@ -497,15 +512,14 @@ def read_counters(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[
     return found
 
 
-def _lost_packets(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
+def _lost_packets(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     """Packets that lossy links, MTUs of links, and the current faults since their start, dropped on
     each hop.
     """
     drops = {
-        table(target): hops.dropped_by(target, fault, plan.shape)
-        for target, fault in faults.items()
+        table_of(target): dropped_by(target, fault, plan.shape) for target, fault in faults.items()
     }
-    drops[LOSSY] = hops.lossy(plan.shape)
+    drops[LOSSY] = lossy(plan.shape)
     here = {name: node.namespace for name, node in plan.nodes.items()}
     counted = dropped_by_rules(
         {here[node] for found in drops.values() for node in found if node in here}
@@ -519,12 +533,12 @@ def _lost_packets(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     return lost
 
 
-def queue_of(end: Sending) -> Queue:
+def queue_of(end: Egress) -> Queue:
     """The queue at an end of a link without faults."""
     return Queue(end.shaper, Netem(delay_ns=end.delay_ns) if end.delay_ns else None)
 
 
-def _usual_queues(plan: Plan) -> dict[tuple[str, str], Queue]:
+def _usual_queues(plan: BedPlan) -> dict[tuple[str, str], Queue]:
     """Node and interface -> queue without faults, for both ends of each link."""
     return {(node, name): queue_of(end) for link in plan.links for node, name, end in link.ends}
 
@@ -536,7 +550,7 @@ _BURST_PACKETS = 65535
 """the kernel's default limit of a burst"""
 
 
-def _limit_sizes(plan: Plan, ends: Collection[tuple[str, str]] | None = None) -> None:
+def _limit_sizes(plan: BedPlan, ends: Collection[tuple[str, str]] | None = None) -> None:
     """Limits what IPv6 sends at these ends of links, None: at all, that have an MTU of their own;
     an interface that comes up loses the limit. The MTU of the interface itself would also limit
     what it receives.
@@ -551,7 +565,7 @@ def _limit_sizes(plan: Plan, ends: Collection[tuple[str, str]] | None = None) ->
 
 
 def _change_sizes(
-    plan: Plan, before: Mapping[Target, Fault], after: Mapping[Target, Fault]
+    plan: BedPlan, before: Mapping[Target, Fault], after: Mapping[Target, Fault]
 ) -> None:
     """Limits what faults limit, also of links that have just come up."""
     was, shall = _limited_hops(plan, before), _limited_hops(plan, after)
@@ -564,7 +578,7 @@ def _change_sizes(
     }
     switches = []
     for hop in {**was, **shall}:
-        node, interface = hops.port(hop)
+        node, interface = port_of(hop)
         if (node, interface) not in usual:  # another machine has it
             continue
         if hop.kind != HOST_UP:
@@ -575,26 +589,26 @@ def _change_sizes(
     _set_mtus(plan, switches)
 
 
-def _dropped_by_size(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
+def _dropped_by_size(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     """Packets that switches dropped because they exceed the MTU of an end of a link."""
     limited = {(node, name) for link in plan.links for node, name, end in link.ends if end.mtu}
-    limited |= {hops.port(hop) for hop in _limited_hops(plan, faults)}
+    limited |= {port_of(hop) for hop in _limited_hops(plan, faults)}
     return {
         hop: _fragmentations_refused(plan.nodes[node].namespace, interface)
-        for hop in (hops.all_hops(plan.shape) if limited else ())
-        for node, interface in [hops.port(hop)]
+        for hop in (all_hops(plan.shape) if limited else ())
+        for node, interface in [port_of(hop)]
         if hop.kind != HOST_UP and (node, interface) in limited and node in plan.nodes
     }
 
 
-def _limited_hops(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
+def _limited_hops(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     """The hops that faults limit, and their MTUs."""
     limiting = {target: fault for target, fault in faults.items() if fault.mtu is not None}
-    placed = hops.place(limiting, plan.shape) if limiting else {}
+    placed = place_faults(limiting, plan.shape) if limiting else {}
     return {hop: a for hop, rows in placed.items() for kind, a, _ in rows if kind == "mtu"}
 
 
-def _set_mtus(plan: Plan, wanted: Collection[tuple[str, str, int]]) -> None:
+def _set_mtus(plan: BedPlan, wanted: Collection[tuple[str, str, int]]) -> None:
     """`wanted`: node, interface and MTU."""
     found: dict[str, dict[str, str]] = {}
     for node, interface, mtu in wanted:
@@ -615,9 +629,9 @@ def _fragmentations_refused(namespace: str, interface: str) -> int:
 Faults = Mapping[Target, Fault]
 
 
-def check_faults(plan: Plan, faults: Faults) -> None:
+def check_faults(plan: BedPlan, faults: Faults) -> None:
     """Raises ValueError for faults that this fabric or this kernel cannot have."""
-    hops.place(faults, plan.shape)
+    place_faults(faults, plan.shape)
     if any(each.mode is Mode.DOWN and target.direction for target, each in faults.items()):
         raise ValueError("a link goes down in both directions: use mode silent for one")
     if plan.shape.fabric is Fabric.EMULATED:
@@ -630,7 +644,7 @@ def check_faults(plan: Plan, faults: Faults) -> None:
         )
 
 
-def change_faults(plan: Plan, before: Faults, after: Faults, ready: Ready | None) -> None:
+def change_faults(plan: BedPlan, before: Faults, after: Faults, ready: Ready | None) -> None:
     """Apply the difference. Calls `ready` when everything is prepared; the change takes effect when
     it returns. None: at once. A link goes up once no fault holds it down.
     """
@@ -649,7 +663,7 @@ def change_faults(plan: Plan, before: Faults, after: Faults, ready: Ready | None
         extras.need(extras.LENDING).follow(plan, stay_down)
 
 
-def _scripts_of_drops(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
+def _scripts_of_drops(plan: BedPlan, before: Faults, after: Faults) -> dict[str, str]:
     """Namespace -> nftables script for the changed drops."""
     scripts: dict[str, str] = {}
     for target in {**before, **after}:
@@ -657,24 +671,23 @@ def _scripts_of_drops(plan: Plan, before: Faults, after: Faults) -> dict[str, st
         if was == shall:
             continue
         dropped, drops = (
-            {} if fault is None else hops.dropped_by(target, fault, plan.shape)
-            for fault in (was, shall)
+            {} if fault is None else dropped_by(target, fault, plan.shape) for fault in (was, shall)
         )
         for node in {**dropped, **drops}:
             if node not in plan.nodes:  # another machine has it
                 continue
             if node in drops:
-                script = rules(table(target), [condition for condition, _ in drops[node]])
+                script = drop_rules(table_of(target), [condition for condition, _ in drops[node]])
             else:
-                script = no_rules(target)
+                script = no_drop_rules(target)
             namespace = plan.nodes[node].namespace
             scripts[namespace] = scripts.get(namespace, "") + script
     return scripts
 
 
-def ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
+def ends_down(plan: BedPlan, faults: Faults) -> dict[LinkEnd, None]:
     """The ends of links that faults hold down."""
-    find = hops.emulated_ends if plan.shape.fabric is Fabric.EMULATED else hops.kernel_ends
+    find = emulated_ends if plan.shape.fabric is Fabric.EMULATED else kernel_ends
     return {
         end: None
         for target, fault in faults.items()
@@ -684,9 +697,9 @@ def ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
     }
 
 
-def _tell_emulator(plan: Plan, faults: Faults) -> None:
-    placed = hops.place(faults, plan.shape)
-    control.ask(state.folder(plan.name), {"do": "faults", "hops": list(placed.items())})
+def _tell_emulator(plan: BedPlan, faults: Faults) -> None:
+    placed = place_faults(faults, plan.shape)
+    emulator.ask(state.folder(plan.name), {"do": "faults", "hops": list(placed.items())})
 
 
 # ---- Links that somebody took down by hand -------------------------------------------------------
@@ -696,7 +709,7 @@ LostEnds = dict[LinkEnd, str]
 """End of a link -> the target that heals it."""
 
 
-def lost_ends(plan: Plan, target: Target, held_down: Collection[LinkEnd]) -> LostEnds:
+def lost_ends(plan: BedPlan, target: Target, held_down: Collection[LinkEnd]) -> LostEnds:
     """The ends of a target's links that are down or lack an address of the plan, although no fault
     holds them down. They may be up again. Raises NetlinkError.
     """
@@ -712,7 +725,7 @@ def lost_ends(plan: Plan, target: Target, held_down: Collection[LinkEnd]) -> Los
     return found
 
 
-def repair_links(plan: Plan, target: Target, held_down: Collection[LinkEnd]) -> list[str]:
+def repair_links(plan: BedPlan, target: Target, held_down: Collection[LinkEnd]) -> list[str]:
     """Restores the links of a target that `lost` finds; returns their names.
 
     Raises NetlinkError, and StateError for an interface that somebody removed.
@@ -735,9 +748,10 @@ def end_name(end: LinkEnd) -> str:
     return f"{part_name(end[0])}:{end[1]}"
 
 
-def _links_of(plan: Plan, target: Target) -> Iterable[tuple[Link, str]]:
+def _links_of(plan: BedPlan, target: Target) -> Iterable[tuple[BedLink, str]]:
     names = {
-        port(hops_of_link(link, plan.shape)[0]): str(link) for link in links_of(target, plan.shape)
+        port_of(hops_of_link(link, plan.shape)[0]): str(link)
+        for link in links_of(target, plan.shape)
     }
     for link in plan.links:
         if name := names.get((link.lower, link.lower_name)):
@@ -746,7 +760,7 @@ def _links_of(plan: Plan, target: Target) -> Iterable[tuple[Link, str]]:
             yield link, "all"
 
 
-def _whole_interfaces(plan: Plan, node: str) -> set[str]:
+def _whole_interfaces(plan: BedPlan, node: str) -> set[str]:
     """The interfaces of a node that are enabled and have all their addresses."""
     wanted: dict[str, set[object]] = {}
     for interface, address in plan.nodes[node].addresses:
@@ -765,7 +779,7 @@ _Own = dict[IPv6Network, Route]
 _Shared = dict[IPv6Network, list[Route]]
 
 
-def change_drains(plan: Plan, before: Sequence[Target], after: Sequence[Target]) -> None:
+def change_drains(plan: BedPlan, before: Sequence[Target], after: Sequence[Target]) -> None:
     """Applies the difference between two lists of drained targets. Raises NetlinkError."""
     was, shall = _plan_without(plan, before), _plan_without(plan, after)
     for host in plan.configs:
@@ -787,11 +801,11 @@ def change_drains(plan: Plan, before: Sequence[Target], after: Sequence[Target])
             netlink.add_routes([route for dst, route in own_now.items() if dst not in own])
 
 
-def _plan_without(plan: Plan, targets: Sequence[Target]) -> Plan:
+def _plan_without(plan: BedPlan, targets: Sequence[Target]) -> BedPlan:
     return make_plan(plan.name, without(plan.shape, targets)) if targets else plan
 
 
-def _routes_of_paths(plan: Plan, host: str) -> tuple[_Own, _Shared]:
+def _routes_of_paths(plan: BedPlan, host: str) -> tuple[_Own, _Shared]:
     """The routes over paths to other hosts: one for each path, and those that ECMP uses."""
     own: _Own = {}
     shared: _Shared = {}

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures the packets at interfaces of a test bed from rings that the kernel fills."""
+"""Captures the packets at interfaces of a test bed from rings that the kernel fills, and writes the
+file format of libpcap.
+
+Between hosts of one machine the kernel moves whole bursts and leaves the checksums to an interface
+that never computes them. This module cuts the bursts and computes the checksums, so every packet of
+a capture has its own headers and a correct checksum.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +25,20 @@ from mrc.errors import NetlinkError
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
 from mrc.linux.processes import release
-from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
-from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, T1_UP, T2_DOWN, port
-from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.pcap import Offload
-from mrc.testbed.plan import Plan
-from mrc.testbed.shape import Fabric
+from mrc.testbed.faults import (
+    HOST_DOWN,
+    HOST_UP,
+    T0_UP,
+    T1_DOWN,
+    T1_UP,
+    T2_DOWN,
+    all_hops,
+    all_hops_of,
+    port_of,
+)
+from mrc.testbed.plan import BedPlan
+from mrc.testbed.shape import MANAGEMENT, Fabric
 
 _SOL_PACKET = 263
 _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_VNET_HDR = 5, 6, 10, 15
@@ -42,7 +55,6 @@ _SETTLED_NS = 3 * _RETIRE_MS * 1_000_000
 _BLOCK = struct.Struct("=8xIII")  # status, packets, offset of the first
 _PACKET = struct.Struct("=IIIIIIH")  # next, seconds, ns, bytes here, bytes, status, offset
 _OFFLOAD = struct.Struct("=BBHHHH")
-_NONE = Offload(0, 0, 0, 0, 0, 0)
 
 # Kind of a target -> the hops whose sending end is captured.
 _CAPTURED = {
@@ -57,6 +69,20 @@ _CAPTURED = {
 }
 
 
+class Offload(Struct, frozen=True):
+    """The work left to the interface: the fields of `struct virtio_net_hdr`."""
+
+    flags: int
+    gso_type: int
+    header_bytes: int
+    gso_bytes: int
+    checksum_start: int
+    checksum_offset: int
+
+
+_NONE = Offload(0, 0, 0, 0, 0, 0)
+
+
 class Taken(Struct):
     """The counts of a capture."""
 
@@ -66,7 +92,7 @@ class Taken(Struct):
     """frames lost because a ring was full: this machine was too slow"""
 
 
-def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
+def interfaces(plan: BedPlan, where: str) -> list[LinkEnd]:
     """Node and interface of each capture point for a host (its ports) or a fault target.
 
     Raises ValueError.
@@ -74,7 +100,7 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
     if where == MANAGEMENT:
         return [(where, link.upper_name) for link in plan.links if link.upper == where]
     if where in plan.configs:
-        return [end for end in map(port, hops.all_hops(plan.shape)) if end[0] == where]
+        return [end for end in map(port_of, all_hops(plan.shape)) if end[0] == where]
     try:
         target = parse_target(where, plan.shape).both
     except ValueError as exc:
@@ -85,7 +111,7 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
             f"{where} has no interface, because the switches of an emulated fabric are one "
             "process: capture a host or link:hH.P"
         )
-    return [port(hop) for hop in hops.all_hops_of(target, plan.shape) if hop.kind in kinds]
+    return [port_of(hop) for hop in all_hops_of(target, plan.shape) if hop.kind in kinds]
 
 
 def splits_bursts() -> bool:
@@ -177,7 +203,7 @@ class Capture(Struct):
     """largest number of packets; None: no limit"""
 
     def run(
-        self, plan: Plan, where: Sequence[LinkEnd], begun: Callable[[], None],
+        self, plan: BedPlan, where: Sequence[LinkEnd], begun: Callable[[], None],
         has_ended: Callable[[], bool],
     ) -> Taken:  # fmt: skip
         """Captures until `has_ended()` or the limit. Calls `begun` once all rings are open.
@@ -191,7 +217,7 @@ class Capture(Struct):
                 stack.enter_context(Ring(plan.nodes[node].namespace, interface))
                 for node, interface in where
             ]
-            pcap.write_header(self.file, self.snap_bytes)
+            write_header(self.file, self.snap_bytes)
             self.file.flush()
             poll = select.poll()
             for ring in rings:
@@ -226,8 +252,108 @@ class Capture(Struct):
         return self.limit is not None and taken.packets >= self.limit
 
     def _write(self, taken: Taken, time_ns: int, frame: bytes, offload: Offload) -> None:
-        for packet in pcap.on_the_wire(frame, offload):
+        for packet in on_the_wire(frame, offload):
             if not self._is_full(taken):
-                pcap.write_packet(self.file, time_ns, packet, self.snap_bytes)
+                write_packet(self.file, time_ns, packet, self.snap_bytes)
                 taken.packets += 1
                 taken.bytes += len(packet)
+
+
+# ---- Files of libpcap ----------------------------------------------------------------------------
+
+
+_NANOSECONDS = 0xA1B23C4D
+_LINKTYPE_ETHERNET = 1
+
+_NEEDS_CHECKSUM = 1  # VIRTIO_NET_HDR_F_NEEDS_CSUM
+_GSO_NONE, _GSO_UDP = 0, 5  # VIRTIO_NET_HDR_GSO_NONE, _UDP_L4
+
+_ETHERNET_BYTES, _IPV6_BYTES, _UDP_BYTES = 14, 40, 8
+_IN_IPV4, _UDP, _IN_IPV6 = 4, 17, 41
+_EXTENSIONS = (0, 43, 60)  # hop-by-hop and destination options, routing
+
+
+def write_header(file: BinaryIO, snap_bytes: int) -> None:
+    header = (_NANOSECONDS, 2, 4, 0, 0, snap_bytes, _LINKTYPE_ETHERNET)
+    file.write(struct.pack("=IHHiIII", *header))
+
+
+def write_packet(file: BinaryIO, time_ns: int, frame: bytes, snap_bytes: int) -> None:
+    kept = frame[:snap_bytes]
+    seconds, rest_ns = divmod(time_ns, 10**9)
+    file.write(struct.pack("=IIII", seconds, rest_ns, len(kept), len(frame)) + kept)
+
+
+def on_the_wire(frame: bytes, offload: Offload) -> Iterator[bytes]:
+    """The packets of a frame. A TCP burst stays whole."""
+    if not offload.flags & _NEEDS_CHECKSUM:
+        yield frame
+    elif offload.gso_type == _GSO_NONE:
+        yield _with_checksum(frame, offload)
+    elif offload.gso_type == _GSO_UDP and offload.gso_bytes:
+        yield from _cut(frame, offload)
+    else:
+        yield frame
+
+
+def _with_checksum(frame: bytes, offload: Offload) -> bytes:
+    """Computes a missing checksum. Its field holds the sum of the pseudo header."""
+    start = offload.checksum_start
+    made = bytearray(frame)
+    struct.pack_into("!H", made, start + offload.checksum_offset, 0xFFFF - _sum(frame[start:]))
+    return bytes(made)
+
+
+def _cut(frame: bytes, offload: Offload) -> Iterator[bytes]:
+    udp = offload.checksum_start
+    headers = _ip_headers(frame)
+    payload = frame[udp + _UDP_BYTES :]
+    for number, start in enumerate(range(0, len(payload), offload.gso_bytes)):
+        part = payload[start : start + offload.gso_bytes]
+        head = bytearray(frame[: udp + _UDP_BYTES])
+        for at in headers:
+            _set_length(head, at, len(head) + len(part) - at, number)
+        length = _UDP_BYTES + len(part)
+        struct.pack_into("!HH", head, udp + 4, length, 0)
+        ends = _addresses(head, headers[-1])
+        pseudo = ends + struct.pack("!HH", _UDP, length)
+        struct.pack_into("!H", head, udp + 6, 0xFFFF - _sum(pseudo + head[udp:] + part))
+        yield bytes(head) + part
+
+
+def _ip_headers(frame: bytes) -> list[int]:
+    """The offsets of the IP headers, the outermost first."""
+    found = []
+    at, kind = _ETHERNET_BYTES, _IN_IPV6 if frame[12:14] == b"\x86\xdd" else _IN_IPV4
+    while kind in (_IN_IPV4, _IN_IPV6):
+        found.append(at)
+        if kind == _IN_IPV4:
+            at, kind = at + (frame[at] & 0xF) * 4, frame[at + 9]
+            continue
+        at, kind = at + _IPV6_BYTES, frame[at + 6]
+        while kind in _EXTENSIONS:
+            at, kind = at + (frame[at + 1] + 1) * 8, frame[at]
+    return found
+
+
+def _set_length(head: bytearray, at: int, length: int, number: int) -> None:
+    """Sets the length of the IP header at `at`, for IPv4 also its identification and checksum."""
+    if head[at] >> 4 == 6:
+        struct.pack_into("!H", head, at + 4, length - _IPV6_BYTES)
+        return
+    ident = (struct.unpack_from("!H", head, at + 4)[0] + number) & 0xFFFF
+    struct.pack_into("!HH", head, at + 2, length, ident)
+    struct.pack_into("!H", head, at + 10, 0)
+    struct.pack_into("!H", head, at + 10, 0xFFFF - _sum(head[at : at + (head[at] & 0xF) * 4]))
+
+
+def _addresses(head: bytearray, at: int) -> bytes:
+    return bytes(head[at + 8 : at + 40] if head[at] >> 4 == 6 else head[at + 12 : at + 20])
+
+
+def _sum(data: bytes | bytearray) -> int:
+    """The ones' complement sum of all 16-bit words, because 2^16 is 1 modulo 65535.
+
+    The sum is never 0xFFFF, so no checksum is 0. To UDP, 0 means no checksum.
+    """
+    return (int.from_bytes(data) << 8 * (len(data) % 2)) % 0xFFFF

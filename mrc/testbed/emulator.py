@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of an emulated fabric: the only importer of the compiled emulator.
+"""The process of an emulated fabric, and requests to it. No other module imports the compiled
+emulator.
 
-It starts inside the fabric's namespace with the test bed's folder as its argument. As soon as it
-listens on a Unix socket in that folder, it detaches from its parent. One thread moves packets, in
-C. Other threads answer requests from `mrc.testbed.control`: each is a line of JSON, and so is each
-answer. A thread waits for its client without a limit: the client's machine may stand still.
+The process starts inside the fabric's namespace with the test bed's folder as its argument. As soon
+as it listens on a Unix socket in that folder, it detaches from its parent. One thread moves
+packets, in C. Other threads answer requests: each is a line of JSON, and so is each answer. A
+thread waits for its client without a limit: the client's machine may stand still.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ import contextlib
 import json
 import logging
 import os
+import select
 import selectors
+import signal
 import socket
+import struct
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
-from mrc._emu import ffi, lib
-from mrc.testbed.hops import FAULT_KINDS, HOP_KINDS, HOST_UP, SOCKET, Hop, decode_faults
-from mrc.testbed.names import interface_name
+from mrc.errors import StateError
+from mrc.linux import netns
+from mrc.testbed.faults import FAULT_KINDS, HOP_KINDS, HOST_UP, SOCKET, Hop, decode_faults
 from mrc.testbed.rootless import KEEPER
+from mrc.testbed.shape import interface_name
 
 _WATCH_SECONDS = 1.0
 _REQUEST_BYTES = 1 << 24
@@ -41,14 +48,17 @@ class Emulator:
         """`links`: hops that differ from their tier, with their properties. `absent`: hops that do
         not exist. Raises OSError.
         """
+        from mrc._emu import ffi, lib  # those who only send requests need it not
+
+        self._ffi, self._lib = ffi, lib
         planes, hosts = range(1, config["planes"] + 1), range(config["hosts"])
         missing = {(hop.end, hop.plane) for hop in map(Hop._make, absent) if hop.kind == HOST_UP}
         ports = [(host, plane) for plane in planes for host in hosts]
         self._names = [interface_name(*port) for port in ports if port not in missing]
         self._failing: set[int] = set()
-        out = ffi.new("mrc_emu **")
-        code = lib.mrc_emu_create(
-            ffi.new("struct mrc_emu_config *", config),
+        out = self._ffi.new("mrc_emu **")
+        code = self._lib.mrc_emu_create(
+            self._ffi.new("struct mrc_emu_config *", config),
             [
                 0 if port in missing else socket.if_nametoindex(interface_name(*port))
                 for port in ports
@@ -59,19 +69,19 @@ class Emulator:
             raise OSError(-code, os.strerror(-code))
         self._emu = out[0]
         for hop, *properties in links:
-            lib.mrc_emu_set_link(self._emu, self._number(Hop(*hop)), *properties)
+            self._lib.mrc_emu_set_link(self._emu, self._number(Hop(*hop)), *properties)
         for hop in absent:
-            lib.mrc_emu_remove_hop(self._emu, self._number(Hop(*hop)))
-        self._thread = threading.Thread(target=lib.mrc_emu_run, args=(self._emu,))
+            self._lib.mrc_emu_remove_hop(self._emu, self._number(Hop(*hop)))
+        self._thread = threading.Thread(target=self._lib.mrc_emu_run, args=(self._emu,))
 
     def __enter__(self) -> Emulator:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        lib.mrc_emu_stop(self._emu)
+        self._lib.mrc_emu_stop(self._emu)
         self._thread.join()
-        lib.mrc_emu_destroy(self._emu)
+        self._lib.mrc_emu_destroy(self._emu)
 
     def set_faults(self, wanted: dict[Hop, list[tuple[str, int, int]]]) -> None:
         """Sets the faults of these hops and clears those of all other hops.
@@ -80,11 +90,11 @@ class Emulator:
         """
         numbered = {self._number(hop): faults for hop, faults in wanted.items()}
         for number in self._failing - set(numbered):
-            lib.mrc_emu_set_faults(self._emu, number, ffi.NULL, 0)
+            self._lib.mrc_emu_set_faults(self._emu, number, self._ffi.NULL, 0)
         for number, faults in numbered.items():
             rows = [{"kind": FAULT_KINDS.index(kind), "a": a, "b": b} for kind, a, b in faults]
-            array = ffi.new("struct mrc_emu_fault[]", rows)
-            if lib.mrc_emu_set_faults(self._emu, number, array, len(rows)) < 0:
+            array = self._ffi.new("struct mrc_emu_fault[]", rows)
+            if self._lib.mrc_emu_set_faults(self._emu, number, array, len(rows)) < 0:
                 raise ValueError(f"the emulator refuses {faults}")
         self._failing = set(numbered)
 
@@ -92,29 +102,29 @@ class Emulator:
         """The fields of `struct mrc_emu_stats`. `overloaded` includes drops in the hosts' stacks,
         which the emulator does not see.
         """
-        stats = ffi.new("struct mrc_emu_stats *")
-        lib.mrc_emu_ask(self._emu, stats)
-        found = _fields(stats)
+        stats = self._ffi.new("struct mrc_emu_stats *")
+        self._lib.mrc_emu_ask(self._emu, stats)
+        found = self._fields(stats)
         found["late"] = list(found["late"])
         found["overloaded"] += sum(_dropped(self._names))
         return found
 
     def hop(self, hop: Hop) -> dict[str, int]:
         """The fields of `struct mrc_emu_hop`."""
-        info = ffi.new("struct mrc_emu_hop *")
-        lib.mrc_emu_ask_hop(self._emu, self._number(hop), info)
-        return _fields(info)
+        info = self._ffi.new("struct mrc_emu_hop *")
+        self._lib.mrc_emu_ask_hop(self._emu, self._number(hop), info)
+        return self._fields(info)
+
+    def _fields(self, struct: Any) -> dict[str, Any]:
+        names = (name for name, _ in self._ffi.typeof(struct).item.fields)
+        return {name: getattr(struct, name) for name in names}
 
     def _number(self, hop: Hop) -> int:
         kind = HOP_KINDS.index(hop.kind)
-        number = int(lib.mrc_emu_hop_number(self._emu, kind, hop.plane, hop.switch, hop.end))
+        number = int(self._lib.mrc_emu_hop_number(self._emu, kind, hop.plane, hop.switch, hop.end))
         if number < 0:
             raise ValueError(f"no {hop} in this fabric")
         return number
-
-
-def _fields(struct: Any) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name, _ in ffi.typeof(struct).item.fields}
 
 
 def _dropped(names: list[str]) -> list[int]:
@@ -124,7 +134,7 @@ def _dropped(names: list[str]) -> list[int]:
     return [int(row[4]) + int(row[12]) for row in rows if row[0] in names]
 
 
-class _Server(Struct):
+class _ControlServer(Struct):
     """Answers requests until a stop request, the guardian's end or the loss of its folder."""
 
     emulator: Emulator
@@ -250,7 +260,103 @@ def main(folder: Path) -> None:
         with Emulator(**config) as emulator:
             listener.listen()
             _detach(folder, parent)
-            _Server(emulator, listener, guardian).serve()
+            _ControlServer(emulator, listener, guardian).serve()
+
+
+# ---- Requests to it ------------------------------------------------------------------------------
+
+
+_END_SECONDS = 5.0
+_MODULE = "mrc.testbed.emulator"
+
+
+def start(folder: Path, namespace: str, config: dict[str, Any]) -> None:
+    """Start the emulator of a test bed and wait until it listens.
+
+    Raises StateError.
+    """
+    (folder / "fabric.json").write_text(json.dumps(config))
+    with netns.inside(namespace):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", _MODULE, str(folder)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()
+        cause = reason[-1] if reason else f"exit code {done.returncode}"
+        raise StateError(f"the emulated fabric did not start: {cause}")
+
+
+def ask(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """Sends one request, and waits for the answer for as long as the emulator runs.
+
+    Raises StateError for an error, or if the emulator ends.
+    """
+    try:
+        with _connect(folder) as connection, connection.makefile("rwb") as stream:
+            stream.write(json.dumps(request).encode() + b"\n")
+            stream.flush()
+            line = stream.readline()
+    except OSError as exc:
+        raise StateError(f"the emulated fabric in {folder} does not answer: {exc}") from exc
+    if not line.endswith(b"\n"):
+        raise StateError(
+            f"the emulated fabric in {folder} ended before it answered: rebuild the test bed with "
+            "mrc testbed up"
+        )
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise StateError(f"the emulated fabric in {folder}: {answer['error']}")
+    return answer
+
+
+def is_running(folder: Path) -> bool:
+    try:
+        with _connect(folder, waits=False):
+            return True
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    except OSError:
+        return True  # root runs it, or many requests wait for it
+
+
+def stop(folder: Path) -> None:
+    """End the emulator of a test bed, if it runs. Kills it if it does not end in 5 s."""
+    try:
+        with _connect(folder, waits=False) as connection:
+            pidfd = _pidfd(connection)
+            try:
+                connection.sendall(b'{"do": "stop"}\n')
+                if not select.select([pidfd], [], [], _END_SECONDS)[0]:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    select.select([pidfd], [], [])
+            finally:
+                os.close(pidfd)
+    except OSError:
+        return  # it has ended, or ends without its folder
+
+
+def _pidfd(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
+    return os.pidfd_open(struct.unpack("3i", credentials)[0])
+
+
+@contextlib.contextmanager
+def _connect(folder: Path, *, waits: bool = True) -> Iterator[socket.socket]:
+    """Connects by the folder's descriptor, because the path of a Unix socket must be short."""
+    where = os.open(folder, os.O_PATH)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.setblocking(waits)
+            connection.connect(f"/proc/self/fd/{where}/{SOCKET}")
+            yield connection
+    finally:
+        os.close(where)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from mrc.linux.netlink import Netlink, Veth, Vxlan
 from mrc.results.doctor import Finding, State
 from mrc.testbed import build, rootless
 from mrc.testbed.capture import Ring
-from mrc.testbed.hostrules import REASSEMBLY
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC
+from mrc.testbed.plan import LOWER_MAC, REASSEMBLY, UPPER_MAC
 
 PROGRAMS = ("ip", "nft", "unshare")
 

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test bed as lines of text. Pure."""
+"""A test bed as lines of text, and as SVG. Pure.
+
+The SVG has one panel for equal planes, with T2s above T1s above T0s above hosts. Links that differ
+from their tier are highlighted and labelled. Long lines are wrapped, so that no text is cut.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from textwrap import wrap
 
 from msgspec.structs import replace
 
 from mrc.fabric.targets import Target, links_of, t0_of
+from mrc.testbed.results import LinkProperties
 from mrc.testbed.shape import BothWays, Shape
+from mrc.units import digits
 
 _ALL_NAMED = 4  # up to 4 hosts below a T0 are all named; of more, the first and the last
 
@@ -113,3 +119,169 @@ def _left(shape: Shape, number: int, plane: str, t0: int, failing: Collection[st
 
 def _crossed(name: str, failing: Collection[str]) -> str:
     return f"{name} x" if name in failing else name
+
+
+# ---- SVG -----------------------------------------------------------------------------------------
+
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #8b949e;
+  --unlike: #b35900; --host: #dbeafe; --t0: #dcfce7; --t1: #fde9c8;
+  --t2: #f3e0f7 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #6e7681;
+  --unlike: #ffa657; --host: #1f3a5f; --t0: #1d4428; --t1: #4f3a13;
+  --t2: #46284f } }
+svg { background: var(--paper) }
+text { fill: var(--ink); font: 12px sans-serif; text-anchor: middle }
+text.title { font-weight: bold; text-anchor: start }
+text.note { text-anchor: start }
+text.unlike { fill: var(--unlike); stroke: var(--paper); stroke-width: 4; paint-order: stroke }
+line { stroke: var(--line) }
+line.unlike { stroke: var(--unlike); stroke-width: 2.5 }
+rect { stroke: var(--line); rx: 4 }
+rect.host { fill: var(--host) }
+rect.t0 { fill: var(--t0) }
+rect.t1 { fill: var(--t1) }
+rect.t2 { fill: var(--t2) }
+"""
+
+_BOX_WIDTH, _BOX_HEIGHT, _GAP = 52, 24, 12
+_ROW = 90  # from one tier to the next
+_MARGIN, _TITLE = 20, 44
+_MIN_WIDTH = 560
+_LINE = 18
+_LETTER, _BOLD_LETTER = 7.2, 8.2  # pixels of a letter, on average, in a wide font
+
+Ends = tuple[float, float, float, float]
+"""Where a link begins and ends: x and y of its lower end, then of its upper end."""
+
+
+def draw_svg(shape: Shape, title: str, notes: Sequence[str]) -> str:
+    """A whole SVG document. It highlights links whose properties differ from their tier's."""
+    columns = max(shape.hosts, shape.t0, shape.t1, shape.t2)
+    width = max(_MIN_WIDTH, 2 * _MARGIN + columns * (_BOX_WIDTH + _GAP) - _GAP)
+    top = _MARGIN
+    parts: list[str] = []
+    room = width - 2 * _MARGIN
+    lines = [("title", line) for line in wrap(title, int(room / _BOLD_LETTER))]
+    lines += [("note", line) for note in notes for line in wrap(note, int(room / _LETTER))]
+    for kind, line in lines:
+        parts.append(_text(_MARGIN, top + 12, line, kind))
+        top += _LINE
+    for planes in alike(shape):
+        parts += _panel_of(shape, planes, top, width)
+        top += _TITLE + (3 if shape.t2 else 2) * _ROW + _BOX_HEIGHT + _MARGIN
+    size = f'width="{width}" height="{top}" viewBox="0 0 {width} {top}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    return "\n".join([head, f"<style>{_STYLE}</style>", *parts, "</svg>", ""])
+
+
+def _panel_of(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
+    name = plane_name(planes)
+    word = "plane" if len(planes) == 1 else "planes"
+    parts = [_text(_MARGIN, top + 26, f"{word} {listed(planes)}", "title")]
+    usual = replace(shape, links=()).link_properties()
+    places = _Panel(shape, top, width)
+    unlike: dict[str, list[tuple[Ends, str]]] = {"link": [], "uplink": [], "core": []}
+    for link, found in shape.link_properties().items():
+        if link.plane != planes[0]:
+            continue
+        ends = places.ends(link)
+        if found == usual[link]:
+            parts.append(_line(ends, ""))
+        else:
+            parts.append(_line(ends, "unlike"))
+            unlike[link.kind].append((ends, _difference(found, usual[link][0])))
+    for kind, numbers in zip(("host", "t0", "t1", "t2"), nodes(shape, planes[0]), strict=True):
+        label = "h" if kind == "host" else f"{kind}:{name}."
+        parts += [_box(*places.at(kind, index), f"{label}{index}", kind) for index in numbers]
+    counts = {
+        "link": shape.hosts,
+        "uplink": shape.t0 * shape.t1s_per_pod,
+        "core": shape.pods * shape.t2,
+    }
+    for tier, links in unlike.items():
+        parts += _labels(links, counts[tier], width)
+    return parts
+
+
+class _Panel:
+    """Where the nodes of a panel are."""
+
+    def __init__(self, shape: Shape, top: int, width: int) -> None:
+        self._shape, self._width = shape, width
+        counts = {"t2": shape.t2, "t1": shape.t1, "t0": shape.t0, "host": shape.hosts}
+        self._rows = {
+            kind: (top + _TITLE + row * _ROW, count)
+            for row, (kind, count) in enumerate(each for each in counts.items() if each[1])
+        }
+
+    def at(self, kind: str, index: int) -> tuple[float, int]:
+        """The middle and the top of a node."""
+        row, count = self._rows[kind]
+        return _MARGIN + (self._width - 2 * _MARGIN) * (index + 0.5) / count, row
+
+    def ends(self, link: Target) -> Ends:
+        match link:
+            case Target(host=int(host)):
+                lower, upper = ("host", host), ("t0", self._shape.t0_of(host))
+            case Target(t0=int(t0), t1=int(t1)):
+                lower, upper = ("t0", t0), ("t1", t1)
+            case _:
+                lower, upper = ("t1", link.t1 or 0), ("t2", link.t2 or 0)
+        return (*self.at(*lower), *self.at(*upper))
+
+
+def _difference(both: BothWays, usual: LinkProperties) -> str:
+    """What a link has instead of what its tier has: "20 Mbit/s, 2000 us", "up 20 Mbit/s"."""
+    up, down = (_words(found, usual) for found in both)
+    if up == down:
+        return up
+    return "; ".join(f"{way} {words}" for way, words in (("up", up), ("down", down)) if words)
+
+
+def _words(found: LinkProperties, usual: LinkProperties) -> str:
+    words = []
+    if found.rate_bps is not None and found.rate_bps != usual.rate_bps:
+        words.append(f"{digits(found.rate_bps / 1e6)} Mbit/s")
+    if found.delay_ns != usual.delay_ns:
+        words.append(f"{digits(found.delay_ns / 1000)} us")
+    words += [f"loss {digits(found.loss * 100)}%"] if found.loss != usual.loss else []
+    words += [f"MTU {found.mtu}"] if found.mtu != usual.mtu else []
+    return ", ".join(words)
+
+
+def _labels(links: Sequence[tuple[Ends, str]], count: int, width: int) -> Iterator[str]:
+    """A label for each link; only one if all `count` links of the tier differ in the same way."""
+    if len(links) == count > 1 and len({text for _, text in links}) == 1:
+        (_, y1, _, y2), text = links[0]
+        yield _label(width / 2, (y1 + y2 + _BOX_HEIGHT) / 2, f"each {text}", width)
+        return
+    for number, ((x1, y1, x2, y2), text) in enumerate(links):
+        part = (0.3, 0.5, 0.7)[number % 3]  # neighbours have their labels at other heights
+        yield _label(x1 + part * (x2 - x1), y1 + part * (y2 + _BOX_HEIGHT - y1), text, width)
+
+
+def _label(x: float, y: float, text: str, width: int) -> str:
+    half = len(text) * _LETTER / 2
+    inside = min(max(x, _MARGIN + half), width - _MARGIN - half)
+    return _text(round(inside, 1), round(y + 4, 1), text, "unlike")
+
+
+def _line(ends: Ends, kind: str) -> str:
+    x1, y1, x2, y2 = ends
+    name = f' class="{kind}"' if kind else ""
+    return f'<line{name} x1="{x1:.1f}" y1="{y1}" x2="{x2:.1f}" y2="{y2 + _BOX_HEIGHT}"/>'
+
+
+def _box(x: float, y: float, label: str, kind: str) -> str:
+    rect = (
+        f'<rect class="{kind}" x="{x - _BOX_WIDTH / 2:.1f}" y="{y}" width="{_BOX_WIDTH}" '
+        f'height="{_BOX_HEIGHT}"/>'
+    )
+    return rect + f'<text x="{x:.1f}" y="{y + 16}">{label}</text>'
+
+
+def _text(x: float, y: float, text: str, kind: str) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;")
+    return f'<text class="{kind}" x="{x}" y="{y}">{escaped}</text>'

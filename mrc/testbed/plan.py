@@ -4,7 +4,7 @@
 Each host and switch is a network namespace, joined by veths. `mgmt` routes between the hosts'
 management interfaces, like the front-end network of a cluster. In an emulated fabric one namespace
 stands for all switches, and the emulator moves packets between its interfaces.
-`mrc.testbed.names` has the names of all nodes.
+`mrc.testbed.shape` has the names of all nodes.
 
 A link's upper end is fe80::1 and its lower end fe80::2, so every next hop is one of the two. Both
 ends have a permanent neighbour entry for the other. Neighbour discovery may take a second when a
@@ -14,7 +14,7 @@ link returns, which would look like slowness of mrc.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
@@ -22,23 +22,43 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, Route, locator
+from mrc.fabric.srv6 import (
+    DEFAULT_METRIC,
+    LOCAL_TABLE,
+    EncapRed,
+    EndDT6,
+    EndUN,
+    Route,
+    format_usid,
+    locator,
+)
 from mrc.fabric.targets import parse_target
-from mrc.fabric.topology import Origin, Topology
-from mrc.testbed import hostfiles, hostrules
-from mrc.testbed.fault import LOSSY, rules
-from mrc.testbed.forwarding import LOWER, UPPER, switches
-from mrc.testbed.hops import all_hops, all_hops_of, hops_of_link, lossy, port
-from mrc.testbed.names import (
+from mrc.fabric.topology import Origin, Path, Topology
+from mrc.testbed.faults import (
+    LOSSY,
+    all_hops,
+    all_hops_of,
+    drop_rules,
+    hops_of_link,
+    lossy,
+    port_of,
+)
+from mrc.testbed.results import Census, LinkProperties
+from mrc.testbed.shape import (
     FABRIC,
     MANAGEMENT,
+    NO_RATE_BPS,
+    Fabric,
+    Shape,
     check_name,
     host_name,
     interface_name,
-    namespace,
+    namespace_of,
+    t0_name,
+    t1_name,
+    t2_name,
+    usual_queue_bytes,
 )
-from mrc.testbed.results import Census, LinkProperties
-from mrc.testbed.shape import NO_RATE_BPS, Fabric, Shape, usual_queue_bytes
 
 # The kernel's size of the largest UDP_SEGMENT message: its data with IPv6 headers for each of up to
 # 128 packets. A tbf with a smaller burst would cut the message into packets.
@@ -77,7 +97,7 @@ class Shaper(Struct, frozen=True):
     """the longest queue, including the burst"""
 
 
-class Sending(Struct, frozen=True):
+class Egress(Struct, frozen=True):
     """What an end of a link does with the packets that it sends."""
 
     shaper: Shaper | None = None
@@ -98,7 +118,7 @@ class Tunnel(Struct, frozen=True):
     """UDP port"""
 
 
-class Link(Struct, frozen=True):
+class BedLink(Struct, frozen=True):
     """A veth between a lower and an upper node. Both ends receive packets of its MTU."""
 
     lower: str
@@ -106,8 +126,8 @@ class Link(Struct, frozen=True):
     upper: str
     upper_name: str
     mtu: int
-    up: Sending = Sending()
-    down: Sending = Sending()
+    up: Egress = Egress()
+    down: Egress = Egress()
     is_emulated: bool = False
     """the emulator reads the upper end: it has no shaper and receives packets one by one"""
     lower_mac: str = LOWER_MAC
@@ -115,7 +135,7 @@ class Link(Struct, frozen=True):
     """to the end that another machine has; None: both are here"""
 
     @property
-    def ends(self) -> tuple[tuple[str, str, Sending], ...]:
+    def ends(self) -> tuple[tuple[str, str, Egress], ...]:
         """Node, interface and what it does when it sends, of the ends on this machine."""
         both = (self.lower, self.lower_name, self.up), (self.upper, self.upper_name, self.down)
         return both if self.tunnel is None else (both[self.tunnel.end],)
@@ -149,11 +169,11 @@ class Node(Struct, frozen=True):
     """outer source address of its SRv6 encapsulations"""
 
 
-class Plan(Struct, frozen=True):
+class BedPlan(Struct, frozen=True):
     name: str
     shape: Shape
     nodes: dict[str, Node]
-    links: tuple[Link, ...]
+    links: tuple[BedLink, ...]
     hosts_file: str
     """/etc/hosts inside the hosts"""
     configs: dict[str, str]
@@ -187,7 +207,7 @@ def census(shape: Shape) -> Census:
     )
 
 
-def _count(plan: Plan) -> Census:
+def _count(plan: BedPlan) -> Census:
     hosts = plan.shape.host_numbers()
     return Census(
         namespaces=len(plan.nodes),
@@ -197,7 +217,7 @@ def _count(plan: Plan) -> Census:
     )
 
 
-def make_plan(name: str, shape: Shape) -> Plan:
+def make_plan(name: str, shape: Shape) -> BedPlan:
     """Makes the plan of a whole test bed. Raises ValueError for an invalid name."""
     check_name(name)
     links = tuple(_links(shape))
@@ -206,17 +226,17 @@ def make_plan(name: str, shape: Shape) -> Plan:
         if link.host is not None:
             mtus[link.host][link.plane] = up.mtu
     nodes = [
-        *(_host(name, shape, host) for host in shape.host_numbers()),
+        *(_host_node(name, shape, host) for host in shape.host_numbers()),
         *_fabric(name, shape),
         _management(name, shape),
     ]
-    return Plan(
+    return BedPlan(
         name=name,
         shape=shape,
         nodes={node.name: node if node.name == FABRIC else on_links(node, links) for node in nodes},
         links=links,
-        hosts_file=hostfiles.hosts_file(shape),
-        configs={host_name(host): hostfiles.config(shape, host, mtus[host]) for host in mtus},
+        hosts_file=hosts_file(shape),
+        configs={host_name(host): host_config(shape, host, mtus[host]) for host in mtus},
     )
 
 
@@ -277,34 +297,34 @@ def _changed_hops(shape: Shape) -> list[Any]:
     ]
 
 
-def _links(shape: Shape) -> Iterator[Link]:
+def _links(shape: Shape) -> Iterator[BedLink]:
     for host in shape.host_numbers():
-        yield Link(host_name(host), "mgmt", MANAGEMENT, host_name(host), 1500)
+        yield BedLink(host_name(host), "mgmt", MANAGEMENT, host_name(host), 1500)
     for link, (up, down) in shape.link_properties().items():
-        lower, upper = map(port, hops_of_link(link, shape))
+        lower, upper = map(port_of, hops_of_link(link, shape))
         if shape.fabric is Fabric.KERNEL:
-            yield Link(*lower, *upper, shape.mtu, _sending(up, shape), _sending(down, shape))
+            yield BedLink(*lower, *upper, shape.mtu, _egress(up, shape), _egress(down, shape))
         elif link.host is not None:
             # The host has a shaper, because only its own queue can slow down its sockets. The
             # shaper counts fewer bytes a packet than the emulator. With 1% less rate, the packets
             # queue at the host and not in the emulator.
             queue = None if up.rate_bps is None else shaper(up.rate_bps * 99 // 100)
             upper = (FABRIC, interface_name(link.host, link.plane))
-            sending = Sending(queue, mtu=_own_mtu(up, shape))
-            yield Link(*lower, *upper, shape.mtu, sending, is_emulated=True)
+            sending = Egress(queue, mtu=_own_mtu(up, shape))
+            yield BedLink(*lower, *upper, shape.mtu, sending, is_emulated=True)
 
 
-def _sending(properties: LinkProperties, shape: Shape) -> Sending:
+def _egress(properties: LinkProperties, shape: Shape) -> Egress:
     rate_bps = properties.rate_bps
     queue = None if rate_bps is None else shaper(rate_bps, shape.buffer_bytes)
-    return Sending(queue, properties.delay_ns, _own_mtu(properties, shape))
+    return Egress(queue, properties.delay_ns, _own_mtu(properties, shape))
 
 
 def _own_mtu(properties: LinkProperties, shape: Shape) -> int | None:
     return None if properties.mtu == shape.mtu else properties.mtu
 
 
-def on_links(node: Node, links: tuple[Link, ...]) -> Node:
+def on_links(node: Node, links: tuple[BedLink, ...]) -> Node:
     """The node with an address and a neighbour on each of its links."""
     lower = [link.lower_name for link in links if link.lower == node.name and link.is_here(0)]
     upper = [link.upper_name for link in links if link.upper == node.name and link.is_here(1)]
@@ -323,7 +343,7 @@ def on_links(node: Node, links: tuple[Link, ...]) -> Node:
     )
 
 
-def _host(name: str, fabric: Topology, host: int) -> Node:
+def _host_node(name: str, fabric: Topology, host: int) -> Node:
     """A host: it ends carriers, owns its prefix, and has a route for every path to every peer.
 
     Programs that select a path by address have an address in each plane, whose packets stay there
@@ -352,7 +372,7 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
             ]
     return Node(
         name=host_name(host),
-        namespace=namespace(name, host_name(host)),
+        namespace=namespace_of(name, host_name(host)),
         sysctls=_SYSCTLS | _ECMP,
         addresses=(
             ("lo", IPv6Interface(own)),
@@ -366,8 +386,8 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
             if peer != host
         ),
         routes=tuple(routes),
-        rules=hostrules.ECN,
-        reassembly=hostrules.REASSEMBLY,
+        rules=ECN,
+        reassembly=REASSEMBLY,
         tunnel_source=own,
     )
 
@@ -415,16 +435,16 @@ def _fabric(name: str, shape: Shape) -> Iterator[Node]:
         losses = _losses(shape)
         for plane in shape.plane_numbers():
             for node, routes in switches(shape, plane):
-                yield replace(_switch(name, node, routes), rules=losses.get(node, ""))
+                yield replace(_switch_node(name, node, routes), rules=losses.get(node, ""))
     else:  # the kernel must leave all packets to the emulator
         sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
-        yield Node(FABRIC, namespace(name, FABRIC), sysctls, routes=())
+        yield Node(FABRIC, namespace_of(name, FABRIC), sysctls, routes=())
 
 
 def _losses(shape: Shape) -> dict[str, str]:
     """Switch -> nftables rules that drop what its links lose."""
     return {
-        node: rules(LOSSY, [condition for condition, _ in found])
+        node: drop_rules(LOSSY, [condition for condition, _ in found])
         for node, found in lossy(shape).items()
     }
 
@@ -438,14 +458,201 @@ def _management(name: str, shape: Shape) -> Node:
         (host_name(host), ROUTER_IPV4, shape.addresses.oob_ipv4(host).ip)
         for host in shape.host_numbers()
     )
-    node = _switch(name, MANAGEMENT, tuple(routes))
+    node = _switch_node(name, MANAGEMENT, tuple(routes))
     return replace(node, sysctls=node.sysctls | _FORWARDING_IPV4, ipv4=tuple(ipv4))
 
 
-def _switch(name: str, node: str, routes: tuple[Route, ...]) -> Node:
+def _switch_node(name: str, node: str, routes: tuple[Route, ...]) -> Node:
     return Node(
         name=node,
-        namespace=namespace(name, node),
+        namespace=namespace_of(name, node),
         sysctls=_SYSCTLS | _FORWARDING,
         routes=routes,
     )
+
+
+# ---- Routes of switches --------------------------------------------------------------------------
+
+
+UPPER, LOWER = IPv6Address("fe80::1"), IPv6Address("fe80::2")
+"""The addresses of a link's ends."""
+
+
+def switches(fabric: Topology, plane: int) -> Iterator[tuple[str, tuple[Route, ...]]]:
+    """The switches of a plane with their routes: one static route per uSID.
+
+    A route that shifts must name an interface and disappears with it. A T0 has one for each host's
+    interface, as substitutes for each other. A T1 or T2 has one for its first interface, which goes
+    down only if the whole switch is down.
+    """
+    for t0 in fabric.t0_numbers():
+        if routes := _routes_of_t0(fabric, plane, t0):
+            yield t0_name(plane, t0), tuple(routes)
+    for t1 in fabric.t1_numbers():
+        links = [
+            (fabric.usid("t0", t0), f"t0-{t0}", LOWER)
+            for t0 in fabric.t0s_below(t1)
+            if fabric.has_uplink(plane, t0, t1)
+        ] + [
+            (fabric.usid("t2", t2), f"t2-{t2}", UPPER)
+            for t2 in fabric.t2s_above(t1)
+            if fabric.has_core_link(plane, t1, t2)
+        ]
+        if links:
+            own = fabric.usid("t1", t1)
+            yield t1_name(plane, t1), _routes_of_upper(fabric, plane, own, links)
+    for t2 in fabric.t2_numbers():
+        links = [
+            (fabric.usid("t1", t1), f"t1-{t1}", LOWER)
+            for t1 in fabric.t1s_below(t2)
+            if fabric.has_core_link(plane, t1, t2)
+        ]
+        if links:
+            own = fabric.usid("t2", t2)
+            yield t2_name(plane, t2), _routes_of_upper(fabric, plane, own, links)
+
+
+def _routes_of_t0(fabric: Topology, plane: int, t0: int) -> list[Route]:
+    block = fabric.addresses.locator_block(plane)
+    own = locator(block, fabric.usid("t0", t0))
+    routes = []
+    for host in fabric.hosts_below(t0):
+        if not fabric.has_link(host, plane):
+            continue
+        metric = DEFAULT_METRIC + host - fabric.hosts_below(t0)[0]
+        routes.append(Route(own, host_name(host), action=EndUN(), metric=metric))
+        here = locator(block, fabric.host_usid(host))
+        routes.append(Route(here, host_name(host), via=LOWER))
+    return routes + [
+        Route(locator(block, fabric.usid("t1", t1)), f"t1-{t1}", via=UPPER)
+        for t1 in fabric.t1s_above(t0)
+        if fabric.has_uplink(plane, t0, t1)
+    ]
+
+
+def _routes_of_upper(
+    fabric: Topology, plane: int, own: int, links: Sequence[tuple[int, str, IPv6Address]]
+) -> tuple[Route, ...]:
+    """Those of a T1 or T2 from its uSID, and the uSID, interface and address of each neighbour."""
+    block = fabric.addresses.locator_block(plane)
+    shift = Route(locator(block, own), links[0][1], action=EndUN())
+    return (shift, *(Route(locator(block, usid), dev, via=via) for usid, dev, via in links))
+
+
+# ---- Files of hosts ------------------------------------------------------------------------------
+
+
+def hosts_file(shape: Shape) -> str:
+    """/etc/hosts inside the hosts: names on all planes, in each plane and on the management.
+
+    The planes are IPv6. Programs that know only IPv4 reach `h1` over the management, as in a
+    cluster: perftest, for example, which only exchanges its parameters there.
+    """
+    addresses, lines = shape.addresses, ["127.0.0.1 localhost", "::1 localhost"]
+    for host in shape.host_numbers():
+        lines.append(f"{addresses.host(host)} h{host} h{host}.any")
+        lines += [
+            f"{address} h{host}.p{plane}"
+            for plane, address in zip(
+                shape.planes_of(host), shape.plane_addresses(host), strict=True
+            )
+        ]
+        lines.append(f"{addresses.oob(host)} h{host}.mgmt")
+        lines.append(f"{addresses.oob_ipv4(host).ip} h{host}.mgmt h{host}")
+    return "\n".join(lines) + "\n"
+
+
+def host_config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
+    """The host's configuration file: its ports, its peers and the paths to them. `mtus`: plane ->
+    MTU of the port there.
+    """
+    lines = ["schema = 1", f'host = "h{host}"', 'source = "srv6"', 'security = "none"']
+    for plane, mtu in mtus.items():
+        lines += [
+            "",
+            "[[ports]]",
+            f'ifname = "p{plane}"',
+            f'address = "{shape.addresses.host(host)}"',
+            f"mtu = {mtu}",
+            f"plane = {plane}",
+        ]
+    for peer in shape.host_numbers():
+        present = shape.present(host, peer) if peer != host else ()
+        if present:
+            by_planes = bool({host, peer} & _without_management(shape))
+            head, paths = _lines_of_peer(shape, peer, shape.origin(host, peer), by_planes)
+            lines += head
+            for number in present:
+                lines += paths[number]
+    return "\n".join(lines) + "\n"
+
+
+@lru_cache(maxsize=1024)
+def _lines_of_peer(
+    shape: Shape, peer: int, origin: Origin, by_planes: bool
+) -> tuple[list[str], list[list[str]]]:
+    """The lines of a peer, and of each path to it. `by_planes`: one of the two has no management
+    network.
+    """
+    addresses = shape.addresses
+    oob = addresses.host(peer) if by_planes else addresses.oob(peer)
+    head = [
+        "",
+        f"[peers.h{peer}]",
+        f'oob = "{oob}"',
+        f'sources = ["{addresses.host(peer)}"]',
+    ]
+    return head, [_lines_of_path(peer, path) for path in shape.paths_to(peer, origin)]
+
+
+def _without_management(shape: Shape) -> set[int]:
+    """Real hosts without an interface there."""
+    real = shape.outside.hosts
+    return {int(each.host.removeprefix("h")) for each in real if each.management is None}
+
+
+def _lines_of_path(peer: int, path: Path) -> list[str]:
+    segments = ", ".join(f'"{segment}"' for segment in path.segments)
+    usids = ", ".join(f'"{format_usid(usid)}"' for usid in path.usids)
+    return [
+        "",
+        f"[[peers.h{peer}.paths]]",
+        f"plane = {path.plane}",
+        f'name = "{path.name}"',
+        f'dst = "{path.dst}"',
+        f"segments = [{segments}]",
+        f"usids = [{usids}]",
+    ]
+
+
+# ---- Rules of hosts ------------------------------------------------------------------------------
+
+
+ECN = """\
+table ip6 mrc
+delete table ip6 mrc
+table ip6 mrc {
+  chain repair {
+    type filter hook prerouting priority raw
+    ip6 nexthdr 41 ip6 ecn ce @nh,330,2 set 3
+  }
+}
+"""
+"""End.DT6 discards the ECN mark of the outer header, so this rule first copies CE to the inner
+one.
+"""
+
+REASSEMBLY = """\
+table ip6 mrc_reassembly
+delete table ip6 mrc_reassembly
+table ip6 mrc_reassembly {
+  chain unused {
+    meta l4proto udp tproxy to :1
+  }
+}
+"""
+"""Linux encapsulates a datagram before it fragments it, and End.DT6 drops fragments. The kernel
+reassembles fragments before it routes them while some rule needs whole packets. No packet meets
+this rule, because nothing leads to its chain: unlike a rule with `ct`, it tracks no connection and
+leaves NAT alone.
+"""

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -12,6 +15,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from mrc.children import tied
+from mrc.cli.ending import Ending
+from mrc.cli.output import Output, format_seconds
 from mrc.errors import BadFileError
 from mrc.fabric import document
 from mrc.fabric import faults as timed
@@ -20,9 +26,10 @@ from mrc.fabric.faults import NEVER, occurrences, read_fault
 from mrc.fabric.targets import Target, parse_target
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.plan import Plan
+from mrc.testbed.faults import Fault, Mode
+from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import Fabric, as_argument_error
+from mrc.units import counted
 
 _ALL_PPM = 1_000_000
 
@@ -33,7 +40,7 @@ _PREPARE_SECONDS = 0.05
 _CHANGE_NS = {Fabric.KERNEL: 50_000_000, Fabric.EMULATED: 5_000_000}
 
 
-class Scheduled(Struct, frozen=True):
+class ScheduledFault(Struct, frozen=True):
     """One table of a file."""
 
     target: Target
@@ -41,7 +48,7 @@ class Scheduled(Struct, frozen=True):
     times: timed.Fault
 
 
-class Event(Struct, frozen=True):
+class FaultChange(Struct, frozen=True):
     at_ns: int
     """since the start"""
     target: Target
@@ -49,7 +56,7 @@ class Event(Struct, frozen=True):
     """None: the target is healed"""
 
 
-def load(path: str, plan: Plan) -> list[Scheduled]:
+def load_faults(path: str, plan: BedPlan) -> list[ScheduledFault]:
     """The `[[faults]]` of a TOML file. Ignores the rest of the file.
 
     Raises BadFileError, also for faults that this test bed or this kernel cannot inject.
@@ -59,7 +66,7 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
     for table in Table(document.load(Path(path), path), path).tables("faults"):
         times = read_fault(table, lambda target: parse_target(target, fabric))
         try:
-            found.append(scheduled(times, plan))
+            found.append(schedule_fault(times, plan))
         except ValueError as error:
             raise table.error("kind", str(error)) from error
         if wrong := _too_fast(times, fabric.fabric):
@@ -69,11 +76,11 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
     return found
 
 
-def scheduled(times: timed.Fault, plan: Plan) -> Scheduled:
+def schedule_fault(times: timed.Fault, plan: BedPlan) -> ScheduledFault:
     """Raises ValueError for a fault that this test bed or this kernel cannot inject."""
     target, fault = parse_target(times.target, plan.shape), _fault(times)
     build.check_faults(plan, {target: fault})
-    return Scheduled(target, fault, times)
+    return ScheduledFault(target, fault, times)
 
 
 def least_ns(fabric: Fabric) -> int:
@@ -123,7 +130,7 @@ def _fault(times: timed.Fault) -> Fault:
     raise ValueError(f"{times.kind} is only for mrc sim")
 
 
-def events(scheduled: Sequence[Scheduled]) -> Iterator[Event]:
+def fault_changes(scheduled: Sequence[ScheduledFault]) -> Iterator[FaultChange]:
     """The events in order of time. Endless if a fault repeats without an end."""
     active: set[int] = set()
     now: dict[Target, Fault] = {}
@@ -137,14 +144,14 @@ def events(scheduled: Sequence[Scheduled]) -> Iterator[Event]:
             found = [scheduled[each].fault for each in active if scheduled[each].target == target]
             fault = combined(found) if found else None
             if fault != now.get(target):
-                yield Event(at_ns, target, fault)
+                yield FaultChange(at_ns, target, fault)
             if fault is None:
                 now.pop(target, None)
             else:
                 now[target] = fault
 
 
-def _edges(number: int, scheduled: Scheduled) -> Iterator[tuple[int, int, bool]]:
+def _edges(number: int, scheduled: ScheduledFault) -> Iterator[tuple[int, int, bool]]:
     for begin, end in occurrences(scheduled.times):
         yield begin, number, True
         if end < NEVER:
@@ -173,11 +180,11 @@ def combined(found: Sequence[Fault]) -> Fault:
     )
 
 
-def run(
+def run_faults(
     bed: Testbed,
-    scheduled: Sequence[Scheduled],
+    scheduled: Sequence[ScheduledFault],
     wait: Callable[[float | None], bool],
-    told: Callable[[Event, float], None],
+    told: Callable[[FaultChange, float], None],
 ) -> None:
     """Inject the scheduled faults from now on. Heals its faults in the end.
 
@@ -189,7 +196,7 @@ def run(
     begun = time.monotonic()
     failing: dict[Target, None] = {}
     try:
-        for event in events(scheduled):
+        for event in fault_changes(scheduled):
             due = begun + event.at_ns / 1e9
             if wait(due - _PREPARE_SECONDS):
                 return
@@ -206,7 +213,7 @@ def run(
             bed.heal(str(target))
 
 
-def _carry_out(bed: Testbed, event: Event, due: float) -> None:
+def _carry_out(bed: Testbed, event: FaultChange, due: float) -> None:
     def ready() -> None:
         time.sleep(max(0.0, due - time.monotonic()))
 
@@ -215,3 +222,72 @@ def _carry_out(bed: Testbed, event: Event, due: float) -> None:
         return
     with as_argument_error():
         bed.set_faults({event.target: event.fault}, ready)
+
+
+# ---- Beside a command ----------------------------------------------------------------------------
+
+
+_LATE_SECONDS = 0.05  # a change takes less, on a machine that is not too busy
+
+
+class Lateness:
+    """Counts the changes that came late, and names them as a whole."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._changes = 0
+        self._late: list[float] = []
+
+    def counted(
+        self, told: Callable[[FaultChange, float], None]
+    ) -> Callable[[FaultChange, float], None]:
+        """As `told`, but also counts."""
+
+        def tell(event: FaultChange, seconds: float) -> None:
+            told(event, seconds)
+            self._changes += 1
+            late = seconds - event.at_ns / 1e9
+            if late > _LATE_SECONDS:
+                self._late.append(late)
+
+        return tell
+
+    def tell(self) -> None:
+        if self._late:
+            self._out.warn(
+                f"late: {len(self._late)} of {counted(self._changes, 'change')}, the worst by "
+                f"{format_seconds(max(self._late))}: this machine is too busy for this schedule"
+            )
+
+
+def run_beside(
+    bed: Testbed, path: str, argv: Sequence[str], environment: dict[str, str], prog: str
+) -> int:
+    """Runs a command, and the scheduled faults until it ends; returns its exit code."""
+    out = Output(prog, as_json=False, quiet=False)
+    scheduled, late = load_faults(path, bed.plan), Lateness(out)
+    bed.connect()
+    words = tied(argv, apart=False)
+    with Ending() as ending, subprocess.Popen(words, env=environment) as process:
+        child = os.pidfd_open(process.pid)
+        try:
+            run_faults(
+                bed,
+                scheduled,
+                lambda until: ending.wait(until, child),
+                late.counted(lambda event, seconds: out.note(change_line(event, seconds))),
+            )
+            late.tell()
+            ending.wait(None, child)
+        finally:
+            os.close(child)
+        # At ^C the terminal itself sends SIGINT to the command.
+        if ending.signum and not (ending.signum == signal.SIGINT and os.isatty(0)):
+            process.send_signal(ending.signum)
+        code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def change_line(event: FaultChange, seconds: float) -> str:
+    what = "healed" if event.fault is None else f"fails: {event.fault}"
+    return f"{seconds:9.4f} s  {event.target} {what}"

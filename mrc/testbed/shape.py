@@ -1,24 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of a test bed. Pure."""
+"""The parameters of a test bed, the names of its nodes and interfaces, and topology files. Pure.
+
+Plane P, T0 N, T1 S, T2 M, host H:
+
+    mrc-NAME-hH         p1..pP, mgmt
+    mrc-NAME-t0-P-N     hH down to each host below it, t1-S up to each T1
+    mrc-NAME-t1-P-S     t0-N down to each T0, t2-M up to each T2
+    mrc-NAME-t2-P-M     t1-S down to each T1
+    mrc-NAME-mgmt       hH to each host
+
+In an emulated fabric one namespace stands for all switches:
+
+    mrc-NAME-fabric     hH-P to each host in each plane
+
+A test bed that is joined to the world names the namespace from which it has interfaces:
+
+    mrc-NAME-machine    mrc-NAME to `mgmt`
+
+A topology file is TOML with a scenario's table `[topology]`, and keys of test beds. A scenario is
+also a topology file. Its traffic and checks are for the simulator and ignored here.
+mrc/testbed/topologies/README.md lists every key.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from ipaddress import IPv6Network
 from typing import Any
 
-from msgspec import convert
-from msgspec.structs import force_setattr, replace
+from msgspec import Struct, convert
+from msgspec.structs import fields, force_setattr, replace
 
 from mrc.errors import ArgumentError
-from mrc.fabric.faults import MAX_MTU, MIN_MTU, LinkChange
+from mrc.fabric import document
+from mrc.fabric.document import Table
+from mrc.fabric.faults import MAX_MTU, MIN_MTU, LinkChange, Tiers, read_link, read_topology
 from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
-from mrc.fabric.topology import Addresses, Topology
+from mrc.fabric.topology import Addresses, AddressesError, Topology
 from mrc.testbed import extras
 from mrc.testbed.results import LinkProperties, Outside, RealHost
 from mrc.units import parse_short_rate
+
+DEFAULT_NAME = "lab"
+FABRIC = "fabric"
+MACHINE = "machine"
+MANAGEMENT = "mgmt"
+
+_NAME_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError for an invalid name of a test bed."""
+    if not _NAME_FORM.fullmatch(name):
+        raise ValueError(f"name {name!r} is not 1 to 32 letters, digits, '-' or '_'")
+
+
+def namespace_of(name: str, node: str) -> str:
+    return f"mrc-{name}-{node}"
+
+
+def is_namespace_of(name: str, candidate: str) -> bool:
+    """Whether a namespace belongs to the test bed of this name, and not to `NAME-more`."""
+    node = r"(h\d+|t[012]-\d+-\d+|mgmt|fabric)"
+    return re.fullmatch(re.escape(namespace_of(name, "")) + node, candidate) is not None
+
+
+def host_name(host: int) -> str:
+    return f"h{host}"
+
+
+def t0_name(plane: int, number: int) -> str:
+    return f"t0-{plane}-{number}"
+
+
+def t1_name(plane: int, number: int) -> str:
+    return f"t1-{plane}-{number}"
+
+
+def t2_name(plane: int, number: int) -> str:
+    return f"t2-{plane}-{number}"
+
+
+def is_host(part: str) -> bool:
+    """Whether it is the name of a host, of this test bed or another."""
+    return re.fullmatch(r"h\d+", part) is not None
+
+
+def part_name(node: str) -> str:
+    """The name of a node on the command line. Faults use the same names: `t1-2-0` is `t1:2.0`."""
+    return re.sub(r"^(t[012])-(\d+)-(\d+)$", r"\1:\2.\3", node)
+
+
+def node_name(part: str) -> str:
+    """The node of a switch, from its name on the command line."""
+    return re.sub(r"[:.]", "-", part)
+
+
+def node_of(part: str, fabric: Topology, *, has_switches: bool) -> str:
+    """The node with this name on the command line. Raises ValueError, also for a switch that is no
+    namespace.
+    """
+    hosts = [host_name(number) for number in fabric.host_numbers()]
+    if part == MANAGEMENT or part in hosts:
+        return part
+    if part.partition(":")[0] not in ("t0", "t1", "t2"):
+        used = f"{hosts[0]}..{hosts[-1]}, t0:P.N, t1:P.S, t2:P.M or mgmt"
+        raise ValueError(f"{part} is no host or switch: use {used}")
+    parse_target(part, fabric)
+    if not has_switches:
+        raise ValueError(
+            f"{part} is no namespace: one process stands for all switches of an emulated "
+            "fabric; a kernel fabric has switches to enter"
+        )
+    return re.sub("[:.]", "-", part)
+
+
+def interface_name(host: int, plane: int) -> str:
+    """The emulator's end of a host's link."""
+    return f"h{host}-{plane}"
+
+
+# ---- Shapes --------------------------------------------------------------------------------------
+
 
 DEFAULT_RATE = "500mbit"
 MIN_RATE_BPS, MAX_RATE_BPS = 1000, 100_000_000_000_000
@@ -217,7 +324,7 @@ def with_delay(shape: Shape, delay_ns: int) -> Shape:
     return replace(shape, links=links, **every)
 
 
-def decode(stored: dict[str, Any]) -> Shape:
+def decode_shape(stored: dict[str, Any]) -> Shape:
     """A Shape from its fields after JSON."""
     networks: dict[str, Any] = {
         key: IPv6Network(value) if isinstance(value, str) else value
@@ -227,3 +334,106 @@ def decode(stored: dict[str, Any]) -> Shape:
     own = {"addresses": Addresses(**networks), "links": links, "absent": tuple(stored["absent"])}
     own["outside"] = convert(stored.get("outside", NOTHING), Outside, from_attributes=True)
     return Shape(**stored | own)
+
+
+# ---- Topology files ------------------------------------------------------------------------------
+
+
+# Keys about the use of a fabric. The simulator reads them, and mrc.testbed.schedule the faults.
+_OF_OTHERS = (
+    "claim", "baselines", "plot", "transport", "traffic", "reference", "run", "checks", "variants",
+    "faults", "figure", "slow",
+)  # fmt: skip
+
+
+class TopologyFile(Struct, frozen=True):
+    """The contents of a topology file."""
+
+    name: str
+    title: str
+    shape: Shape
+
+
+def topology_names() -> list[str]:
+    """The built-in topologies."""
+    return sorted(document.builtin("testbed/topologies"))
+
+
+def load_topology(name: str, fabric: Fabric = Fabric.KERNEL) -> TopologyFile:
+    """Reads a built-in topology, a built-in scenario or, if `name` looks like a path, a file.
+
+    Raises ConfigError with the file and the key.
+    """
+    known = document.builtin("sim/scenarios") | document.builtin("testbed/topologies")
+    found = document.read(name, known, "topology")
+    return parse_topology(found.values, found.name, found.place, fabric)
+
+
+def parse_topology(
+    values: dict[str, Any], name: str, place: str, fabric: Fabric = Fabric.KERNEL
+) -> TopologyFile:
+    """Converts a document; raises ConfigError."""
+    table = Table(values, place)
+    for key in _OF_OTHERS:
+        table.has(key)
+    title = table.text("title", "")
+    within = table.table("topology")
+    tiers = read_topology(within)
+    if tiers.routing != "source-routes":
+        raise within.error("routing", "must be source-routes: ecmp is for the simulator")
+    if tiers.ecn_last_hop:
+        raise within.error("ecn_last_hop", "is for the simulator: remove it for a test bed")
+    addresses = _addresses(table.table("addresses"))
+    try:
+        links = tuple(
+            read_link(item, partial(parse_target, fabric=tiers), tiers)
+            for item in table.tables("links")
+        )
+        shape = shape_of(tiers, addresses, links, fabric)
+    except ValueError as error:
+        raise table.error("topology", str(error)) from error
+    world = shape.outside
+    if table.has("outside"):
+        world = extras.need(extras.OUTSIDE).read(table.table("outside"))
+    table.close()
+    try:
+        shape = replace(shape, outside=world)
+    except ValueError as error:
+        raise table.error("outside", str(error)) from error
+    return TopologyFile(name, title, shape)
+
+
+def shape_of(
+    tiers: Tiers,
+    addresses: Addresses,
+    links: tuple[LinkChange, ...],
+    fabric: Fabric,
+) -> Shape:
+    """The shape of a test bed with these tiers and links; raises ValueError."""
+    both = {each.name for each in fields(Tiers)} & {each.name for each in fields(Shape)}
+    same: dict[str, Any] = {name: getattr(tiers, name) for name in both}
+    own = {"trim": tiers.trimming, "links": links, "fabric": fabric, "addresses": addresses}
+    return Shape(**same | own)
+
+
+def _addresses(table: Table) -> Addresses:
+    usual = Addresses()
+    read = {
+        key: table.parsed(key, partial(_network_of, getattr(usual, key)), str(getattr(usual, key)))
+        for key in ("block", "hosts", "management")
+    }
+    most = usual.carrier_usids
+    carrier_usids = table.integer("carrier_usids", 1, most, most)
+    table.close()
+    try:
+        return Addresses(**read, carrier_usids=carrier_usids)
+    except AddressesError as error:
+        given = next((key for key in error.keys if table.has(key)), error.keys[0])
+        raise table.error(given, error.text) from error
+
+
+def _network_of(usual: IPv6Network, text: str) -> IPv6Network:
+    try:
+        return IPv6Network(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an IPv6 network such as {usual}") from None

@@ -28,8 +28,8 @@ from mrc.errors import ConfigError
 from mrc.linux.files import write_whole
 from mrc.testbed import extras
 from mrc.testbed import shape as shapes
-from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.plan import Plan
+from mrc.testbed.faults import Fault, Mode
+from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import Shape
 
 _SCHEMA = 1
@@ -37,7 +37,7 @@ _FILE = "testbed.json"
 _EARLY = "early.json"
 
 
-class State(Struct, frozen=True):
+class BedState(Struct, frozen=True):
     """A test bed after the start of its build. It is complete only once `up` is set."""
 
     shape: Shape
@@ -74,7 +74,7 @@ def outside_path(name: str) -> Path:
     return folder(name) / "outside.json"
 
 
-def load(name: str) -> State | None:
+def load(name: str) -> BedState | None:
     """The state of a test bed; None if there is none.
 
     Raises ConfigError for an invalid file.
@@ -90,7 +90,7 @@ def load(name: str) -> State | None:
         ) from exc
 
 
-def save(name: str, state: State) -> None:
+def save(name: str, state: BedState) -> None:
     """Writes the state in one step, so that no reader sees half of it."""
     path = folder(name) / _FILE
     fresh = path.with_suffix(".new")
@@ -99,7 +99,7 @@ def save(name: str, state: State) -> None:
         fresh.rename(path)
 
 
-def write_files(plan: Plan) -> None:
+def write_files(plan: BedPlan) -> None:
     """The configuration of each host, and the /etc/hosts of all."""
     with _ours(folder(plan.name)):
         for host, text in plan.configs.items():
@@ -180,17 +180,17 @@ def _write(path: Path, text: str) -> None:
     path.chmod(0o644)
 
 
-def encode(state: State) -> dict[str, Any]:
+def encode(state: BedState) -> dict[str, Any]:
     """A State for JSON."""
     return {"schema": _SCHEMA, **to_builtins(state, enc_hook=str)}  # str: of the networks
 
 
-def decode(stored: dict[str, Any]) -> State:
+def decode(stored: dict[str, Any]) -> BedState:
     """The inverse of `encode`; raises ValueError, KeyError or TypeError."""
     if stored["schema"] != _SCHEMA:
         raise ValueError(f"schema is {stored['schema']}, not {_SCHEMA}")
-    return State(
-        shape=shapes.decode(stored["shape"]),
+    return BedState(
+        shape=shapes.decode_shape(stored["shape"]),
         up=stored["up"],
         drained=tuple(stored.get("drained", ())),
         faults={

@@ -14,10 +14,10 @@ from mrc.errors import StateError
 from mrc.fabric.targets import t0_of
 from mrc.lab.spread import SpreadTestbed
 from mrc.testbed import bed as beds
-from mrc.testbed import build, hops
+from mrc.testbed import build
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Fault
+from mrc.testbed.faults import Fault, hops_of_link
 from mrc.testbed.shape import Fabric, Shape
 from mrc.view.frames import Drawn, Failing, Links, Part
 
@@ -158,7 +158,7 @@ def _drawn(bed: Testbed, title: str) -> Drawn:
     shape = bed.shape
     links = []
     for link, (up, down) in shape.link_properties().items():
-        first, second = hops.hops_of_link(link, shape)
+        first, second = hops_of_link(link, shape)
         part = Part(
             target=str(link),
             plane=link.plane,

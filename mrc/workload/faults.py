@@ -14,11 +14,11 @@ from mrc.fabric.faults import Fault
 from mrc.sim.scenario import Scenario
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
-from mrc.testbed.plan import Plan
-from mrc.testbed.schedule import Event, Scheduled
+from mrc.testbed.plan import BedPlan
+from mrc.testbed.schedule import FaultChange, ScheduledFault
 from mrc.units import digits
 
-Told = Callable[[Event, float], None]
+Told = Callable[[FaultChange, float], None]
 
 
 class Faults:
@@ -51,12 +51,12 @@ class Faults:
         def wait(until: float | None) -> bool:
             return self._wait(end if until is None else min(until, end)) or (until or end) >= end
 
-        def counted(event: Event, seconds: float) -> None:
+        def counted(event: FaultChange, seconds: float) -> None:
             self.late_ns = max(self.late_ns, time.monotonic_ns() - start_ns - event.at_ns)
             told(event, seconds)
 
         if not self._over.is_set():
-            schedule.run(self._bed, self._timed, wait, counted)
+            schedule.run_faults(self._bed, self._timed, wait, counted)
 
     def _wait(self, until: float) -> bool:
         return self._over.wait(max(0.0, until - time.monotonic()))
@@ -71,7 +71,7 @@ class Faults:
             self._bed.heal(str(each.target))
 
 
-def scheduled(scenario: Scenario, plan: Plan) -> list[Scheduled]:
+def scheduled(scenario: Scenario, plan: BedPlan) -> list[ScheduledFault]:
     """Raises ConfigError for a fault that a test bed cannot inject at its time."""
     during = [fault for fault in scenario.faults if fault.at_ns < scenario.until_ns]
     found = [_scheduled(scenario, fault, plan) for fault in during]
@@ -91,9 +91,9 @@ def _lasts(fault: Fault, scenario: Scenario) -> bool:
     return fault.at_ns == 0 and fault.end_ns >= scenario.until_ns
 
 
-def _scheduled(scenario: Scenario, fault: Fault, plan: Plan) -> Scheduled:
+def _scheduled(scenario: Scenario, fault: Fault, plan: BedPlan) -> ScheduledFault:
     try:
-        found = schedule.scheduled(fault, plan)
+        found = schedule.schedule_fault(fault, plan)
     except ValueError as error:
         raise ConfigError(f"{scenario.name}: {fault.target} {fault.kind}: {error}") from error
     # A scenario sets the delay and jitter of links; a test bed adds to them.

@@ -23,7 +23,7 @@ from slowness import PATIENCE
 
 from mrc.errors import MrcError
 from mrc.linux import netns
-from mrc.testbed import build, control, rootless, state
+from mrc.testbed import build, emulator, rootless, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
@@ -85,7 +85,7 @@ def bed_name() -> Iterator[str]:
     """A name for a test bed, which is removed after the test."""
     name = fresh_name()
     yield name
-    control.stop(state.folder(name))
+    emulator.stop(state.folder(name))
     build.remove(name)
     state.forget(name)
 

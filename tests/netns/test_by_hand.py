@@ -20,7 +20,7 @@ from mrc.errors import StateError
 from mrc.linux import netns
 from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Mode
+from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
 
 from .conftest import fresh_name, probe

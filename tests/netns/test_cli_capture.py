@@ -32,7 +32,7 @@ from mrc.dissect import plugin
 from mrc.fabric.topology import Addresses
 from mrc.testbed import capture
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Mode
+from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
 
 from .conftest import fresh_name, udp_socket

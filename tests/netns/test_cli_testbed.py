@@ -27,7 +27,7 @@ from mrc.cli.main import main
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns, programs
-from mrc.testbed import mptcp, rootless, state
+from mrc.testbed import bed, rootless, state
 from mrc.testbed.bed import Testbed
 
 from .conftest import fresh_name, needs_real_root
@@ -254,7 +254,7 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
     command = ("exec", "--name", name, "--mptcp", "h0", "--", "true")
     (tmp_path / "mptcpize").symlink_to("/bin/true")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(mptcp, "_ENABLED", tmp_path / "enabled")
+    monkeypatch.setattr(bed, "_MPTCP_ENABLED", tmp_path / "enabled")
     assert typed(*command) == 1
     assert capsys.readouterr().err == (
         "mrc testbed exec: this kernel has no MPTCP: it requires CONFIG_MPTCP\n"

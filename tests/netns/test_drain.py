@@ -18,7 +18,7 @@ from slowness import until
 from mrc.cli.main import main
 from mrc.errors import ArgumentError
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Mode
+from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
 
 from .conftest import fresh_name, probe

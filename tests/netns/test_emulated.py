@@ -30,11 +30,11 @@ from mrc.errors import ArgumentError, StateError
 from mrc.fabric import srv6, topology
 from mrc.fabric.topology import Topology
 from mrc.linux import netns
-from mrc.testbed import build, control, schedule, state
+from mrc.testbed import build, schedule, state
+from mrc.testbed import emulator as control
 from mrc.testbed.bed import Testbed
-from mrc.testbed.hops import SOCKET
-from mrc.testbed.names import namespace
-from mrc.testbed.shape import Fabric
+from mrc.testbed.faults import SOCKET
+from mrc.testbed.shape import Fabric, namespace_of
 
 from .conftest import datagrams, fresh_name, has_ended, udp_socket
 
@@ -365,7 +365,7 @@ def test_schedule__is_carried_out_and_healed(
     told: list[tuple[str, bool]] = []
     seconds: list[float] = []
 
-    def tell(event: schedule.Event, when: float) -> None:
+    def tell(event: schedule.FaultChange, when: float) -> None:
         assert bed.faults().get(str(event.target)) == event.fault
         told.append((str(event.target), event.fault is not None))
         seconds.append(when - event.at_ns / 1e9)
@@ -375,7 +375,7 @@ def test_schedule__is_carried_out_and_healed(
             time.sleep(max(0.0, until - time.monotonic()))
         return until is None
 
-    schedule.run(bed, schedule.load(str(file), bed.plan), wait, tell)
+    schedule.run_faults(bed, schedule.load_faults(str(file), bed.plan), wait, tell)
     assert told == [
         ("t1:1.0", True), ("link:h0.1", True), ("t1:1.0", False), ("t1:1.0", True),
         ("t1:1.0", False),
@@ -478,5 +478,5 @@ def test_up__an_emulator_that_cannot_run_is_no_fabric(bed_name: str, tmp_path: P
     with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED):
         config = json.loads((state.folder(bed_name) / "fabric.json").read_text())
         with pytest.raises(StateError, match=r"did not start: IsADirectoryError: .*fabric\.log"):
-            control.start(tmp_path, namespace(bed_name, "fabric"), config)
+            control.start(tmp_path, namespace_of(bed_name, "fabric"), config)
         assert not control.is_running(tmp_path)

@@ -20,7 +20,7 @@ from mrc.lab.scripts import netns_script
 from mrc.linux import netns
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
-from mrc.testbed.plan import Plan, make_plan
+from mrc.testbed.plan import BedPlan, make_plan
 from mrc.testbed.shape import Shape
 
 from .conftest import needs_real_root
@@ -34,7 +34,7 @@ SHOWN = (
     ("tc", "qdisc"),
     ("nft", "list", "ruleset"),
 )
-Way = Callable[[Plan, Path], AbstractContextManager[object]]
+Way = Callable[[BedPlan, Path], AbstractContextManager[object]]
 
 pytestmark = needs_real_root
 
@@ -47,7 +47,7 @@ def state_of(name: str, node: str) -> list[str]:
 
 
 @contextmanager
-def built_by_script(plan: Plan, folder: Path) -> Iterator[Path]:
+def built_by_script(plan: BedPlan, folder: Path) -> Iterator[Path]:
     script = folder / "lab.sh"
     script.write_text(netns_script(plan))
     script.chmod(0o755)
@@ -59,7 +59,7 @@ def built_by_script(plan: Plan, folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def built_as_containerlab_does(plan: Plan, folder: Path) -> Iterator[None]:
+def built_as_containerlab_does(plan: BedPlan, folder: Path) -> Iterator[None]:
     """Containers become namespaces. The links have MAC addresses of their own and are up before
     the commands of the nodes run.
     """

@@ -18,7 +18,7 @@ from slowness import PATIENCE
 
 from mrc.errors import ArgumentError
 from mrc.fabric.faults import LinkChange
-from mrc.testbed import reader
+from mrc.testbed import shape
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
@@ -133,7 +133,7 @@ def test_transfer__over_paths_that_carry_full_packets(
 
 @pytest.fixture(scope="module", params=[*Fabric])
 def uneven(request: pytest.FixtureRequest) -> Iterator[Testbed]:
-    with Testbed.of(fresh_name(), reader.load("uneven", request.param).shape) as bed:
+    with Testbed.of(fresh_name(), shape.load_topology("uneven", request.param).shape) as bed:
         yield bed
 
 

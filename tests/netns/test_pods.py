@@ -16,7 +16,7 @@ import pytest
 from mrc.errors import ArgumentError
 from mrc.testbed import capture
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Mode
+from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
 
 from .conftest import arrivals, check_fault, fresh_name, probe, probing

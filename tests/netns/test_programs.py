@@ -22,7 +22,8 @@ from netns.processes import Hosts
 from slowness import PATIENCE, until
 
 from mrc.linux import netns
-from mrc.testbed import build, programs, state
+from mrc.testbed import bed as beds
+from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
@@ -257,20 +258,20 @@ def started(bed: Testbed, *command: str, where: str = "h0") -> subprocess.Popen[
 def until_running(bed: Testbed, commands: set[str]) -> None:
     """A program has its own name only after its `exec`."""
     nodes, folder = build.namespaces(bed.name), state.folder(bed.name)
-    until(lambda: commands <= {each.command for each in programs.find(nodes, folder)})
+    until(lambda: commands <= {each.command for each in beds.find_programs(nodes, folder)})
 
 
 @pytest.mark.default
 def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One ends by SIGTERM, one ignores it, and one was left behind by its parent."""
-    wait = programs._wait
+    wait = beds._wait_for
 
     def wait_until_polite_ends(running: selectors.BaseSelector, deadline: float) -> None:
         until(lambda: has_ended(polite.pid))
         wait(running, deadline)
 
-    monkeypatch.setattr(programs, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(programs, "_wait", wait_until_polite_ends)
+    monkeypatch.setattr(beds, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(beds, "_wait_for", wait_until_polite_ends)
     bed = Testbed(bed_name, planes=1, t1=1)
     bed.up()
     polite = started(bed, "sh", "-c", "echo; exec sleep 60")

@@ -26,7 +26,7 @@ from mrc.lab.containers import with_link_addresses
 from mrc.linux import netns
 from mrc.testbed import state
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Mode
+from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
 
 from .conftest import PORT, arrivals, check_fault, fresh_name, probe, udp_socket

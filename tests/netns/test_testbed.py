@@ -29,9 +29,9 @@ from slowness import PATIENCE
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns
-from mrc.testbed import build, control, state
+from mrc.testbed import build, emulator, state
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Fault, Mode
+from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.shape import Fabric
 
 from .conftest import PORT, arrivals, fresh_name, needs_real_root, probe, probing, udp_socket
@@ -282,7 +282,7 @@ def test_fail__cut_off_in_the_middle_can_be_healed(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(build, "apply_rules", interrupted)
-        patch.setattr(control, "ask", interrupted)
+        patch.setattr(emulator, "ask", interrupted)
         bed.fail("plane:1")
     assert bed.heal("all") == ["plane:1"]
     assert probe(bed) == Counter(ALL)

@@ -22,9 +22,8 @@ from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.linux import programs
 from mrc.sim.scenario import Scenario
-from mrc.testbed import mptcp
-from mrc.testbed.bed import Testbed
-from mrc.testbed.programs import find
+from mrc.testbed import bed as beds
+from mrc.testbed.bed import Testbed, find_programs
 from mrc.testbed.state import folder
 from mrc.workload import fit, hosts
 from mrc.workload.run import run
@@ -126,7 +125,7 @@ def told(
 def left_in(bed: Testbed) -> list[str]:
     """Programs that still run in the hosts."""
     nodes = {bed.plan.nodes[f"h{host}"].namespace: f"h{host}" for host in range(4)}
-    return [program.command for program in find(nodes, folder(bed.name))]
+    return [program.command for program in find_programs(nodes, folder(bed.name))]
 
 
 def by_group(run: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -202,7 +201,7 @@ def test_run__a_missed_target_is_exit_code_1(told: Callable[..., dict[str, Any]]
     assert result["runs"][0]["flows"][0]["write_bytes"] == round((1 << 20) * 0.1)
 
 
-@pytest.mark.skipif(not mptcp.is_supported(), reason="needs a kernel with CONFIG_MPTCP")
+@pytest.mark.skipif(not beds.has_mptcp(), reason="needs a kernel with CONFIG_MPTCP")
 def test_run__by_mptcp(told: Callable[..., dict[str, Any]]) -> None:
     """One flow fills more than one plane could."""
     result = told(SILENT.replace("[[faults]]", "[[faults]]\nevery = '10s'\nfor = '100ms'")

@@ -17,8 +17,8 @@ from mrc.lab.containers import containerlab, lab
 from mrc.lab.results import Exported
 from mrc.lab.scripts import netns_script
 from mrc.linux.files import write_whole
-from mrc.testbed.cli.action import Action, Needs
-from mrc.testbed.cli.shape import add_shape, shape_of
+from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.plan import add_shape, shape_of
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import NOTHING, as_argument_error
 from mrc.units import counted

@@ -9,7 +9,7 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Output
 from mrc.lab import realhost
 from mrc.testbed.bed import Testbed
-from mrc.testbed.cli.action import Action
+from mrc.testbed.cli.main import Action
 from mrc.testbed.shape import as_argument_error
 
 DESCRIPTION = """\

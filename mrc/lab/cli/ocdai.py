@@ -18,7 +18,7 @@ from mrc.lab import ocdai
 from mrc.lab.ocdai import topology_of
 from mrc.lab.results import ImportedTopology
 from mrc.linux.files import write_whole
-from mrc.testbed.cli.action import Action, Needs
+from mrc.testbed.cli.main import Action, Needs
 from mrc.units import counted
 
 DESCRIPTION = """\

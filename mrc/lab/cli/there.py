@@ -20,8 +20,8 @@ from mrc.lab import part
 from mrc.lab.machines import Machine
 from mrc.linux import programs
 from mrc.testbed import extras
-from mrc.testbed.cli.action import Action, Needs
-from mrc.testbed.cli.capture import opened, tell
+from mrc.testbed.cli.actions import opened_file, print_captured
+from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.results import Captured
 
 PART = """\
@@ -64,7 +64,7 @@ def capture(args: argparse.Namespace, out: Output, machine: Machine) -> int:
     pipe, result = subprocess.PIPE, None
     with (
         Ending() as ending,
-        opened(args.file) as file,
+        opened_file(args.file) as file,
         subprocess.Popen(
             machine.command(words), bufsize=0, stdin=pipe, stdout=file, stderr=pipe, process_group=0
         ) as process,
@@ -87,7 +87,7 @@ def capture(args: argparse.Namespace, out: Output, machine: Machine) -> int:
         code = process.wait()
     if result is None:
         return code
-    tell(out, result)
+    print_captured(out, result)
     return 0
 
 

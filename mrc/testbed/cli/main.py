@@ -4,17 +4,46 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import ItemsView, ValuesView
-from contextlib import nullcontext
+from collections.abc import Callable, ItemsView, ValuesView
+from contextlib import AbstractContextManager, nullcontext
+from enum import Enum, auto
 from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
 
 from mrc import products
 from mrc.cli.ending import interruptible, undisturbed
 from mrc.cli.exits import UsageError
 from mrc.cli.output import add_options
-from mrc.errors import ArgumentError
-from mrc.testbed.cli.action import Action, Needs
-from mrc.testbed.names import DEFAULT_NAME
+from mrc.errors import ArgumentError, StateError
+from mrc.testbed.shape import DEFAULT_NAME
+
+
+class Needs(Enum):
+    """The test bed that an action needs."""
+
+    NONE = auto()
+    """it may be of another user, or not exist"""
+    NAME = auto()
+    """it may be down"""
+    UP = auto()
+    NEW = auto()
+    """the action makes it"""
+
+
+class Action(Struct, frozen=True):
+    """An action of `mrc testbed`."""
+
+    run: Callable[[argparse.Namespace], int]
+    """returns the exit code"""
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    needs: Needs = Needs.UP
+    prints: bool = True
+    """it has --json and the other options of what a command prints"""
+    prepared: Callable[[argparse.Namespace], AbstractContextManager[Any]] | None = None
+    """what surrounds it, from before it enters the namespaces of an ordinary user's test beds"""
+
 
 HELP = "build hosts and planes from network namespaces, inject faults"
 EXAMPLES = """\
@@ -60,11 +89,11 @@ ACTIONS = {
         "make a topology file from a topology plan of OCP's Open Cluster Designs",
     ),
     "up": (
-        "mrc.testbed.cli.up",
+        "mrc.testbed.cli.actions",
         "build the test bed; a test bed that is up stays as it is",
     ),
     "down": (
-        "mrc.testbed.cli.up",
+        "mrc.testbed.cli.actions",
         "remove the test bed, and end the programs of exec and shell in it",
     ),
     "status": ("mrc.testbed.cli.status", "show the test bed, its faults and its traffic"),
@@ -77,29 +106,29 @@ ACTIONS = {
         "print what a real machine has to configure to be a host of the test bed",
     ),
     "exec": (
-        "mrc.testbed.cli.inside",
+        "mrc.testbed.cli.actions",
         "run a command in a host, with MRC_CONFIG set, or in a switch",
     ),
-    "shell": ("mrc.testbed.cli.inside", "open $SHELL in a host or a switch"),
+    "shell": ("mrc.testbed.cli.actions", "open $SHELL in a host or a switch"),
     "rsh": (
-        "mrc.testbed.cli.inside",
+        "mrc.testbed.cli.actions",
         "run a command in a host as ssh would, for mpirun and other launchers",
     ),
     "capture": (
-        "mrc.testbed.cli.capture",
+        "mrc.testbed.cli.actions",
         "write the packets of a host, a switch or a link to a pcap file",
     ),
-    "fail": ("mrc.testbed.cli.faults", "inject a fault into a plane, a switch or a link"),
+    "fail": ("mrc.testbed.cli.actions", "inject a fault into a plane, a switch or a link"),
     "drain": (
-        "mrc.testbed.cli.faults",
+        "mrc.testbed.cli.actions",
         "move the hosts' traffic off a plane, a switch or a link without loss",
     ),
-    "undrain": ("mrc.testbed.cli.faults", "let traffic return to what was drained"),
+    "undrain": ("mrc.testbed.cli.actions", "let traffic return to what was drained"),
     "run": (
         "mrc.workload.cli.run",
         "run the traffic and the faults of a scenario, or the faults that a file schedules",
     ),
-    "heal": ("mrc.testbed.cli.faults", "end the fault of a target, or all faults"),
+    "heal": ("mrc.testbed.cli.actions", "end the fault of a target, or all faults"),
     "part": (
         "mrc.lab.cli.there",
         "serve this machine's part of a test bed over several: up --on starts it",
@@ -155,14 +184,12 @@ def run(args: argparse.Namespace) -> int:
         with nullcontext() if action.prepared is None else action.prepared(args):
             if action.needs is Needs.NONE:
                 return _run(action, args)
-            from mrc.testbed.cli import entry  # slow import
-
             try:
-                entry.enter(args)
+                enter_namespaces(args)
                 return _run(action, args)
             finally:
                 with undisturbed():  # cut off in the middle, it would leave the keeper
-                    entry.leave()
+                    leave_namespaces()
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
 
@@ -170,3 +197,24 @@ def run(args: argparse.Namespace) -> int:
 def _run(action: Action, args: argparse.Namespace) -> int:
     with interruptible():
         return action.run(args)
+
+
+def enter_namespaces(args: argparse.Namespace) -> None:
+    """Makes an ordinary user root of the user namespace that holds the user's test beds."""
+    from mrc.testbed import rootless  # slow imports
+    from mrc.testbed import state as stored
+
+    needs = args.act.needs
+    if rootless.enter(create=needs is Needs.NEW) or needs is not Needs.UP:
+        return
+    if stored.load(args.name) is not None:
+        raise StateError(f"test bed {args.name} belongs to root: run this command as root")
+    raise StateError(f"test bed {args.name} is not up: mrc testbed up --name {args.name}")
+
+
+def leave_namespaces() -> None:
+    """Ends the keeper of the namespaces if no test bed is up."""
+    from mrc.testbed import rootless  # slow imports
+    from mrc.testbed import state as stored
+
+    rootless.leave(stored.names)

@@ -24,13 +24,12 @@ from mrc.testbed import bed as beds
 from mrc.testbed import extras, picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
-from mrc.testbed.cli.action import Action, Needs
-from mrc.testbed.cli.faults import fault_result
-from mrc.testbed.cli.shape import change_text, outside_lines
-from mrc.testbed.fault import Fault
-from mrc.testbed.names import DEFAULT_NAME, part_name
+from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.plan import change_text, outside_lines
+from mrc.testbed.faults import Fault
 from mrc.testbed.results import Bed, Counters, Host, Link, NotUp, Status
-from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.results import Fault as FaultResult
+from mrc.testbed.shape import DEFAULT_NAME, Fabric, Shape, part_name
 from mrc.units import counted, digits
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
@@ -247,6 +246,16 @@ def _busy(links: Mapping[str, Link]) -> list[str]:
     limits = ["limit"] if differ else []
     head = ("link", "rate", *limits, "busy", "queue", "peak", "packets", *words)
     return format_table(head, rows).splitlines() if rows else []
+
+
+def fault_result(target: str, fault: Fault) -> FaultResult:
+    return like(
+        FaultResult,
+        fault,
+        target=target,
+        reorder_ns=fault.by_ns if fault.duplicate or fault.reorder else None,
+        rate_share=fault.rate_share or None,
+    )
 
 
 def bed_result(

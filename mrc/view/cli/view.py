@@ -9,7 +9,7 @@ from socket import socket
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
 from mrc.testbed import bed as beds
-from mrc.testbed.cli.action import Action
+from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.status import summary
 from mrc.view.cli import web
 from mrc.view.fabric import View

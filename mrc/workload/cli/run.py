@@ -19,10 +19,9 @@ from mrc.fabric import document
 from mrc.sim.cli.arguments import add_seeds, add_settings
 from mrc.testbed import bed as beds
 from mrc.testbed import results, schedule
-from mrc.testbed.cli.action import Action
-from mrc.testbed.cli.faults import fault_result
-from mrc.testbed.cli.schedule import Lateness, line
-from mrc.testbed.schedule import Event, Scheduled
+from mrc.testbed.cli.main import Action
+from mrc.testbed.cli.status import fault_result
+from mrc.testbed.schedule import FaultChange, Lateness, ScheduledFault, change_line
 from mrc.workload.results import OVERS, Over
 
 DESCRIPTION = """\
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         from mrc.workload.cli import traffic  # slow import: the simulator
 
         return traffic.run(args, out, bed)
-    scheduled = schedule.load(args.file, bed.plan)
+    scheduled = schedule.load_faults(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)
     late = Lateness(out)
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             over = end is not None and (until is None or until >= end)
             return ending.wait(end if over else until) or over
 
-        schedule.run(bed, scheduled, wait, late.counted(partial(_tell, out)))
+        schedule.run_faults(bed, scheduled, wait, late.counted(partial(_tell, out)))
         ending.check()
         late.tell()
     return 0
@@ -120,7 +119,9 @@ def _has_traffic(name: str) -> bool:
     return "traffic" in document.read(name, known, "scenario").values
 
 
-def _check_until(args: argparse.Namespace, out: Output, scheduled: Sequence[Scheduled]) -> None:
+def _check_until(
+    args: argparse.Namespace, out: Output, scheduled: Sequence[ScheduledFault]
+) -> None:
     """Names the faults that begin only after the end."""
     after = [each for each in scheduled if each.times.at_ns >= args.until]
     named = ", ".join(
@@ -133,8 +134,8 @@ def _check_until(args: argparse.Namespace, out: Output, scheduled: Sequence[Sche
         out.warn(f"left out, since {end} ends the run before: {named}")
 
 
-def _tell(out: Output, event: Event, seconds: float) -> None:
-    out.text(line(event, seconds))
+def _tell(out: Output, event: FaultChange, seconds: float) -> None:
+    out.text(change_line(event, seconds))
     target, fault = str(event.target), event.fault
     out.result(
         results.Scheduled(

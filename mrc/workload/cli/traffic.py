@@ -24,9 +24,9 @@ from mrc.sim.draw import with_seed
 from mrc.sim.page import number
 from mrc.sim.scenario import Scenario
 from mrc.sim.sweep import parse_setting
-from mrc.testbed import mptcp
+from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
-from mrc.testbed.schedule import Event
+from mrc.testbed.schedule import FaultChange
 from mrc.units import digits
 from mrc.workload import faults, fit, judge, page, report, tasks
 from mrc.workload.by_iperf3 import PROGRAM
@@ -85,7 +85,7 @@ def _require(overs: Sequence[Over]) -> None:
     """Raises StateError for a transport that this machine lacks."""
     if "iperf3" in overs:
         programs.require(PROGRAM)
-    if "mptcp" in overs and not mptcp.is_supported():
+    if "mptcp" in overs and not beds.has_mptcp():
         raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
 
 
@@ -100,7 +100,7 @@ async def _compare(
 ) -> list[Compared]:
     loop = asyncio.get_running_loop()
 
-    def told(event: Event, seconds: float) -> None:
+    def told(event: FaultChange, seconds: float) -> None:
         what = "healed" if event.fault is None else f"fails: {event.fault}"
         line = f"{seconds:9.4f} s  {event.target} {what}"
         loop.call_soon_threadsafe(out.note, line)

@@ -12,8 +12,7 @@ from mrc.enums import CcKind
 from mrc.fabric.topology import Addresses
 from mrc.sim import reader
 from mrc.testbed.plan import make_plan
-from mrc.testbed.reader import shape_of
-from mrc.testbed.shape import Fabric
+from mrc.testbed.shape import Fabric, shape_of
 from mrc.workload import faults, fit, tasks
 
 FILES = sorted((Path(__file__).parents[3] / "bench" / "scenarios").glob("*.toml"))

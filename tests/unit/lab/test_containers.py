@@ -15,7 +15,7 @@ from printed import printed
 
 from mrc.cli.main import main
 from mrc.lab import containers
-from mrc.testbed.plan import Plan, make_plan
+from mrc.testbed.plan import BedPlan, make_plan
 from mrc.testbed.shape import Fabric, Shape
 
 SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2, pods=2, t2=1)
@@ -51,7 +51,7 @@ NVUE = "|".join(
 )  # fmt: skip
 
 
-def sonic(name: str, plan: Plan = PLAN) -> dict[str, dict[str, dict[str, str]]]:
+def sonic(name: str, plan: BedPlan = PLAN) -> dict[str, dict[str, dict[str, str]]]:
     found: dict[str, dict[str, dict[str, str]]] = json.loads(containers.sonic(plan.nodes[name]))
     return found
 

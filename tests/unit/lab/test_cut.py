@@ -10,10 +10,8 @@ import pytest
 
 from mrc.lab import cut
 from mrc.lab.machines import Machine, Machines
-from mrc.testbed.forwarding import LOWER, UPPER
-from mrc.testbed.names import MANAGEMENT
-from mrc.testbed.plan import Plan, make_plan
-from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.plan import LOWER, UPPER, BedPlan, make_plan
+from mrc.testbed.shape import MANAGEMENT, Fabric, Shape
 
 SHAPES = {
     "default": (2, Shape()),
@@ -28,7 +26,7 @@ def machines(count: int, here: int = 0) -> Machines:
     return Machines(tuple(Machine(f"m{i}", f"192.0.2.{i + 1}") for i in range(count)), here=here)
 
 
-def parts(shape: Shape, count: int) -> list[Plan]:
+def parts(shape: Shape, count: int) -> list[BedPlan]:
     whole = make_plan("lab", shape)
     return [cut.part(whole, machines(count, here)) for here in range(count)]
 

@@ -13,7 +13,7 @@ import topology_plans
 from mrc.errors import BadFileError
 from mrc.lab import ocdai
 from mrc.lab.ocdai import Imported, topology_of
-from mrc.testbed import reader
+from mrc.testbed import shape as shapes
 from mrc.testbed.shape import Shape
 
 
@@ -22,7 +22,7 @@ def made(document: dict[str, Any], *fabrics: str) -> Imported:
 
 
 def shape_of(found: Imported) -> Shape:
-    return reader.parse(tomllib.loads(found.text), "x", "x.toml").shape
+    return shapes.parse_topology(tomllib.loads(found.text), "x", "x.toml").shape
 
 
 def hosts_said(found: Imported) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from mrc.errors import ArgumentError, BadFileError, ResolveError
 from mrc.lab import machines
 from mrc.lab.machines import Machine, Machines
-from mrc.testbed import programs
+from mrc.testbed import bed
 
 
 def test_read__names_for_ssh() -> None:
@@ -102,12 +102,15 @@ def test_located__refuses_two_ip_versions(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_command__leaves_a_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command inside a host cannot reach other machines over the network of the host."""
-    monkeypatch.setenv(programs.ENVIRONMENT, "/run/mrc/lab")
-    assert Machine("b").command(["part"])[:2] == ["nsenter", f"--net={programs.outside()}/net"]
+    monkeypatch.setenv(bed.FOLDER_VARIABLE, "/run/mrc/lab")
+    assert Machine("b").command(["part"])[:2] == [
+        "nsenter",
+        f"--net={bed.outside_namespaces()}/net",
+    ]
 
 
 def test_command__a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(programs.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(bed.FOLDER_VARIABLE, raising=False)
     assert Machine("b").command(["shell", "h0"], terminal=True)[:2] == ["ssh", "-t"]
     assert Machine("b", reach="x").command(["shell"], terminal=True)[0] == "x"
 

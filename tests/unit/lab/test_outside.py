@@ -13,10 +13,10 @@ from mrc.errors import ConfigError
 from mrc.lab.cli import options
 from mrc.lab.outside import parse_lent, parse_real_host
 from mrc.sim import reader as scenarios
-from mrc.testbed import reader, state
+from mrc.testbed import shape, state
 from mrc.testbed.results import LentInterface, Outside, RealHost
 from mrc.testbed.shape import NOTHING, Fabric, Shape
-from mrc.testbed.state import State
+from mrc.testbed.state import BedState
 
 BED = """
 [topology]
@@ -46,7 +46,7 @@ WHOLE = Outside(
 
 
 def shape_of(text: str, fabric: Fabric = Fabric.KERNEL) -> Shape:
-    return reader.parse(tomllib.loads(text), "x", "x.toml", fabric).shape
+    return shape.parse_topology(tomllib.loads(text), "x", "x.toml", fabric).shape
 
 
 def test_read__every_key() -> None:
@@ -57,8 +57,8 @@ def test_read__every_key() -> None:
 def test_state__keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MRC_RUN_DIR", str(tmp_path))
     for text in (FILE, BED):
-        state.save("x", State(shape_of(text)))
-        assert state.load("x") == State(shape_of(text))
+        state.save("x", BedState(shape_of(text)))
+        assert state.load("x") == BedState(shape_of(text))
 
 
 def test_simulator__ignores_it() -> None:

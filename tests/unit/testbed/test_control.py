@@ -10,8 +10,8 @@ from threading import Thread
 import pytest
 
 from mrc.errors import StateError
-from mrc.testbed import control
-from mrc.testbed.hops import SOCKET
+from mrc.testbed import emulator as control
+from mrc.testbed.faults import SOCKET
 
 
 @pytest.mark.parametrize("answer", [b"", b'{"stats": {"pack'])

@@ -13,7 +13,7 @@ from mrc.errors import ConfigError
 from mrc.testbed import bed as beds
 from mrc.testbed import state
 from mrc.testbed.shape import Shape
-from mrc.testbed.state import State
+from mrc.testbed.state import BedState
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,6 @@ def test_bed__that_is_joined_to_the_world_is_refused(
 
 
 def test_bed__over_several_machines_is_only_taken_down() -> None:
-    state.save("x", State(Shape(), up=True, machines={"every": []}))
+    state.save("x", BedState(Shape(), up=True, machines={"every": []}))
     with pytest.raises(ConfigError, match=r"needs mrc\.lab\.machines, which is not installed"):
         beds.existing("x")

@@ -7,7 +7,7 @@ import pytest
 
 from mrc.fabric.targets import parse_target
 from mrc.fabric.topology import Topology
-from mrc.testbed.fault import Fault, Mode, by_chance, parse_loss, rules, table
+from mrc.testbed.faults import Fault, Mode, by_chance, drop_rules, parse_loss, table_of
 
 FABRIC = Topology(hosts=2, planes=4, t1=3)
 NAMES = ("plane:2", "t1:3.1", "t0:4.1", "link:h1.2", "uplink:2.1.0",
@@ -63,8 +63,8 @@ def test_fault__says_what_it_does() -> None:
 
 
 def test_rules__drop_a_share() -> None:
-    name = table(parse_target("link:h1.2", FABRIC))
-    script = rules(name, [by_chance("iifname h1", 0.2), by_chance("oifname h1", 0.5)])
+    name = table_of(parse_target("link:h1.2", FABRIC))
+    script = drop_rules(name, [by_chance("iifname h1", 0.2), by_chance("oifname h1", 0.5)])
     assert script == (
         "table ip6 mrc_fail_link_h1_2 {\n"
         "  chain forward {\n"
@@ -82,9 +82,9 @@ def test_rules__drop_a_share() -> None:
 
 
 def test_rules__drop_everything_without_dice() -> None:
-    script = rules(table(parse_target("t1:3.1", FABRIC)), [by_chance("oifname h1", 1.0)])
+    script = drop_rules(table_of(parse_target("t1:3.1", FABRIC)), [by_chance("oifname h1", 1.0)])
     assert "    oifname h1 counter drop\n" in script
 
 
 def test_table__differs_for_every_target() -> None:
-    assert len({table(parse_target(name, FABRIC)) for name in NAMES}) == len(NAMES)
+    assert len({table_of(parse_target(name, FABRIC)) for name in NAMES}) == len(NAMES)

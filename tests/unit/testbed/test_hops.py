@@ -11,22 +11,23 @@ from msgspec.structs import replace
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.targets import Target, parse_target
 from mrc.fabric.topology import Topology
-from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.hops import (
+from mrc.testbed.faults import (
     HOST_DOWN,
     HOST_UP,
     T0_UP,
     T1_DOWN,
+    Fault,
     Hop,
+    Mode,
     all_hops,
     decode_faults,
     dropped_by,
     emulated_ends,
-    filters,
+    filters_of,
     hops_of,
     kernel_ends,
-    place,
-    port,
+    place_faults,
+    port_of,
 )
 from mrc.testbed.shape import Fabric, Shape
 
@@ -106,7 +107,7 @@ def test_hop__is_named_by_its_ends() -> None:
 
 
 def test_port__is_where_a_packet_leaves() -> None:
-    assert [port(hop) for hop in hops_on(FABRIC, (1, 0, 2, 1))] == [
+    assert [port_of(hop) for hop in hops_on(FABRIC, (1, 0, 2, 1))] == [
         ("h0", "p1"), ("t0-1-0", "t1-1"), ("t1-1-1", "t0-2"), ("t0-1-2", "h2"),
     ]  # fmt: skip
 
@@ -125,7 +126,7 @@ def test_port__is_where_a_packet_leaves() -> None:
     ],
 )
 def test_filters__are_in_switches(text: str, places: dict[str, list[str]]) -> None:
-    found = filters(target(text), FABRIC)
+    found = filters_of(target(text), FABRIC)
     assert {node: list(matches) for node, matches in found.items()} == places
     hops = [hop for matches in found.values() for hop in matches.values()]
     assert sorted(hops) == sorted(hops_of(target(text), FABRIC))
@@ -158,7 +159,7 @@ def test_place__chances_are_independent_and_delays_add_up() -> None:
         target("plane:1"): Fault(loss=0.5, corrupt=0.1, delay_ns=1000),
         target("link:h0.1"): Fault(loss=0.5, delay_ns=500, jitter_ns=7),
     }
-    placed = place(faults, SHAPE)
+    placed = place_faults(faults, SHAPE)
     assert placed[Hop(HOST_UP, 1, 0, 0)] == [
         ("loss", 750_000, 1_000_000), ("corrupt", 100_000, 1_000_000),
         ("delay", 1510, 0), ("jitter", 8, 0),
@@ -172,7 +173,7 @@ def test_place__chances_are_independent_and_delays_add_up() -> None:
 def test_place__what_is_silent_or_down_loses_all() -> None:
     silent = [("silent", 0, 0), *AS_USUAL]
     for fault in (Fault(), Fault(Mode.DOWN)):
-        placed = place({target("uplink:2.1.0"): fault}, SHAPE)
+        placed = place_faults({target("uplink:2.1.0"): fault}, SHAPE)
         assert placed == {Hop(T0_UP, 2, 1, 0): silent, Hop(T1_DOWN, 2, 1, 0): silent}
 
 
@@ -181,7 +182,7 @@ def test_place__the_smallest_rate_counts() -> None:
         target("t1:1.0"): Fault(loss=0, rate_bps=10),
         target("uplink:1.2.0"): Fault(loss=0, rate_bps=5),
     }
-    placed = place(faults, SHAPE)
+    placed = place_faults(faults, SHAPE)
     assert placed[Hop(T1_DOWN, 1, 2, 0)] == [*AS_USUAL, ("rate", 5, 0)]
     assert placed[Hop(T1_DOWN, 1, 0, 0)] == [*AS_USUAL, ("rate", 10, 0)]
     assert placed[Hop(T0_UP, 1, 0, 0)] == [("rate", 10, 0)]
@@ -189,13 +190,13 @@ def test_place__the_smallest_rate_counts() -> None:
 
 def test_place__a_share_of_the_rate_is_of_the_link() -> None:
     faults = {target("link:h0.1"): Fault(loss=0, rate_share=0.1)}
-    placed = place(faults, SHAPE)
+    placed = place_faults(faults, SHAPE)
     assert placed[Hop(HOST_UP, 1, 0, 0)] == [*AS_USUAL, ("rate", 500, 0)]
 
 
 def test_place__a_delay_comes_on_top_of_the_links_own() -> None:
     shape = replace(SHAPE, links=(LinkChange("t1:1.0", delay_ns=500),))
-    placed = place({target("t1:1.0"): Fault(loss=0, delay_ns=7)}, shape)
+    placed = place_faults({target("t1:1.0"): Fault(loss=0, delay_ns=7)}, shape)
     assert placed[Hop(T1_DOWN, 1, 2, 0)] == [("delay", 507, 0), ("jitter", 1, 0)]
 
 
@@ -205,14 +206,14 @@ def test_place__the_smallest_mtu_counts() -> None:
         target("t1:1.0"): Fault(loss=0, mtu=3000),
         target("uplink:1.0.0"): Fault(loss=0, mtu=1500),
     }
-    placed = place(faults, shape)
+    placed = place_faults(faults, shape)
     assert placed[Hop(T1_DOWN, 1, 2, 0)] == [*AS_USUAL, ("mtu", 2000, 0)]
     assert placed[Hop(T1_DOWN, 1, 0, 0)] == [*AS_USUAL, ("mtu", 1500, 0)]
     assert placed[Hop(T0_UP, 1, 0, 0)] == [*AS_USUAL, ("mtu", 1500, 0)]
 
 
 def test_decode_faults__through_json() -> None:
-    placed = place({target("plane:1"): Fault(loss=0.2, reorder=0.1)}, SHAPE)
+    placed = place_faults({target("plane:1"): Fault(loss=0.2, reorder=0.1)}, SHAPE)
     assert decode_faults(json.loads(json.dumps(list(placed.items())))) == placed
 
 

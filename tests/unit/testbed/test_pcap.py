@@ -13,8 +13,8 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import PcapReader
 
-from mrc.testbed import pcap
-from mrc.testbed.pcap import Offload
+from mrc.testbed import capture
+from mrc.testbed.capture import Offload
 
 ETHERNET = Ether(src="02:00:00:00:00:02", dst="02:00:00:00:00:01")
 INNER = IPv6(src="fd00:a::1", dst="fd00:a:1::1:0")
@@ -51,30 +51,30 @@ def burst(headers: Packet, payload: bytes, gso_type: int, gso_bytes: int) -> tup
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_on_the_wire__cuts_a_burst(name: str) -> None:
-    packets = list(pcap.on_the_wire(*burst(HEADERS[name], PAYLOAD, 5, 1000)))
+    packets = list(capture.on_the_wire(*burst(HEADERS[name], PAYLOAD, 5, 1000)))
     parts = [PAYLOAD[:1000], PAYLOAD[1000:2000], PAYLOAD[2000:]]
     assert packets == [wire(HEADERS[name], part, n) for n, part in enumerate(parts)]
 
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_on_the_wire__completes_a_checksum(name: str) -> None:
-    assert list(pcap.on_the_wire(*burst(HEADERS[name], PAYLOAD, 0, 0))) == [
+    assert list(capture.on_the_wire(*burst(HEADERS[name], PAYLOAD, 0, 0))) == [
         wire(HEADERS[name], PAYLOAD)
     ]
 
 
 def test_on_the_wire__leaves_the_rest_alone() -> None:
     frame, offload = burst(INNER, PAYLOAD, 4, 1000)  # a TCP burst
-    assert list(pcap.on_the_wire(frame, offload)) == [frame]
-    assert list(pcap.on_the_wire(frame, Offload(0, 0, 0, 0, 0, 0))) == [frame]
+    assert list(capture.on_the_wire(frame, offload)) == [frame]
+    assert list(capture.on_the_wire(frame, Offload(0, 0, 0, 0, 0, 0))) == [frame]
 
 
 def test_write__is_what_a_reader_reads() -> None:
     file = io.BytesIO()
-    pcap.write_header(file, 100)
+    capture.write_header(file, 100)
     frames = [wire(INNER, PAYLOAD), wire(INNER, b"x")]
     for number, frame in enumerate(frames):
-        pcap.write_packet(file, 1_700_000_000_123_456_789 + number, frame, 100)
+        capture.write_packet(file, 1_700_000_000_123_456_789 + number, frame, 100)
     file.seek(0)
     with PcapReader(file) as reader:  # type: ignore[arg-type]
         found = list(reader)

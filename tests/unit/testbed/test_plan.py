@@ -15,19 +15,19 @@ from msgspec.structs import replace
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.srv6 import EncapRed, EndDT6, EndUN, Route
 from mrc.fabric.topology import Addresses, switch_of_usid
-from mrc.testbed import names, reader
 from mrc.testbed import plan as plans
-from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, Hop
-from mrc.testbed.plan import Plan, Shaper, census, make_plan
+from mrc.testbed import shape as shapes
+from mrc.testbed.faults import HOST_DOWN, HOST_UP, T0_UP, Hop
+from mrc.testbed.plan import BedPlan, Shaper, census, make_plan
 from mrc.testbed.shape import MAX_RATE_BPS, Fabric, Shape, parse_rate
 
 
-def longest_match(plan: Plan, node: str, dst: IPv6Address) -> Route:
+def longest_match(plan: BedPlan, node: str, dst: IPv6Address) -> Route:
     found = [route for route in plan.nodes[node].routes if dst in route.dst]
     return max(found, key=lambda route: route.dst.prefixlen)
 
 
-def far_end(plan: Plan, node: str, route: Route) -> str:
+def far_end(plan: BedPlan, node: str, route: Route) -> str:
     """The node that a route leads to; checks that the next hop is the other end of the link."""
     for link in plan.links:
         if (link.lower, link.lower_name) == (node, route.dev):
@@ -44,7 +44,7 @@ def shift(carrier: IPv6Address) -> IPv6Address:
     return IPv6Address(carrier.packed[:4] + carrier.packed[6:] + bytes(2))
 
 
-def walk(plan: Plan, node: str, dst: IPv6Address) -> Iterator[str]:
+def walk(plan: BedPlan, node: str, dst: IPv6Address) -> Iterator[str]:
     """The nodes on a packet's path to its destination."""
     route = longest_match(plan, node, dst)
     assert isinstance(route.action, EncapRed)
@@ -88,7 +88,7 @@ def test_make_plan__paths_of_three_tiers_lead_over_the_switches_of_their_usids()
                 switches = [switch_of_usid(path.plane, usid) for usid in path.usids[:-1]]
                 nodes = [f"t0:{path.plane}.{src // 2}", *switches]
                 assert list(walk(plan, f"h{src}", path.dst)) == [
-                    *map(names.node_name, nodes), f"h{dst}",
+                    *map(shapes.node_name, nodes), f"h{dst}",
                 ]  # fmt: skip
     assert {len(node.routes) for node in plan.nodes.values() if node.name[:2] == "t2"} == {4}
 
@@ -164,7 +164,7 @@ def test_make_plan__config_names_ports_and_paths() -> None:
 
 
 def test_make_plan__without_what_is_absent() -> None:
-    shape = reader.load("uneven").shape
+    shape = shapes.load_topology("uneven").shape
     plan = make_plan("x", shape)
     assert not {"h5", "t1-3-2"} & set(plan.nodes) and {"h4", "t1-2-2"} <= set(plan.nodes)
     ends = {(node, name) for link in plan.links for node, name, _ in link.ends}
@@ -322,7 +322,7 @@ def test_parse_rate__refuses(text: str) -> None:
     ],
 )
 def test_is_namespace_of__tells_neighbours_apart(name: str, namespace: str, ours: bool) -> None:
-    assert names.is_namespace_of(name, namespace) is ours
+    assert shapes.is_namespace_of(name, namespace) is ours
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from mrc.fabric.targets import parse_target
 from mrc.linux.netlink import Netem, netem_message
 from mrc.testbed import build
 from mrc.testbed.build import Queue
-from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, Hop
+from mrc.testbed.faults import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, Fault, Hop, Mode
 from mrc.testbed.plan import make_plan, shaper
 from mrc.testbed.shape import Shape
 

@@ -14,7 +14,7 @@ from mrc.errors import ConfigError
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.targets import Target
 from mrc.sim import reader as scenarios
-from mrc.testbed import reader
+from mrc.testbed import shape as shapes
 from mrc.testbed.plan import census, make_plan
 from mrc.testbed.results import LinkProperties
 from mrc.testbed.shape import Fabric, Shape
@@ -58,12 +58,12 @@ at = "1s"
 """
 
 
-def parsed(**changes: Any) -> reader.TopologyFile:
+def parsed(**changes: Any) -> shapes.TopologyFile:
     values = tomllib.loads(FILE)
     for key, value in changes.items():
         scenarios.replace(values, key.replace("__", "."), value)
     fabric = Fabric.KERNEL if "topology__jitter" in changes else Fabric.EMULATED
-    return reader.parse(values, "all", "all.toml", fabric)
+    return shapes.parse_topology(values, "all", "all.toml", fabric)
 
 
 def test_parse__every_key() -> None:
@@ -166,7 +166,7 @@ def test_parse__refuses(changes: dict[str, Any], complaint: str) -> None:
         else:
             scenarios.replace(values, key.replace("__", "."), value)
     with pytest.raises(ConfigError, match=complaint):
-        reader.parse(values, "all", "all.toml", Fabric.EMULATED)
+        shapes.parse_topology(values, "all", "all.toml", Fabric.EMULATED)
 
 
 def test_parse__jitter_is_for_an_emulated_fabric() -> None:
@@ -176,18 +176,18 @@ def test_parse__jitter_is_for_an_emulated_fabric() -> None:
 
 def test_load__the_example_of_the_description() -> None:
     """Each key in the example is known, and its stated defaults are the defaults."""
-    text = (Path(reader.__file__).parent / "topologies" / "README.md").read_text()
+    text = (Path(shapes.__file__).parent / "topologies" / "README.md").read_text()
     example = tomllib.loads(text.split("```toml\n")[1].split("```")[0])
     bare = {"topology": {"hosts": 8, "planes": 4, "t1": 4}}
-    found, usual = (reader.parse(each, "x", "x").shape for each in (example, bare))
+    found, usual = (shapes.parse_topology(each, "x", "x").shape for each in (example, bare))
     assert replace(found, links=()) == usual
 
 
 def test_load__the_built_in_topologies() -> None:
-    assert "pair" in reader.names()
-    for name in reader.names():
-        assert reader.load(name).title
-    pair = reader.load("pair").shape
+    assert "pair" in shapes.topology_names()
+    for name in shapes.topology_names():
+        assert shapes.load_topology(name).title
+    pair = shapes.load_topology("pair").shape
     usual = Shape()
     assert (pair.hosts, pair.planes, pair.t0, pair.t1) == (2, 4, 2, 2)
     assert (pair.addresses, pair.host_rate_bps) == (usual.addresses, usual.host_rate_bps)
@@ -198,9 +198,9 @@ def test_load__scenarios_mean_the_same(tmp_path: Path) -> None:
     for scenario in map(scenarios.load, scenarios.names()):
         if scenario.slow:
             with pytest.raises(ConfigError, match=r"hosts is \d+, not in 2\.\.4096"):
-                reader.load(scenario.name)
+                shapes.load_topology(scenario.name)
             continue
-        simulated, shape = scenario.topology, reader.load(scenario.name).shape
+        simulated, shape = scenario.topology, shapes.load_topology(scenario.name).shape
         assert (shape.hosts, shape.planes) == (simulated.hosts, simulated.planes)
         assert (shape.t0, shape.t1) == (simulated.t0, simulated.t1)
         assert shape.host_rate_bps == simulated.host_rate_bps
@@ -211,7 +211,10 @@ def test_load__scenarios_mean_the_same(tmp_path: Path) -> None:
 def test_load__the_simulator_takes_topology_files_too(tmp_path: Path) -> None:
     path = tmp_path / "both.toml"
     path.write_text(FILE + '[[traffic]]\nkind = "permutation"\nwrite = "1MiB"\n')
-    simulated, shape = scenarios.load(str(path)), reader.load(str(path), Fabric.EMULATED).shape
+    simulated, shape = (
+        scenarios.load(str(path)),
+        shapes.load_topology(str(path), Fabric.EMULATED).shape,
+    )
     assert simulated.topology.fabric_rate_bps == shape.fabric_rate_bps
     assert [(link.target, link.kind, link.a) for link in simulated.links] == [
         ("plane:2", "delay", 10**6),
@@ -221,9 +224,9 @@ def test_load__the_simulator_takes_topology_files_too(tmp_path: Path) -> None:
 
 def test_load__names_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"no topology 'nowhere'; use .*clos.* path of a file"):
-        reader.load("nowhere")
+        shapes.load_topology("nowhere")
     with pytest.raises(ConfigError, match=r"/nowhere\.toml: .*No such file"):
-        reader.load("/nowhere.toml")
+        shapes.load_topology("/nowhere.toml")
 
 
 @pytest.mark.parametrize("fabric", [*Fabric])

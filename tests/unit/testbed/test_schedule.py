@@ -10,7 +10,7 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.testbed import build, schedule
-from mrc.testbed.fault import Fault, Mode
+from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.plan import make_plan
 from mrc.testbed.schedule import combined
 from mrc.testbed.shape import Fabric, Shape
@@ -31,7 +31,7 @@ def happenings(tmp_path: Path, *tables: str, count: int = 100) -> list[tuple[flo
     """Time in ms, target, new fault of the target."""
     path = tmp_path / "faults.toml"
     path.write_text("\n".join(['title = "any other table is let alone"', *tables]))
-    found = islice(schedule.events(schedule.load(str(path), EMULATED)), count)
+    found = islice(schedule.fault_changes(schedule.load_faults(str(path), EMULATED)), count)
     return [(each.at_ns / MS, str(each.target), str(each.fault or "healed")) for each in found]
 
 
@@ -61,9 +61,9 @@ def test_events__the_smallest_mtu_counts(tmp_path: Path) -> None:
 def test_load__a_kernel_fabric_changes_more_slowly(tmp_path: Path) -> None:
     path = tmp_path / "faults.toml"
     path.write_text(table("all", "silent", every="100ms", **{"for": "40ms"}))
-    assert schedule.load(str(path), EMULATED)
+    assert schedule.load_faults(str(path), EMULATED)
     with pytest.raises(ConfigError, match=r"up to 50 ms .* at least that, or --fabric emulated"):
-        schedule.load(str(path), KERNEL)
+        schedule.load_faults(str(path), KERNEL)
 
 
 def test_events__of_a_flap_have_no_end(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_load__refuses(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "faults.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        schedule.load(str(path), EMULATED)
+        schedule.load_faults(str(path), EMULATED)
     assert complaint in str(caught.value)
 
 
@@ -133,6 +133,6 @@ def test_load__refuses_what_this_kernel_cannot(
     path = tmp_path / "faults.toml"
     path.write_text(table("plane:1", "duplicate", share="1%", by="1ms"))
     with pytest.raises(ConfigError, match="--fabric emulated"):
-        schedule.load(str(path), KERNEL)
+        schedule.load_faults(str(path), KERNEL)
     with pytest.raises(ConfigError, match="No such file"):
-        schedule.load(str(tmp_path / "none.toml"), KERNEL)
+        schedule.load_faults(str(tmp_path / "none.toml"), KERNEL)

@@ -14,10 +14,10 @@ import pytest
 from mrc.errors import ConfigError
 from mrc.fabric.faults import LinkChange
 from mrc.testbed import state
-from mrc.testbed.fault import Fault, Mode
+from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
-from mrc.testbed.state import State
+from mrc.testbed.state import BedState
 
 SHAPE = Shape(
     hosts=3, planes=2, t1=1, host_rate_bps=None, mtu=1500, links=(LinkChange("t1:1.0", 10**6),)
@@ -32,7 +32,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_load__gives_back_what_was_saved() -> None:
     faults = {"plane:2": Fault(Mode.DOWN), "t1:1.0": Fault(Mode.SILENT, 0.25)}
-    for each in (State(SHAPE), State(Shape(), up=True), State(SHAPE, up=True, faults=faults)):
+    for each in (
+        BedState(SHAPE),
+        BedState(Shape(), up=True),
+        BedState(SHAPE, up=True, faults=faults),
+    ):
         state.save("x", each)
         assert state.load("x") == each
 
@@ -55,7 +59,7 @@ def test_load__none_when_there_is_none() -> None:
     ],
 )
 def test_load__names_the_file_it_cannot_read(folder: Path, text: str) -> None:
-    state.save("x", State(SHAPE))
+    state.save("x", BedState(SHAPE))
     (folder / "x" / "testbed.json").write_text(text)
     with pytest.raises(
         ConfigError, match=r"x/testbed\.json: cannot read: .* down --name x removes it"
@@ -64,7 +68,7 @@ def test_load__names_the_file_it_cannot_read(folder: Path, text: str) -> None:
 
 
 def test_with_fault__and_without_leave_the_rest() -> None:
-    first = State(SHAPE, up=True).with_faults({"plane:1": Fault(), "plane:2": Fault()})
+    first = BedState(SHAPE, up=True).with_faults({"plane:1": Fault(), "plane:2": Fault()})
     assert list(first.faults) == ["plane:1", "plane:2"]
     assert list(first.without("plane:1", "t1:1.0").faults) == ["plane:2"]
     assert first.without("plane:1").up
@@ -72,7 +76,7 @@ def test_with_fault__and_without_leave_the_rest() -> None:
 
 def test_names__are_those_that_were_begun(folder: Path) -> None:
     for name in ("b", "a"):
-        state.save(name, State(SHAPE))
+        state.save(name, BedState(SHAPE))
     (folder / "c").mkdir()
     assert state.names() == ["a", "b"]
 
@@ -82,7 +86,7 @@ def test_write_files__may_be_read_by_everyone(folder: Path) -> None:
     plan = make_plan("x", SHAPE)
     before = os.umask(0o077)
     try:
-        state.save("x", State(SHAPE))
+        state.save("x", BedState(SHAPE))
         state.write_files(plan)
     finally:
         os.umask(before)
@@ -97,8 +101,8 @@ def test_write_files__may_be_read_by_everyone(folder: Path) -> None:
 
 
 def test_forget__removes_one_only() -> None:
-    state.save("x", State(SHAPE))
-    state.save("y", State(SHAPE))
+    state.save("x", BedState(SHAPE))
+    state.save("y", BedState(SHAPE))
     state.forget("x")
     state.forget("x")
     assert state.names() == ["y"]
@@ -132,7 +136,7 @@ def test_lock__is_free_again_after_an_error() -> None:
 
 def test_forget__says_what_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state.forget("x")  # there is none
-    state.save("x", State(SHAPE))
+    state.save("x", BedState(SHAPE))
 
     def rmtree(path: Path) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

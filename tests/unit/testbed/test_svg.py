@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from mrc.fabric.faults import LinkChange
+from mrc.testbed.picture import draw_svg
 from mrc.testbed.shape import Shape
-from mrc.testbed.svg import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 LETTER = 6.7  # pixels of a letter of 12 px in DejaVu Sans, which is wide; 7.5 of a bold one
@@ -17,7 +17,7 @@ LONG = "A Title with Words that Go On and On, as long as nobody stops to breathe
 
 
 def root_of(shape: Shape, title: str = "a bed", notes: tuple[str, ...] = ()) -> ElementTree.Element:
-    return ElementTree.fromstring(draw(shape, title, notes))
+    return ElementTree.fromstring(draw_svg(shape, title, notes))
 
 
 def labels(root: ElementTree.Element) -> list[str | None]:

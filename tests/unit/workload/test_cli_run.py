@@ -30,8 +30,8 @@ def test_until__what_is_due_before_it_happens_however_late(
         ended.extend((wait(begun + 0.01), wait(None)))
 
     monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
-    monkeypatch.setattr("mrc.testbed.schedule.load", lambda path, plan: ())
-    monkeypatch.setattr("mrc.testbed.schedule.run", run)
+    monkeypatch.setattr("mrc.testbed.schedule.load_faults", lambda path, plan: ())
+    monkeypatch.setattr("mrc.testbed.schedule.run_faults", run)
     words = ["testbed", "run", "faults.toml", "--until", "50ms", "--faults-only"]
     assert testbed_run.run(build_parser(["testbed"]).parse_args(words)) == 0
     assert ended == [False, True]
@@ -75,7 +75,7 @@ def test_until__before_faults_begin(
     path = tmp_path / "faults.toml"
     path.write_text(FAULTS)
     monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
-    monkeypatch.setattr("mrc.testbed.schedule.run", lambda *_: None)
+    monkeypatch.setattr("mrc.testbed.schedule.run_faults", lambda *_: None)
     assert main(["testbed", "run", str(path), "--until", until]) == code
     assert capsys.readouterr().err == f"mrc testbed run: {complaint.format(path)}\n"
 
@@ -84,13 +84,13 @@ def test_run__tells_that_changes_were_late(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def run(_: Any, scheduled: Any, __: Any, told: Callable[[Any, float], object]) -> None:
-        for event, late in zip(schedule.events(scheduled), (0.01, 0.87), strict=True):
+        for event, late in zip(schedule.fault_changes(scheduled), (0.01, 0.87), strict=True):
             told(event, event.at_ns / 1e9 + late)
 
     path = tmp_path / "faults.toml"
     path.write_text(FAULTS)
     monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
-    monkeypatch.setattr("mrc.testbed.schedule.run", run)
+    monkeypatch.setattr("mrc.testbed.schedule.run_faults", run)
     assert main(["testbed", "run", str(path)]) == 0
     assert capsys.readouterr().err == (
         "mrc testbed run: late: 1 of 2 changes, the worst by 870 ms: this machine is too busy"

@@ -25,7 +25,7 @@ def refusal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
     """Runs mrc testbed run on a test bed that is not asked; exit code and stderr."""
-    monkeypatch.setattr("mrc.testbed.cli.entry.enter", lambda args: None)
+    monkeypatch.setattr("mrc.testbed.cli.main.enter_namespaces", lambda args: None)
     monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
 
     def run(*words: str) -> tuple[int, str]:
@@ -66,6 +66,6 @@ def test_run__without_the_program(
 
 
 def test_require__mptcp_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrc.testbed.mptcp.is_supported", lambda: False)
+    monkeypatch.setattr("mrc.testbed.bed.has_mptcp", lambda: False)
     with pytest.raises(StateError, match="CONFIG_MPTCP"):
         traffic._require(["mptcp"])

@@ -12,7 +12,7 @@ from unit.workload.scenes import EMULATED, SHAPE, scenario
 
 from mrc.errors import ConfigError
 from mrc.fabric.targets import Target
-from mrc.testbed.fault import Fault
+from mrc.testbed.faults import Fault
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
 from mrc.workload.faults import Faults, differ, scheduled

@@ -1,22 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hops of a fabric, and the hops that a fault affects. Pure.
+"""Faults of a test bed, the hops that they affect, and the nftables rules that drop packets. Pure.
 
 A hop is one direction of a link with the port that sends on it. Every packet passes one hop of a
-target, so 20% loss is 20% and 1 ms of delay is 1 ms.
+target, so 20% loss is 20% and 1 ms of delay is 1 ms. Switches drop the packets, never the sending
+host's interface, because the sender's stack would notice the loss there.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
+from mrc.fabric.faults import LARGEST_MTU, LEAST_MTU
 from mrc.fabric.targets import DOWN, UP, Target, links_of
 from mrc.fabric.topology import Topology
-from mrc.testbed.fault import Fault, Mode, by_chance
-from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name, t2_name
 from mrc.testbed.results import LinkProperties
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import FABRIC, Shape, host_name, interface_name, t0_name, t1_name, t2_name
+from mrc.units import digits, quantity
+
+LOSSY = "mrc_lossy"
+"""Name of the nftables table with the losses that links have without a fault."""
+
+_LOSS_STEPS = 10_000
+_ALL_PPM = 1_000_000
+
+
+class Mode(StrEnum):
+    SILENT = "silent"
+    """the switch drops packets, the link stays up"""
+    DOWN = "down"
+    """the switch's side of the link is down, and the other side loses its carrier"""
+
+
+class Fault(Struct, frozen=True):
+    """The fault of a target. If any field after `loss` is set, loss may be 0."""
+
+    mode: Mode = Mode.SILENT
+    loss: float = 1.0
+    """share of packets lost, in steps of 0.0001; below 1 only when silent"""
+    corrupt: float = 0.0
+    """share of packets in which a bit flips"""
+    duplicate: float = 0.0
+    """share of packets that arrive twice"""
+    reorder: float = 0.0
+    """share of packets that arrive later"""
+    by_ns: int = 1_000_000
+    """largest extra delay of a reordered packet or of a duplicate"""
+    delay_ns: int = 0
+    """added to every packet"""
+    jitter_ns: int = 0
+    """largest random addition to the delay; it keeps the order"""
+    rate_bps: int | None = None
+    """limit of every link of the target"""
+    rate_share: float = 0.0
+    """limit as a share of each link's own rate; 0: no limit"""
+    mtu: int | None = None
+    """size of the largest IPv6 packet that is not lost; None: that of each link"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss <= 1:
+            raise ValueError(f"loss is {self.loss}, not in 0..1")
+        if self.mode is Mode.DOWN and (self.loss != 1 or self.is_impairment):
+            raise ValueError("a target that is down drops all packets: use mode silent for a share")
+        for share in (self.corrupt, self.duplicate, self.reorder, self.rate_share):
+            if not 0 <= share <= 1:
+                raise ValueError(f"share is {share}, not in 0..1")
+        if self.mtu is not None and not LEAST_MTU <= self.mtu <= LARGEST_MTU:
+            raise ValueError(f"mtu is {self.mtu}, not in {LEAST_MTU}..{LARGEST_MTU}")
+        if not self.loss and not self.is_impairment:
+            raise ValueError("the fault has no effect: give a loss, a delay or a rate above 0")
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no packet passes."""
+        return self.loss == 1
+
+    @property
+    def is_impairment(self) -> bool:
+        """Whether the fault has an effect besides loss."""
+        return self.touches_packets or self.cuts_rate or self.mtu is not None
+
+    @property
+    def touches_packets(self) -> bool:
+        """Whether the fault delays, corrupts, duplicates or reorders packets."""
+        shares = (self.corrupt, self.duplicate, self.reorder)
+        return any((*shares, self.delay_ns, self.jitter_ns))
+
+    @property
+    def cuts_rate(self) -> bool:
+        return bool(self.rate_bps or self.rate_share)
+
+    def rate_of(self, link_bps: int | None) -> int | None:
+        """The rate of a link under this fault, from its usual rate, in bits a second.
+
+        None: no limit. Raises ValueError for a share of a link without a limit.
+        """
+        if self.rate_share and link_bps is None:
+            raise ValueError("the link has no rate limit: give the rate in bit/s, not as a share")
+        share = max(1, round((link_bps or 0) * self.rate_share)) if self.rate_share else None
+        return min((rate for rate in (self.rate_bps, share, link_bps) if rate), default=None)
+
+    def __str__(self) -> str:
+        if not self.is_impairment:
+            return self.mode if self.loss == 1 else f"loss {self.loss:.2%}"
+        names = ("loss", "corrupt", "duplicate", "reorder")
+        shares = [(name, getattr(self, name)) for name in names]
+        words = [f"{name} {share:.2%}" for name, share in shares if share]
+        words += [f"delay +{digits(self.delay_ns / 1000)} us"] if self.delay_ns else []
+        words += [f"jitter {digits(self.jitter_ns / 1000)} us"] if self.jitter_ns else []
+        words += [f"rate {digits(self.rate_bps / 1e6)} Mbit/s"] if self.rate_bps else []
+        words += [f"rate {self.rate_share:.2%} of its own"] if self.rate_share else []
+        words += [f"MTU {self.mtu}"] if self.mtu else []
+        return ", ".join(words)
+
+
+def parse_loss(text: str) -> float:
+    """A percentage such as `20%` or `0.5%`, as a share."""
+    steps = quantity(text, {"": _LOSS_STEPS // 100, "%": _LOSS_STEPS // 100}) or 0.0
+    if not 0 < steps <= _LOSS_STEPS or abs(steps - round(steps)) > 1e-6:
+        raise ValueError(f"{text!r} is not a percentage from 0.01% to 100%, in steps of 0.01%")
+    return steps / _LOSS_STEPS
+
+
+def table_of(target: Target) -> str:
+    """Name of the nftables table that holds the target's fault."""
+    return "mrc_fail_" + re.sub(r"\W", "_", str(target))
+
+
+def drop_rules(name: str, conditions: Iterable[str]) -> str:
+    """nftables rules that drop the forwarded packets for which one of the conditions holds. They
+    replace the earlier rules of the table.
+    """
+    drops = "".join(f"    {each} counter drop\n" for each in conditions)
+    # A delete costs the kernel a grace period of 10 ms, even if nothing exists: flush instead.
+    return (
+        f"table ip6 {name} {{\n"
+        "  chain forward {\n"
+        "    type filter hook forward priority filter\n"
+        "  }\n"
+        "}\n"
+        f"flush chain ip6 {name} forward\n"
+        f"table ip6 {name} {{\n"
+        "  chain forward {\n"
+        f"{drops}"
+        "  }\n"
+        "}\n"
+    )
+
+
+def by_chance(match: str, loss: float) -> str:
+    """A condition that holds for a share of the packets that match."""
+    ppm = round(loss * _ALL_PPM)
+    return match if ppm == _ALL_PPM else f"{match} numgen random mod {_ALL_PPM} < {ppm}"
+
+
+def no_drop_rules(target: Target) -> str:
+    """nftables commands that end a fault, or do nothing if there is none."""
+    return f"table ip6 {table_of(target)}\ndelete table ip6 {table_of(target)}\n"
+
+
+# ---- Hops ----------------------------------------------------------------------------------------
+
 
 SOCKET = "fabric.sock"
 
@@ -26,8 +175,6 @@ HOST_UP, HOST_DOWN, T0_UP, T1_DOWN, T1_UP, T2_DOWN = HOP_KINDS
 FAULT_KINDS = (
     "silent", "loss", "corrupt", "duplicate", "reorder", "delay", "jitter", "rate", "mtu",
 )  # fmt: skip
-
-_ALL_PPM = 1_000_000
 
 
 class Hop(NamedTuple):
@@ -94,7 +241,7 @@ def all_hops_of(target: Target, fabric: Topology) -> list[Hop]:
     return [hop for both in hops for hop in both[first:end]]
 
 
-def port(hop: Hop) -> tuple[str, str]:
+def port_of(hop: Hop) -> tuple[str, str]:
     """Node and interface that send on a hop, in a kernel fabric."""
     match hop.kind:
         case "host-up":
@@ -110,7 +257,7 @@ def port(hop: Hop) -> tuple[str, str]:
     return t2_name(hop.plane, hop.end), f"t1-{hop.switch}"
 
 
-def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
+def filters_of(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
     """In a kernel fabric: node -> nftables match -> the hop of the matched packets.
 
     All nodes are switches. At a host, its stack would notice the loss.
@@ -127,7 +274,7 @@ the hop of these packets.
 def dropped_by(target: Target, fault: Fault, fabric: Topology) -> Drops:
     """What nftables drops in a kernel fabric because of a fault."""
     found: Drops = {}
-    for node, matches in filters(target, fabric).items() if fault.mode is Mode.SILENT else ():
+    for node, matches in filters_of(target, fabric).items() if fault.mode is Mode.SILENT else ():
         for match, hop in matches.items():
             # A host would notice a limit of its own port, and send smaller packets. Those of
             # switches have limits of their own (`mrc.testbed.build`).
@@ -151,7 +298,7 @@ def lossy(shape: Shape) -> Drops:
 def _filters(hops: Iterable[Hop]) -> dict[str, dict[str, Hop]]:
     found: dict[str, dict[str, Hop]] = {}
     for hop in hops:
-        node, interface = port(hop)
+        node, interface = port_of(hop)
         match = f"oifname {interface}"
         if hop.kind == HOST_UP:
             node, match = t0_name(hop.plane, hop.switch), f"iifname {host_name(hop.end)}"
@@ -179,10 +326,10 @@ def kernel_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     """
     whole = {"t1": (T1_DOWN, T1_UP), "t2": (T2_DOWN,)}
     kinds = whole.get(target.kind, (HOST_DOWN, T0_UP, T1_UP))
-    return [port(hop) for hop in all_hops_of(target, fabric) if hop.kind in kinds]
+    return [port_of(hop) for hop in all_hops_of(target, fabric) if hop.kind in kinds]
 
 
-def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultRow]]:
+def place_faults(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultRow]]:
     """The combined faults of every failing hop.
 
     Raises ValueError for a share of a link without a rate.

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions of `mrc testbed`: `up` and `down`; `exec`, `shell` and `rsh`: commands in a host or a
+switch; `fail` and `heal`: faults; `drain` and `undrain`: maintenance without loss; `capture`: the
+packets of a host or a link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import select
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mrc.cli.arguments import add, argument, count_argument, seconds_argument
+from mrc.cli.ending import Ending
+from mrc.cli.execute import become, refused
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Output, format_bytes, listed, print_error
+from mrc.errors import ConfigError, StateError
+from mrc.fabric.targets import FORMS
+from mrc.linux import netns
+from mrc.linux import programs as installed
+from mrc.results.plain import like, plain
+from mrc.testbed import bed as beds
+from mrc.testbed import capture, extras, results, schedule
+from mrc.testbed import state as stored
+from mrc.testbed.bed import Removal, Testbed
+from mrc.testbed.cli import status
+from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.plan import add_machines, add_shape, rate_argument, shape_of
+from mrc.testbed.faults import Mode, parse_loss
+from mrc.testbed.results import Built, Captured, Removed
+from mrc.testbed.shape import DEFAULT_NAME, MIN_RATE_BPS, as_argument_error, is_host, part_name
+from mrc.units import counted
+
+# ---- up, down ------------------------------------------------------------------------------------
+
+
+def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shape(parser)
+    add_machines(parser)
+
+
+def _allowed(args: argparse.Namespace) -> AbstractContextManager[None]:
+    if getattr(args, "on", None) is not None and (lacks := netns.lacks()):
+        raise StateError(f"a test bed over several machines requires root on each: needs {lacks}")
+    return nullcontext()
+
+
+def up(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    shape, names = shape_of(args), getattr(args, "on", None)
+    machines = None if names is None else extras.need(extras.OPTIONS).located(names)
+    bed = beds.of(args.name, shape, machines)
+    built = bed.up()
+    summary = status.summary(bed.shape)
+    first = f"{args.name} {'is up' if built else 'was up already'}: {summary}"
+    out.text("\n".join([first, *status.machines(bed)]))
+    if out.as_json:  # else nothing that may fail: the test bed is up
+        out.result(like(Built, status.bed_result(bed, {}), built=built))
+    return 0
+
+
+def down(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    found = Removal(removed=False)
+    if not netns.lacks() or stored.load(args.name) is not None:
+        found = _named(args.name).down()
+    for each in found.ended:
+        out.text(f"ended in {each.node}: {each.command} (process {each.pid})")
+    for each in found.left:
+        out.warn(f"still runs, in {each.node} that is gone: {each.command} (process {each.pid})")
+    out.text(f"{args.name} {'is down' if found.removed else 'was not up'}")
+    for machine, why in found.unreachable.items():
+        out.warn(
+            f"{machine} does not answer: {why}; it keeps its part until mrc testbed down "
+            f"--name {args.name} there"
+        )
+    out.result(like(Removed, found, name=args.name))
+    return Exit.UNREACHABLE if found.unreachable else Exit.OK
+
+
+def _named(name: str) -> Testbed:
+    """A test bed to take down: also one whose file is damaged."""
+    try:
+        return beds.named(name)
+    except ConfigError:
+        return Testbed(name)
+
+
+# ---- exec, shell, rsh ----------------------------------------------------------------------------
+
+
+# PS1 comes after the user's own file, because that file may set PS1.
+_BASH = """\
+[ -f ~/.bashrc ] && . ~/.bashrc
+PS1="($MRC_HOST) $PS1"
+"""
+_INSIDE = """
+host HOST|SWITCH  h0, h1, ...; in a kernel fabric also t0:P.N, t1:P.S, t2:P.M or mgmt
+--user USER       run as this user instead of root
+"""
+_EXEC = """
+--schedule FILE  inject the faults that this file schedules, at times from the command's start
+--mptcp          use MPTCP over all planes instead of TCP, by mptcpize
+"""
+# Launchers tell hosts apart by their names, which network namespaces do not have. By the system
+# call: in a user namespace, /proc/sys/kernel/hostname is not writable.
+_AS_HOST = """\
+import os, socket, sys
+socket.sethostname(sys.argv[1])
+os.execvp("sh", ["sh", "-c", sys.argv[2]])
+"""
+
+
+# Options of ssh(1) that launchers pass, by those that have a value. None means anything here.
+_FLAGS, _VALUES = "46AaCfgKkNnqTtVvXxYy", "bceEFiIJlLmoOpQRSwW"
+
+
+def add_exec_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shell_arguments(parser)
+    add(parser, _EXEC)
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Replaces this process by the command. Returns if the command cannot be run, and with
+    --schedule when the command ends.
+    """
+    _take_options(args)
+    bed = beds.existing(args.name)
+    program = args.words[0]
+    if args.mptcp:
+        args.words = [*installed.require(beds.MPTCP_WRAPPER), "run", *args.words]
+    argv, environment = bed.host_command(args.host, args.words, user=args.user)
+    here = bed.elsewhere(args.host) is None
+    if here and (code := refused(args.prog, program, environment["PATH"])):
+        return code
+    if args.mptcp:
+        bed.prepare_mptcp(args.host)
+    if args.schedule is not None:
+        return schedule.run_beside(bed, args.schedule, argv, environment, args.prog)
+    return become(args.prog, argv, environment)
+
+
+def _take_options(args: argparse.Namespace) -> None:
+    """Takes the options between HOST and `--`, and leaves the command in `args.words`."""
+    parser = argparse.ArgumentParser(prog=args.prog, allow_abbrev=False, add_help=False)
+    parser.add_argument("--name")
+    parser.add_argument("--user")
+    parser.add_argument("--schedule")
+    parser.add_argument("--mptcp", action="store_true", default=argparse.SUPPRESS)
+    options = ("--name", "--user", "--schedule", "--mptcp")
+    words = args.words
+    while words and (taken := words[0].split("=")[0]) in options:
+        count = 1 if "=" in words[0] or taken == "--mptcp" else 2
+        if len(words) < count:
+            raise UsageError(args.prog, f"argument {taken}: expected one argument")
+        parser.parse_args(words[:count], namespace=args)
+        words = words[count:]
+    if words and words[0] == "--":
+        words = words[1:]
+    elif words and words[0].startswith("-"):
+        raise UsageError(
+            args.prog, f"unrecognized option {words[0]}; a command comes after --, see --help"
+        )
+    if not words:
+        raise UsageError(args.prog, f"no command: {args.prog} {args.host} -- COMMAND")
+    args.words = words
+
+
+def add_shell_arguments(parser: argparse.ArgumentParser) -> None:
+    add(parser, _INSIDE)
+
+
+def shell(args: argparse.Namespace) -> int:
+    """Replaces this process by the shell; returns only if the shell is not found."""
+    bed = beds.existing(args.name)
+    if (machine := bed.elsewhere(args.host)) is not None:
+        user = ["--user", args.user] if args.user else []
+        words = ["shell", "--name", args.name, args.host, *user]
+        code: int = extras.need(extras.THERE).forward(machine, words)
+        return code
+    program = os.environ.get("SHELL") or "/bin/sh"
+    if shutil.which(program) is None:
+        wrong = f"{program}: shell not found: set SHELL"
+        print_error(args.prog, wrong, Exit.FAILED, as_json=False)
+        return Exit.FAILED
+    words = [program]
+    if os.path.basename(program) == "bash":
+        words += ["--rcfile", f"/proc/self/fd/{_in_memory(_BASH)}"]
+    argv, environment = bed.host_command(args.host, words, user=args.user)
+    prompt = f"({args.host}@{args.name}) $ "
+    environment |= {"MRC_HOST": f"{args.host}@{args.name}", "PS1": prompt, "PROMPT": prompt}
+    return os.execvpe(argv[0], argv, environment)
+
+
+def _in_memory(text: str) -> int:
+    """The descriptor of an unnamed file, which the shell inherits."""
+    descriptor = os.memfd_create("mrc-shell", 0)
+    os.write(descriptor, text.encode())
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
+def add_rsh_arguments(parser: argparse.ArgumentParser) -> None:
+    for letter in _FLAGS:
+        parser.add_argument(f"-{letter}", action="store_true", help=argparse.SUPPRESS)
+    for letter in _VALUES:
+        parser.add_argument(f"-{letter}", action="append", help=argparse.SUPPRESS)
+    parser.add_argument("host", metavar="HOST", help="h0, h1, ...")
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="COMMAND",
+        help="words for a shell in that host, as for ssh",
+    )  # fmt: skip
+
+
+def rsh(args: argparse.Namespace) -> int:
+    """Replaces this process by the command."""
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        raise UsageError(args.prog, f"no command: {args.prog} {args.host} COMMAND")
+    around = os.environ.get(beds.FOLDER_VARIABLE)  # of a launcher that runs in a host
+    name = Path(around).name if around and args.name == DEFAULT_NAME else args.name
+    bed = beds.existing(name)
+    (unshare,) = installed.require("unshare")
+    command = [unshare, "--uts", sys.executable, "-IS", "-c", _AS_HOST, args.host, " ".join(words)]
+    argv, environment = bed.host_command(args.host, command)
+    return os.execvpe(argv[0], argv, environment)
+
+
+# ---- fail, heal, drain, undrain ------------------------------------------------------------------
+
+
+_share_argument = argument(parse_loss)
+
+_FAIL = f"""
+target TARGET   what fails: {FORMS}
+--mode          silent: drop packets while links stay up; down: take the links down [%(default)s]
+--loss PERCENT  drop this share of the packets, such as 20%% [100%%; 0%% with options below]
+--rate RATE     limit each link to this rate, such as 50mbit, or to a share of its own rate, such as
+                10%%
+--mtu N         drop IPv6 packets larger than N bytes, both headers included
+"""
+_IMPAIRMENTS = """
+--corrupt PERCENT    flip a bit in this share of the packets
+--duplicate PERCENT  deliver this share of the packets twice
+--reorder PERCENT    delay this share of the packets by up to 1 ms
+--delay TIME         delay all packets by this time, such as 1ms
+--jitter TIME        add a random delay of at most this time
+"""
+_DRAIN = """\
+Move the hosts' traffic off a part of the fabric: each host withdraws its routes
+over it. Packets in flight still arrive. mrc goes on on other paths without a
+retransmission. What would leave two hosts without a path is refused.
+"""
+
+
+def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
+    mode = {"choices": [*Mode], "default": Mode.SILENT}
+    add(
+        parser,
+        _FAIL,
+        mode=mode,
+        loss={"type": _share_argument},
+        rate={"type": _fault_rate, "default": {}},
+    )
+    group = "impairments (require an emulated fabric, or netem in the kernel)"
+    shares = {word: {"type": _share_argument} for word in ("corrupt", "duplicate", "reorder")}
+    times = {word: {"dest": f"{word}_ns"} for word in ("delay", "jitter")}
+    add(parser.add_argument_group(group), _IMPAIRMENTS, **shares, **times)
+
+
+def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
+    add(parser, f"target TARGET  what to heal: {FORMS}; all: all faults")
+
+
+def _fault_rate(text: str) -> dict[str, Any]:
+    if text.endswith("%"):
+        return {"rate_share": _share_argument(text)}
+    rate_bps = rate_argument(text)
+    if rate_bps is None or rate_bps < MIN_RATE_BPS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate of at least 1kbit")
+    return {"rate_bps": rate_bps}
+
+
+def fail(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    bed = beds.existing(args.name)
+    words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "mtu")
+    impairment = {word: value for word in words if (value := getattr(args, word)) is not None}
+    before = bed.faults().get(args.target)
+    bed.fail(args.target, args.mode, args.loss, **impairment, **args.rate)
+    fault = bed.faults()[args.target]
+    replaced = f"; no longer: {before}" if before not in (None, fault) else ""
+    out.text(f"{args.target} fails: {fault}{replaced}")
+    out.result(results.Failed(name=args.name, fault=status.fault_result(args.target, fault)))
+    return 0
+
+
+def heal(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    bed = beds.existing(args.name)
+    healed = bed.heal(args.target)
+    left = bed.faults()
+    out.text(f"healed: {listed(healed)}; still failing: {listed(left)}")
+    out.result(results.Healed(name=args.name, healed=tuple(healed), failing=tuple(left)))
+    return 0
+
+
+def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DRAIN
+    add(parser, f"target TARGET  what to drain: {FORMS}")
+
+
+def add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
+    add(parser, f"target TARGET  what to use again: {FORMS}; all: all that is drained")
+
+
+def drain(args: argparse.Namespace) -> int:
+    bed = beds.existing(args.name)
+    changed = (args.target,) if bed.drain(args.target) else ()
+    Output.of(args).text(f"{args.target} {'is' if changed else 'was already'} drained")
+    return _print_drained(args, bed, changed)
+
+
+def undrain(args: argparse.Namespace) -> int:
+    bed = beds.existing(args.name)
+    changed = tuple(bed.undrain(args.target))
+    Output.of(args).text(f"in use again: {listed(changed)}; still drained: {listed(bed.drained())}")
+    return _print_drained(args, bed, changed)
+
+
+def _print_drained(args: argparse.Namespace, bed: Testbed, changed: tuple[str, ...]) -> int:
+    Output.of(args).result(results.Drained(name=args.name, changed=changed, drained=bed.drained()))
+    return 0
+
+
+# ---- capture -------------------------------------------------------------------------------------
+
+
+_MAX_SNAP_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 20
+
+_CAPTURE_TEXT = """\
+Write the packets of a host, a switch or a link to a pcap file, until SIGINT. tcpdump is
+not required. The kernel moves bursts as one packet: capture splits a burst
+into packets as on a wire, with their own lengths and checksums. A packet that
+crosses two of the captured interfaces is written twice.
+"""
+_CAPTURE = f"""
+where HOST|SWITCH|LINK  h0, h1, ... for all ports of a host; mgmt; or {FORMS}
+file FILE               file to write; -: stdout, such as for tshark -r -
+--count N               stop after this many packets [no limit]
+--seconds S             stop after this time [no limit]
+--snaplen BYTES         keep only this many bytes of each packet [all]
+"""
+
+
+def _add_capture_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _CAPTURE_TEXT
+    add(
+        parser,
+        _CAPTURE,
+        count={"type": count_argument(1 << 40)},
+        seconds={"type": seconds_argument},
+        snaplen={"type": count_argument(1 << 31), "default": _MAX_SNAP_BYTES},
+    )
+    parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+
+
+def capture_packets(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.file == "-" and (args.json or sys.stdout.isatty()):
+        wrong = "FILE -: requires a pipe on stdout, and excludes --json"
+        raise UsageError(args.prog, wrong)
+    bed = beds.existing(args.name)
+    if is_host(args.where):
+        bed.elsewhere(args.where)  # its error names the hosts
+    with as_argument_error():
+        where = capture.interfaces(bed.plan, args.where)
+    places = {bed.elsewhere(part_name(node)) for node, _ in where}
+    if len(places) > 1:
+        raise UsageError(
+            args.prog, f"{args.where} is on several machines: capture one of its links or switches"
+        )
+    if (machine := places.pop()) is not None:
+        found: int = extras.need(extras.THERE).capture(args, out, machine)
+        return found
+    names = " ".join(f"{node}:{interface}" for node, interface in where)
+    deadline = None if args.seconds is None else time.monotonic() + args.seconds
+
+    def begun() -> None:
+        out.note(f"capturing at {names}")
+        if not capture.splits_bursts():
+            out.note("this kernel is older than Linux 6.2: the file shows a burst as one packet")
+
+    with Ending() as ending, opened_file(args.file) as file:
+        wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
+        try:
+            taken = wanted.run(
+                bed.plan,
+                where,
+                begun,
+                lambda: (
+                    ending.signum is not None
+                    or (deadline or math.inf) <= time.monotonic()
+                    or (args.until_eof and bool(select.select([0], [], [], 0)[0]))
+                ),
+            )
+        except BrokenPipeError:
+            out.note("stopped: the reader of the packets closed the pipe")
+            return 0
+    result = like(Captured, taken, interfaces=tuple(names.split()))
+    if args.until_eof:  # stdout has the packets
+        out.warn(json.dumps(plain(result)))
+    else:
+        print_captured(out, result)
+    return 0
+
+
+def print_captured(out: Output, taken: Captured) -> None:
+    size = format_bytes(taken.bytes)
+    out.note(f"{counted(taken.packets, 'packet')}, {size}, {taken.dropped} dropped by the kernel")
+    out.result(taken)
+
+
+@contextlib.contextmanager
+def opened_file(name: str) -> Iterator[BinaryIO]:
+    target = os.dup(sys.stdout.fileno()) if name == "-" else name
+    file = open(target, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115  closed below
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            file.close()
+
+
+ACTIONS = {
+    "up": Action(up, _add_up_arguments, Needs.NEW, prepared=_allowed),
+    "down": Action(down, needs=Needs.NAME),
+    "exec": Action(execute, add_exec_arguments, prints=False),
+    "shell": Action(shell, add_shell_arguments, prints=False),
+    "rsh": Action(rsh, add_rsh_arguments, prints=False),
+    "fail": Action(fail, add_fail_arguments),
+    "heal": Action(heal, add_heal_arguments),
+    "drain": Action(drain, add_drain_arguments),
+    "undrain": Action(undrain, add_undrain_arguments),
+    "capture": Action(capture_packets, _add_capture_arguments),
+}
