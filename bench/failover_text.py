@@ -10,8 +10,8 @@ from failover_figures import duration, events_of, rates, story_of, summary
 from failover_scenario import DOWN, LOSS, SLOW
 from figures import checks_table
 
-from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_table
+from mrc.cli.terminal import column_chart
 
 _COLUMNS, _ROWS = 80, 4
 _LETTERS = {DOWN: ("D", "U"), LOSS: ("L", "O"), SLOW: ("T", "F")}

@@ -30,7 +30,7 @@ from pages import Block, Command, blocks
 from project_text import ROOT, code_without_comments, is_c, sources, text
 from topology_plans import plan
 
-from mrc.cli import trust
+from mrc.cli import endpoint
 from mrc.cli.main import build_parser
 from mrc.torch import transport as torch_transport
 
@@ -370,7 +370,7 @@ def test_documents__name_files_that_exist() -> None:
 def test_documents__name_identifiers_that_exist() -> None:
     code = "\n".join(code_without_comments(path) for path in sources() if is_c(path))
     allowed = {"mrc_create_qp"}  # part of OCP's published API, documented as missing
-    allowed |= {trust.CODE, trust.INSECURE, torch_transport.SECRET}  # of the environment
+    allowed |= {endpoint.CODE, endpoint.INSECURE, torch_transport.SECRET}  # of the environment
     missing = [
         f"{document}: {name}"
         for document in DOCUMENTS

@@ -13,9 +13,9 @@ import checkout
 
 with checkout.set_up():
     from mrc.cli import completion
+    from mrc.cli.arguments import Parser
     from mrc.cli.main import build_parser
     from mrc.cli.output import version_of
-    from mrc.cli.parser import Parser
 
 MAN, BASH, ZSH = (
     Path("share/man/man1"),

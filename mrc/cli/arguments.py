@@ -1,15 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of subcommands: their lines, and their types: numbers with units, counts, times."""
+"""Arguments of subcommands: their parsers, lines and types: numbers with units, counts, times,
+hosts and ports.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
-from mrc.cli.address import host_and_port
+from mrc.cli.exits import UsageError
 from mrc.units import parse_short_rate, parse_short_size, parse_short_time, parse_time
+
+
+class Parser(argparse.ArgumentParser):
+    """Prints an error as one line, and the examples above the options."""
+
+    actions: Sequence[str] = ()
+    usual = ""
+    """the default action"""
+    check: Callable[[Sequence[str]], None] | None = None
+    """looks at the words before they are parsed; raises ValueError"""
+
+    def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+        self.examples = examples
+        self.set_defaults(prog=self.prog)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(self.prog, f"{message}; see {self.prog} --help")
+
+    def parse_known_args(  # type: ignore[override]  # every caller passes a list
+        self, args: list[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """As in argparse, but the (sub)command that parses an unknown option reports it."""
+        words = list(sys.argv[1:] if args is None else args)
+        if self.usual and words and words[0] not in {*self.actions, "-h", "--help"}:
+            words = [self.usual, *words]
+        if self.check is not None:
+            try:
+                self.check(words)
+            except ValueError as error:
+                self.error(str(error))
+        found, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As in argparse, but text that cannot be printed is an error."""
+        print(message, end="", file=file, flush=True)
+
+    def format_help(self) -> str:
+        text = super().format_help()
+        return f"{self.examples}\n{text}" if self.examples else text
+
+
+# ---- HOST, HOST:PORT and [ADDRESS]:PORT ----------------------------------------------------------
+
+
+DEFAULT_PORT = 4791
+
+
+def port_number(text: str) -> int:
+    """An argparse type: a TCP port from 0 to 65535."""
+    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port number (0 to 65535)")
+    return int(text)
+
+
+def listening_address(text: str) -> tuple[str, int]:
+    """An argparse type: ADDRESS:PORT, or PORT on 127.0.0.1."""
+    address, colon, port = text.rpartition(":")
+    if not colon:
+        return "127.0.0.1", port_number(port)
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    elif not address or ":" in address:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PORT, ADDRESS:PORT or [ADDRESS]:PORT")
+    return address, port_number(port)
+
+
+def where(host: str, port: int) -> str:
+    """HOST or HOST:PORT, as `host_and_port` takes it."""
+    if port == DEFAULT_PORT:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """An argparse type. An IPv6 address needs brackets only when a port follows it."""
+    host, colon, port = text, "", ""
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        before, colon, port = rest.partition(":")
+        if not bracket or before:
+            raise argparse.ArgumentTypeError(f"{text!r} is not [ADDRESS] or [ADDRESS]:PORT")
+    elif text.count(":") == 1:
+        host, colon, port = text.partition(":")
+    if colon and not port:
+        raise argparse.ArgumentTypeError(f"{text!r}: the port after ':' is missing")
+    if not host:
+        raise argparse.ArgumentTypeError(f"{text!r}: the host is missing")
+    number = port_number(port) if port else DEFAULT_PORT
+    if number == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: port 0 is not a port to connect to")
+    return host, number
+
+
+# ---- Types of arguments --------------------------------------------------------------------------
+
 
 WAIT = "--wait SECONDS  while no program listens there, try again for this time [%(default)g]"
 """the option of commands that connect, see `retry.Retry`"""

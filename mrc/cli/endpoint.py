@@ -1,20 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options about the interfaces and the UDP port that a subcommand uses, and their settings."""
+"""Options about the endpoint that a subcommand opens, and their settings: interfaces and UDP port,
+who may view it, who its peer must be, and how this user proves himself.
+
+Without an option about the peer a command encrypts and knows its peers by their keys, as ssh does.
+Processes of this user on this host, a test bed, --insecure and $MRC_INSECURE do without.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.arguments import add, count_argument
+from mrc.cli import consent
+from mrc.cli.arguments import (
+    DEFAULT_PORT,
+    add,
+    count_argument,
+    listening_address,
+    port_number,
+    where,
+)
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output
 from mrc.config import MAX_ENGINES, Sockets
+from mrc.enums import Seal
+from mrc.errors import ConfigError
+from mrc.fabric import hostconfig
 from mrc.limits import UDP_PORT
+from mrc.trust import proofs
+from mrc.trust.identity import allowed, check_fingerprint, default_allowed
+from mrc.trust.secret import Secret, leave_out_of_cores
+from mrc.trust.security import Authority, Commands, Security, load_secret
 from mrc.units import counted
 
 if TYPE_CHECKING:
     from mrc.aio.context import Context
     from mrc.aio.qp import QP
+
+
+# ---- The endpoint --------------------------------------------------------------------------------
+
 
 _OPTIONS = f"""
 -B, --interface IFACE...  use only this interface (name or address); repeat it for each interface
@@ -25,7 +55,7 @@ _OPTIONS = f"""
 """
 
 
-def add_options(parser: Any, *names: str) -> None:
+def add_endpoint_options(parser: Any, *names: str) -> None:
     """Adds `--interface`, also under other `names`, `--udp-port` and `--verbose`."""
     add(
         parser,
@@ -53,7 +83,7 @@ def add_listening(parser: Any, port_help: str) -> None:
     add(parser, lines, port={"type": port_number, "default": DEFAULT_PORT})
 
 
-def settings(args: argparse.Namespace) -> dict[str, Any]:
+def endpoint_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ContextConfig."""
     found = {"interfaces": tuple(dict.fromkeys(args.interfaces)), "udp_port": args.udp_port}
     return {**found, "sockets": Sockets(engines=getattr(args, "engines", 1))}
@@ -67,3 +97,278 @@ def parameters(ctx: Context, qp: QP) -> str:
         f" {qp.path_mtu} B, window {counted(qp.mpr, 'PSN')}, cc {config.cc.name}, shares"
         f" {config.plane_shares.name}, integrity {config.integrity.name}"
     )
+
+
+# ---- Views ---------------------------------------------------------------------------------------
+
+
+_METRICS = """
+--metrics [ADDRESS:]PORT  serve Prometheus metrics at this address; without ADDRESS at 127.0.0.1
+"""
+_TOP = """
+--top  let anybody who can reach the TCP port view this endpoint with mrc top HOST: its peers, paths
+       and traffic
+"""
+
+
+def add_view_options(parser: Any, *, listens: bool) -> None:
+    """Adds `--metrics`, and `--top` for a command that listens on a TCP port."""
+    add(parser, _METRICS, metrics={"type": listening_address})
+    if listens:
+        add(parser, _TOP)
+    else:
+        parser.set_defaults(top=False)
+
+
+def view_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of ContextConfig. The user that runs the command may always view its endpoint."""
+    return {
+        "program": args.prog,
+        "local_view": True,
+        "remote_view": args.top,
+        "metrics": args.metrics,
+    }
+
+
+def announce(out: Output, ctx: Context) -> None:
+    """Prints the URL of the metrics."""
+    if ctx.config.metrics is not None:
+        address = ctx.config.metrics[0]
+        name = f"[{address}]" if ":" in address else address
+        out.note(f"metrics at http://{name}:{ctx.metrics_port}/metrics")
+
+
+# ---- Trust ---------------------------------------------------------------------------------------
+
+
+CODE = "MRC_CODE"
+INSECURE = "MRC_INSECURE"
+_OTHERS = (
+    "give --code (a one-time code for one peer), --allow FINGERPRINT (its mrc key), --secret FILE,"
+    " --ca FILE, or --insecure for everybody without encryption"
+)
+ALLOW = """
+--allow FINGERPRINT|FILE...  let in peers with this key (mrc key), this SPIFFE name, or one in this
+                             file; repeatable [~/.config/mrc/allowed if it exists]
+"""
+PEER = """
+--peer FINGERPRINT  key or SPIFFE name that the other host must have [as in
+                    ~/.config/mrc/known_hosts, else you are asked]
+"""
+OPTIONS = f"""
+--secret FILE    file of 32 random bytes that both hosts have: mrc key --secret FILE makes one
+--ca FILE        certificates of the authority (PEM)
+--cert FILE      certificate of this host (PEM)
+--key FILE       its key (PEM)
+--identity FILE  file of this user's key [$MRC_IDENTITY, else ~/.config/mrc/identity.pem]
+--seal           how packets are protected: encrypted, authenticated, or not [aead]; the stronger
+                 wish of both hosts holds
+--insecure       neither encrypt nor ask who the peer is; also ${INSECURE}=1, between processes of
+                 one user on one host, and in a test bed
+"""
+
+
+def add_trust_options(
+    parser: Any, *, listens: bool, connects: bool = True, prints: str = "with --server"
+) -> None:
+    """Adds the options of a command that listens, connects, or does both; `prints`: when the latter
+    prints a code.
+    """
+    parser.check = _check_no_words
+    group = parser.add_argument_group("trust (mrc/trust/README.md)")
+    add(group, f"--code  {_code_help(prints, listens=listens, connects=connects)}")
+    if listens:
+        add(group, ALLOW)
+    if connects:
+        add(group, PEER, peer={"default": ""})
+    files = {name: {"type": Path} for name in ("secret", "ca", "cert", "key", "identity")}
+    add(group, OPTIONS, seal={"choices": [seal.name.lower() for seal in Seal]}, **files)
+
+
+def _check_no_words(line: Sequence[str]) -> None:
+    """Raises ValueError if --code has words: without this, argparse takes them for another argument
+    and reports a missing file or host.
+    """
+    line = line[: line.index("--")] if "--" in line else line
+    for at, word in enumerate(line, 1):
+        following = (line[at : at + 1], line[at : at + proofs.CODE_WORDS])
+        if word.startswith("--code=") or (word == "--code" and any(map(_is_code, following))):
+            raise ValueError(
+                "--code takes no words: it asks for them, or prints them at the listening host;"
+                f" scripts set ${CODE}"
+            )
+
+
+def _is_code(line: Sequence[str]) -> bool:
+    try:
+        proofs.normal_code(" ".join(line))
+    except ValueError:
+        return False
+    return True
+
+
+def _code_help(when: str, *, listens: bool, connects: bool) -> str:
+    prints = "print a one-time code, which lets one peer in"
+    asks = (
+        f"ask for the one-time code of the other host, or take it from ${CODE}; on a terminal you"
+        " are asked without this too"
+    )
+    return (
+        f"{when}: {prints}; else: {asks}" if listens and connects else (prints if listens else asks)
+    )
+
+
+def connecting(
+    args: argparse.Namespace, host: str, port: int, *, peer_runs: str, what: str = ""
+) -> dict[str, Any]:
+    """The fields of ContextConfig for a command that connects to `host`, where `peer_runs` listens.
+
+    `what`: the arguments that the command needs before the host.
+    """
+    explicit = args.code or args.secret or args.ca or args.peer or args.identity
+    if args.insecure or (not explicit and _is_exempt()):
+        return _plain(args)
+    leave_out_of_cores()
+    peer = args.peer
+    if peer and not args.ca:
+        peer = _checked(args, check_fingerprint, peer, "--peer")
+    user = consent.Question() if consent.terminal() else None
+    security = Security(
+        identity=args.identity,
+        peer=peer,
+        plain_loopback=not explicit and args.seal in (None, "none"),
+        ask=user.about_host if user else None,
+        ask_code=user.for_code if user else None,
+        secret=_secret(args),
+        code=_known_code(args) if args.code else "",
+        authority=_authority(args),
+        commands=Commands(peer_runs, f"{args.prog}{what} {where(host, port)}"),
+    )
+    return {"security": security, "seal": _seal(args)}
+
+
+def this_host(port: int) -> str:
+    """This host in a command of another host."""
+    return where(socket.gethostname(), port) if port else "HOST:PORT"
+
+
+def listening(
+    args: argparse.Namespace,
+    out: Output,
+    commands: Commands,
+    *,
+    asks: bool = False,
+    local: bool = False,
+    connects: bool = False,
+) -> dict[str, Any]:
+    """The fields of ContextConfig for a command that listens; `commands` are those of both ends.
+
+    Without options, a command that `asks` lets everybody connect and asks a user at the terminal
+    about those who are not in the user's file of allowed peers; others print a one-time code
+    there. Without a terminal, a `local` command serves processes of this host. One that `connects`
+    too may have the code of the other host, which lets nobody in here.
+    """
+    explicit = args.code or args.secret or args.ca or args.allow or args.identity
+    if args.insecure or (not explicit and _is_exempt()):
+        return _plain(args)
+    leave_out_of_cores()
+    allow, code, has_theirs = _allow(args), "", connects and bool(os.environ.get(CODE))
+    authority, secret = _authority(args), _secret(args)
+    closed = not (allow or args.code or authority or secret)
+    attended = consent.terminal()
+    asks = asks and attended and not (args.allow or args.code or authority or secret)
+    if closed and not attended and not local:
+        raise UsageError(args.prog, f"nobody may connect: {_OTHERS}; see {args.prog} --help")
+    if closed and not attended:
+        out.note(f"only processes of this user on this host may connect; for others {_OTHERS}")
+    elif args.code or (closed and not asks):
+        code = _known_code(args) if has_theirs else _printed_code(out, commands)
+    security = Security(
+        identity=args.identity,
+        allow=allow,
+        allow_any=asks,
+        plain_loopback=not explicit,
+        secret=secret,
+        code=code,
+        lets_in_by_code=not has_theirs,
+        authority=authority,
+        commands=commands,
+    )
+    if closed or allow:
+        out.note(f"this host is {security.load_identity().fingerprint}")
+    return {"security": security, "seal": _seal(args)}
+
+
+def _allow(args: argparse.Namespace) -> tuple[str, ...]:
+    """Who is let in by his key: as the options say, or the user's file."""
+    entries = tuple(args.allow)
+    with suppress(ConfigError, OSError):  # this user has no home folder, or may not open it
+        if not entries and (default := default_allowed()).exists():
+            entries = (str(default),)
+    try:
+        allowed(entries)
+    except ConfigError as error:
+        raise UsageError(args.prog, f"--allow: {error}") from None
+    return entries
+
+
+def _printed_code(out: Output, commands: Commands) -> str:
+    """A new one-time code, also under --quiet. One that is given could be guessed at each start."""
+    code = proofs.new_code()
+    out.warn(f"one-time code: {code}")
+    out.warn(f"on the other host run: {commands.connects} --code")
+    return code
+
+
+def _plain(args: argparse.Namespace) -> dict[str, Any]:
+    if args.seal not in (None, "none"):
+        raise UsageError(args.prog, f"--seal {args.seal}: not with --insecure")
+    return {"security": None}
+
+
+def _is_exempt() -> bool:
+    """In a test bed, and where the environment says so."""
+    if os.environ.get(INSECURE, "0") not in ("", "0"):
+        return True
+    config = hostconfig.load(os.environ)
+    return config is not None and config.security == "none"
+
+
+def _seal(args: argparse.Namespace) -> Seal | None:
+    return Seal[args.seal.upper()] if args.seal else None
+
+
+def _secret(args: argparse.Namespace) -> bytes | Secret:
+    if args.secret is None:
+        return b""
+    try:
+        return load_secret(args.secret)
+    except ConfigError as error:
+        raise UsageError(args.prog, f"--secret: {error}") from None
+
+
+def _authority(args: argparse.Namespace) -> Authority | None:
+    files = (args.ca, args.cert, args.key)
+    if not any(files):
+        return None
+    if not all(files):
+        raise UsageError(args.prog, f"--ca, --cert, --key: give all three; see {args.prog} --help")
+    return Authority(*files)
+
+
+def _checked(args: argparse.Namespace, check: Callable[[str], str], text: str, option: str) -> str:
+    try:
+        return check(text)
+    except ValueError as error:
+        raise UsageError(args.prog, f"{option}: {error}") from None
+
+
+def _known_code(args: argparse.Namespace) -> str:
+    """The code that the other host has printed: from the environment, or typed."""
+    code = os.environ.get(CODE, "")
+    if not code:
+        typed = consent.hidden("one-time code of the other host: ")
+        if typed is None:
+            raise UsageError(args.prog, f"--code: there is no terminal to ask: set ${CODE}")
+        code = typed
+    return _checked(args, proofs.normal_code, code, "--code")

@@ -10,8 +10,8 @@ from typing import Any
 
 from mrc.aio.recording import MAX_BINS, MIN_WIDTH_NS, Recording
 from mrc.cli.arguments import add, time_argument
-from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds
+from mrc.cli.terminal import column_chart
 from mrc.perf.meter import History
 from mrc.results.perf import Changes, EvChange, PlaneChange, ShareChange
 from mrc.results.plain import like

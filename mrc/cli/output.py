@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mrc.cli.arguments import add
-from mrc.cli.csv_text import csv_text
 from mrc.cli.exits import UsageError, cause, exit_code
 from mrc.connect.parse import harmless_lines, printable, shown
 from mrc.errors import MrcError
@@ -22,17 +22,19 @@ from mrc.units import digits
 if TYPE_CHECKING:
     from msgspec import Struct
 
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_OPTIONS = {
+    "--json": "print only JSON on stdout",
+    "--quiet": "print no notes and no progress on stderr",
+}
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
-_OPTIONS = """
---json   print only JSON on stdout
---quiet  print no notes and no progress on stderr
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of every subcommand that prints a result."""
-    add(parser, _OPTIONS)
+    for name, text in _OPTIONS.items():
+        parser.add_argument(name, action="store_true", help=text)
 
 
 def _scaled(value: float, step: int, units: Sequence[str]) -> str:
@@ -183,3 +185,43 @@ def session_failed(out: Output, peer: str, error: Exception) -> int:
 
 def listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
+
+
+# ---- CSV -----------------------------------------------------------------------------------------
+
+
+def add_csv_option(parser: argparse._ActionsContainer, rows: str) -> None:
+    """`--csv`; `rows` describes what a line of it is."""
+    parser.add_argument("--csv", action="store_true", help=f"print only CSV on stdout: {rows}")
+
+
+def csv_text(rows: Sequence[object]) -> str:
+    """The rows as CSV, without the last newline.
+
+    Rows are results or mappings. An object inside a row becomes columns such as `latency.p50_ns`;
+    null is an empty cell, and lists are left out. All keys of all rows are columns.
+    """
+    from mrc.results.plain import plain
+
+    table = [dict(_cells(plain(row), "")) for row in rows]
+    keys = dict.fromkeys(key for cells in table for key in cells)
+    objects = {key.rpartition(".")[0] for key in keys}  # null in some rows
+    full = {key for cells in table for key, value in cells.items() if value is not None}
+    head = [key for key in keys if key in full or key not in objects]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, head, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue().removesuffix("\n")
+
+
+def _cells(row: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _cells(value, f"{before}{key}.")
+        elif isinstance(value, bool):
+            yield before + key, str(value).lower()
+        elif isinstance(value, str):
+            yield before + key, printable(value)
+        elif not isinstance(value, list):
+            yield before + key, value

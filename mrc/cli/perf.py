@@ -9,9 +9,16 @@ from typing import Any
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.cli import csv_text, endpoint, history_report, perf_report, trust, views
-from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
-from mrc.cli.arguments import WAIT, add, bit_rate, pause_argument
+from mrc.cli import endpoint, history_report, output, perf_report
+from mrc.cli.arguments import (
+    DEFAULT_PORT,
+    WAIT,
+    add,
+    bit_rate,
+    host_and_port,
+    pause_argument,
+    port_number,
+)
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, session_failed
 from mrc.cli.perf_report import served_of
@@ -101,10 +108,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, HOST, host={"nargs": "?"})
     ends = parser.add_argument_group("client or server")
     add(ends, ENDS, client={"type": host_and_port}, port={"type": port_number})
-    endpoint.add_options(ends, "--bind")
+    endpoint.add_endpoint_options(ends, "--bind")
     endpoint.add_engines(ends)
-    trust.add_options(parser, listens=True)
-    views.add_options(ends, listens=True)
+    endpoint.add_trust_options(parser, listens=True)
+    endpoint.add_view_options(ends, listens=True)
     add(ends, MORE_ENDS, max_memory={"default": MAX_PEER_BYTES}, timeout={"default": 5.0})
     add(ends, WAIT.replace("while", "client: while"), wait={"type": pause_argument, "default": 0.0})
     add(
@@ -144,7 +151,7 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
         " EVs and planes",
     )
     add(group, OUTPUT, interval={"default": 1.0})
-    csv_text.add_option(group, "each interval; with -a or --lat each test, at both ends")
+    output.add_csv_option(group, "each interval; with -a or --lat each test, at both ends")
     add(group, "--quiet  print no notes on stderr")
 
 
@@ -158,8 +165,8 @@ def run(args: argparse.Namespace) -> int:
         if args.csv:
             raise UsageError(args.prog, "--csv: only at the client; see mrc perf --help")
         args.port = DEFAULT_PORT if args.port is None else args.port
-        commands = Commands(_serves(args.port), f"mrc perf {trust.this_host(args.port)}")
-        trusted = trust.listening(args, out, commands, local=True)
+        commands = Commands(_serves(args.port), f"mrc perf {endpoint.this_host(args.port)}")
+        trusted = endpoint.listening(args, out, commands, local=True)
         return run_async(_serve(args, out, trusted))
     if args.top:
         raise UsageError(args.prog, "--top: requires --server; see mrc perf --help")
@@ -167,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, "name a HOST or use --server; see mrc perf --help")
     try:
         port = args.port or host[1]
-        trusted = trust.connecting(args, host[0], port, peer_runs=_serves(port))
+        trusted = endpoint.connecting(args, host[0], port, peer_runs=_serves(port))
         plans, config = _plans(args), _config(args, trusted)
     except (ArgumentError, ConfigError) as error:
         raise UsageError(args.prog, f"{error}; see mrc perf --help") from error
@@ -184,8 +191,8 @@ def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> ContextConfig:
         integrity=Integrity[args.integrity.upper()],
         spraying=Spraying(burst_packets=args.spray),
         plane_shares=PlaneShares[args.plane_shares.upper()],
-        **endpoint.settings(args),
-        **views.settings(args),
+        **endpoint.endpoint_settings(args),
+        **endpoint.view_settings(args),
         **trusted,
     )
 
@@ -241,7 +248,7 @@ async def _measure(
                     mrc.Context(config) as ctx,
                     connect(ctx, host, port, timeout=args.timeout) as client,
                 ):
-                    views.announce(out, ctx)
+                    endpoint.announce(out, ctx)
                     setup = like(
                         Setup,
                         settings(ctx, client.session.qp, tcp_port=port),
@@ -284,14 +291,14 @@ async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
         limits=Limits(max_peer_bytes=args.max_memory, max_qps_per_source=2 * MAX_QPS),
         queues=Queues(max_unread=MAX_UNREAD),
         plane_shares=PlaneShares[args.plane_shares.upper()],
-        **endpoint.settings(args),
-        **views.settings(args),
+        **endpoint.endpoint_settings(args),
+        **endpoint.view_settings(args),
         **trusted,
     )
     async with mrc.Context(config) as ctx:
         service = PerfService(ctx, out, one_off=args.one_off)
         async with await ctx.listen(port=args.port, private=service.private) as listener:
-            views.announce(out, ctx)
+            endpoint.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             return await race(service.run(listener), until_guessed(ctx))
 

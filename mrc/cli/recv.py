@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mrc.cli import endpoint, history_report, trust, views
+from mrc.cli import endpoint, history_report
 from mrc.cli.arguments import add, bit_rate, count_argument, size_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options
@@ -61,9 +61,9 @@ LIMITS = f"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, WHERE)
     endpoint.add_listening(parser, "TCP port to listen on; 0: the system chooses one")
-    endpoint.add_options(parser)
+    endpoint.add_endpoint_options(parser)
     endpoint.add_engines(parser)
-    trust.add_options(parser, listens=True, connects=False)
+    endpoint.add_trust_options(parser, listens=True, connects=False)
     add(parser, HOW)
     add(
         parser.add_argument_group("limits (anybody who can reach the port can send)"),
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         DEFAULT_BIN,
         "with --once: show the bytes received in each bin of this width, and the longest gap",
     )
-    views.add_options(parser, listens=True)
+    endpoint.add_view_options(parser, listens=True)
     add_options(parser)
 
 
@@ -111,8 +111,8 @@ def run(args: argparse.Namespace) -> int:
             out.note(f"made the folder {args.output}")
     elif not args.stdout:
         args.output = _current_folder(args.prog)
-    commands = Commands("mrc recv", f"mrc send FILE {trust.this_host(args.port)}")
-    return run_async(recv(args, out, trust.listening(args, out, commands, asks=True)))
+    commands = Commands("mrc recv", f"mrc send FILE {endpoint.this_host(args.port)}")
+    return run_async(recv(args, out, endpoint.listening(args, out, commands, asks=True)))
 
 
 def _current_folder(prog: str) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from mrc.cli import endpoint, trust, views
-from mrc.cli.address import DEFAULT_PORT
-from mrc.cli.arguments import WAIT, add, bit_rate, pause_argument
+from mrc.cli import endpoint
+from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, bit_rate, pause_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options
 from mrc.transfer.names import FileError, check_path
@@ -53,11 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     retry = {"type": pause_argument, "default": 60.0}
     add(parser, OPTIONS, timeout={"default": 5.0}, retry=retry)
     add(parser, WAIT, wait={"type": pause_argument, "default": 0.0})
-    endpoint.add_options(parser)
+    endpoint.add_endpoint_options(parser)
     endpoint.add_engines(parser)
-    trust.add_options(parser, listens=False)
+    endpoint.add_trust_options(parser, listens=False)
     add(parser, CHOICE, name={"type": _name}, rate={"type": bit_rate, "default": 0.0})
-    views.add_options(parser, listens=False)
+    endpoint.add_view_options(parser, listens=False)
     add_options(parser)
 
 
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         )
         count = len(plan.skipped)
         out.note(f"skipped {counted(count, 'file')}{'; the first' * (count > 1)}: {first}")
-    trusted = trust.connecting(args, *args.host, peer_runs="mrc recv", what=" FILE")
+    trusted = endpoint.connecting(args, *args.host, peer_runs="mrc recv", what=" FILE")
     return run_async(send(args, out, plan, trusted))
 
 

@@ -7,33 +7,33 @@ import argparse
 import asyncio
 import os
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 
 from mrc import products
 from mrc.aio.connecting import about, timed_out
-from mrc.cli import trust
+from mrc.cli import endpoint
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
-from mrc.cli.keys import keys
-from mrc.cli.live import Block, blocks_text
-from mrc.cli.output import Output, add_options
+from mrc.cli.output import Output, add_options, format_bytes, format_rate, format_seconds
 from mrc.cli.runner import run_async
-from mrc.cli.top_view import MAX_ROWS, path_blocks, qp_blocks, summary_blocks
-from mrc.cli.window import Screen
+from mrc.cli.terminal import Block, Screen, blocks_text, keys
 from mrc.connect.dial import dial, may_pass
 from mrc.connect.oob import Channel
 from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import MrcError, kind_of, reason_of
+from mrc.events import known
 from mrc.fabric import hostconfig
 from mrc.observe import remote
 from mrc.observe.here import Here, Look, Seen
 from mrc.observe.local import ANSWER_SECONDS
 from mrc.observe.rates import checked, with_rates
-from mrc.results.top import Top
+from mrc.results.snapshot import Ev
+from mrc.results.top import Endpoint, PlaneRates, QpRates, Top
 from mrc.running import Limit
 from mrc.trust.security import Security
-from mrc.units import digits
+from mrc.units import counted, digits
 
 HELP = "watch the QPs, planes and paths of running endpoints"
 EXAMPLES = """\
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS, host={"nargs": "?"}, interval={"default": 1.0}, timeout={"default": 5.0})
     if (page := products.load(products.PAGE)) is not None:
         page.add_port(parser.add_argument_group("with --web"))
-    trust.add_options(parser, listens=False)
+    endpoint.add_trust_options(parser, listens=False)
     add_options(parser)
 
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, "--once: not with --web, whose page is live")
     out, security = Output.of(args), None
     if args.host is not None:
-        security = trust.connecting(args, *args.host, peer_runs="mrc recv --top")["security"]
+        security = endpoint.connecting(args, *args.host, peer_runs="mrc recv --top")["security"]
     source = (
         here(args.timeout, all_users=args.all_users)
         if args.local
@@ -167,11 +167,11 @@ def _compared(before: Seen, now: Seen, interval: float) -> Top:
 
 def _blocks(top: Top, *, qps: bool, evs: bool, most: int) -> list[Block]:
     """The planes of each endpoint, and if wanted up to `most` of its QPs and of its paths."""
-    blocks = [Block(str(each), style="bold red") for each in top.unanswered]
-    for endpoint in top.endpoints:
-        blocks += summary_blocks(endpoint)
-        blocks += qp_blocks(endpoint, most) if qps else []
-        blocks += path_blocks(endpoint, most) if evs else []
+    blocks = [Block(str(name), style="bold red") for name in top.unanswered]
+    for each in top.endpoints:
+        blocks += summary_blocks(each)
+        blocks += qp_blocks(each, most) if qps else []
+        blocks += path_blocks(each, most) if evs else []
         blocks.append(Block(""))
     return blocks or [Block("no endpoint of this user runs on this machine")]
 
@@ -265,3 +265,156 @@ class _Distant:
         if self._channel is not None:
             self._channel.abort()
             self._channel = None
+
+
+# ---- Tables of an endpoint -----------------------------------------------------------------------
+
+
+MAX_ROWS = 32  # of QPs and of paths that are printed: the busiest QPs, the worst paths
+DROPS = {
+    "SHORT": "too short", "OPCODE": "unknown opcode", "VERSION": "unknown version",
+    "PKEY": "wrong partition key", "FIELD": "forbidden value", "LENGTH": "wrong length",
+    "ICRC": "wrong ICRC", "SEAL": "wrong seal", "REPLAY": "sealed long ago",
+    "QPN": "unknown QP", "QP_STATE": "QP not ready",
+    "SOURCE": "wrong source", "PSN_WINDOW": "PSN beyond the window",
+    "DUPLICATE": "duplicates", "ACK_UNSENT": "ACK of an unsent PSN", "STALE": "outdated answers",
+    "UNKNOWN_ID": "late probe answers", "ACCESS": "memory access refused",
+    "WIMM_LIMIT": "too many immediates", "RATE": "too many requests", "TRIMMED": "trimmed",
+    "PORT": "unknown port", "PORT_STATUS": "bad port status",
+}  # fmt: skip
+"""Reasons for dropped packets, in a few words."""
+# A healthy fabric brings these: late or repeated packets, trimming switches, scans.
+_HARMLESS = {"QPN", "QP_STATE", "DUPLICATE", "STALE", "UNKNOWN_ID", "RATE", "TRIMMED", "SPURIOUS"}
+_ALARMS = {"RX_OVERFLOW": "receive buffer overflows", "TIMEOUTS": "timeouts",
+           "SPURIOUS": "spurious losses", "TX_BURST_ERRORS": "send errors",
+           "MEMORY_FAULTS": "memory faults"}  # fmt: skip
+_BADNESS = ("ASSUMED_BAD", "DENIED", "SKIP", "GOOD")  # the worst first
+
+
+def summary_blocks(endpoint: Endpoint) -> list[Block]:
+    """What fits 80 columns: the endpoint and its planes."""
+    return [_title(endpoint), *_drops(endpoint), *_planes(endpoint)]
+
+
+def _title(endpoint: Endpoint) -> Block:
+    words = [
+        f"{endpoint.host}: {endpoint.program or 'mrc'}",
+        f"pid {endpoint.pid}",
+        *([f"UDP port {endpoint.udp_port}"] if endpoint.udp_port is not None else []),
+        counted(endpoint.qps_total, "QP"),
+    ]
+    return Block(", ".join(words))
+
+
+def _drops(endpoint: Endpoint) -> list[Block]:
+    """Two lines: drops and alarms that hurt, because they grow and are not usual; and the rest."""
+    now, rest = [], []
+    dropped = {name: f"dropped ({DROPS.get(name, name.lower())})" for name in endpoint.drops}
+    for totals, rates, words in (
+        (endpoint.drops, endpoint.drops_per_second, dropped),
+        (endpoint.counters, endpoint.counters_per_second, _ALARMS),
+    ):
+        for name in (each for each in words if each in totals):
+            text = f"{totals[name]} {words[name]}"
+            if name in rates and name not in _HARMLESS:
+                now.append(f"{text} {digits(rates[name], 3)}/s")
+            else:
+                rest.append(text)
+    hurts = [Block(f"  now: {', '.join(now)}", style="bold red")] if now else []
+    return hurts + ([Block(f"  so far: {', '.join(rest)}", style="dim")] if rest else [])
+
+
+def _planes(endpoint: Endpoint) -> list[Block]:
+    """One row for each plane, summed over all QPs."""
+    nics = {port.plane: port.nic for port in endpoint.ports}
+    shares: dict[int, list[PlaneRates]] = {}
+    for qp in endpoint.qps:
+        for plane in qp.planes:
+            shares.setdefault(plane.plane, []).append(plane)
+    rows = []
+    for number, parts in sorted(shares.items()):
+        rows.append((
+            number,
+            nics.get(number, "-"),
+            _plane_state(parts),
+            format_rate(sum(part.sent_bits_per_second for part in parts)),
+            format_rate(sum(part.received_bits_per_second for part in parts)),
+            _rtt(max(known(part.rtt_ns for part in parts), default=None)),
+            sum(part.lost_packets for part in parts),
+        ))  # fmt: skip
+    head = ("plane", "NIC", "state", "sends", "receives", "RTT", "lost")
+    return [Block("planes", head, rows)] if rows else []
+
+
+def _plane_state(parts: list[PlaneRates]) -> str:
+    """How many QPs have suspended the plane, or the least that it carries for one; "up" if none."""
+    if suspended := sum(part.suspended for part in parts):
+        return f"suspended {suspended}/{len(parts)}" if len(parts) > 1 else "suspended"
+    slow = [part.share_percent for part in parts if part.slow]
+    return f"slow {min(slow)}%" if slow else "up"
+
+
+def qp_blocks(endpoint: Endpoint, most: int) -> list[Block]:
+    """One row for each QP, the busiest first."""
+    busy = sorted(endpoint.qps, key=_moved, reverse=True)
+    rows = [
+        (
+            qp.id if qp.qpn is None else f"{qp.qpn:#08x}",
+            qp.peer,
+            qp.state,
+            format_rate(qp.acknowledged_bits_per_second),
+            format_rate(qp.received_bits_per_second),
+            round(qp.retransmitted_packets_per_second),
+            qp.outstanding,
+            format_bytes(qp.inflight_bytes),
+            format_bytes(qp.cwnd_bytes),
+            _rtt(qp.rtt_ns),
+            qp.timeouts,
+        )
+        for qp in busy[:most]
+    ]
+    head = ("QP", "peer", "state", "writes", "receives", "rtx/s", "posted", "in flight", "window",
+            "RTT", "timeouts")  # fmt: skip
+    more = endpoint.qps_total - len(rows)
+    title = f"QPs ({more} more)" if more > 0 else "QPs"
+    return [Block(title, head, rows)] if rows else []
+
+
+def _moved(qp: QpRates) -> float:
+    return qp.acknowledged_bits_per_second + qp.received_bits_per_second
+
+
+def path_blocks(endpoint: Endpoint, most: int) -> list[Block]:
+    """One row for each path to a peer, the worst first, summed over the QPs. Each QP has its own EV
+    for a path.
+    """
+    paths: dict[tuple[str, int, str], list[Ev]] = {}
+    for qp in endpoint.qps:
+        for ev in qp.evs or ():
+            paths.setdefault((qp.peer, ev.plane, ev.path), []).append(ev)
+    rows = []
+    for (peer, plane, path), evs in paths.items():
+        states = Counter(ev.state for ev in evs)
+        worst = sorted(states, key=_badness)
+        several = ", ".join(f"{state} {states[state]}" for state in worst)
+        rows.append((
+            peer,
+            plane,
+            path,
+            worst[0] if len(worst) == 1 else several,
+            _rtt(min(known(ev.rtt_ns for ev in evs), default=None)),
+            sum(ev.lost_packets for ev in evs),
+        ))  # fmt: skip
+    rows.sort(key=lambda row: (_badness(str(row[3])), row[:3]))
+    title = f"paths (EVs), {len(rows) - most} more" if len(rows) > most else "paths (EVs)"
+    head = ("peer", "plane", "path", "state", "RTT", "lost")
+    return [Block(title, head, rows[:most])] if rows else []
+
+
+def _badness(state: str) -> int:
+    word = state.partition(" ")[0]
+    return _BADNESS.index(word) if word in _BADNESS else 0
+
+
+def _rtt(ns: int | None) -> str:
+    return "-" if ns is None else format_seconds(ns / 1e9)

@@ -15,7 +15,7 @@ import mrc
 from mrc.aio.context import Context
 from mrc.aio.listener import Listener
 from mrc.aio.recording import Recorder
-from mrc.cli import endpoint, history_report, views
+from mrc.cli import endpoint, history_report
 from mrc.cli.consent import Consents
 from mrc.cli.failures import Failures
 from mrc.cli.incidents import Incidents
@@ -87,7 +87,7 @@ class SendCommand:
         self._plan = plan
         self._host, self._port = args.host
         self._config = mrc.ContextConfig(
-            **endpoint.settings(args), **views.settings(args), **trusted
+            **endpoint.endpoint_settings(args), **endpoint.view_settings(args), **trusted
         )
         self._token = secrets.token_hex(TOKEN_BYTES) if args.retry else ""
         self._total = Total()
@@ -124,7 +124,7 @@ class SendCommand:
         ):
             carrying = {ev.plane for ev in await session.evs() if ev.state is EvState.GOOD}
             async with self._incidents.follow(session.qp, carrying):
-                views.announce(self._out, ctx)
+                endpoint.announce(self._out, ctx)
                 self.meter.detail(endpoint.parameters(ctx, session.qp))
                 yield session
 
@@ -167,8 +167,8 @@ async def recv(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -
     config = mrc.ContextConfig(
         limits=mrc.Limits(max_peer_bytes=WINDOWS * args.memory),
         queues=mrc.Queues(max_unread=MAX_UNREAD),
-        **endpoint.settings(args),
-        **views.settings(args),
+        **endpoint.endpoint_settings(args),
+        **endpoint.view_settings(args),
         **trusted,
     )
     with _place(args, out) as place:
@@ -177,7 +177,7 @@ async def recv(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -
             mrc.Context(config) as ctx,
             await ctx.listen(args.bind, args.port, private=about, admit=joins.admit) as listener,
         ):
-            views.announce(out, ctx)
+            endpoint.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             return await RecvCommand(args, out, ctx, listener, joins, place).serve()
 

@@ -10,11 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mrc.cli.address import DEFAULT_PORT, host_and_port, where
-from mrc.cli.arguments import add, count_argument
+from mrc.cli.arguments import DEFAULT_PORT, Parser, add, count_argument, host_and_port, where
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_seconds, format_table
-from mrc.cli.parser import Parser
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
 from mrc.conform import engine, exchanges, report

@@ -16,8 +16,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from mrc.children import tied
-from mrc.cli.ending import Ending
 from mrc.cli.output import Output, format_seconds
+from mrc.cli.runner import FirstSignal
 from mrc.errors import BadFileError
 from mrc.fabric import document
 from mrc.fabric import faults as timed
@@ -268,7 +268,7 @@ def run_beside(
     scheduled, late = load_faults(path, bed.plan), Lateness(out)
     bed.connect()
     words = tied(argv, apart=False)
-    with Ending() as ending, subprocess.Popen(words, env=environment) as process:
+    with FirstSignal() as ending, subprocess.Popen(words, env=environment) as process:
         child = os.pidfd_open(process.pid)
         try:
             run_faults(

@@ -15,9 +15,8 @@ from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
 from mrc.agent.device import device_file
 from mrc.agent.socket import AgentProfiles
-from mrc.cli import endpoint, trust, views
-from mrc.cli.address import DEFAULT_PORT
-from mrc.cli.arguments import add
+from mrc.cli import endpoint
+from mrc.cli.arguments import DEFAULT_PORT, add
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.cli.runner import run_async
@@ -47,15 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, WHAT, what={"nargs": "?", "choices": ["profiles"]})
     add_options(parser)
     add(parser, OPTIONS)
-    views.add_options(parser, listens=True)
+    endpoint.add_view_options(parser, listens=True)
     add(parser, "--quiet  print no notes on stderr")
 
 
 def add_options(parser: Any) -> None:
     """The options that `mrc run` passes on to the agent that it starts."""
     endpoint.add_listening(parser, "TCP port of the agents of all hosts")
-    endpoint.add_options(parser)
-    trust.add_options(parser, listens=True, prints=f"without ${trust.CODE}")
+    endpoint.add_endpoint_options(parser)
+    endpoint.add_trust_options(parser, listens=True, prints=f"without ${endpoint.CODE}")
 
 
 _PASSED_ON = (
@@ -93,10 +92,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         raise UsageError(args.prog, "--json: only with profiles")
     group = None if args.group is None else agent_socket.group_number(args.group)
-    trusted = trust.listening(
+    trusted = endpoint.listening(
         args, out, Commands("mrc agent", "MRC_CODE=CODE mrc agent"), connects=True
     )
-    config = ContextConfig(**endpoint.settings(args), **trusted, **views.settings(args))
+    config = ContextConfig(
+        **endpoint.endpoint_settings(args), **trusted, **endpoint.view_settings(args)
+    )
     return run_async(_serve(args, out, config, group))
 
 

@@ -16,10 +16,10 @@ from typing import IO
 from mrc.agent import libraries
 from mrc.agent import socket as agent_socket
 from mrc.agent.cli import agent
-from mrc.cli import trust
+from mrc.cli import endpoint
 from mrc.cli.arguments import add
-from mrc.cli.execute import become, refused
 from mrc.cli.exits import Exit, UsageError
+from mrc.cli.runner import become, refused
 from mrc.errors import ConfigError
 from mrc.units import digits
 
@@ -181,10 +181,10 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[bytes]:
-    if args.code and trust.CODE not in os.environ:
+    if args.code and endpoint.CODE not in os.environ:
         raise ConfigError(
             f"--code: start mrc agent --code first, which prints the code, or set"
-            f" {trust.CODE} to that of the other host"
+            f" {endpoint.CODE} to that of the other host"
         )
     ours = args.command_line[1:]
     ours = ours[: ours.index("--")] if "--" in ours else ours[: len(ours) - len(args.words)]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from msgspec import convert
 
 from mrc.cli.arguments import add
-from mrc.cli.ending import Ending
 from mrc.cli.output import Output
+from mrc.cli.runner import FirstSignal
 from mrc.errors import StateError
 from mrc.lab import part
 from mrc.lab.machines import Machine
@@ -63,7 +63,7 @@ def capture(args: argparse.Namespace, out: Output, machine: Machine) -> int:
     words += ["--seconds", str(args.seconds)] if args.seconds is not None else []
     pipe, result = subprocess.PIPE, None
     with (
-        Ending() as ending,
+        FirstSignal() as ending,
         opened_file(args.file) as file,
         subprocess.Popen(
             machine.command(words), bufsize=0, stdin=pipe, stdout=file, stderr=pipe, process_group=0

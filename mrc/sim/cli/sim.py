@@ -14,12 +14,11 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mrc.cli import csv_text
-from mrc.cli.arguments import add, count_argument
-from mrc.cli.ending import interruptibly
+from mrc.cli import output
+from mrc.cli.arguments import Parser, add, count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
-from mrc.cli.parser import Parser
+from mrc.cli.runner import interruptibly
 from mrc.errors import ConfigError
 from mrc.linux.files import check_writable, write_whole
 from mrc.results.plain import like
@@ -129,7 +128,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_arguments(parser: argparse.ArgumentParser, seeds: int) -> None:
     add_seeds(parser, seeds)
-    csv_text.add_option(parser, "the value of each check with each seed")
+    output.add_csv_option(parser, "the value of each check with each seed")
     add_settings(parser)
     add_options(parser)
 
@@ -138,7 +137,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     add(parser, SWEEP, grid={"required": True}, output=_REQUIRED, part={"type": _part})
     add_seeds(parser, 1)
     add_settings(parser)
-    csv_text.add_option(parser, "the value of each check of each job")
+    output.add_csv_option(parser, "the value of each check of each job")
     add_options(parser)
 
 

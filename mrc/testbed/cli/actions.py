@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mrc.cli.arguments import add, argument, count_argument, seconds_argument
-from mrc.cli.ending import Ending
-from mrc.cli.execute import become, refused
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, format_bytes, listed, print_error
+from mrc.cli.runner import FirstSignal, become, refused
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.targets import FORMS
 from mrc.linux import netns
@@ -406,7 +405,7 @@ def capture_packets(args: argparse.Namespace) -> int:
         if not capture.splits_bursts():
             out.note("this kernel is older than Linux 6.2: the file shows a burst as one packet")
 
-    with Ending() as ending, opened_file(args.file) as file:
+    with FirstSignal() as ending, opened_file(args.file) as file:
         wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
         try:
             taken = wanted.run(

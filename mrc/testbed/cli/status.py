@@ -12,12 +12,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mrc.cli import csv_text
+from mrc.cli import output
 from mrc.cli.arguments import add
-from mrc.cli.ending import begun
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
-from mrc.cli.runner import run_async
+from mrc.cli.runner import begun, run_async
 from mrc.errors import MrcError
 from mrc.results.plain import like, plain
 from mrc.testbed import bed as beds
@@ -44,7 +43,7 @@ OPTIONS = f"""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS)
-    csv_text.add_option(parser, "each direction of each link")
+    output.add_csv_option(parser, "each direction of each link")
 
 
 class _Look(Struct, frozen=True):
@@ -90,9 +89,11 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
     """Shows a test bed on the terminal, which scrolls. True: the key q ended it; False: the test
     bed is down.
     """
-    from mrc.cli.keys import keys  # slow imports: rich
-    from mrc.cli.live import Block
-    from mrc.cli.window import Screen
+    from mrc.cli.terminal import (
+        Block,
+        Screen,
+        keys,  # slow imports: rich
+    )
 
     ended = asyncio.get_running_loop().create_future()
     look: _Look | None = None

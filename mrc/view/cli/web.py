@@ -9,8 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from mrc.cli.address import port_number
-from mrc.cli.arguments import add
+from mrc.cli.arguments import add, port_number
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.errors import InUseError

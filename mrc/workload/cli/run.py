@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from mrc.cli.arguments import add
-from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_seconds
+from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
 from mrc.sim.cli.arguments import add_seeds, add_settings
 from mrc.testbed import bed as beds
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         _check_until(args, out, scheduled)
     late = Lateness(out)
     bed.connect()
-    with Ending() as ending:
+    with FirstSignal() as ending:
         end = None if args.until is None else time.monotonic() + args.until / 1e9
 
         def wait(until: float | None) -> bool:

@@ -23,7 +23,7 @@ from printed import printed
 from slowness import PATIENCE
 
 from mrc import products
-from mrc.cli.address import host_and_port
+from mrc.cli.arguments import host_and_port
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.main import main
 from mrc.cli.output import format_bytes, format_rate, format_seconds, format_table

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from mrc.cli.asking import Asking
-from mrc.cli.consent import Consents, _question
+from mrc.cli.consent import Consents, Question, _question
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
 from mrc.errors import ProtocolError
@@ -52,12 +51,12 @@ def consent(
 ) -> Consents:
     left = list(answers)
 
-    async def ask(_: Asking, question: str) -> str:
+    async def ask(_: Question, question: str) -> str:
         questions.append(question)
         await asyncio.sleep(0)
         return left.pop(0)
 
-    monkeypatch.setattr(Asking, "ask", ask)
+    monkeypatch.setattr(Question, "ask", ask)
     meter = ProgressMeter(Output("mrc recv", as_json=False, quiet=True), "receiver")
     return Consents(Security(allow_any=True), meter, idle_seconds=10.0)
 
@@ -183,13 +182,13 @@ async def test_get__the_wait_for_another_question_counts(
     questions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks, seconds = consent(questions, ["y"], monkeypatch), 0.05
-    ask = Asking.ask
+    ask = Question.ask
 
-    async def slow(asking: Asking, question: str) -> str:
+    async def slow(asking: Question, question: str) -> str:
         await asyncio.sleep(seconds)
         return await ask(asking, question)
 
-    monkeypatch.setattr(Asking, "ask", slow)
+    monkeypatch.setattr(Question, "ask", slow)
     senders: list[Any] = [Sender(A), Sender(A)]
     for given in await asyncio.gather(*map(asks.get, senders)):
         assert given.seconds >= seconds

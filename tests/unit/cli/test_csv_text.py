@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mrc.cli.csv_text import csv_text
 from mrc.cli.exits import UsageError
-from mrc.cli.output import Output
+from mrc.cli.output import Output, csv_text
 from mrc.enums import EvState
 from mrc.results.perf import Latency
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc.cli.execute import become, refusal
+from mrc.cli.runner import become, refusal
 
 
 def test_refusal__a_program_that_is_there() -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrc.cli.live import Block, rendered
+from mrc.cli.terminal import Block, rendered
 
 
 def test_rendered__is_the_same_table_with_colours() -> None:

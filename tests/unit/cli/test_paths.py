@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from mrc.cli import paths
-from mrc.cli.paths import _probed
-from mrc.cli.paths_quality import TRAIN, measure
+from mrc.cli.paths import TRAIN, _probed, measure
 from mrc.errors import PeerGoneError
 from mrc.events import ProbeResult
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrc.cli.paths_quality import Train, extra_delays, failed, quality
+from mrc.cli.paths import Train, extra_delays, failed, quality
 from mrc.results.paths import Quality
 
 

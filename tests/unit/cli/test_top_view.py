@@ -10,8 +10,8 @@ import pytest
 from project_text import ROOT
 from snapshot_data import SNAPSHOT
 
-from mrc.cli.live import Block, blocks_text
-from mrc.cli.top_view import DROPS, MAX_ROWS, path_blocks, qp_blocks, summary_blocks
+from mrc.cli.terminal import Block, blocks_text
+from mrc.cli.top import DROPS, MAX_ROWS, path_blocks, qp_blocks, summary_blocks
 from mrc.observe.rates import checked, with_rates
 
 

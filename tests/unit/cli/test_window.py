@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
-from mrc.cli.keys import parsed
-from mrc.cli.live import Block
-from mrc.cli.window import Window
+from mrc.cli.terminal import Block, TerminalWindow, parsed
 
 ROWS = Block("t", ("n", "text"), [(i, f"row {i} " + "x" * 40) for i in range(100)])
 
 
-def lines(window: Window, *keys: str) -> list[str]:
+def lines(window: TerminalWindow, *keys: str) -> list[str]:
     for key in keys:
         window.move(key)
     return window.show([ROWS], "help", 30, 10).plain.split("\n")
@@ -25,7 +23,7 @@ def test_parsed__keys_of_a_terminal() -> None:
 
 
 def test_window__shows_what_fits() -> None:
-    window = Window()
+    window = TerminalWindow()
     seen = lines(window)
     assert len(seen) == 10 and seen[:2] == ["t", " n  text"]
     assert seen[-1] == "lines 1-9 of 102  help"
@@ -34,7 +32,7 @@ def test_window__shows_what_fits() -> None:
 
 
 def test_window__scrolls_to_its_ends_and_not_further() -> None:
-    window = Window()
+    window = TerminalWindow()
     assert lines(window, "up")[0] == "t"
     assert lines(window, "down", "down")[0].startswith(" 0  row 0")
     assert lines(window, "page down")[0].startswith(" 8  row 8")
@@ -45,13 +43,13 @@ def test_window__scrolls_to_its_ends_and_not_further() -> None:
 
 
 def test_window__stays_inside_what_has_become_shorter() -> None:
-    window = Window()
+    window = TerminalWindow()
     lines(window, "end", *9 * ["right"])
     assert window.show([Block("a"), Block("b")], "help", 30, 10).plain.split("\n")[:2] == ["a", "b"]
 
 
 def test_window__characters_of_two_columns() -> None:
     wide = Block("t", ("name",), [("写真" * 20,)])
-    seen = Window().show([wide], "写真" * 20, 31, 4).plain.split("\n")
+    seen = TerminalWindow().show([wide], "写真" * 20, 31, 4).plain.split("\n")
     assert [cell_len(line) <= 31 for line in seen] == [True] * 4
     assert seen[-1].startswith("写真")

@@ -31,7 +31,7 @@ from slowness import PATIENCE
 from unit.transfer.test_joined import INFO, PLANE
 
 from mrc import Context, InUseError, ResolveError
-from mrc.cli.address import listening_address
+from mrc.cli.arguments import listening_address
 from mrc.engine.native import names_of
 from mrc.observe import http, ledger, visits
 from mrc.observe.metrics import Reading

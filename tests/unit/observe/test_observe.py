@@ -33,7 +33,7 @@ from slowness import PATIENCE
 from snapshot_data import SNAPSHOT
 
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
-from mrc.cli.live import blocks_text
+from mrc.cli.terminal import blocks_text
 from mrc.cli.top import _all
 from mrc.connect.dial import dial
 from mrc.connect.oob import TOP
