@@ -34,12 +34,12 @@ COMMANDS = {
 
 FINDINGS = (
     "mrc.agent.libraries",
-    "mrc.doctor.packages",
+    "mrc.doctor",
     "mrc.testbed.findings",
     "mrc.torch.build",
 )
 """The modules whose `examine` returns findings for `mrc doctor`, in the order of its rows; those
-of `mrc.doctor.host` come first."""
+of this host come first."""
 
 PAGE = "mrc.view.cli.web"
 """The way of `mrc top --web`: `add_port` adds its option, `listener` opens its socket, and `serve`

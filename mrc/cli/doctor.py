@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import argparse
 
-from mrc import products
+from mrc import doctor, products
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output, add_options
 from mrc.cli.runner import run_async
-from mrc.doctor import host
 from mrc.results.doctor import Doctor, Finding, State
 
 HELP = "check which features this machine supports, and what is missing"
@@ -27,8 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     brought = filter(None, map(products.load, products.FINDINGS))
-    findings = [*host.examine(run_async), *(row for each in brought for row in each.examine())]
-    good = host.can_run(findings)
+    findings = [
+        *doctor.examine_host(run_async),
+        *(row for each in brought for row in each.examine()),
+    ]
+    good = doctor.can_run(findings)
     out.text("\n".join(map(line, findings)))
     out.text(f"\n{summary(findings, can_run=good)}")
     out.result(Doctor(can_run=good, findings=tuple(findings)))

@@ -25,10 +25,9 @@ from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import MrcError, kind_of, reason_of
 from mrc.events import known
 from mrc.fabric import hostconfig
-from mrc.observe import remote
-from mrc.observe.here import Here, Look, Seen
+from mrc.observe import server
+from mrc.observe.endpoints import Here, LocalEndpoints, Look, checked, with_rates
 from mrc.observe.local import ANSWER_SECONDS
-from mrc.observe.rates import checked, with_rates
 from mrc.results.snapshot import Ev
 from mrc.results.top import Endpoint, PlaneRates, QpRates, Top
 from mrc.running import Limit
@@ -106,10 +105,10 @@ async def _top(
         return await _watch(look, before, args.interval)
 
 
-async def _watch(look: Look, before: Seen, interval: float) -> int:
+async def _watch(look: Look, before: LocalEndpoints, interval: float) -> int:
     """Shows the endpoints until the key q; printed one after another without a terminal."""
     with Screen() if sys.stdout.isatty() else nullcontext() as screen:
-        view = _View(screen, _compared(Seen({}), before, interval))
+        view = _View(screen, _compared(LocalEndpoints({}), before, interval))
         with keys(view.on_key) if screen is not None else nullcontext(False) as view.has_keys:
             view.show()
             while not await view.ended(interval):
@@ -159,7 +158,7 @@ class _View:
             self._screen.show(blocks, KEYS)
 
 
-def _compared(before: Seen, now: Seen, interval: float) -> Top:
+def _compared(before: LocalEndpoints, now: LocalEndpoints, interval: float) -> Top:
     earlier = before.endpoints
     endpoints = (with_rates(earlier.get(name), each) for name, each in now.endpoints.items())
     return Top(interval_seconds=interval, endpoints=tuple(endpoints), unanswered=now.unanswered)
@@ -224,7 +223,7 @@ class _Distant:
             if not (self._again and may_pass(error)):
                 raise
 
-    async def look(self) -> Seen:
+    async def look(self) -> LocalEndpoints:
         if self._channel is None:
             await asyncio.sleep(self._pause)
             await self._dial()
@@ -232,7 +231,9 @@ class _Distant:
         try:
             with about(self._host, self._port):
                 async with Limit(self._timeout):
-                    return Seen({self._host: checked(await remote.look(self._channel))})
+                    return LocalEndpoints(
+                        {self._host: checked(await server.look_at_peer(self._channel))}
+                    )
         except BaseException as error:
             if self._again:  # a late answer must not pass for the next one
                 self.close()

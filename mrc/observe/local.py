@@ -27,7 +27,7 @@ from typing import Any
 
 from mrc.connect.parse import parse
 from mrc.errors import ProtocolError
-from mrc.observe.visits import Visit, Visits
+from mrc.observe.server import Visit, Visits
 from mrc.results.plain import plain
 from mrc.results.snapshot import Snapshot
 from mrc.running import Limit

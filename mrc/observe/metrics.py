@@ -2,7 +2,7 @@
 """A Context's state as Prometheus metrics, with the names, units and labels of its conventions.
 
 The labels are `peer`, `plane`, `path`, `state` and `reason`. There is no label for QPs (see
-mrc/observe/ledger.py). Paths beyond MAX_PATHS are left out.
+mrc/observe/snapshot.py). Paths beyond MAX_PATHS are left out.
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ from prometheus_client.process_collector import ProcessCollector
 from mrc.engine.native import names_of
 from mrc.enums import EvState
 from mrc.events import EvInfo, PlaneInfo, known
-from mrc.observe.ledger import MEANINGS, Ledger, Live, Totals
-from mrc.observe.names import COUNTERS
-from mrc.observe.observed import Observed
+from mrc.observe.snapshot import MEANINGS, Ledger, ObservedContext, OpenQp, Totals
 
 MAX_PATHS = 1024
 
 
-class Reading(Struct, frozen=True, eq=False):
+class Scrape(Struct, frozen=True, eq=False):
     """The data of all metrics at one moment."""
 
     host: str
     counters: Mapping[str, int]
     drops: Mapping[str, int]
     totals: Totals
-    live: Sequence[Live]
+    live: Sequence[OpenQp]
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, for a registry."""
@@ -57,13 +55,13 @@ class Reading(Struct, frozen=True, eq=False):
         yield from _evs(self.live)
 
 
-async def read(ctx: Observed, ledger: Ledger) -> Reading:
+async def read(ctx: ObservedContext, ledger: Ledger) -> Scrape:
     """Reads the data of all metrics; raises StateError if the Context is closed."""
     totals, live = await ledger.read()
-    return Reading(ctx.name, await ctx.counters(), await ctx.drops(), totals, live)
+    return Scrape(ctx.name, await ctx.counters(), await ctx.drops(), totals, live)
 
 
-def exposition(reading: Reading, accept: str) -> tuple[bytes, str]:
+def exposition(reading: Scrape, accept: str) -> tuple[bytes, str]:
     """The page for a scrape, in a format that its Accept header allows, and the content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(reading)
@@ -98,7 +96,7 @@ def _gauge(
     return family
 
 
-def _peers(live: Sequence[Live]) -> Iterator[Metric]:
+def _peers(live: Sequence[OpenQp]) -> Iterator[Metric]:
     qps: Counter[tuple[str, ...]] = Counter(
         (each.peer, each.info.state.name.lower()) for each in live
     )
@@ -117,7 +115,7 @@ def _peers(live: Sequence[Live]) -> Iterator[Metric]:
     )  # fmt: skip
 
 
-def _planes(live: Sequence[Live]) -> Iterator[Metric]:
+def _planes(live: Sequence[OpenQp]) -> Iterator[Metric]:
     def over_qps(
         combine: Callable[[Iterable[float]], float], value: Callable[[PlaneInfo], float]
     ) -> dict[tuple[str, ...], float]:
@@ -143,7 +141,7 @@ def _planes(live: Sequence[Live]) -> Iterator[Metric]:
     yield _gauge("mrc_plane_rtt_seconds", "Smoothed round trip, of the slowest QP.", labels, heard)
 
 
-def _evs(live: Sequence[Live]) -> Iterator[Metric]:
+def _evs(live: Sequence[OpenQp]) -> Iterator[Metric]:
     states: dict[tuple[str, ...], float] = {}
     paths: dict[tuple[str, ...], list[EvInfo]] = {}
     for each in live:
@@ -162,3 +160,32 @@ def _evs(live: Sequence[Live]) -> Iterator[Metric]:
         "mrc_path_rtt_seconds", "Smoothed round trip, of the fastest QP.",
         ("peer", "plane", "path"), rtts,
     )  # fmt: skip
+
+
+# ---- Names ---------------------------------------------------------------------------------------
+
+
+# The keys are those of csrc/core/counters.def and csrc/io/io_counters.def, which say what each one
+# counts. Metrics get the prefix `mrc_` and the suffix `_total`.
+COUNTERS: Mapping[str, str] = {
+    "RX_PACKETS": "rx_packets", "RX_DROPPED": "rx_dropped_packets", "RX_DATA": "rx_data_packets",
+    "RX_BYTES": "rx_bytes", "RX_RECORDED": "rx_recorded_bytes",
+    "RX_DUPLICATES": "rx_duplicate_packets", "RX_CE": "rx_ce_packets", "RX_SACKS": "rx_sacks",
+    "RX_NACKS": "rx_nacks", "RX_ACKS": "rx_acks", "TX_DATA": "tx_data_packets",
+    "TX_BYTES": "tx_bytes", "TX_RETRANSMITTED": "tx_retransmitted_packets", "TX_SACKS": "tx_sacks",
+    "TX_NACKS": "tx_nacks", "TX_ACKS": "tx_acks", "TX_PROBES": "tx_probes",
+    "TX_EV_PROBES": "tx_ev_probes", "TX_EV_ANSWERS": "tx_ev_answers",
+    "TX_PORT_STATUS": "tx_port_status_messages", "RX_PORT_STATUS": "rx_port_status_messages",
+    "TX_REFUSED": "tx_refused_packets", "LOST_BY_ORDER": "lost_by_order_packets",
+    "LOST_BY_TIME": "lost_by_time_packets", "LOST_BY_NACK": "lost_by_nack_packets",
+    "LOST_BY_SILENCE": "lost_by_silence_packets", "LOST_BY_TIMEOUT": "lost_by_timeout_packets",
+    "REINJECTED": "reinjected_packets", "LOST_TO_CONGESTION": "lost_to_congestion_packets",
+    "SPURIOUS": "spurious_losses", "TIMEOUTS": "timeouts", "PLANES_SUSPENDED": "plane_suspensions",
+    "PLANES_RESUMED": "plane_resumptions", "EVS_BAD": "ev_failures",
+    "EVS_TRUSTED": "ev_recoveries", "EVENTS_DROPPED": "dropped_events",
+    "ANSWERS_DROPPED": "dropped_endpoint_requests", "WIMM_HELD": "held_immediates",
+    "RX_SYSCALLS": "rx_syscalls", "RX_DATAGRAMS": "rx_datagrams", "GRO_SEGMENTS": "rx_gro_packets",
+    "RX_OVERFLOW": "rx_overflow_packets", "TX_SYSCALLS": "tx_syscalls", "TX_BURSTS": "tx_bursts",
+    "TX_BURSTS_REFUSED": "tx_refused_bursts", "TX_BURST_ERRORS": "tx_failed_bursts",
+    "TX_ERROR_REPORTS": "tx_error_reports", "MEMORY_FAULTS": "memory_faults",
+}  # fmt: skip

@@ -9,12 +9,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mrc.events import QpInfo
-from mrc.observe.http import MetricsServer
-from mrc.observe.ledger import Ledger
 from mrc.observe.local import LocalView
-from mrc.observe.observed import Observed, ObservedQp
-from mrc.observe.remote import RemoteView
-from mrc.observe.snapshot import snapshot
+from mrc.observe.server import MetricsServer, RemoteView
+from mrc.observe.snapshot import Ledger, ObservedContext, ObservedQp, snapshot
 from mrc.results.snapshot import Snapshot
 
 logger = logging.getLogger("mrc.observe")
@@ -26,7 +23,7 @@ class Observer(Protocol):
     metrics_port: int
     """The TCP port at which it serves metrics; 0: none."""
 
-    async def open(self, ctx: Observed) -> None:
+    async def open(self, ctx: ObservedContext) -> None:
         """Called when the Context is open. An exception closes the Context again."""
 
     async def close(self) -> None:
@@ -46,14 +43,14 @@ class Observatory:
     """The views of one Context, which opens and closes them."""
 
     def __init__(self) -> None:
-        self._ctx: Observed
+        self._ctx: ObservedContext
         self._local = LocalView(self._show)
         self._ledger = Ledger()
         self._metrics: MetricsServer | None = None
         self.metrics_port = 0
         """The TCP port of the metrics; 0 without metrics."""
 
-    async def open(self, ctx: Observed) -> None:
+    async def open(self, ctx: ObservedContext) -> None:
         """Raises InUseError or ResolveError if the address of the metrics is not available."""
         self._ctx = ctx
         if ctx.config.metrics is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mrc.errors import MrcError
-from mrc.observe.here import Look
+from mrc.observe.endpoints import Look
 from mrc.results.plain import plain
 from mrc.tasks import cancelled
 from mrc.transfer.threads import in_thread

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from mrc.observe.http import is_of_this_machine
+from mrc.observe.server import is_of_this_machine
 
 TOKEN_BYTES = 24
 

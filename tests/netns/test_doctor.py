@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc.doctor import host
+from mrc import doctor
 from mrc.errors import StateError
 from mrc.linux import netns, programs
 from mrc.results.doctor import State
@@ -18,7 +18,7 @@ from .conftest import HAS_USERS
 
 @pytest.mark.default
 def test_doctor__finds_what_these_tests_use() -> None:
-    found = {each.name: each.state for each in [*host.examine(), *findings.examine()]}
+    found = {each.name: each.state for each in [*doctor.examine_host(), *findings.examine()]}
     real = ("point to point",) if HAS_USERS else ()  # the SRv6 source address needs real root
     for name in (*real, "veth", "seg6", "uSIDs", "packet ring", "tbf", "nftables"):
         assert found[name] is State.OK, found

@@ -13,7 +13,7 @@ from mrc.cli.arguments import add, port_number
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
 from mrc.errors import InUseError
-from mrc.observe.here import Look
+from mrc.observe.endpoints import Look
 from mrc.view.feed import Feed
 from mrc.view.results import Viewed
 

@@ -12,7 +12,7 @@ from snapshot_data import SNAPSHOT
 
 from mrc.cli.terminal import Block, blocks_text
 from mrc.cli.top import DROPS, MAX_ROWS, path_blocks, qp_blocks, summary_blocks
-from mrc.observe.rates import checked, with_rates
+from mrc.observe.endpoints import checked, with_rates
 
 
 def test_blocks__what_is_shown() -> None:

@@ -8,11 +8,10 @@ import platform
 import pytest
 from printed import printed
 
-from mrc import products
+from mrc import doctor, products
 from mrc.cli.doctor import line, summary
 from mrc.cli.main import main
-from mrc.doctor import host, packages
-from mrc.doctor.host import POINT_TO_POINT
+from mrc.doctor import POINT_TO_POINT
 from mrc.engine import native
 from mrc.results.doctor import Finding, State
 
@@ -42,9 +41,9 @@ def test_doctor__exits_by_whether_mrc_can_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(host, "examine", lambda run: findings)
-    monkeypatch.setattr(packages, "examine", lambda: [PACKAGE])
-    monkeypatch.setattr(products, "FINDINGS", ("mrc.absent.findings", "mrc.doctor.packages"))
+    monkeypatch.setattr(doctor, "examine_host", lambda run: findings)
+    monkeypatch.setattr(doctor, "examine", lambda: [PACKAGE])
+    monkeypatch.setattr(products, "FINDINGS", ("mrc.absent.findings", "mrc.doctor"))
     assert main(["doctor", "--json"]) == code
     told = printed("doctor", capsys.readouterr().out)
     assert told["can_run"] is (code == 0)
@@ -70,14 +69,14 @@ def test_sealing__names_the_library(
         monkeypatch.setenv("MRC_AEAD", "libcrypto")
     monkeypatch.setattr(native, "aead_name", lambda: library)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    found = host._sealing()
+    found = doctor._sealing()
     assert found.state is state and found.remedy.startswith(remedy)
     assert bool(found.consequence) == (state is not State.OK)
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")  # has no IPsec-MB
-    assert (host._sealing().state is State.OK) == (library is not None)
+    assert (doctor._sealing().state is State.OK) == (library is not None)
 
 
 def test_sealing__is_one_of_the_findings() -> None:
-    found = {each.name: each for each in host.examine()}
+    found = {each.name: each for each in doctor.examine_host()}
     assert found["sealed packets"].found == native.aead_name()
     assert found[POINT_TO_POINT].state is State.OK

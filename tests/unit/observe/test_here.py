@@ -18,7 +18,7 @@ import pytest
 from snapshot_data import SNAPSHOT
 
 from mrc.observe import local
-from mrc.observe.here import Here
+from mrc.observe.endpoints import Here
 
 ANSWER = json.dumps(SNAPSHOT).encode() + b"\n"
 NEVER = 0.05  # seconds for an endpoint that does not answer

@@ -33,9 +33,8 @@ from unit.transfer.test_joined import INFO, PLANE
 from mrc import Context, InUseError, ResolveError
 from mrc.cli.arguments import listening_address
 from mrc.engine.native import names_of
-from mrc.observe import http, ledger, visits
-from mrc.observe.metrics import Reading
-from mrc.observe.names import COUNTERS
+from mrc.observe import server, snapshot
+from mrc.observe.metrics import COUNTERS, Scrape
 
 HERE = ("127.0.0.1", 0)
 Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -165,8 +164,8 @@ async def test_gauges__of_planes_and_evs() -> None:
 
 def test_gauges__the_least_share_of_a_plane() -> None:
     infos = [replace(INFO, planes=(replace(PLANE, share_percent=percent),)) for percent in (100, 9)]
-    reading = Reading(
-        "h0", Counter(), {}, ledger.Totals(), [ledger.Live("h1", info, ()) for info in infos]
+    reading = Scrape(
+        "h0", Counter(), {}, snapshot.Totals(), [snapshot.OpenQp("h1", info, ()) for info in infos]
     )
     (gauge,) = [family for family in reading.collect() if family.name == "mrc_plane_share_ratio"]
     (sample,) = gauge.samples
@@ -174,7 +173,7 @@ def test_gauges__the_least_share_of_a_plane() -> None:
 
 
 async def test_peers__beyond_the_limit_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MAX_PEERS", 0)
+    monkeypatch.setattr(snapshot, "MAX_PEERS", 0)
     async with connected_pair(metrics=HERE) as pair:
         await transfer(pair, bytes(1000))
         values = await scrape(pair.near_context)
@@ -221,11 +220,11 @@ async def test_server__any_name_where_it_is_open_to_the_network() -> None:
 
 
 async def test_server__not_too_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visits, "_GRACE_SECONDS", 1e6)  # the silent ones keep their places
+    monkeypatch.setattr(server, "_GRACE_SECONDS", 1e6)  # the silent ones keep their places
     async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
         silent = [
             await asyncio.open_connection(HERE[0], context.metrics_port)
-            for _ in range(http.MAX_REQUESTS)
+            for _ in range(server.MAX_REQUESTS)
         ]
         with pytest.raises((ConnectionError, AssertionError)):
             await page(context)
@@ -243,7 +242,7 @@ async def test_server__not_too_many_requests(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_server__a_silent_client_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.05)
     async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
         assert await ask(context.metrics_port, b"GET /metrics HTTP/1.1\r\n") == b""
 

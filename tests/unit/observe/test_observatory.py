@@ -16,10 +16,9 @@ from mrc.aio.context import Context
 from mrc.connect.dial import dial
 from mrc.errors import ConnectError, ProtocolError
 from mrc.events import QpInfo
-from mrc.observe import local, remote
-from mrc.observe.http import MetricsServer
-from mrc.observe.observed import Observed, ObservedQp
-from mrc.observe.remote import RemoteView
+from mrc.observe import local, server
+from mrc.observe.server import MetricsServer, RemoteView
+from mrc.observe.snapshot import ObservedContext, ObservedQp
 
 
 class Noted:
@@ -29,7 +28,7 @@ class Noted:
         self.told: list[str] = []
         self.metrics_port = 0
 
-    async def open(self, ctx: Observed) -> None:
+    async def open(self, ctx: ObservedContext) -> None:
         self.told.append(f"open of {ctx.name}")
 
     def adopt(self, qp: ObservedQp) -> Callable[[QpInfo | None], None]:
@@ -59,7 +58,7 @@ async def test_observatory__shows_nothing_unless_the_configuration_says_so() -> 
         assert context.metrics_port == 0
         channel = await dial(None, LOOPBACK[4], listener.port)
         with pytest.raises(ConnectError, match="remote viewing is off"):
-            await remote.look(channel)
+            await server.look_at_peer(channel)
         await channel.close()
 
 
@@ -88,7 +87,7 @@ async def test_observer__a_given_one_replaces_the_views_of_the_configuration() -
         assert context.metrics_port == 0
         channel = await dial(None, LOOPBACK[4], listener.port)
         with pytest.raises(ConnectError, match="remote viewing is off"):
-            await remote.look(channel)
+            await server.look_at_peer(channel)
         await channel.close()
 
 

@@ -37,8 +37,8 @@ from mrc.cli.terminal import blocks_text
 from mrc.cli.top import _all
 from mrc.connect.dial import dial
 from mrc.connect.oob import TOP
-from mrc.observe import local, remote
-from mrc.observe.rates import checked, with_rates
+from mrc.observe import local, server
+from mrc.observe.endpoints import checked, with_rates
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
 from mrc.results.top import Endpoint, Top
@@ -250,7 +250,7 @@ async def test_remote_view__refused_unless_it_was_asked_for() -> None:
     async with connected_pair() as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         with pytest.raises(ConnectError, match="restart the program with --top"):
-            await remote.look(channel)
+            await server.look_at_peer(channel)
         await channel.close()
 
 
@@ -258,7 +258,7 @@ async def test_remote_view__answers_again_and_again() -> None:
     async with connected_pair(remote_view=True) as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         for _ in range(2):
-            assert len(checked(await remote.look(channel)).qps) == 1
+            assert len(checked(await server.look_at_peer(channel)).qps) == 1
         await transfer(pair, bytes(1000))  # connecting and writing still work
         await channel.send(TOP, version=2)
         with pytest.raises(ConnectError, match="only version 1 of"):
@@ -269,8 +269,8 @@ async def test_remote_view__answers_again_and_again() -> None:
 async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
     async with connected_pair(remote_view=True) as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
-        first = checked(await remote.look(channel))
-        second = checked(await remote.look(channel))
+        first = checked(await server.look_at_peer(channel))
+        second = checked(await server.look_at_peer(channel))
         (qp,) = first.qps
         assert first.udp_port is None and qp.qpn is None
         assert qp.evs and all(ev.ev is None for ev in qp.evs)
@@ -286,12 +286,13 @@ async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
 async def test_remote_view__not_too_many_viewers() -> None:
     async with connected_pair(remote_view=True) as pair:
         channels = [
-            await dial(None, LOOPBACK[4], pair.listener.port) for _ in range(remote.MAX_VIEWERS + 1)
+            await dial(None, LOOPBACK[4], pair.listener.port)
+            for _ in range(server.MAX_REMOTE_VIEWERS + 1)
         ]
         for channel in channels[:-1]:
-            await remote.look(channel)
+            await server.look_at_peer(channel)
         with pytest.raises(ConnectError, match="4 viewers are connected"):
-            await remote.look(channels[-1])
+            await server.look_at_peer(channels[-1])
         for channel in channels:
             channel.abort()
 

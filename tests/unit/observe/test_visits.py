@@ -9,9 +9,8 @@ import socket
 import pytest
 from endpoints import BUDGET_SECONDS
 
-from mrc.observe import visits as module
-from mrc.observe.http import MAX_REQUESTS, MetricsServer
-from mrc.observe.visits import PATIENCE_SECONDS, Visits
+from mrc.observe import server as module
+from mrc.observe.server import MAX_REQUESTS, PATIENCE_SECONDS, MetricsServer, Visits
 
 
 async def test_visits__a_connection_that_came_just_before_the_end_gets_no_answer() -> None:

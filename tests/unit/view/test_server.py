@@ -18,8 +18,7 @@ from slowness import PATIENCE
 from snapshot_data import SNAPSHOT
 
 from mrc.errors import MrcError, StateError
-from mrc.observe.here import Seen
-from mrc.observe.rates import checked
+from mrc.observe.endpoints import LocalEndpoints, checked
 from mrc.results.top import Unanswered
 from mrc.view.fabric import Change, View
 from mrc.view.feed import MAX_PAGES, Feed
@@ -109,9 +108,9 @@ def answered(answer: bytes) -> Answer:
 async def site() -> AsyncIterator[Site]:
     bed, looks = Bed(), list[int]()
 
-    async def look() -> Seen:
+    async def look() -> LocalEndpoints:
         looks.append(1)
-        return Seen({"s": checked(SNAPSHOT)}, bed.silent)
+        return LocalEndpoints({"s": checked(SNAPSHOT)}, bed.silent)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with served(Feed(look, bed), listener) as url:
@@ -324,8 +323,8 @@ async def test_attack__no_answer_names_the_token(site: Site) -> None:
 
 
 async def test_served__ends_while_a_page_is_open(caplog: pytest.LogCaptureFixture) -> None:
-    async def look() -> Seen:
-        return Seen({})
+    async def look() -> LocalEndpoints:
+        return LocalEndpoints({})
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with served(Feed(look, Bed()), listener) as url:

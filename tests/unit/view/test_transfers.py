@@ -9,7 +9,7 @@ from typing import Any
 
 from snapshot_data import SNAPSHOT
 
-from mrc.observe.rates import checked
+from mrc.observe.endpoints import checked
 from mrc.results.snapshot import Snapshot
 from mrc.view.frames import Transfer
 from mrc.view.transfers import Transfers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mrc needs of this machine, and whether it is there."""
+"""What mrc needs of this machine and of its Python packages, and whether it is there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ POINT_TO_POINT = "point to point"
 Run = Callable[[Coroutine[Any, Any, float]], float]
 
 
-def examine(run: Run = asyncio.run) -> list[Finding]:
+def examine_host(run: Run = asyncio.run) -> list[Finding]:
     """The findings, the most important first. `run` runs a coroutine."""
     return [
         _point_to_point(run), _kernel(), _segments(), *_buffers(), _processors(), _crc(), _sealing()
@@ -148,3 +149,22 @@ def _sealing() -> Finding:
         f"apt-get install libipsec-mb-dev{forced}",
     )
     return Finding.of("sealed packets", library == "IPsec-MB" or not x86, library, needs)
+
+
+# ---- Packages ------------------------------------------------------------------------------------
+
+
+def examine() -> Iterator[Finding]:
+    """A finding for each, in the order of the requirements."""
+    try:
+        wanted = requires("mrc-transport") or []
+    except PackageNotFoundError:
+        wanted = []
+    for each in wanted:
+        if "extra ==" in each or not (match := re.match(r"[\w-]+", each)):
+            continue
+        try:
+            yield Finding(f"package {match[0]}", State.OK, version(match[0]))
+        except PackageNotFoundError:
+            needs = ("parts of mrc do not start", f"pip install '{each}'")
+            yield Finding(f"package {match[0]}", State.MISSING, "not installed", *needs)
