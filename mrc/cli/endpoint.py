@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrc.cli import consent
+from mrc.cli import questions
 from mrc.cli.arguments import (
     DEFAULT_PORT,
     add,
@@ -232,7 +232,7 @@ def connecting(
     peer = args.peer
     if peer and not args.ca:
         peer = _checked(args, check_fingerprint, peer, "--peer")
-    user = consent.Question() if consent.terminal() else None
+    user = questions.Question() if questions.terminal() else None
     security = Security(
         identity=args.identity,
         peer=peer,
@@ -275,7 +275,7 @@ def listening(
     allow, code, has_theirs = _allow(args), "", connects and bool(os.environ.get(CODE))
     authority, secret = _authority(args), _secret(args)
     closed = not (allow or args.code or authority or secret)
-    attended = consent.terminal()
+    attended = questions.terminal()
     asks = asks and attended and not (args.allow or args.code or authority or secret)
     if closed and not attended and not local:
         raise UsageError(args.prog, f"nobody may connect: {_OTHERS}; see {args.prog} --help")
@@ -367,7 +367,7 @@ def _known_code(args: argparse.Namespace) -> str:
     """The code that the other host has printed: from the environment, or typed."""
     code = os.environ.get(CODE, "")
     if not code:
-        typed = consent.hidden("one-time code of the other host: ")
+        typed = questions.hidden("one-time code of the other host: ")
         if typed is None:
             raise UsageError(args.prog, f"--code: there is no terminal to ask: set ${CODE}")
         code = typed
