@@ -27,8 +27,8 @@ from mrc.agent.requests import Requests
 from mrc.agent.socket import AgentProfiles, CcProfileRow, Credentials, EvProfileRow
 from mrc.agent.steering import AgentFrame
 from mrc.aio.context import OOB_PORT, Context
+from mrc.aio.engines import Local
 from mrc.aio.listener import Listener
-from mrc.aio.local import Local
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
 from mrc.connect.admission import ConnectionPlace

@@ -19,8 +19,8 @@ from mrc.agent.peers import QpGoneError, ask, described, repeat, resume
 from mrc.agent.resume import LostChannel, pack_resume, unpack_resume
 from mrc.agent.steering import line_of, struct_bytes
 from mrc.aio.connecting import connect
+from mrc.aio.engines import Local, Terms
 from mrc.aio.establish import establish
-from mrc.aio.local import Local, Terms
 from mrc.aio.qp import QP
 from mrc.connect.oob import Channel
 from mrc.enums import AgentKind, QpState

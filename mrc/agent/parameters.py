@@ -13,7 +13,6 @@ from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent import device, steering
 from mrc.agent.steering import AgentFrame, checked, struct_bytes, text_of
-from mrc.aio.local import queue_pair
 from mrc.config import MAX_MPR, ContextConfig
 from mrc.connect.oob import Inbox
 from mrc.connect.parse import shown
@@ -108,7 +107,7 @@ class QpParameters(Struct, frozen=True):
 
     def queue(self, config: ContextConfig) -> QueuePair:
         """The QP with its number."""
-        return queue_pair(config.queues, qpn=self.qpn)
+        return QueuePair.sized(config.queues, qpn=self.qpn)
 
     def peer(self, dispatcher: Dispatcher) -> MessagePeer:
         """The peer for messages, which the program has opened."""

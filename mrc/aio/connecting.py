@@ -8,8 +8,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mrc.aio.engines import Local, Terms
 from mrc.aio.establish import establish
-from mrc.aio.local import Local, Terms
 from mrc.aio.qp import QP
 from mrc.connect.dial import dial
 from mrc.connect.oob import EXCHANGE_TRIPS, Channel, CutOffError, extended

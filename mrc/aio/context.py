@@ -18,17 +18,16 @@ from msgspec.structs import replace
 import mrc
 from mrc import products
 from mrc.aio.connecting import connect
-from mrc.aio.engines import Engines
+from mrc.aio.engines import Admit, Engines, Local, Terms, opened
 from mrc.aio.listener import Listener
-from mrc.aio.local import Admit, Local, Terms, opened
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
+from mrc.aio.streams import checked_timeout
 from mrc.config import CcParameters, ContextConfig
 from mrc.connect.admission import Admission, Budget, descriptor_limit
 from mrc.connect.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileOperation
 from mrc.engine.memory import MR
-from mrc.engine.streams import checked_timeout
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,

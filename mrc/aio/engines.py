@@ -2,31 +2,134 @@
 """The engines of a Context: each has a datapath thread, sockets and QPs of its own.
 
 They share the memory regions, the profiles and the limits, so a QP may belong to any of them. A
-peer sees one host whose QPs receive on several UDP ports.
+peer sees one host whose QPs receive on several UDP ports. `Local` is what the connect of a QP needs
+of its engine and Context, `Terms` what it needs of the caller.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import heapq
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+import os
+import random
+import secrets
+import socket
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from mrc.aio.local import Local, further
+from msgspec import Struct, field, structs
+
 from mrc.aio.qp import QP
+from mrc.config import ContextConfig
+from mrc.connect.admission import Claims
+from mrc.connect.profiles import (
+    DEFAULT,
+    CcProfile,
+    CcSettings,
+    ContextProfiles,
+    EvProfile,
+    EvSelection,
+)
+from mrc.connect.tls import Guard
 from mrc.engine import engine
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
 from mrc.engine.native import names_of
-from mrc.enums import CommandOp
+from mrc.engine.ports import LocalPorts, finder
+from mrc.engine.queue_pair import QueuePair
+from mrc.enums import CommandOp, Integrity
 from mrc.errors import MrcError, StateError
 from mrc.events import TraceEntry
+from mrc.fabric import hostconfig
+from mrc.fabric.hostconfig import HostConfig, IpAddress, PathSource
 from mrc.tasks import cancelled
 
+if TYPE_CHECKING:
+    from mrc.messages.messages import MessagePeer
+
 logger = logging.getLogger("mrc.context")
+_connect_logger = logging.getLogger("mrc.establish")
+
+
+class Local(Struct, frozen=True):
+    """State that all QPs of a Context share."""
+
+    name: str
+    config: ContextConfig
+    host: HostConfig | None
+    links: LocalPorts
+    dispatcher: Dispatcher
+    rng: random.Random
+    claims: Claims
+    guard: Guard | None
+    ev_profiles: ContextProfiles[EvProfile]
+    cc_profiles: ContextProfiles[CcProfile]
+    warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
+    source: IpAddress | None = None  # the address to connect from; None: any
+
+    def warn(self, line: str) -> None:
+        """Logs the line, if there is one. A transfer has several QPs with the same findings."""
+        if line:
+            _connect_logger.log(
+                logging.DEBUG if line in self.warned else logging.WARNING, "%s", line
+            )
+            self.warned.append(line)
+
+    def integrity_with(self, theirs: str) -> Integrity:
+        """UDP's checksum alone, the weaker protection, applies only if both sides choose it."""
+        both = self.config.integrity is Integrity.UDP and theirs == "udp"
+        return Integrity.UDP if both else Integrity.ICRC
+
+    @property
+    def srv6(self) -> HostConfig | None:
+        """The host configuration if it defines SRv6 paths, else None."""
+        return self.host if self.host and self.host.source is PathSource.SRV6 else None
+
+
+Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
+
+
+class Terms(Struct, frozen=True):
+    """The caller's parameters for a QP."""
+
+    private: dict[str, Any]
+    ev_profile: EvProfile
+    cc_profile: CcProfile
+    admit: Admit | None = None  # refuses by the peer's private data
+    check: Callable[[str, Collection[IpAddress], str], None] = lambda *_: None
+    """refuses by the peer's name, its addresses, and the one that it calls from"""
+    failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
+    messages: bool = False  # the QP carries messages
+    peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
+    queue: Callable[[], QueuePair] | None = None  # makes one for each attempt, with its number
+    end: Callable[..., QP] = QP  # makes this side's end of the QP
+
+
+def opened(config: ContextConfig) -> Local:
+    """Opens the datapath of a Context."""
+    host = config.host or hostconfig.load(os.environ)
+    links = LocalPorts(finder(config, host))
+    dispatcher = Dispatcher(links.open(config))
+    for line in links.small:
+        _connect_logger.warning("%s", line)
+    selection = EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
+    settings = CcSettings(config.cc, config.cc_parameters, config.plane_shares)
+    return Local(
+        name=config.name or (host.host if host else socket.gethostname()),
+        config=config,
+        host=host,
+        links=links,
+        dispatcher=dispatcher,
+        rng=random.Random(secrets.randbits(64)),
+        claims=Claims(),
+        guard=None if config.security is None else Guard(config.security),
+        ev_profiles=ContextProfiles(EvProfile(DEFAULT, selection)),
+        cc_profiles=ContextProfiles(CcProfile(DEFAULT, settings)),
+    )
 
 
 class Engines:
@@ -41,9 +144,15 @@ class Engines:
         self._followers: list[asyncio.Task[None]] = []
 
     def open(self) -> None:
-        """Opens the other engines of the configuration; each follows the interfaces."""
-        for number in range(1, self.first.config.sockets.engines):
-            self._all.append(further(self.first, number))
+        """Opens the other engines of the configuration; each follows the interfaces. The UDP port
+        of the n-th is n above a configured one.
+        """
+        config, host = self.first.config, self.first.host
+        for number in range(1, config.sockets.engines):
+            port = config.udp_port and config.udp_port + number
+            links = LocalPorts(finder(config, host))
+            dispatcher = Dispatcher(links.open(replace(config, udp_port=port)))
+            self._all.append(structs.replace(self.first, links=links, dispatcher=dispatcher))
         loop = asyncio.get_running_loop()
         self._followers = [loop.create_task(_follow(local)) for local in self._all]
 
@@ -73,11 +182,11 @@ class Engines:
         done: list[Dispatcher] = []
         try:
             for dispatcher in self:
-                await _register(dispatcher, mr)
+                await dispatcher.register(mr)
                 done.append(dispatcher)
         except BaseException:
             for dispatcher in done:
-                _deregister(dispatcher, mr)
+                dispatcher.deregister(mr)
             raise
 
     async def deregister(self, mr: MR) -> None:
@@ -87,7 +196,7 @@ class Engines:
         holders = [each for each in self if not each.gone and each.holds(mr)]
         if holders:
             await holders[0].until_idle(mr)
-            ended = [_deregister(each, mr) for each in holders]
+            ended = [each.deregister(mr) for each in holders]
             await asyncio.shield(asyncio.gather(*ended))
 
     async def end_use(self, mr: MR, *, within: float) -> None:
@@ -151,27 +260,3 @@ async def _follow(local: Local) -> None:
         await local.links.follow(local.dispatcher.call, local.dispatcher.engine)
     except (MrcError, OSError) as error:
         logger.warning("this Context stopped following changes of its interfaces: %s", error)
-
-
-async def _register(dispatcher: Dispatcher, mr: MR) -> None:
-    dispatcher.hold(mr)
-    reply = dispatcher.call(engine.mr_register(mr), f"register {mr.length} bytes")
-    try:
-        await asyncio.shield(reply)
-    except asyncio.CancelledError:
-        _deregister(dispatcher, mr)
-        raise
-    except BaseException:
-        dispatcher.release(mr)
-        raise
-
-
-def _deregister(dispatcher: Dispatcher, mr: MR) -> asyncio.Future[int]:
-    ended = dispatcher.call(engine.mr_deregister(mr), "deregister")
-    ended.add_done_callback(functools.partial(_release, dispatcher, mr))
-    return ended
-
-
-def _release(dispatcher: Dispatcher, mr: MR, ended: asyncio.Future[int]) -> None:
-    if not ended.cancelled() and ended.exception() is None:
-        dispatcher.release(mr)

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from mrc import products
 from mrc.aio import sealing
-from mrc.aio.local import Admit, Local, Terms, queue_pair
+from mrc.aio.engines import Admit, Local, Terms
 from mrc.aio.qp import QP
 from mrc.connect.oob import (
     HELLO_BYTES,
@@ -185,7 +185,7 @@ async def _create(local: Local, terms: Terms) -> QueuePair:
     """Creates the QP in INIT, with a random free number unless the caller has chosen one."""
     config = local.config
     for _ in range(_NUMBER_TRIES):
-        queue = terms.queue() if terms.queue else queue_pair(config.queues)
+        queue = terms.queue() if terms.queue else QueuePair.sized(config.queues)
         created = local.dispatcher.call(queue.create(), "create QP")
         try:
             await asyncio.shield(created)

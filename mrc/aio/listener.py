@@ -19,9 +19,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Self
 
+from mrc.aio.engines import Local, Terms
 from mrc.aio.establish import establish
-from mrc.aio.local import Local, Terms
 from mrc.aio.qp import QP
+from mrc.aio.streams import within
 from mrc.connect.admission import Admission, ConnectionPlace
 from mrc.connect.dial import numeric
 from mrc.connect.oob import (
@@ -36,7 +37,6 @@ from mrc.connect.oob import (
 )
 from mrc.connect.tls import TLS
 from mrc.engine import native
-from mrc.engine.streams import within
 from mrc.errors import (
     BusyError,
     ConfigError,

@@ -15,17 +15,16 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from mrc.aio.streams import ItemQueue, Journal, timed, within
 from mrc.config import ContextConfig
 from mrc.connect.oob import GONE, REFUSE, Channel, Hello, kind_in, refusal_fields
 from mrc.connect.parse import shown
 from mrc.connect.profiles import CcProfile, EvController, EvProfile
 from mrc.connect.proof import prove
-from mrc.engine import queue_pair
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
-from mrc.engine.queue_pair import QueuePair, Write, Writes, pieces, size_of
-from mrc.engine.streams import ItemQueue, Journal, timed, within
+from mrc.engine.queue_pair import QueuePair, Write, Writes
 from mrc.enums import EventType, EvState, QpState, Seal, WcOpcode, WcStatus
 from mrc.errors import (
     CompletionError,
@@ -338,12 +337,11 @@ class QP:
         if timeout is not None:
             async with within(timeout):
                 return await self._write(write, None)
-        size, queue, next_id = size_of(write), self._queue, self._dispatcher.next_id
-        if size <= queue_pair.MAX_MESSAGE_BYTES:
-            return await self._post_in_turn(Writes.of(queue, next_id(), (write,)))
-        parts = [Writes.of(queue, next_id(), (each,)) for each in pieces(write)]
+        parts = Writes.in_pieces(self._queue, self._dispatcher.next_id, write)
+        if len(parts) == 1:
+            return await self._post_in_turn(parts[0])
         done = await asyncio.gather(*map(self._post_in_turn, parts))
-        return done[-1]._replace(bytes=size)
+        return done[-1]._replace(bytes=sum(part.size for part in parts))
 
     async def _post_in_turn(self, writes: Writes) -> Completion:
         """Waits for a free place in the send queue, posts, and returns the completion."""

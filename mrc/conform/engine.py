@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from mrc.aio.context import Context
-from mrc.aio.local import queue_pair
 from mrc.config import ContextConfig, Queues
 from mrc.conform.adapter import (
     AdapterAnswer,
@@ -115,7 +114,7 @@ class EngineDevice:
         sizes = Queues(
             sq_depth=SQ_DEPTH, mpr=MPR_UNIT if narrow else MPR, max_wimm=MAX_WIMM, dynamic_mpr=True
         )
-        queue = self._queue = queue_pair(sizes)
+        queue = self._queue = QueuePair.sized(sizes)
         call = self._local.dispatcher.call
         await call(queue.create(), "create QP")
         self._local.dispatcher.attach(queue.qpn, self)

@@ -23,7 +23,7 @@ import select
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from msgspec import Struct
@@ -36,6 +36,8 @@ from mrc.engine.engine import (
     Notice,
     ProbeReply,
     Reply,
+    mr_deregister,
+    mr_register,
 )
 from mrc.engine.memory import MR
 from mrc.engine.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
@@ -43,9 +45,6 @@ from mrc.engine.queue_pair import QueuePair, Writes
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError, anew
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
-
-if TYPE_CHECKING:
-    from mrc.messages.messages import Completions, MessageCompletion
 
 logger = logging.getLogger("mrc.dispatch")
 
@@ -66,11 +65,11 @@ class EventReceiver(Protocol):
         """The engine lost `count` events, of any QP, at this point."""
 
 
-class MessageSpaceReceiver(Protocol):
-    """Receiver of the completions of one space of messages."""
+class MessageReceiver(Protocol):
+    """Receiver of the completions of messages, which have a ring of their own."""
 
-    def _on_done(self, done: MessageCompletion) -> None:
-        """An operation ended."""
+    def take(self) -> None:
+        """Gives each that has come to who waits for it."""
 
     def on_end(self) -> None:
         """The Context is closed: no operation will end any more."""
@@ -111,11 +110,9 @@ class Dispatcher:
         self._receivers: dict[int, EventReceiver] = {}
         self._mrs: dict[int, MR] = {}
         self.recording: object = None  # the datapath writes there
-        self.spaces: dict[int, MessageSpaceReceiver] = {}
-        """receivers of the completions of messages, by space"""
         self._events: deque[EngineEvent] = deque()
-        self.completions: Completions | None = None  # of messages, once a space was opened
-        self._done: deque[tuple[int, MessageCompletion]] = deque()
+        self.messages: MessageReceiver | None = None
+        """since a space of messages was opened"""
         self._closed = False
         self.forked = False
         """True in a child of fork: Context, sockets and event loop belong to the parent"""
@@ -276,11 +273,8 @@ class Dispatcher:
                         receiver._on_events_lost(event.count)
                 case ContextWarning():
                     self._on_warning(event)
-        if self.spaces and self.completions is not None:
-            self.completions.poll(self._done)
-            while self._done:
-                space, done = self._done.popleft()
-                self.spaces[space]._on_done(done)
+        if self.messages is not None:
+            self.messages.take()
         return n
 
     # ---- 4. An event goes to who waits for it ---------------------------------------------
@@ -358,18 +352,38 @@ class Dispatcher:
 
     # ---- Memory ---------------------------------------------------------------------------
 
-    def hold(self, mr: MR) -> None:
-        """Keeps the memory of an MR alive while the engine may use it, even when the caller forgets
-        to close the Context: the event loop holds this object.
+    async def register(self, mr: MR) -> None:
+        """Registers a region with the engine. Its memory stays alive while the engine may use it,
+        even when the caller forgets to close the Context: the event loop holds this object.
         """
         self._mrs[mr.key] = mr
         mr.engines += 1
+        reply = self.call(mr_register(mr), f"register {mr.length} bytes")
+        try:
+            await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            self.deregister(mr)
+            raise
+        except BaseException:
+            self._release(mr)
+            raise
+
+    def deregister(self, mr: MR) -> asyncio.Future[int]:
+        """Ends the use of a region that no work request uses."""
+
+        def release(ended: asyncio.Future[int]) -> None:
+            if not ended.cancelled() and ended.exception() is None:
+                self._release(mr)
+
+        ended = self.call(mr_deregister(mr), "deregister")
+        ended.add_done_callback(release)
+        return ended
 
     def holds(self, mr: MR) -> bool:
-        """True until the MR is released."""
+        """True until the region is deregistered."""
         return mr.key in self._mrs
 
-    def release(self, mr: MR) -> None:
+    def _release(self, mr: MR) -> None:
         """The engine has deregistered it; the last one unpins the memory."""
         if self._mrs.pop(mr.key, None) is not None:
             mr.engines -= 1
@@ -400,11 +414,11 @@ class Dispatcher:
         for call in self._calls.values():
             call.fail("the Context was closed")
         self._calls.clear()
-        for space in list(self.spaces.values()):
-            space.on_end()
+        if self.messages is not None:
+            self.messages.on_end()
         assert not self._writes, "a Context closes its QPs first"
         for mr in list(self._mrs.values()):
-            self.release(mr)
+            self._release(mr)
 
     async def _join(self) -> None:
         """Closes the engine in a thread, because that joins the datapath's. It is no thread of the
@@ -438,7 +452,7 @@ class Dispatcher:
         self._calls.clear()
         self._writes.clear()
         for mr in list(self._mrs.values()):
-            self.release(mr)
+            self._release(mr)
 
     def abandon(self) -> None:
         """In a child of fork: leaves everything to the parent."""

@@ -7,21 +7,22 @@ All of it is synchronous: the objects check arguments and states and build what
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import struct
 from array import array
-from asyncio import Future
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from mrc.config import MAX_MPR, Queues
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.native import CData, Command
-from mrc.engine.streams import SendQueue
 from mrc.enums import (
     CcKind,
     CommandOp,
@@ -57,6 +58,84 @@ def random_qpn() -> int:
 def random_psn() -> int:
     """An unpredictable 24-bit first PSN."""
     return secrets.randbits(24)
+
+
+# ---- Places in the send queue ---------------------------------------------------------------
+
+
+class Waiters:
+    """Tasks that wait for the next item or place, first come, first served."""
+
+    def __init__(self) -> None:
+        self.futures: deque[asyncio.Future[None]] = deque()
+
+    def wake(self) -> bool:
+        """Wakes the first waiter; returns False when there is none."""
+        while self.futures:
+            future = self.futures.popleft()
+            if not future.done():
+                future.set_result(None)
+                return True
+        return False
+
+    def wake_all(self) -> None:
+        while self.wake():
+            pass
+
+    async def wait(self, pass_on: Callable[[], object]) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                pass_on()  # this waiter was woken and cancelled: the wake-up goes to the next one
+            raise
+
+
+class SendQueue:
+    """`count` places, given out in the order of requests: a semaphore that also tells who waits for
+    all of them when they are free.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._free = count
+        self._waiting = Waiters()
+        self._idle = Waiters()
+
+    @property
+    def taken(self) -> int:
+        """The places that are in use."""
+        return self.count - self._free
+
+    def take_free(self, count: int = 1) -> bool:
+        """Takes `count` places if they are free, else none. With free places no task waits."""
+        if self._free < count:
+            return False
+        self._free -= count
+        return True
+
+    async def take(self) -> None:
+        """Takes a place; waits for its turn if none is free."""
+        if not self.take_free():
+            await self._waiting.wait(self.give)
+
+    def give(self, count: int = 1) -> None:
+        """Gives places back."""
+        while count and self._waiting.futures and self._waiting.wake():
+            count -= 1
+        self._free += count
+        if self._free == self.count and self._idle.futures:
+            self._idle.wake_all()
+
+    async def until_free(self) -> None:
+        """Returns when no place is in use."""
+        while self.taken:
+            await self._idle.wait(lambda: None)
+
+
+# ---- The queue pair -------------------------------------------------------------------------
 
 
 class RtrAttributes(Struct, frozen=True):
@@ -103,6 +182,11 @@ class QueuePair:
 
     def __post_init__(self) -> None:
         self.places = SendQueue(self.sq_depth)
+
+    @classmethod
+    def sized(cls, sizes: Queues, **more: Any) -> QueuePair:
+        """One of these sizes. `more`: its number, if that is not a random one."""
+        return cls(sizes.sq_depth, sizes.mpr or MAX_MPR, sizes.max_wimm, **more)
 
     def _command(self, op: CommandOp, keep: object = None, **fields: Any) -> Command:
         return Command({"op": op, "qpn": self.qpn, **fields}, keep)
@@ -271,7 +355,7 @@ class Writes:
 
     __slots__ = ("_wrs", "count", "done", "mrs", "queue", "size", "wr_id")
 
-    done: Future[Completion]
+    done: asyncio.Future[Completion]
     """Gets the completion, once they are posted."""
 
     def __init__(
@@ -325,6 +409,13 @@ class Writes:
                 raise _not_memory(remote) from error
             size += length
         return cls(queue, wr_id, packed, size, mrs)
+
+    @classmethod
+    def in_pieces(cls, queue: QueuePair, next_id: Callable[[], int], write: Write) -> list[Writes]:
+        """A write as one work request, or several if it is too large for one."""
+        if size_of(write) <= MAX_MESSAGE_BYTES:
+            return [cls.of(queue, next_id(), (write,))]
+        return [cls.of(queue, next_id(), (piece,)) for piece in pieces(write)]
 
     @classmethod
     def scattered(

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from msgspec import Struct
 
@@ -129,24 +129,38 @@ def functions(context: AnyEngine) -> MessageFunctions:
     )
 
 
-class Completions:
-    """The completions of all spaces of a context."""
+class MessageDispatcher:
+    """The completions of all spaces of a context, on their way to those who wait for them."""
 
     def __init__(self, context: AnyEngine) -> None:
+        self.spaces: dict[int, Messages] = {}
+        """by number, while they are open"""
         self._context = context
         self._batch = native.StructQueue("mrc_msg_done", native.POLL_BATCH)
+        self._done: deque[tuple[int, MessageCompletion]] = deque()
 
-    def poll(self, found: deque[tuple[int, MessageCompletion]]) -> None:
-        """Appends each new one: (space, completion). After a MemoryError the next call goes on."""
-        while self._batch.take(self._poll, _decode, found) == native.POLL_BATCH:
+    def take(self) -> None:
+        """Gives each new one to its space. After a MemoryError the next call goes on."""
+        if not self.spaces:
+            return
+        while self._batch.take(self._poll, _decode, self._done) == native.POLL_BATCH:
             pass
+        while self._done:
+            space, done = self._done.popleft()
+            self.spaces[space]._on_done(done)
+
+    def on_end(self) -> None:
+        """The Context is closed."""
+        for space in list(self.spaces.values()):
+            space._on_end()
 
     def _poll(self, done: CData, room: int) -> int:
         return check(lib.mrc_ctx_msg_poll(self._context.handle(), done, room), "poll messages")
 
 
 def _decode(done: CData) -> tuple[int, MessageCompletion]:
-    return done.space, MessageCompletion(done.cookie, done.result, done.bytes, done.tag, done.peer)
+    completion = MessageCompletion(done.cookie, done.result, done.bytes, done.tag, done.peer)
+    return done.space, completion
 
 
 class MessagePeer:
@@ -241,14 +255,16 @@ class Messages:
         self._qp_of = qps  # by the number of their peer
         self._number = space
         self._space: MessageSpace | None = None
+        self._messages: MessageDispatcher
         self._operations: dict[int, _MessageOperation] = {}
 
     async def __aenter__(self) -> Self:
         """Opens the space; raises InUseError if this Context has it open."""
         self._space = MessageSpace(self._dispatcher.engine, self._number)
-        if self._dispatcher.completions is None:
-            self._dispatcher.completions = Completions(self._dispatcher.engine)
-        self._dispatcher.spaces[self._number] = self
+        if self._dispatcher.messages is None:
+            self._dispatcher.messages = MessageDispatcher(self._dispatcher.engine)
+        self._messages = cast(MessageDispatcher, self._dispatcher.messages)
+        self._messages.spaces[self._number] = self
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -269,7 +285,7 @@ class Messages:
         await asyncio.gather(*waits, return_exceptions=True)
         with suppress(StateError):  # the Context ends, and the space with it
             self._dispatcher.check_open()
-            del self._dispatcher.spaces[self._number]
+            del self._messages.spaces[self._number]
             space.close()
 
     async def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None:
@@ -336,7 +352,7 @@ class Messages:
         if not operation.done.done():
             operation.done.set_result(done)
 
-    def on_end(self) -> None:
+    def _on_end(self) -> None:
         """For the dispatcher: the Context is closed."""
         for operation in self._operations.values():
             if not operation.done.done():

@@ -12,7 +12,7 @@ from slowness import PATIENCE
 from mrc.agent import connects
 from mrc.agent.connects import Connects
 from mrc.agent.peers import QpGoneError
-from mrc.aio.local import Local, Terms
+from mrc.aio.engines import Local, Terms
 from mrc.connect.oob import Channel
 from mrc.enums import AgentKind
 from mrc.errors import ArgumentError, BusyError, ConnectError, ConnectRefusedError, Kind

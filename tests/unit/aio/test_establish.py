@@ -37,7 +37,7 @@ from mrc import (
     TrafficClasses,
 )
 from mrc.aio import establish
-from mrc.aio.local import Terms
+from mrc.aio.engines import Terms
 from mrc.connect import proof
 from mrc.connect.oob import Hello, hello_to_dict
 from mrc.engine.queue_pair import RtrAttributes

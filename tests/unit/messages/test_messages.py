@@ -194,7 +194,7 @@ async def test_exit__that_is_cancelled_closes_the_space_all_the_same() -> None:
             await waiting
 
         async def closed() -> bool:
-            return 7 not in talk.far._dispatcher.spaces
+            return 7 not in talk.far._messages.spaces
 
         await until(closed)
         async with Messages(talk.far._dispatcher, lambda peer: talk.to_near, 7):

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounded sequences for `async for`: ItemQueue, a queue, and Journal, a log with several readers.
-
-`SendQueue` counts the free places of a bounded queue and lets writers wait for one.
-"""
+"""Sequences for `async for`: ItemQueue, a queue, and Journal, a log with several readers."""
 
 from __future__ import annotations
 
@@ -13,39 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+from mrc.engine.queue_pair import Waiters
 from mrc.errors import ArgumentError, anew
 
 T = TypeVar("T")
-
-
-class _Waiters:
-    """Tasks that wait for the next item or place, first come, first served."""
-
-    def __init__(self) -> None:
-        self.futures: deque[asyncio.Future[None]] = deque()
-
-    def wake(self) -> bool:
-        """Wakes the first waiter; returns False when there is none."""
-        while self.futures:
-            future = self.futures.popleft()
-            if not future.done():
-                future.set_result(None)
-                return True
-        return False
-
-    def wake_all(self) -> None:
-        while self.wake():
-            pass
-
-    async def wait(self, pass_on: Callable[[], object]) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self.futures.append(future)
-        try:
-            await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                pass_on()  # this waiter was woken and cancelled: the wake-up goes to the next one
-            raise
 
 
 def checked_timeout(seconds: float) -> float:
@@ -78,48 +46,6 @@ class _TimeLimited(AsyncIterator[T]):
             return await anext(self._items)
 
 
-class SendQueue:
-    """`count` places, given out in the order of requests: a semaphore that also tells who waits for
-    all of them when they are free.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._free = count
-        self._waiting = _Waiters()
-        self._idle = _Waiters()
-
-    @property
-    def taken(self) -> int:
-        """The places that are in use."""
-        return self.count - self._free
-
-    def take_free(self, count: int = 1) -> bool:
-        """Takes `count` places if they are free, else none. With free places no task waits."""
-        if self._free < count:
-            return False
-        self._free -= count
-        return True
-
-    async def take(self) -> None:
-        """Takes a place; waits for its turn if none is free."""
-        if not self.take_free():
-            await self._waiting.wait(self.give)
-
-    def give(self, count: int = 1) -> None:
-        """Gives places back."""
-        while count and self._waiting.futures and self._waiting.wake():
-            count -= 1
-        self._free += count
-        if self._free == self.count and self._idle.futures:
-            self._idle.wake_all()
-
-    async def until_free(self) -> None:
-        """Returns when no place is in use."""
-        while self.taken:
-            await self._idle.wait(lambda: None)
-
-
 class ItemQueue(AsyncIterator[T]):
     """A queue of items. Any number of readers may iterate; each item goes to one of them.
 
@@ -131,7 +57,7 @@ class ItemQueue(AsyncIterator[T]):
         self._limit = limit
         self._finished = False
         self._error: Exception | None = None
-        self._waiting = _Waiters()
+        self._waiting = Waiters()
 
     @property
     def full(self) -> bool:
@@ -175,7 +101,7 @@ class Journal(Generic[T]):
         self._pushed = 0
         self._lost = lost
         self._finished = False
-        self._waiting = _Waiters()
+        self._waiting = Waiters()
 
     def push(self, item: T) -> None:
         """Adds an item and drops the oldest beyond `limit`; does nothing after `finish`."""

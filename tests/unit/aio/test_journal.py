@@ -5,7 +5,8 @@ import asyncio
 
 import pytest
 
-from mrc.engine.streams import ItemQueue, Journal, SendQueue
+from mrc.aio.streams import ItemQueue, Journal
+from mrc.engine.queue_pair import SendQueue
 from mrc.errors import StateError
 
 
