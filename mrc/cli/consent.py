@@ -18,10 +18,9 @@ from mrc.cli.output import format_bytes
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.questions import Question
 from mrc.connect.parse import quoted
-from mrc.errors import ProtocolError
-from mrc.tasks import cancelled
-from mrc.transfer.messages import Announced, ConsentQuestion, Refuse
-from mrc.transfer.session import TAKES_ASKING, TransferError, TransferSession, patience
+from mrc.transfer.messages import Announced
+from mrc.transfer.server import agreement, refuse
+from mrc.transfer.session import TransferSession
 from mrc.trust.identity import PREFIX, allow, allowed, default_allowed
 from mrc.trust.security import Security
 from mrc.units import counted
@@ -64,41 +63,16 @@ class Consents:
             return Consent()
         address, who = session.qp.peer_address, session.qp.peer_identity
         if address in self._open and not (_is_key(who) and self._open[address] == who):
-            await session.say_last(Refuse("stopped", _BUSY))
-            raise TransferError(f"refused another sender at {address}: a question is open")
+            await refuse(session, _BUSY, f"refused another sender at {address}: a question is open")
         first = address not in self._open
         self._open.setdefault(address, who)
         try:
-            return await self._get(session)
+            start = time.monotonic()
+            answered = await agreement(session, self._answer, self._idle_seconds)
+            return Consent(time.monotonic() - start, answered.agreed)
         finally:
             if first:
                 del self._open[address]
-
-    async def _get(self, session: TransferSession) -> Consent:
-        start = time.monotonic()
-        try:
-            announced = Announced.read(session.qp.private)
-        except ValueError as error:
-            raise ProtocolError(f"the sender announces no proper transfer: {error}") from None
-        if session.qp.private.get(TAKES_ASKING) is True:
-            async with patience(session, self._idle_seconds):
-                await session.say(ConsentQuestion())
-        answer = asyncio.create_task(self._answer(session, announced))
-        gone = asyncio.create_task(session.qp.until_peer_gone())
-        try:
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise TransferError("the sender did not wait for an answer")
-            accepted = answer.result()
-        except asyncio.CancelledError:  # the sender need not try again
-            await session.say_last(Refuse("stopped", "the receiver was stopped"))
-            raise
-        finally:
-            await cancelled(answer, gone)
-        if accepted is None:
-            await session.say_last(Refuse("stopped", "the user did not accept the files"))
-            raise TransferError("the files were not accepted")
-        return Consent(time.monotonic() - start, accepted.agreed)
 
     def _has(self, session: TransferSession) -> bool:
         who, path = session.qp.peer_identity, default_allowed()

@@ -11,7 +11,7 @@ from mrc.cli import endpoint, history_report
 from mrc.cli.arguments import add, bit_rate, count_argument, size_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options
-from mrc.transfer.limits import CHUNK_BYTES, DEFAULTS, WINDOW_BYTES, WINDOWS
+from mrc.transfer.limits import CHUNK_BYTES, SenderLimits
 
 HELP = "receive files and folders from hosts that run mrc send"
 EXAMPLES = """\
@@ -28,6 +28,8 @@ examples:
                                        on one interface, and a UDP port for the firewall
   mrc recv --output inbox --json       print one line of JSON for each sender
 """
+DEFAULTS = SenderLimits()
+WINDOWS = 8  # all senders together have memory for 8 full windows; more senders get smaller ones
 DEFAULT_BIN = "10ms"
 WHERE = """
 --output DIR  folder for the files, made if it is missing; required without a terminal and in your
@@ -54,7 +56,7 @@ LIMITS = f"""
                    pause [%(default)g]
 --memory BYTES     buffer for one sender's data until it is on disk: long-distance, fast paths need
                    all of it, others a few chunks of 4M; all senders together get {WINDOWS} times
-                   this [{WINDOW_BYTES >> 20}M]
+                   this [{DEFAULTS.window_bytes >> 20}M]
 """
 
 
@@ -72,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         max_files={"type": count_argument(1 << 40, "a number of files"), "default": DEFAULTS.files},
         rate={"type": bit_rate, "default": 0.0},
         idle={"default": DEFAULTS.idle_seconds},
-        memory={"type": _window_bytes, "default": WINDOW_BYTES},
+        memory={"type": _window_bytes, "default": DEFAULTS.window_bytes},
     )
     history_report.add_option(
         parser,
@@ -112,7 +114,9 @@ def run(args: argparse.Namespace) -> int:
     elif not args.stdout:
         args.output = _current_folder(args.prog)
     commands = Commands("mrc recv", f"mrc send FILE {endpoint.this_host(args.port)}")
-    return run_async(recv(args, out, endpoint.listening(args, out, commands, asks=True)))
+    return run_async(
+        recv(args, out, WINDOWS * args.memory, endpoint.listening(args, out, commands, asks=True))
+    )
 
 
 def _current_folder(prog: str) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 import mrc
 from mrc.aio.context import Context
-from mrc.aio.listener import Listener
 from mrc.aio.recording import Recorder
 from mrc.cli import endpoint, history_report
 from mrc.cli.consent import Consents
@@ -29,18 +28,15 @@ from mrc.enums import EvState
 from mrc.errors import MrcError
 from mrc.mailbox import MAX_UNREAD
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.limits import WINDOWS, SenderLimits
-from mrc.transfer.messages import MAX_FILE_BYTES
+from mrc.transfer.limits import SenderLimits
 from mrc.transfer.pack import Total
 from mrc.transfer.pipes import PipeWriter
 from mrc.transfer.plan import STDIN, SendPlan
 from mrc.transfer.receiver import ReceiveEvents, receive_files
 from mrc.transfer.sender import SendOptions, send_plan
-from mrc.transfer.server import TransferServer
+from mrc.transfer.server import TransferServer, listen
 from mrc.transfer.session import (
-    SERVICE,
     TOKEN_BYTES,
-    Joins,
     TransferSession,
     VerificationError,
     connect_session,
@@ -163,23 +159,25 @@ class SendCommand:
         return self._failures.end()
 
 
-async def recv(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
+async def recv(
+    args: argparse.Namespace, out: Output, peer_bytes: int, trusted: dict[str, Any]
+) -> int:
+    """`peer_bytes`: memory for what all senders together have sent and is not stored."""
     config = mrc.ContextConfig(
-        limits=mrc.Limits(max_peer_bytes=WINDOWS * args.memory),
+        limits=mrc.Limits(max_peer_bytes=peer_bytes),
         queues=mrc.Queues(max_unread=MAX_UNREAD),
         **endpoint.endpoint_settings(args),
         **endpoint.view_settings(args),
         **trusted,
     )
     with _place(args, out) as place:
-        about, joins = {"service": SERVICE.name}, Joins()
-        async with (
-            mrc.Context(config) as ctx,
-            await ctx.listen(args.bind, args.port, private=about, admit=joins.admit) as listener,
-        ):
-            endpoint.announce(out, ctx)
-            out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            return await RecvCommand(args, out, ctx, listener, joins, place).serve()
+        async with mrc.Context(config) as ctx:
+            command = RecvCommand(args, out, ctx, place)
+            where = (args.bind, args.port)
+            async with listen(ctx, command, command.limits, *where, once=args.once) as server:
+                endpoint.announce(out, ctx)
+                out.note(f"listening on TCP port {server.port}, UDP port {ctx.udp_port}")
+                return await command.serve(server)
 
 
 @contextmanager
@@ -212,14 +210,11 @@ class RecvCommand:
         args: argparse.Namespace,
         out: Output,
         ctx: Context,
-        listener: Listener,
-        joins: Joins,
         place: OutputDirectory | PipeWriter,
     ) -> None:
         self.out = out
         self.ctx = ctx
         self.place = place
-        self.port = listener.port
         self.limits = SenderLimits(args.max_bytes, args.max_files, args.memory, args.idle)
         self.meter = ProgressMeter(out, "receiver")
         self.consents = Consents(ctx.config.security, self.meter, idle_seconds=args.idle)
@@ -227,12 +222,13 @@ class RecvCommand:
         self._bin_ns = args.bins  # 0: without --bins
         self.recorder: Recorder | None = None
         self._stack = AsyncExitStack()
-        self._server = TransferServer(ctx, listener, joins, self, self.limits, once=args.once)
+        self._server: TransferServer | None = None
 
-    async def serve(self) -> int:
+    async def serve(self, server: TransferServer) -> int:
         """Serves until it is cancelled or the server has served whom it had to."""
+        self._server, self.port = server, server.port
         async with self._stack:
-            return await self._server.serve()
+            return await server.serve()
 
     def account(self, host: str) -> ReceivedTransfer:
         return ReceivedTransfer(self, host)
@@ -247,7 +243,8 @@ class RecvCommand:
 
     def rate(self) -> float:
         """The share of each sender, in bits per second."""
-        return float(self._rate / max(len(self._server.senders), 1))
+        senders = len(self._server.senders) if self._server is not None else 0
+        return float(self._rate / max(senders, 1))
 
     async def begin_recording(self) -> None:
         """With --bins, starts with the first sender. Records all QPs: a sender may open more."""
@@ -273,11 +270,9 @@ class ReceivedTransfer:
         command, meter = self._command, self._command.meter
         consent = await command.consents.get(session)
         await command.begin_recording()
-        size = session.qp.private.get("bytes")
-        known_total = size if type(size) is int and 0 <= size <= MAX_FILE_BYTES else None
         incidents = Incidents(meter.detail)
         async with (
-            meter.watch(session, f"from {session.qp.peer_host}", known_total),
+            meter.watch(session, f"from {session.qp.peer_host}", session.announced_bytes),
             incidents.follow(session.qp),
         ):
             meter.detail(endpoint.parameters(command.ctx, session.qp))

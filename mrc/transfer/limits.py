@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 4 << 20  # that our senders use
 WINDOW_BYTES = 256 << 20
-WINDOWS = 8  # all senders together have memory for 8 full windows; more senders get smaller ones
 IDLE_SECONDS = 60.0
 _OPERATIONS = 16  # for each file and folder of the limit; a sender needs 1 or 2
 

@@ -9,28 +9,33 @@ goes on. With `once` the server serves one sender: the first whose data arrives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from mrc.aio.context import Context
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
-from mrc.errors import PathError, PeerGoneError
+from mrc.errors import PathError, PeerGoneError, ProtocolError
 from mrc.mailbox import let_look, until_guessed
 from mrc.tasks import cancelled
 from mrc.transfer.limits import SenderLimits
+from mrc.transfer.messages import Announced, ConsentQuestion, Refuse
 from mrc.transfer.session import (
     JOIN,
     SERVICE,
+    TAKES_ASKING,
     TOKEN_BYTES,
     TRANSFER,
     Joins,
     TransferError,
     TransferSession,
     accept_session,
+    patience,
 )
 
+T = TypeVar("T")
 MAX_LOST = 64  # transfers whose account is kept after a loss: their senders may come back
 _TAKEN = "this mrc recv --once already serves another sender"
 
@@ -61,8 +66,24 @@ class TransferUser(Protocol):
         """With `once`: this sender has lost its connection, and the server waits for it."""
 
 
+@asynccontextmanager
+async def listen(
+    ctx: Context,
+    user: TransferUser,
+    limits: SenderLimits,
+    address: str | None,
+    port: int,
+    *,
+    once: bool = False,
+) -> AsyncIterator[TransferServer]:
+    """A server that listens at a TCP port; raises InUseError, ResolveError."""
+    private, joins = {"service": SERVICE.name}, Joins()
+    async with await ctx.listen(address, port, private=private, admit=joins.admit) as listener:
+        yield TransferServer(ctx, listener, joins, user, limits, once=once)
+
+
 class TransferServer:
-    """Serves connected QPs as sessions. The listener admits QPs by `joins`."""
+    """Serves connected QPs as sessions."""
 
     def __init__(
         self,
@@ -76,6 +97,7 @@ class TransferServer:
     ) -> None:
         self._ctx = ctx
         self._listener = listener
+        self.port = listener.port
         self._joins = joins
         self._user = user
         self._limits = limits
@@ -196,3 +218,41 @@ class TransferServer:
             self._code.set_exception(TransferError(used))
         else:
             self._code.set_result(code)
+
+
+async def agreement(
+    session: TransferSession,
+    ask: Callable[[TransferSession, Announced], Coroutine[Any, Any, T | None]],
+    idle_seconds: float,
+) -> T:
+    """What the receiver's user answers about all that a sender announces. The sender hears that he
+    is asked; if he does not agree, `ask` returns None, and this raises TransferError.
+    """
+    try:
+        announced = Announced.read(session.qp.private)
+    except ValueError as error:
+        raise ProtocolError(f"the sender announces no proper transfer: {error}") from None
+    if session.qp.private.get(TAKES_ASKING) is True:
+        async with patience(session, idle_seconds):
+            await session.say(ConsentQuestion())
+    answer = asyncio.create_task(ask(session, announced))
+    gone = asyncio.create_task(session.qp.until_peer_gone())
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise TransferError("the sender did not wait for an answer")
+        agreed = answer.result()
+    except asyncio.CancelledError:  # the sender need not try again
+        await session.say_last(Refuse("stopped", "the receiver was stopped"))
+        raise
+    finally:
+        await cancelled(answer, gone)
+    if agreed is None:
+        await refuse(session, "the user did not accept the files", "the files were not accepted")
+    return agreed
+
+
+async def refuse(session: TransferSession, why: str, error: str) -> NoReturn:
+    """Ends a session before its first offer: the sender hears why. Raises TransferError."""
+    await session.say_last(Refuse("stopped", why))
+    raise TransferError(error)

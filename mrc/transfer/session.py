@@ -30,7 +30,15 @@ from mrc.mailbox import Service, SessionError
 from mrc.results.transfer import Waits
 from mrc.running import Limit
 from mrc.tasks import cancelled
-from mrc.transfer.messages import VERSION, Abort, Announced, TransferMessage, from_dict, to_dict
+from mrc.transfer.messages import (
+    MAX_FILE_BYTES,
+    VERSION,
+    Abort,
+    Announced,
+    TransferMessage,
+    from_dict,
+    to_dict,
+)
 from mrc.units import digits
 
 TAKES_ASKING = "asking"
@@ -227,6 +235,12 @@ class TransferSession(mailbox.MailboxSession, frozen=True):
     def qps(self) -> list[QP]:
         """All QPs; the first one has the mailbox."""
         return [self.qp, *self.joined.qps]
+
+    @property
+    def announced_bytes(self) -> int | None:
+        """Of all files together, as the sender has said; None: it does not know."""
+        size = self.qp.private.get("bytes")
+        return size if type(size) is int and 0 <= size <= MAX_FILE_BYTES else None
 
     async def query(self) -> QpInfo:
         """A snapshot of all QPs together."""
