@@ -26,7 +26,7 @@ _LEAST_SECONDS = 0.1  # between two samples of iperf3
 _END_SECONDS = 5.0  # after the signal
 
 
-class Link:
+class Iperf3Link:
     """The client of a flow, which ends with `stack`."""
 
     def __init__(self, flow: FlowTask, stack: AsyncExitStack) -> None:
@@ -47,7 +47,7 @@ class Link:
         return Counts(retransmitted_packets=self._retransmits)
 
 
-class End:
+class Iperf3Transport:
     """The clients and servers of a host."""
 
     def __init__(self, task: HostTask, stack: AsyncExitStack, _: Callable[[int, int], None]):
@@ -71,8 +71,8 @@ class End:
                 await asyncio.sleep(0.01)
         return self
 
-    async def connect(self) -> dict[int, Link]:
-        return {flow.number: Link(flow, self._stack) for flow in self._sends}
+    async def connect(self) -> dict[int, Iperf3Link]:
+        return {flow.number: Iperf3Link(flow, self._stack) for flow in self._sends}
 
     async def samples(self) -> dict[int, list[tuple[int, ...]]]:
         """Time since the begin of the flow, and bytes received, of each flow that ends here."""

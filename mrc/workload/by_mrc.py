@@ -18,7 +18,7 @@ from mrc.engine.memory import MR, RemoteMemory
 from mrc.enums import Access, Integrity
 from mrc.errors import MrcError
 from mrc.events import EvEvent, PlaneEvent
-from mrc.workload.task import Change, Counts, FlowTask, HostTask
+from mrc.workload.task import Counts, FlowTask, HostTask, PathChange
 from mrc.workload.writer import sleep_until
 
 _PORT = 4792  # the default one is for `mrc recv`
@@ -26,7 +26,7 @@ _CONNECT_SECONDS = 60.0  # of a host that is busy with many
 _MANY = 16384
 
 
-class Link:
+class MrcLink:
     """A QP, for the writes of one flow."""
 
     def __init__(self, flow: FlowTask, qp: QP, memory: MR) -> None:
@@ -51,7 +51,7 @@ class Link:
         )
 
 
-class End:
+class MrcTransport:
     """The QPs of a host, and its memory: every flow reads and writes the same."""
 
     def __init__(
@@ -62,7 +62,7 @@ class End:
         self._receives = {flow.number: flow for flow in task.receives if flow.over == "mrc"}
         self._out: dict[int, QP] = {}
         self._in: dict[int, QP] = {}
-        self.changes: deque[Change] = deque(maxlen=_MANY)
+        self.changes: deque[PathChange] = deque(maxlen=_MANY)
         """the last ones, with times of the monotonic clock"""
         self._all_here = asyncio.Event()
         self._jobs: list[asyncio.Task[None]] = []
@@ -97,7 +97,7 @@ class End:
             if len(self._in) == len(self._receives):
                 self._all_here.set()
 
-    async def connect(self) -> dict[int, Link]:
+    async def connect(self) -> dict[int, MrcLink]:
         """The links of the flows that begin here, when those that end here have come too."""
         for flow in self._sends:
             private = {"flow": flow.number}
@@ -111,7 +111,7 @@ class End:
         for number, qp in (*self._out.items(), *self._in.items()):
             if flows[number].denied:
                 await qp.deny(*flows[number].denied)
-        return {f.number: Link(f, self._out[f.number], self._memory) for f in self._sends}
+        return {f.number: MrcLink(f, self._out[f.number], self._memory) for f in self._sends}
 
     def start(self, start_ns: int) -> None:
         """Allows paths at their times."""
@@ -139,7 +139,7 @@ class End:
             else:
                 continue
             now_ns = event.at_ns or time.monotonic_ns()
-            self.changes.append(Change(now_ns=now_ns, flow=number, plane=event.plane, **where))
+            self.changes.append(PathChange(now_ns=now_ns, flow=number, plane=event.plane, **where))
 
     async def received(self) -> list[tuple[int, list[int]]]:
         """Each flow that ends here: bytes received, and bytes of each plane."""

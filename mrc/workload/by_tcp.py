@@ -35,7 +35,7 @@ def make_socket(over: str) -> socket.socket:
     return made
 
 
-class Link:
+class TcpLink:
     """The connection of a flow at its sender."""
 
     def __init__(self, flow: FlowTask, connection: socket.socket) -> None:
@@ -89,7 +89,7 @@ class Link:
         self._connection.close()
 
 
-class End:
+class TcpTransport:
     """The TCP connections of a host."""
 
     def __init__(
@@ -135,7 +135,7 @@ class End:
                     arrived = writes
                     self._on_arrival(flow.number, arrived)
 
-    async def connect(self) -> dict[int, Link]:
+    async def connect(self) -> dict[int, TcpLink]:
         """The links of the flows that begin here."""
         loop, links = asyncio.get_running_loop(), {}
         for flow in self._sends:
@@ -148,7 +148,7 @@ class End:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
             await loop.sock_connect(connection, (address, self._port(flow)))
             await loop.sock_sendall(connection, _NUMBER.pack(flow.number))
-            links[flow.number] = Link(flow, connection)
+            links[flow.number] = TcpLink(flow, connection)
             self._stack.callback(links[flow.number].close)
         return links
 

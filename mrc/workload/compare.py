@@ -16,8 +16,8 @@ from mrc.sim.scenario import Scenario
 from mrc.testbed.bed import Testbed
 from mrc.workload import judge
 from mrc.workload.faults import Told
-from mrc.workload.results import Judged, Over
-from mrc.workload.run import Ran, run
+from mrc.workload.results import CheckVerdict, Over
+from mrc.workload.run import BedResult, run
 
 
 class Compared(Struct, frozen=True):
@@ -25,13 +25,13 @@ class Compared(Struct, frozen=True):
 
     part: Scenario
     overs: tuple[Over, ...]
-    ran: tuple[Ran, ...]
+    ran: tuple[BedResult, ...]
     """seed by seed, and in each in the order of `overs`"""
     simulated: tuple[Result, ...]
     """of each seed"""
-    judged: tuple[Judged, ...]
+    judged: tuple[CheckVerdict, ...]
 
-    def of(self, over: Over) -> list[Ran]:
+    def of(self, over: Over) -> list[BedResult]:
         return [each for each in self.ran if each.over == over]
 
 
@@ -44,7 +44,7 @@ async def compare(
     told: Told,
 ) -> Compared:
     """Runs a scenario or variant. `note` gets a line before each run."""
-    ran: list[Ran] = []
+    ran: list[BedResult] = []
     simulated, values = [], []
     for seed in seeds:
         note(f"{title(part)}, seed {seed}: simulator")
@@ -73,7 +73,7 @@ def _simulated(part: Scenario, seed: int) -> tuple[Result, checks.Values]:
 
 async def _on_bed(
     bed: Testbed, part: Scenario, seed: int, over: Over, told: Told
-) -> tuple[Ran, checks.Values]:
+) -> tuple[BedResult, checks.Values]:
     ran, reference = await run(bed, part, seed, over, told), None
     if checks.needs_reference(part):
         reference = (await run(bed, reference_of(part), seed, over, told)).result

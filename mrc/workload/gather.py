@@ -15,7 +15,7 @@ from mrc.sim.traffic import Flow
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 from mrc.workload.results import Over
-from mrc.workload.task import Answer, Sent
+from mrc.workload.task import HostAnswer, SentFlow
 from mrc.workload.tasks import over_of
 
 Moved = Mapping[str, Mapping[str, int]]
@@ -35,7 +35,7 @@ def result(
     scenario: Scenario,
     seed: int,
     flows: Sequence[Flow],
-    answers: Sequence[Answer],
+    answers: Sequence[HostAnswer],
     moved: Moved,
     over: Over,
 ) -> Result:
@@ -92,7 +92,9 @@ def _at_times(curve: Curve, times: tuple[int, ...]) -> Curve:
 
 
 def _shift(
-    flows: Sequence[Flow], sent: Mapping[int, Sent], samples: dict[int, tuple[tuple[int, ...], ...]]
+    flows: Sequence[Flow],
+    sent: Mapping[int, SentFlow],
+    samples: dict[int, tuple[tuple[int, ...], ...]],
 ) -> None:
     """Lets the samples of iperf3 count from the start of the run, as those of the others."""
     for number, flow in enumerate(flows):
@@ -103,7 +105,7 @@ def _shift(
             )
 
 
-def _info(flow: Flow, sent: Sent, curve: Curve, over: Over) -> FlowInfo:
+def _info(flow: Flow, sent: SentFlow, curve: Curve, over: Over) -> FlowInfo:
     whole = flow.writes if over_of(flow, over) == "iperf3" else 1
     counts = sent.counts
     return FlowInfo(
@@ -122,7 +124,7 @@ def _info(flow: Flow, sent: Sent, curve: Curve, over: Over) -> FlowInfo:
     )
 
 
-def _events(infos: Sequence[FlowInfo], answers: Sequence[Answer]) -> Iterator[Event]:
+def _events(infos: Sequence[FlowInfo], answers: Sequence[HostAnswer]) -> Iterator[Event]:
     found = [
         Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0, 0)
         for i, info in enumerate(infos)
@@ -138,7 +140,7 @@ def _events(infos: Sequence[FlowInfo], answers: Sequence[Answer]) -> Iterator[Ev
     yield from sorted(found, key=lambda event: event.now_ns)
 
 
-def _messages(sent: Mapping[int, Sent]) -> list[Message]:
+def _messages(sent: Mapping[int, SentFlow]) -> list[Message]:
     found = [
         Message(wanted_ns=due, done_ns=done, flow=number)
         for number, each in sent.items()

@@ -16,7 +16,7 @@ import uvloop
 from mrc.connect.admission import raise_descriptor_limit
 from mrc.errors import MrcError
 from mrc.workload import by_iperf3, by_mrc, by_tcp
-from mrc.workload.task import Answer, HostTask, Ready, Received, Said
+from mrc.workload.task import HostAnswer, HostTask, Ready, ReceivedFlow, Said
 from mrc.workload.writer import Writer, sleep_until
 
 
@@ -25,14 +25,14 @@ def say(told: object) -> None:
     sys.stdout.flush()
 
 
-class Host:
+class TrafficHost:
     """The flows of one host."""
 
     def __init__(self, task: HostTask, stack: AsyncExitStack) -> None:
         self._task = task
-        self._mrc = by_mrc.End(task, stack, self._on_arrival)
-        self._tcp = by_tcp.End(task, stack, self._on_arrival)
-        self._iperf3 = by_iperf3.End(task, stack, self._on_arrival)
+        self._mrc = by_mrc.MrcTransport(task, stack, self._on_arrival)
+        self._tcp = by_tcp.TcpTransport(task, stack, self._on_arrival)
+        self._iperf3 = by_iperf3.Iperf3Transport(task, stack, self._on_arrival)
         self._writers: dict[int, Writer] = {}
         self._samples: dict[int, list[tuple[int, ...]]] = {}
         self._jobs: list[asyncio.Task[None]] = []
@@ -104,7 +104,7 @@ class Host:
                 now_ns = time.monotonic_ns() - self._start_ns
                 self._samples.setdefault(number, []).append((now_ns, *counts))
 
-    async def stop(self) -> Answer:
+    async def stop(self) -> HostAnswer:
         for job in self._jobs:
             job.cancel()
         await self._take_sample()
@@ -116,10 +116,11 @@ class Host:
         ]
         await self._mrc.close()
         await self._tcp.close()
-        return Answer(
+        return HostAnswer(
             sent=tuple(sent),
             received=tuple(
-                Received(number=number, samples=tuple(found)) for number, found in samples.items()
+                ReceivedFlow(number=number, samples=tuple(found))
+                for number, found in samples.items()
             ),
             changes=tuple(since),
         )
@@ -132,7 +133,7 @@ async def serve() -> None:
     raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         task = msgspec.json.decode(await reader.readline(), type=HostTask)
-        host = Host(task, stack)
+        host = TrafficHost(task, stack)
         await host.open()
         say(Ready())
         while words := (await reader.readline()).decode().split():

@@ -18,17 +18,17 @@ from mrc.child import Child
 from mrc.errors import ConnectError, StateError
 from mrc.lab.machines import Machine
 from mrc.testbed.bed import Testbed
-from mrc.workload.task import CLOCK, GREETING, Answer, Ended, HostTask, Ready, Said
+from mrc.workload.task import CLOCK, GREETING, HostAnswer, HostEnd, HostTask, Ready, Said
 
-T = TypeVar("T", Ready, Answer)
+T = TypeVar("T", Ready, HostAnswer)
 
 _PROGRAM = ("-P", "-m", "mrc.workload.host")
 _MOST_BYTES = 1 << 28  # of a line
 _CLOCKS = 5  # answers, of which the fastest counts
-_DECODER = msgspec.json.Decoder(Ready | Said | Answer | Ended)
+_DECODER = msgspec.json.Decoder(Ready | Said | HostAnswer | HostEnd)
 
 
-class Host:
+class HostProcess:
     """The process in one host. Its end before its answer is a StateError with its last words."""
 
     def __init__(self, name: str) -> None:
@@ -49,9 +49,9 @@ class Host:
     def tell(self, *words: object) -> None:
         self.send(" ".join(map(str, words)).encode())
 
-    async def hear(self) -> Ready | Said | Answer:
-        told: Ready | Said | Answer | Ended = _DECODER.decode(await self.line())
-        if isinstance(told, Ended):
+    async def hear(self) -> Ready | Said | HostAnswer:
+        told: Ready | Said | HostAnswer | HostEnd = _DECODER.decode(await self.line())
+        if isinstance(told, HostEnd):
             raise StateError(f"{self.name}: {told.why}")
         return told
 
@@ -62,7 +62,7 @@ class Host:
         return told
 
 
-class Near(Host):
+class LocalHost(HostProcess):
     """On this machine."""
 
     def __init__(self, name: str, child: Child) -> None:
@@ -70,7 +70,7 @@ class Near(Host):
         self._child = child
 
     @classmethod
-    async def start(cls, bed: Testbed, name: str, stack: AsyncExitStack) -> Near:
+    async def start(cls, bed: Testbed, name: str, stack: AsyncExitStack) -> LocalHost:
         argv, environment = bed.host_command(name, [sys.executable, *_PROGRAM])
         child = await Child.start(argv, environment, line_bytes=_MOST_BYTES)
         stack.push_async_callback(child.end)
@@ -85,7 +85,7 @@ class Near(Host):
         return line
 
 
-class _Far(Host):
+class RemoteHost(HostProcess):
     """On another machine."""
 
     def __init__(self, name: str, relay: Relay) -> None:
@@ -114,7 +114,7 @@ class Relay:
     def __init__(self, machine: Machine, child: Child) -> None:
         self._machine = machine
         self._child = child
-        self._hosts: dict[str, _Far] = {}
+        self._hosts: dict[str, RemoteHost] = {}
         self.lost = ""
         """why it has ended"""
         self.ahead_ns = 0
@@ -135,9 +135,9 @@ class Relay:
         stack.callback(hearing.cancel)
         return relay
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> HostProcess:
         """The process in a host, which starts when it is told something."""
-        host = self._hosts[name] = _Far(name, self)
+        host = self._hosts[name] = RemoteHost(name, self)
         if self.lost:
             host.lines.put_nowait(b"")
         return host
@@ -179,12 +179,12 @@ class Hosts:
         self._stack = stack
         self._relays: dict[str, Relay] = {}
 
-    async def start(self, task: HostTask) -> Host:
+    async def start(self, task: HostTask) -> HostProcess:
         """Starts the process in the host of a task, and tells it the task."""
         name = f"h{task.host}"
         machine = self._bed.elsewhere(name)
         if machine is None:
-            host: Host = await Near.start(self._bed, name, self._stack)
+            host: HostProcess = await LocalHost.start(self._bed, name, self._stack)
         else:
             if machine.name not in self._relays:
                 relay = await Relay.start(self._bed, machine, self._stack)

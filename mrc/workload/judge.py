@@ -15,7 +15,7 @@ from mrc.fabric.faults import NEVER
 from mrc.results.plain import like
 from mrc.sim.checks import Measured, Outcome, evaluate
 from mrc.sim.scenario import INNER, Check, Scenario
-from mrc.workload.results import Judged, Over
+from mrc.workload.results import CheckVerdict, Over
 
 SIMULATOR = "simulator"
 """the name of its values beside those of the transports"""
@@ -82,7 +82,7 @@ def unjudged(check: Check, busy: float) -> str:
     return f"the processors were {busy:.0%} busy, so they may have set the rates, not the links"
 
 
-def judged(part: Scenario, overs: Sequence[Over], seeds: Sequence[Values]) -> list[Judged]:
+def judged(part: Scenario, overs: Sequence[Over], seeds: Sequence[Values]) -> list[CheckVerdict]:
     """The checks of a scenario or variant; the first transport must meet the targets."""
     first, *others = overs
     beside = (*others, SIMULATOR)
@@ -113,11 +113,11 @@ def _applying(
 
 def _judged(
     check: Check, outcome: Outcome, first: Over, whys: dict[str, str], not_judged: str
-) -> Judged:
+) -> CheckVerdict:
     simulated = outcome.baselines[SIMULATOR]
     values = {first: outcome.value, **outcome.baselines}
     return like(
-        Judged,
+        CheckVerdict,
         outcome,
         met=None if first in whys or not_judged else outcome.met,
         not_judged="" if first in whys or outcome.target is None else not_judged,
@@ -140,7 +140,7 @@ def differs(measure: str, simulated: float | None, value: float | None) -> bool:
     return not math.isclose(value, simulated, rel_tol=TOLERANCE)
 
 
-def explanations(found: Sequence[Judged]) -> list[str]:
+def explanations(found: Sequence[CheckVerdict]) -> list[str]:
     """The note of each figure that differs; why figures do not apply, or are not judged."""
     lines = [
         f"{each.name}: {each.note or 'differs, and the scenario does not say why'}"

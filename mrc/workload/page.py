@@ -18,7 +18,7 @@ from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Summary, series_of
 from mrc.workload import judge
 from mrc.workload.compare import Compared, title
-from mrc.workload.results import Judged
+from mrc.workload.results import CheckVerdict
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -32,7 +32,7 @@ class Side(Struct, frozen=True):
     measured: str
     """SVG"""
     columns: Sequence[str]
-    judged: Sequence[Judged]
+    judged: Sequence[CheckVerdict]
     explanations: Sequence[str]
 
 
@@ -73,7 +73,7 @@ def _side(compared: Compared) -> Side:
     )
 
 
-def value_of(judged: Judged, column: str) -> float | None:
+def value_of(judged: CheckVerdict, column: str) -> float | None:
     """The value in a column of the table."""
     return judged.baselines.get(column, judged.value)
 

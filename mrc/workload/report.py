@@ -11,7 +11,7 @@ from mrc.sim import report
 from mrc.sim.scenario import Scenario
 from mrc.workload import faults, results
 from mrc.workload.compare import Compared
-from mrc.workload.run import Ran
+from mrc.workload.run import BedResult
 
 
 def workload(scenario: Scenario, compared: Sequence[Compared]) -> results.Workload:
@@ -24,7 +24,7 @@ def workload(scenario: Scenario, compared: Sequence[Compared]) -> results.Worklo
     )
 
 
-def run(ran: Ran) -> results.BedRun:
+def run(ran: BedResult) -> results.BedRun:
     plain = report.run_result(ran.result, details=True)
     counts = {one.number: one for answer in ran.answers for one in answer.sent}
     return results.BedRun(

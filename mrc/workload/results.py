@@ -14,7 +14,7 @@ Over = Literal["mrc", "tcp", "mptcp", "iperf3"]
 OVERS: tuple[Over, ...] = get_args(Over)
 
 
-class Judged(sim.Value, frozen=True, kw_only=True):
+class CheckVerdict(sim.Value, frozen=True, kw_only=True):
     """A figure of the first transport. `baselines` has those of the others, and as `simulator` that
     of the simulator.
     """
@@ -133,7 +133,7 @@ class Workload(Result, frozen=True, kw_only=True):
 
     scenario: sim.Scenario
     """Every parameter, as the test bed and the simulator ran it."""
-    checks: tuple[Judged, ...]
+    checks: tuple[CheckVerdict, ...]
     """Figures, with a target or without."""
     runs: tuple[BedRun, ...]
     """Every run on the test bed."""

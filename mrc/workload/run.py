@@ -27,28 +27,28 @@ from mrc.units import counted
 from mrc.workload import tasks
 from mrc.workload.faults import Faults, Told
 from mrc.workload.gather import Moved, counters, result
-from mrc.workload.hosts import Host, Hosts
+from mrc.workload.hosts import HostProcess, Hosts
 from mrc.workload.results import Over
-from mrc.workload.task import Answer, Ready, Said
+from mrc.workload.task import HostAnswer, Ready, Said
 
 T = TypeVar("T")
 
 _AHEAD_NS = 200_000_000  # from the start command until the flows begin
 
 
-class Ran(Struct, frozen=True):
+class BedResult(Struct, frozen=True):
     """One run on a test bed."""
 
     result: Result
     over: Over
-    answers: tuple[Answer, ...]
+    answers: tuple[HostAnswer, ...]
     busy: float
     """share of the processors' time that was used, by whatever program, on the busiest machine"""
     late_ns: int
     """largest delay of a fault"""
 
 
-async def run(bed: Testbed, scenario: Scenario, seed: int, over: Over, told: Told) -> Ran:
+async def run(bed: Testbed, scenario: Scenario, seed: int, over: Over, told: Told) -> BedResult:
     """Runs a scenario once, over one transport. `told` is called at each change of a fault, in
     another thread.
 
@@ -77,12 +77,14 @@ class _Running(Struct, frozen=True):
     """What takes part in a run."""
 
     flows: Sequence[Flow]
-    hosts: dict[int, Host]
+    hosts: dict[int, HostProcess]
     faults: Faults
     told: Told
 
 
-async def _timed(bed: Testbed, scenario: Scenario, seed: int, over: Over, running: _Running) -> Ran:
+async def _timed(
+    bed: Testbed, scenario: Scenario, seed: int, over: Over, running: _Running
+) -> BedResult:
     before, used = counters(bed), bed.processor_times()
     start_ns = time.monotonic_ns() + _AHEAD_NS
     for host in running.hosts.values():
@@ -99,9 +101,9 @@ async def _timed(bed: Testbed, scenario: Scenario, seed: int, over: Over, runnin
     busy, after = _busy(used, bed.processor_times()), counters(bed)
     for host in running.hosts.values():
         host.tell("stop")
-    answers = tuple(await _all(host.until(Answer) for host in running.hosts.values()))
+    answers = tuple(await _all(host.until(HostAnswer) for host in running.hosts.values()))
     moved = _moved(bed, before, after)
-    return Ran(
+    return BedResult(
         result=result(scenario, seed, running.flows, answers, moved, over),
         over=over,
         answers=answers,
@@ -120,7 +122,7 @@ async def _until_over(running: _Running, seconds: float) -> None:
         pass
 
 
-async def _listen(host: Host, steps: _Steps) -> None:
+async def _listen(host: HostProcess, steps: _Steps) -> None:
     while True:
         match await host.hear():
             case Said(over=True):

@@ -93,7 +93,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     rtt_ns: int | None = None
 
 
-class Sent(Struct, frozen=True, kw_only=True):
+class SentFlow(Struct, frozen=True, kw_only=True):
     """A flow at its sender."""
 
     number: int
@@ -109,7 +109,7 @@ class Sent(Struct, frozen=True, kw_only=True):
     """why writes failed; empty: none did"""
 
 
-class Received(Struct, frozen=True, kw_only=True):
+class ReceivedFlow(Struct, frozen=True, kw_only=True):
     """A flow at its receiver."""
 
     number: int
@@ -117,7 +117,7 @@ class Received(Struct, frozen=True, kw_only=True):
     """each: time, bytes received, and bytes of each plane where the transport counts them"""
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class PathChange(Struct, frozen=True, kw_only=True):
     """An EV or a plane of a flow's sender changed its state."""
 
     now_ns: int
@@ -129,15 +129,15 @@ class Change(Struct, frozen=True, kw_only=True):
     """of the EV; for a plane 1 if it carries data again"""
 
 
-class Answer(Struct, frozen=True, kw_only=True, tag=True):
+class HostAnswer(Struct, frozen=True, kw_only=True, tag="Answer"):
     """What became of the flows of a host."""
 
-    sent: tuple[Sent, ...]
-    received: tuple[Received, ...]
-    changes: tuple[Change, ...]
+    sent: tuple[SentFlow, ...]
+    received: tuple[ReceivedFlow, ...]
+    changes: tuple[PathChange, ...]
 
 
-class Ended(Struct, frozen=True, kw_only=True, tag=True):
+class HostEnd(Struct, frozen=True, kw_only=True, tag="Ended"):
     """The process in a host of another machine has ended before its answer."""
 
     why: str

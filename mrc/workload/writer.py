@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mrc.errors import MrcError
-from mrc.workload.task import Counts, FlowTask, Sent
+from mrc.workload.task import Counts, FlowTask, SentFlow
 
 _EARLY_SECONDS = 0.001  # that a timer of uvloop may come before its time
 
 
-class Link(Protocol):
+class FlowLink(Protocol):
     """A connection that carries the writes of one flow."""
 
     async def write(self) -> None:
@@ -28,7 +28,7 @@ class Writer:
     """Writes a flow. `on_step` is called when a step has ended that another one follows."""
 
     def __init__(
-        self, flow: FlowTask, link: Link, seed: int, on_step: Callable[[int], None]
+        self, flow: FlowTask, link: FlowLink, seed: int, on_step: Callable[[int], None]
     ) -> None:
         self.flow = flow
         self._link = link
@@ -97,9 +97,9 @@ class Writer:
             if self._completed == self._allowed < self.flow.writes and self.flow.step_writes:
                 self._on_step(self.flow.number)
 
-    async def sent(self, start_ns: int) -> Sent:
+    async def sent(self, start_ns: int) -> SentFlow:
         """What became of the flow. Times count from `start_ns`."""
-        return Sent(
+        return SentFlow(
             number=self.flow.number,
             first_ns=max(0, self._first_ns - start_ns),
             last_ns=max(0, self._last_ns - start_ns),

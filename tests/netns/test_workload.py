@@ -232,20 +232,20 @@ def test_run__a_host_that_dies_ends_all(
     bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the host; no process and no fault stays."""
-    heard = hosts.Host.hear
-    seen: dict[str, hosts.Near] = {}
+    heard = hosts.HostProcess.hear
+    seen: dict[str, hosts.LocalHost] = {}
     ready: list[str] = []
 
-    async def hear(self: hosts.Host) -> Any:
+    async def hear(self: hosts.HostProcess) -> Any:
         told = await heard(self)
-        assert isinstance(self, hosts.Near)
+        assert isinstance(self, hosts.LocalHost)
         seen[self.name] = self
         ready.append(self.name)
         if len(ready) == 4:  # both listen, and both have connected
             os.kill(seen["h2"]._child.pid, signal.SIGKILL)
         return told
 
-    monkeypatch.setattr(hosts.Host, "hear", hear)
+    monkeypatch.setattr(hosts.HostProcess, "hear", hear)
     with pytest.raises(StateError, match="h2: its process ended with exit code -9"):
         uvloop.run(run(bed, scene(bed, tmp_path), 1, "tcp", lambda *_: None))
     assert not bed.faults() and not left_in(bed)

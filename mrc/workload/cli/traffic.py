@@ -31,7 +31,7 @@ from mrc.units import digits
 from mrc.workload import faults, fit, judge, page, report, tasks
 from mrc.workload.by_iperf3 import PROGRAM
 from mrc.workload.compare import Compared, compare, title
-from mrc.workload.results import Judged, Over
+from mrc.workload.results import CheckVerdict, Over
 
 _LATE_NS = 50_000_000  # a change of a fault takes less, on a machine that is not too busy
 
@@ -144,7 +144,7 @@ def _traffic_rows(compared: Compared) -> Iterator[tuple[object, ...]]:
             )  # fmt: skip
 
 
-def _check_row(judged: Judged, columns: Sequence[str]) -> Iterator[str]:
+def _check_row(judged: CheckVerdict, columns: Sequence[str]) -> Iterator[str]:
     yield judged.name
     for name in columns:
         if name in judged.not_applicable:

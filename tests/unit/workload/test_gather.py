@@ -13,10 +13,10 @@ from mrc.sim.run import Result
 from mrc.sim.traffic import make_flows
 from mrc.workload.gather import Moved, result
 from mrc.workload.results import Over
-from mrc.workload.task import Answer, Change, Counts, Received, Sent
+from mrc.workload.task import Counts, HostAnswer, PathChange, ReceivedFlow, SentFlow
 
 MS = 1_000_000
-SENT = Sent(
+SENT = SentFlow(
     number=0, first_ns=MS, last_ns=21 * MS, posted=4, completed=4, failed=0,
     counts=Counts(sent_packets=70, retransmitted_packets=6, lost_packets=6, rtt_ns=5),
     times=((MS, 21 * MS), (MS, 11 * MS)), error="",
@@ -26,13 +26,13 @@ HOP = {"packets": 9, "bytes": 125_000, "lost": 0, "dropped": 2, "trimmed": 0, "m
 MOVED: Moved = {"h0>t0:1.0": HOP, "t0:1.1>h2": HOP, "t0:2.1>h2": HOP | {"busy_ns": 7}}
 
 
-def gathered(over: Over = "mrc", sent: Sent = SENT, samples: Any = SAMPLES) -> Result:
+def gathered(over: Over = "mrc", sent: SentFlow = SENT, samples: Any = SAMPLES) -> Result:
     part = scenario()
-    change = Change(now_ns=9, flow=0, plane=2, path=1, state=2)
-    plane = Change(now_ns=8, flow=0, plane=2, path=None, state=0)
+    change = PathChange(now_ns=9, flow=0, plane=2, path=1, state=2)
+    plane = PathChange(now_ns=8, flow=0, plane=2, path=None, state=0)
     answers = [
-        Answer(sent=(sent,), received=(), changes=(change, plane)),
-        Answer(sent=(), received=(Received(number=0, samples=samples),), changes=()),
+        HostAnswer(sent=(sent,), received=(), changes=(change, plane)),
+        HostAnswer(sent=(), received=(ReceivedFlow(number=0, samples=samples),), changes=()),
     ]
     return result(part, 1, make_flows(part, 1), answers, MOVED, over)
 

@@ -21,7 +21,7 @@ from slowness import PATIENCE
 from mrc.errors import ConnectError, StateError
 from mrc.lab.machines import Machine
 from mrc.testbed.bed import Testbed
-from mrc.workload.hosts import Near, Relay
+from mrc.workload.hosts import LocalHost, Relay
 from mrc.workload.task import GREETING, Ready, Said
 
 THERE_NS = 5 * 10**18
@@ -133,7 +133,7 @@ async def test_near__that_prints_much_on_stderr() -> None:
             return ["sh", "-c", f"{script} echo no path >&2; exit 1"], dict(os.environ)
 
     async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
-        host = await Near.start(Bed("lab"), "h0", stack)
+        host = await LocalHost.start(Bed("lab"), "h0", stack)
         assert await host.hear() == Ready()
         with pytest.raises(StateError, match=r"^h0: no path$"):
             await host.hear()

@@ -11,7 +11,7 @@ from unit.workload.scenes import scenario
 from mrc.sim.scenario import Check
 from mrc.workload import judge
 from mrc.workload.judge import SIMULATOR, Values
-from mrc.workload.results import Judged, Over
+from mrc.workload.results import CheckVerdict, Over
 
 CHECKS = [
     {"measure": "goodput", "at_least": "90%", "note": "late hosts"},
@@ -49,7 +49,7 @@ def test_inapplicable(values: dict[str, Any], over: Over, said: str) -> None:
     assert said in found and bool(said) is bool(found)
 
 
-def judged(busy: float = 0.5, *, mrc: float = 0.95, simulated: float = 1.0) -> list[Judged]:
+def judged(busy: float = 0.5, *, mrc: float = 0.95, simulated: float = 1.0) -> list[CheckVerdict]:
     found: dict[str, tuple[float | None, ...]] = {
         "mrc": (mrc, 0.0, 1.0),
         "mptcp": (0.5, None, 1.0),

@@ -14,8 +14,8 @@ from mrc.sim import checks, drawing
 from mrc.sim.run import run
 from mrc.workload import judge, page, report
 from mrc.workload.compare import Compared
-from mrc.workload.run import Ran
-from mrc.workload.task import Answer
+from mrc.workload.run import BedResult
+from mrc.workload.task import HostAnswer
 
 CHECKS = [
     {"measure": "goodput", "at_least": 0.0, "note": "hosts are <late>"},
@@ -26,8 +26,8 @@ CHECKS = [
 
 def compared(busy: float = 0.5) -> Compared:
     part = scenario(checks=CHECKS, title="a <scene>")
-    answers = (Answer(sent=(SENT,), received=(), changes=()),)
-    ran = Ran(replace(gathered(), scenario=part), "mrc", answers, busy, 7)
+    answers = (HostAnswer(sent=(SENT,), received=(), changes=()),)
+    ran = BedResult(replace(gathered(), scenario=part), "mrc", answers, busy, 7)
     simulated = run(part, 1)
     first = replace(part, checks=(part.checks[0], part.checks[2]))
     goodput, done = checks.values(first, ran.result, None)
