@@ -15,9 +15,9 @@ import uvloop
 
 from mrc.connect.admission import raise_descriptor_limit
 from mrc.errors import MrcError
-from mrc.workload import by_iperf3, by_mrc, by_tcp
+from mrc.workload import transports
 from mrc.workload.task import HostAnswer, HostTask, Ready, ReceivedFlow, Said
-from mrc.workload.writer import Writer, sleep_until
+from mrc.workload.transports import Writer, sleep_until
 
 
 def say(told: object) -> None:
@@ -30,9 +30,9 @@ class TrafficHost:
 
     def __init__(self, task: HostTask, stack: AsyncExitStack) -> None:
         self._task = task
-        self._mrc = by_mrc.MrcTransport(task, stack, self._on_arrival)
-        self._tcp = by_tcp.TcpTransport(task, stack, self._on_arrival)
-        self._iperf3 = by_iperf3.Iperf3Transport(task, stack, self._on_arrival)
+        self._mrc = transports.MrcTransport(task, stack, self._on_arrival)
+        self._tcp = transports.TcpTransport(task, stack, self._on_arrival)
+        self._iperf3 = transports.Iperf3Transport(task, stack, self._on_arrival)
         self._writers: dict[int, Writer] = {}
         self._samples: dict[int, list[tuple[int, ...]]] = {}
         self._jobs: list[asyncio.Task[None]] = []

@@ -1,35 +1,148 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the traffic of a scenario once on a test bed: a process in each host, faults at their times.
+"""One run of a scenario on a test bed:
 
-The result has the simulator's form, so the same code computes its checks.
+1. The tasks of the hosts are made of its traffic.
+2. A process in each host opens and connects its flows (hosts.py), and they begin together.
+3. Faults happen at their times.
+4. The counts of hosts and links become a result in the form of the simulator.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from mrc.errors import ConfigError, StateError
+from mrc.errors import ArgumentError, ConfigError, StateError
+from mrc.fabric.faults import Fault
 from mrc.linux.processes import Times
+from mrc.sim import native
+from mrc.sim.curves import Curve
 from mrc.sim.draw import with_seed
+from mrc.sim.native import Event, FlowInfo, Message, PortInfo
+from mrc.sim.results import Stats
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
+from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
-from mrc.testbed.shape import Fabric
-from mrc.units import counted
-from mrc.workload import tasks
-from mrc.workload.faults import Faults, Told
-from mrc.workload.gather import Moved, counters, result
+from mrc.testbed.plan import BedPlan
+from mrc.testbed.schedule import FaultChange, ScheduledFault
+from mrc.testbed.shape import Fabric, Shape
+from mrc.units import counted, digits
 from mrc.workload.hosts import HostProcess, Hosts
 from mrc.workload.results import Over
-from mrc.workload.task import HostAnswer, Ready, Said
+from mrc.workload.task import FlowTask, HostAnswer, HostTask, Ready, Said, SentFlow
+
+# ---- 1. Tasks ------------------------------------------------------------------------------------
+
+
+_MANY = 256
+_MANY_SAMPLE_NS = 100_000_000  # of many flows: a host reads the counters of each
+
+
+def unsupported(scenario: Scenario, over: Over) -> str | None:
+    """Why these flows cannot run over a transport."""
+    for traffic in scenario.traffic:
+        if traffic.kind == "tcp" and traffic.paths != (0,):
+            return "a TCP flow takes T1 0 of its plane: remove path"
+        if traffic.kind == "tcp" or over == "mrc":
+            continue
+        if traffic.paths:
+            return f"paths requires mrc: {over} does not choose its path"
+        if over == "iperf3" and (traffic.kind == "ring" or traffic.steps > 1):
+            return "iperf3 sends all of a flow at once: it has no rings and no steps"
+        if over == "iperf3" and traffic.interval_ns:
+            return "iperf3 sends all of a flow at once: it has no interval"
+    return None
+
+
+def over_of(flow: Flow, over: Over) -> Over:
+    """TCP of the scenario is TCP whatever the others are."""
+    return "tcp" if flow.traffic.kind == "tcp" else over
+
+
+def host_tasks(
+    scenario: Scenario, flows: Sequence[Flow], shape: Shape, over: Over, seed: int
+) -> list[HostTask]:
+    """The task of each host that has flows."""
+    awaited = {flow.after for flow in flows}
+    told = [
+        _task(scenario, number, flow, shape, over, is_awaited=number in awaited)
+        for number, flow in enumerate(flows)
+    ]
+    sample_ns = max(scenario.sample_ns, _MANY_SAMPLE_NS if len(flows) > _MANY else 0)
+    transport = scenario.transport
+    return [
+        HostTask(
+            host=host,
+            seed=seed,
+            planes=scenario.topology.planes,
+            sample_ns=sample_ns,
+            until_ns=scenario.until_ns,
+            memory_bytes=max((each.bytes for each in told if not each.is_endless), default=1),
+            link_bps=scenario.topology.host_rate_bps,
+            base_rtt_ns=transport.cc_base_rtt_ns or scenario.base_rtt_ns,
+            transport=transport,
+            sends=tuple(told[i] for i, flow in enumerate(flows) if flow.sender == host),
+            receives=tuple(told[i] for i, flow in enumerate(flows) if flow.receiver == host),
+        )
+        for host in sorted({host for flow in flows for host in (flow.sender, flow.receiver)})
+    ]
+
+
+def _task(
+    scenario: Scenario, number: int, flow: Flow, shape: Shape, over: Over, *, is_awaited: bool
+) -> FlowTask:
+    traffic, addresses = flow.traffic, shape.addresses
+    source, route = "", str(addresses.host(flow.receiver))
+    if traffic.plane:
+        source, route = (
+            str(addresses.in_plane(host, traffic.plane)) for host in (flow.sender, flow.receiver)
+        )
+    its = over_of(flow, over)
+    whole = flow.writes if its == "iperf3" else 1  # one write that has all bytes
+    return FlowTask(
+        number=number,
+        over=its,
+        peer=f"h{flow.receiver}",
+        route=(source, route),
+        plane=traffic.plane,
+        bytes=traffic.bytes * whole,
+        writes=flow.writes // whole,
+        depth=traffic.depth,
+        start_ns=traffic.start_ns + traffic.compute_ns,
+        interval_ns=traffic.interval_ns,
+        step_writes=flow.step_writes if flow.job else 0,
+        after=flow.after,
+        notify=is_awaited,
+        denied=tuple(_denied(scenario, flow)),
+        allow_ns=traffic.paths_until_ns,
+        is_endless=traffic.kind == "tcp",
+    )
+
+
+def _denied(scenario: Scenario, flow: Flow) -> Iterator[str]:
+    """Names of the paths that the flow may not use from the start."""
+    if not flow.traffic.paths or flow.traffic.kind == "tcp":
+        return
+    topology, receiver = scenario.topology, flow.receiver
+    origin = topology.origin(flow.sender, receiver)
+    for plane in topology.plane_numbers():
+        for number in range(topology.n_paths(receiver, origin)):
+            if number not in flow.traffic.paths:
+                yield topology.path(plane, number, receiver, origin).name
+
+
+# ---- 2. Hosts ------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -55,14 +168,14 @@ async def run(bed: Testbed, scenario: Scenario, seed: int, over: Over, told: Tol
     Raises ConfigError for a scenario that hosts cannot run, StateError if a host fails.
     """
     scenario = with_seed(scenario, seed)
-    if wrong := tasks.unsupported(scenario, over):
+    if wrong := unsupported(scenario, over):
         raise ConfigError(f"{scenario.name}: {wrong}")
     flows, faults = make_flows(scenario, seed), Faults(bed, scenario)
     async with AsyncExitStack() as stack:
         stack.callback(faults.heal)
         faults.begin()
         hosts, starting = {}, Hosts(bed, stack)
-        for task in tasks.tasks(scenario, flows, bed.shape, over, seed):
+        for task in host_tasks(scenario, flows, bed.shape, over, seed):
             if over == "mptcp":
                 bed.prepare_mptcp(f"h{task.host}")
             hosts[task.host] = await starting.start(task)
@@ -104,7 +217,7 @@ async def _timed(
     answers = tuple(await _all(host.until(HostAnswer) for host in running.hosts.values()))
     moved = _moved(bed, before, after)
     return BedResult(
-        result=result(scenario, seed, running.flows, answers, moved, over),
+        result=gathered(scenario, seed, running.flows, answers, moved, over),
         over=over,
         answers=answers,
         busy=busy,
@@ -182,3 +295,287 @@ def _busy(before: Mapping[str, Times], after: Mapping[str, Times]) -> float:
         total, used, stolen = (b - a for a, b in zip(before[machine], now, strict=True))
         found.append((used + stolen) / total if total else 0.0)
     return max(found)
+
+
+# ---- 3. Faults -----------------------------------------------------------------------------------
+
+
+Told = Callable[[FaultChange, float], None]
+
+
+class Faults:
+    """The faults of one run. Those of the whole run are there before the first packet."""
+
+    def __init__(self, bed: Testbed, scenario: Scenario) -> None:
+        """Raises ConfigError for a fault that the test bed cannot inject at its time."""
+        self._bed = bed
+        self._until_ns = scenario.until_ns
+        found = scheduled_faults(scenario, bed.plan)
+        self._whole = [each for each in found if _lasts(each.times, scenario)]
+        self._timed = [each for each in found if not _lasts(each.times, scenario)]
+        self._over = threading.Event()
+        self.late_ns = 0
+        """the largest delay of a change"""
+
+    def begin(self) -> None:
+        """Injects the faults of the whole run."""
+        if self._whole:
+            try:
+                self._bed.set_faults({each.target: each.fault for each in self._whole})
+            except ValueError as error:
+                raise ArgumentError(str(error)) from error
+
+    def happen(self, start_ns: int, told: Told) -> None:
+        """Injects the others, each at its time, until the run is over or `end` is called."""
+        self._wait(start_ns / 1e9)
+        end = (start_ns + self._until_ns) / 1e9
+
+        def wait(until: float | None) -> bool:
+            return self._wait(end if until is None else min(until, end)) or (until or end) >= end
+
+        def counted(event: FaultChange, seconds: float) -> None:
+            self.late_ns = max(self.late_ns, time.monotonic_ns() - start_ns - event.at_ns)
+            told(event, seconds)
+
+        if not self._over.is_set():
+            schedule.run_faults(self._bed, self._timed, wait, counted)
+
+    def _wait(self, until: float) -> bool:
+        return self._over.wait(max(0.0, until - time.monotonic()))
+
+    def end(self) -> None:
+        """Ends `happen` from another thread."""
+        self._over.set()
+
+    def heal(self) -> None:
+        """Heals the faults of the whole run; `happen` has healed the others."""
+        for each in self._whole:
+            self._bed.heal(str(each.target))
+
+
+def scheduled_faults(scenario: Scenario, plan: BedPlan) -> list[ScheduledFault]:
+    """Raises ConfigError for a fault that a test bed cannot inject at its time."""
+    during = [fault for fault in scenario.faults if fault.at_ns < scenario.until_ns]
+    found = [_scheduled_fault(scenario, fault, plan) for fault in during]
+    least_ns = schedule.least_ns(plan.shape.fabric)
+    for each in found:
+        lasts_ns = each.times.end_ns - each.times.at_ns
+        if not _lasts(each.times, scenario) and lasts_ns < least_ns:
+            raise ConfigError(
+                f"{scenario.name}: {each.target} fails for less than the "
+                f"{digits(least_ns / 1e6)} ms that a change takes here: raise --scale"
+            )
+    return found
+
+
+def _lasts(fault: Fault, scenario: Scenario) -> bool:
+    """Whether a fault lasts for the whole run."""
+    return fault.at_ns == 0 and fault.end_ns >= scenario.until_ns
+
+
+def _scheduled_fault(scenario: Scenario, fault: Fault, plan: BedPlan) -> ScheduledFault:
+    try:
+        found = schedule.schedule_fault(fault, plan)
+    except ValueError as error:
+        raise ConfigError(f"{scenario.name}: {fault.target} {fault.kind}: {error}") from error
+    # A scenario sets the delay and jitter of links; a test bed adds to them.
+    own = plan.shape.link_properties().get(found.target)
+    delay_ns = own[0].delay_ns if own else plan.shape.host_delay_ns
+    return replace(
+        found,
+        fault=replace(
+            found.fault,
+            delay_ns=max(0, found.fault.delay_ns - delay_ns),
+            jitter_ns=max(0, found.fault.jitter_ns - plan.shape.jitter_ns),
+        ),
+    )
+
+
+def fault_differences(faults: Sequence[Fault]) -> list[str]:
+    """Which faults a test bed and the simulator inject in different places."""
+    return [
+        f"{fault.target} {fault.kind}: a test bed applies it once to each packet that crosses the "
+        "part, the simulator on each of its links"
+        for fault in faults
+        if fault.kind not in ("silent", "down", "rate", "mtu")
+        and fault.target.partition(":")[0] not in ("link", "uplink")
+        and ">" not in fault.target
+    ]
+
+
+# ---- 4. The result -------------------------------------------------------------------------------
+
+
+Moved = Mapping[str, Mapping[str, int]]
+"""Counters of each direction of each link, by its name; those of the whole fabric by ""."""
+
+
+def counters(bed: Testbed) -> Moved:
+    """The counters so far. A kernel fabric counts links alone."""
+    links = bed.links()
+    if bed.shape.fabric is Fabric.KERNEL:
+        return links
+    fabric = bed.counters()
+    return {**links, "": {key: fabric[key] for key in ("overloaded", "unroutable")}}
+
+
+def gathered(
+    scenario: Scenario,
+    seed: int,
+    flows: Sequence[Flow],
+    answers: Sequence[HostAnswer],
+    moved: Moved,
+    over: Over,
+) -> Result:
+    """What no host counts is 0; mrc.workload.compare says which measures need it."""
+    sent = {each.number: each for answer in answers for each in answer.sent}
+    samples = {each.number: each.samples for answer in answers for each in answer.received}
+    if over == "iperf3":
+        _shift(flows, sent, samples)
+    curves, planes = _curves(scenario, [samples.get(i, ()) for i in range(len(flows))])
+    infos = [_info(flow, sent[i], curves[i], over) for i, flow in enumerate(flows)]
+    return Result(
+        scenario=scenario,
+        seed=seed,
+        flows=tuple(flows),
+        infos=tuple(infos),
+        curves=tuple(curves),
+        planes=planes,
+        retransmitted=(),
+        events=tuple(_events(infos, answers)),
+        messages=tuple(_messages(sent)),
+        last_hops=dict(_last_hops(scenario, flows, moved)),
+        stats=_stats(max(curve.times_ns[-1] for curve in curves), moved, infos),
+    )
+
+
+def _curves(
+    scenario: Scenario, samples: Sequence[Sequence[tuple[int, ...]]]
+) -> tuple[list[Curve], tuple[tuple[Curve, ...], ...]]:
+    """The curve of each flow, and the same in each plane, all at the same times: each host took
+    its samples at times of its own. iperf3 counts no planes.
+    """
+    n_planes = len(scenario.topology.plane_numbers())
+    end_ns = max((rows[-1][0] for rows in samples if rows), default=1)
+    times = (*range(scenario.sample_ns, end_ns, scenario.sample_ns), end_ns)
+    curves: list[Curve] = []
+    apart: list[list[Curve]] = [[] for _ in range(n_planes)]
+    for rows in samples:
+        at, *columns = zip(
+            (0,) * (2 + n_planes), *(_padded(row, n_planes) for row in rows), strict=True
+        )
+        found = [_at_times(Curve(at, column), times) for column in columns]
+        curves.append(found[0])
+        for plane, curve in zip(apart, found[1:], strict=True):
+            plane.append(curve)
+    return curves, tuple(map(tuple, apart))
+
+
+def _padded(row: tuple[int, ...], n_planes: int) -> tuple[int, ...]:
+    return row + (0,) * (2 + n_planes - len(row))
+
+
+def _at_times(curve: Curve, times: tuple[int, ...]) -> Curve:
+    return Curve(times, tuple(round(curve.at(now_ns)) for now_ns in times))
+
+
+def _shift(
+    flows: Sequence[Flow],
+    sent: Mapping[int, SentFlow],
+    samples: dict[int, tuple[tuple[int, ...], ...]],
+) -> None:
+    """Lets the samples of iperf3 count from the start of the run, as those of the others."""
+    for number, flow in enumerate(flows):
+        if over_of(flow, "iperf3") == "iperf3":
+            first_ns = sent[number].first_ns
+            samples[number] = tuple(
+                (first_ns + at, *counts) for at, *counts in samples.get(number, ())
+            )
+
+
+def _info(flow: Flow, sent: SentFlow, curve: Curve, over: Over) -> FlowInfo:
+    whole = flow.writes if over_of(flow, over) == "iperf3" else 1
+    counts = sent.counts
+    return FlowInfo(
+        first_ns=sent.first_ns,
+        last_ns=sent.last_ns,
+        posted=sent.posted * whole,
+        completed=sent.completed * whole,
+        failed=sent.failed * whole,
+        received_bytes=curve.bytes[-1],
+        sent_packets=counts.sent_packets or 0,
+        retransmitted_packets=counts.retransmitted_packets or 0,
+        spurious_packets=counts.spurious_packets or 0,
+        repeated_packets=counts.spurious_packets or 0,  # hosts count no others
+        lost_packets=counts.lost_packets or 0,
+        rtt_ns=-1 if counts.rtt_ns is None else counts.rtt_ns,
+    )
+
+
+def _events(infos: Sequence[FlowInfo], answers: Sequence[HostAnswer]) -> Iterator[Event]:
+    found = [
+        Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0, 0)
+        for i, info in enumerate(infos)
+        if info.failed
+    ]
+    for change in (each for answer in answers for each in answer.changes):
+        kind = native.PLANE_STATE if change.path is None else native.EV_STATE
+        found.append(
+            Event(
+                change.now_ns, change.flow, change.path or 0, change.plane, kind, change.state, 0, 0
+            )
+        )
+    yield from sorted(found, key=lambda event: event.now_ns)
+
+
+def _messages(sent: Mapping[int, SentFlow]) -> list[Message]:
+    found = [
+        Message(wanted_ns=due, done_ns=done, flow=number)
+        for number, each in sent.items()
+        for due, done in each.times
+    ]
+    return sorted(found, key=lambda message: message.done_ns)
+
+
+def _last_hops(
+    scenario: Scenario, flows: Sequence[Flow], moved: Moved
+) -> Iterator[tuple[tuple[int, int], PortInfo]]:
+    topology = scenario.topology
+    for host in sorted({flow.receiver for flow in flows}):
+        for plane in topology.plane_numbers():
+            hop = moved.get(f"t0:{plane}.{topology.t0_of(host)}>h{host}")
+            if hop is not None:
+                busy_ns = hop["bytes"] * 8e9 / topology.host_rate_bps
+                yield (
+                    (host, plane),
+                    PortInfo(
+                        busy_ns=hop.get("busy_ns", round(busy_ns)),
+                        peak_bytes=hop.get("peak_bytes", 0),
+                        trimmed=hop["trimmed"],
+                        dropped=hop["dropped"],
+                        marked=hop["marked"],
+                    ),
+                )
+
+
+def _stats(now_ns: int, moved: Moved, infos: Sequence[FlowInfo]) -> Stats:
+    links = [counts for name, counts in moved.items() if name]
+
+    def total(key: str) -> int:
+        return max(0, sum(counts[key] for counts in links))
+
+    return Stats(
+        now_ns=now_ns,
+        packets=sum(c["packets"] for name, c in moved.items() if name.startswith("h")),
+        hops=total("packets"),
+        lost=total("lost"),
+        dropped=total("dropped"),
+        trimmed=total("trimmed"),
+        marked=total("marked"),
+        completed_writes=sum(info.completed for info in infos),
+        unroutable=moved[""]["unroutable"] if "" in moved else 0,
+        events=0,
+        corrupt=0,
+        first_lost_ns=None,
+        trace="",
+    )

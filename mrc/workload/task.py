@@ -23,6 +23,7 @@ from mrc.workload.results import Over
 
 GREETING = b"mrc testbed part --traffic\n"
 CLOCK = "clock"
+IPERF3 = "iperf3"  # the program
 
 
 class FlowTask(Struct, frozen=True, kw_only=True):

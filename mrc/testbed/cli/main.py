@@ -125,7 +125,7 @@ ACTIONS = {
     ),
     "undrain": ("mrc.testbed.cli.actions", "let traffic return to what was drained"),
     "run": (
-        "mrc.workload.cli.run",
+        "mrc.workload.cli",
         "run the traffic and the faults of a scenario, or the faults that a file schedules",
     ),
     "heal": ("mrc.testbed.cli.actions", "end the fault of a target, or all faults"),

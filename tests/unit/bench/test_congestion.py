@@ -13,7 +13,7 @@ from mrc.fabric.topology import Addresses
 from mrc.sim import reader
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Fabric, shape_of
-from mrc.workload import faults, fit, tasks
+from mrc.workload import fit, run
 
 FILES = sorted((Path(__file__).parents[3] / "bench" / "scenarios").glob("*.toml"))
 
@@ -30,5 +30,5 @@ def test_scenarios__are_those_of_real_hosts(path: Path) -> None:
         shape = shape_of(part.topology, Addresses(), (), Fabric.EMULATED)
         same = replace(part, baselines=(), plot="time", links=(), sample_ns=10_000_000)
         assert fit.fitted(replace(part, links=()), shape) == same
-        assert tasks.unsupported(part, "mrc") is None
-        faults.scheduled(part, make_plan("x", shape))
+        assert run.unsupported(part, "mrc") is None
+        run.scheduled_faults(part, make_plan("x", shape))

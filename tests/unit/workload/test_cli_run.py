@@ -15,7 +15,7 @@ from mrc.cli.main import build_parser, main
 from mrc.testbed import schedule
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Fabric, Shape
-from mrc.workload.cli import run as testbed_run
+from mrc.workload import cli as testbed_run
 
 
 def test_until__what_is_due_before_it_happens_however_late(
@@ -112,8 +112,8 @@ def test_overs_argument__each_once() -> None:
 def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> None:
     code = "p = build_parser(['testbed'])\ntry: p.parse_args(['testbed', 'run', '--help'])\n"
     modules = loaded(f"from mrc.cli.main import build_parser\n{code}except SystemExit: pass")
-    assert "mrc.workload.cli.run" in modules
-    assert not {"mrc.workload.cli.traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
+    assert "mrc.workload.cli" in modules
+    assert not {"mrc.workload.traffic", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
     options = {"mrc.sim.cli", "mrc.sim.cli.arguments", "mrc.sim.results"}
     running = {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload.run"))}
     assert not running - options

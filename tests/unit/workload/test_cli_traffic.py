@@ -12,7 +12,7 @@ from mrc.errors import StateError
 from mrc.linux import programs
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
-from mrc.workload.cli import traffic
+from mrc.workload import traffic
 
 
 class FakeBed:

@@ -15,7 +15,7 @@ from mrc.fabric.targets import Target
 from mrc.testbed.faults import Fault
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
-from mrc.workload.faults import Faults, differ, scheduled
+from mrc.workload.run import Faults, fault_differences, scheduled_faults
 
 LINK = "link:h0.2"
 
@@ -48,7 +48,7 @@ def test_scheduled__adds_what_is_missing() -> None:
         ],
     )
     plan = make_plan("x", EMULATED)
-    assert [each.fault for each in scheduled(part, plan)] == [
+    assert [each.fault for each in scheduled_faults(part, plan)] == [
         Fault(loss=0, delay_ns=4_800_000),
         Fault(loss=0, jitter_ns=2_000_000),
         Fault(loss=0, rate_share=0.5),
@@ -66,7 +66,7 @@ def test_scheduled__adds_what_is_missing() -> None:
 def test_scheduled__what_no_bed_can_do(fault: dict[str, Any], said: str) -> None:
     part = scenario(faults=[{"target": LINK, **fault}])
     with pytest.raises(ConfigError, match=said):
-        scheduled(part, make_plan("x", SHAPE))
+        scheduled_faults(part, make_plan("x", SHAPE))
 
 
 def test_happen__each_at_its_time() -> None:
@@ -115,6 +115,6 @@ def test_happen__not_after_the_end() -> None:
 
 def test_differ__where_the_simulator_counts_links() -> None:
     part = scenario(faults=[{"target": LINK, "kind": "loss", "share": "1%"}])
-    assert differ(part.faults) == []
-    (line,) = differ([replace(part.faults[0], target="plane:1")])
+    assert fault_differences(part.faults) == []
+    (line,) = fault_differences([replace(part.faults[0], target="plane:1")])
     assert line.startswith("plane:1 loss: a test bed applies it once")

@@ -91,7 +91,7 @@ STUCK = "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"
 STARTER = f"""
 import asyncio
 from contextlib import AsyncExitStack
-from mrc.workload.hosts import Near
+from mrc.workload.hosts import LocalHost
 
 class Bed:
     def host_command(self, name, command):
@@ -99,7 +99,7 @@ class Bed:
 
 async def run():
     async with AsyncExitStack() as stack:
-        host = await Near.start(Bed(), "h0", stack)
+        host = await LocalHost.start(Bed(), "h0", stack)
         print((await host.line()).decode(), end="", flush=True)
         await host.line()
 

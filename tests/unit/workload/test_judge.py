@@ -9,8 +9,8 @@ import pytest
 from unit.workload.scenes import scenario
 
 from mrc.sim.scenario import Check
-from mrc.workload import judge
-from mrc.workload.judge import SIMULATOR, Values
+from mrc.workload import compare
+from mrc.workload.compare import SIMULATOR, Values
 from mrc.workload.results import CheckVerdict, Over
 
 CHECKS = [
@@ -45,7 +45,7 @@ def check(**values: Any) -> Check:
     ],
 )
 def test_inapplicable(values: dict[str, Any], over: Over, said: str) -> None:
-    found = judge.inapplicable(check(**values), over)
+    found = compare.inapplicable(check(**values), over)
     assert said in found and bool(said) is bool(found)
 
 
@@ -57,7 +57,7 @@ def judged(busy: float = 0.5, *, mrc: float = 0.95, simulated: float = 1.0) -> l
     }
     part = scenario(checks=CHECKS)
     seeds = [Values(seed, found, {"mrc": busy, "mptcp": 1.0}) for seed in (1, 2)]
-    return judge.judged(part, ("mrc", "mptcp"), seeds)
+    return compare.verdicts(part, ("mrc", "mptcp"), seeds)
 
 
 def test_judged__beside_the_others() -> None:
@@ -68,7 +68,7 @@ def test_judged__beside_the_others() -> None:
     assert (again.met, again.differs) == (True, ())
     assert again.not_applicable == {"mptcp": "mptcp does not count this"}
     assert completed.met
-    assert judge.explanations((goodput, again, completed)) == [
+    assert compare.explanations((goodput, again, completed)) == [
         "goodput: late hosts",
         "retransmitted does not apply to mptcp: mptcp does not count this",
     ]
@@ -84,7 +84,7 @@ def test_judged__no_verdict_of_a_busy_machine() -> None:
     assert goodput.met is None and goodput.value == 0.5
     assert "the processors were 96% busy" in goodput.not_judged
     assert (again.met, completed.met, again.not_judged) == (True, True, "")
-    assert any("not judged" in line for line in judge.explanations([goodput]))
+    assert any("not judged" in line for line in compare.explanations([goodput]))
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_judged__no_verdict_of_a_busy_machine() -> None:
     ],
 )
 def test_differs(measure: str, simulated: float, value: float, expected: bool) -> None:
-    assert judge.differs(measure, simulated, value) is expected
+    assert compare.differs(measure, simulated, value) is expected

@@ -11,8 +11,8 @@ from unit.workload.scenes import PAIR, SHAPE, scenario
 
 from mrc.sim.traffic import make_flows
 from mrc.workload.results import Over
+from mrc.workload.run import host_tasks, unsupported
 from mrc.workload.task import HostTask
-from mrc.workload.tasks import tasks, unsupported
 
 RING = {"kind": "ring", "write": "64KiB", "steps": 3, "compute": "10us"}
 TCP = {"kind": "tcp", "pairs": [[1, 2]], "plane": 2, "mss": 8000}
@@ -20,7 +20,7 @@ TCP = {"kind": "tcp", "pairs": [[1, 2]], "plane": 2, "mss": 8000}
 
 def told(over: Over, **values: Any) -> dict[int, HostTask]:
     part = scenario(**values)
-    found = tasks(part, make_flows(part, 1), SHAPE, over, 1)
+    found = host_tasks(part, make_flows(part, 1), SHAPE, over, 1)
     # It travels as JSON.
     encoded = [msgspec.json.decode(msgspec.json.encode(each), type=HostTask) for each in found]
     assert encoded == found

@@ -12,9 +12,9 @@ from unit.workload.scenes import SHAPE, scenario
 
 from mrc.errors import MrcError
 from mrc.sim.traffic import make_flows
+from mrc.workload.run import host_tasks
 from mrc.workload.task import Counts, FlowTask
-from mrc.workload.tasks import tasks
-from mrc.workload.writer import Writer
+from mrc.workload.transports import Writer
 
 
 class FakeLink:
@@ -44,7 +44,7 @@ class FakeLink:
 
 def flow_task(**changes: Any) -> FlowTask:
     part = scenario()
-    (task, _) = tasks(part, make_flows(part, 1), SHAPE, "mrc", 1)
+    (task, _) = host_tasks(part, make_flows(part, 1), SHAPE, "mrc", 1)
     return replace(task.sends[0], **{"depth": 2, "writes": 6} | changes)
 
 

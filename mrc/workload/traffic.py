@@ -28,10 +28,21 @@ from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import FaultChange
 from mrc.units import digits
-from mrc.workload import faults, fit, judge, page, report, tasks
-from mrc.workload.by_iperf3 import PROGRAM
-from mrc.workload.compare import Compared, compare, title
+from mrc.workload import fit
+from mrc.workload.compare import (
+    SIMULATOR,
+    Compared,
+    compare,
+    explanations,
+    render_page,
+    title,
+    value_of,
+    workload_result,
+)
+from mrc.workload.compare import notes as notes_of
 from mrc.workload.results import CheckVerdict, Over
+from mrc.workload.run import scheduled_faults, unsupported
+from mrc.workload.task import IPERF3
 
 _LATE_NS = 50_000_000  # a change of a fault takes less, on a machine that is not too busy
 
@@ -46,15 +57,15 @@ def run(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
     check_writable(args.page)
     bed.connect()
     compared = run_async(_compare(args, out, bed, scenario))
-    notes = list(report.notes(scenario, args.over))
+    notes = list(notes_of(scenario, args.over))
     for each in compared:
         _print(out, each)
     for line in notes:
         out.note(line)
     if out.as_json:
-        out.result(report.workload(scenario, compared))
+        out.result(workload_result(scenario, compared))
     if args.page is not None:
-        write_whole(Path(args.page), page.render(scenario, compared, notes).encode())
+        write_whole(Path(args.page), render_page(scenario, compared, notes).encode())
     missed = any(judged.met is False for each in compared for judged in each.judged)
     return Exit.FAILED if missed else Exit.OK
 
@@ -74,17 +85,17 @@ def _load(args: argparse.Namespace, bed: Testbed) -> Scenario:
         scenario = _until(scenario, args.until)
     for part in scenario.parts:
         for over in args.over:
-            if wrong := tasks.unsupported(part, over):
+            if wrong := unsupported(part, over):
                 raise ConfigError(f"{title(part)}: {wrong}")
         for seed in seeds_of(args):
-            faults.scheduled(with_seed(part, seed), bed.plan)
+            scheduled_faults(with_seed(part, seed), bed.plan)
     return scenario
 
 
 def _require(overs: Sequence[Over]) -> None:
     """Raises StateError for a transport that this machine lacks."""
     if "iperf3" in overs:
-        programs.require(PROGRAM)
+        programs.require(IPERF3)
     if "mptcp" in overs and not beds.has_mptcp():
         raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
 
@@ -115,10 +126,10 @@ def _print(out: Output, compared: Compared) -> None:
     out.text(f"{title(compared.part)}: {compared.part.title}\n")
     head = ["traffic", "over", "flows", "slowest", "mean", "packets retransmitted", "took"]
     out.text(format_table(head, list(_traffic_rows(compared))) + "\n")
-    columns = (judge.SIMULATOR, *compared.overs)
+    columns = (SIMULATOR, *compared.overs)
     rows = [list(_check_row(judged, columns)) for judged in compared.judged]
     out.text(format_table(["check", *columns, "target", "met"], rows) + "\n")
-    for line in judge.explanations(compared.judged):
+    for line in explanations(compared.judged):
         out.text(f"* {line}")
     for ran in compared.ran:
         if ran.late_ns > _LATE_NS:
@@ -128,7 +139,7 @@ def _print(out: Output, compared: Compared) -> None:
 
 def _traffic_rows(compared: Compared) -> Iterator[tuple[object, ...]]:
     """The first seed: each group in the simulator, and over each transport."""
-    first = {judge.SIMULATOR: compared.simulated[0]}
+    first = {SIMULATOR: compared.simulated[0]}
     first |= {over: compared.of(over)[0].result for over in compared.overs}
     for group in dict.fromkeys(traffic.group for traffic in compared.part.traffic):
         for name, result in first.items():
@@ -150,7 +161,7 @@ def _check_row(judged: CheckVerdict, columns: Sequence[str]) -> Iterator[str]:
         if name in judged.not_applicable:
             yield "does not apply *"
         else:
-            yield number(page.value_of(judged, name)) + (" *" if name in judged.differs else "")
+            yield number(value_of(judged, name)) + (" *" if name in judged.differs else "")
     yield "" if judged.target is None else f"{judged.relation} {digits(judged.target)}"
     unmet = "" if judged.target is None else "not judged"
     yield unmet if judged.met is None else "yes" if judged.met else "no"

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = beds.existing(args.name)
     if not args.faults_only and _has_traffic(args.file):
-        from mrc.workload.cli import traffic  # slow import: the simulator
+        from mrc.workload import traffic  # slow import: the simulator
 
         return traffic.run(args, out, bed)
     scheduled = schedule.load_faults(args.file, bed.plan)
