@@ -154,7 +154,7 @@ class OobDevice:
     async def _connect(
         self, channel: Channel, own: QpAttributes, private: dict[str, Any], memory: RemoteMemory
     ) -> QpAttributes:
-        """The connecting side of mrc/connect/README.md."""
+        """The connecting side of mrc/connect/oob.py."""
         assert self._peer is not None
         await channel.send_hello(_hello(own, private, self._readings))
         device = hello_from_dict(await channel.expect("hello", HELLO_BYTES)).attributes

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places for connecting peers: admission, removal and refusals with a reason."""
+"""Who gets a place, an attempt or memory, and who gives his place to a newcomer."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import resource
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 import pytest
@@ -13,10 +17,19 @@ import pytest
 from mrc.config import Limits
 from mrc.connect.admission import (
     Admission,
+    Attempts,
+    Buckets,
+    Budget,
+    BudgetError,
     Claims,
     ConnectionPlace,
+    KnownSources,
+    Tokens,
     descriptor_limit,
+    network_of,
     raise_descriptor_limit,
+    source_of,
+    victim,
 )
 from mrc.errors import BusyError, ConnectError
 from mrc.fabric.paths import PeerSource
@@ -268,3 +281,318 @@ def test_raise_descriptor_limit__without_dev_null(monkeypatch: pytest.MonkeyPatc
     """In a bare container: it was told as too few descriptors."""
     monkeypatch.setattr(os, "devnull", "/nowhere")
     raise_descriptor_limit()
+
+
+# ---- Evictions: who gives his place, and which floods an honest peer survives --------------------
+
+
+@dataclass
+class EvictablePlace:
+    source: str
+    since: float
+    silent: bool = False
+    network: str = ""
+
+
+def named(found: EvictablePlace) -> tuple[str, float]:
+    return found.source, found.since
+
+
+def test_victim__waits_longest() -> None:
+    assert named(
+        victim([EvictablePlace("a", 2), EvictablePlace("b", 1), EvictablePlace("c", 3)], 9)
+    ) == ("b", 1)
+
+
+def test_victim__is_of_the_source_with_most_places() -> None:
+    places = [
+        EvictablePlace("a", 1),
+        EvictablePlace("b", 3),
+        EvictablePlace("b", 2),
+        EvictablePlace("c", 0),
+        EvictablePlace("b", 4),
+    ]
+    assert named(victim(places, 9)) == ("b", 2)
+
+
+def test_victim__is_silent_if_anybody_is() -> None:
+    places = [
+        EvictablePlace("a", 1),
+        EvictablePlace("a", 1),
+        EvictablePlace("b", 8.9, silent=True),
+        EvictablePlace("c", 5, silent=True),
+    ]
+    assert named(victim(places, 9)) == ("c", 5)
+
+
+def test_victim__may_be_silent_for_a_moment() -> None:
+    """The first message may be unread."""
+    places = [EvictablePlace("a", 1), EvictablePlace("b", 8.91, silent=True)]
+    assert named(victim(places, 9)) == ("a", 1)
+
+
+def test_victim__is_of_the_source_with_most_places_also_when_a_network_has_more() -> None:
+    """Otherwise a few sources elsewhere would push a peer out of a network that holds many."""
+    crowd = [EvictablePlace(f"n{n}", n, network="n") for n in range(5)]
+    assert named(victim([*crowd, EvictablePlace("far", 7), EvictablePlace("far", 8)], 9)) == (
+        "far",
+        7,
+    )
+
+
+@pytest.mark.parametrize(("of_network", "source"), [(2, "other"), (3, "n0")])
+def test_victim__is_of_a_network_that_has_more_than_half(of_network: int, source: str) -> None:
+    crowd = [EvictablePlace(f"n{n}", 5 + n, network="n") for n in range(of_network)]
+    others = [EvictablePlace("other", 1, network="o"), EvictablePlace("third", 2, network="p")]
+    assert victim([*others, *crowd], 9).source == source
+
+
+# ---- Floods, as far as places count ------------------------------------------------------------
+
+_STEPS = 3  # messages of an honest peer after its first, until it has proved itself
+_PLACES = 64
+
+
+def lost(sources: Callable[[int], str], per_second: int, trip: float, *, wait: float = 1.0) -> bool:
+    """Whether an honest peer loses its place to a flood of strangers that hold theirs."""
+    limits = Limits(
+        max_pending=_PLACES, max_pending_per_source=8, max_qps=1024, max_qps_per_source=64
+    )
+    ours, order, gone = Admission(limits, descriptors=lambda: 0), itertools.count(), list[str]()
+    agenda: list[tuple[float, int, Callable[[float], None]]] = []
+
+    def at(when: float, act: Callable[[float], None]) -> None:
+        heapq.heappush(agenda, (when, next(order), act))
+
+    def arrive(number: int, now: float) -> None:
+        try:
+            ours.enter(sources(number), 9, lambda: None, now=now).hear(now)
+        except BusyError:
+            pass  # it has all the places that it may have
+        at((number + 1) / per_second, lambda then: arrive(number + 1, then))
+
+    def connect(now: float) -> None:
+        place = ours.enter("10.1.0.1", 9, lambda: gone.append("lost"), now=now)
+        for step in range(_STEPS + 1):
+            at(now + step * trip, place.hear)
+
+    at(0, lambda now: arrive(0, now))
+    at(wait, connect)
+    now = 0.0
+    while now < wait + _STEPS * trip + 0.001:
+        now, _, act = heapq.heappop(agenda)
+        act(now)
+    return bool(gone)
+
+
+def around(number: int) -> str:
+    """One of 60 sources: 40 in the network of the honest peer, the others in one network."""
+    return f"10.{1 if number % 3 else 9}.1.{number % 60}"
+
+
+def far(number: int) -> str:
+    """One of 60,000 sources of another network."""
+    return f"10.9.{number // 250 % 240}.{number % 250}"
+
+
+def few(number: int) -> str:
+    """One of 60 sources in the network of the honest peer."""
+    return f"10.1.1.{number % 60}"
+
+
+def many(number: int) -> str:
+    """One of 250 sources in the network of the honest peer."""
+    return f"10.1.1.{number % 250}"
+
+
+def anywhere(number: int) -> str:
+    """One of 50,000 sources, each in a network of its own."""
+    return f"{11 + number // 250 % 200}.{number % 250}.0.1"
+
+
+@pytest.mark.parametrize("trip", [0.001, 0.2])
+@pytest.mark.parametrize("per_second", [300, 3000])
+@pytest.mark.parametrize("sources", [few, around, far])
+def test_flood__of_fewer_sources_than_places_or_of_one_network(
+    sources: Callable[[int], str], per_second: int, trip: float
+) -> None:
+    assert not lost(sources, per_second, trip)
+
+
+@pytest.mark.parametrize("sources", [many, anywhere])
+@pytest.mark.parametrize(
+    ("per_second", "trip", "is_lost"),
+    [(300, 0.2, False), (300, 0.25, True), (1000, 0.05, False), (1000, 0.1, True)],
+)
+def test_flood__of_more_sources_holds_up_to_so_many_places_a_round_trip(
+    sources: Callable[[int], str], per_second: int, trip: float, is_lost: bool
+) -> None:
+    assert lost(sources, per_second, trip) is is_lost
+
+
+# ---- Attempts ------------------------------------------------------------------------------------
+
+
+def test_buckets__are_full_and_fill_again() -> None:
+    buckets = Buckets(2, 0.5)
+    for _ in range(2):
+        assert buckets.has("a", 10)
+        buckets.change("a", -1, 10)
+    assert [buckets.has("a", now) for now in (10, 11.9, 12)] == [False, False, True]
+    assert buckets.has("b", 10)
+
+
+def test_buckets__never_hold_more_than_they_can() -> None:
+    buckets = Buckets(2, 1)
+    buckets.change("a", -1, 0)
+    buckets.change("a", 5, 0)
+    for _ in range(2):
+        buckets.change("a", -1, 100)
+    assert not buckets.has("a", 100)
+
+
+def test_buckets__their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.connect.admission._MOST_BUCKETS", 3)
+    buckets = Buckets(1, 0.1)
+    for name in ("a", "b", "c", "d"):
+        buckets.change(name, -1, 0)
+    assert len(buckets) == 3
+    assert [buckets.has(name, 0) for name in "abcd"] == [True, False, False, False]
+    buckets.change("b", 1, 0)
+    assert len(buckets) == 2, "a full one is not kept"
+
+
+def begun(ours: Attempts, source: str, network: str = "n", *, now: float = 0) -> Tokens:
+    return ours.begin(source, network, known=False, now=now)
+
+
+def test_begin__a_source_runs_out_alone() -> None:
+    ours = Attempts(3)
+    for _ in range(3):
+        begun(ours, "a")
+    with pytest.raises(BusyError, match="too many attempts from a led to no proof"):
+        begun(ours, "a")
+    begun(ours, "b")
+    begun(ours, "a", now=1)
+
+
+def test_begin__a_refused_attempt_takes_nothing() -> None:
+    ours = Attempts(1)
+    begun(ours, "a")
+    for now in (0.3, 0.6, 0.9):
+        with pytest.raises(BusyError):
+            begun(ours, "a", now=now)
+    begun(ours, "a", now=1)
+
+
+def count(ours: Attempts, network: str, now: float) -> int:
+    """How many new sources of a network can begin, until it or the host runs out."""
+    for number in range(10_000):
+        try:
+            begun(ours, f"{network} {now} {number}", network, now=now)
+        except BusyError:
+            return number
+    raise AssertionError
+
+
+def test_begin__a_network_leaves_something_to_others() -> None:
+    ours = Attempts(8)
+    assert [count(ours, network, 0) for network in "abc"] == [384, 128, 0]
+    assert [count(ours, network, 1) for network in "abc"] == [192, 64, 0]
+
+
+def test_begin__known_sources_do_not_depend_on_strangers() -> None:
+    ours = Attempts(8)
+    count(ours, "n", 0)
+    count(ours, "m", 0)
+    for _ in range(8):
+        ours.begin("a", "n", known=True, now=0)
+    with pytest.raises(BusyError, match="from a led"):
+        ours.begin("a", "n", known=True, now=0)
+
+
+def test_give_back__who_proves_himself_never_runs_out() -> None:
+    ours = Attempts(1)
+    for number in range(1000):
+        tokens = begun(ours, "a")
+        tokens.give_back(0)
+        begun(ours, f"b{number}", f"m{number}").give_back(0)
+    begun(ours, "a")
+
+
+def test_give_back__counts_once() -> None:
+    ours = Attempts(2)
+    first, _ = begun(ours, "a"), begun(ours, "a")
+    first.give_back(0)
+    first.give_back(0)
+    begun(ours, "a")
+    with pytest.raises(BusyError):
+        begun(ours, "a")
+
+
+# ---- Memory --------------------------------------------------------------------------------------
+
+
+A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
+
+
+def test_taken__one_source_has_half_at_most() -> None:
+    budget = Budget(100)
+    with ExitStack() as stack:
+        stack.enter_context(budget.taken(A, 30))
+        assert (budget.left(A), budget.left(B)) == (20, 50)
+        with pytest.raises(BudgetError, match="no memory: 21 bytes are needed, 20 are left"):
+            stack.enter_context(budget.taken(A, 21))
+        stack.enter_context(budget.taken(A, 20))
+        stack.enter_context(budget.taken(B, 50))
+        assert (budget.left(A), budget.left(B), budget.left(C)) == (0, 0, 0)
+        with pytest.raises(BudgetError):
+            stack.enter_context(budget.taken(C, 1))
+    assert (budget.left(A), budget.left(B), budget.left(C)) == (50, 50, 50)
+    assert not budget._held, "a source that holds nothing leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("fe80::1%eth0", "fe80::2", True),
+    ],
+)
+def test_left__of_a_source(one: str, other: str, same: bool) -> None:
+    budget = Budget(100)
+    with budget.taken(one, 50):
+        assert (budget.left(other) == 0) is same
+
+
+def test_taken__given_back_after_an_error() -> None:
+    budget = Budget(100)
+    with pytest.raises(ZeroDivisionError), budget.taken(A, 10):
+        raise ZeroDivisionError
+    assert budget.left(A) == 50
+
+
+# ---- Sources -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "source", "network"),
+    [
+        ("10.1.2.3", "10.1.2.3", "10.1.0.0/16"),
+        ("::ffff:10.1.2.3", "10.1.2.3", "10.1.0.0/16"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::", "2001:db8:1::/48"),
+        ("fe80::1%eth0", "fe80::", "fe80::/48"),
+    ],
+)
+def test_source_of__and_its_network(address: str, source: str, network: str) -> None:
+    assert (source_of(address), network_of(address)) == (source, network)
+
+
+def test_known__the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.connect.admission._MOST_KNOWN", 2)
+    known = KnownSources()
+    for source in ("a", "b", "a", "c"):
+        known.add(source)
+    assert [source in known for source in "abc"] == [True, False, True]

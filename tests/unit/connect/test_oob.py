@@ -1,35 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codec of the exchange: round trips, refusals, and arbitrary bytes."""
+"""The messages of the exchange, and the connection that carries them."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
+import errno
 import json
+import socket
 import struct
+from collections.abc import Callable
 from ipaddress import ip_interface
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
+import uvloop
+from channels import channels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from unit.test_running import Jumping
 
 from mrc.connect.oob import (
     FRAME_BYTES,
+    HELLO_BYTES,
+    LONGEST_RTT_SECONDS,
     SNAPSHOT_BYTES,
     VERSION,
     Attributes,
+    Channel,
+    CutOffError,
     Hello,
+    Keepalive,
     decode_body,
     decode_length,
     encode_frame,
     hello_from_dict,
     hello_to_dict,
+    kind_in,
+    patience,
+    refusal_fields,
 )
 from mrc.connect.parse import MAX_WHOLE
-from mrc.errors import ProtocolError
+from mrc.errors import BusyError, ConnectRefusedError, Kind, PeerGoneError, ProtocolError
 from mrc.fabric.paths import RemotePort
+from mrc.tasks import cancelled
 
 HELLO = Hello(
     host="h0",
@@ -221,3 +239,349 @@ def test_hello__optional_capabilities_default_to_none() -> None:
     for name in ("trim_nack", "dynamic_mpr", "service_time", "sack_times"):
         del message["attributes"][name]
     assert hello_from_dict(message) == HELLO
+
+
+# ---- Refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_fields__also_for_a_former_mrc(kind: Kind) -> None:
+    found = refusal_fields("in words", kind)
+    assert kind_in(found) is kind
+    assert found["busy"] is (kind is Kind.BUSY)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ({"kind": "no answer", "busy": False}, Kind.NO_ANSWER),
+        ({"kind": ""}, Kind.OTHER),
+        ({"reason": "is UDP blocked?"}, Kind.OTHER),
+        ({"reason": "of mrc 0.3", "busy": True}, Kind.BUSY),
+        ({"reason": "of mrc 0.3", "busy": False}, Kind.OTHER),
+        ({"kind": "of a later version"}, Kind.OTHER),
+        ({"kind": ["busy"]}, Kind.OTHER),
+    ],
+)
+def test_kind_in(message: dict[str, Any], kind: Kind) -> None:
+    assert kind_in(message) is kind
+
+
+# ---- Messages during other work ------------------------------------------------------------------
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110  # there is no event
+        await asyncio.sleep(0)
+
+
+async def forever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def test_during__the_result() -> None:
+    async def work() -> int:
+        return 7
+
+    async with channels() as (one, other):
+        assert await one.during(work()) == 7
+        await other.send("proved", mtu=1)
+        assert (await one.expect("proved"))["mtu"] == 1
+
+
+async def test_during__an_early_message_is_kept() -> None:
+    done = asyncio.Event()
+
+    async def work() -> int:
+        await done.wait()
+        return 7
+
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(work()))
+        await other.send("proved", mtu=1)
+        await other.send("rts")
+        await until(lambda: one.received_bytes)
+        done.set()
+        assert await working == 7
+        assert (await one.expect("proved"))["mtu"] == 1
+        await one.expect("rts")
+
+
+async def test_during__pings_are_answered_also_after_an_early_message() -> None:
+    done = asyncio.Event()
+
+    async def work() -> None:
+        await one.ping()
+        done.set()
+
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(work()))
+        await other.send("proved", mtu=1)
+        await other.during(done.wait())
+        await working
+        assert not one.silent
+        assert (await one.expect("proved"))["mtu"] == 1
+
+
+async def test_during__pings_are_answered_until_the_next_message() -> None:
+    """This side is done, and waits for the peer's word."""
+
+    async def work() -> None:
+        pass
+
+    async with channels() as (one, other):
+        await one.during(work())
+        waiting = asyncio.create_task(one.expect("proved"))
+        await other.during(other.ping())
+        await other.send("proved", mtu=1)
+        assert (await waiting)["mtu"] == 1
+
+
+async def test_during__a_pong_may_come_after_the_next_message() -> None:
+    """Our probes were answered while a ping was under way; the peer had said its next word."""
+
+    async def work() -> None:
+        asking = asyncio.create_task(one.ping())
+        await until(lambda: one.silent)
+        await cancelled(asking)
+
+    async with channels() as (one, other):
+        await other.send("proved", mtu=1)
+        await one.during(work())
+        assert (await one.expect("proved"))["mtu"] == 1
+        answering = asyncio.create_task(other.during(forever()))
+        await until(lambda: other.received_bytes)
+        await other.send("rts")
+        await one.expect("rts")
+        assert not one.silent
+        await cancelled(answering)
+
+
+async def test_during__a_peer_that_answers_nothing_is_silent() -> None:
+    async with channels() as (one, _):
+        working = asyncio.create_task(one.during(one.ping()))
+        await until(lambda: one.silent)
+        working.cancel()
+        await asyncio.wait([working])
+        assert one.silent
+
+
+async def test_during__a_flood_of_pings_ends_it() -> None:
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(forever()))
+        for _ in range(300):
+            await other.send("ping")
+        with pytest.raises(ProtocolError, match="257 pings"):
+            await working
+
+
+@pytest.mark.parametrize("kind", Kind)
+async def test_during__a_refusal_ends_it(kind: Kind) -> None:
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(forever()))
+        await other.refuse("no room", kind)
+        with pytest.raises(
+            BusyError if kind is Kind.BUSY else ConnectRefusedError, match="no room"
+        ) as refused:
+            await working
+        assert refused.value.kind is kind
+
+
+async def test_during__a_peer_that_goes_ends_it() -> None:
+    async with channels() as (one, other):
+        working = asyncio.create_task(one.during(forever()))
+        await other.close()
+        with pytest.raises(PeerGoneError, match="closed the connection"):
+            await working
+
+
+async def test_during__its_error_is_the_caller_s() -> None:
+    async def work() -> None:
+        raise ValueError("mine")
+
+    async with channels() as (one, _):
+        with pytest.raises(ValueError, match="mine"):
+            await one.during(work())
+
+
+async def test_during__nothing_reads_after_the_end() -> None:
+    async def work() -> None:
+        pass
+
+    async with channels() as (one, _):
+        await one.during(work())
+        one.abort()
+        await asyncio.sleep(0)
+        assert not [task for task in asyncio.all_tasks() if reads(task, one)]
+
+
+def reads(task: asyncio.Task[object], channel: Channel) -> bool:
+    return task is channel._ahead and not task.done()
+
+
+# ---- Close ---------------------------------------------------------------------------------------
+
+
+def fill(channel: Channel) -> None:
+    """Writes more than the sockets of a peer that does not read can take."""
+    transport = channel._writer.transport
+    descriptor = transport.get_extra_info("socket")
+    descriptor.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    while not transport.get_write_buffer_size():
+        channel._writer.write(bytes(FRAME_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "text"),
+    [
+        (ConnectionResetError("reset"), PeerGoneError, "the peer closed the connection"),
+        (BrokenPipeError("broken"), PeerGoneError, "the peer closed the connection"),
+        (OSError(errno.ENOBUFS, "no room"), OSError, "no room"),
+    ],
+)
+async def test_send__to_a_peer_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, raised: type[Exception], text: str
+) -> None:
+    async with channels() as (one, _):
+        monkeypatch.setattr(one._writer, "drain", AsyncMock(side_effect=error))
+        with pytest.raises(raised, match=text):
+            await one.send("ready")
+
+
+@pytest.mark.parametrize(("size", "pauses"), [(10, []), (2 * FRAME_BYTES, [4.5])])
+async def test_peek__large_messages_get_a_tenth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, size: int, pauses: list[float]
+) -> None:
+    times, paused = iter([10.0, 10.5]), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+
+    async with channels() as (one, other):
+        await one.send("hello", filler="x" * size)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", sleep)
+            patched.setattr(asyncio, "get_running_loop", lambda: Mock(time=times.__next__))
+            assert await other.peek(HELLO_BYTES, asyncio.Lock()) == "hello"
+    assert paused == pauses
+
+
+async def test_close__cancelled_while_the_peer_does_not_read() -> None:
+    async with channels() as (one, other):
+        reader: Any = other._reader
+        reader._transport.pause_reading()
+        fill(one)
+        closing = asyncio.create_task(one.close())
+        await asyncio.sleep(0)  # the task waits now
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert one._writer.transport.get_write_buffer_size() == 0  # dropped, not left to linger
+
+
+# ---- Silence of the connection -------------------------------------------------------------------
+
+
+def options(tcp: socket.socket) -> tuple[int, ...]:
+    names = socket.TCP_KEEPINTVL, socket.TCP_KEEPIDLE, socket.TCP_USER_TIMEOUT
+    return tuple(tcp.getsockopt(socket.IPPROTO_TCP, name) for name in names)
+
+
+def test_limit__the_kernel_is_told_and_later_told_otherwise() -> None:
+    with socket.socket() as tcp:
+        keepalive = Keepalive(tcp)
+        usual = options(tcp)
+        assert usual[1:] == (60, 0)
+        keepalive.limit(0.0)
+        assert options(tcp) == (1, 1, 4000)
+        keepalive.limit(0.5)
+        assert options(tcp) == (1, 1, 6000)
+        keepalive.limit(None)
+        assert options(tcp) == usual
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_limit__of_a_closed_connection_is_nobody_s_error(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def run() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            keepalive = Keepalive(writer.get_extra_info("socket"))
+            writer.close()
+            await writer.wait_closed()
+            await asyncio.sleep(0)  # only then it has no descriptor any more
+            keepalive.limit(0.5)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(run())
+
+
+@pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH])
+async def test_limit_silence__names_a_connection_that_was_cut_off(number: int) -> None:
+    """Without the limit the error stays as it is: then it is none of the QP's."""
+    error = OSError(number, "the kernel's word")
+    async with channels() as (one, other):
+        one.limit_silence(on=True)
+        one._reader.set_exception(error)  # type: ignore[union-attr]
+        with pytest.raises(CutOffError):
+            await one.receive()
+        other._reader.set_exception(error)  # type: ignore[union-attr]
+        with pytest.raises(OSError, match="the kernel's word"):
+            await other.receive()
+
+
+async def test_limit_silence__a_peer_that_goes_was_not_cut_off() -> None:
+    async with channels() as (one, other):
+        one.limit_silence(on=True)
+        other.abort()
+        with pytest.raises(PeerGoneError):
+            await one.receive()
+
+
+# ---- Patience ------------------------------------------------------------------------------------
+
+
+TRIPS = 2
+
+
+async def ended(rtt: float, grace: float, *, anew: bool) -> float:
+    """When the limit of 5 s ends for a peer whose messages come after 4, 8 and 12 seconds."""
+    loop = asyncio.get_running_loop()
+    watchers: list[Callable[[], None]] = []
+    channel: Any = SimpleNamespace(rtt=rtt, grace=grace, watchers=watchers)
+
+    def message() -> None:
+        for watcher in watchers:
+            watcher()
+
+    for at in (4, 8, 12):
+        loop.call_at(at, message)
+    with pytest.raises(TimeoutError):
+        async with patience(channel, 5.0, TRIPS, anew=anew):
+            await loop.create_future()
+    assert not watchers
+    return loop.time()
+
+
+@pytest.mark.parametrize(
+    ("rtt", "grace", "anew", "at"),
+    [
+        (0.0, 0.0, False, 5.0),
+        (0.5, 0.0, False, 6.0),
+        (1.5, 0.0, False, 8.0),
+        (1000.0, 0.0, False, 5.0 + TRIPS * LONGEST_RTT_SECONDS),
+        (0.5, 90.0, False, 96.0),
+        (0.0, 0.0, True, 17.0),
+        (0.5, 0.0, True, 18.0),
+    ],
+)
+def test_patience__grows_with_the_round_trip(
+    rtt: float, grace: float, anew: bool, at: float
+) -> None:
+    loop = Jumping()
+    try:
+        assert loop.run_until_complete(ended(rtt, grace, anew=anew)) == pytest.approx(at)
+    finally:
+        loop.close()

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encrypted exchange: somebody in between, the stream, and random bytes in hellos."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+from authority import A, B, TestAuthority
+from channels import channels
+from slowness import PATIENCE
+
+from mrc.connect import tls
+from mrc.connect.oob import Channel, encode_frame
+from mrc.connect.tls import TLS, Guard, TlsStream
+from mrc.errors import MrcError
+from mrc.trust.identity import load
+from mrc.trust.secret import Secret
+from mrc.trust.security import Authority, Security
+
+# ---- Somebody in between -------------------------------------------------------------------------
+
+
+CODE = "maple-rocket-cider"
+SECRET = bytes(range(32))
+WAYS = ["key", "secret", "code", "authority"]
+WISH = encode_frame({"type": TLS})
+Relay = Callable[[Channel, Channel], Awaitable[None]]
+
+
+@pytest.fixture
+def sides(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Security, Security]:
+    """What both sides require, by the way in which they prove themselves."""
+    ours, theirs = load(tmp_path / "ours.pem"), load(tmp_path / "theirs.pem")
+    if request.param == "key":
+        return (Security(identity=ours.path, peer=theirs.fingerprint),
+                Security(identity=theirs.path, allow=(ours.fingerprint,)))  # fmt: skip
+    if request.param == "secret":
+        return Security(secret=SECRET), Security(identity=theirs.path, secret=SECRET)
+    if request.param == "code":
+        return Security(code=CODE), Security(identity=theirs.path, code=CODE)
+    ca = TestAuthority(tmp_path)
+    return (Security(authority=ca.issue(A), peer=B),
+            Security(authority=ca.issue(B), allow=(A,)))  # fmt: skip
+
+
+async def outcomes(sides: tuple[Security, Security], relay: Relay) -> list[str]:
+    """The errors of both sides, or "" for a side that believes in the other."""
+
+    async def side(work: Awaitable[None], own: Channel, far: Channel) -> str:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await work
+        except MrcError as error:
+            assert not own.secured and own.peer_identity == ""
+            return str(error)
+        finally:
+            if not own.secured:
+                own.abort()
+                far.abort()
+        return ""
+
+    async def between(near: Channel, far: Channel) -> None:
+        with contextlib.suppress(MrcError, OSError):
+            await relay(near, far)
+
+    connecting, listening = (Guard(each) for each in sides)
+    async with channels() as (one, near), channels() as (far, other):
+        relaying = asyncio.ensure_future(between(near, far))
+        try:
+            client = side(connecting.connect(one), one, far)
+            server = side(listening.accept(other), other, near)
+            return list(await asyncio.gather(client, server))
+        finally:
+            relaying.cancel()
+            await asyncio.wait([relaying])
+
+
+async def pump(source: Channel, to: Channel) -> None:
+    """Passes bytes on."""
+    while data := await source._reader.read(1 << 16):
+        to._writer.write(data)
+        await to._writer.drain()
+    to.abort()
+
+
+async def spoil(source: Channel, to: Channel, change: int) -> None:
+    """Passes the wish and the TLS records on; flips a bit of the byte at `change` in their bodies.
+
+    Their lengths stay as they are: with a longer one, both sides would only wait for each other,
+    until the deadline of the exchange.
+    """
+    to._writer.write(await source._reader.readexactly(len(WISH)))
+    passed = 0
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        while True:
+            header = await source._reader.readexactly(5)
+            body = bytearray(await source._reader.readexactly(int.from_bytes(header[3:])))
+            if passed <= change < passed + len(body):
+                body[change - passed] ^= 1
+            passed += len(body)
+            to._writer.write(header + body)
+            await to._writer.drain()
+    to.abort()
+
+
+async def both_ways(near: Channel, far: Channel) -> None:
+    await asyncio.gather(pump(near, far), pump(far, near))
+
+
+@pytest.mark.parametrize("sides", WAYS, indirect=True)
+async def test_between__who_only_passes_on_hinders_nobody(sides: tuple[Security, Security]) -> None:
+    assert await outcomes(sides, both_ways) == ["", ""]
+
+
+@pytest.mark.parametrize("sides", WAYS, indirect=True)
+async def test_between__with_a_key_of_his_own(
+    sides: tuple[Security, Security], tmp_path: Path
+) -> None:
+    """He speaks TLS with both and passes on what they say inside."""
+    own = load(tmp_path / "own.pem")
+
+    async def relay(near: Channel, far: Channel) -> None:
+        await near.expect(TLS)
+        await near.send(TLS)
+        await near.start_tls(tls.server_context(own, None).context())
+        await far.send(TLS)
+        await far.expect(TLS)
+        await far.start_tls(tls.client_context(None).context(), "host")
+        await both_ways(near, far)
+
+    connecting, listening = await outcomes(sides, relay)
+    assert connecting != "" and listening != ""
+
+
+@pytest.mark.parametrize("sides", WAYS, indirect=True)
+@pytest.mark.parametrize("where", ["out", "back"])
+async def test_between__who_changes_a_byte(sides: tuple[Security, Security], where: str) -> None:
+    """Of what each side sends after the wish, in the beginning, the middle, and the proofs."""
+    for at in (8, 40, 100, 250, 300):
+
+        async def relay(near: Channel, far: Channel, at: int = at) -> None:
+            source, to = (near, far) if where == "out" else (far, near)
+            await asyncio.gather(spoil(source, to, at), pump(to, source))
+
+        connecting, listening = await outcomes(sides, relay)
+        assert connecting != "" or listening != "", at
+
+
+@pytest.mark.parametrize("sides", WAYS, indirect=True)
+@pytest.mark.parametrize("said", [
+    encode_frame({"type": "refuse", "reason": "no TLS here", "busy": False}),
+    encode_frame({"type": "hello", "version": 2}),
+    encode_frame({"type": "want", "ways": WAYS, "nonce": "00" * 32}),
+])  # fmt: skip
+async def test_between__who_answers_for_a_plain_host(
+    sides: tuple[Security, Security], said: bytes
+) -> None:
+    async def relay(near: Channel, far: Channel) -> None:
+        await near.expect(TLS)
+        near._writer.write(said)
+        await near._writer.drain()
+        with pytest.raises(MrcError):
+            await near.receive()  # nothing follows: it does not go on without TLS
+
+    connecting, _ = await outcomes(sides, relay)
+    assert connecting != ""
+
+
+@pytest.mark.parametrize("sides", WAYS, indirect=True)
+@pytest.mark.parametrize("to", ["connecting", "listening"])
+async def test_between__who_adds_plain_messages_to_the_wish(
+    sides: tuple[Security, Security], to: str
+) -> None:
+    """They would be the first that the side reads inside: `want` and `proved`, or a proof."""
+    want = encode_frame({"type": "want", "ways": WAYS, "nonce": "00" * 32})
+    added = {
+        "connecting": want + encode_frame({"type": "proved"}) + encode_frame({"type": "hello"}),
+        "listening": encode_frame({"type": "prove", "way": "authority", "nonce": ""})
+        + encode_frame({"type": "hello"}),
+    }[to]
+
+    async def relay(near: Channel, far: Channel) -> None:
+        await near.expect(TLS)
+        far._writer.write(WISH + (added if to == "listening" else b""))
+        await far.expect(TLS)
+        near._writer.write(WISH + (added if to == "connecting" else b""))
+        await both_ways(near, far)
+
+    said = dict(zip(("connecting", "listening"), await outcomes(sides, relay), strict=True))
+    assert "went on without TLS" in said[to]
+
+
+# ---- The stream ----------------------------------------------------------------------------------
+
+
+Ends = tuple[TlsStream, TlsStream]
+
+
+@asynccontextmanager
+async def ends(client: ssl.SSLContext, server: ssl.SSLContext) -> AsyncIterator[Ends]:
+    """Both ends of a connection, before they start."""
+    arrived: asyncio.Future[TlsStream] = asyncio.get_running_loop().create_future()
+
+    def on_peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.set_result(TlsStream(reader, writer, server, None))
+
+    listening = await asyncio.start_server(on_peer, "127.0.0.1", 0, limit=4096)
+    streams = await asyncio.open_connection(*listening.sockets[0].getsockname())
+    one = TlsStream(*streams, client, "host")
+    try:
+        yield one, await arrived
+    finally:
+        one.transport.abort()
+        (await arrived).transport.abort()
+        listening.close()
+
+
+@pytest.fixture
+async def met(tmp_path: Path) -> AsyncIterator[Ends]:
+    identity = load(tmp_path / "id.pem")
+    async with ends(
+        tls.client_context(None).context(), tls.server_context(identity, None).context()
+    ) as both:
+        await asyncio.gather(*(end.start() for end in both))
+        yield both
+
+
+async def test_readexactly__gets_what_the_other_side_writes(met: Ends) -> None:
+    data = os.urandom(1 << 20)  # many records, and more than the buffers below
+
+    async def write() -> None:
+        met[0].write(data)
+        await met[0].drain()
+
+    _, got = await asyncio.gather(write(), met[1].readexactly(len(data)))
+    assert got == data
+
+
+def test_close__of_a_connection_that_is_gone(tmp_path: Path) -> None:
+    """With uvloop, as in the commands: a closed transport refuses what is written to it."""
+    identity = load(tmp_path / "id.pem")
+
+    async def run() -> None:
+        async with ends(
+            tls.client_context(None).context(), tls.server_context(identity, None).context()
+        ) as both:
+            await asyncio.gather(*(end.start() for end in both))
+            one, other = both
+            other.transport.abort()
+            assert await one.read(1) == b""
+            one.transport.abort()
+            await asyncio.sleep(0)
+            one.write_eof()
+            one.close()
+            with pytest.raises(ConnectionError):
+                await one.drain()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def test_read__at_the_end(met: Ends) -> None:
+    one, other = met
+    one.write(b"last")
+    one.close()
+    assert await other.read(100) == b"last"
+    assert await other.read(100) == b""
+    with pytest.raises(asyncio.IncompleteReadError):
+        await other.readexactly(1)
+
+
+async def test_read__of_a_connection_that_is_cut(met: Ends) -> None:
+    one, other = met
+    one._writer.write_eof()
+    assert await other.read(100) == b""
+
+
+async def test_start__of_a_connection_that_ends(tmp_path: Path) -> None:
+    server = tls.server_context(load(tmp_path / "id.pem"), None).context()
+    async with ends(tls.client_context(None).context(), server) as (one, other):
+        other._writer.close()
+        with pytest.raises(ConnectionError):
+            await one.start()
+
+
+@pytest.mark.parametrize("alert", [b"", bytes.fromhex("15 0303 0002 0100")], ids=["", "alert"])
+async def test_write_eof__before_tls_has_begun(tmp_path: Path, alert: bytes) -> None:
+    """A host that refuses its peer then says all that it has to say; the peer must not wait.
+
+    Some versions of OpenSSL send a close_notify alert even then.
+    """
+    server = tls.server_context(load(tmp_path / "id.pem"), None).context()
+    async with ends(tls.client_context(None).context(), server) as (one, other):
+        other._writer.write(alert)
+        other.write_eof()
+        with pytest.raises(ConnectionError):
+            await one.start()
+
+
+async def test_read__after_write_eof(met: Ends) -> None:
+    one, other = met
+    one.write_eof()
+    assert await other.read(100) == b""
+    other.write(b"last")
+    other.close()
+    assert await one.read(100) == b"last"
+    assert await one.read(100) == b""
+    with pytest.raises(asyncio.IncompleteReadError):
+        await one.readexactly(1)
+
+
+async def refusals(one: Authority, other: Authority) -> list[str]:
+    """What each side says of the start, or of the first read after it."""
+
+    async def side(end: TlsStream) -> str:
+        try:
+            await end.start()
+            await end.read(1)
+        except ssl.SSLError as error:
+            return str(tls.explain(error, "host"))
+        return ""
+
+    context, listens = tls.client_context(one).context(), tls.server_context(None, other).context()
+    async with ends(context, listens) as both:
+        return list(await asyncio.gather(*map(side, both)))
+
+
+async def test_start__tells_the_peer_why_its_certificate_is_refused(tmp_path: Path) -> None:
+    ca, strange = TestAuthority(tmp_path), TestAuthority(tmp_path, "strange")
+    good, late = ca.issue(A), ca.issue(B, file="late", begins=-3, ends=-2)
+    said = await refusals(late, good)
+    assert "that this host's certificate has expired" in said[0]
+    assert "its certificate has expired" in said[1]
+    said = await refusals(good, late)
+    assert "its certificate has expired" in said[0]
+    assert "that this host's certificate has expired" in said[1]
+    said = await refusals(strange.issue(A, file="stranger"), good)
+    assert "not of this host's authority" in said[0]
+    assert "does not know this host's authority" in said[1]
+
+
+# ---- Random bytes in hellos ----------------------------------------------------------------------
+
+
+RANDOM, OTHER = bytes(range(200, 232)), bytes(range(32))
+
+
+def hello(**attributes: object) -> dict[str, object]:
+    return {"type": "hello", "private": {}, "attributes": {"qpn": 5, **attributes}}
+
+
+def test_write__is_read_by_everybody() -> None:
+    mark = "ab" * 32
+    frame = bytearray(json.dumps(hello(seal_random=mark)).encode())
+    tls.write_random(Secret.copy(RANDOM), frame, mark.encode())
+    assert json.loads(frame) == hello(seal_random=RANDOM.hex())
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_cut__leaves_an_index(indent: int | None) -> None:
+    frame = bytearray(json.dumps(hello(seal_random=RANDOM.hex()), indent=indent).encode())
+    (found,) = tls.cut_random(frame)
+    assert found.bytes == RANDOM
+    assert json.loads(frame) == hello(seal_random="0" * 64)
+
+
+def test_cut__a_name_of_the_caller_is_another_entry() -> None:
+    message = hello(seal_random=RANDOM.hex()) | {"private": {"seal_random": OTHER.hex()}}
+    frame = bytearray(json.dumps(message).encode())
+    found = tls.cut_random(frame)
+    index = int(json.loads(frame)["attributes"]["seal_random"], 16)
+    assert found[index].bytes == RANDOM and len(found) == 2
+
+
+@pytest.mark.parametrize("text", ["", "ab", "AB" * 32, "xy" * 32])
+def test_cut__other_text_stays_for_the_checks(text: str) -> None:
+    frame = bytearray(json.dumps(hello(seal_random=text)).encode())
+    assert tls.cut_random(frame) == []
+    assert json.loads(frame) == hello(seal_random=text)
