@@ -18,10 +18,8 @@ from mrc.agent.parameters import QpParameters, emulated_in
 from mrc.agent.peers import QpGoneError, ask, described, repeat, resume
 from mrc.agent.resume import LostChannel, pack_resume, unpack_resume
 from mrc.agent.steering import line_of, struct_bytes
-from mrc.aio.connecting import connect
-from mrc.aio.engines import Local, Terms
-from mrc.aio.establish import establish
 from mrc.aio.qp import QP
+from mrc.connect.connect import Local, Terms, connect, establish
 from mrc.connect.oob import Channel
 from mrc.enums import AgentKind, QpState
 from mrc.errors import ArgumentError, ConnectError, Kind, MrcError, PeerGoneError, ProtocolError

@@ -20,9 +20,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.parameters import QpParameters
 from mrc.agent.steering import struct_bytes
-from mrc.aio.connecting import about
-from mrc.aio.engines import Local
-from mrc.connect.dial import dial, may_pass
+from mrc.connect.connect import Local, about, dial, may_pass
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.engine.native import CData

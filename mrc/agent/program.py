@@ -24,7 +24,7 @@ from mrc.agent.peers import QpRequests, qp_request_of
 from mrc.agent.socket import Credentials
 from mrc.agent.steering import AgentFrame, ProgramEngine, read_struct, text_of
 from mrc.aio.context import Context
-from mrc.aio.engines import Local
+from mrc.connect.connect import Local
 from mrc.connect.parse import shown
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.ports import LocalPorts, finder

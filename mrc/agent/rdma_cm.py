@@ -31,7 +31,7 @@ from mrc.agent import device, steering
 from mrc.agent.peers import Qpn, agent_channel, described, repeat
 from mrc.agent.socket import CmPortRow, Credentials
 from mrc.agent.steering import AgentFrame, pack, struct_bytes
-from mrc.aio.engines import Local
+from mrc.connect.connect import Local
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.engine.native import CData

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 import mrc
 from mrc import products
-from mrc.aio.connecting import connect
-from mrc.aio.engines import Admit, Engines, Local, Terms, opened
+from mrc.aio.engines import Engines, opened
 from mrc.aio.listener import Listener
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
@@ -26,6 +25,7 @@ from mrc.aio.recording import Recorder
 from mrc.aio.streams import checked_timeout
 from mrc.config import CcParameters, ContextConfig
 from mrc.connect.admission import Admission, Budget, descriptor_limit
+from mrc.connect.connect import Admit, Local, Terms, connect
 from mrc.connect.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileOperation
 from mrc.engine.memory import MR
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
@@ -301,6 +301,7 @@ class Context:
             _checked_private(private),
             local.ev_profiles.find(ev_profile),
             local.cc_profiles.find(cc_profile),
+            QP,
         )
 
     # ---- Peers ----------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 """The engines of a Context: each has a datapath thread, sockets and QPs of its own.
 
 They share the memory regions, the profiles and the limits, so a QP may belong to any of them. A
-peer sees one host whose QPs receive on several UDP ports. `Local` is what the connect of a QP needs
-of its engine and Context, `Terms` what it needs of the caller.
+peer sees one host whose QPs receive on several UDP ports.
 """
 
 from __future__ import annotations
@@ -15,17 +14,18 @@ import os
 import random
 import secrets
 import socket
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, field, structs
+from msgspec import structs
 
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
 from mrc.connect.admission import Claims
+from mrc.connect.connect import Local
 from mrc.connect.profiles import (
     DEFAULT,
     CcProfile,
@@ -40,73 +40,17 @@ from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
 from mrc.engine.native import names_of
 from mrc.engine.ports import LocalPorts, finder
-from mrc.engine.queue_pair import QueuePair
-from mrc.enums import CommandOp, Integrity
+from mrc.enums import CommandOp
 from mrc.errors import MrcError, StateError
 from mrc.events import TraceEntry
 from mrc.fabric import hostconfig
-from mrc.fabric.hostconfig import HostConfig, IpAddress, PathSource
 from mrc.tasks import cancelled
 
 if TYPE_CHECKING:
-    from mrc.messages.messages import MessagePeer
+    pass
 
 logger = logging.getLogger("mrc.context")
 _connect_logger = logging.getLogger("mrc.establish")
-
-
-class Local(Struct, frozen=True):
-    """State that all QPs of a Context share."""
-
-    name: str
-    config: ContextConfig
-    host: HostConfig | None
-    links: LocalPorts
-    dispatcher: Dispatcher
-    rng: random.Random
-    claims: Claims
-    guard: Guard | None
-    ev_profiles: ContextProfiles[EvProfile]
-    cc_profiles: ContextProfiles[CcProfile]
-    warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
-    source: IpAddress | None = None  # the address to connect from; None: any
-
-    def warn(self, line: str) -> None:
-        """Logs the line, if there is one. A transfer has several QPs with the same findings."""
-        if line:
-            _connect_logger.log(
-                logging.DEBUG if line in self.warned else logging.WARNING, "%s", line
-            )
-            self.warned.append(line)
-
-    def integrity_with(self, theirs: str) -> Integrity:
-        """UDP's checksum alone, the weaker protection, applies only if both sides choose it."""
-        both = self.config.integrity is Integrity.UDP and theirs == "udp"
-        return Integrity.UDP if both else Integrity.ICRC
-
-    @property
-    def srv6(self) -> HostConfig | None:
-        """The host configuration if it defines SRv6 paths, else None."""
-        return self.host if self.host and self.host.source is PathSource.SRV6 else None
-
-
-Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
-
-
-class Terms(Struct, frozen=True):
-    """The caller's parameters for a QP."""
-
-    private: dict[str, Any]
-    ev_profile: EvProfile
-    cc_profile: CcProfile
-    admit: Admit | None = None  # refuses by the peer's private data
-    check: Callable[[str, Collection[IpAddress], str], None] = lambda *_: None
-    """refuses by the peer's name, its addresses, and the one that it calls from"""
-    failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
-    messages: bool = False  # the QP carries messages
-    peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
-    queue: Callable[[], QueuePair] | None = None  # makes one for each attempt, with its number
-    end: Callable[..., QP] = QP  # makes this side's end of the QP
 
 
 def opened(config: ContextConfig) -> Local:

@@ -19,12 +19,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Self
 
-from mrc.aio.engines import Local, Terms
-from mrc.aio.establish import establish
 from mrc.aio.qp import QP
 from mrc.aio.streams import within
 from mrc.connect.admission import Admission, ConnectionPlace
-from mrc.connect.dial import numeric
+from mrc.connect.connect import Local, Terms, establish, numeric
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
     FRAME_BYTES,

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-from mrc.connect.dial import may_pass
+from mrc.connect.connect import may_pass
 from mrc.errors import MrcError, PathError, PeerGoneError
 from mrc.running import RunningClock
 from mrc.units import digits

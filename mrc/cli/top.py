@@ -12,14 +12,13 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 
 from mrc import products
-from mrc.aio.connecting import about, timed_out
 from mrc.cli import endpoint
 from mrc.cli.arguments import add
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_bytes, format_rate, format_seconds
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, Screen, blocks_text, keys
-from mrc.connect.dial import dial, may_pass
+from mrc.connect.connect import about, dial, may_pass, timed_out
 from mrc.connect.oob import Channel
 from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import MrcError, kind_of, reason_of

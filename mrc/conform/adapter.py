@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from mrc.child import BlockingChild
-from mrc.connect.dial import unconnected
+from mrc.connect.connect import unconnected
 from mrc.errors import ConnectError, MrcError
 from mrc.units import digits
 

@@ -27,7 +27,7 @@ from mrc.conform.adapter import (
     WriteRequest,
 )
 from mrc.conform.path import Peer
-from mrc.connect.dial import dial
+from mrc.connect.connect import dial
 from mrc.connect.oob import (
     HELLO_BYTES,
     PING,

@@ -12,7 +12,7 @@ from slowness import PATIENCE
 from mrc.agent import connects
 from mrc.agent.connects import Connects
 from mrc.agent.peers import QpGoneError
-from mrc.aio.engines import Local, Terms
+from mrc.connect.connect import Local, Terms
 from mrc.connect.oob import Channel
 from mrc.enums import AgentKind
 from mrc.errors import ArgumentError, BusyError, ConnectError, ConnectRefusedError, Kind
@@ -33,7 +33,7 @@ async def test_accept__of_a_peer_whose_program_ends_meanwhile(
     monkeypatch.setattr(connects, "establish", establish)
     program = Mock()
     ours: Any = Connects(program, Mock(), Mock())
-    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock()))
+    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock(), Mock()))
     with pytest.raises(ConnectRefusedError):
         await ours.accept(Mock(), Mock(qpn=7))
     told = [call.args for call in program.send.mock_calls]
@@ -71,6 +71,6 @@ async def test_accept__of_a_qp_that_the_program_has_failed(monkeypatch: pytest.M
     refused = AsyncMock(side_effect=ArgumentError("QP to INIT: an argument is out of range"))
     monkeypatch.setattr(connects, "establish", refused)
     ours, _ = waiting(monkeypatch)
-    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock()))
+    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock(), Mock()))
     with pytest.raises(ConnectError, match="QP 0x7 has failed before it was connected: QP to INIT"):
         await ours.accept(Mock(), Mock(qpn=7))

@@ -13,7 +13,7 @@ from meetings import exchange, meet, refused
 from slowness import PATIENCE
 
 import mrc
-from mrc.aio import connecting as connecting_module
+from mrc.connect import connect as connecting_module
 from mrc.enums import Seal
 from mrc.errors import ConfigError, ConnectError
 from mrc.trust.identity import load

@@ -21,7 +21,7 @@ from mrc import (
     Retries,
     StateError,
 )
-from mrc.aio import connecting
+from mrc.connect import connect as connecting
 from mrc.connect.oob import decode_body
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType

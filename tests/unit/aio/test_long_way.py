@@ -14,7 +14,7 @@ from slowness import PATIENCE
 
 import mrc
 from mrc import Timeouts
-from mrc.aio import connecting as connecting_side
+from mrc.connect import connect as connecting_side
 from mrc.connect.oob import Channel
 from mrc.errors import ConnectError, ConnectTimeoutError, PeerGoneError
 from mrc.tasks import cancelled

@@ -17,7 +17,7 @@ from mrc.cli import retry, transfers
 from mrc.cli.exits import Exit
 from mrc.cli.main import main
 from mrc.cli.retry import Retry, is_lost
-from mrc.connect.dial import may_pass
+from mrc.connect.connect import may_pass
 from mrc.errors import (
     BusyError,
     ConnectError,

@@ -13,7 +13,7 @@ import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 
 from mrc.aio.context import Context
-from mrc.connect.dial import dial
+from mrc.connect.connect import dial
 from mrc.errors import ConnectError, ProtocolError
 from mrc.events import QpInfo
 from mrc.observe import local, server

@@ -35,7 +35,7 @@ from snapshot_data import SNAPSHOT
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.terminal import blocks_text
 from mrc.cli.top import _all
-from mrc.connect.dial import dial
+from mrc.connect.connect import dial
 from mrc.connect.oob import TOP
 from mrc.observe import local, server
 from mrc.observe.endpoints import checked, with_rates

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange: a peer that sends false addresses; what both ends agree on."""
+"""The route of a connect: hellos and attributes, attempts, names with several addresses."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import socket
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import reduce
 from ipaddress import ip_address, ip_interface
 from operator import or_
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from endpoints import (
@@ -25,6 +26,7 @@ from endpoints import (
     two_planes,
 )
 from msgspec.structs import replace
+from slowness import PATIENCE
 
 from mrc import (
     Access,
@@ -36,14 +38,27 @@ from mrc import (
     Reading,
     TrafficClasses,
 )
-from mrc.aio import establish
-from mrc.aio.engines import Terms
+from mrc.connect import connect as route
 from mrc.connect import proof
-from mrc.connect.oob import Hello, hello_to_dict
+from mrc.connect.connect import Terms, about, dial, numeric
+from mrc.connect.oob import CutOffError, Hello, hello_to_dict
+from mrc.connect.proof import NoAnswerError, no_answer
 from mrc.engine.queue_pair import RtrAttributes
 from mrc.enums import SHARED_READINGS
-from mrc.errors import ConnectError, PathError
-from mrc.fabric.hostconfig import IpAddress
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    ConnectRefusedError,
+    ConnectTimeoutError,
+    Kind,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ProtocolError,
+    ResolveError,
+)
+from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource
+from mrc.tasks import cancelled
 
 FOREIGN = "127.0.0.77"  # no host answers here
 
@@ -154,7 +169,7 @@ def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:
 async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(establish, "_hello", lying(establish._hello))
+    monkeypatch.setattr(route, "_hello", lying(route._hello))
     monkeypatch.setattr(proof, "_ADDRESS_SECONDS", 0.1)
     target, data = bytearray(200_000), bytes(range(250)) * 800
     async with (
@@ -181,7 +196,7 @@ async def test_plan__a_plane_that_carries_too_little_is_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mtus: tuple[int, int]
 ) -> None:
     """The peer's interfaces have these payloads. Without another plane the connect fails."""
-    honest = establish._hello
+    honest = route._hello
 
     def hello(local: Any, *rest: Any) -> Hello:
         said = honest(local, *rest)
@@ -190,7 +205,7 @@ async def test_plan__a_plane_that_carries_too_little_is_left_out(
         ]
         return replace(said, attributes=dataclasses.replace(said.attributes, ports=tuple(ports)))
 
-    monkeypatch.setattr(establish, "_hello", hello)
+    monkeypatch.setattr(route, "_hello", hello)
     near, far = loopback_config(**two_planes()), loopback_config(**two_planes())
     if mtus == (0, 255):
         with pytest.raises(PathError, match=r"planes 1 \(lo\) and 2 \(lo\) to 127.0.0.1: the MTU"):
@@ -233,7 +248,7 @@ async def test_connect__with_the_named_host_only(
     monkeypatch: pytest.MonkeyPatch, peer: str, named: str, *, refused: bool
 ) -> None:
     """An address of the hello counts when it has answered probes."""
-    monkeypatch.setattr(establish, "_hello", lying(establish._hello))
+    monkeypatch.setattr(route, "_hello", lying(route._hello))
     monkeypatch.setattr(proof, "_ADDRESS_SECONDS", 0.1)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
@@ -267,7 +282,7 @@ async def test_connect__the_delay_based_window_requests_send_times(
         return RtrAttributes(*values)
 
     monkeypatch.setattr("mrc.connect.oob.hello_to_dict", tell)
-    monkeypatch.setattr("mrc.aio.establish.RtrAttributes", attributes)
+    monkeypatch.setattr("mrc.connect.connect.RtrAttributes", attributes)
     async with connected_pair(cc=cc) as pair:
         data = pattern(500_000)
         assert await transfer(pair, data) == data
@@ -296,3 +311,265 @@ async def test_peer_host__a_name_that_is_none_is_quoted(name: str, told: str) ->
         far._peer = replace(far._peer, host=name)
         assert (pair.far.peer_name, pair.far.peer_host) == (name, told)
         assert far._called == f"QP {pair.far.qpn:#x} to {told}"
+
+
+# ---- Attempts ------------------------------------------------------------------------------------
+
+
+NO_ANSWER = no_answer("h1", ["10.0.0.1"], 4800)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            NO_ANSWER,
+            f"{NO_ANSWER} TCP port 7000 of h1 answers: open both ports in the firewalls of both"
+            " hosts; NAT (a masquerade) between them requires a VPN",
+        ),
+        (ProtocolError("the peer sent rubbish"), "h1: TCP port 7000: the peer sent rubbish"),
+        (BusyError("full"), "h1: TCP port 7000: full"),
+        (PathError("plane 1 to h1: the MTU is too small"), "plane 1 to h1: the MTU is too small"),
+    ],
+)
+def test_about(error: MrcError, text: str) -> None:
+    with pytest.raises(type(error)) as told, about("h1", 7000):
+        raise error
+    assert str(told.value) == text
+    assert type(told.value) is type(error)
+
+
+async def test_connect__a_refusal_keeps_its_reason_and_kind() -> None:
+    def admit(_: object) -> None:
+        raise NoAnswerError("not you")
+
+    async with (
+        asyncio.timeout(PATIENCE),
+        Context(loopback_config()) as context,
+        context.listen("127.0.0.1", 0, admit=admit) as listener,
+    ):
+        with pytest.raises(ConnectRefusedError, match="the peer refused: not you") as refused:
+            await context.connect("127.0.0.1", listener.port)
+    assert (refused.value.reason, refused.value.kind) == ("not you", Kind.NO_ANSWER)
+
+
+async def test_connect__to_a_busy_peer__pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that many hosts that connect at once leave the peer time to serve some."""
+    pauses: list[tuple[float, float]] = []
+
+    def uniform(least: float, most: float) -> float:
+        pauses.append((least, most))
+        return 0.0
+
+    end = object()
+    local: Any = Mock(guard=None, rng=Mock(uniform=uniform), srv6=Mock(peers={}))
+    answers = [*(BusyError("full") for _ in range(5)), end]
+    monkeypatch.setattr(route, "dial", AsyncMock(return_value=Mock(watchers=[])))
+    monkeypatch.setattr(route, "establish", AsyncMock(side_effect=answers))
+    assert await route.connect(local, Mock(), "h1", 7000, timeout=PATIENCE) is end
+    assert pauses == [(most / 2, most) for most in (0.05, 0.1, 0.2, 0.4, 0.4)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([BusyError("full")], BusyError),
+        ([PeerGoneError("dropped")], PeerGoneError),
+        ([BusyError("full"), CutOffError("silent")], ConnectTimeoutError),
+    ],
+)
+async def test_connect__the_last_answer_before_the_time_limit_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch, answers: list[MrcError], error: type[MrcError]
+) -> None:
+    silent = asyncio.get_running_loop().create_future()
+    local: Any = Mock(guard=None, rng=Mock(uniform=lambda *_: 0.0), srv6=Mock(peers={}))
+    left = list(answers)
+
+    async def dial(*_: object) -> Mock:
+        return Mock(watchers=[], received_bytes=0) if left else await silent
+
+    async def establish(*_: object, **__: object) -> None:
+        raise left.pop(0)
+
+    monkeypatch.setattr(route, "dial", dial)
+    monkeypatch.setattr(route, "establish", establish)
+    with pytest.raises(error) as raised:
+        await route.connect(local, Mock(), "h1", 7000, timeout=0.05)
+    assert type(raised.value) is error
+
+
+class ProgramEndedError(MrcError):
+    """For which an agent cancels the connects of a program."""
+
+    kind = Kind.ENDED
+
+
+async def test_connect__that_is_cancelled_tells_the_peer_why() -> None:
+    heard = asyncio.get_running_loop().create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = b""
+        while not said.endswith(b"}") or b'"refuse"' not in said:
+            said += await reader.read(1 << 16)
+            dialled.set()
+        heard.set_result(said)
+        writer.close()
+
+    dialled = asyncio.Event()
+    async with (
+        asyncio.timeout(PATIENCE),
+        await asyncio.start_server(listen, "127.0.0.1", 0) as server,
+        Context(loopback_config()) as context,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        dialling = asyncio.ensure_future(context.connect("127.0.0.1", port))
+        await dialled.wait()
+        await cancelled(dialling, why=ProgramEndedError("the program has ended"))
+        said = await heard
+        assert b'"the program has ended"' in said and b'"kind":"ended"' in said
+
+
+# ---- The TCP connection --------------------------------------------------------------------------
+
+
+SILENT = "127.0.0.66"  # a listener there accepts no more connections
+REFUSING = "127.0.0.67"
+ANSWERING = "127.0.0.68"
+ELSEWHERE = "192.0.2.1"  # no address of this host
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A TCP port with a listener at ANSWERING, a full one at SILENT and none at REFUSING."""
+    monkeypatch.setattr(route, "_HEAD_START_SECONDS", 0.05)
+    with (
+        socket.create_server((ANSWERING, 0)) as answering,
+        socket.create_server((SILENT, port := answering.getsockname()[1]), backlog=0),
+        socket.create_connection((SILENT, port)),
+    ):
+        yield port
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    async def found(*_: object, **__: object) -> list[object]:
+        return [(2, 1, 6, "", (address, 0)) for address in addresses for _ in range(2)]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    ("found", "address"),
+    [
+        (("192.0.2.1", 80), "192.0.2.1"),
+        (("fd00::1", 80, 0, 0), "fd00::1"),
+        (("fe80::1", 80, 0, 2), "fe80::1%2"),
+    ],
+)
+def test_numeric(found: tuple[str | int, ...], address: str) -> None:
+    assert numeric(found) == address
+
+
+async def test_dial__of_two_connections_that_come_together_one_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(route, "_HEAD_START_SECONDS", 0)
+    both, writers = asyncio.Event(), [Mock(), Mock()]
+    left = list(writers)
+
+    async def connection(*_: object, **__: object) -> tuple[Mock, Mock]:
+        writer = left.pop(0)
+        if not left:
+            both.set()
+        await both.wait()
+        return Mock(), writer
+
+    monkeypatch.setattr(asyncio, "open_connection", connection)
+    _, chosen = await route._first([(ANSWERING, None), (SILENT, None)], 80)
+    assert [writer.close.call_count for writer in writers] == [
+        int(writer is not chosen) for writer in writers
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("h1", "192.0.2.1"), ("h0", "localhost"), ("elsewhere", "elsewhere")]
+)
+async def test_dial__a_host_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, host: str, name: str
+) -> None:
+    asked = []
+
+    async def found(name: str, *_: object, **__: object) -> list[object]:
+        asked.append(name)
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+    peers = {"h1": HostPeer(name="h1", oob="192.0.2.1")}
+    config = HostConfig(host="h0", source=PathSource.INTERFACES, peers=peers)
+    with pytest.raises(ResolveError, match=f"{host}: no such host: unknown"):
+        await dial(config, host, 1)
+    assert asked == [name]
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        (ANSWERING,),
+        (ANSWERING, SILENT),
+        (SILENT, ANSWERING),
+        (REFUSING, SILENT, SILENT, ANSWERING),
+        (SILENT, REFUSING, ANSWERING),
+    ],
+)
+async def test_dial__the_first_address_that_answers(
+    port: int, monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
+) -> None:
+    resolve_to(monkeypatch, *addresses)
+    async with asyncio.timeout(PATIENCE):
+        channel = await dial(None, "h1", port)
+    assert (channel.remote, channel.called) == (ANSWERING, "h1")
+    channel.abort()
+
+
+async def test_dial__no_address_answers(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, REFUSING, "127.0.0.69")
+    with pytest.raises(ConnectError, match=f"h1: no program listens on TCP port {port}"):
+        await dial(None, "h1", port)
+
+
+@pytest.mark.parametrize(("source", "seen"), [("127.0.0.9", "127.0.0.9"), (ELSEWHERE, "127.0.0.1")])
+async def test_dial__from_an_address_that_leads_there(source: str, seen: str) -> None:
+    """Otherwise from any."""
+    callers: list[str] = []
+
+    def on_peer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        callers.append(writer.get_extra_info("peername")[0])
+        writer.close()
+
+    server = await asyncio.start_server(on_peer, "127.0.0.1", 0)
+    async with asyncio.timeout(PATIENCE), server:
+        port = server.sockets[0].getsockname()[1]
+        channel = await dial(None, "127.0.0.1", port, ip_address(source))
+        with pytest.raises(MrcError):
+            await channel.receive()
+        channel.abort()
+    assert callers == [seen]
+
+
+async def test_dial__keeps_the_zone_of_a_link_local_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python's getaddrinfo removes it from the text of the address."""
+    dialled: list[str] = []
+
+    async def found(*_: object, **__: object) -> list[object]:
+        return [(10, 1, 6, "", ("fe80::1", 0, 0, 3)), (10, 1, 6, "", ("fd00::1", 0, 0, 0))]
+
+    async def refuse(host: str, port: int, **_: object) -> None:
+        dialled.append(host)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+    monkeypatch.setattr(asyncio, "open_connection", refuse)
+    with pytest.raises(ConnectError):
+        await dial(None, "fe80::1%eth2", 4791)
+    assert dialled == ["fe80::1%3", "fd00::1"]

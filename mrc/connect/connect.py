@@ -1,0 +1,893 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The route of a connect, from the name of a host to a QP that is ready on both sides.
+
+1. `dial` resolves the name and opens the TCP connection (`connect` comes again to a busy peer).
+2. With a `Security` both sides go over to TLS and prove themselves (mrc.connect.tls).
+3. Both sides create a QP in INIT and exchange hellos: attributes, addresses, random bytes for the
+   seal. A listener checks the hello before it creates any state for the peer.
+4. From both hellos follow the seal, the EVs, and the largest path MTU that interfaces allow.
+5. INIT to RTR: the engine gets EVs, the peer's addresses and the secrets of the seal.
+6. Both sides prove the EVs (mrc.connect.proof) and agree on one path MTU.
+7. RTR to RTS, with the window of PSNs that the links fill in a round trip.
+8. Each side says `rts`: both may send.
+
+From stage 3 on both sides run the same code, `establish`; the connecting side sends first at every
+step. The functions of this file stand in the order of the stages. What ends the route, in words, is
+at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import random
+import socket
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from inspect import isawaitable
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
+
+from mrc import products
+from mrc.config import ContextConfig
+from mrc.connect.admission import Claims
+from mrc.connect.oob import (
+    EXCHANGE_TRIPS,
+    HELLO_BYTES,
+    Attributes,
+    Channel,
+    CutOffError,
+    Hello,
+    check_readings,
+    extended,
+    hello_from_dict,
+    reading_names,
+)
+from mrc.connect.peer import is_loopback
+from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
+from mrc.connect.proof import (
+    NoAnswerError,
+    Proof,
+    links_bps,
+    no_answer,
+    plane_limits,
+    plane_names,
+    prove,
+    psns_for,
+    silent_paths,
+    smaller_packets,
+)
+from mrc.connect.tls import RANDOM_BYTES, Guard, QuestionError
+from mrc.engine import native
+from mrc.engine.dispatch import Dispatcher
+from mrc.engine.native import Command
+from mrc.engine.ports import LocalPorts
+from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, random_psn
+from mrc.enums import CcKind, EvState, Integrity, Seal
+from mrc.errors import (
+    BusyError,
+    ConfigError,
+    ConnectError,
+    ConnectRefusedError,
+    ConnectTimeoutError,
+    InUseError,
+    Kind,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ProtocolError,
+    QueueFullError,
+    ResolveError,
+    StateError,
+    kind_of,
+    reason_of,
+    reworded,
+)
+from mrc.events import ProbeResult
+from mrc.fabric import paths
+from mrc.fabric.hostconfig import HostConfig, IpAddress, PathSource, parse_address
+from mrc.fabric.paths import SEAL_OVERHEAD, LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
+from mrc.limits import MAX_MTU, MIN_MTU
+from mrc.running import Limit
+from mrc.tasks import cancelled
+from mrc.trust.secret import Secret
+from mrc.units import digits
+
+if TYPE_CHECKING:
+    from mrc.aio.qp import QP
+    from mrc.messages.messages import MessagePeer
+
+logger = logging.getLogger("mrc.connect")
+_warning_logger = logging.getLogger("mrc.establish")
+
+_FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
+_LONGEST_PAUSE_SECONDS = 0.4
+_DROPS = 8  # a connection that the peer drops counts as busy up to this many times
+_HEAD_START_SECONDS = 0.25  # of each address of a peer over the next one
+_NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
+_AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
+_SEALS: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
+"""The words in a hello, by Seal."""
+
+
+# ---- What a connect starts from ------------------------------------------------------------------
+
+
+class Local(Struct, frozen=True):
+    """State that all QPs of a Context share."""
+
+    name: str
+    config: ContextConfig
+    host: HostConfig | None
+    links: LocalPorts
+    dispatcher: Dispatcher
+    rng: random.Random
+    claims: Claims
+    guard: Guard | None
+    ev_profiles: ContextProfiles[EvProfile]
+    cc_profiles: ContextProfiles[CcProfile]
+    warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
+    source: IpAddress | None = None  # the address to connect from; None: any
+
+    def warn(self, line: str) -> None:
+        """Logs the line, if there is one. A transfer has several QPs with the same findings."""
+        if line:
+            _warning_logger.log(
+                logging.DEBUG if line in self.warned else logging.WARNING, "%s", line
+            )
+            self.warned.append(line)
+
+    def integrity_with(self, theirs: str) -> Integrity:
+        """UDP's checksum alone, the weaker protection, applies only if both sides choose it."""
+        both = self.config.integrity is Integrity.UDP and theirs == "udp"
+        return Integrity.UDP if both else Integrity.ICRC
+
+    @property
+    def srv6(self) -> HostConfig | None:
+        """The host configuration if it defines SRv6 paths, else None."""
+        return self.host if self.host and self.host.source is PathSource.SRV6 else None
+
+
+Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
+
+
+class Terms(Struct, frozen=True):
+    """The caller's parameters for a QP."""
+
+    private: dict[str, Any]
+    ev_profile: EvProfile
+    cc_profile: CcProfile
+    end: Callable[..., QP]  # makes this side's end of the QP
+    admit: Admit | None = None  # refuses by the peer's private data
+    check: Callable[[str, Collection[IpAddress], str], None] = lambda *_: None
+    """refuses by the peer's name, its addresses, and the one that it calls from"""
+    failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
+    messages: bool = False  # the QP carries messages
+    peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
+    queue: Callable[[], QueuePair] | None = None  # makes one for each attempt, with its number
+
+
+# ---- Attempts ------------------------------------------------------------------------------------
+
+
+async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> QP:
+    """As `Context.connect`; retries while the peer is busy.
+
+    A user who is asked about the peer, or for its code, has all the time he wants: nobody waits
+    meanwhile.
+    """
+    try:
+        return await _connect(local, terms, host, port, timeout)
+    except QuestionError as question:
+        assert local.guard is not None  # which has raised it
+        await local.guard.ask(question)
+    return await _connect(local, terms, host, port, timeout)
+
+
+async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: float) -> QP:
+    attempt = _Attempt(local, terms, host, port)
+    with about(host, port):
+        try:
+            async with Limit(timeout) as limit:
+                return await attempt.run(limit)
+        except TimeoutError as error:
+            heard = attempt.channel is not None and attempt.channel.received_bytes > 0
+            if attempt.busy is not None and not heard:
+                raise attempt.busy from error
+            await attempt.refuse(error)
+            raise timed_out(host, port, timeout, attempt.channel) from error
+        except (Exception, asyncio.CancelledError) as error:
+            await attempt.refuse(error)
+            raise
+
+
+class _Attempt:
+    def __init__(self, local: Local, terms: Terms, host: str, port: int) -> None:
+        self._local = local
+        self._terms = terms
+        self._host = host
+        self._port = port
+        self.channel: Channel | None = None
+        self.busy: MrcError | None = None
+        """The last refusal by a busy peer."""
+
+    async def run(self, limit: Limit) -> QP:
+        """Connects; the round trip to the peer extends the limit."""
+        seconds = limit.seconds
+        srv6 = self._local.srv6
+        expected = self._host if srv6 and self._host in srv6.peers else ""
+        pause, drops = _FIRST_PAUSE_SECONDS, 0
+        while True:
+            self.channel = await dial(self._local.host, self._host, self._port, self._local.source)
+            self.channel.limit_silence(on=True)
+            try:
+                with extended(limit, self.channel, seconds, EXCHANGE_TRIPS):
+                    if self._local.guard is not None:
+                        await self._local.guard.connect(self.channel)
+                    end = await establish(
+                        self._local, self.channel, self._terms, first=True, expected=expected
+                    )
+                    self.channel.limit_silence(on=False)
+                    return end
+            except CutOffError as error:  # `dial` finds another way if there is one
+                logger.info("%s: %s", self._host, error)
+                self.busy = None
+            except PeerGoneError as error:
+                # A peer under a flood of connections drops some of them without a message.
+                drops += 1
+                if drops > _DROPS:
+                    raise
+                self.busy = error
+            except BusyError as error:
+                self.busy = error
+            self.channel.abort()
+            self.channel = None
+            await asyncio.sleep(self._local.rng.uniform(pause / 2, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def refuse(self, error: BaseException) -> None:
+        if self.channel is not None:
+            await self.channel.refuse(reason_of(error), kind_of(error))
+
+
+# ---- 1. The TCP connection -----------------------------------------------------------------------
+
+
+async def dial(
+    config: HostConfig | None, host: str, port: int, source: IpAddress | None = None
+) -> Channel:
+    """Connects to the address of `host` that answers first. Raises ResolveError or ConnectError.
+
+    `host` is a configured peer, a name or an address. `source`: the address of this host to connect
+    from, if that leads there.
+    """
+    name = host
+    if config is not None:
+        name = config.peers[host].oob if host in config.peers else host
+        name = "localhost" if host == config.host else name
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise unconnected(host, port, error) from error
+    addresses = list(dict.fromkeys(numeric(info[4]) for info in found))
+    sources = [None] if source is None else [(str(source), 0), None]
+    ways = [(address, each) for address in addresses for each in sources]
+    try:
+        return Channel(*await _first(ways, port), called=host)
+    except OSError as error:
+        raise unconnected(host, port, error) from error
+
+
+def numeric(found: Sequence[str | int | bytes]) -> str:
+    """The address of a result of getaddrinfo, with its zone if it has one."""
+    zone = found[3] if len(found) > 3 else 0
+    return f"{found[0]!s}%{zone!s}" if zone else str(found[0])
+
+
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_TcpSource = tuple[str, int] | None
+
+
+async def _first(ways: Iterable[tuple[str, _TcpSource]], port: int) -> _Streams:
+    """The first connection to any of the addresses; raises the error of the last one.
+
+    A host with several links has several addresses, and some may not answer. Each way gets a head
+    start over the next one.
+    """
+    attempts: list[asyncio.Task[_Streams]] = []
+    left, failure = deque(ways), OSError("no address")
+    try:
+        while left or not all(task.done() for task in attempts):
+            if left:
+                address, source = left.popleft()
+                opening = asyncio.open_connection(address, port, local_addr=source)
+                attempts.append(asyncio.create_task(opening))
+            done, _ = await asyncio.wait(
+                [task for task in attempts if not task.done()],
+                timeout=_HEAD_START_SECONDS if left else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in done:
+                try:
+                    streams = task.result()
+                except OSError as error:
+                    failure = error
+                else:
+                    attempts.remove(task)
+                    return streams
+        raise failure
+    finally:
+        await cancelled(*attempts)
+        for task in attempts:  # a connection may have come at the same time
+            if not task.cancelled() and task.exception() is None:
+                task.result()[1].close()
+
+
+# ---- 3. The QP and both hellos -------------------------------------------------------------------
+
+
+class _LocalEnds(Struct, frozen=True):
+    """This side's ports for a peer, as of the start of the exchange."""
+
+    ports: list[LocalPort]
+    sports: SourcePorts
+
+    @property
+    def nics(self) -> dict[int, str]:
+        """The interface of each plane."""
+        return {port.plane: port.nic for port in self.ports}
+
+
+class _Agreement(Struct, frozen=True):
+    """The parameters of the QP, computed from the hellos of both sides."""
+
+    evs: list[PathEv]
+    sources: list[PeerSource]
+    path_mtu: int
+    mtus: dict[int, int]  # what the interfaces of each plane allow
+    integrity: Integrity
+    seal: Seal
+    dynamic_mpr: bool
+    configured: bool  # the addresses come from our own configuration, not from the peer's hello
+
+
+async def establish(
+    local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str = ""
+) -> QP:
+    """Returns this end of a QP that is ready on both sides. `first`: this side sends first.
+
+    On failure this destroys the QP, and the caller must inform the peer. `expected` is the required
+    host name of the peer; empty: any.
+    """
+    terms.ev_profile._take()
+    try:
+        terms.cc_profile._take()
+        try:
+            return await _establish(local, channel, terms, first=first, expected=expected)
+        except BaseException:
+            terms.cc_profile.give_back()
+            raise
+    except BaseException:
+        terms.ev_profile.give_back()
+        raise
+
+
+async def _establish(
+    local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
+) -> QP:
+    peer: Hello | None = None
+    if not first:  # a listener checks the hello before it creates any state for the peer
+        peer = await _take_hello(local, channel, terms, expected)
+    queue = await _create(local, terms)
+    end: QP | None = None
+    messages: MessagePeer | None = None
+    try:
+        ends = _ends(local, channel)
+        if terms.messages:
+            opened = products.need("mrc.messages.messages", "messages").MessagePeer.open
+            messages = await opened(local.dispatcher, queue, local.config.queues.max_wimm)
+        elif terms.peer is not None:
+            messages = terms.peer(local.dispatcher)
+        own = None  # without TLS random bytes would be no secret
+        if channel.secured:
+            own = _OwnRandom(Secret.random(RANDOM_BYTES), token_hex(RANDOM_BYTES))
+        mine = _hello(local, channel, ends, queue, terms, messages, own)
+        await channel.send_hello(mine, own.random if own else None)
+        if peer is None:
+            peer = await _take_hello(local, channel, terms, expected)
+        if messages is not None and peer.attributes.inbox is None:
+            raise ConnectError(f"{channel.called or peer.called} takes no messages on this QP")
+        seal = _agreed_seal(channel, mine, peer, own)
+        plan = _plan(local, ends, channel, peer, terms, seal)
+        end = terms.end(
+            local.dispatcher, queue, plan.evs, channel, peer, local.config,
+            terms.ev_profile, terms.cc_profile, messages,
+        )  # fmt: skip
+        if own and seal:
+            command = _seal_command(queue, channel, peer, own, seal, first=first)
+            await local.dispatcher.call(command, "seal the QP")
+            del command  # and with it the secrets
+        await _receive_ready(local, queue, plan, peer)
+        allowed = await end._controller.start()
+        await _turn(channel, "rtr", first=first)
+        path_mtu, rtt_ns = await _prove(
+            local, channel, terms, end, ends, plan, peer, allowed, first=first
+        )
+        window = _window(local, ends, plan, peer, path_mtu, rtt_ns)
+        await _send_ready(local, terms, queue, mine, peer, path_mtu, window)
+        if messages is not None:
+            await messages.connect(peer)
+        await _turn(channel, "rts", first=first)
+        end._start(path_mtu, window)
+        return end
+    except BaseException:
+        if end is not None:
+            end._controller.close()
+        _forget(local, queue)
+        if messages is not None:
+            messages.forget()
+        raise
+
+
+async def _create(local: Local, terms: Terms) -> QueuePair:
+    """Creates the QP in INIT, with a random free number unless the caller has chosen one."""
+    config = local.config
+    for _ in range(_NUMBER_TRIES):
+        queue = terms.queue() if terms.queue else QueuePair.sized(config.queues)
+        created = local.dispatcher.call(queue.create(), "create QP")
+        try:
+            await asyncio.shield(created)
+        except InUseError as error:
+            if terms.queue is not None:  # an exchange that was cut off has not ended yet
+                raise BusyError(f"QP {queue.qpn:#x} is being connected already") from error
+            continue
+        except asyncio.CancelledError:
+            created.add_done_callback(functools.partial(_undo, local, queue))
+            raise
+        try:
+            await local.dispatcher.call(queue.to_init(), "QP to INIT")
+        except BaseException:
+            _forget(local, queue)
+            raise
+        return queue
+    raise QueueFullError(f"{_NUMBER_TRIES} random QP numbers were all in use: try again")
+
+
+def _undo(local: Local, queue: QueuePair, created: asyncio.Future[int]) -> None:
+    if created.exception() is None:
+        _forget(local, queue)
+
+
+def _forget(local: Local, queue: QueuePair) -> None:
+    """Destroys a QP whose exchange failed, without waiting."""
+
+    def on_reply(reply: asyncio.Future[int]) -> None:
+        local.dispatcher.detach(queue.qpn)
+        if not reply.cancelled():
+            reply.exception()  # marks it as retrieved, so that asyncio logs nothing
+
+    try:
+        reply = local.dispatcher.call(queue.destroy(), f"QP {queue.qpn:#x}: destroy")
+    except StateError:
+        return  # the Context is closed, and the QP with it
+    reply.add_done_callback(on_reply)
+
+
+def _ends(local: Local, channel: Channel) -> _LocalEnds:
+    """The ports that can reach this peer."""
+    loopback = is_loopback(channel)
+    ports = [port for port in local.links.ports if port.loopback is loopback]
+    if not ports:
+        which, why = ("loopback", "lo is down") if loopback else ("network", local.links.missing)
+        raise PathError(f"this Context has no {which} interface for {channel.remote}: {why}")
+    return _LocalEnds(ports, local.links.sports)
+
+
+def _hello(
+    local: Local, channel: Channel, ends: _LocalEnds, queue: QueuePair, terms: Terms,
+    messages: MessagePeer | None, own: _OwnRandom | None,
+) -> Hello:  # fmt: skip
+    seal = _seal_for(local.config, channel)
+    ports = [
+        RemotePort(port.nic, port.address, ends.sports.of[port.plane], port.mtu)
+        for port in ends.ports
+    ]
+    attributes = Attributes(
+        qpn=queue.qpn,
+        first_psn=random_psn(),
+        path_mtu=local.config.spraying.mtu_limit,
+        mpr=queue.mpr,
+        max_wimm=local.config.queues.max_wimm,
+        integrity="udp" if local.config.integrity is Integrity.UDP else "icrc",
+        udp_port=local.dispatcher.engine.udp_port,
+        ports=tuple(ports),
+        dynamic_mpr=local.config.queues.dynamic_mpr,
+        sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,
+        service_time=True,
+        readings=reading_names(local.config.readings),
+        seal=_SEALS[seal],
+        inbox=None if messages is None else messages.inbox,
+        seal_random=own.mark if own else "",
+    )
+    return Hello(host=local.name, attributes=attributes, private=terms.private)
+
+
+async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
+    """Returns the peer's hello; raises if it is wrong or the peer is not allowed."""
+    peer = hello_from_dict(await channel.expect("hello", HELLO_BYTES))
+    if expected and peer.host != expected:
+        raise ConnectError(f"{channel.remote} is host {peer.called}, not {expected}")
+    check_readings(peer.called, peer.attributes.readings, local.config.readings)
+    loopback = is_loopback(channel)
+    for port in peer.attributes.ports:
+        if port.address.ip.is_loopback is not loopback:
+            raise ProtocolError(f"the peer sent address {port.address.ip}, which is not its own")
+    local.claims.check(channel.remote, _sources(peer))
+    if terms.admit is not None:
+        await _ask(terms.admit, peer.private)
+    terms.check(peer.host, [port.address.ip for port in peer.attributes.ports], channel.remote)
+    return peer
+
+
+async def _ask(admit: Admit, private: dict[str, Any]) -> None:
+    """Has the program decide about a peer; raises its MrcError or a ConnectError for a refusal. Any
+    other error of the program refuses the peer, too, and is logged.
+    """
+    try:
+        verdict = admit(private)
+        if isawaitable(verdict):
+            verdict = await verdict
+    except MrcError:
+        raise
+    except Exception as error:
+        _warning_logger.exception("a peer is refused, because `admit` failed")
+        raise ConnectError(reason_of(error)) from error
+    if verdict is not None and not verdict:
+        raise ConnectError("its program does not admit this host")
+
+
+def _sources(peer: Hello) -> list[PeerSource]:
+    """The source addresses and ports of the peer's packets, according to its hello."""
+    ports = peer.attributes.ports
+    return paths.peer_sources((port.address.ip, port.source_ports) for port in ports)
+
+
+async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:
+    """Exchanges messages of one type with the peer; the connecting side sends first."""
+    if first:
+        await channel.send(kind, **fields)
+        return await channel.expect(kind)
+    answer = await channel.expect(kind)
+    await channel.send(kind, **fields)
+    return answer
+
+
+# ---- 4. Seal, EVs and MTU ------------------------------------------------------------------------
+
+
+def _seal_for(config: ContextConfig, channel: Channel) -> Seal:
+    """What this side wants for the packets; raises ConnectError if that cannot be had."""
+    seal = config.seal
+    if not channel.secured:
+        if seal:
+            raise ConnectError(
+                f"sealed packets ({_SEALS[seal]}) to {channel.called or channel.remote} require an"
+                " encrypted exchange"
+            )
+        return Seal.NONE
+    if native.aead_name() is None and seal is not Seal.NONE:
+        raise ConnectError(
+            "this host has no library to seal packets with: install OpenSSL (libcrypto), or choose"
+            " --seal none on both sides"
+        )
+    return Seal.AEAD if seal is None else seal
+
+
+class _OwnRandom(Struct, frozen=True):
+    """The random bytes of this side, and what stands for them in its hello."""
+
+    random: Secret
+    mark: str
+
+
+def _random_of(channel: Channel, peer: Hello) -> Secret | None:
+    """The random bytes of the peer."""
+    index = int(peer.attributes.seal_random or "0", 16)
+    return channel.randoms[index] if index < len(channel.randoms) else None
+
+
+def _agreed_seal(channel: Channel, mine: Hello, peer: Hello, own: _OwnRandom | None) -> Seal:
+    """The stronger wish of both hellos; raises ProtocolError if the peer's is wrong."""
+    seal = Seal(max(_SEALS.index(each.attributes.seal) for each in (mine, peer)))
+    if seal and own is None:
+        raise ProtocolError("the peer wants sealed packets, but the exchange is not encrypted")
+    if seal and own is not None and _random_of(channel, peer) in (None, own.random):
+        raise ProtocolError("the peer sent no random bytes of its own for sealed packets")
+    return seal
+
+
+def _plan(
+    local: Local, ends: _LocalEnds, channel: Channel, peer: Hello, terms: Terms, seal: Seal
+) -> _Agreement:
+    """Chooses the EVs and the largest possible path MTU from both hellos."""
+    ports = ends.ports
+    host = channel.called or peer.called
+    theirs = peer.attributes
+    configured = local.srv6 is not None and not is_loopback(channel)
+    if local.srv6 and configured:
+        if peer.host not in local.srv6.peers:
+            which = f"host {peer.called} is not among the configured peers"
+            raise ConnectError(f"{which} of {local.srv6.host}")
+        named = local.srv6.peers[peer.host]
+        addresses = {port.address.ip for port in theirs.ports}
+        if not addresses <= set(named.sources):
+            raise ConnectError(f"host {peer.called} sends from addresses that are not configured")
+        evs = paths.srv6_evs(named.paths, ports, ends.sports, theirs.udp_port, local.rng)
+        least = min(port.mtu for port in theirs.ports)
+        mtus = [(port.plane, min(port.mtu, least)) for port in ports]
+        if not evs:
+            why = f"no port with a path to host {peer.called} is usable"
+            raise PathError(f"{why}: {local.links.missing}")
+    else:
+        pairs = _pairs(ports, theirs.ports, channel)
+        per_pair = local.config.spraying.evs_per_pair
+        evs = paths.pair_evs(pairs, ends.sports, theirs.udp_port, per_pair, local.rng)
+        mtus = [(ours.plane, min(ours.mtu, other.mtu)) for ours, other in pairs]
+    if not evs:
+        raise PathError(f"{host} and this host have no IP version in common")
+    overhead = SEAL_OVERHEAD if seal else 0
+    most = min(local.config.spraying.mtu_limit, theirs.path_mtu)
+    limits = plane_limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
+    planes = {ev.attr.port for ev in evs}
+    if small := sorted(plane for plane in planes if limits[plane] < MIN_MTU):
+        what = f"{plane_names(small, ends.nics)} to {host}"
+        if len(small) == len(planes):
+            raise PathError(f"{what}: the MTU is too small: raise it")
+        local.warn(f"{what}: left out, because the MTU is too small")
+        evs = [ev for ev in evs if ev.attr.port not in small]
+    evs = terms.ev_profile.settings._choose(evs)
+    if not evs:
+        raise PathError(f"EV profile {terms.ev_profile.name} has no path to {host}")
+    used = {ev.attr.port for ev in evs}
+    limits = {plane: mtu for plane, mtu in limits.items() if plane in used}
+    return _Agreement(
+        evs,
+        _sources(peer),
+        min(limits.values()),
+        limits,
+        integrity=local.integrity_with(theirs.integrity),
+        seal=seal,
+        dynamic_mpr=local.config.queues.dynamic_mpr and theirs.dynamic_mpr,
+        configured=configured,
+    )
+
+
+def _pairs(
+    ports: Sequence[LocalPort], theirs: Sequence[RemotePort], channel: Channel
+) -> list[paths.Pair]:
+    if not is_loopback(channel):
+        return paths.pair(ports, theirs)
+    version = parse_address(channel.remote).version
+    return paths.loopback_pairs(ports, theirs, version) or paths.loopback_pairs(
+        ports, theirs, 10 - version
+    )
+
+
+# ---- 5. RTR --------------------------------------------------------------------------------------
+
+
+async def _receive_ready(local: Local, queue: QueuePair, plan: _Agreement, peer: Hello) -> None:
+    """INIT to RTR."""
+    attributes = RtrAttributes(
+        peer.attributes.qpn, peer.attributes.first_psn, plan.integrity, plan.dynamic_mpr,
+        peer.attributes.sack_times, peer.attributes.service_time,
+    )  # fmt: skip
+    call = local.dispatcher.call
+    try:
+        await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
+    except OSError as error:
+        if error.errno != errno.ENETDOWN:
+            raise
+        raise PathError("an interface changed during the connect: try again") from error
+    try:
+        await call(queue.set_peer(plan.sources), "set the peer's addresses")
+    except InUseError as error:
+        raise ConnectError("another peer already uses a UDP source of this hello") from error
+    await call(queue.to_rtr(attributes), "QP to RTR")
+
+
+def _seal_command(
+    queue: QueuePair, channel: Channel, peer: Hello, own: _OwnRandom, seal: Seal, *, first: bool
+) -> Command:
+    """The command that gives the engine the secrets of the QP. The random bytes are wiped."""
+    random = _random_of(channel, peer)
+    assert random is not None
+    qpn = peer.attributes.qpn
+    made = queue.set_seal(seal, qpn, random=own.random, peer_random=random, first=first)
+    for each in (own.random, *channel.randoms):
+        each.wipe()
+    channel.randoms.clear()
+    return made
+
+
+# ---- 6. The proof of the EVs ---------------------------------------------------------------------
+
+
+async def _prove(
+    local: Local, channel: Channel, terms: Terms, end: QP, ends: _LocalEnds, plan: _Agreement,
+    peer: Hello, allowed: Sequence[int], *, first: bool,
+) -> tuple[int, int]:  # fmt: skip
+    """Proves the allowed EVs from both sides and agrees on one path MTU for both directions.
+
+    Returns it, and the round trip of the longest plane in ns.
+    """
+    if not allowed:
+        raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
+    allowance = _AMPLIFICATION * channel.received_bytes
+    probing = _probe(end, plan, allowed, allowance, channel)
+    targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
+    silence = no_answer(end.peer_host, targets, peer.attributes.udp_port)
+    try:
+        proof, rtt_ns = await channel.during(probing)
+    except ConnectRefusedError as error:
+        if error.kind is Kind.NO_ANSWER:  # the peer has found the same a little earlier
+            raise silence from error
+        raise
+    if not proof.mtu:
+        raise silence
+    for index in proof.dead:  # no data there
+        await end._controller.set_state(index, EvState.ASSUMED_BAD)
+    await end._controller.hold_back(proof.unproven)  # nor probes, to addresses that never answered
+    planes = [ev.attr.port for ev in plan.evs]
+    gone = [*proof.dead, *proof.unproven]
+    local.warn(silent_paths(end.peer_host, planes, gone, ends.nics))
+    silent = {plan.evs[index].attr.destination for index in proof.unproven}
+    answered = {plan.evs[index].attr.destination for index in allowed} - silent
+    proved = [s for s in plan.sources if plan.configured or s.address in answered]
+    terms.check(peer.host, [source.address for source in proved], channel.remote)
+    local.claims.check(channel.remote, proved)
+    channel.at_end(local.claims.take(channel.remote, proved))
+    answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
+    theirs = answer.get("mtu")
+    if type(theirs) is not int or not MIN_MTU <= theirs <= MAX_MTU:
+        raise ProtocolError(f"the peer sent a proved.mtu that is not within {MIN_MTU}..{MAX_MTU}")
+    path_mtu = min(proof.mtu, theirs & ~3)
+    local.warn(smaller_packets(end.peer_host, path_mtu, plan.mtus, proof.carried, ends.nics))
+    return path_mtu, rtt_ns
+
+
+async def _probe(
+    end: QP, plan: _Agreement, allowed: Sequence[int], allowance: int, channel: Channel
+) -> tuple[Proof, int]:
+    """Probes the EVs; returns the proof, by EV indices, and the round trip of the longest plane."""
+    rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
+
+    async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
+        result = await end._controller.probe(allowed[place], payload, timeout)
+        if result.rtt_ns is not None:
+            plane = plan.evs[allowed[place]].attr.port
+            rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
+        return result
+
+    destinations = [
+        None if plan.configured else plan.evs[index].attr.destination for index in allowed
+    ]
+    planes = [plan.evs[index].attr.port for index in allowed]
+    proof = await prove(
+        probe, destinations, plan.path_mtu, allowance, planes=planes, rtt=channel.rtt,
+        ping=channel.ping,
+    )  # fmt: skip
+    dead = tuple(allowed[place] for place in proof.dead)
+    unproven = tuple(allowed[place] for place in proof.unproven)
+    return Proof(proof.carried, dead, unproven), max(rtts_ns.values(), default=0)
+
+
+# ---- 7. RTS --------------------------------------------------------------------------------------
+
+
+def _window(
+    local: Local, ends: _LocalEnds, plan: _Agreement, peer: Hello, path_mtu: int, rtt_ns: int
+) -> int:
+    """The PSNs that this side may have in flight, at most the window that the peer grants."""
+    psns = local.config.queues.mpr
+    if psns == 0:
+        planes = {ev.attr.port for ev in plan.evs}
+        nics = (port.nic for port in ends.ports if port.plane in planes)
+        psns = psns_for(links_bps(nics), rtt_ns, path_mtu)
+    return min(psns, peer.attributes.mpr)
+
+
+async def _send_ready(
+    local: Local, terms: Terms, queue: QueuePair, mine: Hello, peer: Hello, path_mtu: int,
+    window: int,
+) -> None:  # fmt: skip
+    """RTR to RTS."""
+    cc = terms.cc_profile.settings
+    if 0 < cc.parameters.max_cwnd < path_mtu:
+        wrong = f"max_cwnd {cc.parameters.max_cwnd} is below the path MTU, {path_mtu}"
+        raise ConfigError(f"CC profile {terms.cc_profile.name}: {wrong}")
+    attributes = RtsAttributes(
+        sq_psn=mine.attributes.first_psn,
+        path_mtu=path_mtu,
+        peer_mpr=window,
+        peer_max_wimm=peer.attributes.max_wimm,
+        timeout=local.config.retries.ack_timeout_exponent,
+        retry_linear=local.config.retries.linear,
+        retry_exp=local.config.retries.exponential,
+        cc=cc.kind,
+        cc_profile=asdict(cc.parameters),
+        spray=local.config.spraying.burst_packets,
+        plane_shares=cc.plane_shares,
+        ev_active_per_plane=terms.ev_profile.settings.active_per_plane,
+    )
+    await local.dispatcher.call(queue.to_rts(attributes), "QP to RTS")
+
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+
+def unconnected(
+    host: str,
+    port: int,
+    error: OSError | UnicodeError,
+    start: str = "start mrc recv, mrc perf --server or mrc agent there",
+) -> ResolveError | ConnectError:
+    """Why there is no TCP connection, and the remedy. `start`: what to do if no program listens."""
+    if isinstance(error, UnicodeError):  # an empty or too long part
+        return ResolveError(f"{host}: is not a host name")
+    why = (error.strerror or str(error)).lower()
+    if isinstance(error, socket.gaierror):
+        check = "check the name, or give its address"
+        return ResolveError(f"{host}: no such host: {why}: {check}")
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectError(f"{host}: no program listens on TCP port {port}: {start}")
+    if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+        why = f"{why}: check its address, and the links and routes of both hosts"
+    return ConnectError(f"{host}: TCP port {port}: {why}")
+
+
+def may_pass(error: MrcError) -> bool:
+    """Whether a later try to connect may succeed: nobody has refused."""
+    if isinstance(error, (PathError, ConnectTimeoutError, BusyError, ResolveError, PeerGoneError)):
+        return True
+    cause: BaseException | None = error
+    while isinstance(cause, ConnectError):  # each layer of the code adds its words
+        cause = cause.__cause__
+    network = isinstance(cause, OSError) and not isinstance(cause, (MrcError, ssl.SSLError))
+    return isinstance(error, ConnectError) and network
+
+
+def timed_out(host: str, port: int, after: float, channel: Channel | None) -> ConnectTimeoutError:
+    """No answer `after` these seconds. `channel`: to the peer, if its TCP port has answered."""
+    step = "connection" if channel is None else "completed exchange"
+    late = f"{host}: no {step} on TCP port {port} in {digits(after)} s"
+    if channel is None:
+        return ConnectTimeoutError(f"{late}: check that it is up, and the firewalls of both hosts")
+    if channel.silent:
+        late = f"{late}: it answers nothing any more: is it stopped, or cut off?"
+    return ConnectTimeoutError(late)
+
+
+@contextmanager
+def about(host: str, port: int) -> Iterator[None]:
+    """Adds host and port to an error of the exchange, which says "the peer", and what to do to one
+    that no path answers, although the exchange has worked over TCP.
+    """
+    try:
+        yield
+    except NoAnswerError as error:
+        remedy = (
+            f"TCP port {port} of {host} answers: open both ports in the firewalls of both hosts;"
+            " NAT (a masquerade) between them requires a VPN"
+        )
+        raise reworded(error, f"{error} {remedy}") from error
+    except (BusyError, ConnectRefusedError, PeerGoneError, ProtocolError) as error:
+        raise reworded(error, f"{host}: TCP port {port}: {error}") from error
