@@ -19,12 +19,12 @@ from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault, hops_of_link
 from mrc.testbed.shape import Fabric, Shape
-from mrc.view.frames import Drawn, Failing, Links, Part
+from mrc.view.frames import BedDrawing, FabricFault, FabricLink, LinkLoads
 
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class Change(Struct, frozen=True, forbid_unknown_fields=True):
+class FabricChange(Struct, frozen=True, forbid_unknown_fields=True):
     """What the page asks for."""
 
     do: Literal["fail", "heal"]
@@ -36,13 +36,13 @@ class Change(Struct, frozen=True, forbid_unknown_fields=True):
     delay_ns: Annotated[int, Meta(ge=0, le=10**10)] | None = None
 
 
-class View:
+class FabricView:
     """A test bed, by its name: another one may be up under this name later. Threads share it."""
 
     def __init__(self, name: str, title_of: Callable[[Shape], str]) -> None:
         self._name = name
         self._title_of = title_of
-        self._drawn: Drawn | None = None
+        self._drawn: BedDrawing | None = None
         self._bed: Testbed | None = None
         """with connections to the other machines that it is on"""
         self._lock = Lock()
@@ -66,7 +66,7 @@ class View:
         if isinstance(bed, SpreadTestbed):
             bed.close()
 
-    def read(self) -> tuple[Drawn, Links]:
+    def read(self) -> tuple[BedDrawing, LinkLoads]:
         """Raises an MrcError if there is no test bed."""
         with self._lock:
             bed, faults = self._current()
@@ -92,12 +92,12 @@ class View:
             bed = self._bed = beds.of(self._name, found.shape, found.machines)
         return bed, found.faults
 
-    def change(self, change: Change) -> None:
+    def change(self, change: FabricChange) -> None:
         """Raises an MrcError."""
         with self._lock:
             self._change(self._current()[0], change)
 
-    def _change(self, bed: Testbed, change: Change) -> None:
+    def _change(self, bed: Testbed, change: FabricChange) -> None:
         if change.do == "heal":
             bed.heal(change.target)
             return
@@ -108,7 +108,7 @@ class View:
             impairment["delay_ns"] = change.delay_ns
         bed.fail(change.target, change.mode, change.loss, **impairment)
 
-    def _links(self, bed: Testbed, drawn: Drawn, faults: dict[str, Fault]) -> Links:
+    def _links(self, bed: Testbed, drawn: BedDrawing, faults: dict[str, Fault]) -> LinkLoads:
         before, counts, at_ns = self._counts, bed.links(), time.monotonic_ns()
         seconds = (at_ns - self._at_ns) / 1e9 if before else 0.0
         self._counts, self._at_ns = counts, at_ns
@@ -128,7 +128,7 @@ class View:
             return {place: count for place, count in found if count > 0}
 
         moved = grown("bytes")
-        return Links(
+        return LinkLoads(
             monotonic_ns=at_ns,
             seconds=seconds,
             rates_bps=tuple(
@@ -154,12 +154,12 @@ class View:
         )
 
 
-def _drawn(bed: Testbed, title: str) -> Drawn:
+def _drawn(bed: Testbed, title: str) -> BedDrawing:
     shape = bed.shape
     links = []
     for link, (up, down) in shape.link_properties().items():
         first, second = hops_of_link(link, shape)
-        part = Part(
+        part = FabricLink(
             target=str(link),
             plane=link.plane,
             host=link.host,
@@ -172,10 +172,10 @@ def _drawn(bed: Testbed, title: str) -> Drawn:
         )
         links.append(part)
     can_delay = shape.fabric is Fabric.EMULATED or build.has_netem(bed.plan)
-    return Drawn(bed.name, title, shape.planes, tuple(links), can_delay)
+    return BedDrawing(bed.name, title, shape.planes, tuple(links), can_delay)
 
 
-def _failing(fault: Fault) -> Failing:
+def _failing(fault: Fault) -> FabricFault:
     short = str(fault).replace(".00%", "%").removesuffix(" of its own")
     share = fault.rate_share or None
-    return Failing(fault.mode.value, short, fault.loss, share, fault.delay_ns, fault.mtu)
+    return FabricFault(fault.mode.value, short, fault.loss, share, fault.delay_ns, fault.mtu)

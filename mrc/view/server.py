@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page's server, on loopback: its files, its feed (server-sent events), and changes of the
-test bed.
+"""The page's server, on loopback: which requests get an answer, its files, its feed (server-sent
+events), and changes of the test bed.
+
+Any web site that the user visits can send requests to a server on this machine, and so can other
+users of the machine. Each rule of `refusal` stops one kind of them.
 
 Tornado is an optional extra of the package, so this module is imported only where the page is.
 """
@@ -8,8 +11,9 @@ Tornado is an optional extra of the package, so this module is imported only whe
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -21,10 +25,61 @@ from tornado.iostream import StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler
 
 from mrc.errors import MrcError
+from mrc.observe.server import is_of_this_machine
 from mrc.typed import take
-from mrc.view.fabric import Change
-from mrc.view.feed import Feed
-from mrc.view.guard import HEADERS, new_token, refusal
+from mrc.view.fabric import FabricChange
+from mrc.view.web import PageFeed
+
+# ---- Which requests get an answer: those of the page only ----------------------------------------
+
+
+TOKEN_BYTES = 24
+
+HEADERS = {
+    # The page runs only its own scripts, sends nothing elsewhere, and is in no other page's frame.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
+    ),
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",  # the address has the token
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The headers of every answer."""
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def refusal(method: str, headers: Mapping[str, str], given: str, token: str) -> HTTPStatus | None:
+    """Why a request gets no answer; None if it gets one. `given`: the token in its path."""
+    host = headers.get("Host", "")
+    # DNS rebinding: a site's own name may lead to this machine.
+    if not is_of_this_machine(host):
+        return HTTPStatus.MISDIRECTED_REQUEST
+    # Other users of this machine, and sites that guess the port.
+    if not secrets.compare_digest(given.encode(), token.encode()):
+        return HTTPStatus.NOT_FOUND
+    # A site that has learned the token: browsers name the site in these headers.
+    if headers.get("Origin", f"http://{host}") != f"http://{host}":
+        return HTTPStatus.FORBIDDEN
+    if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") and not (
+        method == "GET" and headers.get("Sec-Fetch-Dest") == "document"  # the user follows a link
+    ):
+        return HTTPStatus.FORBIDDEN
+    # A form of a site cannot send this type.
+    if method == "POST" and headers.get("Content-Type") != "application/json":
+        return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    return None
+
+
+# ---- Answers -------------------------------------------------------------------------------------
+
 
 _PAGE = Path(__file__).with_name("page")
 _TYPES = {
@@ -40,7 +95,7 @@ _IDLE_SECONDS, _QUIET_SECONDS = 60.0, 1.0
 class _Guarded(RequestHandler):
     """Refuses requests that do not come from the page."""
 
-    def initialize(self, feed: Feed, token: str) -> None:
+    def initialize(self, feed: PageFeed, token: str) -> None:
         self.feed, self.token = feed, token
 
     def set_default_headers(self) -> None:
@@ -64,7 +119,7 @@ class _Guarded(RequestHandler):
         """There are no cookies: the token is in the path."""
 
 
-class _File(_Guarded):
+class _PageFile(_Guarded):
     """A file of the page. All are read before: no request chooses a path."""
 
     files: ClassVar = {
@@ -111,7 +166,7 @@ class _ChangeHandler(_Guarded):
 
     async def post(self, _: str) -> None:
         try:
-            change = take(msgspec.json.decode(self.request.body), Change)
+            change = take(msgspec.json.decode(self.request.body), FabricChange)
             await self.feed.change(change)
         except (MrcError, ValueError, OSError) as error:
             self.set_status(HTTPStatus.CONFLICT.value)
@@ -122,7 +177,7 @@ class _ChangeHandler(_Guarded):
 
 
 @asynccontextmanager
-async def served(feed: Feed, listener: socket.socket) -> AsyncIterator[str]:
+async def served(feed: PageFeed, listener: socket.socket) -> AsyncIterator[str]:
     """Serves the page; yields its address."""
     token = new_token()
     given = {"feed": feed, "token": token}
@@ -130,7 +185,7 @@ async def served(feed: Feed, listener: socket.socket) -> AsyncIterator[str]:
         [
             (r"/([^/]+)/feed", _FeedHandler, given),
             (r"/([^/]+)/change", _ChangeHandler, given),
-            (r"/([^/]+)/([^/]*)", _File, given),
+            (r"/([^/]+)/([^/]*)", _PageFile, given),
         ],
         default_handler_class=_Nothing,
         default_handler_args=given,

@@ -26,7 +26,7 @@ from slowness import PATIENCE
 
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed.bed import Testbed
-from mrc.view.fabric import Change, View
+from mrc.view.fabric import FabricChange, FabricView
 
 RATE_BPS = 100_000_000
 BELOW, ABOVE = 3.3 * RATE_BPS, 3.5 * RATE_BPS  # of four planes: one fails, none fails
@@ -38,8 +38,8 @@ def bed() -> Iterator[Testbed]:
         yield bed
 
 
-def view_of(bed: Testbed) -> View:
-    return View(bed.name, lambda shape: f"{shape.hosts} hosts")
+def view_of(bed: Testbed) -> FabricView:
+    return FabricView(bed.name, lambda shape: f"{shape.hosts} hosts")
 
 
 @pytest.mark.usefixtures("healed")
@@ -49,8 +49,8 @@ def test_view__reads_links_and_faults(bed: Testbed, hosts: Hosts) -> None:
     assert drawn.title == "2 hosts" and drawn.planes == 4
     assert len(drawn.links) == 4 * (2 + 4) and first.seconds == 0
     hosts.start("h0", "paths", "--probe", "h1").ends(3)  # nobody listens there
-    view.change(Change("fail", "plane:2", loss=0.5))
-    view.change(Change("fail", "uplink:3.0.1", rate_share=0.1))
+    view.change(FabricChange("fail", "plane:2", loss=0.5))
+    view.change(FabricChange("fail", "uplink:3.0.1", rate_share=0.1))
     again, links = view.read()
     assert again is drawn and links.seconds > 0
     assert len(links.rates_bps) == 2 * len(drawn.links)
@@ -59,17 +59,17 @@ def test_view__reads_links_and_faults(bed: Testbed, hosts: Hosts) -> None:
     }  # fmt: skip
     (slow,) = (place for place, each in enumerate(drawn.links) if each.target == "uplink:3.0.1")
     assert links.limits_bps == {2 * slow: RATE_BPS // 10, 2 * slow + 1: RATE_BPS // 10}
-    view.change(Change("heal", "all"))
+    view.change(FabricChange("heal", "all"))
     assert bed.faults() == {} and view.read()[1].limits_bps == {}
 
 
 def test_view__refuses_what_the_bed_lacks(bed: Testbed) -> None:
     with pytest.raises(ArgumentError, match="no plane 9"):
-        view_of(bed).change(Change("fail", "plane:9"))
+        view_of(bed).change(FabricChange("fail", "plane:9"))
     with pytest.raises(ArgumentError, match="the fault has no effect"):
-        view_of(bed).change(Change("fail", "plane:2", delay_ns=0))
+        view_of(bed).change(FabricChange("fail", "plane:2", delay_ns=0))
     with pytest.raises(StateError, match="is not up"):
-        View(f"{bed.name}-gone", str).read()
+        FabricView(f"{bed.name}-gone", str).read()
 
 
 @contextmanager

@@ -98,7 +98,7 @@ ACTIONS = {
     ),
     "status": ("mrc.testbed.cli.status", "show the test bed, its faults and its traffic"),
     "view": (
-        "mrc.view.cli.view",
+        "mrc.view.cli",
         "show the test bed in a browser, where a click breaks and heals its parts",
     ),
     "join": (

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import pytest
 
-from mrc.view.guard import HEADERS, new_token, refusal
+from mrc.view.server import HEADERS, new_token, refusal
 
 OURS = {"Host": "127.0.0.1:8000"}
 JSON = {"Content-Type": "application/json"}

@@ -20,40 +20,39 @@ from snapshot_data import SNAPSHOT
 from mrc.errors import MrcError, StateError
 from mrc.observe.endpoints import LocalEndpoints, checked
 from mrc.results.top import Unanswered
-from mrc.view.fabric import Change, View
-from mrc.view.feed import MAX_PAGES, Feed
-from mrc.view.frames import Drawn, Failing, Links, Part
-from mrc.view.guard import HEADERS
-from mrc.view.server import served
+from mrc.view.fabric import FabricChange, FabricView
+from mrc.view.frames import BedDrawing, FabricFault, FabricLink, LinkLoads
+from mrc.view.server import HEADERS, served
+from mrc.view.web import MAX_PAGES, PageFeed
 
 PAGE = ROOT / "mrc" / "view" / "page"
-DRAWN = Drawn(
-    "lab", "two hosts", 1, (Part("link:h0.1", 1, 0, 0, None, None, "u", "d", (9, 9)),), False
+DRAWN = BedDrawing(
+    "lab", "two hosts", 1, (FabricLink("link:h0.1", 1, 0, 0, None, None, "u", "d", (9, 9)),), False
 )
 
 
-class Bed(View):
+class Bed(FabricView):
     """A test bed that is not there."""
 
     def __init__(self) -> None:
         super().__init__("lab", lambda _: "two hosts")
-        self.changes: list[Change] = []
-        self.faults: dict[str, Failing] = {}
+        self.changes: list[FabricChange] = []
+        self.faults: dict[str, FabricFault] = {}
         self.reads = 0
         self.problem: MrcError | None = None
         self.silent: tuple[Unanswered, ...] = ()
 
-    def read(self) -> tuple[Drawn, Links]:
+    def read(self) -> tuple[BedDrawing, LinkLoads]:
         self.reads += 1
         if self.problem:
             raise self.problem
-        return DRAWN, Links(self.reads, 0.1, (8, 0), {}, {}, {}, {}, {}, {}, (), self.faults)
+        return DRAWN, LinkLoads(self.reads, 0.1, (8, 0), {}, {}, {}, {}, {}, {}, (), self.faults)
 
-    def change(self, change: Change) -> None:
+    def change(self, change: FabricChange) -> None:
         if change.target == "plane:9":
             raise StateError("no plane 9")
         self.changes.append(change)
-        self.faults = {change.target: Failing("silent", "silent", 1.0, None, 0, None)}
+        self.faults = {change.target: FabricFault("silent", "silent", 1.0, None, 0, None)}
 
 
 class Answer(NamedTuple):
@@ -113,7 +112,7 @@ async def site() -> AsyncIterator[Site]:
         return LocalEndpoints({"s": checked(SNAPSHOT)}, bed.silent)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with served(Feed(look, bed), listener) as url:
+        async with served(PageFeed(look, bed), listener) as url:
             yield Site(url, bed, looks)
 
 
@@ -209,7 +208,10 @@ async def test_feed__pages_are_limited(site: Site) -> None:
 async def test_change__fails_and_heals(site: Site) -> None:
     assert (await site.change({"do": "fail", "target": "plane:1", "loss": 0.2})).status == 204
     assert (await site.change({"do": "heal", "target": "all"})).status == 204
-    assert site.bed.changes == [Change("fail", "plane:1", loss=0.2), Change("heal", "all")]
+    assert site.bed.changes == [
+        FabricChange("fail", "plane:1", loss=0.2),
+        FabricChange("heal", "all"),
+    ]
     assert "plane:1" in (await events(site, "links"))["links"] or site.bed.faults
 
 
@@ -300,7 +302,7 @@ async def test_attack__other_methods_change_nothing(site: Site, method: str) -> 
 
 @pytest.mark.parametrize(
     "path",
-    ["../server.py", "..%2fserver.py", "%2e%2e/server.py", "x/../../guard.py", "/etc/passwd"],
+    ["../server.py", "..%2fserver.py", "%2e%2e/server.py", "x/../../fabric.py", "/etc/passwd"],
 )
 async def test_attack__no_path_leads_to_other_files(site: Site, path: str) -> None:
     answer = await site.ask(path)
@@ -327,7 +329,7 @@ async def test_served__ends_while_a_page_is_open(caplog: pytest.LogCaptureFixtur
         return LocalEndpoints({})
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with served(Feed(look, Bed()), listener) as url:
+        async with served(PageFeed(look, Bed()), listener) as url:
             where = urlsplit(url)
             reader, writer = await asyncio.open_connection("127.0.0.1", where.port)
             writer.write(f"GET {where.path}feed HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

@@ -11,8 +11,7 @@ from snapshot_data import SNAPSHOT
 
 from mrc.observe.endpoints import checked
 from mrc.results.snapshot import Snapshot
-from mrc.view.frames import Transfer
-from mrc.view.transfers import Transfers
+from mrc.view.frames import PageTransfer, Transfers
 
 TENTH = 100_000_000  # ns
 
@@ -25,7 +24,7 @@ def snapshot(turn: int, *, host: str = "h0", outstanding: int = 1, **qp: Any) ->
     return checked(found)
 
 
-def follow(steps: Sequence[tuple[int, int]]) -> list[Transfer]:
+def follow(steps: Sequence[tuple[int, int]]) -> list[PageTransfer]:
     """What is shown of a sender for each step: bytes that are acknowledged, and posted writes."""
     transfers = Transfers()
     return [

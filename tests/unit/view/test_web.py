@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrc.cli.main import main
-from mrc.view.cli import web
+from mrc.view import web
 
 COMMANDS = (["testbed", "view"], ["top", "--web", "--local"])
 

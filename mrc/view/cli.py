@@ -11,8 +11,8 @@ from mrc.cli.runner import run_async
 from mrc.testbed import bed as beds
 from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.status import summary
-from mrc.view.cli import web
-from mrc.view.fabric import View
+from mrc.view import web
+from mrc.view.fabric import FabricView
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def prepared(args: argparse.Namespace) -> socket:
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.top import here  # slow import: the engine
 
-    view = View(beds.existing(args.name).name, summary)
+    view = FabricView(beds.existing(args.name).name, summary)
     source = here()
     try:
         return run_async(web.serve(Output.of(args), args.listener, source, view))

@@ -1,27 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the test bed and the endpoints while a page is open, and gives every page what is new."""
+"""Serves the page of `mrc testbed view` and `mrc top --web` until it is interrupted: reads the test
+bed and the endpoints while a page is open, and gives every page what is new.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from mrc.errors import MrcError
+from mrc.cli.arguments import add, port_number
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output
+from mrc.errors import InUseError, MrcError
 from mrc.observe.endpoints import Look
 from mrc.results.plain import plain
 from mrc.tasks import cancelled
 from mrc.transfer.threads import in_thread
-from mrc.view.frames import Endpoints, Problem
-from mrc.view.transfers import Transfers
+from mrc.view.frames import Endpoints, PageAddress, Problem, Transfers
 
-if TYPE_CHECKING:  # `mrc top` needs no test beds
-    from mrc.view.fabric import Change, View
+if TYPE_CHECKING:
+    from mrc.view.fabric import FabricChange, FabricView
+
+
+PORT = """
+--port PORT  TCP port of the page on 127.0.0.1 [a free one]
+"""
+HINT = "the page requires tornado: pip install 'mrc-transport[view]'"
+
+
+def add_port(parser: Any) -> None:
+    add(parser, PORT, port={"type": port_number, "default": 0})
+
+
+def listener(prog: str, port: int) -> socket.socket:
+    """A socket on loopback; port 0: a free one. Raises UsageError without the extra."""
+    if find_spec("tornado") is None:
+        raise UsageError(prog, HINT)
+    try:
+        return socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        wrong = f"TCP port {port} is in use: choose another --port"
+        raise InUseError(wrong) from error
+
+
+async def serve(
+    out: Output,
+    listener: socket.socket,
+    source: AbstractAsyncContextManager[Look],
+    view: FabricView | None,
+) -> int:
+    """Shows what `source` finds, and the test bed, until the command is interrupted."""
+    from mrc.view.server import served  # the optional extra
+
+    async with source as look, served(PageFeed(look, view), listener) as address:
+        out.text(f"the page, until ^C: {address}")
+        out.result(PageAddress(url=address))
+        await asyncio.Event().wait()
+    return 0
+
+
+# ---- What the pages show -------------------------------------------------------------------------
+
 
 MAX_PAGES = 8
 _ENDPOINTS_SECONDS, _LINKS_SECONDS = 0.1, 0.25
@@ -29,10 +76,10 @@ _REST = 3  # after each look at least this many times as long as it took
 _WAITING = 64  # messages for a page that reads slowly; then it loses the oldest
 
 
-class Feed:
+class PageFeed:
     """What the pages show. `view`: the test bed, if there is one."""
 
-    def __init__(self, look: Look, view: View | None) -> None:
+    def __init__(self, look: Look, view: FabricView | None) -> None:
         self._look = look
         self._view = view
         self._pages: set[asyncio.Queue[str]] = set()
@@ -65,7 +112,7 @@ class Feed:
             if not self._pages:
                 await cancelled(*self._tasks)
 
-    async def change(self, change: Change) -> None:
+    async def change(self, change: FabricChange) -> None:
         """Changes the test bed and shows that soon. Raises an MrcError."""
         if self._view is None:
             raise MrcError("this page shows no test bed")
@@ -88,7 +135,7 @@ class Feed:
                 count = len(seen.endpoints)
                 self._tell("endpoints", Endpoints(now_ns, longest_ns, count, shown))
 
-    async def _links(self, view: View) -> None:
+    async def _links(self, view: FabricView) -> None:
         await in_thread(view.begin)
         drawn = None
         while True:
