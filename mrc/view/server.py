@@ -28,7 +28,7 @@ from mrc.errors import MrcError
 from mrc.observe.server import is_of_this_machine
 from mrc.typed import take
 from mrc.view.fabric import FabricChange
-from mrc.view.web import PageFeed
+from mrc.view.feed import PageFeed
 
 # ---- Which requests get an answer: those of the page only ----------------------------------------
 

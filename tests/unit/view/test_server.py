@@ -21,9 +21,9 @@ from mrc.errors import MrcError, StateError
 from mrc.observe.endpoints import LocalEndpoints, checked
 from mrc.results.top import Unanswered
 from mrc.view.fabric import FabricChange, FabricView
+from mrc.view.feed import MAX_PAGES, PageFeed
 from mrc.view.frames import BedDrawing, FabricFault, FabricLink, LinkLoads
 from mrc.view.server import HEADERS, served
-from mrc.view.web import MAX_PAGES, PageFeed
 
 PAGE = ROOT / "mrc" / "view" / "page"
 DRAWN = BedDrawing(
