@@ -268,7 +268,11 @@ class Mailbox:
 
         When nothing is left to receive, raises the error that ended the mailbox.
         """
-        await self._until_some()
+        while not self._items:
+            if self._failure is not None:
+                raise anew(self._failure)
+            self._changed.clear()
+            await self._changed.wait()
         item = self._items.popleft()
         if isinstance(item, Immediate):
             return item
@@ -279,13 +283,6 @@ class Mailbox:
             wrong = ProtocolError(f"{self._qp.peer_host} sent a message that is {error}")
             self._fail(wrong)
             raise wrong from None
-
-    async def _until_some(self) -> None:
-        while not self._items:
-            if self._failure is not None:
-                raise anew(self._failure)
-            self._changed.clear()
-            await self._changed.wait()
 
     async def failed(self) -> NoReturn:
         """Waits until the QP fails or the peer breaks the protocol, and raises the error.
@@ -311,8 +308,11 @@ class Mailbox:
                     self._put(immediate)
                 elif imm & _FRAME:
                     self._on_frame(imm, immediate.bytes)
+                elif self._slots.credit(imm & _COUNT):
+                    self._credit_came.set()
                 else:
-                    self._on_credit(imm & _COUNT)
+                    peer = self._qp.peer_host
+                    raise ProtocolError(f"{peer} gave credit for frames never sent")
         except MrcError as error:
             self._fail(error)
         else:
@@ -325,11 +325,6 @@ class Mailbox:
             )
         self._items.append(item)
         self._changed.set()
-
-    def _on_credit(self, count: int) -> None:
-        if not self._slots.credit(count):
-            raise ProtocolError(f"{self._qp.peer_host} gave credit for frames never sent")
-        self._credit_came.set()
 
     def _on_frame(self, imm: int, size: int) -> None:
         if not self._slots.is_next(imm) or not 0 < size <= SLOT_BYTES:

@@ -46,11 +46,6 @@ from mrc.results.plain import like, plain
 from mrc.units import counted, digits
 
 
-def _span(interval: MeterInterval) -> str:
-    end = interval.start_seconds + interval.seconds
-    return f"{interval.start_seconds:7.2f}-{end:<7.2f} s"
-
-
 def _rates(plan: PerfPlan, interval: MeterInterval) -> str:
     """Goodput in each direction that the test writes."""
     parts = []
@@ -73,9 +68,10 @@ def interval_line(plan: PerfPlan, interval: MeterInterval, *, verbose: bool = Fa
     marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
     again = f"  {interval.retransmitted_packets:6} rtx" if plan.client_writes else ""
     changes = f"  {interval.ev_changes:4} EV changes" if verbose else ""
-    return (
-        f"{_span(interval)}  {_rates(plan, interval)}{again}{changes}  {shares_text(planes, marks)}"
-    ).rstrip()
+    end = interval.start_seconds + interval.seconds
+    span = f"{interval.start_seconds:7.2f}-{end:<7.2f} s"
+    shares = shares_text(planes, marks)
+    return f"{span}  {_rates(plan, interval)}{again}{changes}  {shares}".rstrip()
 
 
 def slow_planes(result: TestResult) -> list[str]:
@@ -224,12 +220,6 @@ class _Number(float):
         return f"{float(self):.{self.decimals}f}"
 
 
-def _in_short(result: TestResult) -> str:
-    if result.plan.pattern is Pattern.PING_PONG:
-        return f"half RTT p50 {format_seconds(result.client.latency.p50_ns / 1e9)}"
-    return format_rate(goodput(result))
-
-
 class PerfReport:
     """Prints the tests of one client while they run, as text, JSON, a stream of JSON, or CSV."""
 
@@ -272,7 +262,10 @@ class PerfReport:
             for line in slow_planes(result):
                 self._out.note(line)
         elif sys.stderr.isatty():
-            self._out.note(f"{format_bytes(result.plan.size)}: {_in_short(result)}")
+            short = format_rate(goodput(result))
+            if result.plan.pattern is Pattern.PING_PONG:
+                short = f"half RTT p50 {format_seconds(result.client.latency.p50_ns / 1e9)}"
+            self._out.note(f"{format_bytes(result.plan.size)}: {short}")
         if self._stream:
             print_json(like(TestEvent, test_of(result)))
 
@@ -296,14 +289,13 @@ class PerfReport:
         """All tests so far; prints them for people and as CSV."""
         if self._sweep:
             self._out.text(sweep_table(self._results))
-        self._out.rows(self._rows())
-        return like(Perf, self._setup, results=tuple(map(test_of, self._results)))
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """Each interval of a single test of goodput; otherwise each test, which has the latency."""
+        # Each interval of a single test of goodput; otherwise each test, which has the latency.
         if self._sweep or any(r.plan.pattern is Pattern.PING_PONG for r in self._results):
-            return [row for result in self._results for row in test_rows(result)]
-        return [interval_row(r.plan, each) for r in self._results for each in r.intervals]
+            rows = [row for result in self._results for row in test_rows(result)]
+        else:
+            rows = [interval_row(r.plan, each) for r in self._results for each in r.intervals]
+        self._out.rows(rows)
+        return like(Perf, self._setup, results=tuple(map(test_of, self._results)))
 
 
 # ---- results ------------------------------------------------------------------------------------

@@ -107,10 +107,14 @@ class Client:
     async def _connect_all(self, qps: list[QP], count: int, token: object) -> None:
         """Adds so many QPs; those that are connected when another one fails are in the list."""
         turns = asyncio.Semaphore(_AT_ONCE)
+        private = {"service": QP_SERVICE, "token": token}
 
         async def add() -> None:
             async with turns:
-                qps.append(await self._connect(token))
+                qp = await self._ctx.connect(
+                    self._host, self._port, private=private, timeout=self._timeout
+                )
+                qps.append(qp)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -118,12 +122,6 @@ class Client:
                     group.create_task(add())
         except BaseExceptionGroup as errors:
             raise first_error(errors) from None
-
-    async def _connect(self, token: object) -> QP:
-        private = {"service": QP_SERVICE, "token": token}
-        return await self._ctx.connect(
-            self._host, self._port, private=private, timeout=self._timeout
-        )
 
 
 @asynccontextmanager

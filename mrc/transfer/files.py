@@ -118,7 +118,10 @@ class PartFile:
             self.bytes = max(self.bytes, end)
         try:
             if self._sparse:
-                self._write_data(offset, chunk)
+                for start in range(0, len(chunk), len(_ZEROS)):
+                    part = chunk[start : start + len(_ZEROS)]
+                    if part[0] or bytes(part) != _ZEROS[: len(part)]:  # others become holes
+                        self._write(offset + start, part)
                 return
             whole = offset == 0 and end >= self.bytes  # one write allocates it as well
             if end > self._allocated and not whole and not self._grows:
@@ -133,13 +136,6 @@ class PartFile:
         done = 0
         while done < len(chunk):
             done += os.pwrite(self._fd, chunk[done:], offset + done)
-
-    def _write_data(self, offset: int, chunk: memoryview) -> None:
-        """Writes the parts that are not zero; the others become holes."""
-        for start in range(0, len(chunk), len(_ZEROS)):
-            part = chunk[start : start + len(_ZEROS)]
-            if part[0] or bytes(part) != _ZEROS[: len(part)]:
-                self._write(offset + start, part)
 
     def _cannot(self, error: OSError, what: str) -> FileError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -10,6 +10,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, groupby
 from typing import Self
 
@@ -304,14 +305,9 @@ class SourceFile:
         self.mode = stat.S_IMODE(status.st_mode)
         self.mtime_ns = status.st_mtime_ns
         self.sparse = status.st_blocks * _BLOCK_BYTES < status.st_size
-        if not self.bytes and self._reads_more():
-            raise self.unsized()
-
-    def _reads_more(self) -> bool:
-        try:
-            return bool(os.pread(self.fd, 1, self.bytes))
-        except OSError:
-            return False
+        with suppress(OSError):
+            if not self.bytes and os.pread(self.fd, 1, 0):
+                raise self.unsized()
 
     def unsized(self) -> FileError:
         """The error for a file whose size the kernel does not tell, such as those of /proc."""

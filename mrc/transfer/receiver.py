@@ -456,7 +456,7 @@ class ChunkStore:
             raise ProtocolError(f"{peer} sent an unexpected message during a file")
         self._end(item)
         await self._all_stored.wait()
-        while self._has_to_speak() or self._speaking:
+        while self._sink.failed or (self.failure and not self._refused) or self._speaking:
             self._silent.clear()
             await self._silent.wait()
         return item
@@ -587,9 +587,6 @@ class ChunkStore:
                 await self._due.wait(self._came.used)
                 self._holding = False
                 await self._session.qp.write_imm(imm=said)
-
-    def _has_to_speak(self) -> bool:
-        return bool(self._sink.failed) or bool(self.failure and not self._refused)
 
     async def _speak(self) -> None:
         """Tells both ends what cannot be stored. The sender knows the files that it has named."""

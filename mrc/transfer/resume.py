@@ -59,7 +59,8 @@ class PartRecord:
         for expected in self._digests()[:most]:
             check()
             trial = digest.copy()
-            if not self._hash(trial, kept * self._chunk_bytes) or trial.digest() != expected:
+            size = hash_range(self._part, trial, kept * self._chunk_bytes, self._chunk_bytes)
+            if size != self._chunk_bytes or trial.digest() != expected:
                 break
             kept, digest = kept + 1, trial
         return kept, digest
@@ -117,10 +118,6 @@ class PartRecord:
             whole[at : at + _DIGEST_BYTES]
             for at in range(_HEADER.size, len(whole) - _DIGEST_BYTES + 1, _DIGEST_BYTES)
         ]
-
-    def _hash(self, digest: Digest, start: int) -> bool:
-        """Adds the chunk at `start`; False if the part ends before."""
-        return hash_range(self._part, digest, start, self._chunk_bytes) == self._chunk_bytes
 
 
 def hash_range(

@@ -573,19 +573,18 @@ class ChunkWriter:
             await cancelled(*self._writes)
 
     async def _write(self) -> None:
-        while (piece := await self._next_piece()) is not None:
+        while True:
+            self._reading = True
+            with self._waiting.on("reading"):
+                piece = await self._feed.next()
+            self._reading = False
+            if piece is None:
+                break
             while self._next_qp() is None:
                 with self._waiting.on("storing" if self._able() else "network"):
                     await self._until_changed()
             self._start(piece)
         await self._until_written()
-
-    async def _next_piece(self) -> FeedChunk | None:
-        self._reading = True
-        with self._waiting.on("reading"):
-            piece = await self._feed.next()
-        self._reading = False
-        return piece
 
     async def _tell_reading(self) -> NoReturn:
         """A receiver ends the session of a sender of which it hears nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVarTuple
 
 from mrc.connect.parse import printable, shown
@@ -312,13 +312,9 @@ class PackSink:
         return 0
 
 
-def _steps(length: int) -> Iterator[tuple[int, int]]:
-    return ((start, min(start + _STEP_BYTES, length)) for start in range(0, length, _STEP_BYTES))
-
-
 def _put(target: AnyFile, digest: Digest, offset: int, data: memoryview) -> None:
-    for start, end in _steps(len(data)):
-        with data[start:end] as step:
+    for start in range(0, len(data), _STEP_BYTES):
+        with data[start : start + _STEP_BYTES] as step:
             digest.update(step)
             target.write(offset + start, step)
 

@@ -90,13 +90,6 @@ async def _until_ended(work: asyncio.Future[Any]) -> None:
                 raise StuckError(work)
 
 
-def _release_frames(error: BaseException | None) -> None:
-    """Drops the local variables of the frames that raised: views of memory to be closed."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
-
-
 class WorkerThread:
     """A thread that runs jobs in order, without a wake-up of the event loop for each job.
 
@@ -166,6 +159,10 @@ class WorkerThread:
         try:
             return job()
         except Exception as error:
-            _release_frames(error)
+            # Drops the local variables of the frames that raised: views of memory to be closed.
+            raised: BaseException | None = error
+            while raised is not None:
+                traceback.clear_frames(raised.__traceback__)
+                raised = raised.__context__
             self._error = error
             raise
