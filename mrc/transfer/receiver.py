@@ -2,14 +2,15 @@
 """The receiving end of a transfer. The functions stand in the order of the stages:
 
 1. `receive_files` opens the window, memory into which the sender writes, and hears its offers.
-2. An offer gets a sink (`sink_of`): a file, a stream or a pack. The receiver accepts it, with the
-   window and what it has kept of the file, and hears from which chunk on the sender writes.
-3. A chunk arrives in a slot of the window: its immediate names index and slot.
+2. `_OfferReceiver`: an offer gets a sink, which is a file, a stream or a pack. The receiver accepts
+   it, with the window and what it has kept of the file, and hears from which chunk on the sender
+   writes. In the end the file is verified, gets its final name, and is stored.
+3. `ChunkStore`: a chunk arrives in a slot of the window; its immediate names index and slot.
 4. It waits for earlier chunks, and until all of its bytes have come: an immediate alone proves
    nothing.
 5. A thread hashes it and stores it in the sink.
-6. Its slot is free, and the sender gets credit for it, at the rate that it may have.
-7. After the sender's done message the file is verified, gets its final name, and is stored.
+6. Its slot is free, and the sender gets credit for it, at the rate that it may have (`Due`).
+7. The sender says done: no further chunk comes.
 
 The window is large enough for long round trips. The kernel backs only the pages that were written,
 and a sender uses few slots until it adds QPs, so a small window stays in the CPU caches. Writing
@@ -438,44 +439,6 @@ class ChunkStore:
         finally:
             session.joined.on_chunk = None
 
-    def progress(self) -> object:
-        """A value that changes with each new chunk, and with each call while a chunk is stored."""
-        if self._next > self._stored:
-            return object()  # we wait for the disk, not for the sender
-        if self._holding:
-            return object()
-        return self._next, len(self._arrived)
-
-    async def _hear(self) -> OfferDone:
-        # That the sender is reading counts as progress: every message is received payload.
-        while isinstance(item := await self._session.hear(), (Immediate, DiskWait)):
-            if isinstance(item, Immediate):
-                self._on_chunk(item)
-        if not isinstance(item, OfferDone):
-            peer = self._session.qp.peer_host
-            raise ProtocolError(f"{peer} sent an unexpected message during a file")
-        self._end(item)
-        await self._all_stored.wait()
-        while self._sink.failed or (self.failure and not self._refused) or self._speaking:
-            self._silent.clear()
-            await self._silent.wait()
-        return item
-
-    def _end(self, done: OfferDone) -> None:
-        """The sender has written all chunks, or the first ones of a file that is not complete. The
-        last ones may still arrive on further QPs.
-        """
-        chunks = done.chunks
-        wrong = max(self._arrived, default=self._next - 1) >= chunks
-        if self._chunks is not None:
-            wrong = wrong or chunks > self._chunks or (chunks < self._chunks and not done.error)
-        if wrong:
-            peer = self._session.qp.peer_host
-            raise ProtocolError(f"{peer} wrote another number of chunks than it says")
-        self._chunks = chunks
-        if self._stored == chunks:
-            self._all_stored.set()
-
     def _on_chunk(self, immediate: Immediate) -> None:
         """A chunk is in its slot: stores it if it is next, and the chunks that waited for it."""
         index, slot = chunk_of(immediate.imm, self._next)
@@ -602,6 +565,44 @@ class ChunkStore:
             await self._session.say(message)
         self._speaking = False
         self._silent.set()
+
+    async def _hear(self) -> OfferDone:
+        # That the sender is reading counts as progress: every message is received payload.
+        while isinstance(item := await self._session.hear(), (Immediate, DiskWait)):
+            if isinstance(item, Immediate):
+                self._on_chunk(item)
+        if not isinstance(item, OfferDone):
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} sent an unexpected message during a file")
+        self._end(item)
+        await self._all_stored.wait()
+        while self._sink.failed or (self.failure and not self._refused) or self._speaking:
+            self._silent.clear()
+            await self._silent.wait()
+        return item
+
+    def _end(self, done: OfferDone) -> None:
+        """The sender has written all chunks, or the first ones of a file that is not complete. The
+        last ones may still arrive on further QPs.
+        """
+        chunks = done.chunks
+        wrong = max(self._arrived, default=self._next - 1) >= chunks
+        if self._chunks is not None:
+            wrong = wrong or chunks > self._chunks or (chunks < self._chunks and not done.error)
+        if wrong:
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} wrote another number of chunks than it says")
+        self._chunks = chunks
+        if self._stored == chunks:
+            self._all_stored.set()
+
+    def progress(self) -> object:
+        """A value that changes with each new chunk, and with each call while a chunk is stored."""
+        if self._next > self._stored:
+            return object()  # we wait for the disk, not for the sender
+        if self._holding:
+            return object()
+        return self._next, len(self._arrived)
 
 
 class Due:

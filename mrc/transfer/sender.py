@@ -5,14 +5,15 @@
    of small files and folders.
 2. A thread prepares chunks ahead of the writes: it populates and hashes the pages of a mapped file,
    or fills and seals memory.
-3. The offer: the receiver accepts it with its window, or refuses. If it has kept chunks of an
-   interrupted transfer, the sender goes on behind them if the bytes are its own.
-4. Each chunk gets a QP and the lowest free slot of the window, so the receiver needs memory and CPU
-   cache only for the chunks that are in flight or wait to be stored. It is written at the pace that
-   both ends allow; the immediate of its last part names index and slot.
+3. `OpenOffer`: the receiver accepts the offer with its window, or refuses. If it has kept chunks of
+   an interrupted transfer, the sender goes on behind them if the bytes are its own. After the last
+   chunk the sender says done, with the digest, and hears whether all is stored.
+4. `ChunkWriter`: each chunk gets a QP and the lowest free slot of the window, so the receiver needs
+   memory and CPU cache only for the chunks that are in flight or wait to be stored. The immediate
+   of the last part of a chunk names its index and slot.
 5. The receiver's credit frees slots; its answer before the end stops the writes.
-6. While the windows of PSNs limit the rate, further QPs join.
-7. After the last chunk: done, with the digest, and the receiver's answer: stored or refused.
+6. `Pace`: a chunk leaves at the rate that both ends allow.
+7. `widen`: while the windows of PSNs limit the rate, further QPs join.
 """
 
 from __future__ import annotations
@@ -134,9 +135,8 @@ class SendOptions(Struct):
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext
     stored_chunks: int = 0  # of the last file, as far as the receiver has said; 0 if it keeps none
     kept_chunks: int = 0  # of these, those of an earlier transfer
-    part: tuple[int, StoredBatch] | None = (
-        None  # the first entries of a pack that failed, all stored
-    )
+    part: tuple[int, StoredBatch] | None = None
+    """the first entries of a pack that failed, all stored"""
 
     def begin(self) -> None:
         """Another offer begins."""
