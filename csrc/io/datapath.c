@@ -1,466 +1,360 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE 1
 #include "io/datapath.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <signal.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/timerfd.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "io/commands.h"
-#include "io/ports.h"
-#include "io/sigbus.h"
-#include "io/udp_open.h"
-#include "io/udp_send.h"
+#include "core/base.h"
+#include "core/calls.h"
+#include "io/aead.h"
+#include "io/sockets.h"
 
-enum {
-  READY_AT_ONCE = 64,     /* epoll events of one turn */
-  COMMANDS_AT_ONCE = 256, /* commands of one turn */
-  PUBLISH_AT_ONCE = 256,  /* events of one round of publishing */
-  FAULTS_AT_ONCE = 64,    /* of these, warnings of memory faults */
-  PUBLISH_ROUNDS = 4,     /* rounds of publishing of one turn */
-  DEFAULT_RING_ENTRIES = 8192,
-  MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings at opening must fit */
-  MAX_RING_ENTRIES = 1 << 20,
-  DEFAULT_MAX_MRS = 1024,
-  /* Packets up to this size are copied side by side before they are sent. The kernel copies one
-     piece faster than many short ones, which saves more than our own copy costs. */
-  STAGED_PACKET_BYTES = 2048,
-  MAX_BURST_BYTES = 65535 - 40 - 8, /* one UDP message less its IPv6 and UDP headers */
+static const struct {
+  const char *name, *meaning;
+} counters[MRC_IO_COUNTERS] = {
+#define X(name, meaning) [MRC_IO_##name] = {#name, meaning},
+#include "io/io_counters.def"
+#undef X
 };
 
-#define STOP (1ull << 32) /* added to its eventfd; wake-ups cannot add up to it */
-
-/* Reads the clock. Callers that do not need the exact time use datapath->now_ns. */
-static uint64_t look_at_clock(void *driver) {
-  struct mrc_datapath *datapath = driver;
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  datapath->now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-  return datapath->now_ns;
+/* The counters of engine and driver are one list, the engine's first. */
+const char *mrc_counter_name(int index) {
+  if (index < MRC_COUNTERS) return mrc_engine_counter_name(index);
+  return index - MRC_COUNTERS < MRC_IO_COUNTERS ? counters[index - MRC_COUNTERS].name : NULL;
 }
 
-/* ---- Input ---- */
+const char *mrc_counter_meaning(int index) {
+  if (index < MRC_COUNTERS) return mrc_engine_counter_meaning(index);
+  return index - MRC_COUNTERS < MRC_IO_COUNTERS ? counters[index - MRC_COUNTERS].meaning : NULL;
+}
 
-static void receive(struct mrc_datapath *datapath, int port) {
-  int n = mrc_udp_receive(&datapath->udp, port);
-  if (n > 0) {
-    const struct mrc_udp_delivered delivered =
-        mrc_udp_deliver(&datapath->udp, port, datapath->engine, look_at_clock(datapath));
-    datapath->received.bytes += delivered.bytes;
-    datapath->received.packets += delivered.packets;
-    if (datapath->recorder.recording)
-      mrc_recorder_look(&datapath->recorder, datapath->engine, port, datapath->now_ns);
+/* ---- Ports that open and close ---- */
+
+/* Transmit sockets are always watched for errors, and for room only while they are full. */
+int mrc_datapath_watch_port(const struct mrc_datapath *datapath, int port) {
+  const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
+  int error = mrc_datapath_watch(datapath, own->receive_fd, EPOLLIN,
+                                 mrc_source_tag(MRC_SOURCE_RECEIVE, port, 0));
+  for (int i = 0; error == 0 && i < own->n_transmitters; i++)
+    error = mrc_datapath_watch(datapath, own->transmitters[i].fd, 0,
+                               mrc_source_tag(MRC_SOURCE_TRANSMIT, port, i));
+  return error;
+}
+
+static void warn(struct mrc_datapath *datapath, int port, enum mrc_warning kind, uint32_t bytes) {
+  if (mrc_spsc_room(&datapath->events) < 2) return; /* a reply also needs room */
+  const struct mrc_event warning = {.type = MRC_EVENT_WARNING,
+                                    .port = (uint8_t)port,
+                                    .status = (uint8_t)kind,
+                                    .result = (int32_t)bytes};
+  mrc_datapath_put_event(datapath, &warning);
+}
+
+void mrc_datapath_warn_small_buffers(struct mrc_datapath *datapath, int port) {
+  const struct mrc_udp *udp = &datapath->udp;
+  const struct mrc_udp_port *own = mrc_udp_port(udp, port);
+  if (own->rcvbuf_bytes < udp->rcvbuf_wanted)
+    warn(datapath, port, MRC_WARNING_RCVBUF_SMALL, own->rcvbuf_bytes);
+  if (own->sndbuf_bytes < udp->sndbuf_wanted)
+    warn(datapath, port, MRC_WARNING_SNDBUF_SMALL, own->sndbuf_bytes);
+}
+
+static int open_port(struct mrc_datapath *datapath, uint32_t number,
+                     struct mrc_port_opening *opening) {
+  const int port = (int)number;
+  if (number < 1 || number > (uint32_t)datapath->udp.n_slots) return -EINVAL;
+  struct mrc_cause cause = {0};
+  const bool first =
+      port > datapath->udp.n_ports || mrc_udp_port(&datapath->udp, port)->rcvbuf_bytes == 0;
+  const uint32_t used = mrc_engine_ports_used(datapath->engine);
+  int error = mrc_udp_open_port(&datapath->udp, port, &opening->config, used, &cause);
+  if (error == 0 && (error = mrc_datapath_watch_port(datapath, port)) != 0) {
+    mrc_cause_errno(&cause, -error, "cannot watch the sockets of port %d", port);
+    mrc_udp_close_port(&datapath->udp, port);
   }
-  if (n == MRC_UDP_RECEIVED_AT_ONCE) datapath->backlog = true;
+  snprintf(opening->cause, sizeof opening->cause, "%s", cause.message);
+  if (error != 0) return error;
+  const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
+  opening->udp_port = datapath->udp.udp_port;
+  for (int i = 0; i < own->n_transmitters; i++)
+    opening->sports[i] = own->transmitters[i].sport;
+  if (first) mrc_datapath_warn_small_buffers(datapath, port);
+  mrc_engine_port_up(datapath->engine, port, true, datapath->now_ns);
+  return 0;
 }
 
-static void watch_transmitter(struct mrc_datapath *datapath, int port, int tx_index,
-                              uint32_t events) {
-  struct epoll_event event = {.events = events,
-                              .data.u64 = mrc_source_tag(MRC_SOURCE_TRANSMIT, port, tx_index)};
-  int fd = mrc_udp_port(&datapath->udp, port)->transmitters[tx_index].fd;
-  int error = epoll_ctl(datapath->epoll_fd, EPOLL_CTL_MOD, fd, &event);
-  mrc_assert(error == 0);
+static int close_port(struct mrc_datapath *datapath, uint32_t number) {
+  const int port = (int)number;
+  if (number < 1 || number > (uint32_t)datapath->udp.n_ports) return -EINVAL;
+  const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
+  if (!mrc_udp_port_is_open(own)) return -ENOENT;
+  mrc_engine_port_up(datapath->engine, port, false, datapath->now_ns);
+  /* Needed, because close leaves a socket in epoll if a forked process has a copy of it. */
+  epoll_ctl(datapath->epoll_fd, EPOLL_CTL_DEL, own->receive_fd, NULL);
+  for (int i = 0; i < own->n_transmitters; i++)
+    epoll_ctl(datapath->epoll_fd, EPOLL_CTL_DEL, own->transmitters[i].fd, NULL);
+  mrc_udp_close_port(&datapath->udp, port);
+  mrc_engine_port_blocked(datapath->engine, port, false, datapath->now_ns);
+  return 0;
 }
 
-static void unblock(struct mrc_datapath *datapath, uint32_t ports, uint64_t now_ns) {
-  MRC_EACH_BIT(plane, ports)
-    mrc_engine_port_blocked(datapath->engine, (int)plane + 1, false, now_ns);
+/* ---- Recordings ---- */
+
+/* Bytes delivered to the marked QPs, or to all QPs if the recording lists none. */
+static uint64_t delivered_bytes(const struct mrc_recording *recording, const mrc_engine *engine) {
+  enum { COUNTERS = MRC_COUNTER_RX_RECORDED + 1 };
+  uint64_t values[COUNTERS];
+  mrc_engine_counters(engine, values, COUNTERS);
+  return values[recording->n_qps > 0 ? MRC_COUNTER_RX_RECORDED : MRC_COUNTER_RX_BYTES];
 }
 
-static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index, uint32_t events) {
-  if (events & EPOLLERR) mrc_udp_drain_errors(&datapath->udp, port, tx_index);
-  if (!(events & EPOLLOUT)) return;
-  watch_transmitter(datapath, port, tx_index, 0);
-  if (mrc_udp_on_room(&datapath->udp, port, tx_index))
-    unblock(datapath, 1u << (port - 1), look_at_clock(datapath));
+/* Marks or unmarks the QPs. Returns how many of them do not exist. */
+static uint32_t mark(const struct mrc_recording *recording, mrc_engine *engine, bool recorded) {
+  uint32_t missing = 0;
+  for (uint32_t i = 0; i < recording->n_qps; i++)
+    missing += mrc_qp_record(engine, recording->qpns[i], recorded) != 0;
+  return missing;
 }
 
-static void on_command_fd(struct mrc_datapath *datapath) {
-  uint64_t value = 0;
-  if (read(datapath->sleeper.fd, &value, sizeof value) == sizeof value && value >= STOP)
-    datapath->stopping = true;
-}
-
-static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *event) {
-  int port = event->data.u64 >> 16 & 0xffff;
-  int tx_index = event->data.u64 & 0xffff;
-  switch ((enum mrc_source)(event->data.u64 >> 32)) {
-    case MRC_SOURCE_COMMANDS:
-      on_command_fd(datapath);
-      break;
-    case MRC_SOURCE_RECEIVE:
-      receive(datapath, port);
-      break;
-    case MRC_SOURCE_TRANSMIT:
-      on_transmitter(datapath, port, tx_index, event->events);
-      break;
-    case MRC_SOURCE_TIMER:
-      break; /* every turn checks the deadlines */
+int mrc_recorder_start(struct mrc_recorder *recorder, struct mrc_recording *recording,
+                       mrc_engine *engine, int n_ports, uint64_t now_ns) {
+  if (recorder->recording) return -EBUSY;
+  if (recording->n_ports < 1 || recording->n_ports > (uint32_t)n_ports ||
+      recording->width_ns == 0 || recording->n_bins < 2 || recording->n_bins % 2 != 0)
+    return -EINVAL;
+  if (mark(recording, engine, true) > 0) {
+    mark(recording, engine, false);
+    return -ENOENT;
   }
+  recording->start_ns = now_ns;
+  *recorder = (struct mrc_recorder){.recording = recording,
+                                    .seen_bytes = delivered_bytes(recording, engine)};
+  return 0;
 }
 
-/* When there is work without further input; 0: now. */
-static uint64_t deadline_ns_of(const struct mrc_datapath *datapath) {
-  if (datapath->more) return 0;
-  uint64_t own_ns = mrc_udp_deadline(&datapath->udp);
-  if (datapath->extension != NULL)
-    own_ns = mrc_min_u64(own_ns, datapath->extension->deadline(datapath->extension_state));
-  return mrc_min_u64(mrc_engine_deadline(datapath->engine), own_ns);
+int mrc_recorder_stop(struct mrc_recorder *recorder, mrc_engine *engine, uint64_t now_ns) {
+  struct mrc_recording *recording = recorder->recording;
+  if (!recording) return -ENOENT;
+  mark(recording, engine, false);
+  recording->end_ns = now_ns;
+  recorder->recording = NULL;
+  return 0;
 }
 
-/* The longest time to sleep; 0 while there is work or the thread spins. */
-static uint64_t sleep_ns(struct mrc_datapath *datapath) {
-  uint64_t now_ns = look_at_clock(datapath);
-  uint64_t deadline_ns = deadline_ns_of(datapath);
-  if (deadline_ns <= now_ns) return 0;
-  if (now_ns - datapath->last_work_ns < datapath->spin_ns) return 0;
-  return deadline_ns == MRC_NEVER ? MRC_NEVER : deadline_ns - now_ns;
+/* Halves the number of bins in use. */
+static void fold(struct mrc_recording *recording) {
+  const uint32_t ports = recording->n_ports;
+  uint64_t *bytes = recording->bytes;
+  for (uint32_t bin = 0; bin < recording->n_bins / 2; bin++)
+    for (uint32_t port = 0; port < ports; port++)
+      bytes[bin * ports + port] =
+          bytes[2 * bin * ports + port] + bytes[(2 * bin + 1) * ports + port];
+  const size_t half = (size_t)recording->n_bins / 2 * ports;
+  memset(bytes + half, 0, half * sizeof *bytes);
+  recording->width_ns *= 2;
 }
 
-/* glibc has this function from 2.35. Without it the engine requires only 2.34. */
-static int epoll_wait_ns(int epoll_fd, struct epoll_event *ready, int count,
-                         const struct timespec *timeout) {
-  return (int)syscall(SYS_epoll_pwait2, epoll_fd, ready, count, timeout, NULL, (size_t)0);
+static void note_delivery(struct mrc_recording *recording, uint64_t now_ns) {
+  if (recording->first_ns == 0) {
+    recording->first_ns = now_ns;
+  } else if (now_ns - recording->last_ns > recording->longest_gap_ns) {
+    recording->longest_gap_ns = now_ns - recording->last_ns;
+    recording->longest_gap_at_ns = recording->last_ns;
+  }
+  recording->last_ns = now_ns;
 }
 
-static int wait_for(int epoll_fd, struct epoll_event *ready, uint64_t ns) {
-  if (ns == 0) return epoll_wait(epoll_fd, ready, READY_AT_ONCE, 0); /* cheaper than epoll_pwait2 */
-  struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
-                             .tv_nsec = (long)(ns % 1000000000u)};
-  return epoll_wait_ns(epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout);
-}
-
-/* While bursts arrive, the thread pauses before it reads its sockets again. A command ends the
-   pause. Returns how long the thread may sleep after the pause. */
-static uint64_t coalesce(struct mrc_datapath *datapath, uint64_t ns) {
-  const struct mrc_udp_delivered received = datapath->received;
-  datapath->received = (struct mrc_udp_delivered){0};
-  const uint64_t pause_ns = mrc_pause_after(&datapath->pause, received.bytes, received.packets);
-  if (ns == 0 || pause_ns == 0) return ns;
-  struct pollfd commands = {.fd = datapath->sleeper.fd, .events = POLLIN};
-  struct timespec pause = {.tv_nsec = (long)mrc_min_u64(ns, pause_ns)};
-  ppoll(&commands, 1, &pause, NULL);
-  return sleep_ns(datapath);
-}
-
-static void wait_and_receive(struct mrc_datapath *datapath, uint64_t ns) {
-  struct epoll_event ready[READY_AT_ONCE];
-  datapath->backlog = false;
-  const bool sleeps = ns > 0 && !datapath->polled;
-  if (sleeps && !mrc_sleeper_may_sleep(&datapath->sleeper)) ns = 0;
-  int n = wait_for(datapath->epoll_fd, ready, coalesce(datapath, ns));
-  mrc_assert(n >= 0 || errno == EINTR);
-  if (sleeps) mrc_sleeper_woke(&datapath->sleeper);
-  for (int i = 0; i < n; i++)
-    on_ready(datapath, &ready[i]);
-  if (n > 0) datapath->last_work_ns = look_at_clock(datapath);
+void mrc_recorder_look(struct mrc_recorder *recorder, const mrc_engine *engine, int port,
+                       uint64_t now_ns) {
+  struct mrc_recording *recording = recorder->recording;
+  const uint64_t bytes = delivered_bytes(recording, engine);
+  const uint64_t delivered = bytes - recorder->seen_bytes;
+  if (delivered == 0) return;
+  recorder->seen_bytes = bytes;
+  note_delivery(recording, now_ns);
+  if ((uint32_t)port > recording->n_ports) return; /* it opened later and has no bin */
+  const uint64_t since_ns = now_ns - recording->start_ns;
+  while (since_ns / recording->width_ns >= recording->n_bins)
+    fold(recording);
+  const size_t bin = (size_t)(since_ns / recording->width_ns);
+  recording->bytes[bin * recording->n_ports + (uint32_t)port - 1] += delivered;
 }
 
 /* ---- Commands ---- */
 
-static void run_command(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  int result = mrc_command_run(datapath, command);
-  if (!mrc_command_is_answered(command, result)) return;
+static int register_mr(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  int error = mrc_mr_register(datapath->engine, command->address, command->bytes, command->key,
+                              command->access, command->value);
+  if (error != 0 || datapath->unguarded) return error;
+  error = mrc_guards_add(&datapath->guards, command->key, command->address, command->bytes,
+                         datapath->sleeper.fd);
+  if (error != 0) mrc_mr_deregister(datapath->engine, command->key);
+  return error;
+}
+
+static int deregister_mr(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  int error = mrc_mr_deregister(datapath->engine, command->key);
+  if (error == 0) mrc_guards_remove(&datapath->guards, command->key);
+  return error;
+}
+
+/* Whether an EV array names only transmit sockets that exist, with the family of their port. The
+   engine can check ports, but only the driver has the sockets. */
+static bool evs_fit(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    if (evs[i].port < 1 || evs[i].port > udp->n_ports) return false;
+    const struct mrc_udp_port *port = mrc_udp_port(udp, evs[i].port);
+    if (evs[i].tx_index >= port->n_transmitters || evs[i].family != port->config.family)
+      return false;
+  }
+  return true;
+}
+
+/* Whether the sockets that an EV array names still have the addresses and source ports in it. */
+static bool evs_are_current(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    const struct mrc_udp_port *port = mrc_udp_port(udp, evs[i].port);
+    if (!mrc_udp_port_is_open(port) ||
+        port->transmitters[evs[i].tx_index].sport != evs[i].ev >> 16 ||
+        memcmp(port->config.address, evs[i].src, sizeof evs[i].src) != 0)
+      return false;
+  }
+  return true;
+}
+
+static int probe_ev(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  if (command->bytes > UINT16_MAX) return -EMSGSIZE;
+  const struct mrc_probe_attr probe = {.cookie = command->cookie,
+                                       .timeout_ns = command->timeout_ns,
+                                       .qpn = command->qpn,
+                                       .ev_index = command->value,
+                                       .bytes = (uint32_t)command->bytes};
+  const int taken = mrc_engine_probe_evs(datapath->engine, &probe, 1, datapath->now_ns);
+  return taken < 0 ? taken : taken == 1 ? 0 : -EAGAIN;
+}
+
+static int set_port_up(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  if (command->value < 1 || command->value > (uint32_t)datapath->udp.n_ports) return -EINVAL;
+  if (!mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, (int)command->value))) return -ENOENT;
+  mrc_engine_port_up(datapath->engine, (int)command->value, command->key != 0, datapath->now_ns);
+  return 0;
+}
+
+static int set_evs(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  if (command->value > MRC_MAX_EVS || !evs_fit(&datapath->udp, command->pointer, command->value))
+    return -EINVAL;
+  if (!evs_are_current(&datapath->udp, command->pointer, command->value)) return -ENETDOWN;
+  return mrc_qp_set_evs(datapath->engine, command->qpn, command->pointer, (int)command->value);
+}
+
+static int read_counters(const struct mrc_datapath *datapath, const struct mrc_command *command) {
+  const int capacity = (int)command->value;
+  uint64_t *values = command->pointer;
+  int n = mrc_engine_counters(datapath->engine, values, capacity);
+  for (int i = 0; i < MRC_IO_COUNTERS; i++, n++)
+    if (n < capacity) values[n] = datapath->udp.counters[i];
+  return n;
+}
+
+/* What a command has, by its number. */
+static const struct {
+  bool has_pointer;   /* command.pointer must be set */
+  bool counts;        /* command.value is the length of an array */
+  bool refusals_only; /* completions report success */
+} table[MRC_COMMAND_QP_SET_RETRIES + 1] = {
+    [MRC_COMMAND_QP_CREATE] = {.has_pointer = true},
+    [MRC_COMMAND_QP_SET_EVS] = {.has_pointer = true, .counts = true},
+    [MRC_COMMAND_QP_SET_PEER] = {.has_pointer = true, .counts = true},
+    [MRC_COMMAND_QP_SET_SEAL] = {.has_pointer = true},
+    [MRC_COMMAND_QP_POST] = {.refusals_only = true},
+    [MRC_COMMAND_QP_POST_MANY] = {.has_pointer = true, .counts = true, .refusals_only = true},
+    [MRC_COMMAND_QP_QUERY] = {.has_pointer = true},
+    [MRC_COMMAND_QP_QUERY_EVS] = {.has_pointer = true, .counts = true},
+    [MRC_COMMAND_COUNTERS] = {.has_pointer = true, .counts = true},
+    [MRC_COMMAND_DROPS] = {.has_pointer = true, .counts = true},
+    [MRC_COMMAND_TRACE] = {.has_pointer = true, .counts = true},
+    [MRC_COMMAND_RECORD_START] = {.has_pointer = true},
+    [MRC_COMMAND_PORT_OPEN] = {.has_pointer = true},
+    [MRC_COMMAND_MSG_OPEN] = {.has_pointer = true},
+    [MRC_COMMAND_MSG_CONNECT] = {.has_pointer = true},
+};
+
+/* A count, 0 or -errno. */
+static int run(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  mrc_engine *engine = datapath->engine;
+  void *pointer = command->pointer;
+  const uint32_t qpn = command->qpn, value = command->value;
+  const uint64_t now_ns = datapath->now_ns;
+  switch ((enum mrc_command_op)command->op) {
+    case MRC_COMMAND_QP_POST: /* first: the most frequent ones */
+      return mrc_qp_post(engine, qpn, &command->wr, 1, now_ns);
+    case MRC_COMMAND_QP_POST_MANY:
+      return mrc_qp_post(engine, qpn, pointer, value, now_ns);
+    case MRC_COMMAND_MR_REGISTER:
+      return register_mr(datapath, command);
+    case MRC_COMMAND_MR_DEREGISTER:
+      return deregister_mr(datapath, command);
+    case MRC_COMMAND_QP_CREATE:
+      return mrc_qp_create(engine, pointer);
+    case MRC_COMMAND_QP_MODIFY:
+      return mrc_qp_modify(engine, qpn, value, value == MRC_QP_RTR ? pointer : NULL,
+                           value == MRC_QP_RTS ? pointer : NULL, now_ns);
+    case MRC_COMMAND_QP_SET_EVS:
+      return set_evs(datapath, command);
+    case MRC_COMMAND_QP_SET_PEER:
+      return mrc_qp_set_peer(engine, qpn, pointer, (int)value);
+    case MRC_COMMAND_QP_SET_SEAL:
+      mrc_engine_set_aead(engine, mrc_aead_best());
+      return mrc_qp_set_seal(engine, qpn, pointer);
+    case MRC_COMMAND_QP_DESTROY:
+      return mrc_qp_destroy(engine, qpn);
+    case MRC_COMMAND_QP_PROBE_EV:
+      return probe_ev(datapath, command);
+    case MRC_COMMAND_QP_SET_EV_STATE:
+      return mrc_qp_set_ev_state(engine, qpn, value, command->key, now_ns);
+    case MRC_COMMAND_QP_QUERY:
+      return mrc_qp_query(engine, qpn, pointer);
+    case MRC_COMMAND_QP_QUERY_EVS:
+      return mrc_qp_query_evs(engine, qpn, pointer, (int)value);
+    case MRC_COMMAND_COUNTERS:
+      return read_counters(datapath, command);
+    case MRC_COMMAND_DROPS:
+      return mrc_engine_drops(engine, pointer, (int)value);
+    case MRC_COMMAND_TRACE:
+      return mrc_engine_trace(engine, pointer, (int)value);
+    case MRC_COMMAND_PORT_UP:
+      return set_port_up(datapath, command);
+    case MRC_COMMAND_QP_SET_MPR:
+      return mrc_qp_set_mpr(engine, qpn, value, now_ns);
+    case MRC_COMMAND_QP_SET_RETRIES:
+      return mrc_qp_set_retries(engine, qpn, value, command->key, command->access, now_ns);
+    case MRC_COMMAND_RECORD_START:
+      return mrc_recorder_start(&datapath->recorder, pointer, engine, datapath->udp.n_slots,
+                                now_ns);
+    case MRC_COMMAND_RECORD_STOP:
+      return mrc_recorder_stop(&datapath->recorder, engine, now_ns);
+    case MRC_COMMAND_PORT_OPEN:
+      return open_port(datapath, value, pointer);
+    case MRC_COMMAND_PORT_CLOSE:
+      return close_port(datapath, value);
+    default: /* MRC_COMMAND_MSG_... */
+      if (datapath->extension == NULL) return -ENOSYS;
+      return datapath->extension->command(datapath->extension_state, engine, command, now_ns);
+  }
+}
+
+void mrc_datapath_run_command(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  const bool known = command->op < sizeof table / sizeof table[0];
+  int result = -EINVAL;
+  if (known && !(table[command->op].has_pointer && !command->pointer) &&
+      !(table[command->op].counts && command->value > INT_MAX))
+    result = run(datapath, command);
+  if (result >= 0 && known && table[command->op].refusals_only) return;
   mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_REPLY,
                                                        .cookie = command->cookie,
                                                        .qpn = command->qpn,
                                                        .result = result});
-}
-
-/* True when commands are left that can run now. A command without room for its answer stays in its
-   ring: the next poll makes room and wakes the datapath. */
-static bool run_commands(struct mrc_datapath *datapath) {
-  const uint32_t used = mrc_spsc_used(&datapath->commands);
-  const uint32_t most = mrc_min_u32(used, COMMANDS_AT_ONCE);
-  uint32_t n = 0;
-  for (; n < most && mrc_spsc_room(&datapath->events) > 0; n++)
-    run_command(datapath, mrc_spsc_at(&datapath->commands, n));
-  if (n > 0) mrc_spsc_drop(&datapath->commands, n);
-  if (mrc_spsc_starved(&datapath->commands)) datapath->published = true;
-  return used > most && n == most;
-}
-
-/* ---- Output ---- */
-
-/* Watches the full sockets of ports. */
-static void watch_full(struct mrc_datapath *datapath, uint32_t waiting) {
-  for (int port = 1; port <= datapath->udp.n_ports; port++) {
-    if (!(waiting & 1u << (port - 1))) continue;
-    const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
-    for (int i = 0; i < own->n_transmitters; i++)
-      if (own->transmitters[i].full) watch_transmitter(datapath, port, i, EPOLLOUT);
-  }
-}
-
-static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *taken, int n,
-                            uint64_t now_ns) {
-  struct mrc_datapath *datapath = driver;
-  const uint32_t waiting = mrc_udp_send(&datapath->udp, bursts, n, taken, now_ns);
-  datapath->last_work_ns = now_ns;
-  if (waiting != 0) watch_full(datapath, waiting);
-  return waiting;
-}
-
-/* ---- Publishing ---- */
-
-static int publish_faults(struct mrc_datapath *datapath) {
-  struct mrc_guards *guards = &datapath->guards;
-  if (guards->replaced && !guards->warned && mrc_spsc_room(&datapath->events) > 0) {
-    mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
-                                                         .status = MRC_WARNING_GUARD_REPLACED});
-    guards->warned = true;
-  }
-  uint32_t keys[FAULTS_AT_ONCE];
-  uint32_t room = mrc_min_u32(mrc_spsc_room(&datapath->events), FAULTS_AT_ONCE);
-  int n = mrc_guards_take_faults(guards, keys, (int)room);
-  for (int i = 0; i < n; i++)
-    mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
-                                                         .status = MRC_WARNING_MEMORY_FAULT,
-                                                         .cookie = keys[i]});
-  datapath->udp.counters[MRC_IO_MEMORY_FAULTS] += (uint64_t)n;
-  return n;
-}
-
-/* Takes only as much from the engine as the ring has room for; the engine keeps the rest. */
-static int publish_some(struct mrc_datapath *datapath) {
-  const struct mrc_extension *extension = datapath->extension;
-  void *state = datapath->extension_state;
-  struct mrc_event events[PUBLISH_AT_ONCE];
-  struct mrc_wc wcs[PUBLISH_AT_ONCE];
-  int room = (int)mrc_min_u32(mrc_spsc_room(&datapath->events), PUBLISH_AT_ONCE);
-  const int polled = mrc_cq_poll(datapath->engine, wcs, room);
-  int n = extension == NULL ? polled : extension->take(state, wcs, polled, datapath->now_ns);
-  const int taken = polled - n; /* completions of the extension */
-  for (int i = 0; i < n; i++)
-    events[i] = (struct mrc_event){.type = MRC_EVENT_WC, .qpn = wcs[i].qpn, .wc = wcs[i]};
-  const int raised = mrc_engine_events(datapath->engine, events + n, room - n);
-  if (extension != NULL) extension->look(state, events + n, raised, datapath->now_ns);
-  for (int end = n + raised; n < end; n++)
-    events[n].at_ns = datapath->now_ns;
-  uint32_t pushed = mrc_spsc_push(&datapath->events, events, (uint32_t)n);
-  mrc_assert(pushed == (uint32_t)n);
-  datapath->published |= n > 0 || (extension != NULL && extension->has_published(state));
-  return n + taken;
-}
-
-/* True when there may be more to publish. False without room: the next poll makes room and wakes
-   the datapath. */
-static bool publish(void *driver) {
-  struct mrc_datapath *datapath = driver;
-  bool more = true;
-  for (int i = 0; more && i < PUBLISH_ROUNDS; i++)
-    more = publish_faults(datapath) + publish_some(datapath) > 0;
-  if (datapath->published && !datapath->polled) mrc_bell_ring(&datapath->bell);
-  datapath->published = false;
-  return more;
-}
-
-/* ---- The turn ---- */
-
-static const struct mrc_turn_calls calls = {
-    .now = look_at_clock, .publish = publish, .send = send_bursts};
-
-/* Whether operations of the extension wait for this datapath. */
-static bool extension_waits(const struct mrc_datapath *datapath) {
-  return datapath->extension != NULL && datapath->extension->waits(datapath->extension_state);
-}
-
-/* A turn without its input. */
-static void work(struct mrc_datapath *datapath) {
-  const struct mrc_extension *extension = datapath->extension;
-  uint64_t now_ns = look_at_clock(datapath);
-  if (extension != NULL && extension->is_used(datapath->extension_state))
-    publish(datapath); /* before a command ends a peer whose completions wait */
-  datapath->more = run_commands(datapath);
-  if (extension != NULL) extension->run(datapath->extension_state, datapath->engine, now_ns);
-  unblock(datapath, mrc_udp_retry(&datapath->udp, now_ns), now_ns);
-  datapath->more |= mrc_turn_run(&datapath->turn, datapath->backlog, now_ns);
-}
-
-/* Publishes received data before the acknowledgements are sent: a send takes longer than all the
-   rest, and the caller's reply should not wait for it. */
-int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
-  mrc_assert(datapath->polled);
-  work(datapath);
-  const bool waits = mrc_spsc_used(&datapath->events) == 0 && !extension_waits(datapath);
-  wait_and_receive(datapath, waits ? mrc_min_u64(timeout_ns, sleep_ns(datapath)) : 0);
-  datapath->more |= publish(datapath);
-  return (int)mrc_spsc_used(&datapath->events);
-}
-
-bool mrc_datapath_arm(struct mrc_datapath *datapath) {
-  mrc_assert(datapath->polled);
-  if (mrc_spsc_used(&datapath->events) > 0 || mrc_spsc_used(&datapath->commands) > 0) return false;
-  if (extension_waits(datapath)) return false;
-  uint64_t now_ns = look_at_clock(datapath);
-  uint64_t deadline_ns = deadline_ns_of(datapath);
-  if (deadline_ns <= now_ns || now_ns - datapath->last_work_ns < datapath->spin_ns) return false;
-  /* A timer that fires too early does no harm, and setting it again costs more than a turn. */
-  bool armed = datapath->armed_ns > now_ns && datapath->armed_ns <= deadline_ns;
-  if (armed || deadline_ns == MRC_NEVER) return true;
-  datapath->armed_ns = deadline_ns;
-  struct itimerspec timer = {.it_value = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                                          .tv_nsec = (long)(deadline_ns % 1000000000u)}};
-  int error = timerfd_settime(datapath->timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
-  mrc_assert(error == 0);
-  return true;
-}
-
-/* ---- The thread ---- */
-
-static void *run(void *argument) {
-  struct mrc_datapath *datapath = argument;
-  prctl(PR_SET_TIMERSLACK, 1ul); /* deadlines are in microseconds; the default slack is 50 us */
-  while (!datapath->stopping) {
-    wait_and_receive(datapath, sleep_ns(datapath));
-    work(datapath);
-  }
-  return NULL;
-}
-
-int mrc_datapath_start(struct mrc_datapath *datapath, struct mrc_cause *cause) {
-  sigset_t blocked;
-  sigset_t before;
-  sigfillset(&blocked);
-  static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}; /* stay unblocked */
-  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-    sigdelset(&blocked, faults[i]);
-  pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  int error = pthread_create(&datapath->thread, NULL, run, datapath);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error != 0) return mrc_cause_errno(cause, error, "cannot start the datapath thread");
-  pthread_setname_np(datapath->thread, "mrc-datapath");
-  return 0;
-}
-
-void mrc_datapath_stop(struct mrc_datapath *datapath) {
-  mrc_eventfd_signal(datapath->sleeper.fd, STOP);
-  pthread_join(datapath->thread, NULL);
-}
-
-void mrc_datapath_wake(struct mrc_datapath *datapath) {
-  if (!datapath->polled) mrc_sleeper_wake(&datapath->sleeper);
-}
-
-/* ---- Opening and closing ---- */
-
-static int open_rings(struct mrc_datapath *datapath, uint32_t entries, struct mrc_cause *cause) {
-  if (entries == 0) entries = DEFAULT_RING_ENTRIES;
-  int error = entries < MIN_RING_ENTRIES || entries > MAX_RING_ENTRIES ? -EINVAL : 0;
-  if (error == 0) error = mrc_spsc_init(&datapath->commands, entries, sizeof(struct mrc_command));
-  if (error == 0) error = mrc_spsc_init(&datapath->events, entries, sizeof(struct mrc_event));
-  if (error == -EINVAL)
-    return mrc_cause_line(cause, EINVAL,
-                          "ring_entries must be a power of two from %d to %d, not %u",
-                          MIN_RING_ENTRIES, MAX_RING_ENTRIES, entries);
-  return error == 0 ? 0
-                    : mrc_cause_errno(cause, -error, "cannot allocate %u ring entries", entries);
-}
-
-static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
-                       struct mrc_cause *cause) {
-  struct mrc_engine_config engine = config->engine;
-  engine.ports = config->n_ports;
-  if (engine.staged_packet_bytes == 0) engine.staged_packet_bytes = STAGED_PACKET_BYTES;
-  if (engine.max_burst_bytes > MAX_BURST_BYTES)
-    return mrc_cause_line(cause, EINVAL, "max_burst_bytes must be at most %d, not %u",
-                          MAX_BURST_BYTES, engine.max_burst_bytes);
-  if (engine.max_mrs == 0) engine.max_mrs = DEFAULT_MAX_MRS;
-  datapath->engine = mrc_engine_create(&engine);
-  if (!datapath->engine || mrc_guards_open(&datapath->guards, engine.max_mrs) != 0)
-    return mrc_cause_errno(cause, ENOMEM, "cannot allocate the engine");
-  datapath->turn = (struct mrc_turn){
-      .calls = &calls, .driver = datapath, .engine = datapath->engine, .capacity = MRC_UDP_BURSTS};
-  return 0;
-}
-
-static int watch_descriptors(struct mrc_datapath *datapath) {
-  int error = mrc_datapath_watch(datapath, datapath->sleeper.fd, EPOLLIN,
-                                 mrc_source_tag(MRC_SOURCE_COMMANDS, 0, 0));
-  if (error == 0) /* edge-triggered: it needs no read */
-    error = mrc_datapath_watch(datapath, datapath->timer_fd, EPOLLIN | EPOLLET,
-                               mrc_source_tag(MRC_SOURCE_TIMER, 0, 0));
-  for (int port = 1; error == 0 && port <= datapath->udp.n_ports; port++)
-    if (mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, port)))
-      error = mrc_ports_watch(datapath, port);
-  return error;
-}
-
-static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cause) {
-  datapath->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  datapath->sleeper.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  datapath->bell.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  datapath->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-  if (datapath->epoll_fd < 0 || datapath->sleeper.fd < 0 || datapath->bell.fd < 0 ||
-      datapath->timer_fd < 0)
-    return mrc_cause_errno(cause, errno, "cannot open an eventfd, timerfd or epoll descriptor");
-  int error = watch_descriptors(datapath);
-  if (error != 0) return mrc_cause_errno(cause, -error, "cannot watch the sockets");
-  struct epoll_event ready;
-  if (epoll_wait_ns(datapath->epoll_fd, &ready, 1, &(struct timespec){0}) < 0)
-    return mrc_cause_errno(cause, errno, "cannot use epoll_pwait2, which requires Linux 5.11");
-  return 0;
-}
-
-static int open_extension(struct mrc_datapath *datapath, struct mrc_cause *cause) {
-  if (&mrc_messages_extension == NULL) return 0;
-  datapath->extension_state = mrc_messages_extension.open();
-  if (datapath->extension_state == NULL)
-    return mrc_cause_errno(cause, ENOMEM, "cannot allocate the state of messages");
-  datapath->extension = &mrc_messages_extension;
-  return 0;
-}
-
-int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
-                      struct mrc_cause *cause) {
-  *datapath =
-      (struct mrc_datapath){.epoll_fd = -1, .sleeper.fd = -1, .bell.fd = -1, .timer_fd = -1};
-  datapath->polled = config->polled != 0;
-  datapath->unguarded = config->unguarded != 0;
-  datapath->spin_ns = config->spin_us * 1000ull;
-  datapath->pause.longest_ns = datapath->polled ? 0 : config->coalesce_us * 1000ull;
-  int error = open_extension(datapath, cause);
-  if (error == 0) error = mrc_udp_open(&datapath->udp, config, cause);
-  if (error == 0) error = open_rings(datapath, config->ring_entries, cause);
-  if (error == 0) error = open_engine(datapath, config, cause);
-  if (error == 0) error = open_descriptors(datapath, cause);
-  if (error != 0) {
-    mrc_datapath_close(datapath);
-    return error;
-  }
-  for (int port = 1; port <= datapath->udp.n_ports; port++)
-    if (mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, port)))
-      mrc_ports_warn_small_buffers(datapath, port);
-  return 0;
-}
-
-static void close_descriptors(const struct mrc_datapath *datapath) {
-  const int fds[] = {datapath->epoll_fd, datapath->sleeper.fd, datapath->bell.fd,
-                     datapath->timer_fd};
-  for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
-    if (fds[i] >= 0) close(fds[i]);
-}
-
-void mrc_datapath_close(struct mrc_datapath *datapath) {
-  mrc_guards_close(&datapath->guards); /* first: a fault writes to its eventfd */
-  close_descriptors(datapath);
-  if (datapath->extension != NULL) datapath->extension->close(datapath->extension_state);
-  if (datapath->engine) mrc_engine_destroy(datapath->engine);
-  mrc_spsc_free(&datapath->commands);
-  mrc_spsc_free(&datapath->events);
-  mrc_udp_close(&datapath->udp);
-}
-
-void mrc_datapath_abandon(struct mrc_datapath *datapath) {
-  mrc_sigbus_forget();
-  close_descriptors(datapath);
-  mrc_udp_abandon(&datapath->udp);
 }

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The UDP sockets of all ports and the driver's counters: the state that udp_open, udp_receive and
- * udp_send work on. None of them reads a clock or waits.
+ * The UDP sockets of all ports and the driver's counters: the state that sockets.c, receive.c
+ * and send.c work on. None of them reads a clock or waits.
  */
 #pragma once
+
+#include <netinet/in.h>
+/* After it: the two headers agree only in this order. */
+#include <linux/in6.h>
 
 #include "core/base.h"
 #include "mrc.h"
@@ -44,8 +48,8 @@ struct mrc_udp_port {
   bool gso;   /* the interface supports UDP_SEGMENT */
 };
 
-struct mrc_udp_inbox;  /* in udp_receive.c */
-struct mrc_udp_outbox; /* in udp_send.c */
+struct mrc_udp_inbox;  /* in receive.c */
+struct mrc_udp_outbox; /* in send.c */
 
 struct mrc_udp {
   struct mrc_udp_port *ports; /* ports[n - 1] is port n */
@@ -69,3 +73,50 @@ static inline struct mrc_udp_port *mrc_udp_port(const struct mrc_udp *udp, int p
   mrc_assert(port >= 1 && port <= udp->n_ports);
   return &udp->ports[port - 1];
 }
+
+/* ---- Why a set-up failed ---- */
+
+/* A negative errno and one line of text. */
+struct mrc_cause {
+  int error; /* -errno; 0: no error */
+  char message[240];
+};
+
+/* Writes the line, ": " and the text of the errno, and returns -error. `error` is positive. */
+int mrc_cause_errno(struct mrc_cause *cause, int error, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same without the text of the errno, if the line explains enough. */
+int mrc_cause_line(struct mrc_cause *cause, int error, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- One socket: the descriptors are the caller's ---- */
+
+/* The headers of older kernels hide these options, which the kernels have. */
+#ifndef IPV6_FLOWINFO
+#define IPV6_FLOWINFO 11
+#define IPV6_FLOWINFO_SEND 33
+#endif
+
+union mrc_sockaddr {
+  struct sockaddr any;
+  struct sockaddr_in v4;
+  struct sockaddr_in6 v6;
+};
+
+/* Fills `target` with a 16-byte address and port, and returns its length. */
+socklen_t mrc_sockaddr_set(union mrc_sockaddr *target, const uint8_t address[16], int family,
+                           uint16_t udp_port, uint32_t flow_label);
+
+/* Opens the receive socket of a port on udp_port (0: any free one), non-blocking. Returns the
+   descriptor or a negative errno with its cause; -EADDRINUSE when the UDP port is taken. */
+int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_port,
+                            struct mrc_cause *cause) MRC_MUST_CHECK;
+/* Opens a transmit socket on the port's address and a source port; 0: the kernel chooses. */
+int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
+                             struct mrc_cause *cause) MRC_MUST_CHECK;
+/* The UDP port that a socket is bound to. */
+uint16_t mrc_socket_udp_port(int fd);
+
+/* Requests a buffer of `bytes`, beyond the system's limit if privileged; returns the size granted.
+   `option` is SO_RCVBUF or SO_SNDBUF. */
+uint32_t mrc_socket_set_buffer(int fd, int option, uint32_t bytes);

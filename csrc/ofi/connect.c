@@ -326,12 +326,6 @@ static void qp_error(uint32_t qpn, uint32_t status) {
 /* Completions of QPs belong to csrc/msg. */
 static void completed(const struct mrc_wc *wc) { (void)wc; }
 
-static void refused(uint32_t qpn, uint32_t place, int result) {
-  (void)qpn;
-  (void)place;
-  (void)result;
-}
-
 const struct pr_owner pr_owner = {
     .name = "libmrc-fi",
     .wanted = wanted,
@@ -350,5 +344,4 @@ const struct pr_owner pr_owner = {
     .domain = domain,
     .qp_error = qp_error,
     .completed = completed,
-    .refused = refused,
 };

@@ -196,7 +196,7 @@ struct mrc_agent_connect {
   uint32_t max_wimm;
   uint32_t mpr;
   uint32_t path_mtu;   /* largest payload, bytes */
-  uint64_t ev_profile; /* ids of mrc_ctl.h */
+  uint64_t ev_profile; /* ids of mrc_api.h */
   uint64_t cc_profile;
   uint32_t timeout; /* 1.024 us << timeout */
   uint32_t retry_exp;

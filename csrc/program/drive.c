@@ -41,12 +41,9 @@ static void hand_out(const struct mrc_event *event) {
     return;
   }
   if (event->type == MRC_EVENT_REPLY && event->cookie & PR_COOKIE_OWN) {
-    if ((event->cookie & PR_COOKIE_CALL) == PR_COOKIE_POST) {
-      pr_owner.refused(event->qpn, (uint32_t)event->cookie, event->result);
-    } else if (event->cookie == pr_process.call) {
-      pr_process.call = 0;
-      pr_process.call_result = event->result;
-    }
+    if (event->cookie != pr_process.call) return;
+    pr_process.call = 0;
+    pr_process.call_result = event->result;
     return;
   }
   pr_steer_event(event);

@@ -44,8 +44,6 @@ struct pr_owner {
   uint32_t (*domain)(uint32_t qpn);
   void (*qp_error)(uint32_t qpn, uint32_t status); /* enum mrc_wc_status */
   void (*completed)(const struct mrc_wc *wc);
-  /* The engine has refused a post with the cookie of PR_COOKIE_POST. */
-  void (*refused)(uint32_t qpn, uint32_t place, int result);
 };
 
 /* Each library defines its own. */

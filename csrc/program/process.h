@@ -57,9 +57,8 @@ uint64_t pr_now_ns(void);
 bool pr_wait(uint64_t until_ns);
 
 /* Cookies of the library's own commands; the agent's have these bits 0. */
-#define PR_COOKIE_POST (2ull << 62)
 #define PR_COOKIE_CALL (3ull << 62)
-#define PR_COOKIE_OWN (2ull << 62) /* set in both */
+#define PR_COOKIE_OWN (2ull << 62) /* set in them */
 
 /* Queues a command for the engine; makes room by running it. */
 void pr_submit(const struct mrc_command *command);

@@ -11,7 +11,7 @@ void pr_steer_event(const struct mrc_event *event);
 /* The agent has gone: forgets its commands. Those that run end unheard. */
 void pr_steer_forget(void);
 
-/* Asks the agent by a function of mrc_ctl.h, and waits for its answer, without the lock. Returns 0
+/* Asks the agent by a function of mrc_api.h, and waits for its answer, without the lock. Returns 0
    or -errno; `bytes` is the room for the results, then their size. */
 int pr_steer_request(int function, const void *body, size_t body_bytes, void *result,
                      size_t *bytes);

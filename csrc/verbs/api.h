@@ -2,7 +2,7 @@
 /*
  * MRC's C interface of OCP 1.0, versions 1.0.0 and 1.0.1: the types that cross its functions, in
  * our words and names. Only sizes, order and values are given by it; the assertions pin them. A
- * program that has OCP's own headers uses those; functions are in mrc_api.h and mrc_ctl.h.
+ * program that has OCP's own headers uses those; functions are in mrc_api.h.
  */
 #pragma once
 

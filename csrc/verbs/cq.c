@@ -3,11 +3,11 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "verbs/async.h"
-#include "verbs/process.h"
+#include "program/drive.h"
 
 struct vb_completion {
   struct ibv_wc wc;
@@ -15,8 +15,9 @@ struct vb_completion {
   uint32_t place;
 };
 
-int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
-               struct ibv_comp_channel *channel) {
+/* -1 and errno. */
+static int init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
+                struct ibv_comp_channel *channel) {
   if (cqe < 1 || cqe > VB_MAX_CQE) {
     errno = EINVAL;
     return -1;
@@ -37,7 +38,7 @@ int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_
 struct vb_cq *vb_cq_create(struct ibv_context *context, int cqe, void *cq_context,
                            struct ibv_comp_channel *channel) {
   struct vb_cq *cq = calloc(1, sizeof *cq);
-  if (!cq || vb_cq_init(cq, context, cqe, cq_context, channel) == 0) return cq;
+  if (!cq || init(cq, context, cqe, cq_context, channel) == 0) return cq;
   free(cq);
   return NULL;
 }
@@ -127,9 +128,8 @@ void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uin
   if (cq->armed == VB_ARMED || wc->status != IBV_WC_SUCCESS) vb_cq_tell(cq);
 }
 
-void vb_cq_solicit(struct vb_cq *cq) { vb_cq_tell(cq); }
-
-int vb_cq_take(struct vb_cq *cq, int n, struct ibv_wc *wcs) {
+/* Up to `n` completions, the oldest first. -1: completions were lost. */
+static int take(struct vb_cq *cq, int n, struct ibv_wc *wcs) {
   int taken = 0;
   for (; taken < n && cq->head != cq->tail; taken++) {
     const struct vb_completion *next = &cq->ring[cq->head++ % cq->size];
@@ -142,11 +142,6 @@ int vb_cq_take(struct vb_cq *cq, int n, struct ibv_wc *wcs) {
 void vb_cq_forget_qp(struct vb_cq *cq, const struct vb_qp *qp) {
   for (uint32_t i = cq->head; i != cq->tail; i++)
     if (cq->ring[i % cq->size].qp == qp) cq->ring[i % cq->size].qp = NULL;
-}
-
-/* Armed for all completions, it stays so. */
-void vb_cq_arm(struct vb_cq *cq, bool solicited_only) {
-  if (cq->armed != VB_ARMED) cq->armed = solicited_only ? VB_ARMED_SOLICITED : VB_ARMED;
 }
 
 struct vb_channel *vb_channel_create(struct ibv_context *context) {
@@ -200,4 +195,163 @@ void vb_cq_acknowledge(struct ibv_cq *cq, unsigned int events) {
   cq->comp_events_completed += events;
   pthread_cond_signal(&cq->cond);
   pthread_mutex_unlock(&cq->mutex);
+}
+
+/* ---- Queues of the changes of EVs' states ---- */
+
+struct vb_ev_cq {
+  struct vb_cq cq; /* its places hold no completions */
+  struct vb_ev_cq *next;
+  struct mrc_api_ev_event *events; /* ring of cq.size */
+  uint32_t head;                   /* free-running */
+  uint32_t tail;
+  uint32_t dropped; /* since the newest in the ring */
+};
+
+static struct vb_ev_cq *of(struct vb_cq *cq) { return (struct vb_ev_cq *)cq; }
+
+struct vb_cq *vb_ev_cq_create(struct ibv_context *context, int cqe, void *cq_context,
+                              struct ibv_comp_channel *channel) {
+  struct vb_ev_cq *made = calloc(1, sizeof *made);
+  if (!made) return NULL;
+  if (init(&made->cq, context, cqe, cq_context, channel) != 0) {
+    free(made);
+    return NULL;
+  }
+  made->cq.of_evs = true;
+  made->events = calloc(made->cq.size, sizeof *made->events);
+  if (!made->events) {
+    vb_cq_destroy(&made->cq);
+    return NULL;
+  }
+  pr_lock();
+  made->next = vb_objects.ev_cqs;
+  vb_objects.ev_cqs = made;
+  pr_unlock();
+  return &made->cq;
+}
+
+int vb_ev_cq_destroy(struct vb_cq *cq) {
+  pr_lock();
+  struct vb_ev_cq **place = &vb_objects.ev_cqs;
+  while (*place != of(cq))
+    place = &(*place)->next;
+  *place = of(cq)->next;
+  pr_unlock();
+  free(of(cq)->events);
+  return vb_cq_destroy(cq);
+}
+
+void vb_ev_cq_push(const struct mrc_agent_ev_event *event) {
+  for (struct vb_ev_cq *each = vb_objects.ev_cqs; each; each = each->next) {
+    if (each->tail - each->head == each->cq.size) {
+      each->dropped++;
+      continue;
+    }
+    each->events[each->tail++ % each->cq.size] =
+        (struct mrc_api_ev_event){.profile = event->profile,
+                                  .ev = event->ev,
+                                  .dropped = each->dropped,
+                                  .state = event->state};
+    each->dropped = 0;
+    vb_cq_tell(&each->cq);
+  }
+}
+
+int vb_ev_cq_take(struct vb_cq *cq, int n, struct mrc_api_ev_event *events, size_t stride) {
+  struct vb_ev_cq *own = of(cq);
+  int taken = 0;
+  for (; taken < n && own->head != own->tail; taken++)
+    memcpy((char *)events + (size_t)taken * stride, &own->events[own->head++ % cq->size], stride);
+  return taken;
+}
+
+/* ---- The table of a context ---- */
+
+int vb_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wcs) {
+  struct vb_cq *ours = vb_cq_of(cq);
+  if (pr_process.forked) return -1;
+  pr_lock();
+  int taken = take(ours, n, wcs);
+  if (taken == 0) {
+    pr_drive_poll();
+    taken = take(ours, n, wcs);
+  } else {
+    pr_drive_polled();
+  }
+  pr_unlock();
+  return taken;
+}
+
+int vb_cq_req_notify(struct ibv_cq *cq, int solicited_only) {
+  struct vb_cq *ours = vb_cq_of(cq);
+  if (pr_process.forked) return EIO;
+  pr_lock();
+  if (ours->armed != VB_ARMED) /* armed for all completions, it stays so */
+    ours->armed = solicited_only ? VB_ARMED_SOLICITED : VB_ARMED;
+  pr_drive_leave(); /* the program will sleep */
+  pr_unlock();
+  return 0;
+}
+
+/* ---- Extended CQs: the completion that start_poll and next_poll have taken ---- */
+
+static struct vb_cq *of_ex(struct ibv_cq_ex *cq) { return (struct vb_cq *)cq; }
+
+static int take_next(struct ibv_cq_ex *cq) {
+  struct vb_cq *ours = of_ex(cq);
+  const int taken = vb_cq_poll(&ours->ibv.cq, 1, &ours->current);
+  if (taken < 0) return EIO;
+  if (taken == 0) return ENOENT;
+  cq->wr_id = ours->current.wr_id;
+  cq->status = ours->current.status;
+  return 0;
+}
+
+static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr) {
+  return attr->comp_mask ? EINVAL : take_next(cq);
+}
+
+static void end_poll(struct ibv_cq_ex *cq) { (void)cq; }
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq) { return of_ex(cq)->current.opcode; }
+static uint32_t read_vendor_err(struct ibv_cq_ex *cq) { return of_ex(cq)->current.vendor_err; }
+static uint32_t read_byte_len(struct ibv_cq_ex *cq) { return of_ex(cq)->current.byte_len; }
+static __be32 read_imm_data(struct ibv_cq_ex *cq) { return of_ex(cq)->current.imm_data; }
+static uint32_t read_qp_num(struct ibv_cq_ex *cq) { return of_ex(cq)->current.qp_num; }
+static uint32_t read_src_qp(struct ibv_cq_ex *cq) { return of_ex(cq)->current.src_qp; }
+static unsigned int read_wc_flags(struct ibv_cq_ex *cq) { return of_ex(cq)->current.wc_flags; }
+static uint32_t read_slid(struct ibv_cq_ex *cq) { return of_ex(cq)->current.slid; }
+static uint8_t read_sl(struct ibv_cq_ex *cq) { return of_ex(cq)->current.sl; }
+static uint8_t read_dlid(struct ibv_cq_ex *cq) { return of_ex(cq)->current.dlid_path_bits; }
+
+struct ibv_cq_ex *vb_cq_create_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr) {
+  const uint64_t served = IBV_WC_STANDARD_FLAGS;
+  const bool flags_set = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS;
+  const uint32_t known = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  if (attr->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS || attr->wc_flags & ~served ||
+      (flags_set && attr->flags & ~known)) {
+    errno = EOPNOTSUPP;
+    return NULL;
+  }
+  if (attr->comp_vector >= (uint32_t)context->num_comp_vectors || attr->cqe > VB_MAX_CQE) {
+    errno = EINVAL;
+    return NULL;
+  }
+  struct vb_cq *cq = vb_cq_create(context, (int)attr->cqe, attr->cq_context, attr->channel);
+  if (!cq) return NULL;
+  struct ibv_cq_ex *ex = &cq->ibv.ex;
+  ex->start_poll = start_poll;
+  ex->next_poll = take_next;
+  ex->end_poll = end_poll;
+  ex->read_opcode = read_opcode;
+  ex->read_vendor_err = read_vendor_err;
+  ex->read_byte_len = read_byte_len;
+  ex->read_imm_data = read_imm_data;
+  ex->read_qp_num = read_qp_num;
+  ex->read_src_qp = read_src_qp;
+  ex->read_wc_flags = read_wc_flags;
+  ex->read_slid = read_slid;
+  ex->read_sl = read_sl;
+  ex->read_dlid_path_bits = read_dlid;
+  return ex;
 }

@@ -11,10 +11,13 @@
 
 #include "program/attach.h"
 #include "program/enter.h"
-#include "verbs/ibv_ex.h"
-#include "verbs/ibv_ops.h"
-#include "verbs/process.h"
+#include "program/owner.h"
+#include "verbs/cq.h"
+#include "verbs/objects.h"
+#include "verbs/post.h"
+#include "verbs/qp.h"
 #include "verbs/rc.h"
+#include "verbs/wq.h"
 
 enum { MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_DISABLED = 3, LINK_UP = 5, COMP_VECTORS = 1 };
 
@@ -34,66 +37,6 @@ struct ibv_device *const vb_own_device = &own.device;
 struct ibv_device *vb_device(void) {
   if (pr_process.forked) return NULL;
   return pr_process.ctx || pr_link_is_there() ? vb_own_device : NULL;
-}
-
-/* ---- Contexts ---- */
-
-static struct vb_context *create_context(void) {
-  struct vb_context *context = calloc(1, sizeof *context);
-  if (!context) return NULL;
-  struct verbs_context *verbs = &context->verbs;
-  verbs->sz = sizeof *verbs;
-  verbs->query_port = vb_device_query_port;
-  verbs->query_device_ex = vb_device_query_ex;
-  verbs->create_cq_ex = vb_create_cq_ex;
-  verbs->create_qp_ex = vb_create_qp_ex;
-  verbs->context = (struct ibv_context){.device = vb_own_device,
-                                        .ops = {.poll_cq = vb_poll_cq,
-                                                .req_notify_cq = vb_req_notify_cq,
-                                                .post_send = vb_ops_post_send,
-                                                .post_recv = vb_ops_post_recv,
-                                                .post_srq_recv = vb_ops_post_srq_recv},
-                                        .async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC),
-                                        .num_comp_vectors = COMP_VECTORS,
-                                        .abi_compat = __VERBS_ABI_IS_EXTENDED};
-  verbs->context.cmd_fd = verbs->context.async_fd; /* programs may duplicate it */
-  pthread_mutex_init(&verbs->context.mutex, NULL);
-  if (verbs->context.async_fd >= 0) return context;
-  free(context);
-  return NULL;
-}
-
-struct ibv_context *vb_device_open(void) {
-  pr_lock();
-  vb_objects.device = vb_own_device;
-  const int error = pr_enter();
-  struct vb_context *context = error == 0 ? create_context() : NULL;
-  if (context) {
-    context->next = vb_objects.contexts;
-    vb_objects.contexts = context;
-  }
-  pr_unlock();
-  if (error != 0) errno = error;
-  return context ? &context->verbs.context : NULL;
-}
-
-int vb_device_close(struct ibv_context *context) {
-  struct vb_context *ours = vb_context_of(context);
-  pr_lock();
-  struct vb_context **place = &vb_objects.contexts;
-  while (*place != ours)
-    place = &(*place)->next;
-  *place = ours->next;
-  if (!vb_objects.contexts) pr_attach_linger();
-  while (ours->first) {
-    struct vb_async *next = ours->first->next;
-    free(ours->first);
-    ours->first = next;
-  }
-  pr_unlock();
-  close(context->async_fd);
-  free(ours);
-  return 0;
 }
 
 /* ---- Queries ---- */
@@ -140,8 +83,8 @@ int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
   return 0;
 }
 
-int vb_device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
-                       struct ibv_device_attr_ex *attr, size_t bytes) {
+static int query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+                    struct ibv_device_attr_ex *attr, size_t bytes) {
   if (input && input->comp_mask) return EINVAL;
   struct ibv_device_attr_ex found = {.phys_port_cnt_ex = 1};
   vb_device_query(context, &found.orig_attr);
@@ -216,3 +159,127 @@ int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index, un
   pr_unlock();
   return 0;
 }
+
+/* ---- Contexts ---- */
+
+static struct vb_context *create_context(void) {
+  struct vb_context *context = calloc(1, sizeof *context);
+  if (!context) return NULL;
+  struct verbs_context *verbs = &context->verbs;
+  verbs->sz = sizeof *verbs;
+  verbs->query_port = vb_device_query_port;
+  verbs->query_device_ex = query_ex;
+  verbs->create_cq_ex = vb_cq_create_ex;
+  verbs->create_qp_ex = vb_qp_create_ex;
+  verbs->context = (struct ibv_context){.device = vb_own_device,
+                                        .ops = {.poll_cq = vb_cq_poll,
+                                                .req_notify_cq = vb_cq_req_notify,
+                                                .post_send = vb_post_send,
+                                                .post_recv = vb_post_recv,
+                                                .post_srq_recv = vb_post_srq_recv},
+                                        .async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC),
+                                        .num_comp_vectors = COMP_VECTORS,
+                                        .abi_compat = __VERBS_ABI_IS_EXTENDED};
+  verbs->context.cmd_fd = verbs->context.async_fd; /* programs may duplicate it */
+  pthread_mutex_init(&verbs->context.mutex, NULL);
+  if (verbs->context.async_fd >= 0) return context;
+  free(context);
+  return NULL;
+}
+
+struct ibv_context *vb_device_open(void) {
+  pr_lock();
+  vb_objects.device = vb_own_device;
+  const int error = pr_enter();
+  struct vb_context *context = error == 0 ? create_context() : NULL;
+  if (context) {
+    context->next = vb_objects.contexts;
+    vb_objects.contexts = context;
+  }
+  pr_unlock();
+  if (error != 0) errno = error;
+  return context ? &context->verbs.context : NULL;
+}
+
+int vb_device_close(struct ibv_context *context) {
+  struct vb_context *ours = vb_context_of(context);
+  pr_lock();
+  struct vb_context **place = &vb_objects.contexts;
+  while (*place != ours)
+    place = &(*place)->next;
+  *place = ours->next;
+  if (!vb_objects.contexts) pr_attach_linger();
+  while (ours->first) {
+    struct vb_async *next = ours->first->next;
+    free(ours->first);
+    ours->first = next;
+  }
+  pr_unlock();
+  close(context->async_fd);
+  free(ours);
+  return 0;
+}
+
+/* ---- What csrc/program needs of this library ---- */
+
+#define LOOK_NS 10000000ull
+
+static uint32_t staying;
+
+static void count(struct vb_qp *qp) { staying += qp->exists && !qp->leaving; }
+
+static uint32_t count_staying(void) {
+  staying = 0;
+  vb_process_each_qp(count);
+  return staying;
+}
+
+static void release_all(void) { vb_process_each_qp(vb_qp_release); }
+
+static void ports_changed(bool any_up) {
+  vb_async_raise_all(any_up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, 1);
+}
+
+static uint32_t domain(uint32_t qpn) {
+  const struct vb_qp *qp = vb_process_qp(qpn);
+  return qp ? vb_domain_of(qp->ibv.qp.pd) : 0;
+}
+
+static void completed(const struct mrc_wc *wc) {
+  struct vb_qp *qp = vb_process_qp(wc->qpn);
+  if (qp && qp->rc && !qp->leaving)
+    vb_rc_complete(qp, wc);
+  else
+    vb_complete(wc);
+}
+
+static bool watches(void) { return true; }
+
+/* The helper calls it often while a program polls. */
+static void end_timed(uint64_t now_ns) {
+  static uint64_t last_ns;
+  if (now_ns - last_ns < LOOK_NS) return;
+  last_ns = now_ns;
+  vb_qp_end_gone(now_ns);
+  vb_rc_tick(now_ns);
+}
+
+const struct pr_owner pr_owner = {
+    .name = "libmrc",
+    .wanted = vb_qp_wanted,
+    .staying = count_staying,
+    .tell_all = vb_qp_tell_all,
+    .release_all = release_all,
+    .ready = vb_qp_ready,
+    .failed = vb_qp_failed,
+    .gone = vb_qp_gone,
+    .end_gone = end_timed,
+    .ports_changed = ports_changed,
+    .ev_event = vb_ev_cq_push,
+    .exists = vb_qp_exists,
+    .domain = domain,
+    .qp_error = vb_complete_error,
+    .completed = completed,
+    .turned = vb_rc_turned,
+    .watches = watches,
+};

@@ -11,8 +11,6 @@ static inline bool vb_is_ours(const struct ibv_device *device);
 struct ibv_context *vb_device_open(void);
 int vb_device_close(struct ibv_context *context);
 int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr);
-int vb_device_query_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
-                       struct ibv_device_attr_ex *attr, size_t bytes);
 /* Port 1 is the device; ports 2 and on are none of verbs' business. */
 int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
                          size_t bytes);

@@ -1,24 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of libibverbs that our device serves, under their public names. Objects of other
-   devices are passed on to the system's library. */
+/* The functions of libibverbs under their public names: those that our device serves, those that it
+   refuses, and those that belong to no device. Objects of other devices are passed on to the
+   system's library. */
+#define _GNU_SOURCE 1
+#include <dlfcn.h>
 #include <errno.h>
+#include <infiniband/sa.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "program/drive.h"
 #include "program/export.h"
 #include "program/say.h"
-#include "verbs/async.h"
 #include "verbs/cq.h"
 #include "verbs/device.h"
-#include "verbs/ibv_ops.h"
-#include "verbs/mr.h"
-#include "verbs/pass.h"
-#include "verbs/process.h"
+#include "verbs/objects.h"
 #include "verbs/qp.h"
 #include "verbs/rc.h"
-#include "verbs/srq.h"
+#include "verbs/wq.h"
+
+/* ---- The system's own libibverbs, for devices that are not ours ---- */
+
+static void *library;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* A program may have loaded us in place of libibverbs, which is then not in the process. The name
+   with its number is that of the system's library: ours has none. */
+static void open_library(void) { library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_LOCAL); }
+
+/* The function of this name and version, or NULL when the system has no libibverbs with it. */
+static void *next_function(const char *name, const char *version) {
+  pthread_once(&once, open_library);
+  return library ? dlvsym(library, name, version) : NULL;
+}
+
+/* Returns what the system's library answers, for an object that is not ours; without that library
+   `failed`, and errno. */
+#define PASS(failed, name, version, ...)                    \
+  do {                                                      \
+    __typeof__(name) *next = next_function(#name, version); \
+    if (next) return next(__VA_ARGS__);                     \
+    errno = ENOSYS;                                         \
+    return failed;                                          \
+  } while (0)
+
+/* The same of a function without a result. */
+#define PASS_VOID(name, version, ...)                       \
+  do {                                                      \
+    __typeof__(name) *next = next_function(#name, version); \
+    if (next) next(__VA_ARGS__);                            \
+  } while (0)
+
+/* A function that our device refuses, and whose result is 0 or an errno. */
+#define REFUSE(name, version, context, parameters, ...)              \
+  EXPORT int name parameters {                                       \
+    if (!vb_owns(context)) PASS(ENOSYS, name, version, __VA_ARGS__); \
+    return EOPNOTSUPP;                                               \
+  }
+
+/* The same that makes an object, or fails with -1. */
+#define REFUSE_WITH(type, failed, name, version, context, parameters, ...) \
+  EXPORT type name parameters {                                            \
+    if (!vb_owns(context)) PASS(failed, name, version, __VA_ARGS__);       \
+    errno = EOPNOTSUPP;                                                    \
+    return failed;                                                         \
+  }
+
+/* A function that belongs to no device, or whose objects are never ours. */
+#define COMMON(type, failed, name, version, parameters, ...) \
+  EXPORT type name parameters { PASS(failed, name, version, __VA_ARGS__); }
+
+/* The same without a result. */
+#define DROP(name, version, parameters, ...) \
+  EXPORT void name parameters { PASS_VOID(name, version, __VA_ARGS__); }
 
 /* ---- Devices ---- */
 
@@ -26,7 +84,7 @@
 EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
   int n = 0;
   if (num_devices) *num_devices = 0;
-  struct ibv_device **(*next)(int *) = vb_next("ibv_get_device_list", "IBVERBS_1.1");
+  struct ibv_device **(*next)(int *) = next_function("ibv_get_device_list", "IBVERBS_1.1");
   struct ibv_device **real = next ? next(&n) : NULL;
   if (!real) n = 0;
   struct ibv_device *device = vb_device();
@@ -261,7 +319,7 @@ EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n) {
 
 EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   if (!vb_owns(pd->context)) PASS(NULL, ibv_create_qp, "IBVERBS_1.1", pd, attr);
-  return vb_create_qp(pd, attr);
+  return vb_qp_create(pd, attr);
 }
 
 EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) {
@@ -274,7 +332,7 @@ EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) 
   if (pr_process.forked) return EIO;
   pr_lock();
   int error = vb_qp_check(vb_qp_of(qp), attr, mask);
-  if (error == 0) error = vb_ops_modify_qp(vb_qp_of(qp), attr, mask);
+  if (error == 0) error = vb_qp_modify(vb_qp_of(qp), attr, mask);
   pr_unlock();
   return error;
 }
@@ -288,14 +346,6 @@ EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
   return 0;
 }
 
-static void wait_for_events(struct vb_qp *qp) {
-  struct ibv_qp *own = &qp->ibv.qp;
-  pthread_mutex_lock(&own->mutex);
-  while (own->events_completed != qp->taken_events)
-    pthread_cond_wait(&own->cond, &own->mutex);
-  pthread_mutex_unlock(&own->mutex);
-}
-
 EXPORT int ibv_destroy_qp(struct ibv_qp *qp) {
   if (!vb_owns(qp->context)) PASS(ENOSYS, ibv_destroy_qp, "IBVERBS_1.1", qp);
   if (pr_process.forked) return EIO;
@@ -304,7 +354,10 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp) {
   vb_qp_leave(ours);
   pr_drive_settle(); /* from now on the engine reads none of its memory */
   pr_unlock();
-  wait_for_events(ours);
+  pthread_mutex_lock(&qp->mutex);
+  while (qp->events_completed != ours->taken_events)
+    pthread_cond_wait(&qp->cond, &qp->mutex);
+  pthread_mutex_unlock(&qp->mutex);
   vb_qp_free(ours);
   return 0;
 }
@@ -364,3 +417,189 @@ EXPORT void ibv_ack_async_event(struct ibv_async_event *event) {
   else
     PASS_VOID(ibv_ack_async_event, "IBVERBS_1.1", event);
 }
+
+/* The functions of libibverbs that our device refuses, and those that belong to no device. For
+   objects of other devices they are the system library's. */
+
+struct ib_user_path_rec; /* the kernel's */
+
+/* ---- Refused ---- */
+
+REFUSE(ibv_attach_mcast, "IBVERBS_1.1", qp->context,
+       (struct ibv_qp * qp, const union ibv_gid *gid, uint16_t lid), qp, gid, lid)
+REFUSE(ibv_detach_mcast, "IBVERBS_1.1", qp->context,
+       (struct ibv_qp * qp, const union ibv_gid *gid, uint16_t lid), qp, gid, lid)
+REFUSE_WITH(struct ibv_ah *, NULL, ibv_create_ah, "IBVERBS_1.1", pd->context,
+            (struct ibv_pd * pd, struct ibv_ah_attr *attr), pd, attr)
+REFUSE_WITH(struct ibv_ah *, NULL, ibv_create_ah_from_wc, "IBVERBS_1.1", pd->context,
+            (struct ibv_pd * pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port), pd, wc, grh,
+            port)
+REFUSE(ibv_destroy_ah, "IBVERBS_1.1", ah->context, (struct ibv_ah * ah), ah)
+REFUSE(ibv_init_ah_from_wc, "IBVERBS_1.1", context,
+       (struct ibv_context * context, uint8_t port, struct ibv_wc *wc, struct ibv_grh *grh,
+        struct ibv_ah_attr *attr),
+       context, port, wc, grh, attr)
+REFUSE(ibv_resolve_eth_l2_from_gid, "IBVERBS_1.1", context,
+       (struct ibv_context * context, struct ibv_ah_attr *attr, uint8_t mac[6], uint16_t *vid),
+       context, attr, mac, vid)
+REFUSE(ibv_query_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct ibv_ece *ece), qp,
+       ece)
+REFUSE(ibv_set_ece, "IBVERBS_1.10", qp->context, (struct ibv_qp * qp, struct ibv_ece *ece), qp, ece)
+REFUSE_WITH(struct ibv_mr *, NULL, ibv_reg_dmabuf_mr, "IBVERBS_1.12", pd->context,
+            (struct ibv_pd * pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access),
+            pd, offset, length, iova, fd, access)
+REFUSE_WITH(int, IBV_REREG_MR_ERR_INPUT, ibv_rereg_mr, "IBVERBS_1.1", mr->context,
+            (struct ibv_mr * mr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+             int access),
+            mr, flags, pd, addr, length, access)
+REFUSE_WITH(struct ibv_pd *, NULL, ibv_import_pd, "IBVERBS_1.10", context,
+            (struct ibv_context * context, uint32_t handle), context, handle)
+REFUSE_WITH(struct ibv_mr *, NULL, ibv_import_mr, "IBVERBS_1.10", pd->context,
+            (struct ibv_pd * pd, uint32_t handle), pd, handle)
+REFUSE_WITH(struct ibv_dm *, NULL, ibv_import_dm, "IBVERBS_1.13", context,
+            (struct ibv_context * context, uint32_t handle), context, handle)
+
+/* Nothing of ours is imported. */
+DROP(ibv_unimport_pd, "IBVERBS_1.10", (struct ibv_pd * pd), pd)
+DROP(ibv_unimport_mr, "IBVERBS_1.10", (struct ibv_mr * mr), mr)
+DROP(ibv_unimport_dm, "IBVERBS_1.13", (struct ibv_dm * dm), dm)
+
+/* Writes of one QP become visible in any order. */
+EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags) {
+  if (!vb_owns(qp->context)) PASS(0, ibv_query_qp_data_in_order, "IBVERBS_1.14", qp, op, flags);
+  return 0;
+}
+
+/* ---- Of no device ---- */
+
+/* Our contexts have an eventfd where others have the kernel's device. */
+EXPORT struct ibv_context *ibv_import_device(int fd) {
+  struct stat found;
+  if (fstat(fd, &found) == 0 && !S_ISCHR(found.st_mode)) {
+    errno = EOPNOTSUPP;
+    return NULL;
+  }
+  PASS(NULL, ibv_import_device, "IBVERBS_1.10", fd);
+}
+
+COMMON(int, ENOSYS, ibv_fork_init, "IBVERBS_1.1", (void))
+COMMON(int, ENOSYS, ibv_dontfork_range, "IBVERBS_1.1", (void *base, size_t size), base, size)
+COMMON(int, ENOSYS, ibv_dofork_range, "IBVERBS_1.1", (void *base, size_t size), base, size)
+COMMON(enum ibv_fork_status, IBV_FORK_DISABLED, ibv_is_fork_initialized, "IBVERBS_1.13", (void))
+COMMON(const char *, NULL, ibv_get_sysfs_path, "IBVERBS_1.0", (void))
+COMMON(int, -1, ibv_read_sysfs_file, "IBVERBS_1.0",
+       (const char *dir, const char *file, char *buf, size_t size), dir, file, buf, size)
+COMMON(const char *, "unknown", ibv_node_type_str, "IBVERBS_1.1", (enum ibv_node_type type), type)
+COMMON(const char *, "unknown", ibv_port_state_str, "IBVERBS_1.1", (enum ibv_port_state state),
+       state)
+COMMON(const char *, "unknown", ibv_event_type_str, "IBVERBS_1.1", (enum ibv_event_type type), type)
+COMMON(const char *, "unknown", ibv_wc_status_str, "IBVERBS_1.1", (enum ibv_wc_status status),
+       status)
+COMMON(int, -1, ibv_rate_to_mult, "IBVERBS_1.0", (enum ibv_rate rate), rate)
+COMMON(enum ibv_rate, IBV_RATE_MAX, mult_to_ibv_rate, "IBVERBS_1.0", (int mult), mult)
+COMMON(int, -1, ibv_rate_to_mbps, "IBVERBS_1.1", (enum ibv_rate rate), rate)
+COMMON(enum ibv_rate, IBV_RATE_MAX, mbps_to_ibv_rate, "IBVERBS_1.1", (int mbps), mbps)
+
+#define COPY(name, version, to, from) DROP(name, version, (to * dst, from * src), dst, src)
+
+COPY(ibv_copy_ah_attr_from_kern, "IBVERBS_1.1", struct ibv_ah_attr, struct ib_uverbs_ah_attr)
+COPY(ibv_copy_qp_attr_from_kern, "IBVERBS_1.0", struct ibv_qp_attr, struct ib_uverbs_qp_attr)
+COPY(ibv_copy_path_rec_from_kern, "IBVERBS_1.0", struct ibv_sa_path_rec, struct ib_user_path_rec)
+COPY(ibv_copy_path_rec_to_kern, "IBVERBS_1.0", struct ib_user_path_rec, struct ibv_sa_path_rec)
+
+/* ---- Private, but used by ibv_devinfo and pyverbs: its version differs by release ---- */
+
+enum { GID_TYPE_SYSFS_ROCE_V2 = 1 };
+
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index, int *type);
+
+static int query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index, int *type,
+                          const char *version) {
+  if (!vb_owns(context)) PASS(-1, ibv_query_gid_type, version, context, port, index, type);
+  *type = GID_TYPE_SYSFS_ROCE_V2;
+  return 0;
+}
+
+#if __has_attribute(symver)
+#define VERSIONED(number) __attribute__((symver("ibv_query_gid_type@IBVERBS_PRIVATE_" #number)))
+#define BY_ASSEMBLER(number)
+#else /* clang; what the assembler is told would be lost where gcc optimizes when it links */
+#define VERSIONED(number)
+#define BY_ASSEMBLER(number) \
+  __asm__(".symver vb_query_gid_type_" #number ",ibv_query_gid_type@IBVERBS_PRIVATE_" #number);
+#endif
+
+#define GID_TYPE(number)                                                           \
+  VERSIONED(number)                                                                \
+  EXPORT int vb_query_gid_type_##number(struct ibv_context *context, uint8_t port, \
+                                        unsigned int index, int *type);            \
+  EXPORT int vb_query_gid_type_##number(struct ibv_context *context, uint8_t port, \
+                                        unsigned int index, int *type) {           \
+    return query_gid_type(context, port, index, type, "IBVERBS_PRIVATE_" #number); \
+  }                                                                                \
+  BY_ASSEMBLER(number)
+
+GID_TYPE(34)
+GID_TYPE(59)
+GID_TYPE(65)
+
+/* ---- Newer than the headers of Debian 12 ---- */
+
+/* Functions of libibverbs that rdma-core has since its versions 58 to 65, for any header. Our
+   device refuses all but one, so objects for them are never ours. */
+
+struct ibv_buf;
+struct ibv_comp_cntr;
+struct ibv_comp_cntr_caps;
+struct ibv_comp_cntr_init_attr;
+struct ibv_dmah;
+struct ibv_dmah_init_attr;
+struct ibv_mr_init_attr;
+struct ibv_qp_attach_comp_cntr_attr;
+
+enum { SPEED_UNIT = 100000000 }; /* bit/s */
+
+EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed) {
+  if (!vb_owns(context)) PASS(ENOSYS, ibv_query_port_speed, "IBVERBS_1.16", context, port, speed);
+  if (port != 1) return EINVAL;
+  *speed = vb_device_bits_per_second() / SPEED_UNIT;
+  return 0;
+}
+
+REFUSE_WITH(struct ibv_mr *, NULL, ibv_reg_mr_ex, "IBVERBS_1.15", pd->context,
+            (struct ibv_pd * pd, struct ibv_mr_init_attr *attr), pd, attr)
+REFUSE_WITH(struct ibv_dmah *, NULL, ibv_alloc_dmah, "IBVERBS_1.15", context,
+            (struct ibv_context * context, struct ibv_dmah_init_attr *attr), context, attr)
+COMMON(int, ENOSYS, ibv_dealloc_dmah, "IBVERBS_1.15", (struct ibv_dmah * handle), handle)
+COMMON(int, -1, ibv_dm_export_dmabuf_fd, "IBVERBS_1.16", (struct ibv_dm * dm), dm)
+
+REFUSE_WITH(void *, NULL, ibv_alloc_buf, "IBVERBS_1.17", pd->context,
+            (struct ibv_pd * pd, size_t bytes, struct ibv_buf **buf), pd, bytes, buf)
+DROP(ibv_free_buf, "IBVERBS_1.17", (struct ibv_buf * buf), buf)
+REFUSE_WITH(struct ibv_mr *, NULL, ibv_reg_buf_mr, "IBVERBS_1.17", pd->context,
+            (struct ibv_pd * pd, struct ibv_buf *buf, void *at, size_t bytes, int access), pd, buf,
+            at, bytes, access)
+COMMON(int, -1, ibv_export_buf_dmabuf_fd, "IBVERBS_1.18", (struct ibv_buf * buf), buf)
+
+REFUSE(_ibv_query_comp_cntr_caps, "IBVERBS_1.18", context,
+       (struct ibv_context * context, struct ibv_comp_cntr_caps *caps, size_t bytes), context, caps,
+       bytes)
+REFUSE_WITH(struct ibv_comp_cntr *, NULL, ibv_create_comp_cntr, "IBVERBS_1.18", context,
+            (struct ibv_context * context, struct ibv_comp_cntr_init_attr *attr), context, attr)
+COMMON(int, ENOSYS, ibv_destroy_comp_cntr, "IBVERBS_1.18", (struct ibv_comp_cntr * counter),
+       counter)
+REFUSE(ibv_qp_attach_comp_cntr, "IBVERBS_1.18", qp->context,
+       (struct ibv_qp * qp, struct ibv_comp_cntr *counter,
+        struct ibv_qp_attach_comp_cntr_attr *attr),
+       qp, counter, attr)
+
+#define COUNTER(name, type)                                                                        \
+  COMMON(int, ENOSYS, name, "IBVERBS_1.18", (struct ibv_comp_cntr * counter, type value), counter, \
+         value)
+
+COUNTER(ibv_set_comp_cntr, uint64_t)
+COUNTER(ibv_set_err_comp_cntr, uint64_t)
+COUNTER(ibv_inc_comp_cntr, uint64_t)
+COUNTER(ibv_inc_err_comp_cntr, uint64_t)
+COUNTER(ibv_read_comp_cntr, uint64_t *)
+COUNTER(ibv_read_err_comp_cntr, uint64_t *)

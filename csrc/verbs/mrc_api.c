@@ -6,12 +6,23 @@
 #include <string.h>
 
 #include "program/export.h"
-#include "verbs/api_context.h"
+#include "program/say.h"
+#include "program/steer.h"
+#include "verbs/cq.h"
 #include "verbs/device.h"
-#include "verbs/ev_cq.h"
-#include "verbs/ibv_ops.h"
-#include "verbs/process.h"
+#include "verbs/objects.h"
+#include "verbs/post.h"
 #include "verbs/qp.h"
+
+struct mrc_api_context {
+  struct ibv_context *verbs;
+  uint32_t version; /* that the program was compiled for; 0: the newest */
+};
+
+static inline int fail(int error) {
+  errno = error;
+  return -1;
+}
 
 enum { MPR_UNIT = 128, MAX_MPR = 32, MAX_WIMM = 1024, MAX_HINTS = 65536 };
 
@@ -113,11 +124,11 @@ EXPORT struct mrc_api_cq *mrc_create_cq(struct mrc_api_context *context, int cqe
 
 EXPORT int mrc_poll_cq(struct mrc_api_cq *cq, int n, struct ibv_wc *wcs) {
   if (!cq || n < 0 || !wcs || vb_cq_of(cq_of(cq))->of_evs) return fail(EINVAL);
-  return vb_poll_cq(cq_of(cq), n, wcs);
+  return vb_cq_poll(cq_of(cq), n, wcs);
 }
 
 EXPORT int mrc_req_notify_cq(struct mrc_api_cq *cq, int solicited_only) {
-  return cq ? vb_req_notify_cq(cq_of(cq), solicited_only) : EINVAL;
+  return cq ? vb_cq_req_notify(cq_of(cq), solicited_only) : EINVAL;
 }
 
 EXPORT int mrc_get_cq_event(struct mrc_api_channel *channel, struct mrc_api_cq **cq,
@@ -190,12 +201,6 @@ EXPORT int mrc_destroy_qp_hint(struct mrc_api_qp_hint *hint) {
   return 0;
 }
 
-static void set_hint(struct vb_qp *qp, struct mrc_api_qp_hint *hint) {
-  if (qp->api.hint) qp->api.hint->users--;
-  if (hint) hint->users++;
-  qp->api.hint = hint;
-}
-
 /* ---- QPs ---- */
 
 EXPORT struct mrc_api_qp *mrc_create_qp(struct mrc_api_context *context,
@@ -215,7 +220,7 @@ EXPORT struct mrc_api_qp *mrc_create_qp(struct mrc_api_context *context,
                                   .cap = init->cap,
                                   .qp_type = IBV_QPT_RC,
                                   .sq_sig_all = init->signal_all};
-  struct ibv_qp *qp = vb_create_qp(init->pd, &attr);
+  struct ibv_qp *qp = vb_qp_create(init->pd, &attr);
   if (qp) vb_qp_of(qp)->emulated = false; /* it is MRC's, also with --rc */
   if (qp) init->cap = attr.cap;
   return (struct mrc_api_qp *)qp;
@@ -265,14 +270,6 @@ static void copy_api(struct mrc_api_qp_attr *to, const struct mrc_api_qp_attr *f
   if (mask & MRC_API_QP_VENDOR) memcpy(to->vendor, from->vendor, sizeof to->vendor);
 }
 
-/* What the agent gets when the QP moves to RTR. */
-static void fill_connect(struct vb_qp *qp) {
-  qp->connect.max_wimm = qp->api.max_wimm_dest;
-  qp->connect.mpr = (uint32_t)qp->api.mpr_dest * MPR_UNIT;
-  qp->connect.ev_profile = qp->api.ev_profile;
-  qp->connect.cc_profile = qp->api.cc_profile;
-}
-
 EXPORT int mrc_modify_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int mask,
                          struct mrc_api_qp_attr *api, int api_mask) {
   const int ignored = IBV_QP_PORT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
@@ -286,11 +283,19 @@ EXPORT int mrc_modify_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int ma
   if (error == 0 && api_mask != 0) {
     copy_api(&ours->api, api, (unsigned int)api_mask);
     ours->api_set |= (unsigned int)api_mask;
-    if (api_mask & MRC_API_QP_HINT) set_hint(ours, api->hint);
-    fill_connect(ours);
+    if (api_mask & MRC_API_QP_HINT) {
+      if (ours->api.hint) ours->api.hint->users--;
+      if (api->hint) api->hint->users++;
+      ours->api.hint = api->hint;
+    }
+    /* What the agent gets when the QP moves to RTR. */
+    ours->connect.max_wimm = ours->api.max_wimm_dest;
+    ours->connect.mpr = (uint32_t)ours->api.mpr_dest * MPR_UNIT;
+    ours->connect.ev_profile = ours->api.ev_profile;
+    ours->connect.cc_profile = ours->api.cc_profile;
     vb_qp_set_retries(ours);
   }
-  if (error == 0 && mask != 0) error = vb_ops_modify_qp(ours, attr, mask & ~ignored);
+  if (error == 0 && mask != 0) error = vb_qp_modify(ours, attr, mask & ~ignored);
   pr_unlock();
   return error;
 }
@@ -328,12 +333,12 @@ EXPORT int mrc_get_qpn(struct mrc_api_qp *qp, uint32_t *qpn) {
 
 EXPORT int mrc_post_send(struct mrc_api_qp *qp, struct ibv_send_wr *list,
                          struct ibv_send_wr **bad) {
-  return qp ? vb_ops_post_send(qp_of(qp), list, bad) : EINVAL;
+  return qp ? vb_post_send(qp_of(qp), list, bad) : EINVAL;
 }
 
 EXPORT int mrc_post_recv(struct mrc_api_qp *qp, struct ibv_recv_wr *list,
                          struct ibv_recv_wr **bad) {
-  return qp ? vb_ops_post_recv(qp_of(qp), list, bad) : EINVAL;
+  return qp ? vb_post_recv(qp_of(qp), list, bad) : EINVAL;
 }
 
 EXPORT int mrc_destroy_qp(struct mrc_api_qp *qp) {
@@ -365,4 +370,374 @@ EXPORT void mrc_ack_async_event(struct mrc_api_async_event *event) {
   struct ibv_async_event taken = {.event_type = event->type};
   memcpy(&taken.element, &event->element, sizeof event->element);
   ibv_ack_async_event(&taken);
+}
+
+/* ==== Control ==== */
+
+enum {
+  MAX_FORMATS = 64,
+  MAX_PROFILES = 1024,
+  MAX_EVS = 1024, /* of a profile, and of one operation */
+  MAX_EV_BITS = 8 * MRC_API_EV_BYTES,
+  MAX_FIELDS = 256,
+  MAX_PROBES = 1024,
+  CAP_MODIFY_EVS_ONLINE = 1,
+  CAP_EV_EVENT = 4,
+  CAP_EV_EVENT_COUNT = 16,
+  CAP_PROBE = 32
+};
+
+static const char *const algorithms[] = {"uet-1.0-nscc", NULL};
+
+/* Asks the agent. `reply` gets the results, or the line that says why not. */
+static int ask(int function, const void *body, size_t bytes, void *reply, size_t *reply_bytes) {
+  size_t room = *reply_bytes;
+  const int status = pr_steer_request(function, body, bytes, reply, reply_bytes);
+  if (status == 0) return 0;
+  if (*reply_bytes > 0 && room >= MRC_AGENT_TEXT)
+    pr_say("%.*s", (int)*reply_bytes, (const char *)reply);
+  return fail(-status);
+}
+
+static int tell(int function, const void *body, size_t bytes) {
+  char text[MRC_AGENT_TEXT];
+  size_t room = sizeof text;
+  return ask(function, body, bytes, text, &room);
+}
+
+/* ---- The device ---- */
+
+static uint32_t port_mask(void) {
+  uint32_t mask = 0;
+  pr_lock();
+  for (int i = 0; i < pr_process.n_ports; i++)
+    if (!pr_process.ports[i].loopback) mask |= 1u << pr_process.ports[i].number;
+  pr_unlock();
+  return mask;
+}
+
+EXPORT int mrc_ctl_query_device(struct ibv_context *context, struct mrc_api_ctl_device_attr *attr) {
+  if (!context || !attr) return fail(EINVAL);
+  if (!vb_owns(context)) return fail(EOPNOTSUPP);
+  *attr = (struct mrc_api_ctl_device_attr){
+      .protocols = MRC_API_PROTOCOL_1,
+      .max_formats = MAX_FORMATS,
+      .max_ev_profiles = MAX_PROFILES,
+      .max_evs = MAX_PROFILES * MAX_EVS,
+      .free_evs = MAX_PROFILES * MAX_EVS,
+      .max_evs_of_profile = MAX_EVS,
+      .ev_count_multiple = 1,
+      .max_ev_bits = MAX_EV_BITS,
+      .format_modes = MRC_API_FORMAT_SRV6 | MRC_API_FORMAT_UDP,
+      .evs_modes = MRC_API_EVS_AUTO | MRC_API_EVS_EXPLICIT | MRC_API_EVS_GENERATED,
+      .max_entries = MAX_EVS,
+      .cc = {.max_profiles = MAX_PROFILES, .algorithms = (const char **)algorithms},
+      .port_mask = port_mask(),
+      .options = CAP_MODIFY_EVS_ONLINE | CAP_EV_EVENT | CAP_EV_EVENT_COUNT | CAP_PROBE};
+  return 0;
+}
+
+EXPORT int mrc_ctl_query_device_ex(struct ibv_context *context, struct mrc_api_context *own,
+                                   struct mrc_api_ctl_device_attr *attr, int *supported) {
+  (void)own;
+  if (!context || !attr || !supported) return fail(EINVAL);
+  *supported = vb_owns(context);
+  return *supported ? mrc_ctl_query_device(context, attr) : 0;
+}
+
+EXPORT void mrc_ctl_query_version(uint32_t *current, uint32_t *oldest, uint32_t *vendor,
+                                  uint32_t *oldest_vendor) {
+  mrc_query_version(current, oldest, vendor, oldest_vendor);
+}
+
+EXPORT int mrc_ctl_query_port(struct mrc_api_context *context, uint8_t port,
+                              struct mrc_api_port_attr *attr, int mask) {
+  if (!context || !attr || mask & ~1) return fail(EINVAL);
+  int found = -1;
+  pr_lock();
+  for (int i = 0; i < pr_process.n_ports; i++)
+    if (pr_process.ports[i].number == port) found = pr_process.ports[i].up != 0;
+  pr_unlock();
+  if (found < 0) return fail(EINVAL);
+  if (mask) attr->enabled = found;
+  return 0;
+}
+
+EXPORT int mrc_ctl_modify_port(struct mrc_api_context *context, uint8_t port,
+                               struct mrc_api_port_attr *attr, int mask) {
+  struct mrc_api_port_attr now;
+  if (!attr || mrc_ctl_query_port(context, port, &now, 1) != 0) return fail(EINVAL);
+  if (!mask || now.enabled == attr->enabled) return 0;
+  pr_say("port %d is an interface of the host: ip link set changes it", port);
+  return fail(EOPNOTSUPP);
+}
+
+/* ---- Profiles of formats ---- */
+
+EXPORT int mrc_ctl_modify_ev_fmt_profile(struct mrc_api_context *context, uint64_t id,
+                                         struct mrc_api_format_attr *attr, int mask) {
+  if (!context || !attr) return fail(EINVAL);
+  struct mrc_agent_format format = {.id = id,
+                                    .mask = (uint32_t)mask,
+                                    .state = (uint32_t)attr->state,
+                                    .current_state = (uint32_t)attr->current_state,
+                                    .mode = (uint32_t)attr->mode};
+  if (mask & MRC_API_FORMAT_OP) {
+    if (attr->op.op != MRC_API_FIELDS_MODIFY || !attr->op.fields || attr->op.n_fields < 1 ||
+        attr->op.n_fields > MAX_FIELDS)
+      return fail(EINVAL);
+    format.n_fields = (uint32_t)attr->op.n_fields;
+    for (int i = 0; i < attr->op.n_fields; i++)
+      format.bits[i] = attr->op.fields[i].bits;
+  }
+  memcpy(format.vendor, attr->vendor, sizeof format.vendor);
+  return tell(MRC_AGENT_MODIFY_FORMAT, &format, sizeof format);
+}
+
+EXPORT int mrc_ctl_query_ev_fmt_profile(struct mrc_api_context *context, uint64_t id,
+                                        struct mrc_api_format_attr *attr, int mask) {
+  if (!context || !attr) return fail(EINVAL);
+  struct mrc_agent_format format = {.id = id};
+  size_t room = sizeof format;
+  if (ask(MRC_AGENT_QUERY_FORMAT, &format, sizeof format, &format, &room) != 0) return -1;
+  if (mask & (MRC_API_PROFILE_STATE | MRC_API_PROFILE_CURRENT_STATE))
+    attr->state = attr->current_state = (int)format.state;
+  if (mask & MRC_API_FORMAT_MODE) attr->mode = (int)format.mode;
+  if (mask & MRC_API_FORMAT_OP) {
+    const int n = (int)format.n_fields;
+    const bool is_short = attr->op.n_fields < n;
+    for (int i = 0; attr->op.fields && i < n && i < attr->op.n_fields; i++)
+      attr->op.fields[i].bits = format.bits[i];
+    attr->op.n_fields = n;
+    if (is_short) return fail(E2BIG);
+  }
+  if ((uint32_t)mask & MRC_API_PROFILE_VENDOR)
+    memcpy(attr->vendor, format.vendor, sizeof format.vendor);
+  return 0;
+}
+
+/* ---- Profiles of EVs ---- */
+
+/* Arrays that belong to a request or a reply. */
+struct evs_frame {
+  struct mrc_agent_evs head;
+  uint8_t arrays[MAX_EVS * sizeof(struct mrc_api_ev_entry) +
+                 MAX_FIELDS * sizeof(struct mrc_api_ev_field)];
+};
+
+static size_t add(struct evs_frame *frame, size_t bytes, const void *items, size_t item_bytes,
+                  uint32_t n) {
+  if (n > 0) memcpy((uint8_t *)frame + bytes, items, n * item_bytes);
+  return bytes + n * item_bytes;
+}
+
+/* An operation on EVs and one on fields exclude each other. */
+static bool has_both(int mask) { return mask & MRC_API_EVS_OP && mask & MRC_API_EVS_FIELDS_OP; }
+
+/* 0 or an errno */
+static int check_array(const void *items, int n, int most) {
+  if (n > most) return E2BIG;
+  return n < 0 || (!items && n > 0) ? EINVAL : 0;
+}
+
+EXPORT int mrc_ctl_modify_ev_profile(struct mrc_api_context *context, uint64_t id,
+                                     struct mrc_api_evs_attr *attr, int mask) {
+  if (!context || !attr || has_both(mask)) return fail(EINVAL);
+  const bool entries = mask & MRC_API_EVS_OP, fields = mask & MRC_API_EVS_FIELDS_OP;
+  int error = 0;
+  if (entries) error = check_array(attr->op.entries, attr->op.n_entries, MAX_EVS);
+  if (entries && attr->op.op > MRC_API_EVS_MODIFY_STATE) error = EINVAL;
+  if (fields) error = check_array(attr->fields_op.fields, attr->fields_op.n_fields, MAX_FIELDS);
+  if (fields && attr->fields_op.op != MRC_API_FIELDS_MODIFY) error = EINVAL;
+  if (error != 0) return fail(error);
+  struct evs_frame *frame = calloc(1, sizeof *frame);
+  if (!frame) return -1;
+  frame->head = (struct mrc_agent_evs){.id = id,
+                                       .format = attr->format,
+                                       .mask = (uint32_t)mask,
+                                       .state = (uint32_t)attr->state,
+                                       .current_state = (uint32_t)attr->current_state,
+                                       .mode = (uint32_t)attr->mode,
+                                       .n_evs = attr->n_evs,
+                                       .min_active = attr->min_active,
+                                       .events = (uint32_t)attr->events,
+                                       .op = (uint32_t)attr->op.op,
+                                       .n_entries = entries ? (uint32_t)attr->op.n_entries : 0,
+                                       .n_fields = fields ? (uint32_t)attr->fields_op.n_fields : 0};
+  memcpy(frame->head.vendor, attr->vendor, sizeof frame->head.vendor);
+  size_t bytes = sizeof frame->head;
+  bytes =
+      add(frame, bytes, attr->op.entries, sizeof(struct mrc_api_ev_entry), frame->head.n_entries);
+  bytes = add(frame, bytes, attr->fields_op.fields, sizeof(struct mrc_api_ev_field),
+              frame->head.n_fields);
+  const int result = tell(MRC_AGENT_MODIFY_EVS, frame, bytes);
+  free(frame);
+  return result;
+}
+
+/* Copies what fits into the caller's arrays. -1 and E2BIG: an array has too little room; the size
+   that it needs is in `attr`. */
+static int take_arrays(const struct evs_frame *reply, struct mrc_api_evs_attr *attr, int mask) {
+  const uint32_t n = reply->head.n_entries;
+  bool is_short = false;
+  if (mask & MRC_API_EVS_OP) {
+    const uint32_t fit = attr->op.n_entries < (int)n ? (uint32_t)attr->op.n_entries : n;
+    if (attr->op.entries)
+      memcpy(attr->op.entries, reply->arrays, fit * sizeof(struct mrc_api_ev_entry));
+    is_short = attr->op.n_entries < (int)n;
+    attr->op.n_entries = (int)n;
+  }
+  if (mask & MRC_API_EVS_FIELDS_OP) {
+    const uint8_t *fields = reply->arrays + n * sizeof(struct mrc_api_ev_entry);
+    const uint32_t m = reply->head.n_fields;
+    const uint32_t fit = attr->fields_op.n_fields < (int)m ? (uint32_t)attr->fields_op.n_fields : m;
+    if (attr->fields_op.fields)
+      memcpy(attr->fields_op.fields, fields, fit * sizeof(struct mrc_api_ev_field));
+    is_short = is_short || attr->fields_op.n_fields < (int)m;
+    attr->fields_op.n_fields = (int)m;
+  }
+  return is_short ? fail(E2BIG) : 0;
+}
+
+EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id,
+                                    struct mrc_api_evs_attr *attr, int mask) {
+  if (!context || !attr || has_both(mask)) return fail(EINVAL);
+  const bool entries = mask & MRC_API_EVS_OP, fields = mask & MRC_API_EVS_FIELDS_OP;
+  if ((entries && attr->op.n_entries < 0) || (fields && attr->fields_op.n_fields < 0))
+    return fail(EINVAL);
+  const bool of_given = entries && attr->op.op == MRC_API_EVS_QUERY_STATE;
+  const int error = of_given ? check_array(attr->op.entries, attr->op.n_entries, MAX_EVS) : 0;
+  if (error != 0) return fail(error);
+  struct evs_frame *frame = calloc(1, sizeof *frame);
+  if (!frame) return -1;
+  frame->head = (struct mrc_agent_evs){.id = id,
+                                       .mask = (uint32_t)mask,
+                                       .op = (uint32_t)attr->op.op,
+                                       .n_entries = of_given ? (uint32_t)attr->op.n_entries : 0};
+  const size_t bytes = add(frame, sizeof frame->head, attr->op.entries,
+                           sizeof(struct mrc_api_ev_entry), frame->head.n_entries);
+  size_t room = sizeof *frame;
+  int result = ask(MRC_AGENT_QUERY_EVS, frame, bytes, frame, &room);
+  if (result == 0) {
+    const struct mrc_agent_evs *head = &frame->head;
+    if (mask & (MRC_API_PROFILE_STATE | MRC_API_PROFILE_CURRENT_STATE))
+      attr->state = attr->current_state = (int)head->state;
+    if (mask & MRC_API_EVS_MODE) attr->mode = (int)head->mode;
+    if (mask & MRC_API_EVS_FORMAT) attr->format = head->format;
+    if (mask & MRC_API_EVS_COUNT) attr->n_evs = head->n_evs;
+    if (mask & MRC_API_EVS_MIN_ACTIVE) attr->min_active = head->min_active;
+    if (mask & MRC_API_EVS_EVENTS) attr->events = (int)head->events;
+    if ((uint32_t)mask & MRC_API_PROFILE_VENDOR)
+      memcpy(attr->vendor, head->vendor, sizeof head->vendor);
+    result = take_arrays(frame, attr, mask);
+  }
+  free(frame);
+  return result;
+}
+
+/* ---- Profiles of congestion control ---- */
+
+EXPORT int mrc_ctl_modify_cc_profile(struct mrc_api_context *context, uint64_t id,
+                                     struct mrc_api_cc_attr *attr, int mask) {
+  const bool named = mask & MRC_API_CC_ALGORITHM, set = mask & MRC_API_CC_CONFIG;
+  if (!context || !attr || (set && !attr->config)) return fail(EINVAL);
+  struct mrc_agent_cc cc = {.id = id,
+                            .mask = (uint32_t)mask,
+                            .state = (uint32_t)attr->state,
+                            .current_state = (uint32_t)attr->current_state};
+  const char *name = named && attr->algorithm ? attr->algorithm : algorithms[0];
+  if (strlen(name) >= sizeof cc.algorithm) return fail(EINVAL);
+  strcpy(cc.algorithm, name);
+  if (set) memcpy(&cc.config, attr->config, sizeof cc.config);
+  memcpy(cc.vendor, attr->vendor, sizeof cc.vendor);
+  return tell(MRC_AGENT_MODIFY_CC, &cc, sizeof cc);
+}
+
+EXPORT int mrc_ctl_query_cc_profile(struct mrc_api_context *context, uint64_t id,
+                                    struct mrc_api_cc_attr *attr, int mask) {
+  if (!context || !attr) return fail(EINVAL);
+  struct mrc_agent_cc cc = {.id = id};
+  size_t room = sizeof cc;
+  if (ask(MRC_AGENT_QUERY_CC, &cc, sizeof cc, &cc, &room) != 0) return -1;
+  if (mask & (MRC_API_PROFILE_STATE | MRC_API_PROFILE_CURRENT_STATE))
+    attr->state = attr->current_state = (int)cc.state;
+  if (mask & MRC_API_CC_ALGORITHM) attr->algorithm = algorithms[0];
+  if (mask & MRC_API_CC_CONFIG && attr->config)
+    memcpy((void *)(uintptr_t)attr->config, &cc.config, sizeof cc.config);
+  if ((uint32_t)mask & MRC_API_PROFILE_VENDOR) memcpy(attr->vendor, cc.vendor, sizeof cc.vendor);
+  return 0;
+}
+
+/* ---- Events ---- */
+
+EXPORT struct mrc_api_cq *mrc_ctl_create_ev_event_cq(struct mrc_api_context *context, int cqe,
+                                                     void *cq_context,
+                                                     struct mrc_api_channel *channel, int vector) {
+  if (!context || vector < 0 || vector >= context->verbs->num_comp_vectors) {
+    errno = EINVAL;
+    return NULL;
+  }
+  struct vb_cq *cq =
+      vb_ev_cq_create(context->verbs, cqe, cq_context, (struct ibv_comp_channel *)channel);
+  if (!cq) return NULL;
+  cq->short_events = context->version == MRC_API_VERSION(1, 0, 0);
+  if (tell(MRC_AGENT_WATCH_EVS, NULL, 0) == 0) return (struct mrc_api_cq *)cq;
+  const int error = errno;
+  vb_ev_cq_destroy(cq);
+  errno = error;
+  return NULL;
+}
+
+EXPORT int mrc_ctl_poll_ev_event(struct mrc_api_cq *cq, int n, struct mrc_api_ev_event *events) {
+  struct vb_cq *own = (struct vb_cq *)cq;
+  if (!own || !own->of_evs || n < 0 || !events) return -EINVAL;
+  const size_t stride = own->short_events ? 48 : sizeof *events;
+  pr_lock();
+  const int taken = vb_ev_cq_take(own, n, events, stride);
+  pr_unlock();
+  return taken;
+}
+
+/* ---- Probes ---- */
+
+struct probe_frame {
+  struct mrc_agent_probe head;
+  struct mrc_agent_probed probed[MAX_PROBES];
+};
+
+EXPORT int mrc_ctl_ep_batch_send_wait(struct mrc_api_context *context, uint8_t traffic_class,
+                                      int op, struct mrc_api_request *requests, int n_requests,
+                                      uint32_t timeout_ns, struct mrc_api_answer *answers,
+                                      int *n_answers) {
+  (void)traffic_class; /* probes are in the class of all control packets */
+  if (!context || !requests || !answers || !n_answers || n_requests < 1 ||
+      n_requests > MAX_PROBES || timeout_ns == 0)
+    return fail(EINVAL);
+  *n_answers = 0;
+  if (op != MRC_API_PROBE) {
+    pr_say("the states of ports are told to peers by mrc itself");
+    return fail(EOPNOTSUPP);
+  }
+  struct probe_frame *frame = calloc(1, sizeof *frame);
+  if (!frame) return -1;
+  frame->head =
+      (struct mrc_agent_probe){.timeout_ns = timeout_ns, .n_probes = (uint32_t)n_requests};
+  for (int i = 0; i < n_requests; i++) {
+    struct mrc_agent_probed *each = &frame->probed[i];
+    each->id = requests[i].id;
+    each->format = (uint32_t)requests[i].format;
+    each->ev = requests[i].ev;
+    memcpy(each->dgid, requests[i].dgid.raw, sizeof each->dgid);
+  }
+  const size_t bytes = sizeof frame->head + (size_t)n_requests * sizeof frame->probed[0];
+  size_t room = sizeof *frame;
+  int result = ask(MRC_AGENT_PROBE, frame, bytes, frame, &room);
+  if (result == 0) {
+    *n_answers = (int)(room / sizeof *answers);
+    if (*n_answers > n_requests) *n_answers = n_requests;
+    memcpy(answers, frame, (size_t)*n_answers * sizeof *answers);
+    if (*n_answers < n_requests) result = fail(ETIMEDOUT);
+  }
+  free(frame);
+  return result;
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The objects behind the handles of a verbs program. Each begins with the public struct, so that a
- * pointer to one is a pointer to the other. The lock of the process (process.h) guards all fields
+ * pointer to one is a pointer to the other. The lock of the process guards all fields
  * but those of the public structs that a program reads.
  */
 #pragma once
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 
 #include "core/base.h"
 #include "mrc.h"
 #include "program/agent.h"
+#include "program/process.h"
 #include "rc/rc.h"
 #include "verbs/api.h"
 
@@ -119,6 +121,8 @@ struct vb_rc {
   struct mrc_rc_request *requests;
   uint32_t qpn;
   uint32_t inbox_key;
+  int refusal;         /* of the engine, which the protocol is still to be told; 0: none */
+  uint32_t refused;    /* its place */
   bool timed;          /* counted in `n_timed`: a request waits for the peer */
   uint64_t starved_ns; /* since when the next message waits for a receive; 0: it does not */
   uint64_t prodded_ns; /* when the peer was last asked whether it is there */
@@ -225,3 +229,103 @@ static inline uint32_t vb_domain_of(const struct ibv_pd *pd) {
 
 static inline struct vb_cq *vb_cq_of(struct ibv_cq *cq) { return (struct vb_cq *)cq; }
 static inline struct vb_qp *vb_qp_of(struct ibv_qp *qp) { return (struct vb_qp *)qp; }
+
+/* ---- The tables of a process, under its lock ---- */
+
+enum { VB_QP_PLACES = 1024, VB_MR_PLACES = 1024 };
+
+struct vb_ev_cq;
+
+struct vb_objects {
+  struct ibv_device *device; /* ours, once it was opened */
+  struct vb_context *contexts;
+  struct vb_ev_cq *ev_cqs;
+  struct vb_qp *qps[VB_QP_PLACES];
+  struct vb_mr *mrs[VB_MR_PLACES];
+  struct vb_qp *touched; /* QPs with emulated RC that may have something to send */
+  uint32_t own_key;      /* of the library's own memory */
+  uint32_t n_pds;        /* ever made */
+  uint32_t n_qps;        /* handles */
+};
+
+extern struct vb_objects vb_objects;
+
+/* The handle with this QPN, or NULL. */
+struct vb_qp *vb_process_qp(uint32_t qpn);
+void vb_process_add_qp(struct vb_qp *qp);
+void vb_process_remove_qp(struct vb_qp *qp);
+/* Calls a function for each QP; it may not remove QPs. */
+void vb_process_each_qp(void (*call)(struct vb_qp *qp));
+
+/* Emulated RC of the QP sends what it can after this turn. */
+void vb_process_touch(struct vb_qp *qp);
+/* Takes the next one that was touched, or NULL. */
+struct vb_qp *vb_process_touched(void);
+
+/* Whether a region of this PD covers a piece of memory, and has these rights (IBV_ACCESS_*). */
+bool vb_process_covers(const struct ibv_pd *pd, const struct ibv_sge *sge, int access);
+
+/* The path MTU of the smallest plane, as verbs can say it. */
+enum ibv_mtu vb_process_mtu(void);
+
+/* Takes one event back from an eventfd that counts them. False: another thread has just read it and
+   waits for the lock. */
+bool vb_take_back(int fd);
+
+/* ---- Asynchronous events, of the contexts of a process ---- */
+
+/* Under the lock. Raises an event in one context. */
+void vb_async_raise(struct ibv_context *context, struct ibv_async_event event);
+/* Under the lock. An event of a QP. */
+void vb_async_raise_qp(struct vb_qp *qp, enum ibv_event_type type);
+/* Under the lock. An event of the device, for every context. */
+void vb_async_raise_all(enum ibv_event_type type, int port);
+/* The next event; waits on the descriptor, without the lock. -1 and errno. */
+int vb_async_take(struct ibv_context *context, struct ibv_async_event *event);
+/* Under the lock. Whether the event is of our device, whose objects exist until all their events
+   are acknowledged. */
+bool vb_async_is_ours(const struct ibv_async_event *event);
+void vb_async_acknowledge(const struct ibv_async_event *event);
+/* Under the lock. Events of an object that is destroyed, if the program has not taken them. */
+void vb_async_forget(struct ibv_context *context, const void *element);
+
+/* ---- Memory regions, under the lock ---- */
+
+/* NULL and errno: EFAULT if the process has no such memory, or may not write it as `access` says;
+   EOPNOTSUPP for access that is not served. */
+struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access);
+/* A positive errno: EBUSY while work requests use it. */
+int vb_mr_deregister(struct vb_mr *mr);
+/* Before vb_objects.own_key is used: the key of memory that the library itself sends from. A
+   positive errno. */
+int vb_mr_register_own(void);
+
+/* Lets the peers of this PD's QPs write to memory of the library. A positive errno. */
+int vb_mr_add_inbox(void *address, size_t bytes, const struct ibv_pd *pd, uint32_t *key);
+/* Ends that before the engine receives anything more. */
+void vb_mr_remove_inbox(uint32_t key);
+
+/* ---- The engine's words in those of verbs ---- */
+
+static inline enum ibv_wc_status vb_status_of(uint32_t status) {
+  switch ((enum mrc_wc_status)status) {
+    case MRC_WC_SUCCESS:
+      return IBV_WC_SUCCESS;
+    case MRC_WC_LOC_PROT_ERR:
+      return IBV_WC_LOC_PROT_ERR;
+    case MRC_WC_WR_FLUSH_ERR:
+      return IBV_WC_WR_FLUSH_ERR;
+    case MRC_WC_REM_ACCESS_ERR:
+      return IBV_WC_REM_ACCESS_ERR;
+    case MRC_WC_REM_INV_REQ_ERR:
+      return IBV_WC_REM_INV_REQ_ERR;
+    case MRC_WC_REM_OP_ERR:
+      return IBV_WC_REM_OP_ERR;
+    case MRC_WC_RETRY_EXC_ERR:
+      return IBV_WC_RETRY_EXC_ERR;
+  }
+  return IBV_WC_GENERAL_ERR;
+}
+
+/* A positive errno of verbs for a negative one of the engine. */
+static inline int vb_errno_of(int error) { return error == -ENOBUFS ? ENOMEM : -error; }

@@ -1,4 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The route of a list of work requests, in the order of its stages:
+ *
+ *   1. without the lock, the memory of requests with several pieces is copied: the engine sends
+ *      from one MR (gather)
+ *   2. under the lock, each request is checked, and its memory found (set_memory)
+ *   3. it gets a place in the send queue (post_one; with emulated RC post_emulated)
+ *   4. the engine gets it, or it waits until the QP is connected (give)
+ *   5. what the engine never sees completes, and an idle engine runs at once (vb_post_send)
+ *
+ * Completions come back by wq.c. Posted receives have only the last two stages.
+ */
 #include "verbs/post.h"
 
 #include <arpa/inet.h>
@@ -6,12 +18,87 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ctx_post.h"
+#include "program/drive.h"
 #include "program/say.h"
-#include "verbs/complete.h"
-#include "verbs/gather.h"
-#include "verbs/process.h"
+#include "verbs/objects.h"
 #include "verbs/rc.h"
-#include "verbs/receives.h"
+#include "verbs/wq.h"
+
+/* ---- 1. Several pieces of memory ---- */
+
+/* Of a work request with several pieces of memory that are not inline. */
+struct copy {
+  uint8_t *data; /* NULL: no bytes */
+  uint32_t bytes;
+  int error; /* a positive errno: EACCES if no MR of the PD covers a piece, EINVAL if they are too
+                long together, ENOMEM */
+};
+
+/* In the order of the list; no more than a QP can take. */
+struct copies {
+  struct copy *first;
+  uint32_t n;
+  uint32_t taken;
+};
+
+/* The next of a list, from this one on, that has several pieces; NULL at the end. */
+static const struct ibv_send_wr *next_of(const struct vb_qp *qp, const struct ibv_send_wr *wr) {
+  for (; wr; wr = wr->next) {
+    const bool writes = wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    if ((writes || !qp->emulated) && wr->num_sge > 1 &&
+        (uint32_t)wr->num_sge <= qp->cap.max_send_sge && !(wr->send_flags & IBV_SEND_INLINE))
+      break;
+  }
+  return wr;
+}
+
+static void check(struct copy *copy, const struct ibv_pd *pd, const struct ibv_send_wr *wr) {
+  uint64_t sum = 0;
+  for (int i = 0; i < wr->num_sge && copy->error == 0; i++) {
+    const struct ibv_sge *sge = &wr->sg_list[i];
+    if (sge->length > 0 && !vb_process_covers(pd, sge, 0)) copy->error = EACCES;
+    sum += sge->length;
+  }
+  if (copy->error == 0 && sum > UINT32_MAX) copy->error = EINVAL;
+  if (copy->error == 0) copy->bytes = (uint32_t)sum;
+}
+
+static void fill(struct copy *copy, const struct ibv_send_wr *wr) {
+  if (copy->bytes == 0) return;
+  copy->data = malloc(copy->bytes);
+  if (!copy->data) {
+    copy->error = ENOMEM;
+    return;
+  }
+  uint8_t *at = copy->data;
+  for (int i = 0; i < wr->num_sge; at += wr->sg_list[i].length, i++)
+    if (wr->sg_list[i].length > 0)
+      memcpy(at, (const void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length);
+}
+
+/* 0 or ENOMEM. Large copies take long, so only their check has the lock. */
+static int gather(struct copies *copies, struct vb_qp *qp, const struct ibv_send_wr *list) {
+  const struct ibv_send_wr *first = next_of(qp, list);
+  *copies = (struct copies){0};
+  for (const struct ibv_send_wr *wr = first; wr && copies->n < qp->cap.max_send_wr;
+       wr = next_of(qp, wr->next))
+    copies->n++;
+  if (copies->n == 0) return 0;
+  copies->first = calloc(copies->n, sizeof *copies->first);
+  if (!copies->first) return ENOMEM;
+  const struct ibv_send_wr *wr = first;
+  pr_lock();
+  for (uint32_t i = 0; i < copies->n; i++, wr = next_of(qp, wr->next))
+    check(&copies->first[i], qp->ibv.qp.pd, wr);
+  pr_unlock();
+  wr = first;
+  for (uint32_t i = 0; i < copies->n; i++, wr = next_of(qp, wr->next))
+    fill(&copies->first[i], wr);
+  return 0;
+}
+
+/* ---- 2. One request ---- */
 
 static const char *name_of(const struct ibv_send_wr *wr) {
   switch (wr->opcode) {
@@ -65,7 +152,7 @@ static int copy_inline(struct vb_qp *qp, uint32_t place, const struct ibv_send_w
 
 /* EACCES: a piece of several is not registered; the engine finds out about a single one. */
 static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr *wr,
-                      struct mrc_wr *to, struct vb_copies *copies, uint8_t **gathered) {
+                      struct mrc_wr *to, struct copies *copies, uint8_t **gathered) {
   if ((uint32_t)wr->num_sge > qp->cap.max_send_sge) return EINVAL;
   if (wr->send_flags & IBV_SEND_INLINE) return copy_inline(qp, place, wr, to);
   if (wr->num_sge == 1) {
@@ -75,7 +162,7 @@ static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr
     return 0;
   }
   if (wr->num_sge == 0) return 0;
-  const struct vb_copy *copy = &copies->first[copies->taken++];
+  const struct copy *copy = &copies->first[copies->taken++];
   *gathered = copy->data;
   to->local = (uint64_t)(uintptr_t)copy->data;
   to->lkey = vb_objects.own_key;
@@ -83,14 +170,44 @@ static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr
   return copy->error;
 }
 
-static void give(struct vb_qp *qp, const struct mrc_wr *wr) {
-  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_POST,
-                                  .cookie = vb_post_cookie(qp->ibv.qp.qp_num, (uint32_t)wr->wr_id),
-                                  .qpn = qp->ibv.qp.qp_num,
-                                  .wr = *wr});
+/* ---- 3. Its place in the send queue ---- */
+
+static void give(struct vb_qp *qp, uint32_t place, const struct mrc_wr *wr);
+
+static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct copies *copies) {
+  const uint32_t place = qp->sq_tail;
+  enum mrc_wr_opcode opcode;
+  int error = opcode_of(wr, &opcode);
+  if (error != 0) return error;
+  struct mrc_wr to = {.wr_id = place,
+                      .va = wr->wr.rdma.remote_addr,
+                      .rkey = wr->wr.rdma.rkey,
+                      .opcode = (uint8_t)opcode};
+  uint8_t *gathered = NULL;
+  error = set_memory(qp, place, wr, &to, copies, &gathered);
+  const bool refused = error == EACCES;
+  if (error != 0 && !refused) return error;
+  if (opcode == MRC_WR_WRITE_IMM) to.imm = ntohl(wr->imm_data);
+  struct vb_sent *sent = &qp->sq[place % qp->sq_size];
+  free(sent->gathered); /* if its QP had failed */
+  *sent = (struct vb_sent){.wr_id = wr->wr_id,
+                           .bytes = to.bytes,
+                           .opcode = IBV_WC_RDMA_WRITE,
+                           .signaled = qp->signal_all || (wr->send_flags & IBV_SEND_SIGNALED),
+                           .done = refused || (to.bytes == 0 && opcode == MRC_WR_WRITE),
+                           .refused = refused,
+                           .gathered = gathered};
+  qp->sq_tail++;
+  if (qp->connected) {
+    qp->sq_sent = qp->sq_tail;
+    give(qp, place, &to);
+  } else {
+    qp->waiting[place % qp->sq_size] = to;
+  }
+  return 0;
 }
 
-/* ---- Emulated RC ---- */
+/* ---- 3. The same with emulated RC ---- */
 
 /* What a work request is there; -1: refused. */
 static int kind_of(const struct ibv_send_wr *wr, struct mrc_rc_request *to, uint8_t *opcode) {
@@ -135,14 +252,8 @@ static int keep_sges(struct vb_qp *qp, const struct ibv_send_wr *wr, uint32_t *b
   return 0;
 }
 
-static void set_target(const struct ibv_send_wr *wr, struct mrc_rc_request *to) {
-  const bool atomic = to->kind >= MRC_RC_DO_COMPARE_SWAP;
-  to->va = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
-  to->rkey = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
-}
-
 static int set_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct mrc_rc_request *to,
-                        struct vb_copies *copies, uint8_t **gathered) {
+                        struct copies *copies, uint8_t **gathered) {
   const bool answered = to->kind >= MRC_RC_DO_READ;
   const bool is_inline = wr->send_flags & IBV_SEND_INLINE;
   if (is_inline && answered) return EINVAL;
@@ -160,7 +271,7 @@ static int set_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct m
   return error;
 }
 
-static int post_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct vb_copies *copies) {
+static int post_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct copies *copies) {
   struct mrc_rc_request to = {.fenced = wr->send_flags & IBV_SEND_FENCE,
                               .solicited = wr->send_flags & IBV_SEND_SOLICITED};
   uint8_t opcode;
@@ -169,7 +280,11 @@ static int post_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct 
   to.kind = (uint8_t)kind;
   to.with_imm = wr->opcode == IBV_WR_SEND_WITH_IMM || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (to.with_imm) to.imm = ntohl(wr->imm_data);
-  if (to.kind != MRC_RC_DO_SEND) set_target(wr, &to);
+  if (to.kind != MRC_RC_DO_SEND) {
+    const bool atomic = to.kind >= MRC_RC_DO_COMPARE_SWAP;
+    to.va = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
+    to.rkey = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
+  }
   uint8_t *gathered = NULL;
   const int error = set_emulated(qp, wr, &to, copies, &gathered);
   if (error != 0) return error;
@@ -183,82 +298,97 @@ static int post_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct 
                            .n_sges = (uint8_t)wr->num_sge,
                            .gathered = gathered};
   qp->sq_sent = ++qp->sq_tail;
-  if (qp->failed) return 0;
-  mrc_rc_post(&qp->rc->rc, &to);
+  if (!qp->failed) mrc_rc_post(&qp->rc->rc, &to);
   return 0;
 }
 
-static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct vb_copies *copies) {
-  if (qp->sq_tail - qp->sq_head >= qp->cap.max_send_wr) return ENOMEM;
-  const uint32_t place = qp->sq_tail;
-  if (qp->emulated) return post_emulated(qp, wr, copies);
-  enum mrc_wr_opcode opcode;
-  int error = opcode_of(wr, &opcode);
-  if (error != 0) return error;
-  struct mrc_wr to = {.wr_id = place,
-                      .va = wr->wr.rdma.remote_addr,
-                      .rkey = wr->wr.rdma.rkey,
-                      .opcode = (uint8_t)opcode};
-  uint8_t *gathered = NULL;
-  error = set_memory(qp, place, wr, &to, copies, &gathered);
-  const bool refused = error == EACCES;
-  if (error != 0 && !refused) return error;
-  if (opcode == MRC_WR_WRITE_IMM) to.imm = ntohl(wr->imm_data);
+/* ---- 4. To the engine ---- */
+
+/* What the engine refuses ends with an error when it is the oldest. -EPERM: the QP is in ERROR, and
+   its event follows. */
+static void give(struct vb_qp *qp, uint32_t place, const struct mrc_wr *wr) {
   struct vb_sent *sent = &qp->sq[place % qp->sq_size];
-  free(sent->gathered); /* if its QP had failed */
-  *sent = (struct vb_sent){.wr_id = wr->wr_id,
-                           .bytes = to.bytes,
-                           .opcode = IBV_WC_RDMA_WRITE,
-                           .signaled = qp->signal_all || (wr->send_flags & IBV_SEND_SIGNALED),
-                           .done = refused || (to.bytes == 0 && opcode == MRC_WR_WRITE),
-                           .refused = refused,
-                           .gathered = gathered};
-  qp->sq_tail++;
-  if (!qp->connected)
-    qp->waiting[place % qp->sq_size] = to;
-  else {
-    qp->sq_sent = qp->sq_tail;
-    if (!sent->done) give(qp, &to);
-  }
-  return 0;
-}
-
-int vb_post_send(struct vb_qp *qp, struct ibv_send_wr *list, struct vb_copies *copies,
-                 struct ibv_send_wr **bad) {
-  const enum ibv_qp_state state = qp->ibv.qp.state;
-  int error = state == IBV_QPS_RTS || state == IBV_QPS_ERR ? 0 : EINVAL;
-  struct ibv_send_wr *wr = list;
-  for (; wr && error == 0; wr = wr->next) {
-    error = post_one(qp, wr, copies);
-    if (error != 0) break;
-  }
-  if (error != 0 && bad) *bad = wr;
-  if (qp->failed)
-    vb_complete_failed(qp, IBV_WC_WR_FLUSH_ERR);
-  else if (qp->emulated)
-    vb_rc_send(qp);
-  else
-    vb_complete_done(qp);
-  return error;
+  if (sent->done) return;
+  const int error = mrc_ctx_post(pr_process.ctx, qp->ibv.qp.qp_num, wr);
+  if (error != 0 && error != -EPERM && !qp->leaving) sent->done = sent->refused = true;
 }
 
 void vb_post_waiting(struct vb_qp *qp) {
   if (qp->emulated) return; /* its requests wait in csrc/rc */
   while (qp->sq_sent != qp->sq_tail) {
     const uint32_t place = qp->sq_sent++;
-    if (!qp->sq[place % qp->sq_size].done) give(qp, &qp->waiting[place % qp->sq_size]);
+    give(qp, place, &qp->waiting[place % qp->sq_size]);
   }
   vb_complete_done(qp);
 }
 
-int vb_post_recv(struct vb_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
-  if (qp->ibv.qp.state == IBV_QPS_RESET || qp->srq) {
+/* ---- 5. The list ---- */
+
+int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr **bad) {
+  struct vb_qp *own = vb_qp_of(qp);
+  struct ibv_send_wr *wr = list;
+  struct copies copies;
+  int error = pr_process.forked ? EIO : gather(&copies, own, list);
+  if (error != 0) {
     if (bad) *bad = list;
-    return EINVAL;
+    return error;
   }
-  const uint32_t before = qp->rq.tail;
-  const int error = vb_receives_post(&qp->rq, list, bad);
-  vb_rc_receives(qp, qp->rq.tail - before);
-  vb_complete_held(qp);
+  pr_lock();
+  const bool idle = own->sq_ended == own->sq_tail;
+  if (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_ERR) error = EINVAL;
+  while (wr && error == 0) {
+    if (own->sq_tail - own->sq_head >= own->cap.max_send_wr)
+      error = ENOMEM;
+    else
+      error = own->emulated ? post_emulated(own, wr, &copies) : post_one(own, wr, &copies);
+    if (error == 0) wr = wr->next;
+  }
+  if (error != 0 && bad) *bad = wr;
+  if (own->failed)
+    vb_complete_failed(own, IBV_WC_WR_FLUSH_ERR);
+  else if (own->emulated)
+    vb_rc_send(own);
+  else
+    vb_complete_done(own);
+  if (own->connected) pr_drive_posted(idle);
+  pr_unlock();
+  for (uint32_t i = copies.taken; i < copies.n; i++)
+    free(copies.first[i].data); /* nobody has taken it */
+  free(copies.first);
+  return error;
+}
+
+/* ---- Receives ---- */
+
+int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
+  struct vb_qp *own = vb_qp_of(qp);
+  if (pr_process.forked) {
+    if (bad) *bad = list;
+    return EIO;
+  }
+  pr_lock();
+  int error = EINVAL;
+  if (qp->state == IBV_QPS_RESET || own->srq) {
+    if (bad) *bad = list;
+  } else {
+    const uint32_t before = own->rq.tail;
+    error = vb_receives_post(&own->rq, list, bad);
+    vb_rc_receives(own, own->rq.tail - before);
+    vb_complete_held(own);
+  }
+  if (own->touched) pr_drive_owed();
+  pr_unlock();
+  return error;
+}
+
+int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
+  if (pr_process.forked) {
+    if (bad) *bad = list;
+    return EIO;
+  }
+  pr_lock();
+  const int error = vb_srq_post((struct vb_srq *)srq, list, bad);
+  if (vb_objects.touched) pr_drive_owed();
+  pr_unlock();
   return error;
 }

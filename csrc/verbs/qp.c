@@ -2,24 +2,100 @@
 #include "verbs/qp.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "program/drive.h"
 #include "program/runs.h"
 #include "program/say.h"
-#include "verbs/async.h"
-#include "verbs/complete.h"
 #include "verbs/cq.h"
+#include "verbs/objects.h"
 #include "verbs/post.h"
-#include "verbs/process.h"
 #include "verbs/rc.h"
-#include "verbs/receives.h"
-#include "verbs/transition.h"
+#include "verbs/wq.h"
 
 enum { LEAST_QPN = 3, MOST_QPN = 0xffffff }; /* the others name no connection */
 
 #define GONE_NS 200000000ull /* for what is on its way from a peer that has ended */
+
+/* ---- Which changes of state verbs allow, and with which attributes ---- */
+
+/* Alternate paths and SQD are not served. Everything else is the kernel's table for RC. */
+static const struct transition {
+  int required;
+  int optional;
+  bool legal;
+} transitions[IBV_QPS_RTS + 1][IBV_QPS_RTS + 1] = {
+    [IBV_QPS_RESET][IBV_QPS_INIT] = {.legal = true,
+                                     .required =
+                                         IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
+    [IBV_QPS_INIT][IBV_QPS_INIT] = {.legal = true,
+                                    .optional =
+                                        IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
+    [IBV_QPS_INIT][IBV_QPS_RTR] = {.legal = true,
+                                   .required = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                               IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                                               IBV_QP_MIN_RNR_TIMER,
+                                   .optional = IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
+    [IBV_QPS_RTR][IBV_QPS_RTS] = {.legal = true,
+                                  .required = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                                              IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
+                                  .optional = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS |
+                                              IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE},
+    [IBV_QPS_RTS][IBV_QPS_RTS] = {.legal = true,
+                                  .optional = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS |
+                                              IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE},
+};
+
+/* Any state may become RESET or ERR, without further attributes. */
+static struct transition transition_of(enum ibv_qp_state from, enum ibv_qp_state to) {
+  if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) return (struct transition){.legal = true};
+  if (from > IBV_QPS_RTS || to > IBV_QPS_RTS) return (struct transition){0};
+  return transitions[from][to];
+}
+
+static const char *name_of(int attribute) {
+  static const struct {
+    int attribute;
+    const char *name;
+  } names[] = {{IBV_QP_PKEY_INDEX, "IBV_QP_PKEY_INDEX"},
+               {IBV_QP_PORT, "IBV_QP_PORT"},
+               {IBV_QP_ACCESS_FLAGS, "IBV_QP_ACCESS_FLAGS"},
+               {IBV_QP_AV, "IBV_QP_AV"},
+               {IBV_QP_PATH_MTU, "IBV_QP_PATH_MTU"},
+               {IBV_QP_DEST_QPN, "IBV_QP_DEST_QPN"},
+               {IBV_QP_RQ_PSN, "IBV_QP_RQ_PSN"},
+               {IBV_QP_SQ_PSN, "IBV_QP_SQ_PSN"},
+               {IBV_QP_TIMEOUT, "IBV_QP_TIMEOUT"},
+               {IBV_QP_RETRY_CNT, "IBV_QP_RETRY_CNT"},
+               {IBV_QP_RNR_RETRY, "IBV_QP_RNR_RETRY"},
+               {IBV_QP_MIN_RNR_TIMER, "IBV_QP_MIN_RNR_TIMER"},
+               {IBV_QP_MAX_QP_RD_ATOMIC, "IBV_QP_MAX_QP_RD_ATOMIC"},
+               {IBV_QP_MAX_DEST_RD_ATOMIC, "IBV_QP_MAX_DEST_RD_ATOMIC"}};
+  size_t i = 0;
+  while (i < sizeof names / sizeof names[0] && names[i].attribute != attribute)
+    i++;
+  return i < sizeof names / sizeof names[0] ? names[i].name : "an attribute";
+}
+
+static int check_transition(enum ibv_qp_state from, enum ibv_qp_state to, int mask) {
+  static const char *const states[] = {"RESET", "INIT", "RTR", "RTS"};
+  const struct transition found = transition_of(from, to);
+  const int missing = found.required & ~mask;
+  const int more = mask & ~(found.required | found.optional | IBV_QP_STATE);
+  if (!found.legal) return EINVAL;
+  if (missing != 0)
+    PR_SAY_ONCE("a QP does not go from %s to %s: the mask of ibv_modify_qp lacks %s", states[from],
+                states[to], name_of(missing & -missing));
+  else if (more != 0)
+    PR_SAY_ONCE(
+        "a QP in state %d does not go to %d: the mask of ibv_modify_qp has 0x%x, which no"
+        " RC QP takes there",
+        from, to, more);
+  return missing || more ? EINVAL : 0;
+}
 
 /* ---- Create ---- */
 
@@ -39,12 +115,6 @@ static int check_cap(const struct ibv_qp_init_attr *attr) {
   return cap->max_inline_data > VB_INLINE_BYTES ? EINVAL : 0;
 }
 
-/* NICs have room for inline data where SGEs would be, and programs for RC rely on it. */
-static void leave_room_inline(struct ibv_qp_cap *cap) {
-  const uint32_t bytes = cap->max_send_sge * (uint32_t)sizeof(struct ibv_sge);
-  if (cap->max_inline_data < bytes) cap->max_inline_data = bytes;
-}
-
 _Static_assert(VB_MAX_SGE * sizeof(struct ibv_sge) <= VB_INLINE_BYTES, "there is that room");
 
 static int allocate(struct vb_qp *qp) {
@@ -60,15 +130,23 @@ static int allocate(struct vb_qp *qp) {
   return vb_receives_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge, qp->emulated);
 }
 
-struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
-  int error = check_cap(attr);
+struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
+  if (pr_process.forked) {
+    errno = EIO;
+    return NULL;
+  }
+  pr_lock();
+  int error = vb_mr_register_own();
+  if (error == 0) error = check_cap(attr);
   struct vb_qp *qp = error == 0 ? calloc(1, sizeof *qp) : NULL;
   if (error == 0 && !qp) error = ENOMEM;
   if (error == 0) {
     qp->cap = attr->cap;
     if (qp->cap.max_send_sge == 0) qp->cap.max_send_sge = 1;
     qp->emulated = vb_rc_is_on();
-    if (qp->emulated) leave_room_inline(&qp->cap);
+    /* NICs have room for inline data where SGEs would be, and programs for RC rely on it. */
+    const uint32_t room = qp->cap.max_send_sge * (uint32_t)sizeof(struct ibv_sge);
+    if (qp->emulated && qp->cap.max_inline_data < room) qp->cap.max_inline_data = room;
     qp->srq = (struct vb_srq *)attr->srq;
     error = allocate(qp);
   }
@@ -78,6 +156,7 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     error = EAGAIN;
   }
   if (error != 0) {
+    pr_unlock();
     if (qp) vb_qp_free(qp);
     errno = error;
     return NULL;
@@ -101,7 +180,8 @@ struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   ((struct vb_pd *)pd)->users++;
   if (qp->srq) qp->srq->users++;
   vb_process_add_qp(qp);
-  return qp;
+  pr_unlock();
+  return &qp->ibv.qp;
 }
 
 void vb_qp_free(struct vb_qp *qp) {
@@ -299,21 +379,12 @@ void vb_qp_leave(struct vb_qp *qp) {
   vb_process_remove_qp(qp);
 }
 
-static const uint8_t *gid_at(int index) {
-  return pr_process.gids[index < pr_process.n_gids ? index : 0];
-}
-
 static const union ibv_gid no_gid;
 
 static bool is_own(const union ibv_gid *gid) {
   for (int i = 0; i < pr_process.n_gids; i++)
     if (memcmp(gid->raw, pr_process.gids[i], sizeof gid->raw) == 0) return true;
   return false;
-}
-
-static int open_emulated(struct vb_qp *qp) {
-  qp->connect.sq_depth += MRC_RC_WRS;
-  return vb_rc_open(qp);
 }
 
 static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
@@ -344,9 +415,12 @@ static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
                                         .mpr = connect->mpr,
                                         .ev_profile = qp->connect.ev_profile,
                                         .cc_profile = qp->connect.cc_profile};
-  const int error = qp->emulated ? open_emulated(qp) : 0;
+  if (qp->emulated) connect->sq_depth += MRC_RC_WRS;
+  const int error = qp->emulated ? vb_rc_open(qp) : 0;
   if (error != 0) return error;
-  memcpy(connect->sgid, gid_at(attr->ah_attr.grh.sgid_index), sizeof connect->sgid);
+  const int sgid =
+      attr->ah_attr.grh.sgid_index < pr_process.n_gids ? attr->ah_attr.grh.sgid_index : 0;
+  memcpy(connect->sgid, pr_process.gids[sgid], sizeof connect->sgid);
   memcpy(connect->dgid, attr->ah_attr.grh.dgid.raw, sizeof connect->dgid);
   /* A program that wants all that verbs can say gets all that the paths carry. */
   if (mask & IBV_QP_PATH_MTU && attr->path_mtu < vb_process_mtu())
@@ -388,15 +462,15 @@ int vb_qp_check(const struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask
   if (mask & IBV_QP_PKEY_INDEX && attr->pkey_index != 0) return EINVAL;
   if (mask & IBV_QP_PATH_MTU && (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096))
     return EINVAL;
-  return vb_transition_check(qp->ibv.qp.state, next_state(qp, attr, mask), mask);
+  return check_transition(qp->ibv.qp.state, next_state(qp, attr, mask), mask);
 }
 
-int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
+static int modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   const enum ibv_qp_state from = qp->ibv.qp.state;
   const enum ibv_qp_state to = next_state(qp, attr, mask);
   if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != from) return EINVAL;
   if (mask & IBV_QP_CAP) return EINVAL;
-  if (!vb_transition_is_legal(from, to)) return EINVAL;
+  if (!transition_of(from, to).legal) return EINVAL;
   if (to == IBV_QPS_RTR) {
     const int error = to_rtr(qp, attr, mask);
     if (error != 0) return error;
@@ -417,6 +491,12 @@ int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   return 0;
 }
 
+int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
+  const int error = modify(qp, attr, mask);
+  pr_drive_turn();
+  return error;
+}
+
 void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init) {
   *attr = qp->attr;
   attr->qp_state = attr->cur_qp_state = qp->ibv.qp.state;
@@ -428,4 +508,195 @@ void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp
                                     .cap = qp->cap,
                                     .qp_type = IBV_QPT_RC,
                                     .sq_sig_all = qp->signal_all};
+}
+
+/* ---- Extended QPs: the list between wr_start and wr_complete ---- */
+
+static struct vb_qp *of_qp_ex(struct ibv_qp_ex *qp) { return (struct vb_qp *)qp; }
+
+static void wr_start(struct ibv_qp_ex *qp) {
+  struct vb_qp *ours = of_qp_ex(qp);
+  pthread_mutex_lock(&qp->qp_base.mutex);
+  ours->list_n = 0;
+  ours->list_error = 0;
+}
+
+static struct ibv_send_wr *add(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t rkey,
+                               uint64_t remote_addr) {
+  struct vb_qp *ours = of_qp_ex(qp);
+  if (ours->list_n == ours->list_size) {
+    if (ours->list_error == 0) ours->list_error = ENOMEM;
+    return NULL;
+  }
+  struct ibv_send_wr *wr = &ours->list[ours->list_n];
+  *wr = (struct ibv_send_wr){.wr_id = qp->wr_id,
+                             .sg_list = &ours->list_sges[ours->list_n * ours->cap.max_send_sge],
+                             .opcode = opcode,
+                             .send_flags = qp->wr_flags,
+                             .wr.rdma = {.remote_addr = remote_addr, .rkey = rkey}};
+  if (ours->list_n > 0) wr[-1].next = wr;
+  ours->list_n++;
+  return wr;
+}
+
+static void wr_rdma_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr) {
+  add(qp, IBV_WR_RDMA_WRITE, rkey, remote_addr);
+}
+
+static void wr_rdma_write_imm(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr,
+                              __be32 imm_data) {
+  struct ibv_send_wr *wr = add(qp, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, remote_addr);
+  if (wr) wr->imm_data = imm_data;
+}
+
+static void wr_send(struct ibv_qp_ex *qp) { add(qp, IBV_WR_SEND, 0, 0); }
+
+static void wr_send_imm(struct ibv_qp_ex *qp, __be32 imm_data) {
+  struct ibv_send_wr *wr = add(qp, IBV_WR_SEND_WITH_IMM, 0, 0);
+  if (wr) wr->imm_data = imm_data;
+}
+
+static void wr_rdma_read(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr) {
+  add(qp, IBV_WR_RDMA_READ, rkey, remote_addr);
+}
+
+static void add_atomic(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t rkey,
+                       uint64_t remote_addr, uint64_t compare_add, uint64_t swap) {
+  struct ibv_send_wr *wr = add(qp, opcode, 0, 0);
+  if (!wr) return;
+  wr->wr.atomic.remote_addr = remote_addr;
+  wr->wr.atomic.rkey = rkey;
+  wr->wr.atomic.compare_add = compare_add;
+  wr->wr.atomic.swap = swap;
+}
+
+static void wr_atomic_cmp_swp(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr,
+                              uint64_t compare, uint64_t swap) {
+  add_atomic(qp, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, remote_addr, compare, swap);
+}
+
+static void wr_atomic_fetch_add(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr,
+                                uint64_t value) {
+  add_atomic(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, remote_addr, value, 0);
+}
+
+static struct ibv_send_wr *newest(struct ibv_qp_ex *qp) {
+  struct vb_qp *ours = of_qp_ex(qp);
+  return ours->list_n > 0 ? &ours->list[ours->list_n - 1] : NULL;
+}
+
+static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *sges) {
+  struct vb_qp *ours = of_qp_ex(qp);
+  struct ibv_send_wr *wr = newest(qp);
+  if (!wr) return;
+  if (n > ours->cap.max_send_sge) {
+    ours->list_error = EINVAL;
+    return;
+  }
+  if (n > 0) memcpy(wr->sg_list, sges, n * sizeof *sges);
+  wr->num_sge = (int)n;
+}
+
+static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length) {
+  const struct ibv_sge sge = {.addr = addr, .length = length, .lkey = lkey};
+  wr_set_sge_list(qp, 1, &sge);
+}
+
+static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t n,
+                                    const struct ibv_data_buf *parts) {
+  struct vb_qp *ours = of_qp_ex(qp);
+  struct ibv_send_wr *wr = newest(qp);
+  if (!wr) return;
+  uint8_t *data = NULL; /* no byte fits */
+  if (ours->list_inlined) data = ours->list_inlined + (size_t)(ours->list_n - 1) * VB_INLINE_BYTES;
+  size_t bytes = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (parts[i].length > ours->cap.max_inline_data - bytes) {
+      ours->list_error = EINVAL;
+      return;
+    }
+    if (parts[i].length > 0) memcpy(data + bytes, parts[i].addr, parts[i].length);
+    bytes += parts[i].length;
+  }
+  *wr->sg_list = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)data, .length = (uint32_t)bytes};
+  wr->num_sge = 1;
+  wr->send_flags |= IBV_SEND_INLINE;
+}
+
+static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length) {
+  wr_set_inline_data_list(qp, 1, &(struct ibv_data_buf){.addr = addr, .length = length});
+}
+
+static int wr_complete(struct ibv_qp_ex *qp) {
+  struct vb_qp *ours = of_qp_ex(qp);
+  struct ibv_send_wr *bad;
+  int error = ours->list_error;
+  if (error == 0 && ours->list_n > 0) error = vb_post_send(&qp->qp_base, ours->list, &bad);
+  pthread_mutex_unlock(&qp->qp_base.mutex);
+  return error;
+}
+
+static void wr_abort(struct ibv_qp_ex *qp) { pthread_mutex_unlock(&qp->qp_base.mutex); }
+
+static bool allocate_list(struct vb_qp *qp) {
+  const uint32_t n = qp->sq_size;
+  qp->list = calloc(n, sizeof *qp->list);
+  qp->list_sges = calloc((size_t)n * qp->cap.max_send_sge, sizeof *qp->list_sges);
+  if (qp->inlined) qp->list_inlined = calloc(n, VB_INLINE_BYTES);
+  qp->list_size = n;
+  return qp->list && qp->list_sges && (!qp->inlined || qp->list_inlined);
+}
+
+struct ibv_qp *vb_qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr) {
+  (void)context;
+  const uint32_t known =
+      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+  const uint64_t emulated = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+                            IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                            IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+  const uint64_t served = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                          (vb_rc_is_on() ? emulated : 0);
+  const bool ex = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  const bool flags = attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags != 0;
+  const bool sends_others = ex && attr->send_ops_flags & ~served;
+  if (sends_others)
+    PR_SAY_ONCE(
+        "a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others;"
+        " mrc run --rc emulates some");
+  if (attr->comp_mask & ~known || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || flags ||
+      sends_others) {
+    errno = EOPNOTSUPP;
+    return NULL;
+  }
+  struct ibv_qp_init_attr plain = {.qp_context = attr->qp_context,
+                                   .send_cq = attr->send_cq,
+                                   .recv_cq = attr->recv_cq,
+                                   .srq = attr->srq,
+                                   .cap = attr->cap,
+                                   .qp_type = attr->qp_type,
+                                   .sq_sig_all = attr->sq_sig_all};
+  struct ibv_qp *qp = vb_qp_create(attr->pd, &plain);
+  if (qp) attr->cap = plain.cap;
+  if (!qp || !ex) return qp;
+  struct vb_qp *ours = vb_qp_of(qp);
+  if (!allocate_list(ours)) {
+    ibv_destroy_qp(qp);
+    errno = ENOMEM;
+    return NULL;
+  }
+  ours->ibv.ex.wr_start = wr_start;
+  ours->ibv.ex.wr_complete = wr_complete;
+  ours->ibv.ex.wr_abort = wr_abort;
+  ours->ibv.ex.wr_rdma_write = wr_rdma_write;
+  ours->ibv.ex.wr_rdma_write_imm = wr_rdma_write_imm;
+  ours->ibv.ex.wr_send = wr_send;
+  ours->ibv.ex.wr_send_imm = wr_send_imm;
+  ours->ibv.ex.wr_rdma_read = wr_rdma_read;
+  ours->ibv.ex.wr_atomic_cmp_swp = wr_atomic_cmp_swp;
+  ours->ibv.ex.wr_atomic_fetch_add = wr_atomic_fetch_add;
+  ours->ibv.ex.wr_set_sge = wr_set_sge;
+  ours->ibv.ex.wr_set_sge_list = wr_set_sge_list;
+  ours->ibv.ex.wr_set_inline_data = wr_set_inline_data;
+  ours->ibv.ex.wr_set_inline_data_list = wr_set_inline_data_list;
+  return qp;
 }

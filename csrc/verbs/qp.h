@@ -2,15 +2,19 @@
 /* QPs: their states as a program sees them, and what the agent is told. Under the lock. */
 #pragma once
 
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+
 #include "verbs/objects.h"
 
-/* A QP with a number of the agent's; NULL and errno. Sets the `cap` that it has. Takes and gives
-   back the lock while it waits for numbers. */
-struct vb_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+/* A QP with a number of the agent's; NULL and errno. Sets the `cap` that it has. Both take the
+   lock. */
+struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+struct ibv_qp *vb_qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 /* What verbs demand of attributes and their mask, and MRC's interface does not. A positive errno.
  */
 int vb_qp_check(const struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
-/* A positive errno. */
+/* Without the checks of verbs' masks. A positive errno. */
 int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
 /* Tells the engine how long to try, as the program has asked. */
 void vb_qp_set_retries(struct vb_qp *qp);

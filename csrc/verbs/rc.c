@@ -8,15 +8,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "ctx_post.h"
 #include "program/say.h"
-#include "verbs/async.h"
-#include "verbs/complete.h"
 #include "verbs/cq.h"
-#include "verbs/mr.h"
-#include "verbs/process.h"
-#include "verbs/receives.h"
-#include "verbs/srq.h"
-#include "verbs/status.h"
+#include "verbs/objects.h"
+#include "verbs/wq.h"
 
 #define STARVED_NS 1000000000ull /* for a host in software to post a receive */
 #define PROD_NS 3000000000ull    /* after which a peer that is waited for gets a packet */
@@ -77,13 +73,14 @@ static bool scatter(void *user, uint32_t place, uint32_t at, const uint8_t *from
 
 /* ---- Requests ---- */
 
+/* What the engine refuses is told the protocol once this call of it is over. */
 static void post(void *user, const struct mrc_wr *wr) {
-  const struct vb_qp *qp = user;
-  const uint32_t qpn = qp->ibv.qp.qp_num;
-  pr_submit(&(struct mrc_command){.op = MRC_COMMAND_QP_POST,
-                                  .cookie = vb_post_cookie(qpn, (uint32_t)wr->wr_id),
-                                  .qpn = qpn,
-                                  .wr = *wr});
+  struct vb_qp *qp = user;
+  const int error = mrc_ctx_post(pr_process.ctx, qp->ibv.qp.qp_num, wr);
+  if (error == 0 || error == -EPERM || qp->leaving || qp->rc->refusal != 0) return;
+  qp->rc->refusal = error;
+  qp->rc->refused = (uint32_t)wr->wr_id;
+  vb_process_touch(qp);
 }
 
 static void done(void *user) { vb_complete_next(user); }
@@ -106,7 +103,7 @@ static void push(struct vb_qp *qp, struct ibv_wc wc, bool solicited) {
   wc.src_qp = qp->connect.dest_qpn;
   qp->receiving = false;
   vb_cq_push(cq, &wc, NULL, 0);
-  if (solicited) vb_cq_solicit(cq);
+  if (solicited) vb_cq_tell(cq);
 }
 
 /* The receive that is being filled fails, and the QP with it. The engine's goes on, so that the
@@ -295,18 +292,15 @@ void vb_rc_gone(uint32_t qpn) {
 
 /* ---- Turns ---- */
 
-static void fail_wrong(struct vb_qp *qp) {
-  pr_say("QP 0x%06x: its peer has broken the protocol of --rc: the QP fails", qp->ibv.qp.qp_num);
-  qp->rc->rc.ended = true;
-  failed(qp, MRC_WC_WR_FLUSH_ERR);
-}
-
 void vb_rc_complete(struct vb_qp *qp, const struct mrc_wc *wc) {
   struct mrc_rc *rc = &qp->rc->rc;
   vb_process_touch(qp);
   rc->ended = rc->ended || qp->failed;
   if (wc->opcode == MRC_WC_RECV_IMM) {
-    if (!mrc_rc_take(rc, wc->imm, wc->bytes)) fail_wrong(qp);
+    if (mrc_rc_take(rc, wc->imm, wc->bytes)) return;
+    pr_say("QP 0x%06x: its peer has broken the protocol of --rc: the QP fails", wc->qpn);
+    rc->ended = true;
+    failed(qp, MRC_WC_WR_FLUSH_ERR);
     return;
   }
   if (wc->status == MRC_WC_SUCCESS) {
@@ -317,8 +311,17 @@ void vb_rc_complete(struct vb_qp *qp, const struct mrc_wc *wc) {
   failed(qp, wc->status);
 }
 
-void vb_rc_refused(struct vb_qp *qp, uint32_t place, int error) {
-  if (error == -EPERM) return; /* the QP is in ERROR: its event follows */
+void vb_rc_receives(struct vb_qp *qp, uint32_t n) {
+  if (!qp->rc || n == 0) return;
+  mrc_rc_grant(&qp->rc->rc, n);
+  vb_process_touch(qp);
+}
+
+/* The engine has refused a work request: the WRITE at this place, unless it was for want of room.
+ */
+static void fail_refused(struct vb_qp *qp) {
+  const int error = qp->rc->refusal;
+  qp->rc->refusal = 0;
   if (error == -ENOBUFS) {
     PR_SAY_ONCE("QP 0x%06x: too many work requests of this program are outstanding: the QP fails",
                 qp->ibv.qp.qp_num);
@@ -326,19 +329,14 @@ void vb_rc_refused(struct vb_qp *qp, uint32_t place, int error) {
     fail(qp, IBV_WC_GENERAL_ERR);
     return;
   }
-  mrc_rc_fail(&qp->rc->rc, place, MRC_WC_LOC_PROT_ERR);
-}
-
-void vb_rc_receives(struct vb_qp *qp, uint32_t n) {
-  if (!qp->rc || n == 0) return;
-  mrc_rc_grant(&qp->rc->rc, n);
-  vb_process_touch(qp);
+  mrc_rc_fail(&qp->rc->rc, qp->rc->refused, MRC_WC_LOC_PROT_ERR);
 }
 
 void vb_rc_send(struct vb_qp *qp) {
   struct mrc_rc *rc = &qp->rc->rc;
   rc->ended = rc->ended || qp->failed;
   mrc_rc_send(rc);
+  if (qp->rc->refusal != 0) fail_refused(qp);
   const bool counts = qp->attr_set & IBV_QP_RNR_RETRY && qp->attr.rnr_retry != WAITS_FOR_EVER;
   const bool waits = mrc_rc_waits(rc);
   set_timed(qp->rc, waits, waits && counts && mrc_rc_is_starved(rc));

@@ -18,9 +18,6 @@ void vb_rc_gone(uint32_t qpn);
 
 /* A completion of the engine. */
 void vb_rc_complete(struct vb_qp *qp, const struct mrc_wc *wc);
-/* The engine has refused a work request: the WRITE at this place, unless it was for want of room.
- */
-void vb_rc_refused(struct vb_qp *qp, uint32_t place, int error);
 /* The program has posted n receives. */
 void vb_rc_receives(struct vb_qp *qp, uint32_t n);
 /* Sends what can be sent. */

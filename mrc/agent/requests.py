@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control functions of MRC's C interface (csrc/verbs/mrc_ctl.h), for all programs of a host."""
+"""The control functions of MRC's C interface (csrc/verbs/mrc_api.h), for all programs of a host."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "io/udp_open.h"
-#include "io/udp_receive.h"
-#include "io/udp_send.h"
+#include "io/receive.h"
+#include "io/send.h"
+#include "io/sockets.h"
 
 enum { MAX_RECORDED = 256, HEADER_BYTES = 20, TRAILER_BYTES = 4 };
 

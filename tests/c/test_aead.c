@@ -10,8 +10,6 @@
 #include "check.h"
 #include "core/wire.h"
 #include "io/aead.h"
-#include "io/aead_ipsec_mb.h"
-#include "io/aead_libcrypto.h"
 #include "io/ipsec_mb.h"
 #include "mrc.h"
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "io/datapath.h" /* the thread that pauses */
-#include "io/pause.h"
+#include "io/datapath.h"
 #include "sides.h"
 
 /* ---- Counting the pauses ---- */

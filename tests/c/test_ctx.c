@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "io/datapath.h"
+#include "io/ctx.h"
 #include "sides.h"
 
 /* ---- A sendmmsg that finds no route ---- */

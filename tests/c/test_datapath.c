@@ -2,7 +2,7 @@
 /* The thread, its rings and its commands, driven through the public context. The engine is
    the fake one; test_ctx.c has the real one. */
 #define _GNU_SOURCE 1
-#include "io/datapath.h"
+#include "io/ctx.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

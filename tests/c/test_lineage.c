@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts and fork: a child's calls on an inherited context do not affect the parent's context.
    The engine is the fake one. */
-#include "io/lineage.h"
+#include "io/ctx.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -11,7 +11,6 @@
 
 #include "check.h"
 #include "fake_engine.h"
-#include "io/datapath.h"
 
 static mrc_ctx *create(bool polled) {
   struct mrc_ctx_config config = {.n_ports = 1, .polled = polled};

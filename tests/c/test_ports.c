@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ports that close and open while two contexts on loopback use them. */
-#include "io/ports.h"
+#include "io/datapath.h"
 #include "sides.h"
 
 static int close_port(struct side *side, uint32_t port) {

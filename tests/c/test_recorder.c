@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bins of delivered payload, and the longest time without any (csrc/io/recorder.c), at times that
+/* Bins of delivered payload, and the longest time without any (csrc/io/datapath.c), at times that
    the test gives; the engine is the fake one. */
-#include "io/recorder.h"
+#include "io/datapath.h"
 
 #include "check.h"
 #include "fake_engine.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "io/udp_open.h"
+#include "io/sockets.h"
 
 #include <fcntl.h>
 
-#include "io/socket.h"
 #include "loopback.h"
 
 /* ---- A setsockopt that refuses one call ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
 #include "core/wire.h"
-#include "io/udp_receive.h"
+#include "io/receive.h"
 #include "loopback.h"
 
 static void check_one_burst(const char *address, const char *ifname, bool any, uint32_t label,

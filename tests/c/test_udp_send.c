@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "io/send.h"
 #include "io/sigbus.h"
-#include "io/socket.h"
-#include "io/udp_send.h"
+#include "io/udp.h"
 #include "loopback.h"
 
 /* Mixed bursts of three ports with two sockets each: one system call a socket, order kept. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "io/wake.h"
+#include "io/spsc.h"
 
 #include <poll.h>
 #include <pthread.h>

@@ -11,7 +11,6 @@
 
 #include "pair.h"
 #include "verbs/mrc_api.h"
-#include "verbs/mrc_ctl.h"
 
 enum { FORMAT = 13, EXPLICIT = 7, GENERATED = 8, AUTO = 9, CC = 3, TCP_PORT = 7000, MOST = 64 };
 

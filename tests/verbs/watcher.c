@@ -9,7 +9,6 @@
 
 #include "pair.h"
 #include "verbs/mrc_api.h"
-#include "verbs/mrc_ctl.h"
 
 enum { PROFILE = 7, MOST = 64 };
 

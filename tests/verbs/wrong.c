@@ -9,7 +9,6 @@
 #include <stdbool.h>
 
 #include "verbs/mrc_api.h"
-#include "verbs/mrc_ctl.h"
 
 enum { PROFILE = 71, EVENTS = 3 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "io/udp_open.h"
+#include "io/sockets.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,9 +8,8 @@
 #include <unistd.h>
 
 #include "core/wire.h"
-#include "io/socket.h"
-#include "io/udp_receive.h"
-#include "io/udp_send.h"
+#include "io/receive.h"
+#include "io/send.h"
 
 enum {
   PORT_TRIES = 32,        /* UDP ports tried when 4791 is in use */

@@ -1,6 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The route of a batch of bursts to the kernel, in the order of its stages:
+ *
+ *   1. short data goes before acknowledgements (put_in_order)
+ *   2. each burst becomes one message, which the kernel cuts (GSO, fill_message), or, where an
+ *      interface does not support that, one message a packet (fill_messages)
+ *   3. one sendmmsg for all messages of a socket; an error that may be an earlier packet's is
+ *      removed, and the send repeated once (send_again_if_failed)
+ *   4. until a socket or a queue is full: then its port waits (send_group)
+ *   5. each burst gets its fate: taken, refused, or an errno (mrc_udp_send)
+ */
 #define _GNU_SOURCE 1
-#include "io/udp_send.h"
+#include "io/send.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -10,7 +21,7 @@
 #include <sys/socket.h>
 
 #include "io/sigbus.h"
-#include "io/socket.h"
+#include "io/udp.h"
 
 enum {
   PACKET_IOVECS = 3, /* header, payload, trailer */
@@ -58,6 +69,27 @@ static bool waits(const struct mrc_udp_port *port) {
   return port->n_full > 0 || port->retry_ns != MRC_NEVER;
 }
 
+/* ---- 1. The order ---- */
+
+static bool is_control(const struct mrc_burst *burst) { return (burst->tclass & 3) == 0; }
+
+/* The order of sending: as given, except that single data packets go before acknowledgements. A
+   send takes longer than all other work, and the receiver of a short message waits for every send
+   before it. Data packets keep their order, because the engine detects losses by it. */
+static void put_in_order(const struct mrc_burst *bursts, int n, int *order) {
+  bool short_data = true;
+  for (int i = 0; i < n; i++)
+    short_data &= is_control(&bursts[i]) || bursts[i].n_packets == 1;
+  int placed = 0;
+  for (int i = 0; i < n; i++)
+    if (!short_data || !is_control(&bursts[i])) order[placed++] = i;
+  for (int i = 0; i < n && short_data; i++)
+    if (is_control(&bursts[i])) order[placed++] = i;
+  mrc_assert(placed == n);
+}
+
+/* ---- 2. Messages ---- */
+
 static size_t packet_bytes(const struct mrc_packet *packet) {
   return packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
 }
@@ -101,17 +133,13 @@ static size_t fill_control(struct control *control, const struct mrc_burst *burs
                      sizeof segment_bytes);
 }
 
-/* Only the last packet may be shorter. */
-static size_t bytes_of(const struct mrc_burst *burst) {
-  const struct mrc_packet *last = &burst->packets[burst->n_packets - 1];
-  return (size_t)(burst->n_packets - 1) * burst->packet_bytes + packet_bytes(last);
-}
-
 /* Makes the whole burst one message, at place `i` of the outbox. */
 static void fill_message(struct mrc_udp_outbox *outbox, int i, const struct mrc_burst *burst) {
   int n_iovecs = 0;
   if (burst->staged != NULL) {
-    outbox->iovecs[i][n_iovecs++] = (struct iovec){(void *)burst->staged, bytes_of(burst)};
+    const int last = burst->n_packets - 1; /* only the last packet may be shorter */
+    const size_t bytes = (size_t)last * burst->packet_bytes + packet_bytes(&burst->packets[last]);
+    outbox->iovecs[i][n_iovecs++] = (struct iovec){(void *)burst->staged, bytes};
   } else {
     for (int j = 0; j < burst->n_packets; j++)
       n_iovecs += fill_iovecs(outbox->iovecs[i] + n_iovecs, burst, j);
@@ -144,6 +172,8 @@ static void fill_messages(struct mrc_udp_outbox *outbox, const struct mrc_burst 
     iovecs += n_iovecs;
   }
 }
+
+/* ---- 3. To the kernel ---- */
 
 /* The kernel also keeps the error of a report that did not fit into the queue. That error would
    fail the next send, and until then wake the datapath again and again. */
@@ -224,6 +254,8 @@ static int send_again_if_failed(struct group *group, const struct mrc_burst *bur
   return send_messages(group, done, n);
 }
 
+/* ---- 4. The bursts of one socket ---- */
+
 /* Sends a burst packet by packet. Once its first packet is sent, the whole burst counts as taken;
    the engine then detects the unsent packets as lost. */
 static int send_singly(struct group *group, const struct mrc_burst *burst) {
@@ -237,14 +269,6 @@ static int send_singly(struct group *group, const struct mrc_burst *burst) {
   if (is_refusal(sent)) wait_for_room(group, sent);
   if (done > 0) return 1;
   return is_refusal(sent) ? 0 : sent;
-}
-
-/* Before Linux 6.11, UDP_SEGMENT returns EIO on interfaces without checksum offload. Before 6.9, it
-   returns EINVAL for a segment that is too large for the path. */
-static int meaning_of(struct group *group, const struct mrc_burst *burst, int error) {
-  if (burst->n_packets == 1) return error;
-  if (error == -EIO) group->port->gso = false;
-  return error == -EINVAL ? -EMSGSIZE : error;
 }
 
 /* Sends bursts [done, n) of the group, as messages [done, n) of the outbox, until one fails.
@@ -262,9 +286,13 @@ static int send_some(struct group *group, int done) {
     wait_for_room(group, sent);
     return 0;
   }
-  int error = meaning_of(group, burst, sent);
-  if (!group->port->gso) return 0;
-  group->taken[group->indices[done]] = error;
+  /* Before Linux 6.11, UDP_SEGMENT returns EIO on interfaces without checksum offload. Before 6.9,
+     it returns EINVAL for a segment that is too large for the path. */
+  if (burst->n_packets > 1 && sent == -EIO) {
+    group->port->gso = false;
+    return 0;
+  }
+  group->taken[group->indices[done]] = burst->n_packets > 1 && sent == -EINVAL ? -EMSGSIZE : sent;
   return 1;
 }
 
@@ -282,17 +310,7 @@ static void send_group(struct group *group) {
     group->taken[group->indices[done]] = 0;
 }
 
-static bool same_socket(const struct mrc_burst *a, const struct mrc_burst *b) {
-  return a->port == b->port && a->tx_index == b->tx_index;
-}
-
-static void check_burst(const struct mrc_udp *udp, const struct mrc_burst *burst) {
-  const struct mrc_udp_port *port = mrc_udp_port(udp, burst->port);
-  mrc_assert(burst->tx_index < port->n_transmitters);
-  mrc_assert(burst->family == port->config.family);
-  mrc_assert(burst->n_packets >= 1 && burst->n_packets <= MRC_MAX_BURST_PACKETS);
-  mrc_assert(burst->packet_bytes > 0 && burst->packet_bytes <= UINT16_MAX);
-}
+/* ---- 5. The batch ---- */
 
 static void count_fates(struct mrc_udp *udp, const int *taken, int n) {
   for (int i = 0; i < n; i++) {
@@ -304,23 +322,6 @@ static void count_fates(struct mrc_udp *udp, const int *taken, int n) {
   }
 }
 
-static bool is_control(const struct mrc_burst *burst) { return (burst->tclass & 3) == 0; }
-
-/* The order of sending: as given, except that single data packets go before acknowledgements. A
-   send takes longer than all other work, and the receiver of a short message waits for every send
-   before it. Data packets keep their order, because the engine detects losses by it. */
-static void put_in_order(const struct mrc_burst *bursts, int n, int *order) {
-  bool short_data = true;
-  for (int i = 0; i < n; i++)
-    short_data &= is_control(&bursts[i]) || bursts[i].n_packets == 1;
-  int placed = 0;
-  for (int i = 0; i < n; i++)
-    if (!short_data || !is_control(&bursts[i])) order[placed++] = i;
-  for (int i = 0; i < n && short_data; i++)
-    if (is_control(&bursts[i])) order[placed++] = i;
-  mrc_assert(placed == n);
-}
-
 /* Collects the bursts of one socket from the whole batch: with spraying over planes, each burst
    would otherwise need its own system call. */
 uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n, int *taken,
@@ -329,7 +330,11 @@ uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n
   uint32_t waiting = 0;
   int order[MRC_UDP_BURSTS];
   for (int i = 0; i < n; i++) {
-    check_burst(udp, &bursts[i]);
+    const struct mrc_udp_port *port = mrc_udp_port(udp, bursts[i].port);
+    mrc_assert(bursts[i].tx_index < port->n_transmitters);
+    mrc_assert(bursts[i].family == port->config.family);
+    mrc_assert(bursts[i].n_packets >= 1 && bursts[i].n_packets <= MRC_MAX_BURST_PACKETS);
+    mrc_assert(bursts[i].packet_bytes > 0 && bursts[i].packet_bytes <= UINT16_MAX);
     taken[i] = FATE_UNKNOWN;
   }
   put_in_order(bursts, n, order);
@@ -344,7 +349,8 @@ uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n
                           .taken = taken,
                           .now_ns = now_ns};
     for (int i = at; i < n; i++)
-      if (taken[order[i]] == FATE_UNKNOWN && same_socket(first, &bursts[order[i]]))
+      if (taken[order[i]] == FATE_UNKNOWN && bursts[order[i]].port == first->port &&
+          bursts[order[i]].tx_index == first->tx_index)
         group.indices[group.n++] = order[i];
     send_group(&group);
     if (waits(port)) waiting |= 1u << (first->port - 1);
@@ -352,6 +358,8 @@ uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n
   count_fates(udp, taken, n);
   return waiting;
 }
+
+/* ---- When there is room again ---- */
 
 bool mrc_udp_on_room(struct mrc_udp *udp, int port_number, int tx_index) {
   struct mrc_udp_port *port = mrc_udp_port(udp, port_number);

@@ -1,14 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "io/socket.h"
+#define _GNU_SOURCE 1
+#include "io/udp.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <net/if.h>
 #include <netinet/udp.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+int mrc_cause_errno(struct mrc_cause *cause, int error, const char *format, ...) {
+  char text[160];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return mrc_cause_line(cause, error, "%s: %s", text, strerrordesc_np(error));
+}
+
+int mrc_cause_line(struct mrc_cause *cause, int error, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(cause->message, sizeof cause->message, format, arguments);
+  va_end(arguments);
+  cause->error = -error;
+  return -error;
+}
+
+/* ---- Sockets ---- */
 
 /* Receive buffer of a transmit socket, for ICMP errors, each with the start of its packet. */
 enum { ERROR_ROOM_BYTES = 32768 };

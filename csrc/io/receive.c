@@ -1,6 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The route of received packets to the engine, in the order of its stages:
+ *
+ *   1. one recvmmsg reads messages of one socket into the inbox (mrc_udp_receive)
+ *   2. the source address and the control messages give each message its data: destination, marks,
+ *      the time of its arrival, drops before it, the size of packets that GRO has joined
+ *      (read_message)
+ *   3. the engine gets the packets of each message (mrc_udp_deliver)
+ */
 #define _GNU_SOURCE 1
-#include "io/udp_receive.h"
+#include "io/receive.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,12 +21,12 @@
 #include <time.h>
 
 #include "core/wire.h"
-#include "io/socket.h"
+#include "io/udp.h"
 
 enum {
   MESSAGES = MRC_UDP_RECEIVED_AT_ONCE,
   MESSAGE_BYTES = 65536, /* the largest UDP payload, with or without GRO */
-  CONTROL_BYTES = 256,   /* of the control messages enabled in socket.c */
+  CONTROL_BYTES = 256,   /* of the control messages enabled in udp.c */
 };
 
 /* Messages of the last receive, until they are delivered. */
@@ -50,6 +59,8 @@ int mrc_udp_inbox_open(struct mrc_udp *udp) {
 
 void mrc_udp_inbox_close(struct mrc_udp *udp) { free(udp->inbox); }
 
+/* ---- 1. From the kernel ---- */
+
 int mrc_udp_receive(struct mrc_udp *udp, int port) {
   struct mrc_udp_inbox *inbox = udp->inbox;
   mrc_assert(inbox->n == 0);
@@ -71,16 +82,16 @@ int mrc_udp_receive(struct mrc_udp *udp, int port) {
   return n;
 }
 
+/* ---- 2. The data of a message ---- */
+
 static int int_of(const struct cmsghdr *control) {
   int value;
   memcpy(&value, CMSG_DATA(control), sizeof value);
   return value;
 }
 
-static uint64_t ns_of(const struct cmsghdr *control) {
-  struct timespec time;
-  memcpy(&time, CMSG_DATA(control), sizeof time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+static uint64_t ns_of(const struct timespec *time) {
+  return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
 }
 
 /* Packets wait in the socket while the host is busy. The kernel's timestamps of their arrival keep
@@ -88,7 +99,7 @@ static uint64_t ns_of(const struct cmsghdr *control) {
 static uint64_t clock_lead_ns(uint64_t now_ns) {
   struct timespec time;
   clock_gettime(CLOCK_REALTIME, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec - now_ns;
+  return ns_of(&time) - now_ns;
 }
 
 /* `address` is all zero before. */
@@ -146,10 +157,15 @@ static void read_message(const struct mrc_dscps *dscps, struct msghdr *message,
       delivery->segment_bytes = (uint32_t)int_of(control);
     else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_RXQ_OVFL)
       delivery->overflow = (uint32_t)int_of(control);
-    else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_TIMESTAMPNS)
-      delivery->meta.arrived_ns = ns_of(control) - delivery->clock_lead_ns;
+    else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_TIMESTAMPNS) {
+      struct timespec time;
+      memcpy(&time, CMSG_DATA(control), sizeof time);
+      delivery->meta.arrived_ns = ns_of(&time) - delivery->clock_lead_ns;
+    }
   }
 }
+
+/* ---- 3. To the engine ---- */
 
 struct mrc_udp_delivered mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine,
                                          uint64_t now_ns) {

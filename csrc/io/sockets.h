@@ -2,7 +2,6 @@
 /* Opens and closes the UDP sockets of all ports, or of one port at run time. */
 #pragma once
 
-#include "io/cause.h"
 #include "io/udp.h"
 
 /* Opens the sockets of all ports that have an address. On failure nothing stays open, and `cause`

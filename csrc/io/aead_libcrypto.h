@@ -1,8 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* OpenSSL's libcrypto as a cipher of the engine. */
-#pragma once
-
-#include "core/seal.h"
-
-/* NULL where the library cannot be loaded. */
-const struct mrc_aead *mrc_aead_libcrypto(void);
