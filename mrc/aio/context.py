@@ -264,7 +264,9 @@ class Context:
 
         Raises ConfigError for a wrong argument and InUseError if the name is in use.
         """
-        _check_not_text(paths=paths, denied=denied)
+        for key, value in (("paths", paths), ("denied", denied)):
+            if isinstance(value, str):
+                raise ArgumentError(f"{key}: is one string, must be a sequence of strings")
         selection = EvSelection(tuple(paths), tuple(planes), active_per_plane, tuple(denied))
         return self._opened().ev_profiles.add(EvProfile(name, selection))
 
@@ -296,9 +298,17 @@ class Context:
         ev_profile: EvProfile | None,
         cc_profile: CcProfile | None,
     ) -> Terms:
+        private = private or {}
+        try:
+            size = len(json.dumps(private, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"private: {error}") from error
+        if size > _MAX_PRIVATE_BYTES:
+            most = f"at most {_MAX_PRIVATE_BYTES} fit"
+            raise ArgumentError(f"private: has {size} bytes of JSON, {most}")
         local = self._opened()
         return Terms(
-            _checked_private(private),
+            private,
             local.ev_profiles.find(ev_profile),
             local.cc_profiles.find(cc_profile),
             QP,
@@ -391,7 +401,8 @@ class Context:
         local = self._opened()
 
         def qp_of(peer: int) -> QP:
-            (found,) = (qp for qp in self._qps if qp._carries_messages_of(peer))
+            numbers = ((qp, qp._messages and qp._messages.number) for qp in self._qps)
+            (found,) = (qp for qp, number in numbers if number == peer and not qp.closed)
             return found
 
         made: mrc.Messages = products.need(_MESSAGES, "messages").Messages(
@@ -434,26 +445,7 @@ class Context:
         await engines.close()
 
 
-# ---- Helpers --------------------------------------------------------------------------------
-
-
-def _check_not_text(**lists: Sequence[str]) -> None:
-    for name, value in lists.items():
-        if isinstance(value, str):
-            raise ArgumentError(f"{name}: is one string, must be a sequence of strings")
-
-
 def _checked_port(port: int) -> int:
     if not 0 <= port <= 65535:
         raise ArgumentError(f"port: {port} is not within 0..65535")
     return port
-
-
-def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:
-    try:
-        size = len(json.dumps(private or {}, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"private: {error}") from error
-    if size > _MAX_PRIVATE_BYTES:
-        raise ArgumentError(f"private: has {size} bytes of JSON, at most {_MAX_PRIVATE_BYTES} fit")
-    return private or {}

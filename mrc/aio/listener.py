@@ -175,7 +175,11 @@ class Listener:
             if self._is_open():
                 channel.abort()
             else:
-                await self._say_closing(channel)
+                try:
+                    await channel.refuse("it stops listening")
+                except asyncio.CancelledError:  # the event loop ends, too
+                    took_cancellation()
+                    channel.abort()
         except Exception as error:
             # A bug in the exchange with one peer must not end the exchanges with other peers.
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -185,13 +189,6 @@ class Listener:
                 await channel.refuse("mrc has failed there: its log says how")
         finally:
             self._exchanges.discard(task)
-
-    async def _say_closing(self, channel: Channel) -> None:
-        try:
-            await channel.refuse("it stops listening")
-        except asyncio.CancelledError:  # the event loop ends, too
-            took_cancellation()
-            channel.abort()
 
     async def _admit(self, channel: Channel, place: ConnectionPlace) -> None:
         config = self._local.config

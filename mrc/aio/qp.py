@@ -160,10 +160,6 @@ class QP:
             raise StateError(f"{self._called} carries no messages: connect it with messages=True")
         return self._messages.number
 
-    def _carries_messages_of(self, number: int) -> bool:
-        messages = self._messages
-        return messages is not None and messages.number == number and not self.closed
-
     @property
     def seal(self) -> Seal:
         """How the packets of this QP are sealed."""
@@ -562,7 +558,11 @@ class QP:
         if kind == "bye":
             await self._until_answered(self._config.timeouts.linger)
             self._on_gone(None)
-            await self._answer_bye()
+            # So the peer ends its QP, when our work requests need no more answers.
+            with suppress(TimeoutError):
+                async with Limit(self._config.timeouts.linger):
+                    await self._until_idle()
+            await self._channel.send("bye_ok")
             await self._on_unanswered(PeerGoneError(f"{self.peer_host} closed the connection"))
         elif kind == "bye_ok":
             self._bye_ok.set()
@@ -638,13 +638,6 @@ class QP:
         """The peer is gone."""
         if self._messages is not None:
             self._messages.fail()
-
-    async def _answer_bye(self) -> None:
-        """Sends bye_ok, so the peer ends its QP, when our work requests need no more answers."""
-        with suppress(TimeoutError):
-            async with Limit(self._config.timeouts.linger):
-                await self._until_idle()
-        await self._channel.send("bye_ok")
 
     async def _until_idle(self) -> None:
         if self._messages is not None:

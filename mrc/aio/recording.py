@@ -86,16 +86,11 @@ def joined(parts: Sequence[Recording]) -> Recording:
         longest_gap_ns=0,
         longest_gap_at_ns=None,
     )
-    begin, bins = _longest_gap(whole.bytes)
+    full = [i for i, count in enumerate(whole.bytes) if count]
+    gaps = ((before + 1, after - before - 1) for before, after in pairwise(full))
+    begin, bins = max(gaps, key=lambda gap: gap[1], default=(0, 0))
     gap_at_ns = begin * width_ns if bins else None
     return replace(whole, longest_gap_ns=bins * width_ns, longest_gap_at_ns=gap_at_ns)
-
-
-def _longest_gap(row: Sequence[int]) -> tuple[int, int]:
-    """The longest run of empty bins between two others: its first bin, and how many they are."""
-    full = [i for i, count in enumerate(row) if count]
-    runs = ((before + 1, after - before - 1) for before, after in pairwise(full))
-    return max(runs, key=lambda run: run[1], default=(0, 0))
 
 
 class RecordingMemory:

@@ -454,32 +454,25 @@ class Dispatcher:
         for mr in list(self._mrs.values()):
             self._release(mr)
 
-    def abandon(self) -> None:
-        """In a child of fork: leaves everything to the parent."""
-        self.forked = self._closed = True
-        if not self.loop.is_closed():
-            _leave_epoll(self.loop)
-
 
 _opened: WeakSet[Dispatcher] = WeakSet()
 
 
-def _leave_epoll(loop: asyncio.AbstractEventLoop) -> None:
-    """Gives the child's copy of an event loop its own epoll.
-
-    Parent and child share one epoll, so a child that unwinds `asyncio.run` would remove its
-    parent's sockets from it. There is no public API: asyncio and uvloop use different names.
-    """
-    selector = getattr(loop, "_selector", None)
-    descriptor = getattr(loop, "_get_backend_id", None) or getattr(selector, "fileno", None)
-    if descriptor is not None:
-        with select.epoll() as own:
-            os.dup2(own.fileno(), descriptor(), inheritable=False)
-
-
 def _abandon_all() -> None:
+    """In a child of fork: leaves everything to the parent.
+
+    Parent and child share the epoll of an event loop, so a child that unwinds `asyncio.run` would
+    remove its parent's sockets from it: the child's copy gets its own. There is no public API:
+    asyncio and uvloop use different names.
+    """
     for dispatcher in list(_opened):
-        dispatcher.abandon()
+        dispatcher.forked = dispatcher._closed = True
+        selector = getattr(dispatcher.loop, "_selector", None)
+        backend = getattr(dispatcher.loop, "_get_backend_id", None)
+        descriptor = backend or getattr(selector, "fileno", None)
+        if descriptor is not None and not dispatcher.loop.is_closed():
+            with select.epoll() as own:
+                os.dup2(own.fileno(), descriptor(), inheritable=False)
 
 
 os.register_at_fork(after_in_child=_abandon_all)
