@@ -7,10 +7,10 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -19,7 +19,6 @@ import mrc
 from mrc import products
 from mrc.aio.engines import Engines, opened
 from mrc.aio.listener import Listener
-from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.aio.streams import checked_timeout
@@ -46,6 +45,50 @@ logger = logging.getLogger("mrc.context")
 OOB_PORT = 4791
 _MAX_PRIVATE_BYTES = 65536
 _MESSAGES = "mrc.messages.messages"
+T = TypeVar("T")
+Leave = Callable[
+    [T, type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[None]
+]
+
+
+class Opening(Coroutine[Any, Any, T]):
+    """An object that is being opened: what `Context.connect`, `listen` and `register` return.
+
+    `async with OPENING as thing` closes the object at the end; after `thing = await OPENING` the
+    caller must close it. An Opening is a coroutine, so `asyncio.create_task` accepts it.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T], leave: Leave[T]) -> None:
+        self._work = work
+        self._leave = leave
+        self._opened: T
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._work.__await__()
+
+    def send(self, value: Any) -> Any:
+        """For the event loop."""
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """For the event loop."""
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """For the event loop: cancels the opening."""
+        self._work.close()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._work
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._leave(self._opened, kind, error, traceback)
 
 
 class Context:

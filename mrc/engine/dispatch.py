@@ -468,8 +468,8 @@ def _abandon_all() -> None:
     for dispatcher in list(_opened):
         dispatcher.forked = dispatcher._closed = True
         selector = getattr(dispatcher.loop, "_selector", None)
-        backend = getattr(dispatcher.loop, "_get_backend_id", None)
-        descriptor = backend or getattr(selector, "fileno", None)
+        uvloops = getattr(dispatcher.loop, "_get_backend_id", None)
+        descriptor = uvloops or getattr(selector, "fileno", None)
         if descriptor is not None and not dispatcher.loop.is_closed():
             with select.epoll() as own:
                 os.dup2(own.fileno(), descriptor(), inheritable=False)

@@ -11,7 +11,7 @@ import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
 
 from mrc import ArgumentError, Context, InUseError, StateError
-from mrc.aio.opening import Opening
+from mrc.aio.context import Opening
 
 
 async def test_opening__is_closed_at_the_end() -> None:
