@@ -41,7 +41,7 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_part(args: argparse.Namespace) -> int:
     if args.traffic:
-        extras.need("mrc.workload.hosts").serve(args.name)
+        extras.need("mrc.workload.hosts").serve_relay(args.name)
     else:
         part.serve(args.name, sys.stdin.buffer, sys.stdout.buffer)
     return 0
