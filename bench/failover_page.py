@@ -23,7 +23,7 @@ def page(result: Mapping[str, Any]) -> str:
     scale = result["bed"]["planes"], result["bed"]["plane_payload_bits_per_second"]
     phases = story[0]["figures"]["phases"]
     healed = [part["name"] for part in phases[1:] if part["planes"] == phases[0]["planes"]]
-    return drawing.fill(
+    return drawing.fill_page(
         _TEMPLATE,
         result=result,
         bed=result["bed"],

@@ -57,7 +57,7 @@ def commit() -> str:
 def page(title: str, result: Mapping[str, Any], plots: Sequence[tuple[str, str]], more: str) -> str:
     """One HTML page of plots, each with a heading or none, without external links."""
     template = Path(__file__).with_name("plots.html")
-    return drawing.fill(template, title=title, result=result, plots=plots, more=more)
+    return drawing.fill_page(template, title=title, result=result, plots=plots, more=more)
 
 
 def goodput_svg(title: str, rows: Sequence[Mapping[str, Any]]) -> str:

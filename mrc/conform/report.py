@@ -30,8 +30,7 @@ from mrc.dissect.capture import CapturedFrame, udp_of
 from mrc.dissect.packet import decode, is_mrc, packet_text, split
 from mrc.linux.files import write_whole
 from mrc.results.plain import like
-from mrc.sim.axes import Chart, Line, Point
-from mrc.sim.drawing import style_sheet
+from mrc.sim.drawing import Chart, ChartLine, ChartPoint, style_sheet
 from mrc.units import counted, digits
 
 
@@ -407,11 +406,11 @@ def _sorted(title: str, x_title: str, y_title: str, values: dict[str, list[float
     return _chart(title, x_title, y_title, lines)
 
 
-def _point(x: float, y: float) -> Point:
-    return Point(x, y, y, y)
+def _point(x: float, y: float) -> ChartPoint:
+    return ChartPoint(x, y, y, y)
 
 
-def _chart(title: str, x_title: str, y_title: str, lines: dict[str, list[Point]]) -> Chart:
+def _chart(title: str, x_title: str, y_title: str, lines: dict[str, list[ChartPoint]]) -> Chart:
     points = [point for each in lines.values() for point in each]
     chart = Chart(
         x_title=x_title, y_title=y_title, title=title,
@@ -419,6 +418,8 @@ def _chart(title: str, x_title: str, y_title: str, lines: dict[str, list[Point]]
         y_end=1.05 * max((point.middle for point in points), default=0.0) or 1.0,
     )  # fmt: skip
     chart.lines = [
-        Line(name or y_title, each, marked=len(each) < 50) for name, each in lines.items() if each
+        ChartLine(name or y_title, each, marked=len(each) < 50)
+        for name, each in lines.items()
+        if each
     ]
     return chart

@@ -2,10 +2,10 @@
 """Experiments in a simulated fabric: the same engine in virtual time, determined by one seed.
 
 from mrc.sim.checks import evaluate
-from mrc.sim.reader import load
-from mrc.sim.trial import run_trial, summarize
+from mrc.sim.scenario import load_scenario
+from mrc.sim.trials import run_trial, summarize
 
-scenario = load("permutation")
+scenario = load_scenario("permutation")
 for outcome in evaluate(scenario, [summarize(run_trial(scenario, seed=1)).measured]):
     print(outcome.name, outcome.value, outcome.met)
 """

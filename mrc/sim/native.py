@@ -80,7 +80,7 @@ class Sample(Struct, frozen=True):
     flow: int
 
 
-class Event(Struct, frozen=True):
+class EngineEvent(Struct, frozen=True):
     """An event of the engine at one end of a flow."""
 
     now_ns: int
@@ -93,7 +93,7 @@ class Event(Struct, frozen=True):
     percent: int
 
 
-class Message(Struct, frozen=True):
+class WriteRecord(Struct, frozen=True):
     """One write: `wanted_ns` is when the traffic made it due."""
 
     wanted_ns: int
@@ -111,14 +111,14 @@ class PortInfo(Struct, frozen=True):
     marked: int
 
 
-_Row = TypeVar("_Row", FlowInfo, Sample, Event, Message, PortInfo)
+_Row = TypeVar("_Row", FlowInfo, Sample, EngineEvent, WriteRecord, PortInfo)
 
 
 _STRUCTS: dict[type[Struct], str] = {
     FlowInfo: "struct mrc_sim_flow_info",
     Sample: "struct mrc_sim_sample",
-    Event: "struct mrc_sim_event",
-    Message: "struct mrc_sim_message",
+    EngineEvent: "struct mrc_sim_event",
+    WriteRecord: "struct mrc_sim_message",
     PortInfo: "struct mrc_sim_port_info",
 }
 
@@ -282,11 +282,11 @@ class Simulation:
         """Payload bytes of a flow received in a plane since the start."""
         return int(lib.mrc_sim_plane_bytes(self._sim, flow, plane))
 
-    def events(self) -> Rows[Event]:
-        return self._rows(Event, lib.mrc_sim_events)
+    def events(self) -> Rows[EngineEvent]:
+        return self._rows(EngineEvent, lib.mrc_sim_events)
 
-    def messages(self) -> Rows[Message]:
-        return self._rows(Message, lib.mrc_sim_messages)
+    def messages(self) -> Rows[WriteRecord]:
+        return self._rows(WriteRecord, lib.mrc_sim_messages)
 
     def _rows(self, kind: type[_Row], query: Callable[..., int]) -> Rows[_Row]:
         count = query(self._sim, ffi.NULL, 0)

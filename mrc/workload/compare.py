@@ -16,14 +16,14 @@ from msgspec.structs import replace
 from mrc.enums import CcKind
 from mrc.fabric.faults import NEVER
 from mrc.results.plain import like
-from mrc.sim import checks, drawing, plot, report
-from mrc.sim.axes import Chart
+from mrc.sim import checks, drawing, page
 from mrc.sim.checks import Measured, Outcome, evaluate
+from mrc.sim.drawing import Chart
 from mrc.sim.page import number
-from mrc.sim.run import Result, reference_of
+from mrc.sim.run import SimRun, reference_of
 from mrc.sim.run import run as simulate
-from mrc.sim.scenario import INNER, Check, Scenario
-from mrc.sim.trial import Summary, series_of
+from mrc.sim.scenario import INNER, Criterion, Scenario
+from mrc.sim.trials import Summary, series_of
 from mrc.testbed.bed import Testbed
 from mrc.workload import results
 from mrc.workload.results import CheckVerdict, Over
@@ -72,7 +72,7 @@ class Values(Struct, frozen=True):
     """share of the processors' time that was used, by transport"""
 
 
-def inapplicable(check: Check, over: Over) -> str:
+def inapplicable(check: Criterion, over: Over) -> str:
     """Why a test bed cannot tell this figure of a transport; empty: it can."""
     measure = check.measure
     if measure in INNER:
@@ -90,7 +90,7 @@ def inapplicable(check: Check, over: Over) -> str:
     return ""
 
 
-def unjudged(check: Check, busy: float) -> str:
+def unjudged(check: Criterion, busy: float) -> str:
     """Why a figure is shown without a verdict; empty: it can be judged."""
     if busy < BUSY or check.measure in _COUNTS:
         return ""
@@ -127,7 +127,7 @@ def _applying(
 
 
 def _verdict(
-    check: Check, outcome: Outcome, first: Over, whys: dict[str, str], not_judged: str
+    check: Criterion, outcome: Outcome, first: Over, whys: dict[str, str], not_judged: str
 ) -> CheckVerdict:
     simulated = outcome.baselines[SIMULATOR]
     values = {first: outcome.value, **outcome.baselines}
@@ -181,7 +181,7 @@ class Compared(Struct, frozen=True):
     overs: tuple[Over, ...]
     ran: tuple[BedResult, ...]
     """seed by seed, and in each in the order of `overs`"""
-    simulated: tuple[Result, ...]
+    simulated: tuple[SimRun, ...]
     """of each seed"""
     judged: tuple[CheckVerdict, ...]
 
@@ -219,10 +219,10 @@ def title(part: Scenario) -> str:
     return ", ".join(filter(None, (part.name, part.variant)))
 
 
-def _simulated(part: Scenario, seed: int) -> tuple[Result, checks.Values]:
+def _simulated(part: Scenario, seed: int) -> tuple[SimRun, checks.Values]:
     result = simulate(part, seed)
     reference = simulate(reference_of(part), seed) if checks.needs_reference(part) else None
-    return result, checks.values(part, result, reference)
+    return result, checks.values_of(part, result, reference)
 
 
 async def _on_bed(
@@ -234,7 +234,7 @@ async def _on_bed(
     return ran, _values(part, ran.result, reference, over)
 
 
-def _values(part: Scenario, result: Result, reference: Result | None, over: Over) -> checks.Values:
+def _values(part: Scenario, result: SimRun, reference: SimRun | None, over: Over) -> checks.Values:
     """The values of the checks that apply to a transport; None for the others, whose values need
     what nobody recorded.
     """
@@ -242,7 +242,7 @@ def _values(part: Scenario, result: Result, reference: Result | None, over: Over
     for check in part.checks:
         one = replace(part, checks=(check,))
         why = inapplicable(check, over)
-        found += [None] if why else checks.values(one, result, reference)
+        found += [None] if why else checks.values_of(one, result, reference)
     return tuple(found)
 
 
@@ -251,16 +251,16 @@ def _values(part: Scenario, result: Result, reference: Result | None, over: Over
 
 def workload_result(scenario: Scenario, compared: Sequence[Compared]) -> results.Workload:
     return results.Workload(
-        scenario=report.scenario_result(scenario),
+        scenario=page.scenario_result(scenario),
         checks=tuple(judged for each in compared for judged in each.judged),
         runs=tuple(run_result(ran) for each in compared for ran in each.ran),
-        simulated=tuple(report.run_result(one) for each in compared for one in each.simulated),
+        simulated=tuple(page.run_result(one) for each in compared for one in each.simulated),
         notes=tuple(notes(scenario, [ran.over for each in compared for ran in each.ran])),
     )
 
 
 def run_result(ran: BedResult) -> results.BedRun:
-    plain = report.run_result(ran.result, details=True)
+    plain = page.run_result(ran.result, details=True)
     counts = {one.number: one for answer in ran.answers for one in answer.sent}
     return results.BedRun(
         seed=plain.seed,
@@ -319,7 +319,7 @@ class Side(Struct, frozen=True):
 def render_page(scenario: Scenario, compared: Sequence[Compared], notes: Sequence[str]) -> str:
     """The page as HTML."""
     demanded = [each for part in compared for each in part.judged if each.met is not None]
-    return drawing.fill(
+    return drawing.fill_page(
         _TEMPLATE,
         scenario=scenario,
         sides=[_side(each) for each in compared],
@@ -358,7 +358,7 @@ def value_of(judged: CheckVerdict, column: str) -> float | None:
     return judged.baselines.get(column, judged.value)
 
 
-def _summary(result: Result, kind: str) -> Summary:
+def _summary(result: SimRun, kind: str) -> Summary:
     """One run for a chart: its line ends when the run ends."""
     return Summary(
         measured=Measured(seed=result.seed, values=(), baselines={}),
@@ -368,7 +368,7 @@ def _summary(result: Result, kind: str) -> Summary:
 
 
 def _chart(part: Scenario, summaries: Sequence[Summary], where: str) -> Chart:
-    chart = plot.time_chart(part, summaries)
+    chart = page.time_chart(part, summaries)
     chart.title = f"{title(part)}, {where}"
-    chart.y_end = plot.y_end(chart)
+    chart.y_end = page.y_end(chart)
     return chart

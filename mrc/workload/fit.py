@@ -15,9 +15,8 @@ from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.faults import NEVER, Fault, Tiers
 from mrc.fabric.paths import ENCAPSULATION, payload_mtu
-from mrc.sim import reader
 from mrc.sim.results import Traffic, Transport
-from mrc.sim.scenario import Check, Scenario
+from mrc.sim.scenario import Criterion, Scenario, load_scenario, sizes_of
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 
 # What hosts have that run mrc: the defaults of csrc/mrc.h, and the time until a thread wakes.
@@ -35,7 +34,7 @@ def load(name: str, settings: Mapping[str, Any], shape: Shape, scale: float = 1.
     Its times also become longer by the ratio of the rates, so the same bytes are under way when a
     fault begins. Raises ConfigError, also for what no test bed can do.
     """
-    scenario = reader.load(name, settings, shape)
+    scenario = load_scenario(name, settings, shape)
     parts = [fitted(part, shape, scale) for part in scenario.parts]
     if not scenario.variants:
         return parts[0]
@@ -78,7 +77,7 @@ def tiers_of(tiers: Tiers, shape: Shape) -> Tiers:
         queue |= {"ecn_low_bytes": 0, "ecn_high_bytes": 0}
     return replace(
         tiers,
-        **reader.numbers(shape),
+        **sizes_of(shape),
         **queue,
         routing="source-routes",
         host_rate_bps=shape.host_rate_bps,
@@ -138,7 +137,7 @@ def _fault(fault: Fault, slower: float, times: float) -> Fault:
     )
 
 
-def _check(check: Check, times: float) -> Check:
+def _check(check: Criterion, times: float) -> Criterion:
     to_ns = check.to_ns if check.to_ns == NEVER else round(check.to_ns * times)
     return replace(check, from_ns=round(check.from_ns * times), to_ns=to_ns)
 

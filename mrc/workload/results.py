@@ -131,7 +131,7 @@ class BedRun(Struct, frozen=True, kw_only=True):
 class Workload(Result, frozen=True, kw_only=True):
     """`mrc testbed run` of a file with traffic."""
 
-    scenario: sim.Scenario
+    scenario: sim.ScenarioParameters
     """Every parameter, as the test bed and the simulator ran it."""
     checks: tuple[CheckVerdict, ...]
     """Figures, with a target or without."""

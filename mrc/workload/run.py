@@ -24,13 +24,10 @@ from mrc.errors import ArgumentError, ConfigError, StateError
 from mrc.fabric.faults import Fault
 from mrc.linux.processes import Times
 from mrc.sim import native
-from mrc.sim.curves import Curve
-from mrc.sim.draw import with_seed
-from mrc.sim.native import Event, FlowInfo, Message, PortInfo
+from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, WriteRecord
 from mrc.sim.results import Stats
-from mrc.sim.run import Result
-from mrc.sim.scenario import Scenario
-from mrc.sim.traffic import Flow, make_flows
+from mrc.sim.run import Curve, FlowSpec, SimRun, make_flows
+from mrc.sim.scenario import Scenario, with_seed
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import BedPlan
@@ -64,13 +61,13 @@ def unsupported(scenario: Scenario, over: Over) -> str | None:
     return None
 
 
-def over_of(flow: Flow, over: Over) -> Over:
+def over_of(flow: FlowSpec, over: Over) -> Over:
     """TCP of the scenario is TCP whatever the others are."""
     return "tcp" if flow.traffic.kind == "tcp" else over
 
 
 def host_tasks(
-    scenario: Scenario, flows: Sequence[Flow], shape: Shape, over: Over, seed: int
+    scenario: Scenario, flows: Sequence[FlowSpec], shape: Shape, over: Over, seed: int
 ) -> list[HostTask]:
     """The task of each host that has flows."""
     awaited = {flow.after for flow in flows}
@@ -99,7 +96,7 @@ def host_tasks(
 
 
 def _task(
-    scenario: Scenario, number: int, flow: Flow, shape: Shape, over: Over, *, is_awaited: bool
+    scenario: Scenario, number: int, flow: FlowSpec, shape: Shape, over: Over, *, is_awaited: bool
 ) -> FlowTask:
     traffic, addresses = flow.traffic, shape.addresses
     source, route = "", str(addresses.host(flow.receiver))
@@ -129,7 +126,7 @@ def _task(
     )
 
 
-def _denied(scenario: Scenario, flow: Flow) -> Iterator[str]:
+def _denied(scenario: Scenario, flow: FlowSpec) -> Iterator[str]:
     """Names of the paths that the flow may not use from the start."""
     if not flow.traffic.paths or flow.traffic.kind == "tcp":
         return
@@ -152,7 +149,7 @@ _AHEAD_NS = 200_000_000  # from the start command until the flows begin
 class BedResult(Struct, frozen=True):
     """One run on a test bed."""
 
-    result: Result
+    result: SimRun
     over: Over
     answers: tuple[HostAnswer, ...]
     busy: float
@@ -189,7 +186,7 @@ async def run(bed: Testbed, scenario: Scenario, seed: int, over: Over, told: Tol
 class _Running(Struct, frozen=True):
     """What takes part in a run."""
 
-    flows: Sequence[Flow]
+    flows: Sequence[FlowSpec]
     hosts: dict[int, HostProcess]
     faults: Faults
     told: Told
@@ -422,11 +419,11 @@ def counters(bed: Testbed) -> Moved:
 def gathered(
     scenario: Scenario,
     seed: int,
-    flows: Sequence[Flow],
+    flows: Sequence[FlowSpec],
     answers: Sequence[HostAnswer],
     moved: Moved,
     over: Over,
-) -> Result:
+) -> SimRun:
     """What no host counts is 0; mrc.workload.compare says which measures need it."""
     sent = {each.number: each for answer in answers for each in answer.sent}
     samples = {each.number: each.samples for answer in answers for each in answer.received}
@@ -434,7 +431,7 @@ def gathered(
         _shift(flows, sent, samples)
     curves, planes = _curves(scenario, [samples.get(i, ()) for i in range(len(flows))])
     infos = [_info(flow, sent[i], curves[i], over) for i, flow in enumerate(flows)]
-    return Result(
+    return SimRun(
         scenario=scenario,
         seed=seed,
         flows=tuple(flows),
@@ -480,7 +477,7 @@ def _at_times(curve: Curve, times: tuple[int, ...]) -> Curve:
 
 
 def _shift(
-    flows: Sequence[Flow],
+    flows: Sequence[FlowSpec],
     sent: Mapping[int, SentFlow],
     samples: dict[int, tuple[tuple[int, ...], ...]],
 ) -> None:
@@ -493,7 +490,7 @@ def _shift(
             )
 
 
-def _info(flow: Flow, sent: SentFlow, curve: Curve, over: Over) -> FlowInfo:
+def _info(flow: FlowSpec, sent: SentFlow, curve: Curve, over: Over) -> FlowInfo:
     whole = flow.writes if over_of(flow, over) == "iperf3" else 1
     counts = sent.counts
     return FlowInfo(
@@ -512,25 +509,25 @@ def _info(flow: Flow, sent: SentFlow, curve: Curve, over: Over) -> FlowInfo:
     )
 
 
-def _events(infos: Sequence[FlowInfo], answers: Sequence[HostAnswer]) -> Iterator[Event]:
+def _events(infos: Sequence[FlowInfo], answers: Sequence[HostAnswer]) -> Iterator[EngineEvent]:
     found = [
-        Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0, 0)
+        EngineEvent(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0, 0)
         for i, info in enumerate(infos)
         if info.failed
     ]
     for change in (each for answer in answers for each in answer.changes):
         kind = native.PLANE_STATE if change.path is None else native.EV_STATE
         found.append(
-            Event(
+            EngineEvent(
                 change.now_ns, change.flow, change.path or 0, change.plane, kind, change.state, 0, 0
             )
         )
     yield from sorted(found, key=lambda event: event.now_ns)
 
 
-def _messages(sent: Mapping[int, SentFlow]) -> list[Message]:
+def _messages(sent: Mapping[int, SentFlow]) -> list[WriteRecord]:
     found = [
-        Message(wanted_ns=due, done_ns=done, flow=number)
+        WriteRecord(wanted_ns=due, done_ns=done, flow=number)
         for number, each in sent.items()
         for due, done in each.times
     ]
@@ -538,7 +535,7 @@ def _messages(sent: Mapping[int, SentFlow]) -> list[Message]:
 
 
 def _last_hops(
-    scenario: Scenario, flows: Sequence[Flow], moved: Moved
+    scenario: Scenario, flows: Sequence[FlowSpec], moved: Moved
 ) -> Iterator[tuple[tuple[int, int], PortInfo]]:
     topology = scenario.topology
     for host in sorted({flow.receiver for flow in flows}):

@@ -16,13 +16,12 @@ from mrc.cli.runner import run_async
 from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.linux import programs
 from mrc.linux.files import check_writable, write_whole
-from mrc.sim import drawing, reader
+from mrc.sim import drawing
 from mrc.sim.checks import flow_goodput_bps
 from mrc.sim.cli.arguments import seeds_of
 from mrc.sim.cli.sim import usage_errors
-from mrc.sim.draw import with_seed
 from mrc.sim.page import number
-from mrc.sim.scenario import Scenario
+from mrc.sim.scenario import Scenario, load_scenario, with_seed
 from mrc.sim.sweep import parse_setting
 from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
@@ -76,7 +75,7 @@ def _load(args: argparse.Namespace, bed: Testbed) -> Scenario:
     try:
         scenario = fit.load(args.file, settings, bed.shape, args.scale)
     except BadFileError as error:
-        reader.load(args.file, settings)  # raises the same error, if the file itself is wrong
+        load_scenario(args.file, settings)  # raises the same error, if the file itself is wrong
         raise ConfigError(
             f"{error}: the test bed has another shape; mrc testbed up {args.file} builds that of "
             "the file"

@@ -11,7 +11,7 @@ from pathlib import Path
 import cbuild
 import pytest
 
-from mrc.sim.many import available_bytes
+from mrc.sim.trials import available_bytes
 
 HOSTS, KIB = 1024, 256
 BUDGET_KIB = 112  # 102 with 64 EVs a QP, measured

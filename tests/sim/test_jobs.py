@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mrc.sim import checks, jobs, reader
-from mrc.sim.run import Result, run
-from mrc.sim.scenario import Scenario
-from mrc.sim.trial import run_trial
+from mrc.sim import checks
+from mrc.sim.run import SimRun, run
+from mrc.sim.scenario import Scenario, parse_scenario
+from mrc.sim.trials import run_trial
 
 RING = {"kind": "ring", "write": "256KiB", "steps": 3, "compute": "50us", "group_size": 4}
 
@@ -23,32 +23,32 @@ def make(*faults: dict[str, Any], **check: Any) -> Scenario:
         "faults": list(faults),
         "checks": [{"at_most": 1} | check] if check else [],
     }
-    return reader.parse(values, "t", "t.toml")
+    return parse_scenario(values, "t", "t.toml")
 
 
 def value(*faults: dict[str, Any], **check: Any) -> float | None:
     trial = run_trial(make(*faults, **check), seed=1)
-    [found] = checks.values(trial.result.scenario, trial.result, trial.reference)
+    [found] = checks.values_of(trial.result.scenario, trial.result, trial.reference)
     return found
 
 
 @pytest.fixture(scope="module")
-def result() -> Result:
+def result() -> SimRun:
     return run(make(), seed=1)
 
 
-def test_step_times__add_up_to_the_job(result: Result) -> None:
-    times = jobs.step_times_ns(result, range(8))
+def test_step_times__add_up_to_the_job(result: SimRun) -> None:
+    times = checks.step_times_ns(result, range(8))
     assert times is not None and len(times) == 3
     assert sum(times) == max(message.done_ns for message in result.messages)
-    assert jobs.job_ns(result, range(8)) == sum(times)
+    assert checks.job_ns(result, range(8)) == sum(times)
 
 
-def test_bus_bandwidth__is_the_part_of_line_rate_while_hosts_send(result: Result) -> None:
-    ideal = jobs.ideal_step_ns(result, range(8))
+def test_bus_bandwidth__is_the_part_of_line_rate_while_hosts_send(result: SimRun) -> None:
+    ideal = checks.ideal_step_ns(result, range(8))
     assert ideal == pytest.approx(50_000 + 6 * 262144 * 8 / 200 / (4096 / 4266), rel=1e-3)
-    whole = jobs.job_ns(result, range(8))
-    share = jobs.bus_bandwidth(result, range(8))
+    whole = checks.job_ns(result, range(8))
+    share = checks.bus_bandwidth(result, range(8))
     assert whole is not None and share is not None
     assert share == pytest.approx(3 * (ideal - 50_000) / (whole - 150_000))
     assert 0.5 < share < 1
@@ -102,9 +102,9 @@ def test_failure_convergence__is_the_goodput_that_is_missing() -> None:
             {"measure": "failure_convergence", "from": "200us", "to": "2ms", "at_most": 1}
         ],
     }  # fmt: skip
-    trial = run_trial(reader.parse(values, "t", "t.toml"), seed=1)
+    trial = run_trial(parse_scenario(values, "t", "t.toml"), seed=1)
     scenario = trial.result.scenario
-    [found] = checks.values(scenario, trial.result, trial.reference)
+    [found] = checks.values_of(scenario, trial.result, trial.reference)
     assert found is not None and found > 60_000 / scenario.base_rtt_ns
     assert found < 10 * 60_000 / scenario.base_rtt_ns
 
@@ -116,8 +116,8 @@ def inner(at: float, traffic: dict[str, Any], **check: Any) -> float:
         "traffic": [{"write": "1MiB"} | traffic],
         "checks": [{"percentile": at, "at_most": 1} | check],
     }
-    trial = run_trial(reader.parse(values, "t", "t.toml"), seed=1)
-    [found] = checks.values(trial.result.scenario, trial.result, trial.reference)
+    trial = run_trial(parse_scenario(values, "t", "t.toml"), seed=1)
+    [found] = checks.values_of(trial.result.scenario, trial.result, trial.reference)
     assert found is not None
     return found
 

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from mrc.sim import checks, reader
+from mrc.sim import checks
 from mrc.sim.checks import evaluate
 from mrc.sim.run import run
-from mrc.sim.trial import run_trial, summarize
+from mrc.sim.scenario import load_scenario, scenario_names
+from mrc.sim.trials import run_trial, summarize
 
 QUICK = {"small-writes": 1, "uplinks-flap": 1, "uplinks-down": 2}
 """The seed with which the default tests run a scenario."""
 
 
 def check(name: str, seeds: range, settings: Mapping[str, Any] | None = None) -> None:
-    parts = reader.load(name, settings or {}).parts
+    parts = load_scenario(name, settings or {}).parts
     for scenario in parts:
         runs = [summarize(run_trial(scenario, seed)).measured for seed in seeds]
         missed = [o for o in evaluate(scenario, runs) if o.met is False]
@@ -33,7 +34,9 @@ def test_planes__carry_what_they_can(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", [name for name in reader.names() if not reader.load(name).slow])
+@pytest.mark.parametrize(
+    "name", [name for name in scenario_names() if not load_scenario(name).slow]
+)
 def test_built_in__meets_its_targets_with_other_seeds(name: str) -> None:
     check(name, range(1, 6))
 
@@ -50,7 +53,7 @@ def test_full_fabrics__meet_their_checks_at_every_seed(first: int, name: str, sh
 
 def goodputs_of_connects(n: int) -> list[float]:
     """Goodputs of n QPs, one after the other, between hosts that run up to 2 ms late."""
-    scenario = reader.load(
+    scenario = load_scenario(
         "long-way",
         {
             "topology.wake_noise": "2ms",

@@ -12,12 +12,12 @@ import pytest
 from printed import printed
 
 from mrc.cli.main import main
-from mrc.sim import checks, native, reader
+from mrc.sim import checks, native
+from mrc.sim import scenario as scenarios
 from mrc.sim.checks import Measured, Outcome, evaluate
-from mrc.sim.curves import Curve
-from mrc.sim.run import baseline_of, reference_of, run
+from mrc.sim.run import Curve, baseline_of, reference_of, run
 from mrc.sim.scenario import Scenario
-from mrc.sim.trial import run_trial, summarize
+from mrc.sim.trials import run_trial, summarize
 
 QUICK = ("t2-silent", "three-tiers")
 """Scenarios that the default tests run: all others have two tiers."""
@@ -26,7 +26,9 @@ SMALL = {"title": "small", "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 
 
 
 def make(*traffic: dict[str, Any], **tables: Any) -> Scenario:
-    return reader.parse(SMALL | {"traffic": list(traffic)} | tables, "small", "small.toml")
+    return scenarios.parse_scenario(
+        SMALL | {"traffic": list(traffic)} | tables, "small", "small.toml"
+    )
 
 
 def by_name(scenario: Scenario, seed: int = 1) -> dict[str, Outcome]:
@@ -51,7 +53,7 @@ def test_run__a_step_begins_when_all_have_ended_the_last_and_have_computed(kind:
     result = run(make(traffic | {"steps": 3, "compute": "30us"}), seed=1)
     assert result.stats.completed_writes == sum(flow.writes for flow in result.flows)
     size = result.flows[0].step_writes
-    steps: list[list[native.Message]] = [[], [], []]
+    steps: list[list[native.WriteRecord]] = [[], [], []]
     for i in range(len(result.flows)):
         mine = [message for message in result.messages if message.flow == i]
         for n, message in enumerate(mine):
@@ -107,9 +109,9 @@ def test_run__ecmp_puts_flows_on_the_same_uplinks() -> None:
 
 
 def test_reference_of__leaves_out_faults_and_other_traffic() -> None:
-    scenario = reader.load("incast-victim")
+    scenario = scenarios.load_scenario("incast-victim")
     assert [traffic.group for traffic in reference_of(scenario).traffic] == ["victim"]
-    assert reference_of(reader.load("lossy-ev")).faults == ()
+    assert reference_of(scenarios.load_scenario("lossy-ev")).faults == ()
 
 
 def test_completion__percentiles_of_what_was_wanted_in_time() -> None:
@@ -127,7 +129,7 @@ def test_completion__percentiles_of_what_was_wanted_in_time() -> None:
         ],
     )
     trial = run_trial(scenario, seed=1)
-    found = dict(zip([check.name for check in scenario.checks], checks.values(
+    found = dict(zip([check.name for check in scenario.checks], checks.values_of(
         scenario, trial.result, trial.reference), strict=True))  # fmt: skip
     times = [m.done_ns - m.wanted_ns for m in trial.result.messages]
     early = sorted(t for m, t in zip(trial.result.messages, times, strict=True)
@@ -202,7 +204,7 @@ def test_incast__marks_on_the_last_hop_spare_retransmissions() -> None:
 
 
 def test_lossy_ev__is_left_at_once() -> None:
-    for part in reader.load("lossy-ev", {"traffic.0.writes": 4}).parts:
+    for part in scenarios.load_scenario("lossy-ev", {"traffic.0.writes": 4}).parts:
         outcomes = by_name(part)
         assert outcomes[f"writes completed, {part.variant}"].met
         [bad] = [outcome for name, outcome in outcomes.items() if "ASSUMED_BAD" in name]
@@ -211,19 +213,21 @@ def test_lossy_ev__is_left_at_once() -> None:
 
 def test_both_ways__full_ports_do_not_hold_up_sacks() -> None:
     """Otherwise each host waits for the other's SACKs, and the directions take turns."""
-    for part in reader.load("both-ways").parts:
+    for part in scenarios.load_scenario("both-ways").parts:
         assert all(outcome.met for outcome in by_name(part).values()), part.variant
 
 
 def test_loss_of_control__completes() -> None:
-    for part in reader.load("loss-of-control", {"traffic.0.writes": 16}).parts:
+    for part in scenarios.load_scenario("loss-of-control", {"traffic.0.writes": 16}).parts:
         result = run(part, seed=1)
         assert result.stats.lost > 0
         assert result.infos[0].completed == 16, part.variant
 
 
 def test_evaluate__what_never_happened_is_not_met() -> None:
-    scenario = reader.load("lossy-ev", {"traffic.0.writes": 1, "faults": [], "variants": []})
+    scenario = scenarios.load_scenario(
+        "lossy-ev", {"traffic.0.writes": 1, "faults": [], "variants": []}
+    )
     [bad] = [o for name, o in by_name(scenario).items() if "ASSUMED_BAD" in name]
     assert (bad.value, bad.met) == (None, False)
 
@@ -269,7 +273,7 @@ def test_baselines__go_back_n_suffers_from_loss_where_mrc_does_not() -> None:
 
 
 def test_baseline_of__leaves_all_else() -> None:
-    scenario = reader.load("permutation")
+    scenario = scenarios.load_scenario("permutation")
     baseline = baseline_of(scenario, "ecmp")
     assert baseline.transport.kind == "ecmp"
     assert (baseline.topology, baseline.traffic) == (scenario.topology, scenario.traffic)
@@ -333,7 +337,7 @@ def test_command__csv(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "run.until=2ms", "--set", "baselines=['go-back-n']", "--seeds", "2"]
     main(["sim", "uniform-loss-1", *settings, "--csv"])
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    checks = reader.load("uniform-loss-1").parts[0].checks
+    checks = scenarios.load_scenario("uniform-loss-1").parts[0].checks
     assert len(rows) == 5 * 2 * 2 * len(checks)  # variants, seeds, transports
     first, *_ = (row for row in rows if row["check"] == "goodput, of the loss-free run")
     assert [first[key] for key in ("scenario", "variant", "seed", "transport", "target")] == [
@@ -395,7 +399,7 @@ def test_command__plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 def test_command__report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "names", lambda: ["loss-of-control", "lossy-ev"])
+    monkeypatch.setattr(scenarios, "scenario_names", lambda: ["loss-of-control", "lossy-ev"])
     path = tmp_path / "report.html"
     settings = ["--set", "variants=[]", "--set", "traffic.0.writes=2", "--seeds", "2"]
     assert main(["sim", "report", "--output", str(path), "--json", *settings]) == 0
@@ -409,14 +413,14 @@ def test_command__report_of_the_paper(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["cold-start", "loss-of-control", "lossy-ev"]
-    monkeypatch.setattr(reader, "names", lambda: names)
+    monkeypatch.setattr(scenarios, "scenario_names", lambda: names)
     path = tmp_path / "paper.html"
     settings = ["--set", "variants=[]", "--set", "traffic.0.writes=2", "--seeds", "2"]
     main(["sim", "report", "--paper", "--output", str(path), "--json", *settings])
     found = printed("sim report", capsys.readouterr().out)
     first, second = found["figures"]
     assert (first["scenario"], first["figure"]) == ("cold-start", "Fig. 4")
-    assert second["claim"] == reader.load("lossy-ev").claim
+    assert second["claim"] == scenarios.load_scenario("lossy-ev").claim
     assert first["met"] == all(c["met"] for c in found["checks"] if c["scenario"] == "cold-start")
     assert first["seconds"] > 0
     text = path.read_text()
@@ -427,7 +431,7 @@ def test_command__report_of_the_paper(
 def test_command__report_leaves_out_slow_scenarios(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "names", lambda: ["lossy-ev"])
+    monkeypatch.setattr(scenarios, "scenario_names", lambda: ["lossy-ev"])
     arguments = ["--output", str(tmp_path / "report.html"), "--json", "--seeds", "1"]
     assert main(["sim", "report", *arguments, "--set", "slow=true"]) == 0
     assert printed("sim report", capsys.readouterr().out)["checks"] == []
@@ -438,7 +442,7 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "permutation         each of 64 hosts" in capsys.readouterr().out
     assert main(["sim", "list", "--json"]) == 0
     listed = printed("sim list", capsys.readouterr().out)["scenarios"]
-    assert [scenario["name"] for scenario in listed] == reader.names()
+    assert [scenario["name"] for scenario in listed] == scenarios.scenario_names()
 
 
 @pytest.mark.parametrize(

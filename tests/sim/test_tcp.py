@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mrc.sim import reader
 from mrc.sim.checks import evaluate
-from mrc.sim.trial import run_trial, summarize
+from mrc.sim.scenario import parse_scenario
+from mrc.sim.trials import run_trial, summarize
 
 TOPOLOGY = {
     "hosts": 4,
@@ -27,7 +27,7 @@ BUFFERS = {"20 ms": "500kB", "100 ms": "2500kB"}
 
 def values(until: str, buffer: str, *traffic: dict[str, Any], **tables: Any) -> dict[str, float]:
     """The values of the checks in `tables` by name; every check must have a value."""
-    scenario = reader.parse(
+    scenario = parse_scenario(
         {
             "title": "tcp",
             "topology": TOPOLOGY | {"buffer": buffer},

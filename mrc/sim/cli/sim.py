@@ -22,15 +22,14 @@ from mrc.cli.runner import interruptibly
 from mrc.errors import ConfigError
 from mrc.linux.files import check_writable, write_whole
 from mrc.results.plain import like
-from mrc.sim import drawing, page, reader, report, sweep, sweep_folder, sweep_plot
+from mrc.sim import drawing, page, sweep
 from mrc.sim.checks import Outcome, evaluate, flow_goodput_bps
 from mrc.sim.cli.arguments import add_seeds, add_settings, seeds_of
-from mrc.sim.many import Bounds, Ran, bounds_here, check_memory, run_all
 from mrc.sim.results import (
     Experiment,
+    GridPoint,
     LostJob,
     LostTrial,
-    Point,
     Report,
     Scenarios,
     Sweep,
@@ -38,10 +37,22 @@ from mrc.sim.results import (
     Title,
 )
 from mrc.sim.run import Progress as OnProgress
-from mrc.sim.scenario import Scenario
-from mrc.sim.sweep import Planned, Spot, Swept, parse_setting
-from mrc.sim.sweep_on import CHOICES, executor
-from mrc.sim.trial import Timed, Trial, full_trial, n_runs, run_trial, summarize, timed_summary_of
+from mrc.sim.scenario import Scenario, load_scenario, scenario_names
+from mrc.sim.sweep import CHOICES, Spot, SweepJob, Swept, executor_named, parse_setting
+from mrc.sim.trials import (
+    Bounds,
+    JobResults,
+    TimedSummary,
+    Trial,
+    bounds_here,
+    check_memory,
+    full_trial,
+    n_runs,
+    run_all,
+    run_trial,
+    summarize,
+    timed_summary_of,
+)
 from mrc.units import counted, digits
 
 T = TypeVar("T")
@@ -173,20 +184,20 @@ def _one(out: Output, args: argparse.Namespace) -> int:
         raise UsageError(args.prog, "--trace: requires a single variant; add --set variants=[]")
     ran, n = _run(out, scenario, seeds, args), len(seeds)
     parts = _by_part(ran, n)
-    experiment = page.Experiment(scenario, [[summarize(each) for each in part] for part in parts])
+    experiment = page.ScenarioRuns(scenario, [[summarize(each) for each in part] for part in parts])
     outcomes = page.flat([experiment])
     for first in [part[0] for part in parts if part]:
         _print(out, first, of_several=n > 1)
     out.text(_check_table(outcomes, spread=n > 1))
-    out.rows(list(report.seed_rows(scenario.parts, experiment.summaries)))
+    out.rows(list(page.seed_rows(scenario.parts, experiment.summaries)))
     if out.as_json:
         out.result(
             Experiment(
-                scenario=report.scenario_result(scenario),
-                checks=report.checks(outcomes),
-                values=report.values(outcomes),
+                scenario=page.scenario_result(scenario),
+                checks=page.checks_of(outcomes),
+                values=page.values_of(outcomes),
                 runs=tuple(
-                    report.run_result(each, details=args.details)
+                    page.run_result(each, details=args.details)
                     for part in parts
                     for trial in part
                     for each in trial.results
@@ -207,7 +218,7 @@ def _one(out: Output, args: argparse.Namespace) -> int:
 
 def _run(
     out: Output, scenario: Scenario, seeds: Sequence[int], args: argparse.Namespace
-) -> Ran[Trial]:
+) -> JobResults[Trial]:
     """Runs every part with every seed, on all cores."""
     bounds = bounds_here()
     check_memory(scenario.parts, bounds)
@@ -218,7 +229,7 @@ def _run(
             trial = interruptibly(
                 run_trial, *jobs[0], trace=args.trace, progress=show, threads=args.threads
             )
-            return Ran([trial], interrupted=False)
+            return JobResults([trial], interrupted=False)
     with _progress_bar(out, scenario.name, len(jobs)) as bar:
         return run_all(full_trial, jobs, bounds, _by_job(bar, [part.name for part, _ in jobs]))
 
@@ -230,7 +241,7 @@ def _report(out: Output, args: argparse.Namespace) -> int:
     if not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
     seeds = seeds_of(args)
-    scenarios = [s for s in (_load(args, name) for name in reader.names()) if not s.slow]
+    scenarios = [s for s in (_load(args, name) for name in scenario_names()) if not s.slow]
     scenarios = [s for s in scenarios if s.figure or not args.paper]
     jobs = [(part, seed) for s in scenarios for part in s.parts for seed in seeds]
     check_writable(args.output)
@@ -247,28 +258,28 @@ def _report(out: Output, args: argparse.Namespace) -> int:
     out.text(_check_table(outcomes, spread=len(seeds) > 1, head=["scenario"], before=names))
     out.rows([
         row for each in experiments
-        for row in report.seed_rows(each.scenario.parts, each.summaries)
+        for row in page.seed_rows(each.scenario.parts, each.summaries)
     ])  # fmt: skip
     out.result(
         Report(
             seeds=tuple(seeds),
-            checks=report.checks(outcomes),
-            values=report.values(outcomes),
-            figures=tuple(map(report.figure, page.of_paper(experiments))),
+            checks=page.checks_of(outcomes),
+            values=page.values_of(outcomes),
+            figures=tuple(map(page.figure_of, page.of_paper(experiments))),
             lost=ran.lost,
         )
     )
     return Exit.FAILED if _tell_lost(out, ran) else Exit.OK
 
 
-def _experiment(scenario: Scenario, timed: Sequence[Sequence[Timed]]) -> page.Experiment:
+def _experiment(scenario: Scenario, timed: Sequence[Sequence[TimedSummary]]) -> page.ScenarioRuns:
     summaries = [[each.summary for each in part] for part in timed]
-    return page.Experiment(
+    return page.ScenarioRuns(
         scenario, summaries, sum(each.seconds for part in timed for each in part)
     )
 
 
-def _by_part(ran: Ran[T], n_seeds: int) -> list[list[T]]:
+def _by_part(ran: JobResults[T], n_seeds: int) -> list[list[T]]:
     """The results of each part of a scenario, without the lost ones."""
     found = ran.results
     return [
@@ -277,7 +288,7 @@ def _by_part(ran: Ran[T], n_seeds: int) -> list[list[T]]:
     ]
 
 
-def _tell_lost(out: Output, ran: Ran[T]) -> bool:
+def _tell_lost(out: Output, ran: JobResults[T]) -> bool:
     """Names the trials without a result. Raises KeyboardInterrupt after an interrupt."""
     if ran.interrupted:
         raise KeyboardInterrupt
@@ -288,11 +299,11 @@ def _tell_lost(out: Output, ran: Ran[T]) -> bool:
 
 def _load(args: argparse.Namespace, name: str) -> Scenario:
     with usage_errors(args):
-        return reader.load(name, dict(parse_setting(text) for text in args.settings))
+        return load_scenario(name, dict(parse_setting(text) for text in args.settings))
 
 
 def _list(out: Output, _: argparse.Namespace) -> int:
-    scenarios = [reader.load(name) for name in reader.names()]
+    scenarios = [load_scenario(name) for name in scenario_names()]
     rows = [[scenario.name, scenario.title] for scenario in scenarios]
     out.text(format_table(["scenario", "title"], rows))
     titles = tuple(like(Title, scenario) for scenario in scenarios)
@@ -345,15 +356,15 @@ def _sweep(out: Output, args: argparse.Namespace) -> int:
         settings = dict(sweep.parse_setting(text) for text in args.settings)
         if len(grid) < len(args.grid) or grid.keys() & settings.keys():
             raise ValueError("--grid: a key is given twice")
-        spots = sweep.plan(args.scenario, settings, grid, seeds_of(args))
+        spots = sweep.plan_sweep(args.scenario, settings, grid, seeds_of(args))
     folder, (part, parts) = Path(args.output), args.part or (1, 1)
     name = f"part-{part}-of-{parts}" if args.part else "jobs"
-    with sweep_folder.appending(folder, name) as add_line:
-        there = {line.job for line in sweep_folder.read(folder)}
+    with sweep.append_jobs(folder, name) as add_line:
+        there = {line.job for line in sweep.read_jobs(folder)}
         jobs = [job for spot in spots for job in spot.jobs][part - 1 :: parts]
         missing = [job for job in jobs if job.name not in there]
         lost, interrupted = _run_jobs(out, args, missing, add_line)
-    lines = {line.job: line for line in sweep_folder.read(folder)}
+    lines = {line.job: line for line in sweep.read_jobs(folder)}
     _show_sweep(out, spots, lines, seeds_of(args), lost)
     for each in lost:
         if not interrupted:
@@ -366,8 +377,8 @@ def _sweep(out: Output, args: argparse.Namespace) -> int:
 def _run_jobs(
     out: Output,
     args: argparse.Namespace,
-    missing: Sequence[Planned],
-    add_line: sweep_folder.Append,
+    missing: Sequence[SweepJob],
+    add_line: sweep.Append,
 ) -> tuple[list[LostJob], bool]:
     """Runs jobs, and appends a line for each that ends. The lost ones, and whether it was
     interrupted.
@@ -397,7 +408,7 @@ def _run_jobs(
         check_memory((planned.scenario for planned in missing), bounds)
         if args.on is not None:
             with usage_errors(args):
-                pool = stack.enter_context(executor(args.on))
+                pool = stack.enter_context(executor_named(args.on))
         names = [" ".join(map(str, planned.parameters.values())) for planned in missing]
         bar = stack.enter_context(_progress_bar(out, missing[0].scenario.name, len(missing)))
         show = _by_job(bar, names)
@@ -406,7 +417,7 @@ def _run_jobs(
     return lost, ran.interrupted
 
 
-def _lost_job(planned: Planned, reason: str) -> LostJob:
+def _lost_job(planned: SweepJob, reason: str) -> LostJob:
     return like(
         LostJob,
         planned.scenario,
@@ -436,7 +447,7 @@ def _show_sweep(
     out.text(_check_table(flat, spread=len(seeds) > 1, head=list(spots[0].grid), before=before))
     if missing:
         out.note(f"no result yet: {missing} of {counted(len(jobs), 'job')}")
-    out.rows(list(sweep.rows(spots, lines)))
+    out.rows(list(sweep.rows_of_sweep(spots, lines)))
     out.result(
         Sweep(
             scenario=spots[0].scenario.name,
@@ -444,10 +455,10 @@ def _show_sweep(
             jobs=len(jobs),
             missing=missing,
             points=tuple(
-                Point(
+                GridPoint(
                     parameters=spot.grid,
-                    checks=report.checks(found),
-                    values=report.values(found),
+                    checks=page.checks_of(found),
+                    values=page.values_of(found),
                 )
                 for spot, found in zip(spots, outcomes, strict=True)
             ),
@@ -459,11 +470,11 @@ def _show_sweep(
 def _plot(_: Output, args: argparse.Namespace) -> int:
     if not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
-    jobs = sweep_folder.read(Path(args.folder))
+    jobs = sweep.read_jobs(Path(args.folder))
     with usage_errors(args):
         if not jobs:
             raise ValueError(f"{args.folder} has no lines of mrc sim sweep")
-        svg = sweep_plot.draw(jobs, args.x, args.y, args.by)
+        svg = sweep.draw_sweep(jobs, args.x, args.y, args.by)
     write_whole(Path(args.output), drawing.standalone(svg).encode())
     return Exit.OK
 

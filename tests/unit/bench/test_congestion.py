@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from mrc.enums import CcKind
 from mrc.fabric.topology import Addresses
-from mrc.sim import reader
+from mrc.sim import scenario
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Fabric, shape_of
 from mrc.workload import fit, run
@@ -23,7 +23,7 @@ def test_scenarios__are_those_of_real_hosts(path: Path) -> None:
     """They have the timeouts and acknowledgements of real hosts, so a test bed changes nothing.
     NSCC runs with and without trimming.
     """
-    parts = reader.load(str(path)).parts
+    parts = scenario.load_scenario(str(path)).parts
     if parts[0].transport.cc is CcKind.NSCC:
         assert {part.topology.trimming for part in parts} == {True, False}
     for part in parts:

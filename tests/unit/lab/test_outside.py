@@ -12,7 +12,7 @@ import pytest
 from mrc.errors import ConfigError
 from mrc.lab.cli import options
 from mrc.lab.outside import parse_lent, parse_real_host
-from mrc.sim import reader as scenarios
+from mrc.sim.scenario import parse_scenario
 from mrc.testbed import shape, state
 from mrc.testbed.results import LentInterface, Outside, RealHost
 from mrc.testbed.shape import NOTHING, Fabric, Shape
@@ -63,7 +63,7 @@ def test_state__keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_simulator__ignores_it() -> None:
     text = 'title = "x"\n' + FILE + '[[traffic]]\nkind = "permutation"\nwrite = "1MiB"\n'
-    assert scenarios.parse(tomllib.loads(text), "x", "x.toml").topology.hosts == 3
+    assert parse_scenario(tomllib.loads(text), "x", "x.toml").topology.hosts == 3
 
 
 @pytest.mark.parametrize(

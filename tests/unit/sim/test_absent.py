@@ -10,9 +10,8 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.fabric.topology import Topology
-from mrc.sim import reader
-from mrc.sim.run import Result, run
-from mrc.sim.scenario import Scenario
+from mrc.sim.run import SimRun, run
+from mrc.sim.scenario import Scenario, parse_scenario
 
 FABRIC = """
 title = "t"
@@ -44,10 +43,10 @@ def scenario(absent: list[str], **tables: Any) -> Scenario:
     values = tomllib.loads(FABRIC)
     values["topology"] |= {"absent": absent} | tables.pop("topology", {})
     values["run"] |= tables.pop("run", {})
-    return reader.parse(values | tables, "t", "t.toml")
+    return parse_scenario(values | tables, "t", "t.toml")
 
 
-def used(result: Result) -> set[tuple[int, int]]:
+def used(result: SimRun) -> set[tuple[int, int]]:
     """Receiver and plane of the ports that have sent."""
     return {where for where, port in result.last_hops.items() if port.busy_ns}
 

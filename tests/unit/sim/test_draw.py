@@ -11,9 +11,7 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.fabric.faults import Fault
-from mrc.sim import reader
-from mrc.sim.draw import with_seed
-from mrc.sim.scenario import Scenario
+from mrc.sim.scenario import Scenario, parse_scenario, with_seed
 
 SILENT = {"kind": "silent", "at": "10us"}
 LASTING: dict[str, Any] = {"for": "100us"}
@@ -27,7 +25,7 @@ def scenario(**fault: Any) -> Scenario:
         "faults": [SILENT | fault],
         "run": {"until": "10ms"},
     }
-    return reader.parse(values, "t", "t.toml")
+    return parse_scenario(values, "t", "t.toml")
 
 
 def drawn(*, seed: int = 1, **fault: Any) -> tuple[Fault, ...]:

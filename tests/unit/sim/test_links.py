@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from mrc.enums import EvState
 from mrc.errors import ConfigError
 from mrc.fabric.faults import Fault
-from mrc.sim import reader
 from mrc.sim.run import run
+from mrc.sim.scenario import parse_scenario
 
 PAIR = """
 title = "two hosts below two T0s"
@@ -33,7 +33,7 @@ def duration_ns(links: list[dict[str, Any]], faults: list[dict[str, Any]]) -> in
     """Paths are not probed first, or the probes would meet a fault at the start."""
     values = tomllib.loads(PAIR) | {"links": links, "faults": faults}
     values["transport"] = values.get("transport", {}) | {"probed": False}
-    (flow,) = run(reader.parse(values, "pair", "pair"), 1).infos
+    (flow,) = run(parse_scenario(values, "pair", "pair"), 1).infos
     return flow.last_ns - flow.first_ns
 
 
@@ -61,7 +61,7 @@ def test_links__have_it_again_when_a_fault_has_ended() -> None:
 def test_links__a_qp_that_has_not_probed_leaves_the_path_with_a_small_mtu() -> None:
     values = tomllib.loads(PAIR.replace("t1 = 1", "t1 = 4").replace("256KiB", "16MiB"))
     values |= {"transport": {"probed": False}, "links": [{"target": "uplink:1.0.1", "mtu": 3000}]}
-    result = run(reader.parse(values, "pair", "pair"), 1)
+    result = run(parse_scenario(values, "pair", "pair"), 1)
     assert [(event.status, event.path) for event in result.events] == [(EvState.ASSUMED_BAD, 1)]
     assert result.infos[0].lost_packets == 1
 
@@ -76,7 +76,7 @@ def test_links__lose_packets(own: dict[str, Any], lost: bool, probed: bool | str
     values["topology"] |= {"planes": 2}
     values["transport"] = {"probed": probed}
     values["traffic"] = [values["traffic"][0] | {"pairs": [[0, 1], [1, 0]]}]
-    ran = run(reader.parse(values, "pair", "pair"), 1)
+    ran = run(parse_scenario(values, "pair", "pair"), 1)
     assert [flow.completed for flow in ran.infos] == [1, 1]
     one, two = ran.last_hops[1, 1], ran.last_hops[1, 2]
     assert one.busy_ns < two.busy_ns / 5 if lost else one.busy_ns > two.busy_ns / 2
@@ -92,7 +92,7 @@ def test_links__of_two_plain_hosts() -> None:
         "links": [{"target": "plane:1", "rate": "30Mbit/s"}],
         "transport": {"cc": "null", "path_mtu": 1344, "noise": "1ms", "timeout": 24},
     }
-    result = run(reader.parse(values, "pair", "pair"), 1)
+    result = run(parse_scenario(values, "pair", "pair"), 1)
     (flow,), port = result.infos, result.last_hops[1, 1]
     at_rate_ns = 196 * (1344 + 44 + 126) * 8 / 0.03
     assert at_rate_ns < flow.last_ns - flow.first_ns < 1.1 * at_rate_ns
@@ -102,7 +102,7 @@ def test_links__of_two_plain_hosts() -> None:
 @pytest.mark.parametrize(("kind", "value"), [("silent", 0), ("rate", 0), ("jitter", 1)])
 def test_set_links__refuses(kind: str, value: int) -> None:
     values = tomllib.loads(PAIR)
-    scenario = reader.parse(values, "pair", "pair")
+    scenario = parse_scenario(values, "pair", "pair")
     change = Fault("plane:1", kind, "all", 0, None, value, 0)
     with pytest.raises(ConfigError, match="rejects the links"):
         run(replace(scenario, links=(change,)), 1)

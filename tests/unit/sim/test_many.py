@@ -17,10 +17,10 @@ import pytest
 from slowness import PATIENCE, until
 
 from mrc.errors import MrcError
-from mrc.sim import many, reader
-from mrc.sim.many import Bounds, Job, Ran, bounds_here, check_memory, needed_bytes, run_all
+from mrc.sim import trials
 from mrc.sim.results import LostTrial
-from mrc.sim.scenario import Scenario
+from mrc.sim.scenario import Scenario, parse_scenario
+from mrc.sim.trials import Bounds, Job, JobResults, bounds_here, check_memory, needed_bytes, run_all
 
 TWO = Bounds(jobs=2, memory_bytes=1 << 40)
 
@@ -28,7 +28,7 @@ TWO = Bounds(jobs=2, memory_bytes=1 << 40)
 def named(name: str, hosts: int = 4, kind: str = "permutation") -> Scenario:
     topology = {"hosts": hosts, "planes": 2, "t0": 2, "t1": 2}
     traffic = [{"kind": kind, "write": "4KiB"}]
-    return reader.parse({"title": "t", "topology": topology, "traffic": traffic}, name, "t.toml")
+    return parse_scenario({"title": "t", "topology": topology, "traffic": traffic}, name, "t.toml")
 
 
 def work(job: Job) -> str:
@@ -41,13 +41,13 @@ def work(job: Job) -> str:
     return f"{scenario.name} {seed}"
 
 
-def ran(*names: str) -> Ran[str]:
+def ran(*names: str) -> JobResults[str]:
     jobs = [(named(name), number) for number, name in enumerate(names)]
     return run_all(work, jobs, TWO, lambda *_: None)
 
 
 def test_run_all__in_the_order_of_the_jobs() -> None:
-    assert ran("a", "b", "c") == Ran(["a 0", "b 1", "c 2"], interrupted=False)
+    assert ran("a", "b", "c") == JobResults(["a 0", "b 1", "c 2"], interrupted=False)
 
 
 def test_run_all__a_failure_costs_only_itself() -> None:
@@ -140,10 +140,10 @@ def test_available_bytes__of_the_narrowest_cgroup(
     (own / "memory.max").write_text("10000")
     (own / "memory.current").write_text("9000")
     (own / "memory.stat").write_text("anon 5\ninactive_file 70\n")
-    monkeypatch.setattr(many, "_CGROUPS", tmp_path)
-    assert many.available_bytes() == 1070
+    monkeypatch.setattr(trials, "_CGROUPS", tmp_path)
+    assert trials.available_bytes() == 1070
     (own / "memory.max").write_text("max")
-    assert many.available_bytes() > 1 << 20
+    assert trials.available_bytes() > 1 << 20
 
 
 def test_check_memory__names_what_is_needed() -> None:
@@ -166,7 +166,7 @@ def test_needed_bytes__grows_with_samples() -> None:
         "run": {"until": "10s", "sample": "1us"},
     }
     found = [
-        needed_bytes(reader.parse(values | more, "a", "a.toml"))
+        needed_bytes(parse_scenario(values | more, "a", "a.toml"))
         for more in (
             {},
             {"checks": [{"measure": "least_plane", "at_least": 0}]},
@@ -180,17 +180,17 @@ def test_needed_bytes__grows_with_samples() -> None:
 POOL = """
 import os, signal, sys
 from pathlib import Path
-from mrc.sim.many import Bounds, run_all
+from mrc.sim.trials import Bounds, run_all
 
 def work(job):
     (Path(sys.argv[1]) / str(os.getpid())).touch()
     signal.pause()
 
 if __name__ == "__main__":
-    from mrc.sim import reader
+    from mrc.sim.scenario import parse_scenario
     table = {"title": "t", "topology": {"hosts": 4, "planes": 2, "t0": 2, "t1": 2},
              "traffic": [{"kind": "permutation", "write": "4KiB"}]}
-    jobs = [(reader.parse(table, "a", "t.toml"), number) for number in range(2)]
+    jobs = [(parse_scenario(table, "a", "t.toml"), number) for number in range(2)]
     run_all(work, jobs, Bounds(jobs=2, memory_bytes=1 << 40), lambda *_: None)
 """
 

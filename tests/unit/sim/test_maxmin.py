@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from mrc.fabric.targets import DOWN, UP
-from mrc.sim import reader
-from mrc.sim.maxmin import fill, goodputs_bps, link_rates_bps
-from mrc.sim.scenario import Scenario, packet_bytes
-from mrc.sim.traffic import make_flows
+from mrc.sim.checks import fill_fairly, goodputs_bps, link_rates_bps
+from mrc.sim.run import make_flows
+from mrc.sim.scenario import Scenario, packet_bytes, parse_scenario
 
 RATE = "100Mbit/s"
 TOPOLOGY = {"hosts": 4, "planes": 2, "t0": 2, "t1": 2, "host_rate": RATE, "fabric_rate": RATE}
@@ -25,7 +24,7 @@ def scenario(*traffic: dict[str, Any], **tables: Any) -> Scenario:
         "traffic": [{"write": "4KiB"} | t if t["kind"] != "tcp" else t for t in traffic],
         "run": {"until": "1s"},
     }
-    return reader.parse(values | tables, "t", "t.toml")
+    return parse_scenario(values | tables, "t", "t.toml")
 
 
 def mbits(
@@ -51,7 +50,7 @@ def mbits(
 def test_fill__by_hand(
     crossed: list[list[str]], capacity: dict[Hashable, float], rates: list[float]
 ) -> None:
-    assert fill(crossed, capacity) == pytest.approx(rates)
+    assert fill_fairly(crossed, capacity) == pytest.approx(rates)
 
 
 def test_goodputs__one_flow_gets_the_sum_of_its_planes() -> None:

@@ -15,10 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.cli.main import main
-from mrc.sim import axes, drawing, page, plot, reader
+from mrc.sim import drawing, page
 from mrc.sim.checks import Outcome
-from mrc.sim.scenario import Scenario
-from mrc.sim.trial import Summary, run_trial, summarize
+from mrc.sim.scenario import Scenario, parse_scenario
+from mrc.sim.trials import Summary, run_trial, summarize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ VALUES = {
 
 
 def parse(**tables: object) -> Scenario:
-    return reader.parse(VALUES | tables, "small", "small.toml")
+    return parse_scenario(VALUES | tables, "small", "small.toml")
 
 
 def summaries_of(scenario: Scenario, seeds: int = 1) -> list[Summary]:
@@ -74,7 +74,7 @@ def check_lines(root: ElementTree.Element, count: int) -> None:
     height = float(root.attrib["height"])
     for line in lines:
         numbers = [float(word) for word in re.findall(r"[\d.-]+", line.attrib["d"])]
-        assert all(0 <= x <= axes.WIDTH for x in numbers[::2])
+        assert all(0 <= x <= drawing.WIDTH for x in numbers[::2])
         assert all(0 <= y <= height for y in numbers[1::2])
         assert numbers[::2] == sorted(numbers[::2])
 
@@ -84,7 +84,7 @@ def texts(root: ElementTree.Element) -> list[str | None]:
 
 
 def test_time_svg__is_well_formed_and_to_scale(summaries: list[Summary]) -> None:
-    root = ElementTree.fromstring(drawing.standalone(plot.draw(parse(), summaries)))
+    root = ElementTree.fromstring(drawing.standalone(page.draw_scenario(parse(), summaries)))
     check_lines(root, 2)
     assert {"a<b", "pairs", "time, us", "goodput, % of line rate", "100", "1000"} <= set(
         texts(root)
@@ -130,12 +130,14 @@ def check_texts_fit(svg: str) -> None:
 
 def test_svg__no_text_is_cut() -> None:
     long = "Words of a Scenario that MUST WRAP when there are many of them, " * 3
-    chart = axes.Chart(long, long, 10, 100, title=long, notes=[long])
+    chart = drawing.Chart(long, long, 10, 100, title=long, notes=[long])
     chart.bands += [(i, i + 0.5, f"uplink:1.0.{i} silent") for i in range(10)]
-    chart.lines += [axes.Line(f"{i} {long}", [axes.Point(0, 0, 0.5, 1)]) for i in range(3)]
+    chart.lines += [
+        drawing.ChartLine(f"{i} {long}", [drawing.ChartPoint(0, 0, 0.5, 1)]) for i in range(3)
+    ]
     check_texts_fit(chart.svg())
-    chart = axes.Chart("", "y", 4, 100, x_names=[long[:60]] * 4)
-    chart.lines.append(axes.Line("a", [axes.Point(0.5, 0, 0.5, 1)]))
+    chart = drawing.Chart("", "y", 4, 100, x_names=[long[:60]] * 4)
+    chart.lines.append(drawing.ChartLine("a", [drawing.ChartPoint(0.5, 0, 0.5, 1)]))
     check_texts_fit(chart.svg())
 
 
@@ -152,8 +154,8 @@ def test_svg__no_text_is_cut() -> None:
     ],
 )
 def test_svg__every_band_has_a_name(bands: list[tuple[float, float, str]], words: set[str]) -> None:
-    chart = axes.Chart("x", "y", 10, 100, bands=bands)
-    chart.lines.append(axes.Line("a", [axes.Point(0, 0, 0.5, 1)]))
+    chart = drawing.Chart("x", "y", 10, 100, bands=bands)
+    chart.lines.append(drawing.ChartLine("a", [drawing.ChartPoint(0, 0, 0.5, 1)]))
     svg = chart.svg()
     check_texts_fit(svg)
     assert words <= set(texts(ElementTree.fromstring(svg)))
@@ -165,7 +167,7 @@ def test_variants_svg__what_exceeds_100_percent_has_a_note(reached: float, note:
     scenario = parse(checks=[check], variants=[{"name": "one"}, {"name": "two"}])
     low, middle = 0.8 * reached, reached
     outcome = Outcome("small", "completion", middle, ">=", 0.5, True, low, middle, {})
-    root = ElementTree.fromstring(plot.variants_svg(scenario, [[outcome]] * 2, range(1, 4)))
+    root = ElementTree.fromstring(page.variants_svg(scenario, [[outcome]] * 2, range(1, 4)))
     said = " ".join(str(text) for text in texts(root))
     assert ("Above 100%: more than in the run that it is compared with" in said) is note
     assert ("Values above 400% are drawn at 400%" in said) is (reached > 4)
@@ -176,22 +178,22 @@ def test_variants_svg__what_exceeds_100_percent_has_a_note(reached: float, note:
 @pytest.mark.parametrize(("end", "unit"), [("1ms", "us"), ("2ms", "ms"), ("2s", "s")])
 def test_time_svg__has_the_unit_of_its_length(end: str, unit: str) -> None:
     slow = VALUES["topology"] | {"host_rate": "1Mbit/s"}  # type: ignore[operator]
-    drawn = plot.draw(part := parse(topology=slow, run={"until": end}), summaries_of(part))
+    drawn = page.draw_scenario(part := parse(topology=slow, run={"until": end}), summaries_of(part))
     assert f"time, {unit}<" in drawn
 
 
 def test_shares__a_group_that_has_not_begun_has_none(summaries: list[Summary]) -> None:
     runs = {s.group: [(s, summaries[0].end_ns)] for s in summaries[0].series}
     end_ns = summaries[0].end_ns
-    early = [p.middle for p in plot.shares(runs["pairs"], end_ns, 5000) if p.x < 1e6]
+    early = [p.middle for p in page.shares(runs["pairs"], end_ns, 5000) if p.x < 1e6]
     assert early and set(early) == {0}
-    busy = [p.middle for p in plot.shares(runs["a<b"], end_ns, 5000) if 30e3 < p.x < 70e3]
+    busy = [p.middle for p in page.shares(runs["a<b"], end_ns, 5000) if 30e3 < p.x < 70e3]
     assert all(0.8 < share < 1.05 for share in busy)
 
 
 def test_flows_svg__has_a_dashed_line_for_each_baseline() -> None:
     scenario = parse(baselines=["ecmp", "go-back-n"], plot="flows", faults=[])
-    root = ElementTree.fromstring(plot.draw(scenario, summaries_of(scenario)))
+    root = ElementTree.fromstring(page.draw_scenario(scenario, summaries_of(scenario)))
     check_lines(root, 6)
     assert "a<b, go-back-n" in texts(root)
     assert sum("stroke-dasharray" in line.attrib["style"] for line in lines_of(root)) == 8
@@ -201,7 +203,7 @@ def test_variants_svg__shows_values_and_target() -> None:
     check = {"name": "share", "measure": "completed", "at_least": "90%", "variants": ["two"]}
     variants = [{"name": "one"}, {"name": "two", "set": {"traffic.0.writes": 2}}]
     scenario = parse(checks=[check], variants=variants, baselines=["go-back-n"])
-    experiment = page.Experiment(scenario, [summaries_of(part) for part in scenario.parts])
+    experiment = page.ScenarioRuns(scenario, [summaries_of(part) for part in scenario.parts])
     root = ElementTree.fromstring(experiment.plot())
     check_lines(root, 3)
     assert {"one", "two", "mrc", "go-back-n", "target, 90%", "share, %"} <= set(texts(root))
@@ -211,20 +213,20 @@ def test_variants_svg__shows_values_and_target() -> None:
 
 
 def test_render__without_checks(summaries: list[Summary]) -> None:
-    text = page.render([page.Experiment(parse(checks=[]), [summaries])], range(1, 2))
+    text = page.render([page.ScenarioRuns(parse(checks=[]), [summaries])], range(1, 2))
     assert "<p>virtual time, seed 1" in text and "checks met" not in text
 
 
 def test_of_paper__in_the_order_of_the_figures() -> None:
     named = ("section 5.1", "Fig. 12-13", "", "Fig. 9b", "Fig. 9a")
-    found = page.of_paper([page.Experiment(parse(figure=figure), []) for figure in named])
+    found = page.of_paper([page.ScenarioRuns(parse(figure=figure), []) for figure in named])
     assert [each.scenario.figure for each in found] == [
         "Fig. 9a", "Fig. 9b", "Fig. 12-13", "section 5.1"
     ]  # fmt: skip
 
 
 def test_render__says_what_is_not_met(summaries: list[Summary]) -> None:
-    text = page.render([page.Experiment(parse(), [summaries])], range(1, 3))
+    text = page.render([page.ScenarioRuns(parse(), [summaries])], range(1, 3))
     assert "1 of 2 checks met; virtual time, median of seeds 1 to 2" in text
     assert '<td>c &lt; d<td class="number">none<td' in text
     assert "&lt;= 3" in text and "1 not met" in text
@@ -237,21 +239,21 @@ def test_render__a_value_above_1_has_a_note(value: float, note: bool) -> None:
     scenario = parse(checks=[{"name": "share", "measure": "goodput", "at_least": 0.5}], faults=[])
     (summary,) = summaries_of(scenario)
     more = replace(summary, measured=replace(summary.measured, values=(value,)))
-    text = page.render([page.Experiment(scenario, [[more]])], range(1, 2))
+    text = page.render([page.ScenarioRuns(scenario, [[more]])], range(1, 2))
     assert ("A value above 1 is more than" in text) is note
 
 
 @pytest.mark.more
 def test_svg__same_bytes_from_the_same_data_and_nothing_to_fetch(summaries: list[Summary]) -> None:
-    drawn = plot.draw(parse(), summaries)
-    assert drawn == plot.draw(parse(), summaries)
+    drawn = page.draw_scenario(parse(), summaries)
+    assert drawn == page.draw_scenario(parse(), summaries)
     assert set(re.findall(r"https?://[^\"]*", drawn)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(script|image|a)\b|url\((?!#)", drawn)
 
 
 def test_standalone__every_colour_is_of_both_themes() -> None:
-    chart = axes.Chart("x", "y", 1, 1)
-    chart.lines.append(axes.Line("here", [axes.Point(0, 0, 0.5, 1)]))
+    chart = drawing.Chart("x", "y", 1, 1)
+    chart.lines.append(drawing.ChartLine("here", [drawing.ChartPoint(0, 0, 0.5, 1)]))
     assert not re.findall(r"#[0-9a-f]{6}\b", chart.svg())
     style = ElementTree.fromstring(drawing.standalone(chart.svg()))[0].text or ""
     light, dark = style.split("@media(prefers-color-scheme:dark)")
@@ -278,9 +280,9 @@ def test_draw__groups_that_change_nothing_are_left_out() -> None:
 def test_svg__text_of_a_file_is_text() -> None:
     """Text is neither markup nor a formula; its letters may be missing in the layout's font."""
     label = "</svg><script>$x^2$ 東京"
-    chart = axes.Chart(label, label, 1, 1)
+    chart = drawing.Chart(label, label, 1, 1)
     chart.bands.append((0, 1, f'{label}" id="'))
-    chart.lines.append(axes.Line(label, [axes.Point(0, 0, 0.5, 1)]))
+    chart.lines.append(drawing.ChartLine(label, [drawing.ChartPoint(0, 0, 0.5, 1)]))
     root = ElementTree.fromstring(chart.svg())
     assert texts(root).count(label) == 3
     assert root.findtext(f".//{SVG}title") == f'{label}" id="'

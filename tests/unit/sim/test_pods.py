@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.sim import reader
-from mrc.sim.many import needed_bytes
-from mrc.sim.maxmin import goodputs_bps
-from mrc.sim.run import Result, run
-from mrc.sim.scenario import Scenario, dead_paths, packet_bytes
-from mrc.sim.traffic import make_flows
+from mrc.sim.checks import goodputs_bps
+from mrc.sim.run import SimRun, make_flows, run
+from mrc.sim.scenario import Scenario, dead_paths, packet_bytes, parse_scenario
+from mrc.sim.trials import needed_bytes
 
 PODS = {"hosts": 16, "planes": 2, "t0": 8, "t1": 8, "pods": 4, "t2": 4}
 FAR = {"kind": "pairs", "pairs": [[0, 13], [6, 9]], "write": "256KiB"}
@@ -31,7 +29,7 @@ def scenario(*traffic: dict[str, Any], topology: dict[str, Any] | None = None, *
         "traffic": list(traffic or [{"kind": "permutation", "write": "256KiB"}]),
         "run": {"until": "50ms"},
     }
-    return reader.parse(values | tables, "t", "t.toml")
+    return parse_scenario(values | tables, "t", "t.toml")
 
 
 def hops_by_packet(trace: Path) -> dict[tuple[str, str, str, str], list[str]]:
@@ -79,7 +77,7 @@ def test_run__with_absent_parts_and_every_transport(kind: str, probed: bool | st
     assert result.stats.unroutable == 0
 
 
-def lost(*faults: dict[str, Any], traffic: dict[str, Any] | None = None) -> Result:
+def lost(*faults: dict[str, Any], traffic: dict[str, Any] | None = None) -> SimRun:
     traffic = (traffic or FAR) | {"writes": 8}
     return run(scenario(traffic, faults=[{"kind": "silent"} | each for each in faults]), 1)
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from mrc.errors import ConfigError
 from mrc.fabric.faults import CLASSES, KINDS, ROUTING
 from mrc.fabric.targets import parse_target
-from mrc.sim import native, reader
+from mrc.sim import native
+from mrc.sim import scenario as scenarios
 from mrc.sim.run import native_target
 from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, packet_bytes
 
@@ -49,12 +50,14 @@ TCP = {"kind": "tcp", "pairs": [[0, 2]]}
 def load(tmp_path: Path, text: str = SMALL, **settings: Any) -> Any:
     path = tmp_path / "small.toml"
     path.write_text(text)
-    return reader.load(str(path), {key.replace("__", "."): v for key, v in settings.items()})
+    return scenarios.load_scenario(
+        str(path), {key.replace("__", "."): v for key, v in settings.items()}
+    )
 
 
 def test_load__the_example_of_the_description(tmp_path: Path) -> None:
     """Each key in the example is known, and its stated defaults are the defaults."""
-    text = (Path(reader.__file__).parent / "scenarios" / "README.md").read_text()
+    text = (Path(scenarios.__file__).parent / "scenarios" / "README.md").read_text()
     example = load(tmp_path, text.split("```toml\n")[1].split("```")[0])
     bare = load(tmp_path, topology__hosts=16, topology__planes=4, topology__t1=4)
     assert [(link.kind, link.a) for link in example.links] == [
@@ -85,9 +88,9 @@ def test_load__a_fault_that_comes_again(tmp_path: Path) -> None:
     assert [each.at_ns for each in scenario.faults] == [10_000, 22_000, 34_000]
 
 
-@pytest.mark.parametrize("name", reader.names())
+@pytest.mark.parametrize("name", scenarios.scenario_names())
 def test_load__built_in(name: str) -> None:
-    scenario = reader.load(name)
+    scenario = scenarios.load_scenario(name)
     assert scenario.name == name
     assert scenario.title and scenario.checks
 
@@ -289,15 +292,15 @@ def test_load__refused(tmp_path: Path, settings: dict[str, Any], cause: str) -> 
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
     with pytest.raises(ConfigError) as error:
-        reader.load(str(path), settings)
+        scenarios.load_scenario(str(path), settings)
     assert cause in str(error.value)
 
 
 def test_load__no_such_scenario_or_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no scenario 'nowhere'; use .*, lossy-ev,"):
-        reader.load("nowhere")
+        scenarios.load_scenario("nowhere")
     with pytest.raises(ConfigError, match="No such file"):
-        reader.load(str(tmp_path / "none.toml"))
+        scenarios.load_scenario(str(tmp_path / "none.toml"))
     with pytest.raises(ConfigError, match=r"small\.toml: not TOML: "):
         load(tmp_path, "title = ")
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.sim import reader
 from mrc.sim.native import EV_STATE
 from mrc.sim.run import run
-from mrc.sim.scenario import Scenario
+from mrc.sim.scenario import Scenario, parse_scenario
 
 
 def scenario(**tables: dict[str, Any]) -> Scenario:
@@ -22,7 +21,7 @@ def scenario(**tables: dict[str, Any]) -> Scenario:
         "traffic": [{"kind": "pairs", "pairs": [[0, 2]], "write": "64KiB"}],
         "faults": tables.get("faults", []),
     }
-    return reader.parse(values, "t", "t.toml")
+    return parse_scenario(values, "t", "t.toml")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.sim import sweep
-from mrc.sim.sweep import parse_axis, plan
+from mrc.sim.sweep import parse_axis, plan_sweep
 
 SMALL = """
 title = "t"
@@ -59,7 +59,7 @@ def test_parse_axis__refuses(text: str) -> None:
 
 def test_plan__all_combinations_with_all_seeds(scenario: str) -> None:
     grid = {"topology.t1": [2, 4], "transport.mpr": [128, 256, 512]}
-    spots = plan(scenario, {"traffic.0.write": "8KiB"}, grid, [1, 2])
+    spots = plan_sweep(scenario, {"traffic.0.write": "8KiB"}, grid, [1, 2])
     assert [list(spot.grid.values()) for spot in spots] == [
         [2, 128], [2, 256], [2, 512], [4, 128], [4, 256], [4, 512],
     ]  # fmt: skip
@@ -75,7 +75,7 @@ def test_plan__names_follow_from_scenario_seed_and_version(
     scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def name(seed: int = 1, **settings: Any) -> str:
-        return plan(scenario, settings, {"transport.mpr": [128]}, [seed])[0].jobs[0].name
+        return plan_sweep(scenario, settings, {"transport.mpr": [128]}, [seed])[0].jobs[0].name
 
     first = name()
     assert first == name() and re.fullmatch("[0-9a-f]{16}", first)
@@ -86,19 +86,19 @@ def test_plan__names_follow_from_scenario_seed_and_version(
 
 def test_plan__an_unknown_key_is_named(scenario: str) -> None:
     with pytest.raises(ConfigError, match=r"small\.toml: transport\.mpx"):
-        plan(scenario, {}, {"transport.mpx": [128]}, [1])
+        plan_sweep(scenario, {}, {"transport.mpx": [128]}, [1])
 
 
 def test_line__says_what_the_job_measured(scenario: str) -> None:
     settings = {"baselines": ["go-back-n"]}
-    (spot,) = plan(scenario, settings, {"transport.mpr": [128]}, [3])
+    (spot,) = plan_sweep(scenario, settings, {"transport.mpr": [128]}, [3])
     (planned,) = spot.jobs
     line = sweep.line_of(planned, sweep.swept_of(planned.job))
     assert [run.transport for run in line.runs] == ["mrc", "go-back-n"]
     assert [run.stats.completed_writes for run in line.runs] == [4, 4]
     found = sweep.measured_in(line)
     assert (found.seed, found.values, found.baselines) == (3, (1.0,), {"go-back-n": (1.0,)})
-    rows = list(sweep.rows([spot], {line.job: line}))
+    rows = list(sweep.rows_of_sweep([spot], {line.job: line}))
     assert [row["transport"] for row in rows] == ["mrc", "go-back-n"]
     assert {key: rows[0][key] for key in ("baselines", "transport.mpr", "check", "value")} == {
         "baselines": '["go-back-n"]', "transport.mpr": 128, "check": "writes completed",

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.sim.sweep_on import executor
+from mrc.sim.sweep import executor_named
 
 
 def test_executor__of_a_factory() -> None:
-    with executor("concurrent.futures:ThreadPoolExecutor") as pool:
+    with executor_named("concurrent.futures:ThreadPoolExecutor") as pool:
         assert isinstance(pool, ThreadPoolExecutor)
         assert pool.submit(max, 1, 2).result() == 2
     with pytest.raises(RuntimeError, match="after shutdown"):
@@ -32,7 +32,7 @@ def test_executor__of_a_factory() -> None:
     ],
 )
 def test_executor__refuses(text: str, cause: str) -> None:
-    with pytest.raises(ConfigError) as found, executor(text):
+    with pytest.raises(ConfigError) as found, executor_named(text):
         pass
     assert cause in str(found.value)
 
@@ -48,7 +48,7 @@ def test_executor__names_the_package_that_is_missing(
     monkeypatch: pytest.MonkeyPatch, text: str, module: str, remedy: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError) as found, executor(text):
+    with pytest.raises(ConfigError) as found, executor_named(text):
         pass
     assert remedy in str(found.value)
 
@@ -57,4 +57,4 @@ def test_executor__errors_of_a_module(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "broken_factory.py").write_text("import mrc.nowhere\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="cannot import broken_factory: "):
-        executor("broken_factory:f").__enter__()
+        executor_named("broken_factory:f").__enter__()

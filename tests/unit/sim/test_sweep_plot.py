@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.sim import sweep_plot
-from mrc.sim.axes import Chart
+from mrc.sim import sweep
+from mrc.sim.drawing import Chart
 from mrc.sim.results import CheckValue, Stats, SweptJob, SweptRun
 
 STATS = Stats(
@@ -41,7 +41,7 @@ def charts(monkeypatch: pytest.MonkeyPatch) -> list[Chart]:
 
 
 def draw(jobs: Sequence[SweptJob], x: str, y: str = "c", by: Sequence[str] = ()) -> None:
-    sweep_plot.draw(jobs, x, y, by)
+    sweep.draw_sweep(jobs, x, y, by)
 
 
 def test_draw__medians_of_seeds_over_numbers(charts: list[Chart]) -> None:
@@ -95,5 +95,5 @@ def test_draw__refuses(x: str, y: str, by: Sequence[str], cause: str) -> None:
 
 
 def test_draw__as_svg() -> None:
-    svg = sweep_plot.draw([job(1.0, x=x) for x in (1, 2)], "x", "c", [])
+    svg = sweep.draw_sweep([job(1.0, x=x) for x in (1, 2)], "x", "c", [])
     assert re.match("<svg ", svg) and "s: c" in svg

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mrc.sim import reader
-from mrc.sim.scenario import Scenario
-from mrc.sim.traffic import Flow, groups, least_ns, line_rate_bps, make_flows, n_flows
+from mrc.sim.run import FlowSpec, groups, least_ns, line_rate_bps, make_flows, n_flows
+from mrc.sim.scenario import Scenario, parse_scenario
 
 TOPOLOGY = {"hosts": 8, "planes": 2, "t0": 2, "t1": 2}
 
@@ -20,10 +19,10 @@ def scenario(*traffic: dict[str, Any]) -> Scenario:
         "topology": TOPOLOGY,
         "traffic": [{"write": "4KiB"} | t for t in traffic],
     }
-    return reader.parse(values, "t", "t.toml")
+    return parse_scenario(values, "t", "t.toml")
 
 
-def ends(flows: list[Flow]) -> list[tuple[int, int]]:
+def ends(flows: list[FlowSpec]) -> list[tuple[int, int]]:
     return [(flow.sender, flow.receiver) for flow in flows]
 
 
@@ -141,4 +140,4 @@ def test_least_ns__no_run_is_shorter(traffic: dict[str, Any], us: int) -> None:
         "traffic": [{"write": "2MB"} | traffic],
         "run": {"until": "500ms"},
     }
-    assert least_ns(reader.parse(values, "t", "t.toml")) == us * 1000
+    assert least_ns(parse_scenario(values, "t", "t.toml")) == us * 1000

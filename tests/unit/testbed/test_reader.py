@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from mrc.errors import ConfigError
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.targets import Target
-from mrc.sim import reader as scenarios
+from mrc.sim.scenario import load_scenario, replace_value, scenario_names
 from mrc.testbed import shape as shapes
 from mrc.testbed.plan import census, make_plan
 from mrc.testbed.results import LinkProperties
@@ -61,7 +61,7 @@ at = "1s"
 def parsed(**changes: Any) -> shapes.TopologyFile:
     values = tomllib.loads(FILE)
     for key, value in changes.items():
-        scenarios.replace(values, key.replace("__", "."), value)
+        replace_value(values, key.replace("__", "."), value)
     fabric = Fabric.KERNEL if "topology__jitter" in changes else Fabric.EMULATED
     return shapes.parse_topology(values, "all", "all.toml", fabric)
 
@@ -164,7 +164,7 @@ def test_parse__refuses(changes: dict[str, Any], complaint: str) -> None:
         if key == "links__0":
             values["links"][0] = value
         else:
-            scenarios.replace(values, key.replace("__", "."), value)
+            replace_value(values, key.replace("__", "."), value)
     with pytest.raises(ConfigError, match=complaint):
         shapes.parse_topology(values, "all", "all.toml", Fabric.EMULATED)
 
@@ -195,7 +195,7 @@ def test_load__the_built_in_topologies() -> None:
 
 def test_load__scenarios_mean_the_same(tmp_path: Path) -> None:
     """The slow ones have more hosts than a test bed."""
-    for scenario in map(scenarios.load, scenarios.names()):
+    for scenario in map(load_scenario, scenario_names()):
         if scenario.slow:
             with pytest.raises(ConfigError, match=r"hosts is \d+, not in 2\.\.4096"):
                 shapes.load_topology(scenario.name)
@@ -212,7 +212,7 @@ def test_load__the_simulator_takes_topology_files_too(tmp_path: Path) -> None:
     path = tmp_path / "both.toml"
     path.write_text(FILE + '[[traffic]]\nkind = "permutation"\nwrite = "1MiB"\n')
     simulated, shape = (
-        scenarios.load(str(path)),
+        load_scenario(str(path)),
         shapes.load_topology(str(path), Fabric.EMULATED).shape,
     )
     assert simulated.topology.fabric_rate_bps == shape.fabric_rate_bps

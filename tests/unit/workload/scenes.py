@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mrc.sim import reader
-from mrc.sim.scenario import Scenario
+from mrc.sim.scenario import Scenario, parse_scenario
 from mrc.testbed.shape import Fabric, Shape
 from mrc.workload import fit
 
@@ -22,4 +21,4 @@ def scenario(shape: Shape = SHAPE, **values: Any) -> Scenario:
     """A fitted scenario of one flow, unless `values` say otherwise."""
     topology = {"hosts": 4, "planes": 2, "t0": 2, "t1": 2, "host_rate": "10Gbit/s"}
     document = {"title": "scene", "topology": topology, "traffic": [PAIR], **values}
-    return fit.fitted(reader.parse(document, "scene", "scene.toml", fabric=shape), shape)
+    return fit.fitted(parse_scenario(document, "scene", "scene.toml", fabric=shape), shape)

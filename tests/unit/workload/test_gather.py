@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from unit.workload.scenes import scenario
 
 from mrc.sim import checks, native
-from mrc.sim.run import Result
-from mrc.sim.traffic import make_flows
+from mrc.sim.run import SimRun, make_flows
 from mrc.workload.results import Over
 from mrc.workload.run import Moved, gathered
 from mrc.workload.task import Counts, HostAnswer, PathChange, ReceivedFlow, SentFlow
@@ -26,7 +25,7 @@ HOP = {"packets": 9, "bytes": 125_000, "lost": 0, "dropped": 2, "trimmed": 0, "m
 MOVED: Moved = {"h0>t0:1.0": HOP, "t0:1.1>h2": HOP, "t0:2.1>h2": HOP | {"busy_ns": 7}}
 
 
-def result(over: Over = "mrc", sent: SentFlow = SENT, samples: Any = SAMPLES) -> Result:
+def result(over: Over = "mrc", sent: SentFlow = SENT, samples: Any = SAMPLES) -> SimRun:
     part = scenario()
     change = PathChange(now_ns=9, flow=0, plane=2, path=1, state=2)
     plane = PathChange(now_ns=8, flow=0, plane=2, path=None, state=0)
@@ -60,7 +59,7 @@ def test_result__a_flow_that_failed_is_an_error_of_its_qp() -> None:
     failed = result(sent=replace(SENT, completed=1, failed=3))
     assert failed.events[-1].type == native.QP_ERROR
     (errors,) = scenario(checks=[{"measure": "qp_errors"}]).checks
-    assert checks.values(replace(failed.scenario, checks=(errors,)), failed, None) == (1,)
+    assert checks.values_of(replace(failed.scenario, checks=(errors,)), failed, None) == (1,)
 
 
 def test_result__nothing_arrived() -> None:

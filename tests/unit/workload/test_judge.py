@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from unit.workload.scenes import scenario
 
-from mrc.sim.scenario import Check
+from mrc.sim.scenario import Criterion
 from mrc.workload import compare
 from mrc.workload.compare import SIMULATOR, Values
 from mrc.workload.results import CheckVerdict, Over
@@ -20,7 +20,7 @@ CHECKS = [
 ]
 
 
-def check(**values: Any) -> Check:
+def check(**values: Any) -> Criterion:
     (found,) = scenario(checks=[{"at_most": 1, **values}]).checks
     return found
 

@@ -30,8 +30,11 @@ def compared(busy: float = 0.5) -> Compared:
     ran = BedResult(replace(result(), scenario=part), "mrc", answers, busy, 7)
     simulated = run(part, 1)
     first = replace(part, checks=(part.checks[0], part.checks[2]))
-    goodput, done = checks.values(first, ran.result, None)
-    found = {"mrc": (goodput, None, done), compare.SIMULATOR: checks.values(part, simulated, None)}
+    goodput, done = checks.values_of(first, ran.result, None)
+    found = {
+        "mrc": (goodput, None, done),
+        compare.SIMULATOR: checks.values_of(part, simulated, None),
+    }
     judged = compare.verdicts(part, ("mrc",), [compare.Values(1, found, {"mrc": busy})])
     return Compared(part, ("mrc",), (ran,), (simulated,), tuple(judged))
 

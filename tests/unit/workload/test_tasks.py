@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from unit.workload.scenes import PAIR, SHAPE, scenario
 
-from mrc.sim.traffic import make_flows
+from mrc.sim.run import make_flows
 from mrc.workload.results import Over
 from mrc.workload.run import host_tasks, unsupported
 from mrc.workload.task import HostTask

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from unit.workload.scenes import SHAPE, scenario
 
 from mrc.errors import MrcError
-from mrc.sim.traffic import make_flows
+from mrc.sim.run import make_flows
 from mrc.workload.run import host_tasks
 from mrc.workload.task import Counts, FlowTask
 from mrc.workload.transports import Writer

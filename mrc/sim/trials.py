@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs many trials in processes of their own, or where an executor runs them. A trial that fails,
-or whose process ends, costs only itself; an interrupt keeps the trials that have ended.
+"""One seed of a scenario: its run, and the runs for comparison; and many of these, in processes of
+their own or where an executor runs them. A trial that fails, or whose process ends, costs only
+itself; an interrupt keeps the trials that have ended.
 """
 
 from __future__ import annotations
@@ -8,20 +9,179 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Generic, TypeVar
 
 from msgspec import Struct
 
 from mrc.children import end_with
 from mrc.errors import MrcError
+from mrc.sim import checks
+from mrc.sim.checks import Measured
 from mrc.sim.results import LostTrial
+from mrc.sim.run import (
+    Curve,
+    Progress,
+    SimRun,
+    baseline_of,
+    least_ns,
+    line_rate_bps,
+    n_flows,
+    reference_of,
+    run,
+)
 from mrc.sim.scenario import Scenario, evs_of_qp
-from mrc.sim.traffic import least_ns, n_flows
+
+# ---- One seed ------------------------------------------------------------------------------------
+
+
+_MOST_FLOWS = 2000
+
+
+class Trial(Struct, frozen=True):
+    """The runs of one seed. There is a reference if a check compares with it."""
+
+    result: SimRun
+    reference: SimRun | None
+    baselines: dict[str, tuple[SimRun, SimRun | None]]  # by name, each with its own reference
+
+    @property
+    def results(self) -> list[SimRun]:
+        """The run itself, then the baselines."""
+        return [self.result, *(result for result, _ in self.baselines.values())]
+
+
+class Series(Struct, frozen=True):
+    """The data that a plot draws for one traffic group in one run."""
+
+    group: str
+    kind: str  # one of scenario.TRANSPORTS
+    curve: Curve  # bytes of all flows of the group
+    line_bps: float  # line rate of the group
+    flows: tuple[float, ...]  # goodput of each flow as a share of line rate; slowest first
+
+
+class Summary(Struct, frozen=True):
+    """A trial without its details, small enough to keep for every seed."""
+
+    measured: Measured
+    series: tuple[Series, ...]
+    end_ns: int  # of the run itself, not of the baselines
+
+
+def run_trial(
+    scenario: Scenario,
+    seed: int,
+    *,
+    trace: str | None = None,
+    progress: Progress | None = None,
+    threads: int = 1,
+) -> Trial:
+    """Runs a scenario, its baselines, and the references of all of them, with one seed."""
+    return Trial(
+        result=run(scenario, seed, trace=trace, progress=progress, threads=threads),
+        reference=_reference(scenario, seed, progress, threads),
+        baselines={
+            kind: (
+                run(baseline_of(scenario, kind), seed, progress=progress, threads=threads),
+                _reference(baseline_of(scenario, kind), seed, progress, threads),
+            )
+            for kind in scenario.baselines
+        },
+    )
+
+
+def n_runs(scenario: Scenario) -> int:
+    """Number of runs in one trial."""
+    return (1 + len(scenario.baselines)) * (2 if checks.needs_reference(scenario) else 1)
+
+
+def _reference(
+    scenario: Scenario, seed: int, progress: Progress | None, threads: int
+) -> SimRun | None:
+    if not checks.needs_reference(scenario):
+        return None
+    return run(reference_of(scenario), seed, progress=progress, threads=threads)
+
+
+def measured(trial: Trial) -> Measured:
+    """The values of all checks."""
+    scenario = trial.result.scenario
+    return Measured(
+        seed=trial.result.seed,
+        values=checks.values_of(scenario, trial.result, trial.reference),
+        baselines={
+            kind: checks.values_of(scenario, result, reference)
+            for kind, (result, reference) in trial.baselines.items()
+        },
+    )
+
+
+def summarize(trial: Trial) -> Summary:
+    """The values of all checks, and the series for plots."""
+    return Summary(
+        measured=measured(trial),
+        series=tuple(series for result in trial.results for series in series_of(result)),
+        end_ns=trial.result.stats.now_ns,
+    )
+
+
+def series_of(result: SimRun) -> Iterator[Series]:
+    """A series for each group of flows."""
+    scenario = result.scenario
+    for group in dict.fromkeys(flow.traffic.group for flow in result.flows):
+        numbers = result.of_group(group)
+        times = result.curves[numbers[0]].times_ns
+        arrived = [
+            sum(column) for column in zip(*(result.curves[i].bytes for i in numbers), strict=True)
+        ]
+        shares = (
+            checks.flow_goodput_bps(result, i) / line_rate_bps(scenario, [result.flows[i]])
+            for i in numbers
+        )
+        yield Series(
+            group=group,
+            kind=scenario.transport.kind,
+            curve=Curve(times, tuple(arrived)),
+            line_bps=line_rate_bps(scenario, [result.flows[i] for i in numbers]),
+            flows=_thinned(sorted(shares)),
+        )
+
+
+def _thinned(values: Sequence[float]) -> tuple[float, ...]:
+    """As many of them as a plot can show, with the first and the last."""
+    last = len(values) - 1
+    step = max(last / (_MOST_FLOWS - 1), 1)
+    return tuple(values[round(i * step)] for i in range(min(len(values), _MOST_FLOWS)))
+
+
+class TimedSummary(Struct, frozen=True):
+    """A summary, and how long its runs took."""
+
+    summary: Summary
+    seconds: float
+
+
+def timed_summary_of(job: Job) -> TimedSummary:
+    begin = perf_counter()
+    return TimedSummary(summary_of(job), perf_counter() - begin)
+
+
+def full_trial(job: Job) -> Trial:
+    return run_trial(*job)
+
+
+def summary_of(job: Job) -> Summary:
+    return summarize(run_trial(*job))
+
+
+# ---- Many ----------------------------------------------------------------------------------------
+
 
 Job = tuple[Scenario, int]
 """A scenario and a seed."""
@@ -42,7 +202,7 @@ class Bounds(Struct, frozen=True):
     memory_bytes: int  # by the estimate of `needed_bytes`
 
 
-class Ran(Struct, Generic[T], frozen=True):
+class JobResults(Struct, Generic[T], frozen=True):
     """What became of jobs."""
 
     results: list[T | LostTrial]
@@ -122,7 +282,7 @@ def run_all(
     bounds: Bounds,
     done: Callable[[int, T | LostTrial], None],
     executor: Executor | None = None,
-) -> Ran[T]:
+) -> JobResults[T]:
     """Runs `work` for each job, by an executor or in processes of its own. Calls `done` with the
     number of a job and its result as soon as it has ended.
     """
@@ -141,7 +301,7 @@ def run_all(
     except KeyboardInterrupt:
         interrupted = True
     results = [found.get(i) or _lost(job, "interrupted") for i, job in enumerate(jobs)]
-    return Ran(results, interrupted)
+    return JobResults(results, interrupted)
 
 
 def _lost(job: Job, reason: str) -> LostTrial:
