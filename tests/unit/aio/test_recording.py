@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payload over time: the history of a test, and how it is shown."""
+"""Payload over time: recordings of a Context, the history of a test, and how it is shown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from endpoints import (
     BUDGET_SECONDS,
+    READ,
+    WRITE,
     connected_pair,
     loopback_config,
     set_port,
@@ -20,7 +22,7 @@ from endpoints import (
 from msgspec.structs import replace
 from unit.perf.test_perf import ends
 
-from mrc import Context, ProtocolError
+from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError
 from mrc.aio.recording import MAX_BINS, Recording
 from mrc.cli.history_report import MAX_LINES, bins, bins_lines, change_lines, changes
 from mrc.cli.perf_report import summary_lines
@@ -242,3 +244,99 @@ def test_change_lines__the_same_change_is_one_line() -> None:
         "0.001500 s  t1:2.0: ASSUMED_BAD to GOOD, FLOOR",
         "0.002000 s  plane 2 suspended, SILENCE (16 times by 16 QPs, until 0.017000 s)",
     ]
+
+
+# ---- Recordings of a Context ---------------------------------------------------------------------
+
+
+async def test_record__what_arrived_when() -> None:
+    async with connected_pair(**two_planes()) as pair:
+        target = bytearray(64 * KIB)
+        async with (
+            pair.near_context.register(bytes(64 * KIB), access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            await pair.near.write(source, mr.remote)  # before the recording
+            before_ns = time.monotonic_ns()
+            async with pair.far_context.record([pair.far], width_ns=10 * MS) as recorder:
+                await pair.near.write(source, mr.remote)
+                between_ns = time.monotonic_ns()
+                await pair.near.write(source, mr.remote, length=10)
+                recording = await recorder.stop()
+                await pair.near.write(source, mr.remote)  # after the recording
+    assert before_ns < recording.start_monotonic_ns < between_ns
+    assert recording.width_ns == 10 * MS and recording.planes.keys() == {1, 2}
+    assert sum(recording.bytes) == 64 * KIB + 10
+    assert len(recording.bytes) == recording.duration_ns // (10 * MS) + 1
+    assert recording.first_ns is not None and recording.last_ns is not None
+    assert recording.longest_gap_at_ns is not None
+    end_ns = recording.longest_gap_at_ns + recording.longest_gap_ns
+    assert 0 < recording.first_ns <= recording.longest_gap_at_ns < end_ns <= recording.last_ns
+    assert recording.last_ns < recording.duration_ns
+    assert recording.start_monotonic_ns + recording.last_ns > between_ns
+
+
+async def test_record__other_qps_do_not_count() -> None:
+    async with connected_pair() as pair:
+        target = bytearray(KIB)
+        async with (
+            await pair.near_context.connect("127.0.0.1", pair.listener.port) as other,
+            await pair.listener.accept() as accepted,
+            pair.near_context.register(bytes(KIB), access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+            pair.far_context.record([accepted]) as recorder,
+        ):
+            await pair.near.write(source, mr.remote)
+            await other.write(source, mr.remote, length=100)
+            assert sum((await recorder.stop()).bytes) == 100
+        assert (await pair.far_context.counters())["RX_RECORDED"] == 100
+
+
+async def test_record__all_qps_also_those_that_come() -> None:
+    async with connected_pair(**two_planes()) as pair, pair.far_context.record() as recorder:
+        target = bytearray(KIB)
+        async with (
+            await pair.near_context.connect("127.0.0.1", pair.listener.port) as other,
+            await pair.listener.accept(),
+            pair.near_context.register(bytes(KIB), access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            await pair.near.write(source, mr.remote)
+            await other.write(source, mr.remote, length=100)
+        recording = await recorder.stop()
+    assert recording.planes.keys() == {1, 2}
+    assert sum(recording.bytes) == KIB + 100
+
+
+async def test_record__nothing_came() -> None:
+    async with connected_pair() as pair, pair.far_context.record([pair.far]) as recorder:
+        recording = await recorder.stop()
+        assert await recorder.stop() == recording
+    assert not any(recording.bytes)
+    assert (recording.first_ns, recording.last_ns, recording.longest_gap_at_ns) == (None,) * 3
+
+
+async def test_record__one_at_a_time_and_of_open_qps() -> None:
+    async with connected_pair() as pair:
+        with pytest.raises(ArgumentError, match="width_ns: 999"):
+            pair.far_context.record([pair.far], width_ns=999)
+        with pytest.raises(ArgumentError, match="qps: is empty"):
+            pair.far_context.record([])
+        async with pair.far_context.record([pair.far]):
+            with pytest.raises(InUseError, match="one recording at a time"):
+                async with pair.far_context.record([pair.far]):
+                    pass
+        async with pair.far_context.record([pair.far]) as recorder:
+            await recorder.stop()
+        await pair.far.close()
+        with pytest.raises(StateError):
+            async with pair.far_context.record([pair.far]):
+                pass
+        assert pair.far_context._opened().dispatcher.recording is None
+
+
+async def test_record__ends_with_its_context() -> None:
+    async with connected_pair() as pair, pair.far_context.record([pair.far]) as recorder:
+        await pair.far_context.close()
+        with pytest.raises(StateError):
+            await recorder.stop()
