@@ -24,7 +24,7 @@ COMMANDS = {
     "agent": "mrc.agent.cli.agent",
     "testbed": "mrc.testbed.cli.main",
     "demo": "mrc.demo.cli",
-    "lab": "mrc.lab.cli.lessons",
+    "lab": "mrc.lab.cli",
     "sim": "mrc.sim.cli.sim",
     "doctor": "mrc.cli.doctor",
     "schema": "mrc.cli.schema",

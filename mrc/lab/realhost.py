@@ -7,18 +7,23 @@ routes, and the settings of interfaces that the test bed does not use.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mrc.lab import scripts
+from mrc.cli.arguments import add
+from mrc.cli.output import Output
+from mrc.lab import export
 from mrc.lab.outside import check_interface, links_of
 from mrc.lab.results import Joined
 from mrc.testbed import plan as plans
+from mrc.testbed.bed import Testbed
+from mrc.testbed.cli.main import Action
 from mrc.testbed.plan import BedLink, BedPlan, Node
-from mrc.testbed.shape import MANAGEMENT, Shape, real_host
+from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error, real_host
 from mrc.units import counted
 
 _OF_MACHINE = {
@@ -74,7 +79,7 @@ def joined(
         names[MANAGEMENT] = management or MANAGEMENT
     config = _config(plan.configs[host], names)
     hosts = plans.hosts_file(shape)
-    text = scripts.script(*_renamed(plan, plan.nodes[host], names))
+    text = export.script(*_renamed(plan, plan.nodes[host], names))
     return Joined(
         host=host,
         interfaces=tuple(own),
@@ -121,3 +126,38 @@ def _own(link: BedLink, names: Mapping[str, str]) -> BedLink:
     """The link without its delay, which the stand-in adds."""
     up = replace(link.up, delay_ns=0)
     return replace(link, lower_name=names[link.lower_name], up=up)
+
+
+# ---- mrc testbed join ----------------------------------------------------------------------------
+
+
+DESCRIPTION = """\
+Print a script for sh(1) that makes a machine, a virtual machine or a container
+a real host of the test bed: its addresses, its routes and its configuration
+for mrc. Run the script there, as root. Example: mrc testbed join h1
+--interfaces ens4,ens5 | ssh root@vm sh
+"""
+OPTIONS = """
+host HOST             the real host: h1
+--interfaces IFNAMES  its own names of its interfaces, plane by plane: ens4,ens5 [p1,p2,...]
+--management IFNAME   its own name of its interface on the management network [mgmt]
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    add(parser, OPTIONS)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    bed = Testbed.existing(args.name)
+    interfaces = args.interfaces.split(",") if args.interfaces else ()
+    with as_argument_error():
+        found = joined(bed.name, bed.shape, args.host, interfaces, args.management or "")
+    out.text(found.script.rstrip("\n"))
+    out.result(found)
+    return 0
+
+
+ACTIONS = {"join": Action(run, add_arguments)}

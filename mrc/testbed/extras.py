@@ -11,11 +11,11 @@ from mrc import products
 
 MACHINES = "mrc.lab.machines"
 """several machines: `decode(stored)`, what `State.machines` holds"""
-CUT = "mrc.lab.cut"
+CUT = "mrc.lab.machines"
 """`part(plan, machines)`: the part of a plan that this machine has"""
-SPREAD = "mrc.lab.spread"
+SPREAD = "mrc.lab.remote"
 """`SpreadTestbed`: a Testbed over all of them"""
-THERE = "mrc.lab.cli.there"
+THERE = "mrc.lab.remote"
 """`shell` and `capture` on another machine"""
 OUTSIDE = "mrc.lab.outside"
 """what joins it to the world, in `Shape.outside`: `read(table)` of a topology file, `check` and
@@ -23,9 +23,9 @@ OUTSIDE = "mrc.lab.outside"
 """
 UPLINK = "mrc.lab.uplink"
 """`after_build(plan)` and `before_down(name)` of a test bed that is joined to the world"""
-LENDING = "mrc.lab.lending"
+LENDING = "mrc.lab.uplink"
 """`follow(plan, held_down)`: links of real hosts, after a change of faults"""
-OPTIONS = "mrc.lab.cli.options"
+OPTIONS = "mrc.lab.outside"
 """options of `up`, `plan` and `export`, and what people read of what they add"""
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from mrc.errors import StateError
 from mrc.fabric.targets import t0_of
-from mrc.lab.spread import SpreadTestbed
+from mrc.lab.remote import SpreadTestbed
 from mrc.testbed import bed as beds
 from mrc.testbed import build
 from mrc.testbed import state as stored

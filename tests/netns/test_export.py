@@ -15,8 +15,7 @@ import pytest
 from netns.processes import Mrc
 from slowness import PATIENCE
 
-from mrc.lab.containers import containerlab
-from mrc.lab.scripts import netns_script
+from mrc.lab.export import containerlab, netns_script
 from mrc.linux import netns
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed

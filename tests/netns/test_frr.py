@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 from slowness import until
 
-from mrc.lab.containers import frr, switches, with_link_addresses
+from mrc.lab.export import frr, switches, with_link_addresses
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import Node
 

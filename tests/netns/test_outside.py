@@ -24,7 +24,6 @@ from slowness import PATIENCE, until
 
 from mrc.cli.main import main
 from mrc.errors import StateError
-from mrc.lab import lending
 from mrc.lab import uplink as uplinks
 from mrc.linux import netns
 from mrc.linux.interfaces import Interface, interfaces
@@ -312,7 +311,7 @@ def test_interface__with_the_default_route_stays(
     assert around.run("up", "--name", names[0], "--interface", "eth0=h0") == 1
     assert "eth0 has the default route" in capsys.readouterr().err
     assert shown(around, "eth0") == before
-    assert lending.load(names[0]) == lending.Record()
+    assert uplinks.load_record(names[0]) == uplinks.Record()
 
 
 @pytest.mark.parametrize("taken", ["lo", "p1"])

@@ -22,7 +22,7 @@ from slowness import PATIENCE
 from mrc.cli.main import main
 from mrc.errors import NetlinkError
 from mrc.fabric.topology import Addresses
-from mrc.lab.containers import with_link_addresses
+from mrc.lab.export import with_link_addresses
 from mrc.linux import netns
 from mrc.testbed import state
 from mrc.testbed.bed import Testbed

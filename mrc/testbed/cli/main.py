@@ -83,9 +83,9 @@ examples:
 """
 ACTIONS = {
     "plan": ("mrc.testbed.cli.plan", "show what up would build, without building it"),
-    "export": ("mrc.lab.cli.export", "write a topology for containerlab, or as a script of ip(8)"),
+    "export": ("mrc.lab.export", "write a topology for containerlab, or as a script of ip(8)"),
     "import": (
-        "mrc.lab.cli.ocdai",
+        "mrc.lab.ocdai",
         "make a topology file from a topology plan of OCP's Open Cluster Designs",
     ),
     "up": (
@@ -102,7 +102,7 @@ ACTIONS = {
         "show the test bed in a browser, where a click breaks and heals its parts",
     ),
     "join": (
-        "mrc.lab.cli.join",
+        "mrc.lab.realhost",
         "print what a real machine has to configure to be a host of the test bed",
     ),
     "exec": (
@@ -130,7 +130,7 @@ ACTIONS = {
     ),
     "heal": ("mrc.testbed.cli.actions", "end the fault of a target, or all faults"),
     "part": (
-        "mrc.lab.cli.there",
+        "mrc.lab.remote",
         "serve this machine's part of a test bed over several: up --on starts it",
     ),
 }

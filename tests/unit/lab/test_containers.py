@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from printed import printed
 
 from mrc.cli.main import main
-from mrc.lab import containers
+from mrc.lab import export
 from mrc.testbed.plan import BedPlan, make_plan
 from mrc.testbed.shape import Fabric, Shape
 
 SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2, pods=2, t2=1)
-PLAN = containers.with_link_addresses(make_plan("lab", SHAPE))
-NAMES = sorted(containers.switches(PLAN))
+PLAN = export.with_link_addresses(make_plan("lab", SHAPE))
+NAMES = sorted(export.switches(PLAN))
 
 ADDRESS, PREFIX = r"[0-9a-f:]+", r"[0-9a-f:]+/\d+"
 # FRR's user guide: zebra (interfaces, SRv6 locators) and static (routes, static SIDs).
@@ -52,7 +52,7 @@ NVUE = "|".join(
 
 
 def sonic(name: str, plan: BedPlan = PLAN) -> dict[str, dict[str, dict[str, str]]]:
-    found: dict[str, dict[str, dict[str, str]]] = json.loads(containers.sonic(plan.nodes[name]))
+    found: dict[str, dict[str, dict[str, str]]] = json.loads(export.sonic(plan.nodes[name]))
     return found
 
 
@@ -63,7 +63,7 @@ def test_switches__are_those_of_all_tiers() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_frr__follows_the_documented_grammar(name: str) -> None:
-    lines = containers.frr(PLAN.nodes[name]).splitlines()
+    lines = export.frr(PLAN.nodes[name]).splitlines()
     assert [line for line in lines if not re.fullmatch(GRAMMAR, line)] == []
     depth = 0  # each block ends by exit
     for line in lines:
@@ -76,7 +76,7 @@ def test_frr__follows_the_documented_grammar(name: str) -> None:
 
 
 def test_frr__of_a_t0() -> None:
-    lines = containers.frr(PLAN.nodes["t0-2-1"]).splitlines()
+    lines = export.frr(PLAN.nodes["t0-2-1"]).splitlines()
     assert "   sid fcbb:2:201::/48 locator mrc behavior uN" in lines
     assert "ipv6 route fcbb:2:e001::/48 fcbb:2:0:1:3::2 h3" in lines
     assert "ipv6 route fcbb:2:3001::/48 fcbb:2:0:2:1:1:0:1 t1-1" in lines
@@ -85,13 +85,13 @@ def test_frr__of_a_t0() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nvue__follows_the_documented_grammar(name: str) -> None:
-    first, *lines, last = containers.nvue(PLAN.nodes[name]).splitlines()
+    first, *lines, last = export.nvue(PLAN.nodes[name]).splitlines()
     assert (first, last) == ("set -e", "nv config apply -y")
     assert [line for line in lines if not re.fullmatch(f"nv set ({NVUE})", line)] == []
 
 
 def test_nvue__of_a_t0() -> None:
-    lines = containers.nvue(PLAN.nodes["t0-2-1"]).splitlines()
+    lines = export.nvue(PLAN.nodes["t0-2-1"]).splitlines()
     assert "nv set router segment-routing static srv6-sid fcbb:2:201::/48 behavior uN" in lines
     assert "nv set vrf default router static fcbb:2:e001::/48 via fcbb:2:0:1:3::2" in lines
     assert "nv set interface swp2 ip address fcbb:2:0:1:3::1/126" in lines
@@ -102,9 +102,9 @@ def test_nvue__of_a_t0() -> None:
 
 def test_switches__have_the_same_routes_in_each_form() -> None:
     for name in NAMES:
-        commands = containers.nvue(PLAN.nodes[name])
+        commands = export.nvue(PLAN.nodes[name])
         nvue = dict(re.findall(r"router static (\S+) via (\S+)", commands))
-        told = re.findall(r"ipv6 route (\S+) (\S+)", containers.frr(PLAN.nodes[name]))
+        told = re.findall(r"ipv6 route (\S+) (\S+)", export.frr(PLAN.nodes[name]))
         routes = sonic(name)["STATIC_ROUTE"]
         assert dict(told) == nvue
         assert {f"default|{dst}": via for dst, via in told} == {
@@ -180,4 +180,4 @@ def test_lab__sonic_beside_linux_hosts(tmp_path: Path, capsys: pytest.CaptureFix
 def test_lab__refuses_an_emulated_fabric() -> None:
     emulated = make_plan("lab", replace(SHAPE, fabric=Fabric.EMULATED))
     with pytest.raises(ValueError, match="export a kernel fabric"):
-        containers.lab(emulated, "mrc", "sonic")
+        export.lab(emulated, "mrc", "sonic")

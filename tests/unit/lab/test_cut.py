@@ -8,7 +8,7 @@ from ipaddress import IPv6Address
 
 import pytest
 
-from mrc.lab import cut
+from mrc.lab import machines as partition
 from mrc.lab.machines import Machine, Machines
 from mrc.testbed.plan import LOWER, UPPER, BedPlan, make_plan
 from mrc.testbed.shape import MANAGEMENT, Fabric, Shape
@@ -28,7 +28,7 @@ def machines(count: int, here: int = 0) -> Machines:
 
 def parts(shape: Shape, count: int) -> list[BedPlan]:
     whole = make_plan("lab", shape)
-    return [cut.part(whole, machines(count, here)) for here in range(count)]
+    return [partition.part(whole, machines(count, here)) for here in range(count)]
 
 
 @every_shape
@@ -79,7 +79,7 @@ def test_part__each_link_is_whole_on_one_machine_or_has_an_end_on_two(
 def test_part__two_beds_have_other_vnis() -> None:
     shape, found = Shape(), set()
     for name in ("lab", "lab2"):
-        part = cut.part(make_plan(name, shape), machines(2))
+        part = partition.part(make_plan(name, shape), machines(2))
         found.add(next(link.tunnel.vni >> 16 for link in part.links if link.tunnel))
     assert len(found) == 2
 
@@ -87,7 +87,7 @@ def test_part__two_beds_have_other_vnis() -> None:
 @every_shape
 def test_part__management_leads_to_every_host(count: int, shape: Shape) -> None:
     """Each address of a host elsewhere leads to its machine, by the other end of that link."""
-    of = cut.owners(make_plan("lab", shape), count)
+    of = partition.owners_of(make_plan("lab", shape), count)
     for here, part in enumerate(parts(shape, count)):
         node = part.nodes[MANAGEMENT]
         names = {name for link in part.links for at, name, _ in link.ends if at == MANAGEMENT}
@@ -121,7 +121,7 @@ def own_address(addresses: tuple[tuple[str, object], ...], interface: str) -> IP
 @pytest.mark.more
 def test_shares__deal_out_t1s_of_every_plane() -> None:
     shape = Shape(hosts=64, planes=4, t0=8, t1=4)
-    shares = cut.shares(make_plan("lab", shape), 3)
+    shares = partition.shares(make_plan("lab", shape), 3)
     counts = [
         Counter(name[:5] for name in each.switches if name.startswith("t1")) for each in shares
     ]
@@ -132,6 +132,6 @@ def test_shares__deal_out_t1s_of_every_plane() -> None:
 
 def test_check__refuses_what_cannot_be_cut() -> None:
     with pytest.raises(ValueError, match="3 machines for 2 T0s in a plane"):
-        cut.check(Shape(), 3)
+        partition.check_partition(Shape(), 3)
     with pytest.raises(ValueError, match="use a kernel fabric over several"):
-        cut.check(Shape(fabric=Fabric.EMULATED), 2)
+        partition.check_partition(Shape(fabric=Fabric.EMULATED), 2)

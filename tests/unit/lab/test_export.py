@@ -15,9 +15,8 @@ from printed import printed
 
 from mrc.cli.main import main
 from mrc.fabric.faults import LinkChange
-from mrc.lab import scripts
-from mrc.lab.containers import containerlab
-from mrc.lab.scripts import netns_script
+from mrc.lab import export
+from mrc.lab.export import containerlab, netns_script
 from mrc.testbed.plan import census, make_plan
 from mrc.testbed.shape import Fabric, Shape
 
@@ -26,7 +25,7 @@ SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2)
 
 def lines_of(shape: Shape, node: str) -> list[str]:
     plan = make_plan("lab", shape)
-    return scripts.script(plan, plan.nodes[node]).splitlines()
+    return export.script(plan, plan.nodes[node]).splitlines()
 
 
 def test_script__routes_of_each_kind() -> None:

@@ -11,7 +11,7 @@ import yaml
 from printed import printed
 
 from mrc.cli.main import main
-from mrc.lab.cli import ocdai
+from mrc.lab import ocdai
 
 
 @pytest.fixture

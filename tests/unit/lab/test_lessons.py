@@ -10,7 +10,7 @@ import pytest
 from printed import printed
 
 from mrc.cli.main import build_parser, main
-from mrc.lab.cli.lessons import lesson
+from mrc.lab.cli import lesson
 
 ALL = range(1, 7)
 MAX_COLUMNS = 100

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.lab.cli import options
+from mrc.lab import outside
 from mrc.lab.outside import parse_lent, parse_real_host
 from mrc.sim.scenario import parse_scenario
 from mrc.testbed import shape, state
@@ -121,17 +121,17 @@ def test_parse__options() -> None:
 def test_changed__options_override_the_file() -> None:
     more = RealHost("h2", ("a", "b"), None)
     none = Namespace(uplink=None, interface=[], real_host=[more])
-    assert options.outside_of(none, WHOLE) == Outside(
+    assert outside.outside_of(none, WHOLE) == Outside(
         "eth0", WHOLE.interfaces, (*WHOLE.hosts, more)
     )
     other = Namespace(uplink="eth9", interface=[], real_host=[])
-    assert options.outside_of(other, WHOLE).uplink == "eth9"
+    assert outside.outside_of(other, WHOLE).uplink == "eth9"
 
 
 def test_lines__say_all_of_it() -> None:
-    assert options.outside_lines(WHOLE) == [
+    assert outside.outside_lines(WHOLE) == [
         "uplink eth0: hosts reach the world by NAT",
         "t1:2.0 has the interface eth2",
         "h1 is a real host at tap1, tap2, management tap0; what it configures: mrc testbed join h1",
     ]
-    assert options.outside_lines(NOTHING) == []
+    assert outside.outside_lines(NOTHING) == []

@@ -13,7 +13,7 @@ import pytest
 
 from mrc.errors import ArgumentError, ConnectError, NetlinkError, StateError
 from mrc.lab.machines import Machine
-from mrc.lab.spread import Session, own_version
+from mrc.lab.remote import Session, own_version
 
 HELLO = f'{{"mrc_testbed_part": "{own_version()}"}}'
 
@@ -76,7 +76,7 @@ def test_no_answer__leaves_nothing_to_write_at_the_end_of_the_command() -> None:
     """
     program = """
 from mrc.lab.machines import Machine
-from mrc.lab.spread import Session
+from mrc.lab.remote import Session
 machine = Session(Machine("b", reach="sh -c", mrc="exit 3; "), "lab", own=False)
 machine._child.process.wait()
 machine.send({})

@@ -1,0 +1,633 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan for whoever builds it without mrc: as scripts of ip(8), tc(8) and nft(8), as a topology of
+containerlab, with a container of kind linux for each node, or with SONiC as switches; and as
+configurations of real switches: FRR, SONiC and Cumulus Linux. `mrc testbed export` writes them.
+
+The script of a node runs inside it, where the interfaces are already. `netns_script` builds all
+nodes as namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv6Interface
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from mrc.cli.arguments import add
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output
+from mrc.errors import ConfigError
+from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, EncapRed, EndDT6, EndUN, Route
+from mrc.fabric.targets import Target, all_links
+from mrc.lab.results import Exported
+from mrc.linux.files import write_whole
+from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.plan import add_shape, shape_of
+from mrc.testbed.faults import hops_of_link, port_of
+from mrc.testbed.plan import (
+    LOWER_MAC,
+    UPPER_MAC,
+    BedLink,
+    BedPlan,
+    Egress,
+    Node,
+    make_plan,
+    mtu_key,
+)
+from mrc.testbed.shape import MANAGEMENT, NOTHING, Fabric, as_argument_error
+from mrc.units import counted, digits
+
+# ---- Scripts -------------------------------------------------------------------------------------
+
+
+_NETEM_PACKETS = 100_000  # netem's own limit of 1000 would drop packets on a long link
+_LARGE_LOST = "echo 'datagrams larger than the MTU will be lost: CONFIG_NFT_TPROXY' >&2"
+_SLOWER = "echo 'sends take a tenth longer: ip sr tunsrc requires real root' >&2"
+_PER_INTERFACE = "net/ipv6/conf/default/"
+
+# The kernel prepares memory for only some SRv6 routes at a time, and refuses others meanwhile.
+_ADD_ROUTES = """\
+add_routes() {
+    file=$(mktemp)
+    cat > "$file"
+    for try in $(seq 1000); do
+        ! error=$(ip -batch "$file" 2>&1) || { rm "$file"; return; }
+        case "$error" in *"Cannot allocate memory"*) ;; *) break ;; esac
+        tail -n "+${error##*:}" "$file" > "$file.rest"
+        mv "$file.rest" "$file"
+        sleep 0.01
+    done
+    echo "$error" >&2
+    exit 1
+}
+"""
+_HEAD = """\
+#!/bin/bash
+# Made by mrc testbed export --netns-script. It requires root, iproute2 6.1, nftables and Linux 6.1.
+set -eu
+name={name}
+nodes="{nodes}"
+hosts="{hosts}"
+folder=/run/mrc-script-$name
+
+down() {{
+    [ -d "$folder" ] || {{ echo "$name was not up"; return; }}
+    for node in $nodes; do
+        [ -e "/run/netns/mrc-$name-$node" ] || continue
+        ip netns pids "mrc-$name-$node" | xargs -r kill || true
+        ip netns delete "mrc-$name-$node"
+    done
+    rm -rf "$folder"
+}}
+
+# Runs a command in a node, with the names of all hosts in its /etc/hosts.
+run_in() {{
+    node=$1
+    shift
+    [ -e "/run/netns/mrc-$name-$node" ] || {{ echo "$0: no $node: run $0 up" >&2; exit 1; }}
+    case " $hosts " in *" $node "*) export MRC_CONFIG="$folder/$node.toml" ;; esac
+    exec ip netns exec "mrc-$name-$node" \\
+        sh -c 'mount --bind "$0" /etc/hosts; exec "$@"' "$folder/hosts" "$@"
+}}
+
+# A veth may report late that it is up; a look at that one interface updates it.
+wait_for() {{
+    for try in $(seq 1000); do
+        case "$(ip -n "mrc-$name-$1" link show dev "$2")" in *LOWER_UP*) return ;; esac
+        sleep 0.01
+    done
+    echo "$0: $2 in mrc-$name-$1 stays down" >&2
+    exit 1
+}}
+
+up() {{
+    for node in $nodes; do
+        [ ! -e "/run/netns/mrc-$name-$node" ] || {{
+            echo "$0: mrc-$name-$node exists: run $0 down or mrc testbed down --name $name" >&2
+            exit 1
+        }}
+    done
+    trap down EXIT
+    mkdir -p "$folder"
+    build
+    trap - EXIT
+    echo "$name is up"
+}}
+
+build() {{
+for node in $nodes; do ip netns add "mrc-$name-$node"; done
+"""
+_TAIL = """\
+}}
+
+case "${{1-}}" in
+    up) up ;;
+    down) down ;;
+    exec) [ $# -gt 2 ] || {{ echo "usage: $0 exec NODE COMMAND..." >&2; exit 2; }}
+        shift
+        run_in "$@" ;;
+    *) echo "usage: $0 up | down | exec NODE COMMAND...; nodes: $nodes" >&2
+        exit 2 ;;
+esac
+"""
+
+
+def check(plan: BedPlan) -> None:
+    """Raises ValueError for a fabric that other tools cannot build."""
+    if plan.shape.fabric is Fabric.EMULATED:
+        raise ValueError(
+            "only mrc can run an emulated fabric: export a kernel fabric, without --fabric"
+        )
+
+
+def script(plan: BedPlan, node: Node) -> str:
+    """Lines for sh(1), for a shell that ends at the first failure (`sh -e`)."""
+    ends = list(_ends(plan, node))
+    parts = [
+        "\n".join(_sysctls(node, [name for name, *_ in ends])),
+        _here("ip -batch -", [*_links(ends), *_addresses(node)]),
+        _ADD_ROUTES + _here("add_routes", [route_words(route) for route in node.routes]),
+        _here("tc -batch -", [line for name, _, _, end in ends for line in _queues(name, end)]),
+        _here("nft -f -", node.rules.splitlines()),
+        _here(f"{{ nft -f - || {_LARGE_LOST}; }}", node.reassembly.splitlines()),
+        f"ip sr tunsrc set {node.tunnel_source} || {_SLOWER}" if node.tunnel_source else "",
+        *mtus(plan, node),
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def mtus(plan: BedPlan, node: Node) -> Iterator[str]:
+    """Lines that limit what IPv6 sends; an interface that comes up loses the limit."""
+    for name, _, _, end in _ends(plan, node):
+        if end.mtu is not None:
+            yield f"echo {end.mtu} > /proc/sys/{mtu_key(name)}"
+
+
+def route_words(route: Route) -> str:
+    """A route as a command for `ip -batch`. Routes that share a destination are appended."""
+    words = ["route", "append" if route.shared else "replace"]
+    words += ["local"] if route.local else []
+    words.append(str(route.dst))
+    match route.action:
+        case EncapRed(segments):
+            words.append(f"encap seg6 mode encap.red segs {','.join(map(str, segments))}")
+        case EndUN(block_bits, usid_bits):
+            words.append("encap seg6local action End flavors next-csid")
+            words.append(f"lblen {block_bits} nflen {usid_bits}")
+        case EndDT6(table):
+            words.append(f"encap seg6local action End.DT6 table {table}")
+    words += [] if route.via is None else [f"via {route.via}"]
+    words.append(f"dev {route.dev}")
+    words += [] if route.src is None else [f"src {route.src}"]
+    return " ".join([*words, f"metric {route.metric} proto static"])
+
+
+def _here(command: str, lines: list[str]) -> str:
+    """The command with these lines as its standard input; nothing without lines."""
+    return "\n".join([f"{command} <<'END'", *lines, "END"]) if lines else ""
+
+
+_End = tuple[str, str, BedLink, Egress]
+
+
+def _ends(plan: BedPlan, node: Node) -> Iterator[_End]:
+    """Interface, MAC address, link and its sending, of each end of a link at this node."""
+    for link in plan.links:
+        for mac, (name, interface, end) in zip((LOWER_MAC, UPPER_MAC), link.ends, strict=True):
+            if name == node.name:
+                yield interface, mac, link, end
+
+
+def _sysctls(node: Node, interfaces: list[str]) -> Iterator[str]:
+    """An interface that exists already has not copied the values of `default`."""
+    for key, value in node.sysctls.items():
+        yield f"echo {value} > /proc/sys/{key}"
+        if key.startswith(_PER_INTERFACE):
+            key = key.removeprefix(_PER_INTERFACE)
+            yield from (
+                f"echo {value} > /proc/sys/net/ipv6/conf/{name}/{key}" for name in interfaces
+            )
+
+
+def _links(ends: list[_End]) -> Iterator[str]:
+    yield "link set dev lo up"
+    for name, mac, link, _ in ends:
+        yield f"link set dev {name} address {mac} mtu {link.mtu}"
+        yield f"link set dev {name} up"
+        yield f"address flush dev {name} scope link"  # the kernel's own, if it was up before
+
+
+def _addresses(node: Node) -> Iterator[str]:
+    for name, address in node.addresses:
+        yield f"address replace {address} dev {name} nodad"
+    for name, ipv4, other in node.ipv4:
+        ends = f"{ipv4}" if other is None else f"{ipv4.ip} peer {other}/32"
+        yield f"address replace {ends} dev {name}"
+    for name, neighbour, mac in node.neighbours:
+        yield f"neighbour replace {neighbour} lladdr {mac} dev {name} nud permanent"
+
+
+def _queues(name: str, end: Egress) -> Iterator[str]:
+    """As `mrc.testbed.build` makes them: a tbf, a netem below it, or a netem alone."""
+    if end.shaper is not None:
+        shaper = end.shaper
+        yield (
+            f"qdisc replace dev {name} root handle 1: tbf rate {shaper.rate_bps}bit "
+            f"burst {shaper.burst_bytes} limit {shaper.limit_bytes}"
+        )
+    if end.delay_ns:
+        parent = "root" if end.shaper is None else "parent 1:1"
+        delay = f"netem delay {digits(end.delay_ns / 1000)}us limit {_NETEM_PACKETS}"
+        yield f"qdisc replace dev {name} {parent} handle 2: {delay}"
+
+
+def netns_script(plan: BedPlan) -> str:
+    """The script: `up`, `down`, and `exec NODE COMMAND...`.
+
+    Raises ValueError for an emulated fabric.
+    """
+    check(plan)
+    lines = ["ip -batch - <<'END'", *(_veth(plan, link) for link in plan.links), "END"]
+    for node in plan.nodes.values():
+        inside = script(plan, node)
+        lines.append(f"ip netns exec {node.namespace} sh -e <<'NODE'\n{inside}NODE")
+    files = {"hosts": plan.hosts_file} | {
+        f"{host}.toml": config for host, config in plan.configs.items()
+    }
+    lines += [f"cat > \"$folder/{name}\" <<'END'\n{text}END" for name, text in files.items()]
+    lines += [f"wait_for {link.lower} {link.lower_name}" for link in plan.links]
+    for node in plan.nodes.values():
+        lines += [f"ip netns exec {node.namespace} sh -c '{line}'" for line in mtus(plan, node)]
+    head = _HEAD.format(name=plan.name, nodes=" ".join(plan.nodes), hosts=" ".join(plan.configs))
+    return head + "\n".join(lines) + "\n" + _TAIL.format()
+
+
+def _veth(plan: BedPlan, link: BedLink) -> str:
+    lower, upper = plan.nodes[link.lower].namespace, plan.nodes[link.upper].namespace
+    return (
+        f"link add name {link.lower_name} address {LOWER_MAC} mtu {link.mtu} netns {lower} "
+        f"type veth peer name {link.upper_name} address {UPPER_MAC} mtu {link.mtu} netns {upper}"
+    )
+
+
+# ---- containerlab, and real switches -------------------------------------------------------------
+#
+# The uSIDs, locators and host addresses are those of the plan. A real switch has MAC addresses of
+# its own, so its links need addresses that both ends can look up: a /126 of the plane's locator
+# block below uSID 0, which no path uses. As in the plan, the upper end of a link is 1 and the lower
+# one 2:
+#
+#     fcbb:P:0:1:H::/126      link of host H in plane P
+#     fcbb:P:0:2:N:S::/126    uplink of T0 N to T1 S
+#     fcbb:P:0:3:S:M::/126    link of T1 S to T2 M
+
+
+_INSIDE = "/mrc"
+LOCATOR = "mrc"
+
+_NodeEnd = tuple[str, str]
+"""node and interface"""
+
+# Code points of csrc/core/wire.h. Data and control packets have 0.
+_TRIMMED, _TRIMMED_LAST_HOP = 7, 11
+_TRIMMED_QUEUE = 6
+# A trimmed packet keeps all headers of a write: with SRv6 the RETH ends at byte 138.
+_TRIM_BYTES = 256
+
+
+def containerlab(plan: BedPlan, image: str) -> dict[str, str]:
+    """The files of the lab, by their paths: the topology, and a folder for each node.
+
+    containerlab makes the links; then each node runs its own script, which sets addresses, routes
+    and queues in three scripts. One `exec` line for each route would take hours for large labs.
+    Raises ValueError for an emulated fabric.
+    """
+    check(plan)
+    files = {f"{plan.name}.clab.yml": "\n".join(_topology(plan, image)) + "\n"}
+    for node in plan.nodes.values():
+        text = f"set -e\n{script(plan, node)}"
+        if node.name in plan.configs:
+            files[f"{node.name}/host.toml"] = plan.configs[node.name]
+            files[f"{node.name}/hosts"] = plan.hosts_file
+            text += f"cat {_INSIDE}/hosts > /etc/hosts\n"
+        files[f"{node.name}/set-up.sh"] = text
+    return files
+
+
+def topology_head(plan: BedPlan, image: str) -> Iterator[str]:
+    """The lines before the nodes."""
+    yield "# Made by mrc testbed export. Each node of kind linux requires iproute2 6.1, nftables"
+    yield "# and Linux 6.1; the hosts also mrc."
+    yield f"name: {plan.name}"
+    yield "topology:"
+    yield "  defaults:"
+    yield "    kind: linux"
+    yield f'    image: "{image}"'
+    yield "    network-mode: none"
+    yield "  nodes:"
+
+
+def _topology(plan: BedPlan, image: str) -> Iterator[str]:
+    yield from topology_head(plan, image)
+    for node in plan.nodes.values():
+        yield from topology_node(plan, node)
+    yield "  links:"
+    for link in plan.links:
+        ends = f'["{link.lower}:{link.lower_name}", "{link.upper}:{link.upper_name}"]'
+        yield f"    - endpoints: {ends}"
+        yield f"      mtu: {link.mtu}"
+
+
+def topology_node(plan: BedPlan, node: Node) -> Iterator[str]:
+    """The lines of a node of kind linux."""
+    yield f"    {node.name}:"
+    yield f'      binds: ["{node.name}:{_INSIDE}"]'
+    if node.name in plan.configs:
+        yield f'      env: {{MRC_CONFIG: "{_INSIDE}/host.toml"}}'
+    yield f'      exec: ["sh {_INSIDE}/set-up.sh"]'
+
+
+def with_link_addresses(plan: BedPlan) -> BedPlan:
+    """The plan with an address of its own at each end of each link, in place of static neighbours.
+
+    Raises ValueError for an emulated fabric.
+    """
+    check(plan)
+    ends: dict[_NodeEnd, tuple[IPv6Interface, IPv6Interface]] = {}
+    for link in all_links(plan.shape):
+        upper, lower = _link_addresses(plan, link)
+        up, down = hops_of_link(link, plan.shape)
+        ends[port_of(up)], ends[port_of(down)] = (lower, upper), (upper, lower)
+    nodes = {
+        name: node if name == MANAGEMENT else _numbered(node, ends)
+        for name, node in plan.nodes.items()
+    }
+    return replace(plan, nodes=nodes)
+
+
+def _link_addresses(plan: BedPlan, link: Target) -> tuple[IPv6Interface, IPv6Interface]:
+    """Of the upper and of the lower end."""
+    block = plan.shape.addresses.locator_block(link.plane).network_address
+    numbers = {"link": (1, link.host, 0), "uplink": (2, link.t0, link.t1)}
+    kind, one, two = numbers.get(link.kind, (3, link.t1, link.t2))
+    assert one is not None and two is not None
+    base = block + (kind << 64 | one << 48 | two << 32)
+    return IPv6Interface((base + 1, 126)), IPv6Interface((base + 2, 126))
+
+
+def _numbered(node: Node, ends: dict[_NodeEnd, tuple[IPv6Interface, IPv6Interface]]) -> Node:
+    ours = {name: pair for (at, name), pair in ends.items() if at == node.name}
+    return replace(
+        node,
+        # Linux asks for its neighbours only from a link-local address: those of the plan stay.
+        addresses=(*node.addresses, *((name, pair[0]) for name, pair in ours.items())),
+        neighbours=tuple(each for each in node.neighbours if each[0] not in ours),
+        routes=tuple(
+            dataclasses.replace(route, via=ours[route.dev][1].ip)
+            if route.via is not None and route.dev in ours
+            else route
+            for route in node.routes
+        ),
+    )
+
+
+def switches(plan: BedPlan) -> dict[str, Node]:
+    """The switches of a plan."""
+    return {
+        name: node
+        for name, node in plan.nodes.items()
+        if name not in plan.configs and name != MANAGEMENT
+    }
+
+
+def frr(node: Node) -> str:
+    """`frr.conf` of a switch, for FRR with static SIDs (10.3). Its uN SID is a route over `sr0`."""
+    own, others = _routes(node)
+    prefix = f"block-len {BLOCK_BITS} node-len {USID_BITS}"
+    lines = ["! uN needs an interface: ip link add sr0 type dummy; ip link set sr0 up"]
+    lines += [f"hostname {node.name}", "service integrated-vtysh-config", "ipv6 forwarding", "!"]
+    for name, address in _ports(node).items():
+        lines += [f"interface {name}", f" ipv6 address {address}", "exit", "!"]
+    lines += [
+        "segment-routing", " srv6", "  locators", f"   locator {LOCATOR}",
+        f"    prefix {own.dst} {prefix}", "    behavior usid", "   exit", "  exit",
+        "  static-sids", f"   sid {own.dst} locator {LOCATOR} behavior uN", "  exit", " exit",
+        "exit", "!",
+    ]  # fmt: skip
+    lines += [f"ipv6 route {route.dst} {route.via} {route.dev}" for route in others]
+    return "\n".join([*lines, "!", "end", ""])
+
+
+def sonic(node: Node) -> str:
+    """Tables of SONiC's ConfigDB of a switch, for `config load`, which adds them to others."""
+    own, others = _routes(node)
+    ports = {name: f"Ethernet{4 * i}" for i, name in enumerate(_ports(node))}
+    interfaces: dict[str, dict[str, str]] = {name: {} for name in ports.values()}
+    interfaces |= {f"{ports[name]}|{address}": {} for name, address in _ports(node).items()}
+    lengths = {"block_len": str(BLOCK_BITS), "node_len": str(USID_BITS)}
+    tables = {
+        "DEVICE_METADATA": {"localhost": {"hostname": node.name}},
+        "INTERFACE": interfaces,
+        "SRV6_MY_LOCATORS": {LOCATOR: {"prefix": str(own.dst.network_address), **lengths}},
+        "SRV6_MY_SIDS": {f"{LOCATOR}|{own.dst}": {"action": "uN", "decap_dscp_mode": "pipe"}},
+        "STATIC_ROUTE": {
+            f"default|{route.dst}": {"nexthop": str(route.via), "ifname": ports[route.dev]}
+            for route in others
+        },
+        "SWITCH_TRIMMING": {
+            "GLOBAL": {
+                "size": str(_TRIM_BYTES),
+                "dscp_value": str(_TRIMMED),
+                "queue_index": str(_TRIMMED_QUEUE),
+            }
+        },
+        "DSCP_TO_TC_MAP": {
+            "MRC": {
+                "0": "0",
+                str(_TRIMMED): str(_TRIMMED_QUEUE),
+                str(_TRIMMED_LAST_HOP): str(_TRIMMED_QUEUE),
+            }
+        },
+        "TC_TO_QUEUE_MAP": {"MRC": {"0": "0", str(_TRIMMED_QUEUE): str(_TRIMMED_QUEUE)}},
+        "PORT_QOS_MAP": {
+            name: {"dscp_to_tc_map": "MRC", "tc_to_queue_map": "MRC"} for name in ports.values()
+        },
+    }
+    return json.dumps(tables, indent=2) + "\n"
+
+
+def nvue(node: Node) -> str:
+    """Commands of NVUE that configure a switch with Cumulus Linux from 5.14 on (Spectrum-4)."""
+    own, others = _routes(node)
+    ports = {name: f"swp{i}" for i, name in enumerate(_ports(node), 1)}
+    locator = f"router segment-routing srv6 locator {LOCATOR}"
+    sid = f"router segment-routing static srv6-sid {own.dst}"
+    trim = "system forwarding packet-trim"
+    lines = [f"system hostname {node.name}", "router segment-routing srv6 state enabled"]
+    lines += [f"{locator} prefix {own.dst}", f"{locator} block-length {BLOCK_BITS}"]
+    lines += [f"{locator} node-length {USID_BITS}", f"{locator} func-length 0"]
+    lines += [f"{sid} locator-name {LOCATOR}", f"{sid} behavior uN"]
+    for dscp in (_TRIMMED, _TRIMMED_LAST_HOP):
+        lines.append(f"qos mapping default-global dscp {dscp} switch-priority {_TRIMMED_QUEUE}")
+        lines.append(f"qos remark {_remark(dscp)} switch-priority {_TRIMMED_QUEUE} dscp {dscp}")
+    lines += [f"{trim} state enabled", f"{trim} remark dscp port-level"]
+    lines += [f"{trim} size {_TRIM_BYTES}", f"{trim} switch-priority {_TRIMMED_QUEUE}"]
+    for name, address in _ports(node).items():
+        port = f"interface {ports[name]}"
+        dscp = _TRIMMED_LAST_HOP if name.startswith("h") else _TRIMMED
+        lines += [f"{port} ip address {address}", f"{port} qos remark profile {_remark(dscp)}"]
+        lines.append(f"{port} packet-trim egress-eligibility traffic-class 0")
+    for route in others:
+        static = f"vrf default router static {route.dst}"
+        lines += [f"{static} address-family ipv6-unicast", f"{static} via {route.via}"]
+    return "\n".join(["set -e", *(f"nv set {line}" for line in lines), "nv config apply -y", ""])
+
+
+def _remark(dscp: int) -> str:
+    """The profile of ports that give trimmed packets this code point."""
+    return f"mrc-trimmed-{dscp}"
+
+
+def _ports(node: Node) -> dict[str, IPv6Interface]:
+    """The interfaces of a switch in the order of its front panel, with their own addresses."""
+    return {name: address for name, address in node.addresses if not address.ip.is_link_local}
+
+
+def _routes(node: Node) -> tuple[Route, list[Route]]:
+    """The route that shifts the switch's own uSID, and the others."""
+    own = next(route for route in node.routes if isinstance(route.action, EndUN))
+    return own, [route for route in node.routes if route.action is None]
+
+
+def lab(plan: BedPlan, image: str, switch_image: str) -> dict[str, str]:
+    """The files of a lab of containerlab with SONiC as switches, by their paths: as those of
+    `containerlab`, and for each switch its configurations.
+
+    Raises ValueError for an emulated fabric.
+    """
+    plan = with_link_addresses(plan)
+    found = {
+        name: text
+        for name, text in containerlab(plan, image).items()
+        if name.split("/")[0] not in switches(plan)
+    }
+    topology = "\n".join(_sonic_topology(plan, image, switch_image)) + "\n"
+    found[f"{plan.name}.clab.yml"] = topology
+    for name, node in switches(plan).items():
+        found |= {f"{name}/frr.conf": frr(node), f"{name}/config_db.json": sonic(node)}
+        found[f"{name}/nvue.sh"] = nvue(node)
+    return found
+
+
+def _sonic_topology(plan: BedPlan, image: str, switch_image: str) -> Iterator[str]:
+    """The topology of `containerlab`, with another kind of switches."""
+    ports = {
+        (name, port): f"Ethernet{4 * i}"
+        for name, node in switches(plan).items()
+        for i, port in enumerate(_ports(node))
+    }
+    nodes = {name: node for name, node in plan.nodes.items() if name not in switches(plan)}
+    yield from topology_head(plan, image)
+    for node in nodes.values():
+        yield from topology_node(plan, node)
+    for name in switches(plan):
+        yield f"    {name}:"
+        yield "      kind: sonic-vs"
+        yield f'      image: "{switch_image}"'
+        yield f'      binds: ["{name}:/mrc"]'
+    yield "  links:"
+    for link in plan.links:
+        ends = [(link.lower, link.lower_name), (link.upper, link.upper_name)]
+        words = ", ".join(f'"{end[0]}:{ports.get(end, end[1])}"' for end in ends)
+        yield f"    - endpoints: [{words}]"
+
+
+# ---- mrc testbed export --------------------------------------------------------------------------
+
+
+DESCRIPTION = """\
+Write a topology, as plan shows it, for other tools. A namespace script builds
+the same namespaces with ip(8) and runs commands in them. containerlab builds
+containers, also over several machines, with Linux or SONiC as switches. Faults
+and status require mrc testbed up.
+"""
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}")
+FORMS = """
+--netns-script SCRIPT  write a bash script with the actions up, down and exec; -: on stdout
+--containerlab FOLDER  write FOLDER/NAME.clab.yml and the files of its nodes
+--switches FOLDER      the same with SONiC as switches: for each of them its config_db.json for
+                       SONiC, its frr.conf, and its nvue.sh for Cumulus Linux
+"""
+IMAGE = """
+--image IMAGE         container image of the hosts, with --containerlab also of the switches
+                      [%(default)s]
+--switch-image IMAGE  container image of the switches, for --switches [%(default)s]
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    group = parser.add_mutually_exclusive_group(required=True)
+    add(group, FORMS)
+    images = {"image": {"default": "mrc"}, "switch_image": {"default": "docker-sonic-vs:latest"}}
+    add(parser, IMAGE, **images)
+    add_shape(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    for option, image in (("--image", args.image), ("--switch-image", args.switch_image)):
+        if not _IMAGE.fullmatch(image):
+            raise UsageError(args.prog, f"{option} {image!r} is not the name of a container image")
+    if args.netns_script == "-" and args.json:
+        raise UsageError(args.prog, "--netns-script -: excludes --json")
+    shape = shape_of(args)
+    if shape.outside != NOTHING:
+        raise UsageError(args.prog, "other tools join no test bed to the world: only up does")
+    with as_argument_error():
+        plan = make_plan(args.name, shape)
+        if args.netns_script == "-":
+            sys.stdout.write(netns_script(plan))
+            return 0
+        if args.netns_script:
+            path = Path(args.netns_script)
+            files, then = {path.name: netns_script(plan)}, f"{_runnable(path)} up"
+            written = _write(path.parent, files)
+            path.chmod(0o755)
+        else:
+            if args.switches:
+                files = lab(plan, args.image, args.switch_image)
+            else:
+                files = containerlab(plan, args.image)
+            written = _write(Path(args.switches or args.containerlab), files)
+            then = f"containerlab deploy -t {written[0]}"
+    count = counted(len(written), "file") if len(written) > 1 else written[0]
+    out.text(f"wrote {count}; build it with: {then}")
+    out.result(Exported(name=args.name, nodes=len(plan.nodes), files=tuple(written)))
+    return 0
+
+
+def _runnable(path: Path) -> str:
+    return str(path) if "/" in str(path) else f"./{path}"
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Writes the files; returns their paths."""
+    for name, text in files.items():
+        path = folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text.encode())
+        except OSError as exc:
+            raise ConfigError(f"{path}: {exc.strerror}") from exc
+    return [str(folder / name) for name in files]
+
+
+ACTIONS = {"export": Action(run, add_arguments, Needs.NONE)}
