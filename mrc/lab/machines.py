@@ -43,7 +43,7 @@ PORT = 47900
 _IP_MTU, _IPV6_MTU = 14, 24
 
 
-class Machine(Struct, frozen=True):
+class BedMachine(Struct, frozen=True):
     """A machine with a part of a test bed."""
 
     name: str
@@ -73,7 +73,7 @@ class Machine(Struct, frozen=True):
 class Machines(Struct, frozen=True):
     """All machines of a test bed, in their order."""
 
-    every: tuple[Machine, ...]
+    every: tuple[BedMachine, ...]
     port: int = PORT
     """UDP port of VXLAN"""
     here: int = -1
@@ -101,7 +101,7 @@ def read(text: str) -> Machines:
         found = document.read(text, {}, "file of machines")
         machines = _parse(Table(found.values, found.place))
     else:
-        machines = Machines(tuple(Machine(name) for name in text.split(",")))
+        machines = Machines(tuple(BedMachine(name) for name in text.split(",")))
     names = machines.names
     if len(names) < 2 or not all(names) or len({*names}) < len(names):
         raise ArgumentError(f"--on {text}: at least two machines, each with a name of its own")
@@ -113,7 +113,7 @@ def _parse(table: Table) -> Machines:
     port = table.integer("port", 1, 65535, PORT)
     every = []
     for each in table.tables("machines"):
-        machine = Machine(
+        machine = BedMachine(
             name=each.text("name"),
             address=str(each.parsed("address", ip_address)) if each.has("address") else "",
             reach=each.text("reach", reach),
@@ -152,7 +152,7 @@ def located(machines: Machines) -> Machines:
     return Machines(tuple(found), machines.port, here[0])
 
 
-def toward(machine: Machine) -> tuple[str, int]:
+def toward(machine: BedMachine) -> tuple[str, int]:
     """The address that this machine sends from to another, and the MTU on the way as far as the
     kernel knows it. Raises ResolveError if there is no route.
     """
@@ -180,7 +180,7 @@ def _look_up(name: str) -> str:
         ) from exc
 
 
-def _is_here(machine: Machine) -> bool:
+def _is_here(machine: BedMachine) -> bool:
     family = socket.AF_INET if machine.ip.version == 4 else socket.AF_INET6
     with closing(socket.socket(family, socket.SOCK_DGRAM)) as sock:
         try:

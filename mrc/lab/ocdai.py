@@ -253,7 +253,7 @@ class Imported(Struct, frozen=True):
     """what became different, or was left out"""
 
 
-class _End(Struct, frozen=True):
+class _ServerPort(Struct, frozen=True):
     """A port of a server in a plane."""
 
     nic: str
@@ -263,14 +263,14 @@ class _End(Struct, frozen=True):
     """of its class, from 1"""
 
 
-class _Plane(Struct, frozen=True):
+class _PlaneDesign(Struct, frozen=True):
     fabric: str
     leaves: int
     spines: int
     host_gbps: int
     uplinks: int
     uplink_gbps: int
-    leaf_of: dict[_End, int]
+    leaf_of: dict[_ServerPort, int]
     """in the plan's order"""
 
     @property
@@ -334,7 +334,7 @@ def _gbps(plan: OcdaiPlan, connection: Connection) -> int:
     return ports * connection.speed
 
 
-def _plane(plan: OcdaiPlan, fabric: str, connections: Sequence[Connection]) -> _Plane:
+def _plane(plan: OcdaiPlan, fabric: str, connections: Sequence[Connection]) -> _PlaneDesign:
     if len(zones := {each.target_zone for each in connections}) > 1:
         raise plan.error(f"a NIC has ports in {' and '.join(sorted(zones))}, in the same fabric")
     if len(speeds := {each.speed for each in connections}) > 1:
@@ -352,7 +352,7 @@ def _plane(plan: OcdaiPlan, fabric: str, connections: Sequence[Connection]) -> _
     if not spines and count > 1:
         raise plan.error(f"{fabric} has {count} leaves and no spine")
     uplinks, speed = plan.uplinks(leaf) if spines else (0, 0)
-    return _Plane(
+    return _PlaneDesign(
         fabric=fabric,
         leaves=count,
         spines=plan.spines(spines[0], count, uplinks) if spines else 0,
@@ -402,17 +402,17 @@ class _Placing(Struct, frozen=True):
 
 def _ends(
     plan: OcdaiPlan, leaf: SwitchClass, connections: Sequence[Connection], leaves: int, room: int
-) -> dict[_End, int]:
+) -> dict[_ServerPort, int]:
     """Every port, and its leaf. `room`: a leaf's ports."""
     rails = sorted({each.rail for each in connections if each.rail is not None})
     ports = sum(each.ports_per_connection for each in connections)
     placing = _Placing(plan, leaf, leaves, room, tuple(rails), ports)
-    found: dict[_End, int] = {}
+    found: dict[_ServerPort, int] = {}
     taken: Counter[str] = Counter()
     for each in connections:
         for port in range(taken[each.nic], taken[each.nic] + each.ports_per_connection):
             for server in range(1, plan.servers[each.server_class] + 1):
-                found[_End(each.nic, port, server)] = placing.leaf_of(each, port, server)
+                found[_ServerPort(each.nic, port, server)] = placing.leaf_of(each, port, server)
         taken[each.nic] += each.ports_per_connection
     for place, count in Counter(found.values()).items():
         if place >= leaves or count > room:
@@ -420,7 +420,9 @@ def _ends(
     return found
 
 
-def _notes(plan: OcdaiPlan, chosen: Sequence[Connection], planes: Sequence[_Plane]) -> list[str]:
+def _notes(
+    plan: OcdaiPlan, chosen: Sequence[Connection], planes: Sequence[_PlaneDesign]
+) -> list[str]:
     first, notes = planes[0], []
     if first.uplinks > first.spines > 0:
         each = f"{digits(first.uplinks / first.spines, 4)} links of {first.uplink_gbps} Gbit/s"
@@ -433,7 +435,9 @@ def _notes(plan: OcdaiPlan, chosen: Sequence[Connection], planes: Sequence[_Plan
     return notes + [f"left out: {each}" for each in others]
 
 
-def _values(planes: Sequence[_Plane], below: Sequence[Sequence[_End]]) -> dict[str, object]:
+def _values(
+    planes: Sequence[_PlaneDesign], below: Sequence[Sequence[_ServerPort]]
+) -> dict[str, object]:
     """The table `[topology]`."""
     first, most = planes[0], max(map(len, below))
     rate = first.uplinks * first.uplink_gbps * _GBIT // max(first.spines, 1)
@@ -457,8 +461,8 @@ def _values(planes: Sequence[_Plane], below: Sequence[Sequence[_End]]) -> dict[s
 def _file(
     plan: OcdaiPlan,
     server_class: str,
-    planes: Sequence[_Plane],
-    below: Sequence[Sequence[_End]],
+    planes: Sequence[_PlaneDesign],
+    below: Sequence[Sequence[_ServerPort]],
     notes: Sequence[str],
 ) -> str:
     most = max(map(len, below))
@@ -472,7 +476,7 @@ def _file(
     return "\n".join([title, "", *comments, "", "[topology]", *keys, ""])
 
 
-def _hosts(server_class: str, host: int, ends: Sequence[_End]) -> list[str]:
+def _hosts(server_class: str, host: int, ends: Sequence[_ServerPort]) -> list[str]:
     """`h0 to h31: port 1 of be of compute 1 to 32`"""
     lines = []
     for (nic, port), group in groupby(ends, key=lambda end: (end.nic, end.port)):

@@ -36,7 +36,7 @@ from mrc.errors import ArgumentError, ConnectError, MrcError, NetlinkError, Stat
 from mrc.fabric.targets import Target
 from mrc.lab.machines import (
     OVERHEAD,
-    Machine,
+    BedMachine,
     Machines,
     check_partition,
     machine_shares,
@@ -77,7 +77,7 @@ def own_version() -> str:
 class Session:
     """The process on one machine, from now on until `close`. `own`: this machine is that one."""
 
-    def __init__(self, machine: Machine, name: str, *, own: bool) -> None:
+    def __init__(self, machine: BedMachine, name: str, *, own: bool) -> None:
         """Does not wait. Raises ConnectError if the program that reaches the machine is missing."""
         words = ["part", "--name", name]
         argv = machine.command(words)
@@ -224,7 +224,7 @@ class SpreadTestbed(Testbed):
             self.unreachable[machine.name] = str(exc)
             return None
 
-    def _receive(self, machine: Machine, wrong: dict[str, MrcError]) -> tuple[Any] | None:
+    def _receive(self, machine: BedMachine, wrong: dict[str, MrcError]) -> tuple[Any] | None:
         """None: it does not answer, or with an error, which `wrong` takes."""
         try:
             return (self._sessions[machine.name].receive(),)
@@ -334,7 +334,7 @@ class SpreadTestbed(Testbed):
         self._host_number(host)
         self._change("mptcp", host=host)
 
-    def elsewhere(self, where: str) -> Machine | None:
+    def elsewhere(self, where: str) -> BedMachine | None:
         machine = self.owners[self._node(where).name]
         return None if machine == self.machines.here else self.machines.every[machine]
 
@@ -405,7 +405,7 @@ def check_tunnels(plan: BedPlan, machines: Machines) -> None:
             )
 
 
-def _named(machine: Machine) -> str:
+def _named(machine: BedMachine) -> str:
     return f"{machine.name} ({machine.address})"
 
 
@@ -635,7 +635,7 @@ def run_part(args: argparse.Namespace) -> int:
     return 0
 
 
-def forward(machine: Machine, words: Sequence[str]) -> int:
+def forward(machine: BedMachine, words: Sequence[str]) -> int:
     """Replaces this process by `mrc testbed` on another machine."""
     argv = machine.command(words, terminal=os.isatty(0) and os.isatty(1))
     if programs.find(argv[0]) is None:
@@ -643,7 +643,7 @@ def forward(machine: Machine, words: Sequence[str]) -> int:
     return os.execvp(argv[0], argv)
 
 
-def capture(args: argparse.Namespace, out: Output, machine: Machine) -> int:
+def capture(args: argparse.Namespace, out: Output, machine: BedMachine) -> int:
     """Captures on another machine of the test bed. The end of its stdin ends it."""
     words = ["capture", "--name", args.name, args.where, "-", "--until-eof"]
     words += ["--snaplen", str(args.snaplen)]

@@ -164,7 +164,7 @@ class _TransferKey(NamedTuple):
     sends: bool
 
 
-class _Sample(Struct):
+class _TransferSample(Struct):
     """What was seen of it last."""
 
     at_ns: int
@@ -182,12 +182,12 @@ class Transfers:
     """Follows the transfers from one look at the endpoints to the next."""
 
     def __init__(self) -> None:
-        self._seen: dict[_TransferKey, _Sample] = {}
+        self._seen: dict[_TransferKey, _TransferSample] = {}
 
     def take(self, snapshots: Mapping[str, Snapshot]) -> tuple[PageTransfer, ...]:
         """The transfers now. What a receiver sees is left out where its sender is seen, too."""
         found: dict[_TransferKey, PageTransfer] = {}
-        seen: dict[_TransferKey, _Sample] = {}
+        seen: dict[_TransferKey, _TransferSample] = {}
         for name, snapshot in snapshots.items():
             for peer, qps in _by_peer(snapshot.qps).items():
                 for sends in (True, False):
@@ -204,10 +204,10 @@ class Transfers:
 
     def _transfer(
         self, key: _TransferKey, snapshot: Snapshot, qps: Sequence[Qp]
-    ) -> tuple[PageTransfer, _Sample]:
+    ) -> tuple[PageTransfer, _TransferSample]:
         sends, now_ns = key.sends, snapshot.monotonic_ns
         planes, evs = _planes(qps), _evs(qps) if sends else {}
-        now = _Sample(
+        now = _TransferSample(
             at_ns=now_ns,
             bytes=sum(_bytes(qp, sends=sends) for qp in qps),
             moved_ns=now_ns,
@@ -234,7 +234,9 @@ class Transfers:
         ), now
 
 
-def _plane(number: int, parts: Sequence[Plane], before: _Sample, now: _Sample) -> PlaneShare:
+def _plane(
+    number: int, parts: Sequence[Plane], before: _TransferSample, now: _TransferSample
+) -> PlaneShare:
     return PlaneShare(
         plane=number,
         bits_per_second=_rate(before, now, lambda seen: seen.by_plane.get(number, 0)),
@@ -244,7 +246,9 @@ def _plane(number: int, parts: Sequence[Plane], before: _Sample, now: _Sample) -
     )
 
 
-def _ev(path: tuple[int, str], evs: Sequence[Ev], before: _Sample, now: _Sample) -> EvShare:
+def _ev(
+    path: tuple[int, str], evs: Sequence[Ev], before: _TransferSample, now: _TransferSample
+) -> EvShare:
     return EvShare(
         plane=path[0],
         path=path[1],
@@ -256,7 +260,7 @@ def _ev(path: tuple[int, str], evs: Sequence[Ev], before: _Sample, now: _Sample)
     )
 
 
-def _measure_gap(before: _Sample, now: _Sample, *, sends: bool) -> None:
+def _measure_gap(before: _TransferSample, now: _TransferSample, *, sends: bool) -> None:
     """A gap is the time of samples that found no progress. It grows while a sender waits. A
     receiver cannot tell it from the end, so there it counts once it is over.
     """
@@ -303,6 +307,8 @@ def _longest(parts: Sequence[Qp] | Sequence[Plane] | Sequence[Ev]) -> int | None
     return max(known(part.rtt_ns for part in parts), default=None)
 
 
-def _rate(before: _Sample, now: _Sample, count: Callable[[_Sample], int]) -> int:
+def _rate(
+    before: _TransferSample, now: _TransferSample, count: Callable[[_TransferSample], int]
+) -> int:
     seconds = (now.at_ns - before.at_ns) / 1e9
     return round(max(0, count(now) - count(before)) * 8 / seconds) if seconds > 0 else 0

@@ -17,7 +17,7 @@ import uvloop
 
 from mrc.child import Child
 from mrc.errors import ConnectError, MrcError, StateError
-from mrc.lab.machines import Machine
+from mrc.lab.machines import BedMachine
 from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
 from mrc.workload.task import CLOCK, GREETING, HostAnswer, HostEnd, HostTask, Ready, Said
@@ -113,7 +113,7 @@ class RemoteHost(HostProcess):
 class Relay:
     """`mrc testbed part --traffic` on another machine, with the processes in all its hosts."""
 
-    def __init__(self, machine: Machine, child: Child) -> None:
+    def __init__(self, machine: BedMachine, child: Child) -> None:
         self._machine = machine
         self._child = child
         self._hosts: dict[str, RemoteHost] = {}
@@ -123,7 +123,7 @@ class Relay:
         """the monotonic clock there, before ours"""
 
     @classmethod
-    async def start(cls, bed: Testbed, machine: Machine, stack: AsyncExitStack) -> Relay:
+    async def start(cls, bed: Testbed, machine: BedMachine, stack: AsyncExitStack) -> Relay:
         """Raises ConnectError if the machine does not answer."""
         argv = machine.command(["part", "--name", bed.name, "--traffic"])
         # ssh may ask for a password at the terminal.

@@ -9,7 +9,7 @@ from ipaddress import IPv6Address
 import pytest
 
 from mrc.lab import machines as partition
-from mrc.lab.machines import Machine, Machines
+from mrc.lab.machines import BedMachine, Machines
 from mrc.testbed.plan import LOWER, UPPER, BedPlan, make_plan
 from mrc.testbed.shape import MANAGEMENT, Fabric, Shape
 
@@ -23,7 +23,7 @@ every_shape = pytest.mark.parametrize("count, shape", SHAPES.values(), ids=SHAPE
 
 
 def machines(count: int, here: int = 0) -> Machines:
-    return Machines(tuple(Machine(f"m{i}", f"192.0.2.{i + 1}") for i in range(count)), here=here)
+    return Machines(tuple(BedMachine(f"m{i}", f"192.0.2.{i + 1}") for i in range(count)), here=here)
 
 
 def parts(shape: Shape, count: int) -> list[BedPlan]:

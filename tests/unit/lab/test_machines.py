@@ -10,7 +10,7 @@ import pytest
 
 from mrc.errors import ArgumentError, BadFileError, ResolveError
 from mrc.lab import machines
-from mrc.lab.machines import Machine, Machines
+from mrc.lab.machines import BedMachine, Machines
 from mrc.testbed import bed
 
 
@@ -38,8 +38,8 @@ def test_read__a_file(tmp_path: Path) -> None:
     )
     assert machines.read(str(path)) == Machines(
         (
-            Machine("a", "198.51.100.1", "lxc exec {name} -- sh -c", "/opt/mrc"),
-            Machine("b", "", "ssh b-admin", "mrc"),
+            BedMachine("a", "198.51.100.1", "lxc exec {name} -- sh -c", "/opt/mrc"),
+            BedMachine("b", "", "ssh b-admin", "mrc"),
         ),
         50000,
     )
@@ -73,7 +73,7 @@ def test_read__a_wrong_file(tmp_path: Path, text: str, cause: str) -> None:
 
 
 def of(*addresses: str) -> Machines:
-    return Machines(tuple(Machine(f"m{i}", each) for i, each in enumerate(addresses)))
+    return Machines(tuple(BedMachine(f"m{i}", each) for i, each in enumerate(addresses)))
 
 
 def test_located__finds_this_machine() -> None:
@@ -103,7 +103,7 @@ def test_located__refuses_two_ip_versions(monkeypatch: pytest.MonkeyPatch) -> No
 def test_command__leaves_a_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command inside a host cannot reach other machines over the network of the host."""
     monkeypatch.setenv(bed.FOLDER_VARIABLE, "/run/mrc/lab")
-    assert Machine("b").command(["part"])[:2] == [
+    assert BedMachine("b").command(["part"])[:2] == [
         "nsenter",
         f"--net={bed.outside_namespaces()}/net",
     ]
@@ -111,8 +111,8 @@ def test_command__leaves_a_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_command__a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(bed.FOLDER_VARIABLE, raising=False)
-    assert Machine("b").command(["shell", "h0"], terminal=True)[:2] == ["ssh", "-t"]
-    assert Machine("b", reach="x").command(["shell"], terminal=True)[0] == "x"
+    assert BedMachine("b").command(["shell", "h0"], terminal=True)[:2] == ["ssh", "-t"]
+    assert BedMachine("b", reach="x").command(["shell"], terminal=True)[0] == "x"
 
 
 def test_look_up__takes_the_host_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,5 +121,5 @@ def test_look_up__takes_the_host_of_a_user(monkeypatch: pytest.MonkeyPatch) -> N
         return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.1", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    found = machines.located(Machines((Machine("m", "198.51.100.1"), Machine("root@host-b"))))
+    found = machines.located(Machines((BedMachine("m", "198.51.100.1"), BedMachine("root@host-b"))))
     assert found.here == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrc.errors import ArgumentError, ConnectError, NetlinkError, StateError
-from mrc.lab.machines import Machine
+from mrc.lab.machines import BedMachine
 from mrc.lab.remote import Session, own_version
 
 HELLO = f'{{"mrc_testbed_part": "{own_version()}"}}'
@@ -23,7 +23,7 @@ def session(folder: Path, script: str) -> Iterator[Session]:
     program = folder / "mrc"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    made = Session(Machine("b", reach="sh -c", mrc=str(program)), "lab", own=False)
+    made = Session(BedMachine("b", reach="sh -c", mrc=str(program)), "lab", own=False)
     try:
         yield made
     finally:
@@ -101,4 +101,4 @@ def test_another_program(tmp_path: Path) -> None:
 
 def test_no_ssh() -> None:
     with pytest.raises(ConnectError, match=r"^no-such-ssh: command not found"):
-        Session(Machine("b", reach="no-such-ssh b"), "lab", own=False)
+        Session(BedMachine("b", reach="no-such-ssh b"), "lab", own=False)

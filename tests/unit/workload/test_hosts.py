@@ -19,7 +19,7 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.errors import ConnectError, StateError
-from mrc.lab.machines import Machine
+from mrc.lab.machines import BedMachine
 from mrc.testbed.bed import Testbed
 from mrc.workload.hosts import LocalHost, Relay
 from mrc.workload.task import GREETING, Ready, Said
@@ -45,7 +45,7 @@ async def relay(folder: Path, script: str = RELAY) -> AsyncIterator[Relay]:
     program = folder / "mrc"
     program.write_text(script)
     program.chmod(0o755)
-    machine = Machine("host-b", reach="sh -c", mrc=str(program))
+    machine = BedMachine("host-b", reach="sh -c", mrc=str(program))
     async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
         yield await Relay.start(Testbed("lab"), machine, stack)
 
