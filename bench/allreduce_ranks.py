@@ -122,4 +122,4 @@ class Ranks:
     def _cpu_ns(self) -> int:
         """CPU time of the ranks and of the kernel's softirq threads."""
         softirqs = (pid for number in range(os.cpu_count() or 1) for pid in softirq_pids(number))
-        return sum(run_ns(pid) for pid in (*(end.process.pid for end in self._ends), *softirqs))
+        return sum(run_ns(pid) for pid in (*(end.pid for end in self._ends), *softirqs))

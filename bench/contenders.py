@@ -65,7 +65,7 @@ class Pair:
 
     @property
     def pids(self) -> list[list[int]]:
-        return [[self.sender.process.pid], [self.receiver.process.pid]]
+        return [[self.sender.pid], [self.receiver.pid]]
 
     def while_receiver(self, *job: object, sender: tuple[object, ...]) -> tuple[Raw, Raw]:
         """Runs a job of the sender during a job of the receiver. Then ends the receiver's job."""

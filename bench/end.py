@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 
 from bed import HOSTS, Bed, core
 
+from mrc.child import BlockingChild
 from mrc.linux import netns
 
 PATIENCE = 60  # seconds for any answer: long enough that only a hang ends a benchmark
@@ -47,12 +47,9 @@ class End:
 
     def __init__(self, bed: Commands, host: int, *argv: object) -> None:
         words = [str(word) for word in argv]
-        command, environment = bed.command(host, words)
-        pipe = subprocess.PIPE
         self.what = " ".join(Path(word).name for word in words[:3])
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
-        )
+        self._child = BlockingChild(*bed.command(host, words), seconds=PATIENCE)
+        self.pid = self._child.process.pid
         try:
             self.hello = self.result()
         except BaseException:
@@ -60,18 +57,13 @@ class End:
             raise
 
     def start(self, *words: object) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(" ".join(map(str, words)) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            raise BenchError(f"{self.what}: {self._last_words()}") from None
+        self._child.send(" ".join(map(str, words)).encode())
 
     def result(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
-            raise BenchError(f"{self.what}: no answer in {PATIENCE} s")
-        line = self.process.stdout.readline()
+        try:
+            line = self._child.line()
+        except TimeoutError:
+            raise BenchError(f"{self.what}: no answer in {PATIENCE} s") from None
         if not line:
             raise BenchError(f"{self.what}: {self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
@@ -82,26 +74,17 @@ class End:
         return self.result()
 
     def close(self) -> None:
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert stream is not None
-            try:
-                stream.close()
-            except BrokenPipeError:
-                pass
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self._child.end(at_once=True)
+        self._child.close(5)
 
     def words(self) -> str:
         """Its last words if it has ended; empty if it still runs."""
-        return "" if self.process.poll() is None else self._last_words()
+        return "" if self._child.process.poll() is None else self._last_words()
 
     def _last_words(self) -> str:
-        assert self.process.stderr is not None
-        self.process.kill()
-        return last_words(self.process.stderr.read(), self.process.wait())
+        self._child.process.kill()
+        code = self._child.process.wait()
+        return last_words(self._child.notes(), code)
 
 
 @dataclass(frozen=True)

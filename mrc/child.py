@@ -165,16 +165,17 @@ class BlockingChild:
             return b""
         return line if line.endswith(b"\n") else b""
 
+    def notes(self) -> str:
+        """What it has written to stderr."""
+        self._notes.seek(0)
+        return self._notes.read().decode(errors="replace")
+
     def last_words(self) -> str:
         """Why it ended. Ends it if it only closed its output."""
         self._wait(_END_SECONDS)
-        self._notes.seek(0)
-        said = self._notes.read().decode(errors="replace").strip().splitlines()
-        return (
-            said[-1].strip()
-            if said
-            else f"its process ended with exit code {self.process.returncode}"
-        )
+        if said := self.notes().strip().splitlines():
+            return said[-1].strip()
+        return f"its process ended with exit code {self.process.returncode}"
 
     def _wait(self, seconds: float) -> None:
         try:
