@@ -15,6 +15,8 @@ from mrc.trust.security import Security
 MAX_PEER_BYTES = 1 << 30
 MAX_MPR = 4096  # PSNs that a host grants at most, as OCP allows
 MAX_ENGINES = 64
+MAX_BINS = 1 << 16  # of a recording; one that needs more gets bins of twice the width
+MIN_BIN_NS = 1000
 
 _TIME = (0, limits.CC_MAX_NS)
 _BYTES = (0, limits.CC_MAX_BYTES)

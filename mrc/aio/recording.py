@@ -12,17 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.aio.qp import QP
+from mrc.config import MAX_BINS, MIN_BIN_NS
 from mrc.engine import native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import Command
 from mrc.enums import CommandOp
 from mrc.errors import ArgumentError, InUseError, MrcError, StateError
 from mrc.typed import Positive, Whole
-
-MAX_BINS = 1 << 16
-"""Maximum number of bins. When a recording needs more, the datapath doubles the bin width."""
-
-MIN_WIDTH_NS = 1000
 
 
 class Recording(Struct, frozen=True):
@@ -146,8 +142,8 @@ class Recorder:
         width_ns: int,
     ) -> None:
         """Records these QPs; None: every QP of all engines, on the planes of all ports."""
-        if width_ns < MIN_WIDTH_NS:
-            raise ArgumentError(f"width_ns: {width_ns} is below {MIN_WIDTH_NS}")
+        if width_ns < MIN_BIN_NS:
+            raise ArgumentError(f"width_ns: {width_ns} is below {MIN_BIN_NS}")
         if qps is not None and not qps:
             raise ArgumentError("qps: is empty: pass QPs, or None for all")
         planes: Sequence[int] = range(1, ports + 1)

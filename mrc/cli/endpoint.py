@@ -23,11 +23,12 @@ from mrc.cli.arguments import (
     count_argument,
     listening_address,
     port_number,
+    time_argument,
     where,
 )
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output
-from mrc.config import MAX_ENGINES, Sockets
+from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS, Sockets
 from mrc.enums import Seal
 from mrc.errors import ConfigError
 from mrc.fabric import hostconfig
@@ -63,6 +64,23 @@ def add_endpoint_options(parser: Any, *names: str) -> None:
         interface={"dest": "interfaces"},
         udp_port={"type": count_argument(65535, "a port number"), "default": 0},
     )
+
+
+def add_bins_option(parser: Any, default: str, text: str) -> None:
+    """`--bins [WIDTH]`: `args.bins` is in nanoseconds, and 0 without the option."""
+    told = f"--bins WIDTH  {text} [{default}; doubled when more than {MAX_BINS} bins are needed]"
+    add(
+        parser,
+        told,
+        bins={"type": _bin_width, "nargs": "?", "const": _bin_width(default), "default": 0},
+    )
+
+
+def _bin_width(text: str) -> int:
+    width_ns = time_argument(text)
+    if width_ns < MIN_BIN_NS:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1us")
+    return width_ns
 
 
 def add_engines(parser: Any) -> None:

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option `--bins`, and its output: goodput over time, the longest gap, EV and plane changes."""
+"""The output of `--bins`: goodput over time, the longest gap, EV and plane changes."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
-from mrc.aio.recording import MAX_BINS, MIN_WIDTH_NS, Recording
-from mrc.cli.arguments import add, time_argument
+from mrc.aio.recording import Recording
 from mrc.cli.output import format_rate, format_seconds
 from mrc.cli.terminal import column_chart
 from mrc.perf.meter import History
@@ -23,22 +20,6 @@ _Change = EvChange | PlaneChange | ShareChange
 COLUMNS = 64
 ROWS = 8
 MAX_LINES = 12  # most lines about changes in text output; JSON has each change
-
-
-# ---- option ---------------------------------------------------------------------------------
-
-
-def add_option(parser: Any, default: str, text: str) -> None:
-    """`--bins [WIDTH]`: `args.bins` is in nanoseconds, and 0 without the option."""
-    told = f"--bins WIDTH  {text} [{default}; doubled when more than {MAX_BINS} bins are needed]"
-    add(parser, told, bins={"type": _width, "nargs": "?", "const": _width(default), "default": 0})
-
-
-def _width(text: str) -> int:
-    width_ns = time_argument(text)
-    if width_ns < MIN_WIDTH_NS:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than 1us")
-    return width_ns
 
 
 # ---- JSON -----------------------------------------------------------------------------------

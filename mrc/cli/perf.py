@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mrc
-from mrc.aio.qp import QP
-from mrc.cli import endpoint, history_report, output, perf_report
+from mrc.cli import endpoint, output
 from mrc.cli.arguments import (
     DEFAULT_PORT,
     WAIT,
@@ -19,23 +16,15 @@ from mrc.cli.arguments import (
     pause_argument,
     port_number,
 )
-from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output, session_failed
-from mrc.cli.perf_report import served_of
-from mrc.cli.report import machine, settings
-from mrc.cli.retry import Retry
-from mrc.cli.runner import run_async
-from mrc.config import MAX_PEER_BYTES, ContextConfig, Limits, Queues, Spraying
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output
+from mrc.config import MAX_PEER_BYTES, ContextConfig, Spraying
 from mrc.enums import Integrity, PlaneShares
-from mrc.errors import ArgumentError, ConfigError, MrcError
-from mrc.mailbox import MAX_UNREAD, race, until_guessed
-from mrc.perf.client import Client, connect
-from mrc.perf.load import MAX_QPS, Pattern, PerfDirection, PerfPlan
-from mrc.perf.messages import PerfOutcome
-from mrc.perf.server import PerfServer
-from mrc.results.perf import Setup
-from mrc.results.plain import like
+from mrc.errors import ArgumentError, ConfigError
 from mrc.trust.security import Commands
+
+if TYPE_CHECKING:
+    from mrc.perf.load import PerfPlan
 
 HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\
@@ -144,7 +133,7 @@ class _Instead(argparse.Action):
 
 
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
-    history_report.add_option(
+    endpoint.add_bins_option(
         group,
         DEFAULT_BIN,
         "show the bytes received in each bin of this width, the longest gap, and the changes of"
@@ -156,6 +145,9 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mrc.cli.perf_report import measure, serve
+    from mrc.cli.runner import run_async
+
     args.json = args.json or args.json_stream
     out = Output.of(args)
     host = args.host or args.client
@@ -167,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
         args.port = DEFAULT_PORT if args.port is None else args.port
         commands = Commands(_serves(args.port), f"mrc perf {endpoint.this_host(args.port)}")
         trusted = endpoint.listening(args, out, commands, local=True)
-        return run_async(_serve(args, out, trusted))
+        return run_async(serve(args, out, trusted))
     if args.top:
         raise UsageError(args.prog, "--top: requires --server; see mrc perf --help")
     if host is None:
@@ -178,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
         plans, config = _plans(args), _config(args, trusted)
     except (ArgumentError, ConfigError) as error:
         raise UsageError(args.prog, f"{error}; see mrc perf --help") from error
-    return run_async(_measure(args, out, host[0], port, plans, config))
+    return run_async(measure(args, out, host[0], port, plans, config))
 
 
 def _serves(port: int) -> str:
@@ -198,6 +190,8 @@ def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> ContextConfig:
 
 
 def _plans(args: argparse.Namespace) -> list[PerfPlan]:
+    from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+
     if args.time and args.bytes:
         raise ArgumentError("-t and -n: use only one of them")
     if args.reverse and args.bidir:
@@ -227,112 +221,3 @@ def _plans(args: argparse.Namespace) -> list[PerfPlan]:
         )
         for size in sizes
     ]
-
-
-# ---- client ---------------------------------------------------------------------------------
-
-
-async def _measure(
-    args: argparse.Namespace,
-    out: Output,
-    host: str,
-    port: int,
-    plans: list[PerfPlan],
-    config: ContextConfig,
-) -> int:
-    report: perf_report.PerfReport | None = None
-    with Retry(0.0, out.note, first=args.wait) as retry:
-        while True:
-            try:
-                async with (
-                    mrc.Context(config) as ctx,
-                    connect(ctx, host, port, timeout=args.timeout) as client,
-                ):
-                    endpoint.announce(out, ctx)
-                    setup = like(
-                        Setup,
-                        settings(ctx, client.session.qp, tcp_port=port),
-                        planes=client.session.qp.planes,
-                        machine=machine(ctx, args.command_line),
-                    )
-                    report = perf_report.PerfReport(out, plans, setup, stream=args.json_stream)
-                    return await _run(client, plans, report, args.interval)
-            except MrcError as error:
-                if report is not None:
-                    return report.fail(error)
-                await retry.wait(error, connected=False, progress=False)
-
-
-async def _run(
-    client: Client, plans: list[PerfPlan], report: perf_report.PerfReport, interval_seconds: float
-) -> int:
-    report.start()
-    interrupted = False
-    for plan in plans:
-        result = await client.run(
-            plan,
-            interval_seconds=interval_seconds,
-            on_interval=report.interval(plan),
-            on_failed=report.add,
-        )
-        report.add(result)
-        interrupted = result.interrupted
-        if interrupted:
-            break
-    report.end()
-    return Exit.INTERRUPTED if interrupted else Exit.OK
-
-
-# ---- server ---------------------------------------------------------------------------------
-
-
-async def _serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
-    config = ContextConfig(
-        limits=Limits(max_peer_bytes=args.max_memory, max_qps_per_source=2 * MAX_QPS),
-        queues=Queues(max_unread=MAX_UNREAD),
-        plane_shares=PlaneShares[args.plane_shares.upper()],
-        **endpoint.endpoint_settings(args),
-        **endpoint.view_settings(args),
-        **trusted,
-    )
-    async with mrc.Context(config) as ctx:
-        service = PerfService(ctx, out, one_off=args.one_off)
-        async with await ctx.listen(port=args.port, private=service.private) as listener:
-            endpoint.announce(out, ctx)
-            out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            return await race(service.run(listener), until_guessed(ctx))
-
-
-class PerfService:
-    """Serves clients until it is cancelled; with `one_off` it ends after the first client, with
-    --code after the one that it lets in.
-    """
-
-    def __init__(self, ctx: mrc.Context, out: Output, *, one_off: bool) -> None:
-        self._out = out
-        self._one_off = one_off
-        self._ctx = ctx
-        self._server = PerfServer(ctx, self._on_outcome)
-        self._exit = Exit.OK
-        self.private = self._server.private
-
-    async def run(self, listener: mrc.Listener) -> int:
-        async with asyncio.TaskGroup() as serving:
-            async for qp in listener:
-                serving.create_task(self._serve(listener, qp))
-        return self._exit
-
-    async def _serve(self, listener: mrc.Listener, qp: QP) -> None:
-        code = 0
-        session = self._server.is_session(qp)
-        try:
-            await self._server.serve(qp)
-        except Exception as error:
-            code = session_failed(self._out, qp.peer_host, error)
-        if session and (self._one_off or self._ctx._is_closed):
-            self._exit = Exit(code)
-            await listener.close()
-
-    def _on_outcome(self, client: str, plan: PerfPlan, outcome: PerfOutcome) -> None:
-        self._out.text(perf_report.server_line(client, plan, outcome))
-        self._out.result(served_of(client, plan, outcome))

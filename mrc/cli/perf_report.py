@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of `mrc perf`: lines while a test runs, a summary, a table of a sweep, CSV, and JSON,
-for which the measurements become the declared results.
+"""What `mrc perf` runs and prints: lines while a test runs, a summary, a table of a sweep, CSV, and
+JSON, for which the measurements become the declared results.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mrc.cli import history_report
-from mrc.cli.exits import cause, exit_code
+import mrc
+from mrc.aio.qp import QP
+from mrc.cli import endpoint, history_report
+from mrc.cli.exits import Exit, cause, exit_code
 from mrc.cli.output import (
     Output,
     format_bytes,
@@ -19,12 +23,20 @@ from mrc.cli.output import (
     format_table,
     print_error,
     print_json,
+    session_failed,
 )
+from mrc.cli.report import machine, settings
+from mrc.cli.retry import Retry
 from mrc.cli.shares import carried_percent, sentence, shares_text
-from mrc.perf.client import TestResult
-from mrc.perf.load import Pattern, PerfDirection, PerfPlan
+from mrc.config import ContextConfig, Limits, Queues
+from mrc.enums import PlaneShares
+from mrc.errors import MrcError
+from mrc.mailbox import MAX_UNREAD, race, until_guessed
+from mrc.perf.client import Client, TestResult, connect
+from mrc.perf.load import MAX_QPS, Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PerfOutcome
 from mrc.perf.meter import MeterInterval
+from mrc.perf.server import PerfServer
 from mrc.results.perf import (
     End,
     EndEvent,
@@ -296,6 +308,109 @@ class PerfReport:
             rows = [interval_row(r.plan, each) for r in self._results for each in r.intervals]
         self._out.rows(rows)
         return like(Perf, self._setup, results=tuple(map(test_of, self._results)))
+
+
+async def measure(
+    args: argparse.Namespace,
+    out: Output,
+    host: str,
+    port: int,
+    plans: list[PerfPlan],
+    config: ContextConfig,
+) -> int:
+    report: PerfReport | None = None
+    with Retry(0.0, out.note, first=args.wait) as retry:
+        while True:
+            try:
+                async with (
+                    mrc.Context(config) as ctx,
+                    connect(ctx, host, port, timeout=args.timeout) as client,
+                ):
+                    endpoint.announce(out, ctx)
+                    setup = like(
+                        Setup,
+                        settings(ctx, client.session.qp, tcp_port=port),
+                        planes=client.session.qp.planes,
+                        machine=machine(ctx, args.command_line),
+                    )
+                    report = PerfReport(out, plans, setup, stream=args.json_stream)
+                    return await _run(client, plans, report, args.interval)
+            except MrcError as error:
+                if report is not None:
+                    return report.fail(error)
+                await retry.wait(error, connected=False, progress=False)
+
+
+async def _run(
+    client: Client, plans: list[PerfPlan], report: PerfReport, interval_seconds: float
+) -> int:
+    report.start()
+    interrupted = False
+    for plan in plans:
+        result = await client.run(
+            plan,
+            interval_seconds=interval_seconds,
+            on_interval=report.interval(plan),
+            on_failed=report.add,
+        )
+        report.add(result)
+        interrupted = result.interrupted
+        if interrupted:
+            break
+    report.end()
+    return Exit.INTERRUPTED if interrupted else Exit.OK
+
+
+async def serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
+    config = ContextConfig(
+        limits=Limits(max_peer_bytes=args.max_memory, max_qps_per_source=2 * MAX_QPS),
+        queues=Queues(max_unread=MAX_UNREAD),
+        plane_shares=PlaneShares[args.plane_shares.upper()],
+        **endpoint.endpoint_settings(args),
+        **endpoint.view_settings(args),
+        **trusted,
+    )
+    async with mrc.Context(config) as ctx:
+        service = PerfService(ctx, out, one_off=args.one_off)
+        async with await ctx.listen(port=args.port, private=service.private) as listener:
+            endpoint.announce(out, ctx)
+            out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
+            return await race(service.run(listener), until_guessed(ctx))
+
+
+class PerfService:
+    """Serves clients until it is cancelled; with `one_off` it ends after the first client, with
+    --code after the one that it lets in.
+    """
+
+    def __init__(self, ctx: mrc.Context, out: Output, *, one_off: bool) -> None:
+        self._out = out
+        self._one_off = one_off
+        self._ctx = ctx
+        self._server = PerfServer(ctx, self._on_outcome)
+        self._exit = Exit.OK
+        self.private = self._server.private
+
+    async def run(self, listener: mrc.Listener) -> int:
+        async with asyncio.TaskGroup() as serving:
+            async for qp in listener:
+                serving.create_task(self._serve(listener, qp))
+        return self._exit
+
+    async def _serve(self, listener: mrc.Listener, qp: QP) -> None:
+        code = 0
+        session = self._server.is_session(qp)
+        try:
+            await self._server.serve(qp)
+        except Exception as error:
+            code = session_failed(self._out, qp.peer_host, error)
+        if session and (self._one_off or self._ctx._is_closed):
+            self._exit = Exit(code)
+            await listener.close()
+
+    def _on_outcome(self, client: str, plan: PerfPlan, outcome: PerfOutcome) -> None:
+        self._out.text(server_line(client, plan, outcome))
+        self._out.result(served_of(client, plan, outcome))
 
 
 # ---- results ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mrc.cli import endpoint, history_report
+from mrc.cli import endpoint
 from mrc.cli.arguments import add, bit_rate, count_argument, size_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         idle={"default": DEFAULTS.idle_seconds},
         memory={"type": _window_bytes, "default": DEFAULTS.window_bytes},
     )
-    history_report.add_option(
+    endpoint.add_bins_option(
         parser,
         DEFAULT_BIN,
         "with --once: show the bytes received in each bin of this width, and the longest gap",

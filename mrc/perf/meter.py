@@ -20,7 +20,8 @@ from msgspec.structs import asdict, replace
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.aio.recording import MAX_BINS, Recorder, Recording
+from mrc.aio.recording import Recorder, Recording
+from mrc.config import MAX_BINS
 from mrc.connect.parse import shown
 from mrc.enums import EvState
 from mrc.errors import ProtocolError

@@ -32,6 +32,7 @@ from unittest import mock
 import mrc.aio.context
 import mrc.aio.listener
 import mrc.cli.perf
+import mrc.cli.perf_report
 import mrc.cli.recv
 import mrc.cli.send
 import mrc.cli.transfers

@@ -23,10 +23,11 @@ from msgspec.structs import replace
 from unit.perf.test_perf import ends
 
 from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError
-from mrc.aio.recording import MAX_BINS, Recording
+from mrc.aio.recording import Recording
 from mrc.cli.history_report import MAX_LINES, bins, bins_lines, change_lines, changes
 from mrc.cli.perf_report import summary_lines
 from mrc.cli.perf_report import test_of as shown_of
+from mrc.config import MAX_BINS
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
 from mrc.perf.client import connect
