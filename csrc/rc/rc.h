@@ -4,8 +4,166 @@
    calls mrc_rc_send. */
 #pragma once
 
-#include "rc/incoming.h"
-#include "rc/outgoing.h"
+#include "core/base.h"
+#include "core/slots.h"
+#include "mrc.h"
+#include "rc/record.h"
+
+enum {
+  MRC_RC_ANSWERS = 16,           /* READs and ATOMICs without an answer, in each direction */
+  MRC_RC_CREDITS = 8,            /* immediates without a frame in flight */
+  MRC_RC_MOST_GRANTED = 1 << 20, /* receives that a peer may grant at a time */
+  MRC_RC_WRS = MRC_RC_SLOTS + MRC_RC_CREDITS /* work requests besides the owner's WRITEs */
+};
+
+enum mrc_rc_request_kind {
+  MRC_RC_DO_WRITE,
+  MRC_RC_DO_SEND,
+  MRC_RC_DO_READ,
+  MRC_RC_DO_COMPARE_SWAP,
+  MRC_RC_DO_FETCH_ADD
+};
+
+/* A request of the owner. */
+struct mrc_rc_request {
+  uint8_t kind; /* enum mrc_rc_request_kind */
+  bool with_imm;
+  bool solicited;
+  bool fenced;    /* waits until no READ or ATOMIC is without an answer */
+  bool acked;     /* WRITE: the peer has it */
+  bool answered;  /* READ, ATOMIC */
+  uint8_t status; /* enum mrc_wc_status of the answer */
+  uint32_t bytes;
+  uint32_t imm;
+  uint32_t rkey;
+  uint32_t lkey; /* WRITE: of the memory at `local` */
+  uint64_t va;
+  uint64_t local;
+  uint64_t value; /* FETCH_ADD: what is added. COMPARE_SWAP: what is compared */
+  uint64_t swap;
+};
+
+/* A READ or ATOMIC of the peer. */
+struct mrc_rc_asked {
+  uint8_t kind; /* enum mrc_rc_kind */
+  uint32_t rkey;
+  uint32_t bytes;
+  uint32_t operation;
+  uint64_t va, value, swap;
+};
+
+/* A message of the peer that has arrived. */
+struct mrc_rc_message {
+  uint32_t bytes;
+  uint32_t imm;
+  bool with_imm;
+  bool solicited;
+  bool written; /* a WRITE_IMM: the receive's memory is untouched */
+};
+
+/* What the owner of connections provides. `place` is the number of a request. */
+struct mrc_rc_owner {
+  /* Gives the engine a work request. Its completions come back in order. */
+  void (*post)(void *user, const struct mrc_wr *wr);
+
+  /* ---- Requests of this side ---- */
+
+  /* Copies n bytes of a SEND, from `at` on. False: its memory is not registered. */
+  bool (*gather)(void *user, uint32_t place, uint32_t at, uint8_t *to, uint32_t n);
+  /* Copies n bytes of an answer to the memory of a READ or ATOMIC. False as above. */
+  bool (*scatter)(void *user, uint32_t place, uint32_t at, const uint8_t *from, uint32_t n);
+  /* The oldest request is done. */
+  void (*done)(void *user);
+  /* The oldest request that is not done has failed, and the connection with it. */
+  void (*failed)(void *user, enum mrc_wc_status status);
+
+  /* ---- Of the peer, for which a receive was granted ---- */
+
+  /* A message of `total` bytes begins: takes a receive for it. MRC_WC_SUCCESS, or the error that
+     the peer gets, after which nothing more arrives. */
+  enum mrc_wc_status (*begin)(void *user, uint32_t total);
+  /* Bytes of it, as above. */
+  enum mrc_wc_status (*receive)(void *user, uint32_t at, const uint8_t *from, uint32_t n);
+  /* It is whole. `begin` was not called for one that was `written`. */
+  void (*received)(void *user, const struct mrc_rc_message *message);
+  /* The peer has messages for n more receives than were granted. */
+  void (*wants)(void *user, uint32_t n);
+
+  /* ---- Of the peer, without a receive ---- */
+
+  /* Copies n bytes of registered memory. False: the peer may not read there. */
+  bool (*read)(void *user, uint32_t rkey, uint64_t va, uint8_t *to, uint32_t n);
+  /* MRC_WC_SUCCESS and the `value` before, or the error that the peer gets. */
+  enum mrc_wc_status (*atomic)(void *user, const struct mrc_rc_asked *asked, uint64_t *value);
+};
+
+struct mrc_rc {
+  const struct mrc_rc_owner *owner;
+  void *user;
+  uint8_t *inbox, *outbox; /* MRC_RC_INBOX_BYTES each */
+  uint32_t outbox_key;
+  uint64_t their_inbox;
+  uint32_t their_rkey;
+  bool their_receives_shared; /* the peer grants receives only if they are wanted */
+  bool connected;
+  bool ended; /* nothing more is taken or sent, but `refusal` */
+
+  struct mrc_slots slots;            /* a frame is freed when it has been read */
+  uint32_t frames_done;              /* of the frames sent, completed */
+  uint32_t frame_next[MRC_RC_SLOTS]; /* of each frame sent: `next` at that time */
+  uint32_t credits;                  /* immediates without a frame in flight */
+
+  /* Requests: head <= next <= tail, free-running. Those before `next` were sent as a whole. */
+  struct mrc_rc_request *requests;
+  uint32_t size; /* a power of two */
+  uint32_t head, next, tail;
+  uint32_t acked;    /* the peer has all before this one */
+  uint32_t sent;     /* bytes of `next` that are in frames */
+  bool begun;        /* something of `next` was sent */
+  uint8_t wrong;     /* enum mrc_wc_status with which `next` fails when it is the oldest */
+  uint32_t messages; /* sent that took a receive */
+  uint32_t granted;  /* receives, by the peer */
+  uint32_t wanted;   /* messages posted that take a receive */
+  uint32_t wanted_told;
+  uint32_t asking[MRC_RC_ANSWERS]; /* places of requests without an answer, a ring */
+  uint32_t asking_head, asking_tail;
+  uint32_t most_asking;
+  uint32_t answered; /* bytes of the oldest of these */
+
+  /* The peer's. */
+  uint32_t arrived; /* messages that took a receive */
+  uint32_t grants;  /* receives that it was granted, or will be told of */
+  uint32_t grants_told;
+  uint32_t their_wanted;
+  struct mrc_rc_asked asked[MRC_RC_ANSWERS]; /* a ring */
+  uint32_t asked_head, asked_tail;
+  uint32_t asked_sent;           /* bytes of the answer to the oldest */
+  struct mrc_rc_message message; /* that arrives */
+  bool receiving;
+  uint32_t received;
+  uint8_t refusal; /* enum mrc_wc_status, to be told; 0: none */
+};
+
+static inline struct mrc_rc_request *mrc_rc_request_at(const struct mrc_rc *rc, uint32_t place) {
+  return &rc->requests[place & (rc->size - 1)];
+}
+
+/* Whether a request takes a receive of the peer. */
+static inline bool mrc_rc_takes_receive(const struct mrc_rc_request *request) {
+  return request->kind == MRC_RC_DO_SEND || (request->kind == MRC_RC_DO_WRITE && request->with_imm);
+}
+
+/* Whether the next request waits for a receive of the peer. */
+static inline bool mrc_rc_is_starved(const struct mrc_rc *rc) {
+  return rc->next != rc->tail && rc->messages == rc->granted && rc->sent == 0 &&
+         mrc_rc_takes_receive(mrc_rc_request_at(rc, rc->next));
+}
+
+/* Whether a request waits for something that only the peer can do. */
+static inline bool mrc_rc_waits(const struct mrc_rc *rc) {
+  return rc->connected && !rc->ended &&
+         (rc->asking_head != rc->asking_tail || mrc_rc_is_starved(rc));
+}
 
 struct mrc_rc_config {
   const struct mrc_rc_owner *owner;
@@ -33,3 +191,12 @@ uint32_t mrc_rc_post(struct mrc_rc *rc, const struct mrc_rc_request *request);
 void mrc_rc_fail(struct mrc_rc *rc, uint32_t place, enum mrc_wc_status status);
 /* The peer may use n more receives. */
 void mrc_rc_grant(struct mrc_rc *rc, uint32_t n);
+
+/* Sends what can be sent. */
+void mrc_rc_send(struct mrc_rc *rc);
+/* Sends something in any case, so that the engine finds out whether the peer still acknowledges. */
+void mrc_rc_prod(struct mrc_rc *rc);
+/* A work request has completed. */
+void mrc_rc_sent(struct mrc_rc *rc, uint64_t wr_id);
+/* Takes an immediate. False: the peer broke the protocol. */
+bool mrc_rc_take(struct mrc_rc *rc, uint32_t imm, uint32_t bytes) MRC_MUST_CHECK;
