@@ -31,16 +31,16 @@ DECLARED = [
     "core/slots.h",
 ]
 # Of the programs: for mrc.Messages and the agent. A tree without them has less.
-PROGRAMS = ["msg/types.h", "msg/messages.h", "program/api_values.h", "program/agent.h"]
+PROGRAMS = ["msg/types.h", "msg/messages.h", "agent/api_values.h", "agent/protocol.h"]
 # Source folders of each module, in csrc.
 CORE, SIM, EMU = (
     ("core", "io", "msg"),
     ("core", "virtual", "sim"),
     ("core", "virtual", "sim", "emu"),
 )
-VERBS = ("core", "io", "rc", "program", "verbs")
-OFI = ("core", "io", "msg", "program", "ofi")
-CM = ("cm", "program/link.c", "program/say.c")
+VERBS = ("core", "io", "rc", "agent", "verbs")
+OFI = ("core", "io", "msg", "agent", "ofi")
+CM = ("cm", "agent/link.c", "agent/library.c")
 # Every build of C in this project has these flags. gcc for aarch64 would contract a * b + c to one
 # operation that rounds once, so the simulated TCP would differ from that on x86-64.
 LANGUAGE = ("-std=gnu11", "-ffp-contract=off")
@@ -176,7 +176,7 @@ def libraries() -> dict[str, dict[str, Any]]:
     provider. setup.py links libmrc-cm with libmrc.
     """
     found: dict[str, dict[str, Any]] = {}
-    if not Path(__file__).parents[1].joinpath("csrc", "program").is_dir():
+    if not Path(__file__).parents[1].joinpath("csrc", "agent").is_dir():
         return found  # a tree without programs: tools/without
     if has_header("infiniband/verbs.h"):
         found["libmrc.so.1"] = library("libmrc.so.1", VERBS, "csrc/verbs/libmrc.map")

@@ -228,7 +228,7 @@ class CommandOp(IntEnum):
 
 
 class AgentKind(IntEnum):
-    """Kind of a `struct mrc_agent_frame` (csrc/program/agent.h)."""
+    """Kind of a `struct mrc_agent_frame` (csrc/agent/protocol.h)."""
 
     ATTACH = 1
     OPENED = 2
@@ -237,7 +237,7 @@ class AgentKind(IntEnum):
     RELEASE = 5
     EVENT = 6
     REQUEST = 7
-    KNOCK = 8
+    QP_REQUEST = 8
     ADMIT = 9
     KEEP = 10
     CM_ATTACH = 11
@@ -252,13 +252,13 @@ class AgentKind(IntEnum):
     PORTS = 71
     ANSWER = 72
     EV_EVENT = 73
-    VISIT = 74
+    PEER_REQUEST = 74
     ADMITTED = 75
     CM_EVENT = 76
 
 
 class CmCall(IntEnum):
-    """What an id of rdma_cm asks its agent (csrc/program/agent.h)."""
+    """What an id of rdma_cm asks its agent (csrc/agent/protocol.h)."""
 
     BIND = 1
     LISTEN = 2
@@ -272,7 +272,7 @@ class CmCall(IntEnum):
 
 
 class CmEvent(IntEnum):
-    """What an agent tells an id of rdma_cm, by rdma_cm's numbers (csrc/program/agent.h)."""
+    """What an agent tells an id of rdma_cm, by rdma_cm's numbers (csrc/agent/protocol.h)."""
 
     CONNECT_REQUEST = 4
     CONNECT_RESPONSE = 5
@@ -284,7 +284,7 @@ class CmEvent(IntEnum):
 
 
 class AgentFunction(IntEnum):
-    """What a program asks its agent (csrc/program/agent.h)."""
+    """What a program asks its agent (csrc/agent/protocol.h)."""
 
     MODIFY_FORMAT = 1
     QUERY_FORMAT = 2

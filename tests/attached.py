@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as its agent sees it: an engine, and the frames of csrc/program/agent.h."""
+"""A program as its agent sees it: an engine, and the frames of csrc/agent/protocol.h."""
 
 from __future__ import annotations
 

@@ -1,16 +1,120 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cm/events.h"
+#define _GNU_SOURCE 1
+#include "cm/cm.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
-#include "cm/address.h"
-#include "cm/channel.h"
-#include "cm/device.h"
-#include "cm/qp.h"
-#include "cm/session.h"
-#include "program/export.h"
-#include "program/say.h"
+#include "agent/library.h"
+
+/* ---- Channels ---- */
+
+struct cm_channel *cm_channel_create(void) {
+  struct cm_channel *channel = calloc(1, sizeof *channel);
+  if (!channel) return NULL;
+  channel->channel.fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+  if (channel->channel.fd >= 0) return channel;
+  free(channel);
+  return NULL;
+}
+
+void cm_channel_destroy(struct cm_channel *channel) {
+  close(channel->channel.fd);
+  while (channel->first) {
+    struct cm_event *next = channel->first->next;
+    free(channel->first);
+    channel->first = next;
+  }
+  free(channel);
+}
+
+static void append(struct cm_channel *channel, struct cm_event *event) {
+  event->next = NULL;
+  if (channel->last)
+    channel->last->next = event;
+  else
+    channel->first = event;
+  channel->last = event;
+  eventfd_write(channel->channel.fd, 1);
+}
+
+void cm_channel_put(struct cm_id *id, struct cm_event *event) {
+  event->id = id;
+  append((struct cm_channel *)id->id.channel, event);
+}
+
+bool cm_channel_raise(struct cm_id *id, enum rdma_cm_event_type type, int status) {
+  struct cm_event *event = calloc(1, sizeof *event);
+  if (!event) return false;
+  event->event.event = type;
+  event->event.status = status;
+  event->event.id = &id->id;
+  cm_lock();
+  cm_channel_put(id, event);
+  cm_unlock();
+  return true;
+}
+
+/* The next event; waits, unless the program has made the descriptor O_NONBLOCK. NULL: errno.
+   Without the lock. */
+static struct cm_event *take_first(struct cm_channel *channel) {
+  for (;;) {
+    eventfd_t one;
+    if (eventfd_read(channel->channel.fd, &one) != 0) return NULL;
+    cm_lock();
+    struct cm_event *event = channel->first;
+    if (event) {
+      channel->first = event->next;
+      if (!channel->first) channel->last = NULL;
+      event->id->taken++;
+    }
+    cm_unlock();
+    if (event) return event; /* otherwise its id was destroyed after the read */
+  }
+}
+
+/* The descriptor counts one event less, unless a thread has just read it and waits for the lock. */
+static void take_back(struct cm_channel *channel) {
+  uint64_t one;
+  const struct iovec to = {.iov_base = &one, .iov_len = sizeof one};
+  preadv2(channel->channel.fd, &to, 1, -1, RWF_NOWAIT);
+}
+
+/* Takes the events of an id out of its channel, and returns them as a list. Under the lock. */
+static struct cm_event *take_events_of(struct cm_id *id) {
+  struct cm_channel *channel = (struct cm_channel *)id->id.channel;
+  struct cm_event *found = NULL;
+  struct cm_event **end = &found;
+  struct cm_event **place = &channel->first;
+  channel->last = NULL;
+  while (*place) {
+    struct cm_event *event = *place;
+    if (event->id != id) {
+      channel->last = event;
+      place = &event->next;
+      continue;
+    }
+    *place = event->next;
+    event->next = NULL;
+    *end = event;
+    end = &event->next;
+    take_back(channel);
+  }
+  return found;
+}
+
+void cm_channel_move(struct cm_id *id, struct cm_channel *to) {
+  struct cm_event *event = take_events_of(id);
+  id->id.channel = &to->channel;
+  while (event) {
+    struct cm_event *next = event->next;
+    append(to, event);
+    event = next;
+  }
+}
 
 /* ---- What an event changes ---- */
 
@@ -27,12 +131,6 @@ static void copy_params(struct cm_event *event) {
                                .rnr_retry_count = said->rnr_retry_count,
                                .srq = said->srq,
                                .qp_num = said->peer.qpn};
-}
-
-static void set_state(struct cm_id *id, enum cm_state state) {
-  cm_lock();
-  id->state = state;
-  cm_unlock();
 }
 
 /* Gives the program the id that the peer's request has made. False: it cannot have one. */
@@ -76,7 +174,7 @@ static void take_response(struct cm_event *event) {
   if (error == 0) error = cm_session_call(MRC_AGENT_CM_ESTABLISH, &said);
   event->event.event = error == 0 ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_ERROR;
   event->event.status = -error;
-  set_state(id, error == 0 ? CM_CONNECTED : CM_ENDED);
+  cm_set_state(id, error == 0 ? CM_CONNECTED : CM_ENDED);
   if (error == 0) return;
   said = (struct mrc_agent_cm){.id = id->number};
   cm_session_call(MRC_AGENT_CM_REJECT, &said);
@@ -99,7 +197,7 @@ static bool take(struct cm_event *event) {
       take_response(event);
       break;
     case RDMA_CM_EVENT_ESTABLISHED:
-      set_state(event->id, CM_CONNECTED);
+      cm_set_state(event->id, CM_CONNECTED);
       break;
     case RDMA_CM_EVENT_UNREACHABLE:
       say_why(&event->said);
@@ -107,10 +205,10 @@ static bool take(struct cm_event *event) {
     case RDMA_CM_EVENT_REJECTED:
       copy_params(event);
       cm_qp_fail(event->id);
-      set_state(event->id, CM_ENDED);
+      cm_set_state(event->id, CM_ENDED);
       break;
     case RDMA_CM_EVENT_DISCONNECTED:
-      set_state(event->id, CM_ENDED);
+      cm_set_state(event->id, CM_ENDED);
       break;
     default:
       break;
@@ -131,7 +229,7 @@ static void acknowledge(struct cm_event *event) {
 EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event) {
   if (!channel || !event) return cm_result(EINVAL);
   for (;;) {
-    struct cm_event *found = cm_channel_take((struct cm_channel *)channel);
+    struct cm_event *found = take_first((struct cm_channel *)channel);
     if (!found) return -1;
     if (take(found)) {
       *event = &found->event;
@@ -192,7 +290,7 @@ static void forget(struct cm_id *id) {
   drop_former(id);
   cm_lock();
   cm_remove(id);
-  struct cm_event *left = cm_channel_forget(id);
+  struct cm_event *left = take_events_of(id);
   while (id->acknowledged != id->taken)
     pthread_cond_wait(&cm_process.changed, &cm_process.lock);
   cm_unlock();

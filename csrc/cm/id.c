@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ids: made, bound, moved to other channels, destroyed. */
+#include "cm/cm.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "cm/address.h"
-#include "cm/channel.h"
-#include "cm/device.h"
-#include "cm/events.h"
-#include "cm/process.h"
-#include "cm/session.h"
-#include "program/export.h"
-#include "program/say.h"
+#include "agent/library.h"
+
+/* Ids: made, bound, moved to other channels, destroyed. */
 
 enum { HIGHEST_ACK_TIMEOUT = 31 };
 
@@ -203,4 +199,222 @@ static int set_id_option(struct cm_id *id, int name, const void *value, size_t b
 EXPORT int rdma_set_option(struct rdma_cm_id *id, int level, int name, void *value, size_t bytes) {
   return cm_result(level == RDMA_OPTION_ID ? set_id_option(cm_id_of(id), name, value, bytes)
                                            : ENOSYS);
+}
+
+/* Connections of ids: asked for, accepted, rejected, ended. */
+
+/* What RoCE carries of a program's private data. */
+enum { REQUEST_BYTES = 56, ACCEPT_BYTES = 196, REJECT_BYTES = 148, RETRIES = 7 };
+
+static int copy_private(struct mrc_agent_cm *said, const void *data, uint8_t bytes, uint8_t most) {
+  if (bytes > most || (bytes > 0 && !data)) return EINVAL;
+  said->private_bytes = bytes;
+  if (bytes > 0) memcpy(said->private_data, data, bytes);
+  return 0;
+}
+
+/* How many READs and ATOMICs the QP answers, and may send; 0xff: as many as there can be. */
+static int set_resources(struct cm_id *id, uint8_t responder, uint8_t initiator) {
+  const uint8_t most = cm_process.most_resources;
+  if (responder != RDMA_MAX_RESP_RES && responder > most) return EINVAL;
+  if (initiator != RDMA_MAX_INIT_DEPTH && initiator > most) return EINVAL;
+  id->responder_resources = responder < most ? responder : most;
+  id->initiator_depth = initiator < most ? initiator : most;
+  return 0;
+}
+
+static void copy_params(struct mrc_agent_cm *said, const struct cm_id *id,
+                        const struct rdma_conn_param *param) {
+  const struct rdma_cm_id *own = &id->id;
+  said->responder_resources = id->responder_resources;
+  said->initiator_depth = id->initiator_depth;
+  said->retry_count = id->retry_count;
+  said->rnr_retry_count = param ? param->rnr_retry_count : RETRIES;
+  said->flow_control = param ? param->flow_control : 1;
+  said->srq = own->qp ? own->qp->srq != NULL : param && param->srq;
+  said->own.qpn = own->qp ? own->qp->qp_num : param ? param->qp_num : 0;
+}
+
+/* ---- The side that connects ---- */
+
+static int fill_request(struct cm_id *id, const struct rdma_conn_param *param,
+                        struct mrc_agent_cm *said) {
+  const struct sockaddr *to = &id->id.route.addr.dst_addr;
+  const uint8_t all = RDMA_MAX_RESP_RES;
+  int error = set_resources(id, param ? param->responder_resources : all,
+                            param ? param->initiator_depth : all);
+  if (error == 0) error = cm_device_gid(id, said->own.gid);
+  if (error != 0) return error;
+  id->retry_count = param ? param->retry_count : RETRIES;
+  said->own.port = id->own.port;
+  cm_address_gid(to, said->peer.gid);
+  said->peer.port = cm_address_port(to);
+  copy_params(said, id, param);
+  if (param && param->private_data_len > 0)
+    return copy_private(said, param->private_data, param->private_data_len, REQUEST_BYTES);
+  return copy_private(said, id->connect_data, id->connect_bytes, REQUEST_BYTES);
+}
+
+EXPORT int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param) {
+  struct cm_id *own = cm_id_of(id);
+  struct mrc_agent_cm said = {.id = own->number};
+  if (own->state != CM_BOUND || !own->resolved) return cm_result(EINVAL);
+  int error = fill_request(own, param, &said);
+  if (error != 0) return cm_result(error);
+  cm_set_state(own, CM_CONNECTING);
+  memcpy(own->own.gid, said.own.gid, sizeof said.own.gid);
+  own->own.qpn = said.own.qpn;
+  error = cm_session_call(MRC_AGENT_CM_CONNECT, &said);
+  if (error != 0) {
+    cm_set_state(own, CM_BOUND);
+    return cm_result(error);
+  }
+  return cm_events_await(own);
+}
+
+/* A program has connected the QP itself, which the id does not know. */
+EXPORT int rdma_establish(struct rdma_cm_id *id) {
+  struct cm_id *own = cm_id_of(id);
+  struct mrc_agent_cm said = {.id = own->number};
+  if (id->qp) return cm_result(EINVAL);
+  const int error = cm_session_call(MRC_AGENT_CM_ESTABLISH, &said);
+  if (error == 0) cm_set_state(own, CM_CONNECTED);
+  return cm_result(error);
+}
+
+/* ---- The side that listens ---- */
+
+EXPORT int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param) {
+  struct cm_id *own = cm_id_of(id);
+  struct mrc_agent_cm said = {.id = own->number};
+  if (own->state != CM_CONNECTING) return cm_result(EINVAL);
+  int error = 0;
+  if (param) error = set_resources(own, param->responder_resources, param->initiator_depth);
+  if (error == 0 && param)
+    error = copy_private(&said, param->private_data, param->private_data_len, ACCEPT_BYTES);
+  if (error == 0) error = cm_qp_connect(own);
+  if (error != 0) return cm_result(error);
+  copy_params(&said, own, param);
+  own->own.qpn = said.own.qpn;
+  error = cm_session_call(MRC_AGENT_CM_ACCEPT, &said);
+  if (error != 0) {
+    cm_qp_fail(own);
+    return cm_result(error);
+  }
+  return cm_events_await(own);
+}
+
+static int reject(struct cm_id *id, int32_t reason, const void *data, uint8_t bytes) {
+  struct mrc_agent_cm said = {.id = id->number, .status = reason};
+  int error = copy_private(&said, data, bytes, REJECT_BYTES);
+  if (error == 0) error = cm_session_call(MRC_AGENT_CM_REJECT, &said);
+  if (error == 0) cm_set_state(id, CM_ENDED);
+  return cm_result(error);
+}
+
+/* Reasons of the InfiniBand specification: consumer; vendor option not supported. */
+EXPORT int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t bytes) {
+  return reject(cm_id_of(id), 28, data, bytes);
+}
+
+EXPORT int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t bytes) {
+  return reject(cm_id_of(id), 35, data, bytes);
+}
+
+/* ---- Both ---- */
+
+EXPORT int rdma_disconnect(struct rdma_cm_id *id) {
+  struct cm_id *own = cm_id_of(id);
+  struct mrc_agent_cm said = {.id = own->number};
+  cm_qp_fail(own);
+  const int error = cm_session_call(MRC_AGENT_CM_DISCONNECT, &said);
+  return error == 0 ? cm_events_await(own) : cm_result(error);
+}
+
+/* The agents know without this when a QP is connected. */
+EXPORT int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event) {
+  (void)id;
+  return cm_result(event == IBV_EVENT_COMM_EST ? 0 : EINVAL);
+}
+
+/* Endpoints: an id, its QP and its connection in few calls, which wait. */
+
+enum { RESOLVE_MS = 2000 };
+
+static int make_passive(struct cm_id *id, struct rdma_addrinfo *info, struct ibv_pd *pd,
+                        const struct ibv_qp_init_attr *attr) {
+  if (rdma_bind_addr(&id->id, info->ai_src_addr) != 0) return -1;
+  if (!attr) return 0;
+  id->has_attr = true;
+  id->attr = *attr;
+  id->attr.qp_type = info->ai_qp_type;
+  if (pd) id->id.pd = pd;
+  return 0;
+}
+
+static int make_active(struct cm_id *id, struct rdma_addrinfo *info, struct ibv_pd *pd,
+                       struct ibv_qp_init_attr *attr) {
+  if (rdma_resolve_addr(&id->id, info->ai_src_addr, info->ai_dst_addr, RESOLVE_MS) != 0) return -1;
+  if (rdma_resolve_route(&id->id, RESOLVE_MS) != 0) return -1;
+  if (attr) {
+    attr->qp_type = info->ai_qp_type;
+    if (rdma_create_qp(&id->id, pd, attr) != 0) return -1;
+  }
+  if (info->ai_connect_len > sizeof id->connect_data) return cm_result(EINVAL);
+  id->connect_bytes = (uint8_t)info->ai_connect_len;
+  if (info->ai_connect_len > 0) memcpy(id->connect_data, info->ai_connect, info->ai_connect_len);
+  return 0;
+}
+
+EXPORT int rdma_create_ep(struct rdma_cm_id **id, struct rdma_addrinfo *info, struct ibv_pd *pd,
+                          struct ibv_qp_init_attr *attr) {
+  struct rdma_cm_id *made;
+  if (info->ai_qp_type != IBV_QPT_RC) return cm_result(EOPNOTSUPP);
+  if (rdma_create_id(NULL, &made, NULL, info->ai_port_space) != 0) return -1;
+  const int result = info->ai_flags & RAI_PASSIVE ? make_passive(cm_id_of(made), info, pd, attr)
+                                                  : make_active(cm_id_of(made), info, pd, attr);
+  if (result == 0) {
+    *id = made;
+    return 0;
+  }
+  const int error = errno;
+  rdma_destroy_ep(made);
+  return cm_result(error);
+}
+
+EXPORT void rdma_destroy_ep(struct rdma_cm_id *id) {
+  if (id->qp) rdma_destroy_qp(id);
+  if (id->srq) rdma_destroy_srq(id);
+  rdma_destroy_id(id);
+}
+
+/* With what rdma_create_ep was told for the ids of peers. */
+static int create_qp(struct cm_id *listener, struct rdma_cm_id *id) {
+  struct ibv_qp_init_attr attr = listener->attr;
+  return listener->has_attr ? rdma_create_qp(id, listener->id.pd, &attr) : 0;
+}
+
+EXPORT int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id) {
+  struct cm_id *own = cm_id_of(listen);
+  struct rdma_cm_event *event;
+  if (!own->sync) return cm_result(EINVAL);
+  if (listen->event) rdma_ack_cm_event(listen->event);
+  listen->event = NULL;
+  if (rdma_get_cm_event(listen->channel, &event) != 0) return -1;
+  int error = event->status < 0 ? -event->status : event->status;
+  if (error == 0 && event->event != RDMA_CM_EVENT_CONNECT_REQUEST) error = EINVAL;
+  if (error != 0) {
+    listen->event = event;
+    return cm_result(error);
+  }
+  if (create_qp(own, event->id) != 0) {
+    error = errno;
+    struct rdma_cm_id *child = event->id;
+    rdma_ack_cm_event(event);
+    rdma_destroy_id(child);
+    return cm_result(error);
+  }
+  *id = event->id;
+  (*id)->event = event;
+  return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "cm/session.h"
+#include "cm/cm.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -9,8 +9,37 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cm/channel.h"
-#include "program/say.h"
+#include "agent/library.h"
+
+/* ---- The table of ids ---- */
+
+struct cm_process cm_process = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .link.fd = -1};
+
+/* Only the name for lines on stderr: verbs and their engine are libmrc's. */
+const struct pr_owner pr_owner = {.name = "libmrc-cm"};
+
+static struct cm_id **place_of(uint32_t number) { return &cm_process.ids[number % CM_PLACES]; }
+
+static struct cm_id *find(uint32_t number) {
+  struct cm_id *id = *place_of(number);
+  while (id && id->number != number)
+    id = id->next;
+  return id;
+}
+
+static void add(struct cm_id *id) {
+  struct cm_id **place = place_of(id->number);
+  id->next = *place;
+  *place = id;
+}
+
+void cm_remove(struct cm_id *id) {
+  struct cm_id **place = place_of(id->number);
+  while (*place != id)
+    place = &(*place)->next;
+  *place = id->next;
+}
 
 enum { ANSWER_LOOKS = 10, AGAIN_MS = 200, FLUSH_MS = 10 };
 
@@ -36,7 +65,7 @@ static void send_call(enum mrc_agent_cm_call call, uint64_t cookie,
   pr_link_send(&cm_process.link, &head, said, sizeof *said, NULL, 0, false);
 }
 
-void cm_session_tell(enum mrc_agent_cm_call call, uint32_t number) {
+static void send_without_answer(enum mrc_agent_cm_call call, uint32_t number) {
   if (!cm_process.up) return;
   send_call(call, 0, &(struct mrc_agent_cm){.id = number});
 }
@@ -93,9 +122,9 @@ struct cm_id *cm_session_new_id(void) {
   cm_lock();
   do
     cm_process.last_number = (cm_process.last_number + 1) % MRC_AGENT_CM_CHILD;
-  while (cm_process.last_number == 0 || cm_find(cm_process.last_number));
+  while (cm_process.last_number == 0 || find(cm_process.last_number));
   id->number = cm_process.last_number;
-  cm_add(id);
+  add(id);
   cm_unlock();
   return id;
 }
@@ -130,7 +159,7 @@ static struct cm_id *new_child(const struct cm_id *listener, const struct mrc_ag
   child->initiator_depth = said->initiator_depth;
   child->retry_count = said->retry_count;
   child->rnr_retry_count = said->rnr_retry_count;
-  cm_add(child);
+  add(child);
   return child;
 }
 
@@ -140,11 +169,11 @@ static void take_event(const struct pr_frame *frame) {
   memcpy(&event->said, frame->body, sizeof event->said);
   event->event.event = event->said.event;
   event->event.status = event->said.status;
-  struct cm_id *id = cm_find(event->said.id);
+  struct cm_id *id = find(event->said.id);
   const bool request = event->said.event == MRC_AGENT_CM_CONNECT_REQUEST;
   if (id && request) event->child = new_child(id, &event->said);
   if (!id || (request && !event->child)) {
-    if (request) cm_session_tell(MRC_AGENT_CM_DESTROY, event->said.child);
+    if (request) send_without_answer(MRC_AGENT_CM_DESTROY, event->said.child);
     free(event);
     return;
   }

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/process.h"
 #include "ofi/object.h"
 #include "ofi/peer.h"
-#include "program/process.h"
 
 enum { FIRST_PLACES = 64 };
 
@@ -56,7 +56,7 @@ static int insert(struct fid_av *fid, const void *addresses, size_t count, fi_ad
   size_t n = 0;
   pr_lock();
   for (size_t i = 0; i < count; i++) {
-    struct mrc_agent_point point;
+    struct mrc_agent_endpoint point;
     memcpy(&point, (const char *)addresses + i * sizeof point, sizeof point);
     struct of_peer *peer = of_peer_of(&point);
     const fi_addr_t address = peer ? place(av, peer) : FI_ADDR_NOTAVAIL;
@@ -119,7 +119,7 @@ static const char *text_of(struct fid_av *av, const void *address, char *buffer,
   (void)av;
   char host[INET6_ADDRSTRLEN];
   char text[INET6_ADDRSTRLEN + 16];
-  struct mrc_agent_point point;
+  struct mrc_agent_endpoint point;
   memcpy(&point, address, sizeof point);
   inet_ntop(AF_INET6, point.gid, host, sizeof host);
   const int n = snprintf(text, sizeof text, "[%s]/%06x", host, point.number);

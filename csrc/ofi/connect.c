@@ -9,18 +9,17 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "agent/engine.h"
+#include "agent/library.h"
+#include "agent/process.h"
 #include "ofi/cq.h"
 #include "ofi/mr.h"
-#include "program/attach.h"
-#include "program/drive.h"
-#include "program/owner.h"
-#include "program/say.h"
 
 enum { SQ_DEPTH = 256, MAX_WIMM = 128, HEAP_BYTES = 64 << 20 };
 
 static bool is_open;
 static uint32_t n_qps;
-static struct mrc_agent_point own;
+static struct mrc_agent_endpoint own;
 
 uint32_t of_connect_to(const struct of_peer *peer) { return peer->qps[0].number; }
 
@@ -70,14 +69,14 @@ static void send_connect(struct of_peer *peer, struct of_qp *qp) {
                                       .address = qp->inbox.address};
   memcpy(connect.sgid, own.gid, sizeof connect.sgid);
   memcpy(connect.dgid, peer->point.gid, sizeof connect.dgid);
-  qp->wanted = true;
-  pr_tell(MRC_AGENT_CONNECT, 0, 0, &connect, sizeof connect, qp->note,
-          qp->connected ? qp->note_bytes : 0);
+  qp->connect_sent = true;
+  pr_tell(MRC_AGENT_CONNECT, 0, 0, &connect, sizeof connect, qp->resume,
+          qp->connected ? qp->resume_bytes : 0);
 }
 
-static void send_knock(struct of_peer *peer, struct of_qp *qp) {
-  const struct mrc_agent_knock knock = {.to = peer->point, .from = own, .qpn = qp->qpn};
-  pr_tell(MRC_AGENT_KNOCK, 0, 0, &knock, sizeof knock, NULL, 0);
+static void send_request(struct of_peer *peer, struct of_qp *qp) {
+  const struct mrc_agent_qp_request request = {.to = peer->point, .from = own, .qpn = qp->qpn};
+  pr_tell(MRC_AGENT_QP_REQUEST, 0, 0, &request, sizeof request, NULL, 0);
 }
 
 static bool has_room(uint32_t more) { return n_qps + more <= OF_QPS; }
@@ -87,7 +86,7 @@ static int make(struct of_qp *qp, uint32_t qpn) {
   struct mrc_msg_opening opening = {
       .limits = {.sq_depth = SQ_DEPTH, .max_wimm = MAX_WIMM, .heap_bytes = HEAP_BYTES}};
   struct mrc_command command = {.op = MRC_COMMAND_MSG_OPEN, .qpn = qpn, .pointer = &opening};
-  const int number = pr_drive_call(&command);
+  const int number = pr_engine_call(&command);
   if (number < 0) return number;
   *qp = (struct of_qp){.qpn = qpn, .number = (uint32_t)number, .inbox = opening.inbox};
   n_qps++;
@@ -111,7 +110,7 @@ static int use_own(struct of_peer *peer) {
 }
 
 /* No two endpoints have the same token. */
-static bool is_own(const struct mrc_agent_point *point) {
+static bool is_own(const struct mrc_agent_endpoint *point) {
   return memcmp(point->token, own.token, sizeof own.token) == 0;
 }
 
@@ -123,17 +122,17 @@ int of_connect_use(struct of_peer *peer) {
   if (peer->qps[0].qpn != 0) return peer->error;
   if (qpn == 0) return -EAGAIN;
   const int error = make(&peer->qps[0], qpn);
-  if (error == 0) send_knock(peer, &peer->qps[0]);
+  if (error == 0) send_request(peer, &peer->qps[0]);
   return error;
 }
 
 /* ---- The endpoint ---- */
 
-const struct mrc_agent_point *of_connect_point(void) { return &own; }
+const struct mrc_agent_endpoint *of_connect_point(void) { return &own; }
 
 int of_connect_open(void) {
   if (is_open) return -EBUSY;
-  struct mrc_agent_point made = {.number = pr_await_number(), .answers_reads = 1};
+  struct mrc_agent_endpoint made = {.number = pr_await_number()};
   if (made.number == 0) return -EAGAIN;
   if (getrandom(made.token, sizeof made.token, 0) != (ssize_t)sizeof made.token) return -EIO;
   memcpy(made.gid, pr_process.gids[0], sizeof made.gid);
@@ -155,8 +154,8 @@ static void release(struct of_peer *peer, struct of_qp *qp) {
 /* Its operations end with it. The next endpoint may find that the peer can be reached again. */
 static void forget(struct of_peer *peer, struct of_qp *qp) {
   struct mrc_command command = {.op = MRC_COMMAND_MSG_CLOSE, .value = qp->number};
-  pr_drive_call(&command);
-  free(qp->note);
+  pr_engine_call(&command);
+  free(qp->resume);
   *qp = (struct of_qp){0};
   n_qps--;
   peer->error = 0;
@@ -182,7 +181,7 @@ void of_connect_close(void) {
   pr_attach_linger();
   of_operation_each(discard);
   of_peer_each_qp(forget);
-  pr_drive_turn(); /* csrc/msg ends them all */
+  pr_engine_turn(); /* csrc/msg ends them all */
   pr_tell(MRC_AGENT_RELEASE, (int32_t)own.number, 1, NULL, 0, NULL, 0);
   mrc_ctx_msg_close_space(pr_process.ctx, OF_TAGGED_SPACE);
   mrc_ctx_msg_close_space(pr_process.ctx, OF_UNTAGGED_SPACE);
@@ -191,19 +190,19 @@ void of_connect_close(void) {
 
 /* ---- News of the agent ---- */
 
-static uint32_t n_wanted;
+static uint32_t n_resumed;
 
 /* Whether the next agent is told of the QP. */
-static bool is_wanted(const struct of_peer *peer, const struct of_qp *qp) {
-  return qp->wanted && !qp->leaving && peer->error == 0;
+static bool is_resumed(const struct of_peer *peer, const struct of_qp *qp) {
+  return qp->connect_sent && !qp->leaving && peer->error == 0;
 }
 
-static void count(struct of_peer *peer, struct of_qp *qp) { n_wanted += is_wanted(peer, qp); }
+static void count(struct of_peer *peer, struct of_qp *qp) { n_resumed += is_resumed(peer, qp); }
 
-static uint32_t wanted(void) {
-  n_wanted = 0;
+static uint32_t to_resume(void) {
+  n_resumed = 0;
   of_peer_each_qp(count);
-  return n_wanted;
+  return n_resumed;
 }
 
 static uint32_t staying(void) { return 0; }
@@ -217,7 +216,7 @@ static void exists(uint32_t qpn, bool exists) {
 
 /* What the former agent had begun to connect begins again. */
 static void tell(struct of_peer *peer, struct of_qp *qp) {
-  if (!is_wanted(peer, qp)) return;
+  if (!is_resumed(peer, qp)) return;
   if (qp->exists && !qp->connected) {
     pr_submit(&(struct mrc_command){
         .op = MRC_COMMAND_QP_DESTROY, .cookie = PR_COOKIE_CALL, .qpn = qp->qpn});
@@ -226,27 +225,28 @@ static void tell(struct of_peer *peer, struct of_qp *qp) {
   send_connect(peer, qp);
 }
 
-static void knock(struct of_peer *peer, struct of_qp *qp) {
-  if (!qp->wanted && !qp->leaving && peer->error == 0) send_knock(peer, qp);
+static void request_again(struct of_peer *peer, struct of_qp *qp) {
+  if (!qp->connect_sent && !qp->leaving && peer->error == 0) send_request(peer, qp);
 }
 
 static void tell_all(void) {
   of_peer_each_qp(tell);
   if (is_open) pr_tell(MRC_AGENT_KEEP, (int32_t)own.number, 0, NULL, 0, NULL, 0);
-  of_peer_each_qp(knock);
+  of_peer_each_qp(request_again);
 }
 
 static void release_all(void) { of_peer_each_qp(release); }
 
-static void ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes) {
+static void ready(const struct mrc_agent_ready *ready, const uint8_t *resume,
+                  uint32_t resume_bytes) {
   struct of_peer *peer;
   struct of_qp *qp = of_peer_qp(ready->qpn, &peer);
   if (!qp) return;
   qp->connected = true;
-  free(qp->note);
-  qp->note = malloc(note_bytes ? note_bytes : 1);
-  qp->note_bytes = qp->note ? note_bytes : 0;
-  if (qp->note) memcpy(qp->note, note, note_bytes);
+  free(qp->resume);
+  qp->resume = malloc(resume_bytes ? resume_bytes : 1);
+  qp->resume_bytes = qp->resume ? resume_bytes : 0;
+  if (qp->resume) memcpy(qp->resume, resume, resume_bytes);
 }
 
 static void failed(uint32_t qpn, const char *reason) {
@@ -269,7 +269,7 @@ static void end_gone(uint64_t now_ns) { (void)now_ns; }
 static void admitted(uint32_t qpn, uint32_t dest_qpn) {
   struct of_peer *peer;
   struct of_qp *qp = of_peer_qp(qpn, &peer);
-  if (!qp || qp->wanted) return;
+  if (!qp || qp->connect_sent) return;
   qp->dest_qpn = dest_qpn;
   send_connect(peer, qp);
 }
@@ -284,26 +284,26 @@ static bool is_token(const uint8_t *token) {
 
 /* The QP for an endpoint that asks; 0: there is no number for it now; or -errno. Whoever knows the
    token may ask under any number of addresses: only one that gets a QP enters the table. */
-static int32_t admit(const struct mrc_agent_knock *knock, struct of_peer **peer) {
-  if (!is_open || knock->to.number != own.number || !is_token(knock->to.token)) return -ENOENT;
-  if (is_own(&knock->from)) return -ENOENT;
-  *peer = of_peer_find(&knock->from);
+static int32_t admit(const struct mrc_agent_qp_request *request, struct of_peer **peer) {
+  if (!is_open || request->to.number != own.number || !is_token(request->to.token)) return -ENOENT;
+  if (is_own(&request->from)) return -ENOENT;
+  *peer = of_peer_find(&request->from);
   if (*peer && ((*peer)->error != 0 || (*peer)->qps[0].leaving)) return -ENOENT;
   if (*peer && (*peer)->qps[0].qpn != 0) return (int32_t)(*peer)->qps[0].qpn;
   if (!has_room(1)) return -ENOSPC;
   const uint32_t qpn = pr_number();
   if (qpn == 0) return 0;
-  if (!*peer) *peer = of_peer_of(&knock->from);
+  if (!*peer) *peer = of_peer_of(&request->from);
   const int error = *peer ? make(&(*peer)->qps[0], qpn) : -ENOMEM;
   return error != 0 ? error : (int32_t)qpn;
 }
 
-static void visit(const struct mrc_agent_knock *knock, uint64_t cookie) {
+static void peer_request(const struct mrc_agent_qp_request *request, uint64_t cookie) {
   struct of_peer *peer;
-  const int32_t qpn = admit(knock, &peer);
+  const int32_t qpn = admit(request, &peer);
   pr_tell(MRC_AGENT_ADMIT, qpn, cookie, NULL, 0, NULL, 0);
-  if (qpn <= 0 || peer->qps[0].wanted) return;
-  peer->qps[0].dest_qpn = knock->qpn;
+  if (qpn <= 0 || peer->qps[0].connect_sent) return;
+  peer->qps[0].dest_qpn = request->qpn;
   send_connect(peer, &peer->qps[0]);
 }
 
@@ -328,7 +328,7 @@ static void completed(const struct mrc_wc *wc) { (void)wc; }
 
 const struct pr_owner pr_owner = {
     .name = "libmrc-fi",
-    .wanted = wanted,
+    .to_resume = to_resume,
     .staying = staying,
     .tell_all = tell_all,
     .release_all = release_all,
@@ -336,7 +336,7 @@ const struct pr_owner pr_owner = {
     .failed = failed,
     .gone = gone,
     .end_gone = end_gone,
-    .visit = visit,
+    .peer_request = peer_request,
     .admitted = admitted,
     .turned = of_cq_take,
     .watches = of_mr_is_written,

@@ -13,7 +13,7 @@ enum { OF_TAGGED_SPACE = 0x6669, OF_UNTAGGED_SPACE };
    time; -EIO. */
 int of_connect_open(void);
 /* Its address, once it was opened. */
-const struct mrc_agent_point *of_connect_point(void);
+const struct mrc_agent_endpoint *of_connect_point(void);
 /* Closes it when all that was sent has arrived, or after half a second. */
 void of_connect_close(void);
 /* Prepares a peer for operations, and begins to connect if that was not done. 0, or the error of

@@ -5,8 +5,8 @@
 #include <rdma/fi_errno.h>
 #include <stdlib.h>
 
+#include "agent/engine.h"
 #include "ofi/object.h"
-#include "program/drive.h"
 
 #define FOREVER_MS (1ull << 40)
 
@@ -24,7 +24,7 @@ void of_counter_add(struct of_counter *counter, bool good) {
 /* A program may read a counter again and again, and do nothing else. */
 static uint64_t look(const uint64_t *number) {
   pr_lock();
-  if (pr_process.ctx) pr_drive_poll();
+  if (pr_process.ctx) pr_engine_poll();
   const uint64_t found = *number;
   pr_unlock();
   return found;
@@ -74,8 +74,8 @@ static int wait_for(struct fid_cntr *fid, uint64_t threshold, int timeout_ms) {
   pr_lock();
   const uint64_t errors = counter->errors;
   if (pr_process.ctx) {
-    pr_drive_turn();
-    pr_drive_leave();
+    pr_engine_turn();
+    pr_engine_leave();
   }
   while (counter->value < threshold && counter->errors == errors && pr_wait(until_ns))
     continue;

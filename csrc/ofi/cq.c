@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/engine.h"
+#include "agent/library.h"
+#include "agent/process.h"
 #include "ofi/av.h"
 #include "ofi/counter.h"
 #include "ofi/object.h"
 #include "ofi/peer.h"
-#include "program/drive.h"
-#include "program/process.h"
-#include "program/say.h"
 
 #define FOREVER_MS (1ull << 40) /* 35 years: as good as for ever */
 
@@ -45,7 +45,7 @@ static bool goes_on(struct of_operation *operation) {
                                     .kind = MRC_MSG_RECV,
                                     .claim = true};
   operation->done.result = mrc_ctx_msg_post(pr_process.ctx, &post, 1);
-  if (operation->done.result == 0) pr_drive_wake();
+  if (operation->done.result == 0) pr_engine_wake();
   return operation->done.result == 0;
 }
 
@@ -176,9 +176,9 @@ static ssize_t read_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr
   if (pr_process.forked) return -FI_EIO;
   pr_lock();
   if (cq->first)
-    pr_drive_polled();
+    pr_engine_polled();
   else if (pr_process.ctx)
-    pr_drive_poll();
+    pr_engine_poll();
   const ssize_t n = take(cq, buffer, count, sources);
   pr_unlock();
   return n;
@@ -197,8 +197,8 @@ static ssize_t wait_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr
   const uint64_t until_ns = pr_now_ns() + ms * 1000000u;
   pr_lock();
   if (pr_process.ctx) { /* else no endpoint was ever enabled */
-    if (!cq->first) pr_drive_turn();
-    pr_drive_leave();
+    if (!cq->first) pr_engine_turn();
+    pr_engine_leave();
   }
   while (!cq->first && !cq->signaled && pr_wait(until_ns))
     continue;

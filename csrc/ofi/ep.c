@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/engine.h"
+#include "agent/library.h"
+#include "agent/process.h"
 #include "ofi/atomic.h"
 #include "ofi/connect.h"
 #include "ofi/counter.h"
 #include "ofi/rma.h"
 #include "ofi/transfer.h"
-#include "program/enter.h"
-#include "program/process.h"
-#include "program/say.h"
 
 enum { DEFAULT_LEAST_MULTI = 64 };
 
@@ -138,7 +138,7 @@ static struct fi_ops fid_ops = {.size = sizeof fid_ops,
 
 static int get_name(struct fid *fid, void *address, size_t *bytes) {
   if (!((struct of_ep *)fid)->enabled) return -FI_EOPBADSTATE;
-  const struct mrc_agent_point *own = of_connect_point();
+  const struct mrc_agent_endpoint *own = of_connect_point();
   const size_t room = *bytes;
   *bytes = sizeof *own;
   if (room > 0) memcpy(address, own, room < sizeof *own ? room : sizeof *own);

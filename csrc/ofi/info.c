@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/process.h"
+#include "agent/protocol.h"
 #include "ofi/operation.h"
 #include "ofi/transfer.h"
-#include "program/agent.h"
-#include "program/process.h"
 
 #define FABRIC "mrc"
 #define DOMAIN "mrc0"
@@ -70,7 +70,7 @@ static bool fits_transfer(const struct fi_info *hints, uint64_t caps) {
                  !(rx->msg_order & ~FI_ORDER_SAS) && rx->comp_order == 0);
 }
 
-static const struct mrc_agent_point anywhere;
+static const struct mrc_agent_endpoint anywhere;
 
 /* The address of an endpoint has a secret, so no name leads to it: it comes from fi_getname. And
    the agent chooses it, so the only source address is 0. */

@@ -5,10 +5,9 @@
 #include <rdma/fi_errno.h>
 #include <stdlib.h>
 
+#include "agent/engine.h"
+#include "agent/process.h"
 #include "ofi/object.h"
-#include "program/drive.h"
-#include "program/enter.h"
-#include "program/memory.h"
 
 #define ACCESS (FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE)
 
@@ -27,7 +26,7 @@ static int end_region(uint32_t key) {
   int error;
   do {
     struct mrc_command command = {.op = MRC_COMMAND_MR_DEREGISTER, .key = key};
-    error = pr_drive_call(&command);
+    error = pr_engine_call(&command);
   } while (error == -EBUSY);
   return error;
 }

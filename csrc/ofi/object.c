@@ -4,7 +4,7 @@
 #include <rdma/fi_errno.h>
 #include <stdlib.h>
 
-#include "program/process.h"
+#include "agent/process.h"
 
 void *of_object_new(size_t bytes, struct fid *parent) {
   struct of_object *made = calloc(1, bytes);

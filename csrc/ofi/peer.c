@@ -11,25 +11,21 @@ static uint32_t n_peers, room;
 
 struct of_peer *of_peer_at(uint64_t index) { return index < n_peers ? peers[index] : NULL; }
 
-/* What it can do is no part of who it is: a knock does not tell. */
-static bool is_at(const struct of_peer *peer, const struct mrc_agent_point *point) {
+static bool is_at(const struct of_peer *peer, const struct mrc_agent_endpoint *point) {
   return peer->point.number == point->number &&
          memcmp(peer->point.gid, point->gid, sizeof point->gid) == 0 &&
          memcmp(peer->point.token, point->token, sizeof point->token) == 0;
 }
 
-struct of_peer *of_peer_find(const struct mrc_agent_point *point) {
+struct of_peer *of_peer_find(const struct mrc_agent_endpoint *point) {
   for (uint32_t i = 0; i < n_peers; i++)
     if (is_at(peers[i], point)) return peers[i];
   return NULL;
 }
 
-struct of_peer *of_peer_of(const struct mrc_agent_point *point) {
+struct of_peer *of_peer_of(const struct mrc_agent_endpoint *point) {
   struct of_peer *peer = of_peer_find(point);
-  if (peer) {
-    peer->point.answers_reads |= point->answers_reads;
-    return peer;
-  }
+  if (peer) return peer;
   if (n_peers == room) {
     const uint32_t larger = room ? 2 * room : FIRST_PEERS;
     struct of_peer **moved = realloc(peers, larger * sizeof(struct of_peer *));

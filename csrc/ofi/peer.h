@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
+#include "agent/protocol.h"
 #include "msg/messages.h"
-#include "program/agent.h"
 
 enum {
   OF_QPS = 256, /* as many peers as csrc/msg has */
@@ -18,16 +18,16 @@ struct of_qp {
   uint32_t dest_qpn;
   uint32_t number; /* of the peer in csrc/msg */
   struct mrc_msg_inbox inbox;
-  uint8_t *note; /* for the next agent */
-  uint32_t note_bytes;
-  bool wanted;    /* CONNECT was sent */
+  uint8_t *resume; /* state for the next agent */
+  uint32_t resume_bytes;
+  bool connect_sent;
   bool connected; /* READY has come */
   bool exists;    /* in the engine */
   bool leaving;   /* RELEASE was sent */
 };
 
 struct of_peer {
-  struct mrc_agent_point point;
+  struct mrc_agent_endpoint point;
   uint32_t index; /* its fi_addr_t */
   int error;      /* negative: it has failed */
   bool said;      /* why, on stderr */
@@ -36,9 +36,9 @@ struct of_peer {
 };
 
 /* The peer with this address, or NULL. */
-struct of_peer *of_peer_find(const struct mrc_agent_point *point);
+struct of_peer *of_peer_find(const struct mrc_agent_endpoint *point);
 /* The peer with this address, which is made if it is new; NULL without memory. */
-struct of_peer *of_peer_of(const struct mrc_agent_point *point);
+struct of_peer *of_peer_of(const struct mrc_agent_endpoint *point);
 /* NULL: there is none. */
 struct of_peer *of_peer_at(uint64_t index);
 /* The peer with this number in csrc/msg, or NULL. */

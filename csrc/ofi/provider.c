@@ -5,9 +5,9 @@
 #include <rdma/fi_errno.h>
 #include <rdma/providers/fi_prov.h>
 
+#include "agent/library.h"
 #include "ofi/domain.h"
 #include "ofi/info.h"
-#include "program/export.h"
 
 enum { MAJOR = 1, MINOR = 0 };
 

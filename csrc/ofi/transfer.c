@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/engine.h"
 #include "ofi/av.h"
 #include "ofi/connect.h"
-#include "program/drive.h"
 
 /* ---- Posts ---- */
 
@@ -122,14 +122,12 @@ static ssize_t start(struct of_ep *ep, const struct of_call *call) {
   if (sends(call) || (ep->caps & FI_DIRECTED_RECV && call->peer != FI_ADDR_UNSPEC)) {
     peer = of_av_peer(ep->av, call->peer);
     if (!peer) return -FI_EINVAL;
-    const bool asks = call->kind == MRC_MSG_READ || call->kind == MRC_MSG_ATOMIC;
-    if (asks && !peer->point.answers_reads) return -FI_EOPNOTSUPP;
     const int error = of_connect_use(peer);
     if (error != 0 && peer->error == 0) return error;
   }
   struct of_operation *operation = of_operation_new(sends(call));
   if (!operation) {
-    pr_drive_turn(); /* what ends makes room, once the program reads its completions */
+    pr_engine_turn(); /* what ends makes room, once the program reads its completions */
     return -FI_EAGAIN;
   }
   const bool idle = (sends(call) ? of_operations_sending() : of_operations_running()) == 1;
@@ -145,7 +143,7 @@ static ssize_t start(struct of_ep *ep, const struct of_call *call) {
     return refused;
   }
   const bool is_here = post.kind == MRC_MSG_PEEK || post.claim; /* its message; or never */
-  pr_drive_posted(idle || is_here);
+  pr_engine_posted(idle || is_here);
   return 0;
 }
 
@@ -404,7 +402,7 @@ ssize_t of_transfer_cancel(struct fid *fid, void *context) {
   struct of_operation *operation = context ? of_operation_with(context) : NULL;
   if (operation) {
     of_connect_cancel(operation);
-    pr_drive_posted(true);
+    pr_engine_posted(true);
   }
   pr_unlock();
   return operation ? 0 : -FI_ENOENT;

@@ -8,7 +8,7 @@
 
 #include <infiniband/verbs.h>
 
-#include "program/api_values.h"
+#include "agent/api_values.h"
 
 #define MRC_API_VERSION(major, minor, small) ((uint32_t)(major) << 24 | (minor) << 16 | (small))
 

@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "program/drive.h"
+#include "agent/engine.h"
 
 struct vb_completion {
   struct ibv_wc wc;
@@ -274,10 +274,10 @@ int vb_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wcs) {
   pr_lock();
   int taken = take(ours, n, wcs);
   if (taken == 0) {
-    pr_drive_poll();
+    pr_engine_poll();
     taken = take(ours, n, wcs);
   } else {
-    pr_drive_polled();
+    pr_engine_polled();
   }
   pr_unlock();
   return taken;
@@ -289,7 +289,7 @@ int vb_cq_req_notify(struct ibv_cq *cq, int solicited_only) {
   pr_lock();
   if (ours->armed != VB_ARMED) /* armed for all completions, it stays so */
     ours->armed = solicited_only ? VB_ARMED_SOLICITED : VB_ARMED;
-  pr_drive_leave(); /* the program will sleep */
+  pr_engine_leave(); /* the program will sleep */
   pr_unlock();
   return 0;
 }

@@ -2,7 +2,7 @@
 /* Completion queues and their channels, without the engine. Under the lock of the process. */
 #pragma once
 
-#include "program/agent.h"
+#include "agent/protocol.h"
 #include "verbs/objects.h"
 
 /* Tells the channel, if the program waits for it: after the completion of a message whose sender

@@ -9,9 +9,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "program/attach.h"
-#include "program/enter.h"
-#include "program/owner.h"
+#include "agent/engine.h"
+#include "agent/library.h"
+#include "agent/process.h"
 #include "verbs/cq.h"
 #include "verbs/objects.h"
 #include "verbs/post.h"
@@ -220,7 +220,7 @@ int vb_device_close(struct ibv_context *context) {
   return 0;
 }
 
-/* ---- What csrc/program needs of this library ---- */
+/* ---- What csrc/agent needs of this library ---- */
 
 #define LOOK_NS 10000000ull
 
@@ -266,7 +266,7 @@ static void end_timed(uint64_t now_ns) {
 
 const struct pr_owner pr_owner = {
     .name = "libmrc",
-    .wanted = vb_qp_wanted,
+    .to_resume = vb_qp_to_resume,
     .staying = count_staying,
     .tell_all = vb_qp_tell_all,
     .release_all = release_all,

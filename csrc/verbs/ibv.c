@@ -13,9 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "program/drive.h"
-#include "program/export.h"
-#include "program/say.h"
+#include "agent/engine.h"
+#include "agent/library.h"
 #include "verbs/cq.h"
 #include "verbs/device.h"
 #include "verbs/objects.h"
@@ -352,7 +351,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp) {
   struct vb_qp *ours = vb_qp_of(qp);
   pr_lock();
   vb_qp_leave(ours);
-  pr_drive_settle(); /* from now on the engine reads none of its memory */
+  pr_engine_settle(); /* from now on the engine reads none of its memory */
   pr_unlock();
   pthread_mutex_lock(&qp->mutex);
   while (qp->events_completed != ours->taken_events)

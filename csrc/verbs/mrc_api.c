@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/export.h"
-#include "program/say.h"
-#include "program/steer.h"
+#include "agent/engine.h"
+#include "agent/library.h"
 #include "verbs/cq.h"
 #include "verbs/device.h"
 #include "verbs/objects.h"
@@ -241,7 +240,7 @@ static int check_api(const struct vb_qp *qp, const struct mrc_api_qp_attr *api, 
   if (mask & ~((unsigned int)KNOWN | MRC_API_QP_VENDOR)) return EINVAL;
   if (mask == 0) return 0;
   if (!api) return EINVAL;
-  if (mask & BEFORE_RTR && qp->wanted) return EINVAL;
+  if (mask & BEFORE_RTR && qp->rtr) return EINVAL;
   if (mask & MRC_API_QP_MPR && api->mpr > MAX_MPR) return EINVAL;
   if (mask & MRC_API_QP_MPR_DEST && api->mpr_dest > MAX_MPR) return EINVAL;
   if (mask & MRC_API_QP_MAX_WIMM && api->max_wimm > MAX_WIMM) return EINVAL;
@@ -392,7 +391,7 @@ static const char *const algorithms[] = {"uet-1.0-nscc", NULL};
 /* Asks the agent. `reply` gets the results, or the line that says why not. */
 static int ask(int function, const void *body, size_t bytes, void *reply, size_t *reply_bytes) {
   size_t room = *reply_bytes;
-  const int status = pr_steer_request(function, body, bytes, reply, reply_bytes);
+  const int status = pr_request(function, body, bytes, reply, reply_bytes);
   if (status == 0) return 0;
   if (*reply_bytes > 0 && room >= MRC_AGENT_TEXT)
     pr_say("%.*s", (int)*reply_bytes, (const char *)reply);

@@ -8,8 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "program/drive.h"
-#include "program/memory.h"
+#include "agent/engine.h"
 
 struct vb_objects vb_objects;
 
@@ -276,7 +275,7 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
 
 int vb_mr_deregister(struct vb_mr *mr) {
   struct mrc_command command = {.op = MRC_COMMAND_MR_DEREGISTER, .key = mr->mr.lkey};
-  const int error = pr_drive_call(&command);
+  const int error = pr_engine_call(&command);
   if (error != 0) return vb_errno_of(error);
   struct vb_mr **place = mr_place_of(mr->mr.lkey);
   while (*place != mr)

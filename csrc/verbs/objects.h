@@ -9,10 +9,10 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 
+#include "agent/process.h"
+#include "agent/protocol.h"
 #include "core/base.h"
 #include "mrc.h"
-#include "program/agent.h"
-#include "program/process.h"
 #include "rc/rc.h"
 #include "verbs/api.h"
 
@@ -193,9 +193,9 @@ struct vb_qp {
   /* The connection, by the agent. */
   struct mrc_agent_connect connect;
   struct mrc_agent_ready ready;
-  uint8_t *note;
-  uint32_t note_bytes;
-  bool wanted;     /* the program has moved it to RTR */
+  uint8_t *resume; /* state for the next agent */
+  uint32_t resume_bytes;
+  bool rtr;        /* the program has moved it to RTR */
   bool connecting; /* CONNECT was sent */
   bool connected;  /* READY has come */
   bool exists;     /* in the engine */

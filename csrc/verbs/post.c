@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/engine.h"
+#include "agent/library.h"
 #include "ctx_post.h"
-#include "program/drive.h"
-#include "program/say.h"
 #include "verbs/objects.h"
 #include "verbs/rc.h"
 #include "verbs/wq.h"
@@ -350,7 +350,7 @@ int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr
     vb_rc_send(own);
   else
     vb_complete_done(own);
-  if (own->connected) pr_drive_posted(idle);
+  if (own->connected) pr_engine_posted(idle);
   pr_unlock();
   for (uint32_t i = copies.taken; i < copies.n; i++)
     free(copies.first[i].data); /* nobody has taken it */
@@ -376,7 +376,7 @@ int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr
     vb_rc_receives(own, own->rq.tail - before);
     vb_complete_held(own);
   }
-  if (own->touched) pr_drive_owed();
+  if (own->touched) pr_engine_owed();
   pr_unlock();
   return error;
 }
@@ -388,7 +388,7 @@ int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct ibv_r
   }
   pr_lock();
   const int error = vb_srq_post((struct vb_srq *)srq, list, bad);
-  if (vb_objects.touched) pr_drive_owed();
+  if (vb_objects.touched) pr_engine_owed();
   pr_unlock();
   return error;
 }

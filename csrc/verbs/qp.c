@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/drive.h"
-#include "program/runs.h"
-#include "program/say.h"
+#include "agent/engine.h"
+#include "agent/library.h"
+#include "agent/process.h"
 #include "verbs/cq.h"
 #include "verbs/objects.h"
 #include "verbs/post.h"
@@ -193,7 +193,7 @@ void vb_qp_free(struct vb_qp *qp) {
   free(qp->sq_sges);
   vb_receives_free(&qp->rq);
   free(qp->held);
-  free(qp->note);
+  free(qp->resume);
   free(qp->list);
   free(qp->list_sges);
   free(qp->list_inlined);
@@ -206,11 +206,11 @@ static void send_connect(struct vb_qp *qp) {
   struct mrc_agent_connect connect = qp->connect;
   connect.ready = qp->connected;
   qp->connecting = true;
-  pr_tell(MRC_AGENT_CONNECT, 0, 0, &connect, sizeof connect, qp->note,
-          qp->connected ? qp->note_bytes : 0);
+  pr_tell(MRC_AGENT_CONNECT, 0, 0, &connect, sizeof connect, qp->resume,
+          qp->connected ? qp->resume_bytes : 0);
 }
 
-static bool has_connection(const struct vb_qp *qp) { return qp->wanted && !qp->leaving; }
+static bool has_connection(const struct vb_qp *qp) { return qp->rtr && !qp->leaving; }
 
 /* For the next agent. What the former one had begun to connect begins again. */
 static void tell(struct vb_qp *qp) {
@@ -226,25 +226,26 @@ static void tell(struct vb_qp *qp) {
 
 void vb_qp_tell_all(void) { vb_process_each_qp(tell); }
 
-static uint32_t wanted;
+static uint32_t n_resumed;
 
-static void count(struct vb_qp *qp) { wanted += has_connection(qp); }
+static void count(struct vb_qp *qp) { n_resumed += has_connection(qp); }
 
-uint32_t vb_qp_wanted(void) {
-  wanted = 0;
+uint32_t vb_qp_to_resume(void) {
+  n_resumed = 0;
   vb_process_each_qp(count);
-  return wanted;
+  return n_resumed;
 }
 
-void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes) {
+void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *resume,
+                 uint32_t resume_bytes) {
   struct vb_qp *qp = vb_process_qp(ready->qpn);
   if (!qp || !qp->connecting || qp->failed) return;
   qp->ready = *ready;
   qp->connected = true;
-  free(qp->note);
-  qp->note = malloc(note_bytes ? note_bytes : 1);
-  qp->note_bytes = qp->note ? note_bytes : 0;
-  if (qp->note) memcpy(qp->note, note, note_bytes);
+  free(qp->resume);
+  qp->resume = malloc(resume_bytes ? resume_bytes : 1);
+  qp->resume_bytes = qp->resume ? resume_bytes : 0;
+  if (qp->resume) memcpy(qp->resume, resume, resume_bytes);
   vb_qp_set_retries(qp);
   if (qp->rc) vb_rc_ready(qp, ready);
   vb_post_waiting(qp);
@@ -332,7 +333,7 @@ void vb_qp_exists(uint32_t qpn, bool exists) {
   if (exists && qp->failed) vb_complete_fail_engine(qp); /* while the agent was connecting it */
   if (exists || !qp->leaving) return;
   qp->leaving = false;
-  if (qp->wanted) send_connect(qp);
+  if (qp->rtr) send_connect(qp);
 }
 
 /* ---- States ---- */
@@ -350,7 +351,7 @@ static void reset(struct vb_qp *qp) {
   qp->api = (struct mrc_api_qp_attr){.hint = qp->api.hint};
   qp->api_set = 0;
   if (qp->gone) pr_process.n_timed--;
-  qp->wanted = qp->connecting = qp->connected = qp->failed = qp->gone = false;
+  qp->rtr = qp->connecting = qp->connected = qp->failed = qp->gone = false;
 }
 
 static void release(struct vb_qp *qp, bool forever) {
@@ -364,7 +365,7 @@ static void release(struct vb_qp *qp, bool forever) {
 
 void vb_qp_release(struct vb_qp *qp) {
   release(qp, true);
-  qp->wanted = false; /* otherwise it would connect again once the former QP is gone */
+  qp->rtr = false; /* otherwise it would connect again once the former QP is gone */
 }
 
 void vb_qp_leave(struct vb_qp *qp) {
@@ -425,7 +426,7 @@ static int to_rtr(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   /* A program that wants all that verbs can say gets all that the paths carry. */
   if (mask & IBV_QP_PATH_MTU && attr->path_mtu < vb_process_mtu())
     connect->path_mtu = 128u << attr->path_mtu;
-  qp->wanted = true;
+  qp->rtr = true;
   if (!qp->leaving) send_connect(qp);
   return 0;
 }
@@ -493,7 +494,7 @@ static int modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
 
 int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   const int error = modify(qp, attr, mask);
-  pr_drive_turn();
+  pr_engine_turn();
   return error;
 }
 

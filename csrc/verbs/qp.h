@@ -26,7 +26,7 @@ void vb_qp_free(struct vb_qp *qp);
 void vb_qp_release(struct vb_qp *qp);
 
 /* News of the agent. */
-void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes);
+void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *resume, uint32_t resume_bytes);
 void vb_qp_failed(uint32_t qpn, const char *reason);
 void vb_qp_gone(uint32_t qpn, const char *reason);
 /* The engine has created or destroyed a QP at the agent's command. */
@@ -36,4 +36,4 @@ void vb_qp_end_gone(uint64_t now_ns);
 /* A new agent: tells it all QPs. */
 void vb_qp_tell_all(void);
 /* How many it will be told. */
-uint32_t vb_qp_wanted(void);
+uint32_t vb_qp_to_resume(void);

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "agent/library.h"
 #include "ctx_post.h"
-#include "program/say.h"
 #include "verbs/cq.h"
 #include "verbs/objects.h"
 #include "verbs/wq.h"

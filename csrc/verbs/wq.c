@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/say.h"
+#include "agent/library.h"
 #include "verbs/cq.h"
 #include "verbs/objects.h"
 

@@ -59,7 +59,7 @@ class EndpointAddress(Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Those of a `struct mrc_agent_point`."""
+        """Those of a `struct mrc_agent_endpoint`."""
         return {
             "gid": pack_address(self.gid),
             "token": bytes.fromhex(self.token),
@@ -83,9 +83,9 @@ class QpRequest(Struct, frozen=True):
 
     @property
     def body(self) -> bytes:
-        """As a `struct mrc_agent_knock`."""
+        """As a `struct mrc_agent_qp_request`."""
         fields = {"to": self.to.fields, "from": self.by.fields, "qpn": self.qpn}
-        return struct_bytes("mrc_agent_knock", fields)
+        return struct_bytes("mrc_agent_qp_request", fields)
 
 
 class QpGrant(Struct, frozen=True):
@@ -96,7 +96,7 @@ class QpGrant(Struct, frozen=True):
 
 
 def qp_request_of(fields: CData) -> QpRequest:
-    """A `struct mrc_agent_knock` of a program; raises ProtocolError."""
+    """A `struct mrc_agent_qp_request` of a program; raises ProtocolError."""
     to, by = (
         {
             "gid": str(unpack_address(bytes(each.gid))),
@@ -252,7 +252,7 @@ class QpRequests:
         cookie = next(self._cookies)
         answer = self._unanswered[cookie] = asyncio.get_running_loop().create_future()
         try:
-            self._program.send(AgentKind.VISIT, 0, cookie, asked.body)
+            self._program.send(AgentKind.PEER_REQUEST, 0, cookie, asked.body)
             async with Limit(_ANSWER_SECONDS):
                 qpn: int = await answer
         except TimeoutError:

@@ -151,8 +151,8 @@ class ProgramContext(Context):
             self.connects.release(frame.value, forever=frame.cookie == 1)
         elif frame.kind is AgentKind.REQUEST:
             self.spawn(self._answer(frame))
-        elif frame.kind is AgentKind.KNOCK:
-            request = qp_request_of(read_struct("mrc_agent_knock", frame.body)[0])
+        elif frame.kind is AgentKind.QP_REQUEST:
+            request = qp_request_of(read_struct("mrc_agent_qp_request", frame.body)[0])
             self._agent.numbers.take(self, request.qpn, request.by.number)
             self.spawn(self.qp_requests.ask(request))
         elif frame.kind is AgentKind.ADMIT:

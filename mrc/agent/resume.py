@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, to_builtins
 
-from mrc.agent.steering import MAX_NOTE
+from mrc.agent.steering import MAX_RESUME
 from mrc.connect.oob import Channel, Hello, hello_from_dict, hello_to_dict
 from mrc.connect.parse import parse
 from mrc.errors import PeerGoneError, ProtocolError
@@ -50,7 +50,7 @@ def pack_resume(
     state = ResumeState(called, remote, path_mtu, window, evs, hello_to_dict(peer))
     text = json.dumps(to_builtins(state, enc_hook=str)).encode()
     packed = zlib.compress(text)
-    return packed if len(packed) <= MAX_NOTE and len(text) <= _MOST else b""
+    return packed if len(packed) <= MAX_RESUME and len(text) <= _MOST else b""
 
 
 def unpack_resume(packed: bytes) -> ResumeState:

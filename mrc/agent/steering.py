@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of another process, steered over a Unix socket: csrc/program/agent.h."""
+"""The engine of another process, steered over a Unix socket: csrc/agent/protocol.h."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mrc.errors import ProtocolError, StateError
 
 VERSION = int(lib.MRC_AGENT_VERSION)
 MAX_FRAME = int(lib.MRC_AGENT_MAX_FRAME)
-MAX_NOTE = int(lib.MRC_AGENT_MAX_NOTE)
+MAX_RESUME = int(lib.MRC_AGENT_MAX_RESUME)
 MAX_NUMBERS = int(lib.MRC_AGENT_MAX_NUMBERS)
 MAX_GIDS = int(lib.MRC_AGENT_MAX_GIDS)
 MAX_TEXT = int(lib.MRC_AGENT_TEXT)

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The endpoint of libmrc-fi and those that knock at it. csrc/program and the engine are stand-ins
+/* The endpoint of libmrc-fi and those that ask it for QPs. csrc/agent and the engine are stand-ins
    here, which count. */
 #include <errno.h>
 #include <string.h>
 
+#include "agent/engine.h"
+#include "agent/library.h"
+#include "agent/process.h"
 #include "check.h"
 #include "ofi/connect.h"
 #include "ofi/mr.h"
-#include "program/attach.h"
-#include "program/drive.h"
-#include "program/owner.h"
-#include "program/say.h"
 
 static uint32_t numbers; /* handed out */
 static uint32_t opened;  /* peers in csrc/msg */
 static uint32_t connects;
 static uint32_t keeps; /* the number of the endpoint for the next agent */
-static int32_t answer; /* to the last knock */
+static int32_t answer; /* to the last request */
 static bool no_numbers;
 
 /* ---- Stand-ins ---- */
@@ -37,18 +36,18 @@ void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, si
 uint32_t pr_number(void) { return no_numbers ? 0 : 0x1000 + numbers++; }
 uint32_t pr_await_number(void) { return pr_number(); }
 
-int pr_drive_call(struct mrc_command *command) {
+int pr_engine_call(struct mrc_command *command) {
   if (command->op == MRC_COMMAND_MSG_CLOSE) return (int)--opened;
   return opened == 256 ? -ENOSPC : (int)opened++;
 }
 
-void pr_drive_turn(void) {}
-void pr_drive_poll(void) {}
-void pr_drive_polled(void) {}
-void pr_drive_leave(void) {}
+void pr_engine_turn(void) {}
+void pr_engine_poll(void) {}
+void pr_engine_polled(void) {}
+void pr_engine_leave(void) {}
 bool of_mr_is_written(void) { return false; }
-void pr_drive_posted(bool idle) { (void)idle; }
-void pr_drive_wake(void) {}
+void pr_engine_posted(bool idle) { (void)idle; }
+void pr_engine_wake(void) {}
 void pr_attach_linger(void) {}
 void pr_say(const char *format, ...) { (void)format; }
 uint64_t pr_now_ns(void) { return 0; }
@@ -84,22 +83,22 @@ static void begin(void) {
   CHECK_EQ(of_connect_open(), 0);
 }
 
-/* A knock of another endpoint each time. */
-static struct mrc_agent_knock fresh_knock(void) {
+/* A request of another endpoint each time. */
+static struct mrc_agent_qp_request fresh_request(void) {
   static uint32_t who = 2;
   who++;
-  return (struct mrc_agent_knock){
+  return (struct mrc_agent_qp_request){
       .to = *of_connect_point(), .from = {.gid = {0xfd}, .number = who}, .qpn = who};
 }
 
-static int32_t knocked(const struct mrc_agent_knock *knock) {
-  pr_owner.visit(knock, 1);
+static int32_t asked(const struct mrc_agent_qp_request *request) {
+  pr_owner.peer_request(request, 1);
   return answer;
 }
 
 static int used_fresh(void) {
-  const struct mrc_agent_knock knock = fresh_knock();
-  return of_connect_use(of_peer_of(&knock.from));
+  const struct mrc_agent_qp_request request = fresh_request();
+  return of_connect_use(of_peer_of(&request.from));
 }
 
 TEST(test_use__no_room) {
@@ -118,12 +117,12 @@ TEST(test_use__no_room) {
 /* The agent waits for as many CONNECTs as it was told. */
 TEST(test_tell_all__without_failed_peers) {
   begin();
-  const struct mrc_agent_knock a = fresh_knock(), b = fresh_knock();
-  const int32_t qpn = knocked(&a);
-  CHECK(knocked(&b) > 0);
-  CHECK_EQ(pr_owner.wanted(), 2);
+  const struct mrc_agent_qp_request a = fresh_request(), b = fresh_request();
+  const int32_t qpn = asked(&a);
+  CHECK(asked(&b) > 0);
+  CHECK_EQ(pr_owner.to_resume(), 2);
   pr_owner.failed((uint32_t)qpn, "why not");
-  CHECK_EQ(pr_owner.wanted(), 1);
+  CHECK_EQ(pr_owner.to_resume(), 1);
   connects = keeps = 0;
   pr_owner.tell_all();
   CHECK_EQ(connects, 1);
@@ -133,10 +132,10 @@ TEST(test_tell_all__without_failed_peers) {
 
 TEST(test_gone__with_the_reason) {
   begin();
-  const struct mrc_agent_knock knock = fresh_knock();
-  const int32_t qpn = knocked(&knock);
+  const struct mrc_agent_qp_request request = fresh_request();
+  const int32_t qpn = asked(&request);
   pr_owner.gone((uint32_t)qpn, "its QP failed");
-  const struct of_peer *peer = of_peer_find(&knock.from);
+  const struct of_peer *peer = of_peer_find(&request.from);
   CHECK_EQ(peer->error, -ECONNRESET);
   CHECK(strstr(peer->cause, " ended the connection: its QP failed"));
   of_connect_close();
@@ -145,8 +144,8 @@ TEST(test_gone__with_the_reason) {
 /* A program may end its endpoint and open another one, as fabtests' rdm_multi_client does. */
 TEST(test_use__by_the_next_endpoint_of_a_peer_that_had_failed) {
   begin();
-  const struct mrc_agent_knock knock = fresh_knock();
-  struct of_peer *peer = of_peer_of(&knock.from);
+  const struct mrc_agent_qp_request request = fresh_request();
+  struct of_peer *peer = of_peer_of(&request.from);
   CHECK_EQ(of_connect_use(peer), 0);
   pr_owner.gone(peer->qps[0].qpn, "");
   CHECK_EQ(of_connect_use(peer), -ECONNRESET);
@@ -157,53 +156,53 @@ TEST(test_use__by_the_next_endpoint_of_a_peer_that_had_failed) {
   of_connect_close();
 }
 
-TEST(test_visit__a_peer_gets_one_qp) {
+TEST(test_peer_request__a_peer_gets_one_qp) {
   begin();
-  const struct mrc_agent_knock knock = fresh_knock();
-  const int32_t qpn = knocked(&knock);
+  const struct mrc_agent_qp_request request = fresh_request();
+  const int32_t qpn = asked(&request);
   CHECK(qpn > 0);
-  CHECK_EQ(knocked(&knock), qpn);
+  CHECK_EQ(asked(&request), qpn);
   CHECK_EQ(connects, 1);
   CHECK_EQ(entries() - known, 1);
   of_connect_close();
 }
 
-TEST(test_visit__refusals_leave_nothing) {
+TEST(test_peer_request__refusals_leave_nothing) {
   begin();
-  struct mrc_agent_knock wrong[3] = {fresh_knock(), fresh_knock(), fresh_knock()};
+  struct mrc_agent_qp_request wrong[3] = {fresh_request(), fresh_request(), fresh_request()};
   wrong[0].to.token[15] ^= 1;
   wrong[1].to.number++;
   wrong[2].from = *of_connect_point();
   const uint32_t before = numbers;
   for (int i = 0; i < 3; i++) {
     CHECK_ROW(i);
-    CHECK_EQ(knocked(&wrong[i]), -ENOENT);
+    CHECK_EQ(asked(&wrong[i]), -ENOENT);
   }
   CHECK_EQ(numbers, before);
   CHECK_ROW(-1);
   no_numbers = true;
-  const struct mrc_agent_knock early = fresh_knock();
-  CHECK_EQ(knocked(&early), 0);
+  const struct mrc_agent_qp_request early = fresh_request();
+  CHECK_EQ(asked(&early), 0);
   no_numbers = false;
   CHECK_EQ(entries() - known, 0);
   of_connect_close();
 }
 
-/* One that knows the token knocks under ever new addresses. */
-TEST(test_visit__the_table_is_full) {
+/* One that knows the token asks under ever new addresses. */
+TEST(test_peer_request__the_table_is_full) {
   begin();
-  struct mrc_agent_knock knock;
+  struct mrc_agent_qp_request request;
   for (int i = 0; i < 256; i++) {
-    knock = fresh_knock();
-    CHECK(knocked(&knock) > 0);
+    request = fresh_request();
+    CHECK(asked(&request) > 0);
   }
   const uint32_t before = numbers;
   for (int i = 0; i < 1000; i++) {
-    const struct mrc_agent_knock more = fresh_knock();
-    CHECK_EQ(knocked(&more), -ENOSPC);
+    const struct mrc_agent_qp_request more = fresh_request();
+    CHECK_EQ(asked(&more), -ENOSPC);
   }
   CHECK_EQ(entries() - known, 256);
   CHECK_EQ(numbers, before);
-  CHECK(knocked(&knock) > 0); /* it has its QP */
+  CHECK(asked(&request) > 0); /* it has its QP */
   of_connect_close();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "program/runs.h"
+#include "agent/process.h"
 
 #include "check.h"
 

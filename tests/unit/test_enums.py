@@ -14,7 +14,7 @@ from mrc._ffi_build import cut_cdef
 from mrc.engine.native import lib
 
 CSRC = Path(__file__).resolve().parent.parent.parent / "csrc"
-HEADERS = [name for name in ("mrc.h", "readings.h", "program/agent.h") if (CSRC / name).exists()]
+HEADERS = [name for name in ("mrc.h", "readings.h", "agent/protocol.h") if (CSRC / name).exists()]
 PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_qp_state": (enums.QpState, "MRC_QP_"),
     "mrc_ev_state": (enums.EvState, "MRC_EV_"),
@@ -38,7 +38,7 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
 }
 
 
-if "program/agent.h" not in HEADERS:  # a tree without programs
+if "agent/protocol.h" not in HEADERS:  # a tree without programs
     PREFIXES = {name: each for name, each in PREFIXES.items() if "agent" not in name}
 
 

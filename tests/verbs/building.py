@@ -12,7 +12,7 @@ from cbuild import CSRC, SANITIZE, THREAD, Flavour, shared_library
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "mrc/lib/libmrc.so.1"
 CM_LIBRARY = ROOT / "mrc/lib/libmrc-cm.so.1"
-CM_PARTS = [CSRC / "program/link.c", CSRC / "program/say.c"]
+CM_PARTS = [CSRC / "agent/link.c", CSRC / "agent/library.c"]
 _SHARED = ("-fPIC", f"-Wl,--version-script={CSRC}/verbs/libmrc.map")
 _CM_SHARED = ("-fPIC", f"-Wl,--version-script={CSRC}/cm/libmrc-cm.map")
 SANITIZERS = {
@@ -77,6 +77,6 @@ def cm_sanitized(folder: Path, name: str) -> Path:
 
 
 def _sanitized_library(name: str) -> Path:
-    parts = ("core", "io", "msg", "program", "rc", "verbs")
+    parts = ("core", "io", "msg", "agent", "rc", "verbs")
     sources = [path for part in parts for path in sorted((CSRC / part).rglob("*.c"))]
     return shared_library(sources, "mrc", SANITIZERS[name])

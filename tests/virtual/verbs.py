@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program in C as its agent sees it, with QPs: what csrc/program and csrc/verbs do, in Python."""
+"""A program in C as its agent sees it, with QPs: what csrc/agent and csrc/verbs do, in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrc.agent.steering import AgentFrame, read_struct, struct_bytes
 from mrc.enums import AgentKind, CommandOp, EventType, QpState, WcOpcode, WcStatus, WrOpcode
 
 NAME = "@mrc-agent"
-_ATTACH_SECONDS = 8.0  # ANSWER_MS of csrc/program/attach.c
+_ATTACH_SECONDS = 8.0  # ANSWER_MS of csrc/agent/process.c
 _AGAIN_SECONDS = 0.2  # AGAIN_NS
 _LINGER_SECONDS = 0.5  # LINGER_NS
 _GONE_SECONDS = 0.2  # GONE_NS of csrc/verbs/qp.c
@@ -149,7 +149,7 @@ class VerbsProgram(AttachedProgram):
     def knock(self, qp: Qp, body: bytes) -> None:
         """Asks an endpoint for the other QP."""
         self._knocks[qp.qpn] = body
-        self.say(AgentKind.KNOCK, body=body)
+        self.say(AgentKind.QP_REQUEST, body=body)
 
     async def until_changed(self) -> None:
         """Waits for news of the agent or the engine."""
@@ -182,7 +182,7 @@ class VerbsProgram(AttachedProgram):
                 self.say(AgentKind.KEEP, self.point)
             for number, body in self._knocks.items():
                 if not self.qps[number].wanted and not self.qps[number].ended:
-                    self.say(AgentKind.KNOCK, body=body)
+                    self.say(AgentKind.QP_REQUEST, body=body)
 
     def _resumed(self) -> list[bytes]:
         return [qp.connect_body() for qp in self.qps.values() if qp.wanted]
@@ -206,11 +206,11 @@ class VerbsProgram(AttachedProgram):
             case AgentKind.REFUSED:
                 self._lose_agent()
                 return
-            case AgentKind.VISIT:
-                knock, _ = read_struct("mrc_agent_knock", frame.body)
+            case AgentKind.PEER_REQUEST:
+                knock, _ = read_struct("mrc_agent_qp_request", frame.body)
                 self._admit(knock, frame.cookie)
             case AgentKind.ADMITTED if qp and not qp.wanted and not qp.ended:
-                knock, _ = read_struct("mrc_agent_knock", self._knocks[qp.qpn])
+                knock, _ = read_struct("mrc_agent_qp_request", self._knocks[qp.qpn])
                 qp.connect(int.from_bytes(frame.body[:4], "little"), bytes(knock.to.gid))
         super()._take(frame)
 
@@ -245,10 +245,10 @@ class VerbsProgram(AttachedProgram):
 
 
 def point_body(gid: bytes, number: int) -> dict[str, Any]:
-    """A struct mrc_agent_point."""
+    """A struct mrc_agent_endpoint."""
     return {"gid": gid, "token": bytes(16), "number": number}
 
 
 def knock_body(to: dict[str, Any], by: dict[str, Any], qpn: int) -> bytes:
-    """A struct mrc_agent_knock."""
-    return struct_bytes("mrc_agent_knock", {"to": to, "from": by, "qpn": qpn})
+    """A struct mrc_agent_qp_request."""
+    return struct_bytes("mrc_agent_qp_request", {"to": to, "from": by, "qpn": qpn})

@@ -373,7 +373,7 @@ async def test_attach__of_another_version_is_refused() -> None:
     [
         (AgentKind.REQUEST, AgentFunction.PROFILES, AgentKind.ANSWER),
         (AgentKind.REQUEST, AgentFunction.PROBE, AgentKind.REFUSED),
-        (AgentKind.VISIT, AgentFunction.PROFILES, AgentKind.REFUSED),
+        (AgentKind.PEER_REQUEST, AgentFunction.PROFILES, AgentKind.REFUSED),
     ],
 )
 async def test_attach__instead_a_program_may_ask_for_the_profiles(

@@ -104,7 +104,7 @@ async def requested(requests: QpRequests, program: Program) -> tuple[asyncio.Tas
     task = asyncio.create_task(requests.serve(ASKED))
     await asyncio.sleep(0)
     kind, value, cookie, body = program.sent[-1]
-    assert (kind, value, body) == (AgentKind.VISIT, 0, ASKED.body)
+    assert (kind, value, body) == (AgentKind.PEER_REQUEST, 0, ASKED.body)
     return task, cookie
 
 

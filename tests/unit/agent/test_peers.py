@@ -22,7 +22,7 @@ def test_message__there_and_back() -> None:
 
 
 def test_body__there_and_back() -> None:
-    fields, rest = read_struct("mrc_agent_knock", ASKED.body)
+    fields, rest = read_struct("mrc_agent_qp_request", ASKED.body)
     assert qp_request_of(fields) == ASKED
     assert rest == b""
 
@@ -54,7 +54,7 @@ def test_knock_in__refuses(place: tuple[str, ...], value: object) -> None:
 
 
 def test_knock_of__refuses_what_no_program_may_write() -> None:
-    fields, _ = read_struct("mrc_agent_knock", bytes(len(ASKED.body)))
+    fields, _ = read_struct("mrc_agent_qp_request", bytes(len(ASKED.body)))
     with pytest.raises(ProtocolError, match="a wrong knock"):
         qp_request_of(fields)
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "program/agent.h"
+#include "agent/protocol.h"
 
 struct pr_waiting;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "program/link.h"
+#include "agent/link.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all objects of a process share: one engine, one lock, one connection to the agent. */
+/* What all objects of a process share: one engine, one lock, one connection to the agent. How it
+   attaches to the agent of its host, and leaves it. */
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-#include "program/link.h"
-#include "program/polled.h"
+#include "agent/link.h"
 
 enum { PR_MAX_NUMBERS = 4 * MRC_AGENT_MAX_NUMBERS };
 
@@ -35,8 +38,9 @@ struct pr_process {
   int call_result;
   struct pr_request *requests; /* of the program, until their answers */
 
-  struct pr_polled polled;
-  int wake_fd; /* of the helper */
+  _Atomic uint64_t polled_ns; /* when the program last ran the engine; 0: it waits, and the helper
+                                 does. The helper reads it without the lock */
+  int wake_fd;                /* of the helper */
   pthread_t helper;
   bool stopping;
   uint64_t attached_ns; /* of the last attempt to find another agent */
@@ -69,3 +73,31 @@ void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, si
 uint32_t pr_number(void);
 /* The same, but waits for the agent; 0: no number came in time. Not for the helper. */
 uint32_t pr_await_number(void);
+
+/* ---- Attaching to the agent of the host, and leaving it ---- */
+
+/* Under the lock. Opens the engine as the agent says, if it is not open yet; a positive errno,
+   after a line for the user. */
+int pr_attach(void);
+/* Under the lock. Looks for another agent, if it is time, and gives it the process's QPs. */
+void pr_attach_again(uint64_t now_ns);
+/* Under the lock. Waits until the agent has ended the QPs that the program has destroyed, for half
+   a second at most, so that the last acknowledgements reach their peers. */
+void pr_attach_linger(void);
+/* Under the lock. The same at the end of the process, for all its QPs. */
+void pr_attach_leave(void);
+/* For how long this process has run without a stop: SIGSTOP, or no core. During a stop packets wait
+   in its sockets, so the time proves nothing about a peer. */
+
+#define PR_STOP_NS 100000000ull /* between two looks */
+
+struct pr_runs {
+  uint64_t looked_ns, since_ns; /* of the last look; when the last stop has ended */
+};
+
+/* A look. Returns since when the process runs. */
+static inline uint64_t pr_runs_since(struct pr_runs *runs, uint64_t now_ns) {
+  if (now_ns - runs->looked_ns > PR_STOP_NS) runs->since_ns = now_ns;
+  runs->looked_ns = now_ns;
+  return runs->since_ns;
+}

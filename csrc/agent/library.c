@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "program/say.h"
+#include "agent/library.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "program/owner.h"
 
 enum { MOST_LINES = 16, LINE_BYTES = 400 };
 

@@ -10,15 +10,15 @@
  */
 #pragma once
 
+#include "agent/api_values.h"
 #include "mrc.h"
-#include "program/api_values.h"
 
 /* cdef begin */
 
-#define MRC_AGENT_VERSION 6
-#define MRC_AGENT_MAX_FRAME 196608 /* bytes of a packet */
-#define MRC_AGENT_MAX_NOTE 131072  /* bytes of a note */
-#define MRC_AGENT_MAX_NUMBERS 64   /* QPNs in one block */
+#define MRC_AGENT_VERSION 7
+#define MRC_AGENT_MAX_FRAME 196608  /* bytes of a packet */
+#define MRC_AGENT_MAX_RESUME 131072 /* bytes of a resume state */
+#define MRC_AGENT_MAX_NUMBERS 64    /* QPNs in one block */
 #define MRC_AGENT_MAX_GIDS 2
 #define MRC_AGENT_TEXT 240 /* bytes of a line of text, its end included */
 
@@ -28,16 +28,16 @@ enum mrc_agent_kind {
                            gone, OPENED and a CONNECT for each QP follow at once */
   MRC_AGENT_OPENED,     /* body: struct mrc_agent_opened, the answer to OPEN */
   MRC_AGENT_NUMBERS,    /* half of the QPNs are used */
-  MRC_AGENT_CONNECT,    /* body: struct mrc_agent_connect; a QP moved to RTR. If `ready`, its note
-                           follows */
+  MRC_AGENT_CONNECT,    /* body: struct mrc_agent_connect; a QP moved to RTR. If `ready`, its
+                           resume state follows */
   MRC_AGENT_RELEASE,    /* value = qpn. cookie 1: the program destroyed the QP and gives its number
                            back; 0: it moved the QP to RESET */
   MRC_AGENT_EVENT,      /* body: struct mrc_event; for a REPLY followed by the memory of its
                            command */
   MRC_AGENT_REQUEST,    /* value = enum mrc_agent_function; body: its arguments */
-  MRC_AGENT_KNOCK,      /* body: struct mrc_agent_knock: asks an endpoint for a QP. ADMITTED or
-                           FAILED answers */
-  MRC_AGENT_ADMIT,      /* the answer to VISIT: value = the QP for it, or -errno; its cookie */
+  MRC_AGENT_QP_REQUEST, /* body: struct mrc_agent_qp_request: asks an endpoint. ADMITTED or FAILED
+                           answers */
+  MRC_AGENT_ADMIT,      /* answers PEER_REQUEST: value = the QP for it, or -errno; its cookie */
   MRC_AGENT_KEEP,       /* value = the number of an endpoint that a former agent knew */
   MRC_AGENT_CM_ATTACH,  /* value = MRC_AGENT_VERSION. The first packet of libmrc-cm, in place of
                            ATTACH */
@@ -48,8 +48,8 @@ enum mrc_agent_kind {
   MRC_AGENT_OPEN,         /* body: struct mrc_agent_open */
   MRC_AGENT_GRANTED,      /* body: uint32_t qpns[], up to MRC_AGENT_MAX_NUMBERS */
   MRC_AGENT_COMMAND,      /* body: struct mrc_command, then the memory that it points to */
-  MRC_AGENT_READY,        /* body: struct mrc_agent_ready; both ends of a QP are in RTS. A note
-                             follows: bytes that the program keeps for the next agent */
+  MRC_AGENT_READY,        /* body: struct mrc_agent_ready; both ends of a QP are in RTS. The
+                             resume state follows: the program keeps it for the next agent */
   MRC_AGENT_FAILED,       /* value = qpn: it cannot be connected. body: a line of text, why */
   MRC_AGENT_GONE,         /* value = qpn: the peer has destroyed it, or has ended. body: a line of
                              text, why, if the peer has said so */
@@ -57,7 +57,8 @@ enum mrc_agent_kind {
   MRC_AGENT_ANSWER,       /* value = 0 or -errno, cookie of the REQUEST; body: its results, or a
                              line of text, why it failed */
   MRC_AGENT_EV_EVENT,     /* body: struct mrc_agent_ev_event, for programs that have asked */
-  MRC_AGENT_VISIT,        /* body: struct mrc_agent_knock: an endpoint asks one of this program */
+  MRC_AGENT_PEER_REQUEST, /* body: struct mrc_agent_qp_request, of an endpoint to one of this
+                             program */
   MRC_AGENT_ADMITTED,     /* value = qpn, which the program asked with; body: uint32_t, the other
                              endpoint's QP for it */
   MRC_AGENT_CM_EVENT      /* body: struct mrc_agent_cm */
@@ -74,7 +75,7 @@ enum mrc_agent_function {
   MRC_AGENT_WATCH_EVS,         /* nothing: from now on EV_EVENTs come */
   MRC_AGENT_PROBE,             /* struct mrc_agent_probe, then struct mrc_agent_probed[];
                                   struct mrc_api_answer[] */
-  MRC_AGENT_PROFILES           /* nothing; JSON. A visitor may ask this instead of ATTACH */
+  MRC_AGENT_PROFILES           /* nothing; JSON. A process may ask this instead of ATTACH */
 };
 
 /* A profile of formats of EVs. `mask` of all three: MRC_API_PROFILE_* and what its kind adds. */
@@ -210,17 +211,16 @@ struct mrc_agent_connect {
 };
 
 /* The address of an endpoint for messages with any number of others, each by a QP of its own. */
-struct mrc_agent_point {
+struct mrc_agent_endpoint {
   uint8_t gid[16];
-  uint8_t token[16];      /* random: only who was given it may connect */
-  uint32_t number;        /* a QPN, which no QP has */
-  uint32_t answers_reads; /* 1: it knows READ, ATOMIC (msg/messages.h); 0 of 0.3 and before */
+  uint8_t token[16]; /* random: only who was given it may connect */
+  uint32_t number;   /* a QPN, which no QP has */
 };
 
 /* An endpoint asks another one for the QP that the two will connect. */
-struct mrc_agent_knock {
-  struct mrc_agent_point to;
-  struct mrc_agent_point from;
+struct mrc_agent_qp_request {
+  struct mrc_agent_endpoint to;
+  struct mrc_agent_endpoint from;
   uint32_t qpn; /* at `from` */
   uint32_t reserved;
 };

@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library that contains this folder provides. It owns the QPs; these functions report to
-   it what happens to them. All are called under the lock. */
+/* The library that contains this folder: its lines for users, its exported names, what it provides.
+   It owns the QPs. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "program/agent.h"
+#include "agent/protocol.h"
 
+/* What the library provides. These functions report to it what happens to its QPs. All are called
+   under the lock. */
 struct pr_owner {
   const char *name; /* of the library, for lines on stderr */
 
   /* ---- The agent ---- */
 
   /* QPs that have a connection, or wait for one; and those that the program keeps. */
-  uint32_t (*wanted)(void);
+  uint32_t (*to_resume)(void);
   uint32_t (*staying)(void);
-  /* Sends a CONNECT for each wanted QP, then what else the next agent must know. */
+  /* Sends a CONNECT for each of the former, then what else the next agent must know. */
   void (*tell_all)(void);
   /* Gives all QPs back: the process ends. */
   void (*release_all)(void);
-  void (*ready)(const struct mrc_agent_ready *ready, const uint8_t *note, uint32_t note_bytes);
+  void (*ready)(const struct mrc_agent_ready *ready, const uint8_t *resume, uint32_t resume_bytes);
   void (*failed)(uint32_t qpn, const char *reason);
   void (*gone)(uint32_t qpn, const char *reason); /* "": the peer has named none */
   /* Ends the QPs whose peers have gone a while ago. */
@@ -28,7 +31,7 @@ struct pr_owner {
   void (*ports_changed)(bool any_up);                       /* or NULL */
   void (*ev_event)(const struct mrc_agent_ev_event *event); /* or NULL */
   /* Another endpoint asks for a QP: the answer is an ADMIT. Or NULL. */
-  void (*visit)(const struct mrc_agent_knock *knock, uint64_t cookie);
+  void (*peer_request)(const struct mrc_agent_qp_request *request, uint64_t cookie);
   void (*admitted)(uint32_t qpn, uint32_t dest_qpn); /* or NULL */
 
   /* ---- The engine ---- */
@@ -48,3 +51,17 @@ struct pr_owner {
 
 /* Each library defines its own. */
 extern const struct pr_owner pr_owner;
+
+/* A function that programs call; libmrc.map gives it its version. */
+#define EXPORT __attribute__((visibility("default")))
+
+/* Prints the name of the library and a line for the user of a program on stderr, where a process
+   prints at most a few. MRC_QUIET=1 silences them. */
+void pr_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same, once in a process: programs may try again. */
+#define PR_SAY_ONCE(...)                                       \
+  do {                                                         \
+    static atomic_flag said = ATOMIC_FLAG_INIT;                \
+    if (!atomic_flag_test_and_set(&said)) pr_say(__VA_ARGS__); \
+  } while (0)
