@@ -23,7 +23,7 @@ from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.aio.streams import checked_timeout
 from mrc.config import CcParameters, ContextConfig
-from mrc.connect.admission import Admission, Budget, descriptor_limit
+from mrc.connect.admission import Admission, Budget
 from mrc.connect.connect import Admit, Local, Terms, connect
 from mrc.connect.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileOperation
 from mrc.engine.memory import MR
@@ -110,7 +110,7 @@ class Context:
         self._observer = observer or Observatory()
         self._peer_memory = Budget(self.config.limits.max_peer_bytes)
         """Limits the memory for sessions of peers, by the address of the peer."""
-        self._admission = Admission(self.config.limits, descriptors=descriptor_limit)
+        self._admission = Admission(self.config.limits)
 
     async def _code_failed(self) -> str:
         """Returns why the one-time code is used up, when that is so and no other peer can connect;

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mrc.aio.streams import ItemQueue, Journal, timed, within
 from mrc.config import ContextConfig
-from mrc.connect.oob import GONE, REFUSE, Channel, Hello, kind_in, refusal_fields
-from mrc.connect.parse import shown
+from mrc.connect.oob import Channel, Hello, end_in
 from mrc.connect.profiles import CcProfile, EvController, EvProfile
 from mrc.connect.proof import prove
 from mrc.engine.dispatch import Dispatcher
@@ -566,9 +565,8 @@ class QP:
             await self._on_unanswered(PeerGoneError(f"{self.peer_host} closed the connection"))
         elif kind == "bye_ok":
             self._bye_ok.set()
-        elif kind in (GONE, REFUSE):
-            why = kind_in(message)
-            reason = "" if why is Kind.ENDED else shown(message.get("reason", ""))
+        elif (ending := end_in(message)) is not None:
+            why, reason = ending
             error = self._without_bye(reason)
             await self._on_ended(PathError(str(error)) if why is Kind.PATHS_LOST else error)
 
@@ -780,7 +778,7 @@ class QP:
         with suppress(MrcError, OSError):
             lost = self._status is WcStatus.RETRY_EXC_ERR or isinstance(self._failure, PathError)
             kind = Kind.PATHS_LOST if lost else Kind.OTHER
-            await self._channel.send(GONE, **refusal_fields(reason, kind))
+            await self._channel.send_gone(reason, kind)
             return True
         return False
 

@@ -145,12 +145,12 @@ class ConnectionPlace(Struct, eq=False):
 class Admission:
     """Assigns the places of a Context.
 
-    `descriptors` returns how many files this process may have open; 0: any number.
+    `descriptors` returns how many files this process may have open; 0: any number. None: its limit.
     """
 
-    def __init__(self, limits: Limits, *, descriptors: Callable[[], int]) -> None:
+    def __init__(self, limits: Limits, *, descriptors: Callable[[], int] | None = None) -> None:
         self._limits = limits
-        self._descriptors = descriptors
+        self._descriptors = descriptors or descriptor_limit
         self._descriptors_ran_out = False
         self._of: dict[Stage, list[ConnectionPlace]] = {
             stage: [] for stage in (Stage.CONNECTING, Stage.READY)

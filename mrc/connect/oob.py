@@ -261,6 +261,14 @@ def kind_in(message: Mapping[str, Any]) -> Kind:
     return next((kind for kind in Kind if kind == message.get("kind")), Kind.OTHER)
 
 
+def end_in(message: Mapping[str, Any]) -> tuple[Kind, str] | None:
+    """Kind and reason of a message by which the peer ends the QP; None: it is another one."""
+    if message["type"] not in (GONE, REFUSE):
+        return None
+    kind = kind_in(message)
+    return kind, "" if kind is Kind.ENDED else shown(message.get("reason", ""))
+
+
 def accepted(message: dict[str, Any]) -> dict[str, Any]:
     """The message, unless it is a refusal: raises ConnectRefusedError or BusyError."""
     if message["type"] != REFUSE:
@@ -380,6 +388,10 @@ class Channel:
     async def send(self, kind: str, /, **fields: Any) -> None:
         """Sends one message; raises PeerGoneError when the peer has gone."""
         await self._send(encode_frame({"type": kind, **fields}), awaited=kind not in (PING, PONG))
+
+    async def send_gone(self, reason: str, kind: Kind) -> None:
+        """Says that this end of a QP is no more, and why."""
+        await self.send(GONE, **refusal_fields(reason, kind))
 
     async def send_hello(self, hello: Hello, random: Secret | None = None) -> None:
         """Sends a hello, with these random bytes in place of `seal_random`: inside TLS only."""

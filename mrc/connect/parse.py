@@ -51,7 +51,8 @@ def shown(value: object, limit: int = MAX_SHOWN) -> str:
     """
     if not isinstance(value, str):
         scalar = value is None or isinstance(value, (bool, int, float))
-        value = str(value) if scalar and not _is_huge(value) else f"({type(value).__name__})"
+        huge = isinstance(value, int) and abs(value) > MAX_WHOLE
+        value = str(value) if scalar and not huge else f"({type(value).__name__})"
     line = printable(value[: limit + 1])
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
@@ -76,10 +77,6 @@ def shortened(text: str, limit: int) -> str:
         return text
     end = (limit - 3) // 2
     return f"{text[: limit - 3 - end]}...{text[-end:]}"
-
-
-def _is_huge(value: object) -> bool:
-    return isinstance(value, int) and abs(value) > MAX_WHOLE
 
 
 def harmless_lines(text: str) -> str:

@@ -376,8 +376,14 @@ class Prover:
             self._start = self._answered = self.deadline = now
         self._now = self._awake(now)
         self._judge_rounds()
-        self._count_large()
-        self._ask_peer()
+        since = self._now - max(_FIRST_WAIT_SECONDS, 2 * self._longest_rtt)
+        probes = self._under_way.values()  # older ones have left the queues
+        self._large = sum(1 for probe in probes if probe.payload and probe.sent > since)
+        silent = self._now - self._answered >= self._ask_seconds
+        if self._asks_peer and silent and not self._question and not self.done:
+            self._number += 1  # over TCP, one question at a time
+            self._question = self._number
+            self._asks.append(Ask(self._number, PEER, 0, math.inf))
         if self._now >= self._paused:
             for address in self._addresses:
                 self._try(address)
@@ -410,12 +416,6 @@ class Prover:
     def _ask_seconds(self) -> float:
         return _ASK_SECONDS + 2 * self._rtt
 
-    def _count_large(self) -> None:
-        """Older ones have left the queues."""
-        since = self._now - max(_FIRST_WAIT_SECONDS, 2 * self._longest_rtt)
-        probes = self._under_way.values()
-        self._large = sum(1 for probe in probes if probe.payload and probe.sent > since)
-
     @property
     def _full(self) -> bool:
         return self._large >= MOST_UNDER_WAY
@@ -439,14 +439,6 @@ class Prover:
         return max(min(times, default=self._now), self._now + 0.001, self._paused)
 
     # Probes
-
-    def _ask_peer(self) -> None:
-        """Asks over TCP after a silence, one question at a time."""
-        silent = self._now - self._answered >= self._ask_seconds
-        if self._asks_peer and silent and not self._question and not self.done:
-            self._number += 1
-            self._question = self._number
-            self._asks.append(Ask(self._number, PEER, 0, math.inf))
 
     def _try(self, address: _AddressProof) -> None:
         """Probes an address that has not answered yet, over one of its EVs."""
@@ -493,8 +485,10 @@ class Prover:
         probes = [self._ask(ev, size) for size in sizes]
         witness = None
         control = self._ask(ev, 0)
-        if not ev.alive or ev.rounds >= _MISSES[0]:
-            witness = self._witness(ev)
+        if not ev.alive or ev.rounds >= _MISSES[0]:  # of the same plane if there is one
+            others = [each for each in self._evs if each.alive and not each.dead and each is not ev]
+            near = [each for each in others if each.plane is ev.plane] or others
+            witness = self._ask(near[self._number % len(near)], 0) if near else None
         self._rounds.append(_Round(ev, self._now, control, probes, witness))
         ev.since = min(ev.since, self._now)
         ev.rounds += 1
@@ -509,30 +503,24 @@ class Prover:
         doublings = max(0, ev.rounds - free) + (0 if ev.alive else 1)
         return min(gap * (1 << min(doublings, 8)), _LONGEST_GAP_SECONDS)
 
-    def _witness(self, ev: _EvProof) -> _SentProbe | None:
-        """A small probe on another EV that answers, of the same plane if there is one."""
-        others = [each for each in self._evs if each.alive and not each.dead and each is not ev]
-        near = [each for each in others if each.plane is ev.plane] or others
-        return self._ask(near[self._number % len(near)], 0) if near else None
-
     def _ask(self, ev: _EvProof, payload: int) -> _SentProbe:
         self._number += 1
         self._large += payload > 0
         probe = self._under_way[self._number] = _SentProbe(ev, payload, self._now)
-        self._asks.append(Ask(self._number, ev.index, payload, self._timeout(ev)))
-        return probe
-
-    def _timeout(self, ev: _EvProof) -> float:
+        timeout = min(ev.plane.timeout + 2 * self._longest_rtt, _TIMEOUT_SECONDS[1])
         if ev.address is not None and not ev.address.answered:
-            return _TIMEOUT_SECONDS[1]  # it gets a few probes only
-        return min(ev.plane.timeout + 2 * self._longest_rtt, _TIMEOUT_SECONDS[1])
+            timeout = _TIMEOUT_SECONDS[1]  # it gets a few probes only
+        self._asks.append(Ask(self._number, ev.index, payload, timeout))
+        return probe
 
     # Verdicts
 
     def _conclude(self, ev: _EvProof) -> None:
         """Draws the conclusions about one EV from its answers and misses."""
         plane = ev.plane
-        ev.dead = self._is_dead(ev)
+        unheard = ev.rounds >= _LEAST_ROUNDS and (self._is_silence or ev.unsent >= ev.rounds)
+        quiet = self._now - ev.since >= _QUIET_SECONDS + 2 * self._longest_rtt
+        ev.dead = unheard or (quiet and ev.missed >= self._needed)
         if not ev.alive or ev.dead:
             return
         if ev.search.goal != plane.goal:
@@ -552,12 +540,6 @@ class Prover:
         """Whether nothing has answered, for long enough."""
         long = self._ran >= _SILENT_SECONDS + 2 * self._rtt
         return long and not any(ev.alive for ev in self._evs)
-
-    def _is_dead(self, ev: _EvProof) -> bool:
-        if ev.rounds >= _LEAST_ROUNDS and (self._is_silence or ev.unsent >= ev.rounds):
-            return True
-        quiet = self._now - ev.since >= _QUIET_SECONDS + 2 * self._longest_rtt
-        return quiet and ev.missed >= self._needed
 
     def _is_silent(self, address: _AddressProof) -> bool:
         """Whether the address, which has not answered any try, will not answer."""
@@ -857,12 +839,11 @@ def psns_for(link_bps: int, rtt_ns: int, path_mtu: int) -> int:
 
 def links_bps(nics: Iterable[str], sysfs: Path = Path("/sys/class/net")) -> int:
     """Sum of the interfaces' rates. An interface without a known rate counts as 10 Gbit/s."""
-    return sum(_link_bps(sysfs / nic / "speed") for nic in sorted(set(nics)))
-
-
-def _link_bps(speed: Path) -> int:
-    try:
-        mbps = int(speed.read_text())
-    except (OSError, ValueError):  # a virtual or wireless interface, or in another namespace
-        return UNKNOWN_BPS
-    return mbps * 1_000_000 if mbps > 0 else UNKNOWN_BPS
+    total = 0
+    for nic in sorted(set(nics)):
+        try:
+            mbps = int((sysfs / nic / "speed").read_text())
+        except (OSError, ValueError):  # a virtual or wireless interface, or in another namespace
+            mbps = 0
+        total += mbps * 1_000_000 if mbps > 0 else UNKNOWN_BPS
+    return total

@@ -650,7 +650,10 @@ async def _accept(channel: Channel, guard: Guard) -> None:
         used = security.commands.used_code()
         raise ConnectError(used if way == "code" else "this host does not take this proof")
     if way == "authority":
-        channel.peer_identity = _admitted(spiffe_name(channel.certificate()), security)
+        name = spiffe_name(channel.certificate())
+        if security.allow and name not in allowed(security.allow):
+            raise ConnectError(f"{name or _NAMELESS} may not connect: it is not in --allow")
+        channel.peer_identity = name or "certificate"  # any, where no name is required
         await channel.send("proved")
         return
     binding = Binding(proofs.digest_of(guard.identity.certificate), nonce, _bytes(proof, "nonce"))
@@ -692,13 +695,6 @@ def _by_signature(proof: dict[str, Any], binding: Binding, security: Security) -
     if not security.allow_any and shown not in allowed(security.allow):
         raise ConnectError(security.commands.not_allowed(shown))
     return shown
-
-
-def _admitted(name: str, security: Security) -> str:
-    """What lets a peer in: its SPIFFE name, or any certificate where none is required."""
-    if security.allow and name not in allowed(security.allow):
-        raise ConnectError(f"{name or _NAMELESS} may not connect: it is not in --allow")
-    return name or "certificate"
 
 
 async def _check_code(
