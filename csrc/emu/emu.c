@@ -13,10 +13,9 @@
 #include <unistd.h>
 
 #include "emu/ethernet.h"
-#include "emu/outbox.h"
 #include "emu/ring.h"
-#include "sim/fault.h"
-#include "sim/topology.h"
+#include "sim/fabric.h"
+#include "sim/scenario.h"
 
 enum {
   BATCH = 8, /* packets taken before the fabric's next turn */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "virtual/memory.h"
+#include "virtual/link.h"
 
 enum { SLOTS = MRC_AGENDA_SLOTS, WORDS = SLOTS / 64, SUMMARY = WORDS / 64 };
 

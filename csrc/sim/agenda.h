@@ -5,7 +5,9 @@
    on their number. Far events, such as timers, wait in a heap. */
 #pragma once
 
-#include "virtual/heap.h"
+#include "core/base.h"
+#include "sim/scenario.h"
+#include "virtual/link.h"
 
 #define MRC_AGENDA_SLOTS 32768u /* length of the wheel, ns: a power of 2, at most 64 * 64 * 64 */
 #define MRC_AGENDA_KINDS 16     /* of events */
@@ -60,3 +62,51 @@ uint64_t mrc_agenda_next_ns(const struct mrc_agenda *agenda);
 /* Number of waiting events of a kind. Slow, because it scans every slot; for auditors only. */
 uint64_t mrc_agenda_count(const struct mrc_agenda *agenda, uint32_t kind);
 void mrc_agenda_free(struct mrc_agenda *agenda);
+
+/* ---- The world ---- */
+
+/* State that all parts of a simulation share: configuration, time, random numbers and the
+   agenda. */
+
+/* In the order of equal times: what changes or samples the fabric as a whole comes first, and ends
+   of faults precede begins. */
+enum mrc_sim_event_kind {
+  MRC_SIM_ON_HEAL,  /* index: fault */
+  MRC_SIM_ON_FAULT, /* index: fault */
+  MRC_SIM_ON_ALLOW, /* index: flow */
+  MRC_SIM_ON_SAMPLE,
+  MRC_SIM_ON_POST,    /* index: flow */
+  MRC_SIM_ON_ARRIVAL, /* index: hop; pointer: packet */
+  MRC_SIM_ON_DRAIN,   /* index: hop that is free again */
+  MRC_SIM_ON_RUN      /* index: host */
+};
+
+struct mrc_world {
+  struct mrc_sim_config config;
+  uint64_t now_ns;
+  uint64_t origin_ns; /* when reported time starts; MRC_NEVER: not yet */
+  struct mrc_prng prng;
+  struct mrc_agenda agenda;
+};
+
+static inline void mrc_world_schedule(struct mrc_world *world, uint64_t at_ns,
+                                      enum mrc_sim_event_kind kind, uint32_t index, void *pointer) {
+  mrc_assert(at_ns >= world->now_ns);
+  mrc_agenda_push(
+      &world->agenda,
+      (struct mrc_heap_entry){.at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
+}
+
+enum mrc_sim_stream { MRC_SIM_STREAM_HOST, MRC_SIM_STREAM_FLOW };
+
+/* Random numbers of one host or flow: they do not depend on what others draw. */
+static inline struct mrc_prng mrc_world_stream(const struct mrc_world *world,
+                                               enum mrc_sim_stream kind, uint32_t index) {
+  struct mrc_prng seeds = mrc_prng_skipped(~world->config.seed, (uint64_t)kind << 32 | index);
+  return (struct mrc_prng){.state = mrc_prng_next(&seeds)};
+}
+
+/* Reported time; 0 before it starts. */
+static inline uint64_t mrc_world_time(const struct mrc_world *world) {
+  return world->now_ns > world->origin_ns ? world->now_ns - world->origin_ns : 0;
+}

@@ -1,13 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fabric: the hops between hosts and switches, and the routing of packets. It moves packets
-   from host to host and passes them to its edge. */
+/* Packets on their way from one shard to another. A shard fills its boxes, one for each other
+   shard, while it runs; between two windows the others empty them. */
 #pragma once
 
-#include "sim/frame.h"
+#include "sim/agenda.h"
 #include "sim/hop.h"
-#include "sim/mail.h"
 #include "sim/record.h"
-#include "sim/world.h"
+
+struct mrc_mail {
+  uint64_t at_ns; /* when the packet arrives at the end of the hop */
+  struct mrc_frame *packet;
+  uint32_t hop;
+};
+
+struct mrc_mailbox {
+  struct mrc_mail *at; /* in the order in which they were sent */
+  uint32_t n;
+  uint32_t capacity;
+};
+
+void mrc_mailbox_free(struct mrc_mailbox *box);
+
+/* ---- The fabric ---- */
+
+/* The fabric: the hops between hosts and switches, and the routing of packets. It moves packets
+   from host to host and passes them to its edge. */
 
 /* The edge of the fabric: simulated hosts, or ports to real hosts. `edge` comes from struct
    mrc_fabric. */
@@ -72,8 +89,6 @@ uint32_t mrc_fabric_draw_plane(const struct mrc_fabric *fabric, uint32_t from, u
 struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host);
 /* The state that a hop has of its own, made now if it has none. */
 struct mrc_hop_own *mrc_fabric_own(struct mrc_fabric *fabric, uint32_t hop);
-/* The host that feeds a hop with `from_host`. */
-uint32_t mrc_fabric_feeder(const struct mrc_fabric *fabric, uint32_t hop);
 /* A packet leaves its host through the port of its plane. */
 void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet);
 /* A packet joins the queue of a hop. */
@@ -82,3 +97,16 @@ void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame 
 void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame *packet);
 /* A hop is free: it sends the first packet that waits. */
 void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t hop);
+
+/* ---- Faults ---- */
+
+/* Faults: the hops that a fault affects, and its effect on them. */
+
+/* Adds a fault to a hop; faults of other kinds stay. */
+void mrc_fault_add(struct mrc_hop_own *hop, const struct mrc_sim_fault *fault);
+/* A fault begins or ends. */
+void mrc_fault_switch(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, bool begins);
+/* Sets the property that the target's links have without faults to the fault's value. */
+void mrc_fault_rebase(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault);
+/* Removes the target's links, before the first packet. */
+void mrc_fault_remove(struct mrc_fabric *fabric, const struct mrc_sim_fault *target);

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "sim/fabric.h"
-#include "sim/flow.h"
+#include "sim/record.h"
 
 /* The transports of a host: an engine of MRC, go-back-N, TCP. */
 enum mrc_host_transport { MRC_HOST_MRC, MRC_HOST_GBN, MRC_HOST_TCP, MRC_HOST_TRANSPORTS };

@@ -5,8 +5,29 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "sim/topology.h"
-#include "virtual/memory.h"
+#include "core/base.h"
+#include "sim/scenario.h"
+#include "virtual/link.h"
+
+uint32_t mrc_flows_add(struct mrc_sim_flows *flows, const struct mrc_sim_flow_config *config) {
+  flows->at = mrc_grow(flows->at, flows->n, &flows->capacity, sizeof(*flows->at));
+  struct mrc_sim_flow *flow = &flows->at[flows->n];
+  *flow = (struct mrc_sim_flow){.config = *config,
+                                .wanted_ns = calloc(config->writes, sizeof(uint64_t))};
+  mrc_assert(flow->wanted_ns);
+  return flows->n++;
+}
+
+void mrc_flows_free(struct mrc_sim_flows *flows) {
+  for (uint32_t i = 0; i < flows->n; i++) {
+    free(flows->at[i].wanted_ns);
+    free(flows->at[i].evs[MRC_FROM]);
+    free(flows->at[i].evs[MRC_TO]);
+  }
+  free(flows->at);
+}
+
+/* ---- records ---- */
 
 /* Words chained by the mixer of splitmix64. The trace is a sum of such hashes, so that it does not
    depend on the order in which hops are simulated; each hash holds its time and place. */

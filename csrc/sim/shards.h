@@ -1,11 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Threads that share the items of a job. The caller of mrc_crew_each is one of them; between two
+   jobs the others wait. */
+#pragma once
+
+#include <stdint.h>
+
+#include "sim/traffic.h"
+
+typedef void (*mrc_crew_work)(void *context, uint32_t item);
+
+struct mrc_crew;
+
+/* With one thread, the caller does all the work. */
+struct mrc_crew *mrc_crew_create(uint32_t threads);
+void mrc_crew_destroy(struct mrc_crew *crew);
+
+/* ---- Shards ---- */
+
 /* Runs the shards of a simulation side by side, in windows shorter than the delay of a link between
    shards: whatever one shard does in a window reaches others in a later one. Windows, and the order
    of events at each node, are the same for any number of shards and threads. */
-#pragma once
-
-#include "sim/crew.h"
-#include "sim/sim_parts.h"
 
 /* Divides the fabric, and the events that wait in the agenda of the whole. */
 void mrc_shards_make(struct mrc_sim *sim);

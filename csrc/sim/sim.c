@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/fault.h"
+#include "sim/fabric.h"
+#include "sim/scenario.h"
 #include "sim/shards.h"
-#include "sim/topology.h"
 
 enum { FILL = 0x5A }; /* initial value of the bytes of the target memory */
 
@@ -303,10 +303,6 @@ static void step_whole(struct mrc_sim *sim) {
 /* Longer windows would run far beyond the last write. */
 #define MAX_WINDOW_NS UINT64_C(10000)
 
-static uint64_t window_ns(const struct mrc_sim *sim) {
-  return mrc_max_u64(1, mrc_min_u64(sim->lookahead_ns, MAX_WINDOW_NS));
-}
-
 /* Runs until `end_ns`, or to the end of the window in which the last write ends. */
 static bool run_windows(struct mrc_sim *sim, struct mrc_crew *crew, uint64_t end_ns) {
   while (mrc_shards_unfinished(sim) > 0) {
@@ -318,7 +314,10 @@ static bool run_windows(struct mrc_sim *sim, struct mrc_crew *crew, uint64_t end
       continue;
     }
     const uint64_t most_ns = mrc_min_u64(whole_ns, end_ns == MRC_NEVER ? MRC_NEVER : end_ns + 1);
-    mrc_shards_run(sim, crew, next_ns + mrc_min_u64(window_ns(sim), most_ns - next_ns));
+    mrc_shards_run(
+        sim, crew,
+        next_ns + mrc_min_u64(mrc_max_u64(1, mrc_min_u64(sim->lookahead_ns, MAX_WINDOW_NS)),
+                              most_ns - next_ns));
   }
   return true;
 }

@@ -6,7 +6,7 @@
 
 #include "core/base.h"
 #include "core/windows.h"
-#include "virtual/memory.h"
+#include "virtual/link.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */
 #define EIGHT_TIMES 0x0101010101010101ull

@@ -1,11 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One hop in one direction: a rate with its queue, a delay, and faults. It decides the fate of each
-   packet that enters; the caller holds the packet and the clock. */
+/* Memory of the simulator: arrays that grow, and the region that all simulated hosts share. */
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "core/base.h"
+
+/* Returns the array, which may have moved, with room for one item after the first n. */
+void *mrc_grow(void *items, uint32_t n, uint32_t *capacity, size_t item_bytes);
+
+/* Regions of at least `bytes` bytes, all zero, one behind the other. */
+struct mrc_sim_memory {
+  uint8_t *at;
+  uint64_t stride; /* from one region to the next */
+  uint32_t regions;
+};
+
+/* With `folded`, each region maps one small piece repeatedly, so that it stays in the CPU cache;
+   use it only if the contents do not matter. */
+struct mrc_sim_memory mrc_sim_memory_new(uint64_t bytes, uint32_t regions, bool folded);
+void mrc_sim_memory_free(const struct mrc_sim_memory *memory);
+/* The last region serves all further ones. */
+static inline uint8_t *mrc_sim_memory_at(const struct mrc_sim_memory *memory, uint32_t region) {
+  return memory->at + (region < memory->regions ? region : memory->regions - 1) * memory->stride;
+}
+
+/* ---- The heap ---- */
+
+/* The event heap of the simulator, ordered by (time, order of insertion): the order of equal times
+   does not depend on the heap's shape. It owns the entries, not the objects that they point to. */
+
+struct mrc_heap_entry {
+  uint64_t at_ns;
+  uint64_t sequence; /* set by push: first in, first out among equal times */
+  void *pointer;     /* the caller's */
+  uint32_t kind;     /* the caller's */
+  uint32_t index;    /* the caller's */
+};
+
+struct mrc_heap {
+  struct mrc_heap_entry *entries; /* the next event first */
+  size_t n;
+  uint32_t capacity;
+  uint64_t pushed; /* entries pushed ever */
+};
+
+void mrc_heap_push(struct mrc_heap *heap, struct mrc_heap_entry entry);
+/* Takes the next event; false when there is none. */
+bool mrc_heap_pop(struct mrc_heap *heap, struct mrc_heap_entry *entry);
+/* Time of the next event; UINT64_MAX when there is none. */
+uint64_t mrc_heap_next_ns(const struct mrc_heap *heap);
+void mrc_heap_free(struct mrc_heap *heap);
+
+/* ---- Links ---- */
+
+/* One hop in one direction: a rate with its queue, a delay, and faults. It decides the fate of each
+   packet that enters; the caller holds the packet and the clock. */
 
 #define MRC_LINK_TRIM_BYTES 64 /* UDP payload that trimming keeps: every header up to RETH */
 #define MRC_LINK_COPIES 2      /* a packet is duplicated once at most */

@@ -6,9 +6,8 @@
 #include "check.h"
 #include "core/base.h"
 #include "core/wire.h"
-#include "sim/fault.h"
-#include "sim/sim_parts.h"
-#include "sim/topology.h"
+#include "sim/scenario.h"
+#include "sim/traffic.h"
 #include "sim_config.h"
 
 /* Three tiers: three pods of two T0s and two T1s, four T2s, two hosts below each T0. */

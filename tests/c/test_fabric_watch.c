@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/fabric_watch.h"
+#include "sim/engines.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "sim/sim_parts.h"
+#include "sim/traffic.h"
 #include "sim_config.h"
 
 static mrc_sim *open_run(void) {

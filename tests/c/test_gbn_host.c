@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/gbn_host.h"
+#include "sim/gbn.h"
 
 #include "check.h"
 #include "sim_config.h"

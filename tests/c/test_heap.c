@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "virtual/heap.h"
+#include "virtual/link.h"
 
 #include "check.h"
 #include "core/base.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/queue.h"
+#include "sim/hop.h"
 
 #include "check.h"
 #include "core/wire.h"

@@ -4,7 +4,7 @@
 #include <errno.h>
 
 #include "check.h"
-#include "sim/sim_parts.h"
+#include "sim/traffic.h"
 #include "sim_config.h"
 
 static struct mrc_sim_stats stats_of(const mrc_sim *sim) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/tcp_host.h"
+#include "sim/tcp.h"
 
 #include <errno.h>
 
 #include "check.h"
-#include "sim/sim_parts.h"
-#include "sim/topology.h"
+#include "sim/scenario.h"
+#include "sim/traffic.h"
 #include "sim_config.h"
 
 #define MBIT 1000000ull

@@ -7,7 +7,6 @@
 #include "mrc.h"
 #include "pair/datagram.h"
 #include "virtual/audit.h"
-#include "virtual/heap.h"
 #include "virtual/link.h"
 
 #define MRC_PAIR_MAX_HOSTS 8

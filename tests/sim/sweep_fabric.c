@@ -9,8 +9,8 @@
 
    A failure prints its seed. A seed that found a defect becomes a test with a name. */
 #include "mrc.h"
+#include "sim/scenario.h"
 #include "sim/sim.h"
-#include "sim/topology.h"
 #include "sweep.h"
 
 #define GBIT UINT64_C(1000000000)
