@@ -15,12 +15,12 @@ from unittest.mock import patch
 from fake_qp import FakeContext, FakeQp, qp_pair
 from slowness import PATIENCE
 
-from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import Announced, chunk_of
 from mrc.transfer.plan import plan_of
 from mrc.transfer.receiver import ReceiveEvents, receive_files
+from mrc.transfer.results import FailedFile, TransferredFile
 from mrc.transfer.sender import SendOptions, send_plan
 from mrc.transfer.session import Joins, TransferSession, accept_session, connect_session
 

@@ -11,9 +11,9 @@ from mrc.cli.exits import Exit
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
 from mrc.connect.parse import printable, shortened, shown
-from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.messages import MAX_ERROR
 from mrc.transfer.names import FileError
+from mrc.transfer.results import FailedFile, Role
 
 MAX_NAMED = 1000  # files of a transfer that are named; the others are only counted
 _MAX_FRESH = 1 << 16  # hashes of names that wait to be sorted in

@@ -9,10 +9,10 @@ from operator import attrgetter
 from mrc.aio.recording import Recording
 from mrc.cli.output import format_rate, format_seconds
 from mrc.cli.terminal import column_chart
+from mrc.observe.results import Bins, PlaneBins
 from mrc.perf.meter import History
-from mrc.results.perf import Changes, EvChange, PlaneChange, ShareChange
+from mrc.perf.results import Changes, EvChange, PlaneChange, ShareChange
 from mrc.results.plain import like
-from mrc.results.qp import Bins, PlaneBins
 from mrc.units import counted
 
 _Change = EvChange | PlaneChange | ShareChange

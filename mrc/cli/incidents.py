@@ -20,8 +20,8 @@ from mrc.events import (
     QpErrorEvent,
     QpEvent,
 )
-from mrc.results.transfer import Outage
 from mrc.tasks import cancelled
+from mrc.transfer.results import Outage
 from mrc.units import counted
 
 _MOST_OUTAGES = 256  # kept; a plane that flaps for hours has more

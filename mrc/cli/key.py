@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc key`: shows this user's fingerprint; makes keys and secrets."""
+"""What `mrc key` prints as JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Output, add_options
 from mrc.errors import ConfigError
 from mrc.linux.files import write_whole
-from mrc.results.key import Key
+from mrc.results.plain import Result
 from mrc.trust.identity import default_path, load
 from mrc.trust.security import SECRET_BYTES
+
+
+class KeyFile(Result, frozen=True, kw_only=True):
+    """A key of this user, or a secret that was made."""
+
+    path: str
+    """The file."""
+    fingerprint: str | None
+    """Its fingerprint; null for a secret."""
+
 
 HELP = "show the fingerprint of this user's key, which is made on first use"
 EXAMPLES = """\
@@ -38,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
     if args.secret is not None:
         _make_secret(args.secret)
         out.note(f"made {args.secret}")
-        out.result(Key(path=str(args.secret), fingerprint=None))
+        out.result(KeyFile(path=str(args.secret), fingerprint=None))
         return 0
     identity = load(args.identity or default_path())
     out.text(identity.fingerprint)
-    out.result(Key(path=str(identity.path), fingerprint=identity.fingerprint))
+    out.result(KeyFile(path=str(identity.path), fingerprint=identity.fingerprint))
     return 0
 
 

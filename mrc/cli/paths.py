@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc paths HOST`: the paths to a host, with their states and round trips."""
+"""What `mrc paths` prints as JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 import mrc
@@ -27,12 +27,86 @@ from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, screen
 from mrc.enums import EvState
 from mrc.errors import MrcError, PeerGoneError
-from mrc.events import EvInfo, ProbeResult, known
-from mrc.fabric.locate import PathCheck, links_of, suspects
-from mrc.results.paths import Paths, Probe, ProbedEv, Quality, Suspect
-from mrc.results.plain import like
+from mrc.events import EvInfo, PlaneInfo, ProbeResult, known
+from mrc.fabric.topology import switch_of_usid
+from mrc.results.plain import KEYS, Result, like
 from mrc.running import RunningClock
 from mrc.units import counted
+
+
+class Probe(Struct, frozen=True, kw_only=True):
+    """An EV probe of full size."""
+
+    answered: bool
+    """The path carried the probe there and the answer came back."""
+    rtt_ns: int | None
+    """The round trip; null without an answer."""
+    ce: bool | None
+    """The probe was marked by ECN on its way; null without an answer."""
+
+
+class Quality(Struct, frozen=True, kw_only=True, rename=KEYS):
+    """What trains of full-size probes show about a path, during a measurement."""
+
+    sent: int = field(name="sent_probes")
+    """Probes sent."""
+    lost: int = field(name="lost_probes")
+    """Probes without an answer; the answer may have been lost, too."""
+    loss: float = field(name="loss_share")
+    """The lost ones as a part of all, from 0 to 1."""
+    shortest_ns: int | None
+    """Shortest round trip; null without an answer."""
+    extra_delay_ns: int | None
+    """By how much the way to the peer takes longer than on the best path of the plane: the
+    difference of the shortest round trips, since answers return on any path."""
+    jitter_ns: int | None
+    """Mean difference of successive round trips; null below two answers."""
+    reordered: int = field(name="reordered_probes")
+    """Answers that came after the answer to a later probe of the path."""
+
+
+class Suspect(Struct, frozen=True):
+    """Links of which one may be at fault: the paths do not tell them apart."""
+
+    links: tuple[str, ...]
+    """The links, named for people."""
+    failed: int
+    """Failed paths over them."""
+    working: int
+    """Paths over them that work. Above 0 the fault hits only some packets."""
+
+
+class ProbedEv(EvInfo, frozen=True, kw_only=True):
+    """One EV and its path."""
+
+    state: Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "NO_ANSWER"]  # type: ignore[assignment]
+    """Its state. NO_ANSWER: the QP has it as GOOD or SKIP, but no answer came to two probes."""
+    probe: Probe | None
+    """What the last probe found; null without --probe, --watch and --check."""
+    quality: Quality | None
+    """Null without --measure and --locate, and of a DENIED path."""
+
+
+class Paths(Result, frozen=True, kw_only=True):
+    """The paths to a peer."""
+
+    peer: str
+    """Name or address of the peer."""
+    tcp_port: int
+    """TCP port of the exchange."""
+    udp_port: int
+    """UDP port of this host's packets."""
+    path_mtu_bytes: int
+    """Payload of a packet at most."""
+    planes: tuple[PlaneInfo, ...]
+    """The planes of the QP."""
+    evs: tuple[ProbedEv, ...]
+    """Its EVs, one for each path."""
+    missing: tuple[str, ...]
+    """Why configured ports of this host, or interfaces of -B, have no path: one text for each."""
+    suspects: tuple[Suspect, ...]
+    """Links that may be at fault, the likeliest first; empty without --locate."""
+
 
 HELP = "show the paths to a host that runs mrc recv, and their states"
 EXAMPLES = """\
@@ -363,11 +437,11 @@ def suspected_links(
     planes = {ev.index: ev.plane for ev in evs}
     bad = failed(found, planes)
     seen = [
-        PathCheck(links_of(ev.plane, ev.path, ev.usids, peer), ev.index not in bad)
+        PathCheck(links_on(ev.plane, ev.path, ev.usids, peer), ev.index not in bad)
         for ev in evs
         if ev.state is not EvState.DENIED
     ]
-    return [like(Suspect, each) for each in suspects(seen)]
+    return suspects(seen)
 
 
 def suspect_lines(suspected: Sequence[Suspect]) -> list[str]:
@@ -456,3 +530,56 @@ def _chance(share: float, sent: int) -> float:
     deviations, and at least FAILS_FROM.
     """
     return max(FAILS_FROM, 2 * math.sqrt(2 * share * (1 - share) / sent))
+
+
+# ---- Which links may be at fault -----------------------------------------------------------------
+
+
+class PathCheck(Struct, frozen=True):
+    """A path, and whether it works."""
+
+    links: tuple[str, ...]
+    works: bool
+
+
+def links_on(plane: int, path: str, usids: Sequence[str], peer: str) -> tuple[str, ...]:
+    """The links of a path from this host to a peer, by names for people.
+
+    `path`: `t1:P.S`, `t0:P.N` or `t2:P.M` of an SRv6 path; else `INTERFACE>ADDRESS#N`.
+    """
+    if not usids:
+        interface, _, address = path.partition("#")[0].partition(">")
+        return f"{interface} of this host", f"{address or peer} of {peer}"
+    ends = f"this host's link of plane {plane}", f"{peer}'s link of plane {plane}"
+    if len(usids) < 3:  # both hosts are below one T0
+        return ends
+    way = [switch_of_usid(plane, int(usid, 16)) for usid in usids[:-1]]
+    way[0] = path if len(way) == 2 else way[0]
+    between = [f"{one}>{other}" for one, other in pairwise(way)]
+    return ends[0], f"uplink to {way[0]}", *between, ends[1]
+
+
+def suspects(paths: Sequence[PathCheck]) -> list[Suspect]:
+    """The fewest links that explain all failed paths, the likeliest first.
+
+    A link over which a path works is a suspect only if nothing else explains a failed path: then
+    the fault may hit only some packets.
+    """
+    through = {link: [i for i, path in enumerate(paths) if link in path.links]
+               for path in paths for link in path.links}  # fmt: skip
+    failed = {i for i, path in enumerate(paths) if not path.works}
+    found: list[Suspect] = []
+    left = set(failed)
+    while left:
+        groups: dict[tuple[int, int, tuple[int, ...]], list[str]] = {}
+        for link, members in through.items():
+            explained = tuple(i for i in members if i in left)
+            working = sum(i not in failed for i in members)
+            if explained:
+                groups.setdefault((-working, len(explained), explained), []).append(link)
+        dead = {key: links for key, links in groups.items() if key[0] == 0}
+        working, _, explained = max(dead or groups, key=lambda key: (key[1] + key[0], key[1]))
+        links = (dead or groups)[working, len(explained), explained]
+        found.append(Suspect(tuple(links), len(explained), -working))
+        left -= set(explained)
+    return sorted(found, key=lambda each: (each.working, -each.failed))

@@ -36,24 +36,24 @@ from mrc.perf.client import Client, TestResult, connect
 from mrc.perf.load import MAX_QPS, Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PerfOutcome
 from mrc.perf.meter import MeterInterval
-from mrc.perf.server import PerfServer
-from mrc.results.perf import (
-    End,
+from mrc.perf.results import (
     EndEvent,
     Interval,
     IntervalEvent,
     Latency,
     Perf,
+    PerfEnd,
     PerfFailed,
     PerfServed,
-    Plan,
     ReceivedPlane,
     SentPlane,
     Setup,
     StartEvent,
     Test,
     TestEvent,
+    TestPlan,
 )
+from mrc.perf.server import PerfServer
 from mrc.results.plain import like, plain
 from mrc.units import counted, digits
 
@@ -443,12 +443,12 @@ def _by_plane(interval: MeterInterval) -> dict[str, Any]:
     }
 
 
-def end_of(plan: PerfPlan, outcome: PerfOutcome, *, receives: bool) -> End:
+def end_of(plan: PerfPlan, outcome: PerfOutcome, *, receives: bool) -> PerfEnd:
     """The result of one end. `bins` is None for an end that receives nothing."""
     ping_pong = plan.pattern is Pattern.PING_PONG
     total, history = outcome.total, outcome.history
     return like(
-        End,
+        PerfEnd,
         total,
         **_by_plane(total),
         messages=outcome.messages,
@@ -460,9 +460,9 @@ def end_of(plan: PerfPlan, outcome: PerfOutcome, *, receives: bool) -> End:
     )
 
 
-def plan_of(plan: PerfPlan) -> Plan:
+def plan_of(plan: PerfPlan) -> TestPlan:
     return like(
-        Plan,
+        TestPlan,
         plan,
         message_bytes=plan.size,
         seconds=plan.seconds or None,

@@ -20,12 +20,12 @@ from mrc.cli.shares import carried_percent, sentence
 from mrc.connect.parse import printable
 from mrc.enums import WarningKind
 from mrc.events import PlaneInfo
-from mrc.results.perf import Machine
+from mrc.observe.results import Settings, TransferPlane
+from mrc.perf.results import PerfMachine
 from mrc.results.plain import like, nonzero
-from mrc.results.qp import Plane, Settings
-from mrc.results.transfer import FailedFile, Outage, Role, Transfer, Waits
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.pack import MAX_LISTED, StoredBatch, Total
+from mrc.transfer.results import FailedFile, Outage, Role, Transfer, Waits
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 from mrc.transfer.session import TransferSession
 from mrc.units import counted
@@ -33,10 +33,10 @@ from mrc.units import counted
 MANY_OVERFLOWS = 100  # packets; fewer cost no speed
 
 
-def machine(ctx: Context, arguments: Sequence[str]) -> Machine:
+def machine(ctx: Context, arguments: Sequence[str]) -> PerfMachine:
     """The time, the machine and the arguments of a measurement."""
     cpus = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
-    return Machine(
+    return PerfMachine(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         host=ctx.name,
         kernel=os.uname().release,
@@ -126,7 +126,7 @@ async def transfer(
         retries=retries,
         waits=session.waiting.seconds(),
         qps=len(session.qps),
-        planes=tuple(like(Plane, p, carried_percent=carried[p.plane]) for p in info.planes),
+        planes=tuple(like(TransferPlane, p, carried_percent=carried[p.plane]) for p in info.planes),
         evs=tuple(evs),
         outages=tuple(outages),
         counters=nonzero(await session.ctx.counters()),

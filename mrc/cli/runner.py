@@ -23,7 +23,6 @@ import uvloop
 
 from mrc.cli.exits import Interrupted
 from mrc.cli.output import print_error
-from mrc.connect.admission import raise_descriptor_limit
 from mrc.linux import programs
 
 logger = logging.getLogger("mrc.cli")
@@ -34,6 +33,8 @@ T = TypeVar("T")
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
+    from mrc.connect.admission import raise_descriptor_limit  # slow import
+
     guarded = _with_signals(work)
     try:
         raise_descriptor_limit()

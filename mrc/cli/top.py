@@ -27,8 +27,7 @@ from mrc.fabric import hostconfig
 from mrc.observe import server
 from mrc.observe.endpoints import Here, LocalEndpoints, Look, checked, with_rates
 from mrc.observe.local import ANSWER_SECONDS
-from mrc.results.snapshot import Ev
-from mrc.results.top import Endpoint, PlaneRates, QpRates, Top
+from mrc.observe.results import Endpoint, Ev, PlaneRates, QpRates, Top
 from mrc.running import Limit
 from mrc.trust.security import Security
 from mrc.units import counted, digits

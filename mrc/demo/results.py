@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mrc.results.plain import Result
-from mrc.results.transfer import Transfer
+from mrc.transfer.results import Transfer
 
 
 class GoodputBin(Struct, frozen=True, kw_only=True):

@@ -16,9 +16,8 @@ from mrc.connect.parse import shown
 from mrc.errors import MrcError, ProtocolError
 from mrc.linux.processes import process
 from mrc.observe import local
+from mrc.observe.results import Endpoint, PlaneRates, Qp, QpPlane, QpRates, Snapshot, Unanswered
 from mrc.results.plain import SCHEMA, like, names_of
-from mrc.results.snapshot import Plane, Qp, Snapshot
-from mrc.results.top import Endpoint, PlaneRates, QpRates, Unanswered
 from mrc.tasks import cancelled
 from mrc.typed import take
 from mrc.units import digits
@@ -185,11 +184,11 @@ def _qp(old: Qp, new: Qp, seconds: float) -> QpRates:
     return like(QpRates, new, planes=tuple(planes), **_rates(QpRates, old, new, seconds))
 
 
-def _plane(old: Plane, new: Plane, seconds: float) -> PlaneRates:
+def _plane(old: QpPlane, new: QpPlane, seconds: float) -> PlaneRates:
     return like(PlaneRates, new, **_rates(PlaneRates, old, new, seconds))
 
 
-def _rates(kind: type, old: Qp | Plane, new: Qp | Plane, seconds: float) -> dict[str, float]:
+def _rates(kind: type, old: Qp | QpPlane, new: Qp | QpPlane, seconds: float) -> dict[str, float]:
     """The rates that `kind` declares; the name of each rate begins with its counter."""
     rates = {}
     for name in (each for each in names_of(kind) if each.endswith("_per_second")):

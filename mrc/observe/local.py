@@ -27,9 +27,9 @@ from typing import Any
 
 from mrc.connect.parse import parse
 from mrc.errors import ProtocolError
+from mrc.observe.results import Snapshot
 from mrc.observe.server import Visit, Visits
 from mrc.results.plain import plain
-from mrc.results.snapshot import Snapshot
 from mrc.running import Limit
 
 MAX_LINE = 1 << 20  # bytes of a snapshot; the limit of a remote snapshot too

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from mrc.events import QpInfo
 from mrc.observe.local import LocalView
+from mrc.observe.results import Snapshot
 from mrc.observe.server import MetricsServer, RemoteView
 from mrc.observe.snapshot import Ledger, ObservedContext, ObservedQp, snapshot
-from mrc.results.snapshot import Snapshot
 
 logger = logging.getLogger("mrc.observe")
 

@@ -20,9 +20,9 @@ from msgspec import Struct
 from mrc.connect.admission import network_of, source_of, victim
 from mrc.connect.oob import SNAPSHOT_BYTES, TOP, Channel
 from mrc.errors import InUseError, MrcError, ProtocolError, ResolveError
+from mrc.observe.results import Snapshot
 from mrc.observe.snapshot import public
 from mrc.results.plain import plain
-from mrc.results.snapshot import Snapshot
 from mrc.running import Limit
 from mrc.tasks import cancelled, took_cancellation
 

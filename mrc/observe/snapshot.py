@@ -21,8 +21,8 @@ from mrc.config import ContextConfig
 from mrc.errors import MrcError
 from mrc.events import EvInfo, QpInfo
 from mrc.fabric.paths import LocalPort
+from mrc.observe.results import Ev, Port, Qp, QpPlane, Snapshot
 from mrc.results.plain import like, nonzero
-from mrc.results.snapshot import Ev, Plane, Port, Qp, Snapshot
 
 
 class ObservedQp(Protocol):
@@ -114,7 +114,7 @@ def _qp(qp: ObservedQp, info: QpInfo, evs: Iterable[EvInfo] | None) -> Qp:
         id=None,
         peer=qp.peer_name,
         state=info.state.name,
-        planes=tuple(like(Plane, plane) for plane in info.planes),
+        planes=tuple(like(QpPlane, plane) for plane in info.planes),
         evs=None if evs is None else tuple(like(Ev, ev, state=ev.state.name) for ev in evs),
     )
 

@@ -27,7 +27,7 @@ from mrc.events import Immediate
 from mrc.mailbox import MAX_SENT_BYTES, MailboxSession, Service
 from mrc.perf.load import Tally
 from mrc.perf.meter import History, Meter, MeterInterval, PeerBins
-from mrc.results.perf import Latency
+from mrc.perf.results import Latency
 from mrc.typed import Whole, take
 
 # answer_bytes: a result with many changes is long.

@@ -27,7 +27,7 @@ from mrc.enums import EvState
 from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent, QpInfo
 from mrc.limits import MAX_PORTS
-from mrc.results.perf import EvChange, Latency, PlaneChange, ShareChange
+from mrc.perf.results import EvChange, Latency, PlaneChange, ShareChange
 from mrc.tasks import cancelled
 from mrc.typed import Real, Whole, take
 

@@ -21,18 +21,18 @@ from mrc.results.plain import Failure, names_of
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "send": ("results.transfer.Transfer",),
-    "recv": ("results.transfer.Transfer",),
-    "perf": ("results.perf.Perf", "results.perf.PerfFailed"),
-    "perf --server": ("results.perf.PerfServed",),
+    "send": ("transfer.results.Transfer",),
+    "recv": ("transfer.results.Transfer",),
+    "perf": ("perf.results.Perf", "perf.results.PerfFailed"),
+    "perf --server": ("perf.results.PerfServed",),
     "perf --json-stream": (
-        "results.perf.StartEvent", "results.perf.IntervalEvent", "results.perf.TestEvent",
-        "results.perf.EndEvent",
+        "perf.results.StartEvent", "perf.results.IntervalEvent", "perf.results.TestEvent",
+        "perf.results.EndEvent",
     ),
-    "paths": ("results.paths.Paths",),
-    "top": ("results.top.Top", "view.frames.PageAddress"),
-    "key": ("results.key.Key",),
-    "dissect": ("results.dissect.Dissected",),
+    "paths": ("cli.paths.Paths",),
+    "top": ("observe.results.Top", "view.frames.PageAddress"),
+    "key": ("cli.key.KeyFile",),
+    "dissect": ("cli.dissect.Dissected",),
     "dissect --readings": ("conform.results.ShownReadings",),
     "testbed plan": ("testbed.results.Planned", "testbed.results.Topologies"),
     "testbed export": ("lab.results.Exported",),

@@ -24,11 +24,11 @@ from msgspec import Struct, field
 
 from mrc.connect.parse import printable, shortened
 from mrc.errors import ProtocolError
-from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_ERROR, Digest, Mode, Time
 from mrc.transfer.names import MAX_PATH_BYTES, FileError, StoppedError
 from mrc.transfer.plan import Entry, FileEntry, FolderEnd, LinkEntry, SourceFile
+from mrc.transfer.results import FailedFile, TransferredFile
 from mrc.typed import Whole
 
 MAX_LISTED = 16  # files of a pack, whose names are kept in any case

@@ -17,7 +17,6 @@ from typing import Self
 from msgspec import Struct, field
 
 from mrc.connect.parse import printable
-from mrc.results.transfer import FailedFile
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_HOLES, Announced, Digest, Holes
 from mrc.transfer.names import (
@@ -31,6 +30,7 @@ from mrc.transfer.names import (
     check_name,
     check_path,
 )
+from mrc.transfer.results import FailedFile
 from mrc.transfer.resume import hash_range
 
 STDIN = "-"

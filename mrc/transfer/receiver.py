@@ -32,7 +32,6 @@ from mrc.connect.admission import BudgetError
 from mrc.errors import MrcError, ProtocolError, reason_of
 from mrc.events import Immediate
 from mrc.mailbox import MailboxClosedError
-from mrc.results.transfer import FailedFile, Role
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta
 from mrc.transfer.limits import CHUNK_BYTES, DEFAULTS, Quota, SenderLimits
@@ -60,6 +59,7 @@ from mrc.transfer.messages import (
 from mrc.transfer.names import FileError, FinalError, local_name, of_system, wire_name
 from mrc.transfer.pack import StoredBatch
 from mrc.transfer.pipes import PipeWriter
+from mrc.transfer.results import FailedFile, Role
 from mrc.transfer.session import IdleError, TransferSession, VerificationError, patience, until_idle
 from mrc.transfer.sinks import AnySink, AnyTree, FileSink, PackSink, StreamSink
 from mrc.transfer.threads import StuckError, WorkerThread, in_thread

@@ -36,7 +36,6 @@ from mrc.engine.memory import MR
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate, QpInfo, known
-from mrc.results.transfer import FailedFile, TransferredFile
 from mrc.tasks import cancelled
 from mrc.transfer.folders import SECOND_NS, Meta
 from mrc.transfer.limits import CHUNK_BYTES
@@ -87,6 +86,7 @@ from mrc.transfer.plan import (
     Stdin,
     holes_of,
 )
+from mrc.transfer.results import FailedFile, TransferredFile
 from mrc.transfer.session import MAX_QPS, TransferError, TransferSession, VerificationError
 from mrc.transfer.threads import in_thread
 

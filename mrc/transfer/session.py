@@ -27,7 +27,6 @@ from mrc.connect.parse import shown
 from mrc.errors import ConnectError, MrcError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, QpInfo, sum_of
 from mrc.mailbox import Service, SessionError
-from mrc.results.transfer import Waits
 from mrc.running import Limit
 from mrc.tasks import cancelled
 from mrc.transfer.messages import (
@@ -39,6 +38,7 @@ from mrc.transfer.messages import (
     from_dict,
     to_dict,
 )
+from mrc.transfer.results import Waits
 from mrc.units import digits
 
 TAKES_ASKING = "asking"

@@ -10,7 +10,6 @@ from typing import TypeVarTuple
 
 from mrc.connect.parse import printable, shown
 from mrc.errors import ProtocolError
-from mrc.results.transfer import FailedFile, Role, TransferredFile
 from mrc.transfer.files import ExistingFile, PartFile, SessionTree
 from mrc.transfer.folders import Meta
 from mrc.transfer.limits import Quota
@@ -35,6 +34,7 @@ from mrc.transfer.pack import (
     unseal,
 )
 from mrc.transfer.pipes import StdoutTarget, StdoutTree
+from mrc.transfer.results import FailedFile, Role, TransferredFile
 from mrc.transfer.session import VerificationError
 
 Ts = TypeVarTuple("Ts")

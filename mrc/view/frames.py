@@ -11,8 +11,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from mrc.events import known
+from mrc.observe.results import Ev, Qp, QpPlane, Snapshot
 from mrc.results.plain import Result
-from mrc.results.snapshot import Ev, Plane, Qp, Snapshot
 
 
 class FabricLink(Struct, frozen=True):
@@ -235,7 +235,7 @@ class Transfers:
 
 
 def _plane(
-    number: int, parts: Sequence[Plane], before: _TransferSample, now: _TransferSample
+    number: int, parts: Sequence[QpPlane], before: _TransferSample, now: _TransferSample
 ) -> PlaneShare:
     return PlaneShare(
         plane=number,
@@ -281,8 +281,8 @@ def _by_peer(qps: Sequence[Qp]) -> dict[str, list[Qp]]:
     return found
 
 
-def _planes(qps: Sequence[Qp]) -> dict[int, list[Plane]]:
-    found: dict[int, list[Plane]] = {}
+def _planes(qps: Sequence[Qp]) -> dict[int, list[QpPlane]]:
+    found: dict[int, list[QpPlane]] = {}
     for plane in (plane for qp in qps for plane in qp.planes):
         found.setdefault(plane.plane, []).append(plane)
     return found
@@ -299,11 +299,11 @@ def _bytes(qp: Qp, *, sends: bool) -> int:
     return qp.acknowledged_bytes if sends else qp.received_bytes
 
 
-def _moved(parts: Sequence[Plane], *, sends: bool) -> int:
+def _moved(parts: Sequence[QpPlane], *, sends: bool) -> int:
     return sum(part.sent_bytes if sends else part.received_bytes for part in parts)
 
 
-def _longest(parts: Sequence[Qp] | Sequence[Plane] | Sequence[Ev]) -> int | None:
+def _longest(parts: Sequence[Qp] | Sequence[QpPlane] | Sequence[Ev]) -> int | None:
     return max(known(part.rtt_ns for part in parts), default=None)
 
 

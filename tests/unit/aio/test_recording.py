@@ -34,7 +34,7 @@ from mrc.perf.client import connect
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PlanRefusedError
 from mrc.perf.meter import History, Meter, PeerBins
-from mrc.results.perf import EvChange, PlaneChange, ShareChange
+from mrc.perf.results import EvChange, PlaneChange, ShareChange
 from mrc.results.plain import plain
 from mrc.typed import take
 

@@ -11,7 +11,7 @@ import pytest
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, csv_text
 from mrc.enums import EvState
-from mrc.results.perf import Latency
+from mrc.perf.results import Latency
 
 
 @dataclass

@@ -13,8 +13,8 @@ from mrc.cli.main import main
 from mrc.cli.output import Output, session_failed
 from mrc.cli.progress import ProgressMeter
 from mrc.errors import MrcError
-from mrc.results.transfer import FailedFile
 from mrc.transfer.names import FileError
+from mrc.transfer.results import FailedFile
 
 
 def test_add__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:

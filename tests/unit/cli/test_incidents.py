@@ -20,7 +20,7 @@ from mrc.events import (
     QpErrorEvent,
     QpEvent,
 )
-from mrc.results.transfer import Outage
+from mrc.transfer.results import Outage
 
 SILENT, BACK = EventReason.SILENCE, EventReason.PROBES
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from mrc.cli.paths import Train, extra_delays, failed, quality
-from mrc.results.paths import Quality
+from mrc.cli.paths import Quality, Train, extra_delays, failed, quality
 
 
 def shown(

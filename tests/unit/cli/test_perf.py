@@ -19,7 +19,7 @@ from mrc.perf.client import TestResult as Result
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PerfOutcome
 from mrc.perf.meter import MeterInterval
-from mrc.results.perf import Latency, Machine, Setup
+from mrc.perf.results import Latency, PerfMachine, Setup
 
 MB = 10**6
 NONE = Latency(0, 0, 0, 0, 0, 0, 0)
@@ -57,7 +57,7 @@ def ping_pong(size: int) -> Result:
 
 
 def setup() -> Setup:
-    machine = Machine(
+    machine = PerfMachine(
         started_at="", host="h0", kernel="6", cpu=None, cpu_cores=2, arguments=("perf", "h1")
     )  # fmt: skip
     values = {name: None for name in Setup.__struct_fields__ if name != "schema"}

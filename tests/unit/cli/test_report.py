@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from mrc import ContextConfig, Queues, Retries, Spraying
 from mrc.cli.report import batch_lines, settings, waits_sentence
 from mrc.results.plain import plain
-from mrc.results.transfer import Waits
 from mrc.transfer.pack import StoredBatch
+from mrc.transfer.results import Waits
 
 
 def test_batch_lines__counts_what_a_pack_has() -> None:

@@ -14,7 +14,7 @@ from terminals import terminal
 from mrc import products
 from mrc.cli import top
 from mrc.cli.main import main
-from mrc.results.top import Top, Unanswered
+from mrc.observe.results import Top, Unanswered
 
 COMMAND = [sys.executable, "-m", "mrc", "top", "--local", "-i", "60"]
 

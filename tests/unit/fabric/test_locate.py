@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.fabric.locate import PathCheck, Suspect, links_of, suspects
+from mrc.cli.paths import PathCheck, Suspect, links_on, suspects
 from mrc.fabric.srv6 import format_usid
 from mrc.fabric.topology import Topology
 
@@ -18,7 +18,7 @@ def observed(*failed: str, peers: tuple[int, ...] = (2,)) -> list[PathCheck]:
     for peer in peers:
         for path in FABRIC.paths(0, peer):
             usids = [format_usid(usid) for usid in path.usids]
-            links = links_of(path.plane, path.name, usids, f"h{peer}")
+            links = links_on(path.plane, path.name, usids, f"h{peer}")
             works = not {f"h{peer} {path.name}", *links} & set(failed)
             found.append(PathCheck(links, works))
     return found
@@ -31,7 +31,7 @@ def test_links_of__a_path() -> None:
     assert observed(peers=(1,))[0].links == (
         "this host's link of plane 1", "h1's link of plane 1"
     )  # fmt: skip
-    near = links_of(1, "eth0>10.0.0.2#3", (), "peer")
+    near = links_on(1, "eth0>10.0.0.2#3", (), "peer")
     assert near == ("eth0 of this host", "10.0.0.2 of peer")
 
 

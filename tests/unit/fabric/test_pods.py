@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from mrc.cli.paths import PathCheck, links_on, suspects
 from mrc.fabric import srv6
-from mrc.fabric.locate import PathCheck, links_of, suspects
 from mrc.fabric.srv6 import format_usid
 from mrc.fabric.targets import DOWN, UP, Parts, Target, all_links, cut_off, parse_target, without
 from mrc.fabric.targets import links_of as links_of_target
@@ -175,11 +175,11 @@ def test_locate__names_the_link_of_three_tiers() -> None:
         for peer in (3, 7, 9):
             for path in FABRIC.paths(0, peer):
                 usids = [format_usid(usid) for usid in path.usids]
-                links = links_of(path.plane, path.name, usids, f"h{peer}")
+                links = links_on(path.plane, path.name, usids, f"h{peer}")
                 found.append(PathCheck(links, dead not in links))
         return found
 
-    assert links_of(1, "t2:1.3", ["3001", "2003", "3003", "0203", "e001"], "h7") == (
+    assert links_on(1, "t2:1.3", ["3001", "2003", "3003", "0203", "e001"], "h7") == (
         "this host's link of plane 1", "uplink to t1:1.1", "t1:1.1>t2:1.3", "t2:1.3>t1:1.3",
         "t1:1.3>t0:1.3", "h7's link of plane 1",
     )  # fmt: skip

@@ -39,9 +39,9 @@ from mrc.connect.connect import dial
 from mrc.connect.oob import TOP
 from mrc.observe import local, server
 from mrc.observe.endpoints import checked, with_rates
+from mrc.observe.results import Endpoint, Top
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
-from mrc.results.top import Endpoint, Top
 
 
 @pytest.fixture

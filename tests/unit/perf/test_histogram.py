@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrc.perf.meter import Histogram
-from mrc.results.perf import Latency
+from mrc.perf.results import Latency
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200), st.floats(0.01, 1.0))

@@ -27,8 +27,8 @@ from mrc.perf.client import TestResult as Result
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PerfOutcome, PlanRefusedError
 from mrc.perf.meter import History, MeterInterval, PeerBins
+from mrc.perf.results import EvChange, Latency, PlaneChange, ShareChange
 from mrc.perf.server import PerfServer
-from mrc.results.perf import EvChange, Latency, PlaneChange, ShareChange
 from mrc.results.plain import plain
 from mrc.transfer import memory as transfer_memory
 

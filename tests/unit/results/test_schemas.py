@@ -16,10 +16,10 @@ from jsonschema import Draft202012Validator, ValidationError
 from printed import printed
 
 from mrc.cli.main import build_parser, main
+from mrc.cli.paths import Probe, ProbedEv
 from mrc.enums import EvState
 from mrc.events import EvInfo
 from mrc.results import schemas
-from mrc.results.paths import Probe, ProbedEv
 from mrc.results.plain import Failure, like, plain
 from mrc.results.schemas import schema
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from mrc.results.transfer import TransferredFile
 from mrc.transfer.pack import StoredBatch, Total
+from mrc.transfer.results import TransferredFile
 
 FILE = TransferredFile("a", 7, "0" * 32, "/a")
 

@@ -16,7 +16,6 @@ import pytest
 from transfer_ends import both, chunks, make, receiving, sending, sessions, turns
 
 from mrc.errors import ProtocolError
-from mrc.results.transfer import FailedFile
 from mrc.transfer import pack, sender
 from mrc.transfer.files import OutputDirectory, PartFile
 from mrc.transfer.limits import CHUNK_BYTES
@@ -35,6 +34,7 @@ from mrc.transfer.messages import (
 )
 from mrc.transfer.names import FileError, FinalError, mark_name
 from mrc.transfer.plan import SendPlan, SourceFile, plan_of
+from mrc.transfer.results import FailedFile
 from mrc.transfer.sender import SendOptions
 from mrc.transfer.session import TransferError
 from mrc.transfer.sinks import PackSink

@@ -17,7 +17,6 @@ from transfer_ends import both, make, names, receiving, sending, sessions
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
-from mrc.results.transfer import FailedFile
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Folder, Meta
 from mrc.transfer.limits import CHUNK_BYTES
@@ -35,6 +34,7 @@ from mrc.transfer.messages import (
 from mrc.transfer.names import FileError
 from mrc.transfer.pack import FRAME, PackedFile, PackedFolder, put_header, seal
 from mrc.transfer.plan import FileEntry, excluding, plan_of
+from mrc.transfer.results import FailedFile
 from mrc.transfer.session import TransferSession
 
 

@@ -18,7 +18,6 @@ from slowness import PATIENCE
 from transfer_ends import both, make, names, receiving, sending, sessions, until
 
 from mrc.enums import WcStatus
-from mrc.results.transfer import FailedFile
 from mrc.transfer.files import OutputDirectory, PartFile
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import (
@@ -35,6 +34,7 @@ from mrc.transfer.messages import (
 from mrc.transfer.names import part_name, record_name
 from mrc.transfer.pack import StoredBatch
 from mrc.transfer.receiver import ReceiveEvents, receive_files
+from mrc.transfer.results import FailedFile
 from mrc.transfer.resume import KEPT_SECONDS, PartRecord
 from mrc.transfer.sender import SendOptions
 from mrc.transfer.session import TransferError, TransferSession

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from transfer_ends import both, make, names, receiving, sending, sessions
 
-from mrc.results.transfer import FailedFile
 from mrc.transfer import files
 from mrc.transfer.files import OutputDirectory, sync_file_system
 from mrc.transfer.folders import Meta
 from mrc.transfer.names import FinalError, is_mark, mark_name
+from mrc.transfer.results import FailedFile
 from mrc.transfer.session import TransferError
 
 META = Meta(0o751, 1_000_000_007)

@@ -21,7 +21,6 @@ from mrc.enums import Access, WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
 from mrc.events import Immediate
 from mrc.mailbox import SessionError
-from mrc.results.transfer import FailedFile
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import (
     Accept,
@@ -37,6 +36,7 @@ from mrc.transfer.messages import (
 from mrc.transfer.names import FileError
 from mrc.transfer.pack import FRAME, seal
 from mrc.transfer.plan import SourceFile, plan_of
+from mrc.transfer.results import FailedFile
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT, SendOptions
 from mrc.transfer.session import (
     Joins,

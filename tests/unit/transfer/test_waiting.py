@@ -15,10 +15,10 @@ import pytest
 from slowness import PATIENCE
 from transfer_ends import Ends, both, chunks, make, receiving, sending, sessions, turns, until
 
-from mrc.results.transfer import Waits
 from mrc.transfer import sender
 from mrc.transfer.files import PartFile
 from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.results import Waits
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 
 CHUNKS = 2 * CHUNKS_IN_FLIGHT

@@ -19,7 +19,7 @@ from snapshot_data import SNAPSHOT
 
 from mrc.errors import MrcError, StateError
 from mrc.observe.endpoints import LocalEndpoints, checked
-from mrc.results.top import Unanswered
+from mrc.observe.results import Unanswered
 from mrc.view.fabric import FabricChange, FabricView
 from mrc.view.feed import MAX_PAGES, PageFeed
 from mrc.view.frames import BedDrawing, FabricFault, FabricLink, LinkLoads

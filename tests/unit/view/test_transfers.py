@@ -10,7 +10,7 @@ from typing import Any
 from snapshot_data import SNAPSHOT
 
 from mrc.observe.endpoints import checked
-from mrc.results.snapshot import Snapshot
+from mrc.observe.results import Snapshot
 from mrc.view.frames import PageTransfer, Transfers
 
 TENTH = 100_000_000  # ns

@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
+from mrc.observe.results import Bins, Settings
 from mrc.results.plain import SCHEMA, Failure, Result
-from mrc.results.qp import Bins, Settings
 from mrc.typed import Whole
 
 
-class Machine(Struct, frozen=True, kw_only=True):
+class PerfMachine(Struct, frozen=True, kw_only=True):
     """When, where and with which arguments the test ran."""
 
     started_at: str
@@ -30,7 +30,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     """The command line, without the program's name."""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class TestPlan(Struct, frozen=True, kw_only=True):
     """The parameters of one test."""
 
     pattern: Literal["stream", "ping-pong"]
@@ -193,7 +193,7 @@ class Latency(Struct, frozen=True):
     """The longest."""
 
 
-class End(Interval, frozen=True, kw_only=True):
+class PerfEnd(Interval, frozen=True, kw_only=True):
     """One end over the whole test."""
 
     messages: int
@@ -213,7 +213,7 @@ class End(Interval, frozen=True, kw_only=True):
 class Test(Struct, frozen=True, kw_only=True):
     """One test: with -a there are several."""
 
-    plan: Plan
+    plan: TestPlan
     """Its parameters."""
     interrupted: bool
     """It was ended by a signal or by an error; figures are of the time up to then."""
@@ -221,9 +221,9 @@ class Test(Struct, frozen=True, kw_only=True):
     """Both directions together; in ping-pong these are the WRITE_IMMs and their answers."""
     intervals: tuple[Interval, ...]
     """The client, interval after interval. Their sums are the figures of `client`."""
-    client: End
+    client: PerfEnd
     """The client, as a whole, until no write of either end was in flight."""
-    server: End | None
+    server: PerfEnd | None
     """The server, over the same seconds: what one end wrote, the other received. null when the test
     was ended before it answered.
     """
@@ -234,7 +234,7 @@ class Setup(Settings, frozen=True, kw_only=True):
 
     planes: tuple[int, ...]
     """Planes of the first QP."""
-    machine: Machine
+    machine: PerfMachine
     """When, where and with which arguments the test ran."""
 
 
@@ -259,9 +259,9 @@ class PerfServed(Result, frozen=True, kw_only=True):
 
     peer: str
     """The client."""
-    plan: Plan
+    plan: TestPlan
     """The parameters of the test."""
-    server: End
+    server: PerfEnd
     """This end."""
 
 

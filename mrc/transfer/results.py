@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from mrc.events import EvInfo
-from mrc.results.qp import Bins, Plane, Settings
+from mrc.observe.results import Bins, Settings, TransferPlane
 
 Role = Literal["sender", "receiver"]
 _KEYS = {"linear": "retry_linear", "exponential": "retry_exp"}
@@ -105,7 +105,7 @@ class Transfer(Settings, frozen=True, kw_only=True, rename=_KEYS):
     """Packets sent again because they were declared lost."""
     spurious_packets: int
     """Retransmitted packets whose original had arrived."""
-    planes: tuple[Plane, ...]
+    planes: tuple[TransferPlane, ...]
     """The planes, summed over all QPs."""
     evs: tuple[EvInfo, ...]
     """The EVs of all QPs."""
