@@ -24,7 +24,7 @@ _TYPES = {
 }
 
 
-class _Engine(ctypes.Structure):
+class _EngineTable(ctypes.Structure):
     """Addresses of the engine's functions, in the order of struct mrc_gloo_engine."""
 
     _fields_ = tuple((name, _ptr) for name in ("ctx", "space", "close_space", "post", "cancel"))
@@ -54,7 +54,7 @@ class Shim:
 
     def attach(self, functions: MessageFunctions) -> None:
         """The engine is open: operations go to these functions from now on."""
-        engine = _Engine(*functions.addresses)
+        engine = _EngineTable(*functions.addresses)
         result = self._library.mrc_gloo_attach(
             ctypes.byref(engine),
             _u32(ctypes.sizeof(engine)),

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADDRESS_BYTES = 40, SHORT = 100 };
+enum { ADDRESS_BYTES = 36, SHORT = 100 };
 
 #define CHECK(condition)                                              \
   do {                                                                \

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADDRESS_BYTES = 40, BYTES = 1 << 16, NO_PROVIDER = 3, WAIT_MS = 60000 };
+enum { ADDRESS_BYTES = 36, BYTES = 1 << 16, NO_PROVIDER = 3, WAIT_MS = 60000 };
 
 #define CHECK(condition)                                              \
   do {                                                                \
