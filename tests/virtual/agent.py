@@ -33,7 +33,7 @@ from virtual.audit import Audit
 from virtual.command import Command
 from virtual.connect import stalls
 from virtual.host import Program
-from virtual.verbs import Qp, VerbsProgram, knock_body, point_body
+from virtual.verbs import Qp, VerbsProgram, endpoint_body, qp_request_body
 from virtual.world import World
 
 _BOUND_SECONDS = 300  # in which every program ends, whatever happens
@@ -53,7 +53,7 @@ class Pair:
     """Two QPs, of the programs `ends`."""
 
     ends: tuple[str, str]
-    knocks: bool
+    requests: bool
     """the first one knows only the endpoint of the second one"""
     there: list[int]
     """lengths of what the first one writes"""
@@ -213,9 +213,9 @@ class Run:
 
     async def _program(self, name: str) -> None:
         verbs = self.verbs[name] = await attach(name)
-        verbs.on_visit = lambda knock: self._visited(name, knock)
+        verbs.on_request = lambda request: self._requested(name, request)
         mine = [end for pair in self.ends for end in pair if end.name == name]
-        verbs.point = verbs.numbers.pop()
+        verbs.endpoint = verbs.numbers.pop()
         try:
             async with asyncio.TaskGroup() as group:
                 for end in mine:
@@ -295,9 +295,9 @@ class Run:
         change(False)
         self.world.agenda.after(ns, lambda: change(True))
 
-    def _visited(self, name: str, knock: Any) -> int:
-        """The QP for a knock, whose number names the pair."""
-        end = self.ends[knock.to.token[0]][1]
+    def _requested(self, name: str, request: Any) -> int:
+        """The QP for a request, whose number names the pair."""
+        end = self.ends[request.to.token[0]][1]
         found = end.qp.result() if end.name == name and end.qp.done() else None
         return found[0].qpn if found else 0  # not yet
 
@@ -311,17 +311,19 @@ class Run:
             self._set(end, "unmet")
             return
         theirs, their_rkey = met
-        if not pair.knocks:
+        if not pair.requests:
             qp.connect(theirs.qpn, theirs.program.gids[0])
         elif end.at == 0:
             number = self.ends.index((end, other))
-            to = {**point_body(theirs.program.gids[0], theirs.program.point),
+            to = {**endpoint_body(theirs.program.gids[0], theirs.program.endpoint),
                   "token": bytes([number]) + bytes(15)}  # fmt: skip
-            verbs.knock(qp, knock_body(to, point_body(verbs.gids[0], verbs.point), qp.qpn))
+            verbs.request_qp(
+                qp, qp_request_body(to, endpoint_body(verbs.gids[0], verbs.endpoint), qp.qpn)
+            )
 
         def is_unmet() -> bool:
-            """Nobody knocks any more."""
-            return pair.knocks and end.at == 1 and other.outcome != "" and not qp.wanted
+            """Nobody asks any more."""
+            return pair.requests and end.at == 1 and other.outcome != "" and not qp.rtr
 
         if await qp.until(lambda: qp.ready or is_unmet()) and qp.ready:
             end.ready_seconds = self.world.now

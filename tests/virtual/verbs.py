@@ -29,9 +29,9 @@ class Qp:
     qpn: int
     dest_qpn: int = 0
     dest_gid: bytes = b""
-    wanted: bool = False
+    rtr: bool = False
     ready: bool = False
-    note: bytes = b""
+    resume: bytes = b""
     exists: bool = False
     """in the engine"""
     ended: str = ""
@@ -43,14 +43,14 @@ class Qp:
     """immediates of the peer"""
 
     def connect_body(self) -> bytes:
-        """A struct mrc_agent_connect, and the note if it is ready."""
+        """A struct mrc_agent_connect, and the resume state if it is ready."""
         fields = {"ready": int(self.ready)}
         gid = self.program.gids[0]
-        return connect_body(self.qpn, self.dest_qpn, gid, self.dest_gid, **fields) + self.note
+        return connect_body(self.qpn, self.dest_qpn, gid, self.dest_gid, **fields) + self.resume
 
     def connect(self, dest_qpn: int, dest_gid: bytes) -> None:
         """Moves it to RTR."""
-        self.dest_qpn, self.dest_gid, self.wanted = dest_qpn, dest_gid, True
+        self.dest_qpn, self.dest_gid, self.rtr = dest_qpn, dest_gid, True
         self.program.say(AgentKind.CONNECT, body=self.connect_body())
 
     async def until(self, condition: Callable[[], bool]) -> bool:
@@ -98,7 +98,7 @@ class Qp:
         """Destroys it."""
         if self.outstanding and self.exists:
             self.program.command(op=CommandOp.QP_MODIFY, qpn=self.qpn, value=int(QpState.ERROR))
-        self.wanted = False
+        self.rtr = False
         self.program.say(AgentKind.RELEASE, self.qpn, 1)
 
 
@@ -107,12 +107,12 @@ class VerbsProgram(AttachedProgram):
     """Attaches to the next agent when the one that it had has gone."""
 
     qps: dict[int, Qp] = field(default_factory=dict)
-    on_visit: Callable[[Any], int] = lambda knock: -2
+    on_request: Callable[[Any], int] = lambda request: -2
     """an endpoint asks for a QP: its number, or -errno"""
-    point: int = 0
+    endpoint: int = 0
     """the number of the endpoint, if it has one"""
     _creating: dict[int, tuple[int, int]] = field(default_factory=dict)  # by cookie: op and QPN
-    _knocks: dict[int, bytes] = field(default_factory=dict)  # by QPN
+    _requests: dict[int, bytes] = field(default_factory=dict)  # by QPN
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _waiters: list[asyncio.Event] = field(default_factory=list)
 
@@ -128,7 +128,7 @@ class VerbsProgram(AttachedProgram):
     async def leave(self) -> None:
         """Ends in order: its QPs are released, and their ends waited for a little."""
         for qp in self.qps.values():
-            if qp.wanted:
+            if qp.rtr:
                 qp.release()
         try:
             async with asyncio.timeout(_LINGER_SECONDS):
@@ -146,9 +146,9 @@ class VerbsProgram(AttachedProgram):
         made = self.qps[number] = Qp(self, number)
         return made
 
-    def knock(self, qp: Qp, body: bytes) -> None:
+    def request_qp(self, qp: Qp, body: bytes) -> None:
         """Asks an endpoint for the other QP."""
-        self._knocks[qp.qpn] = body
+        self._requests[qp.qpn] = body
         self.say(AgentKind.QP_REQUEST, body=body)
 
     async def until_changed(self) -> None:
@@ -171,21 +171,21 @@ class VerbsProgram(AttachedProgram):
                 continue
             await asyncio.sleep(_AGAIN_SECONDS)
             for qp in self.qps.values():
-                if qp.wanted and qp.exists and not qp.ready:
+                if qp.rtr and qp.exists and not qp.ready:
                     self.command(op=CommandOp.QP_DESTROY, qpn=qp.qpn)
                     qp.exists = False
             try:
                 await self.attach_again(NAME, self._resumed)
             except OSError:
                 continue
-            if self.point:
-                self.say(AgentKind.KEEP, self.point)
-            for number, body in self._knocks.items():
-                if not self.qps[number].wanted and not self.qps[number].ended:
+            if self.endpoint:
+                self.say(AgentKind.KEEP, self.endpoint)
+            for number, body in self._requests.items():
+                if not self.qps[number].rtr and not self.qps[number].ended:
                     self.say(AgentKind.QP_REQUEST, body=body)
 
     def _resumed(self) -> list[bytes]:
-        return [qp.connect_body() for qp in self.qps.values() if qp.wanted]
+        return [qp.connect_body() for qp in self.qps.values() if qp.rtr]
 
     # ---- News -----------------------------------------------------------------------------
 
@@ -196,9 +196,9 @@ class VerbsProgram(AttachedProgram):
                 command, _ = read_struct("mrc_command", frame.body)
                 self._creating[int(command.cookie)] = int(command.op), int(command.qpn)
             case AgentKind.READY:
-                ready, note = read_struct("mrc_agent_ready", frame.body)
+                ready, state = read_struct("mrc_agent_ready", frame.body)
                 found = self.qps[int(ready.qpn)]
-                found.ready, found.note = True, note
+                found.ready, found.resume = True, state
             case AgentKind.FAILED if qp:
                 qp.end(f"FAILED: {frame.body.decode()}")
             case AgentKind.GONE if qp:
@@ -207,18 +207,18 @@ class VerbsProgram(AttachedProgram):
                 self._lose_agent()
                 return
             case AgentKind.PEER_REQUEST:
-                knock, _ = read_struct("mrc_agent_qp_request", frame.body)
-                self._admit(knock, frame.cookie)
-            case AgentKind.ADMITTED if qp and not qp.wanted and not qp.ended:
-                knock, _ = read_struct("mrc_agent_qp_request", self._knocks[qp.qpn])
-                qp.connect(int.from_bytes(frame.body[:4], "little"), bytes(knock.to.gid))
+                request, _ = read_struct("mrc_agent_qp_request", frame.body)
+                self._admit(request, frame.cookie)
+            case AgentKind.ADMITTED if qp and not qp.rtr and not qp.ended:
+                request, _ = read_struct("mrc_agent_qp_request", self._requests[qp.qpn])
+                qp.connect(int.from_bytes(frame.body[:4], "little"), bytes(request.to.gid))
         super()._take(frame)
 
-    def _admit(self, knock: Any, cookie: int) -> None:
-        number = self.on_visit(knock)
+    def _admit(self, request: Any, cookie: int) -> None:
+        number = self.on_request(request)
         self.say(AgentKind.ADMIT, number, cookie)
-        if number > 0 and not self.qps[number].wanted:
-            self.qps[number].connect(int(knock.qpn), bytes(getattr(knock, "from").gid))
+        if number > 0 and not self.qps[number].rtr:
+            self.qps[number].connect(int(request.qpn), bytes(getattr(request, "from").gid))
 
     def _publish(self, event: Any) -> None:
         qp = self.qps.get(int(event.qpn))
@@ -244,11 +244,11 @@ class VerbsProgram(AttachedProgram):
         super()._publish(event)
 
 
-def point_body(gid: bytes, number: int) -> dict[str, Any]:
+def endpoint_body(gid: bytes, number: int) -> dict[str, Any]:
     """A struct mrc_agent_endpoint."""
     return {"gid": gid, "token": bytes(16), "number": number}
 
 
-def knock_body(to: dict[str, Any], by: dict[str, Any], qpn: int) -> bytes:
+def qp_request_body(to: dict[str, Any], by: dict[str, Any], qpn: int) -> bytes:
     """A struct mrc_agent_qp_request."""
     return struct_bytes("mrc_agent_qp_request", {"to": to, "from": by, "qpn": qpn})
