@@ -1,13 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of csrc/mrc.h: life of a QP, its work requests, memory and completions. */
+/* The calls of csrc/mrc.h for applications, and those of drivers that move no packets: life of the
+   engine, memory and completions, life of a QP, work and control, ports, queries. Packets come in
+   by receive.c and leave by schedule.c. */
 #include "core/calls.h"
 
 #include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "core/engine.h"
 #include "core/loss.h"
 #include "core/receive.h"
 #include "core/send.h"
+
+/* ---- life of the engine ---- */
+
+static uint32_t or_default(uint32_t value, uint32_t otherwise) {
+  return value != 0 ? value : otherwise;
+}
+
+static uint32_t sack_threshold_bytes(uint32_t readings) {
+  if ((readings & MRC_READING_G2_A) != 0) return 16384;
+  return (readings & MRC_READING_G2_B) != 0 ? 4096 : 262144;
+}
+
+static bool fill_config(struct mrc_engine_config *config) {
+  config->max_qps = or_default(config->max_qps, 1024);
+  config->max_mrs = or_default(config->max_mrs, 1024);
+  config->ports = or_default(config->ports, 1);
+  config->cq_depth = or_default(config->cq_depth, 65536);
+  config->trace_entries = or_default(config->trace_entries, 4096);
+  config->max_burst_bytes = or_default(config->max_burst_bytes, MRC_BURST_BYTES);
+  config->sack_threshold_bytes =
+      or_default(config->sack_threshold_bytes, sack_threshold_bytes(config->readings));
+  config->sack_delay_ns = or_default(config->sack_delay_ns, 500000);
+  config->noise_ns = or_default(config->noise_ns, MRC_NOISE_NS);
+  config->seal_epoch_bits = or_default(config->seal_epoch_bits, MRC_SEAL_EPOCH_BITS);
+  return mrc_dscps_fill(&config->dscps) && (config->readings & ~(uint32_t)MRC_ALL_READINGS) == 0 &&
+         config->ports <= MRC_MAX_PORTS && config->max_qps <= 1u << 20 &&
+         config->max_mrs <= 1u << 20 && config->noise_ns >= 1000 &&
+         config->noise_ns <= 1000000000u && config->cq_depth <= 1u << 24 &&
+         config->seal_epoch_bits >= 6 && config->seal_epoch_bits <= MRC_SEAL_EPOCH_BITS &&
+         (config->trace_entries & (config->trace_entries - 1)) == 0 &&
+         config->trace_entries <= 1u << 24;
+}
+
+struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *given) {
+  struct mrc_engine_config config = *given;
+  if (!fill_config(&config)) return NULL;
+  struct mrc_engine *engine = malloc(sizeof *engine);
+  if (engine == NULL) return NULL;
+  memset(engine, 0, offsetof(struct mrc_engine, probe_room));
+  engine->prng.state = config.seed;
+  engine->services.events.ring = engine->events;
+  engine->endpoint.answers.ring = engine->answers;
+  mrc_probes_init(&engine->services.probes, &engine->probe_room, config.seed);
+  engine->qps = calloc(config.max_qps, sizeof *engine->qps);
+  const bool ok = engine->qps != NULL && mrc_services_init(&engine->services, &config) == 0 &&
+                  mrc_endpoint_init(&engine->endpoint, &config) == 0 &&
+                  mrc_keymap_init(&engine->by_qpn, config.max_qps) == 0;
+  if (ok) return engine;
+  mrc_engine_destroy(engine);
+  return NULL;
+}
+
+void mrc_engine_destroy(struct mrc_engine *engine) {
+  if (engine == NULL) return;
+  for (uint32_t i = 0; engine->qps != NULL && i < engine->services.config.max_qps; i++)
+    if (engine->qps[i] != NULL) mrc_qp_free(engine->qps[i]);
+  free(engine->qps);
+  mrc_services_free(&engine->services);
+  mrc_endpoint_free(&engine->endpoint);
+  mrc_keymap_free(&engine->by_qpn);
+  free(engine);
+}
 
 /* ---- memory and completions ---- */
 
@@ -121,17 +188,20 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_rtr_attr *attr) {
   if (attr->dynamic_mpr > 1 || attr->sack_times > 1) return -EINVAL;
   if (qp->seal != NULL && qp->seal->peer_qpn != attr->dest_qpn) return -EINVAL;
   qp->attr.rtr = *attr;
-  mrc_responder_start(&qp->resp, attr->rq_psn);
+  mrc_rxwin_start(&qp->resp.win, attr->rq_psn);
+  qp->resp.message_bytes = 0;
   return 0;
 }
 
-/* Copies the base RTTs of other QPs with the same peer. */
+/* Copies the base RTTs of other QPs with the same peer: a QP that starts while a queue is full
+   cannot measure the empty path. */
 static void take_base_rtts(struct mrc_qp *qp) {
   for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next) {
     if (other == qp) continue;
     MRC_EACH_BIT(plane, other->evset.plane_mask) {
       const struct mrc_rtt *rtt = &other->planes[plane].rtt;
-      if (mrc_rtt_known(rtt)) mrc_rtt_hint(&qp->planes[plane].rtt, rtt->base_ns);
+      uint64_t *base_ns = &qp->planes[plane].rtt.base_ns;
+      if (mrc_rtt_known(rtt) && (*base_ns == 0 || *base_ns > rtt->base_ns)) *base_ns = rtt->base_ns;
     }
   }
 }
@@ -235,10 +305,13 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
   mrc_requester_flush(services, &qp->req, qpn, MRC_WC_WR_FLUSH_ERR);
   mrc_responder_clear(services, &qp->resp);
   mrc_cq_orphan(&services->cq, qpn);
-  mrc_endpoint_drop_probes(services, &engine->endpoint, qp);
   mrc_endpoint_drop_qp(services, &engine->endpoint, qp);
   mrc_keymap_remove(&engine->by_qpn, qpn);
-  mrc_ready_forget(&services->ready, &qp->nodes, qp->index);
+  mrc_node_leave(&qp->nodes.ready);
+  mrc_node_leave(&qp->nodes.answering);
+  mrc_node_leave(&qp->nodes.port_waiting);
+  mrc_node_leave(&qp->nodes.cq_waiting);
+  mrc_timers_set(&services->ready.timers, qp->index, MRC_NEVER);
   engine->qps[qp->index] = NULL;
   mrc_qp_free(qp);
   return 0;
@@ -364,12 +437,6 @@ static int check_command(const struct mrc_engine *engine, const struct mrc_probe
   return attr->dscp <= 63 ? 0 : -EINVAL;
 }
 
-/* Each outstanding command has a reserved place for its event, even without polls. */
-static bool has_room_for_event(const struct mrc_services *services) {
-  const uint32_t waiting = services->events.tail - services->events.head;
-  return waiting + services->probes.n_commanded < MRC_EVENT_RING / 4 * 3;
-}
-
 int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
                          uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
@@ -379,7 +446,10 @@ int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr 
     if (error != 0) return error;
   }
   int taken = 0;
-  for (; taken < n && has_room_for_event(services); taken++) {
+  for (; taken < n; taken++) {
+    /* Each outstanding command has a reserved place for its event, even without polls. */
+    const uint32_t waiting = services->events.tail - services->events.head;
+    if (waiting + services->probes.n_commanded >= MRC_EVENT_RING / 4 * 3) break;
     const struct mrc_probe_attr *attr = &probes[taken];
     struct mrc_qp *qp = mrc_engine_qp(engine, attr->qpn);
     const struct mrc_ev_probe request = {.ev = (uint16_t)attr->ev_index,
@@ -392,6 +462,55 @@ int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr 
     if (mrc_probes_start(&services->probes, &qp->probes, &request) == NULL) break;
   }
   return taken;
+}
+
+/* ---- ports ---- */
+
+/* Begins a call about this port. Returns its plane. */
+static uint32_t begin_port(struct mrc_services *services, int port, uint64_t now_ns) {
+  mrc_assert(port >= 1 && (uint32_t)port <= services->config.ports);
+  services->now_ns = now_ns;
+  return mrc_plane_of((uint32_t)port);
+}
+
+void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  const uint32_t plane = begin_port(services, port, now_ns), bit = 1u << plane;
+  if (((services->ports.blocked & bit) != 0) == blocked) return;
+  services->ports.blocked ^= bit;
+  if (blocked) {
+    services->ports.blocked_ns[plane] = now_ns;
+  } else {
+    engine->endpoint.answers.n_stuck = services->probes.n_stuck = 0;
+    /* Each QP that waited for the port gets a turn. Answers that are due leave first, because data
+       would fill a small socket again each time. */
+    struct mrc_node *waiting = &services->ready.port_waiting;
+    while (!mrc_list_is_empty(waiting)) {
+      struct mrc_ready_nodes *nodes =
+          MRC_NODE_OWNER(waiting->next, struct mrc_ready_nodes, port_waiting);
+      mrc_node_leave(&nodes->port_waiting);
+      mrc_ready_touch_to_answer(&services->ready, nodes);
+    }
+  }
+}
+
+void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  const uint32_t plane = begin_port(services, port, now_ns), bit = 1u << plane;
+  if (((services->ports.up & bit) != 0) == up) return;
+  services->ports.up ^= bit;
+  services->ports.was_down = true;
+  mrc_endpoint_on_port_change(services, &engine->endpoint);
+  for (uint32_t i = 0; i < services->config.max_qps; i++) {
+    struct mrc_qp *qp = engine->qps[i];
+    if (qp == NULL || (qp->evset.plane_mask & bit) == 0) continue;
+    mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, up, MRC_REASON_OWN_PORT);
+    if (qp->state != MRC_QP_RTS) continue;
+    if (up)
+      mrc_health_retry_plane(services, qp, plane, now_ns);
+    else
+      mrc_health_suspend_plane(services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+  }
 }
 
 /* ---- queries ---- */

@@ -70,14 +70,6 @@ static uint64_t queue_ns(const struct mrc_cc_delay *state) {
   return bare_target_ns(state) / 2 + state->jitter_ns;
 }
 
-/* Whether all newest samples show a long queue. A window sent as one burst queues behind itself;
-   while it does not fill the path, that delay stays below a round trip. So delays up to half a base
-   RTT do not count. */
-static bool overshoots(const struct mrc_cc_delay *state) {
-  const uint64_t least_ns = mrc_min_u64(state->newest_ns[0], state->newest_ns[1]);
-  return least_ns > mrc_max_u64(queue_ns(state), state->base_ns / 2);
-}
-
 /* ---- the end of a round ---- */
 
 /* Reduces the window to the size that leaves a queue of the target, by half at most. */
@@ -136,13 +128,6 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   state->calm_rounds = 0;
 }
 
-/* Whether the delay stayed, although the window shrank by `cut_bytes` since the queue began. */
-static bool stays(const struct mrc_cc_delay *state, uint64_t delay_ns, uint64_t cut_bytes) {
-  const uint64_t due_ns =
-      mrc_mul_div(state->base_ns + state->queue_since_ns, cut_bytes, state->queue_since_bytes);
-  return delay_ns > state->queue_since_ns - mrc_min_u64(due_ns, state->queue_since_ns) / 2;
-}
-
 /* The delay is above the target. If a drain found a queue of other flows, the delay does not show
    our own part of the queue. For a while only losses cut the window then, as with TCP. */
 static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
@@ -158,9 +143,14 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   const bool tells = cut_bytes > since_bytes / 8 || cc->cwnd_bytes == cc->min_bytes;
   /* Where the peer sends too, its window can keep the delay up: a drain would measure that. */
   const bool alone = state->reverse_ns < bare_target_ns(state) / 2;
-  if (since_bytes != 0 && tells && due && alone && stays(state, delay_ns, cut_bytes)) {
-    start_drain(cc, delay_ns);
-    return;
+  if (since_bytes != 0 && tells && due && alone) {
+    /* Whether the delay stayed, although the window shrank since the queue began. */
+    const uint64_t due_ns =
+        mrc_mul_div(state->base_ns + state->queue_since_ns, cut_bytes, since_bytes);
+    if (delay_ns > state->queue_since_ns - mrc_min_u64(due_ns, state->queue_since_ns) / 2) {
+      start_drain(cc, delay_ns);
+      return;
+    }
   }
   if (since_bytes == 0 || tells) {
     state->queue_since_bytes = cc->cwnd_bytes;
@@ -169,21 +159,18 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   decrease(cc, delay_ns);
 }
 
-/* The smallest delay of the round counts as the standing queue. If the mean is much longer, the
-   window leaves in waves and the queue runs dry between them; then the mean counts, less an
-   allowance. */
-static uint64_t standing_ns(const struct mrc_cc_delay *state, uint64_t mean_ns) {
-  const uint64_t wave_ns = 2 * MRC_CC_MAX_JITTER_NS + state->base_ns / 2;
-  return mrc_max_u64(state->round_delay_ns, mean_ns - mrc_min_u64(mean_ns, wave_ns));
-}
-
 static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const uint64_t mean_ns = state->round_sum_ns / state->round_samples;
   state->round_reverse_ns /= state->round_samples;
   state->reverse_ns =
       mrc_max_u64(state->round_reverse_ns, state->reverse_ns - state->reverse_ns / REVERSE_FADE);
-  const uint64_t delay_ns = standing_ns(state, mean_ns);
+  /* The smallest delay of the round counts as the standing queue. If the mean is much longer, the
+     window leaves in waves and the queue runs dry between them; then the mean counts, less an
+     allowance. */
+  const uint64_t wave_ns = 2 * MRC_CC_MAX_JITTER_NS + state->base_ns / 2;
+  const uint64_t delay_ns =
+      mrc_max_u64(state->round_delay_ns, mean_ns - mrc_min_u64(mean_ns, wave_ns));
   if (state->drain == MRC_CC_EMPTYING) {
     state->drain = MRC_CC_MEASURING;
     return;
@@ -246,7 +233,12 @@ static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now
   if (ack->bytes == 0 && ack->rtt_ns == 0) return;
   if (ack->rtt_ns != 0) on_sample(cc, ack);
   if (ack->inflight_bytes + 2ull * cc->mtu_bytes >= cc->cwnd_bytes / 2) state->round_limited = true;
-  if (state->slow_start && overshoots(state)) state->slow_start = false;
+  /* Whether all newest samples show a long queue. A window sent as one burst queues behind itself;
+     while it does not fill the path, that delay stays below a round trip. So delays up to half a
+     base RTT do not count. */
+  const uint64_t least_ns = mrc_min_u64(state->newest_ns[0], state->newest_ns[1]);
+  if (state->slow_start && least_ns > mrc_max_u64(queue_ns(state), state->base_ns / 2))
+    state->slow_start = false;
   if (state->slow_start && state->round_limited)
     cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + ack->bytes);
   if (now_ns >= state->round_end_ns) end_round(cc, now_ns);

@@ -263,16 +263,12 @@ void mrc_icrc_store(uint32_t crc, uint8_t out[4]) {
   out[3] = (uint8_t)(crc >> 24);
 }
 
-static bool is_same(const struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
-                    size_t bytes) {
-  return bytes == last->bytes && flow->sport == last->sport && flow->dport == last->dport &&
-         flow->family == last->family && memcmp(flow->src, last->src, sizeof last->src) == 0 &&
-         memcmp(flow->dst, last->dst, sizeof last->dst) == 0;
-}
-
 void mrc_icrc_prefix_set(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
                          size_t bytes) {
-  if (is_same(last, flow, bytes)) return;
+  if (bytes == last->bytes && flow->sport == last->sport && flow->dport == last->dport &&
+      flow->family == last->family && memcmp(flow->src, last->src, sizeof last->src) == 0 &&
+      memcmp(flow->dst, last->dst, sizeof last->dst) == 0)
+    return;
   *last = (struct mrc_icrc_prefix){.sport = flow->sport,
                                    .dport = flow->dport,
                                    .family = flow->family,

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Four parts: our ports, as reported to peers; ports of peers; EV probes of a QP, with what follows
+   from their results; answers to requests of peers. Below them stands what they share: a request
+   waits for a slot (services.h), leaves, and ends with an answer or a failure. */
 #include "core/endpoint.h"
 
 #include <errno.h>
@@ -9,12 +12,367 @@
 #include "core/reverse.h"
 #include "core/send.h"
 
+/* ---- our ports, reported to the peer ---- */
+
+/* The peer's view is certain when it answered the newest message and no older message is in flight.
+   An unanswered message may still be in flight: it could arrive last and undo the newest. So after
+   an unanswered message, a second one follows when the older ones must be gone. */
+enum { ANSWERS_IN_ORDER = 1, ANSWERS_IN_DOUBT = 2 };
+
+static void set_timer(struct mrc_port_statuses *statuses, const struct mrc_port_status *status,
+                      uint64_t at_ns) {
+  mrc_timers_set(&statuses->timers, status->peer->index, at_ns);
+}
+
+/* Queues a message now, or as soon as a slot is free. A message that is still queued needs no
+   second one: it will report the ports that are up when it leaves. */
+static void send_status(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                        struct mrc_port_status *status) {
+  set_timer(statuses, status, MRC_NEVER);
+  const struct mrc_ev_probe *newest = mrc_probes_find(&services->probes, status->id);
+  const bool queued = newest != NULL && newest->user == &status->messages && !newest->sent;
+  if (status->waits || queued) return;
+  const struct mrc_ev_probe request = {
+      .peer = status->peer, .timeout_ns = status->interval_ns, .purpose = MRC_EV_PROBE_PORT_STATUS};
+  const struct mrc_ev_probe *message =
+      mrc_probes_start(&services->probes, &status->messages, &request);
+  if (message != NULL) {
+    status->id = message->id;
+    return;
+  }
+  status->waits = true;
+  status->next = statuses->waiting;
+  statuses->waiting = status;
+}
+
+static void inform(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                   struct mrc_port_status *status, uint8_t answers) {
+  const struct mrc_qp *qp = mrc_peer_live_qp(status->peer);
+  if (qp == NULL) return;
+  const uint64_t first_ns = mrc_floor_ns(MRC_PORT_STATUS_FIRST_NS, services->config.noise_ns);
+  status->answers_wanted = answers;
+  status->interval_ns = mrc_max_u64(first_ns, 2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0));
+  send_status(services, statuses, status);
+}
+
+void mrc_port_status_on_change(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                               const struct mrc_peer *peer) {
+  struct mrc_port_status *status = mrc_port_status_of(statuses, peer);
+  if (status->answers_wanted != 0)
+    inform(services, statuses, status, ANSWERS_IN_DOUBT);
+  else if (status->confirmed != services->ports.up || status->in_doubt)
+    inform(services, statuses, status, ANSWERS_IN_ORDER);
+}
+
+/* An EV of this plane, on any QP of the peer. */
+static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, bool suspended,
+                            struct mrc_qp **qp, uint16_t *ev) {
+  for (struct mrc_qp *at = peer->qps; at != NULL; at = at->peer_next) {
+    if (!mrc_qp_is_live(at) || at->planes[plane].suspended != suspended) continue;
+    *ev = mrc_evset_any(&at->evset, plane);
+    *qp = at;
+    if (*ev != MRC_EV_NONE) return true;
+  }
+  return false;
+}
+
+/* Chooses the QP and the EV of the message, on the next plane in turn among `ports`. False when
+   none of these ports has a usable EV. */
+static bool choose_for_status(const struct mrc_services *services, struct mrc_port_status *status,
+                              uint32_t ports, struct mrc_qp **qp, uint16_t *ev) {
+  const struct mrc_peer *peer = status->peer;
+  const uint32_t wanted = ports & peer->ports_up & mrc_all_ports(services->config.ports);
+  for (int suspended = 0; suspended < 2; suspended++) { /* suspended planes last */
+    for (uint32_t turn = 1; turn <= MRC_MAX_PORTS; turn++) {
+      const uint32_t plane = (status->plane + turn) % MRC_MAX_PORTS;
+      if ((wanted >> plane & 1) == 0 || !choose_on_plane(peer, plane, suspended, qp, ev)) continue;
+      status->plane = (uint8_t)plane;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The status of the message's peer if this is its newest message and answers are needed, else 0. */
+static struct mrc_port_status *status_of(const struct mrc_port_statuses *statuses,
+                                         const struct mrc_ev_probe *message) {
+  struct mrc_port_status *status = mrc_port_status_of(statuses, message->peer);
+  const bool newest = !status->waits && message->id == status->id;
+  return newest && status->answers_wanted != 0 ? status : NULL;
+}
+
+/* A message has ended and its slot is free: the peer answered, or it failed with -ETIMEDOUT or the
+   kernel's error. */
+static void on_status_answer(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                             const struct mrc_ev_probe *message, uint64_t now_ns) {
+  struct mrc_port_status *status = status_of(statuses, message);
+  mrc_trace(services, MRC_TRACE_PORT_STATUS_TOLD, 0, message->id, message->ports_up);
+  if (status == NULL) return;
+  status->confirmed = message->ports_up;
+  status->in_doubt = false;
+  if (--status->answers_wanted > 0) set_timer(statuses, status, now_ns + MRC_PORT_STATUS_SETTLE_NS);
+}
+
+static void on_status_failure(struct mrc_port_statuses *statuses,
+                              const struct mrc_ev_probe *message, int error, uint64_t now_ns) {
+  struct mrc_port_status *status = status_of(statuses, message);
+  if (status == NULL) return;
+  status->answers_wanted = ANSWERS_IN_DOUBT;
+  status->interval_ns = mrc_min_u64(2 * status->interval_ns, MRC_PORT_STATUS_SLOWEST_NS);
+  /* Repeat at once after a timeout; wait first if the kernel refused the message. */
+  set_timer(statuses, status, error == -ETIMEDOUT ? now_ns : now_ns + status->interval_ns);
+}
+
+/* ---- the peer's ports ---- */
+
+static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t changed,
+                      uint32_t mask, uint64_t now_ns) {
+  /* The peer's ports beyond ours belong to no common plane. */
+  MRC_EACH_BIT(plane, changed & mrc_all_ports(services->config.ports)) {
+    const bool down = (mask >> plane & 1) == 0;
+    qp->planes[plane].peer_down = down;
+    if ((qp->evset.plane_mask >> plane & 1) == 0) continue;
+    mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, !down, MRC_REASON_PEER_PORT);
+    if (qp->state != MRC_QP_RTS) continue;
+    if (down)
+      mrc_health_on_peer_port_down(services, qp, plane, now_ns);
+    else
+      mrc_health_retry_plane(services, qp, plane, now_ns);
+  }
+  mrc_qp_touch(services, qp);
+}
+
+/* A port status came from this peer. It holds for every QP of the peer; repeats have no effect. */
+static void on_news(struct mrc_services *services, struct mrc_peer *peer,
+                    const struct mrc_wire *wire, uint64_t now_ns) {
+  const uint32_t mask = wire->endpoint.port_status_mask;
+  const uint32_t changed = mask ^ peer->ports_up;
+  if (changed == 0) return;
+  peer->ports_up = mask;
+  mrc_count(services, MRC_COUNTER_RX_PORT_STATUS, 1);
+  mrc_trace(services, MRC_TRACE_PORT_STATUS_IN, peer->qps->qpn, wire->psn, mask);
+  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
+    set_ports(services, qp, changed, mask, now_ns);
+}
+
+/* The peer answered probes on a plane: its port is up, even if a port status said otherwise. */
+static void on_proved(struct mrc_services *services, struct mrc_peer *peer, uint32_t plane,
+                      uint64_t now_ns) {
+  const uint32_t bit = 1u << plane;
+  if ((peer->ports_up & bit) != 0) return;
+  peer->ports_up |= bit;
+  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
+    set_ports(services, qp, bit, peer->ports_up, now_ns);
+}
+
+/* ---- EV probes of a QP ---- */
+
+#define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* minimum timeout of a probe */
+#define PATIENT_NS 1000000000ull            /* timeout of a patient one */
+#define PATIENT_AFTER 3                     /* probes in a row that timed out */
+
+/* Probes are as large as a full packet: a path is not trusted if its MTU shrank, or if full packets
+   are slow on it. After a probe without an answer the next one is small, because the path is
+   probably dead, and probes take room on the link from data. False if there is no slot; the probe
+   stays due. */
+static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
+                      uint8_t purpose, struct mrc_probation *probation, uint64_t now_ns) {
+  if (ev == MRC_EV_NONE) { /* all EVs of the plane are DENIED */
+    mrc_probation_on_timeout(probation, qp->noise_ns, now_ns);
+    return true;
+  }
+  /* The QP's round trip comes from EVs that answer. An EV on a much longer path would always time
+     out and stay bad, so the round trip of its own probes counts too, and on a suspended plane that
+     of its patient probes. */
+  const struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, ev)];
+  const uint64_t floor_ns = mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns);
+  uint64_t overdue_ns = mrc_max_u64(mrc_rtt_overdue_ns(&qp->req.rtt, 0), qp->evset.evs[ev].rtt_ns);
+  if (plane->suspended) overdue_ns = mrc_max_u64(overdue_ns, plane->rtt.smooth_ns);
+  const struct mrc_ev_probe probe = {
+      .ev = ev,
+      .qp = qp,
+      .bytes = mrc_probation_is_in_doubt(probation) ? 0 : mrc_qp_full_bytes(qp),
+      .timeout_ns = mrc_max_u64(2 * overdue_ns, floor_ns),
+      .purpose = purpose};
+  if (mrc_probes_start(&services->probes, &qp->probes, &probe) == NULL) return false;
+  mrc_probation_on_probe(probation);
+  return true;
+}
+
+/* Other traffic may fill a queue of the plane; then each answer comes after the timeout of its
+   probe, for as long as that traffic lasts. So beside the frequent probes, which find a plane that
+   returns soon, one at a time has a long timeout. The round trip that it measures sets the timeout
+   of the others. */
+static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev) {
+  if (ev == MRC_EV_NONE) return;
+  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, ev)];
+  if (plane->patient || plane->unsendable || plane->peer_down) return;
+  if (plane->probation.doublings < PATIENT_AFTER) return;
+  const struct mrc_ev_probe probe = {.ev = ev,
+                                     .qp = qp,
+                                     .bytes = mrc_qp_full_bytes(qp),
+                                     .timeout_ns = PATIENT_NS,
+                                     .purpose = MRC_EV_PROBE_PATIENT};
+  plane->patient = mrc_probes_start(&services->probes, &qp->probes, &probe) != NULL;
+}
+
+/* Probes the planes whose probe is due. Returns the time of the next one. */
+static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, bool *room,
+                             uint64_t now_ns) {
+  uint64_t next_ns = MRC_NEVER;
+  MRC_EACH_BIT(index, qp->evset.plane_mask) {
+    struct mrc_plane *plane = &qp->planes[index];
+    if (!plane->suspended || !mrc_port_is_up(&services->ports, index)) continue;
+    if (now_ns >= plane->probation.next_ns && *room) {
+      /* The EV whose probe may bring the plane back: each in turn, the rotation first, until one
+         answers. That one is probed again, because the others may be dead. */
+      uint16_t ev = plane->probed_ev;
+      const bool answered = ev != MRC_EV_NONE && plane->probation.successes > 0;
+      if (!answered || qp->evset.evs[ev].state == MRC_EV_DENIED)
+        ev = mrc_evset_after(&qp->evset, index, ev);
+      probe_patiently(services, qp, ev);
+      *room = probe_for(services, qp, ev, MRC_EV_PROBE_PLANE, &plane->probation, now_ns);
+      if (*room) plane->probed_ev = ev;
+    }
+    if (plane->probation.next_ns > now_ns) next_ns = mrc_min_u64(next_ns, plane->probation.next_ns);
+  }
+  return next_ns;
+}
+
+/* Likewise for EVs. Begins with the EV that got no slot the last time, so that all get a turn. */
+static uint64_t probe_evs(struct mrc_services *services, struct mrc_qp *qp, bool *room,
+                          uint64_t now_ns) {
+  uint64_t next_ns = MRC_NEVER;
+  const uint16_t first = qp->next_ev_probe;
+  for (uint16_t k = 0; k < qp->evset.n; k++) {
+    const uint16_t i = (uint16_t)((first + k) % qp->evset.n);
+    struct mrc_ev *ev = &qp->evset.evs[i];
+    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[mrc_plane_of(ev->port)].suspended) continue;
+    if (now_ns >= ev->probation.next_ns && *room) {
+      *room = probe_for(services, qp, i, MRC_EV_PROBE_EV, &ev->probation, now_ns);
+      if (!*room) qp->next_ev_probe = i;
+    }
+    if (ev->probation.next_ns > now_ns) next_ns = mrc_min_u64(next_ns, ev->probation.next_ns);
+  }
+  return next_ns;
+}
+
+void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  if (qp->state != MRC_QP_RTS || now_ns < qp->ev_probe_ns) return;
+  bool room = true;
+  const uint64_t plane_ns = probe_planes(services, qp, &room, now_ns);
+  qp->ev_probe_ns = mrc_min_u64(plane_ns, probe_evs(services, qp, &room, now_ns));
+  if (room) return;
+  mrc_list_append(&services->ready.slot_waiting, &qp->nodes.slot_waiting);
+  /* A free slot may go to a QP that no longer needs it. So this QP tries again after this time. */
+  const uint64_t longest_ns = mrc_probation_slowest_ns(qp->noise_ns);
+  qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
+}
+
+/* Without the time that the probe waited at the peer. */
+static uint64_t round_trip_ns(const struct mrc_ev_probe *probe, uint64_t now_ns) {
+  return now_ns - probe->sent_ns - probe->waited_ns;
+}
+
+static void end_command(struct mrc_services *services, const struct mrc_ev_probe *probe, int result,
+                        bool ce, uint64_t now_ns) {
+  const struct mrc_qp *qp = probe->qp;
+  const struct mrc_event event = {
+      .type = MRC_EVENT_PROBE,
+      .cookie = probe->cookie,
+      .qpn = qp->qpn,
+      .ev_index = probe->ev,
+      .port = qp->evset.evs[probe->ev].port,
+      .result = result,
+      .status = ce,
+      .rtt_ns = result == 0 ? (int64_t)round_trip_ns(probe, now_ns) : 0};
+  mrc_event_push(services, &event);
+}
+
+/* A probe of this QP ended, and its slot is free again: it was answered, with or without a mark; or
+   it failed with -ETIMEDOUT or the error of the send. */
+static void on_probe_failure(struct mrc_services *services, const struct mrc_ev_probe *probe,
+                             int error, uint64_t now_ns) {
+  struct mrc_qp *qp = probe->qp;
+  struct mrc_ev *ev = &qp->evset.evs[probe->ev];
+  const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
+  if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(services, probe, error, false, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_REVERSE)
+    mrc_reverse_on_failure(qp, plane, probe->ev, probe->sent_ns != 0);
+  if (probe->purpose == MRC_EV_PROBE_EV)
+    mrc_probation_on_timeout(&ev->probation, qp->noise_ns, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_PLANE)
+    mrc_probation_on_timeout(&qp->planes[plane].probation, qp->noise_ns, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_PATIENT) qp->planes[plane].patient = false;
+  if (probe->purpose == MRC_EV_PROBE_EV || probe->purpose == MRC_EV_PROBE_PLANE)
+    qp->ev_probe_ns = 0; /* check again at once */
+  mrc_qp_touch(services, qp);
+}
+
+/* A probe of an EV or plane on probation was answered. */
+static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *probe,
+                     struct mrc_qp *qp, bool ce, uint64_t now_ns) {
+  struct mrc_ev *ev = &qp->evset.evs[probe->ev];
+  const uint32_t index = mrc_plane_of(ev->port);
+  struct mrc_plane *plane = &qp->planes[index];
+  if (probe->purpose == MRC_EV_PROBE_EV && ev->state == MRC_EV_ASSUMED_BAD &&
+      mrc_probation_on_success(&ev->probation, qp->noise_ns, now_ns)) {
+    mrc_evset_on_trust(&qp->evset, probe->ev);
+    mrc_count(services, MRC_COUNTER_EVS_TRUSTED, 1);
+    mrc_health_report_ev(services, qp, probe->ev, MRC_REASON_PROBES);
+    if (ce)
+      mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
+  }
+  if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
+      mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
+    on_proved(services, qp->peer, index, now_ns);
+    mrc_health_trust_ev(services, qp, probe->ev, MRC_REASON_PROBES);
+    mrc_health_resume_plane(services, qp, index, MRC_REASON_PROBES);
+  }
+  if (probe->purpose == MRC_EV_PROBE_PATIENT) plane->patient = false;
+  qp->ev_probe_ns = 0;
+}
+
+void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t index, uint64_t sent_ns, uint64_t rtt_ns) {
+  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, index)];
+  mrc_rtt_smooth(&qp->evset.evs[index].rtt_ns, rtt_ns);
+  mrc_evset_on_delivered(&qp->evset, index, 0, plane->rack_ns);
+  if (plane->suspended) mrc_rtt_sample(&plane->rtt, rtt_ns); /* nothing else measures it */
+  if (qp->state != MRC_QP_RTR) return;
+  /* So that the first data on a long path does not time out early. */
+  mrc_rtt_sample(&plane->rtt, rtt_ns);
+  mrc_plane_on_answer(plane, sent_ns, rtt_ns);
+  mrc_rtt_sample(&qp->req.rtt, rtt_ns);
+}
+
+static void on_probe_answer(struct mrc_services *services, const struct mrc_ev_probe *probe,
+                            bool ce, uint64_t now_ns) {
+  struct mrc_qp *qp = probe->qp;
+  const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
+  const uint64_t rtt_ns = round_trip_ns(probe, now_ns);
+  mrc_trace(services, MRC_TRACE_EV_PROBE_IN, qp->qpn, probe->id, rtt_ns);
+  if (probe->purpose == MRC_EV_PROBE_PATIENT) /* what was before counts no more */
+    qp->planes[plane].rtt = (struct mrc_rtt){.base_ns = qp->planes[plane].rtt.base_ns};
+  mrc_ev_probe_measured(qp, probe->ev, probe->sent_ns, rtt_ns);
+  /* Until data flows: a dead path would lose answers to the peer's probes. */
+  if (qp->state == MRC_QP_RTR) qp->planes[plane].reverse_ev = probe->ev;
+  if (probe->purpose == MRC_EV_PROBE_COMMAND)
+    end_command(services, probe, 0, ce, now_ns);
+  else if (probe->purpose == MRC_EV_PROBE_REVERSE)
+    mrc_reverse_on_answer(qp, plane, probe->ev, rtt_ns);
+  else
+    on_alive(services, probe, qp, ce, now_ns);
+  mrc_qp_touch(services, qp);
+}
+
 /* ---- answers to requests of peers ---- */
 
 #define MAX_CLAIMS 4 /* unproven claims to its source that are checked for one request */
 #define MAX_TRIES 8  /* EVs tried per QP, to find one that leads back to the requesting address */
 
-void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_qp *qp, bool last) {
+/* Removes the answers that this QP seals, and if it is the last one of its peer those to the peer.
+ */
+static void drop_answers(struct mrc_answers *answers, const struct mrc_qp *qp, bool last) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < answers->n; i++) {
     const struct mrc_answer answer = answers->ring[(answers->head + i) % MRC_ANSWER_PLACES];
@@ -30,14 +388,6 @@ static void push(struct mrc_answers *answers, struct mrc_answer answer) {
   answers->ring[(answers->head + answers->n++) % MRC_ANSWER_PLACES] = answer;
 }
 
-/* Whether this EV leads to another address of the peer than the one that sent the request. */
-static bool leads_astray(const struct mrc_peers *peers, const struct mrc_answer *answer,
-                         const struct mrc_peer *peer, const struct mrc_evset *set, uint16_t ev) {
-  uint8_t src[16], dst[16];
-  mrc_evset_addresses(set, ev, src, dst);
-  return memcmp(dst, answer->asker, 16) != 0 && mrc_peer_sends_from(peers, peer, dst);
-}
-
 /* An EV of the plane on which the request arrived, so that the request tests both directions of the
    plane: one that is known to work, so that its loss does not count against the EV of the request.
    If possible, it leads back to the requesting address. It is one of the QP that sealed the
@@ -45,13 +395,16 @@ static bool leads_astray(const struct mrc_peers *peers, const struct mrc_answer 
 static uint16_t answer_ev(const struct mrc_peers *peers, const struct mrc_answer *answer,
                           const struct mrc_peer *peer, struct mrc_qp **qp, bool *astray) {
   uint16_t ev = MRC_EV_NONE;
-  *astray = false;
+  uint8_t src[16], dst[16];
+  *astray = false; /* whether the EV leads to another address of the peer than the requesting one */
   for (*qp = answer->qp != NULL ? answer->qp : peer->qps; *qp != NULL; *qp = (*qp)->peer_next) {
     struct mrc_evset *set = &(*qp)->evset;
     for (int tries = 0; tries < MAX_TRIES; tries++) {
       const uint32_t plane = mrc_plane_of(answer->port);
       ev = tries == 0 ? mrc_reverse_ev(*qp, plane) : mrc_evset_any(set, plane);
-      *astray = ev != MRC_EV_NONE && leads_astray(peers, answer, peer, set, ev);
+      if (ev == MRC_EV_NONE) break;
+      mrc_evset_addresses(set, ev, src, dst);
+      *astray = memcmp(dst, answer->asker, 16) != 0 && mrc_peer_sends_from(peers, peer, dst);
       if (!*astray) break;
     }
     if (ev != MRC_EV_NONE || answer->qp != NULL) break;
@@ -79,9 +432,11 @@ static const struct mrc_peer *asker_of(const struct mrc_peers *peers, uint32_t f
   return asker != NULL ? asker : mrc_peers_at(peers, first);
 }
 
-int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers,
-                          struct mrc_answers *answers, const struct mrc_wire *wire,
-                          const struct mrc_meta *meta, struct mrc_qp *sealer, uint64_t now_ns) {
+/* Takes an endpoint request that `sealer` has opened, or, if that is NULL, a plain one with a good
+   ICRC, from a source that at least one plain peer claims. Returns 0 or a drop reason. */
+static int on_request(struct mrc_services *services, struct mrc_peers *peers,
+                      struct mrc_answers *answers, const struct mrc_wire *wire,
+                      const struct mrc_meta *meta, struct mrc_qp *sealer, uint64_t now_ns) {
   const uint32_t entry =
       sealer != NULL ? 0 : mrc_peers_find_plain(peers, meta->src, meta->sport, 0);
   mrc_assert(sealer != NULL || entry != 0); /* mrc_engine_receive drops what is from others */
@@ -92,10 +447,10 @@ int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers
   const bool status = wire->endpoint.op == MRC_ENDPOINT_PORT_STATUS;
   if (status && (wire->endpoint.port_status_mask >> mrc_plane_of(meta->port) & 1) == 0)
     return mrc_drop(services, MRC_DROP_PORT_STATUS, MRC_ENDPOINT_QPN, 0);
-  if (status && sealer != NULL) mrc_port_status_on_news(services, sealer->peer, wire, now_ns);
+  if (status && sealer != NULL) on_news(services, sealer->peer, wire, now_ns);
   if (status && sealer == NULL)
     for (uint32_t i = entry; i != 0; i = mrc_peers_find_plain(peers, meta->src, meta->sport, i))
-      mrc_port_status_on_news(services, mrc_peers_at(peers, i), wire, now_ns);
+      on_news(services, mrc_peers_at(peers, i), wire, now_ns);
   const bool marks =
       meta->ecn == 3 && (services->config.readings & (MRC_READING_S8_B | MRC_READING_C6_B)) == 0;
   struct mrc_answer answer = {.arrived_ns = meta->arrived_ns,
@@ -170,422 +525,6 @@ void mrc_answer_on_refused(struct mrc_answers *answers, uint32_t place) {
   if (answers->n < MRC_MAX_ANSWERS) push(answers, answers->ring[place]);
 }
 
-/* ---- our ports, reported to the peer ---- */
-
-/* The peer's view is certain when it answered the newest message and no older message is in flight.
-   An unanswered message may still be in flight: it could arrive last and undo the newest. So after
-   an unanswered message, a second one follows when the older ones must be gone. */
-enum { ANSWERS_IN_ORDER = 1, ANSWERS_IN_DOUBT = 2 };
-
-int mrc_port_statuses_init(struct mrc_port_statuses *statuses, uint32_t max_peers) {
-  statuses->of = calloc(max_peers, sizeof *statuses->of);
-  struct mrc_timer_cell *cells = malloc(max_peers * sizeof *cells);
-  mrc_timers_init(&statuses->timers, cells, max_peers);
-  return statuses->of == NULL || cells == NULL ? -ENOMEM : 0;
-}
-
-void mrc_port_statuses_free(struct mrc_port_statuses *statuses) {
-  free(statuses->of);
-  free(statuses->timers.cells);
-}
-
-void mrc_port_status_init(const struct mrc_services *services, struct mrc_port_statuses *statuses,
-                          struct mrc_peer *peer) {
-  *mrc_port_status_of(statuses, peer) =
-      (struct mrc_port_status){.peer = peer,
-                               .confirmed = mrc_all_ports(services->config.ports),
-                               .in_doubt = services->ports.was_down};
-}
-
-static void set_timer(struct mrc_port_statuses *statuses, const struct mrc_port_status *status,
-                      uint64_t at_ns) {
-  mrc_timers_set(&statuses->timers, status->peer->index, at_ns);
-}
-
-/* Whether the newest message has not left yet. */
-static bool is_queued(const struct mrc_services *services, const struct mrc_port_status *status) {
-  const struct mrc_ev_probe *message = mrc_probes_find(&services->probes, status->id);
-  return message != NULL && message->user == &status->messages && !message->sent;
-}
-
-/* Queues a message now, or as soon as a slot is free. A message that is still queued needs no
-   second one: it will report the ports that are up when it leaves. */
-static void send_status(struct mrc_services *services, struct mrc_port_statuses *statuses,
-                        struct mrc_port_status *status) {
-  set_timer(statuses, status, MRC_NEVER);
-  if (status->waits || is_queued(services, status)) return;
-  const struct mrc_ev_probe request = {
-      .peer = status->peer, .timeout_ns = status->interval_ns, .purpose = MRC_EV_PROBE_PORT_STATUS};
-  const struct mrc_ev_probe *message =
-      mrc_probes_start(&services->probes, &status->messages, &request);
-  if (message != NULL) {
-    status->id = message->id;
-    return;
-  }
-  status->waits = true;
-  status->next = statuses->waiting;
-  statuses->waiting = status;
-}
-
-bool mrc_port_status_on_room(struct mrc_services *services, struct mrc_port_statuses *statuses) {
-  struct mrc_port_status *status = statuses->waiting;
-  if (status == NULL) return false;
-  statuses->waiting = status->next;
-  status->waits = false;
-  send_status(services, statuses, status);
-  return true;
-}
-
-void mrc_port_status_drop(struct mrc_port_statuses *statuses, const struct mrc_peer *peer) {
-  const struct mrc_port_status *status = mrc_port_status_of(statuses, peer);
-  set_timer(statuses, status, MRC_NEVER);
-  if (!status->waits) return;
-  struct mrc_port_status **at = &statuses->waiting;
-  while (*at != status)
-    at = &(*at)->next;
-  *at = status->next;
-}
-
-static void inform(struct mrc_services *services, struct mrc_port_statuses *statuses,
-                   struct mrc_port_status *status, uint8_t answers) {
-  const struct mrc_qp *qp = mrc_peer_live_qp(status->peer);
-  if (qp == NULL) return;
-  const uint64_t first_ns = mrc_floor_ns(MRC_PORT_STATUS_FIRST_NS, services->config.noise_ns);
-  status->answers_wanted = answers;
-  status->interval_ns = mrc_max_u64(first_ns, 2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0));
-  send_status(services, statuses, status);
-}
-
-void mrc_port_status_on_change(struct mrc_services *services, struct mrc_port_statuses *statuses,
-                               const struct mrc_peer *peer) {
-  struct mrc_port_status *status = mrc_port_status_of(statuses, peer);
-  if (status->answers_wanted != 0)
-    inform(services, statuses, status, ANSWERS_IN_DOUBT);
-  else if (status->confirmed != services->ports.up || status->in_doubt)
-    inform(services, statuses, status, ANSWERS_IN_ORDER);
-}
-
-/* An EV of this plane, on any QP of the peer. */
-static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, bool suspended,
-                            struct mrc_qp **qp, uint16_t *ev) {
-  for (struct mrc_qp *at = peer->qps; at != NULL; at = at->peer_next) {
-    if (!mrc_qp_is_live(at) || at->planes[plane].suspended != suspended) continue;
-    *ev = mrc_evset_any(&at->evset, plane);
-    *qp = at;
-    if (*ev != MRC_EV_NONE) return true;
-  }
-  return false;
-}
-
-bool mrc_port_status_choose(const struct mrc_services *services, struct mrc_port_status *status,
-                            uint32_t ports, struct mrc_qp **qp, uint16_t *ev) {
-  const struct mrc_peer *peer = status->peer;
-  const uint32_t wanted = ports & peer->ports_up & mrc_all_ports(services->config.ports);
-  for (int suspended = 0; suspended < 2; suspended++) { /* suspended planes last */
-    for (uint32_t turn = 1; turn <= MRC_MAX_PORTS; turn++) {
-      const uint32_t plane = (status->plane + turn) % MRC_MAX_PORTS;
-      if ((wanted >> plane & 1) == 0 || !choose_on_plane(peer, plane, suspended, qp, ev)) continue;
-      status->plane = (uint8_t)plane;
-      return true;
-    }
-  }
-  return false;
-}
-
-void mrc_port_status_expire(struct mrc_services *services, struct mrc_port_statuses *statuses,
-                            uint64_t now_ns) {
-  for (;;) {
-    const uint32_t index = mrc_timers_pop(&statuses->timers, now_ns);
-    if (index == UINT32_MAX) return;
-    struct mrc_port_status *status = &statuses->of[index];
-    if (mrc_peer_live_qp(status->peer) != NULL)
-      send_status(services, statuses, status); /* else the next QP to join starts again */
-  }
-}
-
-/* The status of the message's peer if this is its newest message and answers are needed, else 0. */
-static struct mrc_port_status *status_of(const struct mrc_port_statuses *statuses,
-                                         const struct mrc_ev_probe *message) {
-  struct mrc_port_status *status = mrc_port_status_of(statuses, message->peer);
-  const bool newest = !status->waits && message->id == status->id;
-  return newest && status->answers_wanted != 0 ? status : NULL;
-}
-
-void mrc_port_status_on_answer(struct mrc_services *services, struct mrc_port_statuses *statuses,
-                               const struct mrc_ev_probe *message, uint64_t now_ns) {
-  struct mrc_port_status *status = status_of(statuses, message);
-  mrc_trace(services, MRC_TRACE_PORT_STATUS_TOLD, 0, message->id, message->ports_up);
-  if (status == NULL) return;
-  status->confirmed = message->ports_up;
-  status->in_doubt = false;
-  if (--status->answers_wanted > 0) set_timer(statuses, status, now_ns + MRC_PORT_STATUS_SETTLE_NS);
-}
-
-void mrc_port_status_on_failure(struct mrc_port_statuses *statuses,
-                                const struct mrc_ev_probe *message, int error, uint64_t now_ns) {
-  struct mrc_port_status *status = status_of(statuses, message);
-  if (status == NULL) return;
-  status->answers_wanted = ANSWERS_IN_DOUBT;
-  status->interval_ns = mrc_min_u64(2 * status->interval_ns, MRC_PORT_STATUS_SLOWEST_NS);
-  /* Repeat at once after a timeout; wait first if the kernel refused the message. */
-  set_timer(statuses, status, error == -ETIMEDOUT ? now_ns : now_ns + status->interval_ns);
-}
-
-/* ---- the peer's ports ---- */
-
-void mrc_port_status_on_joined(const struct mrc_services *services, struct mrc_qp *qp) {
-  struct mrc_peer *peer = qp->peer;
-  /* Without a live QP no reports arrive, so the last one may be out of date. */
-  if (mrc_peer_live_qp(peer) == NULL) peer->ports_up = UINT32_MAX;
-  for (uint32_t i = 0; i < services->config.ports; i++)
-    qp->planes[i].peer_down = (peer->ports_up >> i & 1) == 0;
-}
-
-static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t changed,
-                      uint32_t mask, uint64_t now_ns) {
-  /* The peer's ports beyond ours belong to no common plane. */
-  MRC_EACH_BIT(plane, changed & mrc_all_ports(services->config.ports)) {
-    const bool down = (mask >> plane & 1) == 0;
-    qp->planes[plane].peer_down = down;
-    if ((qp->evset.plane_mask >> plane & 1) == 0) continue;
-    mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, !down, MRC_REASON_PEER_PORT);
-    if (qp->state != MRC_QP_RTS) continue;
-    if (down)
-      mrc_health_on_peer_port_down(services, qp, plane, now_ns);
-    else
-      mrc_health_retry_plane(services, qp, plane, now_ns);
-  }
-  mrc_qp_touch(services, qp);
-}
-
-void mrc_port_status_on_news(struct mrc_services *services, struct mrc_peer *peer,
-                             const struct mrc_wire *wire, uint64_t now_ns) {
-  const uint32_t mask = wire->endpoint.port_status_mask;
-  const uint32_t changed = mask ^ peer->ports_up;
-  if (changed == 0) return;
-  peer->ports_up = mask;
-  mrc_count(services, MRC_COUNTER_RX_PORT_STATUS, 1);
-  mrc_trace(services, MRC_TRACE_PORT_STATUS_IN, peer->qps->qpn, wire->psn, mask);
-  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
-    set_ports(services, qp, changed, mask, now_ns);
-}
-
-void mrc_port_status_on_proved(struct mrc_services *services, struct mrc_peer *peer, uint32_t plane,
-                               uint64_t now_ns) {
-  const uint32_t bit = 1u << plane;
-  if ((peer->ports_up & bit) != 0) return;
-  peer->ports_up |= bit;
-  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
-    set_ports(services, qp, bit, peer->ports_up, now_ns);
-}
-
-/* ---- EV probes of a QP ---- */
-
-#define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* minimum timeout of a probe */
-#define PATIENT_NS 1000000000ull            /* timeout of a patient one */
-#define PATIENT_AFTER 3                     /* probes in a row that timed out */
-
-/* Timeout of a probe. The QP's round trip comes from EVs that answer. An EV on a much longer path
-   would always time out and stay bad, so the round trip of its own probes counts too, and on a
-   suspended plane that of its patient probes. */
-static uint64_t patience_ns(const struct mrc_qp *qp, const struct mrc_ev *ev) {
-  const struct mrc_plane *plane = &qp->planes[mrc_plane_of(ev->port)];
-  const uint64_t floor_ns = mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns);
-  uint64_t overdue_ns = mrc_max_u64(mrc_rtt_overdue_ns(&qp->req.rtt, 0), ev->rtt_ns);
-  if (plane->suspended) overdue_ns = mrc_max_u64(overdue_ns, plane->rtt.smooth_ns);
-  return mrc_max_u64(2 * overdue_ns, floor_ns);
-}
-
-/* Probes are as large as a full packet: a path is not trusted if its MTU shrank, or if full packets
-   are slow on it. After a probe without an answer the next one is small, because the path is
-   probably dead, and probes take room on the link from data. False if there is no slot; the probe
-   stays due. */
-static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
-                      uint8_t purpose, struct mrc_probation *probation, uint64_t now_ns) {
-  if (ev == MRC_EV_NONE) { /* all EVs of the plane are DENIED */
-    mrc_probation_on_timeout(probation, qp->noise_ns, now_ns);
-    return true;
-  }
-  const struct mrc_ev_probe probe = {
-      .ev = ev,
-      .qp = qp,
-      .bytes = mrc_probation_is_in_doubt(probation) ? 0 : mrc_qp_full_bytes(qp),
-      .timeout_ns = patience_ns(qp, &qp->evset.evs[ev]),
-      .purpose = purpose};
-  if (mrc_probes_start(&services->probes, &qp->probes, &probe) == NULL) return false;
-  mrc_probation_on_probe(probation);
-  return true;
-}
-
-/* Other traffic may fill a queue of the plane; then each answer comes after the timeout of its
-   probe, for as long as that traffic lasts. So beside the frequent probes, which find a plane that
-   returns soon, one at a time has a long timeout. The round trip that it measures sets the timeout
-   of the others. */
-static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev) {
-  if (ev == MRC_EV_NONE) return;
-  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, ev)];
-  if (plane->patient || plane->unsendable || plane->peer_down) return;
-  if (plane->probation.doublings < PATIENT_AFTER) return;
-  const struct mrc_ev_probe probe = {.ev = ev,
-                                     .qp = qp,
-                                     .bytes = mrc_qp_full_bytes(qp),
-                                     .timeout_ns = PATIENT_NS,
-                                     .purpose = MRC_EV_PROBE_PATIENT};
-  plane->patient = mrc_probes_start(&services->probes, &qp->probes, &probe) != NULL;
-}
-
-/* The EV whose probe may bring a suspended plane back: each in turn, the rotation first, until one
-   answers. That one is probed again, because the others may be dead. */
-static uint16_t ev_for_plane(const struct mrc_qp *qp, uint32_t index) {
-  const struct mrc_plane *plane = &qp->planes[index];
-  const uint16_t last = plane->probed_ev;
-  const bool answered = last != MRC_EV_NONE && plane->probation.successes > 0;
-  if (answered && qp->evset.evs[last].state != MRC_EV_DENIED) return last;
-  return mrc_evset_after(&qp->evset, index, last);
-}
-
-/* Probes the planes whose probe is due. Returns the time of the next one. */
-static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, bool *room,
-                             uint64_t now_ns) {
-  uint64_t next_ns = MRC_NEVER;
-  MRC_EACH_BIT(index, qp->evset.plane_mask) {
-    struct mrc_plane *plane = &qp->planes[index];
-    if (!plane->suspended || !mrc_port_is_up(&services->ports, index)) continue;
-    if (now_ns >= plane->probation.next_ns && *room) {
-      const uint16_t ev = ev_for_plane(qp, index);
-      probe_patiently(services, qp, ev);
-      *room = probe_for(services, qp, ev, MRC_EV_PROBE_PLANE, &plane->probation, now_ns);
-      if (*room) plane->probed_ev = ev;
-    }
-    if (plane->probation.next_ns > now_ns) next_ns = mrc_min_u64(next_ns, plane->probation.next_ns);
-  }
-  return next_ns;
-}
-
-/* Likewise for EVs. Begins with the EV that got no slot the last time, so that all get a turn. */
-static uint64_t probe_evs(struct mrc_services *services, struct mrc_qp *qp, bool *room,
-                          uint64_t now_ns) {
-  uint64_t next_ns = MRC_NEVER;
-  const uint16_t first = qp->next_ev_probe;
-  for (uint16_t k = 0; k < qp->evset.n; k++) {
-    const uint16_t i = (uint16_t)((first + k) % qp->evset.n);
-    struct mrc_ev *ev = &qp->evset.evs[i];
-    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[mrc_plane_of(ev->port)].suspended) continue;
-    if (now_ns >= ev->probation.next_ns && *room) {
-      *room = probe_for(services, qp, i, MRC_EV_PROBE_EV, &ev->probation, now_ns);
-      if (!*room) qp->next_ev_probe = i;
-    }
-    if (ev->probation.next_ns > now_ns) next_ns = mrc_min_u64(next_ns, ev->probation.next_ns);
-  }
-  return next_ns;
-}
-
-void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  if (qp->state != MRC_QP_RTS || now_ns < qp->ev_probe_ns) return;
-  bool room = true;
-  const uint64_t plane_ns = probe_planes(services, qp, &room, now_ns);
-  qp->ev_probe_ns = mrc_min_u64(plane_ns, probe_evs(services, qp, &room, now_ns));
-  if (room) return;
-  mrc_list_append(&services->ready.slot_waiting, &qp->nodes.slot_waiting);
-  /* A free slot may go to a QP that no longer needs it. So this QP tries again after this time. */
-  const uint64_t longest_ns = mrc_probation_slowest_ns(qp->noise_ns);
-  qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
-}
-
-/* Without the time that the probe waited at the peer. */
-static uint64_t round_trip_ns(const struct mrc_ev_probe *probe, uint64_t now_ns) {
-  return now_ns - probe->sent_ns - probe->waited_ns;
-}
-
-static void end_command(struct mrc_services *services, const struct mrc_ev_probe *probe, int result,
-                        bool ce, uint64_t now_ns) {
-  const struct mrc_qp *qp = probe->qp;
-  const struct mrc_event event = {
-      .type = MRC_EVENT_PROBE,
-      .cookie = probe->cookie,
-      .qpn = qp->qpn,
-      .ev_index = probe->ev,
-      .port = qp->evset.evs[probe->ev].port,
-      .result = result,
-      .status = ce,
-      .rtt_ns = result == 0 ? (int64_t)round_trip_ns(probe, now_ns) : 0};
-  mrc_event_push(services, &event);
-}
-
-void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_probe *probe,
-                             int error, uint64_t now_ns) {
-  struct mrc_qp *qp = probe->qp;
-  struct mrc_ev *ev = &qp->evset.evs[probe->ev];
-  const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
-  if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(services, probe, error, false, now_ns);
-  if (probe->purpose == MRC_EV_PROBE_REVERSE)
-    mrc_reverse_on_failure(qp, plane, probe->ev, probe->sent_ns != 0);
-  if (probe->purpose == MRC_EV_PROBE_EV)
-    mrc_probation_on_timeout(&ev->probation, qp->noise_ns, now_ns);
-  if (probe->purpose == MRC_EV_PROBE_PLANE)
-    mrc_probation_on_timeout(&qp->planes[plane].probation, qp->noise_ns, now_ns);
-  if (probe->purpose == MRC_EV_PROBE_PATIENT) qp->planes[plane].patient = false;
-  if (probe->purpose == MRC_EV_PROBE_EV || probe->purpose == MRC_EV_PROBE_PLANE)
-    qp->ev_probe_ns = 0; /* check again at once */
-  mrc_qp_touch(services, qp);
-}
-
-/* A probe of an EV or plane on probation was answered. */
-static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *probe,
-                     struct mrc_qp *qp, bool ce, uint64_t now_ns) {
-  struct mrc_ev *ev = &qp->evset.evs[probe->ev];
-  const uint32_t index = mrc_plane_of(ev->port);
-  struct mrc_plane *plane = &qp->planes[index];
-  if (probe->purpose == MRC_EV_PROBE_EV && ev->state == MRC_EV_ASSUMED_BAD &&
-      mrc_probation_on_success(&ev->probation, qp->noise_ns, now_ns)) {
-    mrc_evset_on_trust(&qp->evset, probe->ev);
-    mrc_count(services, MRC_COUNTER_EVS_TRUSTED, 1);
-    mrc_health_report_ev(services, qp, probe->ev, MRC_REASON_PROBES);
-    if (ce)
-      mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
-  }
-  if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
-      mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
-    mrc_port_status_on_proved(services, qp->peer, index, now_ns);
-    mrc_health_trust_ev(services, qp, probe->ev, MRC_REASON_PROBES);
-    mrc_health_resume_plane(services, qp, index, MRC_REASON_PROBES);
-  }
-  if (probe->purpose == MRC_EV_PROBE_PATIENT) plane->patient = false;
-  qp->ev_probe_ns = 0;
-}
-
-void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t index, uint64_t sent_ns, uint64_t rtt_ns) {
-  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, index)];
-  mrc_rtt_smooth(&qp->evset.evs[index].rtt_ns, rtt_ns);
-  mrc_evset_on_delivered(&qp->evset, index, 0, plane->rack_ns);
-  if (plane->suspended) mrc_rtt_sample(&plane->rtt, rtt_ns); /* nothing else measures it */
-  if (qp->state != MRC_QP_RTR) return;
-  /* So that the first data on a long path does not time out early. */
-  mrc_rtt_sample(&plane->rtt, rtt_ns);
-  mrc_plane_on_answer(plane, sent_ns, rtt_ns);
-  mrc_rtt_sample(&qp->req.rtt, rtt_ns);
-}
-
-void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_probe *probe,
-                            bool ce, uint64_t now_ns) {
-  struct mrc_qp *qp = probe->qp;
-  const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
-  const uint64_t rtt_ns = round_trip_ns(probe, now_ns);
-  mrc_trace(services, MRC_TRACE_EV_PROBE_IN, qp->qpn, probe->id, rtt_ns);
-  if (probe->purpose == MRC_EV_PROBE_PATIENT) /* what was before counts no more */
-    qp->planes[plane].rtt = (struct mrc_rtt){.base_ns = qp->planes[plane].rtt.base_ns};
-  mrc_ev_probe_measured(qp, probe->ev, probe->sent_ns, rtt_ns);
-  /* Until data flows: a dead path would lose answers to the peer's probes. */
-  if (qp->state == MRC_QP_RTR) qp->planes[plane].reverse_ev = probe->ev;
-  if (probe->purpose == MRC_EV_PROBE_COMMAND)
-    end_command(services, probe, 0, ce, now_ns);
-  else if (probe->purpose == MRC_EV_PROBE_REVERSE)
-    mrc_reverse_on_answer(qp, plane, probe->ev, rtt_ns);
-  else
-    on_alive(services, probe, qp, ce, now_ns);
-  mrc_qp_touch(services, qp);
-}
-
 /* ---- the endpoint ---- */
 
 #define MAX_SOURCES 65536 /* limit of the table of peers' sources */
@@ -594,18 +533,31 @@ int mrc_endpoint_init(struct mrc_endpoint *endpoint, const struct mrc_engine_con
   const uint32_t sources = mrc_min_u32(MAX_SOURCES, config->max_qps * MRC_MAX_PEER_SOURCES);
   const int error = mrc_peers_init(&endpoint->peers, config->max_qps, sources, config->seed);
   if (error != 0) return error;
-  return mrc_port_statuses_init(&endpoint->statuses, endpoint->peers.max_peers);
+  struct mrc_port_statuses *statuses = &endpoint->statuses;
+  const uint32_t max_peers = endpoint->peers.max_peers;
+  statuses->of = calloc(max_peers, sizeof *statuses->of);
+  struct mrc_timer_cell *cells = malloc(max_peers * sizeof *cells);
+  mrc_timers_init(&statuses->timers, cells, max_peers);
+  return statuses->of == NULL || cells == NULL ? -ENOMEM : 0;
 }
 
 void mrc_endpoint_free(struct mrc_endpoint *endpoint) {
   mrc_peers_free(&endpoint->peers);
-  mrc_port_statuses_free(&endpoint->statuses);
+  free(endpoint->statuses.of);
+  free(endpoint->statuses.timers.cells);
 }
 
 /* A slot is free: gives it to a waiting port status message, otherwise to the next QP in turn. */
 static void wake(struct mrc_services *services, struct mrc_endpoint *endpoint) {
   struct mrc_node *waiting = &services->ready.slot_waiting;
-  if (mrc_port_status_on_room(services, &endpoint->statuses) || mrc_list_is_empty(waiting)) return;
+  struct mrc_port_status *status = endpoint->statuses.waiting;
+  if (status != NULL) {
+    endpoint->statuses.waiting = status->next;
+    status->waits = false;
+    send_status(services, &endpoint->statuses, status);
+    return;
+  }
+  if (mrc_list_is_empty(waiting)) return;
   struct mrc_qp *qp = MRC_NODE_OWNER(waiting->next, struct mrc_qp, nodes.slot_waiting);
   mrc_node_leave(&qp->nodes.slot_waiting);
   qp->ev_probe_ns = 0;
@@ -619,32 +571,43 @@ static void drop_requests(struct mrc_services *services, struct mrc_endpoint *en
     wake(services, endpoint);
 }
 
-void mrc_endpoint_drop_probes(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                              struct mrc_qp *qp) {
-  mrc_node_leave(&qp->nodes.slot_waiting);
-  drop_requests(services, endpoint, &qp->probes);
-}
-
 int mrc_endpoint_add_qp(struct mrc_services *services, struct mrc_endpoint *endpoint,
                         struct mrc_qp *qp, const struct mrc_peer_source *sources, int n) {
   const int error = mrc_peer_join(&endpoint->peers, qp, sources, n, qp->evset.ends[0].dport);
   if (error != 0) return error;
   struct mrc_peer *peer = qp->peer;
-  if (peer->qps == qp) mrc_port_status_init(services, &endpoint->statuses, peer);
-  mrc_port_status_on_joined(services, qp);
+  /* A new peer assumes that all ports are up. If a port was ever down, that is in doubt: the peer
+     may have an older view. */
+  if (peer->qps == qp)
+    *mrc_port_status_of(&endpoint->statuses, peer) =
+        (struct mrc_port_status){.peer = peer,
+                                 .confirmed = mrc_all_ports(services->config.ports),
+                                 .in_doubt = services->ports.was_down};
+  /* The known state of the peer's ports. Without a live QP no reports arrive, so the last one may
+     be out of date. */
+  if (mrc_peer_live_qp(peer) == NULL) peer->ports_up = UINT32_MAX;
+  for (uint32_t i = 0; i < services->config.ports; i++)
+    qp->planes[i].peer_down = (peer->ports_up >> i & 1) == 0;
   return 0;
 }
 
 void mrc_endpoint_drop_qp(struct mrc_services *services, struct mrc_endpoint *endpoint,
                           struct mrc_qp *qp) {
   struct mrc_peer *peer = qp->peer;
+  mrc_node_leave(&qp->nodes.slot_waiting);
+  drop_requests(services, endpoint, &qp->probes);
   if (peer == NULL) return;
   const bool last = peer->qps == qp && qp->peer_next == NULL;
-  if (last) {
-    mrc_port_status_drop(&endpoint->statuses, peer);
-    drop_requests(services, endpoint, &mrc_port_status_of(&endpoint->statuses, peer)->messages);
+  if (last) { /* the peer is about to be freed: its timer stops and its message no longer waits */
+    struct mrc_port_status *status = mrc_port_status_of(&endpoint->statuses, peer);
+    set_timer(&endpoint->statuses, status, MRC_NEVER);
+    struct mrc_port_status **at = &endpoint->statuses.waiting;
+    while (status->waits && *at != status)
+      at = &(*at)->next;
+    if (status->waits) *at = status->next;
+    drop_requests(services, endpoint, &status->messages);
   }
-  mrc_answer_drop(&endpoint->answers, qp, last);
+  drop_answers(&endpoint->answers, qp, last);
   mrc_peer_leave(&endpoint->peers, qp);
 }
 
@@ -670,18 +633,18 @@ static void fail(struct mrc_services *services, struct mrc_endpoint *endpoint,
                  struct mrc_ev_probe *probe, int error, uint64_t now_ns) {
   const struct mrc_ev_probe ended = end(services, endpoint, probe);
   if (ended.purpose == MRC_EV_PROBE_PORT_STATUS)
-    mrc_port_status_on_failure(&endpoint->statuses, &ended, error, now_ns);
+    on_status_failure(&endpoint->statuses, &ended, error, now_ns);
   else
-    mrc_ev_probe_on_failure(services, &ended, error, now_ns);
+    on_probe_failure(services, &ended, error, now_ns);
 }
 
 static void succeed(struct mrc_services *services, struct mrc_endpoint *endpoint,
                     struct mrc_ev_probe *probe, bool ce, uint64_t now_ns) {
   const struct mrc_ev_probe ended = end(services, endpoint, probe);
   if (ended.purpose == MRC_EV_PROBE_PORT_STATUS)
-    mrc_port_status_on_answer(services, &endpoint->statuses, &ended, now_ns);
+    on_status_answer(services, &endpoint->statuses, &ended, now_ns);
   else
-    mrc_ev_probe_on_answer(services, &ended, ce, now_ns);
+    on_probe_answer(services, &ended, ce, now_ns);
 }
 
 static uint8_t op_of(const struct mrc_ev_probe *probe) {
@@ -733,8 +696,7 @@ int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *end
                          const struct mrc_wire *wire, const struct mrc_meta *meta,
                          struct mrc_qp *sealer, uint64_t now_ns) {
   if (wire->opcode == MRC_OP_ENDPOINT_REQUEST)
-    return mrc_answer_on_request(services, &endpoint->peers, &endpoint->answers, wire, meta, sealer,
-                                 now_ns);
+    return on_request(services, &endpoint->peers, &endpoint->answers, wire, meta, sealer, now_ns);
   return on_response(services, endpoint, wire, meta, sealer, now_ns);
 }
 
@@ -772,8 +734,8 @@ static int may_leave(const struct mrc_services *services, const struct mrc_endpo
   if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) {
     struct mrc_port_status *status = mrc_port_status_of(&endpoint->statuses, probe->peer);
     const bool now =
-        mrc_port_status_choose(services, status, mrc_ports_usable(ports), &probe->qp, &probe->ev);
-    if (!now && !mrc_port_status_choose(services, status, ports->up, &probe->qp, &probe->ev))
+        choose_for_status(services, status, mrc_ports_usable(ports), &probe->qp, &probe->ev);
+    if (!now && !choose_for_status(services, status, ports->up, &probe->qp, &probe->ev))
       return -ENETUNREACH;
     return now;
   }
@@ -847,8 +809,14 @@ uint64_t mrc_endpoint_deadline(const struct mrc_services *services,
 
 void mrc_endpoint_expire(struct mrc_services *services, struct mrc_endpoint *endpoint,
                          uint64_t now_ns) {
-  struct mrc_ev_probe *probe;
-  while ((probe = mrc_probes_expired(&services->probes, now_ns)) != NULL)
-    fail(services, endpoint, probe, -ETIMEDOUT, now_ns);
-  mrc_port_status_expire(services, &endpoint->statuses, now_ns);
+  for (uint32_t slot; (slot = mrc_timers_pop(&services->probes.timers, now_ns)) != UINT32_MAX;)
+    fail(services, endpoint, &services->probes.slots[slot], -ETIMEDOUT, now_ns);
+  for (;;) { /* the port statuses that are due */
+    const uint32_t index = mrc_timers_pop(&endpoint->statuses.timers, now_ns);
+    if (index == UINT32_MAX) return;
+    struct mrc_port_status *status = &endpoint->statuses.of[index];
+    if (mrc_peer_live_qp(status->peer) != NULL)
+      send_status(services, &endpoint->statuses,
+                  status); /* else the next QP to join starts again */
+  }
 }

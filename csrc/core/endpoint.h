@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoint operations, connectionless and addressed to QP 2. Sends EV probes and port status, takes
-   their answers and owns the peers. ev_probe.c and port_status.c handle the results; answer.h
-   answers the requests of peers. */
+/* Endpoint operations, connectionless and addressed to QP 2: EV probes and port status of this
+   host, and answers to those of peers. It owns the peers. */
 #pragma once
 
 #include "core/qp.h"
@@ -35,20 +34,11 @@ struct mrc_answers {
   uint32_t n_stuck; /* number of these that found their port's socket full at the last transmit */
 };
 
-/* 0 or -ENOMEM. */
-/* Takes an endpoint request that `sealer` has opened, or, if that is NULL, a plain one with a good
-   ICRC, from a source that at least one plain peer claims. Returns 0 or a drop reason. */
-int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers,
-                          struct mrc_answers *answers, const struct mrc_wire *wire,
-                          const struct mrc_meta *meta, struct mrc_qp *sealer, uint64_t now_ns);
 /* Adds waiting answers to the transmit, up to half of it. False if the transmit is full. */
 bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *peers,
                          struct mrc_answers *answers);
 /* The kernel refused the answer from this place of the ring: queues it again. */
 void mrc_answer_on_refused(struct mrc_answers *answers, uint32_t place);
-/* Removes the answers that this QP seals, and if it is the last one of its peer those to the peer.
- */
-void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_qp *qp, bool last);
 
 /* ---- which ports are up, at both ends ---- */
 
@@ -82,49 +72,17 @@ struct mrc_port_statuses {
   struct mrc_timers timers;        /* by index of the peer */
 };
 
-/* 0 or -ENOMEM. */
-int mrc_port_statuses_init(struct mrc_port_statuses *statuses, uint32_t max_peers) MRC_MUST_CHECK;
-void mrc_port_statuses_free(struct mrc_port_statuses *statuses);
 static inline struct mrc_port_status *mrc_port_status_of(const struct mrc_port_statuses *statuses,
                                                          const struct mrc_peer *peer) {
   return &statuses->of[peer->index];
 }
 
-/* A new peer assumes that all ports are up. If a port was ever down, the view is in doubt: the peer
-   may have an older one. */
-void mrc_port_status_init(const struct mrc_services *services, struct mrc_port_statuses *statuses,
-                          struct mrc_peer *peer);
 /* A port of this host, or the state of a QP, has changed: queues a message unless the peer's view
    is already correct. */
 void mrc_port_status_on_change(struct mrc_services *services, struct mrc_port_statuses *statuses,
                                const struct mrc_peer *peer);
-/* A slot came free: true when a waiting status has used it. */
-bool mrc_port_status_on_room(struct mrc_services *services, struct mrc_port_statuses *statuses);
-/* Queues the messages that are due. */
-void mrc_port_status_expire(struct mrc_services *services, struct mrc_port_statuses *statuses,
-                            uint64_t now_ns);
-/* The peer is about to be freed: its timer stops and its message no longer waits. */
-void mrc_port_status_drop(struct mrc_port_statuses *statuses, const struct mrc_peer *peer);
 
-/* Chooses the QP and the EV of the message, on the next plane in turn among `ports`. False when
-   none of these ports has a usable EV. */
-bool mrc_port_status_choose(const struct mrc_services *services, struct mrc_port_status *status,
-                            uint32_t ports, struct mrc_qp **qp, uint16_t *ev);
-/* A message has ended and its slot is free: the peer answered, or it failed with -ETIMEDOUT or the
-   kernel's error. */
-void mrc_port_status_on_answer(struct mrc_services *services, struct mrc_port_statuses *statuses,
-                               const struct mrc_ev_probe *message, uint64_t now_ns);
-void mrc_port_status_on_failure(struct mrc_port_statuses *statuses,
-                                const struct mrc_ev_probe *message, int error, uint64_t now_ns);
-
-/* The QP has joined its peer: applies the known state of the peer's ports to it. */
-void mrc_port_status_on_joined(const struct mrc_services *services, struct mrc_qp *qp);
-/* A port status came from this peer. It holds for every QP of the peer; repeats have no effect. */
-void mrc_port_status_on_news(struct mrc_services *services, struct mrc_peer *peer,
-                             const struct mrc_wire *wire, uint64_t now_ns);
-/* The peer answered probes on a plane: its port is up, even if a port status said otherwise. */
-void mrc_port_status_on_proved(struct mrc_services *services, struct mrc_peer *peer, uint32_t plane,
-                               uint64_t now_ns);
+/* ---- the endpoint ---- */
 
 struct mrc_endpoint {
   struct mrc_peers peers;
@@ -142,12 +100,9 @@ void mrc_endpoint_free(struct mrc_endpoint *endpoint);
 int mrc_endpoint_add_qp(struct mrc_services *services, struct mrc_endpoint *endpoint,
                         struct mrc_qp *qp, const struct mrc_peer_source *sources,
                         int n) MRC_MUST_CHECK;
-/* Removes the QP from its peer. */
+/* Removes every probe of the QP, and the QP from its peer. */
 void mrc_endpoint_drop_qp(struct mrc_services *services, struct mrc_endpoint *endpoint,
                           struct mrc_qp *qp);
-/* Removes every probe of the QP. */
-void mrc_endpoint_drop_probes(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                              struct mrc_qp *qp);
 /* A port of this host went up or down: sends a port status to every peer. */
 void mrc_endpoint_on_port_change(struct mrc_services *services, struct mrc_endpoint *endpoint);
 
@@ -171,16 +126,7 @@ void mrc_endpoint_expire(struct mrc_services *services, struct mrc_endpoint *end
 
 /* ---- EV probes ---- */
 
-/* EV probes of a QP: which EVs and planes on probation are due for a probe, and the effect of its
-   result. probes.h holds the slots, endpoint.h sends. */
-
 /* Queues the probes that are due for EVs and planes on probation, and sets qp->ev_probe_ns. */
 void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* A probe of this QP ended, and its slot is free again: it was answered, with or without a mark; or
-   it failed with -ETIMEDOUT or the error of the send. */
-void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_probe *probe,
-                            bool ce, uint64_t now_ns);
 /* Takes in the round trip of an answered probe, whatever the probe was for. */
 void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t ev, uint64_t sent_ns, uint64_t rtt_ns);
-void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_probe *probe,
-                             int error, uint64_t now_ns);

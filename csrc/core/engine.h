@@ -22,4 +22,7 @@ struct mrc_engine {
 };
 
 /* The QP of this number, or 0. */
-struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn);
+static inline struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn) {
+  const uint32_t index = mrc_keymap_get(&engine->by_qpn, qpn);
+  return index == MRC_KEYMAP_NONE ? NULL : engine->qps[index];
+}

@@ -1,33 +1,95 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The route of a SACK through the requester, and what follows from a loss. The functions stand in
+   the order of these stages; helpers stand before the function that walks over them.
+
+   1. A SACK is dropped if it names PSNs that were never sent, or belongs to an earlier QP.
+   2. The packet that triggered it gives a round trip; if it answers a reliability probe, the probe
+      does. What both waited in the hosts and on the way back is taken off.
+   3. The EV that it reflects was marked, or not.
+   4. The PSNs that it shows are acknowledged: each tells of its EV and its plane.
+   5. Congestion windows grow or shrink, once for each plane.
+   6. Holes in its bitmap are lost by order: a packet sent later on the same EV arrived.
+      mrc_loss_on_sack walks over stages 1 to 6. NACKs and transport ACKs take parts of this route.
+   7. After all input (timeout.c): a packet is lost by time if the plane delivered much later ones,
+      and by silence if only other planes did.
+   8. A lost packet is queued to be sent again (send.c). Congestion control, its EV or its plane is
+      blamed; if the original arrives after all, the blame is taken back.
+   9. Planes that are silent or whose port is down are suspended. Probes of endpoint.c bring EVs and
+      planes back. */
 #include "core/loss.h"
 
 #include "core/send.h"
 
-/* ---- a SACK arrives ---- */
+static void on_spurious(struct mrc_services *services, struct mrc_qp *qp,
+                        const struct mrc_txslot *slot, uint32_t psn);
+
+/* ---- 1. is it a SACK of this QP? ---- */
+
+/* An acknowledgement further back than this is stale. The limit exceeds any window, even over the
+   slowest plane. It is a small part of all 2^24 PSNs, and the first PSN of a QP is random, so that
+   few acknowledgements of an earlier QP fall within it. */
+#define STALE_PSNS 65536
+
+/* Whether an acknowledgement up to `cum_psn` is too far back for this QP, however slow its planes.
+   It then belongs to an earlier QP with the same QPN. */
+static bool is_stale(const struct mrc_txwin *win, uint32_t cum_psn) {
+  return mrc_psn_sub(win->next_psn, mrc_psn_add(cum_psn, 1)) > STALE_PSNS;
+}
+
+/* Whether some PSN up to `last_psn` was never sent, so that an acknowledgement of it is false. */
+static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
+  if (win->n_tosend == 0) return false;
+  for (uint32_t psn = win->una_psn; !mrc_psn_before(last_psn, psn); psn = mrc_psn_add(psn, 1))
+    if (mrc_txwin_slot(win, psn)->state == MRC_TX_UNSENT) return true;
+  return false;
+}
+
+/* MRC_DROP_NONE, or why the SACK is wrong: it names unsent PSNs, or belongs to an earlier QP. */
+static enum mrc_drop doubt(const struct mrc_txwin *win, const struct mrc_sack *sack,
+                           uint32_t base) {
+  const uint32_t top = sack->bitmap == 0
+                           ? sack->cum_psn
+                           : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
+  if (!mrc_psn_before(sack->cum_psn, win->next_psn) || !mrc_psn_before(top, win->next_psn) ||
+      names_unsent(win, sack->cum_psn))
+    return MRC_DROP_ACK_UNSENT;
+  return is_stale(win, sack->cum_psn) ? MRC_DROP_STALE : MRC_DROP_NONE;
+}
+
+/* ---- 2. a round trip ---- */
+
+/* Round trip of a packet sent at `sent_ns`, without the peer's service time; 0 if the reflected
+   timestamp is impossible. The peer shifted the timestamp by its service time. The timestamp serves
+   no other purpose, so its 16 bits limit the service time and not the round trip. */
+static uint64_t round_trip_ns(const struct mrc_meta *meta, uint16_t reflected, uint64_t sent_ns) {
+  const uint16_t service_units = (uint16_t)(reflected - mrc_timestamp(sent_ns));
+  const uint64_t service_ns = (uint64_t)service_units << 10;
+  const uint64_t whole_ns = meta->arrived_ns > sent_ns ? meta->arrived_ns - sent_ns : 0;
+  if (service_units > INT16_MAX || service_ns > whole_ns) return 0;
+  return mrc_max_u64(whole_ns - service_ns, 1);
+}
+
+/* Takes a round trip measured on this EV. */
+static void take_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
+  const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
+  mrc_rtt_smooth(&qp->evset.evs[ev].rtt_ns, rtt_ns);
+  if (mrc_evset_is_slow(&qp->evset, ev, rtt_ns)) return;
+  mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
+  mrc_rtt_sample(&qp->req.rtt, rtt_ns);
+  ack->rtt_ns = rtt_ns;
+  ack->base_rtt_ns = qp->planes[plane].rtt.base_ns;
+  ack->smooth_rtt_ns = qp->planes[plane].rtt.smooth_ns;
+  ack->plane = plane;
+}
 
 /* The slot of the packet that triggered the SACK, or 0. Another SACK may have acknowledged the
    packet already: its slot remains valid until the ring of slots reuses it. */
 static const struct mrc_txslot *trigger_slot(const struct mrc_txwin *win,
                                              const struct mrc_sack *sack) {
   const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
-  return mrc_txwin_remembers(win, psn) ? mrc_txwin_slot(win, psn) : NULL;
-}
-
-/* How long the SACK waited in the reverse direction; 0 if it has no send time. In a long round trip
-   the wait could exceed the range of the timestamps, which would corrupt the shortest way back. */
-static uint64_t waited_ns(struct mrc_qp *qp, const struct mrc_sack *sack,
-                          const struct mrc_meta *meta, uint64_t rtt_ns) {
-  if (sack->cc_type != MRC_CC_TYPE_TIMES || rtt_ns > MRC_TIMESTAMP_MOST_NS) return 0;
-  return mrc_reverse_queue_ns(&qp->planes[mrc_plane_of(meta->port)].reverse_queue,
-                              sack->sent_timestamp, meta->arrived_ns);
-}
-
-/* A packet and its SACK waited for this long in the hosts, on purpose up to the delay of SACKs. The
-   rest of it is the wait in the sockets of a busy host. The next wait may be twice as long. */
-static void on_host_wait(const struct mrc_services *services, struct mrc_qp *qp, uint64_t wait_ns) {
-  const uint64_t most_ns = mrc_floor_ns(MRC_TIMESTAMP_MOST_NS, qp->noise_ns);
-  const uint64_t busy_ns = wait_ns - mrc_min_u64(wait_ns, services->config.sack_delay_ns);
-  mrc_guard_cover(&qp->req.host_waits, mrc_min_u64(2 * busy_ns, most_ns), services->now_ns);
+  const uint32_t ago = mrc_psn_sub(win->next_psn, psn);
+  const bool remembered = ago > 0 && ago <= win->mask + 1 - win->fresh;
+  return remembered ? mrc_txwin_slot(win, psn) : NULL;
 }
 
 /* The triggering packet gives a round trip when it was sent only once; 0: it gives none. */
@@ -40,30 +102,52 @@ static uint64_t on_trigger(const struct mrc_services *services, struct mrc_qp *q
   /* A SACK may repeat a trigger that is too old for the range of its timestamp. */
   const bool old = meta->arrived_ns - slot->sent_ns > MRC_TIMESTAMP_MOST_NS;
   if (slot->state != MRC_TX_INFLIGHT && old) return 0;
-  const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
+  const uint64_t rtt_ns = round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
   if (rtt_ns == 0) return 0;
-  on_host_wait(services, qp, services->now_ns - slot->sent_ns - rtt_ns);
+  /* The rest is what the packet and its SACK waited in the hosts, on purpose up to the delay of
+     SACKs, and beyond that in the sockets of a busy host. The next wait may be twice as long. */
+  const uint64_t wait_ns = services->now_ns - slot->sent_ns - rtt_ns;
+  const uint64_t busy_ns = wait_ns - mrc_min_u64(wait_ns, services->config.sack_delay_ns);
+  const uint64_t most_ns = mrc_floor_ns(MRC_TIMESTAMP_MOST_NS, qp->noise_ns);
+  mrc_guard_cover(&qp->req.host_waits, mrc_min_u64(2 * busy_ns, most_ns), services->now_ns);
   if (slot->state == MRC_TX_LOST) return 0;
-  mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
-  ack->reverse_ns = waited_ns(qp, sack, meta, rtt_ns);
+  take_rtt(qp, slot->ev, rtt_ns, ack);
+  /* How long the SACK waited on the way back, if it has its send time. In a long round trip the
+     wait could exceed the range of the timestamps, which would corrupt the shortest way back. */
+  if (sack->cc_type == MRC_CC_TYPE_TIMES && rtt_ns <= MRC_TIMESTAMP_MOST_NS)
+    ack->reverse_ns = mrc_reverse_queue_ns(&qp->planes[mrc_plane_of(meta->port)].reverse_queue,
+                                           sack->sent_timestamp, meta->arrived_ns);
   mrc_plane_on_answer(&qp->planes[slot->plane], slot->sent_ns,
                       rtt_ns - mrc_min_u64(ack->reverse_ns, rtt_ns));
   return rtt_ns;
 }
 
-/* The SACK reports all that the plane of its trigger delivered until then, and of other planes what
-   its bitmap happens to show. So packets that left before the trigger on its plane are late. */
-static void on_report(struct mrc_qp *qp, const struct mrc_sack *sack) {
-  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
-  if (slot == NULL || slot->state != MRC_TX_ACKED || slot->of_original) return;
-  mrc_plane_on_reported(&qp->planes[slot->plane], slot->sent_ns);
+/* The answer to a reliability probe counts as an acknowledgement at the send time of the probe. */
+static void on_probe_answer(struct mrc_services *services, struct mrc_qp *qp,
+                            const struct mrc_sack *sack, const struct mrc_meta *meta,
+                            struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_reliability_probe *probe = &qp->req.probe;
+  const uint16_t id = (uint16_t)sack->ack_psn_offset;
+  if (!probe->outstanding || probe->id != id) return;
+  struct mrc_plane *plane = &qp->planes[probe->plane];
+  probe->outstanding = false;
+  mrc_plane_on_delivered(plane, probe->sent_ns, now_ns);
+  mrc_plane_on_reported(plane, probe->sent_ns);
+  mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, plane->rack_ns);
+  const uint64_t rtt_ns = round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
+  if (rtt_ns != 0) {
+    const uint64_t base_ns = plane->rtt.base_ns;
+    take_rtt(qp, probe->ev, rtt_ns, ack);
+    /* A probe is small and takes less time than data: against that, data would show a queue. */
+    if (base_ns != 0) plane->rtt.base_ns = ack->base_rtt_ns = base_ns;
+    mrc_plane_on_answer(plane, probe->sent_ns, rtt_ns);
+  }
+  mrc_requester_on_progress(&qp->req, now_ns);
+  qp->req.probe_wait_ns = mrc_loss_patience_ns(qp, now_ns); /* for a packet that is lost again */
+  mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
-/* When the packet that triggered the SACK left on this EV; 0: unknown. */
-static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *sack, uint16_t ev) {
-  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
-  return slot != NULL && slot->ev == ev && slot->state != MRC_TX_LOST ? slot->sent_ns : 0;
-}
+/* ---- 3. the EV that the SACK reflects ---- */
 
 /* Handles the SACK's report on the EV that it reflects. This EV also names the SACK's plane. */
 static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
@@ -78,11 +162,68 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_PEER, now_ns);
     return;
   }
-  const uint64_t sent_ns = trigger_sent_ns(qp, sack, ev);
+  /* When the packet that triggered the SACK left on this EV; 0: unknown. */
+  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
+  const bool known = slot != NULL && slot->ev == ev && slot->state != MRC_TX_LOST;
+  const uint64_t sent_ns = known ? slot->sent_ns : 0;
   if (sack->m == MRC_M_NONE)
     mrc_evset_on_clear(&qp->evset, ev, sent_ns, rtt_ns, now_ns);
   else if (mrc_evset_on_skip(&qp->evset, ev, sent_ns, now_ns))
     mrc_health_report_ev(services, qp, ev, MRC_REASON_PEER);
+}
+
+/* ---- 4. acknowledged PSNs ---- */
+
+/* Whether the original transmission arrived, although the packet was declared lost or sent again:
+   the answer came sooner than any answer to a retransmission could. */
+static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slot,
+                           uint64_t now_ns) {
+  if (slot->state == MRC_TX_LOST) return true;
+  if (slot->tries < 2 || slot->ev_lost == MRC_TX_NONE) return false;
+  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
+}
+
+/* The peer received one PSN. Returns the bytes newly acknowledged, and also adds them to
+   newly_acked_bytes of their plane. */
+static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
+                            uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const struct mrc_txslot slot = *mrc_txwin_slot(&req->win, psn);
+  if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
+  mrc_txwin_on_acked(&req->win, psn);
+  struct mrc_plane *plane = &qp->planes[slot.plane];
+  const bool original = is_of_original(qp, &slot, now_ns);
+  /* Whether this shows which transmission arrived. If the packet was sent again, an answer within
+     the usual round trip may still belong to the original. */
+  const bool evidence =
+      !original && (slot.tries < 2 || now_ns - slot.sent_ns >= plane->rtt.smooth_ns);
+  mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
+  if (original) on_spurious(services, qp, &slot, psn);
+  if (evidence) {
+    mrc_plane_on_delivered(plane, slot.sent_ns, now_ns);
+    mrc_evset_on_delivered(&qp->evset, slot.ev, slot.sent_ns, plane->rack_ns);
+  } else {
+    mrc_evset_on_missed(&qp->evset, slot.ev); /* ends a trial without a result */
+  }
+  req->acknowledged_bytes += slot.bytes;
+  plane->newly_acked_bytes += slot.bytes;
+  req->acked_planes |= 1u << slot.plane;
+  return slot.bytes;
+}
+
+/* Acknowledges all PSNs up to the cumulative PSN and those in the bitmap. Returns the bytes newly
+   acknowledged, and also adds them to newly_acked_bytes of their planes. */
+static uint64_t acknowledge_all(struct mrc_services *services, struct mrc_qp *qp, uint32_t cum_psn,
+                                uint32_t base, uint64_t bitmap, uint64_t now_ns) {
+  struct mrc_txwin *win = &qp->req.win;
+  uint64_t bytes = 0;
+  while (win->una_psn != win->next_psn && !mrc_psn_before(cum_psn, win->una_psn))
+    bytes += acknowledge(services, qp, win->una_psn, now_ns);
+  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
+    if (mrc_txwin_holds(win, psn)) bytes += acknowledge(services, qp, psn, now_ns);
+  }
+  return bytes;
 }
 
 /* A narrower window of the peer only delays new packets. A SACK that was overtaken by a newer one
@@ -98,180 +239,23 @@ static void on_peer_mpr(struct mrc_services *services, struct mrc_qp *qp,
   req->peer_mpr = psns;
 }
 
-/* MRC_DROP_NONE, or why the SACK is wrong: it names unsent PSNs, or belongs to an earlier QP. */
-static enum mrc_drop doubt(const struct mrc_txwin *win, const struct mrc_sack *sack,
-                           uint32_t base) {
-  const uint32_t top = sack->bitmap == 0
-                           ? sack->cum_psn
-                           : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
-  if (!mrc_psn_before(sack->cum_psn, win->next_psn) || !mrc_psn_before(top, win->next_psn) ||
-      mrc_acks_names_unsent(win, sack->cum_psn))
-    return MRC_DROP_ACK_UNSENT;
-  return mrc_acks_is_stale(win, sack->cum_psn) ? MRC_DROP_STALE : MRC_DROP_NONE;
-}
-
-/* The answer to the probe counts as an acknowledgement at the send time of the probe. */
-static void on_answer(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_sack *sack,
-                      const struct mrc_meta *meta, struct mrc_cc_ack *ack, uint64_t now_ns) {
-  struct mrc_reliability_probe *probe = &qp->req.probe;
-  const uint16_t id = (uint16_t)sack->ack_psn_offset;
-  if (!probe->outstanding || probe->id != id) return;
-  probe->outstanding = false;
-  mrc_plane_on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
-  mrc_plane_on_reported(&qp->planes[probe->plane], probe->sent_ns);
-  mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, qp->planes[probe->plane].rack_ns);
-  const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
-  if (rtt_ns != 0) {
-    struct mrc_plane *plane = &qp->planes[probe->plane];
-    const uint64_t base_ns = plane->rtt.base_ns;
-    mrc_acks_on_rtt(qp, probe->ev, rtt_ns, ack);
-    /* A probe is small and takes less time than data: against that, data would show a queue. */
-    if (base_ns != 0) plane->rtt.base_ns = ack->base_rtt_ns = base_ns;
-    mrc_plane_on_answer(plane, probe->sent_ns, rtt_ns);
-  }
-  mrc_requester_on_progress(&qp->req, now_ns);
-  qp->req.probe_wait_ns = mrc_loss_patience_ns(qp, now_ns); /* for a packet that is lost again */
-  mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
-}
-
-int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
-                  const struct mrc_meta *meta, uint64_t now_ns) {
-  const struct mrc_sack *sack = &wire->sack;
-  struct mrc_requester *req = &qp->req;
-  const uint32_t base = (sack->cum_psn + (uint32_t)(int32_t)sack->sack_offset) & MRC_PSN_MASK;
-  const enum mrc_drop reason = doubt(&req->win, sack, base);
-  if (reason != MRC_DROP_NONE) return mrc_drop(services, reason, qp->qpn, 0);
-  mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
-  mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
-  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
-                           .ce = sack->m == MRC_M_SKIP_ONCE,
-                           .restore_window = sack->restore_cwnd,
-                           .penalty = sack->rcv_cwnd_pen};
-  uint64_t rtt_ns = 0;
-  if (sack->pr)
-    on_answer(services, qp, sack, meta, &ack, now_ns);
-  else
-    rtt_ns = on_trigger(services, qp, sack, meta, &ack);
-  on_ev_feedback(services, qp, sack, &ack, rtt_ns, now_ns);
-  const uint64_t bytes = mrc_acks_take(services, qp, sack->cum_psn, base, sack->bitmap, now_ns);
-  on_report(qp, sack);
-  mrc_requester_on_cumulative(req, mrc_psn_add(sack->cum_psn, 1));
-  on_peer_mpr(services, qp, sack);
-  if (bytes > 0) {
-    mrc_requester_on_progress(&qp->req, now_ns);
-    req->probe_wait_ns = mrc_loss_patience_ns(qp, now_ns);
-  }
-  mrc_windows_on_ack(services, qp, &ack, now_ns);
-  if (now_ns - qp->choice.quick.compared_ns >= qp->noise_ns / 4)
-    mrc_quick_compare(services, qp, now_ns);
-  mrc_detect_holes(services, qp, base, sack->bitmap, now_ns);
-  mrc_qp_touch(services, qp); /* checks loss by time after all received packets */
-  return MRC_DROP_NONE;
-}
-
-/* ---- acknowledgements ---- */
-
-/* An acknowledgement further back than this is stale. The limit exceeds any window, even over the
-   slowest plane. It is a small part of all 2^24 PSNs, and the first PSN of a QP is random, so that
-   few acknowledgements of an earlier QP fall within it. */
-#define STALE_PSNS 65536
-
-/* Whether the original transmission arrived, although the packet was declared lost or sent again:
-   the answer came sooner than any answer to a retransmission could. */
-static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slot,
-                           uint64_t now_ns) {
-  if (slot->state == MRC_TX_LOST) return true;
-  if (slot->tries < 2 || slot->ev_lost == MRC_TX_NONE) return false;
-  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
-}
-
-/* Whether this acknowledgement shows which transmission arrived. If the packet was sent again, an
-   answer within the usual round trip may still belong to the original. */
-static bool is_evidence(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
-  return slot->tries < 2 || now_ns - slot->sent_ns >= qp->planes[slot->plane].rtt.smooth_ns;
-}
-
-/* The peer received one PSN. Returns the bytes newly acknowledged, and also adds them to
-   newly_acked_bytes of their plane. */
-static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
-                            uint64_t now_ns) {
-  struct mrc_requester *req = &qp->req;
-  const struct mrc_txslot slot = *mrc_txwin_slot(&req->win, psn);
-  if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
-  mrc_txwin_on_acked(&req->win, psn);
-  const bool original = is_of_original(qp, &slot, now_ns);
-  const bool evidence = !original && is_evidence(qp, &slot, now_ns);
-  mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
-  if (original) mrc_health_on_spurious(services, qp, &slot, psn);
-  struct mrc_plane *plane = &qp->planes[slot.plane];
-  if (evidence) {
-    mrc_plane_on_delivered(plane, slot.sent_ns, now_ns);
-    mrc_evset_on_delivered(&qp->evset, slot.ev, slot.sent_ns, plane->rack_ns);
-  } else {
-    mrc_evset_on_missed(&qp->evset, slot.ev); /* ends a trial without a result */
-  }
-  req->acknowledged_bytes += slot.bytes;
-  plane->newly_acked_bytes += slot.bytes;
-  req->acked_planes |= 1u << slot.plane;
-  return slot.bytes;
-}
-
-uint64_t mrc_acks_take(struct mrc_services *services, struct mrc_qp *qp, uint32_t cum_psn,
-                       uint32_t base, uint64_t bitmap, uint64_t now_ns) {
-  struct mrc_txwin *win = &qp->req.win;
-  uint64_t bytes = 0;
-  while (win->una_psn != win->next_psn && !mrc_psn_before(cum_psn, win->una_psn))
-    bytes += acknowledge(services, qp, win->una_psn, now_ns);
-  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
-    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
-    if (mrc_txwin_holds(win, psn)) bytes += acknowledge(services, qp, psn, now_ns);
-  }
-  return bytes;
-}
-
-bool mrc_acks_is_stale(const struct mrc_txwin *win, uint32_t cum_psn) {
-  return mrc_psn_sub(win->next_psn, mrc_psn_add(cum_psn, 1)) > STALE_PSNS;
-}
-
-bool mrc_acks_names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
-  if (win->n_tosend == 0) return false;
-  for (uint32_t psn = win->una_psn; !mrc_psn_before(last_psn, psn); psn = mrc_psn_add(psn, 1))
-    if (mrc_txwin_slot(win, psn)->state == MRC_TX_UNSENT) return true;
-  return false;
-}
-
-uint64_t mrc_acks_round_trip_ns(const struct mrc_meta *meta, uint16_t reflected, uint64_t sent_ns) {
-  const uint16_t service_units = (uint16_t)(reflected - mrc_timestamp(sent_ns));
-  const uint64_t service_ns = (uint64_t)service_units << 10;
-  const uint64_t whole_ns = meta->arrived_ns > sent_ns ? meta->arrived_ns - sent_ns : 0;
-  if (service_units > INT16_MAX || service_ns > whole_ns) return 0;
-  return mrc_max_u64(whole_ns - service_ns, 1);
-}
-
-void mrc_acks_on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
-  const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
-  mrc_rtt_smooth(&qp->evset.evs[ev].rtt_ns, rtt_ns);
-  if (mrc_evset_is_slow(&qp->evset, ev, rtt_ns)) return;
-  mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
-  mrc_rtt_sample(&qp->req.rtt, rtt_ns);
-  ack->rtt_ns = rtt_ns;
-  ack->base_rtt_ns = qp->planes[plane].rtt.base_ns;
-  ack->smooth_rtt_ns = qp->planes[plane].rtt.smooth_ns;
-  ack->plane = plane;
-}
+/* ---- 5. congestion windows ---- */
 
 /* Applies the current acknowledgement to one window. */
 static void update_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
-  struct mrc_plane *plane = &qp->planes[ack->plane];
+  struct mrc_rtt *rtt = &qp->planes[ack->plane].rtt;
   struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
   ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
   mrc_cc_on_ack(cc, ack, now_ns);
   const uint64_t base_ns = mrc_cc_take_base(cc);
-  if (base_ns != 0) mrc_rtt_rebase(&plane->rtt, base_ns);
+  if (base_ns != 0) /* the path has become longer: the old smallest sample is out of date */
+    rtt->base_ns = mrc_min_u64(base_ns, mrc_max_u64(rtt->last_ns, 1));
 }
 
-void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct mrc_cc_ack *ack,
-                        uint64_t now_ns) {
+/* An acknowledgement was handled. `ack` has its data on one plane; newly_acked_bytes of each plane
+   has the bytes that it newly acknowledged. */
+static void update_windows(struct mrc_services *services, struct mrc_qp *qp, struct mrc_cc_ack *ack,
+                           uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   uint64_t all_bytes = 0, others_bytes = 0;
   ack->bytes = 0;
@@ -296,8 +280,101 @@ void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct
   if (all_bytes > 0) mrc_share_on_acked(services, qp, all_bytes, now_ns);
 }
 
-/* The peer has refused a packet for lack of room; the caller has marked it as lost. The refusal
-   counts as a retry, like a local timeout. May fail the QP. */
+/* ---- 6. holes: loss by order ---- */
+
+/* Notes the newest packet of each EV among the packets that this SACK shows as received. If the
+   original of a packet arrived, that says nothing about the EV of its retransmission. */
+static void note_order(struct mrc_order *order, const struct mrc_txwin *win, uint32_t base,
+                       uint64_t bitmap) {
+  order->serial++;
+  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state != MRC_TX_ACKED || slot->of_original) continue;
+    struct mrc_newest *newest = &order->newest[slot->ev];
+    if (newest->serial == order->serial && !mrc_txslot_after(slot, &win->slots[newest->slot]))
+      continue;
+    *newest = (struct mrc_newest){.serial = order->serial, .slot = (uint16_t)(slot - win->slots)};
+  }
+}
+
+/* Paths are FIFO: a packet is lost if a packet sent later on the same EV arrived. The guard is for
+   hosts whose receive side has reordered packets. */
+static bool lost_by_order(const struct mrc_services *services, const struct mrc_qp *qp,
+                          const struct mrc_txslot *slot, uint64_t now_ns) {
+  const struct mrc_order *order = &services->arena.scratch->order;
+  const struct mrc_newest *newest = &order->newest[slot->ev];
+  if (newest->serial != order->serial) return false;
+  if (!mrc_txslot_after(&qp->req.win.slots[newest->slot], slot)) return false;
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
+  const uint64_t guard_ns = mrc_guard_ns(&plane->reorder, now_ns);
+  return guard_ns == 0 || now_ns >= slot->sent_ns + plane->rtt.smooth_ns + guard_ns;
+}
+
+/* Checks the holes that a SACK shows. The evidence must be in the same SACK, because SACKs travel
+   on several planes and an older SACK may arrive after a newer one. */
+static void find_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t base,
+                       uint64_t bitmap, uint64_t now_ns) {
+  if (bitmap == 0) return;
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
+  uint64_t holes = ~bitmap & ((1ull << top) - 1);
+  if (holes == 0) return;
+  note_order(&services->arena.scratch->order, win, base, bitmap);
+  for (; holes != 0; holes &= holes - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state == MRC_TX_INFLIGHT && lost_by_order(services, qp, slot, now_ns))
+      mrc_loss_declare(services, qp, psn, MRC_COUNTER_LOST_BY_ORDER, now_ns);
+  }
+}
+
+int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                     const struct mrc_meta *meta, uint64_t now_ns) {
+  const struct mrc_sack *sack = &wire->sack;
+  struct mrc_requester *req = &qp->req;
+  const uint32_t base = (sack->cum_psn + (uint32_t)(int32_t)sack->sack_offset) & MRC_PSN_MASK;
+  const enum mrc_drop reason = doubt(&req->win, sack, base);
+  if (reason != MRC_DROP_NONE) return mrc_drop(services, reason, qp->qpn, 0);
+  mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
+  mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
+  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
+                           .ce = sack->m == MRC_M_SKIP_ONCE,
+                           .restore_window = sack->restore_cwnd,
+                           .penalty = sack->rcv_cwnd_pen};
+  uint64_t rtt_ns = 0;
+  if (sack->pr)
+    on_probe_answer(services, qp, sack, meta, &ack, now_ns);
+  else
+    rtt_ns = on_trigger(services, qp, sack, meta, &ack);
+  on_ev_feedback(services, qp, sack, &ack, rtt_ns, now_ns);
+  const uint64_t bytes = acknowledge_all(services, qp, sack->cum_psn, base, sack->bitmap, now_ns);
+  /* The SACK reports all that the plane of its trigger delivered until then, and of other planes
+     what its bitmap happens to show. So packets that left before the trigger on its plane are late.
+   */
+  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&req->win, sack);
+  if (slot != NULL && slot->state == MRC_TX_ACKED && !slot->of_original)
+    mrc_plane_on_reported(&qp->planes[slot->plane], slot->sent_ns);
+  mrc_requester_on_cumulative(req, mrc_psn_add(sack->cum_psn, 1));
+  on_peer_mpr(services, qp, sack);
+  if (bytes > 0) {
+    mrc_requester_on_progress(req, now_ns);
+    req->probe_wait_ns = mrc_loss_patience_ns(qp, now_ns);
+  }
+  update_windows(services, qp, &ack, now_ns);
+  if (now_ns - qp->choice.quick.compared_ns >= qp->noise_ns / 4)
+    mrc_quick_compare(services, qp, now_ns);
+  find_holes(services, qp, base, sack->bitmap, now_ns);
+  mrc_qp_touch(services, qp); /* checks loss by time after all received packets */
+  return MRC_DROP_NONE;
+}
+
+/* ---- NACKs and transport ACKs ---- */
+
+/* The peer has refused a packet for lack of room, which is marked as lost. The refusal counts as a
+   retry, like a local timeout. May fail the QP. */
 static void on_refusal(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn) {
   struct mrc_requester *req = &qp->req;
   /* The peer may refuse the whole window in one round trip: only the first packet counts. */
@@ -309,10 +386,8 @@ static void on_refusal(struct mrc_services *services, struct mrc_qp *qp, uint32_
     mrc_qp_fail(services, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
 }
 
-/* ---- NACKs and transport ACKs ---- */
-
-int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,
-                          const struct mrc_wire *wire, uint64_t now_ns) {
+int mrc_loss_on_nack(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                     uint64_t now_ns) {
   const struct mrc_nack *nack = &wire->nack;
   struct mrc_txwin *win = &qp->req.win;
   if (!mrc_txwin_holds(win, nack->nack_psn)) return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
@@ -332,7 +407,7 @@ int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,
   if (nack->reason == MRC_NACK_TRIMMED &&
       mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
     mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_PEER);
-  mrc_health_on_lost(services, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
+  mrc_loss_declare(services, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
   if (trimmed) {
     const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_TRIMMED,
                                      .bytes = bytes,
@@ -356,29 +431,17 @@ static uint8_t status_of(uint8_t syndrome) {
   }
 }
 
-/* Completed messages have arrived whole, even if their SACKs were lost. */
-static void take_whole_messages(struct mrc_services *services, struct mrc_qp *qp, uint32_t last_psn,
-                                uint64_t now_ns) {
-  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp)};
-  if (mrc_acks_take(services, qp, last_psn, 0, 0, now_ns) > 0)
-    mrc_windows_on_ack(services, qp, &ack, now_ns);
-  mrc_requester_on_cumulative(&qp->req, mrc_psn_add(last_psn, 1));
-}
-
-/* Whether the cumulative PSN of a NAK is plausible: it is outstanding, or just before the oldest
-   outstanding PSN. */
-static bool may_have_failed_at(const struct mrc_txwin *win, uint32_t cum_psn) {
-  return mrc_psn_sub(mrc_psn_add(cum_psn, 1), win->una_psn) <= mrc_txwin_outstanding(win);
-}
-
-int mrc_requester_on_ack(struct mrc_services *services, struct mrc_qp *qp,
-                         const struct mrc_wire *wire, uint64_t now_ns) {
+int mrc_loss_on_ack(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                    uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
+  const struct mrc_txwin *win = &req->win;
   const uint32_t done = (wire->aeth.msn - req->acked_msn) & 0xFFFFFF;
-  if (done >= 1u << 23 || mrc_acks_is_stale(&req->win, wire->psn))
+  if (done >= 1u << 23 || is_stale(win, wire->psn))
     return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
   const bool nak = wire->aeth.syndrome != MRC_SYNDROME_ACK;
-  if (nak && !may_have_failed_at(&req->win, wire->psn))
+  /* The request that failed is outstanding, or stands just before the oldest outstanding PSN. */
+  const uint32_t failed = mrc_psn_sub(mrc_psn_add(wire->psn, 1), win->una_psn);
+  if (nak && failed > mrc_txwin_outstanding(win))
     return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
   if (done > req->sq_send - req->sq_head)
     return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
@@ -387,18 +450,21 @@ int mrc_requester_on_ack(struct mrc_services *services, struct mrc_qp *qp,
     const uint32_t last_psn =
         mrc_psn_add(newest->first_psn, mrc_parts(newest->bytes, mrc_wqe_part_bytes(newest)) - 1);
     /* If SACKs arrived and ACKs were lost, the message may be so old that its PSNs look new. */
-    if (mrc_txwin_holds(&req->win, last_psn)) {
-      if (mrc_acks_names_unsent(&req->win, last_psn))
-        return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
-      take_whole_messages(services, qp, last_psn, now_ns);
+    if (mrc_txwin_holds(win, last_psn)) {
+      if (names_unsent(win, last_psn)) return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+      /* Completed messages have arrived whole, even if their SACKs were lost. */
+      struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp)};
+      if (acknowledge_all(services, qp, last_psn, 0, 0, now_ns) > 0)
+        update_windows(services, qp, &ack, now_ns);
+      mrc_requester_on_cumulative(req, mrc_psn_add(last_psn, 1));
     }
   }
   mrc_count(services, MRC_COUNTER_RX_ACKS, 1);
   mrc_trace(services, MRC_TRACE_ACK_IN, qp->qpn, wire->aeth.syndrome, wire->aeth.msn);
   for (uint32_t i = 0; i < done; i++)
-    mrc_requester_complete(services, &qp->req, qp->qpn, MRC_WC_SUCCESS);
+    mrc_requester_complete(services, req, qp->qpn, MRC_WC_SUCCESS);
   req->acked_msn = wire->aeth.msn & 0xFFFFFF;
-  if (done > 0) mrc_requester_on_progress(&qp->req, now_ns);
+  if (done > 0) mrc_requester_on_progress(req, now_ns);
   if (nak) {
     const uint8_t status = status_of(wire->aeth.syndrome);
     mrc_qp_fail(services, qp, status, status);
@@ -407,61 +473,10 @@ int mrc_requester_on_ack(struct mrc_services *services, struct mrc_qp *qp,
   return MRC_DROP_NONE;
 }
 
-/* ---- which packets are lost ---- */
+/* ---- 7. after all input: loss by time and by silence ---- */
 
 #define SLOW_TIMES 2   /* times the longer round trip of a slow path, until its silence tells */
 #define DOUBT_ROUNDS 2 /* times an overdue answer, until a plane that owes answers is silent */
-
-/* Notes the newest packet of each EV among the packets that this SACK shows as received. If the
-   original of a packet arrived, that says nothing about the EV of its retransmission. */
-static void note_order(struct mrc_order *order, const struct mrc_txwin *win, uint32_t base,
-                       uint64_t bitmap) {
-  order->serial++;
-  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
-    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
-    if (!mrc_txwin_holds(win, psn)) continue;
-    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-    if (slot->state != MRC_TX_ACKED || slot->of_original) continue;
-    struct mrc_newest *newest = &order->newest[slot->ev];
-    if (newest->serial == order->serial && !mrc_txslot_after(slot, &win->slots[newest->slot]))
-      continue;
-    *newest = (struct mrc_newest){.serial = order->serial, .slot = (uint16_t)(slot - win->slots)};
-  }
-}
-
-/* Whether the SACK shows a packet that was sent after this one on the same EV. */
-static bool was_passed(const struct mrc_order *order, const struct mrc_txwin *win,
-                       const struct mrc_txslot *slot) {
-  const struct mrc_newest *newest = &order->newest[slot->ev];
-  return newest->serial == order->serial && mrc_txslot_after(&win->slots[newest->slot], slot);
-}
-
-/* Paths are FIFO: a packet is lost if a packet sent later on the same EV arrived. The guard is for
-   hosts whose receive side has reordered packets. */
-static bool lost_by_order(const struct mrc_services *services, const struct mrc_qp *qp,
-                          const struct mrc_txslot *slot, uint64_t now_ns) {
-  if (!was_passed(&services->arena.scratch->order, &qp->req.win, slot)) return false;
-  const struct mrc_plane *plane = &qp->planes[slot->plane];
-  const uint64_t guard_ns = mrc_guard_ns(&plane->reorder, now_ns);
-  return guard_ns == 0 || now_ns >= slot->sent_ns + plane->rtt.smooth_ns + guard_ns;
-}
-
-void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t base,
-                      uint64_t bitmap, uint64_t now_ns) {
-  if (bitmap == 0) return;
-  const struct mrc_txwin *win = &qp->req.win;
-  const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
-  uint64_t holes = ~bitmap & ((1ull << top) - 1);
-  if (holes == 0) return;
-  note_order(&services->arena.scratch->order, win, base, bitmap);
-  for (; holes != 0; holes &= holes - 1) {
-    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
-    if (!mrc_txwin_holds(win, psn)) continue;
-    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-    if (slot->state == MRC_TX_INFLIGHT && lost_by_order(services, qp, slot, now_ns))
-      mrc_health_on_lost(services, qp, psn, MRC_COUNTER_LOST_BY_ORDER, now_ns);
-  }
-}
 
 /* Loss by time compares send times with send times, never with the clock: a stalled host delays
    every answer although nothing is lost. A packet is missing only if packets that were sent much
@@ -483,22 +498,6 @@ static uint64_t told_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, 
   return mrc_max_u64(plane->reported_ns, plane->rack_ns - mrc_min_u64(plane->rack_ns, overdue_ns));
 }
 
-/* Whether the peer told of a packet that was sent on the same plane later than this one by the
-   spread. */
-static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
-  const struct mrc_plane *plane = &qp->planes[slot->plane];
-  return told_ns(qp, plane, now_ns) > slot->sent_ns + spread_ns(qp, plane, now_ns);
-}
-
-/* By how much more than the spread an EV that delivers nothing may be late. A path with a longer
-   round trip than its plane has a queue, which may grow. NSCC requires switches that trim: they may
-   hold a packet in a queue for any time. */
-static uint64_t slack_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint16_t ev) {
-  const uint64_t rtt_ns = qp->evset.evs[ev].rtt_ns, usual_ns = plane->rtt.smooth_ns;
-  if (!qp->evset.by_delay) return usual_ns + rtt_ns;
-  return SLOW_TIMES * (rtt_ns - mrc_min_u64(rtt_ns, usual_ns));
-}
-
 /* Whether a late packet is lost, or its path is only slow. It is lost if a packet sent later by the
    spread on the same EV arrived. It is also lost if the EV delivers nothing, while the plane
    delivers packets sent later by the spread and the slack. */
@@ -507,8 +506,15 @@ static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late,
   const struct mrc_ev_rack *rack = &qp->evset.racks[late->ev];
   const uint64_t spread = spread_ns(qp, plane, now_ns);
   if (rack->newest_ns > late->sent_ns + spread) return true;
+  /* By how much more than the spread an EV that delivers nothing may be late. A path with a longer
+     round trip than its plane has a queue, which may grow. NSCC requires switches that trim: they
+     may hold a packet in a queue for any time. */
+  const uint64_t rtt_ns = qp->evset.evs[late->ev].rtt_ns, usual_ns = plane->rtt.smooth_ns;
+  const uint64_t slack_ns = qp->evset.by_delay
+                                ? SLOW_TIMES * (rtt_ns - mrc_min_u64(rtt_ns, usual_ns))
+                                : usual_ns + rtt_ns;
   const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
-  return told_ns(qp, plane, now_ns) > heard_ns + spread + slack_ns(qp, plane, late->ev);
+  return told_ns(qp, plane, now_ns) > heard_ns + spread + slack_ns;
 }
 
 /* The oldest packet in flight on the plane that is lost by time, or late on an EV that can still be
@@ -517,9 +523,10 @@ static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t p
                                              uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
   const uint64_t newest_ns = told_ns(qp, &qp->planes[plane], now_ns);
+  const uint64_t spread = spread_ns(qp, &qp->planes[plane], now_ns);
   for (uint16_t at = win->lists[plane].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
     const struct mrc_txslot *slot = &win->slots[at];
-    if (!is_late(qp, slot, now_ns)) return NULL;
+    if (newest_ns <= slot->sent_ns + spread) return NULL; /* told of no packet sent much later */
     if (lost_by_time(qp, slot, now_ns)) return slot;
     const uint64_t late_ns = newest_ns - slot->sent_ns;
     if (mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns, late_ns)) return slot;
@@ -540,8 +547,8 @@ static uint64_t silence_ns(const struct mrc_qp *qp, const struct mrc_plane *plan
   return patience_ns;
 }
 
-uint64_t mrc_detect_silent_ns(const struct mrc_qp *qp, const struct mrc_txslot *oldest,
-                              uint64_t now_ns) {
+uint64_t mrc_loss_silent_ns(const struct mrc_qp *qp, const struct mrc_txslot *oldest,
+                            uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[oldest->plane];
   const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
   return mrc_max_u64(since_ns, plane->heard_ns) + silence_ns(qp, plane, now_ns) + 1;
@@ -572,7 +579,7 @@ static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
        at != MRC_TX_NONE && win->slots[at].ev == ev && win->slots[at].sent_ns == sent_ns;
        at = next) {
     next = win->slots[at].newer;
-    mrc_health_on_lost(services, qp, mrc_txwin_psn_of(win, at), why, now_ns);
+    mrc_loss_declare(services, qp, mrc_txwin_psn_of(win, at), why, now_ns);
   }
 }
 
@@ -613,12 +620,12 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
   }
 }
 
-void mrc_detect_planes(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+void mrc_loss_on_time(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   MRC_EACH_BIT(plane, qp->evset.plane_mask)
     detect_plane(services, qp, plane, now_ns);
 }
 
-bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns) {
+bool mrc_loss_is_due(const struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (win->lists[plane].oldest == MRC_TX_NONE) continue;
@@ -629,7 +636,77 @@ bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns) {
   return false;
 }
 
-/* ---- reports, and the trust in EVs ---- */
+/* ---- 8. a lost packet ---- */
+
+/* The network lost the packet. Reports the loss to congestion control. Then the EV becomes
+   ASSUMED_BAD; or, if the loss counts as congestion, it sits out a turn. */
+static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_txslot *slot,
+                  enum mrc_counter why, uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[slot->plane];
+  /* MRC's switches trim, so a packet lost without a trim means a failed path there. Ordinary queues
+     overflow, so a loss while the plane's delay is high counts as overflow. */
+  const struct mrc_rtt *rtt = &plane->rtt;
+  const uint64_t delay_ns = mrc_rtt_known(rtt) ? rtt->last_ns - rtt->base_ns : 0;
+  struct mrc_cc *cc = mrc_qp_cc(qp, slot->plane);
+  const bool overflow = !plane->suspended && mrc_cc_is_congestion(cc, delay_ns);
+  const struct mrc_cc_loss loss = {.cause = overflow ? MRC_CC_LOSS_OVERFLOW : MRC_CC_LOSS_PATH,
+                                   .bytes = slot->bytes,
+                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, slot->plane)};
+  mrc_cc_on_loss(cc, &loss, now_ns);
+  if (plane->suspended) return; /* the plane is to blame, not this EV */
+  if (overflow) {
+    mrc_count(services, MRC_COUNTER_LOST_TO_CONGESTION, 1);
+    if (mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
+      mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_LOSS);
+    return;
+  }
+  if (why != MRC_COUNTER_LOST_BY_SILENCE)
+    mrc_delivery_on_lost(&plane->delivery, slot->sent_ns, &plane->rtt);
+  mrc_health_distrust_ev(services, qp, slot->ev, MRC_REASON_LOSS, now_ns);
+}
+
+void mrc_loss_declare(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
+                      enum mrc_counter why, uint64_t now_ns) {
+  struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
+  mrc_txwin_on_lost(&qp->req.win, psn);
+  mrc_evset_on_missed(&qp->evset, slot->ev);
+  slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
+  slot->by_time = why == MRC_COUNTER_LOST_BY_TIME;
+  slot->reinjected = false;
+  qp->planes[slot->plane].lost++;
+  qp->evset.evs[slot->ev].lost++;
+  mrc_count(services, why, 1);
+  mrc_trace(services, MRC_TRACE_LOST, qp->qpn, psn, why);
+  if (why != MRC_COUNTER_LOST_BY_TIMEOUT && why != MRC_COUNTER_LOST_BY_NACK)
+    blame(services, qp, slot, why, now_ns);
+}
+
+/* A packet was declared lost, but its original arrived. */
+static void on_spurious(struct mrc_services *services, struct mrc_qp *qp,
+                        const struct mrc_txslot *slot, uint32_t psn) {
+  mrc_assert(slot->ev_lost != MRC_TX_NONE);
+  qp->req.spurious_packets++;
+  mrc_count(services, MRC_COUNTER_SPURIOUS, 1);
+  mrc_trace(services, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
+  if (slot->reinjected) return; /* neither an EV nor a plane was blamed */
+  if (slot->by_timeout) {
+    /* The peer answered late; the network has not changed. */
+    MRC_EACH_BIT(plane, qp->evset.plane_mask)
+      mrc_cc_on_spurious_timeout(&qp->planes[plane].cc);
+    return;
+  }
+  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, slot->ev_lost)];
+  const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
+  mrc_delivery_on_spurious(&plane->delivery);
+  /* The guard doubles, within limits. */
+  struct mrc_guard *guard = slot->by_time ? &plane->spread : &plane->reorder;
+  const uint64_t wider_ns = mrc_max_u64(2 * mrc_guard_ns(guard, services->now_ns), least_ns);
+  *guard = (struct mrc_guard){.ns = mrc_min_u64(wider_ns, 4 * mrc_max_u64(plane->rtt.smooth_ns, 1)),
+                              .since_ns = services->now_ns};
+  mrc_health_trust_ev(services, qp, slot->ev_lost, MRC_REASON_SPURIOUS);
+}
+
+/* ---- 9. EVs and planes ---- */
 
 void mrc_health_report_ev(struct mrc_services *services, const struct mrc_qp *qp, uint16_t index,
                           enum mrc_event_reason reason) {
@@ -668,85 +745,20 @@ void mrc_health_trust_ev(struct mrc_services *services, struct mrc_qp *qp, uint1
   if (mrc_evset_on_trust(&qp->evset, ev)) mrc_health_report_ev(services, qp, ev, reason);
 }
 
-/* ---- lost packets ---- */
-
-/* The network lost the packet. Reports the loss to congestion control. Then the EV becomes
-   ASSUMED_BAD; or, if the loss counts as congestion, it sits out a turn. */
-static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_txslot *slot,
-                  enum mrc_counter why, uint64_t now_ns) {
-  struct mrc_plane *plane = &qp->planes[slot->plane];
-  /* MRC's switches trim, so a packet lost without a trim means a failed path there. Ordinary queues
-     overflow, so a loss while the plane's delay is high counts as overflow. */
-  const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
-  struct mrc_cc *cc = mrc_qp_cc(qp, slot->plane);
-  const bool overflow = !plane->suspended && mrc_cc_is_congestion(cc, delay_ns);
-  const struct mrc_cc_loss loss = {.cause = overflow ? MRC_CC_LOSS_OVERFLOW : MRC_CC_LOSS_PATH,
-                                   .bytes = slot->bytes,
-                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, slot->plane)};
-  mrc_cc_on_loss(cc, &loss, now_ns);
-  if (plane->suspended) return; /* the plane is to blame, not this EV */
-  if (overflow) {
-    mrc_count(services, MRC_COUNTER_LOST_TO_CONGESTION, 1);
-    if (mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
-      mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_LOSS);
-    return;
-  }
-  if (why != MRC_COUNTER_LOST_BY_SILENCE)
-    mrc_delivery_on_lost(&plane->delivery, slot->sent_ns, &plane->rtt);
-  mrc_health_distrust_ev(services, qp, slot->ev, MRC_REASON_LOSS, now_ns);
-}
-
-void mrc_health_on_lost(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
-                        enum mrc_counter why, uint64_t now_ns) {
-  struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
-  mrc_txwin_on_lost(&qp->req.win, psn);
-  mrc_evset_on_missed(&qp->evset, slot->ev);
-  slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
-  slot->by_time = why == MRC_COUNTER_LOST_BY_TIME;
-  slot->reinjected = false;
-  qp->planes[slot->plane].lost++;
-  qp->evset.evs[slot->ev].lost++;
-  mrc_count(services, why, 1);
-  mrc_trace(services, MRC_TRACE_LOST, qp->qpn, psn, why);
-  if (why != MRC_COUNTER_LOST_BY_TIMEOUT && why != MRC_COUNTER_LOST_BY_NACK)
-    blame(services, qp, slot, why, now_ns);
-}
-
-void mrc_health_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
-                            const struct mrc_txslot *slot, uint32_t psn) {
-  mrc_assert(slot->ev_lost != MRC_TX_NONE);
-  qp->req.spurious_packets++;
-  mrc_count(services, MRC_COUNTER_SPURIOUS, 1);
-  mrc_trace(services, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
-  if (slot->reinjected) return; /* neither an EV nor a plane was blamed */
-  if (slot->by_timeout) {
-    /* The peer answered late; the network has not changed. */
-    MRC_EACH_BIT(plane, qp->evset.plane_mask)
-      mrc_cc_on_spurious_timeout(&qp->planes[plane].cc);
-    return;
-  }
-  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, slot->ev_lost)];
-  const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
-  mrc_delivery_on_spurious(&plane->delivery);
-  mrc_guard_grow(slot->by_time ? &plane->spread : &plane->reorder, least_ns,
-                 4 * mrc_max_u64(plane->rtt.smooth_ns, 1), services->now_ns);
-  mrc_health_trust_ev(services, qp, slot->ev_lost, MRC_REASON_SPURIOUS);
-}
-
-/* ---- planes ---- */
-
 void mrc_health_suspend_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
                               enum mrc_event_reason reason, uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
   struct mrc_txlist *list = &qp->req.win.lists[index];
   if (plane->suspended) return;
-  mrc_plane_suspend(plane, qp->noise_ns, now_ns);
+  plane->suspended = true;        /* from now on it sends only probes */
+  plane->probed_ev = MRC_EV_NONE; /* the rotation comes first */
+  mrc_probation_on_failure(&plane->probation, qp->noise_ns, now_ns);
   mrc_share_forget(qp, index);
   mrc_count(services, MRC_COUNTER_PLANES_SUSPENDED, 1);
   mrc_trace(services, MRC_TRACE_PLANE_SUSPEND, qp->qpn, mrc_port_of(index), list->bytes);
   while (list->oldest != MRC_TX_NONE)
-    mrc_health_on_lost(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
-                       MRC_COUNTER_LOST_BY_SILENCE, now_ns);
+    mrc_loss_declare(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
+                     MRC_COUNTER_LOST_BY_SILENCE, now_ns);
   /* Trust the EVs again that turned bad after the plane was last heard: the plane is now on
      probation instead. What they delivered before proves nothing: when the plane resumes, some of
      them may still be dead, and one burst of each is enough to tell. */
@@ -763,7 +775,11 @@ void mrc_health_suspend_plane(struct mrc_services *services, struct mrc_qp *qp, 
 void mrc_health_on_peer_port_down(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
                                   uint64_t now_ns) {
   mrc_health_suspend_plane(services, qp, index, MRC_REASON_PEER_PORT, now_ns);
-  mrc_probation_on_hearsay(&qp->planes[index].probation, qp->noise_ns, now_ns);
+  struct mrc_probation *probation = &qp->planes[index].probation;
+  probation->successes = 0;
+  probation->doublings =
+      MRC_PROBATION_MAX_DOUBLINGS; /* the longest spacing, until one is answered */
+  mrc_probation_wait(probation, qp->noise_ns, now_ns);
 }
 
 void mrc_health_retry_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
@@ -780,7 +796,10 @@ void mrc_health_resume_plane(struct mrc_services *services, struct mrc_qp *qp, u
   if (!plane->suspended) return;
   if (plane->peer_down || !mrc_port_is_up(&services->ports, index))
     return; /* not before both ports are up */
-  mrc_plane_resume(plane);
+  plane->suspended = false;
+  plane->strikes = 0;
+  plane->doubted_ns = 0; /* answered probes have settled it */
+  plane->probation.next_ns = MRC_NEVER;
   mrc_share_forget(qp, index);
   mrc_count(services, MRC_COUNTER_PLANES_RESUMED, 1);
   mrc_trace(services, MRC_TRACE_PLANE_RESUME, qp->qpn, mrc_port_of(index),

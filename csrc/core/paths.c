@@ -129,18 +129,14 @@ static void swap_places(struct mrc_evset *set, struct mrc_ev_plane *plane, uint1
   set->evs[ev_a].place = b;
 }
 
-/* Shuffles once, so that QPs that share paths do not fall into step. A shuffle in each rotation
-   would send packets at short distances on one path, of one QP or of several. */
-static void shuffle(struct mrc_evset *set, struct mrc_ev_plane *plane, struct mrc_prng *prng) {
-  for (uint16_t i = plane->n; i > 1; i--)
-    swap_places(set, plane, (uint16_t)(i - 1), (uint16_t)mrc_prng_below(prng, i));
-}
-
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng) {
   for (uint32_t p = 0; p < set->ports; p++) {
     struct mrc_ev_plane *plane = &set->planes[p];
     if (plane->n == 0) continue;
-    shuffle(set, plane, prng);
+    /* Shuffles once, so that QPs that share paths do not fall into step. A shuffle in each rotation
+       would send packets at short distances on one path, of one QP or of several. */
+    for (uint16_t i = plane->n; i > 1; i--)
+      swap_places(set, plane, (uint16_t)(i - 1), (uint16_t)mrc_prng_below(prng, i));
     const uint32_t wanted = active_per_plane == 0 ? plane->n : active_per_plane;
     plane->target = (uint16_t)mrc_min_u32(wanted, plane->n);
     plane->floor = (uint16_t)mrc_max_u32(1, plane->target / 4u);
@@ -274,21 +270,18 @@ static void set_marked(struct mrc_evset *set, struct mrc_ev *ev, uint32_t marked
   ev->marked = marked & MRC_EV_ALWAYS_MARKED;
 }
 
-/* Whether the EV is marked more often than not, and more than 1.5 times as often as the average EV
-   of its plane. If all EVs are equally full, avoiding one overfills the others. */
-static bool is_fuller(const struct mrc_ev_plane *plane, const struct mrc_ev *ev) {
-  return ev->marked > MRC_EV_ALWAYS_MARKED / 2 &&
-         2u * ev->marked * plane->n_active > 3u * plane->marked;
-}
-
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
   const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->place >= plane->n_active) return false; /* a backup */
   const bool was_good = ev->state == MRC_EV_GOOD;
   set_marked(set, ev, ev->marked + (MRC_EV_ALWAYS_MARKED - ev->marked + 15u) / 16u);
+  /* Whether the EV is marked more often than not, and more than 1.5 times as often as the average
+     EV of its plane. If all EVs are equally full, avoiding one overfills the others. */
+  const bool fuller = ev->marked > MRC_EV_ALWAYS_MARKED / 2 &&
+                      2u * ev->marked * plane->n_active > 3u * plane->marked;
   /* A packet sent before the last change of the level shows nothing about the new level. */
-  const bool counts = !set->skips_once && sent_ns > ev->steered_ns && is_fuller(plane, ev);
+  const bool counts = !set->skips_once && sent_ns > ev->steered_ns && fuller;
   if (counts && may_avoid(plane, ev)) {
     avoid(set, ev, now_ns);
   } else if (was_good) {
@@ -479,13 +472,6 @@ bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t index) {
 
 /* ---- rates ---- */
 
-/* How long MRC_DELIVERY_BYTES take at most, going by this flight; 0: unknown. A longer delay than
-   the base RTT counts as time here, so the plane may be faster. */
-static uint64_t at_most_ns(const struct mrc_delivery *delivery) {
-  if (delivery->bytes < MIN_BYTES) return 0;
-  return mrc_mul_div(MRC_DELIVERY_BYTES, delivery->took_ns, delivery->bytes);
-}
-
 /* How long they take at least: only what came after the first acknowledgement counts, because the
    delay is not rate. 0: unknown, perhaps because the plane was not busy. */
 static uint64_t at_least_ns(const struct mrc_delivery *delivery, uint64_t min_bytes) {
@@ -506,7 +492,13 @@ static uint64_t mean_ns(uint64_t old_ns, uint64_t new_ns, uint32_t weight) {
 /* The flight, or a part of it, is over. A slower rate counts at once, a faster one bit by bit: a
    token bucket looks fast for a while. */
 static void end_flight(struct mrc_delivery *delivery) {
-  const uint64_t least_ns = at_least_ns(delivery, MIN_BYTES), most_ns = at_most_ns(delivery);
+  const uint64_t least_ns = at_least_ns(delivery, MIN_BYTES);
+  /* How long MRC_DELIVERY_BYTES take at most, going by this flight; 0: unknown. A longer delay than
+     the base RTT counts as time here, so the plane may be faster. */
+  const uint64_t most_ns =
+      delivery->bytes < MIN_BYTES
+          ? 0
+          : mrc_mul_div(MRC_DELIVERY_BYTES, delivery->took_ns, delivery->bytes);
   const bool sure = delivery->bytes + delivery->late_bytes >= SURE_BYTES;
   if (least_ns > delivery->takes_ns)
     delivery->takes_ns = mean_ns(delivery->takes_ns, least_ns, sure ? 6 : 2);

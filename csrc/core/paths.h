@@ -49,22 +49,6 @@ static inline void mrc_rtt_smooth(uint32_t *smooth_ns, uint64_t sample_ns) {
   *smooth_ns = (uint32_t)(*smooth_ns == 0 ? sample : (7ull * *smooth_ns + sample) / 8);
 }
 
-/* The base round trip that other QPs measured on the same path: a QP that starts while a queue is
-   full cannot measure the empty path. */
-static inline void mrc_rtt_hint(struct mrc_rtt *rtt, uint64_t base_ns) {
-  rtt->base_ns = rtt->base_ns == 0 ? base_ns : mrc_min_u64(rtt->base_ns, base_ns);
-}
-
-/* The path has become longer: the old smallest sample is out of date. */
-static inline void mrc_rtt_rebase(struct mrc_rtt *rtt, uint64_t base_ns) {
-  rtt->base_ns = mrc_min_u64(base_ns, mrc_max_u64(rtt->last_ns, 1));
-}
-
-/* The queueing delay of the newest sample; 0 without a sample, even after a hint. */
-static inline uint64_t mrc_rtt_delay_ns(const struct mrc_rtt *rtt) {
-  return mrc_rtt_known(rtt) ? rtt->last_ns - rtt->base_ns : 0;
-}
-
 /* The time after sending at which an answer is overdue. */
 static inline uint64_t mrc_rtt_overdue_ns(const struct mrc_rtt *rtt, uint64_t floor_ns) {
   return rtt->smooth_ns + mrc_max_u64(4 * rtt->var_ns, floor_ns);
@@ -85,12 +69,6 @@ struct mrc_guard {
 static inline uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns) {
   const uint64_t halvings = (now_ns - guard->since_ns) / MRC_GUARD_HALF_LIFE_NS;
   return halvings < 64 ? guard->ns >> halvings : 0;
-}
-/* A loss was spurious: the guard doubles, to at least `least_ns` and at most `most_ns`. */
-static inline void mrc_guard_grow(struct mrc_guard *guard, uint64_t least_ns, uint64_t most_ns,
-                                  uint64_t now_ns) {
-  const uint64_t wider_ns = mrc_max_u64(2 * mrc_guard_ns(guard, now_ns), least_ns);
-  *guard = (struct mrc_guard){.ns = mrc_min_u64(wider_ns, most_ns), .since_ns = now_ns};
 }
 /* Something came late by `ns`: the guard covers that from now on. */
 static inline void mrc_guard_cover(struct mrc_guard *guard, uint64_t ns, uint64_t now_ns) {
@@ -125,11 +103,6 @@ static inline void mrc_probation_init(struct mrc_probation *p) {
   *p = (struct mrc_probation){.next_ns = MRC_NEVER};
 }
 
-/* Spacing of the first probes after `relapses`. */
-static inline uint64_t mrc_probation_first_ns(const struct mrc_probation *p, uint32_t noise_ns) {
-  return mrc_floor_ns(MRC_PROBATION_FIRST_NS, noise_ns) << p->relapses;
-}
-
 /* Longest spacing while no probe is answered. Hosts with less noise than MRC_NOISE_NS do not
    shorten it: probes of many bad EVs would fill the link that they test. */
 static inline uint64_t mrc_probation_slowest_ns(uint32_t noise_ns) {
@@ -145,7 +118,7 @@ static inline bool mrc_probation_is_in_doubt(const struct mrc_probation *p) {
    Answers are followed by the next probe soon, but if a later one is missing, the long spacing goes
    on. */
 static inline uint64_t mrc_probation_interval_ns(const struct mrc_probation *p, uint32_t noise_ns) {
-  const uint64_t first_ns = mrc_probation_first_ns(p, noise_ns);
+  const uint64_t first_ns = mrc_floor_ns(MRC_PROBATION_FIRST_NS, noise_ns) << p->relapses;
   if (p->successes > 0) return first_ns;
   return mrc_min_u64(first_ns << p->doublings,
                      mrc_max_u64(mrc_probation_slowest_ns(noise_ns), first_ns));
@@ -173,14 +146,6 @@ static inline void mrc_probation_on_timeout(struct mrc_probation *p, uint32_t no
                                             uint64_t now_ns) {
   p->successes = 0;
   if (p->doublings < MRC_PROBATION_MAX_DOUBLINGS) p->doublings++;
-  mrc_probation_wait(p, noise_ns, now_ns);
-}
-
-/* The peer reported the failure: probes start at the longest spacing, until one is answered. */
-static inline void mrc_probation_on_hearsay(struct mrc_probation *p, uint32_t noise_ns,
-                                            uint64_t now_ns) {
-  p->successes = 0;
-  p->doublings = MRC_PROBATION_MAX_DOUBLINGS;
   mrc_probation_wait(p, noise_ns, now_ns);
 }
 
@@ -530,27 +495,6 @@ static inline void mrc_plane_init(struct mrc_plane *plane) {
   plane->reverse_ev = MRC_EV_NONE;
 }
 
-/* Whether the plane may carry packets: neither this QP nor the peer reports a failure. */
-static inline bool mrc_plane_is_alive(const struct mrc_plane *plane) {
-  return !plane->suspended && !plane->peer_down;
-}
-/* Whether the plane is still suspended and the kernel has refused to send there. */
-static inline bool mrc_plane_is_unsendable(const struct mrc_plane *plane) {
-  return plane->suspended && plane->unsendable;
-}
-
-/* From now on the plane sends only probes. */
-static inline void mrc_plane_suspend(struct mrc_plane *plane, uint32_t noise_ns, uint64_t now_ns) {
-  plane->suspended = true;
-  plane->probed_ev = MRC_EV_NONE; /* the rotation comes first */
-  mrc_probation_on_failure(&plane->probation, noise_ns, now_ns);
-}
-static inline void mrc_plane_resume(struct mrc_plane *plane) {
-  plane->suspended = false;
-  plane->strikes = 0;
-  plane->doubted_ns = 0; /* answered probes have settled it */
-  plane->probation.next_ns = MRC_NEVER;
-}
 /* The answer to a packet of `sent_ns` took `answer_ns`, without the reverse queue. */
 static inline void mrc_plane_on_answer(struct mrc_plane *plane, uint64_t sent_ns,
                                        uint64_t answer_ns) {

@@ -38,8 +38,11 @@ struct mrc_qp *mrc_qp_new(const struct mrc_qp_create_attr *attr, uint32_t index,
 }
 
 void mrc_qp_free(struct mrc_qp *qp) {
-  mrc_requester_free(&qp->req);
-  mrc_responder_free(&qp->resp);
+  free(qp->req.sq);
+  mrc_txwin_free(&qp->req.win);
+  free(qp->resp.wimms);
+  free(qp->resp.waiting.words);
+  mrc_rxwin_free(&qp->resp.win);
   mrc_evset_free(&qp->evset);
   mrc_seal_free(qp->seal);
   free(qp);
@@ -417,17 +420,11 @@ static void report(struct mrc_services *services, const struct mrc_peer *peer, u
   }
 }
 
-/* The QP of the peer that carried most in this period. */
-static const struct mrc_qp *busiest(const struct mrc_peer *peer) {
-  const struct mrc_qp *found = peer->qps;
-  for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
-    if (qp->req.share.bytes > found->req.share.bytes) found = qp;
-  return found;
-}
-
 /* Compares the planes of the busiest QP, summed over all QPs that use the same planes. */
 static void compare(struct mrc_services *services, struct mrc_peer *peer) {
-  const struct mrc_qp *first = busiest(peer);
+  const struct mrc_qp *first = peer->qps; /* the QP that carried most in this period */
+  for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
+    if (qp->req.share.bytes > first->req.share.bytes) first = qp;
   const uint32_t live = mrc_qp_alive_planes(services, first);
   const uint32_t n_planes = (uint32_t)__builtin_popcount(live);
   struct mrc_share_sum sum = {0};

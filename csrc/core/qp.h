@@ -195,11 +195,6 @@ void mrc_peer_prove(struct mrc_peers *peers, const struct mrc_peer *peer);
 /* The QP leaves its peer. The peer is freed when its last QP leaves. */
 void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp);
 
-/* Whether the peer of the QP has other QPs. */
-static inline bool mrc_peer_is_shared(const struct mrc_qp *qp) {
-  return qp->peer_next != NULL || qp->peer->qps != qp;
-}
-
 /* The next entry with this source after `entry` (0: from the start), or 0. Each peer that claims
    the source has one entry. */
 uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport,

@@ -1,4 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The route of a datagram through the engine that receives it, up to the answers. The functions
+   stand in the order of these stages; helpers stand before the function that uses them.
+
+   1. A driver hands on packets that arrived together: mrc_engine_receive takes one after the other.
+   2. A packet is decoded (wire.c). Endpoint packets leave for endpoint.c.
+   3. Its QP is found; the packet must come from a source of the QP's peer.
+   4. ICRC or seal are checked, and a sealed packet is decrypted (crc.c, seal.c).
+   5. It goes to its QP: SACKs, NACKs and transport ACKs leave for loss.c.
+   6. Data are judged by the window (windows.c), checked against the registered memory and placed.
+      A trimmed packet and one beyond the window give NACKs, a duplicate gives a SACK.
+   7. After the last packet for a QP the cumulative PSN advances over all of them, immediates
+      complete in their order, and it is decided when a SACK is due.
+   8. At the QP's turn (schedule.c) NACKs, SACKs and the transport ACK leave as bursts (send.c), on
+      EVs that reverse.c chooses. What the kernel refuses is due again. */
 #include "core/receive.h"
 
 #include <string.h>
@@ -9,7 +23,10 @@
 #include "core/send.h"
 #include "core/wire.h"
 
-/* ---- datagrams and packets ---- */
+#define MIN_SACK_BYTES 1024u        /* smaller packets count as this towards the SACK threshold */
+#define NACK_INTERVAL_NS 1000000ull /* least interval of out-of-window NACKs and repeated NAKs */
+#define MOST_NOISES 4 /* the most that many QPs delay a SACK: timers of the peer bear it */
+#define PENALTY 64    /* of 128: a window's worth of SACKs halves the peer's window */
 
 /* What packets that arrived together have in common. */
 struct arrival {
@@ -17,6 +34,18 @@ struct arrival {
   struct mrc_qp *qp; /* of the last packet; NULL: unknown */
   bool hashed;       /* the engine's ICRC prefix is that of `meta` */
 };
+
+static int to_qp(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                 const struct mrc_meta *meta, uint64_t now_ns);
+static void account(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_meta *meta);
+
+/* ---- 2. a packet of the endpoint ---- */
+
+/* Ends the common work for the QP of the last packets. */
+static void leave_qp(struct mrc_services *services, struct arrival *arrival) {
+  if (arrival->qp != NULL) account(services, arrival->qp, arrival->meta);
+  arrival->qp = NULL;
+}
 
 static bool icrc_is_good(struct mrc_engine *engine, const uint8_t *packet, size_t bytes,
                          struct arrival *arrival) {
@@ -33,69 +62,17 @@ static bool icrc_is_good(struct mrc_engine *engine, const uint8_t *packet, size_
   return mrc_icrc_is_good(&engine->icrc_prefix, packet);
 }
 
-static int to_qp(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
-                 const struct mrc_meta *meta, uint64_t now_ns) {
-  if (qp->state == MRC_QP_ERROR) {
-    mrc_responder_on_error_packet(services, qp, meta, now_ns);
-    return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, 0);
-  }
-  if (mrc_opcode_is_data(wire->opcode) && !meta->trimmed)
-    return mrc_responder_on_data(services, qp, wire, meta, now_ns);
-  mrc_responder_account(services, qp, meta);
-  if (mrc_opcode_is_data(wire->opcode)) return mrc_responder_on_trimmed(services, qp, wire, meta);
-  if (wire->opcode == MRC_OP_PROBE) return mrc_responder_on_probe(services, qp, wire, meta);
-  if (qp->state != MRC_QP_RTS) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, 0);
-  switch (wire->opcode) {
-    case MRC_OP_SACK:
-      return mrc_sack_take(services, qp, wire, meta, now_ns);
-    case MRC_OP_NACK:
-      return mrc_requester_on_nack(services, qp, wire, now_ns);
-    default:
-      mrc_assert(wire->opcode == MRC_OP_ACK);
-      return mrc_requester_on_ack(services, qp, wire, now_ns);
-  }
-}
-
-/* Ends the common work for the QP of the last packets. */
-static void leave_qp(struct mrc_services *services, struct arrival *arrival) {
-  if (arrival->qp != NULL) mrc_responder_account(services, arrival->qp, arrival->meta);
-  arrival->qp = NULL;
-}
-
-/* Sets `arrival->qp` to the destination, or returns a drop reason. */
-static int enter_qp(struct mrc_engine *engine, struct arrival *arrival, uint32_t qpn,
-                    size_t bytes) {
-  struct mrc_services *services = &engine->services;
-  const struct mrc_meta *meta = arrival->meta;
-  leave_qp(services, arrival);
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
-  if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, qpn, bytes);
-  if (!mrc_node_joined(&qp->nodes.ready))
-    mrc_qp_prefetch(qp); /* the first packet since its last turn */
-  if (qp->state < MRC_QP_RTR) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, bytes);
-  if (!mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
-    return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
-  arrival->qp = qp;
-  return MRC_DROP_NONE;
-}
-
-/* The QP whose key seals this endpoint packet, or NULL. */
-static struct mrc_qp *sealing_qp(struct mrc_engine *engine, const struct mrc_meta *meta,
-                                 const uint8_t *packet, size_t bytes) {
-  const struct mrc_wire_seal stamp = mrc_wire_decode_seal(packet + bytes - MRC_SEALED_BYTES);
-  struct mrc_qp *qp = mrc_engine_qp(engine, stamp.qpn);
-  if (qp == NULL || qp->seal == NULL) return NULL;
-  return mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport) ? qp : NULL;
-}
-
 static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *wire,
                                    const struct mrc_meta *meta, uint8_t *packet, size_t bytes,
                                    uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   uint64_t counter;
-  const bool whole = !meta->trimmed; /* a trimmed one may lack its seal */
-  struct mrc_qp *qp = whole ? sealing_qp(engine, meta, packet, bytes) : NULL;
-  if (qp == NULL) return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
+  struct mrc_qp *qp = NULL; /* whose key seals it; a trimmed one may lack its seal */
+  if (!meta->trimmed)
+    qp = mrc_engine_qp(engine, mrc_wire_decode_seal(packet + bytes - MRC_SEALED_BYTES).qpn);
+  if (qp == NULL || qp->seal == NULL ||
+      !mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
+    return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
   const int reason =
       mrc_seal_open(qp->seal, packet, bytes, mrc_meta_ev(meta), wire, &counter, now_ns);
   if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, qp->qpn, bytes);
@@ -122,6 +99,27 @@ static MRC_RARE int receive_endpoint(struct mrc_engine *engine, struct arrival *
   return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, NULL, now_ns);
 }
 
+/* ---- 3. the QP ---- */
+
+/* Sets `arrival->qp` to the destination, or returns a drop reason. */
+static int enter_qp(struct mrc_engine *engine, struct arrival *arrival, uint32_t qpn,
+                    size_t bytes) {
+  struct mrc_services *services = &engine->services;
+  const struct mrc_meta *meta = arrival->meta;
+  leave_qp(services, arrival);
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, qpn, bytes);
+  if (!mrc_node_joined(&qp->nodes.ready))
+    mrc_qp_prefetch(qp); /* the first packet since its last turn */
+  if (qp->state < MRC_QP_RTR) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, bytes);
+  if (!mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
+    return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
+  arrival->qp = qp;
+  return MRC_DROP_NONE;
+}
+
+/* ---- 4. ICRC or seal ---- */
+
 /* Checks ICRC or seal, and decrypts. Returns 0 or a drop reason. */
 static int check_packet(struct mrc_engine *engine, struct arrival *arrival, struct mrc_wire *wire,
                         uint8_t *packet, size_t bytes, uint64_t now_ns) {
@@ -136,11 +134,7 @@ static int check_packet(struct mrc_engine *engine, struct arrival *arrival, stru
   return good ? MRC_DROP_NONE : MRC_DROP_ICRC;
 }
 
-/* The peer answers by the readings of this engine. */
-static void translate(const struct mrc_services *services, struct mrc_wire *wire) {
-  if (wire->opcode == MRC_OP_SACK) wire->sack.ev = mrc_services_ev(services, wire->sack.ev);
-  if (wire->opcode == MRC_OP_NACK) wire->nack.ev = mrc_services_ev(services, wire->nack.ev);
-}
+/* ---- 1. to 5. from the datagram to the QP ---- */
 
 /* Cheap checks come first, so that a flood of invalid packets costs neither CRC nor cipher. */
 static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *packet,
@@ -160,17 +154,10 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
   reason = check_packet(engine, arrival, &wire, packet, bytes, now_ns);
   if (reason != MRC_DROP_NONE)
     return mrc_drop(services, (enum mrc_drop)reason, wire.dest_qpn, bytes);
-  translate(services, &wire);
+  /* The peer answers by the readings of this engine. */
+  if (wire.opcode == MRC_OP_SACK) wire.sack.ev = mrc_services_ev(services, wire.sack.ev);
+  if (wire.opcode == MRC_OP_NACK) wire.nack.ev = mrc_services_ev(services, wire.nack.ev);
   return to_qp(services, arrival->qp, &wire, meta, now_ns);
-}
-
-/* Header and trailer of the packet after this one: both are read before the rest, which the CPU
-   then fetches by itself. */
-static void prefetch_ends(const uint8_t *packet, size_t n) {
-  __builtin_prefetch(packet);
-  if (n < MRC_SEALED_BYTES) return;
-  __builtin_prefetch(packet + n - MRC_SEALED_BYTES);
-  __builtin_prefetch(packet + n - 1);
 }
 
 int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes,
@@ -192,7 +179,17 @@ int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes
   do { /* an empty datagram is a packet too: it counts as too short */
     const size_t left = bytes - offset, n = packet_bytes < left ? packet_bytes : left;
     const size_t after = left - n;
-    if (after > 0) prefetch_ends(packets + offset + n, packet_bytes < after ? packet_bytes : after);
+    if (after > 0) {
+      /* Header and trailer of the next packet: both are read before the rest, which the CPU then
+         fetches by itself. */
+      const uint8_t *next = packets + offset + n;
+      const size_t next_bytes = packet_bytes < after ? packet_bytes : after;
+      __builtin_prefetch(next);
+      if (next_bytes >= MRC_SEALED_BYTES) {
+        __builtin_prefetch(next + next_bytes - MRC_SEALED_BYTES);
+        __builtin_prefetch(next + next_bytes - 1);
+      }
+    }
     mrc_count(services, MRC_COUNTER_RX_PACKETS, 1);
     reason = known_port ? receive(engine, &arrival, packets + offset, n, now_ns)
                         : mrc_drop(services, MRC_DROP_PORT, 0, n);
@@ -202,10 +199,151 @@ int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes
   return reason;
 }
 
-/* ---- the responder ---- */
+/* ---- 6. data are placed ---- */
 
-#define MIN_SACK_BYTES 1024u        /* smaller packets count as this towards the SACK threshold */
-#define NACK_INTERVAL_NS 1000000ull /* least interval of out-of-window NACKs and repeated NAKs */
+/* Fails the QP because of an invalid request, after the packets before it; the NAK gives the peer
+   the reason. */
+static MRC_RARE int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t syndrome,
+                           uint8_t status, enum mrc_drop reason, const struct mrc_wire *wire,
+                           const struct mrc_meta *meta) {
+  account(services, qp, meta);
+  qp->resp.nak_syndrome = syndrome;
+  qp->resp.ack_wanted = true;
+  qp->resp.last_port = meta->port;
+  mrc_qp_fail(services, qp, status, MRC_WC_WR_FLUSH_ERR);
+  mrc_qp_touch_to_answer(services, qp);
+  return mrc_drop(services, reason, qp->qpn, wire->payload_bytes);
+}
+
+static MRC_RARE int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
+                                 const struct mrc_wire *wire, const struct mrc_meta *meta) {
+  mrc_responder_trigger(&qp->resp, wire->psn, wire->tx_timestamp, meta, false, services->now_ns)
+      ->now = true;
+  qp->resp.ack_wanted = true; /* the transport ACK may have been lost */
+  mrc_count(services, MRC_COUNTER_RX_DUPLICATES, 1);
+  mrc_qp_touch_to_answer(services, qp);
+  return mrc_drop(services, MRC_DROP_DUPLICATE, qp->qpn, wire->payload_bytes);
+}
+
+static MRC_RARE int on_beyond(struct mrc_services *services, struct mrc_qp *qp,
+                              const struct mrc_wire *wire, const struct mrc_meta *meta,
+                              uint64_t now_ns) {
+  const bool silent = mrc_services_reads(services, MRC_READING_C4_A);
+  if (!silent && (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0)) {
+    qp->resp.nack_ns = now_ns;
+    mrc_responder_queue_nack(&qp->resp, wire, meta, MRC_NACK_PSN_OOR_WINDOW);
+    mrc_qp_touch_to_answer(services, qp);
+  }
+  return mrc_drop(services, MRC_DROP_PSN_WINDOW, qp->qpn, wire->payload_bytes);
+}
+
+/* Places a data packet with a good ICRC or seal from the peer. 0 or a drop reason. */
+static int on_data(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                   const struct mrc_meta *meta, uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&resp->win, wire->psn);
+  if (verdict == MRC_RX_DUPLICATE) return on_duplicate(services, qp, wire, meta);
+  if (verdict == MRC_RX_BEYOND) return on_beyond(services, qp, wire, meta, now_ns);
+  /* No requester sends an empty WRITE without an immediate. It needs no rkey, so a forged one could
+     take the PSN of a real packet. */
+  if (wire->payload_bytes == 0 && !mrc_opcode_has_imm(wire->opcode))
+    return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, 0);
+  if (wire->payload_bytes > 0 &&
+      mrc_mr_find(&services->mrs, wire->rkey, wire->va, wire->payload_bytes,
+                  MRC_ACCESS_REMOTE_WRITE, qp->attr.create.domain) == NULL)
+    return refuse(services, qp, MRC_SYNDROME_NAK_REM_ACCESS, MRC_WC_REM_ACCESS_ERR, MRC_DROP_ACCESS,
+                  wire, meta);
+  /* A packet that does not end a message has one of the two sizes of such packets on its QP, so one
+     bit for each PSN tells how much arrived. */
+  const bool last = mrc_opcode_is_last(wire->opcode);
+  int size = 0;
+  for (; !last && size < 2; size++) {
+    if (resp->part_bytes[size] == 0) resp->part_bytes[size] = wire->payload_bytes;
+    if (wire->payload_bytes == resp->part_bytes[size]) break;
+  }
+  if (size == 2) return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, wire->payload_bytes);
+  if (mrc_opcode_has_imm(wire->opcode) &&
+      !mrc_responder_stash(&qp->resp, qp->attr.create.max_wimm, wire))
+    return refuse(services, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR,
+                  MRC_DROP_WIMM_LIMIT, wire, meta);
+  if (wire->payload_bytes > 0)
+    memcpy((void *)(uintptr_t)wire->va, wire->payload, wire->payload_bytes);
+  mrc_rxwin_add(&resp->win, wire->psn, last, size == 1);
+  struct mrc_arrivals *arrivals = &resp->arrivals;
+  arrivals->words |= mrc_rxwin_word(&resp->win, wire->psn);
+  arrivals->bytes += wire->payload_bytes;
+  arrivals->packets++;
+  arrivals->psn = wire->psn;
+  arrivals->sack_bytes += mrc_max_u32(wire->payload_bytes, MIN_SACK_BYTES);
+  arrivals->tx_timestamp = wire->tx_timestamp;
+  arrivals->now |= wire->rtx || wire->ack_req;
+  return MRC_DROP_NONE;
+}
+
+/* A data packet whose payload a switch has trimmed. 0 or a drop reason. */
+static int on_trimmed(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                      const struct mrc_meta *meta) {
+  const bool answers = wire->payload != NULL || !mrc_services_reads(services, MRC_READING_G10_B);
+  if (answers && mrc_rxwin_judge(&qp->resp.win, wire->psn) == MRC_RX_NEW) {
+    const bool last_hop = meta->trimmed == MRC_TRIMMED_LASTHOP;
+    mrc_responder_queue_nack(&qp->resp, wire, meta,
+                             last_hop ? MRC_NACK_TRIMMED_LASTHOP : MRC_NACK_TRIMMED);
+    mrc_qp_touch_to_answer(services, qp);
+  }
+  return mrc_drop(services, MRC_DROP_TRIMMED, qp->qpn, 0);
+}
+
+/* A reliability probe. 0 or a drop reason. */
+static int on_probe(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                    const struct mrc_meta *meta) {
+  struct mrc_sack_trigger *news =
+      mrc_responder_trigger(&qp->resp, wire->psn, 0, meta, true, services->now_ns);
+  news->psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
+  news->probe_id = wire->probe.probe_id;
+  news->tx_timestamp = wire->probe.tx_timestamp;
+  news->now = true;
+  qp->resp.ack_wanted = true;
+  mrc_reverse_on_request(qp);
+  mrc_qp_touch_to_answer(services, qp);
+  return MRC_DROP_NONE;
+}
+
+/* A packet for a QP in ERROR: sends the NAK again. */
+static MRC_RARE void on_error_packet(struct mrc_services *services, struct mrc_qp *qp,
+                                     const struct mrc_meta *meta, uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  if (resp->nak_syndrome == 0) return;
+  if (now_ns - resp->nack_ns < NACK_INTERVAL_NS && resp->nack_ns != 0) return;
+  resp->nack_ns = now_ns;
+  resp->last_port = meta->port;
+  resp->ack_wanted = true;
+  mrc_qp_touch_to_answer(services, qp);
+}
+
+static int to_qp(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                 const struct mrc_meta *meta, uint64_t now_ns) {
+  if (qp->state == MRC_QP_ERROR) {
+    on_error_packet(services, qp, meta, now_ns);
+    return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, 0);
+  }
+  if (mrc_opcode_is_data(wire->opcode) && !meta->trimmed)
+    return on_data(services, qp, wire, meta, now_ns);
+  account(services, qp, meta);
+  if (mrc_opcode_is_data(wire->opcode)) return on_trimmed(services, qp, wire, meta);
+  if (wire->opcode == MRC_OP_PROBE) return on_probe(services, qp, wire, meta);
+  if (qp->state != MRC_QP_RTS) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, 0);
+  switch (wire->opcode) {
+    case MRC_OP_SACK:
+      return mrc_loss_on_sack(services, qp, wire, meta, now_ns);
+    case MRC_OP_NACK:
+      return mrc_loss_on_nack(services, qp, wire, now_ns);
+    default:
+      mrc_assert(wire->opcode == MRC_OP_ACK);
+      return mrc_loss_on_ack(services, qp, wire, now_ns);
+  }
+}
+
+/* ---- 7. what arrived is accounted for ---- */
 
 /* Advances the cumulative PSN. It stops at a missing PSN, and at an immediate for which the CQ has
    no room: the requester's window then closes by itself (there is no RNR). */
@@ -239,16 +377,6 @@ static void advance(struct mrc_services *services, struct mrc_qp *qp) {
     mrc_node_leave(&qp->nodes.cq_waiting);
 }
 
-/* Retries an immediate that waits for the CQ; returns whether the cumulative PSN advanced. */
-static bool resume(struct mrc_services *services, struct mrc_qp *qp) {
-  const uint32_t before = qp->resp.win.next_psn;
-  advance(services, qp);
-  if (qp->resp.win.next_psn == before) return false;
-  qp->resp.sack_now = true;
-  mrc_qp_touch_to_answer(services, qp);
-  return true;
-}
-
 /* Visits each waiting QP once. A QP that advanced and still waits goes behind the others. */
 void mrc_responder_on_cq_room(struct mrc_services *services) {
   struct mrc_node *const list = &services->ready.cq_waiting;
@@ -257,89 +385,50 @@ void mrc_responder_on_cq_room(struct mrc_services *services) {
   while (at != last) {
     at = next;
     next = at->next;
-    const bool went_on = resume(services, MRC_NODE_OWNER(at, struct mrc_qp, nodes.cq_waiting));
-    if (!went_on || !mrc_node_joined(at)) continue;
+    struct mrc_qp *qp = MRC_NODE_OWNER(at, struct mrc_qp, nodes.cq_waiting);
+    const uint32_t before = qp->resp.win.next_psn;
+    advance(services, qp);
+    if (qp->resp.win.next_psn == before) continue;
+    qp->resp.sack_now = true;
+    mrc_qp_touch_to_answer(services, qp);
+    if (!mrc_node_joined(at)) continue;
     mrc_node_leave(at);
     mrc_list_append(list, at);
   }
 }
 
-/* Fails the QP because of an invalid request, after the packets before it; the NAK gives the peer
-   the reason. */
-static MRC_RARE int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t syndrome,
-                           uint8_t status, enum mrc_drop reason, const struct mrc_wire *wire,
-                           const struct mrc_meta *meta) {
-  mrc_responder_account(services, qp, meta);
-  qp->resp.nak_syndrome = syndrome;
-  qp->resp.ack_wanted = true;
-  qp->resp.last_port = meta->port;
-  mrc_qp_fail(services, qp, status, MRC_WC_WR_FLUSH_ERR);
-  mrc_qp_touch_to_answer(services, qp);
-  return mrc_drop(services, reason, qp->qpn, wire->payload_bytes);
+/* When news that began at `first_ns` is due. */
+static uint64_t due_ns(const struct mrc_services *services, uint64_t first_ns) {
+  const struct mrc_engine_config *config = &services->config;
+  const uint64_t most_ns = mrc_max_u64(config->sack_delay_ns, MOST_NOISES * config->noise_ns);
+  const uint64_t delay_ns = (uint64_t)mrc_services_crowd(services) * config->sack_delay_ns;
+  return first_ns + mrc_min_u64(delay_ns, most_ns);
 }
 
-static MRC_RARE int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
-                                 const struct mrc_wire *wire, const struct mrc_meta *meta) {
-  mrc_responder_trigger(&qp->resp, wire->psn, wire->tx_timestamp, meta, false, services->now_ns)
-      ->now = true;
-  qp->resp.ack_wanted = true; /* the transport ACK may have been lost */
-  mrc_count(services, MRC_COUNTER_RX_DUPLICATES, 1);
-  mrc_qp_touch_to_answer(services, qp);
-  return mrc_drop(services, MRC_DROP_DUPLICATE, qp->qpn, wire->payload_bytes);
-}
-
-static MRC_RARE int on_beyond(struct mrc_services *services, struct mrc_qp *qp,
-                              const struct mrc_wire *wire, const struct mrc_meta *meta,
-                              uint64_t now_ns) {
-  const bool silent = mrc_services_reads(services, MRC_READING_C4_A);
-  if (!silent && (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0)) {
-    qp->resp.nack_ns = now_ns;
-    mrc_responder_queue_nack(&qp->resp, wire, meta, MRC_NACK_PSN_OOR_WINDOW);
-    mrc_qp_touch_to_answer(services, qp);
-  }
-  return mrc_drop(services, MRC_DROP_PSN_WINDOW, qp->qpn, wire->payload_bytes);
-}
-
-int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
-                          const struct mrc_wire *wire, const struct mrc_meta *meta,
-                          uint64_t now_ns) {
+/* Decides when the packets just placed are reported. */
+static void want_sack(struct mrc_services *services, struct mrc_qp *qp,
+                      const struct mrc_arrivals *arrivals, const struct mrc_meta *meta) {
   struct mrc_responder *resp = &qp->resp;
-  const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&resp->win, wire->psn);
-  if (verdict == MRC_RX_DUPLICATE) return on_duplicate(services, qp, wire, meta);
-  if (verdict == MRC_RX_BEYOND) return on_beyond(services, qp, wire, meta, now_ns);
-  /* No requester sends an empty WRITE without an immediate. It needs no rkey, so a forged one could
-     take the PSN of a real packet. */
-  if (wire->payload_bytes == 0 && !mrc_opcode_has_imm(wire->opcode))
-    return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, 0);
-  if (wire->payload_bytes > 0 &&
-      mrc_mr_find(&services->mrs, wire->rkey, wire->va, wire->payload_bytes,
-                  MRC_ACCESS_REMOTE_WRITE, qp->attr.create.domain) == NULL)
-    return refuse(services, qp, MRC_SYNDROME_NAK_REM_ACCESS, MRC_WC_REM_ACCESS_ERR, MRC_DROP_ACCESS,
-                  wire, meta);
-  const bool last = mrc_opcode_is_last(wire->opcode);
-  bool other = false;
-  if (!last && !mrc_responder_is_part(resp, wire, &other))
-    return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, wire->payload_bytes);
-  if (mrc_opcode_has_imm(wire->opcode) &&
-      !mrc_responder_stash(&qp->resp, qp->attr.create.max_wimm, wire))
-    return refuse(services, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR,
-                  MRC_DROP_WIMM_LIMIT, wire, meta);
-  if (wire->payload_bytes > 0)
-    memcpy((void *)(uintptr_t)wire->va, wire->payload, wire->payload_bytes);
-  mrc_rxwin_add(&resp->win, wire->psn, last, other);
-  struct mrc_arrivals *arrivals = &resp->arrivals;
-  arrivals->words |= mrc_rxwin_word(&resp->win, wire->psn);
-  arrivals->bytes += wire->payload_bytes;
-  arrivals->packets++;
-  arrivals->psn = wire->psn;
-  arrivals->sack_bytes += mrc_max_u32(wire->payload_bytes, MIN_SACK_BYTES);
-  arrivals->tx_timestamp = wire->tx_timestamp;
-  arrivals->now |= wire->rtx || wire->ack_req;
-  return MRC_DROP_NONE;
+  struct mrc_sack_trigger *news = mrc_responder_trigger(resp, arrivals->psn, arrivals->tx_timestamp,
+                                                        meta, false, services->now_ns);
+  news->news_words |= arrivals->words;
+  if (mrc_services_reads(services, MRC_READING_S4_B) &&
+      mrc_marked_take(&resp->marked, news->ev, arrivals->packets, news->m != MRC_M_NONE))
+    news->m = MRC_M_ALWAYS_SKIP;
+  news->now |= news->m != MRC_M_NONE || arrivals->now;
+  resp->unsacked_bytes += arrivals->sack_bytes;
+  if (resp->sack_deadline_ns == MRC_NEVER)
+    mrc_responder_set_deadline(services, resp, due_ns(services, news->first_ns));
+  if (news->now || resp->ack_wanted || resp->sack_now ||
+      resp->unsacked_bytes >= services->config.sack_threshold_bytes)
+    mrc_qp_touch_to_answer(services, qp);
+  else
+    mrc_qp_touch(services, qp);
 }
 
-void mrc_responder_account(struct mrc_services *services, struct mrc_qp *qp,
-                           const struct mrc_meta *meta) {
+/* Accounts for the data packets placed since the last call, which all came with `meta`: advances
+   the cumulative PSN, completes immediates, decides when a SACK is due. */
+static void account(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_meta *meta) {
   struct mrc_responder *resp = &qp->resp;
   const struct mrc_arrivals arrivals = resp->arrivals;
   if (arrivals.packets == 0) return;
@@ -352,85 +441,39 @@ void mrc_responder_account(struct mrc_services *services, struct mrc_qp *qp,
   qp->planes[mrc_plane_of(meta->port)].received_packets += arrivals.packets;
   qp->planes[mrc_plane_of(meta->port)].received_bytes += arrivals.bytes;
   advance(services, qp);
-  mrc_sack_want(services, qp, &arrivals, meta);
+  want_sack(services, qp, &arrivals, meta);
 }
 
-int mrc_responder_on_trimmed(struct mrc_services *services, struct mrc_qp *qp,
-                             const struct mrc_wire *wire, const struct mrc_meta *meta) {
-  const bool answers = wire->payload != NULL || !mrc_services_reads(services, MRC_READING_G10_B);
-  if (answers && mrc_rxwin_judge(&qp->resp.win, wire->psn) == MRC_RX_NEW) {
-    const bool last_hop = meta->trimmed == MRC_TRIMMED_LASTHOP;
-    mrc_responder_queue_nack(&qp->resp, wire, meta,
-                             last_hop ? MRC_NACK_TRIMMED_LASTHOP : MRC_NACK_TRIMMED);
-    mrc_qp_touch_to_answer(services, qp);
+/* ---- 8. answers ---- */
+
+static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
+  struct mrc_responder *resp = &qp->resp;
+  struct mrc_burst *burst = NULL;
+  while (resp->n_nacks > 0) {
+    const struct mrc_nack_out *nack = &resp->nacks[resp->n_nacks - 1];
+    if (burst == NULL || burst->port != nack->port ||
+        !mrc_arena_has_room(&services->arena, burst)) {
+      const uint16_t ev = mrc_reverse_choose(services, qp, nack->port);
+      burst =
+          ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
+    }
+    if (burst == NULL) return false;
+    struct mrc_wire wire = {.opcode = MRC_OP_NACK,
+                            .dest_qpn = qp->attr.rtr.dest_qpn,
+                            .psn = nack->psn,
+                            .nack = {.reason = nack->reason,
+                                     .ev = mrc_services_ev(services, nack->ev),
+                                     .spdcid = (uint16_t)qp->qpn,
+                                     .dpdcid = (uint16_t)qp->attr.rtr.dest_qpn,
+                                     .nack_psn = nack->psn,
+                                     .cc_type = MRC_CC_TYPE_NACK,
+                                     .tx_timestamp = nack->tx_timestamp}};
+    mrc_burst_add(services, burst, &wire, MRC_KIND_NACK, resp->n_nacks - 1u, mrc_qp_has_icrc(qp));
+    mrc_trace(services, MRC_TRACE_NACK_OUT, qp->qpn, nack->psn, nack->reason);
+    resp->n_nacks--;
   }
-  return mrc_drop(services, MRC_DROP_TRIMMED, qp->qpn, 0);
+  return true;
 }
-
-int mrc_responder_on_probe(struct mrc_services *services, struct mrc_qp *qp,
-                           const struct mrc_wire *wire, const struct mrc_meta *meta) {
-  struct mrc_sack_trigger *news =
-      mrc_responder_trigger(&qp->resp, wire->psn, 0, meta, true, services->now_ns);
-  news->psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
-  news->probe_id = wire->probe.probe_id;
-  news->tx_timestamp = wire->probe.tx_timestamp;
-  news->now = true;
-  qp->resp.ack_wanted = true;
-  mrc_reverse_on_request(qp);
-  mrc_qp_touch_to_answer(services, qp);
-  return MRC_DROP_NONE;
-}
-
-void mrc_responder_on_error_packet(struct mrc_services *services, struct mrc_qp *qp,
-                                   const struct mrc_meta *meta, uint64_t now_ns) {
-  struct mrc_responder *resp = &qp->resp;
-  if (resp->nak_syndrome == 0) return;
-  if (now_ns - resp->nack_ns < NACK_INTERVAL_NS && resp->nack_ns != 0) return;
-  resp->nack_ns = now_ns;
-  resp->last_port = meta->port;
-  resp->ack_wanted = true;
-  mrc_qp_touch_to_answer(services, qp);
-}
-
-/* ---- SACKs ---- */
-
-#define MOST_NOISES 4 /* the most that many QPs delay a SACK: timers of the peer bear it */
-
-/* When news that began at `first_ns` is due. */
-static uint64_t due_ns(const struct mrc_services *services, uint64_t first_ns) {
-  const struct mrc_engine_config *config = &services->config;
-  const uint64_t most_ns = mrc_max_u64(config->sack_delay_ns, MOST_NOISES * config->noise_ns);
-  const uint64_t delay_ns = (uint64_t)mrc_services_crowd(services) * config->sack_delay_ns;
-  return first_ns + mrc_min_u64(delay_ns, most_ns);
-}
-
-/* Whether an answer is due now. */
-static bool owes_answer(const struct mrc_services *services, const struct mrc_responder *resp,
-                        bool now) {
-  return now || resp->ack_wanted || resp->sack_now ||
-         resp->unsacked_bytes >= services->config.sack_threshold_bytes;
-}
-
-void mrc_sack_want(struct mrc_services *services, struct mrc_qp *qp,
-                   const struct mrc_arrivals *arrivals, const struct mrc_meta *meta) {
-  struct mrc_responder *resp = &qp->resp;
-  struct mrc_sack_trigger *news = mrc_responder_trigger(resp, arrivals->psn, arrivals->tx_timestamp,
-                                                        meta, false, services->now_ns);
-  news->news_words |= arrivals->words;
-  if (mrc_services_reads(services, MRC_READING_S4_B) &&
-      mrc_marked_take(&resp->marked, news->ev, arrivals->packets, news->m != MRC_M_NONE))
-    news->m = MRC_M_ALWAYS_SKIP;
-  news->now |= news->m != MRC_M_NONE || arrivals->now;
-  resp->unsacked_bytes += arrivals->sack_bytes;
-  if (resp->sack_deadline_ns == MRC_NEVER)
-    mrc_responder_set_deadline(services, resp, due_ns(services, news->first_ns));
-  if (owes_answer(services, resp, news->now))
-    mrc_qp_touch_to_answer(services, qp);
-  else
-    mrc_qp_touch(services, qp);
-}
-
-#define PENALTY 64 /* of 128: a window's worth of SACKs halves the peer's window */
 
 /* Packets were dropped here because this host is too slow. The peer does not see that as a delay:
    round trips are without the wait in our sockets. So SACKs reduce its window for a round trip. */
@@ -479,30 +522,9 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
       mrc_min_u32(qp->resp.unsacked_bytes, services->config.sack_threshold_bytes);
 }
 
-/* Answers a reliability probe with the bitmap of the whole window. */
-static void add_full_report(struct mrc_services *services, struct mrc_burst *burst,
-                            struct mrc_qp *qp, const struct mrc_sack_trigger *t) {
-  const struct mrc_rxwin *win = &qp->resp.win;
-  uint32_t base = win->next_psn;
-  do {
-    add_sack(services, burst, qp, t, base, mrc_rxwin_view(win, base));
-    base = mrc_psn_add(base, 64);
-  } while (mrc_psn_before(base, win->end_psn) && mrc_arena_has_room(&services->arena, burst));
-}
-
-/* Reports the packets of a plane on that plane: a slow plane must not delay the reports of a fast
-   plane, because the requester would count the late packets as lost. */
-static void add_reports(struct mrc_services *services, struct mrc_burst *burst, struct mrc_qp *qp,
-                        const struct mrc_sack_trigger *t) {
-  uint64_t news_words = t->news_words;
-  do {
-    uint32_t base;
-    const uint64_t bitmap = mrc_rxwin_report(&qp->resp.win, &news_words, &base);
-    add_sack(services, burst, qp, t, base, bitmap);
-  } while (news_words != 0 && mrc_arena_has_room(&services->arena, burst));
-}
-
-/* The SACKs due for packets that came in on one port, in one burst. */
+/* The SACKs due for packets that came in on one port, in one burst, on the plane of this port: a
+   slow plane must not delay the reports of a fast plane, because the requester would count the late
+   packets as lost. */
 static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
   struct mrc_responder *resp = &qp->resp;
   const uint16_t ev = mrc_reverse_choose(services, qp, port);
@@ -516,10 +538,21 @@ static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t
       resp->triggers[kept++] = t;
       continue;
     }
-    if (t.pr)
-      add_full_report(services, burst, qp, &t);
-    else
-      add_reports(services, burst, qp, &t);
+    if (t.pr) { /* the answer to a reliability probe: the bitmap of the whole window */
+      uint32_t base = resp->win.next_psn;
+      do {
+        add_sack(services, burst, qp, &t, base, mrc_rxwin_view(&resp->win, base));
+        base = mrc_psn_add(base, 64);
+      } while (mrc_psn_before(base, resp->win.end_psn) &&
+               mrc_arena_has_room(&services->arena, burst));
+    } else {
+      uint64_t news_words = t.news_words;
+      do {
+        uint32_t base;
+        const uint64_t bitmap = mrc_rxwin_report(&resp->win, &news_words, &base);
+        add_sack(services, burst, qp, &t, base, bitmap);
+      } while (news_words != 0 && mrc_arena_has_room(&services->arena, burst));
+    }
     resp->last_trigger = t;
     resp->last_trigger.pr = false;
     resp->last_trigger.m = MRC_M_NONE;
@@ -543,7 +576,8 @@ static bool flush_all(struct mrc_services *services, struct mrc_qp *qp) {
   return true;
 }
 
-bool mrc_sack_flush(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+/* Adds the SACKs that are due; false when the transmit is full, or no EV may carry them. */
+static bool flush_sacks(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_responder *resp = &qp->resp;
   const uint32_t threshold_bytes = services->config.sack_threshold_bytes;
   if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
@@ -555,41 +589,6 @@ bool mrc_sack_flush(struct mrc_services *services, struct mrc_qp *qp, uint64_t n
   mrc_responder_set_deadline(
       services, resp,
       resp->n_triggers == 0 ? MRC_NEVER : due_ns(services, resp->triggers[0].first_ns));
-  return true;
-}
-
-/* ---- answers ---- */
-
-/* The current burst if another NACK for this port fits; otherwise a new burst, or 0. */
-static struct mrc_burst *burst_for_nack(struct mrc_services *services, struct mrc_qp *qp,
-                                        struct mrc_burst *burst, uint8_t port) {
-  if (burst != NULL && burst->port == port && mrc_arena_has_room(&services->arena, burst))
-    return burst;
-  const uint16_t ev = mrc_reverse_choose(services, qp, port);
-  return ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
-}
-
-static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
-  struct mrc_responder *resp = &qp->resp;
-  struct mrc_burst *burst = NULL;
-  while (resp->n_nacks > 0) {
-    const struct mrc_nack_out *nack = &resp->nacks[resp->n_nacks - 1];
-    burst = burst_for_nack(services, qp, burst, nack->port);
-    if (burst == NULL) return false;
-    struct mrc_wire wire = {.opcode = MRC_OP_NACK,
-                            .dest_qpn = qp->attr.rtr.dest_qpn,
-                            .psn = nack->psn,
-                            .nack = {.reason = nack->reason,
-                                     .ev = mrc_services_ev(services, nack->ev),
-                                     .spdcid = (uint16_t)qp->qpn,
-                                     .dpdcid = (uint16_t)qp->attr.rtr.dest_qpn,
-                                     .nack_psn = nack->psn,
-                                     .cc_type = MRC_CC_TYPE_NACK,
-                                     .tx_timestamp = nack->tx_timestamp}};
-    mrc_burst_add(services, burst, &wire, MRC_KIND_NACK, resp->n_nacks - 1u, mrc_qp_has_icrc(qp));
-    mrc_trace(services, MRC_TRACE_NACK_OUT, qp->qpn, nack->psn, nack->reason);
-    resp->n_nacks--;
-  }
   return true;
 }
 
@@ -626,7 +625,7 @@ static bool flush_ack(struct mrc_services *services, struct mrc_qp *qp, int firs
 bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   const int first_burst = services->arena.n_bursts;
   if (qp->state != MRC_QP_ERROR && !flush_nacks(services, qp)) return false;
-  if (qp->state != MRC_QP_ERROR && !mrc_sack_flush(services, qp, now_ns)) return false;
+  if (qp->state != MRC_QP_ERROR && !flush_sacks(services, qp, now_ns)) return false;
   return flush_ack(services, qp, first_burst);
 }
 

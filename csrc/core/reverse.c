@@ -20,11 +20,6 @@ static uint64_t interval_ns(const struct mrc_qp *qp) {
   return mrc_max_u64(qp->noise_ns, base_ns) << qp->reverse.backoff;
 }
 
-static uint64_t patience_ns(const struct mrc_qp *qp) {
-  const uint64_t floor_ns = mrc_floor_ns(TIMEOUT_FLOOR_NS, qp->noise_ns);
-  return mrc_rtt_overdue_ns(rtt_of(qp), floor_ns) << qp->reverse.backoff;
-}
-
 /* The planes on which own packets arrived lately, as a mask. That shows that a plane works, as a
    probe does: a QP that sends now and then, such as small requests for data, needs few probes. */
 static uint32_t delivering_planes(const struct mrc_qp *qp, uint64_t now_ns) {
@@ -38,27 +33,14 @@ static uint32_t delivering_planes(const struct mrc_qp *qp, uint64_t now_ns) {
   return delivering;
 }
 
-static bool may_probe(const struct mrc_services *services, const struct mrc_qp *qp,
-                      uint32_t plane) {
-  return mrc_port_is_usable(&services->ports, plane) && mrc_plane_is_alive(&qp->planes[plane]) &&
-         (qp->reverse.probing >> plane & 1) == 0;
-}
-
-/* These planes have delivered since their probes. Their SACKs show the state of their EVs, so any
-   EV may carry answers. */
-static void forget_probes(struct mrc_qp *qp, uint32_t planes) {
-  MRC_EACH_BIT(plane, planes) {
-    qp->planes[plane].reverse_ev = MRC_EV_NONE;
-    qp->planes[plane].reverse_failures = 0;
-  }
-}
-
 /* The next plane in turn among `needy` that may be probed, or MRC_MAX_PORTS. */
 static uint32_t next_plane(const struct mrc_services *services, const struct mrc_qp *qp,
                            uint32_t needy) {
   uint32_t planes = 0;
   MRC_EACH_BIT(plane, needy)
-    if (may_probe(services, qp, plane)) planes |= 1u << plane;
+    if (mrc_port_is_usable(&services->ports, plane) && !qp->planes[plane].suspended &&
+        !qp->planes[plane].peer_down && (qp->reverse.probing >> plane & 1) == 0)
+      planes |= 1u << plane;
   const uint32_t later = planes & ~(UINT32_MAX >> (MRC_MAX_PORTS - 1 - qp->reverse.plane));
   if (planes == 0) return MRC_MAX_PORTS;
   return (uint32_t)__builtin_ctz(later != 0 ? later : planes);
@@ -92,11 +74,18 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
   reverse->seen_bytes = qp->resp.received_bytes;
   reverse->next_ns = now_ns + mrc_services_crowd(services) * interval_ns(qp);
   const uint32_t delivering = delivering_planes(qp, now_ns);
-  forget_probes(qp, delivering);
+  /* These planes have delivered since their probes. Their SACKs show the state of their EVs, so any
+     EV may carry answers. */
+  MRC_EACH_BIT(plane, delivering) {
+    qp->planes[plane].reverse_ev = MRC_EV_NONE;
+    qp->planes[plane].reverse_failures = 0;
+  }
   const uint32_t plane = next_plane(services, qp, qp->evset.plane_mask & ~delivering);
   if (plane == MRC_MAX_PORTS) return;
   const uint16_t ev = ev_to_probe(qp, plane);
-  if (ev == MRC_EV_NONE || !mrc_reverse_probe(services, qp, ev, patience_ns(qp))) return;
+  const uint64_t floor_ns = mrc_floor_ns(TIMEOUT_FLOOR_NS, qp->noise_ns);
+  const uint64_t timeout_ns = mrc_rtt_overdue_ns(rtt_of(qp), floor_ns) << reverse->backoff;
+  if (ev == MRC_EV_NONE || !mrc_reverse_probe(services, qp, ev, timeout_ns)) return;
   reverse->plane = (uint8_t)plane;
   reverse->probing |= 1u << plane;
 }
@@ -128,7 +117,7 @@ void mrc_reverse_on_request(struct mrc_qp *qp) {
 }
 
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
-  if (mrc_plane_is_unsendable(&qp->planes[plane])) return false;
+  if (qp->planes[plane].suspended && qp->planes[plane].unsendable) return false;
   return !is_in_use(qp) || qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;
 }
 

@@ -15,13 +15,6 @@
 #define MIN_WAIT_NS 20000ull     /* least time between a visit and the QP's timer */
 #define STUCK_WAIT_NS 1000000ull /* the same while the QP is stuck */
 
-static uint64_t qp_deadline(const struct mrc_services *services, const struct mrc_qp *qp,
-                            uint64_t now_ns) {
-  uint64_t deadline = qp->resp.sack_deadline_ns;
-  deadline = mrc_min_u64(deadline, mrc_timeout_deadline(services, qp, now_ns));
-  return qp->state == MRC_QP_RTS ? mrc_min_u64(deadline, qp->ev_probe_ns) : deadline;
-}
-
 /* The QP has had its turn and needs no other one: sets its timer. */
 static void settle(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   const uint32_t usable = mrc_ports_usable(&services->ports);
@@ -31,24 +24,15 @@ static void settle(struct mrc_services *services, struct mrc_qp *qp, uint64_t no
   const bool stuck = (qp->evset.plane_mask & usable) == 0 || qp->resp.sack_deadline_ns <= now_ns;
   const uint64_t soonest =
       now_ns + mrc_floor_ns(stuck ? STUCK_WAIT_NS : MIN_WAIT_NS, services->config.noise_ns);
-  uint64_t deadline = qp_deadline(services, qp, now_ns);
+  uint64_t deadline =
+      mrc_min_u64(qp->resp.sack_deadline_ns, mrc_timeout_deadline(services, qp, now_ns));
+  if (qp->state == MRC_QP_RTS) deadline = mrc_min_u64(deadline, qp->ev_probe_ns);
   if ((qp->evset.plane_mask & services->ports.blocked) != 0 && mrc_requester_is_busy(&qp->req))
     deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
   /* A visit during the wait does not restart it. */
   const uint64_t wait_ns = mrc_min_u64(soonest, mrc_timers_at(&services->ready.timers, qp->index));
   mrc_timers_set(&services->ready.timers, qp->index,
                  deadline == MRC_NEVER ? MRC_NEVER : mrc_max_u64(deadline, wait_ns));
-}
-
-/* The transmit is full before the QP was done. A QP without a whole turn keeps its place. A QP that
-   had one goes to the end: long answers, requested again and again, would fill every transmit. */
-static void give_back(struct mrc_services *services, struct mrc_qp *qp, int n_bursts) {
-  const int turn =
-      services->arena.capacity < MRC_QUANTUM_BURSTS ? services->arena.capacity : MRC_QUANTUM_BURSTS;
-  if (n_bursts < turn)
-    mrc_list_prepend(&services->ready.ready, &qp->nodes.ready);
-  else
-    mrc_qp_touch(services, qp);
 }
 
 /* The QP's turn; false if it has more to send. */
@@ -111,8 +95,14 @@ static bool transmit_qps(struct mrc_services *services, uint64_t now_ns) {
     const int before = arena->n_bursts;
     prefetch_ahead(services, qp);
     room = visit(services, qp, now_ns) || mrc_arena_may_open(arena);
-    if (!room)
-      give_back(services, qp, arena->n_bursts - before);
+    /* The transmit is full before the QP was done. A QP without a whole turn keeps its place. A QP
+       that had one goes to the end: long answers, requested again and again, would fill every
+       transmit. */
+    const int turn = arena->capacity < MRC_QUANTUM_BURSTS ? arena->capacity : MRC_QUANTUM_BURSTS;
+    if (!room && arena->n_bursts - before < turn)
+      mrc_list_prepend(ready, &qp->nodes.ready);
+    else if (!room)
+      mrc_qp_touch(services, qp);
     else if (!mrc_node_joined(&qp->nodes.ready))
       settle(services, qp, now_ns);
     mrc_assert(!room || !mrc_node_joined(&qp->nodes.ready) ||
@@ -121,15 +111,26 @@ static bool transmit_qps(struct mrc_services *services, uint64_t now_ns) {
   return room;
 }
 
-/* ---- what the kernel took ---- */
-
-/* Whether a failed send takes an EV or a plane out of use, so that the next try uses another path.
- */
-static bool is_blamed(const struct mrc_qp *qp, const struct mrc_burst *burst) {
-  const struct mrc_ev_plane *rotation = &qp->evset.planes[mrc_plane_of(burst->port)];
-  return qp->state == MRC_QP_RTS && !qp->planes[mrc_plane_of(burst->port)].suspended &&
-         qp->evset.evs[burst->_ev].place < rotation->n_active;
+int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int capacity,
+                        uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  struct mrc_endpoint *endpoint = &engine->endpoint;
+  mrc_assert(!engine->committing && capacity > 0);
+  services->now_ns = now_ns;
+  struct mrc_arena *arena = &services->arena;
+  arena->bursts = bursts;
+  arena->capacity = capacity < MRC_MAX_BURSTS ? capacity : MRC_MAX_BURSTS;
+  arena->n_bursts = 0;
+  arena->used = 0;
+  arena->staged_bytes = arena->encrypted_bytes = 0;
+  if (mrc_answer_transmit(services, &endpoint->peers, &endpoint->answers) &&
+      mrc_endpoint_transmit_probes(services, endpoint, now_ns) && transmit_qps(services, now_ns))
+    mrc_endpoint_transmit_probes(services, endpoint, now_ns);
+  engine->committing = arena->n_bursts > 0;
+  return arena->n_bursts;
 }
+
+/* ---- what the kernel took ---- */
 
 /* A packet that was not sent keeps its place and is tried again at once. If the send failed and the
    next try would use the same path, the packet is left to the timers, as if the network lost it. */
@@ -141,11 +142,17 @@ static void commit_packet(struct mrc_services *services, struct mrc_endpoint *en
                                                 [MRC_KIND_ACK] = MRC_COUNTER_TX_ACKS,
                                                 [MRC_KIND_PROBE] = MRC_COUNTER_TX_PROBES,
                                                 [MRC_KIND_ANSWER] = MRC_COUNTER_TX_EV_ANSWERS};
+  /* Whether a failed send takes an EV or a plane out of use, so that the next try uses another
+   * path.
+   */
+  const uint32_t plane = mrc_plane_of(burst->port);
+  const bool blamed = qp->state == MRC_QP_RTS && !qp->planes[plane].suspended &&
+                      qp->evset.evs[burst->_ev].place < qp->evset.planes[plane].n_active;
   if (packet->_kind == MRC_KIND_EV_PROBE) {
     mrc_endpoint_on_commit(services, endpoint, packet->_slot, taken, now_ns);
   } else if (taken == 1) {
     mrc_count(services, counter_of[packet->_kind], 1);
-  } else if (taken == 0 || is_blamed(qp, burst)) {
+  } else if (taken == 0 || blamed) {
     mrc_count(services, MRC_COUNTER_TX_REFUSED, 1);
     if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
       mrc_requester_on_refused(services, qp, packet);
@@ -156,25 +163,6 @@ static void commit_packet(struct mrc_services *services, struct mrc_endpoint *en
   }
 }
 
-/* Commits a burst. `taken`: the kernel took it (1), had no room (0), or failed (negative errno). */
-static void commit_burst(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                         struct mrc_qp *qp, const struct mrc_burst *burst, int taken,
-                         uint64_t now_ns) {
-  if (taken == 1 && burst->packets[0]._kind == MRC_KIND_DATA) {
-    mrc_requester_on_taken(services, qp, burst);
-    return;
-  }
-  /* Last to first, so that refused packets return to their queues in order. */
-  for (int k = burst->n_packets - 1; k >= 0; k--)
-    commit_packet(services, endpoint, qp, burst, &burst->packets[k], taken, now_ns);
-}
-
-/* Whether the error concerns the whole interface, not just a path: the interface is down or gone.
- */
-static bool is_of_interface(int error) {
-  return error == -ENETDOWN || error == -ENODEV || error == -ENXIO;
-}
-
 /* A send failed, for example because there is no route. Under SRv6 each EV has its own route, so
    the EV becomes ASSUMED_BAD. The plane is suspended instead if its rotation is at the minimum or
    the error concerns the interface. The error of an EV probe is only the result of that probe. */
@@ -183,8 +171,8 @@ static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct
   const uint16_t ev = (uint16_t)burst->_ev;
   struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
   if (qp->state != MRC_QP_RTS || burst->packets[0]._kind == MRC_KIND_EV_PROBE) return;
-  const bool of_plane =
-      plane->suspended || is_of_interface(error) || !mrc_evset_can_spare(&qp->evset, ev);
+  const bool of_interface = error == -ENETDOWN || error == -ENODEV || error == -ENXIO;
+  const bool of_plane = plane->suspended || of_interface || !mrc_evset_can_spare(&qp->evset, ev);
   if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE; /* answers use another EV */
   if (of_plane) {
     plane->unsendable = true;
@@ -193,22 +181,6 @@ static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_SEND, now_ns);
   }
   mrc_qp_touch(services, qp);
-}
-
-/* ---- transmit ---- */
-
-int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int capacity,
-                        uint64_t now_ns) {
-  struct mrc_services *services = &engine->services;
-  struct mrc_endpoint *endpoint = &engine->endpoint;
-  mrc_assert(!engine->committing && capacity > 0);
-  services->now_ns = now_ns;
-  mrc_arena_begin(&services->arena, bursts, capacity);
-  if (mrc_answer_transmit(services, &endpoint->peers, &endpoint->answers) &&
-      mrc_endpoint_transmit_probes(services, endpoint, now_ns) && transmit_qps(services, now_ns))
-    mrc_endpoint_transmit_probes(services, endpoint, now_ns);
-  engine->committing = services->arena.n_bursts > 0;
-  return services->arena.n_bursts;
 }
 
 void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts, const int *taken,
@@ -221,7 +193,13 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
   for (int i = n - 1; i >= 0; i--) {
     struct mrc_qp *qp = engine->qps[bursts[i]._qp];
     mrc_assert(qp != NULL);
-    commit_burst(services, &engine->endpoint, qp, &bursts[i], taken[i], now_ns);
+    if (taken[i] == 1 && bursts[i].packets[0]._kind == MRC_KIND_DATA) {
+      mrc_requester_on_taken(services, qp, &bursts[i]);
+      continue;
+    }
+    for (int k = bursts[i].n_packets - 1; k >= 0; k--)
+      commit_packet(services, &engine->endpoint, qp, &bursts[i], &bursts[i].packets[k], taken[i],
+                    now_ns);
   }
   /* After all commits: a suspension declares lost all packets in flight on the plane, and these
      include packets of other bursts of this transmit. */

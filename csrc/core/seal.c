@@ -248,27 +248,6 @@ static const struct mrc_seal_key *look_ahead(struct mrc_seal *seal, uint64_t cou
   return &seal->later_key;
 }
 
-/* A packet of a later epoch was authentic. The keys of those between are never derived: the places
-   of these keys hold others, or none. */
-static void go_ahead(struct mrc_seal *seal, const struct mrc_seal_chain *chain) {
-  struct mrc_seal_key *place = &seal->in_keys[(chain->epochs - 1) % 3];
-  const struct mrc_seal_key other = *place;
-  *place = seal->later_key;
-  seal->later_key = other;
-  seal->oldest = chain->epochs - 1;
-  seal->in = *chain;
-}
-
-/* The packet is authentic: its counter is the highest one, or its epoch begins. A replay says
-   nothing about when the sender sent. */
-static void advance(struct mrc_seal *seal, uint64_t counter, uint64_t now_ns) {
-  if (counter < seal->newest) return;
-  seal->opened_ns = now_ns;
-  seal->newest = counter + 1;
-  if ((counter >> seal->epoch_bits) + 1 == seal->in.epochs)
-    next_epoch(seal->aead, &seal->in, &seal->in_keys[seal->in.epochs % 3]);
-}
-
 int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t ev,
                   struct mrc_wire *wire, uint64_t *counter, uint64_t now_ns) {
   const size_t header = (size_t)(wire->payload - packet), n = bytes - MRC_TAG_BYTES;
@@ -289,12 +268,23 @@ int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t
           : seal->aead->open(key->key, nonce.bytes, (struct mrc_part){packet, clear},
                              packet + clear, n - MRC_SEAL_BYTES - clear, packet + n);
   if (key == &seal->later_key) {
-    if (right) go_ahead(seal, &later);
+    if (right) { /* The keys of the epochs between are never derived: their places hold others. */
+      struct mrc_seal_key *place = &seal->in_keys[(later.epochs - 1) % 3];
+      const struct mrc_seal_key other = *place;
+      *place = seal->later_key;
+      seal->later_key = other;
+      seal->oldest = later.epochs - 1;
+      seal->in = later;
+    }
     mrc_wipe(&later, sizeof later);
   }
   if (!right) return MRC_DROP_SEAL;
   if (imm) wire->imm = mrc_wire_imm(wire->payload);
-  advance(seal, says.counter, now_ns);
   *counter = says.counter;
+  if (says.counter < seal->newest) return MRC_DROP_NONE; /* tells nothing of when the sender sent */
+  seal->opened_ns = now_ns;
+  seal->newest = says.counter + 1;
+  if ((says.counter >> seal->epoch_bits) + 1 == seal->in.epochs) /* the epoch begins */
+    next_epoch(seal->aead, &seal->in, &seal->in_keys[seal->in.epochs % 3]);
   return MRC_DROP_NONE;
 }

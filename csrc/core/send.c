@@ -1,109 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The route of a message out of the engine, in packets and bursts. The functions stand in the order
+   of these stages; helpers stand before the function that uses them.
+
+   1. schedule.c gives a QP its turn: mrc_requester_transmit adds some bursts.
+   2. The next packet: one that was lost (loss.c) or refused comes first, else the next part of the
+      oldest work request that the PSN windows allow.
+   3. Its plane: the quick planes with room in their congestion windows (cc.c) in turn, or equal
+      shares.
+   4. Its EV: the next one of the plane's rotation (paths.c), and not the one that lost the packet.
+   5. The size of the burst: a part of the plane's window.
+   6. Each packet gets a PSN and a place in the send window (windows.c), and perhaps asks for a
+   SACK.
+   7. It is encoded (wire.c), padded, and gets its ICRC (crc.c) or is sealed (seal.c). Answers and
+      probes of other files are built by the same functions.
+   8. schedule.c reports what the kernel took. A refused packet keeps its PSN and is the next one.
+   If no SACK shows a packet, timeout.c and loss.c send it through stage 2 again. */
 #include "core/send.h"
 
 #include <string.h>
 
 #include "core/crc.h"
 
-/* ---- the turn of a QP ---- */
+/* ---- 2. the next packet ---- */
 
-#define BURSTS_PER_PLANE 4   /* that a plane's share of the window is split into */
-#define SHORT_BURST_NS 50000 /* for so long a plane may be busy when the others have finished */
-
-/* The planes that have an EV for use now. At the start, each EV sends one burst and then waits for
-   its answer. */
-static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
-  uint32_t ready = 0;
-  MRC_EACH_BIT(plane, planes)
-    if (mrc_evset_has_next(&qp->evset, plane)) ready |= 1u << plane;
-  return ready;
-}
-
-/* Whether an EV of the planes still waits for the answer to its first burst, or for its loss. */
-static bool any_on_trial(const struct mrc_qp *qp, uint32_t planes) {
-  MRC_EACH_BIT(plane, planes)
-    if (qp->evset.planes[plane].n_on_trial > 0) return true;
-  return false;
-}
-
-/* The next EV of the plane that is not `avoid`, or MRC_EV_NONE. */
-static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
-  const uint16_t ev = mrc_evset_next(&qp->evset, plane);
-  return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
-}
-
-/* Whether the plane may be silent: it has lost bursts, or an answer from it is overdue. */
-static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
-  const struct mrc_plane *plane = &qp->planes[index];
-  if (plane->strikes > 0 || plane->doubted_ns != 0) return true;
-  const uint16_t oldest = qp->req.win.lists[index].oldest;
-  if (oldest == MRC_TX_NONE || !mrc_rtt_known(&plane->rtt)) return false;
-  const uint64_t since_ns = mrc_max_u64(qp->req.win.slots[oldest].sent_ns, plane->heard_ns);
-  return now_ns - since_ns > mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
-}
-
-/* The planes for a retransmission: those that deliver, if there are any. The message waits for it,
-   and a silent plane has the smallest share, so it would be chosen again and again. A packet that
-   the local timeout has declared lost avoids the plane that lost it. All of them have a socket with
-   room: one that is full may stay so. */
-static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid,
-                                bool by_timeout, uint64_t now_ns) {
-  const uint32_t others =
-      by_timeout ? planes & ~(1u << mrc_evset_plane_of(&qp->evset, avoid)) : planes;
-  uint32_t delivering = others;
-  MRC_EACH_BIT(plane, others)
-    if (is_doubtful(qp, plane, now_ns)) delivering &= ~(1u << plane);
-  return delivering != 0 ? delivering : others != 0 ? others : planes;
-}
-
-/* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
-   the packet, unless no plane whose socket has room has another EV. */
-static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
-                          bool by_timeout, uint32_t bytes) {
-  uint32_t eligible = mrc_qp_eligible_planes(services, qp);
-  uint32_t planes = ready_planes(qp, eligible), first = planes;
-  mrc_spray_level(services, qp, planes);
-  if (avoid != MRC_EV_NONE) {
-    eligible &= ~services->ports.blocked;
-    planes &= ~services->ports.blocked;
-    first = planes_for_lost(qp, planes, avoid, by_timeout, services->now_ns);
-  }
-  int plane = mrc_spray_choose(services, qp, first, bytes);
-  if (plane < 0) return MRC_EV_NONE;
-  const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
-  if (ev != MRC_EV_NONE) return ev;
-  planes &= ~(1u << plane);
-  if (planes == 0) return any_on_trial(qp, eligible) ? MRC_EV_NONE : avoid;
-  plane = mrc_spray_choose(services, qp, planes, bytes);
-  return plane < 0 ? MRC_EV_NONE : other_ev(qp, (uint32_t)plane, avoid);
-}
-
-/* At the end of the data, the packets of a burst after which the planes finish together: an even
-   part of what is left, or what the plane carries in a short time. */
-static uint64_t even_packets(const struct mrc_qp *qp, uint32_t plane, uint32_t planes,
-                             uint64_t packets, uint32_t bytes) {
-  const uint64_t left_bytes = mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu);
-  const uint64_t even = left_bytes / ((uint64_t)bytes * mrc_max_u32(planes, 1));
-  const uint64_t rtt_ns = qp->planes[plane].rtt.smooth_ns;
-  if (packets <= even || rtt_ns == 0) return packets;
-  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
-  const uint64_t quick = mrc_mul_div(cwnd_bytes, SHORT_BURST_NS, rtt_ns) / bytes;
-  return mrc_min_u64(packets, mrc_max_u64(even, quick));
-}
-
-/* The burst size in packets, each as large as the next one. It is 1 while the window is small and
-   grows with it, but one lost burst stays a small part of the window and no plane runs ahead. */
-static uint32_t burst_packets(const struct mrc_services *services, const struct mrc_qp *qp,
-                              uint32_t plane, uint32_t next_bytes) {
-  const uint32_t planes = (uint32_t)__builtin_popcount(mrc_qp_eligible_planes(services, qp));
-  const uint32_t windows = qp->req.one_window ? mrc_max_u32(planes, 1) : 1;
-  const uint64_t share = mrc_qp_const_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * windows);
-  const uint32_t bytes = mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
-  uint64_t packets = even_packets(qp, plane, planes, share / bytes, bytes);
-  if (mrc_quick_is_limited(qp, plane)) packets = 1;
-  if (qp->attr.rts.spray != 0) packets = mrc_min_u64(packets, qp->attr.rts.spray);
-  return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
-}
+/* The next packet to send; retransmissions come first. A new packet gets its PSN only when it is
+   certain to leave. */
+struct candidate {
+  struct mrc_wire wire;
+  uint16_t avoid;  /* EV that lost it, or MRC_EV_NONE */
+  bool by_timeout; /* and no acknowledgment has shown that loss */
+  bool fresh;      /* has no PSN yet */
+};
 
 static uint8_t opcode_of(const struct mrc_wqe *wqe, uint64_t offset, uint32_t bytes) {
   const bool imm = wqe->opcode == MRC_WR_WRITE_IMM, last = offset + bytes == wqe->bytes;
@@ -132,15 +59,6 @@ static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint
   wire->payload_bytes = bytes;
 }
 
-/* The next packet to send; retransmissions come first. A new packet gets its PSN only when it is
-   certain to leave. */
-struct candidate {
-  struct mrc_wire wire;
-  uint16_t avoid;  /* EV that lost it, or MRC_EV_NONE */
-  bool by_timeout; /* and no acknowledgment has shown that loss */
-  bool fresh;      /* has no PSN yet */
-};
-
 static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
   const struct mrc_requester *req = &qp->req;
   if (req->win.n_tosend > 0) {
@@ -164,200 +82,7 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
   return true;
 }
 
-/* Whether the packet may join the burst: it may use the same EV, and its length fits. */
-static bool fits(const struct mrc_services *services, const struct mrc_burst *burst,
-                 const struct candidate *next, uint32_t bytes, uint32_t limit) {
-  if (burst->n_packets == 0) return true;
-  if (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst)) return false;
-  if (next->avoid == burst->_ev) return false;
-  if (mrc_tclass_data(services, next->wire.rtx) != burst->tclass) return false;
-  return bytes <= burst->packet_bytes;
-}
-
-/* Whether a packet of `bytes` requests a SACK: a few times per window, and in the last packet
-   before a stop. The EV's last packet does so too. Call it after the packet joined the window. */
-static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp, uint32_t plane,
-                          uint32_t bytes) {
-  const struct mrc_requester *req = &qp->req;
-  uint32_t more;
-  uint64_t *unasked_bytes = &qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes;
-  *unasked_bytes += bytes;
-  const bool asks =
-      mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane),
-                           *unasked_bytes, services->config.sack_threshold_bytes,
-                           mrc_peer_is_shared(qp)) ||
-      (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr.rts, &more)) ||
-      !mrc_evset_has_next(&qp->evset, plane);
-  if (asks) *unasked_bytes = 0;
-  return asks;
-}
-
-static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
-                     struct candidate *next, uint64_t now_ns) {
-  struct mrc_requester *req = &qp->req;
-  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
-  const uint32_t bytes = next->wire.payload_bytes;
-  if (next->fresh) {
-    const uint32_t psn = mrc_requester_open_new(&qp->req, bytes);
-    mrc_assert(psn == next->wire.psn);
-  }
-  mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
-  next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
-  mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
-  mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
-  if (next->wire.rtx) mrc_trace(services, MRC_TRACE_RESEND, qp->qpn, next->wire.psn, burst->_ev);
-}
-
-/* Packets that may follow a new packet of `bytes` in its burst before the last one of its message.
-   They differ from it only in PSN and place. */
-static uint32_t run_length(const struct mrc_services *services, const struct mrc_qp *qp,
-                           const struct mrc_burst *burst, uint32_t plane, uint32_t bytes,
-                           uint32_t limit) {
-  const struct mrc_requester *req = &qp->req;
-  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  if (req->opened == 0 || req->win.n_tosend > 0 || burst->n_packets >= limit) return 0;
-  const uint64_t left_bytes = wqe->bytes - (uint64_t)req->opened * bytes;
-  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
-  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
-  if (inflight_bytes >= cwnd_bytes) return 0;
-  const uint64_t most =
-      mrc_min_u64((left_bytes - 1) / bytes, (cwnd_bytes - inflight_bytes) / bytes);
-  const uint32_t room = mrc_arena_room(&services->arena, burst);
-  const uint32_t packets = mrc_min_u32(limit - burst->n_packets, room);
-  return (uint32_t)mrc_min_u64(most, mrc_min_u32(packets, mrc_requester_window_left(req)));
-}
-
-/* Adds n packets after the last one of the burst, which is a new one. */
-static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
-                    uint32_t n, uint32_t bytes, uint64_t now_ns) {
-  struct mrc_requester *req = &qp->req;
-  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
-  const bool icrc = mrc_qp_has_icrc(qp);
-  for (uint32_t i = 0; i < n; i++) {
-    const uint32_t psn =
-        mrc_txwin_append(&req->win, req->sq_send, bytes, (uint16_t)burst->_ev, plane, now_ns);
-    req->opened++;
-    mrc_burst_add_next(services, burst, psn, asks_for_sack(services, qp, plane, bytes), icrc);
-  }
-  mrc_assert(req->unsent_bytes >= (uint64_t)n * bytes);
-  req->unsent_bytes -= (uint64_t)n * bytes;
-  mrc_spray_give(qp, plane, n * (bytes + MRC_DATA_OVERHEAD_BYTES));
-}
-
-/* Ends a burst: its new packets have the PSNs from `first_psn` on. */
-static void end_burst(struct mrc_services *services, const struct mrc_qp *qp,
-                      const struct mrc_burst *burst, uint32_t first_psn) {
-  const struct mrc_requester *req = &qp->req;
-  mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
-  mrc_assert(mrc_psn_sub(req->win.next_psn, req->peer_next_psn) <= qp->attr.rts.peer_mpr);
-  mrc_assert(req->wimm_inflight <= qp->attr.rts.peer_max_wimm);
-  const uint64_t fresh = mrc_psn_sub(req->win.next_psn, first_psn);
-  if (fresh > 0)
-    mrc_trace(services, MRC_TRACE_SEND, qp->qpn, first_psn, burst->_ev | (fresh - 1) << 32);
-}
-
-enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
-
-static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  struct candidate next = {.wire = {.sealed = qp->seal != NULL,
-                                    .dest_qpn = qp->attr.rtr.dest_qpn,
-                                    .ts = true,
-                                    .tsr = true,
-                                    .tx_timestamp = mrc_timestamp(now_ns)}};
-  if (!next_candidate(qp, &next)) return FILL_DRY;
-  if (!mrc_arena_may_open(&services->arena)) return FILL_FULL;
-  const uint16_t ev = choose_ev(services, qp, next.avoid, next.by_timeout, next.wire.payload_bytes);
-  if (ev == MRC_EV_NONE) return FILL_DRY;
-  struct mrc_burst *burst =
-      mrc_burst_open(services, qp, ev, mrc_tclass_data(services, next.wire.rtx));
-  if (burst == NULL) return FILL_FULL;
-  mrc_evset_on_burst(&qp->evset, ev);
-  const uint32_t plane = mrc_plane_of(burst->port);
-  if (qp->req.win.lists[plane].bytes == 0)
-    mrc_delivery_on_flight(&qp->planes[plane].delivery, now_ns);
-  const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
-  const uint32_t first_psn = qp->req.win.next_psn;
-  bool more = true;
-  for (bool shorter = false; more && !shorter;) {
-    const uint32_t bytes = next.wire.payload_bytes;
-    const uint32_t packet_bytes = mrc_burst_packet_bytes(&next.wire);
-    if (!fits(services, burst, &next, packet_bytes, limit)) break;
-    if (burst->n_packets > 0 && !mrc_qp_has_room(qp, plane, bytes)) break;
-    shorter = burst->n_packets > 0 && packet_bytes < burst->packet_bytes;
-    add_data(services, qp, burst, &next, now_ns);
-    if (next.fresh && !shorter)
-      add_run(services, qp, burst, run_length(services, qp, burst, plane, bytes, limit), bytes,
-              now_ns);
-    more = next_candidate(qp, &next);
-  }
-  end_burst(services, qp, burst, first_psn);
-  return more ? FILL_MORE : FILL_DRY;
-}
-
-bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  for (int i = 0; i < MRC_QUANTUM_BURSTS; i++) {
-    const enum fill fill = fill_burst(services, qp, now_ns);
-    if (fill == FILL_FULL) return false;
-    if (fill == FILL_DRY) return true;
-    /* With `spray` set, QPs take turns after each burst too: four packets in a row to one peer,
-       from many hosts at once, build a queue there. A turn costs a tenth as much as a packet. */
-    if (qp->attr.rts.spray != 0 && !mrc_list_is_empty(&services->ready.ready)) break;
-  }
-  mrc_qp_touch(services, qp); /* its next turn comes after the others' */
-  return true;
-}
-
-void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
-                            const struct mrc_burst *burst) {
-  struct mrc_requester *req = &qp->req;
-  uint64_t packets = 0, bytes = 0, again = 0, again_bytes = 0;
-  for (int i = 0; i < burst->n_packets; i++) {
-    const struct mrc_packet *packet = &burst->packets[i];
-    mrc_assert(packet->_kind == MRC_KIND_DATA);
-    if (!mrc_txwin_holds(&req->win, packet->_slot)) continue;
-    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
-    packets++;
-    bytes += slot->bytes;
-    if (slot->tries < 2) continue;
-    again++;
-    again_bytes += slot->bytes;
-  }
-  struct mrc_ev *ev = &qp->evset.evs[burst->_ev];
-  struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
-  req->sent_packets += packets;
-  req->first_sent_bytes += bytes - again_bytes;
-  req->retransmitted_packets += again;
-  ev->packets += packets;
-  ev->bytes += bytes;
-  plane->packets += packets;
-  plane->bytes += bytes;
-  mrc_count(services, MRC_COUNTER_TX_DATA, packets);
-  mrc_count(services, MRC_COUNTER_TX_BYTES, bytes);
-  mrc_count(services, MRC_COUNTER_TX_RETRANSMITTED, again);
-}
-
-void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
-                              const struct mrc_packet *packet) {
-  struct mrc_requester *req = &qp->req;
-  if (packet->_kind == MRC_KIND_PROBE) {
-    req->probe.outstanding = false;
-    req->probe.wanted = true;
-  } else {
-    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
-    mrc_spray_take_back(qp, slot->plane, slot->bytes + MRC_DATA_OVERHEAD_BYTES);
-    mrc_trace(services, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
-    mrc_evset_on_missed(&qp->evset, slot->ev);
-    mrc_txwin_on_refused(&req->win, packet->_slot);
-    mrc_cc_on_refused(mrc_qp_cc(qp, slot->plane), mrc_qp_inflight_bytes(qp, slot->plane));
-    struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
-    asker->unasked_bytes = asker->cc.cwnd_bytes; /* its SACK request may be lost */
-  }
-  /* The packet did not leave, so the QP has the next turn. */
-  mrc_node_leave(&qp->nodes.ready);
-  mrc_list_prepend(&services->ready.ready, &qp->nodes.ready);
-}
-
-/* ---- quick and limited planes ---- */
+/* ---- 3. the plane: which ones are quick ---- */
 
 #define OLD_NS 500000000ull        /* older measurements are ignored */
 #define IDLE_HALVES_NS 50000000ull /* of an idle plane */
@@ -444,7 +169,7 @@ uint64_t mrc_quick_queue_ns(const struct mrc_qp *qp, uint32_t index, uint32_t by
   return resend_ns + mrc_mul_div(ahead_bytes, takes_ns, MRC_DELIVERY_BYTES);
 }
 
-/* ---- the plane of the next burst ---- */
+/* ---- 3. the plane: equal shares, MRC's own rule ---- */
 
 #define LEAD_BYTES 262144 /* how far the shares of two planes may differ */
 
@@ -460,23 +185,16 @@ void mrc_spray_start(struct mrc_qp *qp) {
   qp->choice.sharing = planes;
 }
 
-/* ---- equal shares: MRC's own rule ---- */
-
 /* A plane with a full socket holds the others back until the socket drains, up to a time limit. */
 static bool holds_others_back(const struct mrc_services *services, uint32_t plane) {
   return services->now_ns - services->ports.blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
 }
 
-/* The planes that take equal shares now. A plane with a socket that stays full is left out. */
-static uint32_t sharing_planes(const struct mrc_services *services, uint32_t planes) {
+void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes) {
+  /* The planes that take equal shares now. A plane with a socket that stays full is left out. */
   uint32_t sharing = planes & ~services->ports.blocked;
   MRC_EACH_BIT(plane, planes & services->ports.blocked)
     if (holds_others_back(services, plane)) sharing |= 1u << plane;
-  return sharing;
-}
-
-void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes) {
-  const uint32_t sharing = sharing_planes(services, planes);
   const uint32_t stayed = sharing & qp->choice.sharing;
   qp->choice.sharing = sharing;
   if (stayed == sharing) return;
@@ -511,7 +229,7 @@ static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, 
   return best;
 }
 
-/* ---- measured shares: the windows of the planes set the limits ---- */
+/* ---- 3. the plane: measured shares, limited by the windows of the planes ---- */
 
 static uint64_t may_send_bytes(const struct mrc_qp *qp) {
   const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* a reserve must remain */
@@ -616,12 +334,131 @@ int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uin
   return choose_measured(services, qp, planes, bytes);
 }
 
-void mrc_spray_take_back(struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
-  struct mrc_plane *plane = &qp->planes[index];
-  plane->share_bytes -= mrc_min_u64(plane->share_bytes, bytes);
+/* ---- 4. the EV ---- */
+
+/* The next EV of the plane that is not `avoid`, or MRC_EV_NONE. */
+static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
+  const uint16_t ev = mrc_evset_next(&qp->evset, plane);
+  return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
 }
 
-/* ---- bursts ---- */
+/* Whether the plane may be silent: it has lost bursts, or an answer from it is overdue. */
+static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  if (plane->strikes > 0 || plane->doubted_ns != 0) return true;
+  const uint16_t oldest = qp->req.win.lists[index].oldest;
+  if (oldest == MRC_TX_NONE || !mrc_rtt_known(&plane->rtt)) return false;
+  const uint64_t since_ns = mrc_max_u64(qp->req.win.slots[oldest].sent_ns, plane->heard_ns);
+  return now_ns - since_ns > mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
+}
+
+/* The planes for a retransmission: those that deliver, if there are any. The message waits for it,
+   and a silent plane has the smallest share, so it would be chosen again and again. A packet that
+   the local timeout has declared lost avoids the plane that lost it. All of them have a socket with
+   room: one that is full may stay so. */
+static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid,
+                                bool by_timeout, uint64_t now_ns) {
+  const uint32_t others =
+      by_timeout ? planes & ~(1u << mrc_evset_plane_of(&qp->evset, avoid)) : planes;
+  uint32_t delivering = others;
+  MRC_EACH_BIT(plane, others)
+    if (is_doubtful(qp, plane, now_ns)) delivering &= ~(1u << plane);
+  return delivering != 0 ? delivering : others != 0 ? others : planes;
+}
+
+/* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
+   the packet, unless no plane whose socket has room has another EV. */
+static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
+                          bool by_timeout, uint32_t bytes) {
+  uint32_t eligible = mrc_qp_eligible_planes(services, qp);
+  /* The planes that have an EV for use now. At the start, each EV sends one burst and then waits
+     for its answer, or for its loss. */
+  uint32_t planes = 0;
+  MRC_EACH_BIT(plane, eligible)
+    if (mrc_evset_has_next(&qp->evset, plane)) planes |= 1u << plane;
+  uint32_t first = planes;
+  mrc_spray_level(services, qp, planes);
+  if (avoid != MRC_EV_NONE) {
+    eligible &= ~services->ports.blocked;
+    planes &= ~services->ports.blocked;
+    first = planes_for_lost(qp, planes, avoid, by_timeout, services->now_ns);
+  }
+  int plane = mrc_spray_choose(services, qp, first, bytes);
+  if (plane < 0) return MRC_EV_NONE;
+  const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
+  if (ev != MRC_EV_NONE) return ev;
+  planes &= ~(1u << plane);
+  if (planes == 0) {
+    MRC_EACH_BIT(other, eligible)
+      if (qp->evset.planes[other].n_on_trial > 0) return MRC_EV_NONE;
+    return avoid;
+  }
+  plane = mrc_spray_choose(services, qp, planes, bytes);
+  return plane < 0 ? MRC_EV_NONE : other_ev(qp, (uint32_t)plane, avoid);
+}
+
+/* ---- 5. the size of the burst ---- */
+
+#define BURSTS_PER_PLANE 4   /* that a plane's share of the window is split into */
+#define SHORT_BURST_NS 50000 /* for so long a plane may be busy when the others have finished */
+
+/* At the end of the data, the packets of a burst after which the planes finish together: an even
+   part of what is left, or what the plane carries in a short time. */
+static uint64_t even_packets(const struct mrc_qp *qp, uint32_t plane, uint32_t planes,
+                             uint64_t packets, uint32_t bytes) {
+  const uint64_t left_bytes = mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu);
+  const uint64_t even = left_bytes / ((uint64_t)bytes * mrc_max_u32(planes, 1));
+  const uint64_t rtt_ns = qp->planes[plane].rtt.smooth_ns;
+  if (packets <= even || rtt_ns == 0) return packets;
+  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  const uint64_t quick = mrc_mul_div(cwnd_bytes, SHORT_BURST_NS, rtt_ns) / bytes;
+  return mrc_min_u64(packets, mrc_max_u64(even, quick));
+}
+
+/* The burst size in packets, each as large as the next one. It is 1 while the window is small and
+   grows with it, but one lost burst stays a small part of the window and no plane runs ahead. */
+static uint32_t burst_packets(const struct mrc_services *services, const struct mrc_qp *qp,
+                              uint32_t plane, uint32_t next_bytes) {
+  const uint32_t planes = (uint32_t)__builtin_popcount(mrc_qp_eligible_planes(services, qp));
+  const uint32_t windows = qp->req.one_window ? mrc_max_u32(planes, 1) : 1;
+  const uint64_t share = mrc_qp_const_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * windows);
+  const uint32_t bytes = mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
+  uint64_t packets = even_packets(qp, plane, planes, share / bytes, bytes);
+  if (mrc_quick_is_limited(qp, plane)) packets = 1;
+  if (qp->attr.rts.spray != 0) packets = mrc_min_u64(packets, qp->attr.rts.spray);
+  return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
+}
+
+/* Whether the packet may join the burst: it may use the same EV, and its length fits. */
+static bool fits(const struct mrc_services *services, const struct mrc_burst *burst,
+                 const struct candidate *next, uint32_t bytes, uint32_t limit) {
+  if (burst->n_packets == 0) return true;
+  if (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst)) return false;
+  if (next->avoid == burst->_ev) return false;
+  if (mrc_tclass_data(services, next->wire.rtx) != burst->tclass) return false;
+  return bytes <= burst->packet_bytes;
+}
+
+/* Packets that may follow a new packet of `bytes` in its burst before the last one of its message.
+   They differ from it only in PSN and place. */
+static uint32_t run_length(const struct mrc_services *services, const struct mrc_qp *qp,
+                           const struct mrc_burst *burst, uint32_t plane, uint32_t bytes,
+                           uint32_t limit) {
+  const struct mrc_requester *req = &qp->req;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+  if (req->opened == 0 || req->win.n_tosend > 0 || burst->n_packets >= limit) return 0;
+  const uint64_t left_bytes = wqe->bytes - (uint64_t)req->opened * bytes;
+  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
+  if (inflight_bytes >= cwnd_bytes) return 0;
+  const uint64_t most =
+      mrc_min_u64((left_bytes - 1) / bytes, (cwnd_bytes - inflight_bytes) / bytes);
+  const uint32_t fit = mrc_min_u32(services->arena.max_burst_bytes / burst->packet_bytes, limit);
+  const uint32_t packets = fit > burst->n_packets ? fit - burst->n_packets : 0;
+  return (uint32_t)mrc_min_u64(most, mrc_min_u32(packets, mrc_requester_window_left(req)));
+}
+
+/* ---- 7. packets and bursts ---- */
 
 _Static_assert(MRC_MAX_HEADER >= MRC_BTH_BYTES + MRC_SETH_BYTES + MRC_CC_STATE_BYTES, "SACK fits");
 
@@ -651,7 +488,8 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
   return burst;
 }
 
-uint32_t mrc_burst_packet_bytes(const struct mrc_wire *wire) {
+/* UDP payload of a data packet with this header and payload. */
+static uint32_t packet_bytes_of(const struct mrc_wire *wire) {
   uint32_t bytes = MRC_BTH_BYTES + MRC_METH_BYTES + MRC_RETH_BYTES;
   bytes += wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
   if (wire->ts) bytes += MRC_TSETH_BYTES;
@@ -670,19 +508,6 @@ static struct mrc_packet *add_packet(struct mrc_services *services, struct mrc_b
   return packet;
 }
 
-/* CRC of the IP and UDP headers. Packets of a burst share it, except a last one that is shorter. */
-static uint32_t begin_icrc(struct mrc_burst *burst, uint32_t bytes) {
-  if (burst->n_packets > 1 && bytes == burst->packet_bytes) return burst->_icrc;
-  const struct mrc_icrc_flow flow = {.src = burst->src,
-                                     .dst = burst->dst,
-                                     .sport = burst->sport,
-                                     .dport = burst->dport,
-                                     .family = burst->family};
-  const uint32_t crc = mrc_icrc_begin(&flow, bytes);
-  if (burst->n_packets == 1) burst->_icrc = crc;
-  return crc;
-}
-
 /* Room for a packet behind those of its burst; NULL where the burst is not staged. */
 static uint8_t *stage(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t total,
                       bool encrypts) {
@@ -696,19 +521,28 @@ static uint8_t *stage(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t
   return room;
 }
 
-/* CRC of header and payload. The payload is read once, also if it is copied. */
-static uint32_t crc_of(const struct mrc_packet *packet, uint32_t crc, uint8_t *staged) {
-  if (staged != NULL && packet->payload_bytes > 0)
-    return mrc_crc32_copy(crc, staged + packet->header_bytes, packet->header_bytes, packet->payload,
-                          packet->payload_bytes);
-  crc = mrc_crc32(crc, packet->header, packet->header_bytes);
-  if (packet->payload_bytes > 0) crc = mrc_crc32(crc, packet->payload, packet->payload_bytes);
-  return crc;
-}
-
+/* Computes the ICRC. The payload is read once, also if it is copied to where the packet is staged.
+ */
 static void add_icrc(struct mrc_burst *burst, struct mrc_packet *packet, uint32_t pad,
                      uint32_t total, uint8_t *staged) {
-  uint32_t crc = crc_of(packet, begin_icrc(burst, total), staged);
+  /* The CRC of the IP and UDP headers: packets of a burst share it, except a shorter last one. */
+  uint32_t crc = burst->_icrc;
+  if (burst->n_packets == 1 || total != burst->packet_bytes) {
+    const struct mrc_icrc_flow flow = {.src = burst->src,
+                                       .dst = burst->dst,
+                                       .sport = burst->sport,
+                                       .dport = burst->dport,
+                                       .family = burst->family};
+    crc = mrc_icrc_begin(&flow, total);
+    if (burst->n_packets == 1) burst->_icrc = crc;
+  }
+  if (staged != NULL && packet->payload_bytes > 0) {
+    crc = mrc_crc32_copy(crc, staged + packet->header_bytes, packet->header_bytes, packet->payload,
+                         packet->payload_bytes);
+  } else {
+    crc = mrc_crc32(crc, packet->header, packet->header_bytes);
+    if (packet->payload_bytes > 0) crc = mrc_crc32(crc, packet->payload, packet->payload_bytes);
+  }
   if (pad != 0) crc = mrc_crc32(crc, packet->trailer, pad);
   mrc_icrc_store(crc, packet->trailer + pad);
 }
@@ -766,8 +600,10 @@ void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struc
   end_packet(services, burst, packet, wire, wire->pad, icrc);
 }
 
-void mrc_burst_add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
-                        bool ack_req, bool icrc) {
+/* Adds the data packet after the last one of the burst: the next one of its message, which has the
+   same size. Neither is the last of the message. */
+static void add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
+                     bool ack_req, bool icrc) {
   struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_DATA, psn);
   const struct mrc_packet *before = packet - 1;
   mrc_assert(burst->n_packets > 1 && before->_kind == MRC_KIND_DATA);
@@ -789,4 +625,169 @@ void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst
   packet->payload_bytes = bytes > bare ? bytes - bare : 0;
   packet->payload = packet->payload_bytes > 0 ? zeros : NULL;
   end_packet(services, burst, packet, wire, 0, true);
+}
+
+/* ---- 6. a PSN and a place in the window ---- */
+
+/* Whether a packet of `bytes` requests a SACK: a few times per window, and in the last packet
+   before a stop. The EV's last packet does so too. Call it after the packet joined the window. */
+static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp, uint32_t plane,
+                          uint32_t bytes) {
+  const struct mrc_requester *req = &qp->req;
+  uint32_t more;
+  uint64_t *unasked_bytes = &qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes;
+  *unasked_bytes += bytes;
+  const bool asks =
+      mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane),
+                           *unasked_bytes, services->config.sack_threshold_bytes,
+                           qp->peer_next != NULL || qp->peer->qps != qp) ||
+      (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr.rts, &more)) ||
+      !mrc_evset_has_next(&qp->evset, plane);
+  if (asks) *unasked_bytes = 0;
+  return asks;
+}
+
+static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
+                     struct candidate *next, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const uint32_t bytes = next->wire.payload_bytes;
+  if (next->fresh) {
+    const uint32_t psn = mrc_requester_open_new(&qp->req, bytes);
+    mrc_assert(psn == next->wire.psn);
+  }
+  mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
+  next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
+  mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
+  mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
+  if (next->wire.rtx) mrc_trace(services, MRC_TRACE_RESEND, qp->qpn, next->wire.psn, burst->_ev);
+}
+
+/* Adds n packets after the last one of the burst, which is a new one. */
+static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
+                    uint32_t n, uint32_t bytes, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const bool icrc = mrc_qp_has_icrc(qp);
+  for (uint32_t i = 0; i < n; i++) {
+    const uint32_t psn =
+        mrc_txwin_append(&req->win, req->sq_send, bytes, (uint16_t)burst->_ev, plane, now_ns);
+    req->opened++;
+    add_next(services, burst, psn, asks_for_sack(services, qp, plane, bytes), icrc);
+  }
+  mrc_assert(req->unsent_bytes >= (uint64_t)n * bytes);
+  req->unsent_bytes -= (uint64_t)n * bytes;
+  mrc_spray_give(qp, plane, n * (bytes + MRC_DATA_OVERHEAD_BYTES));
+}
+
+/* ---- 1. the turn: stages 2 to 7 for each burst ---- */
+
+enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
+
+static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct candidate next = {.wire = {.sealed = qp->seal != NULL,
+                                    .dest_qpn = qp->attr.rtr.dest_qpn,
+                                    .ts = true,
+                                    .tsr = true,
+                                    .tx_timestamp = mrc_timestamp(now_ns)}};
+  if (!next_candidate(qp, &next)) return FILL_DRY;
+  if (!mrc_arena_may_open(&services->arena)) return FILL_FULL;
+  const uint16_t ev = choose_ev(services, qp, next.avoid, next.by_timeout, next.wire.payload_bytes);
+  if (ev == MRC_EV_NONE) return FILL_DRY;
+  struct mrc_burst *burst =
+      mrc_burst_open(services, qp, ev, mrc_tclass_data(services, next.wire.rtx));
+  if (burst == NULL) return FILL_FULL;
+  mrc_evset_on_burst(&qp->evset, ev);
+  const uint32_t plane = mrc_plane_of(burst->port);
+  if (qp->req.win.lists[plane].bytes == 0)
+    mrc_delivery_on_flight(&qp->planes[plane].delivery, now_ns);
+  const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
+  const uint32_t first_psn = qp->req.win.next_psn;
+  bool more = true;
+  for (bool shorter = false; more && !shorter;) {
+    const uint32_t bytes = next.wire.payload_bytes;
+    const uint32_t packet_bytes = packet_bytes_of(&next.wire);
+    if (!fits(services, burst, &next, packet_bytes, limit)) break;
+    if (burst->n_packets > 0 && !mrc_qp_has_room(qp, plane, bytes)) break;
+    shorter = burst->n_packets > 0 && packet_bytes < burst->packet_bytes;
+    add_data(services, qp, burst, &next, now_ns);
+    if (next.fresh && !shorter)
+      add_run(services, qp, burst, run_length(services, qp, burst, plane, bytes, limit), bytes,
+              now_ns);
+    more = next_candidate(qp, &next);
+  }
+  const struct mrc_requester *req = &qp->req;
+  mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
+  mrc_assert(mrc_psn_sub(req->win.next_psn, req->peer_next_psn) <= qp->attr.rts.peer_mpr);
+  mrc_assert(req->wimm_inflight <= qp->attr.rts.peer_max_wimm);
+  const uint64_t fresh = mrc_psn_sub(req->win.next_psn, first_psn);
+  if (fresh > 0)
+    mrc_trace(services, MRC_TRACE_SEND, qp->qpn, first_psn, burst->_ev | (fresh - 1) << 32);
+  return more ? FILL_MORE : FILL_DRY;
+}
+
+bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  for (int i = 0; i < MRC_QUANTUM_BURSTS; i++) {
+    const enum fill fill = fill_burst(services, qp, now_ns);
+    if (fill == FILL_FULL) return false;
+    if (fill == FILL_DRY) return true;
+    /* With `spray` set, QPs take turns after each burst too: four packets in a row to one peer,
+       from many hosts at once, build a queue there. A turn costs a tenth as much as a packet. */
+    if (qp->attr.rts.spray != 0 && !mrc_list_is_empty(&services->ready.ready)) break;
+  }
+  mrc_qp_touch(services, qp); /* its next turn comes after the others' */
+  return true;
+}
+
+/* ---- 8. what the kernel took ---- */
+
+void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
+                            const struct mrc_burst *burst) {
+  struct mrc_requester *req = &qp->req;
+  uint64_t packets = 0, bytes = 0, again = 0, again_bytes = 0;
+  for (int i = 0; i < burst->n_packets; i++) {
+    const struct mrc_packet *packet = &burst->packets[i];
+    mrc_assert(packet->_kind == MRC_KIND_DATA);
+    if (!mrc_txwin_holds(&req->win, packet->_slot)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
+    packets++;
+    bytes += slot->bytes;
+    if (slot->tries < 2) continue;
+    again++;
+    again_bytes += slot->bytes;
+  }
+  struct mrc_ev *ev = &qp->evset.evs[burst->_ev];
+  struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
+  req->sent_packets += packets;
+  req->first_sent_bytes += bytes - again_bytes;
+  req->retransmitted_packets += again;
+  ev->packets += packets;
+  ev->bytes += bytes;
+  plane->packets += packets;
+  plane->bytes += bytes;
+  mrc_count(services, MRC_COUNTER_TX_DATA, packets);
+  mrc_count(services, MRC_COUNTER_TX_BYTES, bytes);
+  mrc_count(services, MRC_COUNTER_TX_RETRANSMITTED, again);
+}
+
+void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
+                              const struct mrc_packet *packet) {
+  struct mrc_requester *req = &qp->req;
+  if (packet->_kind == MRC_KIND_PROBE) {
+    req->probe.outstanding = false;
+    req->probe.wanted = true;
+  } else {
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
+    struct mrc_plane *plane = &qp->planes[slot->plane];
+    plane->share_bytes -= mrc_min_u64(plane->share_bytes, slot->bytes + MRC_DATA_OVERHEAD_BYTES);
+    mrc_trace(services, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
+    mrc_evset_on_missed(&qp->evset, slot->ev);
+    mrc_txwin_on_refused(&req->win, packet->_slot);
+    mrc_cc_on_refused(mrc_qp_cc(qp, slot->plane), mrc_qp_inflight_bytes(qp, slot->plane));
+    struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
+    asker->unasked_bytes = asker->cc.cwnd_bytes; /* its SACK request may be lost */
+  }
+  /* The packet did not leave, so the QP has the next turn. */
+  mrc_node_leave(&qp->nodes.ready);
+  mrc_list_prepend(&services->ready.ready, &qp->nodes.ready);
 }

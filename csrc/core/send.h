@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends the data of a QP; see send.c. */
+/* Sends the data of a QP, and builds the bursts of all packets; send.c tells the stages. */
 #pragma once
 
 #include "core/qp.h"
@@ -61,13 +61,12 @@ void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uin
    `planes`: those with a usable EV. */
 int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes);
-/* Adds a packet of `bytes` to the plane's share, or takes it back if the kernel refused it. */
+/* Adds a packet of `bytes` to the plane's share. */
 static inline void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
   struct mrc_plane *plane = &qp->planes[index];
   plane->share_bytes += bytes;
   qp->choice.most_share_bytes = mrc_max_u64(qp->choice.most_share_bytes, plane->share_bytes);
 }
-void mrc_spray_take_back(struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
 
 /* ---- bursts ---- */
 
@@ -96,12 +95,6 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
 /* Adds a packet: encodes `wire`, points to its payload, pads and seals it. */
 void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
                    enum mrc_packet_kind kind, uint32_t slot, bool icrc);
-/* Adds the data packet after the last one of the burst: the next one of its message, which has the
-   same size. Neither is the last of the message. */
-void mrc_burst_add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
-                        bool ack_req, bool icrc);
 /* Adds an EV probe padded to `bytes` of UDP payload. */
 void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
                           struct mrc_wire *wire, uint32_t slot, uint32_t bytes);
-/* UDP payload of a data packet with this header and payload. */
-uint32_t mrc_burst_packet_bytes(const struct mrc_wire *wire);

@@ -40,19 +40,6 @@ int mrc_arena_init(struct mrc_arena *arena, const struct mrc_engine_config *conf
   return 0;
 }
 
-void mrc_arena_free(struct mrc_arena *arena) {
-  if (!arena->shares_scratch) mrc_scratch_destroy(arena->scratch);
-}
-
-void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity) {
-  arena->bursts = bursts;
-  arena->capacity = capacity < MRC_MAX_BURSTS ? capacity : MRC_MAX_BURSTS;
-  arena->n_bursts = 0;
-  arena->used = 0;
-  arena->staged_bytes = 0;
-  arena->encrypted_bytes = 0;
-}
-
 /* ---- completions ---- */
 
 #define ORPHAN 1 /* in the reserved field of a completion whose QP is gone; 0 when polled */
@@ -189,15 +176,6 @@ struct mrc_ev_probe *mrc_probes_find(const struct mrc_probes *probes, uint16_t i
   return slot != 0 && probes->slots[slot - 1].id == id ? &probes->slots[slot - 1] : NULL;
 }
 
-/* A random id, so that only a host that has seen the probe can answer it. If another has the same
-   rest, the next id that none has. */
-static uint16_t new_id(struct mrc_probes *probes) {
-  uint16_t id = (uint16_t)mrc_secret_next(&probes->ids);
-  while (probes->slot_of[id % MRC_MAX_EV_PROBES] != 0)
-    id++; /* ends: a rest is free */
-  return id;
-}
-
 static bool has_room(const struct mrc_probes *probes, const struct mrc_probe_user *user,
                      uint8_t purpose) {
   const uint32_t free_slots = MRC_MAX_EV_PROBES - probes->n;
@@ -207,19 +185,21 @@ static bool has_room(const struct mrc_probes *probes, const struct mrc_probe_use
   return user->n_own < mrc_max_u32(1, (free_slots - KEPT_FOR_STATUS) / QP_SHARE);
 }
 
-/* Takes a free slot, preferably one that was used before: memory for the others was never touched.
-   Returns it + 1. */
-static uint16_t take_slot(struct mrc_probes *probes) {
-  const uint16_t slot = probes->free;
-  if (slot == 0) return (uint16_t)++probes->n_slots;
-  probes->free = probes->slots[slot - 1].next;
-  return slot;
-}
-
 const struct mrc_ev_probe *mrc_probes_start(struct mrc_probes *probes, struct mrc_probe_user *user,
                                             const struct mrc_ev_probe *request) {
   if (!has_room(probes, user, request->purpose)) return NULL;
-  const uint16_t id = new_id(probes), slot = take_slot(probes);
+  /* A random id, so that only a host that has seen the probe can answer it. If another has the same
+     rest, the next id that none has: a rest is free. */
+  uint16_t id = (uint16_t)mrc_secret_next(&probes->ids);
+  while (probes->slot_of[id % MRC_MAX_EV_PROBES] != 0)
+    id++;
+  /* A free slot + 1, preferably one that was used before: memory for the others was never touched.
+   */
+  uint16_t slot = probes->free;
+  if (slot != 0)
+    probes->free = probes->slots[slot - 1].next;
+  else
+    slot = (uint16_t)++probes->n_slots;
   struct mrc_ev_probe *probe = &probes->slots[slot - 1];
   probes->slot_of[id % MRC_MAX_EV_PROBES] = slot;
   *probe = *request;
@@ -272,19 +252,13 @@ void mrc_probes_end(struct mrc_probes *probes, struct mrc_ev_probe *probe) {
   probes->free = (uint16_t)(slot + 1);
 }
 
-/* Takes the probes of this user out of the queue. */
-static void dequeue_all(struct mrc_probes *probes, const struct mrc_probe_user *user) {
-  uint32_t n = probes->n_unsent;
-  while (n-- > 0) {
-    struct mrc_ev_probe *probe = mrc_probes_dequeue(probes);
-    if (probe->user != user) mrc_probes_enqueue(probes, probe);
-  }
-}
-
 uint32_t mrc_probes_drop(struct mrc_probes *probes, const struct mrc_probe_user *user) {
   const uint32_t dropped = user->n_own + user->n_commanded;
   if (dropped == 0) return 0;
-  dequeue_all(probes, user);
+  for (uint32_t n = probes->n_unsent; n > 0; n--) { /* take them out of the queue */
+    struct mrc_ev_probe *probe = mrc_probes_dequeue(probes);
+    if (probe->user != user) mrc_probes_enqueue(probes, probe);
+  }
   for (uint32_t slot = 0; slot < probes->n_slots; slot++) {
     struct mrc_ev_probe *probe = &probes->slots[slot];
     if (probe->purpose != MRC_EV_PROBE_FREE && probe->user == user) mrc_probes_end(probes, probe);
@@ -321,7 +295,7 @@ int mrc_services_init(struct mrc_services *services, const struct mrc_engine_con
 
 void mrc_services_free(struct mrc_services *services) {
   free(services->ready.timers.cells);
-  mrc_arena_free(&services->arena);
+  if (!services->arena.shares_scratch) mrc_scratch_destroy(services->arena.scratch);
   mrc_cq_free(&services->cq);
   mrc_mr_table_free(&services->mrs);
   free(services->trace.entries);
@@ -374,22 +348,4 @@ int mrc_events_take(struct mrc_events *events, struct mrc_event *to, int capacit
     to[n++] = events->ring[events->head++ % MRC_EVENT_RING];
   if (n < capacity && events->lost > 0) to[n++] = take_lost(events);
   return n;
-}
-
-void mrc_ready_wake_port_waiting(struct mrc_ready *ready) {
-  while (!mrc_list_is_empty(&ready->port_waiting)) {
-    struct mrc_ready_nodes *nodes =
-        MRC_NODE_OWNER(ready->port_waiting.next, struct mrc_ready_nodes, port_waiting);
-    mrc_node_leave(&nodes->port_waiting);
-    mrc_ready_touch_to_answer(ready, nodes);
-  }
-}
-
-void mrc_ready_forget(struct mrc_ready *ready, struct mrc_ready_nodes *nodes, uint32_t qp) {
-  mrc_node_leave(&nodes->ready);
-  mrc_node_leave(&nodes->answering);
-  mrc_node_leave(&nodes->port_waiting);
-  mrc_node_leave(&nodes->cq_waiting);
-  mrc_node_leave(&nodes->slot_waiting);
-  mrc_timers_set(&ready->timers, qp, MRC_NEVER);
 }

@@ -106,21 +106,10 @@ void mrc_scratch_destroy(struct mrc_scratch *scratch);
 
 /* 0 or -ENOMEM. */
 int mrc_arena_init(struct mrc_arena *arena, const struct mrc_engine_config *config) MRC_MUST_CHECK;
-void mrc_arena_free(struct mrc_arena *arena);
-/* Begins a transmit. */
-void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity);
-
 /* Whether the transmit has room for another full burst. */
 static inline bool mrc_arena_may_open(const struct mrc_arena *arena) {
   return arena->n_bursts < arena->capacity && arena->encrypted_bytes < MRC_ARENA_ENCRYPTED &&
          MRC_ARENA_PACKETS - arena->used >= MRC_MAX_BURST_PACKETS;
-}
-/* Further packets of the size of the first one that fit into the open burst. */
-static inline uint32_t mrc_arena_room(const struct mrc_arena *arena,
-                                      const struct mrc_burst *burst) {
-  const uint32_t most =
-      mrc_min_u32(arena->max_burst_bytes / burst->packet_bytes, MRC_MAX_BURST_PACKETS);
-  return most > burst->n_packets ? most - burst->n_packets : 0;
 }
 /* Whether another packet may be added to the open burst. */
 static inline bool mrc_arena_has_room(const struct mrc_arena *arena,
@@ -274,11 +263,6 @@ const struct mrc_ev_probe *mrc_probes_start(struct mrc_probes *probes, struct mr
 void mrc_probes_enqueue(struct mrc_probes *probes, struct mrc_ev_probe *probe);
 /* Takes the first probe of the queue, which must not be empty. */
 struct mrc_ev_probe *mrc_probes_dequeue(struct mrc_probes *probes);
-/* A probe that has timed out, or 0. */
-static inline struct mrc_ev_probe *mrc_probes_expired(struct mrc_probes *probes, uint64_t now_ns) {
-  const uint32_t slot = mrc_timers_pop(&probes->timers, now_ns);
-  return slot == UINT32_MAX ? NULL : &probes->slots[slot];
-}
 /* Frees the slot of a probe that is not in the queue. */
 void mrc_probes_end(struct mrc_probes *probes, struct mrc_ev_probe *probe);
 /* Ends every probe of the user; returns how many slots came free. */
@@ -376,8 +360,3 @@ static inline void mrc_ready_touch_to_answer(struct mrc_ready *ready,
   mrc_list_append(&ready->ready, &nodes->ready);
   mrc_list_append(&ready->answering, &nodes->answering);
 }
-/* A port can send again: each QP that waited for it gets a turn. Answers that are due leave first,
-   because data would fill a small socket again each time. */
-void mrc_ready_wake_port_waiting(struct mrc_ready *ready);
-/* The QP is about to be freed. */
-void mrc_ready_forget(struct mrc_ready *ready, struct mrc_ready_nodes *nodes, uint32_t qp);

@@ -59,8 +59,8 @@ static void time_out_plane(struct mrc_services *services, struct mrc_qp *qp, uin
   if (behind && !plane->suspended && ++plane->strikes >= MRC_LOSS_STRIKES)
     mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE)
-    mrc_health_on_lost(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
-                       MRC_COUNTER_LOST_BY_TIMEOUT, now_ns);
+    mrc_loss_declare(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
+                     MRC_COUNTER_LOST_BY_TIMEOUT, now_ns);
   if (!behind) mrc_health_resume_plane(services, qp, index, MRC_REASON_TIMEOUT);
 }
 
@@ -120,7 +120,7 @@ static uint32_t first_probed_plane(const struct mrc_services *services, const st
   if (qp->req.win.lists[overdue].oldest == MRC_TX_NONE) return overdue;
   const struct mrc_txslot *oldest = &qp->req.win.slots[qp->req.win.lists[overdue].oldest];
   const uint32_t idle = idle_planes(services, qp, oldest);
-  if (idle != 0 && now_ns >= mrc_detect_silent_ns(qp, oldest, now_ns))
+  if (idle != 0 && now_ns >= mrc_loss_silent_ns(qp, oldest, now_ns))
     return (uint32_t)__builtin_ctz(idle);
   const bool probed = qp->req.probe.sent_ns > oldest->sent_ns;
   return probed || !falls_behind(qp, overdue) ? overdue : overdue + 1;
@@ -164,7 +164,7 @@ static uint64_t probe_deadline_ns(const struct mrc_services *services, const str
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr.rts);
   if (oldest == NULL) return silent_ns;
   if (mrc_requester_has_opened_all(req)) {
-    const uint64_t proves_ns = mrc_detect_silent_ns(qp, oldest, now_ns);
+    const uint64_t proves_ns = mrc_loss_silent_ns(qp, oldest, now_ns);
     if (req->probed_ns >= proves_ns || idle_planes(services, qp, oldest) == 0) return silent_ns;
     return mrc_min_u64(silent_ns, proves_ns);
   }
@@ -258,7 +258,7 @@ static void reinject_if_due(struct mrc_services *services, struct mrc_qp *qp, ui
 void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return;
-  mrc_detect_planes(services, qp, now_ns);
+  mrc_loss_on_time(services, qp, now_ns);
   reinject_if_due(services, qp, now_ns);
   if (now_ns >= timeout_deadline_ns(qp, now_ns)) {
     on_timeout(services, qp, now_ns);
@@ -278,7 +278,7 @@ void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, u
 uint64_t mrc_timeout_deadline(const struct mrc_services *services, const struct mrc_qp *qp,
                               uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return MRC_NEVER;
-  if (mrc_detect_is_due(qp, now_ns)) return 0;
+  if (mrc_loss_is_due(qp, now_ns)) return 0;
   const uint64_t next_ns =
       mrc_min_u64(timeout_deadline_ns(qp, now_ns), probe_deadline_ns(services, qp, now_ns));
   return mrc_min_u64(next_ns, reinject_deadline_ns(services, qp));

@@ -10,13 +10,6 @@ enum {
   MAX_TURNS = 100000       /* at one instant; an engine always needs fewer */
 };
 
-static void expire(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
-  if (mrc_engine_deadline(turn->engine) > now_ns) return;
-  if (backlog && now_ns - turn->expired_ns < MAX_DEFER_NS) return;
-  mrc_engine_expire(turn->engine, now_ns);
-  turn->expired_ns = now_ns;
-}
-
 /* True when the engine may have more to send. */
 static bool transmit(struct mrc_turn *turn, uint64_t now_ns) {
   struct mrc_burst bursts[MRC_MAX_BURSTS];
@@ -40,7 +33,11 @@ static bool transmit(struct mrc_turn *turn, uint64_t now_ns) {
 bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
   mrc_assert(turn->capacity >= 1 && turn->capacity <= MRC_MAX_BURSTS);
   turn->sent = false;
-  expire(turn, backlog, now_ns);
+  const bool deferred = backlog && now_ns - turn->expired_ns < MAX_DEFER_NS;
+  if (!deferred && mrc_engine_deadline(turn->engine) <= now_ns) {
+    mrc_engine_expire(turn->engine, now_ns);
+    turn->expired_ns = now_ns;
+  }
   bool more = turn->calls->publish(turn->driver);
   more |= transmit(turn, now_ns);
   more |= turn->calls->publish(turn->driver);

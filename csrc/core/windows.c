@@ -212,11 +212,6 @@ int mrc_requester_init(struct mrc_requester *req, uint32_t sq_depth, uint32_t pl
   return mrc_txwin_init(&req->win, 1, planes); /* mrc_requester_start sets the real size */
 }
 
-void mrc_requester_free(struct mrc_requester *req) {
-  free(req->sq);
-  mrc_txwin_free(&req->win);
-}
-
 int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_rts_attr *attr,
                         uint32_t psns, uint64_t now_ns) {
   struct mrc_txwin win;
@@ -292,12 +287,6 @@ void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req
   req->sq_used += n;
 }
 
-/* Whether any packet of that work request has a PSN. */
-static bool is_opened(const struct mrc_requester *req, uint32_t index) {
-  const int32_t ahead = (int32_t)(index - req->sq_send);
-  return ahead < 0 || (ahead == 0 && req->opened > 0);
-}
-
 bool mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
                             uint8_t status) {
   mrc_assert(req->sq_head != req->sq_tail);
@@ -308,7 +297,10 @@ bool mrc_requester_complete(struct mrc_services *services, struct mrc_requester 
     mr->refs--;
   }
   const bool imm = wqe->opcode == MRC_WR_WRITE_IMM;
-  if (imm && is_opened(req, req->sq_head)) {
+  /* Whether any packet of it has a PSN. */
+  const int32_t ahead = (int32_t)(req->sq_head - req->sq_send);
+  const bool opened = ahead < 0 || (ahead == 0 && req->opened > 0);
+  if (imm && opened) {
     mrc_assert(req->wimm_inflight > 0);
     req->wimm_inflight--;
   }
@@ -546,29 +538,12 @@ int mrc_responder_init(struct mrc_responder *resp, uint32_t mpr, uint32_t max_wi
   return mrc_rxwin_init(&resp->win, mpr);
 }
 
-void mrc_responder_free(struct mrc_responder *resp) {
-  free(resp->wimms);
-  free(resp->waiting.words);
-  mrc_rxwin_free(&resp->win);
-}
-
-void mrc_responder_start(struct mrc_responder *resp, uint32_t first_psn) {
-  mrc_rxwin_start(&resp->win, first_psn);
-  resp->message_bytes = 0;
-}
-
 void mrc_responder_clear(struct mrc_services *services, struct mrc_responder *resp) {
   resp->arrivals = (struct mrc_arrivals){0};
   resp->n_triggers = 0;
   resp->n_nacks = 0;
   resp->sack_now = false;
   mrc_responder_set_deadline(services, resp, MRC_NEVER);
-}
-
-/* One SACK covers all packets of a plane, because the requester has recorded the EV of each packet.
-   Only a congestion mark needs a SACK that names its EV. */
-static bool shares_a_sack(const struct mrc_sack_trigger *t, uint8_t port, uint8_t m, uint32_t ev) {
-  return !t->pr && t->port == port && t->m == m && (m == MRC_M_NONE || t->ev == ev);
 }
 
 static struct mrc_sack_trigger *new_trigger(struct mrc_responder *resp, uint64_t now_ns) {
@@ -590,8 +565,12 @@ struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp, uint3
   const uint8_t m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE;
   const uint32_t ev = mrc_meta_ev(meta);
   struct mrc_sack_trigger *found = NULL;
-  for (int i = resp->n_triggers - 1; i >= 0 && found == NULL && !pr; i--)
-    if (shares_a_sack(&resp->triggers[i], meta->port, m, ev)) found = &resp->triggers[i];
+  /* One SACK covers all packets of a plane, because the requester has recorded the EV of each
+     packet. Only a congestion mark needs a SACK that names its EV. */
+  for (int i = resp->n_triggers - 1; i >= 0 && found == NULL && !pr; i--) {
+    struct mrc_sack_trigger *t = &resp->triggers[i];
+    if (!t->pr && t->port == meta->port && t->m == m && (m == MRC_M_NONE || t->ev == ev)) found = t;
+  }
   if (found == NULL) found = new_trigger(resp, now_ns);
   found->arrived_ns = meta->arrived_ns;
   found->psn = psn;

@@ -92,11 +92,6 @@ static inline struct mrc_txslot *mrc_txwin_slot(const struct mrc_txwin *win, uin
 static inline bool mrc_txslot_after(const struct mrc_txslot *a, const struct mrc_txslot *b) {
   return a->sent_ns != b->sent_ns ? a->sent_ns > b->sent_ns : (int16_t)(a->order - b->order) > 0;
 }
-/* Whether the slot of this PSN, if it was assigned, still has its state. */
-static inline bool mrc_txwin_remembers(const struct mrc_txwin *win, uint32_t psn) {
-  const uint32_t ago = mrc_psn_sub(win->next_psn, psn);
-  return ago > 0 && ago <= win->mask + 1 - win->fresh;
-}
 /* The PSN of a slot inside the window. */
 uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);
 
@@ -203,7 +198,6 @@ struct mrc_requester {
 /* 0 or -ENOMEM. */
 int mrc_requester_init(struct mrc_requester *req, uint32_t sq_depth,
                        uint32_t planes) MRC_MUST_CHECK;
-void mrc_requester_free(struct mrc_requester *req);
 /* Opens a send window of `psns` PSNs. 0 or -ENOMEM. */
 int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_rts_attr *attr,
                         uint32_t psns, uint64_t now_ns) MRC_MUST_CHECK;
@@ -463,8 +457,6 @@ struct mrc_responder {
 
 /* 0 or -ENOMEM. */
 int mrc_responder_init(struct mrc_responder *resp, uint32_t mpr, uint32_t max_wimm) MRC_MUST_CHECK;
-void mrc_responder_free(struct mrc_responder *resp);
-void mrc_responder_start(struct mrc_responder *resp, uint32_t first_psn);
 /* The QP failed: only the NAK is still due. Or it is about to be freed. */
 void mrc_responder_clear(struct mrc_services *services, struct mrc_responder *resp);
 /* When the oldest news is due; MRC_NEVER: there is none. */
@@ -494,17 +486,6 @@ static inline uint8_t mrc_responder_due_port(const struct mrc_responder *resp,
 }
 void mrc_responder_queue_nack(struct mrc_responder *resp, const struct mrc_wire *wire,
                               const struct mrc_meta *meta, uint8_t reason);
-/* Whether a packet that does not end a message has one of the two sizes of such packets on its QP.
-   `other` is set if it has the second one. So one bit for each PSN tells how much arrived. */
-static inline bool mrc_responder_is_part(struct mrc_responder *resp, const struct mrc_wire *wire,
-                                         bool *other) {
-  for (int i = 0; i < 2; i++) {
-    if (resp->part_bytes[i] == 0) resp->part_bytes[i] = wire->payload_bytes;
-    *other = i == 1;
-    if (wire->payload_bytes == resp->part_bytes[i]) return true;
-  }
-  return false;
-}
 /* Checks the immediate's number and keeps it until its turn. */
 bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
                          const struct mrc_wire *wire);
