@@ -73,8 +73,6 @@ static inline void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t by
 /* Builds bursts in the engine's arena: addresses and ports, packets, padding and ICRC. Other
    modules decide what is sent. */
 
-enum { MRC_ECN_NONE = 0, MRC_ECN_CAPABLE = 2 /* ECT(0) */ };
-
 /* The traffic class of answers, which switches do not mark. */
 static inline uint8_t mrc_tclass_control(const struct mrc_services *services) {
   return (uint8_t)(services->config.dscps.control << 2 | MRC_ECN_NONE);

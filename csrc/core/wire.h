@@ -218,6 +218,8 @@ int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wir
 /* Code points of traffic classes. For packets that a switch has trimmed, we chose two of the 16
    code points that RFC 2474 reserves for experiments and local use. */
 
+enum { MRC_ECN_NONE = 0, MRC_ECN_CAPABLE = 2 /* ECT(0) */ };
+
 /* Fills in the defaults. Returns whether the code points are in range, and trimmed packets can be
    told from others. */
 static inline bool mrc_dscps_fill(struct mrc_dscps *dscps) {

@@ -5,12 +5,8 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/endpoint.h"
 #include "core/engine.h"
-#include "core/send.h"
-#include "core/services.h"
 #include "core/turn.h"
-#include "core/windows.h"
 #include "core/wire.h"
 #include "sim/scenario.h"
 #include "virtual/link.h"

@@ -5,8 +5,7 @@
    counted from 0 here and do not wrap. */
 #pragma once
 
-#include "core/cc.h"
-#include "core/paths.h"
+#include "core/engine.h"
 #include "sim/host.h"
 
 struct mrc_gbn_config {

@@ -5,7 +5,7 @@
    receiver acknowledges each one at once. */
 #pragma once
 
-#include "core/paths.h"
+#include "core/engine.h"
 #include "sim/host.h"
 
 #define MRC_TCP_MAX_WINDOW 32768u /* most segments in flight: a power of two */

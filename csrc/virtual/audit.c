@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/windows.h"
+#include "core/engine.h"
 #include "virtual/link.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */
