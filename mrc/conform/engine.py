@@ -70,7 +70,8 @@ class EngineDevice:
                 await self.detach()
                 return AdapterAnswer(end=await self._attach(ask))
             case WriteRequest():
-                self._post(ask)
+                assert self._queue is not None
+                self._start(self._written(self._queue, ask))
             case Memory(at, count):
                 return AdapterAnswer(data=self._memory[at : at + count].hex())
             case Wait():
@@ -186,10 +187,6 @@ class EngineDevice:
             await asyncio.wait(self._tasks)
         for mr in (self._target, *self._sources.values()):
             await self._context.deregister(mr)
-
-    def _post(self, ask: WriteRequest) -> None:
-        assert self._queue is not None
-        self._start(self._written(self._queue, ask))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

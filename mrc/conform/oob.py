@@ -117,7 +117,8 @@ class OobDevice:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             private, memory = await self._memory(what.memory_bytes)
             while True:
-                channel, self._first = self._first or await self._dialled(), None
+                channel, self._first = self._first, None
+                channel = channel or await dial(None, self._host, self._port)
                 try:
                     return await self._connect(channel, what.peer, private, memory)
                 except BusyError:
@@ -126,9 +127,6 @@ class OobDevice:
                 except BaseException:
                     channel.abort()
                     raise
-
-    async def _dialled(self) -> Channel:
-        return await dial(None, self._host, self._port)
 
     async def _memory(self, size: int) -> tuple[dict[str, Any], RemoteMemory]:
         """What the judged QP says of itself, and the memory that it may write to."""

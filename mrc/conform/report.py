@@ -369,8 +369,9 @@ def _charts(way: QpDirection) -> Iterator[Chart]:
     unit, scale = _unit([value for _, value in course.round_trips.samples])
     title = f"from a packet to its SACK, {unit}"
     yield _over_time("Round trips", title, course.round_trips.samples, scale)
+    mean = sum(way.evs.values()) / len(way.evs) if way.evs else 1.0
     yield _sorted("Packets of each EV", "EVs, the busiest last", "% of the mean", {
-        "data": _shares(list(way.evs.values()))})  # fmt: skip
+        "data": [100 * count / mean for count in way.evs.values()]})  # fmt: skip
     waits = {"after a SACK or NACK": course.waits_reported, "by a timer": course.waits_silent}
     unit, scale = _unit([wait for each in waits.values() for wait in each])
     yield _sorted("Times until a retransmission", "retransmissions, the latest last", unit, {
@@ -381,11 +382,6 @@ def _unit(seconds: Sequence[float]) -> tuple[str, float]:
     """A unit for these times, and its length in seconds."""
     most = max(seconds, default=0.0)
     return next(one for one in _UNITS if most >= 2 * one[1] or one[0] == "us")
-
-
-def _shares(counts: list[int]) -> list[float]:
-    mean = sum(counts) / len(counts) if counts else 1.0
-    return [100 * count / mean for count in counts]
 
 
 def _over_time(

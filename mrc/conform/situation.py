@@ -322,7 +322,8 @@ class Situation(Struct):
             least = self.number(name, first)
             if least <= found[name] <= (self.number(name, last) if dots else least):
                 return ""
-        return f"{name} is {_shown(name, found[name])}, not {text}"
+        shown = _WORDS.get(name, {}).get(found[name], found[name])
+        return f"{name} is {shown}, not {text}"
 
     def _bitmap_differs(self, name: str, text: str, reported: SackBitmap | None) -> str:
         if reported is None:
@@ -418,7 +419,3 @@ def is_lifted(seen: Datagram) -> bool:
     eeth = seen.packet.headers.get("EETH")
     lifted = eeth is not None and seen.payload[OPERATION_BYTE] >> 4 & 3 == 1
     return lifted and eeth is not None and eeth["operation"] == 0
-
-
-def _shown(name: str, number: int) -> str:
-    return _WORDS.get(name, {}).get(number, str(number))

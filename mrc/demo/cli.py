@@ -24,7 +24,6 @@ from mrc.cli.terminal import column_chart
 from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
 from mrc.linux import processes, programs
-from mrc.linux.processes import Processors
 from mrc.testbed.bed import PROGRAMS
 from mrc.testbed.cli.plan import rate_argument
 from mrc.testbed.rootless import become_root, enter
@@ -114,7 +113,8 @@ async def _demo(plan: DemoPlan, out: Output) -> int:
     out.text("")
     out.text("\n".join(_chart(result)))
     out.text("")
-    out.text("\n".join([*_summary(result), f"the machine     {_machine(machine)}"]))
+    lower = "; the figures above are lower for it" if machine.is_busy else ""
+    out.text("\n".join([*_summary(result), f"the machine     {machine}{lower}"]))
     out.result(replace(result.report(), processor_share=machine.share))
     return Exit.OK if result.identical else Exit.NOT_VERIFIED
 
@@ -180,10 +180,6 @@ def _summary(result: DemoResult) -> list[str]:
         f" {counted(result.sender['sent_packets'], 'packet')}",
         f"the bytes       {'are the same' if result.identical else 'DIFFER'}",
     ]
-
-
-def _machine(found: Processors) -> str:
-    return f"{found}; the figures above are lower for it" if found.is_busy else str(found)
 
 
 def _recovery(result: DemoResult) -> str:

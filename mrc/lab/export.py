@@ -598,8 +598,8 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.netns_script:
             path = Path(args.netns_script)
-            files, then = {path.name: netns_script(plan)}, f"{_runnable(path)} up"
-            written = _write(path.parent, files)
+            then = f"{path} up" if "/" in str(path) else f"./{path} up"
+            written = _write(path.parent, {path.name: netns_script(plan)})
             path.chmod(0o755)
         else:
             if args.switches:
@@ -612,10 +612,6 @@ def run(args: argparse.Namespace) -> int:
     out.text(f"wrote {count}; build it with: {then}")
     out.result(Exported(name=args.name, nodes=len(plan.nodes), files=tuple(written)))
     return 0
-
-
-def _runnable(path: Path) -> str:
-    return str(path) if "/" in str(path) else f"./{path}"
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> list[str]:

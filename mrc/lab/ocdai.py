@@ -164,7 +164,7 @@ class OcdaiPlan(Struct, frozen=True):
     def ports_of(self, zone: Zone) -> int:
         """How many ports a switch has in a zone, after breakout."""
         each = self.breakout_of(zone).logical_ports if zone.breakout_option else 1
-        return each * _count(zone, self)
+        return each * len(set(_numbers(zone, self)))  # the ports of `1-32`, `1-63:2` or `1,3,5-8`
 
     def zones_of(self, switch_class: str, *types: str) -> list[Zone]:
         zones = self.zones.values()
@@ -226,11 +226,6 @@ def parse(values: Any, place: str) -> OcdaiPlan:
     )
     plan.check()
     return plan
-
-
-def _count(zone: Zone, plan: OcdaiPlan) -> int:
-    """The ports of `1-32`, `1-63:2` or `1,3,5-8`."""
-    return len(set(_numbers(zone, plan)))
 
 
 def _numbers(zone: Zone, plan: OcdaiPlan) -> Iterable[int]:
@@ -518,7 +513,8 @@ def run(args: argparse.Namespace) -> int:
     if find_spec("yaml") is None:
         raise UsageError(args.prog, HINT)
     fabrics = args.fabrics.split(",") if args.fabrics else []
-    found = topology_of(parse(_load(args.file), args.file), fabrics)
+    text = document.text_of(Path(args.file), args.file, _MOST_BYTES)
+    found = topology_of(parse(document.parsed(text, args.file, _yaml, "YAML"), args.file), fabrics)
     if args.output is None:
         sys.stdout.write(found.text)
         return 0
@@ -543,10 +539,6 @@ def run(args: argparse.Namespace) -> int:
         )
     )
     return 0
-
-
-def _load(path: str) -> Any:
-    return document.parsed(document.text_of(Path(path), path, _MOST_BYTES), path, _yaml, "YAML")
 
 
 def _yaml(text: str) -> Any:

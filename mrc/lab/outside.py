@@ -114,7 +114,10 @@ def check(outside: Outside, shape: Topology, *, has_switches: bool) -> None:
     hosts = {f"h{number}": number for number in shape.host_numbers()}
     for each in outside.hosts:
         if each.host not in hosts:
-            raise ValueError(f"{each.host} is no host of this topology: use {_range(hosts)}")
+            names = sorted(hosts, key=lambda name: hosts[name])
+            raise ValueError(
+                f"{each.host} is no host of this topology: use {names[0]}..{names[-1]}"
+            )
         planes = shape.planes_of(hosts[each.host])
         if len(each.interfaces) != len(planes):
             raise ValueError(
@@ -154,10 +157,6 @@ def _interfaces(outside: Outside) -> Iterator[str]:
 def _no_twins(what: str, names: list[str]) -> None:
     if twins := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{what} {twins[0]} is named twice")
-
-
-def _range(hosts: dict[str, int]) -> str:
-    return f"{min(hosts, key=lambda name: hosts[name])}..{max(hosts, key=lambda name: hosts[name])}"
 
 
 class Transit(Struct, frozen=True):

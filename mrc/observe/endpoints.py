@@ -180,12 +180,15 @@ def _name(qp: Qp) -> int | str | None:
 
 def _qp(old: Qp, new: Qp, seconds: float) -> QpRates:
     before = {plane.plane: plane for plane in old.planes}
-    planes = (_plane(before.get(plane.plane, plane), plane, seconds) for plane in new.planes)
+    planes = (
+        like(
+            PlaneRates,
+            plane,
+            **_rates(PlaneRates, before.get(plane.plane, plane), plane, seconds),
+        )
+        for plane in new.planes
+    )
     return like(QpRates, new, planes=tuple(planes), **_rates(QpRates, old, new, seconds))
-
-
-def _plane(old: QpPlane, new: QpPlane, seconds: float) -> PlaneRates:
-    return like(PlaneRates, new, **_rates(PlaneRates, old, new, seconds))
 
 
 def _rates(kind: type, old: Qp | QpPlane, new: Qp | QpPlane, seconds: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.faults import NEVER, Fault, Tiers
 from mrc.fabric.paths import ENCAPSULATION, payload_mtu
 from mrc.sim.results import Traffic, Transport
-from mrc.sim.scenario import Criterion, Scenario, load_scenario, sizes_of
+from mrc.sim.scenario import Scenario, load_scenario, sizes_of
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
 
 # What hosts have that run mrc: the defaults of csrc/mrc.h, and the time until a thread wakes.
@@ -60,7 +60,14 @@ def fitted(scenario: Scenario, shape: Shape, scale: float = 1.0) -> Scenario:
         traffic=tuple(_traffic(each, scale, times) for each in scenario.traffic),
         faults=tuple(_fault(each, slower, times) for each in scenario.faults),
         links=tuple(_links(shape)),
-        checks=tuple(_check(each, times) for each in scenario.checks),
+        checks=tuple(
+            replace(
+                each,
+                from_ns=round(each.from_ns * times),
+                to_ns=each.to_ns if each.to_ns == NEVER else round(each.to_ns * times),
+            )
+            for each in scenario.checks
+        ),
         until_ns=round(scenario.until_ns * times),
         sample_ns=sample_ns,
         baselines=(),
@@ -135,11 +142,6 @@ def _fault(fault: Fault, slower: float, times: float) -> Fault:
         for_ns=round(fault.for_ns * times),
         a=max(1000, round(fault.a / slower)) if is_rate else fault.a,
     )
-
-
-def _check(check: Criterion, times: float) -> Criterion:
-    to_ns = check.to_ns if check.to_ns == NEVER else round(check.to_ns * times)
-    return replace(check, from_ns=round(check.from_ns * times), to_ns=to_ns)
 
 
 def _links(shape: Shape) -> Iterator[Fault]:

@@ -54,7 +54,9 @@ class TrafficHost:
             links |= await self._mrc.connect()
         links |= await self._tcp.connect() | await self._iperf3.connect()
         self._writers = {
-            flow.number: Writer(flow, links[flow.number], self._task.seed, self._on_step)
+            flow.number: Writer(
+                flow, links[flow.number], self._task.seed, lambda step: say(Said(step=step))
+            )
             for flow in self._task.sends
         }
 
@@ -82,9 +84,6 @@ class TrafficHost:
     def step(self, number: int, at_ns: int) -> None:
         """Begins the next step of a flow at a time."""
         self._run(self.begin_step(number, at_ns))
-
-    def _on_step(self, number: int) -> None:
-        say(Said(step=number))
 
     def _on_arrival(self, number: int, arrived: int) -> None:
         for writer in self._writers.values():

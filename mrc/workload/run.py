@@ -459,21 +459,16 @@ def _curves(
     apart: list[list[Curve]] = [[] for _ in range(n_planes)]
     for rows in samples:
         at, *columns = zip(
-            (0,) * (2 + n_planes), *(_padded(row, n_planes) for row in rows), strict=True
+            (0,) * (2 + n_planes),
+            *(row + (0,) * (2 + n_planes - len(row)) for row in rows),
+            strict=True,
         )
-        found = [_at_times(Curve(at, column), times) for column in columns]
+        measured = [Curve(at, column) for column in columns]
+        found = [Curve(times, tuple(round(each.at(ns)) for ns in times)) for each in measured]
         curves.append(found[0])
         for plane, curve in zip(apart, found[1:], strict=True):
             plane.append(curve)
     return curves, tuple(map(tuple, apart))
-
-
-def _padded(row: tuple[int, ...], n_planes: int) -> tuple[int, ...]:
-    return row + (0,) * (2 + n_planes - len(row))
-
-
-def _at_times(curve: Curve, times: tuple[int, ...]) -> Curve:
-    return Curve(times, tuple(round(curve.at(now_ns)) for now_ns in times))
 
 
 def _shift(

@@ -450,15 +450,12 @@ class TcpTransport:
             connection.bind((source or "::", 0))
             if flow.is_endless:  # the TCP of a scenario, which the simulator has too
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
-            await loop.sock_connect(connection, (address, self._port(flow)))
+            port = _MPTCP_PORT if flow.over == "mptcp" else _TCP_PORT
+            await loop.sock_connect(connection, (address, port))
             await loop.sock_sendall(connection, _NUMBER.pack(flow.number))
             links[flow.number] = TcpLink(flow, connection)
             self._stack.callback(links[flow.number].close)
         return links
-
-    @staticmethod
-    def _port(flow: FlowTask) -> int:
-        return _MPTCP_PORT if flow.over == "mptcp" else _TCP_PORT
 
     async def received(self) -> list[tuple[int, list[int]]]:
         """Each flow that ends here: bytes received, and bytes of each plane where it has one."""
