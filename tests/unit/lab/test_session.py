@@ -75,9 +75,9 @@ def test_no_answer__leaves_nothing_to_write_at_the_end_of_the_command() -> None:
     printed in the development mode, and always since Python 3.13.
     """
     program = """
-from mrc.lab.machines import Machine
+from mrc.lab.machines import BedMachine
 from mrc.lab.remote import Session
-machine = Session(Machine("b", reach="sh -c", mrc="exit 3; "), "lab", own=False)
+machine = Session(BedMachine("b", reach="sh -c", mrc="exit 3; "), "lab", own=False)
 machine._child.process.wait()
 machine.send({})
 """
