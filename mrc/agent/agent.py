@@ -90,18 +90,15 @@ class Numbers(Generic[Owner]):
     def free(self, number: int) -> None:
         """The QP has ended."""
         if self._owners.pop(number, None) is not None:
-            self._end(number)
+            self._ended.pop(number, None)
+            self._ended[number] = None
+            if len(self._ended) > _MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
 
     def forget(self, owner: Owner) -> None:
         """The program has ended."""
         for number in [n for n, each in self._owners.items() if each == owner]:
             self.free(number)
-
-    def _end(self, number: int) -> None:
-        self._ended.pop(number, None)
-        self._ended[number] = None
-        if len(self._ended) > _MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
 
 
 _YOUNG_SECONDS = 1.0  # programs look for the next agent every 0.2 s
@@ -162,7 +159,11 @@ class AgentListener(Listener):
         """Joins the connection to its QP; None: the QP is gone, and the peer's agent is told."""
         await channel.receive()
         asked = message.get("to")
-        if type(asked) is int and (self.has_ended(asked) or self._ended_before(asked)):
+        # The program of a QP that has not come to this agent ended before that, which is long ago.
+        old = self._age() > _OLD_SECONDS
+        if type(asked) is int and (
+            self.has_ended(asked) or (old and self.program_of(asked) is None)
+        ):
             await channel.send(RESUME, gone=True)
             await channel.close()
             return None
@@ -200,10 +201,6 @@ class AgentListener(Listener):
         if program is None or type(qpn) is not int:
             raise self._unknown("QP")
         return program, qpn
-
-    def _ended_before(self, qpn: int) -> bool:
-        """Whether the program of this QP has not come to this agent, which started long ago."""
-        return self._age() > _OLD_SECONDS and self.program_of(qpn) is None
 
     def _age(self) -> float:
         return asyncio.get_running_loop().time() - self.since

@@ -94,7 +94,10 @@ def device_file(path: Path = FILE) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(exist_ok=True)
-        _make(path)
+        found = path.stat() if path.exists() else None  # a killed agent may have left it
+        if found is None or not stat.S_ISCHR(found.st_mode) or found.st_rdev != _NULL:
+            os.mknod(path, stat.S_IFCHR | _MODE, _NULL)
+            path.chmod(_MODE)
     except PermissionError as error:
         raise ConfigError(f"{path}: only root can make it: start mrc agent as root") from error
     except OSError as error:
@@ -105,13 +108,3 @@ def device_file(path: Path = FILE) -> Iterator[None]:
         with suppress(OSError):
             path.unlink()
             path.parent.rmdir()
-
-
-def _make(path: Path) -> None:
-    """A killed agent may have left it."""
-    with suppress(FileNotFoundError):
-        found = path.stat()
-        if stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL:
-            return
-    os.mknod(path, stat.S_IFCHR | _MODE, _NULL)
-    path.chmod(_MODE)

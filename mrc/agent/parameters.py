@@ -141,6 +141,9 @@ def qp_parameters(connect: CData) -> QpParameters:
     """
     if not (3 <= connect.qpn <= 0xFFFFFF and 3 <= connect.dest_qpn <= 0xFFFFFF):
         raise ProtocolError(f"QP {connect.qpn:#x} to {connect.dest_qpn:#x}: not a QPN")
+    if connect.messages and not (connect.address and connect.rkey):
+        raise ProtocolError(f"QP {connect.qpn:#x} carries messages and has no inbox")
+    inbox = {"address": connect.address, "rkey": connect.rkey}
     return QpParameters(
         qpn=connect.qpn,
         dest_qpn=connect.dest_qpn,
@@ -154,20 +157,9 @@ def qp_parameters(connect: CData) -> QpParameters:
         cc_profile=connect.cc_profile,
         timeout=_within(connect.timeout, _TIMEOUTS),
         retry_exp=_within(connect.retry_exp, _RETRIES),
-        messages=_messages_of(connect) if connect.messages else None,
-        emulated=_emulated_of(connect) if connect.emulated else None,
+        messages=(connect.peer, Inbox(**inbox)) if connect.messages else None,
+        emulated=_emulated(inbox | {"shared": bool(connect.shared)}) if connect.emulated else None,
     )
-
-
-def _messages_of(connect: CData) -> tuple[int, Inbox]:
-    if not connect.address or not connect.rkey:
-        raise ProtocolError(f"QP {connect.qpn:#x} carries messages and has no inbox")
-    return connect.peer, Inbox(connect.address, connect.rkey)
-
-
-def _emulated_of(connect: CData) -> Emulated:
-    fields = {"address": connect.address, "rkey": connect.rkey, "shared": bool(connect.shared)}
-    return _emulated(fields)
 
 
 def _within(value: int, allowed: range) -> int:

@@ -208,9 +208,21 @@ class Formats:
             mask = int(head.mask)
             changes: dict[str, Any] = {}
             if mask & lib.MRC_API_FORMAT_MODE:
-                changes["mode"] = _format_mode(int(head.mode))
+                mode = changes["mode"] = int(head.mode)
+                if mode == lib.MRC_API_FORMAT_STEV:
+                    text = "packets over UDP have no STEV: use an SRv6 or a UDP format"
+                    raise RequestError(errno.EOPNOTSUPP, text)
+                if mode not in (lib.MRC_API_FORMAT_SRV6, lib.MRC_API_FORMAT_UDP):
+                    raise RequestError(errno.EINVAL, f"{mode} is no mode of an EV format")
             if mask & lib.MRC_API_FORMAT_OP:
-                changes["bits"] = _widths(tuple(head.bits[0 : min(head.n_fields, 256)]))
+                bits = changes["bits"] = tuple(head.bits[0 : min(head.n_fields, 256)])
+                most = 8 * VALUE_BYTES
+                if 0 in bits or sum(bits) > most:
+                    raise RequestError(
+                        errno.EINVAL,
+                        f"fields of {bits} bits: each must have at least one, and an EV has up to"
+                        f" {most}",
+                    )
             if mask & lib.MRC_API_PROFILE_VENDOR:
                 changes["vendor"] = bytes(head.vendor)
             if changes:
@@ -228,23 +240,6 @@ class Formats:
             "id": int(head.id), "state": _STATE_NUMBERS[found.state],
             "n_fields": len(found.settings.bits), **structs.asdict(found.settings),
         }  # fmt: skip
-
-
-def _widths(bits: tuple[int, ...]) -> tuple[int, ...]:
-    if 0 in bits or sum(bits) > 8 * VALUE_BYTES:
-        most = 8 * VALUE_BYTES
-        text = f"fields of {bits} bits: each must have at least one, and an EV has up to {most}"
-        raise RequestError(errno.EINVAL, text)
-    return bits
-
-
-def _format_mode(mode: int) -> int:
-    if mode == lib.MRC_API_FORMAT_STEV:
-        text = "packets over UDP have no STEV: use an SRv6 or a UDP format"
-        raise RequestError(errno.EOPNOTSUPP, text)
-    if mode not in (lib.MRC_API_FORMAT_SRV6, lib.MRC_API_FORMAT_UDP):
-        raise RequestError(errno.EINVAL, f"{mode} is no mode of an EV format")
-    return mode
 
 
 ALGORITHM = "uet-1.0-nscc"
@@ -318,11 +313,21 @@ class EvProfiles:
 
         try:
             move_profile(f"EV profile {number}", found.profile, head, change)
-            self._keep(number, changed)
+            former = found.format
+            if changed.format is not None and changed.format != former:
+                self._formats[changed.format]._take()
+                self._leave(former)
+            self._evs[number] = changed
         finally:
             if found.profile.state is ProfileState.INIT:
-                self._destroy(number)
-        await self._set_states(changed, states)
+                evs = self._evs.pop(number)
+                self._profiles.destroy(evs.profile)
+                self._leave(evs.format)
+        for name, state in states:
+            if state == lib.MRC_API_EV_DENIED:
+                await changed.profile.deny(name)
+            elif name in changed.profile.denied:
+                await changed.profile.allow(name)
 
     def _create(self, number: int, mask: int, state: int) -> Evs:
         if not mask & lib.MRC_API_PROFILE_STATE or state != lib.MRC_API_OFFLINE:
@@ -333,21 +338,9 @@ class EvProfiles:
         self._evs[number] = Evs(profile)
         return self._evs[number]
 
-    def _keep(self, number: int, changed: Evs) -> None:
-        former = self._evs[number].format
-        if changed.format is not None and changed.format != former:
-            self._formats[changed.format]._take()
-            self._leave(former)
-        self._evs[number] = changed
-
     def _leave(self, number: int | None) -> None:
         if number is not None:
             self._formats[number].give_back()
-
-    def _destroy(self, number: int) -> None:
-        evs = self._evs.pop(number)
-        self._profiles.destroy(evs.profile)
-        self._leave(evs.format)
 
     def _modify(self, evs: Evs, head: Any, mask: int, fields: Sequence[Any]) -> None:
         settings = mask & ~(
@@ -474,13 +467,6 @@ class EvProfiles:
             text = "a controller denies EVs, or allows them; mrc finds those that are bad"
             raise RequestError(errno.EOPNOTSUPP, text)
         return name, state
-
-    async def _set_states(self, evs: Evs, states: Sequence[tuple[str, int]]) -> None:
-        for name, state in states:
-            if state == lib.MRC_API_EV_DENIED:
-                await evs.profile.deny(name)
-            elif name in evs.profile.denied:
-                await evs.profile.allow(name)
 
     def query(self, head: Any, given: Sequence[Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The fields of the answer, and of each of its entries."""

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from enum import Enum, IntEnum, auto
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -666,8 +665,10 @@ class RdmaCm:
         seconds = local.config.timeouts.exchange
         try:
             async with Limit(seconds), AsyncExitStack() as stack:
-                enter = partial(self._enter, stack, local, host, port)
-                channel = await repeat(enter, seconds, self._agent.dialling)
+                channel = await repeat(
+                    lambda: stack.enter_async_context(agent_channel(local, host, port)),
+                    seconds, self._agent.dialling,
+                )  # fmt: skip
                 await self._ask(channel, end, request)
         except (MrcError, OSError) as error:  # TimeoutError is an OSError
             late = isinstance(error, TimeoutError) and not isinstance(error, MrcError)
@@ -675,9 +676,6 @@ class RdmaCm:
             why += f"no answer in {digits(seconds)} s" if late else described(error)
             logger.info("rdma_cm: %s", why)
             end.fail(CmEvent.UNREACHABLE, -errno.ETIMEDOUT, because(why))
-
-    async def _enter(self, stack: AsyncExitStack, local: Local, host: str, port: int) -> Channel:
-        return await stack.enter_async_context(agent_channel(local, host, port))
 
     async def _ask(self, channel: Channel, end: CmEnd, request: CmRequest) -> None:
         await channel.send(CM, **message_of(request))

@@ -223,8 +223,10 @@ class EvProber:
 
         try:
             await asyncio.gather(*(all_to(host, wanted) for host, wanted in by_host.items()))
-        finally:
-            await self._close_oldest()
+        finally:  # closes the QPs to hosts that were not probed lately
+            done = [host for host, qp in self._qps.items() if qp.done() and not qp.exception()]
+            oldest = [self._qps.pop(host) for host in done[: max(0, len(done) - _MOST_QPS)]]
+            await asyncio.gather(*(qp.result().close() for qp in oldest))
         return answers
 
     async def _qp(self, host: str) -> QP:
@@ -240,9 +242,3 @@ class EvProber:
         except (MrcError, OSError) as error:
             self._qps.pop(host, None)
             raise RequestError(errno.EHOSTUNREACH, described(error)) from error
-
-    async def _close_oldest(self) -> None:
-        """Closes the QPs to hosts that were not probed lately."""
-        done = [host for host, qp in self._qps.items() if qp.done() and not qp.exception()]
-        oldest = [self._qps.pop(host) for host in done[: max(0, len(done) - _MOST_QPS)]]
-        await asyncio.gather(*(qp.result().close() for qp in oldest))

@@ -61,7 +61,11 @@ def address_of(name: str) -> bytes:
 def listen(name: str) -> socket.socket:
     """Opens the socket; raises InUseError when another agent has it, ConfigError."""
     if not name.startswith("@"):
-        _remove_dead(name)
+        try:  # a killed agent may have left it
+            if Path(name).is_socket() and not is_open(name):
+                Path(name).unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"socket {name}: {error.strerror or error}") from error
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
         opened.bind(address_of(name))
@@ -181,15 +185,6 @@ def agent_pid(name: str) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.connect(address_of(name))
         return credentials_of(asking).pid
-
-
-def _remove_dead(path: str) -> None:
-    """Removes the socket of a killed agent; raises ConfigError."""
-    try:
-        if Path(path).is_socket() and not is_open(path):
-            Path(path).unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"socket {path}: {error.strerror or error}") from error
 
 
 def credentials_of(connection: socket.socket) -> Credentials:

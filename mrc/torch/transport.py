@@ -177,23 +177,23 @@ class GlooTransport:
         if os.getpid() != self._process or self._loop is None or self._thread is None:
             self._shim.stop()
             return
-        closing = asyncio.run_coroutine_threadsafe(self._group_closed(), self._loop)
-        try:
-            closing.result(CLOSE_SECONDS)
-        except (TimeoutError, MrcError, OSError) as error:
-            logger.debug("closed late: %s", error)
+
+        async def close_group() -> None:
+            await self._group.__aexit__(None, None, None)
+            await cancelled(*self._tasks)
+
+        self._wait_for(close_group())
         self._shim.stop()
-        closing = asyncio.run_coroutine_threadsafe(self._context.close(), self._loop)
-        try:
-            closing.result(CLOSE_SECONDS)
-        except (TimeoutError, MrcError, OSError) as error:
-            logger.debug("closed late: %s", error)
+        self._wait_for(self._context.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_SECONDS)
 
-    async def _group_closed(self) -> None:
-        await self._group.__aexit__(None, None, None)
-        await cancelled(*self._tasks)
+    def _wait_for(self, closing: Coroutine[Any, Any, None]) -> None:
+        assert self._loop is not None
+        try:
+            asyncio.run_coroutine_threadsafe(closing, self._loop).result(CLOSE_SECONDS)
+        except (TimeoutError, MrcError, OSError) as error:
+            logger.debug("closed late: %s", error)
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._started()).result()
