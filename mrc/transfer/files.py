@@ -23,6 +23,7 @@ from mrc.connect.parse import printable, shown
 from mrc.transfer.folders import RECEIVERS, SECOND_NS, Chain, Folder, Meta
 from mrc.transfer.messages import Digest
 from mrc.transfer.names import (
+    CopyError,
     FileError,
     FinalError,
     StoppedError,
@@ -87,7 +88,7 @@ class PartFile:
         return self._record.verify(most, self._check) if self._record else (0, Digest())
 
     def begin(self, chunks: int, start: int) -> None:
-        """Goes on after `chunks` chunks with `start` bytes; raises FileError."""
+        """Goes on after `chunks` chunks with `start` bytes; raises CopyError."""
         try:
             if self._record is not None:
                 self._record.begin(chunks)
@@ -107,7 +108,7 @@ class PartFile:
             raise self._no_room()
 
     def write(self, offset: int, chunk: memoryview) -> None:
-        """Writes `chunk` at `offset`; raises FileError. May wait for the disk: call it in a thread.
+        """Writes `chunk` at `offset`; raises CopyError. May wait for the disk: call it in a thread.
 
         Allocates disk space ahead of the data in steps: a peer occupies at most twice the space of
         the data it has sent, and at most MAX_AHEAD_BYTES more than this data. A sparse file and one
@@ -137,7 +138,7 @@ class PartFile:
         while done < len(chunk):
             done += os.pwrite(self._fd, chunk[done:], offset + done)
 
-    def _cannot(self, error: OSError, what: str) -> FileError:
+    def _cannot(self, error: OSError, what: str) -> CopyError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self._no_room()
         if error.errno == errno.EFBIG:
@@ -157,7 +158,7 @@ class PartFile:
         return self._directory.no_room(self.name, self.bytes)
 
     def commit(self, meta: Meta = RECEIVERS) -> None:
-        """Gives the complete file its mode, time and final name; raises FileError. With `fsync` the
+        """Gives the complete file its mode, time and final name; raises CopyError. With `fsync` the
         disk has the file before it gets its name.
         """
         try:
@@ -243,7 +244,7 @@ class ExistingFile:
         """It takes none."""
 
     def write(self, offset: int, chunk: memoryview) -> None:
-        """Compares, and writes from the first difference on; raises FileError."""
+        """Compares, and writes from the first difference on; raises CopyError."""
         if self._target is None and os.pread(self._fd, len(chunk), offset) == chunk:
             self._digest.update(chunk)
             return
@@ -350,7 +351,7 @@ class SessionTree:
         return found
 
     def make_link(self, name: str, target: str) -> None:
-        """Makes a symbolic link that leads to a place in the directory; raises FileError."""
+        """Makes a symbolic link that leads to a place in the directory; raises CopyError."""
         directory = self._directory
         parts = directory.check(name)
         with about(name):
@@ -479,7 +480,7 @@ class OutputDirectory:
                     self.root.remove(name)
                 os.utime(self._trial, ns=(mtime_ns, mtime_ns))
                 return os.fstat(self._trial).st_mtime_ns
-            except (FileError, OSError, OverflowError):
+            except (CopyError, OSError, OverflowError):
                 return None
 
     def sync(self, fd: int) -> None:
@@ -513,7 +514,7 @@ class OutputDirectory:
         (meta if self._keep_meta else RECEIVERS).apply(fd, default_mode, self.umask)
 
     def complete(self, folder: Folder, meta: Meta) -> None:
-        """Gives a folder that was made here its mode and time; raises FileError."""
+        """Gives a folder that was made here its mode and time; raises CopyError."""
         try:
             self.set_meta(folder.fd, meta, 0o777)
         except OSError as error:

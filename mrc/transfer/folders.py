@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from mrc.connect.parse import printable
 from mrc.transfer.names import (
+    CopyError,
     FileError,
     FinalError,
     cannot,
@@ -155,7 +156,7 @@ class Folder:
                 return temporary, fd
             os.close(fd)
 
-    def _uncreated(self, error: OSError, name: str) -> FileError:
+    def _uncreated(self, error: OSError, name: str) -> CopyError:
         text = f"{printable(name)}: cannot be created in {self.path}"
         room = os.fstatvfs(self.fd)
         if error.errno == errno.ENOSPC and room.f_files and not room.f_favail:
@@ -377,7 +378,7 @@ class Chain:
         so they are complete.
         """
         while len(self._folders) > depth + 1:
-            with suppress(FileError):  # it keeps the mode of a new folder
+            with suppress(CopyError):  # it keeps the mode of a new folder
                 self._finish(self._folders[-1], RECEIVERS)
             self._settle()
             self._folders.pop().close()

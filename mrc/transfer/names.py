@@ -28,12 +28,16 @@ _TEMPORARY = re.compile(rf"\..*\.mrc-[0-9a-f]{{8}}({_KEPT}|{_MADE})?", re.DOTALL
 _SUFFIX_BYTES = len("..mrc-01234567" + _KEPT)
 
 
-class FileError(MrcError):
-    """A file cannot be read or stored; the message names the file and the cause."""
+class CopyError(MrcError):
+    """Something cannot be read or stored; the message names it and the cause."""
 
 
-class FinalError(FileError):
-    """No further file can be stored either: the disk is full, or the sender is at its limit."""
+class FileError(CopyError):
+    """One file or folder cannot be copied; others can."""
+
+
+class FinalError(CopyError):
+    """No further file can be stored: the disk is full, or the sender is at its limit."""
 
 
 class StoppedError(FinalError):
@@ -43,7 +47,7 @@ class StoppedError(FinalError):
         super().__init__("stopped")
 
 
-def cannot(error: OSError, text: str) -> FileError:
+def cannot(error: OSError, text: str) -> CopyError:
     """The error for a file that `error` concerns; its cause follows `text`."""
     kind = FinalError if error.errno in _FULL else FileError
     return kind(f"{text}: {cause_of(error)}")

@@ -26,7 +26,7 @@ from mrc.connect.parse import printable, shortened
 from mrc.errors import ProtocolError
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import MAX_ERROR, Digest, Mode, Time
-from mrc.transfer.names import MAX_PATH_BYTES, FileError, StoppedError
+from mrc.transfer.names import MAX_PATH_BYTES, CopyError, StoppedError
 from mrc.transfer.plan import Entry, FileEntry, FolderEnd, LinkEntry, SourceFile
 from mrc.transfer.results import FailedFile, TransferredFile
 from mrc.typed import Whole
@@ -191,7 +191,7 @@ class Packer:
                 else:
                     self._next += 1
                     at = self._begin(payload, at, self._entries[self._next - 1])
-            except FileError as error:
+            except CopyError as error:
                 at = self._put_failed(payload, at, error)
         self._ends.append(self._next - (self._source is not None))
         return at
@@ -216,7 +216,7 @@ class Packer:
         self._bytes = self._source.bytes
         return at
 
-    def _put_failed(self, payload: memoryview, at: int, error: FileError) -> int:
+    def _put_failed(self, payload: memoryview, at: int, error: CopyError) -> int:
         """Says that a file is not sent, or not to its end."""
         self._left -= self._bytes - self._offset
         self.close()

@@ -56,7 +56,7 @@ from mrc.transfer.messages import (
     chunk_of,
     failed_of,
 )
-from mrc.transfer.names import FileError, FinalError, local_name, of_system, wire_name
+from mrc.transfer.names import CopyError, FileError, local_name, of_system, wire_name
 from mrc.transfer.pack import StoredBatch
 from mrc.transfer.pipes import PipeWriter
 from mrc.transfer.results import FailedFile, Role
@@ -138,7 +138,7 @@ async def receive_files(
     except IdleError as error:
         await session.say_last(Refuse("stopped", str(error)))
         raise
-    except (FileError, BudgetError) as error:
+    except (CopyError, BudgetError) as error:
         await session.say_last(Refuse("all", str(error)))
         raise
     except VerificationError as error:
@@ -210,16 +210,12 @@ class _OfferReceiver(Struct):
         name = "the pack" if isinstance(offer, Pack) else offer.name
         try:
             sink = self._sink_of(offer)
-        except FinalError:
-            raise
         except FileError as error:
             await self._refuse(name, error)
             return None
         async with self._closed(sink):
             try:
                 begin, failure = await self._accept(offer, sink)
-            except FinalError:
-                raise
             except FileError as error:
                 await self._refuse(name, error)
                 return None
@@ -235,8 +231,6 @@ class _OfferReceiver(Struct):
             try:
                 if self.tree.has(local_name(each.name), each.bytes, mtime_ns):
                     positions.append(position)
-            except FinalError:
-                raise
             except FileError:
                 pass  # the name is refused when the file is offered
         self.tree.sync()
@@ -261,7 +255,7 @@ class _OfferReceiver(Struct):
             error.when_ended(sink.close)
             raise
         except BaseException as error:
-            if isinstance(error, FileError):
+            if isinstance(error, CopyError):
                 sink.discard()  # this disk is full or broken: what is kept would only fill it
             await self._close(sink)
             raise
@@ -306,8 +300,6 @@ class _OfferReceiver(Struct):
         try:
             if file is not None:
                 file.begin(begin)
-        except FinalError:
-            raise
         except FileError as error:
             return begin, str(error)
         if begin:
@@ -362,8 +354,6 @@ class _OfferReceiver(Struct):
             else:
                 with session.waiting.on("storing"):
                     batch = await in_thread(self._finish, sink, done, stop=tree.stop)
-        except FinalError:
-            raise
         except FileError as error:
             sink.discard()
             await self._refuse(sink.name, error)
@@ -517,8 +507,6 @@ class ChunkStore:
         try:
             with self._session.waiting.on("storing"):
                 self._sink.store(index, chunk)
-        except FinalError:
-            raise
         except FileError as error:
             self.failure = str(error)
 

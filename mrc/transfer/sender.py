@@ -73,7 +73,7 @@ from mrc.transfer.messages import (
     compare_of,
     failed_of,
 )
-from mrc.transfer.names import FileError, local_name, wire_name
+from mrc.transfer.names import CopyError, local_name, wire_name
 from mrc.transfer.pack import Packer, StoredBatch
 from mrc.transfer.pipes import PipeReader
 from mrc.transfer.plan import (
@@ -218,7 +218,7 @@ async def _send_run(
         return await _send_stdin(session, offering, entry, release)
     except FileRefusedError as error:
         how.on_failed(FailedFile(entry.name, str(error), "receiver"))
-    except FileError as error:
+    except CopyError as error:
         await offering.give_up(str(error))
     return None
 
@@ -566,7 +566,7 @@ class ChunkWriter:
             except EarlyAnswerError:
                 if isinstance(self.answer, Refuse) and self.answer.code == "file":
                     await session.watched(self._until_written(), session.joined.failed())
-            except FileError:
+            except CopyError:
                 await session.watched(self._until_written(), session.joined.failed())
                 raise
         finally:

@@ -17,7 +17,6 @@ from mrc.transfer.messages import Digest, Holes, Offer, OfferDone
 from mrc.transfer.names import (
     MAX_PATH_BYTES,
     FileError,
-    FinalError,
     cannot,
     local_name,
     of_system,
@@ -212,8 +211,6 @@ class PackSink:
         """Does it; a file or folder that cannot be stored does not stop the others."""
         try:
             do(*args)
-        except FinalError:
-            raise
         except FileError as error:
             self.close()
             self._left_out(name, str(error), "receiver")

@@ -14,6 +14,7 @@ import pytest
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Folder
 from mrc.transfer.names import (
+    CopyError,
     FileError,
     FinalError,
     check_harmless,
@@ -217,7 +218,9 @@ def test_check_room__no_room(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
         directory.tree().create("b", 1).check_room()
         target = directory.tree().create("a", 1 << 60)
-        with pytest.raises(FileError, match=r"a: no room for 1152921504606846976 bytes in .* free"):
+        with pytest.raises(
+            FinalError, match=r"a: no room for 1152921504606846976 bytes in .* free"
+        ):
             target.check_room()
         target.close()
 
@@ -228,7 +231,7 @@ def test_check_room__what_is_on_the_disk_needs_no_more_room(
     monkeypatch.setattr(Folder, "free_bytes", lambda _: 4096)
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.tree().create("a", 1 << 20)
-        with pytest.raises(FileError, match="a: no room"):
+        with pytest.raises(FinalError, match="a: no room"):
             target.check_room()
         target.write(0, memoryview(bytes(range(256)) * (1 << 12)))
         target.check_room()
@@ -266,7 +269,7 @@ def test_write__no_room_for_the_next_step(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "posix_fallocate", full)
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.tree().create("a", 10)
-        with pytest.raises(FileError, match="a: no room for 10 bytes"):
+        with pytest.raises(FinalError, match="a: no room for 10 bytes"):
             target.write(0, memoryview(b"01234"))
         target.close()
 
@@ -294,7 +297,7 @@ def test_write__fails(
 
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.tree().create("a", 10)
-        with monkeypatch.context() as patched, pytest.raises(FileError, match=cause):
+        with monkeypatch.context() as patched, pytest.raises(CopyError, match=cause):
             patched.setattr(os, "pwrite", pwrite)
             target.write(0, memoryview(b"0123456789"))
         target.close()

@@ -21,7 +21,7 @@ from mrc.events import QpInfo
 from mrc.transfer import sender
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import Accept, Bye, Digest, Offer, OfferDone, Refuse, Stored, chunk_imm
-from mrc.transfer.names import FileError
+from mrc.transfer.names import FinalError
 from mrc.transfer.pack import Packer
 from mrc.transfer.session import IdleError, TransferError, until_idle
 
@@ -49,7 +49,7 @@ async def test_limits__of_a_session(
         assert names(inbox) == []
         with pytest.raises(TransferError, match=f"h1 refused the files: {cause}"):
             raise sent
-        assert isinstance(received, FileError)
+        assert isinstance(received, FinalError)
     else:
         assert [file.name for file in received] == names(inbox) == list(sizes)
 

@@ -16,7 +16,7 @@ from transfer_ends import both, make, names, sending, sessions, until
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import CHUNK_BYTES, SenderLimits
-from mrc.transfer.names import FileError, StoppedError
+from mrc.transfer.names import FinalError, StoppedError
 from mrc.transfer.pipes import PipeReader, PipeWriter
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import TransferError
@@ -87,12 +87,12 @@ def test_write__stopped_while_nobody_reads() -> None:
 def test_write__reader_is_gone() -> None:
     with pipe() as (reads, writes), PipeWriter(writes) as writer:
         os.close(reads)
-        with pytest.raises(FileError, match=r"standard output: broken pipe .*has ended"):
+        with pytest.raises(FinalError, match=r"standard output: broken pipe .*has ended"):
             writer.write(memoryview(b"x"))
 
 
 def test_write__full_disk() -> None:
-    no_room = pytest.raises(FileError, match=r"^standard output: no space left on device$")
+    no_room = pytest.raises(FinalError, match=r"^standard output: no space left on device$")
     with open("/dev/full", "wb") as full, PipeWriter(full.fileno()) as writer, no_room:
         writer.write(memoryview(b"x"))
 
@@ -133,7 +133,7 @@ async def test_transfer__stdin_beyond_the_limit_of_the_receiver(tmp_path: Path, 
                 sending(ends.sender, ["-"]), receiving(ends.receiver, directory, bytes=4)
             )
     assert isinstance(sent, TransferError) and "5 bytes exceed the limit of 4" in str(sent)
-    assert isinstance(got, FileError)
+    assert isinstance(got, FinalError)
     assert names(tmp_path) == []
 
 

@@ -33,7 +33,7 @@ from mrc.transfer.messages import (
     TransferMessage,
     chunk_imm,
 )
-from mrc.transfer.names import FileError
+from mrc.transfer.names import FileError, FinalError
 from mrc.transfer.pack import FRAME, seal
 from mrc.transfer.plan import SourceFile, plan_of
 from mrc.transfer.results import FailedFile
@@ -102,7 +102,7 @@ async def test_receive_files__refused_before_data_flows(
         ends.back.close()
         (received,) = await both(task)
     assert isinstance(answer, Refuse) and re.search(cause, answer.error)
-    assert received == [] if answer.code == "file" else isinstance(received, FileError)
+    assert received == [] if answer.code == "file" else isinstance(received, FinalError)
     assert (answer.code == "file") is (name != "huge")
     assert names(inbox) == ["taken"]
     assert (inbox / "taken").read_bytes() == b"old"

@@ -23,7 +23,7 @@ from mrc.transfer.files import PartFile
 from mrc.transfer.limits import CHUNK_BYTES, WINDOW_BYTES
 from mrc.transfer.memory import open_window
 from mrc.transfer.messages import Accept, Offer, chunk_imm
-from mrc.transfer.names import FileError, FinalError
+from mrc.transfer.names import FinalError
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT, SendOptions
 from mrc.transfer.session import TransferError
 
@@ -86,7 +86,7 @@ async def test_receive_files__disk_full_in_the_middle(
             sending(ends.sender, [path], how=how), receiving(ends.receiver, inbox)
         )
     assert isinstance(sent, TransferError) and "h1 refused the file: a: no room" in str(sent)
-    assert isinstance(received, FileError)
+    assert isinstance(received, FinalError)
     assert names(inbox) == []
     assert how.stored_chunks == 0, "nothing goes on"
 
