@@ -275,31 +275,6 @@ def _port_fields(port: LocalPort | None) -> dict[str, Any]:
     }
 
 
-class PortOpening:
-    """A port that opens while the engine runs: the command and its results."""
-
-    def __init__(self, number: int, port: LocalPort) -> None:
-        self._tx_sockets = port.tx_sockets
-        self._native: Any = native.new_struct("mrc_port_opening", config=_port_fields(port))
-        fields = {"op": CommandOp.PORT_OPEN, "value": number, "pointer": self._native}
-        self.command = Command(fields, self._native)
-
-    @property
-    def source_ports(self) -> tuple[int, ...]:
-        """The UDP source port of each transmit socket."""
-        return tuple(self._native.sports[0 : self._tx_sockets])
-
-    @property
-    def udp_port(self) -> int:
-        """The UDP port that peers send to."""
-        return int(self._native.udp_port)
-
-    @property
-    def cause(self) -> str:
-        """One line: why the port could not open."""
-        return native.text(self._native.cause) or ""
-
-
 def mr_register(mr: MR) -> Command:
     """Registers a memory region with the engine."""
     fields = {
@@ -315,6 +290,15 @@ def mr_register(mr: MR) -> Command:
 def mr_deregister(mr: MR) -> Command:
     """Deregisters a memory region; allowed when no work request uses it."""
     return Command({"op": CommandOp.MR_DEREGISTER, "key": mr.key}, mr._held)
+
+
+def port_open(number: int, port: LocalPort) -> tuple[Command, CData]:
+    """Opens a port while the engine runs: the command that fills the returned `struct
+    mrc_port_opening`, or its `cause` if it fails.
+    """
+    opening = native.new_struct("mrc_port_opening", config=_port_fields(port))
+    fields = {"op": CommandOp.PORT_OPEN, "value": number, "pointer": opening}
+    return Command(fields, opening), opening
 
 
 def port_close(port: int) -> Command:

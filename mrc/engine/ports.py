@@ -22,8 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.config import ContextConfig
-from mrc.engine import engine
-from mrc.engine.engine import AnyEngine, Engine, PortOpening
+from mrc.engine import engine, native
+from mrc.engine.engine import AnyEngine, Engine
 from mrc.engine.native import Command
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
 from mrc.fabric.hostconfig import HostConfig, PathSource
@@ -268,16 +268,17 @@ class LocalPorts:
         """Opens a port under the first candidate number that no QP uses with another address."""
         cause = f"all {self._most} ports of this Context are in use"
         for plane in self._candidates(port):
-            opening = PortOpening(plane, port)
+            command, opening = engine.port_open(plane, port)
             try:
-                await call(opening.command, f"open port {plane}")
+                await call(command, f"open port {plane}")
             except StateError:  # QPs use this number with another address
                 continue
             except (MrcError, OSError):
-                cause = opening.cause
+                cause = native.text(opening.cause) or ""
                 break
-            self._slots[plane] = _Slot(replace(port, plane=plane), opening.source_ports)
-            opened.udp_port = opening.udp_port
+            sports = tuple(opening.sports[0 : port.tx_sockets])
+            self._slots[plane] = _Slot(replace(port, plane=plane), sports)
+            opened.udp_port = int(opening.udp_port)
             self._refused.discard(port)
             logger.info("plane %d: %s (%s) is in use", plane, port.nic, port.address.ip)
             return

@@ -57,21 +57,6 @@ class MessageCompletion(NamedTuple):
     peer: int
 
 
-class MessageOpening:
-    """Makes a QP a peer for messages: the command, and its result."""
-
-    def __init__(self, qpn: int, sq_depth: int, max_wimm: int) -> None:
-        limits = {"sq_depth": sq_depth, "max_wimm": max_wimm}
-        self._native: Any = native.new_struct("mrc_msg_opening", limits=limits)
-        fields = {"op": CommandOp.MSG_OPEN, "qpn": qpn, "pointer": self._native}
-        self.command = Command(fields, self._native)
-
-    @property
-    def inbox(self) -> tuple[int, int]:
-        """Address and rkey for the other side."""
-        return int(self._native.inbox.address), int(self._native.inbox.rkey)
-
-
 class MessageSpace:
     """A space of messages of one context, whose completions are polled."""
 
@@ -180,9 +165,11 @@ class MessagePeer:
     @classmethod
     async def open(cls, dispatcher: Dispatcher, queue: QueuePair, max_wimm: int) -> Self:
         """Gives the completions of the QP to messages; raises MrcError."""
-        opening = MessageOpening(queue.qpn, queue.sq_depth, max_wimm)
-        number = await dispatcher.call(opening.command, f"QP {queue.qpn:#x}: messages")
-        return cls(dispatcher, number, Inbox(*opening.inbox))
+        limits = {"sq_depth": queue.sq_depth, "max_wimm": max_wimm}
+        opening = native.new_struct("mrc_msg_opening", limits=limits)
+        fields = {"op": CommandOp.MSG_OPEN, "qpn": queue.qpn, "pointer": opening}
+        number = await dispatcher.call(Command(fields, opening), f"QP {queue.qpn:#x}: messages")
+        return cls(dispatcher, number, Inbox(int(opening.inbox.address), int(opening.inbox.rkey)))
 
     async def connect(self, peer: Hello) -> None:
         """The QP is in RTS: messages may go."""
