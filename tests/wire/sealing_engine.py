@@ -39,7 +39,7 @@ def core() -> tuple[Any, Any]:
     headers = [(cbuild.CSRC / name).read_text() for name in ("classes.h", "mrc.h")]
     ffi.cdef("".join(map(cut_cdef, headers)) + _SEALS)
     io, extra = cbuild.CSRC / "io", Path(__file__).with_name("vectors.c")
-    sources = [*cbuild._sources("core"), *sorted(io.glob("aead*.c")), io / "keys.c", extra]
+    sources = [*cbuild._sources("core"), io / "aead.c", extra]
     return ffi, ffi.dlopen(str(cbuild.shared_library(sources, "sealing")))
 
 
