@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent with programs of this process, over loopback."""
+"""An agent with programs of this process, over loopback: QPs, QPNs, agents that start again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from random import randbytes
 from socket import AF_UNIX, SOCK_SEQPACKET, socket
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from attached import AttachedProgram, attach_body, connect_body, connected, gid_of
@@ -19,9 +21,8 @@ from ports import free_port
 from slowness import PATIENCE
 
 from mrc.agent import agent as agent_module
-from mrc.agent import agent as listener
 from mrc.agent import socket as agent_socket
-from mrc.agent.agent import Agent
+from mrc.agent.agent import Agent, AgentListener, Numbers
 from mrc.agent.connects import Connects
 from mrc.agent.parameters import QpParameters
 from mrc.agent.steering import pack, read_struct, unpack
@@ -30,7 +31,14 @@ from mrc.config import ContextConfig, Timeouts
 from mrc.connect.oob import Channel
 from mrc.engine.native import ffi
 from mrc.enums import AgentFunction, AgentKind, WcStatus
-from mrc.errors import BusyError, MrcError, PeerGoneError
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    MrcError,
+    PeerGoneError,
+    ProtocolError,
+    QueueFullError,
+)
 from mrc.observe import local
 
 NAME = f"@mrc-test-agent-{os.getpid()}"
@@ -277,7 +285,7 @@ async def test_program_that_dies__while_its_agent_connects() -> None:
 async def test_connect__to_a_qp_of_nobody_fails_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listener, "_YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(agent_module, "_YOUNG_SECONDS", 0.0)
     async with running(), attached() as a:
         least = min(a.numbers)
         await a.connect(least, 0xFFFFFE, a.gids[0], a.gids[0])
@@ -450,3 +458,85 @@ async def test_admit__leaves_places_for_other_users(monkeypatch: pytest.MonkeyPa
         connection.close()
         assert answer.kind is AgentKind.REFUSED
         assert f"1 programs of user {os.geteuid()} are attached".encode() in answer.body
+
+
+# ---- QPNs ---------------------------------------------------------------------------------------
+
+
+def test_claim__when_the_host_has_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "_MOST_NUMBERS", 2)
+    found: Numbers[str] = Numbers(count(3).__next__)
+    assert found.grant("a", 2) == [3, 4]
+    assert found.claim("a", 4) and not found.claim("a", 5)
+    with pytest.raises(QueueFullError, match="this host has 2 QPs, the most"):
+        found.grant("b", 1)
+    found.free(3)
+    assert found.grant("b", 1) == [5]
+
+
+def test_take__its_own_and_free_ones_only() -> None:
+    found: Numbers[str] = Numbers(count(3).__next__)
+    found.take("a", 3, 0xFFFFFF)
+    found.take("a", 3)
+    assert found.owner(0xFFFFFF) == "a"
+    with pytest.raises(ProtocolError, match="another program's"):
+        found.take("b", 3)
+    for wrong in (-1, 0, 2, 1 << 24):
+        with pytest.raises(ProtocolError, match="is not a QPN"):
+            found.take("b", wrong)
+
+
+def test_has_ended__what_was_in_use_and_is_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.agent.agent._MOST_ENDED", 2)
+    numbers = Numbers[str](iter([3, 4, 5, 6, 3]).__next__)
+    numbers.grant("a", 3)
+    numbers.free(9)
+    assert not any(map(numbers.has_ended, (3, 4, 5, 9)))
+    numbers.free(3)
+    numbers.forget("a")
+    assert [numbers.has_ended(n) for n in (3, 4, 5)] == [False, True, True], "of the last two"
+    numbers.grant("b", 2)
+    assert not numbers.has_ended(3)
+
+
+# ---- QPs that the agent does not know -----------------------------------------------------------
+
+
+def asked(age: float) -> tuple[AgentListener, Mock]:
+    """An agent of this age in seconds, and the connection of another one, which has sent resume."""
+    listener = AgentListener.__new__(AgentListener)
+    listener.since = asyncio.get_running_loop().time() - age
+    listener.program_of, listener.has_ended = Mock(return_value=None), Mock(return_value=False)
+    return listener, Mock(receive=AsyncMock(), send=AsyncMock(), close=AsyncMock())
+
+
+async def test_resume__an_agent_that_started_just_now_does_not_know() -> None:
+    listener, channel = asked(age=5)
+    with pytest.raises(ConnectError, match="no program of this host has the QP"):
+        await listener._resume(channel, {"to": 6})
+    channel.send.assert_not_awaited()
+
+
+@pytest.mark.parametrize(("age", "gone"), [(0.5, False), (5, True)])
+async def test_ask__about_a_qp_that_no_program_has(age: float, gone: bool) -> None:
+    listener, channel = asked(age)
+    channel.receive.return_value = {"to": 6}
+    await listener._answer_ask(channel)
+    (told,) = channel.send.await_args_list
+    assert ("no program of this host has the QP" in told.kwargs.get("gone", "")) == gone
+
+
+async def test_ask__about_a_qp_that_a_program_has() -> None:
+    listener, channel = asked(age=5)
+    channel.receive.return_value = {"to": 6}
+    listener.program_of = Mock()
+    listener.program_of.return_value.connects.fate.side_effect = ["", "it has failed"]
+    for expected in ({}, {"gone": "it has failed"}):
+        await listener._answer_ask(channel)
+        channel.send.assert_awaited_with("ask", **expected)
+
+
+async def test_resume__a_program_that_ended_before_the_agent_started() -> None:
+    listener, channel = asked(age=31)
+    assert await listener._resume(channel, {"to": 6}) is None
+    channel.send.assert_awaited_once_with("resume", gone=True)

@@ -1,16 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of QPs between endpoints, as agents and as programs write them."""
+"""Requests of QPs between endpoints, and what an agent asks another one outside a connect."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from ipaddress import ip_address
+from socket import IPPROTO_TCP, TCP_USER_TIMEOUT
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from slowness import PATIENCE
 
-from mrc.agent.peers import EndpointAddress, QpRequest, granted_qpn, qp_request_in, qp_request_of
+from mrc import ContextConfig, Timeouts
+from mrc.agent import peers
+from mrc.agent.peers import (
+    EndpointAddress,
+    QpGoneError,
+    QpRequest,
+    QpRequests,
+    ask,
+    described,
+    granted_qpn,
+    qp_request_in,
+    qp_request_of,
+    repeat,
+    request_qp,
+    resume,
+)
 from mrc.agent.steering import read_struct
-from mrc.errors import ProtocolError
+from mrc.connect.oob import Channel
+from mrc.enums import AgentKind
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    ConnectRefusedError,
+    ConnectTimeoutError,
+    Kind,
+    MrcError,
+    PeerGoneError,
+    ProtocolError,
+)
 
 TO = EndpointAddress(ip_address("fd00:a:1::1"), "0123456789abcdef" * 2, 0x123456)
 BY = EndpointAddress(ip_address("10.0.0.2"), "f" * 32, 3)
@@ -64,3 +99,313 @@ def test_admitted_in__a_qpn() -> None:
     for wrong in ({}, {"qpn": 0}, {"qpn": 1 << 24}, {"qpn": None}):
         with pytest.raises(ProtocolError, match="a wrong answer to a knock"):
             granted_qpn(wrong)
+
+
+# ---- Between agents, over loopback --------------------------------------------------------------
+
+HOST = "127.0.0.1"
+AT_LOOPBACK = QpRequest(
+    EndpointAddress(ip_address(HOST), "0" * 32, 7),
+    EndpointAddress(ip_address(HOST), "1" * 32, 8),
+    9,
+)
+PARAMETERS: Any = SimpleNamespace(private={"from": 5, "to": 6}, dest_qpn=6)
+LOCAL: Any = SimpleNamespace(host=None, guard=None, source=None)
+
+
+@asynccontextmanager
+async def peer(answer: Callable[[Channel], Awaitable[None]]) -> AsyncIterator[int]:
+    """The port of an agent that answers so, and then waits for the end of the connection."""
+    ended: asyncio.Queue[None] = asyncio.Queue()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(Channel(reader, writer))
+        await reader.read()
+        writer.close()
+        ended.put_nowait(None)
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    async with server, asyncio.timeout(PATIENCE):
+        yield server.sockets[0].getsockname()[1]
+        await ended.get()
+
+
+@pytest.mark.parametrize(
+    ("error", "advises"),
+    [
+        (ConnectRefusedError("start both with mrc run --rc, or neither"), False),
+        (ConnectError("QP 7 belongs to QP 8"), False),
+        (BusyError("not now"), False),
+        (OSError("broken"), False),
+        (ConnectTimeoutError("no answer"), True),
+    ],
+)
+def test_described__advice_only_where_nobody_answered(error: Exception, advises: bool) -> None:
+    assert described(error).endswith("; does mrc agent run there?") == advises
+    assert described(away()) == "no program listens; does mrc agent run there?"
+
+
+def away() -> ConnectError:
+    """What `dial` raises while no agent runs there."""
+    error = ConnectError("no program listens")
+    error.__cause__ = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    return error
+
+
+def attempts(*answers: MrcError | int) -> Callable[[], Awaitable[int]]:
+    left = list(answers)
+
+    async def attempt() -> int:
+        answer = left.pop(0)
+        if isinstance(answer, MrcError):
+            raise answer
+        return answer
+
+    return attempt
+
+
+async def test_repeat__an_agent_that_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_FIRST_PAUSE_SECONDS", 0)
+    answers = attempts(away(), away(), PeerGoneError("the peer closed"), BusyError("young"), 7)
+    assert await repeat(answers, PATIENCE, asyncio.Semaphore(1)) == 7
+
+
+async def test_repeat__no_longer_than_its_time() -> None:
+    with pytest.raises(ConnectError, match="no program listens"):
+        await repeat(attempts(away(), 7), 0.0)
+
+
+async def test_repeat__a_refusal_is_final() -> None:
+    with pytest.raises(ConnectRefusedError, match="not you"):
+        await repeat(attempts(ConnectRefusedError("not you"), 7), PATIENCE)
+
+
+async def test_request_qp__admitted() -> None:
+    async def answer(channel: Channel) -> None:
+        assert qp_request_in(await channel.receive()) == AT_LOOPBACK
+        await channel.send("knock", qpn=0x123456)
+
+    async with peer(answer) as port:
+        assert await request_qp(LOCAL, HOST, port, AT_LOOPBACK) == 0x123456
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [(Kind.BUSY, BusyError), (Kind.OTHER, ConnectRefusedError)]
+)
+async def test_request_qp__refused(kind: Kind, error: type[Exception]) -> None:
+    async def answer(channel: Channel) -> None:
+        await channel.receive()
+        await channel.refuse("not you", kind)
+
+    async with peer(answer) as port:
+        with pytest.raises(error, match=f"{HOST}: TCP port {port}: .* not you") as found:
+            await request_qp(LOCAL, HOST, port, AT_LOOPBACK)
+        assert type(found.value) is error
+
+
+async def test_request_qp__a_wrong_answer() -> None:
+    async def answer(channel: Channel) -> None:
+        await channel.receive()
+        await channel.send("knock", qpn=0)
+
+    async with peer(answer) as port:
+        with pytest.raises(ProtocolError, match="a wrong answer to a knock"):
+            await request_qp(LOCAL, HOST, port, AT_LOOPBACK)
+
+
+async def test_ask__says_why_the_qp_never_comes() -> None:
+    answers: list[dict[str, Any]] = [{}, {"gone": "no program\nhas it"}]
+
+    async def answer(channel: Channel) -> None:
+        assert await channel.receive() == {"type": "ask", "from": 5, "to": 6}
+        await channel.send("ask", **answers.pop(0))
+
+    async with peer(answer) as port:
+        await ask(LOCAL, HOST, port, PARAMETERS)
+    async with peer(answer) as port:
+        with pytest.raises(QpGoneError) as found:
+            await ask(LOCAL, HOST, port, PARAMETERS)
+        assert str(found.value) == f"{HOST}: TCP port {port}: no program\\nhas it"
+
+
+async def test_resume__the_connection_stays() -> None:
+    async def answer(channel: Channel) -> None:
+        message = await channel.receive()
+        assert (message["type"], message["from"], message["to"]) == ("resume", 5, 6)
+        await channel.send("resume", **{"from": 6, "to": 5})
+        await channel.send("gone")
+
+    async with peer(answer) as port:
+        channel = await resume(LOCAL, HOST, port, PARAMETERS)
+        tcp = channel._writer.get_extra_info("socket")
+        assert tcp.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT) == 0, "its silence is no error"
+        assert (await channel.receive())["type"] == "gone"
+        channel.abort()
+
+
+async def test_resume__another_qp() -> None:
+    async def answer(channel: Channel) -> None:
+        await channel.receive()
+        await channel.send("resume", **{"from": 7, "to": 5})
+
+    async with peer(answer) as port:
+        with pytest.raises(ProtocolError, match="means another QP"):
+            await resume(LOCAL, HOST, port, PARAMETERS)
+
+
+async def test_resume__of_a_qp_that_has_ended() -> None:
+    async def answer(channel: Channel) -> None:
+        await channel.receive()
+        await channel.send("resume", gone=True)
+
+    async with peer(answer) as port:
+        with pytest.raises(QpGoneError, match="QP 0x6 has ended"):
+            await resume(LOCAL, HOST, port, PARAMETERS)
+
+
+# ---- By a program and to one, with stand-ins for it and for other agents ------------------------
+
+BETWEEN_HOSTS = QpRequest(
+    EndpointAddress(ip_address("fd00:a:1::1"), "0" * 32, 7),
+    EndpointAddress(ip_address("fd00:a::1"), "1" * 32, 8),
+    9,
+)
+CONFIGURED: Any = SimpleNamespace(config=ContextConfig(timeouts=Timeouts(exchange=0.05)))
+
+
+@dataclass
+class Program:
+    """What it was sent, and which of its QPs have failed."""
+
+    sent: list[tuple[AgentKind, int, int, bytes]] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def address_of(self, gid: object) -> tuple[Any, str, int]:
+        assert gid == BETWEEN_HOSTS.to.gid
+        return CONFIGURED, "h1", 4791
+
+    def send(self, kind: AgentKind, value: int, cookie: int, body: bytes) -> None:
+        self.sent.append((kind, value, cookie, body))
+
+    def fail(self, qpn: int, reason: str) -> None:
+        self.failed[qpn] = reason
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception | None) -> None:
+    """What other agents answer; None: nothing."""
+    left = list(answers)
+
+    async def request_qp(local: object, host: str, port: int, asked: QpRequest) -> int:
+        assert (local, host, port, asked) == (CONFIGURED, "h1", 4791, BETWEEN_HOSTS)
+        answer = left.pop(0)
+        if answer is None:
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, int)
+        return answer
+
+    monkeypatch.setattr(peers, "request_qp", request_qp)
+    monkeypatch.setattr(peers, "_FIRST_PAUSE_SECONDS", 0)
+
+
+async def test_ask__the_answer_of_a_busy_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, BusyError("not now"), BusyError("not yet"), 0x123456)
+    program: Any = Program()
+    await QpRequests(program).ask(BETWEEN_HOSTS)
+    assert program.sent == [(AgentKind.ADMITTED, 9, 0, bytes([0x56, 0x34, 0x12, 0]))]
+    assert program.failed == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "h1: no answer in 0.05 s"),
+        (ConnectError("h1: refused"), "h1: refused"),
+        (MrcError("a wrong answer"), "a wrong answer"),
+        (OSError(errno.EPIPE, "broken"), "[Errno 32] broken"),
+    ],
+)
+async def test_ask__fails(
+    monkeypatch: pytest.MonkeyPatch, answer: Exception | None, reason: str
+) -> None:
+    answers(monkeypatch, answer)
+    program: Any = Program()
+    await QpRequests(program).ask(BETWEEN_HOSTS)
+    assert program.sent == [] and program.failed == {9: reason}
+
+
+async def test_ask__the_last_answer_counts_when_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time ends in the middle of a try. The tries before have told why."""
+    answers(monkeypatch, BusyError("h1: not yet"), None)
+    program: Any = Program()
+    await QpRequests(program).ask(BETWEEN_HOSTS)
+    assert program.failed == {9: "h1: not yet"}
+
+
+async def requested(requests: QpRequests, program: Program) -> tuple[asyncio.Task[int], int]:
+    """A request, and the cookie under which the program was asked."""
+    task = asyncio.create_task(requests.serve(BETWEEN_HOSTS))
+    await asyncio.sleep(0)
+    kind, value, cookie, body = program.sent[-1]
+    assert (kind, value, body) == (AgentKind.PEER_REQUEST, 0, BETWEEN_HOSTS.body)
+    return task, cookie
+
+
+async def test_serve__each_gets_its_answer() -> None:
+    program: Any = Program()
+    requests = QpRequests(program)
+    first, cookie = await requested(requests, program)
+    second, other = await requested(requests, program)
+    requests.admit(4, other)
+    requests.admit(3, cookie)
+    requests.admit(5, cookie)  # an answer too many
+    requests.admit(5, 999)  # to no question
+    assert (await first, await second) == (3, 4)
+    requests.admit(6, cookie)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "reason"),
+    [
+        (0, BusyError, "no QP number left"),
+        (-errno.ENOENT, ConnectError, "no such endpoint"),
+        (-errno.ENOSPC, ConnectError, "the most peers"),
+    ],
+)
+async def test_serve__is_refused(answer: int, error: type[Exception], reason: str) -> None:
+    program: Any = Program()
+    requests = QpRequests(program)
+    task, cookie = await requested(requests, program)
+    requests.admit(answer, cookie)
+    with pytest.raises(error, match=reason) as found:
+        await task
+    assert type(found.value) is error
+
+
+async def test_serve__a_program_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_ANSWER_SECONDS", 0.01)
+    with pytest.raises(BusyError, match="does not answer its agent"):
+        await QpRequests(Mock()).serve(BETWEEN_HOSTS)
+
+
+async def test_serve__too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_MOST_REQUESTS", 1)
+    program: Any = Program()
+    requests = QpRequests(program)
+    task, cookie = await requested(requests, program)
+    with pytest.raises(BusyError, match="too many endpoints"):
+        await requests.serve(BETWEEN_HOSTS)
+    requests.admit(3, cookie)
+    assert await task == 3
+    again, cookie = await requested(requests, program)  # there is room again
+    requests.admit(4, cookie)
+    assert await again == 4
+
+
+@pytest.mark.parametrize("qpn", [1, 2, 1 << 24])
+def test_admit__not_a_qpn(qpn: int) -> None:
+    with pytest.raises(ProtocolError, match="not a QPN"):
+        QpRequests(Mock()).admit(qpn, 1)

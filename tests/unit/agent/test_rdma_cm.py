@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of rdma_cm between two agents, whose channels are queues here."""
+"""rdma_cm: messages, ports, connections between two agents, the ids of one program."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import random
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -12,13 +13,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
 
 from mrc import ContextConfig, Timeouts
-from mrc.agent import rdma_cm
+from mrc.agent import rdma_cm, steering
 from mrc.agent.rdma_cm import (
     CM,
     CM_END,
@@ -26,18 +27,167 @@ from mrc.agent.rdma_cm import (
     CmAnswer,
     CmDisconnect,
     CmEnd,
+    CmError,
     CmParams,
+    CmPorts,
     CmRequest,
     CmSession,
     Phase,
     RdmaCm,
     Reason,
+    end_of,
+    event_fields,
+    gid_of,
     message_of,
+    params_of,
+    read,
 )
 from mrc.agent.socket import Credentials
-from mrc.agent.steering import MAX_FRAME, prepare, read_struct, unpack
-from mrc.enums import CmEvent
+from mrc.agent.steering import MAX_FRAME, pack, prepare, read_struct, struct_bytes, unpack
+from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.errors import ConnectError, PeerGoneError, ProtocolError
+from mrc.fabric.hostconfig import IpAddress, pack_address
+from mrc.limits import AGENT_CM_CHILD
+
+# ---- Messages -----------------------------------------------------------------------------------
+
+PARAMS = CmParams(3, 4, True, 7, 6, True, "0102")
+BY = CmAddress(ip_address("10.0.0.1"), 40000, 77, "ab" * 16)
+WRITTEN = CmRequest(ip_address("fd00::1"), 7471, BY, PARAMS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [WRITTEN, CmAnswer(BY, 0, PARAMS), CmAnswer(reason=28), CmAnswer(), CmDisconnect("cd" * 16)],
+)
+def test_messages__as_json(said: Any) -> None:
+    message = json.loads(json.dumps(message_of(said)))
+    assert read(message | {"type": "cm", "later": 1}, type(said)) == said
+
+
+def changed(*path: str, to: object) -> dict[str, Any]:
+    message = message_of(WRITTEN)
+    inner = message
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = to
+    return message
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        (("port",), 0), (("port",), 65536), (("to",), "nowhere"), (("by", "qpn"), 2),
+        (("by", "token"), "ab"), (("params", "private"), "00" * 197), (("params", "private"), "0"),
+        (("params", "retry_count"), 8), (("params", "srq"), "yes"), (("by",), None),
+    ],
+)  # fmt: skip
+def test_read__wrong_words(path: tuple[str, ...], to: object) -> None:
+    with pytest.raises(ProtocolError, match="wrong words about rdma_cm: "):
+        read(changed(*path, to=to), CmRequest)
+
+
+def test_read__words_are_shown_safely() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        read(changed("to", to="\x1b[31m" * 1000), CmRequest)
+    assert "\x1b" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_structs__both_ways() -> None:
+    fields = event_fields(
+        9, CmEvent.CONNECT_REQUEST, child=10, peer=BY, params=PARAMS, own={"port": 1}
+    )
+    found, _ = read_struct("mrc_agent_cm", struct_bytes("mrc_agent_cm", fields))
+    assert (found.id, found.event, found.child, found.own.port) == (9, 4, 10, 1)
+    assert end_of(found.peer) == BY
+    assert params_of(found) == CmParams(4, 3, True, 7, 6, True, "0102")  # as the other side sees it
+    assert gid_of(bytes(found.own.gid)) is None
+    assert gid_of(bytes(found.peer.gid)) == BY.gid
+
+
+def test_structs__of_a_program_that_errs() -> None:
+    found, _ = read_struct("mrc_agent_cm", struct_bytes("mrc_agent_cm", {"private_bytes": 197}))
+    with pytest.raises(ProtocolError, match="197 bytes"):
+        params_of(found)
+    with pytest.raises(ProtocolError):
+        end_of(found.own)
+
+
+# ---- Ports --------------------------------------------------------------------------------------
+
+FIRST, SECOND = ip_address("10.0.0.1"), ip_address("10.0.1.1")
+
+
+def ports() -> CmPorts:
+    return CmPorts(random.Random(1))
+
+
+def number(caught: pytest.ExceptionInfo[CmError]) -> int:
+    return caught.value.number
+
+
+def test_bind__a_taken_port() -> None:
+    table = ports()
+    first = table.bind(FIRST, 7471)
+    table.bind(SECOND, 7471)  # another address
+    for gid in (FIRST, None):
+        with pytest.raises(CmError) as caught:
+            table.bind(gid, 7471)
+        assert number(caught) == errno.EADDRINUSE
+    table.free(first)
+    table.bind(FIRST, 7471)
+
+
+def test_bind__shared_while_nobody_listens() -> None:
+    table = ports()
+    first = table.bind(None, 7471, shares=True)
+    second = table.bind(None, 7471, shares=True)
+    with pytest.raises(CmError):
+        table.bind(None, 7471)
+    with pytest.raises(CmError):
+        table.listen(first, 1)
+    table.free(second)
+    table.listen(first, 1)
+    with pytest.raises(CmError):
+        table.bind(FIRST, 7471, shares=True)
+
+
+def test_bind__any_port_and_those_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ports()
+    monkeypatch.setattr(rdma_cm, "_EPHEMERAL", range(40000, 40003))
+    assert {table.bind(None, 0).port for _ in range(3)} == {40000, 40001, 40002}
+    with pytest.raises(CmError) as caught:
+        table.bind(None, 0)
+    assert number(caught) == errno.EADDRNOTAVAIL
+    with pytest.raises(CmError) as caught:
+        table.bind(None, 1023)
+    assert number(caught) == errno.EACCES
+    table.bind(None, 1023, root=True)
+
+
+def test_bind__the_most_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rdma_cm, "_MOST_BOUND", 2)
+    table = ports()
+    first = table.bind(None, 5000)
+    table.bind(None, 5001)
+    with pytest.raises(CmError) as caught:
+        table.bind(None, 5002)
+    assert number(caught) == errno.ENOMEM
+    table.free(first)
+    table.bind(None, 5002)
+
+
+def test_listener__by_address() -> None:
+    table = ports()
+    bound = table.bind(FIRST, 7471)
+    assert table.listener(FIRST, 7471) is None
+    table.listen(bound, 4)
+    assert table.listener(FIRST, 7471) is bound
+    assert table.listener(SECOND, 7471) is None
+    assert table.listener(FIRST, 7472) is None
+
+
+# ---- Connections between agents -----------------------------------------------------------------
 
 HERE, THERE = ip_address("10.0.0.1"), ip_address("10.0.0.2")
 CALLER = CmAddress(THERE, 40000, 77, "ab" * 16)
@@ -351,3 +501,206 @@ async def test_rows__who_listens(host: Host) -> None:
     assert (row.port, row.address, row.pid) == (7471, "", 1)
     host.rdma_cm.forget(end)
     assert host.rdma_cm.rows(10) == ()
+
+
+# ---- The ids of one program, with a stand-in for what connects them -----------------------------
+
+GID = ip_address("fd00::1")
+
+
+class Connections:
+    """Keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.ports = CmPorts(random.Random(1))
+        self.said: list[tuple[str, CmEnd]] = []
+        self.requests: list[CmRequest] = []
+
+    def gid_for(self, called: IpAddress) -> IpAddress:
+        assert called == HERE
+        return GID
+
+    def listen(self, end: CmEnd, session: CmSession) -> None:
+        self.said.append(("listen", end))
+
+    def connect(self, end: CmEnd, request: CmRequest) -> None:
+        self.requests.append(request)
+
+    def keep(self, end: CmEnd) -> None:
+        self.said.append(("keep", end))
+
+    def disconnect(self, end: CmEnd) -> None:
+        self.said.append(("hang up", end))
+
+    def forget(self, end: CmEnd) -> None:
+        if end.bound is not None:
+            self.ports.free(end.bound)
+
+
+class Program:
+    """The other end of the socket."""
+
+    def __init__(self) -> None:
+        self.theirs, self.socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        steering.prepare(self.theirs)
+        self.socket.setblocking(False)
+        self.connections = Connections()
+        self.session = CmSession(
+            cast(RdmaCm, self.connections), self.theirs, Credentials(1, 1000, 1000)
+        )
+        self.serving = asyncio.get_running_loop().create_task(self.session.serve())
+
+    async def receive(self, kind: AgentKind) -> tuple[int, Any]:
+        packet = await asyncio.get_running_loop().sock_recv(self.socket, steering.MAX_FRAME)
+        frame = unpack(packet)
+        assert frame.kind is kind
+        return frame.value, read_struct("mrc_agent_cm", frame.body)[0]
+
+    async def call(self, call: int, **fields: Any) -> tuple[int, Any]:
+        """The status, and the answer."""
+        body = struct_bytes("mrc_agent_cm", fields)
+        self.socket.send(pack(AgentKind.CM_CALL, call, 1, body))
+        return await self.receive(AgentKind.ANSWER)
+
+    async def event(self) -> Any:
+        return (await self.receive(AgentKind.CM_EVENT))[1]
+
+
+@pytest.fixture
+async def program() -> AsyncIterator[Program]:
+    made = Program()
+    yield made
+    made.socket.close()
+    await made.serving
+    made.theirs.close()
+
+
+async def listening(program: Program) -> CmEnd:
+    assert (await program.call(CmCall.BIND, id=1, own={"port": 7471}))[0] == 0
+    assert (await program.call(CmCall.LISTEN, id=1, option=4))[0] == 0
+    return program.connections.said[-1][1]
+
+
+async def test_calls__in_the_wrong_phase(program: Program) -> None:
+    status, answer = await program.call(CmCall.BIND, id=1)
+    assert status == 0 and answer.own.port >= 1024
+    for call in (CmCall.ACCEPT, CmCall.REJECT, CmCall.ESTABLISH, CmCall.DISCONNECT, CmCall.BIND):
+        assert (await program.call(call, id=1))[0] == -errno.EINVAL, call
+    for call in CmCall:
+        if call not in (CmCall.BIND, CmCall.RESUME):
+            assert (await program.call(call, id=2))[0] == -errno.EINVAL, call
+    await listening_again(program)
+
+
+async def listening_again(program: Program) -> None:
+    assert (await program.call(CmCall.LISTEN, id=1))[0] == 0
+    to = {"gid": pack_address(HERE), "port": 1}
+    own = {"gid": pack_address(HERE), "qpn": 9}
+    assert (await program.call(CmCall.CONNECT, id=1, own=own, peer=to))[0] == -errno.EINVAL
+    assert program.connections.requests == []
+
+
+async def test_calls__a_taken_port(program: Program) -> None:
+    assert (await program.call(CmCall.BIND, id=1, own={"port": 7471}))[0] == 0
+    assert (await program.call(CmCall.BIND, id=2, own={"port": 7471}))[0] == -errno.EADDRINUSE
+    assert (await program.call(CmCall.BIND, id=2, own={"port": 80}))[0] == -errno.EACCES
+    assert (await program.call(CmCall.DESTROY, id=1))[0] == 0
+    assert (await program.call(CmCall.BIND, id=2, own={"port": 7471}))[0] == 0
+
+
+async def test_connect__asks_the_peer(program: Program) -> None:
+    """Also after a call that was refused because the program has no QP yet."""
+    await program.call(CmCall.BIND, id=1)
+    own = {"gid": pack_address(HERE), "qpn": 9}
+    peer = {"gid": pack_address(CALLER.gid), "port": 7471}
+    data = {"private_bytes": 2, "private_data": b"\1\2"}
+    no_qp = own | {"qpn": 0}
+    assert (await program.call(CmCall.CONNECT, id=1, own=no_qp, peer=peer))[0] == -errno.EINVAL
+    assert (await program.call(CmCall.CONNECT, id=1, own=own, peer=peer, **data))[0] == 0
+    (request,) = program.connections.requests
+    assert (request.to, request.port, request.by.qpn) == (CALLER.gid, 7471, 9)
+    assert request.params == REQUEST.params
+    assert (await program.call(CmCall.CONNECT, id=1, own=own, peer=peer))[0] == -errno.EINVAL
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_request__the_program_decides(program: Program, accepts: bool) -> None:
+    listener = await listening(program)
+    child = program.session.request(listener, REQUEST)
+    assert child is not None
+    event = await program.event()
+    assert (event.id, event.event, event.child) == (1, CmEvent.CONNECT_REQUEST, AGENT_CM_CHILD)
+    assert (event.peer.qpn, bytes(event.private_data[0:2])) == (77, b"\1\2")
+    call = CmCall.ACCEPT if accepts else CmCall.REJECT
+    assert (await program.call(call, id=event.child, own={"qpn": 9}))[0] == 0
+    answer = await child.answered()
+    by = CmAddress(GID, 7471, 9, child.token) if accepts else None
+    assert (answer.by, answer.reason) == (by, 0 if accepts else Reason.CONSUMER)
+    assert (await program.call(call, id=event.child, own={"qpn": 9}))[0] == -errno.EINVAL
+
+
+async def test_destroy__of_a_request_rejects_it(program: Program) -> None:
+    child = program.session.request(await listening(program), REQUEST)
+    assert child is not None
+    number = (await program.event()).child
+    assert (await program.call(CmCall.DESTROY, id=number))[0] == 0
+    assert (await child.answered()).reason == Reason.CONSUMER
+
+
+async def test_request__the_most_ids(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = await listening(program)
+    monkeypatch.setattr(rdma_cm, "_MOST_IDS", 2)
+    assert program.session.request(listener, REQUEST) is not None
+    assert program.session.request(listener, REQUEST) is None
+    await program.event()
+    assert (await program.call(CmCall.BIND, id=2))[0] == -errno.ENOMEM
+
+
+async def test_resume__of_a_connected_id(program: Program) -> None:
+    own = {"gid": pack_address(HERE), "port": 7471, "qpn": 9, "token": b"\1" * 16}
+    peer = {"gid": pack_address(CALLER.gid), "port": 40000, "qpn": 77, "token": b"\2" * 16}
+    number = AGENT_CM_CHILD + 5
+    assert (await program.call(CmCall.RESUME, id=number, own=own, peer=peer))[0] == 0
+    said, end = program.connections.said[-1]
+    assert (said, end.token, end.phase) == ("keep", "01" * 16, Phase.CONNECTED)
+    assert end.peer is not None and end.peer.token == "02" * 16
+    child = program.session.request(await listening(program), REQUEST)
+    assert child is not None and child.number == number + 1
+    program.session.end_all()
+    assert ("hang up", end) in program.connections.said
+
+
+async def test_events__of_an_end(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rdma_cm, "TIMEWAIT_SECONDS", 0)
+    end = program.session.request(await listening(program), REQUEST)
+    assert end is not None
+    await program.event()
+    end.disconnected()
+    end.disconnected()
+    assert [(await program.event()).event for _ in range(2)] == [
+        CmEvent.DISCONNECTED, CmEvent.TIMEWAIT_EXIT,
+    ]  # fmt: skip
+    end.fail(CmEvent.UNREACHABLE, -errno.ETIMEDOUT)  # too late
+    assert (await program.call(CmCall.DISCONNECT, id=end.number))[0] == 0
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"short", pack(AgentKind.ATTACH), pack(AgentKind.CM_CALL, CmCall.BIND, 1, b"short"),
+        pack(AgentKind.CM_CALL, CmCall.RESUME, 1, struct_bytes("mrc_agent_cm", {})),
+    ],
+)  # fmt: skip
+async def test_serve__a_program_that_breaks_the_protocol(program: Program, packet: bytes) -> None:
+    program.socket.send(packet)
+    await program.serving
+
+
+async def test_serve__a_program_that_does_not_read(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rdma_cm, "_MOST_WAITING", 8)
+    listener = await listening(program)
+    while program.session.request(listener, REQUEST) is not None:
+        pass
+    await program.serving

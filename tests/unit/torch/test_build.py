@@ -1,20 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport is compiled once for each torch and each source."""
+"""Whether the installed torch fits, and the transport that is compiled for it."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from mrc.engine import native
+from mrc.results.doctor import State
 from mrc.torch import build
 from mrc.torch.build import TorchError
+
+# ---- The binary interface -----------------------------------------------------------------------
+
+CORE = Path(native.__file__).parents[1] / "_core.abi3.so"
+
+
+@pytest.mark.parametrize("version", ["2.13.0+cpu", "2.14.1", "2.15.0+cu132"])
+def test_check_version__tested(version: str) -> None:
+    build.check_version(version)
+
+
+@pytest.mark.parametrize("version", ["1.13.0a0", "2.12.1", "2.16.0", "3.0", "nightly", ""])
+def test_check_version__others_are_refused(version: str) -> None:
+    with pytest.raises(build.TorchError, match=r"supports torch 2\.13 to 2\.15") as caught:
+        build.check_version(version)
+    assert version in str(caught.value)
+
+
+def test_check_library__without_gloo() -> None:
+    with pytest.raises(build.TorchError, match=r"torch 2\.14\.0: its Gloo has no _ZN4c10d18Gloo"):
+        build.check_library("2.14.0", CORE)
+
+
+def test_check_library__missing() -> None:
+    with pytest.raises(build.TorchError, match=r"torch 2\.14\.0: cannot load /no/such"):
+        build.check_library("2.14.0", Path("/no/such/libtorch_cpu.so"))
+
+
+def test_check_library__table_of_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = dict.fromkeys(build.FUNCTIONS, 10) | build.TABLES
+    pair = "_ZTVN4gloo9transport3tcp4PairE"
+    monkeypatch.setattr(build, "size_of", lambda _, name: sizes[name])
+    build.check_library("2.14.0", CORE)
+    sizes[pair] += 8
+    with pytest.raises(build.TorchError, match=rf"{pair} has 224 bytes, not 216"):
+        build.check_library("2.14.0", CORE)
+
+
+def test_size_of__a_symbol() -> None:
+    library = ctypes.CDLL("libstdc++.so.6")
+    assert build.size_of(library, "_ZTVSt9exception") == 40  # what, two destructors, and the head
+    assert build.size_of(library, "_ZTV_no_such") is None
+
+
+# ---- Compiling ----------------------------------------------------------------------------------
 
 VERSION = "2.14.0"
 
@@ -118,3 +167,57 @@ build.built({VERSION!r}, Path({str(folder)!r}))
 def test_built__another_torch_is_refused(folder: Path) -> None:
     with pytest.raises(TorchError, match=r"^torch 2\.2\.0: "):
         build.built("2.2.0", folder)
+
+
+# ---- The row of mrc doctor ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """torch 2.14.0, which fits, and a compiler."""
+    spec = ModuleSpec("torch", None, origin="/packages/torch/__init__.py")
+    monkeypatch.setattr(build, "find_spec", lambda name: spec)
+    monkeypatch.setattr(build, "version", lambda name: "2.14.0")
+    monkeypatch.setattr(build, "check_library", lambda version, library: None)
+    monkeypatch.setattr(build, "compiler", lambda: "g++")
+    return monkeypatch
+
+
+def test_examine__fits(installed: pytest.MonkeyPatch) -> None:
+    seen = []
+    installed.setattr(build, "check_library", lambda version, library: seen.append(str(library)))
+    (found,) = build.examine()
+    assert (found.state, found.consequence, found.remedy) == (State.OK, "", "")
+    assert found.found == "torch 2.14.0; GLOO_DEVICE_TRANSPORT=MRC selects mrc"
+    assert seen == ["/packages/torch/lib/libtorch_cpu.so"]
+
+
+def test_examine__not_installed(installed: pytest.MonkeyPatch) -> None:
+    installed.setattr(build, "find_spec", lambda name: None)
+    (found,) = build.examine()
+    assert (found.state, found.found) == (State.LIMITED, "not installed")
+    assert found.consequence == "no torch.distributed over mrc"
+    assert found.remedy == "pip install 'mrc-transport[torch]'"
+
+
+def test_examine__another_version(installed: pytest.MonkeyPatch) -> None:
+    installed.setattr(build, "version", lambda name: "2.2.0")
+    (found,) = build.examine()
+    assert found.state is State.LIMITED
+    assert found.found == "torch 2.2.0: the mrc transport supports torch 2.13 to 2.15"
+    assert found.remedy == "install torch 2.13 to 2.15"
+
+
+def test_examine__another_binary_interface(installed: pytest.MonkeyPatch) -> None:
+    def refuse(version: str, library: object) -> None:
+        raise TorchError(f"torch {version}: its Gloo has no Pair; unset a variable")
+
+    installed.setattr(build, "check_library", refuse)
+    (found,) = build.examine()
+    assert (found.state, found.found) == (State.LIMITED, "torch 2.14.0: its Gloo has no Pair")
+
+
+def test_examine__no_compiler(installed: pytest.MonkeyPatch) -> None:
+    installed.setattr(build, "compiler", lambda: None)
+    (found,) = build.examine()
+    assert (found.state, found.remedy) == (State.LIMITED, "apt-get install g++")
