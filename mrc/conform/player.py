@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from itertools import pairwise
 
@@ -161,7 +162,7 @@ class Player:
 _LATER_SECONDS = 0.003  # a device that may send does so without such a pause
 _LATE_NS = 15_000_000  # from then on a device may believe that packets are lost
 _STALLED_SECONDS = 0.1  # of the 0.27 s or more after which the device of such a case times out
-_GAVE_UP = "RETRY_EXC_ERR"  # by a device that has waited too often
+_GAVE_UP = "RETRY_EXC_ERR"  # how a write of a device ends that has waited too often
 _GIVES_UP_SECONDS = 0.05  # of the 0.15 s or more, over all rounds of a case, that a device waits
 _DEAD_SECONDS = 0.05  # a QP that has failed answers no probe; its endpoint answers
 
@@ -219,12 +220,20 @@ class Play:
         """
         try:
             self._take(step)
-        except StepFailure as failure:
+        except StepFailure:
             if self._situation.is_prompt and self._peer.stalled_seconds > _STALLED_SECONDS:
                 raise JudgeDelay from None
-            if _GAVE_UP in str(failure) and self._peer.unread_seconds > _GIVES_UP_SECONDS:
+            if self._peer.unread_seconds > _GIVES_UP_SECONDS and self._has_given_up():
                 raise JudgeDelay from None
             raise
+
+    def _has_given_up(self) -> bool:
+        """Whether a write of the device has ended because nothing was acknowledged. Such a QP does
+        nothing more, so that any later step fails.
+        """
+        with suppress(AdapterError):
+            return _GAVE_UP in (self._device.ask(Wait(0.0)).completions or ())
+        return False
 
     def _take(self, step: Step | Choice) -> None:
         if isinstance(step, Choice):

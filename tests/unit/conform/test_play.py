@@ -9,33 +9,33 @@ from typing import Any
 
 import pytest
 
+from mrc.conform.adapter import AdapterAnswer
 from mrc.conform.player import JudgeDelay, Play, StepFailure
-
-GAVE_UP = "= completions SUCCESS: the device has RETRY_EXC_ERR"
-OTHER = "< WRITE_ONLY psn=0: nothing came"
 
 
 @pytest.mark.parametrize(
-    ("is_prompt", "stalled", "unread", "reason", "error"),
+    ("is_prompt", "stalled", "unread", "completions", "error"),
     [
-        (True, 0.2, 0.2, OTHER, JudgeDelay),
-        (True, 0.01, 0.2, OTHER, StepFailure),
-        (False, 0.2, 0.2, OTHER, StepFailure),
-        (False, 0.02, 0.2, GAVE_UP, JudgeDelay),
-        (False, 0.001, 0.01, GAVE_UP, StepFailure),
+        (True, 0.2, 0.2, (), JudgeDelay),
+        (True, 0.01, 0.2, (), StepFailure),
+        (False, 0.2, 0.2, (), StepFailure),
+        (False, 0.2, 0.2, None, StepFailure),
+        (False, 0.02, 0.2, ("SUCCESS", "RETRY_EXC_ERR"), JudgeDelay),
+        (False, 0.001, 0.01, ("RETRY_EXC_ERR",), StepFailure),
     ],
 )
 def test_take__after_the_judge_stood_still(
-    is_prompt: bool, stalled: float, unread: float, reason: str, error: type[Exception],
-    monkeypatch: pytest.MonkeyPatch,
+    is_prompt: bool, stalled: float, unread: float, completions: tuple[str, ...] | None,
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
+    """Whatever step fails then: a QP that has given up does nothing more."""
     peer: Any = SimpleNamespace(seen=[], stalled_seconds=stalled, unread_seconds=unread)
     situation: Any = SimpleNamespace(is_prompt=is_prompt)
-    device: Any = None
+    device: Any = SimpleNamespace(ask=lambda _: AdapterAnswer(completions=completions))
     play = Play(peer, device, situation, random.Random(1), 1.0)
 
     def fail(step: object) -> None:
-        raise StepFailure(reason)
+        raise StepFailure("< WRITE_ONLY psn=0: nothing came")
 
     monkeypatch.setattr(play, "_take", fail)
     step: Any = None
