@@ -10,7 +10,7 @@ from pathlib import Path
 from mrc import lab
 from mrc.cli.arguments import add, argument
 from mrc.cli.output import Output, add_options
-from mrc.lab.results import Lesson, Lessons
+from mrc.results.plain import Result
 
 HELP = "learn MRC by breaking networks: six lessons of ten minutes"
 EXAMPLES = """\
@@ -40,6 +40,26 @@ OPTIONS = """
 lesson N    a lesson, or list [list]
 --commands  print only the commands of the lesson, as a script
 """
+
+
+class Lessons(Result, frozen=True, kw_only=True):
+    """`mrc lab list`."""
+
+    lessons: dict[str, str]
+    """Number and title of each."""
+
+
+class Lesson(Result, frozen=True, kw_only=True):
+    """`mrc lab N`."""
+
+    number: int
+    """Its number."""
+    title: str
+    """Its title."""
+    text: str
+    """Its page, as Markdown."""
+    commands: str
+    """Its commands, as a script of the shell."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

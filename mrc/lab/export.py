@@ -26,8 +26,8 @@ from mrc.cli.output import Output
 from mrc.errors import ConfigError
 from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, EncapRed, EndDT6, EndUN, Route
 from mrc.fabric.targets import Target, all_links
-from mrc.lab.results import Exported
 from mrc.linux.files import write_whole
+from mrc.results.plain import Result
 from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.cli.plan import add_shape, shape_of
 from mrc.testbed.faults import hops_of_link, port_of
@@ -570,6 +570,17 @@ IMAGE = """
                       [%(default)s]
 --switch-image IMAGE  container image of the switches, for --switches [%(default)s]
 """
+
+
+class Exported(Result, frozen=True, kw_only=True):
+    """`mrc testbed export`."""
+
+    name: str
+    """Name of the test bed."""
+    nodes: int
+    """Hosts and switches, each a namespace or a container."""
+    files: tuple[str, ...]
+    """Paths of the files that it wrote; the first builds the test bed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

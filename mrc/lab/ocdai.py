@@ -32,8 +32,8 @@ from mrc.errors import BadFileError, ConfigError
 from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import Tiers, read_topology
-from mrc.lab.results import ImportedTopology
 from mrc.linux.files import write_whole
+from mrc.results.plain import Result
 from mrc.testbed.cli.main import Action, Needs
 from mrc.typed import Positive, Text, Whole, take
 from mrc.units import counted, digits
@@ -499,6 +499,23 @@ file FILE          topology-map.yaml
 """
 _MOST_BYTES = 1 << 20  # they take some five seconds
 HINT = "reading YAML requires PyYAML: pip install 'mrc-transport[yaml]'"
+
+
+class ImportedTopology(Result, frozen=True, kw_only=True):
+    """`mrc testbed import`."""
+
+    file: str
+    """Path of the topology file that it wrote."""
+    hosts: int
+    """Those that exist."""
+    planes: int
+    """Number of planes."""
+    t0: int
+    """T0s per plane."""
+    t1: int
+    """T1s per plane."""
+    notes: tuple[str, ...]
+    """What became different, or was left out."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Output
 from mrc.lab import export
 from mrc.lab.outside import check_interface, links_of
-from mrc.lab.results import Joined
+from mrc.results.plain import Result
 from mrc.testbed import plan as plans
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action
@@ -142,6 +142,23 @@ host HOST             the real host: h1
 --interfaces IFNAMES  its own names of its interfaces, plane by plane: ens4,ens5 [p1,p2,...]
 --management IFNAME   its own name of its interface on the management network [mgmt]
 """
+
+
+class Joined(Result, frozen=True, kw_only=True):
+    """`mrc testbed join`: what the machine at the other end of the interfaces has to configure."""
+
+    host: str
+    """Name of the host."""
+    interfaces: tuple[str, ...]
+    """Interfaces of that machine, one in each plane."""
+    management: str | None
+    """Its interface on the management network; null: none."""
+    config: str
+    """Its host configuration file."""
+    hosts_file: str
+    """Names and addresses of all hosts, for its /etc/hosts."""
+    script: str
+    """A script for sh(1) that sets all of it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

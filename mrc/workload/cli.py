@@ -90,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = beds.existing(args.name)
     if not args.faults_only and _has_traffic(args.file):
-        from mrc.workload import traffic  # slow import: the simulator
+        from mrc.workload import compare  # slow import: the simulator
 
-        return traffic.run(args, out, bed)
+        return compare.run_traffic(args, out, bed)
     scheduled = schedule.load_faults(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)

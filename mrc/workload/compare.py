@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All runs of a scenario on a test bed beside the simulator: which checks apply and what they
-find, as JSON, and as a page.
+"""All runs of a scenario on a test bed beside the simulator, for `mrc testbed run` of a file with
+traffic: which checks apply and what they find, as text, as JSON, and as a page.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,21 +14,34 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Output, format_rate, format_seconds, format_table
+from mrc.cli.runner import run_async
 from mrc.enums import CcKind
+from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.fabric.faults import NEVER
+from mrc.linux import programs
+from mrc.linux.files import check_writable, write_whole
 from mrc.results.plain import like
 from mrc.sim import checks, drawing, page
-from mrc.sim.checks import Measured, Outcome, evaluate
+from mrc.sim.checks import Measured, Outcome, evaluate, flow_goodput_bps
+from mrc.sim.cli.arguments import seeds_of
+from mrc.sim.cli.sim import usage_errors
 from mrc.sim.drawing import Chart
 from mrc.sim.page import number
 from mrc.sim.run import SimRun, reference_of
 from mrc.sim.run import run as simulate
-from mrc.sim.scenario import INNER, Criterion, Scenario
+from mrc.sim.scenario import INNER, Criterion, Scenario, load_scenario, with_seed
+from mrc.sim.sweep import parse_setting
 from mrc.sim.trials import Summary, series_of
+from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
-from mrc.workload import results
+from mrc.testbed.schedule import FaultChange
+from mrc.units import digits
+from mrc.workload import fit, results
 from mrc.workload.results import CheckVerdict, Over
-from mrc.workload.run import BedResult, Told, fault_differences, run
+from mrc.workload.run import BedResult, Told, fault_differences, run, scheduled_faults, unsupported
+from mrc.workload.task import IPERF3
 
 # ---- Which checks apply --------------------------------------------------------------------------
 
@@ -174,7 +188,7 @@ def explanations(found: Sequence[CheckVerdict]) -> list[str]:
 # ---- All runs ------------------------------------------------------------------------------------
 
 
-class Compared(Struct, frozen=True):
+class Comparison(Struct, frozen=True):
     """A scenario or variant, with all seeds."""
 
     part: Scenario
@@ -196,7 +210,7 @@ async def compare(
     overs: Sequence[Over],
     note: Callable[[str], None],
     told: Told,
-) -> Compared:
+) -> Comparison:
     """Runs a scenario or variant. `note` gets a line before each run."""
     ran: list[BedResult] = []
     simulated, values = [], []
@@ -212,7 +226,7 @@ async def compare(
             ran.append(one)
         values.append(Values(seed, found, busy))
     judged = tuple(verdicts(part, overs, values))
-    return Compared(part, tuple(overs), tuple(ran), tuple(simulated), judged)
+    return Comparison(part, tuple(overs), tuple(ran), tuple(simulated), judged)
 
 
 def title(part: Scenario) -> str:
@@ -249,7 +263,7 @@ def _values(part: Scenario, result: SimRun, reference: SimRun | None, over: Over
 # ---- JSON ----------------------------------------------------------------------------------------
 
 
-def workload_result(scenario: Scenario, compared: Sequence[Compared]) -> results.Workload:
+def workload_result(scenario: Scenario, compared: Sequence[Comparison]) -> results.Workload:
     return results.Workload(
         scenario=page.scenario_result(scenario),
         checks=tuple(judged for each in compared for judged in each.judged),
@@ -316,7 +330,7 @@ class Side(Struct, frozen=True):
     explanations: Sequence[str]
 
 
-def render_page(scenario: Scenario, compared: Sequence[Compared], notes: Sequence[str]) -> str:
+def render_page(scenario: Scenario, compared: Sequence[Comparison], notes: Sequence[str]) -> str:
     """The page as HTML."""
     demanded = [each for part in compared for each in part.judged if each.met is not None]
     return drawing.fill_page(
@@ -333,7 +347,7 @@ def render_page(scenario: Scenario, compared: Sequence[Compared], notes: Sequenc
     )
 
 
-def _side(compared: Compared) -> Side:
+def _side(compared: Comparison) -> Side:
     part = compared.part
     charts = [
         _chart(part, [_summary(one, "mrc") for one in compared.simulated], "in the simulator"),
@@ -372,3 +386,129 @@ def _chart(part: Scenario, summaries: Sequence[Summary], where: str) -> Chart:
     chart.title = f"{title(part)}, {where}"
     chart.y_end = page.y_end(chart)
     return chart
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+
+_LATE_NS = 50_000_000  # a change of a fault takes less, on a machine that is not too busy
+
+
+def run_traffic(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
+    """Runs the traffic of the scenario `args.file`."""
+    if args.page is not None and not drawing.available():
+        raise UsageError(args.prog, drawing.HINT)
+    with usage_errors(args):
+        scenario = _load(args, bed)
+    _require(args.over)
+    check_writable(args.page)
+    bed.connect()
+    compared = run_async(_compare(args, out, bed, scenario))
+    noted = list(notes(scenario, args.over))
+    for each in compared:
+        _print(out, each)
+    for line in noted:
+        out.note(line)
+    if out.as_json:
+        out.result(workload_result(scenario, compared))
+    if args.page is not None:
+        write_whole(Path(args.page), render_page(scenario, compared, noted).encode())
+    missed = any(judged.met is False for each in compared for judged in each.judged)
+    return Exit.FAILED if missed else Exit.OK
+
+
+def _load(args: argparse.Namespace, bed: Testbed) -> Scenario:
+    """Raises ConfigError, also for what this test bed or a transport cannot do."""
+    settings = dict(parse_setting(text) for text in args.settings)
+    try:
+        scenario = fit.load(args.file, settings, bed.shape, args.scale)
+    except BadFileError as error:
+        load_scenario(args.file, settings)  # raises the same error, if the file itself is wrong
+        raise ConfigError(
+            f"{error}: the test bed has another shape; mrc testbed up {args.file} builds that of "
+            "the file"
+        ) from error
+    if args.until is not None:
+        scenario = _until(scenario, args.until)
+    for part in scenario.parts:
+        for over in args.over:
+            if wrong := unsupported(part, over):
+                raise ConfigError(f"{title(part)}: {wrong}")
+        for seed in seeds_of(args):
+            scheduled_faults(with_seed(part, seed), bed.plan)
+    return scenario
+
+
+def _require(overs: Sequence[Over]) -> None:
+    """Raises StateError for a transport that this machine lacks."""
+    if "iperf3" in overs:
+        programs.require(IPERF3)
+    if "mptcp" in overs and not beds.has_mptcp():
+        raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
+
+
+def _until(scenario: Scenario, until_ns: int) -> Scenario:
+    """Ends every run at this time."""
+    variants = tuple(_until(part, until_ns) for part in scenario.variants)
+    return replace(scenario, until_ns=min(scenario.until_ns, until_ns), variants=variants)
+
+
+async def _compare(
+    args: argparse.Namespace, out: Output, bed: Testbed, scenario: Scenario
+) -> list[Comparison]:
+    loop = asyncio.get_running_loop()
+
+    def told(event: FaultChange, seconds: float) -> None:
+        what = "healed" if event.fault is None else f"fails: {event.fault}"
+        line = f"{seconds:9.4f} s  {event.target} {what}"
+        loop.call_soon_threadsafe(out.note, line)
+
+    return [
+        await compare(bed, part, seeds_of(args), args.over, out.note, told)
+        for part in scenario.parts
+    ]
+
+
+def _print(out: Output, compared: Comparison) -> None:
+    out.text(f"{title(compared.part)}: {compared.part.title}\n")
+    head = ["traffic", "over", "flows", "slowest", "mean", "packets retransmitted", "took"]
+    out.text(format_table(head, list(_traffic_rows(compared))) + "\n")
+    columns = (SIMULATOR, *compared.overs)
+    rows = [list(_check_row(judged, columns)) for judged in compared.judged]
+    out.text(format_table(["check", *columns, "target", "met"], rows) + "\n")
+    for line in explanations(compared.judged):
+        out.text(f"* {line}")
+    for ran in compared.ran:
+        if ran.late_ns > _LATE_NS:
+            late = format_seconds(ran.late_ns / 1e9)
+            out.warn(f"{ran.over}: a fault was {late} late: this machine is too busy")
+
+
+def _traffic_rows(compared: Comparison) -> Iterator[tuple[object, ...]]:
+    """The first seed: each group in the simulator, and over each transport."""
+    first = {SIMULATOR: compared.simulated[0]}
+    first |= {over: compared.of(over)[0].result for over in compared.overs}
+    for group in dict.fromkeys(traffic.group for traffic in compared.part.traffic):
+        for name, result in first.items():
+            numbers = result.of_group(group)
+            rates = [flow_goodput_bps(result, i) for i in numbers]
+            infos = [result.infos[i] for i in numbers]
+            again = sum(info.retransmitted_packets for info in infos)
+            end_ns = max(info.last_ns for info in infos)
+            yield (
+                group, name, len(numbers), format_rate(min(rates)),
+                format_rate(sum(rates) / len(rates)),
+                "-" if name == "mptcp" else again, format_seconds(end_ns / 1e9),
+            )  # fmt: skip
+
+
+def _check_row(judged: CheckVerdict, columns: Sequence[str]) -> Iterator[str]:
+    yield judged.name
+    for name in columns:
+        if name in judged.not_applicable:
+            yield "does not apply *"
+        else:
+            yield number(value_of(judged, name)) + (" *" if name in judged.differs else "")
+    yield "" if judged.target is None else f"{judged.relation} {digits(judged.target)}"
+    unmet = "" if judged.target is None else "not judged"
+    yield unmet if judged.met is None else "yes" if judged.met else "no"

@@ -12,7 +12,7 @@ from mrc.errors import StateError
 from mrc.linux import programs
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
-from mrc.workload import traffic
+from mrc.workload import compare
 
 
 class FakeBed:
@@ -68,4 +68,4 @@ def test_run__without_the_program(
 def test_require__mptcp_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrc.testbed.bed.has_mptcp", lambda: False)
     with pytest.raises(StateError, match="CONFIG_MPTCP"):
-        traffic._require(["mptcp"])
+        compare._require(["mptcp"])

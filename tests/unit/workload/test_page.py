@@ -13,7 +13,7 @@ from unit.workload.test_gather import SENT, result
 from mrc.sim import checks, drawing
 from mrc.sim.run import run
 from mrc.workload import compare
-from mrc.workload.compare import Compared
+from mrc.workload.compare import Comparison
 from mrc.workload.run import BedResult
 from mrc.workload.task import HostAnswer
 
@@ -24,7 +24,7 @@ CHECKS = [
 ]
 
 
-def compared(busy: float = 0.5) -> Compared:
+def compared(busy: float = 0.5) -> Comparison:
     part = scenario(checks=CHECKS, title="a <scene>")
     answers = (HostAnswer(sent=(SENT,), received=(), changes=()),)
     ran = BedResult(replace(result(), scenario=part), "mrc", answers, busy, 7)
@@ -36,7 +36,7 @@ def compared(busy: float = 0.5) -> Compared:
         compare.SIMULATOR: checks.values_of(part, simulated, None),
     }
     judged = compare.verdicts(part, ("mrc",), [compare.Values(1, found, {"mrc": busy})])
-    return Compared(part, ("mrc",), (ran,), (simulated,), tuple(judged))
+    return Comparison(part, ("mrc",), (ran,), (simulated,), tuple(judged))
 
 
 @pytest.mark.skipif(not drawing.available(), reason=drawing.HINT)
