@@ -183,7 +183,7 @@ Packets = Literal["all", "control", "data"]
 CLASSES: tuple[Packets, ...] = get_args(Packets)
 
 
-class Fault(Struct, frozen=True):
+class TimedFault(Struct, frozen=True):
     """What befalls a part of the fabric, from one time to another."""
 
     target: str
@@ -221,7 +221,7 @@ def read_time(table: Table, key: str, rtt_ns: int | None, default: str | None = 
 
 def read_fault(
     table: Table, parse_target: Callable[[str], object], rtt_ns: int | None = None
-) -> Fault:
+) -> TimedFault:
     """Reads one table. `parse_target` raises ValueError for a target that does not exist.
 
     Raises ConfigError.
@@ -230,7 +230,7 @@ def read_fault(
     table.parsed("target", parse_target)
     kind = table.choice("kind", KINDS)
     a, b = _degree(table, kind)
-    fault = Fault(
+    fault = TimedFault(
         target=target,
         kind=kind,
         packets=table.choice("packets", CLASSES, "all"),
@@ -253,7 +253,7 @@ def read_fault(
     return fault
 
 
-def occurrences(fault: Fault, end_ns: int = NEVER) -> Iterator[tuple[int, int]]:
+def occurrences(fault: TimedFault, end_ns: int = NEVER) -> Iterator[tuple[int, int]]:
     """Begin and end in ns of each occurrence. Repeated occurrences begin before `end_ns`."""
     begin, last = fault.at_ns, min(fault.end_ns, end_ns)
     if not fault.every_ns:

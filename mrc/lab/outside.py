@@ -35,8 +35,17 @@ from mrc.fabric.srv6 import Route
 from mrc.fabric.topology import Topology
 from mrc.testbed import plan as plans
 from mrc.testbed.plan import ROUTER_IPV4, UPPER, UPPER_MAC, BedLink, BedPlan, Node
-from mrc.testbed.results import LentInterface, MachineShare, Outside, RealHost
-from mrc.testbed.shape import MANAGEMENT, NOTHING, Shape, as_argument_error, node_of
+from mrc.testbed.results import MachineShare
+from mrc.testbed.shape import (
+    MANAGEMENT,
+    NOTHING,
+    LentInterface,
+    Outside,
+    RealHost,
+    Shape,
+    as_argument_error,
+    node_of,
+)
 from mrc.units import counted
 
 if TYPE_CHECKING:

@@ -46,13 +46,14 @@ from mrc.lab.machines import (
 from mrc.linux import netns, processes, programs
 from mrc.linux.processes import Times
 from mrc.testbed import build, extras, state
-from mrc.testbed.bed import PROGRAMS, Removal, Testbed
+from mrc.testbed.bed import PROGRAMS, LinkCounters, Removed, Testbed
 from mrc.testbed.build import LinkEnd, Ready
+from mrc.testbed.capture import Captured
 from mrc.testbed.cli.actions import opened_file, print_captured
 from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.faults import Fault, all_hops
 from mrc.testbed.plan import LOWER, BedPlan, make_plan
-from mrc.testbed.results import Captured, Link, MachineShare
+from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
 from mrc.testbed.state import BedState
 
@@ -278,13 +279,14 @@ class SpreadTestbed(Testbed):
             self._ask("down")
         self.close()
 
-    def down(self) -> Removal:
-        found = [convert(each, Removal) for each in self._ask("down").values()]
-        return Removal(
-            any(each.removed for each in found),
-            tuple(program for each in found for program in each.ended),
-            tuple(program for each in found for program in each.left),
-            dict(self.unreachable),
+    def down(self) -> Removed:
+        found = [convert(each, Removed) for each in self._ask("down").values()]
+        return Removed(
+            name=self.name,
+            removed=any(each.removed for each in found),
+            ended=tuple(program for each in found for program in each.ended),
+            left=tuple(program for each in found for program in each.left),
+            unreachable=dict(self.unreachable),
         )
 
     def set_faults(self, wanted: Mapping[Target, Fault], ready: Ready | None = None) -> None:
@@ -316,9 +318,11 @@ class SpreadTestbed(Testbed):
         """Without those of machines that do not answer."""
         return self._in_order(self._ask("links"))
 
-    def measure(self, seconds: float) -> dict[str, Link]:
+    def measure(self, seconds: float) -> dict[str, LinkCounters]:
         """Without the links of machines that do not answer."""
-        return convert(self._in_order(self._ask("measure", seconds=seconds)), dict[str, Link])
+        return convert(
+            self._in_order(self._ask("measure", seconds=seconds)), dict[str, LinkCounters]
+        )
 
     def _in_order(self, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         found = {link: told for answer in answers.values() for link, told in answer.items()}

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.enums import EvState
-from mrc.fabric.faults import NEVER, Fault
+from mrc.fabric.faults import NEVER, TimedFault
 from mrc.fabric.targets import DOWN, UP, Target, links_of, parse_target
 from mrc.sim import native
 from mrc.sim.run import Curve, FlowSpec, SimRun, line_rate_bps
@@ -485,7 +485,7 @@ def goodputs_bps(
     edges = {from_ns, to_ns}
     edges |= {time for fault in scenario.faults for time in (fault.at_ns, fault.end_ns)}
     times = sorted(time for time in edges if from_ns <= time <= to_ns)
-    at_time: dict[tuple[Fault, ...], list[float]] = {}
+    at_time: dict[tuple[TimedFault, ...], list[float]] = {}
     found = [0.0] * len(flows)
     for begin, end in pairwise(times):
         faults = tuple(
@@ -501,7 +501,10 @@ def goodputs_bps(
 
 
 def _goodputs_while(
-    scenario: Scenario, flows: Sequence[FlowSpec], faults: Sequence[Fault], planes: Sequence[int]
+    scenario: Scenario,
+    flows: Sequence[FlowSpec],
+    faults: Sequence[TimedFault],
+    planes: Sequence[int],
 ) -> list[float]:
     """The same while `faults` last."""
     closed = [i for i, flow in enumerate(flows) if not flow.traffic.interval_ns]
@@ -547,7 +550,7 @@ def fill_fairly(
     return rates
 
 
-def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> LinkRates:
+def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[TimedFault]) -> LinkRates:
     """The rates of a plane's links, after `[[links]]` and then the faults are applied."""
     topology = scenario.topology
     tiers = {
@@ -568,7 +571,7 @@ def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> L
     return rates
 
 
-def _hit(scenario: Scenario, change: Fault, plane: int) -> Iterator[LinkWay]:
+def _hit(scenario: Scenario, change: TimedFault, plane: int) -> Iterator[LinkWay]:
     """The links of a plane that a change applies to."""
     target = parse_target(change.target, scenario.topology)
     if target.plane in (0, plane):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from mrc.enums import CcKind, PlaneShares
-from mrc.fabric.faults import Fault, Routing
+from mrc.fabric.faults import Routing, TimedFault
 from mrc.results.plain import KEYS, Result
 
 TransportKind = Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
@@ -187,7 +187,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     """The QPs."""
     traffic: tuple[Traffic, ...]
     """The flows."""
-    faults: tuple[Fault, ...]
+    faults: tuple[TimedFault, ...]
     """What fails, and when."""
     reference: Reference
     """The run that goodput is compared with."""
@@ -199,7 +199,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     """The engine's invariants are checked after every event."""
     baselines: tuple[str, ...] = ()
     """Baselines that run along."""
-    links: tuple[Fault, ...] = ()
+    links: tuple[TimedFault, ...] = ()
     """Links whose rate or delay differs from the others'."""
     plot: Plot = "time"
     """What the picture shows: goodput over time, or of all flows."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import Fault
+from mrc.fabric.faults import TimedFault
 from mrc.fabric.targets import Target, parse_target
 from mrc.sim import native
 from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, Rows, Sample, Simulation, WriteRecord
@@ -432,7 +432,7 @@ def _config(scenario: Scenario, flows: list[FlowSpec], seed: int) -> dict[str, i
     }
 
 
-def _native_fault(fault: Fault, scenario: Scenario) -> dict[str, int]:
+def _native_fault(fault: TimedFault, scenario: Scenario) -> dict[str, int]:
     return {
         **native_target(parse_target(fault.target, scenario.topology)),
         "at_ns": fault.at_ns,

@@ -30,8 +30,8 @@ from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import (
     NEVER,
-    Fault,
     Tiers,
+    TimedFault,
     occurrences,
     read_fault,
     read_link,
@@ -221,7 +221,7 @@ def _parts_of(target: str, fabric: Topology) -> Sequence[str]:
     return [part for part in parts if has_target(part, fabric)]
 
 
-def _drawn(fault: Fault, scenario: Scenario, rng: random.Random) -> Iterator[Fault]:
+def _drawn(fault: TimedFault, scenario: Scenario, rng: random.Random) -> Iterator[TimedFault]:
     if ANY not in fault.target:
         yield fault
         return
@@ -232,7 +232,7 @@ def _drawn(fault: Fault, scenario: Scenario, rng: random.Random) -> Iterator[Fau
 
 
 def _fault_times(
-    fault: Fault, chosen: Sequence[str], end_ns: int, rng: random.Random
+    fault: TimedFault, chosen: Sequence[str], end_ns: int, rng: random.Random
 ) -> Iterator[tuple[str, int, int | None]]:
     """Part, begin and end of each occurrence."""
     if not fault.every_ns:
@@ -567,22 +567,24 @@ def _need_paths(table: Table, key: str, traffic: Traffic, topology: Tiers) -> No
             raise table.error(key, f"{list(pair)} are in one pod: their paths are 0 to {n - 1}")
 
 
-def _changed_links(table: Table, topology: Tiers) -> list[Fault]:
+def _changed_links(table: Table, topology: Tiers) -> list[TimedFault]:
     """What `[[links]]` sets for a target, as faults that last for ever."""
     change = read_link(table, partial(parse_target, fabric=topology), topology)
     loss_ppm = None if change.loss is None else round(change.loss * 1e6)
     values = {"rate": change.rate_bps, "delay": change.delay_ns, "loss": loss_ppm}
     values["mtu"] = change.mtu
     return [
-        Fault(change.target, kind, "all", 0, None, value, 0)
+        TimedFault(change.target, kind, "all", 0, None, value, 0)
         for kind, value in values.items()
         if value is not None
     ]
 
 
-def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> tuple[Fault, ...]:
+def _faults(
+    tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int
+) -> tuple[TimedFault, ...]:
     """The faults; a fault with `every` once for each occurrence before the run ends."""
-    found: list[Fault] = []
+    found: list[TimedFault] = []
     for table in tables:
         target = table.text("target")
         if ANY in target:
@@ -596,7 +598,7 @@ def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> t
     return tuple(found)
 
 
-def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> Fault:
+def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> TimedFault:
     """A fault whose target has `*`; mrc.sim.scenario finds its parts, for each seed."""
 
     def check_target(text: str) -> None:

@@ -20,9 +20,9 @@ from contextlib import suppress
 from functools import cached_property
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
@@ -31,12 +31,12 @@ from mrc.fabric.targets import Target, cut_off, parse_target, without
 from mrc.linux import netns, processes, programs
 from mrc.linux import programs as installed
 from mrc.linux.processes import Times
-from mrc.results.plain import like
+from mrc.results.plain import KEYS, Result, like
 from mrc.testbed import build, emulator, extras, rootless, state
 from mrc.testbed.build import Ready
 from mrc.testbed.faults import Fault, Hop, Mode, all_hops, place_faults
 from mrc.testbed.plan import BedPlan, Node, emulator_config, make_plan
-from mrc.testbed.results import Link, MachineShare, Program
+from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import (
     DEFAULT_NAME,
     DEFAULT_RATE,
@@ -69,6 +69,59 @@ resolver="${0%/*}/resolv.conf"
 if [ -e "$resolver" ] && [ -e /etc/resolv.conf ]; then mount --bind "$resolver" /etc/resolv.conf; fi
 exec "$@"
 """
+
+
+class LinkCounters(Struct, frozen=True, kw_only=True, rename=KEYS):
+    """One direction of a link, since the test bed is up."""
+
+    packets: int
+    """Packets sent, or lost by a fault."""
+    bytes: int
+    """Bytes sent."""
+    bits_per_second: int
+    """Rate during the interval."""
+    rate_bps: int | None
+    """Rate that the link can carry; null: no limit."""
+    queue_bytes: int
+    """Bytes in its queue now."""
+    peak_bytes: int | None
+    """Longest queue so far; null in a kernel fabric, which does not record it."""
+    lost: int
+    """Packets lost by faults, on lossy links, or because they exceed the MTU of the link."""
+    dropped: int
+    """Packets dropped by a full queue."""
+    trimmed: int
+    """Packets that lost their payload in a full queue."""
+    marked: int
+    """Packets marked by ECN."""
+
+
+class BedProgram(Struct, frozen=True):
+    """A program that ran in a test bed."""
+
+    pid: int
+    """Its process id."""
+    node: str
+    """Where it ran: h0, h1, ..., or a switch."""
+    command: str
+    """Its command line, shortened."""
+
+
+class Removed(Result, frozen=True, kw_only=True):
+    """`mrc testbed down`."""
+
+    name: str
+    """Name of the test bed."""
+    state: Literal["down"] = "down"
+    """The test bed is down."""
+    removed: bool
+    """True: this command removed it. False: it was not up."""
+    ended: tuple[BedProgram, ...] = ()
+    """Programs of `exec` and `shell` that this command ended."""
+    left: tuple[BedProgram, ...] = ()
+    """Programs that still run, in a network that is gone."""
+    unreachable: dict[str, str] = field(default_factory=dict)
+    """Machines that keep their part of it, and why they do not answer."""
 
 
 class Testbed:
@@ -183,7 +236,7 @@ class Testbed:
             self._remove()
             raise
 
-    def down(self) -> Removal:
+    def down(self) -> Removed:
         """Remove it with all its files, and end what commands of `host_command` left running in
         it. Safe at any time.
         """
@@ -333,7 +386,7 @@ class Testbed:
         found = list(all_hops(self.shape))
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
-    def measure(self, seconds: float) -> dict[str, Link]:
+    def measure(self, seconds: float) -> dict[str, LinkCounters]:
         """Each direction of each link, with its load during the measurement. Takes `seconds`."""
         began = time.monotonic()
         before = self.links()
@@ -342,7 +395,7 @@ class Testbed:
         limits = self.rates()
         return {
             name: like(
-                Link,
+                LinkCounters,
                 {"peak_bytes": None},  # in a kernel fabric
                 now,
                 bits_per_second=round((now["bytes"] - before[name]["bytes"]) * 8 / elapsed),
@@ -469,17 +522,19 @@ class Testbed:
     def _by_target(self, now: BedState) -> dict[Target, Fault]:
         return {self._target(name): fault for name, fault in now.faults.items()}
 
-    def _remove(self) -> Removal:
+    def _remove(self) -> Removed:
         folder = state.folder(self.name)
         there = folder.exists()
         emulator.stop(folder)
-        ending = end_programs(build.namespaces(self.name), folder)
+        ended, left = end_programs(build.namespaces(self.name), folder)
         machine = namespace_of(self.name, MACHINE)
         if machine in netns.names() or state.outside_path(self.name).exists():
             extras.need(extras.UPLINK).before_down(self.name)
         removed = build.remove(self.name)
         state.forget(self.name)
-        return Removal(there or bool(removed), ending.ended, ending.left)
+        return Removed(
+            name=self.name, removed=there or bool(removed), ended=tuple(ended), left=tuple(left)
+        )
 
 
 def _stored(name: str) -> BedState:
@@ -533,30 +588,11 @@ _ROUNDS = 3  # a program may start others before it ends
 _SHOWN = 100  # characters of a command
 
 
-class Ending(Struct, frozen=True):
-    """What happened to the programs of a test bed."""
-
-    ended: tuple[Program, ...] = ()
-    left: tuple[Program, ...] = ()
-    """still running"""
-
-
-class Removal(Struct, frozen=True):
-    """What `down` did."""
-
-    removed: bool
-    """False: there was nothing"""
-    ended: tuple[Program, ...] = ()
-    """programs that it ended"""
-    left: tuple[Program, ...] = ()
-    """programs that still run, in a network that is gone"""
-    unreachable: dict[str, str] = {}
-    """machines that keep their part, and why they do not answer"""
-
-
-def end_programs(nodes: Mapping[str, str], folder: Path) -> Ending:
+def end_programs(
+    nodes: Mapping[str, str], folder: Path
+) -> tuple[list[BedProgram], list[BedProgram]]:
     """End what `exec` and `shell` started in these namespaces (namespace -> node) of the test bed
-    with this folder.
+    with this folder. Returns those that ended, and those that still run.
 
     This leaves all other programs, and the shell in which this command was typed.
     """
@@ -570,10 +606,10 @@ def end_programs(nodes: Mapping[str, str], folder: Path) -> Ending:
         ended += ours
     left = find_programs(nodes, folder)
     running = {program.pid for program in left}
-    return Ending(tuple(each for each in ended if each.pid not in running), tuple(left))
+    return [each for each in ended if each.pid not in running], list(left)
 
 
-def find_programs(nodes: Mapping[str, str], folder: Path) -> dict[Program, bool]:
+def find_programs(nodes: Mapping[str, str], folder: Path) -> dict[BedProgram, bool]:
     """The programs in these namespaces, without this one, and whether mrc started them."""
     places = {}
     for namespace, node in nodes.items():
@@ -591,7 +627,7 @@ def _identity(namespace: Path) -> tuple[int, int]:
 
 def _look_at(
     pid: int, places: Mapping[tuple[int, int], str], folder: Path
-) -> tuple[Program, bool] | None:
+) -> tuple[BedProgram, bool] | None:
     """The process, if it is in one of the namespaces. Processes of others cannot be seen."""
     process = Path("/proc", str(pid))
     try:
@@ -605,10 +641,10 @@ def _look_at(
     except OSError:  # it has ended
         return None
     ours = os.fsencode(f"{FOLDER_VARIABLE}={folder}") in environment
-    return Program(pid, node, command[:_SHOWN]), ours
+    return BedProgram(pid, node, command[:_SHOWN]), ours
 
 
-def _end_some(programs: Iterable[Program]) -> None:
+def _end_some(programs: Iterable[BedProgram]) -> None:
     """Send SIGTERM, and SIGKILL to those that still run after some seconds."""
     with selectors.DefaultSelector() as running:
         for program in programs:

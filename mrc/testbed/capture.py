@@ -25,6 +25,7 @@ from mrc.errors import NetlinkError
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
 from mrc.linux.processes import release
+from mrc.results.plain import KEYS, Result
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.faults import (
     HOST_DOWN,
@@ -83,13 +84,17 @@ class Offload(Struct, frozen=True):
 _NONE = Offload(0, 0, 0, 0, 0, 0)
 
 
-class Taken(Struct):
-    """The counts of a capture."""
+class Captured(Result, frozen=True, kw_only=True, rename=KEYS):
+    """`mrc testbed capture`."""
 
-    packets: int = 0
-    bytes: int = 0
-    dropped: int = 0
-    """frames lost because a ring was full: this machine was too slow"""
+    packets: int
+    """Packets written."""
+    bytes: int
+    """Size of the file."""
+    dropped: int
+    """Packets that the kernel dropped because the capture was too slow."""
+    interfaces: tuple[str, ...]
+    """Where packets were captured, as NODE:INTERFACE."""
 
 
 def interfaces(plan: BedPlan, where: str) -> list[LinkEnd]:
@@ -201,16 +206,17 @@ class Capture(Struct):
     snap_bytes: int
     limit: int | None
     """largest number of packets; None: no limit"""
+    written_packets: int = 0
+    written_bytes: int = 0
 
     def run(
         self, plan: BedPlan, where: Sequence[LinkEnd], begun: Callable[[], None],
         has_ended: Callable[[], bool],
-    ) -> Taken:  # fmt: skip
+    ) -> Captured:  # fmt: skip
         """Captures until `has_ended()` or the limit. Calls `begun` once all rings are open.
 
         Raises NetlinkError if an interface disappears, BrokenPipeError if the file's reader does.
         """
-        taken = Taken()
         pending: list[tuple[int, bytes, Offload]] = []
         with ExitStack() as stack:
             rings = [
@@ -239,24 +245,29 @@ class Capture(Struct):
                 oldest = time.time_ns() - (0 if is_over else _SETTLED_NS)
                 ready = bisect(pending, oldest, key=lambda each: each[0])
                 for each in pending[:ready]:
-                    self._write(taken, *each)
+                    self._write(*each)
                 del pending[:ready]
                 self.file.flush()
-                is_over = is_over or self._is_full(taken)
-            taken.dropped = sum(ring.dropped() for ring in rings)
+                is_over = is_over or self._is_full()
+            dropped = sum(ring.dropped() for ring in rings)
         for node, interface in lost:
             raise NetlinkError(f"{node}:{interface} is gone: the test bed was taken down")
-        return taken
+        return Captured(
+            packets=self.written_packets,
+            bytes=self.written_bytes,
+            dropped=dropped,
+            interfaces=tuple(map(":".join, where)),
+        )
 
-    def _is_full(self, taken: Taken) -> bool:
-        return self.limit is not None and taken.packets >= self.limit
+    def _is_full(self) -> bool:
+        return self.limit is not None and self.written_packets >= self.limit
 
-    def _write(self, taken: Taken, time_ns: int, frame: bytes, offload: Offload) -> None:
+    def _write(self, time_ns: int, frame: bytes, offload: Offload) -> None:
         for packet in on_the_wire(frame, offload):
-            if not self._is_full(taken):
+            if not self._is_full():
                 write_packet(self.file, time_ns, packet, self.snap_bytes)
-                taken.packets += 1
-                taken.bytes += len(packet)
+                self.written_packets += 1
+                self.written_bytes += len(packet)
 
 
 # ---- Files of libpcap ----------------------------------------------------------------------------

@@ -19,8 +19,16 @@ from msgspec import Struct
 from mrc.fabric.faults import LARGEST_MTU, LEAST_MTU
 from mrc.fabric.targets import DOWN, UP, Target, links_of
 from mrc.fabric.topology import Topology
-from mrc.testbed.results import LinkProperties
-from mrc.testbed.shape import FABRIC, Shape, host_name, interface_name, t0_name, t1_name, t2_name
+from mrc.testbed.shape import (
+    FABRIC,
+    LinkProperties,
+    Shape,
+    host_name,
+    interface_name,
+    t0_name,
+    t1_name,
+    t2_name,
+)
 from mrc.units import digits, quantity
 
 LOSSY = "mrc_lossy"

@@ -14,8 +14,7 @@ from textwrap import wrap
 from msgspec.structs import replace
 
 from mrc.fabric.targets import Target, links_of, t0_of
-from mrc.testbed.results import LinkProperties
-from mrc.testbed.shape import BothWays, Shape
+from mrc.testbed.shape import BothWays, LinkProperties, Shape
 from mrc.units import digits
 
 _ALL_NAMED = 4  # up to 4 hosts below a T0 are all named; of more, the first and the last

@@ -43,12 +43,12 @@ from mrc.testbed.faults import (
     lossy,
     port_of,
 )
-from mrc.testbed.results import Census, LinkProperties
 from mrc.testbed.shape import (
     FABRIC,
     MANAGEMENT,
     NO_RATE_BPS,
     Fabric,
+    LinkProperties,
     Shape,
     check_name,
     host_name,
@@ -178,6 +178,19 @@ class BedPlan(Struct, frozen=True):
     """/etc/hosts inside the hosts"""
     configs: dict[str, str]
     """host -> its configuration file"""
+
+
+class Census(Struct, frozen=True):
+    """How many of each a test bed takes."""
+
+    namespaces: int
+    """Network namespaces."""
+    links: int
+    """Links (veth pairs)."""
+    routes: int
+    """Routes in the kernel."""
+    paths: int
+    """Paths from any host to any other."""
 
 
 def census(shape: Shape) -> Census:

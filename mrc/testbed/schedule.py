@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -24,10 +25,12 @@ from mrc.fabric import faults as timed
 from mrc.fabric.document import Table
 from mrc.fabric.faults import NEVER, occurrences, read_fault
 from mrc.fabric.targets import Target, parse_target
+from mrc.results.plain import Result
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.plan import BedPlan
+from mrc.testbed.results import TargetFault
 from mrc.testbed.shape import Fabric, as_argument_error
 from mrc.units import counted
 
@@ -45,7 +48,7 @@ class ScheduledFault(Struct, frozen=True):
 
     target: Target
     fault: Fault
-    times: timed.Fault
+    times: timed.TimedFault
 
 
 class FaultChange(Struct, frozen=True):
@@ -76,7 +79,7 @@ def load_faults(path: str, plan: BedPlan) -> list[ScheduledFault]:
     return found
 
 
-def schedule_fault(times: timed.Fault, plan: BedPlan) -> ScheduledFault:
+def schedule_fault(times: timed.TimedFault, plan: BedPlan) -> ScheduledFault:
     """Raises ValueError for a fault that this test bed or this kernel cannot inject."""
     target, fault = parse_target(times.target, plan.shape), _fault(times)
     build.check_faults(plan, {target: fault})
@@ -88,7 +91,7 @@ def least_ns(fabric: Fabric) -> int:
     return _CHANGE_NS[fabric]
 
 
-def _too_fast(times: timed.Fault, fabric: Fabric) -> str | None:
+def _too_fast(times: timed.TimedFault, fabric: Fabric) -> str | None:
     least = least_ns(fabric)
     if not times.every_ns or min(times.for_ns, times.every_ns - times.for_ns) >= least:
         return None
@@ -99,7 +102,7 @@ def _too_fast(times: timed.Fault, fabric: Fabric) -> str | None:
     )
 
 
-def _fault(times: timed.Fault) -> Fault:
+def _fault(times: timed.TimedFault) -> Fault:
     """Raises ValueError for a kind that only simulated fabrics have."""
     share = times.a / _ALL_PPM
     if times.packets != "all":
@@ -286,6 +289,21 @@ def run_beside(
             process.send_signal(ending.signum)
         code = process.wait()
     return code if code >= 0 else 128 - code
+
+
+class Scheduled(Result, frozen=True, kw_only=True):
+    """A line of `mrc testbed run` for each change."""
+
+    event: Literal["fail", "heal"]
+    """What happened."""
+    target: str
+    """The target."""
+    due_seconds: float
+    """When the file says, from the start."""
+    seconds: float
+    """When it happened, from the start."""
+    fault: TargetFault | None
+    """How the target fails from now on; null: it is healed."""
 
 
 def change_line(event: FaultChange, seconds: float) -> str:

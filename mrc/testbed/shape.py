@@ -41,8 +41,8 @@ from mrc.fabric.document import Table
 from mrc.fabric.faults import MAX_MTU, MIN_MTU, LinkChange, Tiers, read_link, read_topology
 from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
 from mrc.fabric.topology import Addresses, AddressesError, Topology
+from mrc.results.plain import KEYS
 from mrc.testbed import extras
-from mrc.testbed.results import LinkProperties, Outside, RealHost
 from mrc.units import parse_short_rate
 
 DEFAULT_NAME = "lab"
@@ -134,6 +134,50 @@ _QUEUE_SECONDS = 0.010
 _MIN_QUEUE_BYTES = 256 * 1024
 # A hop through the kernel alone takes almost this long. A shorter delay would have no effect.
 MIN_KERNEL_DELAY_NS = 50_000
+
+
+class LentInterface(Struct, frozen=True):
+    """An interface of the machine inside a host or switch of a test bed."""
+
+    interface: str
+    """Its name, here and there."""
+    node: str
+    """The host or switch: h0, t1:2.0, mgmt."""
+
+
+class RealHost(Struct, frozen=True):
+    """A host that is no namespace, but the machine at the other end of these interfaces."""
+
+    host: str
+    """Its name: h1."""
+    interfaces: tuple[str, ...]
+    """The interface of each plane."""
+    management: str | None
+    """The interface of the management network; null: mrc exchanges attributes over the planes."""
+
+
+class Outside(Struct, frozen=True):
+    """What joins a test bed to the world."""
+
+    uplink: str | None
+    """The interface over which hosts reach the world by NAT; null: there is none."""
+    interfaces: tuple[LentInterface, ...]
+    """Interfaces of the machine in hosts and switches."""
+    hosts: tuple[RealHost, ...]
+    """Hosts that are no namespaces."""
+
+
+class LinkProperties(Struct, frozen=True, rename=KEYS | {"loss": "loss_share"}):
+    """A link, each way."""
+
+    rate_bps: int | None
+    """Its rate; null: no limit."""
+    delay_ns: int
+    """Its delay."""
+    loss: float
+    """Packets lost by chance, as a part of all packets, from 0 to 1."""
+    mtu: int
+    """Larger packets are dropped."""
 
 
 NOTHING = Outside(uplink=None, interfaces=(), hosts=())

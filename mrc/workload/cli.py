@@ -18,7 +18,7 @@ from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
 from mrc.sim.cli.arguments import add_seeds, add_settings
 from mrc.testbed import bed as beds
-from mrc.testbed import results, schedule
+from mrc.testbed import schedule
 from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.status import fault_result
 from mrc.testbed.schedule import FaultChange, Lateness, ScheduledFault, change_line
@@ -138,7 +138,7 @@ def _tell(out: Output, event: FaultChange, seconds: float) -> None:
     out.text(change_line(event, seconds))
     target, fault = str(event.target), event.fault
     out.result(
-        results.Scheduled(
+        schedule.Scheduled(
             event="heal" if fault is None else "fail",
             target=target,
             due_seconds=event.at_ns / 1e9,

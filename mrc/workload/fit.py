@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError
-from mrc.fabric.faults import NEVER, Fault, Tiers
+from mrc.fabric.faults import NEVER, Tiers, TimedFault
 from mrc.fabric.paths import ENCAPSULATION, payload_mtu
 from mrc.sim.results import Traffic, Transport
 from mrc.sim.scenario import Scenario, load_scenario, sizes_of
@@ -131,7 +131,7 @@ def _traffic(traffic: Traffic, scale: float, times: float) -> Traffic:
     )
 
 
-def _fault(fault: Fault, slower: float, times: float) -> Fault:
+def _fault(fault: TimedFault, slower: float, times: float) -> TimedFault:
     until_ns = None if fault.until_ns is None else round(fault.until_ns * times)
     is_rate = fault.kind == "rate" and fault.a
     return replace(
@@ -144,11 +144,11 @@ def _fault(fault: Fault, slower: float, times: float) -> Fault:
     )
 
 
-def _links(shape: Shape) -> Iterator[Fault]:
+def _links(shape: Shape) -> Iterator[TimedFault]:
     """The links of a test bed that differ from their tier, as the simulator reads them."""
     for link in shape.links:
         loss = None if link.loss is None else round(link.loss * 1e6)
         values = {"rate": link.rate_bps, "delay": link.delay_ns, "loss": loss, "mtu": link.mtu}
         for kind, value in values.items():
             if value is not None:
-                yield Fault(link.target, kind, "all", 0, None, value, 0)
+                yield TimedFault(link.target, kind, "all", 0, None, value, 0)

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.errors import ArgumentError, ConfigError, StateError
-from mrc.fabric.faults import Fault
+from mrc.fabric.faults import TimedFault
 from mrc.linux.processes import Times
 from mrc.sim import native
 from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, WriteRecord
@@ -365,12 +365,12 @@ def scheduled_faults(scenario: Scenario, plan: BedPlan) -> list[ScheduledFault]:
     return found
 
 
-def _lasts(fault: Fault, scenario: Scenario) -> bool:
+def _lasts(fault: TimedFault, scenario: Scenario) -> bool:
     """Whether a fault lasts for the whole run."""
     return fault.at_ns == 0 and fault.end_ns >= scenario.until_ns
 
 
-def _scheduled_fault(scenario: Scenario, fault: Fault, plan: BedPlan) -> ScheduledFault:
+def _scheduled_fault(scenario: Scenario, fault: TimedFault, plan: BedPlan) -> ScheduledFault:
     try:
         found = schedule.schedule_fault(fault, plan)
     except ValueError as error:
@@ -388,7 +388,7 @@ def _scheduled_fault(scenario: Scenario, fault: Fault, plan: BedPlan) -> Schedul
     )
 
 
-def fault_differences(faults: Sequence[Fault]) -> list[str]:
+def fault_differences(faults: Sequence[TimedFault]) -> list[str]:
     """Which faults a test bed and the simulator inject in different places."""
     return [
         f"{fault.target} {fault.kind}: a test bed applies it once to each packet that crosses the "

@@ -28,16 +28,17 @@ from mrc.errors import ConfigError, StateError
 from mrc.fabric.targets import FORMS
 from mrc.linux import netns
 from mrc.linux import programs as installed
-from mrc.results.plain import like, plain
+from mrc.results.plain import Result, like, plain
 from mrc.testbed import bed as beds
-from mrc.testbed import capture, extras, results, schedule
+from mrc.testbed import capture, extras, schedule
 from mrc.testbed import state as stored
-from mrc.testbed.bed import Removal, Testbed
+from mrc.testbed.bed import Removed, Testbed
+from mrc.testbed.capture import Captured
 from mrc.testbed.cli import status
 from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.cli.plan import add_machines, add_shape, rate_argument, shape_of
 from mrc.testbed.faults import Mode, parse_loss
-from mrc.testbed.results import Built, Captured, Removed
+from mrc.testbed.results import Built, TargetFault
 from mrc.testbed.shape import DEFAULT_NAME, MIN_RATE_BPS, as_argument_error, is_host, part_name
 from mrc.units import counted
 
@@ -71,7 +72,7 @@ def up(args: argparse.Namespace) -> int:
 
 def down(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    found = Removal(removed=False)
+    found = Removed(name=args.name, removed=False)
     if not netns.lacks() or stored.load(args.name) is not None:
         found = _named(args.name).down()
     for each in found.ended:
@@ -84,7 +85,7 @@ def down(args: argparse.Namespace) -> int:
             f"{machine} does not answer: {why}; it keeps its part until mrc testbed down "
             f"--name {args.name} there"
         )
-    out.result(like(Removed, found, name=args.name))
+    out.result(found)
     return Exit.UNREACHABLE if found.unreachable else Exit.OK
 
 
@@ -266,6 +267,37 @@ retransmission. What would leave two hosts without a path is refused.
 """
 
 
+class Injection(Result, frozen=True, kw_only=True):
+    """`mrc testbed fail`."""
+
+    name: str
+    """Name of the test bed."""
+    fault: TargetFault
+    """What fails now."""
+
+
+class Healed(Result, frozen=True, kw_only=True):
+    """`mrc testbed heal`."""
+
+    name: str
+    """Name of the test bed."""
+    healed: tuple[str, ...]
+    """Targets that no longer fail."""
+    failing: tuple[str, ...]
+    """Targets that still fail."""
+
+
+class Drained(Result, frozen=True, kw_only=True):
+    """`mrc testbed drain` and `undrain`."""
+
+    name: str
+    """Name of the test bed."""
+    changed: tuple[str, ...]
+    """Targets that this command drained, or returned traffic to."""
+    drained: tuple[str, ...]
+    """Targets that hosts send no traffic over."""
+
+
 def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
     mode = {"choices": [*Mode], "default": Mode.SILENT}
     add(
@@ -304,7 +336,7 @@ def fail(args: argparse.Namespace) -> int:
     fault = bed.faults()[args.target]
     replaced = f"; no longer: {before}" if before not in (None, fault) else ""
     out.text(f"{args.target} fails: {fault}{replaced}")
-    out.result(results.Failed(name=args.name, fault=status.fault_result(args.target, fault)))
+    out.result(Injection(name=args.name, fault=status.fault_result(args.target, fault)))
     return 0
 
 
@@ -314,7 +346,7 @@ def heal(args: argparse.Namespace) -> int:
     healed = bed.heal(args.target)
     left = bed.faults()
     out.text(f"healed: {listed(healed)}; still failing: {listed(left)}")
-    out.result(results.Healed(name=args.name, healed=tuple(healed), failing=tuple(left)))
+    out.result(Healed(name=args.name, healed=tuple(healed), failing=tuple(left)))
     return 0
 
 
@@ -342,7 +374,7 @@ def undrain(args: argparse.Namespace) -> int:
 
 
 def _print_drained(args: argparse.Namespace, bed: Testbed, changed: tuple[str, ...]) -> int:
-    Output.of(args).result(results.Drained(name=args.name, changed=changed, drained=bed.drained()))
+    Output.of(args).result(Drained(name=args.name, changed=changed, drained=bed.drained()))
     return 0
 
 
@@ -397,7 +429,7 @@ def capture_packets(args: argparse.Namespace) -> int:
     if (machine := places.pop()) is not None:
         found: int = extras.need(extras.THERE).capture(args, out, machine)
         return found
-    names = " ".join(f"{node}:{interface}" for node, interface in where)
+    names = " ".join(map(":".join, where))
     deadline = None if args.seconds is None else time.monotonic() + args.seconds
 
     def begun() -> None:
@@ -408,7 +440,7 @@ def capture_packets(args: argparse.Namespace) -> int:
     with FirstSignal() as ending, opened_file(args.file) as file:
         wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
         try:
-            taken = wanted.run(
+            captured = wanted.run(
                 bed.plan,
                 where,
                 begun,
@@ -421,11 +453,10 @@ def capture_packets(args: argparse.Namespace) -> int:
         except BrokenPipeError:
             out.note("stopped: the reader of the packets closed the pipe")
             return 0
-    result = like(Captured, taken, interfaces=tuple(names.split()))
     if args.until_eof:  # stdout has the packets
-        out.warn(json.dumps(plain(result)))
+        out.warn(json.dumps(plain(captured)))
     else:
-        print_captured(out, result)
+        print_captured(out, captured)
     return 0
 
 

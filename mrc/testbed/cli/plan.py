@@ -17,24 +17,19 @@ from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.faults import LinkChange
 from mrc.linux.files import write_whole
-from mrc.results.plain import like
+from mrc.results.plain import Result, like
 from mrc.testbed import extras, picture
 from mrc.testbed import shape as shapes
 from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.faults import hops_of_link
 from mrc.testbed.plan import census, emulator_config
-from mrc.testbed.results import (
-    HostAddresses,
-    LinkProperties,
-    MachineShare,
-    Planned,
-    Topologies,
-)
+from mrc.testbed.results import HostAddresses, MachineShare, Planned
 from mrc.testbed.shape import (
     DEFAULT_RATE,
     MIN_KERNEL_DELAY_NS,
     NOTHING,
     Fabric,
+    LinkProperties,
     Shape,
     as_argument_error,
     parse_rate,
@@ -68,6 +63,13 @@ EMULATED_OPTIONS = """
 --ecn-high SIZE  mark all packets when the queue exceeds this [four tenths of the buffer]
 --no-trim        drop a packet when the queue is full, instead of trimming it
 """
+
+
+class Topologies(Result, frozen=True, kw_only=True):
+    """`mrc testbed plan --list`."""
+
+    topologies: dict[str, str]
+    """Built-in topologies: name and title."""
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:

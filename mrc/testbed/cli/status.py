@@ -18,27 +18,71 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.runner import begun, run_async
 from mrc.errors import MrcError
-from mrc.results.plain import like, plain
+from mrc.results.plain import KEYS, Result, like, plain
 from mrc.testbed import bed as beds
 from mrc.testbed import extras, picture
 from mrc.testbed import state as stored
-from mrc.testbed.bed import Testbed
+from mrc.testbed.bed import LinkCounters, Testbed
 from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.cli.plan import change_text, outside_lines
 from mrc.testbed.faults import Fault
-from mrc.testbed.results import Bed, Counters, Host, Link, NotUp, Status
-from mrc.testbed.results import Fault as FaultResult
+from mrc.testbed.results import Bed, BedHost, TargetFault
 from mrc.testbed.shape import DEFAULT_NAME, Fabric, Shape, part_name
 from mrc.units import counted, digits
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
 _SECONDS, _WATCH_SECONDS = 0.2, 1.0
-KEYS = "arrows, page up, page down: scroll  q: quit"
+_SCROLL = "arrows, page up, page down: scroll  q: quit"
 OPTIONS = f"""
 --watch             refresh it, until ^C or the key q; arrows scroll
 --interval SECONDS  measure rates over this time [{_SECONDS}, with --watch {digits(_WATCH_SECONDS)}]
 """
+
+
+class FabricCounters(Struct, frozen=True, kw_only=True, rename=KEYS):
+    """Packets of an emulated fabric, since it is up."""
+
+    received: int
+    """From hosts."""
+    sent: int
+    """To hosts."""
+    lost: int
+    """Lost by faults."""
+    dropped: int
+    """Dropped by full queues."""
+    trimmed: int
+    """Trimmed by full queues."""
+    marked: int
+    """Marked by ECN."""
+    unroutable: int
+    """Dropped: no switch has a route, or the hop limit ran out."""
+    refused: int
+    """Dropped: the host's interface was down."""
+    offloaded: int
+    """Dropped: the host had left segmentation or checksum to its interface."""
+    overloaded: int
+    """Dropped by the emulator or the kernel because the machine is too slow. Above 0 the results of
+    the test bed are wrong.
+    """
+
+
+class Status(Bed, frozen=True, kw_only=True):
+    """`mrc testbed status` of a test bed that is up."""
+
+    counters: FabricCounters | None
+    """What the emulator counted; null in a kernel fabric."""
+    links: dict[str, LinkCounters]
+    """Each direction of each link, by its name, such as h0>t0:1.0."""
+
+
+class NotUp(Result, frozen=True, kw_only=True):
+    """`mrc testbed status` of a test bed that is not up."""
+
+    name: str
+    """Name of the test bed."""
+    state: Literal["down", "half built"]
+    """half built: a command that built or removed it was interrupted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +95,8 @@ class _Look(Struct, frozen=True):
 
     bed: Testbed
     faults: dict[str, Fault]
-    links: dict[str, Link]
-    counters: Counters | None
+    links: dict[str, LinkCounters]
+    counters: FabricCounters | None
     lost: dict[str, str]
     drained: tuple[str, ...]
 
@@ -106,7 +150,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
         screen.show(blocks, help_text)
 
     with Screen() as screen, keys(on_key) as has_keys:
-        help_text = KEYS if has_keys else "^C ends; no keys: stdin is no terminal"
+        help_text = _SCROLL if has_keys else "^C ends; no keys: stdin is no terminal"
         while not ended.done():
             screen.show(blocks, help_text)
             looking = asyncio.wrap_future(begun(_look, name, seconds, out, look))
@@ -133,14 +177,14 @@ def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look
     bed = beds.of(name, found.shape, found.machines)
     if before is not None and (before.bed.shape, before.bed.machines) == (bed.shape, bed.machines):
         bed = before.bed
-    counters: Counters | None = None
-    links: dict[str, Link] = {}
+    counters: FabricCounters | None = None
+    links: dict[str, LinkCounters] = {}
     lost: dict[str, str] = {}
     if not bed.missing():
         try:
             links, lost = bed.measure(seconds), bed.lost()
             if bed.shape.fabric is Fabric.EMULATED:
-                counters = like(Counters, bed.counters())
+                counters = like(FabricCounters, bed.counters())
         except MrcError as exc:  # show the status without counters
             out.warn(str(exc))
     return _Look(bed, found.faults, links, counters, lost, found.drained)
@@ -219,7 +263,7 @@ def _troubles(look: _Look) -> list[str]:
     return lines
 
 
-def _counted(counters: Counters | None) -> list[str]:
+def _counted(counters: FabricCounters | None) -> list[str]:
     """The packet counters of an emulated fabric."""
     if counters is None:
         return []
@@ -230,7 +274,7 @@ def _counted(counters: Counters | None) -> list[str]:
     return lines
 
 
-def _busy(links: Mapping[str, Link]) -> list[str]:
+def _busy(links: Mapping[str, LinkCounters]) -> list[str]:
     """The links that carry traffic now, and links that dropped, lost, trimmed or marked packets."""
     words = ("dropped", "lost", "trimmed", "marked")
     rows: list[Sequence[object]] = []
@@ -249,9 +293,9 @@ def _busy(links: Mapping[str, Link]) -> list[str]:
     return format_table(head, rows).splitlines() if rows else []
 
 
-def fault_result(target: str, fault: Fault) -> FaultResult:
+def fault_result(target: str, fault: Fault) -> TargetFault:
     return like(
-        FaultResult,
+        TargetFault,
         fault,
         target=target,
         reorder_ns=fault.by_ns if fault.duplicate or fault.reorder else None,
@@ -283,8 +327,8 @@ def bed_result(
     )
 
 
-def _host(bed: Testbed, name: str, number: int) -> Host:
-    return Host(
+def _host(bed: Testbed, name: str, number: int) -> BedHost:
+    return BedHost(
         host=name,
         namespace=bed.plan.nodes[name].namespace,
         config=str(stored.config_path(bed.name, name)),

@@ -11,8 +11,7 @@ from mrc.fabric import hostconfig
 from mrc.lab.outside import bridges, make_plan, transit
 from mrc.lab.realhost import joined
 from mrc.testbed import plan as plans
-from mrc.testbed.results import Outside, RealHost
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import Outside, RealHost, Shape
 
 REAL = RealHost("h1", ("tap1", "tap2"), "tap0")
 WITHOUT = RealHost("h1", ("tap1", "tap2"), None)

@@ -14,8 +14,7 @@ from mrc.lab import outside
 from mrc.lab.outside import parse_lent, parse_real_host
 from mrc.sim.scenario import parse_scenario
 from mrc.testbed import shape, state
-from mrc.testbed.results import LentInterface, Outside, RealHost
-from mrc.testbed.shape import NOTHING, Fabric, Shape
+from mrc.testbed.shape import NOTHING, Fabric, LentInterface, Outside, RealHost, Shape
 from mrc.testbed.state import BedState
 
 BED = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import Fault
+from mrc.fabric.faults import TimedFault
 from mrc.sim.scenario import Scenario, parse_scenario, with_seed
 
 SILENT = {"kind": "silent", "at": "10us"}
@@ -28,7 +28,7 @@ def scenario(**fault: Any) -> Scenario:
     return parse_scenario(values, "t", "t.toml")
 
 
-def drawn(*, seed: int = 1, **fault: Any) -> tuple[Fault, ...]:
+def drawn(*, seed: int = 1, **fault: Any) -> tuple[TimedFault, ...]:
     return with_seed(scenario(**fault), seed).faults
 
 

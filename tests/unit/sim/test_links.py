@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mrc.enums import EvState
 from mrc.errors import ConfigError
-from mrc.fabric.faults import Fault
+from mrc.fabric.faults import TimedFault
 from mrc.sim.run import run
 from mrc.sim.scenario import parse_scenario
 
@@ -103,6 +103,6 @@ def test_links__of_two_plain_hosts() -> None:
 def test_set_links__refuses(kind: str, value: int) -> None:
     values = tomllib.loads(PAIR)
     scenario = parse_scenario(values, "pair", "pair")
-    change = Fault("plane:1", kind, "all", 0, None, value, 0)
+    change = TimedFault("plane:1", kind, "all", 0, None, value, 0)
     with pytest.raises(ConfigError, match="rejects the links"):
         run(replace(scenario, links=(change,)), 1)

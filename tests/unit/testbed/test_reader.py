@@ -16,8 +16,7 @@ from mrc.fabric.targets import Target
 from mrc.sim.scenario import load_scenario, replace_value, scenario_names
 from mrc.testbed import shape as shapes
 from mrc.testbed.plan import census, make_plan
-from mrc.testbed.results import LinkProperties
-from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.shape import Fabric, LinkProperties, Shape
 
 FILE = """
 title = "one of everything"

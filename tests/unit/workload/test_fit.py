@@ -11,7 +11,7 @@ from unit.workload.scenes import EMULATED, PAIR, SHAPE, scenario
 
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, BadFileError, ConfigError
-from mrc.fabric.faults import Fault, LinkChange
+from mrc.fabric.faults import LinkChange, TimedFault
 from mrc.workload import fit
 
 FAULTS = [
@@ -99,8 +99,8 @@ def test_fitted__hosts_are_real(shape: object) -> None:
 def test_fitted__links_that_differ() -> None:
     shape = replace(SHAPE, links=(LinkChange("plane:2", rate_bps=10**7, loss=0.01),))
     assert scenario(shape).links == (
-        Fault("plane:2", "rate", "all", 0, None, 10**7, 0),
-        Fault("plane:2", "loss", "all", 0, None, 10_000, 0),
+        TimedFault("plane:2", "rate", "all", 0, None, 10**7, 0),
+        TimedFault("plane:2", "loss", "all", 0, None, 10_000, 0),
     )
 
 
