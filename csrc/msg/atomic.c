@@ -2,7 +2,7 @@
 #include "msg/atomic.h"
 
 #include "msg/operations.h"
-#include "msg/outgoing.h"
+#include "msg/send.h"
 
 #define HOW ((1u << MRC_MSG_HOW_BITS) - 1) /* of the `rkey` of CHANGE */
 

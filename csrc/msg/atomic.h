@@ -3,7 +3,7 @@
    beside atomic accesses of its own threads, and answers with the number before. */
 #pragma once
 
-#include "msg/state.h"
+#include "msg/operations.h"
 
 /* Whether there is such a change of a number of so many bytes at this address. */
 bool mrc_msg_atomic_is_valid(uint32_t change, uint64_t bytes, uint64_t address);

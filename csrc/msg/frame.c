@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "msg/frame.h"
 
-#include "msg/little.h"
-
 enum { HEAD = 24, WITH_IDS = 32 };
 
 static size_t bare_bytes(uint8_t kind) {

@@ -5,10 +5,9 @@
 #include <stdlib.h>
 
 #include "msg/atomic.h"
-#include "msg/incoming.h"
-#include "msg/match.h"
 #include "msg/operations.h"
-#include "msg/outgoing.h"
+#include "msg/receive.h"
+#include "msg/send.h"
 
 enum {
   DEFAULT_PEERS = 256,

@@ -16,7 +16,7 @@
    receives in the order in which they were posted. */
 #pragma once
 
-#include "msg/config.h"
+#include "msg/types.h"
 
 struct mrc_msg;
 

@@ -4,6 +4,19 @@
 #include <errno.h>
 #include <stdlib.h>
 
+int mrc_msg_chains_init(struct mrc_msg_chains *chains, uint32_t n) {
+  n = mrc_ceil_pow2(n);
+  *chains = (struct mrc_msg_chains){.heads = malloc(n * sizeof *chains->heads), .mask = n - 1};
+  if (chains->heads == NULL) return -ENOMEM;
+  for (uint32_t i = 0; i < n; i++)
+    mrc_list_init(&chains->heads[i]);
+  return 0;
+}
+
+void mrc_msg_chains_free(struct mrc_msg_chains *chains) { free(chains->heads); }
+
+/* ---- the table of operations ---- */
+
 enum { INDEX_BITS = 16, ID_BITS = 30, ALIGNMENT = 8 };
 
 #define INDEX(id) ((id) & ((1u << INDEX_BITS) - 1))
@@ -162,4 +175,237 @@ void mrc_msg_finish(struct mrc_msg *msg, struct mrc_msg_op *op, int32_t result) 
                                     .data = op->post.data,
                                     .address = op->post.address};
   msg->config.done(msg->config.user, &done);
+}
+
+/* ==== Which message belongs to which receive, and which CTS to which send ==== */
+
+/* The hash of a peer, space and tag. A peer chooses tags and spaces, but cannot tell which of them
+   share a chain. */
+static uint64_t hash_of(const struct mrc_msg *msg, uint32_t peer, uint32_t space, uint64_t tag) {
+  const uint64_t where = (uint64_t)peer << 32 | space;
+  return mrc_secret_hash(msg->secret.key, tag + where * msg->factor);
+}
+
+/* ---- operations ---- */
+
+void mrc_msg_prepare(const struct mrc_msg *msg, struct mrc_msg_op *op) {
+  op->hash = hash_of(msg, op->post.peer, op->post.space, op->post.tag);
+}
+
+static bool fits(const struct mrc_msg_post *receive, uint32_t peer, uint32_t space, uint64_t tag) {
+  return receive->kind != MRC_MSG_SEND && receive->space == space &&
+         (receive->peer == MRC_MSG_ANY || receive->peer == peer) &&
+         ((receive->tag ^ tag) & ~receive->ignore) == 0;
+}
+
+/* Whether all that a receive takes has the same peer and tag. */
+static bool is_plain(const struct mrc_msg_post *receive) {
+  return receive->peer != MRC_MSG_ANY && receive->ignore == 0;
+}
+
+/* The oldest receive of a list or chain that takes a message with this record, or NULL. */
+static struct mrc_msg_op *oldest(const struct mrc_node *posted, uint32_t peer,
+                                 const struct mrc_msg_record *record) {
+  const bool eager = record->kind == MRC_MSG_EAGER;
+  for (struct mrc_node *node = posted->next; node != posted; node = node->next) {
+    struct mrc_msg_op *op = MRC_MSG_OP(node, node);
+    /* Only a send that has taken its CTS is announced to a receive that is being cancelled. */
+    if (op->state == MRC_MSG_CANCELLING && eager) continue;
+    if (fits(&op->post, peer, record->space, record->tag)) return op;
+  }
+  return NULL;
+}
+
+struct mrc_msg_op *mrc_msg_match_receive(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                                         const struct mrc_msg_record *record) {
+  const uint32_t number = peer->number;
+  const uint64_t hash = hash_of(msg, number, record->space, record->tag);
+  struct mrc_msg_op *found[] = {
+      oldest(mrc_msg_chain(&msg->by_tag, hash), number, record),
+      oldest(&peer->posted, number, record),
+      oldest(&msg->posted, number, record),
+  };
+  struct mrc_msg_op *first = NULL;
+  for (size_t i = 0; i < sizeof found / sizeof found[0]; i++)
+    if (found[i] != NULL && (first == NULL || found[i]->turn < first->turn)) first = found[i];
+  return first;
+}
+
+void mrc_msg_await(struct mrc_msg *msg, struct mrc_msg_op *op) {
+  const struct mrc_msg_post *post = &op->post;
+  struct mrc_node *list;
+  if (post->kind == MRC_MSG_SEND || is_plain(post))
+    list = mrc_msg_chain(&msg->by_tag, op->hash);
+  else
+    list = post->peer == MRC_MSG_ANY ? &msg->posted : &msg->peers[post->peer]->posted;
+  mrc_list_append(list, &op->node);
+}
+
+/* Whether a receive of a list could take what the exact one `op` asks for. */
+static bool could_take(const struct mrc_node *posted, const struct mrc_msg_op *op) {
+  for (struct mrc_node *node = posted->next; node != posted; node = node->next)
+    if (fits(&MRC_MSG_OP(node, node)->post, op->post.peer, op->post.space, op->post.tag))
+      return true;
+  return false;
+}
+
+bool mrc_msg_is_ambiguous(struct mrc_msg *msg, const struct mrc_msg_op *op) {
+  const struct mrc_msg_post *post = &op->post;
+  const struct mrc_node *chain = mrc_msg_chain(&msg->by_tag, op->hash);
+  /* Receives of this tag without a CTS are newer than those with one, so the newest one tells. */
+  for (struct mrc_node *node = chain->prev; node != chain; node = node->prev) {
+    const struct mrc_msg_op *older = MRC_MSG_OP(node, node);
+    if (older == op || !fits(&older->post, post->peer, post->space, post->tag)) continue;
+    if (older->state == MRC_MSG_POSTED) return true;
+    break;
+  }
+  return could_take(&msg->peers[post->peer]->posted, op) || could_take(&msg->posted, op);
+}
+
+struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                      const struct mrc_msg_record *record) {
+  const uint64_t hash = hash_of(msg, peer->number, record->space, record->tag);
+  const struct mrc_node *chain = mrc_msg_chain(&msg->by_tag, hash);
+  for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
+    struct mrc_msg_op *op = MRC_MSG_OP(node, node);
+    if (op->post.kind == MRC_MSG_SEND && op->peer == peer->number &&
+        op->post.space == record->space && op->post.tag == record->tag)
+      return op;
+  }
+  return NULL;
+}
+
+/* ---- what a peer has sent ---- */
+
+/* The oldest of an operation's space and tag: a CTS, or a message. */
+static struct mrc_msg_entry *oldest_for(const struct mrc_msg_peer *peer,
+                                        const struct mrc_msg_op *op, bool cts) {
+  const struct mrc_node *chain = mrc_msg_chain(&peer->by_tag, op->hash);
+  for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(same, node);
+    const struct mrc_msg_record *record = &entry->record;
+    if ((record->kind == MRC_MSG_CTS) == cts && record->space == op->post.space &&
+        record->tag == op->post.tag)
+      return entry;
+  }
+  return NULL;
+}
+
+static struct mrc_msg_entry *oldest_of_all(struct mrc_msg *msg, const struct mrc_msg_post *post) {
+  for (struct mrc_node *node = msg->unexpected.next; node != &msg->unexpected; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(all, node);
+    if (fits(post, entry->peer, entry->record.space, entry->record.tag)) return entry;
+  }
+  return NULL;
+}
+
+struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mrc_msg_op *op) {
+  const struct mrc_msg_post *post = &op->post;
+  if (post->peer == MRC_MSG_ANY) return oldest_of_all(msg, post);
+  const struct mrc_msg_peer *peer = msg->peers[post->peer];
+  if (is_plain(post)) return oldest_for(peer, op, false);
+  const struct mrc_node *messages = &peer->unexpected;
+  for (struct mrc_node *node = messages->next; node != messages; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
+    if (fits(post, entry->peer, entry->record.space, entry->record.tag)) return entry;
+  }
+  return NULL;
+}
+
+void mrc_msg_claim(struct mrc_msg *msg, struct mrc_msg_entry *entry, uint64_t cookie) {
+  entry->claim = cookie;
+  mrc_node_leave(&entry->all);
+  mrc_node_leave(&entry->same);
+  mrc_node_leave(&entry->node);
+  mrc_list_append(&msg->claimed, &entry->all);
+  mrc_list_append(&msg->peers[entry->peer]->claimed, &entry->node);
+}
+
+struct mrc_msg_entry *mrc_msg_claimed(struct mrc_msg *msg, const struct mrc_msg_post *post) {
+  for (struct mrc_node *node = msg->claimed.next; node != &msg->claimed; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(all, node);
+    if (entry->claim == post->tag && entry->record.space == post->space) return entry;
+  }
+  return NULL;
+}
+
+struct mrc_msg_entry *mrc_msg_match_request(const struct mrc_msg_peer *peer,
+                                            const struct mrc_msg_op *op) {
+  return oldest_for(peer, op, true);
+}
+
+static size_t bytes_of(const struct mrc_msg_record *record) {
+  const size_t message = record->kind == MRC_MSG_EAGER ? record->bytes : 0;
+  return sizeof(struct mrc_msg_entry) + MRC_MSG_HEAP_OVERHEAD + message;
+}
+
+/* The chain of a CTS or RTS. The peer chooses the id, but cannot know the chain: the kind sets its
+   hash apart from those of small numbers, which are the keys of memory regions. */
+static struct mrc_node *chain_of_id(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                    enum mrc_msg_record_kind kind, uint32_t id) {
+  const uint64_t key = (uint64_t)kind << 56 | id;
+  return mrc_msg_chain(&peer->by_id, mrc_secret_hash(msg->secret.key, key));
+}
+
+struct mrc_msg_entry *mrc_msg_kept(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
+                                   enum mrc_msg_record_kind kind, uint32_t id) {
+  const struct mrc_node *chain = chain_of_id(msg, peer, kind, id);
+  for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(named, node);
+    if (entry->record.kind == kind && entry->record.id == id) return entry;
+  }
+  return NULL;
+}
+
+bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
+                  const struct mrc_msg_record *record, const uint8_t *bytes) {
+  const size_t n = bytes_of(record);
+  if (peer->heap + n > peer->limits.heap_bytes) return false;
+  struct mrc_msg_entry *entry = malloc(n - MRC_MSG_HEAP_OVERHEAD);
+  if (entry == NULL) return false;
+  *entry = (struct mrc_msg_entry){.record = *record, .peer = peer->number};
+  if (record->kind == MRC_MSG_EAGER)
+    memcpy(entry->bytes, bytes, record->bytes);
+  else
+    mrc_list_append(chain_of_id(msg, peer, record->kind, record->id), &entry->named);
+  const uint64_t hash = hash_of(msg, peer->number, record->space, record->tag);
+  mrc_list_append(mrc_msg_chain(&peer->by_tag, hash), &entry->same);
+  if (record->kind != MRC_MSG_CTS) mrc_list_append(&msg->unexpected, &entry->all);
+  mrc_list_append(record->kind == MRC_MSG_CTS ? &peer->requests : &peer->unexpected, &entry->node);
+  peer->heap += n;
+  return true;
+}
+
+void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry) {
+  const size_t n = bytes_of(&entry->record);
+  mrc_assert(peer->number == entry->peer && peer->heap >= n);
+  peer->heap -= n;
+  mrc_node_leave(&entry->node);
+  mrc_node_leave(&entry->all);
+  mrc_node_leave(&entry->named);
+  mrc_node_leave(&entry->same);
+  free(entry);
+}
+
+/* Drops the entries of a list: all, or those that are promises. */
+static void drop(struct mrc_msg_peer *peer, struct mrc_node *list, bool promises) {
+  struct mrc_node *next;
+  for (struct mrc_node *node = list->next; node != list; node = next) {
+    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
+    next = node->next;
+    if (!promises || entry->record.kind != MRC_MSG_EAGER) mrc_msg_drop(peer, entry);
+  }
+}
+
+void mrc_msg_forget_promises(struct mrc_msg_peer *peer) {
+  drop(peer, &peer->unexpected, true);
+  drop(peer, &peer->claimed, true);
+  drop(peer, &peer->requests, true);
+}
+
+void mrc_msg_forget_all(struct mrc_msg_peer *peer) {
+  drop(peer, &peer->unexpected, false);
+  drop(peer, &peer->claimed, false);
+  drop(peer, &peer->requests, false);
+  mrc_assert(peer->heap == 0);
 }

@@ -14,6 +14,7 @@
 #include "agent/process.h"
 #include "ofi/cq.h"
 #include "ofi/mr.h"
+#include "ofi/object.h"
 
 enum { SQ_DEPTH = 256, MAX_WIMM = 128, HEAP_BYTES = 64 << 20 };
 

@@ -3,8 +3,8 @@
    Under the lock. */
 #pragma once
 
-#include "ofi/operation.h"
-#include "ofi/peer.h"
+#include "ofi/av.h"
+#include "ofi/object.h"
 
 /* Spaces of messages, the same in every process. */
 enum { OF_TAGGED_SPACE = 0x6669, OF_UNTAGGED_SPACE };

@@ -2,8 +2,11 @@
 #include "ofi/cq.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_tagged.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +15,124 @@
 #include "agent/library.h"
 #include "agent/process.h"
 #include "ofi/av.h"
-#include "ofi/counter.h"
 #include "ofi/object.h"
-#include "ofi/peer.h"
+
+#define FOREVER_MS (1ull << 40)
+
+struct of_counter {
+  struct of_object object;
+  uint64_t value;
+  uint64_t errors;
+};
+
+/* Under the lock. An operation has ended. */
+static void counter_add(struct of_counter *counter, bool good) {
+  ++*(good ? &counter->value : &counter->errors);
+  pthread_cond_broadcast(&pr_process.changed);
+}
+
+/* A program may read a counter again and again, and do nothing else. */
+static uint64_t look(const uint64_t *number) {
+  pr_lock();
+  if (pr_process.ctx) pr_engine_poll();
+  const uint64_t found = *number;
+  pr_unlock();
+  return found;
+}
+
+static uint64_t read_value(struct fid_cntr *fid) {
+  const struct of_counter *counter = (struct of_counter *)fid;
+  return look(&counter->value);
+}
+
+static uint64_t read_errors(struct fid_cntr *fid) {
+  const struct of_counter *counter = (struct of_counter *)fid;
+  return look(&counter->errors);
+}
+
+static int change(uint64_t *number, bool adds, uint64_t value) {
+  pr_lock();
+  *number = adds ? *number + value : value;
+  pthread_cond_broadcast(&pr_process.changed);
+  pr_unlock();
+  return 0;
+}
+
+static int add(struct fid_cntr *fid, uint64_t more) {
+  struct of_counter *counter = (struct of_counter *)fid;
+  return change(&counter->value, true, more);
+}
+
+static int set(struct fid_cntr *fid, uint64_t value) {
+  return change(&((struct of_counter *)fid)->value, false, value);
+}
+
+static int add_errors(struct fid_cntr *fid, uint64_t more) {
+  struct of_counter *counter = (struct of_counter *)fid;
+  return change(&counter->errors, true, more);
+}
+
+static int set_errors(struct fid_cntr *fid, uint64_t value) {
+  return change(&((struct of_counter *)fid)->errors, false, value);
+}
+
+static int wait_for(struct fid_cntr *fid, uint64_t threshold, int timeout_ms) {
+  const struct of_counter *counter = (struct of_counter *)fid;
+  if (pr_process.forked) return -FI_EIO;
+  const uint64_t ms = timeout_ms < 0 ? FOREVER_MS : (uint64_t)timeout_ms;
+  const uint64_t until_ns = pr_now_ns() + ms * 1000000u;
+  pr_lock();
+  const uint64_t errors = counter->errors;
+  if (pr_process.ctx) {
+    pr_engine_turn();
+    pr_engine_leave();
+  }
+  while (counter->value < threshold && counter->errors == errors && pr_wait(until_ns))
+    continue;
+  const bool failed = counter->errors != errors;
+  const bool reached = counter->value >= threshold;
+  pr_unlock();
+  if (failed) return -FI_EAVAIL;
+  return reached ? 0 : -FI_ETIMEDOUT;
+}
+
+static int close_counter(struct fid *fid) {
+  pr_lock();
+  const int error = of_object_leave((struct of_object *)fid);
+  pr_unlock();
+  if (error == 0) free(fid);
+  return error;
+}
+
+static struct fi_ops fid_ops = {.size = sizeof fid_ops,
+                                .close = close_counter,
+                                .bind = of_no_bind,
+                                .control = of_no_control,
+                                .ops_open = of_no_ops_open};
+
+static struct fi_ops_cntr counter_ops = {.size = sizeof counter_ops,
+                                         .read = read_value,
+                                         .readerr = read_errors,
+                                         .add = add,
+                                         .set = set,
+                                         .wait = wait_for,
+                                         .adderr = add_errors,
+                                         .seterr = set_errors};
+
+int of_counter_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **counter,
+                    void *context) {
+  const enum fi_wait_obj wait = attr ? attr->wait_obj : FI_WAIT_UNSPEC;
+  if (wait != FI_WAIT_NONE && wait != FI_WAIT_UNSPEC && wait != FI_WAIT_YIELD) return -FI_ENOSYS;
+  if (attr && (attr->events != FI_CNTR_EVENTS_COMP || attr->flags != 0)) return -FI_ENOSYS;
+  struct of_counter *made = of_object_new(sizeof *made, &domain->fid);
+  if (!made) return -FI_ENOMEM;
+  made->object.counter = (struct fid_cntr){
+      .fid = {.fclass = FI_CLASS_CNTR, .context = context, .ops = &fid_ops}, .ops = &counter_ops};
+  *counter = &made->object.counter;
+  return 0;
+}
+
+/* ==== Completion queues ==== */
 
 #define FOREVER_MS (1ull << 40) /* 35 years: as good as for ever */
 
@@ -81,7 +199,7 @@ static void end(struct of_operation *operation) {
   operation->done.result = result_of(operation);
   if (operation->done.kind == MRC_MSG_ATOMIC) take_number(operation);
   if (operation->multi) operation = of_message(operation);
-  if (operation->counter) of_counter_add(operation->counter, operation->done.result == 0);
+  if (operation->counter) counter_add(operation->counter, operation->done.result == 0);
   if (!cq || (operation->silent && operation->done.result == 0)) {
     of_operation_free(operation);
     return;
@@ -295,11 +413,11 @@ static struct fi_ops_cq cq_ops = {.size = sizeof cq_ops,
                                   .signal = signal_reader,
                                   .strerror = error_text};
 
-static struct fi_ops fid_ops = {.size = sizeof fid_ops,
-                                .close = close_cq,
-                                .bind = of_no_bind,
-                                .control = of_no_control,
-                                .ops_open = of_no_ops_open};
+static struct fi_ops cq_fid_ops = {.size = sizeof cq_fid_ops,
+                                   .close = close_cq,
+                                   .bind = of_no_bind,
+                                   .control = of_no_control,
+                                   .ops_open = of_no_ops_open};
 
 int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq,
                void *context) {
@@ -308,8 +426,63 @@ int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
   struct of_cq *made = of_object_new(sizeof *made, &domain->fid);
   if (!made) return -FI_ENOMEM;
   made->object.cq = (struct fid_cq){
-      .fid = {.fclass = FI_CLASS_CQ, .context = context, .ops = &fid_ops}, .ops = &cq_ops};
+      .fid = {.fclass = FI_CLASS_CQ, .context = context, .ops = &cq_fid_ops}, .ops = &cq_ops};
   made->format = attr->format != FI_CQ_FORMAT_UNSPEC ? attr->format : FI_CQ_FORMAT_TAGGED;
   *cq = &made->object.cq;
+  return 0;
+}
+
+/* ==== Event queues ==== */
+
+static ssize_t read_event(struct fid_eq *eq, uint32_t *event, void *buffer, size_t bytes,
+                          uint64_t flags) {
+  (void)eq, (void)event, (void)buffer, (void)bytes, (void)flags;
+  return -FI_EAGAIN;
+}
+
+static ssize_t eq_read_error(struct fid_eq *eq, struct fi_eq_err_entry *entry, uint64_t flags) {
+  (void)eq, (void)entry, (void)flags;
+  return -FI_EAGAIN;
+}
+
+static ssize_t write_event(struct fid_eq *eq, uint32_t event, const void *buffer, size_t bytes,
+                           uint64_t flags) {
+  (void)eq, (void)event, (void)buffer, (void)bytes, (void)flags;
+  return -FI_ENOSYS;
+}
+
+/* A signal ends the wait too. */
+static ssize_t wait_event(struct fid_eq *eq, uint32_t *event, void *buffer, size_t bytes,
+                          int timeout_ms, uint64_t flags) {
+  poll(NULL, 0, timeout_ms);
+  return read_event(eq, event, buffer, bytes, flags);
+}
+
+static const char *eq_error_text(struct fid_eq *eq, int prov_errno, const void *err_data,
+                                 char *buffer, size_t bytes) {
+  (void)eq, (void)prov_errno, (void)err_data;
+  static const char text[] = "nothing has failed";
+  if (!buffer || bytes == 0) return text;
+  snprintf(buffer, bytes, "%s", text);
+  return buffer;
+}
+
+static struct fi_ops_eq eq_ops = {.size = sizeof eq_ops,
+                                  .read = read_event,
+                                  .readerr = eq_read_error,
+                                  .write = write_event,
+                                  .sread = wait_event,
+                                  .strerror = eq_error_text};
+
+int of_eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **eq,
+               void *context) {
+  const enum fi_wait_obj wait = attr->wait_obj;
+  const bool waits = wait == FI_WAIT_NONE || wait == FI_WAIT_UNSPEC || wait == FI_WAIT_YIELD;
+  if (!waits || attr->flags & FI_WRITE) return -FI_ENOSYS;
+  struct of_object *made = of_object_new(sizeof *made, &fabric->fid);
+  if (!made) return -FI_ENOMEM;
+  made->eq = (struct fid_eq){
+      .fid = {.fclass = FI_CLASS_EQ, .context = context, .ops = &of_plain_ops}, .ops = &eq_ops};
+  *eq = &made->eq;
   return 0;
 }

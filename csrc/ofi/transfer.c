@@ -162,7 +162,7 @@ static uint64_t cap_of(const struct of_call *call) {
   }
 }
 
-ssize_t of_transfer_run(struct fid_ep *fid, struct of_call call) {
+static ssize_t transfer_run(struct fid_ep *fid, struct of_call call) {
   struct of_ep *ep = (struct of_ep *)fid;
   if (!ep->enabled) return -FI_EOPBADSTATE;
   if (!(ep->caps & cap_of(&call))) return -FI_EOPNOTSUPP;
@@ -175,8 +175,9 @@ ssize_t of_transfer_run(struct fid_ep *fid, struct of_call call) {
   return result;
 }
 
-ssize_t of_transfer_run_pieces(struct fid_ep *ep, struct of_call call, const struct iovec *pieces,
-                               size_t count) {
+/* The same with pieces of memory: one, or OF_PIECES of what is sent or written. -FI_EINVAL. */
+static ssize_t transfer_run_pieces(struct fid_ep *ep, struct of_call call,
+                                   const struct iovec *pieces, size_t count) {
   const bool gathers = call.kind == MRC_MSG_SEND || call.kind == MRC_MSG_WRITE;
   if (count > (gathers ? OF_PIECES : 1)) return -FI_EINVAL;
   call.buffer = count > 0 ? pieces->iov_base : NULL;
@@ -184,7 +185,7 @@ ssize_t of_transfer_run_pieces(struct fid_ep *ep, struct of_call call, const str
     call.bytes += pieces[i].iov_len;
   call.pieces = pieces;
   call.n_pieces = count > 1 ? count : 0;
-  return of_transfer_run(ep, call);
+  return transfer_run(ep, call);
 }
 
 static void *plain(const void *buffer) { return (void *)(uintptr_t)buffer; }
@@ -202,15 +203,15 @@ static uint64_t receive_flags(const struct fid_ep *ep) {
 static ssize_t tagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
                            fi_addr_t peer, uint64_t tag, uint64_t ignore, void *context) {
   (void)desc;
-  return of_transfer_run(ep, (struct of_call){.buffer = buffer,
-                                              .bytes = bytes,
-                                              .peer = peer,
-                                              .tag = tag,
-                                              .ignore = ignore,
-                                              .context = context,
-                                              .flags = receive_flags(ep) & ~FI_MULTI_RECV,
-                                              .kind = MRC_MSG_RECV,
-                                              .tagged = true});
+  return transfer_run(ep, (struct of_call){.buffer = buffer,
+                                           .bytes = bytes,
+                                           .peer = peer,
+                                           .tag = tag,
+                                           .ignore = ignore,
+                                           .context = context,
+                                           .flags = receive_flags(ep) & ~FI_MULTI_RECV,
+                                           .kind = MRC_MSG_RECV,
+                                           .tagged = true});
 }
 
 static ssize_t tagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
@@ -231,21 +232,21 @@ static ssize_t tagged_recvmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg
                          .tagged = true};
   if (flags & FI_CLAIM && !msg->context) return -FI_EINVAL;
   if (flags & FI_CLAIM && !(flags & FI_PEEK)) call.peer = FI_ADDR_UNSPEC; /* it is known which */
-  return of_transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
+  return transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
 }
 
 static ssize_t tagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                                uint64_t data, fi_addr_t peer, uint64_t tag, void *context) {
   (void)desc;
-  return of_transfer_run(ep, (struct of_call){.buffer = plain(buffer),
-                                              .bytes = bytes,
-                                              .peer = peer,
-                                              .tag = tag,
-                                              .context = context,
-                                              .data = data,
-                                              .flags = send_flags(ep),
-                                              .tagged = true,
-                                              .kind = MRC_MSG_SEND});
+  return transfer_run(ep, (struct of_call){.buffer = plain(buffer),
+                                           .bytes = bytes,
+                                           .peer = peer,
+                                           .tag = tag,
+                                           .context = context,
+                                           .data = data,
+                                           .flags = send_flags(ep),
+                                           .tagged = true,
+                                           .kind = MRC_MSG_SEND});
 }
 
 static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
@@ -256,14 +257,14 @@ static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, 
 static ssize_t tagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                             size_t count, fi_addr_t peer, uint64_t tag, void *context) {
   (void)desc;
-  return of_transfer_run_pieces(ep,
-                                (struct of_call){.peer = peer,
-                                                 .tag = tag,
-                                                 .context = context,
-                                                 .flags = send_flags(ep),
-                                                 .tagged = true,
-                                                 .kind = MRC_MSG_SEND},
-                                pieces, count);
+  return transfer_run_pieces(ep,
+                             (struct of_call){.peer = peer,
+                                              .tag = tag,
+                                              .context = context,
+                                              .flags = send_flags(ep),
+                                              .tagged = true,
+                                              .kind = MRC_MSG_SEND},
+                             pieces, count);
 }
 
 static ssize_t tagged_sendmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
@@ -274,14 +275,14 @@ static ssize_t tagged_sendmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg
                          .flags = flags,
                          .tagged = true,
                          .kind = MRC_MSG_SEND};
-  return of_transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
+  return transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
 }
 
 static ssize_t inject(struct fid_ep *ep, struct of_call call) {
   call.flags = FI_INJECT;
   call.kind = MRC_MSG_SEND;
   call.injects = true;
-  return of_transfer_run(ep, call);
+  return transfer_run(ep, call);
 }
 
 static ssize_t tagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes, uint64_t data,
@@ -315,12 +316,12 @@ struct fi_ops_tagged of_tagged_ops = {.size = sizeof of_tagged_ops,
 static ssize_t untagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
                              fi_addr_t peer, void *context) {
   (void)desc;
-  return of_transfer_run(ep, (struct of_call){.buffer = buffer,
-                                              .bytes = bytes,
-                                              .peer = peer,
-                                              .context = context,
-                                              .flags = receive_flags(ep),
-                                              .kind = MRC_MSG_RECV});
+  return transfer_run(ep, (struct of_call){.buffer = buffer,
+                                           .bytes = bytes,
+                                           .peer = peer,
+                                           .context = context,
+                                           .flags = receive_flags(ep),
+                                           .kind = MRC_MSG_RECV});
 }
 
 static ssize_t untagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
@@ -333,19 +334,19 @@ static ssize_t untagged_recvv(struct fid_ep *ep, const struct iovec *pieces, voi
 static ssize_t untagged_recvmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
   struct of_call call = {
       .peer = msg->addr, .context = msg->context, .flags = flags, .kind = MRC_MSG_RECV};
-  return of_transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
+  return transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
 }
 
 static ssize_t untagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                                  uint64_t data, fi_addr_t peer, void *context) {
   (void)desc;
-  return of_transfer_run(ep, (struct of_call){.buffer = plain(buffer),
-                                              .bytes = bytes,
-                                              .peer = peer,
-                                              .context = context,
-                                              .data = data,
-                                              .flags = send_flags(ep),
-                                              .kind = MRC_MSG_SEND});
+  return transfer_run(ep, (struct of_call){.buffer = plain(buffer),
+                                           .bytes = bytes,
+                                           .peer = peer,
+                                           .context = context,
+                                           .data = data,
+                                           .flags = send_flags(ep),
+                                           .kind = MRC_MSG_SEND});
 }
 
 static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
@@ -356,7 +357,7 @@ static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes
 static ssize_t untagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                               size_t count, fi_addr_t peer, void *context) {
   (void)desc;
-  return of_transfer_run_pieces(
+  return transfer_run_pieces(
       ep,
       (struct of_call){
           .peer = peer, .context = context, .flags = send_flags(ep), .kind = MRC_MSG_SEND},
@@ -369,7 +370,7 @@ static ssize_t untagged_sendmsg(struct fid_ep *ep, const struct fi_msg *msg, uin
                          .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
                          .flags = flags,
                          .kind = MRC_MSG_SEND};
-  return of_transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
+  return transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
 }
 
 static ssize_t untagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes,
@@ -407,3 +408,404 @@ ssize_t of_transfer_cancel(struct fid *fid, void *context) {
   pr_unlock();
   return operation ? 0 : -FI_ENOENT;
 }
+
+/* ==== Reads and writes ==== */
+
+static uint64_t rma_flags_of(const struct fid_ep *ep) {
+  return ((const struct of_ep *)ep)->send_flags;
+}
+
+static ssize_t run_rma(struct fid_ep *ep, enum mrc_msg_kind kind, const struct iovec *pieces,
+                       size_t count, fi_addr_t peer, uint64_t address, uint64_t key,
+                       void *context) {
+  return transfer_run_pieces(
+      ep,
+      (struct of_call){.peer = peer,
+                       .tag = address,
+                       .ignore = key,
+                       .context = context,
+                       .flags = rma_flags_of(ep) & ~(FI_REMOTE_CQ_DATA | FI_INJECT),
+                       .kind = kind},
+      pieces, count);
+}
+
+static ssize_t run_rma_msg(struct fid_ep *ep, enum mrc_msg_kind kind, const struct fi_msg_rma *msg,
+                           uint64_t flags) {
+  if (msg->rma_iov_count != 1) return -FI_EINVAL;
+  size_t bytes = 0;
+  for (size_t i = 0; i < msg->iov_count; i++)
+    bytes += msg->msg_iov[i].iov_len;
+  if (bytes != msg->rma_iov->len) return -FI_EINVAL;
+  return transfer_run_pieces(ep,
+                             (struct of_call){.peer = msg->addr,
+                                              .tag = msg->rma_iov->addr,
+                                              .ignore = msg->rma_iov->key,
+                                              .context = msg->context,
+                                              .flags = flags,
+                                              .kind = kind},
+                             msg->msg_iov, msg->iov_count);
+}
+
+static struct iovec piece(const void *buffer, size_t bytes) {
+  return (struct iovec){.iov_base = (void *)(uintptr_t)buffer, .iov_len = bytes};
+}
+
+static ssize_t read_memory(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
+                           fi_addr_t peer, uint64_t address, uint64_t key, void *context) {
+  (void)desc;
+  const struct iovec whole = piece(buffer, bytes);
+  return run_rma(ep, MRC_MSG_READ, &whole, 1, peer, address, key, context);
+}
+
+static ssize_t read_v(struct fid_ep *ep, const struct iovec *pieces, void **desc, size_t count,
+                      fi_addr_t peer, uint64_t address, uint64_t key, void *context) {
+  (void)desc;
+  return run_rma(ep, MRC_MSG_READ, pieces, count, peer, address, key, context);
+}
+
+static ssize_t read_msg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_t flags) {
+  return run_rma_msg(ep, MRC_MSG_READ, msg, flags & ~FI_INJECT);
+}
+
+static ssize_t write_memory(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
+                            fi_addr_t peer, uint64_t address, uint64_t key, void *context) {
+  (void)desc;
+  const struct iovec whole = piece(buffer, bytes);
+  return run_rma(ep, MRC_MSG_WRITE, &whole, 1, peer, address, key, context);
+}
+
+static ssize_t rma_write_v(struct fid_ep *ep, const struct iovec *pieces, void **desc, size_t count,
+                           fi_addr_t peer, uint64_t address, uint64_t key, void *context) {
+  (void)desc;
+  return run_rma(ep, MRC_MSG_WRITE, pieces, count, peer, address, key, context);
+}
+
+static ssize_t rma_write_msg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_t flags) {
+  return run_rma_msg(ep, MRC_MSG_WRITE, msg, flags);
+}
+
+static ssize_t inject_write(struct fid_ep *ep, const void *buffer, size_t bytes, fi_addr_t peer,
+                            uint64_t address, uint64_t key) {
+  return transfer_run(ep, (struct of_call){.buffer = (void *)(uintptr_t)buffer,
+                                           .bytes = bytes,
+                                           .peer = peer,
+                                           .tag = address,
+                                           .ignore = key,
+                                           .flags = FI_INJECT,
+                                           .kind = MRC_MSG_WRITE,
+                                           .injects = true});
+}
+
+/* The peer does not notice a write: nothing could bring it the data. */
+static ssize_t no_write_data(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
+                             uint64_t data, fi_addr_t peer, uint64_t address, uint64_t key,
+                             void *context) {
+  (void)ep, (void)buffer, (void)bytes, (void)desc, (void)data, (void)peer, (void)address;
+  (void)key, (void)context;
+  return -FI_ENOSYS;
+}
+
+static ssize_t no_inject_write_data(struct fid_ep *ep, const void *buffer, size_t bytes,
+                                    uint64_t data, fi_addr_t peer, uint64_t address, uint64_t key) {
+  return no_write_data(ep, buffer, bytes, NULL, data, peer, address, key, NULL);
+}
+
+struct fi_ops_rma of_rma_ops = {.size = sizeof of_rma_ops,
+                                .read = read_memory,
+                                .readv = read_v,
+                                .readmsg = read_msg,
+                                .write = write_memory,
+                                .writev = rma_write_v,
+                                .writemsg = rma_write_msg,
+                                .inject = inject_write,
+                                .writedata = no_write_data,
+                                .injectdata = no_inject_write_data};
+
+/* ==== Atomic changes ==== */
+
+/* What a call gets back. */
+enum result { NOTHING, BEFORE, COMPARED };
+
+static size_t bytes_of(enum fi_datatype type) {
+  switch (type) {
+    case FI_INT32:
+    case FI_UINT32:
+      return 4;
+    case FI_INT64:
+    case FI_UINT64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+static bool has_sign(enum fi_datatype type) { return type == FI_INT32 || type == FI_INT64; }
+
+/* The change that an operation with such a result makes; -1: there is none. */
+static int change_of(enum fi_datatype type, enum fi_op op, enum result result) {
+  if (result == COMPARED) return op == FI_CSWAP ? MRC_MSG_COMPARE_SWAP : -1;
+  switch (op) {
+    case FI_MIN:
+      return has_sign(type) ? MRC_MSG_SIGNED_MIN : MRC_MSG_MIN;
+    case FI_MAX:
+      return has_sign(type) ? MRC_MSG_SIGNED_MAX : MRC_MSG_MAX;
+    case FI_SUM:
+      return MRC_MSG_ADD;
+    case FI_LOR:
+      return MRC_MSG_LOGICAL_OR;
+    case FI_LAND:
+      return MRC_MSG_LOGICAL_AND;
+    case FI_LXOR:
+      return MRC_MSG_LOGICAL_XOR;
+    case FI_BOR:
+      return MRC_MSG_OR;
+    case FI_BAND:
+      return MRC_MSG_AND;
+    case FI_BXOR:
+      return MRC_MSG_XOR;
+    case FI_ATOMIC_WRITE:
+      return MRC_MSG_SWAP;
+    case FI_ATOMIC_READ: /* adds 0 */
+      return result == BEFORE ? MRC_MSG_ADD : -1;
+    default:
+      return -1;
+  }
+}
+
+static int valid(enum fi_datatype type, enum fi_op op, size_t *count, enum result result) {
+  if (bytes_of(type) == 0 || change_of(type, op, result) < 0) return -FI_EOPNOTSUPP;
+  if (count) *count = 1;
+  return 0;
+}
+
+/* One number of a program, of this type. */
+static uint64_t number_at(const void *at, size_t bytes) {
+  uint32_t narrow;
+  uint64_t wide;
+  if (bytes == sizeof wide) {
+    memcpy(&wide, at, sizeof wide);
+    return wide;
+  }
+  memcpy(&narrow, at, sizeof narrow);
+  return narrow;
+}
+
+/* The pieces of a call of a program. */
+struct change {
+  const struct fi_ioc *operands, *compares;
+  const struct fi_ioc *results;
+  size_t n_operands, n_compares, n_results;
+  struct fi_rma_ioc at;
+  fi_addr_t peer;
+  enum fi_datatype type;
+  enum fi_op op;
+  enum result result;
+  void *context;
+  uint64_t flags;
+  bool injects;
+};
+
+static bool is_one(const struct fi_ioc *pieces, size_t n) { return n == 1 && pieces->count == 1; }
+
+static ssize_t run_atomic(struct fid_ep *ep, const struct change *change) {
+  const size_t bytes = bytes_of(change->type);
+  const int how = change_of(change->type, change->op, change->result);
+  if (bytes == 0 || how < 0) return -FI_EOPNOTSUPP;
+  const bool reads = change->op == FI_ATOMIC_READ;
+  if (change->at.count != 1 || (!reads && !is_one(change->operands, change->n_operands)) ||
+      (change->result != NOTHING && !is_one(change->results, change->n_results)) ||
+      (change->result == COMPARED && !is_one(change->compares, change->n_compares)) ||
+      change->at.addr % bytes != 0)
+    return -FI_EINVAL;
+  return transfer_run(
+      ep,
+      (struct of_call){
+          .buffer = change->result != NOTHING ? change->results->addr : NULL,
+          .bytes = bytes,
+          .peer = change->peer,
+          .tag = change->at.addr,
+          .ignore = change->at.key,
+          .context = change->context,
+          .flags = change->flags,
+          .kind = MRC_MSG_ATOMIC,
+          .injects = change->injects,
+          .data = (uint64_t)how,
+          .operand = reads ? 0 : number_at(change->operands->addr, bytes),
+          .expected = change->result == COMPARED ? number_at(change->compares->addr, bytes) : 0});
+}
+
+/* ---- Calls ---- */
+
+static uint64_t change_flags_of(const struct fid_ep *ep) {
+  return ((const struct of_ep *)ep)->send_flags & ~(FI_REMOTE_CQ_DATA | FI_INJECT);
+}
+
+static struct fi_ioc ioc(const void *memory, size_t count) {
+  return (struct fi_ioc){.addr = (void *)(uintptr_t)memory, .count = count};
+}
+
+/* A change by calls that name each thing. */
+static struct change named(const struct fid_ep *ep, fi_addr_t peer, uint64_t address, uint64_t key,
+                           enum fi_datatype type, enum fi_op op, void *context) {
+  return (struct change){.at = {.addr = address, .count = 1, .key = key},
+                         .peer = peer,
+                         .type = type,
+                         .op = op,
+                         .context = context,
+                         .flags = change_flags_of(ep)};
+}
+
+static ssize_t change_v(struct fid_ep *ep, const struct fi_ioc *operands, void **desc, size_t n,
+                        fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
+                        enum fi_op op, void *context) {
+  (void)desc;
+  struct change change = named(ep, peer, address, key, type, op, context);
+  change.operands = operands, change.n_operands = n;
+  return run_atomic(ep, &change);
+}
+
+static ssize_t write_one(struct fid_ep *ep, const void *operand, size_t count, void *desc,
+                         fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
+                         enum fi_op op, void *context) {
+  (void)desc;
+  const struct fi_ioc operands = ioc(operand, count);
+  return change_v(ep, &operands, NULL, 1, peer, address, key, type, op, context);
+}
+
+static ssize_t change_inject(struct fid_ep *ep, const void *operand, size_t count, fi_addr_t peer,
+                             uint64_t address, uint64_t key, enum fi_datatype type, enum fi_op op) {
+  const struct fi_ioc operands = ioc(operand, count);
+  struct change change = named(ep, peer, address, key, type, op, NULL);
+  change.operands = &operands, change.n_operands = 1;
+  change.injects = true;
+  return run_atomic(ep, &change);
+}
+
+static ssize_t fetch_v(struct fid_ep *ep, const struct fi_ioc *operands, void **desc, size_t n,
+                       struct fi_ioc *results, void **result_desc, size_t n_results, fi_addr_t peer,
+                       uint64_t address, uint64_t key, enum fi_datatype type, enum fi_op op,
+                       void *context) {
+  (void)desc, (void)result_desc;
+  struct change change = named(ep, peer, address, key, type, op, context);
+  change.operands = operands, change.n_operands = n;
+  change.results = results, change.n_results = n_results;
+  change.result = BEFORE;
+  return run_atomic(ep, &change);
+}
+
+static ssize_t fetch_one(struct fid_ep *ep, const void *operand, size_t count, void *desc,
+                         void *result, void *result_desc, fi_addr_t peer, uint64_t address,
+                         uint64_t key, enum fi_datatype type, enum fi_op op, void *context) {
+  (void)desc, (void)result_desc;
+  const struct fi_ioc operands = ioc(operand, count);
+  struct fi_ioc results = ioc(result, count);
+  return fetch_v(ep, &operands, NULL, 1, &results, NULL, 1, peer, address, key, type, op, context);
+}
+
+static ssize_t compare_v(struct fid_ep *ep, const struct fi_ioc *operands, void **desc, size_t n,
+                         const struct fi_ioc *compares, void **compare_desc, size_t n_compares,
+                         struct fi_ioc *results, void **result_desc, size_t n_results,
+                         fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
+                         enum fi_op op, void *context) {
+  (void)desc, (void)compare_desc, (void)result_desc;
+  struct change change = named(ep, peer, address, key, type, op, context);
+  change.operands = operands, change.n_operands = n;
+  change.compares = compares, change.n_compares = n_compares;
+  change.results = results, change.n_results = n_results;
+  change.result = COMPARED;
+  return run_atomic(ep, &change);
+}
+
+static ssize_t compare_one(struct fid_ep *ep, const void *operand, size_t count, void *desc,
+                           const void *compare, void *compare_desc, void *result, void *result_desc,
+                           fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
+                           enum fi_op op, void *context) {
+  (void)desc, (void)compare_desc, (void)result_desc;
+  const struct fi_ioc operands = ioc(operand, count), compares = ioc(compare, count);
+  struct fi_ioc results = ioc(result, count);
+  return compare_v(ep, &operands, NULL, 1, &compares, NULL, 1, &results, NULL, 1, peer, address,
+                   key, type, op, context);
+}
+
+/* ---- Calls with a message ---- */
+
+static ssize_t run_atomic_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg,
+                              struct change change, uint64_t flags) {
+  if (msg->rma_iov_count != 1) return -FI_EINVAL;
+  change.operands = msg->msg_iov, change.n_operands = msg->iov_count;
+  change.at = *msg->rma_iov;
+  change.peer = msg->addr;
+  change.type = msg->datatype;
+  change.op = msg->op;
+  change.context = msg->context;
+  change.flags = flags;
+  return run_atomic(ep, &change);
+}
+
+static ssize_t change_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg, uint64_t flags) {
+  return run_atomic_msg(ep, msg, (struct change){.result = NOTHING}, flags);
+}
+
+static ssize_t fetch_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg, struct fi_ioc *results,
+                         void **desc, size_t n, uint64_t flags) {
+  (void)desc;
+  const struct change change = {.results = results, .n_results = n, .result = BEFORE};
+  return run_atomic_msg(ep, msg, change, flags);
+}
+
+static ssize_t compare_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg,
+                           const struct fi_ioc *compares, void **compare_desc, size_t n_compares,
+                           struct fi_ioc *results, void **desc, size_t n, uint64_t flags) {
+  (void)compare_desc, (void)desc;
+  const struct change change = {.compares = compares,
+                                .n_compares = n_compares,
+                                .results = results,
+                                .n_results = n,
+                                .result = COMPARED};
+  return run_atomic_msg(ep, msg, change, flags);
+}
+
+/* ---- What there is ---- */
+
+static int write_valid(struct fid_ep *ep, enum fi_datatype type, enum fi_op op, size_t *count) {
+  (void)ep;
+  return valid(type, op, count, NOTHING);
+}
+
+static int fetch_valid(struct fid_ep *ep, enum fi_datatype type, enum fi_op op, size_t *count) {
+  (void)ep;
+  return valid(type, op, count, BEFORE);
+}
+
+static int compare_valid(struct fid_ep *ep, enum fi_datatype type, enum fi_op op, size_t *count) {
+  (void)ep;
+  return valid(type, op, count, COMPARED);
+}
+
+int of_atomic_query(struct fid_domain *domain, enum fi_datatype type, enum fi_op op,
+                    struct fi_atomic_attr *attr, uint64_t flags) {
+  (void)domain;
+  if (flags & ~(FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC) ||
+      flags == (FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC))
+    return -FI_EBADFLAGS;
+  enum result result = flags & FI_FETCH_ATOMIC ? BEFORE : NOTHING;
+  if (flags & FI_COMPARE_ATOMIC) result = COMPARED;
+  const int error = valid(type, op, &attr->count, result);
+  if (error == 0) attr->size = bytes_of(type);
+  return error;
+}
+
+struct fi_ops_atomic of_atomic_ops = {.size = sizeof of_atomic_ops,
+                                      .write = write_one,
+                                      .writev = change_v,
+                                      .writemsg = change_msg,
+                                      .inject = change_inject,
+                                      .readwrite = fetch_one,
+                                      .readwritev = fetch_v,
+                                      .readwritemsg = fetch_msg,
+                                      .compwrite = compare_one,
+                                      .compwritev = compare_v,
+                                      .compwritemsg = compare_msg,
+                                      .writevalid = write_valid,
+                                      .readwritevalid = fetch_valid,
+                                      .compwritevalid = compare_valid};

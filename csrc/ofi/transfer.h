@@ -2,7 +2,9 @@
 /* Sends and receives of the endpoint, with and without tags. */
 #pragma once
 
+#include <rdma/fi_atomic.h>
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
 #include "ofi/cq.h"
@@ -49,8 +51,17 @@ struct of_ep {
 extern struct fi_ops_tagged of_tagged_ops;
 extern struct fi_ops_msg of_untagged_ops;
 
-ssize_t of_transfer_run(struct fid_ep *ep, struct of_call call);
-/* The same with pieces of memory: one, or OF_PIECES of what is sent or written. -FI_EINVAL. */
-ssize_t of_transfer_run_pieces(struct fid_ep *ep, struct of_call call, const struct iovec *pieces,
-                               size_t count);
 ssize_t of_transfer_cancel(struct fid *fid, void *context);
+
+/* ---- Memory of other endpoints ---- */
+
+/* Reads and writes of memory of other endpoints. */
+
+extern struct fi_ops_rma of_rma_ops;
+
+/* Atomic changes of one number in memory of other endpoints. */
+
+extern struct fi_ops_atomic of_atomic_ops;
+/* The same question for a domain: fi_query_atomic. */
+int of_atomic_query(struct fid_domain *domain, enum fi_datatype type, enum fi_op op,
+                    struct fi_atomic_attr *attr, uint64_t flags);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rc/record.h"
 
-#include "msg/little.h"
+#include "msg/frame.h"
 
 enum { HEAD = 8 };
 

@@ -13,7 +13,7 @@
 
 #include "core/base.h"
 #include "msg/msg.h"
-#include "msg/state.h"
+#include "msg/operations.h"
 
 enum {
   WIRE_HOSTS = 3,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The chains of messages stay short, whatever the keys of their members are. */
-#include "msg/chains.h"
+#include "msg/operations.h"
 
 #include "check.h"
 #include "msg/msg.h"

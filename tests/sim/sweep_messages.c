@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 #include "msg/msg.h"
-#include "msg/state.h"
+#include "msg/operations.h"
 #include "pair/connect.h"
 #include "sweep.h"
 

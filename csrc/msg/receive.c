@@ -1,19 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "msg/incoming.h"
+/*
+ * The route of what comes from a peer. Its functions stand from the last stage to the first:
+ *
+ *   1. an immediate says what has come: the data of a receive or READ, a frame, or a credit
+ *      (mrc_msg_on_imm)
+ *   2. frames are read in order, up to one that has to wait (read_frames)
+ *   3. each record of a frame is about an operation of this end, or of the peer (on_record)
+ *   4. a send that a CTS is for, or a receive that a message is for, goes on; what matches nothing
+ *      is kept, and looked through when an operation is posted (mrc_msg_start_receive,
+ *      mrc_msg_start_send)
+ */
+#include "msg/receive.h"
 
 #include <errno.h>
 
 #include "msg/atomic.h"
-#include "msg/little.h"
-#include "msg/match.h"
+#include "msg/frame.h"
 #include "msg/operations.h"
-#include "msg/outgoing.h"
+#include "msg/send.h"
 
 enum verdict { TAKEN, WAIT, WRONG };
 
 static enum verdict taken_if(bool good) { return good ? TAKEN : WRONG; }
 
-/* ---- receives ---- */
+/* ---- 4. Receives ---- */
+
+static bool read_frames(struct mrc_msg *msg, struct mrc_msg_peer *peer);
 
 static void deliver(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mrc_msg_record *record,
                     const uint8_t *bytes) {
@@ -70,7 +82,7 @@ static struct mrc_msg_peer *read_stalled(struct mrc_msg *msg, uint32_t number) {
     struct mrc_msg_peer *peer = MRC_NODE_OWNER(node, struct mrc_msg_peer, stalled);
     next = node->next;
     if (number != MRC_MSG_ANY && number != peer->number) continue;
-    if (!mrc_msg_read(msg, peer)) return peer;
+    if (!read_frames(msg, peer)) return peer;
   }
   return NULL;
 }
@@ -115,7 +127,7 @@ static bool take(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_
     good = grant(msg, peer, op, &entry->record);
   mrc_msg_drop(peer, entry);
   if (peer->error != 0) return true;
-  return good && mrc_msg_read(msg, peer); /* a frame may have waited for the room */
+  return good && read_frames(msg, peer); /* a frame may have waited for the room */
 }
 
 struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op) {
@@ -138,7 +150,7 @@ struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_o
   return NULL;
 }
 
-/* ---- sends ---- */
+/* ---- 4. Sends ---- */
 
 /* A send has its place. False: too many answers. */
 static bool take_cts(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
@@ -171,13 +183,13 @@ bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct m
   op->state = MRC_MSG_WAITING;
   mrc_msg_await(msg, op);
   mrc_msg_say(msg, peer, op, MRC_MSG_RTS);
-  if (request == NULL) return mrc_msg_read(msg, peer); /* it may be in a frame that waits */
+  if (request == NULL) return read_frames(msg, peer); /* it may be in a frame that waits */
   const struct mrc_msg_record cts = request->record;
   mrc_msg_drop(peer, request);
-  return take_cts(msg, peer, op, &cts) && mrc_msg_read(msg, peer);
+  return take_cts(msg, peer, op, &cts) && read_frames(msg, peer);
 }
 
-/* ---- records ---- */
+/* ---- 3. Records ---- */
 
 static enum verdict on_eager(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                              const struct mrc_msg_record *record, const uint8_t *bytes) {
@@ -315,7 +327,7 @@ static enum verdict on_record(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   return WRONG;
 }
 
-/* ---- frames ---- */
+/* ---- 2 and 1. Frames and immediates ---- */
 
 /* Reads a frame from `offset`; the peer may change it meanwhile, so each word is read once. */
 static enum verdict read_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
@@ -339,7 +351,8 @@ static enum verdict read_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   return TAKEN;
 }
 
-bool mrc_msg_read(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
+/* Reads the frames that arrived, up to one that has to wait. False as above. */
+static bool read_frames(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   while (peer->slots.freed != peer->slots.arrived) {
     const enum verdict verdict = read_frame(msg, peer);
     if (verdict == WAIT && !mrc_node_joined(&peer->stalled)) {
@@ -363,7 +376,7 @@ static bool on_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t nu
   if (!mrc_msg_credited(msg, peer, read, UINT32_MAX)) return false;
   peer->sizes[place / MRC_MSG_SLOT_BYTES] = (uint16_t)bytes;
   peer->slots.arrived++;
-  return mrc_msg_read(msg, peer);
+  return read_frames(msg, peer);
 }
 
 static bool on_data(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t id) {

@@ -2,16 +2,14 @@
 /* What comes from a peer: immediates, and frames of records. */
 #pragma once
 
-#include "msg/state.h"
+#include "msg/operations.h"
 
 /* Takes an immediate. False: the peer broke the protocol. */
 bool mrc_msg_on_imm(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t imm, uint32_t bytes);
-/* Reads the frames that arrived, up to one that has to wait. False as above. */
-bool mrc_msg_read(struct mrc_msg *msg, struct mrc_msg_peer *peer);
-/* Matches a receive with what came before it, or lets it wait. A peer that broke the protocol
-   meanwhile, or NULL. */
 /* Ends a PEEK. */
 void mrc_msg_peek(struct mrc_msg *msg, struct mrc_msg_op *op);
+/* Matches a receive with what came before it, or lets it wait. A peer that broke the protocol
+   meanwhile, or NULL. */
 struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op);
 /* The same for a send; false: the peer broke the protocol. */
 bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);

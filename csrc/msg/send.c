@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "msg/outgoing.h"
+/*
+ * The route of what goes to a peer, in the order of its stages:
+ *
+ *   1. records about operations, and answers, are queued (mrc_msg_say, mrc_msg_answer)
+ *   2. frames take as many as fit, one slot of the peer's inbox each (send_frame); a credit goes
+ *      alone if none does (send_credit)
+ *   3. messages whose place the peer has named are written, in chunks (send_chunks)
+ *   4. READs ask the peer for memory, and FETCHes of the peer are answered by such writes
+ *   5. completions free what has been sent (mrc_msg_sent)
+ */
+#include "msg/send.h"
 
 #include <errno.h>
 
-#include "msg/little.h"
+#include "msg/frame.h"
 #include "msg/operations.h"
 
 enum { RESERVED_WRS = 4 }; /* places that messages leave to frames and credits */
@@ -52,7 +62,7 @@ static int post(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum what what, 
   return 0;
 }
 
-/* ---- frames ---- */
+/* ---- 2. Frames ---- */
 
 static struct mrc_msg_record record_of(const struct mrc_msg_op *op) {
   const struct mrc_msg_post *post = &op->post;
@@ -160,7 +170,7 @@ static int send_credit(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t 
   return 0;
 }
 
-/* ---- messages ---- */
+/* ---- 3. Messages ---- */
 
 void mrc_msg_start_write(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op) {
   if (op->bytes == 0) {
@@ -235,7 +245,7 @@ static int send_chunks(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t 
   return error;
 }
 
-/* ---- READs ---- */
+/* ---- 4. READs ---- */
 
 static void say_reads(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   while (peer->reads < MRC_MSG_READS && !mrc_list_is_empty(&peer->reading)) {
@@ -287,7 +297,7 @@ bool mrc_msg_fetch(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   return true;
 }
 
-/* ---- the peer ---- */
+/* ---- 5. The peer, and its completions ---- */
 
 /* An immediate that says nothing new. It has a completion, or the QP fails. */
 void mrc_msg_ask(struct mrc_msg *msg, struct mrc_msg_peer *peer) {

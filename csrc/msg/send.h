@@ -2,7 +2,7 @@
 /* What goes to a peer: frames of records, the writes of messages, credits. */
 #pragma once
 
-#include "msg/state.h"
+#include "msg/operations.h"
 
 /* Queues a record about an operation, in place of one that has not left yet. */
 void mrc_msg_say(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
