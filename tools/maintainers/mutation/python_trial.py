@@ -20,7 +20,7 @@ from .trial import Bench, Outcome, file_of
 
 # Tests of the control plane, measured one after the other. Other tests can only find the same.
 SUITES = (
-    "tests/unit/exchange", "tests/unit/aio", "tests/unit/transfer", "tests/unit/agent",
+    "tests/unit/connect", "tests/unit/aio", "tests/unit/transfer", "tests/unit/agent",
     "tests/unit/test_mailbox.py", "tests/unit/perf", "tests/unit/trust", "tests/unit/observe",
     "tests/unit/test_group.py", "tests/netns/test_transfer.py", "tests/netns/test_trust.py",
     "tests/netns/test_copier.py", "tests/netns/test_transfer_retry.py",
@@ -32,7 +32,7 @@ VIRTUAL = "tests/virtual"
 # Seconds of unit tests, seeds and tests with namespaces for one change, without the change.
 BUDGETS = {"tests/unit": 25.0, VIRTUAL: 12.0, "tests/netns": 20.0}
 READ = {".py", ".c", ".h", ".def", ".toml"}
-SETTINGS = Path("tools", "mutation", "coverage.ini")
+SETTINGS = Path("tools", "maintainers", "mutation", "coverage.ini")
 
 
 @dataclass(slots=True)
