@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The out-of-band exchange of two hosts over TCP, and the limits on who may connect."""
+"""The route of a connect, the limits on who may connect, and the profiles that choose paths."""

@@ -120,7 +120,8 @@ class ConnectionPlace(Struct, eq=False):
 
     def attempt(self, now: float) -> None:
         """The peer wants TLS. Raises BusyError after too many attempts of its source."""
-        self.tokens = self.admission.begin_attempt(self, now)
+        attempts = self.admission.attempts
+        self.tokens = attempts.begin(self.source, self.network, known=self.known, now=now)
 
     def prove(self, now: float) -> None:
         """The peer has proved that it may connect."""
@@ -158,7 +159,7 @@ class Admission:
         self._connecting: Counter[str] = Counter()  # by source
         self._connected: Counter[str] = Counter()
         self._known = KnownSources()
-        self._attempts = Attempts(limits.max_pending_per_source)
+        self.attempts = Attempts(limits.max_pending_per_source)
 
     @property
     def pending(self) -> int:
@@ -177,7 +178,7 @@ class Admission:
         self._check_descriptors(descriptor)
         self._check_source(source)
         network, known = network_of(address), source in self._known
-        self._attempts.check(source, network, known=known, now=now)
+        self.attempts.check(source, network, known=known, now=now)
         place = ConnectionPlace(self, source, network, drop, now, known)
         if self.pending >= self._limits.max_pending:
             self._make_room(place, now)
@@ -195,10 +196,6 @@ class Admission:
             raise BusyError("too many peers are connecting: try again later")
         evicted.leave()
         evicted.drop()
-
-    def begin_attempt(self, place: ConnectionPlace, now: float) -> Tokens:
-        """For a place."""
-        return self._attempts.begin(place.source, place.network, known=place.known, now=now)
 
     def know(self, source: str) -> None:
         """For a place: from now on its connections are no stranger's."""

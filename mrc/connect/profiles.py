@@ -478,16 +478,13 @@ class EvController:
 
         async def work() -> None:
             for index in waiting:
-                results[index] = await self._probe_or_error(index, payload, timeout)
+                try:
+                    results[index] = await self.probe(index, payload, timeout)
+                except QueueFullError:  # probes of other QPs fill the engine's table
+                    results[index] = ProbeResult(index, errno.EAGAIN, None)
 
         workers = (work() for _ in range(min(concurrency, len(wanted))))
         for ended in await asyncio.gather(*workers, return_exceptions=True):
             if ended is not None:
                 raise ended
         return tuple(results[index] for index in wanted)
-
-    async def _probe_or_error(self, index: int, payload: int, timeout: float) -> ProbeResult:
-        try:
-            return await self.probe(index, payload, timeout)
-        except QueueFullError:  # probes of other QPs fill the engine's table
-            return ProbeResult(index, errno.EAGAIN, None)

@@ -125,16 +125,10 @@ def _check(path: Path, info: os.stat_result, *, secret: bool) -> None:
             f"{path}: user {info.st_uid} owns it and can change it: it must be yours or root's"
         )
     others = info.st_mode & 0o777
-    if secret and _root_shares(info):
-        others &= ~_GROUP_READS
+    groups = {os.getegid(), *os.getgroups()} if os.geteuid() != _ROOT else set()
+    if secret and info.st_uid == _ROOT and info.st_gid in groups:
+        others &= ~_GROUP_READS  # root lets this user read it so, as Kubernetes does (`fsGroup`)
     if others & (_OTHERS_WRITE | (_OTHERS if secret else 0)):
         what = "write" if others & _OTHERS_WRITE else "read"
         remedy = "chmod 600" if secret else "chmod go-w"
         raise ConfigError(f"{path}: others may {what} it (mode {others:04o}): {remedy} {path}")
-
-
-def _root_shares(info: os.stat_result) -> bool:
-    """Whether root lets this user read the file by a group, as Kubernetes does (`fsGroup`)."""
-    if os.geteuid() == _ROOT or info.st_uid != _ROOT:
-        return False
-    return info.st_gid in {os.getegid(), *os.getgroups()}
