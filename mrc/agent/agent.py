@@ -42,6 +42,14 @@ from mrc.tasks import cancelled, took_cancellation
 logger = logging.getLogger("mrc.agent")
 
 Owner = TypeVar("Owner")
+EXCHANGE_SECONDS = 30.0  # for a program to move its QP to RTR after its peer has
+_PROBE_SECONDS = 3.0  # to connect to another agent
+_DIALLING = 32  # exchanges that this host begins and that run at one time
+_MOST_PROGRAMS = 256
+_MOST_OF_USER = _MOST_PROGRAMS - 32  # so that no user takes the last place from the others
+_MOST_ROWS, _MOST_PATHS = 256, 16  # in one answer
+_YOUNG_SECONDS = 1.0  # programs look for the next agent every 0.2 s
+_OLD_SECONDS = 30.0  # programs that run, though seldom, have found the agent
 _MOST_NUMBERS = 1 << 20  # on one host; then a sixteenth of all numbers is in use
 _MOST_ENDED = 1 << 16  # of which the agent remembers that they have ended
 
@@ -101,23 +109,13 @@ class Numbers(Generic[Owner]):
             self.free(number)
 
 
-_YOUNG_SECONDS = 1.0  # programs look for the next agent every 0.2 s
-_OLD_SECONDS = 30.0  # programs that run, though seldom, have found the agent
-
-
 class AgentListener(Listener):
     """Gives each connection to the program that has the QP."""
 
-    program_of: Callable[[int], ProgramContext | None]
-    """finds the program that has a QPN"""
-    has_ended: Callable[[int], bool]
-    """whether a QPN was in use here and is no more"""
+    agent: Agent
+    """its own"""
     since: float
     """when the agent began to serve"""
-    keep: Callable[[QP], None]
-    """keeps a QP of the agent itself, over which another agent probes"""
-    rdma_cm: RdmaCm
-    """the rdma_cm of this host"""
 
     async def _answer(self, channel: Channel) -> QP | None:
         message = channel.peeked
@@ -130,10 +128,10 @@ class AgentListener(Listener):
             await self._answer_ask(channel)
             return None
         if message["type"] == CM:
-            await self.rdma_cm.answer(channel)
+            await self.agent.rdma_cm.answer(channel)
             return None
         if message["type"] == CM_END:
-            await self.rdma_cm.end(channel)
+            await self.agent.rdma_cm.end(channel)
             return None
         private = message.get("private")
         if not isinstance(private, dict) or "to" not in private:
@@ -144,7 +142,7 @@ class AgentListener(Listener):
     async def _request_qp(self, channel: Channel) -> None:
         """Brings a request to its program, and the answer back."""
         request = qp_request_in(await channel.receive())
-        program = self.program_of(request.to.number)
+        program = self.agent.numbers.owner(request.to.number)
         try:
             if program is None:
                 raise self._unknown("endpoint")
@@ -162,7 +160,7 @@ class AgentListener(Listener):
         # The program of a QP that has not come to this agent ended before that, which is long ago.
         old = self._age() > _OLD_SECONDS
         if type(asked) is int and (
-            self.has_ended(asked) or (old and self.program_of(asked) is None)
+            self.agent.numbers.has_ended(asked) or (old and self.agent.numbers.owner(asked) is None)
         ):
             await channel.send(RESUME, gone=True)
             await channel.close()
@@ -197,7 +195,7 @@ class AgentListener(Listener):
     def _program(self, private: dict[str, Any]) -> tuple[ProgramContext, int]:
         """The program that a peer's agent means, and its QP; raises ConnectError."""
         qpn = private.get("to")
-        program = self.program_of(qpn) if type(qpn) is int else None
+        program = self.agent.numbers.owner(qpn) if type(qpn) is int else None
         if program is None or type(qpn) is not int:
             raise self._unknown("QP")
         return program, qpn
@@ -213,22 +211,14 @@ class AgentListener(Listener):
     async def _deliver(self, end: QP, place: ConnectionPlace) -> None:
         place.accept()
         if not isinstance(end, ProgramQP):
-            self.keep(self._adopt(end))
+            self.agent.keep_probed(self._adopt(end))
             return
-        program = self.program_of(end.qpn)
+        program = self.agent.numbers.owner(end.qpn)
         if program is None:
             await end.tell_gone("")
             await end.abort()
         elif end not in program.connects.ends.values():  # otherwise it has joined again
             program.connects.connected(end)
-
-
-EXCHANGE_SECONDS = 30.0  # for a program to move its QP to RTR after its peer has
-_PROBE_SECONDS = 3.0  # to connect to another agent
-_DIALLING = 32  # exchanges that this host begins and that run at one time
-_MOST_PROGRAMS = 256
-_MOST_OF_USER = _MOST_PROGRAMS - 32  # so that no user takes the last place from the others
-_MOST_ROWS, _MOST_PATHS = 256, 16  # in one answer
 
 
 def configured(config: ContextConfig) -> ContextConfig:
@@ -297,7 +287,7 @@ class Agent(Context):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         local = self._opened()
-        self._rdma_cm = RdmaCm(self)
+        self.rdma_cm = RdmaCm(self)
         self.requests = Requests(local.ev_profiles, local.cc_profiles, local.host, self._connected)
         return self
 
@@ -325,7 +315,7 @@ class Agent(Context):
                 )
                 for each in ccs
             ),
-            rdma_cm=self._rdma_cm.rows(_MOST_ROWS),
+            rdma_cm=self.rdma_cm.rows(_MOST_ROWS),
             options=self.options,
         )  # fmt: skip
 
@@ -340,10 +330,7 @@ class Agent(Context):
         listener = AgentListener(
             local, terms, self._adopt, self._observer.viewers(), self._admission
         )
-        listener.program_of = self.numbers.owner
-        listener.has_ended = self.numbers.has_ended
-        listener.keep = self._keep
-        listener.rdma_cm = self._rdma_cm
+        listener.agent = self
         listener.since = asyncio.get_running_loop().time()
         await listener.open(host, self.port)
         self.port = listener.port
@@ -353,9 +340,9 @@ class Agent(Context):
                     self._admit(await agent_socket.accept(opened))
         finally:
             await cancelled(*self._attached.values(), *self._probed)
-            await self._rdma_cm.close()
+            await self.rdma_cm.close()
 
-    def _keep(self, qp: QP) -> None:
+    def keep_probed(self, qp: QP) -> None:
         """Keeps a QP over which another host probes, until that closes it."""
 
         async def until_gone() -> None:
@@ -433,7 +420,7 @@ class Agent(Context):
         """Serves the rdma_cm of a program until it ends; raises ProtocolError."""
         if first.value != steering.VERSION:
             raise ProtocolError("libmrc-cm and the agent are of different versions of mrc")
-        session = CmSession(self._rdma_cm, connection, credentials)
+        session = CmSession(self.rdma_cm, connection, credentials)
         with connection:
             await session.serve()
             session.end_all()

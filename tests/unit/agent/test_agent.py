@@ -506,7 +506,9 @@ def asked(age: float) -> tuple[AgentListener, Mock]:
     """An agent of this age in seconds, and the connection of another one, which has sent resume."""
     listener = AgentListener.__new__(AgentListener)
     listener.since = asyncio.get_running_loop().time() - age
-    listener.program_of, listener.has_ended = Mock(return_value=None), Mock(return_value=False)
+    listener.agent = Mock()
+    listener.agent.numbers.owner.return_value = None
+    listener.agent.numbers.has_ended.return_value = False
     return listener, Mock(receive=AsyncMock(), send=AsyncMock(), close=AsyncMock())
 
 
@@ -529,8 +531,10 @@ async def test_ask__about_a_qp_that_no_program_has(age: float, gone: bool) -> No
 async def test_ask__about_a_qp_that_a_program_has() -> None:
     listener, channel = asked(age=5)
     channel.receive.return_value = {"to": 6}
-    listener.program_of = Mock()
-    listener.program_of.return_value.connects.fate.side_effect = ["", "it has failed"]
+    program = Mock()
+    program.connects.fate.side_effect = ["", "it has failed"]
+    listener.agent = Mock()
+    listener.agent.numbers.owner.return_value = program
     for expected in ({}, {"gone": "it has failed"}):
         await listener._answer_ask(channel)
         channel.send.assert_awaited_with("ask", **expected)
