@@ -43,7 +43,7 @@ SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
     (r"\bspines?\b", "t1", OCDAI),
     (r"\brails?\b", "plane", OCDAI),
     (r"\bstrip(e|es|ed|ing)\b|load.?balanc", "spray", ()),
-    (r"\bc_?sid\b", "usid", ("netlink", "scripts")),
+    (r"\bc_?sid\b", "usid", ("netlink", "export")),
     (r"hand_?shake", "OOB exchange", ("tls",)),
     (r"\bback_?ends?\b", "driver", ("entry",)),
 ]

@@ -5,7 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.conform.case import CaseError, Choice, Step, load_cases, parse, selected
+from mrc.conform.case import (
+    CaseError,
+    Choice,
+    Step,
+    after,
+    load_cases,
+    members,
+    parse,
+    psn_at,
+    selected,
+    span,
+    value,
+)
 from mrc.conform.readings import BY_ID
 
 CASE = """\
@@ -91,3 +103,41 @@ def test_selected__by_name_pattern_and_topic() -> None:
     assert {case.topic for case in selected(cases, ["window"])} == {"window"}
     with pytest.raises(CaseError, match="no case matches 'nothing'"):
         selected(cases, ["nothing"])
+
+
+# ---- Numbers -------------------------------------------------------------------------------------
+#
+# Numbers of cases, and PSNs counted from a first one.
+
+
+NAMES = {"mpr": 1024, "half": 1 << 23}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("7", 7), ("-1", -1), ("0xff", 255), ("mpr-1", 1023), ("-half", -(1 << 23)),
+     ("mpr+half+2", 1024 + (1 << 23) + 2), ("2*mpr-9/4", 2046)],
+)  # fmt: skip
+def test_value__sums(text: str, expected: int) -> None:
+    assert value(text, NAMES) == expected
+
+
+@pytest.mark.parametrize("text", ["", "mpr-", "wimm", "1 2", "3..4", "mpr*", "mpr*2*3"])
+def test_value__refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        value(text, NAMES)
+
+
+def test_span__both_ends_included() -> None:
+    assert list(span("3..5", NAMES)) == [3, 4, 5]
+    assert list(span("mpr-1", NAMES)) == [1023]
+
+
+def test_members__lists_and_spans() -> None:
+    assert list(members("1,3..5,-1", NAMES)) == [1, 3, 4, 5, -1]
+
+
+@pytest.mark.parametrize("first", [0, 1, 0x7FFFFF, 0xFFFFFE])
+@pytest.mark.parametrize("distance", [-1, 0, 1, 2, 0x7FFFFF, -0x800000])
+def test_after__inverts_psn_at(first: int, distance: int) -> None:
+    assert after(psn_at(distance, first), first) == distance

@@ -9,6 +9,8 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,13 +19,15 @@ from project_text import ROOT
 from slowness import PATIENCE
 from snapshot_data import SNAPSHOT
 
+from mrc.cli.main import main
 from mrc.errors import MrcError, StateError
 from mrc.observe.endpoints import LocalEndpoints, checked
 from mrc.observe.results import Unanswered
+from mrc.view import web
 from mrc.view.fabric import FabricChange, FabricView
 from mrc.view.feed import MAX_PAGES, PageFeed
 from mrc.view.frames import BedDrawing, FabricFault, FabricLink, LinkLoads
-from mrc.view.server import HEADERS, served
+from mrc.view.server import HEADERS, new_token, refusal, served
 
 PAGE = ROOT / "mrc" / "view" / "page"
 DRAWN = BedDrawing(
@@ -338,3 +342,126 @@ async def test_served__ends_while_a_page_is_open(caplog: pytest.LogCaptureFixtur
     await others_end()
     writer.close()
     assert not caplog.records
+
+
+# ---- Which requests get an answer ----------------------------------------------------------------
+#
+# Which requests get an answer.
+
+
+OURS = {"Host": "127.0.0.1:8000"}
+JSON = {"Content-Type": "application/json"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+MISDIRECTED, MISSING = HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.NOT_FOUND
+FORBIDDEN, WRONG_TYPE = HTTPStatus.FORBIDDEN, HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "refused"),
+    [
+        # the page itself, and the user
+        ("GET", OURS, None),
+        ("GET", {"Host": "localhost:8000"}, None),
+        ("GET", {"Host": "[::1]:8000"}, None),
+        ("GET", OURS | {"Sec-Fetch-Site": "none", "Sec-Fetch-Dest": "document"}, None),
+        ("GET", OURS | {"Sec-Fetch-Site": "same-origin"}, None),
+        ("GET", OURS | {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, None),
+        ("POST", OURS | JSON, None),
+        ("POST", OURS | JSON | {"Origin": "http://127.0.0.1:8000"}, None),
+        # DNS rebinding
+        ("GET", {"Host": "evil.example:8000"}, MISDIRECTED),
+        ("GET", {"Host": "localhost.evil.example"}, MISDIRECTED),
+        ("GET", {"Host": "192.0.2.1:8000"}, MISDIRECTED),
+        ("GET", {}, MISDIRECTED),
+        # another site that has the token
+        ("POST", OURS | JSON | {"Origin": "http://evil.example"}, FORBIDDEN),
+        ("POST", OURS | JSON | {"Origin": "null"}, FORBIDDEN),
+        ("POST", OURS | JSON | {"Origin": "https://127.0.0.1:8000"}, FORBIDDEN),
+        ("POST", OURS | JSON | {"Origin": "http://127.0.0.1:9000"}, FORBIDDEN),
+        ("POST", OURS | JSON | {"Sec-Fetch-Site": "cross-site"}, FORBIDDEN),
+        ("GET", OURS | {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Dest": "script"}, FORBIDDEN),
+        ("GET", OURS | {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, FORBIDDEN),
+        ("GET", OURS | {"Sec-Fetch-Site": "cross-site"}, FORBIDDEN),
+        ("POST", OURS | JSON | {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"},
+         FORBIDDEN),
+        # its form, which no browser asks about before
+        ("POST", OURS | FORM, WRONG_TYPE),
+        ("POST", OURS | {"Content-Type": "text/plain"}, WRONG_TYPE),
+        ("POST", OURS, WRONG_TYPE),
+    ],
+)  # fmt: skip
+def test_refusal__of_others(
+    method: str, headers: dict[str, str], refused: HTTPStatus | None
+) -> None:
+    assert refusal(method, headers, "right", "right") == refused
+    assert refusal(method, headers, "wrong", "right") in (MISSING, MISDIRECTED)
+
+
+@pytest.mark.parametrize("token", ["", "righ", "rights", "RIGHT", "r\u00efght"])
+def test_refusal__without_the_token(token: str) -> None:
+    assert refusal("GET", OURS, token, "right") == MISSING
+
+
+def test_new_token__is_long_and_new() -> None:
+    tokens = {new_token() for _ in range(8)}
+    assert len(tokens) == 8 and all(len(token) >= 32 for token in tokens)
+
+
+def test_headers__keep_other_sites_out() -> None:
+    policy = HEADERS["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy and "*" not in policy and "http:" not in policy
+    assert not any(name.startswith("Access-Control-") for name in HEADERS)
+
+
+# ---- Without a page ------------------------------------------------------------------------------
+#
+# What `mrc testbed view` and `mrc top --web` say when there can be no page.
+
+
+COMMANDS = (["testbed", "view"], ["top", "--web", "--local"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_listener__without_the_extra(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(web, "find_spec", lambda _: None)
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("the page requires tornado: pip install 'mrc-transport[view]'")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_listener__its_port_is_in_use(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main([*command, "--port", str(port)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"TCP port {port} is in use: choose another --port")
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "x"])
+def test_listener__of_no_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["testbed", "view", "--port", port]) == 2
+    assert "--port" in capsys.readouterr().err
+
+
+def test_listener__is_on_loopback_only() -> None:
+    with web.listener("mrc", 0) as found:
+        assert found.getsockname()[0] == "127.0.0.1"
+
+
+def test_top__one_look_is_no_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--web", "--local", "--once"]) == 2
+    assert "--once: not with --web" in capsys.readouterr().err
+
+
+def test_view__of_no_test_bed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MRC_RUN_DIR", str(tmp_path))
+    assert main(["testbed", "view", "--name", "gone"]) == 1
+    assert "test bed gone is not up: mrc testbed up --name gone" in capsys.readouterr().err

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import Any
 
@@ -12,9 +13,12 @@ from unit.workload.scenes import SHAPE, scenario
 
 from mrc.errors import MrcError
 from mrc.sim.run import make_flows
+from mrc.workload import transports
 from mrc.workload.run import host_tasks
 from mrc.workload.task import Counts, FlowTask
 from mrc.workload.transports import Writer
+
+# ---- Writes --------------------------------------------------------------------------------------
 
 
 class FakeLink:
@@ -115,3 +119,26 @@ async def test_run__a_failure_ends_the_flow() -> None:
     await running
     sent = await writer.sent(0)
     assert (sent.completed, sent.failed, sent.error) == (0, 6, "no path is left")
+
+
+# ---- iperf3 --------------------------------------------------------------------------------------
+#
+# What iperf3 prints.
+
+
+def test_samples__of_a_server() -> None:
+    intervals = [{"sum": {"end": 0.1, "bytes": 30}}, {"sum": {"end": 0.15, "bytes": 12}}]
+    told: dict[str, Any] = {"intervals": intervals, "end": {}}
+    assert transports._iperf3_samples(told) == [(0, 0), (100_000_000, 30), (150_000_000, 42)]
+    told["end"] = {"sum_received": {"seconds": 0.14, "bytes": 50}}
+    assert transports._iperf3_samples(told)[-1] == (150_000_001, 50)
+    assert transports._iperf3_samples({"error": "no route"}) == [(0, 0)]
+
+
+def test_listens__when_the_port_is_open() -> None:
+    with socket.socket(socket.AF_INET6) as server:
+        server.bind(("::", 0))
+        port = server.getsockname()[1]
+        assert not transports._listens(port)
+        server.listen()
+        assert transports._listens(port)

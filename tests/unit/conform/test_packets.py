@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IP packets with wrong headers, as scapy reads them."""
+"""Packets from the tables of formats.py are the golden packets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,41 @@ from typing import Any
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
+from wire.golden import GOLDEN, Golden
 
-from mrc.conform.packets import ip_packets
-from mrc.dissect.packet import UdpFlow
+from mrc.conform.packets import finished, headers, ip_packets
+from mrc.dissect.formats import OPCODES
+from mrc.dissect.packet import UdpFlow, decode
+
+
+def flow_of(golden: Golden) -> UdpFlow:
+    flow = golden.flow
+    return UdpFlow(ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport)
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
+def test_headers__of_the_golden_packets(golden: Golden) -> None:
+    """What `decode` found in a golden packet makes the same packet again."""
+    flow = flow_of(golden)
+    packet = decode(golden.packet, flow)
+    fields = {name: value for header in packet.headers.values() for name, value in header.items()}
+    kind = OPCODES[fields.pop("opcode")]
+    made = headers(kind, fields)
+    payload = golden.packet[len(made) : -4]
+    assert finished(made + payload, flow).hex() == golden.packet.hex()
+
+
+def test_headers__refuse_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="psn: 16777216 is not within"):
+        headers("SACK", {"psn": 1 << 24})
+    with pytest.raises(ValueError, match="ACK has no field bitmap"):
+        headers("ACK", {"bitmap": 1})
+
+
+# ---- IP packets ----------------------------------------------------------------------------------
+#
+# IP packets with wrong headers, as scapy reads them.
+
 
 V4 = UdpFlow(ip_address("192.0.2.1"), ip_address("192.0.2.2"), 50000, 4791)
 V6 = UdpFlow(ip_address("2001:db8::1"), ip_address("2001:db8::2"), 50000, 4791, 0xABCDE)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which checks apply to a test bed, and where it differs from the simulator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from unit.workload.scenes import scenario
+from unit.workload.test_run import SENT, result
+
+from mrc.cli.main import main
+from mrc.errors import StateError
+from mrc.linux import programs
+from mrc.sim import checks, drawing
+from mrc.sim.run import run
+from mrc.sim.scenario import Criterion
+from mrc.testbed.plan import make_plan
+from mrc.testbed.shape import Shape
+from mrc.workload import compare
+from mrc.workload.compare import SIMULATOR, Comparison, Values
+from mrc.workload.results import CheckVerdict, Over
+from mrc.workload.run import BedResult
+from mrc.workload.task import HostAnswer
+
+# ---- Which checks apply --------------------------------------------------------------------------
+
+
+CHECKS = [
+    {"measure": "goodput", "at_least": "90%", "note": "late hosts"},
+    {"measure": "retransmitted", "at_most": "1%"},
+    {"measure": "completed"},
+]
+
+
+def check(**values: Any) -> Criterion:
+    (found,) = scenario(checks=[{"at_most": 1, **values}]).checks
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "over", "said"),
+    [
+        ({"measure": "goodput"}, "mptcp", ""),
+        ({"measure": "inner_busy"}, "mrc", "no queues"),
+        ({"measure": "completion"}, "mrc", "base RTTs"),
+        ({"measure": "completion", "of": "reference"}, "mrc", ""),
+        ({"measure": "completion", "of": "reference"}, "iperf3", "as one"),
+        ({"measure": "ev_bad_after"}, "mrc", "base RTTs"),
+        ({"measure": "retransmitted"}, "tcp", ""),
+        ({"measure": "retransmitted"}, "mptcp", "mptcp does not count this"),
+        ({"measure": "qps_hit"}, "tcp", "tcp does not count this"),
+        ({"measure": "ev_changes"}, "tcp", "tcp does not count this"),
+        ({"measure": "goodput", "plane": 1}, "mrc", ""),
+        ({"measure": "goodput", "plane": 1}, "tcp", "each plane"),
+        ({"measure": "lost_per_qp"}, "mrc", ""),
+        ({"measure": "lost_per_qp", "from": "1us"}, "mrc", "the whole run"),
+    ],
+)
+def test_inapplicable(values: dict[str, Any], over: Over, said: str) -> None:
+    found = compare.inapplicable(check(**values), over)
+    assert said in found and bool(said) is bool(found)
+
+
+def judged(busy: float = 0.5, *, mrc: float = 0.95, simulated: float = 1.0) -> list[CheckVerdict]:
+    found: dict[str, tuple[float | None, ...]] = {
+        "mrc": (mrc, 0.0, 1.0),
+        "mptcp": (0.5, None, 1.0),
+        SIMULATOR: (simulated, 0.004, 1.0),
+    }
+    part = scenario(checks=CHECKS)
+    seeds = [Values(seed, found, {"mrc": busy, "mptcp": 1.0}) for seed in (1, 2)]
+    return compare.verdicts(part, ("mrc", "mptcp"), seeds)
+
+
+def test_judged__beside_the_others() -> None:
+    goodput, again, completed = judged()
+    assert (goodput.value, goodput.met) == (0.95, True)
+    assert goodput.baselines == {"mptcp": 0.5, SIMULATOR: 1.0}
+    assert goodput.differs == ("mptcp",)
+    assert (again.met, again.differs) == (True, ())
+    assert again.not_applicable == {"mptcp": "mptcp does not count this"}
+    assert completed.met
+    assert compare.explanations((goodput, again, completed)) == [
+        "goodput: late hosts",
+        "retransmitted does not apply to mptcp: mptcp does not count this",
+    ]
+
+
+def test_judged__a_miss() -> None:
+    assert judged(mrc=0.8)[0].met is False
+
+
+def test_judged__no_verdict_of_a_busy_machine() -> None:
+    """Rates may be the machine's; counts are not."""
+    goodput, again, completed = judged(busy=0.96, mrc=0.5)
+    assert goodput.met is None and goodput.value == 0.5
+    assert "the processors were 96% busy" in goodput.not_judged
+    assert (again.met, completed.met, again.not_judged) == (True, True, "")
+    assert any("not judged" in line for line in compare.explanations([goodput]))
+
+
+@pytest.mark.parametrize(
+    ("measure", "simulated", "value", "expected"),
+    [
+        ("goodput", 1.0, 0.91, False),
+        ("goodput", 1.0, 0.89, True),
+        ("goodput", None, 0.5, True),
+        ("goodput", None, None, False),
+        ("retransmitted", 0.01, 0.014, False),
+        ("retransmitted", 0.01, 0.016, True),
+        ("qp_errors", 0.0, 1.0, True),
+    ],
+)
+def test_differs(measure: str, simulated: float, value: float, expected: bool) -> None:
+    assert compare.differs(measure, simulated, value) is expected
+
+
+# ---- The page ------------------------------------------------------------------------------------
+#
+# The page with the simulator and a test bed side by side.
+
+
+PAGE_CHECKS = [
+    {"measure": "goodput", "at_least": 0.0, "note": "hosts are <late>"},
+    {"measure": "inner_busy", "at_least": 0.5},
+    {"measure": "completed"},
+]
+
+
+def compared(busy: float = 0.5) -> Comparison:
+    part = scenario(checks=PAGE_CHECKS, title="a <scene>")
+    answers = (HostAnswer(sent=(SENT,), received=(), changes=()),)
+    ran = BedResult(replace(result(), scenario=part), "mrc", answers, busy, 7)
+    simulated = run(part, 1)
+    first = replace(part, checks=(part.checks[0], part.checks[2]))
+    goodput, done = checks.values_of(first, ran.result, None)
+    found = {
+        "mrc": (goodput, None, done),
+        compare.SIMULATOR: checks.values_of(part, simulated, None),
+    }
+    judged = compare.verdicts(part, ("mrc",), [compare.Values(1, found, {"mrc": busy})])
+    return Comparison(part, ("mrc",), (ran,), (simulated,), tuple(judged))
+
+
+@pytest.mark.skipif(not drawing.available(), reason=drawing.HINT)
+def test_render__both_sides() -> None:
+    text = compare.render_page(
+        scenario(title="a <scene>"), [compared()], ["the switches do not trim"]
+    )
+    assert text.count("<svg") == 2 and "2 of 2 checks met" in text
+    for words in (
+        "scene, in the simulator", "scene, on the test bed", "goodput: hosts are &lt;late&gt;",
+        "inner_busy does not apply to mrc", "does not apply\n", "<li>the switches do not trim",
+        "a &lt;scene&gt;",
+    ):  # fmt: skip
+        assert words in text
+    assert re.search(r"https?://(?!www.w3.org)", text) is None  # nothing from elsewhere
+
+
+@pytest.mark.skipif(not drawing.available(), reason=drawing.HINT)
+def test_render__of_a_busy_machine() -> None:
+    text = compare.render_page(scenario(), [compared(busy=1.0)], [])
+    assert "1 of 1 checks met" in text and "the processors were 100% busy" in text
+    assert "What a test bed does otherwise" not in text
+
+
+def test_workload__as_json() -> None:
+    found = compare.workload_result(scenario(), [compared()])
+    (ran,), (simulated,) = found.runs, found.simulated
+    assert (ran.latest_fault_ns, ran.processors_busy) == (7, 0.5)
+    assert ran.flows[0].retransmitted_packets == 6 and ran.flows[0].spurious_packets is None
+    assert simulated.flows[0].completed == ran.flows[0].completed == 4
+    assert found.notes == ("the switches neither mark nor trim",)
+
+
+def test_notes__of_steps_and_iperf3() -> None:
+    ring = {"kind": "ring", "write": "1KiB", "steps": 2, "compute": "10us"}
+    steps, trims, iperf3 = compare.notes(scenario(traffic=[ring]), ["iperf3"])
+    assert "barrier" in steps and "trim" in trims and "socket buffer" in iperf3
+
+
+# ---- The command ---------------------------------------------------------------------------------
+#
+# The options of `mrc testbed run` for traffic, and its refusals.
+
+
+class FakeBed:
+    shape = Shape(hosts=4, planes=2, t0=2)
+    plan = make_plan("x", shape)
+
+
+@pytest.fixture
+def refusal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Runs mrc testbed run on a test bed that is not asked; exit code and stderr."""
+    monkeypatch.setattr("mrc.testbed.cli.main.enter_namespaces", lambda args: None)
+    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
+
+    def run(*words: str) -> tuple[int, str]:
+        code = main(["testbed", "run", *words])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["permutation", "--over", "mrc,udp"], "'udp' is not one of mrc, tcp, mptcp, iperf3"),
+        (["permutation", "--scale", "0"], "'0' is not a factor such as 0.1 or 10%"),
+        (["permutation", "--set", "topology"], "topology"),
+        (["nothing"], "no scenario 'nothing'"),
+        (["nothing.toml"], "nothing.toml: No such file"),
+        (["ring", "--over", "iperf3"], "ring: iperf3 sends all of a flow at once"),
+        (["cold-start"], "another shape; mrc testbed up cold-start builds that of the file"),
+        (["plane-silent", "--set", "faults.0.target=plane:1", "--set", "faults.0.kind=lose",
+          "--set", "faults.0.n=1", "--set", "faults.0.of=9"], "lose is only for mrc sim"),
+        (["permutation", "--set", "transport.kind=ecmp"], "transport.kind ecmp is simulated"),
+    ],
+)  # fmt: skip
+def test_run__refusals_are_wrong_usage(
+    refusal: Callable[..., tuple[int, str]], words: list[str], said: str
+) -> None:
+    code, complaint = refusal(*words)
+    assert code == 2 and said in complaint and complaint.count("\n") == 1
+
+
+def test_run__without_the_program(
+    refusal: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "find", lambda name: None)
+    code, complaint = refusal("permutation", "--over", "iperf3")
+    assert code == 1 and "iperf3 is missing: apt-get install iperf3" in complaint
+
+
+def test_require__mptcp_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.testbed.bed.has_mptcp", lambda: False)
+    with pytest.raises(StateError, match="CONFIG_MPTCP"):
+        compare._require(["mptcp"])
