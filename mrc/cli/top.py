@@ -25,7 +25,7 @@ from mrc.errors import MrcError, kind_of, reason_of
 from mrc.events import known
 from mrc.fabric import hostconfig
 from mrc.observe import server
-from mrc.observe.endpoints import Here, LocalEndpoints, Look, checked, with_rates
+from mrc.observe.endpoints import EndpointWatch, LocalEndpoints, Look, checked, with_rates
 from mrc.observe.local import ANSWER_SECONDS
 from mrc.observe.results import Endpoint, Ev, PlaneRates, QpRates, Top
 from mrc.running import Limit
@@ -182,7 +182,7 @@ async def here(seconds: float = ANSWER_SECONDS, *, all_users: bool = False) -> A
     """Looks at the endpoints of this machine, and waits this long for an answer."""
     keeper = products.load(products.KEEPER)
     beds = None if keeper is None else keeper.run_folder()
-    async with Here(seconds, of_beds=beds, all_users=all_users) as here:
+    async with EndpointWatch(seconds, of_beds=beds, all_users=all_users) as here:
         yield here.look
 
 

@@ -18,13 +18,13 @@ from mrc.conform.packets import Datagram
 from mrc.conform.player import CaseOutcome, Verdict
 from mrc.conform.readings import READINGS
 from mrc.conform.results import (
-    Broken,
     CaptureReport,
     CaseVerdict,
     Conformance,
     DirectionText,
-    ShownReading,
-    ShownReadings,
+    InvariantBreach,
+    ReadingCount,
+    ReadingCounts,
 )
 from mrc.dissect.capture import CapturedFrame, udp_of
 from mrc.dissect.packet import decode, is_mrc, packet_text, split
@@ -235,7 +235,7 @@ def _direction(way: QpDirection) -> DirectionText:
         turn_packets=typical(way.turns), turn_after_mark_packets=typical(way.turns_after_mark),
         readings=tuple(sorted(name for name, count in way.readings.items() if count)),
         broken=tuple(
-            Broken(
+            InvariantBreach(
                 invariant=name, count=count, first=firsts[name].text,
                 first_seconds=firsts[name].seconds,
             )
@@ -299,22 +299,22 @@ def _time(before: str, seconds: float | None) -> str:
     return "" if seconds is None else f"{before} {seconds * 1e6:.0f} us"
 
 
-def readings(frames: Iterable[CapturedFrame], ports: Collection[int] | None) -> ShownReadings:
+def readings(frames: Iterable[CapturedFrame], ports: Collection[int] | None) -> ReadingCounts:
     """What all packets to these UDP ports show about readings."""
     judge, packets = judged(frames, ports)
     seen = _seen(judge)
     found = tuple(
-        ShownReading(
+        ReadingCount(
             reading=name, subject=each.title, text=one.text, ours=name == each.choice,
             packets=seen[name],
         )
         for each in READINGS
         for name, one in zip(each.names, each.alternatives, strict=True) if seen[name]
     )  # fmt: skip
-    return ShownReadings(packets=packets, readings=found, hidden=_hidden(seen))
+    return ReadingCounts(packets=packets, readings=found, hidden=_hidden(seen))
 
 
-def reading_lines(found: ShownReadings) -> Iterator[str]:
+def reading_lines(found: ReadingCounts) -> Iterator[str]:
     """For people."""
     for one in found.readings:
         ours = " <- mrc" if one.ours else ""

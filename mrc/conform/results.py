@@ -207,7 +207,7 @@ class Vectors(Result, frozen=True, kw_only=True):
     """Every kind of conversation."""
 
 
-class Broken(Struct, frozen=True, kw_only=True):
+class InvariantBreach(Struct, frozen=True, kw_only=True):
     """An invariant that the packets break."""
 
     invariant: str
@@ -278,7 +278,7 @@ class DirectionText(Struct, frozen=True, kw_only=True):
     """The same after a SACK with SKIP_ONCE for that EV."""
     readings: tuple[str, ...]
     """The readings that its packets show, such as C3-A."""
-    broken: tuple[Broken, ...]
+    broken: tuple[InvariantBreach, ...]
     """Invariants that its packets break."""
 
 
@@ -297,7 +297,7 @@ class CaptureReport(Result, frozen=True, kw_only=True):
     """Each direction of each QP that carried data."""
 
 
-class ShownReading(Struct, frozen=True, kw_only=True):
+class ReadingCount(Struct, frozen=True, kw_only=True):
     """An alternative that packets follow."""
 
     reading: str
@@ -312,12 +312,12 @@ class ShownReading(Struct, frozen=True, kw_only=True):
     """How many packets show it."""
 
 
-class ShownReadings(Result, frozen=True, kw_only=True):
+class ReadingCounts(Result, frozen=True, kw_only=True):
     """The readings of MRC that a capture shows."""
 
     packets: int
     """Packets of MRC."""
-    readings: tuple[ShownReading, ...]
+    readings: tuple[ReadingCount, ...]
     """In the order of the table of readings."""
     hidden: tuple[str, ...]
     """Subjects, such as C5, of which it shows nothing."""

@@ -572,7 +572,7 @@ IMAGE = """
 """
 
 
-class Exported(Result, frozen=True, kw_only=True):
+class Export(Result, frozen=True, kw_only=True):
     """`mrc testbed export`."""
 
     name: str
@@ -621,7 +621,7 @@ def run(args: argparse.Namespace) -> int:
             then = f"containerlab deploy -t {written[0]}"
     count = counted(len(written), "file") if len(written) > 1 else written[0]
     out.text(f"wrote {count}; build it with: {then}")
-    out.result(Exported(name=args.name, nodes=len(plan.nodes), files=tuple(written)))
+    out.result(Export(name=args.name, nodes=len(plan.nodes), files=tuple(written)))
     return 0
 
 

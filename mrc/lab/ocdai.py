@@ -240,7 +240,7 @@ def _numbers(zone: Zone, plan: OcdaiPlan) -> Iterable[int]:
         yield from range(first, last + 1, step or 1)
 
 
-class Imported(Struct, frozen=True):
+class OcdaiTopology(Struct, frozen=True):
     text: str
     """the topology file"""
     topology: Tiers
@@ -274,7 +274,7 @@ class _PlaneDesign(Struct, frozen=True):
         return self.leaves, self.spines, self.host_gbps, self.uplinks * self.uplink_gbps
 
 
-def topology_of(plan: OcdaiPlan, fabrics: Sequence[str] = ()) -> Imported:
+def topology_of(plan: OcdaiPlan, fabrics: Sequence[str] = ()) -> OcdaiTopology:
     """Converts a plan. `fabrics`: the planes; none: those with the most bandwidth. Raises
     BadFileError for what a topology file cannot express.
     """
@@ -301,7 +301,9 @@ def topology_of(plan: OcdaiPlan, fabrics: Sequence[str] = ()) -> Imported:
     ]
     notes = _notes(plan, chosen, planes)
     text = _file(plan, server_class, planes, below, notes)
-    return Imported(text, read_topology(Table(_values(planes, below), plan.place)), tuple(notes))
+    return OcdaiTopology(
+        text, read_topology(Table(_values(planes, below), plan.place)), tuple(notes)
+    )
 
 
 def _choose(plan: OcdaiPlan, fabrics: Sequence[str]) -> list[Connection]:

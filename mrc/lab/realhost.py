@@ -55,7 +55,7 @@ echo "this is {host}: export MRC_CONFIG=$folder/mrc.toml; names for /etc/hosts: 
 
 def joined(
     name: str, shape: Shape, host: str, interfaces: Sequence[str] = (), management: str = ""
-) -> Joined:
+) -> HostSetup:
     """`interfaces`: the names that its interfaces have on that machine, plane by plane; empty: p1,
     p2, ... Raises ValueError.
     """
@@ -80,7 +80,7 @@ def joined(
     config = _config(plan.configs[host], names)
     hosts = plans.hosts_file(shape)
     text = export.script(*_renamed(plan, plan.nodes[host], names))
-    return Joined(
+    return HostSetup(
         host=host,
         interfaces=tuple(own),
         management=names.get(MANAGEMENT),
@@ -144,7 +144,7 @@ host HOST             the real host: h1
 """
 
 
-class Joined(Result, frozen=True, kw_only=True):
+class HostSetup(Result, frozen=True, kw_only=True):
     """`mrc testbed join`: what the machine at the other end of the interfaces has to configure."""
 
     host: str

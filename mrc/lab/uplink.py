@@ -50,7 +50,7 @@ _DEFAULT = "0" * 8, "0" * 32  # destinations in /proc/net/route and /proc/net/ip
 _log = logging.getLogger("mrc.testbed")
 
 
-class Lent(Struct, frozen=True):
+class InterfaceLoan(Struct, frozen=True):
     """An interface in a test bed, and what it was on the machine."""
 
     interface: str
@@ -65,7 +65,7 @@ class Lent(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """What a test bed has changed on the machine."""
 
-    lent: tuple[Lent, ...] = ()
+    lent: tuple[InterfaceLoan, ...] = ()
     sysctls: dict[str, str] = {}
     """path under /proc/sys -> its value before"""
 
@@ -103,7 +103,7 @@ def lend(plan: BedPlan) -> None:
         addresses = tuple(map(str, found.addresses))
         place = plan.nodes[node].namespace
         _check_free(inside, node, place)
-        lent.append(Lent(interface, place, inside, found.mtu, found.enabled, addresses))
+        lent.append(InterfaceLoan(interface, place, inside, found.mtu, found.enabled, addresses))
     save_record(plan.name, Record(tuple(lent)))
     for each in lent:
         with Netlink(machine) as netlink:
@@ -184,7 +184,7 @@ def _join_real_hosts(plan: BedPlan) -> None:
                 netlink.set_links([_port(port)], up=True)
 
 
-def _return(lent: Lent, machine: str) -> None:
+def _return(lent: InterfaceLoan, machine: str) -> None:
     """Moves an interface back, from wherever it is. The kernel itself returns a network card whose
     namespace was removed, under the name that it had there.
     """
@@ -201,7 +201,7 @@ def _return(lent: Lent, machine: str) -> None:
         _log.warning("%s does not exist any more", lent.interface)
 
 
-def _move_back(lent: Lent, place: str, machine: str) -> None:
+def _move_back(lent: InterfaceLoan, place: str, machine: str) -> None:
     try:
         with Netlink(place) as netlink:
             netlink.move(lent.inside, machine, lent.interface)
@@ -214,7 +214,7 @@ def _move_back(lent: Lent, place: str, machine: str) -> None:
         ) from exc
 
 
-def _enable(place: str, lent: Lent) -> None:
+def _enable(place: str, lent: InterfaceLoan) -> None:
     """Sets the interface up, if it was, with its addresses."""
     every = [ip_interface(each) for each in lent.addresses]
     ipv6 = [(lent.interface, each) for each in every if isinstance(each, IPv6Interface)]

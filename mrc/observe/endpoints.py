@@ -36,7 +36,7 @@ class LocalEndpoints(Struct, frozen=True):
 Look = Callable[[], Awaitable[LocalEndpoints]]
 
 
-class Here:
+class EndpointWatch:
     """Looks at the endpoints of this machine. A context manager.
 
     An endpoint that does not answer holds up one look for `seconds`. Then others are shown without

@@ -16,7 +16,7 @@ import uvloop
 from mrc.connect.admission import raise_descriptor_limit
 from mrc.errors import MrcError
 from mrc.workload import transports
-from mrc.workload.task import HostAnswer, HostTask, Ready, ReceivedFlow, Said
+from mrc.workload.task import HostAnswer, HostNews, HostTask, Ready, ReceivedFlow
 from mrc.workload.transports import Writer, sleep_until
 
 
@@ -55,7 +55,7 @@ class TrafficHost:
         links |= await self._tcp.connect() | await self._iperf3.connect()
         self._writers = {
             flow.number: Writer(
-                flow, links[flow.number], self._task.seed, lambda step: say(Said(step=step))
+                flow, links[flow.number], self._task.seed, lambda step: say(HostNews(step=step))
             )
             for flow in self._task.sends
         }
@@ -75,7 +75,7 @@ class TrafficHost:
             if endless.flow.is_endless:
                 self._run(endless.run(self._start_ns))
         await asyncio.gather(*(writer.run(self._start_ns) for writer in finite))
-        say(Said(over=True))
+        say(HostNews(over=True))
 
     async def begin_step(self, number: int, at_ns: int) -> None:
         await sleep_until(at_ns)

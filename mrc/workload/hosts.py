@@ -20,14 +20,14 @@ from mrc.errors import ConnectError, MrcError, StateError
 from mrc.lab.machines import BedMachine
 from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
-from mrc.workload.task import CLOCK, GREETING, HostAnswer, HostEnd, HostTask, Ready, Said
+from mrc.workload.task import CLOCK, GREETING, HostAnswer, HostEnd, HostNews, HostTask, Ready
 
 T = TypeVar("T", Ready, HostAnswer)
 
 _PROGRAM = ("-P", "-m", "mrc.workload.host")
 _MOST_BYTES = 1 << 28  # of a line
 _CLOCKS = 5  # answers, of which the fastest counts
-_DECODER = msgspec.json.Decoder(Ready | Said | HostAnswer | HostEnd)
+_DECODER = msgspec.json.Decoder(Ready | HostNews | HostAnswer | HostEnd)
 
 
 class HostProcess:
@@ -51,8 +51,8 @@ class HostProcess:
     def tell(self, *words: object) -> None:
         self.send(" ".join(map(str, words)).encode())
 
-    async def hear(self) -> Ready | Said | HostAnswer:
-        told: Ready | Said | HostAnswer | HostEnd = _DECODER.decode(await self.line())
+    async def hear(self) -> Ready | HostNews | HostAnswer:
+        told: Ready | HostNews | HostAnswer | HostEnd = _DECODER.decode(await self.line())
         if isinstance(told, HostEnd):
             raise StateError(f"{self.name}: {told.why}")
         return told

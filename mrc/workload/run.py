@@ -36,7 +36,7 @@ from mrc.testbed.shape import Fabric, Shape
 from mrc.units import counted, digits
 from mrc.workload.hosts import HostProcess, Hosts
 from mrc.workload.results import Over
-from mrc.workload.task import FlowTask, HostAnswer, HostTask, Ready, Said, SentFlow
+from mrc.workload.task import FlowTask, HostAnswer, HostNews, HostTask, Ready, SentFlow
 
 # ---- 1. Tasks ------------------------------------------------------------------------------------
 
@@ -235,9 +235,9 @@ async def _until_over(running: _Running, seconds: float) -> None:
 async def _listen(host: HostProcess, steps: _Steps) -> None:
     while True:
         match await host.hear():
-            case Said(over=True):
+            case HostNews(over=True):
                 return
-            case Said(step=int(flow)):
+            case HostNews(step=int(flow)):
                 steps.on_step(flow)
 
 

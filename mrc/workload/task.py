@@ -75,7 +75,7 @@ class Ready(Struct, frozen=True, tag=True):
     """It has done what it was told."""
 
 
-class Said(Struct, frozen=True, kw_only=True, tag=True):
+class HostNews(Struct, frozen=True, kw_only=True, tag="Said"):
     """News of a running host."""
 
     step: int | None = None

@@ -16,7 +16,7 @@ from printed import printed
 from mrc.cli.main import main
 from mrc.errors import BadFileError
 from mrc.lab import ocdai
-from mrc.lab.ocdai import Imported, topology_of
+from mrc.lab.ocdai import OcdaiTopology, topology_of
 from mrc.testbed import shape as shapes
 from mrc.testbed.shape import Shape
 
@@ -120,15 +120,15 @@ def test_uplinks__refuses(document: Any, complaint: str) -> None:
 # From a topology plan of OCDAI to a topology file.
 
 
-def made(document: dict[str, Any], *fabrics: str) -> Imported:
+def made(document: dict[str, Any], *fabrics: str) -> OcdaiTopology:
     return topology_of(ocdai.parse(document, "some/x.yaml"), fabrics)
 
 
-def shape_of(found: Imported) -> Shape:
+def shape_of(found: OcdaiTopology) -> Shape:
     return shapes.parse_topology(tomllib.loads(found.text), "x", "x.toml").shape
 
 
-def hosts_said(found: Imported) -> list[str]:
+def hosts_said(found: OcdaiTopology) -> list[str]:
     return [line[2:] for line in found.text.splitlines() if line.startswith("# h")]
 
 

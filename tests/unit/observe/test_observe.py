@@ -40,7 +40,7 @@ from mrc.cli.top import _all
 from mrc.connect.connect import dial
 from mrc.connect.oob import TOP
 from mrc.observe import local, server
-from mrc.observe.endpoints import Here, checked, with_rates
+from mrc.observe.endpoints import EndpointWatch, checked, with_rates
 from mrc.observe.results import Endpoint, Top
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
@@ -486,7 +486,7 @@ def answer_one(server: socket.socket) -> None:
 
 async def test_look__names_a_process_that_is_stopped(folder: Path, stopped: int) -> None:
     path = folder / f"{stopped}-1.sock"
-    async with Here(NEVER) as here:
+    async with EndpointWatch(NEVER) as here:
         with listening(path):
             await here.look()
             here.seconds = 1e6
@@ -502,7 +502,7 @@ async def test_look__names_a_process_that_is_stopped(folder: Path, stopped: int)
 async def test_look__waits_once_for_what_does_not_answer(folder: Path) -> None:
     """Others are shown without a delay; a late answer counts when it comes."""
     path = folder / "1-1.sock"
-    async with Here(NEVER) as here:
+    async with EndpointWatch(NEVER) as here:
         with listening(path) as silent:
             assert len((await here.look()).unanswered) == 1
             here.seconds = 1e6
@@ -517,7 +517,7 @@ async def test_look__waits_once_for_what_does_not_answer(folder: Path) -> None:
 
 async def test_look__many_that_do_not_answer(folder: Path) -> None:
     """They take no turns of others."""
-    async with Here(NEVER) as here:
+    async with EndpointWatch(NEVER) as here:
         with ExitStack() as stack:
             for number in range(12):
                 stack.enter_context(listening(folder / f"1-{number}.sock"))
@@ -531,7 +531,7 @@ async def test_look__many_that_do_not_answer(folder: Path) -> None:
 @pytest.mark.parametrize("line", [b"{}\n", b""], ids=["another version", "no place for a viewer"])
 async def test_look__names_an_endpoint_that_cannot_be_read(folder: Path, line: bytes) -> None:
     with endpoint(folder / "1-1.sock", line):
-        async with Here(60) as here:
+        async with EndpointWatch(60) as here:
             (found,) = (await here.look()).unanswered
     assert found.pid == 1 and found.error
 
@@ -542,6 +542,6 @@ async def test_look__names_an_endpoint_whose_queue_is_full(folder: Path) -> None
         server.bind(str(folder / "1-1.sock"))
         server.listen(0)
         viewers.enter_context(socket.socket(socket.AF_UNIX)).connect(server.getsockname())
-        async with Here(60) as here:
+        async with EndpointWatch(60) as here:
             (found,) = (await here.look()).unanswered
             assert found.error == "too many viewers wait for an answer"

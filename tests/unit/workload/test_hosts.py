@@ -22,7 +22,7 @@ from mrc.errors import ConnectError, StateError
 from mrc.lab.machines import BedMachine
 from mrc.testbed.bed import Testbed
 from mrc.workload.hosts import LocalHost, Relay
-from mrc.workload.task import GREETING, Ready, Said
+from mrc.workload.task import GREETING, HostNews, Ready
 
 THERE_NS = 5 * 10**18
 RELAY = f"""#!/bin/sh
@@ -57,7 +57,7 @@ async def test_hear__each_host_its_own_lines(tmp_path: Path) -> None:
         second.send(b"task")
         second.tell("step", 3)
         assert await first.hear() == Ready()
-        assert [await second.hear(), await second.hear()] == [Ready(), Said(step=3)]
+        assert [await second.hear(), await second.hear()] == [Ready(), HostNews(step=3)]
         first.send(b"fail")
         with pytest.raises(StateError, match=r"^h2: no path$"):
             await first.hear()
