@@ -29,7 +29,7 @@ struct cm_event {
   struct cm_id *id;      /* that counts it until the program acknowledges it */
   struct cm_id *child;   /* of a CONNECT_REQUEST that the program has not taken */
   struct cm_event *next; /* in the channel */
-  struct mrc_agent_cm said;
+  struct mrc_agent_cm message;
 };
 
 struct cm_channel {
@@ -112,9 +112,9 @@ static inline void cm_set_state(struct cm_id *id, enum cm_state state) {
 void cm_remove(struct cm_id *id);
 /* Attaches the process, unless it is; a positive errno. Without the lock. */
 int cm_session_start(void);
-/* Asks the agent, and waits for its answer, also for the next agent. `said` gets the answer. A
+/* Asks the agent, and waits for its answer, also for the next agent. `message` gets the answer. A
    positive errno. Without the lock. */
-int cm_session_call(enum mrc_agent_cm_call call, struct mrc_agent_cm *said);
+int cm_session_call(enum mrc_agent_cm_call call, struct mrc_agent_cm *message);
 /* A new id of the program, which has no channel yet. NULL: no memory. Without the lock. */
 struct cm_id *cm_session_new_id(void);
 

@@ -120,30 +120,30 @@ void cm_channel_move(struct cm_id *id, struct cm_channel *to) {
 
 /* The pointer is never NULL, as on RoCE: behind what the peer has sent are zeros. */
 static void copy_params(struct cm_event *event) {
-  const struct mrc_agent_cm *said = &event->said;
+  const struct mrc_agent_cm *message = &event->message;
   event->event.param.conn =
-      (struct rdma_conn_param){.private_data = said->private_data,
-                               .private_data_len = said->private_bytes,
-                               .responder_resources = said->responder_resources,
-                               .initiator_depth = said->initiator_depth,
-                               .flow_control = said->flow_control,
-                               .retry_count = said->retry_count,
-                               .rnr_retry_count = said->rnr_retry_count,
-                               .srq = said->srq,
-                               .qp_num = said->peer.qpn};
+      (struct rdma_conn_param){.private_data = message->private_data,
+                               .private_data_len = message->private_bytes,
+                               .responder_resources = message->responder_resources,
+                               .initiator_depth = message->initiator_depth,
+                               .flow_control = message->flow_control,
+                               .retry_count = message->retry_count,
+                               .rnr_retry_count = message->rnr_retry_count,
+                               .srq = message->srq,
+                               .qp_num = message->peer.qpn};
 }
 
 /* Gives the program the id that the peer's request has made. False: it cannot have one. */
 static bool take_request(struct cm_event *event) {
   struct cm_id *child = event->child;
-  const struct mrc_agent_cm *said = &event->said;
+  const struct mrc_agent_cm *message = &event->message;
   struct rdma_addr *address = &child->id.route.addr;
-  cm_address_of_gid(said->own.gid, child->own.port, &address->src_storage);
-  cm_address_of_gid(said->peer.gid, said->peer.port, &address->dst_storage);
+  cm_address_of_gid(message->own.gid, child->own.port, &address->src_storage);
+  cm_address_of_gid(message->peer.gid, message->peer.port, &address->dst_storage);
   int error = cm_device_take(child, address->src_addr.sa_family);
   if (error == 0) error = cm_device_gid(child, address->addr.ibaddr.sgid.raw);
   if (error == 0 && event->id->sync) error = cm_events_own_channel(child);
-  memcpy(address->addr.ibaddr.dgid.raw, said->peer.gid, sizeof said->peer.gid);
+  memcpy(address->addr.ibaddr.dgid.raw, message->peer.gid, sizeof message->peer.gid);
   event->child = NULL; /* from now on the program's */
   if (error != 0) {
     rdma_destroy_id(&child->id);
@@ -160,32 +160,32 @@ static void take_response(struct cm_event *event) {
   struct cm_id *id = event->id;
   copy_params(event);
   cm_lock();
-  id->peer = event->said.peer;
-  memcpy(id->own.token, event->said.own.token, sizeof id->own.token);
-  id->rnr_retry_count = event->said.rnr_retry_count; /* each side says it for the other */
+  id->peer = event->message.peer;
+  memcpy(id->own.token, event->message.own.token, sizeof id->own.token);
+  id->rnr_retry_count = event->message.rnr_retry_count; /* each side says it for the other */
   cm_unlock();
-  if (id->responder_resources > event->said.responder_resources)
-    id->responder_resources = event->said.responder_resources;
-  if (id->initiator_depth > event->said.initiator_depth)
-    id->initiator_depth = event->said.initiator_depth;
+  if (id->responder_resources > event->message.responder_resources)
+    id->responder_resources = event->message.responder_resources;
+  if (id->initiator_depth > event->message.initiator_depth)
+    id->initiator_depth = event->message.initiator_depth;
   if (!id->id.qp) return; /* the program connects its own, then calls rdma_establish */
   int error = cm_qp_connect(id);
-  struct mrc_agent_cm said = {.id = id->number};
-  if (error == 0) error = cm_session_call(MRC_AGENT_CM_ESTABLISH, &said);
+  struct mrc_agent_cm message = {.id = id->number};
+  if (error == 0) error = cm_session_call(MRC_AGENT_CM_ESTABLISH, &message);
   event->event.event = error == 0 ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_ERROR;
   event->event.status = -error;
   cm_set_state(id, error == 0 ? CM_CONNECTED : CM_ENDED);
   if (error == 0) return;
-  said = (struct mrc_agent_cm){.id = id->number};
-  cm_session_call(MRC_AGENT_CM_REJECT, &said);
+  message = (struct mrc_agent_cm){.id = id->number};
+  cm_session_call(MRC_AGENT_CM_REJECT, &message);
 }
 
 /* The agent puts it in place of private data, which such an event has not. */
-static void say_why(struct mrc_agent_cm *said) {
-  if (said->private_bytes > 0)
-    pr_say("%.*s", (int)said->private_bytes, (const char *)said->private_data);
-  memset(said->private_data, 0, sizeof said->private_data);
-  said->private_bytes = 0;
+static void say_why(struct mrc_agent_cm *message) {
+  if (message->private_bytes > 0)
+    pr_say("%.*s", (int)message->private_bytes, (const char *)message->private_data);
+  memset(message->private_data, 0, sizeof message->private_data);
+  message->private_bytes = 0;
 }
 
 /* False: the program does not get the event. */
@@ -200,7 +200,7 @@ static bool take(struct cm_event *event) {
       cm_set_state(event->id, CM_CONNECTED);
       break;
     case RDMA_CM_EVENT_UNREACHABLE:
-      say_why(&event->said);
+      say_why(&event->message);
       /* fall through */
     case RDMA_CM_EVENT_REJECTED:
       copy_params(event);
@@ -301,8 +301,8 @@ static void forget(struct cm_id *id) {
 /* Here and not beside rdma_create_id: the events of an id hold the ids that peers have made. */
 EXPORT int rdma_destroy_id(struct rdma_cm_id *id) {
   struct cm_id *own = cm_id_of(id);
-  struct mrc_agent_cm said = {.id = own->number};
-  if (own->state != CM_IDLE) cm_session_call(MRC_AGENT_CM_DESTROY, &said);
+  struct mrc_agent_cm message = {.id = own->number};
+  if (own->state != CM_IDLE) cm_session_call(MRC_AGENT_CM_DESTROY, &message);
   forget(own);
   free(own);
   return 0;

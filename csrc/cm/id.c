@@ -59,19 +59,19 @@ EXPORT int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *cha
 
 /* Gives the id a port, or any free one; NULL: at all addresses. A positive errno. */
 static int take_port(struct cm_id *id, const struct sockaddr *address) {
-  struct mrc_agent_cm said = {.id = id->number, .option = id->reuse};
+  struct mrc_agent_cm message = {.id = id->number, .option = id->reuse};
   if (address) {
-    cm_address_gid(address, said.own.gid);
-    said.own.port = cm_address_port(address);
+    cm_address_gid(address, message.own.gid);
+    message.own.port = cm_address_port(address);
   }
   uint8_t gid[16];
-  memcpy(gid, said.own.gid, sizeof gid);
-  const int error = cm_session_call(MRC_AGENT_CM_BIND, &said);
+  memcpy(gid, message.own.gid, sizeof gid);
+  const int error = cm_session_call(MRC_AGENT_CM_BIND, &message);
   if (error != 0) return error;
   cm_lock();
   id->state = CM_BOUND;
   memcpy(id->own.gid, gid, sizeof gid);
-  id->own.port = said.own.port;
+  id->own.port = message.own.port;
   cm_unlock();
   return 0;
 }
@@ -165,8 +165,8 @@ EXPORT int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms) {
 EXPORT int rdma_listen(struct rdma_cm_id *id, int backlog) {
   struct cm_id *own = cm_id_of(id);
   int error = own->state == CM_IDLE ? take_port(own, NULL) : 0;
-  struct mrc_agent_cm said = {.id = own->number, .option = backlog > 0 ? (uint32_t)backlog : 0};
-  if (error == 0) error = cm_session_call(MRC_AGENT_CM_LISTEN, &said);
+  struct mrc_agent_cm message = {.id = own->number, .option = backlog > 0 ? (uint32_t)backlog : 0};
+  if (error == 0) error = cm_session_call(MRC_AGENT_CM_LISTEN, &message);
   if (error != 0) return cm_result(error);
   cm_lock();
   own->state = CM_LISTENING;
@@ -206,10 +206,11 @@ EXPORT int rdma_set_option(struct rdma_cm_id *id, int level, int name, void *val
 /* What RoCE carries of a program's private data. */
 enum { REQUEST_BYTES = 56, ACCEPT_BYTES = 196, REJECT_BYTES = 148, RETRIES = 7 };
 
-static int copy_private(struct mrc_agent_cm *said, const void *data, uint8_t bytes, uint8_t most) {
+static int copy_private(struct mrc_agent_cm *message, const void *data, uint8_t bytes,
+                        uint8_t most) {
   if (bytes > most || (bytes > 0 && !data)) return EINVAL;
-  said->private_bytes = bytes;
-  if (bytes > 0) memcpy(said->private_data, data, bytes);
+  message->private_bytes = bytes;
+  if (bytes > 0) memcpy(message->private_data, data, bytes);
   return 0;
 }
 
@@ -223,48 +224,48 @@ static int set_resources(struct cm_id *id, uint8_t responder, uint8_t initiator)
   return 0;
 }
 
-static void copy_params(struct mrc_agent_cm *said, const struct cm_id *id,
+static void copy_params(struct mrc_agent_cm *message, const struct cm_id *id,
                         const struct rdma_conn_param *param) {
   const struct rdma_cm_id *own = &id->id;
-  said->responder_resources = id->responder_resources;
-  said->initiator_depth = id->initiator_depth;
-  said->retry_count = id->retry_count;
-  said->rnr_retry_count = param ? param->rnr_retry_count : RETRIES;
-  said->flow_control = param ? param->flow_control : 1;
-  said->srq = own->qp ? own->qp->srq != NULL : param && param->srq;
-  said->own.qpn = own->qp ? own->qp->qp_num : param ? param->qp_num : 0;
+  message->responder_resources = id->responder_resources;
+  message->initiator_depth = id->initiator_depth;
+  message->retry_count = id->retry_count;
+  message->rnr_retry_count = param ? param->rnr_retry_count : RETRIES;
+  message->flow_control = param ? param->flow_control : 1;
+  message->srq = own->qp ? own->qp->srq != NULL : param && param->srq;
+  message->own.qpn = own->qp ? own->qp->qp_num : param ? param->qp_num : 0;
 }
 
 /* ---- The side that connects ---- */
 
 static int fill_request(struct cm_id *id, const struct rdma_conn_param *param,
-                        struct mrc_agent_cm *said) {
+                        struct mrc_agent_cm *message) {
   const struct sockaddr *to = &id->id.route.addr.dst_addr;
   const uint8_t all = RDMA_MAX_RESP_RES;
   int error = set_resources(id, param ? param->responder_resources : all,
                             param ? param->initiator_depth : all);
-  if (error == 0) error = cm_device_gid(id, said->own.gid);
+  if (error == 0) error = cm_device_gid(id, message->own.gid);
   if (error != 0) return error;
   id->retry_count = param ? param->retry_count : RETRIES;
-  said->own.port = id->own.port;
-  cm_address_gid(to, said->peer.gid);
-  said->peer.port = cm_address_port(to);
-  copy_params(said, id, param);
+  message->own.port = id->own.port;
+  cm_address_gid(to, message->peer.gid);
+  message->peer.port = cm_address_port(to);
+  copy_params(message, id, param);
   if (param && param->private_data_len > 0)
-    return copy_private(said, param->private_data, param->private_data_len, REQUEST_BYTES);
-  return copy_private(said, id->connect_data, id->connect_bytes, REQUEST_BYTES);
+    return copy_private(message, param->private_data, param->private_data_len, REQUEST_BYTES);
+  return copy_private(message, id->connect_data, id->connect_bytes, REQUEST_BYTES);
 }
 
 EXPORT int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param) {
   struct cm_id *own = cm_id_of(id);
-  struct mrc_agent_cm said = {.id = own->number};
+  struct mrc_agent_cm message = {.id = own->number};
   if (own->state != CM_BOUND || !own->resolved) return cm_result(EINVAL);
-  int error = fill_request(own, param, &said);
+  int error = fill_request(own, param, &message);
   if (error != 0) return cm_result(error);
   cm_set_state(own, CM_CONNECTING);
-  memcpy(own->own.gid, said.own.gid, sizeof said.own.gid);
-  own->own.qpn = said.own.qpn;
-  error = cm_session_call(MRC_AGENT_CM_CONNECT, &said);
+  memcpy(own->own.gid, message.own.gid, sizeof message.own.gid);
+  own->own.qpn = message.own.qpn;
+  error = cm_session_call(MRC_AGENT_CM_CONNECT, &message);
   if (error != 0) {
     cm_set_state(own, CM_BOUND);
     return cm_result(error);
@@ -275,9 +276,9 @@ EXPORT int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param) {
 /* A program has connected the QP itself, which the id does not know. */
 EXPORT int rdma_establish(struct rdma_cm_id *id) {
   struct cm_id *own = cm_id_of(id);
-  struct mrc_agent_cm said = {.id = own->number};
+  struct mrc_agent_cm message = {.id = own->number};
   if (id->qp) return cm_result(EINVAL);
-  const int error = cm_session_call(MRC_AGENT_CM_ESTABLISH, &said);
+  const int error = cm_session_call(MRC_AGENT_CM_ESTABLISH, &message);
   if (error == 0) cm_set_state(own, CM_CONNECTED);
   return cm_result(error);
 }
@@ -286,17 +287,17 @@ EXPORT int rdma_establish(struct rdma_cm_id *id) {
 
 EXPORT int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param) {
   struct cm_id *own = cm_id_of(id);
-  struct mrc_agent_cm said = {.id = own->number};
+  struct mrc_agent_cm message = {.id = own->number};
   if (own->state != CM_CONNECTING) return cm_result(EINVAL);
   int error = 0;
   if (param) error = set_resources(own, param->responder_resources, param->initiator_depth);
   if (error == 0 && param)
-    error = copy_private(&said, param->private_data, param->private_data_len, ACCEPT_BYTES);
+    error = copy_private(&message, param->private_data, param->private_data_len, ACCEPT_BYTES);
   if (error == 0) error = cm_qp_connect(own);
   if (error != 0) return cm_result(error);
-  copy_params(&said, own, param);
-  own->own.qpn = said.own.qpn;
-  error = cm_session_call(MRC_AGENT_CM_ACCEPT, &said);
+  copy_params(&message, own, param);
+  own->own.qpn = message.own.qpn;
+  error = cm_session_call(MRC_AGENT_CM_ACCEPT, &message);
   if (error != 0) {
     cm_qp_fail(own);
     return cm_result(error);
@@ -305,9 +306,9 @@ EXPORT int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param) {
 }
 
 static int reject(struct cm_id *id, int32_t reason, const void *data, uint8_t bytes) {
-  struct mrc_agent_cm said = {.id = id->number, .status = reason};
-  int error = copy_private(&said, data, bytes, REJECT_BYTES);
-  if (error == 0) error = cm_session_call(MRC_AGENT_CM_REJECT, &said);
+  struct mrc_agent_cm message = {.id = id->number, .status = reason};
+  int error = copy_private(&message, data, bytes, REJECT_BYTES);
+  if (error == 0) error = cm_session_call(MRC_AGENT_CM_REJECT, &message);
   if (error == 0) cm_set_state(id, CM_ENDED);
   return cm_result(error);
 }
@@ -325,9 +326,9 @@ EXPORT int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t byte
 
 EXPORT int rdma_disconnect(struct rdma_cm_id *id) {
   struct cm_id *own = cm_id_of(id);
-  struct mrc_agent_cm said = {.id = own->number};
+  struct mrc_agent_cm message = {.id = own->number};
   cm_qp_fail(own);
-  const int error = cm_session_call(MRC_AGENT_CM_DISCONNECT, &said);
+  const int error = cm_session_call(MRC_AGENT_CM_DISCONNECT, &message);
   return error == 0 ? cm_events_await(own) : cm_result(error);
 }
 

@@ -44,25 +44,25 @@ void cm_remove(struct cm_id *id) {
 enum { ANSWER_LOOKS = 10, AGAIN_MS = 200, FLUSH_MS = 10 };
 
 /* A call without its answer. */
-struct asked {
-  struct asked *next;
+struct pending {
+  struct pending *next;
   uint64_t cookie;
   bool done;
   bool lost; /* the agent has gone */
   int32_t value;
-  struct mrc_agent_cm said;
+  struct mrc_agent_cm message;
 };
 
-static struct asked *all_asked;
+static struct pending *all_pending;
 static uint64_t last_cookie;
 
 /* ---- Calls ---- */
 
 static void send_call(enum mrc_agent_cm_call call, uint64_t cookie,
-                      const struct mrc_agent_cm *said) {
+                      const struct mrc_agent_cm *message) {
   const struct mrc_agent_frame head = {
       .kind = MRC_AGENT_CM_CALL, .value = (int32_t)call, .cookie = cookie};
-  pr_link_send(&cm_process.link, &head, said, sizeof *said, NULL, 0, false);
+  pr_link_send(&cm_process.link, &head, message, sizeof *message, NULL, 0, false);
 }
 
 static void send_without_answer(enum mrc_agent_cm_call call, uint32_t number) {
@@ -70,11 +70,11 @@ static void send_without_answer(enum mrc_agent_cm_call call, uint32_t number) {
   send_call(call, 0, &(struct mrc_agent_cm){.id = number});
 }
 
-static void forget_call(struct asked *asked) {
-  struct asked **place = &all_asked;
-  while (*place != asked)
+static void forget_call(struct pending *pending) {
+  struct pending **place = &all_pending;
+  while (*place != pending)
     place = &(*place)->next;
-  *place = asked->next;
+  *place = pending->next;
 }
 
 /* Waits for a change, or the end of a look; false: there were ANSWER_LOOKS without a change. Looks
@@ -89,29 +89,29 @@ static bool wait_for_change(int *looks) {
 }
 
 /* One attempt; ECONNRESET: the agent has gone meanwhile. */
-static int ask(enum mrc_agent_cm_call call, struct mrc_agent_cm *said, int *looks) {
+static int ask(enum mrc_agent_cm_call call, struct mrc_agent_cm *message, int *looks) {
   while (!cm_process.up)
     if (!wait_for_change(looks)) return ENODEV;
-  struct asked asked = {.next = all_asked, .cookie = ++last_cookie};
-  all_asked = &asked;
-  send_call(call, asked.cookie, said);
+  struct pending pending = {.next = all_pending, .cookie = ++last_cookie};
+  all_pending = &pending;
+  send_call(call, pending.cookie, message);
   bool late = false;
-  while (!asked.done && !asked.lost && !late)
+  while (!pending.done && !pending.lost && !late)
     late = !wait_for_change(looks);
-  forget_call(&asked);
-  if (asked.lost) return ECONNRESET;
-  if (!asked.done) return ETIMEDOUT;
-  *said = asked.said;
-  return -asked.value;
+  forget_call(&pending);
+  if (pending.lost) return ECONNRESET;
+  if (!pending.done) return ETIMEDOUT;
+  *message = pending.message;
+  return -pending.value;
 }
 
-int cm_session_call(enum mrc_agent_cm_call call, struct mrc_agent_cm *said) {
+int cm_session_call(enum mrc_agent_cm_call call, struct mrc_agent_cm *message) {
   if (cm_process.forked) return EIO;
   cm_lock();
   int error = ECONNRESET;
   int looks = 0;
   while (error == ECONNRESET)
-    error = ask(call, said, &looks);
+    error = ask(call, message, &looks);
   cm_unlock();
   return error;
 }
@@ -132,33 +132,33 @@ struct cm_id *cm_session_new_id(void) {
 /* ---- Frames of the agent ---- */
 
 static void take_answer(const struct pr_frame *frame) {
-  for (struct asked *each = all_asked; each; each = each->next) {
+  for (struct pending *each = all_pending; each; each = each->next) {
     if (each->cookie != frame->head.cookie) continue;
     each->value = frame->head.value;
-    memcpy(&each->said, frame->body, sizeof each->said);
+    memcpy(&each->message, frame->body, sizeof each->message);
     each->done = true;
   }
   pthread_cond_broadcast(&cm_process.changed);
 }
 
 /* The id that a peer's request makes. The program sees it when it takes the event. */
-static struct cm_id *new_child(const struct cm_id *listener, const struct mrc_agent_cm *said) {
+static struct cm_id *new_child(const struct cm_id *listener, const struct mrc_agent_cm *message) {
   struct cm_id *child = calloc(1, sizeof *child);
   if (!child) return NULL;
   child->id.channel = listener->id.channel;
   child->id.context = listener->id.context;
   child->id.ps = listener->id.ps;
   child->id.qp_type = listener->id.qp_type;
-  child->number = said->child;
+  child->number = message->child;
   child->state = CM_CONNECTING;
-  child->own = said->own;
+  child->own = message->own;
   child->own.port = listener->own.port;
-  child->peer = said->peer;
+  child->peer = message->peer;
   child->ack_timeout = listener->ack_timeout;
-  child->responder_resources = said->responder_resources;
-  child->initiator_depth = said->initiator_depth;
-  child->retry_count = said->retry_count;
-  child->rnr_retry_count = said->rnr_retry_count;
+  child->responder_resources = message->responder_resources;
+  child->initiator_depth = message->initiator_depth;
+  child->retry_count = message->retry_count;
+  child->rnr_retry_count = message->rnr_retry_count;
   add(child);
   return child;
 }
@@ -166,14 +166,14 @@ static struct cm_id *new_child(const struct cm_id *listener, const struct mrc_ag
 static void take_event(const struct pr_frame *frame) {
   struct cm_event *event = calloc(1, sizeof *event);
   if (!event) return;
-  memcpy(&event->said, frame->body, sizeof event->said);
-  event->event.event = event->said.event;
-  event->event.status = event->said.status;
-  struct cm_id *id = find(event->said.id);
-  const bool request = event->said.event == MRC_AGENT_CM_CONNECT_REQUEST;
-  if (id && request) event->child = new_child(id, &event->said);
+  memcpy(&event->message, frame->body, sizeof event->message);
+  event->event.event = event->message.event;
+  event->event.status = event->message.status;
+  struct cm_id *id = find(event->message.id);
+  const bool request = event->message.event == MRC_AGENT_CM_CONNECT_REQUEST;
+  if (id && request) event->child = new_child(id, &event->message);
   if (!id || (request && !event->child)) {
-    if (request) send_without_answer(MRC_AGENT_CM_DESTROY, event->said.child);
+    if (request) send_without_answer(MRC_AGENT_CM_DESTROY, event->message.child);
     free(event);
     return;
   }
@@ -195,14 +195,14 @@ static void take_frame(const struct pr_frame *frame) {
 
 /* Tells an agent of an id that it does not know. What was under way between two agents is lost. */
 static void resume(struct cm_id *id) {
-  struct mrc_agent_cm said = {
+  struct mrc_agent_cm message = {
       .id = id->number, .own = id->own, .peer = id->peer, .option = id->reuse};
   if (id->state == CM_BOUND || id->state == CM_LISTENING) {
-    send_call(MRC_AGENT_CM_BIND, 0, &said);
-    said.option = (uint32_t)id->backlog;
-    if (id->state == CM_LISTENING) send_call(MRC_AGENT_CM_LISTEN, 0, &said);
+    send_call(MRC_AGENT_CM_BIND, 0, &message);
+    message.option = (uint32_t)id->backlog;
+    if (id->state == CM_LISTENING) send_call(MRC_AGENT_CM_LISTEN, 0, &message);
   } else if (id->state == CM_CONNECTED) {
-    send_call(MRC_AGENT_CM_RESUME, 0, &said);
+    send_call(MRC_AGENT_CM_RESUME, 0, &message);
   } else if (id->state == CM_CONNECTING) {
     struct cm_event *event = calloc(1, sizeof *event);
     id->state = CM_ENDED;
@@ -230,7 +230,7 @@ static int attach(void) {
 static void detach(void) {
   cm_process.up = false;
   pr_link_close(&cm_process.link);
-  for (struct asked *each = all_asked; each; each = each->next)
+  for (struct pending *each = all_pending; each; each = each->next)
     each->lost = true;
   pthread_cond_broadcast(&cm_process.changed);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program has told its agent: how its engine is open, and what its QPs are to be."""
+"""What a program and its agent agree on: how its engine is open, and the attributes of its QPs."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class OpenEngine(Struct):
     qps: Sequence[tuple[QpParameters, bytes]] = ()
     """those that it had under a former agent, each with its resume state if it was ready"""
     ports_body: bytes = b""
-    """what it has been told of its ports"""
+    """its ports, as the agent sent them last"""
 
 
 async def receive(connection: socket.socket) -> AgentFrame:

@@ -149,7 +149,7 @@ def _await_agent(args: argparse.Namespace) -> None:
     name = agent_socket.name_of(os.environ)
     deadline = time.monotonic() + _START_SECONDS
     started: subprocess.Popen[bytes] | None = None
-    with tempfile.TemporaryFile() as said:  # the agent outlives the program and its terminal
+    with tempfile.TemporaryFile() as errors:  # the agent outlives the program and its terminal
         late = False
         while not agent_socket.answers(name, max(deadline - time.monotonic(), _LAST_LOOK_SECONDS)):
             if late:  # its last time to answer began after the deadline: this process has run
@@ -160,10 +160,10 @@ def _await_agent(args: argparse.Namespace) -> None:
             if agent_socket.is_open(name):
                 pass  # it answers soon, or ends
             elif started is None:
-                started = _start_agent(args, said)
+                started = _start_agent(args, errors)
             elif started.poll() is not None:
-                said.seek(0)
-                why = said.read().decode(errors="replace").strip().removeprefix("mrc agent: ")
+                errors.seek(0)
+                why = errors.read().decode(errors="replace").strip().removeprefix("mrc agent: ")
                 raise ConfigError(f"the agent did not start: {why}")
             time.sleep(_LOOK_SECONDS)
 
@@ -180,7 +180,7 @@ def _check_options(args: argparse.Namespace) -> None:
             )
 
 
-def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start_agent(args: argparse.Namespace, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     if args.code and endpoint.CODE not in os.environ:
         raise ConfigError(
             f"--code: start mrc agent --code first, which prints the code, or set"
@@ -192,6 +192,6 @@ def _start_agent(args: argparse.Namespace, said: IO[bytes]) -> subprocess.Popen[
     serve = ["agent", "--idle", _IDLE_SECONDS, "--quiet", *ours]
     command = [sys.executable, "-P", "-m", "mrc", *serve]
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
         start_new_session=True,
     )  # fmt: skip
