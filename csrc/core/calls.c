@@ -343,8 +343,12 @@ static uint32_t part_bytes(const struct mrc_services *services, struct mrc_qp *q
   return req->part_bytes;
 }
 
-static int post(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wr *wrs,
-                uint32_t n, uint64_t now_ns) {
+int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wrs, uint32_t n,
+                uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  services->now_ns = now_ns;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
   struct mrc_requester *req = &qp->req;
   uint32_t signaled = 0;
   if (qp->state != MRC_QP_RTS) return -EPERM;
@@ -365,13 +369,6 @@ static int post(struct mrc_services *services, struct mrc_qp *qp, const struct m
   mrc_requester_push(services, req, n);
   mrc_qp_touch(services, qp);
   return 0;
-}
-
-int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wrs, uint32_t n,
-                uint64_t now_ns) {
-  engine->services.now_ns = now_ns;
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
-  return qp == NULL ? -ENOENT : post(&engine->services, qp, wrs, n, now_ns);
 }
 
 int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {

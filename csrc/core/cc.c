@@ -56,15 +56,6 @@ static uint64_t target_delay_ns(const struct mrc_cc *cc) {
 
 /* ---- slow start ---- */
 
-static void note_newest(struct mrc_cc_delay *state, uint64_t delay_ns) {
-  if (state->newest_samples == NEWEST_SAMPLES) {
-    state->newest_ns[1] = state->newest_ns[0];
-    state->newest_samples = 0;
-  }
-  const bool first = state->newest_samples++ == 0;
-  state->newest_ns[0] = first ? delay_ns : mrc_min_u64(state->newest_ns[0], delay_ns);
-}
-
 /* A delay above this is a queue: half of the target, plus the jitter. */
 static uint64_t queue_ns(const struct mrc_cc_delay *state) {
   return bare_target_ns(state) / 2 + state->jitter_ns;
@@ -225,7 +216,13 @@ static void on_sample(struct mrc_cc *cc, const struct mrc_cc_ack *ack) {
   state->round_sum_ns += delay_ns;
   state->round_reverse_ns += queues_ns - own_ns;
   state->round_rtt_ns = mrc_max_u64(state->round_rtt_ns, ack->smooth_rtt_ns);
-  if (state->slow_start) note_newest(state, own_ns);
+  if (!state->slow_start) return;
+  if (state->newest_samples == NEWEST_SAMPLES) {
+    state->newest_ns[1] = state->newest_ns[0];
+    state->newest_samples = 0;
+  }
+  const bool first = state->newest_samples++ == 0;
+  state->newest_ns[0] = first ? own_ns : mrc_min_u64(state->newest_ns[0], own_ns);
 }
 
 static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {

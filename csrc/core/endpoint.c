@@ -662,26 +662,26 @@ static bool is_from_destination(const struct mrc_peers *peers, const struct mrc_
   return memcmp(dst, meta->src, 16) == 0 || !mrc_peer_sends_from(peers, peer, dst);
 }
 
-/* Whether an answer reflects the timestamp of the probe. The peer may have added how long the probe
-   waited there, if both sides agreed to that; sets it. */
-static bool takes_time(struct mrc_ev_probe *probe, uint16_t reflected, uint64_t now_ns) {
-  const uint16_t waited_units = (uint16_t)(reflected - probe->tx_timestamp);
-  if (waited_units == 0) return true;
-  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS || waited_units > INT16_MAX) return false;
-  probe->waited_ns = (uint64_t)waited_units << 10;
-  return probe->qp->attr.rtr.service_times != 0 && probe->waited_ns < now_ns - probe->sent_ns;
-}
-
-static int on_response(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                       const struct mrc_wire *wire, const struct mrc_meta *meta,
-                       const struct mrc_qp *sealer, uint64_t now_ns) {
+int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *endpoint,
+                         const struct mrc_wire *wire, const struct mrc_meta *meta,
+                         struct mrc_qp *sealer, uint64_t now_ns) {
+  if (wire->opcode == MRC_OP_ENDPOINT_REQUEST)
+    return on_request(services, &endpoint->peers, &endpoint->answers, wire, meta, sealer, now_ns);
   struct mrc_peers *peers = &endpoint->peers;
   struct mrc_ev_probe *probe = mrc_probes_find(&services->probes, (uint16_t)wire->psn);
-  if (probe == NULL || !probe->sent || wire->endpoint.op != op_of(probe) ||
-      !takes_time(probe, wire->endpoint.tx_timestamp, now_ns))
+  if (probe == NULL || !probe->sent || wire->endpoint.op != op_of(probe))
     return mrc_drop(services, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
-  struct mrc_peer *peer =
-      probe->purpose == MRC_EV_PROBE_PORT_STATUS ? probe->peer : probe->qp->peer;
+  const bool status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
+  /* The peer may have added to the timestamp of an EV probe how long the probe waited there, if
+     both sides agreed to that. */
+  const uint16_t waited_units = (uint16_t)(wire->endpoint.tx_timestamp - probe->tx_timestamp);
+  if (waited_units != 0) {
+    probe->waited_ns = (uint64_t)waited_units << 10;
+    if (status || waited_units > INT16_MAX || probe->qp->attr.rtr.service_times == 0 ||
+        probe->waited_ns >= now_ns - probe->sent_ns)
+      return mrc_drop(services, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
+  }
+  struct mrc_peer *peer = status ? probe->peer : probe->qp->peer;
   if (sealer != NULL ? sealer->peer != peer : peer->sealed)
     return mrc_drop(services, MRC_DROP_SEAL, MRC_ENDPOINT_QPN, 0);
   if (!mrc_peer_knows(peers, peer, meta->src, meta->sport) ||
@@ -690,14 +690,6 @@ static int on_response(struct mrc_services *services, struct mrc_endpoint *endpo
   mrc_peer_prove(peers, peer);
   succeed(services, endpoint, probe, wire->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
   return MRC_DROP_NONE;
-}
-
-int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                         const struct mrc_wire *wire, const struct mrc_meta *meta,
-                         struct mrc_qp *sealer, uint64_t now_ns) {
-  if (wire->opcode == MRC_OP_ENDPOINT_REQUEST)
-    return on_request(services, &endpoint->peers, &endpoint->answers, wire, meta, sealer, now_ns);
-  return on_response(services, endpoint, wire, meta, sealer, now_ns);
 }
 
 /* ---- sending probes ---- */

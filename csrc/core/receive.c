@@ -475,15 +475,6 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
   return true;
 }
 
-/* Packets were dropped here because this host is too slow. The peer does not see that as a delay:
-   round trips are without the wait in our sockets. So SACKs reduce its window for a round trip. */
-static uint8_t penalty_of(const struct mrc_services *services, const struct mrc_qp *qp) {
-  if (services->overflow_ns == 0) return 0;
-  const struct mrc_rtt *rtt = mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
-  const uint64_t span_ns = mrc_rtt_known(rtt) ? rtt->base_ns : services->config.noise_ns;
-  return services->now_ns - services->overflow_ns < span_ns ? PENALTY : 0;
-}
-
 static void add_sack(struct mrc_services *services, struct mrc_burst *burst, struct mrc_qp *qp,
                      const struct mrc_sack_trigger *t, uint32_t base, uint64_t bitmap) {
   const struct mrc_rxwin *win = &qp->resp.win;
@@ -495,6 +486,13 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
                                     ? 0
                                     : (uint16_t)mrc_min_u64(waited_units, INT16_MAX + 1);
   const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
+  /* Packets were dropped here because this host is too slow. The peer does not see that as a delay:
+     round trips are without the wait in our sockets. So SACKs reduce its window for a round trip.
+   */
+  const struct mrc_rtt *rtt = mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
+  const uint64_t span_ns = mrc_rtt_known(rtt) ? rtt->base_ns : services->config.noise_ns;
+  const bool late =
+      services->overflow_ns != 0 && services->now_ns - services->overflow_ns < span_ns;
   struct mrc_wire wire = {
       .opcode = MRC_OP_SACK,
       .dest_qpn = qp->attr.rtr.dest_qpn,
@@ -514,7 +512,7 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
           .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),
           .ooo_count = (uint16_t)(out_of_order > 0 ? out_of_order : 0),
           .sent_timestamp = mrc_timestamp(services->now_ns),
-          .rcv_cwnd_pen = penalty_of(services, qp),
+          .rcv_cwnd_pen = late ? PENALTY : 0,
           .rcvd_bytes = (uint32_t)((qp->resp.received_bytes + 255) / 256) & 0xFFFFFF}};
   mrc_burst_add(services, burst, &wire, MRC_KIND_SACK, base, mrc_qp_has_icrc(qp));
   mrc_trace(services, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);

@@ -74,16 +74,6 @@ static void transmit_answers(struct mrc_services *services, uint64_t now_ns) {
   services->arena.capacity = capacity;
 }
 
-/* Prefetches for this turn, the next one and the one after that. */
-static void prefetch_ahead(const struct mrc_services *services, const struct mrc_qp *qp) {
-  const struct mrc_node *next = qp->nodes.ready.next;
-  mrc_qp_prefetch_evs(qp);
-  if (next == &services->ready.ready) return;
-  mrc_qp_prefetch_parts(MRC_NODE_OWNER(next, struct mrc_qp, nodes.ready));
-  if (next->next != &services->ready.ready)
-    mrc_qp_prefetch(MRC_NODE_OWNER(next->next, struct mrc_qp, nodes.ready));
-}
-
 /* Gives QPs their turns until there is nothing to send (true) or the transmit is full (false). */
 static bool transmit_qps(struct mrc_services *services, uint64_t now_ns) {
   struct mrc_node *const ready = &services->ready.ready;
@@ -93,7 +83,14 @@ static bool transmit_qps(struct mrc_services *services, uint64_t now_ns) {
   while (room && !mrc_list_is_empty(ready)) {
     struct mrc_qp *qp = MRC_NODE_OWNER(ready->next, struct mrc_qp, nodes.ready);
     const int before = arena->n_bursts;
-    prefetch_ahead(services, qp);
+    /* Prefetches for this turn, the next one and the one after that. */
+    const struct mrc_node *next = qp->nodes.ready.next;
+    mrc_qp_prefetch_evs(qp);
+    if (next != ready) {
+      mrc_qp_prefetch_parts(MRC_NODE_OWNER(next, struct mrc_qp, nodes.ready));
+      if (next->next != ready)
+        mrc_qp_prefetch(MRC_NODE_OWNER(next->next, struct mrc_qp, nodes.ready));
+    }
     room = visit(services, qp, now_ns) || mrc_arena_may_open(arena);
     /* The transmit is full before the QP was done. A QP without a whole turn keeps its place. A QP
        that had one goes to the end: long answers, requested again and again, would fill every

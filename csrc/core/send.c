@@ -402,19 +402,6 @@ static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint
 #define BURSTS_PER_PLANE 4   /* that a plane's share of the window is split into */
 #define SHORT_BURST_NS 50000 /* for so long a plane may be busy when the others have finished */
 
-/* At the end of the data, the packets of a burst after which the planes finish together: an even
-   part of what is left, or what the plane carries in a short time. */
-static uint64_t even_packets(const struct mrc_qp *qp, uint32_t plane, uint32_t planes,
-                             uint64_t packets, uint32_t bytes) {
-  const uint64_t left_bytes = mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu);
-  const uint64_t even = left_bytes / ((uint64_t)bytes * mrc_max_u32(planes, 1));
-  const uint64_t rtt_ns = qp->planes[plane].rtt.smooth_ns;
-  if (packets <= even || rtt_ns == 0) return packets;
-  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
-  const uint64_t quick = mrc_mul_div(cwnd_bytes, SHORT_BURST_NS, rtt_ns) / bytes;
-  return mrc_min_u64(packets, mrc_max_u64(even, quick));
-}
-
 /* The burst size in packets, each as large as the next one. It is 1 while the window is small and
    grows with it, but one lost burst stays a small part of the window and no plane runs ahead. */
 static uint32_t burst_packets(const struct mrc_services *services, const struct mrc_qp *qp,
@@ -423,7 +410,17 @@ static uint32_t burst_packets(const struct mrc_services *services, const struct 
   const uint32_t windows = qp->req.one_window ? mrc_max_u32(planes, 1) : 1;
   const uint64_t share = mrc_qp_const_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * windows);
   const uint32_t bytes = mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
-  uint64_t packets = even_packets(qp, plane, planes, share / bytes, bytes);
+  uint64_t packets = share / bytes;
+  /* At the end of the data, the packets after which the planes finish together: an even part of
+     what is left, or what the plane carries in a short time. */
+  const uint64_t left_bytes = mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu);
+  const uint64_t even = left_bytes / ((uint64_t)bytes * mrc_max_u32(planes, 1));
+  const uint64_t rtt_ns = qp->planes[plane].rtt.smooth_ns;
+  if (packets > even && rtt_ns != 0) {
+    const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+    const uint64_t quick = mrc_mul_div(cwnd_bytes, SHORT_BURST_NS, rtt_ns) / bytes;
+    packets = mrc_min_u64(packets, mrc_max_u64(even, quick));
+  }
   if (mrc_quick_is_limited(qp, plane)) packets = 1;
   if (qp->attr.rts.spray != 0) packets = mrc_min_u64(packets, qp->attr.rts.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));

@@ -8,31 +8,24 @@
 
 /* ---- the local timeout ---- */
 
-/* The time after which the answer to the oldest packet is overdue. Its plane may be much slower
-   than the planes that most round trips come from. */
-static uint64_t overdue_ns(const struct mrc_qp *qp, uint64_t now_ns) {
-  const struct mrc_txwin *win = &qp->req.win;
-  const uint64_t usual_ns =
-      mrc_rtt_known(&qp->req.rtt) ? mrc_qp_overdue_ns(qp, &qp->req.rtt, 0, now_ns) : 0;
-  if (win->una_psn == win->next_psn) return usual_ns;
-  const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
-  if (oldest->state != MRC_TX_INFLIGHT) return usual_ns;
-  const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
-  return mrc_rtt_known(rtt) ? mrc_max_u64(usual_ns, mrc_qp_overdue_ns(qp, rtt, 0, now_ns))
-                            : usual_ns;
-}
-
 /* The local timeout: fixed for the linear tries, then doubling. */
 static uint64_t timeout_ns(const struct mrc_qp *qp, uint64_t now_ns) {
-  const uint64_t base = mrc_max_u64(1024ull << qp->attr.rts.timeout, 2 * overdue_ns(qp, now_ns));
+  const struct mrc_txwin *win = &qp->req.win;
+  /* The time after which the answer to the oldest packet is overdue. Its plane may be much slower
+     than the planes that most round trips come from. */
+  uint64_t overdue_ns =
+      mrc_rtt_known(&qp->req.rtt) ? mrc_qp_overdue_ns(qp, &qp->req.rtt, 0, now_ns) : 0;
+  const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
+  if (win->una_psn != win->next_psn && oldest->state == MRC_TX_INFLIGHT) {
+    const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
+    if (mrc_rtt_known(rtt))
+      overdue_ns = mrc_max_u64(overdue_ns, mrc_qp_overdue_ns(qp, rtt, 0, now_ns));
+  }
+  const uint64_t base = mrc_max_u64(1024ull << qp->attr.rts.timeout, 2 * overdue_ns);
   const uint32_t tries = qp->req.timeouts;
   return tries < qp->attr.rts.retry_linear
              ? base
              : base << mrc_min_u32(tries - qp->attr.rts.retry_linear, 24);
-}
-
-static uint64_t timeout_deadline_ns(const struct mrc_qp *qp, uint64_t now_ns) {
-  return qp->req.progress_ns + timeout_ns(qp, now_ns);
 }
 
 /* Whether another plane delivered a packet sent after all that this plane delivered and after its
@@ -248,19 +241,15 @@ static void relieve_window(struct mrc_services *services, struct mrc_qp *qp, uin
   mrc_cc_on_loss(mrc_qp_cc(qp, oldest->plane), &loss, now_ns);
 }
 
-static void reinject_if_due(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  relieve_window(services, qp, now_ns);
-  if (now_ns >= reinject_deadline_ns(services, qp)) reinject(services, qp, now_ns);
-}
-
 /* ---- time ---- */
 
 void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return;
   mrc_loss_on_time(services, qp, now_ns);
-  reinject_if_due(services, qp, now_ns);
-  if (now_ns >= timeout_deadline_ns(qp, now_ns)) {
+  relieve_window(services, qp, now_ns);
+  if (now_ns >= reinject_deadline_ns(services, qp)) reinject(services, qp, now_ns);
+  if (now_ns >= qp->req.progress_ns + timeout_ns(qp, now_ns)) {
     on_timeout(services, qp, now_ns);
   } else if (now_ns >= probe_deadline_ns(services, qp, now_ns)) {
     req->probe.wanted = true;
@@ -279,7 +268,7 @@ uint64_t mrc_timeout_deadline(const struct mrc_services *services, const struct 
                               uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return MRC_NEVER;
   if (mrc_loss_is_due(qp, now_ns)) return 0;
-  const uint64_t next_ns =
-      mrc_min_u64(timeout_deadline_ns(qp, now_ns), probe_deadline_ns(services, qp, now_ns));
+  const uint64_t next_ns = mrc_min_u64(qp->req.progress_ns + timeout_ns(qp, now_ns),
+                                       probe_deadline_ns(services, qp, now_ns));
   return mrc_min_u64(next_ns, reinject_deadline_ns(services, qp));
 }

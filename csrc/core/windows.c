@@ -546,18 +546,6 @@ void mrc_responder_clear(struct mrc_services *services, struct mrc_responder *re
   mrc_responder_set_deadline(services, resp, MRC_NEVER);
 }
 
-static struct mrc_sack_trigger *new_trigger(struct mrc_responder *resp, uint64_t now_ns) {
-  if (resp->n_triggers < MRC_MAX_TRIGGERS)
-    resp->n_triggers++;
-  else
-    resp->sack_now = true; /* the last trigger is overwritten: report its news without one */
-  struct mrc_sack_trigger *trigger = &resp->triggers[resp->n_triggers - 1];
-  trigger->news_words = 0;
-  trigger->first_ns = now_ns;
-  trigger->now = false;
-  return trigger;
-}
-
 /* Writes each field in place: copying a struct would wait until its stores had left the core. */
 struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp, uint32_t psn,
                                                uint16_t tx_timestamp, const struct mrc_meta *meta,
@@ -571,7 +559,16 @@ struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp, uint3
     struct mrc_sack_trigger *t = &resp->triggers[i];
     if (!t->pr && t->port == meta->port && t->m == m && (m == MRC_M_NONE || t->ev == ev)) found = t;
   }
-  if (found == NULL) found = new_trigger(resp, now_ns);
+  if (found == NULL) {
+    if (resp->n_triggers < MRC_MAX_TRIGGERS)
+      resp->n_triggers++;
+    else
+      resp->sack_now = true; /* the last trigger is overwritten: report its news without one */
+    found = &resp->triggers[resp->n_triggers - 1];
+    found->news_words = 0;
+    found->first_ns = now_ns;
+    found->now = false;
+  }
   found->arrived_ns = meta->arrived_ns;
   found->psn = psn;
   found->ev = ev;

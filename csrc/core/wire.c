@@ -494,28 +494,6 @@ static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
   return data || (wire->pad == 0 && !wire->ts) ? 0 : MRC_DROP_FIELD;
 }
 
-/* A message that fits into one packet is an Only, which may be empty. Packets of a longer message
-   are not empty, so each is shorter than the message. */
-static int set_data_payload(struct mrc_wire *wire, size_t padded_bytes) {
-  if (padded_bytes % 4 != 0 || wire->pad > padded_bytes) return MRC_DROP_LENGTH;
-  wire->payload_bytes = (uint32_t)(padded_bytes - wire->pad);
-  if (wire->opcode >= MRC_OP_WRITE_ONLY) {
-    return wire->payload_bytes == wire->dma_bytes ? 0 : MRC_DROP_LENGTH;
-  }
-  bool part = wire->payload_bytes > 0 && wire->payload_bytes < wire->dma_bytes;
-  return part ? 0 : MRC_DROP_LENGTH;
-}
-
-/* A local extension: an EV probe request may be padded with zeros to the size of a full packet, so
-   that its answer also proves the path MTU. Other control packets have no payload. */
-static int set_control_payload(struct mrc_wire *wire, size_t bytes) {
-  bool ev_probe =
-      wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_EV_PROBE;
-  if (bytes != 0 && !ev_probe) return MRC_DROP_LENGTH;
-  wire->payload_bytes = (uint32_t)bytes;
-  return 0;
-}
-
 int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire) {
   if (n < MRC_BTH_BYTES) return MRC_DROP_SHORT;
   const struct kind *kind = find_kind(bytes[BTH_OPCODE]);
@@ -530,7 +508,20 @@ int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wir
   if (drop != 0) return drop;
   wire->payload = bytes + header;
   if (trimmed) return 0;
-  size_t rest = n - header - end;
-  return mrc_opcode_is_data(wire->opcode) ? set_data_payload(wire, rest)
-                                          : set_control_payload(wire, rest);
+  const size_t rest = n - header - end;
+  if (!mrc_opcode_is_data(wire->opcode)) {
+    /* A local extension: an EV probe request may be padded with zeros to the size of a full packet,
+       so that its answer also proves the path MTU. Other control packets have no payload. */
+    const bool ev_probe =
+        wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_EV_PROBE;
+    wire->payload_bytes = (uint32_t)rest;
+    return rest == 0 || ev_probe ? 0 : MRC_DROP_LENGTH;
+  }
+  /* A message that fits into one packet is an Only, which may be empty. Packets of a longer message
+     are not empty, so each is shorter than the message. */
+  if (rest % 4 != 0 || wire->pad > rest) return MRC_DROP_LENGTH;
+  wire->payload_bytes = (uint32_t)(rest - wire->pad);
+  const bool whole = wire->payload_bytes == wire->dma_bytes;
+  const bool part = wire->payload_bytes > 0 && wire->payload_bytes < wire->dma_bytes;
+  return (wire->opcode >= MRC_OP_WRITE_ONLY ? whole : part) ? 0 : MRC_DROP_LENGTH;
 }
