@@ -21,7 +21,7 @@ const char *mrc_crc32_library(void);
 /* ---- the ICRC ---- */
 
 /* The invariant CRC of RoCEv2 over inner IP header, UDP header and MRC packet, with the fields that
-   change in flight set to ones. See crc32.h for the CRC-32. */
+   change in flight set to ones. */
 
 /* Addresses and ports that the ICRC covers. */
 struct mrc_icrc_flow {

@@ -427,7 +427,7 @@ bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t ev);
 /* ---- planes ---- */
 
 /* A plane as one QP sees it: its measurements and counters, and whether it may carry packets.
-   spray.c chooses the plane of the next burst; detect.c decides which packets are lost. */
+   send.c chooses the plane of the next burst; loss.c decides which packets are lost. */
 
 struct mrc_plane {
   struct mrc_rtt rtt;
@@ -442,9 +442,9 @@ struct mrc_plane {
   uint64_t lost;
   uint64_t received_packets;  /* data packets placed */
   uint64_t received_bytes;    /* their payload */
-  uint64_t share_bytes;       /* given to it to send; see spray.h */
+  uint64_t share_bytes;       /* given to it to send; see send.c */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
-  uint64_t share_acked_bytes; /* in the period in progress; see share.h */
+  uint64_t share_acked_bytes; /* in the period in progress; see qp.h */
   uint64_t unasked_bytes;     /* sent since the last packet that requested a SACK */
   uint64_t rack_ns;           /* newest send time of a packet acknowledged on this plane */
   uint64_t reported_ns;       /* send time up to which all its arrivals are acknowledged */
@@ -452,14 +452,14 @@ struct mrc_plane {
   uint64_t doubted_ns; /* since when answers are missing for packets resent elsewhere; 0: none */
   struct mrc_guard reorder; /* grows when a packet declared lost by order had arrived */
   struct mrc_guard spread;  /* extra difference between its paths; grows likewise */
-  uint16_t probed_ev;       /* while suspended: probed last, or MRC_EV_NONE; see ev_probe.c */
+  uint16_t probed_ev;       /* while suspended: probed last, or MRC_EV_NONE; see endpoint.c */
   uint16_t reverse_ev;      /* its probe was answered last; or MRC_EV_NONE; see reverse.h */
   uint8_t reverse_failures; /* reverse probes that failed in a row */
   uint8_t strikes;          /* bursts in a row lost by silence; 0 after any acknowledgement */
   bool suspended;           /* silent: it sends only probes */
   bool peer_down;           /* the peer reported its port down */
   bool unsendable;          /* suspended, and the kernel has refused to send there */
-  bool patient;             /* a probe with a long timeout is in flight; see ev_probe.c */
+  bool patient;             /* a probe with a long timeout is in flight; see endpoint.c */
 };
 
 /* The planes that answered about as fast as the quickest one, at the last comparison. */

@@ -63,7 +63,7 @@ static inline bool mrc_qp_has_room(const struct mrc_qp *qp, uint32_t plane, uint
   return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_const_cc(qp, plane)->cwnd_bytes;
 }
 
-/* As masks: the planes that carry data of the QP now, and the planes that may (see plane.h). */
+/* As masks: the planes that carry data of the QP now, and the planes that may (see paths.h). */
 static inline uint32_t mrc_qp_alive_planes(const struct mrc_services *services,
                                            const struct mrc_qp *qp) {
   return mrc_planes_up(qp->planes, &qp->evset, &services->ports, false);
@@ -127,7 +127,7 @@ void mrc_qp_fail(struct mrc_services *services, struct mrc_qp *qp, uint8_t statu
    UDP port that it receives at. QPs with the same sources and UDP port, sealed or plain, share one
    peer and its reported port states. This module sends nothing. */
 
-/* The verdict of share.c on one plane. */
+/* The verdict on how much one plane carries. */
 struct mrc_share {
   uint32_t percent; /* carried, of the others' mean, in the last compared period */
   uint8_t against;  /* periods in a row that contradict `slow` */
@@ -135,7 +135,7 @@ struct mrc_share {
   bool slow;
 };
 
-/* The current period of a peer in share.c. */
+/* The current period in which the planes to a peer are compared. */
 struct mrc_share_period {
   uint64_t end_ns;
   bool whole; /* no plane left or returned in it */
@@ -217,7 +217,7 @@ struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer);
 
 /* Compares how much each plane to a peer carries, period by period, and reports slow planes in
    events. The QPs to one peer are summed up: they share the planes, and a plane that another QP
-   fills is not slow. spray.c decides which plane a burst takes. */
+   fills is not slow. send.c decides which plane a burst takes. */
 
 /* Choices of ours. */
 #define MRC_SHARE_PERIOD_NS 200000000ull /* scaled by the noise of the hosts */

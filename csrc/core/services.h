@@ -71,7 +71,7 @@ struct mrc_newest {
   uint16_t slot;   /* in the send window */
 };
 
-/* The order of packets on each EV in the current SACK; see detect.c. */
+/* The order of packets on each EV in the current SACK; see loss.c. */
 struct mrc_order {
   uint32_t serial;                       /* of the current SACK */
   struct mrc_newest newest[MRC_MAX_EVS]; /* by index of the EV */

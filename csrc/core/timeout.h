@@ -2,7 +2,7 @@
 /* The timers of a requester. When nothing is heard, a reliability probe requests a report of all
    PSNs that have arrived; at last the local timeout declares everything in flight lost. A packet on
    a slow plane that blocks all others is sent again on another plane, without evidence that it is
-   lost, and the window of the slow plane shrinks. For EV probes see ev_probe.h. */
+   lost, and the window of the slow plane shrinks. For EV probes see endpoint.h. */
 #pragma once
 
 #include "core/qp.h"

@@ -118,7 +118,7 @@ void mrc_txwin_clear(struct mrc_txwin *win);
 /* ---- the requester ---- */
 
 /* The requester's state of a QP: send queue, send window, and the time of the last sign of life.
-   requester_tx.h sends; detect.h decides which packets are lost. */
+   send.c sends; loss.c decides which packets are lost. */
 
 /* A work request in the send queue. Its MSN is its index, modulo 2^16. */
 struct mrc_wqe {
@@ -376,8 +376,7 @@ _Static_assert(MRC_MARKED_EVS == 1 << 3, "the hash has three bits");
 /* ---- the responder ---- */
 
 /* The responder's state of a QP: receive window, immediates that wait for their turn, and answers
-   that are due. responder_rx.c handles packets; responder_tx.c and sack_send.c
-   build the answers. */
+   that are due. receive.c handles packets and builds the answers. */
 
 /* Why a SACK is due: the newest packet of one plane since its last SACK, or of one EV if the SACK
    has to report on that EV. */

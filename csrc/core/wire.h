@@ -9,7 +9,7 @@
 
 #include "mrc.h"
 
-/* BTH opcodes. When adding one, touch also: wire.c (kinds table), engine.c (dispatch),
+/* BTH opcodes. When adding one, touch also: wire.c (kinds table), receive.c (dispatch),
    mrc/dissect (packet.py, mrc.lua), tests/wire/golden.py. */
 enum mrc_opcode {
   MRC_OP_WRITE_FIRST = 0xC6,
