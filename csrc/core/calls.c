@@ -319,18 +319,6 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
 
 /* ---- work and control ---- */
 
-/* Sets `mr` to the memory region of a work request, or to NULL when it has no bytes. */
-static int check_wr(struct mrc_services *services, const struct mrc_qp *qp, const struct mrc_wr *wr,
-                    const struct mrc_mr **mr) {
-  *mr = NULL;
-  if (wr->opcode > MRC_WR_WRITE_IMM || wr->unsignaled > 1) return -EINVAL;
-  if (wr->bytes == 0) return wr->opcode == MRC_WR_WRITE ? -EINVAL : 0; /* the peer drops it */
-  *mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ,
-                    qp->attr.create.domain);
-  if (*mr == NULL) return -EACCES;
-  return wr->va + wr->bytes < wr->va ? -EINVAL : 0;
-}
-
 /* With `spray` set, as in MRC: the path MTU. */
 static uint32_t part_bytes(const struct mrc_services *services, struct mrc_qp *qp, uint32_t bytes) {
   struct mrc_requester *req = &qp->req;
@@ -354,11 +342,18 @@ int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr
   if (qp->state != MRC_QP_RTS) return -EPERM;
   if (n > qp->attr.create.sq_depth - req->sq_used) return -ENOBUFS;
   for (uint32_t i = 0; i < n; i++) {
-    const struct mrc_mr *mr;
-    const int error = check_wr(services, qp, &wrs[i], &mr);
-    if (error != 0) return error;
-    mrc_requester_prepare(services, req, i, &wrs[i], mr, part_bytes(services, qp, wrs[i].bytes));
-    signaled += !wrs[i].unsignaled;
+    const struct mrc_wr *wr = &wrs[i];
+    const struct mrc_mr *mr = NULL; /* a work request without bytes has no memory region */
+    if (wr->opcode > MRC_WR_WRITE_IMM || wr->unsignaled > 1) return -EINVAL;
+    if (wr->bytes == 0 && wr->opcode == MRC_WR_WRITE) return -EINVAL; /* the peer drops it */
+    if (wr->bytes > 0) {
+      mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ,
+                       qp->attr.create.domain);
+      if (mr == NULL) return -EACCES;
+      if (wr->va + wr->bytes < wr->va) return -EINVAL;
+    }
+    mrc_requester_prepare(services, req, i, wr, mr, part_bytes(services, qp, wr->bytes));
+    signaled += !wr->unsignaled;
   }
   if (!mrc_cq_promise_post(&services->cq, signaled)) return -ENOBUFS;
   if (!mrc_requester_is_busy(&qp->req)) {

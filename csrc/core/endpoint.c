@@ -638,28 +638,9 @@ static void fail(struct mrc_services *services, struct mrc_endpoint *endpoint,
     on_probe_failure(services, &ended, error, now_ns);
 }
 
-static void succeed(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                    struct mrc_ev_probe *probe, bool ce, uint64_t now_ns) {
-  const struct mrc_ev_probe ended = end(services, endpoint, probe);
-  if (ended.purpose == MRC_EV_PROBE_PORT_STATUS)
-    on_status_answer(services, &endpoint->statuses, &ended, now_ns);
-  else
-    on_probe_answer(services, &ended, ce, now_ns);
-}
-
 static uint8_t op_of(const struct mrc_ev_probe *probe) {
   return probe->purpose == MRC_EV_PROBE_PORT_STATUS ? MRC_ENDPOINT_PORT_STATUS
                                                     : MRC_ENDPOINT_EV_PROBE;
-}
-
-/* Whether the answer comes from the destination of the probe. Under SRv6 the peer does not send
-   from the destination address of an EV; then any source of the peer is accepted. */
-static bool is_from_destination(const struct mrc_peers *peers, const struct mrc_ev_probe *probe,
-                                const struct mrc_peer *peer, const struct mrc_meta *meta) {
-  uint8_t src[16], dst[16];
-  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) return true; /* its QP may be gone */
-  mrc_evset_addresses(&probe->qp->evset, probe->ev, src, dst);
-  return memcmp(dst, meta->src, 16) == 0 || !mrc_peer_sends_from(peers, peer, dst);
 }
 
 int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *endpoint,
@@ -675,20 +656,31 @@ int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *end
   /* The peer may have added to the timestamp of an EV probe how long the probe waited there, if
      both sides agreed to that. */
   const uint16_t waited_units = (uint16_t)(wire->endpoint.tx_timestamp - probe->tx_timestamp);
-  if (waited_units != 0) {
-    probe->waited_ns = (uint64_t)waited_units << 10;
-    if (status || waited_units > INT16_MAX || probe->qp->attr.rtr.service_times == 0 ||
-        probe->waited_ns >= now_ns - probe->sent_ns)
-      return mrc_drop(services, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
-  }
+  const uint64_t waited_ns = (uint64_t)waited_units << 10;
+  if (waited_units != 0 &&
+      (status || waited_units > INT16_MAX || probe->qp->attr.rtr.service_times == 0 ||
+       waited_ns >= now_ns - probe->sent_ns))
+    return mrc_drop(services, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
   struct mrc_peer *peer = status ? probe->peer : probe->qp->peer;
   if (sealer != NULL ? sealer->peer != peer : peer->sealed)
     return mrc_drop(services, MRC_DROP_SEAL, MRC_ENDPOINT_QPN, 0);
-  if (!mrc_peer_knows(peers, peer, meta->src, meta->sport) ||
-      !is_from_destination(peers, probe, peer, meta))
+  /* The answer comes from the destination of the probe. Under SRv6 the peer does not send from the
+     destination address of an EV; then any source of the peer is accepted. */
+  bool is_from_destination = true;
+  if (!status) { /* the QP of a status may be gone */
+    uint8_t src[16], dst[16];
+    mrc_evset_addresses(&probe->qp->evset, probe->ev, src, dst);
+    is_from_destination = memcmp(dst, meta->src, 16) == 0 || !mrc_peer_sends_from(peers, peer, dst);
+  }
+  if (!mrc_peer_knows(peers, peer, meta->src, meta->sport) || !is_from_destination)
     return mrc_drop(services, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
   mrc_peer_prove(peers, peer);
-  succeed(services, endpoint, probe, wire->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
+  probe->waited_ns = waited_ns;
+  const struct mrc_ev_probe ended = end(services, endpoint, probe);
+  if (status)
+    on_status_answer(services, &endpoint->statuses, &ended, now_ns);
+  else
+    on_probe_answer(services, &ended, wire->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
   return MRC_DROP_NONE;
 }
 

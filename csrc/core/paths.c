@@ -508,23 +508,20 @@ static void end_flight(struct mrc_delivery *delivery) {
   delivery->busy = false;
 }
 
-/* Adds a short flight to those before. Together they show how fast the plane is at least. */
-static void sum_up(struct mrc_delivery *delivery) {
-  delivery->bytes += delivery->short_bytes;
-  delivery->took_ns += delivery->short_ns;
-  const bool enough = delivery->bytes >= MIN_BYTES;
-  delivery->short_bytes = enough ? 0 : delivery->bytes;
-  delivery->short_ns = enough ? 0 : delivery->took_ns;
-  delivery->clock_bytes = delivery->bytes;
-  delivery->busy = false;
-}
-
 void mrc_delivery_on_flight(struct mrc_delivery *delivery, uint64_t now_ns) {
   if (delivery->is_part) delivery->bytes = 0; /* the rest of a flight is too short to tell */
-  if (delivery->bytes + delivery->late_bytes >= MIN_BYTES)
+  if (delivery->bytes + delivery->late_bytes >= MIN_BYTES) {
     delivery->measured_ns = now_ns;
-  else if (delivery->late_bytes == 0)
-    sum_up(delivery);
+  } else if (delivery->late_bytes == 0) {
+    /* Short flights are added up: together they show how fast the plane is at least. */
+    delivery->bytes += delivery->short_bytes;
+    delivery->took_ns += delivery->short_ns;
+    const bool enough = delivery->bytes >= MIN_BYTES;
+    delivery->short_bytes = enough ? 0 : delivery->bytes;
+    delivery->short_ns = enough ? 0 : delivery->took_ns;
+    delivery->clock_bytes = delivery->bytes;
+    delivery->busy = false;
+  }
   end_flight(delivery);
   delivery->began_ns = now_ns;
   delivery->took_ns = 0;

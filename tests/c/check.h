@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C test harness. A file tests/c/test_<module>.c tests csrc/.../<module>.c and looks like this:
+ * The C test harness. A file tests/c/test_<noun>.c tests that noun of csrc and looks like this:
  *
  *   #include "check.h"
  *   #include "core/base.h"

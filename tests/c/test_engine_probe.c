@@ -431,8 +431,15 @@ TEST(test_answer__its_wait_is_not_the_network_s) {
     CHECK_EQ(send_forge(p, &forge), rows[i].drop);
     run_for(p, US);
     CHECK_EQ(n_probe_events(p, 1), rows[i].drop == MRC_DROP_NONE);
-    if (rows[i].drop == MRC_DROP_NONE)
+    if (rows[i].drop == MRC_DROP_NONE) {
       CHECK_EQ(probe_event(p, 1, 0)->rtt_ns, rows[i].rtt_ns + late_ns);
+    } else { /* what a refused answer told is forgotten */
+      const int64_t whole_ns = (int64_t)(p->now_ns - probe->sent_ns);
+      forge.wire.endpoint.tx_timestamp = probe->tx_timestamp;
+      CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE);
+      run_for(p, US);
+      CHECK_EQ(probe_event(p, 1, 0)->rtt_ns, whole_ns);
+    }
     mrc_pair_destroy(p);
   }
 }
