@@ -12,9 +12,9 @@ from types import ModuleType
 from mrc.errors import ConfigError
 
 COMMANDS = {
-    "send": "mrc.cli.send",
-    "recv": "mrc.cli.recv",
-    "perf": "mrc.cli.perf",
+    "send": "mrc.transfer.cli.send",
+    "recv": "mrc.transfer.cli.recv",
+    "perf": "mrc.perf.cli",
     "paths": "mrc.cli.paths",
     "top": "mrc.cli.top",
     "key": "mrc.cli.key",

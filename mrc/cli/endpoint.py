@@ -27,7 +27,7 @@ from mrc.cli.arguments import (
     where,
 )
 from mrc.cli.exits import UsageError
-from mrc.cli.output import Output
+from mrc.cli.output import Output, version_of
 from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS, Sockets
 from mrc.enums import Seal
 from mrc.errors import ConfigError
@@ -42,6 +42,7 @@ from mrc.units import counted
 if TYPE_CHECKING:
     from mrc.aio.context import Context
     from mrc.aio.qp import QP
+    from mrc.observe.results import Settings
 
 
 # ---- The endpoint --------------------------------------------------------------------------------
@@ -105,6 +106,27 @@ def endpoint_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ContextConfig."""
     found = {"interfaces": tuple(dict.fromkeys(args.interfaces)), "udp_port": args.udp_port}
     return {**found, "sockets": Sockets(engines=getattr(args, "engines", 1))}
+
+
+def settings(ctx: Context, qp: QP, *, tcp_port: int) -> Settings:
+    """Every parameter that affects the speed of a QP."""
+    from mrc.observe.results import Settings  # not to parse a command line
+    from mrc.results.plain import like
+
+    config = ctx.config
+    return like(
+        Settings,
+        *(config.queues, config.retries, config.spraying),
+        mrc_version=version_of("mrc-transport"),
+        peer=qp.peer_host,
+        tcp_port=tcp_port,
+        udp_port=ctx.udp_port,
+        path_mtu=qp.path_mtu,
+        mpr=qp.mpr,
+        cc=config.cc.name,
+        plane_shares=config.plane_shares.name,
+        integrity=config.integrity.name,
+    )
 
 
 def parameters(ctx: Context, qp: QP) -> str:

@@ -31,13 +31,13 @@ from unittest import mock
 
 import mrc.aio.context
 import mrc.aio.listener
-import mrc.cli.perf
-import mrc.cli.perf_report
-import mrc.cli.recv
-import mrc.cli.send
-import mrc.cli.transfers
 import mrc.engine.ports
 import mrc.observe.observatory
+import mrc.perf.cli
+import mrc.perf.report
+import mrc.transfer.cli.recv
+import mrc.transfer.cli.send
+import mrc.transfer.cli.transfers
 import mrc.transfer.resume
 import mrc.transfer.threads
 import mrc.trust.secret

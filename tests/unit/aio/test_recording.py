@@ -24,9 +24,7 @@ from unit.perf.test_perf import ends
 
 from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError
 from mrc.aio.recording import Recording
-from mrc.cli.history_report import MAX_LINES, bins, bins_lines, change_lines, changes
-from mrc.cli.perf_report import summary_lines
-from mrc.cli.perf_report import test_of as shown_of
+from mrc.cli.history_report import bins, bins_lines
 from mrc.config import MAX_BINS
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
@@ -34,6 +32,8 @@ from mrc.perf.client import connect
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PlanRefusedError
 from mrc.perf.meter import History, Meter, PeerBins
+from mrc.perf.report import MAX_LINES, change_lines, changes, summary_lines
+from mrc.perf.report import test_of as shown_of
 from mrc.perf.results import EvChange, PlaneChange, ShareChange
 from mrc.results.plain import plain
 from mrc.typed import take

@@ -79,8 +79,8 @@ def test_subcommand__does_without_the_others() -> None:
     code = "import sys; from mrc.cli.main import main; main(['send']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(done.stdout.split())
-    assert "mrc.cli.send" in loaded
-    assert not loaded & {"mrc.cli.recv", "mrc.sim", "mrc.testbed", "prometheus_client"}
+    assert "mrc.transfer.cli.send" in loaded
+    assert not loaded & {"mrc.transfer.cli.recv", "mrc.sim", "mrc.testbed", "prometheus_client"}
 
 
 def complaint(done: Ended | subprocess.CompletedProcess[str], code: int) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from mrc.cli.consent import Consents, _question
 from mrc.cli.output import Output
-from mrc.cli.progress import ProgressMeter
 from mrc.cli.questions import Question
 from mrc.errors import ProtocolError
+from mrc.transfer.cli.consent import Consents, _question
+from mrc.transfer.cli.progress import ProgressMeter
 from mrc.transfer.messages import Announced, ConsentQuestion, TransferMessage
 from mrc.transfer.session import TAKES_ASKING, TransferError
 from mrc.trust.security import Security

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from mrc.cli.exits import Exit
-from mrc.cli.failures import MAX_NAMED, Failures
 from mrc.cli.main import main
 from mrc.cli.output import Output, session_failed
-from mrc.cli.progress import ProgressMeter
 from mrc.errors import MrcError
+from mrc.transfer.cli.failures import MAX_NAMED, Failures
+from mrc.transfer.cli.progress import ProgressMeter
 from mrc.transfer.names import FileError
 from mrc.transfer.results import FailedFile
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from mrc.cli.incidents import Incidents, describe, sentence
 from mrc.enums import EventReason, EvState, WcStatus
 from mrc.events import (
     EventsLost,
@@ -20,6 +19,7 @@ from mrc.events import (
     QpErrorEvent,
     QpEvent,
 )
+from mrc.transfer.cli.incidents import Incidents, describe, sentence
 from mrc.transfer.results import Outage
 
 SILENT, BACK = EventReason.SILENCE, EventReason.PROBES

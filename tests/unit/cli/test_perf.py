@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from mrc.cli.main import main
 from mrc.cli.output import Output
-from mrc.cli.perf import INSTEAD
-from mrc.cli.perf_report import PerfReport, interval_line, summary_lines, sweep_table
 from mrc.errors import PathError
+from mrc.perf.cli import INSTEAD
 from mrc.perf.client import TestResult as Result
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PerfOutcome
 from mrc.perf.meter import MeterInterval
+from mrc.perf.report import PerfReport, interval_line, summary_lines, sweep_table
 from mrc.perf.results import Latency, PerfMachine, Setup
 
 MB = 10**6

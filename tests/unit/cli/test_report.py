@@ -8,8 +8,9 @@ from unittest.mock import Mock
 from msgspec.structs import replace
 
 from mrc import ContextConfig, Queues, Retries, Spraying
-from mrc.cli.report import batch_lines, settings, waits_sentence
+from mrc.cli.endpoint import settings
 from mrc.results.plain import plain
+from mrc.transfer.cli.report import batch_lines, waits_sentence
 from mrc.transfer.pack import StoredBatch
 from mrc.transfer.results import Waits
 

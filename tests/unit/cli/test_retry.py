@@ -13,7 +13,7 @@ from file_commands import MRC
 from ports import free_port
 from slowness import PATIENCE
 
-from mrc.cli import retry, transfers
+from mrc.cli import retry
 from mrc.cli.exits import Exit
 from mrc.cli.main import main
 from mrc.cli.retry import Retry, is_lost
@@ -28,6 +28,7 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
 )
+from mrc.transfer.cli import transfers
 from mrc.transfer.session import TransferError, VerificationError
 
 

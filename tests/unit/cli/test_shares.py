@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from unit.transfer.test_joined import PLANE
 
 from mrc.cli.output import Output
-from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import slow_planes
 from mrc.cli.shares import carried_percent, sentence
+from mrc.transfer.cli.progress import ProgressMeter
+from mrc.transfer.cli.report import slow_planes
 
 MIB = 1 << 20
 

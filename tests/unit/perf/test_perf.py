@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from mrc import QP, Context, Limits, PeerGoneError, ProtocolError
 from mrc.aio.recording import Recording
-from mrc.cli.perf_report import interval_line, interval_of, slow_planes
 from mrc.errors import ArgumentError, MrcError
 from mrc.mailbox import MailboxSession
 from mrc.perf import load, server
@@ -27,6 +26,7 @@ from mrc.perf.client import TestResult as Result
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PerfOutcome, PlanRefusedError
 from mrc.perf.meter import History, MeterInterval, PeerBins
+from mrc.perf.report import interval_line, interval_of, slow_planes
 from mrc.perf.results import EvChange, Latency, PlaneChange, ShareChange
 from mrc.perf.server import PerfServer
 from mrc.results.plain import plain

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_ends import both, chunks, names, receiving, sending, sessions
 
-from mrc.cli.report import sent_bytes
 from mrc.errors import ProtocolError
+from mrc.transfer.cli.report import sent_bytes
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import Holes, Offer

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from mrc.cli.output import format_bytes
-from mrc.cli.progress import ProgressMeter
 from mrc.cli.questions import Question
 from mrc.connect.parse import quoted
+from mrc.transfer.cli.progress import ProgressMeter
 from mrc.transfer.messages import Announced
 from mrc.transfer.server import agreement, refuse
 from mrc.transfer.session import TransferSession

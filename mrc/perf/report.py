@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import mrc
+from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, history_report
 from mrc.cli.exits import Exit, cause, exit_code
@@ -25,7 +31,6 @@ from mrc.cli.output import (
     print_json,
     session_failed,
 )
-from mrc.cli.report import machine, settings
 from mrc.cli.retry import Retry
 from mrc.cli.shares import carried_percent, sentence, shares_text
 from mrc.config import ContextConfig, Limits, Queues
@@ -35,19 +40,24 @@ from mrc.mailbox import MAX_UNREAD, race, until_guessed
 from mrc.perf.client import Client, TestResult, connect
 from mrc.perf.load import MAX_QPS, Pattern, PerfDirection, PerfPlan
 from mrc.perf.messages import PerfOutcome
-from mrc.perf.meter import MeterInterval
+from mrc.perf.meter import History, MeterInterval
 from mrc.perf.results import (
+    Changes,
     EndEvent,
+    EvChange,
     Interval,
     IntervalEvent,
     Latency,
     Perf,
     PerfEnd,
     PerfFailed,
+    PerfMachine,
     PerfServed,
+    PlaneChange,
     ReceivedPlane,
     SentPlane,
     Setup,
+    ShareChange,
     StartEvent,
     Test,
     TestEvent,
@@ -56,6 +66,9 @@ from mrc.perf.results import (
 from mrc.perf.server import PerfServer
 from mrc.results.plain import like, plain
 from mrc.units import counted, digits
+
+MAX_LINES = 12  # most lines about changes in text output; JSON has each change
+_Change = EvChange | PlaneChange | ShareChange
 
 
 def _rates(plan: PerfPlan, interval: MeterInterval) -> str:
@@ -147,7 +160,7 @@ def _history_lines(result: TestResult) -> list[str]:
             lines += history_report.bins_lines(name, end.history.recording)
     for name, end, _ in ends:
         if end.history is not None:
-            lines += history_report.change_lines(name, end.history)
+            lines += change_lines(name, end.history)
     return lines
 
 
@@ -216,6 +229,45 @@ def _goodput_table(results: Sequence[TestResult]) -> str:
         head.insert(1, "writer")
     title = "p50 and p99: from the post of a message to its completion"
     return f"{format_table(head, rows)}\n{title}"
+
+
+def change_lines(end: str, history: History) -> list[str]:
+    """The changes of EVs and planes at one end: a line for each kind of change, with its first
+    time. A flapping EV makes the same change many times, and each QP makes it on its own.
+    """
+    told: dict[str, list[_Change]] = {}
+    changes: list[_Change] = [*history.evs, *history.planes, *history.shares]
+    for change in sorted(changes, key=attrgetter("at_ns")):
+        told.setdefault(_text(change), []).append(change)
+    shown = list(told.items())[:MAX_LINES]
+    lines = [
+        f"{end:<10} {same[0].at_ns / 1e9:10.6f} s  {text}{_repeated(same)}" for text, same in shown
+    ]
+    left_out = sum(map(len, told.values())) - sum(len(same) for _, same in shown)
+    left_out += history.lost_changes
+    more = [f"{end:<10} {counted(left_out, 'more change')}: see --json"] if left_out > 0 else []
+    return [*lines, *more]
+
+
+def _text(change: _Change) -> str:
+    if isinstance(change, EvChange):
+        return f"{change.path}: {change.old} to {change.new}, {change.reason}"
+    if isinstance(change, PlaneChange):
+        moved = "suspended" if change.suspended else "resumed"
+        return f"plane {change.plane} {moved}, {change.reason}"
+    word = "slow" if change.slow else "no longer slow"
+    return f"plane {change.plane} {word}, {change.reason}"
+
+
+def _repeated(same: Sequence[_Change]) -> str:
+    """How often a change was made, and the share that a plane carried then."""
+    share = next((each for each in same if isinstance(each, ShareChange)), None)
+    percent = "" if share is None else f": carries {share.percent}% of the others"
+    if len(same) == 1:
+        return percent
+    qps = len({each.qpn for each in same})
+    where = f" by {counted(qps, 'QP')}" if qps > 1 else ""
+    return f"{percent} ({counted(len(same), 'time')}{where}, until {same[-1].at_ns / 1e9:.6f} s)"
 
 
 class _Number(float):
@@ -329,7 +381,7 @@ async def measure(
                     endpoint.announce(out, ctx)
                     setup = like(
                         Setup,
-                        settings(ctx, client.session.qp, tcp_port=port),
+                        endpoint.settings(ctx, client.session.qp, tcp_port=port),
                         planes=client.session.qp.planes,
                         machine=machine(ctx, args.command_line),
                     )
@@ -456,7 +508,7 @@ def end_of(plan: PerfPlan, outcome: PerfOutcome, *, receives: bool) -> PerfEnd:
         latency_of="half round trip" if ping_pong else "completion",
         latency=outcome.latency if outcome.latency.count else None,
         bins=history_report.bins(history.recording) if history and receives else None,
-        changes=history_report.changes(history) if history else None,
+        changes=changes(history) if history else None,
     )
 
 
@@ -520,3 +572,20 @@ def _row(figures: Interval) -> dict[str, Any]:
     for plane in row["planes_received"]:
         row[f"planes.{plane['plane']}.received_bytes"] = plane["received_bytes"]
     return {key: value for key, value in row.items() if key not in ("bins", "changes")}
+
+
+def changes(history: History) -> Changes:
+    return like(Changes, history, start_monotonic_ns=history.recording.start_monotonic_ns)
+
+
+def machine(ctx: Context, arguments: Sequence[str]) -> PerfMachine:
+    """The time, the machine and the arguments of a measurement."""
+    cpus = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
+    return PerfMachine(
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=ctx.name,
+        kernel=os.uname().release,
+        cpu=cpus[0] if cpus else None,  # Linux on ARM does not report the model
+        cpu_cores=os.cpu_count(),
+        arguments=tuple(arguments),
+    )

@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a transfer: files, planes, paths and settings."""
+"""The result of a transfer: files, planes and paths."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple
 
 from mrc import versions
 from mrc.aio.context import Context
-from mrc.aio.qp import QP
 from mrc.aio.recording import Recording
-from mrc.cli import history_report
-from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
+from mrc.cli import endpoint, history_report
+from mrc.cli.output import format_bytes, format_rate, format_seconds
 from mrc.cli.shares import carried_percent, sentence
 from mrc.connect.parse import printable
 from mrc.enums import WarningKind
 from mrc.events import PlaneInfo
-from mrc.observe.results import Settings, TransferPlane
-from mrc.perf.results import PerfMachine
+from mrc.observe.results import TransferPlane
 from mrc.results.plain import like, nonzero
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.pack import MAX_LISTED, StoredBatch, Total
@@ -31,37 +25,6 @@ from mrc.transfer.session import TransferSession
 from mrc.units import counted
 
 MANY_OVERFLOWS = 100  # packets; fewer cost no speed
-
-
-def machine(ctx: Context, arguments: Sequence[str]) -> PerfMachine:
-    """The time, the machine and the arguments of a measurement."""
-    cpus = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
-    return PerfMachine(
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        host=ctx.name,
-        kernel=os.uname().release,
-        cpu=cpus[0] if cpus else None,  # Linux on ARM does not report the model
-        cpu_cores=os.cpu_count(),
-        arguments=tuple(arguments),
-    )
-
-
-def settings(ctx: Context, qp: QP, *, tcp_port: int) -> Settings:
-    """Every parameter that affects the speed of a QP."""
-    config = ctx.config
-    return like(
-        Settings,
-        *(config.queues, config.retries, config.spraying),
-        mrc_version=version_of("mrc-transport"),
-        peer=qp.peer_host,
-        tcp_port=tcp_port,
-        udp_port=ctx.udp_port,
-        path_mtu=qp.path_mtu,
-        mpr=qp.mpr,
-        cc=config.cc.name,
-        plane_shares=config.plane_shares.name,
-        integrity=config.integrity.name,
-    )
 
 
 def carried_bytes(role: str, planes: Sequence[PlaneInfo]) -> dict[int, int]:
@@ -116,7 +79,7 @@ async def transfer(
     return like(
         Transfer,
         *(config.queues, config.retries, info, moved, left_out),
-        settings(session.ctx, session.qp, tcp_port=tcp_port),
+        endpoint.settings(session.ctx, session.qp, tcp_port=tcp_port),
         role=role,
         files=tuple(moved.files.values()),
         failed=tuple(failed),

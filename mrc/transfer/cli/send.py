@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.runner import run_async
-    from mrc.cli.transfers import send
+    from mrc.transfer.cli.transfers import send
     from mrc.transfer.plan import STDIN, excluding, plan_of
     from mrc.units import counted
 

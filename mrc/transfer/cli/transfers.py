@@ -15,18 +15,18 @@ import mrc
 from mrc.aio.context import Context
 from mrc.aio.recording import Recorder
 from mrc.cli import endpoint, history_report
-from mrc.cli.consent import Consents
-from mrc.cli.failures import Failures
-from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, format_bytes, session_failed
-from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sentence
 from mrc.cli.retry import Retry
 from mrc.cli.standard import STDOUT
 from mrc.connect.parse import shown
 from mrc.enums import EvState
 from mrc.errors import MrcError
 from mrc.mailbox import MAX_UNREAD
+from mrc.transfer.cli.consent import Consents
+from mrc.transfer.cli.failures import Failures
+from mrc.transfer.cli.incidents import Incidents
+from mrc.transfer.cli.progress import ProgressMeter
+from mrc.transfer.cli.report import LeftOut, overflow, slow_planes, transfer, waits_sentence
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.pack import Total

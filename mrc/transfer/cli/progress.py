@@ -14,10 +14,10 @@ from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
 from mrc.cli.output import Output, format_bytes, format_rate
-from mrc.cli.report import batch_lines, carried_bytes
 from mrc.connect.parse import shown
 from mrc.events import PlaneInfo, QpInfo
 from mrc.tasks import cancelled
+from mrc.transfer.cli.report import batch_lines, carried_bytes
 from mrc.transfer.pack import StoredBatch, Total
 from mrc.units import counted
 

@@ -145,8 +145,8 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mrc.cli.perf_report import measure, serve
     from mrc.cli.runner import run_async
+    from mrc.perf.report import measure, serve
 
     args.json = args.json or args.json_stream
     out = Output.of(args)

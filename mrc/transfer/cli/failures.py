@@ -9,8 +9,8 @@ from bisect import bisect_left
 
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output
-from mrc.cli.progress import ProgressMeter
 from mrc.connect.parse import printable, shortened, shown
+from mrc.transfer.cli.progress import ProgressMeter
 from mrc.transfer.messages import MAX_ERROR
 from mrc.transfer.names import FileError
 from mrc.transfer.results import FailedFile, Role
