@@ -28,9 +28,9 @@ from mrc.engine.native import Command
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
 from mrc.fabric.hostconfig import HostConfig, PathSource
 from mrc.fabric.paths import (
-    Interface,
     Kept,
     LocalPort,
+    PortInterface,
     PortSelection,
     SourcePorts,
     interface_ports,
@@ -41,7 +41,7 @@ from mrc.linux.interfaces import interfaces
 
 logger = logging.getLogger("mrc.links")
 
-Find = Callable[[Sequence[Interface], Kept], PortSelection]
+Find = Callable[[Sequence[PortInterface], Kept], PortSelection]
 Call = Callable[[Command, str], Awaitable[int]]
 """Executes a command in the datapath: `mrc.engine.dispatch.Dispatcher.call`."""
 
@@ -229,7 +229,9 @@ class LocalPorts:
         async for found in link_snapshots(lambda: self.impatient):
             await self.apply(found, call, opened)
 
-    async def apply(self, interfaces: Sequence[Interface], call: Call, opened: AnyEngine) -> None:
+    async def apply(
+        self, interfaces: Sequence[PortInterface], call: Call, opened: AnyEngine
+    ) -> None:
         """Closes ports that are gone, opens new ports, and reports link states to the engine."""
         kept = frozenset(port.address.ip for port in self.ports)
         self._found = self._find(interfaces, kept)
@@ -330,7 +332,7 @@ def _open_engine(config: ContextConfig, ports: Sequence[LocalPort | None]) -> En
 
 async def link_snapshots(
     impatient: Callable[[], bool] = lambda: False,
-) -> AsyncIterator[Sequence[Interface]]:
+) -> AsyncIterator[Sequence[PortInterface]]:
     """Yields the interfaces now, and again after every change of a link or an address.
 
     This needs no privilege. A kernel message only triggers a new listing, so several messages can

@@ -34,7 +34,7 @@ SEAL_OVERHEAD = 24  # of a sealed packet: seal and tag instead of the ICRC
 UdpPort = Annotated[int, Meta(ge=1, le=65535)]
 
 
-class Interface(Protocol):
+class PortInterface(Protocol):
     """The properties of a network interface that this module uses."""
 
     @property
@@ -123,7 +123,7 @@ Kept = frozenset[IpAddress]
 
 
 def srv6_ports(
-    host: HostConfig, interfaces: Sequence[Interface], wanted: Sequence[str] = ()
+    host: HostConfig, interfaces: Sequence[PortInterface], wanted: Sequence[str] = ()
 ) -> PortSelection:
     """The usable ports of the host configuration, followed by loopback ports.
 
@@ -162,7 +162,7 @@ def srv6_ports(
 
 
 def interface_ports(
-    interfaces: Sequence[Interface],
+    interfaces: Sequence[PortInterface],
     wanted: Sequence[str],
     tx_sockets: int,
     kept: Kept = frozenset(),
@@ -201,7 +201,7 @@ def interface_ports(
     return PortSelection(found, len(wanted), tuple(missing), tuple(small))
 
 
-def _tied_port(interface: Interface, address: IpInterface) -> LocalPort:
+def _tied_port(interface: PortInterface, address: IpInterface) -> LocalPort:
     mtu = payload_mtu(interface.mtu, address.version)
     name = interface.name
     return LocalPort(0, name, address, mtu, ifname=name, index=interface.index)
@@ -212,11 +212,11 @@ def _loopback_port(address: IpInterface, link_mtu: int = 65536) -> LocalPort:
     return LocalPort(0, "lo", address, payload_mtu(link_mtu, address.version), loopback=True)
 
 
-def _is_loopback(interface: Interface) -> bool:
+def _is_loopback(interface: PortInterface) -> bool:
     return any(address.ip.is_loopback for address in interface.addresses)
 
 
-def _best_addresses(interface: Interface, kept: Kept, *, link_local: bool) -> list[IpInterface]:
+def _best_addresses(interface: PortInterface, kept: Kept, *, link_local: bool) -> list[IpInterface]:
     """One usable address of each IP version, IPv6 first: an address in use, else the first."""
     usable = [a for a in interface.addresses if not a.ip.is_link_local]
     if link_local and not usable:
@@ -229,7 +229,7 @@ def _best_addresses(interface: Interface, kept: Kept, *, link_local: bool) -> li
 
 
 def _group(
-    interface: Interface, kept: Kept = frozenset(), *, link_local: bool = False
+    interface: PortInterface, kept: Kept = frozenset(), *, link_local: bool = False
 ) -> list[LocalPort]:
     """The ports of an interface, one of each IP version."""
     best = _best_addresses(interface, kept, link_local=link_local)
@@ -238,7 +238,7 @@ def _group(
     return [_tied_port(interface, address) for address in best]
 
 
-def _loopback_ports(interfaces: Iterable[Interface]) -> list[LocalPort]:
+def _loopback_ports(interfaces: Iterable[PortInterface]) -> list[LocalPort]:
     groups = (_group(each) for each in interfaces if each.up and _is_loopback(each))
     return _carrying(next(groups, []), [])
 
@@ -248,7 +248,7 @@ def _with_sockets(ports: Iterable[LocalPort], count: int) -> Iterator[LocalPort]
     return (replace(p, tx_sockets=count if p.address.version == 4 else 1) for p in ports)
 
 
-def _wanted_group(interfaces: Sequence[Interface], name: str, kept: Kept) -> list[LocalPort]:
+def _wanted_group(interfaces: Sequence[PortInterface], name: str, kept: Kept) -> list[LocalPort]:
     """The ports of an interface or address; at least one. Raises ConfigError."""
     try:
         address = ip_address(name)
@@ -266,7 +266,7 @@ def _wanted_group(interfaces: Sequence[Interface], name: str, kept: Kept) -> lis
     raise ConfigError(f"{name} is not an address of this host")
 
 
-def _named_interface(interfaces: Sequence[Interface], name: str, kept: Kept) -> list[LocalPort]:
+def _named_interface(interfaces: Sequence[PortInterface], name: str, kept: Kept) -> list[LocalPort]:
     for interface in interfaces:
         if interface.name != name:
             continue

@@ -22,12 +22,13 @@ from math import ceil
 from statistics import median
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from mrc.enums import EvState
 from mrc.fabric.faults import NEVER, TimedFault
 from mrc.fabric.targets import DOWN, UP, Target, links_of, parse_target
 from mrc.sim import native
+from mrc.sim.results import Check, Value
 from mrc.sim.run import Curve, FlowSpec, SimRun, line_rate_bps
 from mrc.sim.scenario import Criterion, Scenario, dead_paths, payload_share
 
@@ -102,20 +103,6 @@ class Measured(Struct, frozen=True):
     baselines: dict[str, Values]
 
 
-class Outcome(Struct, frozen=True):
-    """The result of a check, as in JSON. Values are medians over the seeds."""
-
-    scenario: str
-    name: str
-    value: float | None
-    relation: str  # ">=" or "<="
-    target: float | None  # None: the value is only shown
-    met: bool | None
-    low: float | None  # lower quartile of the seeds
-    high: float | None  # upper quartile
-    baselines: dict[str, float | None]
-
-
 def needs_reference(scenario: Scenario) -> bool:
     return any(check.of == "reference" for check in scenario.checks)
 
@@ -125,25 +112,18 @@ def values_of(scenario: Scenario, result: SimRun, reference: SimRun | None) -> V
     return tuple(_value(check, result, reference) for check in scenario.checks)
 
 
-def evaluate(scenario: Scenario, runs: Sequence[Measured]) -> list[Outcome]:
+def evaluate(scenario: Scenario, runs: Sequence[Measured]) -> list[Value]:
     """The results of a scenario's checks over its seeds. None counts as the worst value."""
     return [_outcome(scenario, number, runs) for number in range(len(scenario.checks))]
 
 
-def _outcome(scenario: Scenario, number: int, runs: Sequence[Measured]) -> Outcome:
+def _outcome(scenario: Scenario, number: int, runs: Sequence[Measured]) -> Value:
     check = scenario.checks[number]
     low, middle, high = _quartiles(check, [one.values[number] for one in runs])
-    is_demanded = not check.variants or scenario.variant in check.variants
-    met = middle is not None and (
-        middle >= check.target if check.relation == ">=" else middle <= check.target
-    )
-    return Outcome(
+    shown = Value(
         scenario=scenario.name,
         name=", ".join(filter(None, (check.name, scenario.variant))),
         value=middle,
-        relation=check.relation,
-        target=check.target if is_demanded else None,
-        met=met if is_demanded else None,
         low=low,
         high=high,
         baselines={
@@ -151,6 +131,12 @@ def _outcome(scenario: Scenario, number: int, runs: Sequence[Measured]) -> Outco
             for kind in scenario.baselines
         },
     )
+    if check.variants and scenario.variant not in check.variants:
+        return shown
+    met = middle is not None and (
+        middle >= check.target if check.relation == ">=" else middle <= check.target
+    )
+    return Check(**asdict(shown), relation=check.relation, target=check.target, met=met)
 
 
 def _quartiles(check: Criterion, found: Sequence[float | None]) -> tuple[float | None, ...]:

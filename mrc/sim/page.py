@@ -15,7 +15,7 @@ from msgspec import Struct
 from mrc.enums import EvState, WcStatus
 from mrc.results.plain import like
 from mrc.sim import drawing, native, results
-from mrc.sim.checks import Measured, Outcome, evaluate, flow_goodput_bps, quartiles
+from mrc.sim.checks import Measured, evaluate, flow_goodput_bps, quartiles
 from mrc.sim.drawing import Chart, ChartLine, ChartPoint
 from mrc.sim.run import SimRun, line_rate_bps
 from mrc.sim.scenario import Scenario
@@ -160,7 +160,7 @@ def flows_chart(summaries: Sequence[Summary]) -> Chart:
 
 
 def variants_svg(
-    scenario: Scenario, outcomes: Sequence[Sequence[Outcome]], seeds: Sequence[int]
+    scenario: Scenario, outcomes: Sequence[Sequence[results.Value]], seeds: Sequence[int]
 ) -> str:
     """The first check of every variant side by side, with its target as a line."""
     first, variants = [row[0] for row in outcomes], [part.variant for part in scenario.variants]
@@ -212,7 +212,7 @@ class ScenarioRuns(Struct, frozen=True):
         return variants_svg(self.scenario, self.outcomes, seeds)
 
     @property
-    def outcomes(self) -> list[list[Outcome]]:
+    def outcomes(self) -> list[list[results.Value]]:
         """The checks of each part."""
         return [
             evaluate(part, [summary.measured for summary in summaries])
@@ -227,8 +227,11 @@ class ScenarioRuns(Struct, frozen=True):
     @property
     def exceeds(self) -> bool:
         """Whether a table shows a share above 1, rounded as it is shown."""
-        shares = (o for o in flat([self]) if o.relation == ">=" and o.value is not None)
-        return any(float(number(o.value)) > 1 for o in shares)
+        return any(
+            check.relation == ">=" and o.value is not None and float(number(o.value)) > 1
+            for part, outcomes in zip(self.scenario.parts, self.outcomes, strict=True)
+            for check, o in zip(part.checks, outcomes, strict=True)
+        )
 
 
 def of_paper(experiments: Iterable[ScenarioRuns]) -> list[ScenarioRuns]:
@@ -242,7 +245,7 @@ def _place(figure: str) -> tuple[bool, int, str]:
     return number is None, int(number[1]) if number else 0, figure
 
 
-def flat(experiments: Sequence[ScenarioRuns]) -> list[Outcome]:
+def flat(experiments: Sequence[ScenarioRuns]) -> list[results.Value]:
     """All checks of all experiments."""
     return [o for experiment in experiments for part in experiment.outcomes for o in part]
 
@@ -282,13 +285,13 @@ def scenario_result(scenario: Scenario) -> results.ScenarioParameters:
     )
 
 
-def checks_of(outcomes: Sequence[Outcome]) -> tuple[results.Check, ...]:
-    return tuple(like(results.Check, each) for each in outcomes if each.target is not None)
+def checks_of(outcomes: Sequence[results.Value]) -> tuple[results.Check, ...]:
+    return tuple(each for each in outcomes if isinstance(each, results.Check))
 
 
-def values_of(outcomes: Sequence[Outcome]) -> tuple[results.Value, ...]:
+def values_of(outcomes: Sequence[results.Value]) -> tuple[results.Value, ...]:
     """The values without a target."""
-    return tuple(like(results.Value, each) for each in outcomes if each.target is None)
+    return tuple(each for each in outcomes if not isinstance(each, results.Check))
 
 
 def figure_of(experiment: ScenarioRuns) -> results.Figure:

@@ -234,6 +234,19 @@ class Value(Struct, frozen=True, kw_only=True):
     baselines: dict[str, float | None]
     """The same figure of each baseline."""
 
+    @property
+    def relation(self) -> str:
+        return ""
+
+    @property
+    def target(self) -> float | None:
+        """None: the value is only shown."""
+        return None
+
+    @property
+    def met(self) -> bool | None:
+        return None
+
 
 class Check(Value, frozen=True, kw_only=True):
     """A figure that must meet a target."""
@@ -277,19 +290,24 @@ class Stats(Struct, frozen=True, kw_only=True, rename=KEYS):
     """Hash of everything that happened: equal for equal runs."""
 
 
-class FlowSamples(Struct, frozen=True, kw_only=True):
+class ArrivalSamples(Struct, frozen=True, kw_only=True):
     """One flow over time: lists of equal length."""
 
     now_ns: tuple[int, ...]
     """When."""
     received_bytes: tuple[int, ...]
     """Payload that had arrived."""
+
+
+class FlowSamples(ArrivalSamples, frozen=True, kw_only=True):
+    """One flow over time: lists of equal length."""
+
     retransmitted_packets: tuple[int, ...]
     """Packets that had been sent again."""
 
 
-class Flow(Struct, frozen=True, kw_only=True):
-    """One flow."""
+class FlowTotals(Struct, frozen=True, kw_only=True):
+    """One flow. What its transport does not count is null."""
 
     flow: int
     """Its number, from 0."""
@@ -315,15 +333,13 @@ class Flow(Struct, frozen=True, kw_only=True):
     """Writes that failed."""
     received_bytes: int
     """Payload that arrived, each byte once."""
-    sent_packets: int
+    sent_packets: int | None
     """Data packets sent, retransmissions included."""
-    retransmitted_packets: int
+    retransmitted_packets: int | None
     """Packets sent again because they were declared lost."""
-    spurious_packets: int
+    spurious_packets: int | None
     """Retransmitted packets whose original had arrived, as the sender found out."""
-    repeated_packets: int
-    """Packets that arrived with payload that had arrived before."""
-    lost_packets: int
+    lost_packets: int | None
     """Packets declared lost."""
     rtt_ns: int | None
     """Smoothed round trip at the end; null: never measured."""
@@ -331,6 +347,17 @@ class Flow(Struct, frozen=True, kw_only=True):
     """Payload from the first post to the last completion."""
     line_rate_bits_per_second: float
     """Payload that the slowest of its links can carry."""
+
+
+class Flow(FlowTotals, frozen=True, kw_only=True):
+    """One flow."""
+
+    sent_packets: int
+    retransmitted_packets: int
+    spurious_packets: int
+    repeated_packets: int
+    """Packets that arrived with payload that had arrived before."""
+    lost_packets: int
     samples: FlowSamples
     """The flow over time."""
 

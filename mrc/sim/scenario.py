@@ -77,6 +77,9 @@ PERCENTILES = ("completion", "lost_per_qp", "step_time", *INNER)
 """The measures of which a check can take a percentile."""
 
 
+Relation = Literal["<=", ">="]
+
+
 class Criterion(Struct, frozen=True):
     """A value that is computed from a run, and its target."""
 
@@ -87,7 +90,7 @@ class Criterion(Struct, frozen=True):
     to_ns: int  # NEVER of mrc.fabric.faults: to the end
     of: str  # the value is compared with "line", "reference" or "max-min"
     share: float  # the expected part of that, such as 7/8
-    relation: str  # ">=" or "<=": the required relation of the value to the target
+    relation: Relation  # the required relation of the value to the target
     target: float
     variants: tuple[str, ...]  # variants that must meet it, others only show it; empty: all
     percentile: float = 50.0  # of one of PERCENTILES
@@ -271,7 +274,7 @@ _MEASURED_OF = {
 }
 """The choices of `of`, for the measures that have that key."""
 
-_USUAL = {
+_USUAL: dict[str, tuple[str, Relation, float]] = {
     "completed": ("writes completed", ">=", 1.0),
     "qp_errors": ("QPs in ERROR", "<=", 0.0),
     "spurious": ("spurious retransmissions", "<=", 0.0),
@@ -625,10 +628,11 @@ def _checks(table: Table, run: Table) -> Iterator[Table]:
 def _check(table: Table, rtt_ns: int, topology: Tiers) -> Criterion:
     measure = table.choice("measure", MEASURES)
     at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
-    name, relation, target = _USUAL.get(measure, (measure, "", 0.0))
+    relation: Relation | None
+    name, relation, target = _USUAL.get(measure, (measure, None, 0.0))
     if at_least is not None or at_most is not None:
         relation, target = ("<=", at_most or 0.0) if at_least is None else (">=", at_least)
-    if not relation or (at_least is not None and at_most is not None):
+    if relation is None or (at_least is not None and at_most is not None):
         raise table.error("at_least", "a check requires exactly one of at_least and at_most")
     share = _fraction(table, "share")
     choices = _MEASURED_OF.get(measure, ("line",))

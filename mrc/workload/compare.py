@@ -24,11 +24,12 @@ from mrc.linux import programs
 from mrc.linux.files import check_writable, write_whole
 from mrc.results.plain import like
 from mrc.sim import checks, drawing, page
-from mrc.sim.checks import Measured, Outcome, evaluate, flow_goodput_bps
+from mrc.sim.checks import Measured, evaluate, flow_goodput_bps
 from mrc.sim.cli.arguments import seeds_of
 from mrc.sim.cli.sim import usage_errors
 from mrc.sim.drawing import Chart
 from mrc.sim.page import number
+from mrc.sim.results import ArrivalSamples, Value
 from mrc.sim.run import SimRun, reference_of
 from mrc.sim.run import run as simulate
 from mrc.sim.scenario import INNER, Criterion, Scenario, load_scenario, with_seed
@@ -141,13 +142,14 @@ def _applying(
 
 
 def _verdict(
-    check: Criterion, outcome: Outcome, first: Over, whys: dict[str, str], not_judged: str
+    check: Criterion, outcome: Value, first: Over, whys: dict[str, str], not_judged: str
 ) -> CheckVerdict:
     simulated = outcome.baselines[SIMULATOR]
     values = {first: outcome.value, **outcome.baselines}
     return like(
         CheckVerdict,
         outcome,
+        relation=check.relation,
         met=None if first in whys or not_judged else outcome.met,
         not_judged="" if first in whys or outcome.target is None else not_judged,
         not_applicable=whys,
@@ -287,7 +289,7 @@ def run_result(ran: BedResult) -> results.BedRun:
                 flow,
                 counts[flow.flow].counts,
                 error=counts[flow.flow].error,
-                samples=like(results.BedSamples, flow.samples),
+                samples=like(ArrivalSamples, flow.samples),
             )
             for flow in plain.flows
         ),

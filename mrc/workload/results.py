@@ -52,40 +52,11 @@ class BedStats(Struct, frozen=True, kw_only=True, rename=KEYS):
     completed_writes: int
 
 
-class BedSamples(Struct, frozen=True, kw_only=True):
-    """One flow over time: lists of equal length."""
-
-    now_ns: tuple[int, ...]
-    """When."""
-    received_bytes: tuple[int, ...]
-    """Payload that had arrived."""
-
-
-class BedFlow(Struct, frozen=True, kw_only=True):
+class BedFlow(sim.FlowTotals, frozen=True, kw_only=True):
     """One flow. What its transport does not count is null."""
 
-    texts_of: ClassVar = sim.Flow
-
-    flow: int
-    group: str
-    sender: int
-    receiver: int
-    writes: int
-    write_bytes: int
-    first_ns: int
-    last_ns: int
-    posted: int
-    completed: int
-    failed: int
-    received_bytes: int
-    sent_packets: int | None
-    retransmitted_packets: int | None
-    spurious_packets: int | None
-    lost_packets: int | None
-    rtt_ns: int | None
-    goodput_bits_per_second: float
-    line_rate_bits_per_second: float
-    samples: BedSamples
+    samples: sim.ArrivalSamples
+    """The flow over time."""
     error: str
     """Why writes failed; empty: none did."""
 

@@ -14,7 +14,8 @@ from printed import printed
 from mrc.cli.main import main
 from mrc.sim import checks, native
 from mrc.sim import scenario as scenarios
-from mrc.sim.checks import Measured, Outcome, evaluate
+from mrc.sim.checks import Measured, evaluate
+from mrc.sim.results import Value
 from mrc.sim.run import Curve, baseline_of, reference_of, run
 from mrc.sim.scenario import Scenario
 from mrc.sim.trials import run_trial, summarize
@@ -31,7 +32,7 @@ def make(*traffic: dict[str, Any], **tables: Any) -> Scenario:
     )
 
 
-def by_name(scenario: Scenario, seed: int = 1) -> dict[str, Outcome]:
+def by_name(scenario: Scenario, seed: int = 1) -> dict[str, Value]:
     return {o.name: o for o in evaluate(scenario, [summarize(run_trial(scenario, seed)).measured])}
 
 
@@ -399,7 +400,7 @@ def test_command__plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 def test_command__report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scenarios, "scenario_names", lambda: ["loss-of-control", "lossy-ev"])
+    monkeypatch.setattr("mrc.sim.cli.sim.scenario_names", lambda: ["loss-of-control", "lossy-ev"])
     path = tmp_path / "report.html"
     settings = ["--set", "variants=[]", "--set", "traffic.0.writes=2", "--seeds", "2"]
     assert main(["sim", "report", "--output", str(path), "--json", *settings]) == 0
@@ -413,7 +414,7 @@ def test_command__report_of_the_paper(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["cold-start", "loss-of-control", "lossy-ev"]
-    monkeypatch.setattr(scenarios, "scenario_names", lambda: names)
+    monkeypatch.setattr("mrc.sim.cli.sim.scenario_names", lambda: names)
     path = tmp_path / "paper.html"
     settings = ["--set", "variants=[]", "--set", "traffic.0.writes=2", "--seeds", "2"]
     main(["sim", "report", "--paper", "--output", str(path), "--json", *settings])
@@ -431,7 +432,7 @@ def test_command__report_of_the_paper(
 def test_command__report_leaves_out_slow_scenarios(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scenarios, "scenario_names", lambda: ["lossy-ev"])
+    monkeypatch.setattr("mrc.sim.cli.sim.scenario_names", lambda: ["lossy-ev"])
     arguments = ["--output", str(tmp_path / "report.html"), "--json", "--seeds", "1"]
     assert main(["sim", "report", *arguments, "--set", "slow=true"]) == 0
     assert printed("sim report", capsys.readouterr().out)["checks"] == []
@@ -439,7 +440,7 @@ def test_command__report_leaves_out_slow_scenarios(
 
 def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "list"]) == 0
-    assert "permutation         each of 64 hosts" in capsys.readouterr().out
+    assert "permutation        each of 64 hosts" in capsys.readouterr().out
     assert main(["sim", "list", "--json"]) == 0
     listed = printed("sim list", capsys.readouterr().out)["scenarios"]
     assert [scenario["name"] for scenario in listed] == scenarios.scenario_names()

@@ -23,7 +23,7 @@ from mrc.errors import ConfigError
 from mrc.linux.files import check_writable, write_whole
 from mrc.results.plain import like
 from mrc.sim import drawing, page, sweep
-from mrc.sim.checks import Outcome, evaluate, flow_goodput_bps
+from mrc.sim.checks import evaluate, flow_goodput_bps
 from mrc.sim.cli.arguments import add_seeds, add_settings, seeds_of
 from mrc.sim.results import (
     Experiment,
@@ -35,6 +35,7 @@ from mrc.sim.results import (
     Sweep,
     SweptJob,
     Title,
+    Value,
 )
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario, load_scenario, scenario_names
@@ -521,7 +522,7 @@ def _by_job(bar: Bar | None, names: Sequence[str]) -> Callable[[int, object], No
 
 
 def _check_table(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[Value],
     *,
     spread: bool,
     head: Sequence[str] = (),

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from mrc.cli.main import main
 from mrc.sim import drawing, page
-from mrc.sim.checks import Outcome
+from mrc.sim.results import Check
 from mrc.sim.scenario import Scenario, parse_scenario
 from mrc.sim.trials import Summary, run_trial, summarize
 
@@ -166,7 +166,10 @@ def test_variants_svg__what_exceeds_100_percent_has_a_note(reached: float, note:
     check = {"measure": "completion", "of": "reference", "at_least": 0.5}
     scenario = parse(checks=[check], variants=[{"name": "one"}, {"name": "two"}])
     low, middle = 0.8 * reached, reached
-    outcome = Outcome("small", "completion", middle, ">=", 0.5, True, low, middle, {})
+    outcome = Check(
+        scenario="small", name="completion", value=middle, low=low, high=middle, baselines={},
+        relation=">=", target=0.5, met=True,
+    )  # fmt: skip
     root = ElementTree.fromstring(page.variants_svg(scenario, [[outcome]] * 2, range(1, 4)))
     said = " ".join(str(text) for text in texts(root))
     assert ("Above 100%: more than in the run that it is compared with" in said) is note
