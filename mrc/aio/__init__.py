@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Context in the event loop: its QPs, listeners, and how they are connected."""
+"""A Context in the event loop: its engines, QPs, listeners and recordings."""

@@ -7,6 +7,9 @@ import asyncio
 import json
 import logging
 import os
+import random
+import secrets
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -17,16 +20,27 @@ from msgspec.structs import replace
 
 import mrc
 from mrc import products
-from mrc.aio.engines import Engines, opened
+from mrc.aio.engines import Engines
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.aio.streams import checked_timeout
 from mrc.config import CcParameters, ContextConfig
-from mrc.connect.admission import Admission, Budget
+from mrc.connect.admission import Admission, Budget, Claims
 from mrc.connect.connect import Admit, Local, Terms, connect
-from mrc.connect.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileOperation
+from mrc.connect.profiles import (
+    DEFAULT,
+    CcProfile,
+    CcSettings,
+    ContextProfiles,
+    EvProfile,
+    EvSelection,
+    ProfileOperation,
+)
+from mrc.connect.tls import Guard
+from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
+from mrc.engine.ports import LocalPorts, finder
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
@@ -35,12 +49,13 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import ContextWarning, TraceEntry
+from mrc.fabric import hostconfig
 from mrc.fabric.paths import LocalPort
 from mrc.observe.observatory import Observatory, Observer
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
 
-logger = logging.getLogger("mrc.context")
+logger = logging.getLogger("mrc.establish")
 
 OOB_PORT = 4791
 _MAX_PRIVATE_BYTES = 65536
@@ -143,7 +158,26 @@ class Context:
 
     async def _make_local(self) -> Local:
         """Opens the first datapath; a subclass overrides it."""
-        return opened(self.config)
+        config = self.config
+        host = config.host or hostconfig.load(os.environ)
+        links = LocalPorts(finder(config, host))
+        dispatcher = Dispatcher(links.open(config))
+        for line in links.small:
+            logger.warning("%s", line)
+        selection = EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
+        settings = CcSettings(config.cc, config.cc_parameters, config.plane_shares)
+        return Local(
+            name=config.name or (host.host if host else socket.gethostname()),
+            config=config,
+            host=host,
+            links=links,
+            dispatcher=dispatcher,
+            rng=random.Random(secrets.randbits(64)),
+            claims=Claims(),
+            guard=None if config.security is None else Guard(config.security),
+            ev_profiles=ContextProfiles(EvProfile(DEFAULT, selection)),
+            cc_profiles=ContextProfiles(CcProfile(DEFAULT, settings)),
+        )
 
     async def __aexit__(
         self,

@@ -10,31 +10,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import os
-import random
-import secrets
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from mrc.aio.qp import QP
-from mrc.config import ContextConfig
-from mrc.connect.admission import Claims
 from mrc.connect.connect import Local
-from mrc.connect.profiles import (
-    DEFAULT,
-    CcProfile,
-    CcSettings,
-    ContextProfiles,
-    EvProfile,
-    EvSelection,
-)
-from mrc.connect.tls import Guard
 from mrc.engine import engine
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
@@ -43,37 +27,9 @@ from mrc.engine.ports import LocalPorts, finder
 from mrc.enums import CommandOp
 from mrc.errors import MrcError, StateError
 from mrc.events import TraceEntry
-from mrc.fabric import hostconfig
 from mrc.tasks import cancelled
 
-if TYPE_CHECKING:
-    pass
-
 logger = logging.getLogger("mrc.context")
-_connect_logger = logging.getLogger("mrc.establish")
-
-
-def opened(config: ContextConfig) -> Local:
-    """Opens the datapath of a Context."""
-    host = config.host or hostconfig.load(os.environ)
-    links = LocalPorts(finder(config, host))
-    dispatcher = Dispatcher(links.open(config))
-    for line in links.small:
-        _connect_logger.warning("%s", line)
-    selection = EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
-    settings = CcSettings(config.cc, config.cc_parameters, config.plane_shares)
-    return Local(
-        name=config.name or (host.host if host else socket.gethostname()),
-        config=config,
-        host=host,
-        links=links,
-        dispatcher=dispatcher,
-        rng=random.Random(secrets.randbits(64)),
-        claims=Claims(),
-        guard=None if config.security is None else Guard(config.security),
-        ev_profiles=ContextProfiles(EvProfile(DEFAULT, selection)),
-        cc_profiles=ContextProfiles(CcProfile(DEFAULT, settings)),
-    )
 
 
 class Engines:
