@@ -333,7 +333,10 @@ class Judge:
         flight = way.highest - way.cum
         way.cum = max(way.cum, cum)
         way._reported = max(way._reported, cum, *bits)
-        self._ends(way, hole=max(bits, default=cum) > cum)
+        ends = (psn for psn in range(way.cum, way._ended, -1)
+                if psn in way.sent and way.sent[psn].opcode not in _UNFINISHED)  # fmt: skip
+        way._ended = next(ends, way._ended)
+        way.habits.on_sack(way._ended, hole=max(bits, default=cum) > cum)
         ev = self._echoed(way, seth["ev"])
         way.habits.on_feedback(ev, marked=seth["mark"] == _SKIP_ONCE)
         if seth["mark"] == _SKIP_ONCE:
@@ -345,14 +348,6 @@ class Judge:
             way.rtts.append(seconds - trigger.seconds[0])
             way.course.on_round_trip(seconds, way.rtts[-1])
             self._service(seconds, way, trigger, packet)
-
-    @staticmethod
-    def _ends(way: QpDirection, *, hole: bool) -> None:
-        """Which messages a SACK covers, and whether packets behind them are missing."""
-        ends = (psn for psn in range(way.cum, way._ended, -1)
-                if psn in way.sent and way.sent[psn].opcode not in _UNFINISHED)  # fmt: skip
-        way._ended = next(ends, way._ended)
-        way.habits.on_sack(way._ended, hole=hole)
 
     @staticmethod
     def _service(seconds: float, way: QpDirection, trigger: PsnRecord, packet: Packet) -> None:

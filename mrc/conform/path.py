@@ -116,10 +116,7 @@ class Peer:
                 self.paths.append(_path(sender, address, target, label, known=True))
         for address, _, stranger, target in pairs:
             self.paths.append(_path(stranger, address, target, 1, known=False))
-        self._drain()
-
-    def _drain(self) -> None:
-        """Throws away what is left of an earlier QP."""
+        # What is left of an earlier QP is thrown away.
         while select.select(self.receivers, [], [], 0)[0]:
             self._take(0)
         self.seen, self.stalled_seconds, self.unread_seconds = [], 0.0, 0.0

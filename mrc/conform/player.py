@@ -245,7 +245,9 @@ class Play:
             case "<":
                 self._expect(step)
             case "!":
-                self._forbid(step)
+                for at in range(self._fresh, self._fence()):
+                    if self._differs(step, at) == "":
+                        raise StepFailure(f"{step.line}: the device sent one")
             case "." if step.what == "wait":
                 time.sleep(parse_short_time(step.fields["time"]))
             case "." if step.what == "receive":
@@ -327,11 +329,6 @@ class Play:
         """The kinds of what came since the judge sent something."""
         return [seen.packet.kind for seen in self._peer.seen[self._fresh :]
                 if not seen.sent and "BTH" in seen.packet.headers]  # fmt: skip
-
-    def _forbid(self, step: Step) -> None:
-        for at in range(self._fresh, self._fence()):
-            if self._differs(step, at) == "":
-                raise StepFailure(f"{step.line}: the device sent one")
 
     def _choose(self, choice: Choice) -> None:
         """Finds out which alternative the device follows."""

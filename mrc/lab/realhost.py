@@ -77,7 +77,10 @@ def joined(
     names = {"lo": "lo"} | dict(zip(planes, own, strict=True))
     if real.management is not None:
         names[MANAGEMENT] = management or MANAGEMENT
-    config = _config(plan.configs[host], names)
+    config = re.sub(
+        r'^ifname = "(.*)"$', lambda it: f'ifname = "{names[it[1]]}"', plan.configs[host],
+        flags=re.M,
+    )  # fmt: skip
     hosts = plans.hosts_file(shape)
     text = export.script(*_renamed(plan, plan.nodes[host], names))
     return HostSetup(
@@ -90,10 +93,6 @@ def joined(
         + text
         + _TAIL.format(host=host),
     )
-
-
-def _config(text: str, names: Mapping[str, str]) -> str:
-    return re.sub(r'^ifname = "(.*)"$', lambda it: f'ifname = "{names[it[1]]}"', text, flags=re.M)
 
 
 def _renamed(plan: BedPlan, node: Node, names: Mapping[str, str]) -> tuple[BedPlan, Node]:

@@ -5,14 +5,17 @@ of snapshots. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from mrc.events import known
 from mrc.observe.results import Ev, Qp, QpPlane, Snapshot
 from mrc.results.plain import Result
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 class FabricLink(Struct, frozen=True):
@@ -189,7 +192,7 @@ class Transfers:
         found: dict[_TransferKey, PageTransfer] = {}
         seen: dict[_TransferKey, _TransferSample] = {}
         for name, snapshot in snapshots.items():
-            for peer, qps in _by_peer(snapshot.qps).items():
+            for peer, qps in _grouped(snapshot.qps, lambda qp: qp.peer).items():
                 for sends in (True, False):
                     key = _TransferKey(f"{name}/{snapshot.pid}", peer, sends)
                     if any(_bytes(qp, sends=sends) or (sends and qp.outstanding) for qp in qps):
@@ -206,14 +209,19 @@ class Transfers:
         self, key: _TransferKey, snapshot: Snapshot, qps: Sequence[Qp]
     ) -> tuple[PageTransfer, _TransferSample]:
         sends, now_ns = key.sends, snapshot.monotonic_ns
-        planes, evs = _planes(qps), _evs(qps) if sends else {}
+        planes = _grouped((plane for qp in qps for plane in qp.planes), lambda plane: plane.plane)
+        used = (ev for qp in qps for ev in qp.evs or () if sends)
+        evs = _grouped(used, lambda ev: (ev.plane, ev.path))
         now = _TransferSample(
             at_ns=now_ns,
             bytes=sum(_bytes(qp, sends=sends) for qp in qps),
             moved_ns=now_ns,
             waits=sends and any(qp.outstanding for qp in qps),
             gap_ns=0,
-            by_plane={number: _moved(parts, sends=sends) for number, parts in planes.items()},
+            by_plane={
+                number: sum(part.sent_bytes if sends else part.received_bytes for part in parts)
+                for number, parts in planes.items()
+            },
             by_path={path: sum(ev.sent_bytes for ev in found) for path, found in evs.items()},
         )
         before = self._seen.get(key, now)
@@ -274,33 +282,15 @@ def _measure_gap(before: _TransferSample, now: _TransferSample, *, sends: bool) 
         now.gap_ns = max(now.gap_ns, before.at_ns - before.moved_ns)
 
 
-def _by_peer(qps: Sequence[Qp]) -> dict[str, list[Qp]]:
-    found: dict[str, list[Qp]] = {}
-    for qp in qps:
-        found.setdefault(qp.peer, []).append(qp)
-    return found
-
-
-def _planes(qps: Sequence[Qp]) -> dict[int, list[QpPlane]]:
-    found: dict[int, list[QpPlane]] = {}
-    for plane in (plane for qp in qps for plane in qp.planes):
-        found.setdefault(plane.plane, []).append(plane)
-    return found
-
-
-def _evs(qps: Sequence[Qp]) -> dict[tuple[int, str], list[Ev]]:
-    found: dict[tuple[int, str], list[Ev]] = {}
-    for ev in (ev for qp in qps for ev in qp.evs or ()):
-        found.setdefault((ev.plane, ev.path), []).append(ev)
+def _grouped(items: Iterable[T], key_of: Callable[[T], K]) -> dict[K, list[T]]:
+    found: dict[K, list[T]] = {}
+    for each in items:
+        found.setdefault(key_of(each), []).append(each)
     return found
 
 
 def _bytes(qp: Qp, *, sends: bool) -> int:
     return qp.acknowledged_bytes if sends else qp.received_bytes
-
-
-def _moved(parts: Sequence[QpPlane], *, sends: bool) -> int:
-    return sum(part.sent_bytes if sends else part.received_bytes for part in parts)
 
 
 def _longest(parts: Sequence[Qp] | Sequence[QpPlane] | Sequence[Ev]) -> int | None:

@@ -8,7 +8,7 @@ start NS          run the flows from this time of the monotonic clock on
 step FLOW NS      begin the next step of a flow at this time
 stop              it answers an Answer and ends
 
-Between start and stop it says Said lines.
+Between start and stop it says HostNews lines.
 
 A relay on another machine says GREETING, answers CLOCK with CLOCK and the time of its monotonic
 clock, and passes all other lines on, each with the name of its host in front. Ended is its own.
