@@ -304,7 +304,7 @@ class Netlink:
 
     def remove_qdisc(self, name: str) -> None:
         """Remove an interface's queue, if it has one, and drop the packets in it."""
-        message = _root_qdisc(self._index(name))
+        message = _message(PlainMessage, self._index(name))  # its root qdisc
         try:
             self._rtnetlink.request([NetlinkRequest(f"free {name}", _RTM_DELQDISC, message)])
         except NetlinkError as exc:
@@ -314,7 +314,7 @@ class Netlink:
     def has_qdisc(self, kind: str) -> bool:
         """Whether the kernel supports a kind of queue. Adds one to lo and removes it."""
         index = self._index("lo")
-        message = _empty_qdisc(index, kind)
+        message = _message(PlainMessage, index, handle=_NETEM, attrs=[("TCA_KIND", kind)])
         try:
             self._add_qdisc(f"try {kind}", message, "")
         except NetlinkError as exc:
@@ -594,16 +594,6 @@ def netem_message(index: int, wanted: Netem, *, below_tbf: bool) -> NetemMessage
     parts = [("TCA_KIND", "netem"), ("TCA_OPTIONS", options)]
     parent = _TBF_CHILD if below_tbf else ROOT
     return _message(NetemMessage, index, parent=parent, handle=_NETEM, attrs=parts)
-
-
-def _empty_qdisc(index: int, kind: str) -> PlainMessage:
-    """A qdisc at the root without options, to test whether the kernel supports the kind."""
-    return _message(PlainMessage, index, handle=_NETEM, attrs=[("TCA_KIND", kind)])
-
-
-def _root_qdisc(index: int) -> PlainMessage:
-    """Names the root qdisc of an interface, for its removal."""
-    return _message(PlainMessage, index)
 
 
 def _message(kind: type[_Message], index: int, **members: Any) -> _Message:

@@ -206,18 +206,8 @@ def with_seed(scenario: Scenario, seed: int) -> Scenario:
     return replace(scenario, faults=tuple(faults))
 
 
-def first_part(target: str, fabric: Topology) -> str:
-    """One of the parts of a target with `*`. Raises ValueError."""
-    return _parts_of(target, fabric)[0]
-
-
-def n_parts(target: str, fabric: Topology) -> int:
-    """How many parts a target with `*` has. Raises ValueError."""
-    return len(_parts_of(target, fabric))
-
-
 def _parts_of(target: str, fabric: Topology) -> Sequence[str]:
-    """Those of a target with `*` that exist."""
+    """Those of a target with `*` that exist. Raises ValueError."""
     parts = Parts(target, fabric)
     if not fabric.absent:
         return parts
@@ -602,13 +592,13 @@ def _faults(
 
 
 def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> TimedFault:
-    """A fault whose target has `*`; mrc.sim.scenario finds its parts, for each seed."""
+    """A fault whose target has `*`; `with_seed` finds its parts."""
 
     def check_target(text: str) -> None:
-        parse_target(first_part(text, topology), topology)
+        parse_target(_parts_of(text, topology)[0], topology)
 
     table.parsed("target", check_target)
-    most, count = n_parts(target, topology), 0
+    most, count = len(_parts_of(target, topology)), 0
     if table.has("draw"):
         value = table.text_or_number("draw")
         share = _fraction(table, "draw") or 0.0

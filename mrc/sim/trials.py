@@ -169,15 +169,11 @@ class TimedSummary(Struct, frozen=True):
 
 def timed_summary_of(job: Job) -> TimedSummary:
     begin = perf_counter()
-    return TimedSummary(summary_of(job), perf_counter() - begin)
+    return TimedSummary(summarize(run_trial(*job)), perf_counter() - begin)
 
 
 def full_trial(job: Job) -> Trial:
     return run_trial(*job)
-
-
-def summary_of(job: Job) -> Summary:
-    return summarize(run_trial(*job))
 
 
 # ---- Many ----------------------------------------------------------------------------------------

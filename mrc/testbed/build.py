@@ -655,7 +655,8 @@ def change_faults(plan: BedPlan, before: Faults, after: Faults, ready: Ready | N
     if is_kernel:
         _change_queues(plan, queues_with(plan, before), queues_with(plan, after))
     else:
-        _tell_emulator(plan, after)
+        placed = list(place_faults(after, plan.shape).items())
+        emulator.ask(state.folder(plan.name), {"do": "faults", "hops": placed})
     set_up(plan, [end for end in down if end not in stay_down], stay_down)
     if is_kernel:
         _change_sizes(plan, before, after)
@@ -695,11 +696,6 @@ def ends_down(plan: BedPlan, faults: Faults) -> dict[LinkEnd, None]:
         for end in find(target, plan.shape)
         if end[0] in plan.nodes
     }
-
-
-def _tell_emulator(plan: BedPlan, faults: Faults) -> None:
-    placed = place_faults(faults, plan.shape)
-    emulator.ask(state.folder(plan.name), {"do": "faults", "hops": list(placed.items())})
 
 
 # ---- Links that somebody took down by hand -------------------------------------------------------

@@ -327,7 +327,10 @@ def stop(folder: Path) -> None:
     """End the emulator of a test bed, if it runs. Kills it if it does not end in 5 s."""
     try:
         with _connect(folder, waits=False) as connection:
-            pidfd = _pidfd(connection)
+            credentials = connection.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+            )
+            pidfd = os.pidfd_open(struct.unpack("3i", credentials)[0])
             try:
                 connection.sendall(b'{"do": "stop"}\n')
                 if not select.select([pidfd], [], [], _END_SECONDS)[0]:
@@ -337,13 +340,6 @@ def stop(folder: Path) -> None:
                 os.close(pidfd)
     except OSError:
         return  # it has ended, or ends without its folder
-
-
-def _pidfd(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
-    )
-    return os.pidfd_open(struct.unpack("3i", credentials)[0])
 
 
 @contextlib.contextmanager

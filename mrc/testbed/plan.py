@@ -292,22 +292,18 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
         **shape.port_queue(),
         "trims": int(shape.trim),
     }
-    return {"config": config, "links": _changed_hops(shape), "absent": _absent_hops(shape)}
-
-
-def _absent_hops(shape: Shape) -> list[Any]:
-    whole = replace(shape, absent=(), links=())
-    return [hop for name in shape.absent for hop in all_hops_of(parse_target(name, whole), whole)]
-
-
-def _changed_hops(shape: Shape) -> list[Any]:
-    """Hop, rate, delay, parts per million lost, MTU."""
-    usual = all_hops(replace(shape, links=()))
-    return [
-        [hop, its.rate_bps or NO_RATE_BPS, its.delay_ns, round(its.loss * 1e6), its.mtu]
-        for hop, its in all_hops(shape).items()
-        if its != usual[hop]
-    ]
+    usual, whole = all_hops(replace(shape, links=())), replace(shape, absent=(), links=())
+    return {
+        "config": config,
+        "links": [  # rates, delays, parts per million lost, MTUs
+            [hop, its.rate_bps or NO_RATE_BPS, its.delay_ns, round(its.loss * 1e6), its.mtu]
+            for hop, its in all_hops(shape).items()
+            if its != usual[hop]
+        ],
+        "absent": [
+            hop for name in shape.absent for hop in all_hops_of(parse_target(name, whole), whole)
+        ],
+    }
 
 
 def _links(shape: Shape) -> Iterator[BedLink]:
@@ -445,21 +441,16 @@ def _ways(fabric: Topology, peer: int, origin: Origin) -> tuple[_Way, ...]:
 
 def _fabric(name: str, shape: Shape) -> Iterator[Node]:
     if shape.fabric is Fabric.KERNEL:
-        losses = _losses(shape)
+        losses = {  # what drops the packets that links of a switch lose
+            node: drop_rules(LOSSY, [condition for condition, _ in found])
+            for node, found in lossy(shape).items()
+        }
         for plane in shape.plane_numbers():
             for node, routes in switches(shape, plane):
                 yield replace(_switch_node(name, node, routes), rules=losses.get(node, ""))
     else:  # the kernel must leave all packets to the emulator
         sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
         yield Node(FABRIC, namespace_of(name, FABRIC), sysctls, routes=())
-
-
-def _losses(shape: Shape) -> dict[str, str]:
-    """Switch -> nftables rules that drop what its links lose."""
-    return {
-        node: drop_rules(LOSSY, [condition for condition, _ in found])
-        for node, found in lossy(shape).items()
-    }
 
 
 def _management(name: str, shape: Shape) -> Node:

@@ -76,7 +76,11 @@ def enter(*, create: bool) -> bool:
         keeper = _find(lock.file)
         if keeper is not None and lock.exists():
             _lock = lock
-            _become_root_with(keeper)
+            folder = os.getcwd()
+            netns.join(keeper)
+            if Path(folder).is_dir():
+                os.chdir(folder)
+            os.environ[KEEPER] = str(keeper)
             return True
         if not create:
             _end_if_alone(lock)  # the file outlived a keeper that was killed
@@ -84,14 +88,6 @@ def enter(*, create: bool) -> bool:
             return False
         lock.close()  # a last `down` was faster
     return False
-
-
-def _become_root_with(keeper: int) -> None:
-    folder = os.getcwd()
-    netns.join(keeper)
-    if Path(folder).is_dir():
-        os.chdir(folder)
-    os.environ[KEEPER] = str(keeper)
 
 
 def run_folder() -> Path | None:

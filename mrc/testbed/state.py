@@ -189,6 +189,9 @@ def decode(stored: dict[str, Any]) -> BedState:
     """The inverse of `encode`; raises ValueError, KeyError or TypeError."""
     if stored["schema"] != _SCHEMA:
         raise ValueError(f"schema is {stored['schema']}, not {_SCHEMA}")
+    machines = stored.get("machines")
+    if machines is not None:
+        machines = extras.need(extras.MACHINES).decode(machines)
     return BedState(
         shape=shapes.decode_shape(stored["shape"]),
         up=stored["up"],
@@ -197,9 +200,5 @@ def decode(stored: dict[str, Any]) -> BedState:
             target: Fault(**fault | {"mode": Mode(fault["mode"])})
             for target, fault in stored["faults"].items()
         },
-        machines=_machines(stored.get("machines")),
+        machines=machines,
     )
-
-
-def _machines(stored: Any) -> Any:
-    return None if stored is None else extras.need(extras.MACHINES).decode(stored)
