@@ -194,7 +194,7 @@ class Engine:
         n = 0
         for n, each in enumerate(batch, 1):
             each.fill(self._commands, n - 1)
-        return check(lib.mrc_ctx_submit(self.handle(), self._commands, n), "submit")
+        return check(lib.mrc_ctx_submit(self._ctx or self.handle(), self._commands, n), "submit")
 
     def run(self) -> int:
         """Runs one turn of a polled context without sleeping; returns the number of events."""
@@ -214,7 +214,7 @@ class Engine:
         return self._events.take(self._poll, decode, events)
 
     def _poll(self, events: CData, room: int) -> int:
-        return check(lib.mrc_ctx_poll(self.handle(), events, room), "poll")
+        return check(lib.mrc_ctx_poll(self._ctx or self.handle(), events, room), "poll")
 
     def close(self) -> None:
         """Stops the datapath thread and waits for its end. Then registered memory is unused."""
