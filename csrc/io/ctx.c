@@ -535,10 +535,12 @@ int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n) {
   return (int)taken;
 }
 
-int mrc_ctx_post(mrc_ctx *ctx, uint32_t qpn, const struct mrc_wr *wr) {
+int mrc_ctx_post(mrc_ctx *ctx, uint32_t qpn, const struct mrc_wr *wr, bool idle) {
+  struct mrc_datapath *datapath = &ctx->datapath;
   if (is_inherited(ctx)) return -ECHILD;
-  mrc_assert(ctx->datapath.polled);
-  return mrc_qp_post(ctx->datapath.engine, qpn, wr, 1, look_at_clock(&ctx->datapath));
+  mrc_assert(datapath->polled);
+  return mrc_qp_post(datapath->engine, qpn, wr, 1,
+                     idle ? look_at_clock(datapath) : datapath->now_ns);
 }
 
 int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {

@@ -172,9 +172,10 @@ static int set_memory(struct vb_qp *qp, uint32_t place, const struct ibv_send_wr
 
 /* ---- 3. Its place in the send queue ---- */
 
-static void give(struct vb_qp *qp, uint32_t place, const struct mrc_wr *wr);
+static void give(struct vb_qp *qp, uint32_t place, const struct mrc_wr *wr, bool idle);
 
-static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct copies *copies) {
+static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct copies *copies,
+                    bool idle) {
   const uint32_t place = qp->sq_tail;
   enum mrc_wr_opcode opcode;
   int error = opcode_of(wr, &opcode);
@@ -200,7 +201,7 @@ static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct copie
   qp->sq_tail++;
   if (qp->connected) {
     qp->sq_sent = qp->sq_tail;
-    give(qp, place, &to);
+    give(qp, place, &to, idle);
   } else {
     qp->waiting[place % qp->sq_size] = to;
   }
@@ -306,10 +307,10 @@ static int post_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct 
 
 /* What the engine refuses ends with an error when it is the oldest. -EPERM: the QP is in ERROR, and
    its event follows. */
-static void give(struct vb_qp *qp, uint32_t place, const struct mrc_wr *wr) {
+static void give(struct vb_qp *qp, uint32_t place, const struct mrc_wr *wr, bool idle) {
   struct vb_sent *sent = &qp->sq[place % qp->sq_size];
   if (sent->done) return;
-  const int error = mrc_ctx_post(pr_process.ctx, qp->ibv.qp.qp_num, wr);
+  const int error = mrc_ctx_post(pr_process.ctx, qp->ibv.qp.qp_num, wr, idle);
   if (error != 0 && error != -EPERM && !qp->leaving) sent->done = sent->refused = true;
 }
 
@@ -317,7 +318,7 @@ void vb_post_waiting(struct vb_qp *qp) {
   if (qp->emulated) return; /* its requests wait in csrc/rc */
   while (qp->sq_sent != qp->sq_tail) {
     const uint32_t place = qp->sq_sent++;
-    give(qp, place, &qp->waiting[place % qp->sq_size]);
+    give(qp, place, &qp->waiting[place % qp->sq_size], true);
   }
   vb_complete_done(qp);
 }
@@ -340,7 +341,7 @@ int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr
     if (own->sq_tail - own->sq_head >= own->cap.max_send_wr)
       error = ENOMEM;
     else
-      error = own->emulated ? post_emulated(own, wr, &copies) : post_one(own, wr, &copies);
+      error = own->emulated ? post_emulated(own, wr, &copies) : post_one(own, wr, &copies, idle);
     if (error == 0) wr = wr->next;
   }
   if (error != 0 && bad) *bad = wr;

@@ -76,7 +76,7 @@ static bool scatter(void *user, uint32_t place, uint32_t at, const uint8_t *from
 /* What the engine refuses is told the protocol once this call of it is over. */
 static void post(void *user, const struct mrc_wr *wr) {
   struct vb_qp *qp = user;
-  const int error = mrc_ctx_post(pr_process.ctx, qp->ibv.qp.qp_num, wr);
+  const int error = mrc_ctx_post(pr_process.ctx, qp->ibv.qp.qp_num, wr, true);
   if (error == 0 || error == -EPERM || qp->leaving || qp->rc->refusal != 0) return;
   qp->rc->refusal = error;
   qp->rc->refused = (uint32_t)wr->wr_id;
