@@ -265,16 +265,12 @@ static void wait(const struct mrc_emu *emu, uint64_t due_ns) {
   ppoll(fds, 2, due_ns == MRC_NEVER ? NULL : &timeout, NULL);
 }
 
-/* Requests the lowest real-time priority. If the system refuses it, a busy machine makes us
-   late. */
-static void be_punctual(void) {
+void mrc_emu_run(mrc_emu *emu) {
+  /* Requests the lowest real-time priority. If the system refuses it, a busy machine makes us
+     late. */
   const struct sched_param least = {.sched_priority = 1};
   pthread_setschedparam(pthread_self(), SCHED_RR, &least);
   prctl(PR_SET_TIMERSLACK, 1); /* ns; by default the kernel may sleep 50 us longer */
-}
-
-void mrc_emu_run(mrc_emu *emu) {
-  be_punctual();
   for (bool stopped = false; !stopped;) {
     enter(emu);
     stopped = emu->stopped;

@@ -288,14 +288,6 @@ bool mrc_emu_outbox_put(struct mrc_emu_outbox *outbox, struct mrc_frame *packet,
   return outbox->n == CAPACITY;
 }
 
-static void count_lateness(struct mrc_emu_outbox *outbox, uint64_t now_ns) {
-  for (int i = 0; i < outbox->n; i++) {
-    const uint64_t due_ns = outbox->letters->due_ns[i];
-    const uint64_t late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
-    outbox->late[late_ns ? 64 - __builtin_clzll(late_ns) : 0]++;
-  }
-}
-
 /* If the kernel refuses a packet, it is the first of the rest: counts and skips it. */
 static void send_all(struct mrc_emu_outbox *outbox) {
   for (int done = 0; done < outbox->n;) {
@@ -318,7 +310,11 @@ static void send_all(struct mrc_emu_outbox *outbox) {
 void mrc_emu_outbox_flush(struct mrc_emu_outbox *outbox, struct mrc_frame_pool *pool,
                           uint64_t now_ns) {
   if (outbox->n == 0) return;
-  count_lateness(outbox, now_ns);
+  for (int i = 0; i < outbox->n; i++) {
+    const uint64_t due_ns = outbox->letters->due_ns[i];
+    const uint64_t late_ns = now_ns > due_ns ? now_ns - due_ns : 0;
+    outbox->late[late_ns ? 64 - __builtin_clzll(late_ns) : 0]++;
+  }
   send_all(outbox);
   for (int i = 0; i < outbox->n; i++)
     mrc_frame_pool_put(pool, outbox->letters->packets[i]);

@@ -249,21 +249,16 @@ static const struct mrc_aead libcrypto = {.name = "libcrypto",
                                           .mac = crypto_mac,
                                           .check = crypto_check};
 
-static void *load(void) {
-  static const char *const names[] = {"libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so.4"};
-  void *found = NULL;
-  for (size_t i = 0; i < sizeof names / sizeof names[0] && found == NULL; i++)
-    found = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-  return found;
-}
-
 static bool find(void *from, void *place, const char *name) {
   *(void **)place = dlsym(from, name);
   return *(void **)place != NULL;
 }
 
 const struct mrc_aead *mrc_aead_libcrypto(void) {
-  void *from = load();
+  static const char *const names[] = {"libcrypto.so.3", "libcrypto.so.1.1", "libcrypto.so.4"};
+  void *from = NULL;
+  for (size_t i = 0; i < sizeof names / sizeof names[0] && from == NULL; i++)
+    from = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
   if (from == NULL) return NULL;
   const bool all = find(from, &library.new, "EVP_CIPHER_CTX_new") &&
                    find(from, &library.free, "EVP_CIPHER_CTX_free") &&

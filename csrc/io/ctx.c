@@ -92,32 +92,24 @@ static void unblock(struct mrc_datapath *datapath, uint32_t ports, uint64_t now_
     mrc_engine_port_blocked(datapath->engine, (int)plane + 1, false, now_ns);
 }
 
-static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index, uint32_t events) {
-  if (events & EPOLLERR) mrc_udp_drain_errors(&datapath->udp, port, tx_index);
-  if (!(events & EPOLLOUT)) return;
-  watch_transmitter(datapath, port, tx_index, 0);
-  if (mrc_udp_on_room(&datapath->udp, port, tx_index))
-    unblock(datapath, 1u << (port - 1), look_at_clock(datapath));
-}
-
-static void on_command_fd(struct mrc_datapath *datapath) {
-  uint64_t value = 0;
-  if (read(datapath->sleeper.fd, &value, sizeof value) == sizeof value && value >= STOP)
-    datapath->stopping = true;
-}
-
 static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *event) {
   int port = event->data.u64 >> 16 & 0xffff;
   int tx_index = event->data.u64 & 0xffff;
+  uint64_t value = 0;
   switch ((enum mrc_source)(event->data.u64 >> 32)) {
     case MRC_SOURCE_COMMANDS:
-      on_command_fd(datapath);
+      if (read(datapath->sleeper.fd, &value, sizeof value) == sizeof value && value >= STOP)
+        datapath->stopping = true;
       break;
     case MRC_SOURCE_RECEIVE:
       receive(datapath, port);
       break;
     case MRC_SOURCE_TRANSMIT:
-      on_transmitter(datapath, port, tx_index, event->events);
+      if (event->events & EPOLLERR) mrc_udp_drain_errors(&datapath->udp, port, tx_index);
+      if (!(event->events & EPOLLOUT)) break;
+      watch_transmitter(datapath, port, tx_index, 0);
+      if (mrc_udp_on_room(&datapath->udp, port, tx_index))
+        unblock(datapath, 1u << (port - 1), look_at_clock(datapath));
       break;
     case MRC_SOURCE_TIMER:
       break; /* every turn checks the deadlines */

@@ -208,11 +208,6 @@ static bool any_is_open(const struct mrc_udp *udp) {
   return false;
 }
 
-static bool is_same(const struct mrc_udp_port *before, const struct mrc_port_config *config) {
-  return before->n_transmitters == config->tx_sockets && before->config.family == config->family &&
-         memcmp(before->config.address, config->address, sizeof config->address) == 0;
-}
-
 /* The receive socket of a later port uses the UDP port that peers have learned. While no port is
    open and no QP is left, no peer uses that number, and another UDP port is possible. */
 static int open_late_receiver(struct mrc_udp *udp, struct mrc_udp_port *port, bool announced,
@@ -264,7 +259,10 @@ int mrc_udp_open_port(struct mrc_udp *udp, int number, const struct mrc_port_con
       return mrc_cause_line(cause, EINVAL, "ports %d and %d have the same interface and address",
                             i + 1, number);
   const bool is_used = used >> (number - 1) & 1;
-  if (is_used && !is_same(before, config))
+  const bool is_same = before->n_transmitters == config->tx_sockets &&
+                       before->config.family == config->family &&
+                       memcmp(before->config.address, config->address, sizeof config->address) == 0;
+  if (is_used && !is_same)
     return mrc_cause_line(cause, EBUSY,
                           "port %d: QPs still use this port number with another address", number);
   struct mrc_udp_port port = closed_port(config);

@@ -269,12 +269,6 @@ static void write_entry(const struct of_operation *operation, void *to, size_t b
   memcpy(to, &entry, bytes);
 }
 
-/* The receive that claims the message finds it by the cookie. */
-static void remember(const struct of_operation *operation) {
-  struct fi_context *context = operation->context;
-  if (operation->claims) context->internal[1] = (void *)(uintptr_t)operation->cookie;
-}
-
 static ssize_t take(struct of_cq *cq, void *buffer, size_t count, fi_addr_t *sources) {
   const size_t bytes = entry_bytes(cq->format);
   size_t n = 0;
@@ -282,7 +276,9 @@ static ssize_t take(struct of_cq *cq, void *buffer, size_t count, fi_addr_t *sou
     struct of_operation *operation = pop(cq);
     write_entry(operation, (char *)buffer + n * bytes, bytes);
     if (sources) sources[n] = source_of(cq, operation);
-    remember(operation);
+    /* The receive that claims the message finds it by the cookie. */
+    struct fi_context *context = operation->context;
+    if (operation->claims) context->internal[1] = (void *)(uintptr_t)operation->cookie;
     of_operation_free(operation);
   }
   if (n > 0) return (ssize_t)n;
@@ -335,12 +331,6 @@ static ssize_t wait_plain(struct fid_cq *fid, void *buffer, size_t count, const 
 
 static int error_of(int result) { return result == -EMSGSIZE ? FI_ETRUNC : -result; }
 
-/* MPI does not ask for the text of an error. */
-static void say_why(struct of_peer *peer) {
-  if (!peer->said) pr_say("%s", peer->cause);
-  peer->said = true;
-}
-
 /* Fills the fields that every version of the struct has. */
 static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uint64_t flags) {
   (void)flags;
@@ -364,7 +354,11 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uin
   entry->prov_errno = peer && peer->error != 0 ? (int)peer->index + 1 : 0;
   if (entry->err_data_size == 0) entry->err_data = NULL;
   entry->err_data_size = 0;
-  if (entry->prov_errno != 0) say_why(peer);
+  if (entry->prov_errno != 0) {
+    /* MPI does not ask for the text of an error. */
+    if (!peer->said) pr_say("%s", peer->cause);
+    peer->said = true;
+  }
   of_operation_free(operation);
   pr_unlock();
   return 1;

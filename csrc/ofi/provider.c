@@ -195,15 +195,6 @@ static uint64_t narrowed(uint64_t caps, uint64_t other, uint64_t of_direction, u
   return caps & of_direction & (hint ? hint : ~0ull);
 }
 
-/* Whoever asks for less gets it by name, and more in fact. */
-static void narrow_domain(struct fi_domain_attr *offer, const struct fi_domain_attr *hints) {
-  offer->av_type = hints->av_type;
-  if (hints->threading) offer->threading = hints->threading;
-  if (hints->control_progress) offer->control_progress = hints->control_progress;
-  if (hints->data_progress) offer->data_progress = hints->data_progress;
-  if (hints->resource_mgmt) offer->resource_mgmt = hints->resource_mgmt;
-}
-
 /* An unset field of the hints takes all there is. False without memory. */
 static bool narrow(struct fi_info *info, uint32_t version, const struct fi_info *hints) {
   const struct fi_tx_attr *tx_hint = hints ? hints->tx_attr : NULL;
@@ -214,7 +205,16 @@ static bool narrow(struct fi_info *info, uint32_t version, const struct fi_info 
   info->rx_attr->caps = narrowed(info->caps, FI_SEND, RX_CAPS, rx_hint ? rx_hint->caps : 0);
   if (tx_hint) info->tx_attr->op_flags = tx_hint->op_flags;
   if (rx_hint) info->rx_attr->op_flags = rx_hint->op_flags;
-  if (hints && hints->domain_attr) narrow_domain(info->domain_attr, hints->domain_attr);
+  if (hints && hints->domain_attr) {
+    /* Whoever asks for less gets it by name, and more in fact. */
+    struct fi_domain_attr *offered = info->domain_attr;
+    const struct fi_domain_attr *hint = hints->domain_attr;
+    offered->av_type = hint->av_type;
+    if (hint->threading) offered->threading = hint->threading;
+    if (hint->control_progress) offered->control_progress = hint->control_progress;
+    if (hint->data_progress) offered->data_progress = hint->data_progress;
+    if (hint->resource_mgmt) offered->resource_mgmt = hint->resource_mgmt;
+  }
   if (!hints || !hints->dest_addr) return true;
   info->dest_addr = copy_of(hints->dest_addr, hints->dest_addrlen);
   info->dest_addrlen = info->dest_addr ? hints->dest_addrlen : 0;

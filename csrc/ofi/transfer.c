@@ -42,11 +42,6 @@ static bool known_flags(const struct of_call *call) {
   return !(call->flags & ~(RECEIVE_FLAGS | (call->tagged ? SEARCH_FLAGS : FI_MULTI_RECV)));
 }
 
-static bool is_silent(const struct of_ep *ep, const struct of_call *call) {
-  const bool selective = sends(call) ? ep->selective_sends : ep->selective_receives;
-  return selective && !(call->flags & FI_COMPLETION);
-}
-
 /* csrc/msg sends one piece of memory, so several are copied. */
 static bool copies(const struct of_call *call) {
   return call->kind != MRC_MSG_ATOMIC && (call->flags & FI_INJECT || call->n_pieces > 0);
@@ -77,7 +72,8 @@ static int counted_as(const struct of_call *call) {
 }
 
 static int prepare(struct of_ep *ep, const struct of_call *call, struct of_operation *operation) {
-  const bool silent = is_silent(ep, call);
+  const bool selective = sends(call) ? ep->selective_sends : ep->selective_receives;
+  const bool silent = selective && !(call->flags & FI_COMPLETION);
   if (!call->injects) operation->cq = sends(call) ? ep->send_cq : ep->receive_cq;
   operation->counter = ep->counters[counted_as(call)];
   operation->silent = silent;

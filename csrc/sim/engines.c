@@ -81,11 +81,6 @@ static void place(const struct mrc_fabric_watch *watch, uint32_t flow, struct mr
   wr->lkey = wr->rkey = audit->qpn;
 }
 
-static void watch_posted(struct mrc_fabric_watch *watch, uint32_t flow, const struct mrc_wr *wr) {
-  mrc_audit_posted(audit_of(watch, flow, MRC_FROM), wr->bytes, wr->opcode == MRC_WR_WRITE_IMM,
-                   wr->imm);
-}
-
 /* ---- packets of the watch ---- */
 
 /* Finds the flow and end that a packet is for; false for endpoint operations, which have no QP. */
@@ -633,13 +628,6 @@ static int collect(const struct mrc_sim_proof *proof, struct mrc_probe_attr *pro
   return n;
 }
 
-static void give_up(const struct mrc_sim_proof *proof, mrc_engine *engine,
-                    const struct mrc_probe_attr *probes, int n) {
-  for (int i = 0; i < n; i++)
-    mrc_assert(mrc_qp_set_ev_state(engine, probes[i].qpn, probes[i].ev_index, MRC_EV_ASSUMED_BAD,
-                                   proof->engines->hosts->world->now_ns) == 0);
-}
-
 bool mrc_prove_next(struct mrc_sim_proof *proof) {
   struct mrc_sim_hosts *hosts = proof->engines->hosts;
   const uint32_t host = mrc_flow_host(&hosts->flows->at[proof->flow], proof->end);
@@ -654,7 +642,9 @@ bool mrc_prove_next(struct mrc_sim_proof *proof) {
       mrc_sim_host_kick(hosts, host);
       return true;
     }
-    give_up(proof, engine, probes, n);
+    for (int i = 0; i < n; i++)
+      mrc_assert(mrc_qp_set_ev_state(engine, probes[i].qpn, probes[i].ev_index, MRC_EV_ASSUMED_BAD,
+                                     proof->engines->hosts->world->now_ns) == 0);
   }
   return false;
 }
@@ -735,7 +725,10 @@ static int post(void *transport, uint32_t index) {
   if (engines->watch) place(engines->watch, index, &wr);
   const int error =
       mrc_qp_post(engines->of[config->from], mrc_flow_qpn(index, MRC_FROM), &wr, 1, world->now_ns);
-  if (error == 0 && engines->watch) watch_posted(engines->watch, index, &wr);
+  if (error == 0 && engines->watch) {
+    mrc_audit_posted(audit_of(engines->watch, index, MRC_FROM), wr.bytes,
+                     wr.opcode == MRC_WR_WRITE_IMM, wr.imm);
+  }
   return error;
 }
 

@@ -106,20 +106,15 @@ static uint32_t hop_of_t1(const struct mrc_fabric *fabric, uint32_t plane, uint3
   return joined ? mrc_topology_t1_up(config, plane, pod, t2) : NO_HOP;
 }
 
-static uint32_t hop_of_t2(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t2,
-                          struct mrc_frame *packet) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  const uint32_t usid = usid_at(fabric, USID_T2 + t2, packet);
-  const uint32_t t1 = number_of(usid, usid_t1(config), config->t1);
-  if (t1 == UINT32_MAX || !mrc_topology_are_joined(config, t1, t2)) return NO_HOP;
-  return mrc_topology_t2_down(config, plane, mrc_topology_pod_of_t1(config, t1), t2);
-}
-
 static uint32_t hop_by_usids(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                              struct mrc_frame *packet) {
   if (in->to_kind == MRC_NODE_T0) return hop_of_t0(fabric, in->plane, in->to, packet);
   if (in->to_kind == MRC_NODE_T1) return hop_of_t1(fabric, in->plane, in->to, packet);
-  return hop_of_t2(fabric, in->plane, in->to, packet);
+  const struct mrc_sim_config *config = config_of(fabric);
+  const uint32_t usid = usid_at(fabric, USID_T2 + in->to, packet);
+  const uint32_t t1 = number_of(usid, usid_t1(config), config->t1);
+  if (t1 == UINT32_MAX || !mrc_topology_are_joined(config, t1, in->to)) return NO_HOP;
+  return mrc_topology_t2_down(config, in->plane, mrc_topology_pod_of_t1(config, t1), in->to);
 }
 
 /* ---- routing by hash ---- */

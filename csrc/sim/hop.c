@@ -97,27 +97,14 @@ static bool is_trimmable(const struct mrc_frame *packet) {
   return packet->payload_bytes > 0 && mrc_opcode_is_data(packet->header[0]);
 }
 
-static void trim(struct mrc_frame *packet, bool last_hop) {
-  packet->payload_bytes = 0;
-  packet->trailer_bytes = 0;
-  packet->trimmed = last_hop ? MRC_TRIMMED_LASTHOP : MRC_TRIMMED;
-  packet->control = true;
-}
-
-static void append(struct mrc_queue_class *class, struct mrc_frame *packet) {
-  packet->next = packet;
-  if (class->last) {
-    packet->next = class->last->next;
-    class->last->next = packet;
-  }
-  class->last = packet;
-}
-
 bool mrc_queue_push(struct mrc_queue *queue, const struct mrc_queue_config *config,
                     struct mrc_frame *packet) {
   if (!packet->control && !has_room(config, &queue->data, packet) && config->trims &&
       is_trimmable(packet)) {
-    trim(packet, config->last_hop);
+    packet->payload_bytes = 0;
+    packet->trailer_bytes = 0;
+    packet->trimmed = config->last_hop ? MRC_TRIMMED_LASTHOP : MRC_TRIMMED;
+    packet->control = true;
     queue->trimmed++;
   }
   const bool first = packet->control && !config->one_class;
@@ -126,7 +113,12 @@ bool mrc_queue_push(struct mrc_queue *queue, const struct mrc_queue_config *conf
     queue->dropped++;
     return false;
   }
-  append(class, packet);
+  packet->next = packet;
+  if (class->last) {
+    packet->next = class->last->next;
+    class->last->next = packet;
+  }
+  class->last = packet;
   class->bytes += mrc_frame_wire_bytes(packet);
   queue->peak_bytes = mrc_max_u64(queue->peak_bytes, mrc_queue_bytes(queue));
   return true;

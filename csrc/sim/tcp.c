@@ -36,13 +36,6 @@ static void decrease(struct mrc_cubic *cubic) {
   cubic->epoch_ns = 0;
 }
 
-static void begin_epoch(struct mrc_cubic *cubic, uint64_t now_ns) {
-  if (cubic->max < cubic->cwnd) cubic->max = cubic->cwnd;
-  cubic->epoch_ns = now_ns;
-  cubic->estimate = cubic->cwnd;
-  cubic->k = cube_root((cubic->max - cubic->cwnd) / C);
-}
-
 static double curve(const struct mrc_cubic *cubic, double t) {
   const double beyond = t - cubic->k;
   return C * beyond * beyond * beyond + cubic->max;
@@ -54,7 +47,12 @@ static void grow(struct mrc_cubic *cubic, uint64_t rtt_ns, uint64_t now_ns) {
     cubic->cwnd += 1;
     return;
   }
-  if (cubic->epoch_ns == 0) begin_epoch(cubic, now_ns);
+  if (cubic->epoch_ns == 0) {
+    if (cubic->max < cubic->cwnd) cubic->max = cubic->cwnd;
+    cubic->epoch_ns = now_ns;
+    cubic->estimate = cubic->cwnd;
+    cubic->k = cube_root((cubic->max - cubic->cwnd) / C);
+  }
   const double t = (double)(now_ns - cubic->epoch_ns) / SECOND_NS;
   cubic->estimate += (cubic->estimate < cubic->max ? ALPHA : 1) / cubic->cwnd;
   if (curve(cubic, t) < cubic->estimate) {

@@ -131,19 +131,15 @@ static void on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
 
 /* ---- completions and events ---- */
 
-static void on_arrival(struct mrc_sim_traffic *traffic, struct mrc_sim_flow *flow) {
-  flow->arrived++;
-  for (uint32_t next = flow->dependents; next; next = flow_at(traffic, next - 1)->next_after)
-    if (flow_at(traffic, next - 1)->wanted > 0) want(traffic, next - 1, flow->arrived + 1);
-}
-
 static void on_completion(void *context, const struct mrc_wc *wc) {
   struct mrc_sim_traffic *traffic = context;
   const uint32_t index = mrc_flow_of(wc->qpn);
   struct mrc_sim_flow *flow = flow_at(traffic, index);
   if (traffic->watch) mrc_fabric_watch_completion(traffic->watch, wc);
   if (wc->opcode == MRC_WC_RECV_IMM) {
-    on_arrival(traffic, flow);
+    flow->arrived++;
+    for (uint32_t next = flow->dependents; next; next = flow_at(traffic, next - 1)->next_after)
+      if (flow_at(traffic, next - 1)->wanted > 0) want(traffic, next - 1, flow->arrived + 1);
     return;
   }
   flow->last_ns = time_of(traffic);
@@ -241,16 +237,6 @@ void mrc_traffic_start(struct mrc_sim_traffic *traffic) {
 
 /* ---- the parts of a simulation ---- */
 
-/* What the most frequent events read. */
-static void look_ahead(struct mrc_sim_parts *parts) {
-  struct mrc_agenda_array *arrays = parts->world.agenda.arrays;
-  const struct mrc_agenda_array hops = {(const uint8_t *)parts->fabric.hops,
-                                        sizeof(struct mrc_hop)};
-  arrays[MRC_SIM_ON_ARRIVAL] = arrays[MRC_SIM_ON_DRAIN] = hops;
-  arrays[MRC_SIM_ON_RUN] =
-      (struct mrc_agenda_array){(const uint8_t *)parts->hosts.at, sizeof(struct mrc_sim_host)};
-}
-
 static void join_transports(struct mrc_sim_parts *parts) {
   struct mrc_transport *transports = parts->hosts.transports;
   if (parts->world.config.transport == MRC_SIM_GO_BACK_N)
@@ -282,7 +268,13 @@ void mrc_sim_join(struct mrc_sim *sim, struct mrc_sim_parts *parts) {
   parts->traffic.watch = watch;
   parts->traffic.proof = &sim->proof;
   join_transports(parts);
-  look_ahead(parts);
+  /* What the most frequent events read. */
+  struct mrc_agenda_array *arrays = parts->world.agenda.arrays;
+  const struct mrc_agenda_array hops = {(const uint8_t *)parts->fabric.hops,
+                                        sizeof(struct mrc_hop)};
+  arrays[MRC_SIM_ON_ARRIVAL] = arrays[MRC_SIM_ON_DRAIN] = hops;
+  arrays[MRC_SIM_ON_RUN] =
+      (struct mrc_agenda_array){(const uint8_t *)parts->hosts.at, sizeof(struct mrc_sim_host)};
 }
 
 static void handle(struct mrc_sim_parts *parts, const struct mrc_heap_entry *event) {

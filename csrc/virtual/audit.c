@@ -113,15 +113,11 @@ void mrc_audit_unsignaled(struct mrc_audit *audit) {
   audit->wrs[audit->n_wrs - 1].unsignaled = true;
 }
 
-/* Takes the unsignaled work requests before this completion, which is theirs too. */
-static void complete_unsignaled(struct mrc_audit *audit, const struct mrc_wc *wc) {
+void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc) {
+  /* Takes the unsignaled work requests before this completion, which is theirs too. */
   for (; audit->completed < audit->n_wrs && audit->wrs[audit->completed].unsignaled;
        audit->completed++)
     if (wc->status == MRC_WC_SUCCESS) audit->statuses[MRC_WC_SUCCESS]++;
-}
-
-void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc) {
-  complete_unsignaled(audit, wc);
   mrc_assert(audit->completed < audit->n_wrs);
   const struct mrc_audit_wr *wr = &audit->wrs[audit->completed];
   mrc_assert(wc->wr_id == audit->completed); /* in posting order */
@@ -165,14 +161,6 @@ static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev, uint32_t us
   return false;
 }
 
-/* Counts the WRs that this first transmission opens. */
-static void open_wrs(struct mrc_audit *audit, uint64_t number) {
-  while (audit->opened < audit->n_wrs &&
-         (audit->opened ? audit->wrs[audit->opened - 1].last : 0) < number)
-    audit->wimm_opened += audit->wrs[audit->opened++].has_imm;
-  mrc_assert(audit->wimm_opened - audit->wimm_acked <= audit->max_wimm);
-}
-
 void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
                          uint32_t port, uint32_t usable_ports) {
   int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
@@ -195,7 +183,11 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   }
   audit->sent_max = mrc_max_u64(audit->sent_max, (uint64_t)number);
   audit->unacked_bytes += packet->payload_bytes;
-  open_wrs(audit, (uint64_t)number);
+  /* Counts the WRs that this first transmission opens. */
+  while (audit->opened < audit->n_wrs &&
+         (audit->opened ? audit->wrs[audit->opened - 1].last : 0) < (uint64_t)number)
+    audit->wimm_opened += audit->wrs[audit->opened++].has_imm;
+  mrc_assert(audit->wimm_opened - audit->wimm_acked <= audit->max_wimm);
   *sent =
       (struct mrc_audit_sent){.number = (uint64_t)number, .ev = ev, .bytes = packet->payload_bytes};
 }
