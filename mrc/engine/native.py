@@ -89,7 +89,7 @@ class Command(Struct):
 
 
 class Submission(Protocol):
-    """An item that `NativeContext.submit` accepts: a `Command` or a work request."""
+    """An item that `Engine.submit` accepts: a `Command` or a work request."""
 
     def fill(self, commands: CData, index: int) -> None:
         """Writes the item into an array of `struct mrc_command`."""
