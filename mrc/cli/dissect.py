@@ -19,10 +19,7 @@ from mrc.dissect.packet import (
     Packet,
     UdpFlow,
     decode,
-    fields_text,
-    flow_text,
     is_mrc,
-    packet_text,
     split,
 )
 from mrc.limits import UDP_PORT
@@ -204,8 +201,8 @@ def _line(
     seconds: float, flow: UdpFlow, packet: Packet, part: int, parts: int, *, verbose: bool
 ) -> str:
     place = f" {part}/{parts}" if parts > 1 else ""
-    line = f"{seconds:.6f} {flow_text(flow)}{place} {packet_text(packet, flow)}"
-    return f"{line}\n{fields_text(packet)}" if verbose and packet.headers else line
+    line = f"{seconds:.6f} {flow.line()}{place} {packet.line(flow)}"
+    return f"{line}\n{packet.field_lines()}" if verbose and packet.headers else line
 
 
 def _result(seconds: float, flow: UdpFlow, packet: Packet, part: int, parts: int) -> Dissected:

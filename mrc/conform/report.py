@@ -27,7 +27,7 @@ from mrc.conform.results import (
     ReadingCounts,
 )
 from mrc.dissect.capture import CapturedFrame, udp_of
-from mrc.dissect.packet import decode, is_mrc, packet_text, split
+from mrc.dissect.packet import decode, is_mrc, split
 from mrc.linux.files import write_whole
 from mrc.results.plain import like
 from mrc.sim.drawing import Chart, ChartLine, ChartPoint, style_sheet
@@ -92,7 +92,7 @@ def transcript(outcome: CaseOutcome) -> str:
     for seen in packets:
         arrow = "->" if seen.sent else "<-"
         at = f"{(seen.at_ns - packets[0].at_ns) / 1e9:.6f}"
-        lines.append(f"{at} {arrow} ev {seen.flow.ev:08x} {packet_text(seen.packet, seen.flow)}")
+        lines.append(f"{at} {arrow} ev {seen.flow.ev:08x} {seen.packet.line(seen.flow)}")
     return "\n".join(lines)
 
 

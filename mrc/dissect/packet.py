@@ -34,6 +34,8 @@ ICRC_BYTES = 4
 SEAL_BYTES = 12
 TAG_BYTES = 16
 MIN_BYTES = 12 + ICRC_BYTES
+_HEX = {"ev", "rkey", "va", "imm", "bitmap", "pkey", "spdcid", "dpdcid", "probe_id"}
+_PSN = {"psn", "dest_qpn", "cum_psn", "nack_psn", "key_qpn"}
 
 
 class UdpFlow(Struct, frozen=True):
@@ -53,6 +55,11 @@ class UdpFlow(Struct, frozen=True):
     def ev(self) -> int:
         """The entropy value: source port, and the low 16 bits of the flow label."""
         return self.sport << 16 | self.flow_label & 0xFFFF
+
+    def line(self) -> str:
+        """Source, destination, the carrier around them, and the EV."""
+        via = f" via {self.carrier}" if self.carrier is not None else ""
+        return f"{self.source} > {self.destination}{via} ev {self.ev:08x}"
 
 
 class Packet(Struct):
@@ -74,6 +81,26 @@ class Packet(Struct):
     @property
     def kind(self) -> str:
         return OPCODES.get(self.opcode, f"opcode 0x{self.opcode:02x}")
+
+    def line(self, flow: UdpFlow) -> str:
+        """Type, numbers, details and flags."""
+        if "BTH" not in self.headers:
+            missing = f", {self.missing_bytes} not captured" if self.missing_bytes else ""
+            return f"{self.size} bytes{missing or ', too short for a BTH'}"
+        bth = self.headers["BTH"]
+        numbers = f"qp {bth['dest_qpn']:06x} psn {bth['psn']:06x}"
+        return f"{self.kind} {numbers} {_details(self)}{_flags(self, flow)}"
+
+    def field_lines(self) -> str:
+        """A line for each header with all its fields."""
+        lines = []
+        for header, found in self.headers.items():
+            values = (
+                f"{name} {format(value, '06x' if name in _PSN else '#x' if name in _HEX else 'd')}"
+                for name, value in found.items()
+            )
+            lines.append(f"  {header}: {', '.join(values)}")
+        return "\n".join([*lines, f"  payload: {self.payload_bytes} bytes"])
 
 
 def is_mrc(flow: UdpFlow, payload: bytes, ports: Collection[int] | None) -> bool:
@@ -190,42 +217,6 @@ def _likely_sizes(payload: bytes) -> Iterator[int]:
 
 
 # ---- Packets as lines for people -----------------------------------------------------------------
-
-
-_HEX = {"ev", "rkey", "va", "imm", "bitmap", "pkey", "spdcid", "dpdcid", "probe_id"}
-_PSN = {"psn", "dest_qpn", "cum_psn", "nack_psn", "key_qpn"}
-
-
-def flow_text(flow: UdpFlow) -> str:
-    """Source, destination, the carrier around them, and the EV."""
-    via = f" via {flow.carrier}" if flow.carrier is not None else ""
-    return f"{flow.source} > {flow.destination}{via} ev {flow.ev:08x}"
-
-
-def packet_text(packet: Packet, flow: UdpFlow) -> str:
-    """Type, numbers, details and flags."""
-    if "BTH" not in packet.headers:
-        missing = f", {packet.missing_bytes} not captured" if packet.missing_bytes else ""
-        return f"{packet.size} bytes{missing or ', too short for a BTH'}"
-    bth = packet.headers["BTH"]
-    numbers = f"qp {bth['dest_qpn']:06x} psn {bth['psn']:06x}"
-    return f"{packet.kind} {numbers} {_details(packet)}{_flags(packet, flow)}"
-
-
-def fields_text(packet: Packet) -> str:
-    """A line for each header with all its fields."""
-    lines = []
-    for header, found in packet.headers.items():
-        values = (f"{name} {_value(name, value)}" for name, value in found.items())
-        lines.append(f"  {header}: {', '.join(values)}")
-    lines.append(f"  payload: {packet.payload_bytes} bytes")
-    return "\n".join(lines)
-
-
-def _value(name: str, value: int) -> str:
-    if name in _PSN:
-        return f"{value:06x}"
-    return f"0x{value:x}" if name in _HEX else str(value)
 
 
 def _details(packet: Packet) -> str:

@@ -37,7 +37,6 @@ from mrc.dissect.capture import (
     read,
     udp_of,
 )
-from mrc.dissect.packet import packet_text
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -428,4 +427,4 @@ def test_frame__of_any_bytes(data: bytes, link: int) -> None:
     if found is not None:
         for piece in dissected.split(found[1]):
             shown = dissected.decode(piece, found[0])
-            assert packet_text(shown, found[0])
+            assert shown.line(found[0])
