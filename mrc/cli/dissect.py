@@ -13,7 +13,7 @@ from mrc import products
 from mrc.cli.arguments import add, count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options
-from mrc.dissect import capture, plugin
+from mrc.dissect import capture, formats
 from mrc.dissect.capture import CapturedFrame, CaptureError, udp_of
 from mrc.dissect.packet import (
     Packet,
@@ -127,11 +127,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _plugin(args: argparse.Namespace, out: Output) -> int:
     if args.lua:
-        out.text(str(plugin.LUA))
+        out.text(str(formats.LUA))
     elif args.install:
-        out.text(f"installed {plugin.install()}")
+        out.text(f"installed {formats.install_dissector()}")
     else:
-        out.text(f"removed {plugin.uninstall()}")
+        out.text(f"removed {formats.remove_dissector()}")
     if os.geteuid() == 0 and not args.uninstall:
         out.note(AS_ROOT)
     return Exit.OK

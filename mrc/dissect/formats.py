@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire format of MRC: the fields of each header, and the names of their values. Pure.
+"""The wire format of MRC: the fields of each header, and the names of their values.
 
 It shares nothing with `csrc/core/wire.c`, so each checks the other. `packet.py` decodes by
 these tables, and `tools/dissector` makes the tables of `mrc.lua` from them.
@@ -7,7 +7,13 @@ these tables, and `tools/dissector` makes the tables of `mrc.lua` from them.
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
 from typing import NamedTuple
+
+from mrc.errors import MrcError
+from mrc.linux.files import write_whole
 
 OPCODES = {
     0xC6: "WRITE_FIRST", 0xC7: "WRITE_MIDDLE", 0xC8: "WRITE_LAST", 0xC9: "WRITE_LAST_IMM",
@@ -91,3 +97,56 @@ SHORTER = {
     "port_status_mask": "ports", "key_qpn": "qpn",
 }  # fmt: skip
 """Fields whose name in filters differs."""
+
+
+# ---- The dissector for Wireshark, which is made from these tables --------------------------------
+
+
+LUA = Path(__file__).parent / "mrc.lua"
+_FOLDER = Path(".local", "lib", "wireshark", "plugins")  # where tshark is not there to ask
+
+
+class PluginError(MrcError):
+    """The dissector cannot be installed or removed."""
+
+
+def plugin_folder() -> Path:
+    """This user's folder of Lua plugins."""
+    for line in _plugin_folders().splitlines():
+        name, _, path = line.partition(":")
+        if name == "Personal Lua Plugins" and path.strip():
+            return Path(path.strip())
+    return Path.home() / _FOLDER
+
+
+def _plugin_folders() -> str:
+    """What tshark says of its folders; nothing if it is not installed or does not run."""
+    command = ["tshark", "-G", "folders"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return os.fsdecode(done.stdout)
+
+
+def install_dissector() -> Path:
+    """Copies the dissector to the plugin folder; returns its place."""
+    place = plugin_folder() / LUA.name
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, LUA.read_bytes())
+    except OSError as error:
+        raise PluginError(f"{place}: {(error.strerror or str(error)).lower()}") from error
+    return place
+
+
+def remove_dissector() -> Path:
+    """Removes it; returns its former place."""
+    place = plugin_folder() / LUA.name
+    try:
+        place.unlink()
+    except FileNotFoundError:
+        raise PluginError(f"{place}: is not installed") from None
+    except OSError as error:
+        raise PluginError(f"{place}: {(error.strerror or str(error)).lower()}") from error
+    return place

@@ -23,7 +23,7 @@ from mrc.conform.exchanges import ExchangePacket
 from mrc.conform.history import Judge
 from mrc.conform.packets import frame
 from mrc.conform.readings import check
-from mrc.dissect import plugin
+from mrc.dissect import formats
 from mrc.dissect.capture import ETHERNET, udp_of
 from mrc.dissect.formats import OPCODES
 from mrc.dissect.packet import decode, icrc
@@ -151,7 +151,7 @@ def test_wireshark__finds_nothing_malformed(tmp_path: Path) -> None:
     with pcap.open("wb") as file:
         exchanges.write_golden(file, EVERY_PACKET, exchanges.load_exchanges())
     done = wireshark.tshark(
-        "-X", f"lua_script:{plugin.LUA}", "-r", str(pcap),
+        "-X", f"lua_script:{formats.LUA}", "-r", str(pcap),
         "-T", "fields", "-e", "_ws.malformed", "-e", "mrc.opcode",
     )  # fmt: skip
     payloads = [each.payload for each in EVERY_PACKET]
