@@ -116,6 +116,8 @@ class Child:
             with suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+        # Its pipes too: uvloop tells of the end of a process before that of its output.
+        self._process._transport.close()  # type: ignore[attr-defined]
         await cancelled(self._noting, *([self._reading] if self._reading is not None else ()))
 
 
