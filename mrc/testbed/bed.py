@@ -29,8 +29,8 @@ from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.targets import Target, cut_off, parse_target, without
 from mrc.linux import netns, processes, programs
-from mrc.linux import programs as installed
 from mrc.linux.processes import Times
+from mrc.linux.programs import require
 from mrc.results.plain import KEYS, Result, like
 from mrc.testbed import build, emulator, extras, rootless, state
 from mrc.testbed.build import Ready
@@ -192,7 +192,7 @@ class Testbed:
 
         Removes and rebuilds a test bed that an earlier `up` did not finish.
         """
-        installed.require(*PROGRAMS)
+        require(*PROGRAMS)
         with state.lock():
             if self._is_up():
                 return False
@@ -457,7 +457,7 @@ class Testbed:
         # mrc may be in a virtual environment that is not activated.
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
-        program, *_ = installed.require("ip", "sh", "mount", *(["setpriv"] if user else []))
+        program, *_ = require("ip", "sh", "mount", *(["setpriv"] if user else []))
         argv = [program, "netns", "exec", node.namespace]
         argv += ["sh", "-c", _WITH_NAMES, str(state.hosts_path(self.name))]
         if user is not None:

@@ -21,9 +21,8 @@ from mrc.cli.output import Output, format_seconds
 from mrc.cli.runner import FirstSignal
 from mrc.errors import BadFileError
 from mrc.fabric import document
-from mrc.fabric import faults as timed
 from mrc.fabric.document import Table
-from mrc.fabric.faults import NEVER, occurrences, read_fault
+from mrc.fabric.faults import NEVER, TimedFault, occurrences, read_fault
 from mrc.fabric.targets import Target, parse_target
 from mrc.results.plain import Result
 from mrc.testbed import build
@@ -48,7 +47,7 @@ class ScheduledFault(Struct, frozen=True):
 
     target: Target
     fault: Fault
-    times: timed.TimedFault
+    times: TimedFault
 
 
 class FaultChange(Struct, frozen=True):
@@ -79,7 +78,7 @@ def load_faults(path: str, plan: BedPlan) -> list[ScheduledFault]:
     return found
 
 
-def schedule_fault(times: timed.TimedFault, plan: BedPlan) -> ScheduledFault:
+def schedule_fault(times: TimedFault, plan: BedPlan) -> ScheduledFault:
     """Raises ValueError for a fault that this test bed or this kernel cannot inject."""
     target, fault = parse_target(times.target, plan.shape), _fault(times)
     build.check_faults(plan, {target: fault})
@@ -91,7 +90,7 @@ def least_ns(fabric: Fabric) -> int:
     return _CHANGE_NS[fabric]
 
 
-def _too_fast(times: timed.TimedFault, fabric: Fabric) -> str | None:
+def _too_fast(times: TimedFault, fabric: Fabric) -> str | None:
     least = least_ns(fabric)
     if not times.every_ns or min(times.for_ns, times.every_ns - times.for_ns) >= least:
         return None
@@ -102,7 +101,7 @@ def _too_fast(times: timed.TimedFault, fabric: Fabric) -> str | None:
     )
 
 
-def _fault(times: timed.TimedFault) -> Fault:
+def _fault(times: TimedFault) -> Fault:
     """Raises ValueError for a kind that only simulated fabrics have."""
     share = times.a / _ALL_PPM
     if times.packets != "all":

@@ -27,10 +27,9 @@ from msgspec.structs import replace
 from mrc.errors import ConfigError
 from mrc.linux.files import write_whole
 from mrc.testbed import extras
-from mrc.testbed import shape as shapes
 from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.plan import BedPlan
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import Shape, decode_shape
 
 _SCHEMA = 1
 _FILE = "testbed.json"
@@ -193,7 +192,7 @@ def decode(stored: dict[str, Any]) -> BedState:
     if machines is not None:
         machines = extras.need(extras.MACHINES).decode(machines)
     return BedState(
-        shape=shapes.decode_shape(stored["shape"]),
+        shape=decode_shape(stored["shape"]),
         up=stored["up"],
         drained=tuple(stored.get("drained", ())),
         faults={

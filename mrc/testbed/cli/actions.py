@@ -27,7 +27,7 @@ from mrc.cli.runner import FirstSignal, become, refused
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.targets import FORMS
 from mrc.linux import netns
-from mrc.linux import programs as installed
+from mrc.linux.programs import require
 from mrc.results.plain import Result, like, plain
 from mrc.testbed import bed as beds
 from mrc.testbed import capture, extras, schedule
@@ -142,7 +142,7 @@ def execute(args: argparse.Namespace) -> int:
     bed = beds.existing(args.name)
     program = args.words[0]
     if args.mptcp:
-        args.words = [*installed.require(beds.MPTCP_WRAPPER), "run", *args.words]
+        args.words = [*require(beds.MPTCP_WRAPPER), "run", *args.words]
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
     here = bed.elsewhere(args.host) is None
     if here and (code := refused(args.prog, program, environment["PATH"])):
@@ -234,7 +234,7 @@ def rsh(args: argparse.Namespace) -> int:
     around = os.environ.get(beds.FOLDER_VARIABLE)  # of a launcher that runs in a host
     name = Path(around).name if around and args.name == DEFAULT_NAME else args.name
     bed = beds.existing(name)
-    (unshare,) = installed.require("unshare")
+    (unshare,) = require("unshare")
     command = [unshare, "--uts", sys.executable, "-IS", "-c", _AS_HOST, args.host, " ".join(words)]
     argv, environment = bed.host_command(args.host, command)
     return os.execvpe(argv[0], argv, environment)

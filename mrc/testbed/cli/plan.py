@@ -19,7 +19,6 @@ from mrc.fabric.faults import LinkChange
 from mrc.linux.files import write_whole
 from mrc.results.plain import Result, like
 from mrc.testbed import extras, picture
-from mrc.testbed import shape as shapes
 from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.faults import hops_of_link
 from mrc.testbed.plan import census, emulator_config
@@ -32,8 +31,10 @@ from mrc.testbed.shape import (
     LinkProperties,
     Shape,
     as_argument_error,
+    load_topology,
     parse_rate,
     scale_rates,
+    topology_names,
     with_delay,
 )
 from mrc.units import counted, digits
@@ -98,7 +99,7 @@ def shape_of(args: argparse.Namespace) -> Shape:
     """The shape from file and options. Raises ArgumentError for invalid options, ConfigError for
     an invalid file.
     """
-    shape = shapes.load_topology(args.file, Fabric(args.fabric)).shape if args.file else None
+    shape = load_topology(args.file, Fabric(args.fabric)).shape if args.file else None
     wanted: dict[str, Any] = {each.name: getattr(args, each.name, None) for each in fields(Shape)}
     wanted = {key: value for key, value in wanted.items() if value is not None}
     if args.no_trim:
@@ -153,14 +154,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.list:
-        found = {name: shapes.load_topology(name).title for name in shapes.topology_names()}
+        found = {name: load_topology(name).title for name in topology_names()}
         out.text(format_table(("topology", "title"), list(found.items())))
         out.result(Topologies(topologies=found))
         return 0
     shape = shape_of(args)
-    title = (
-        shapes.load_topology(args.file, shape.fabric).title if args.file else "the default test bed"
-    )
+    title = load_topology(args.file, shape.fabric).title if args.file else "the default test bed"
     names = getattr(args, "on", None)
     shares = () if names is None else extras.need(extras.OPTIONS).planned(shape, names)
     lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]

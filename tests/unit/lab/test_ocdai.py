@@ -17,8 +17,7 @@ from mrc.cli.main import main
 from mrc.errors import BadFileError
 from mrc.lab import ocdai
 from mrc.lab.ocdai import OcdaiTopology, topology_of
-from mrc.testbed import shape as shapes
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import Shape, parse_topology
 
 
 def changed(table: str, index: int, **values: Any) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def made(document: dict[str, Any], *fabrics: str) -> OcdaiTopology:
 
 
 def shape_of(found: OcdaiTopology) -> Shape:
-    return shapes.parse_topology(tomllib.loads(found.text), "x", "x.toml").shape
+    return parse_topology(tomllib.loads(found.text), "x", "x.toml").shape
 
 
 def hosts_said(found: OcdaiTopology) -> list[str]:

@@ -16,10 +16,17 @@ from mrc.fabric.faults import LinkChange
 from mrc.fabric.srv6 import EncapRed, EndDT6, EndUN, Route
 from mrc.fabric.topology import Addresses, switch_of_usid
 from mrc.testbed import plan as plans
-from mrc.testbed import shape as shapes
 from mrc.testbed.faults import HOST_DOWN, HOST_UP, T0_UP, Hop
 from mrc.testbed.plan import BedPlan, Shaper, census, make_plan
-from mrc.testbed.shape import MAX_RATE_BPS, Fabric, Shape, parse_rate
+from mrc.testbed.shape import (
+    MAX_RATE_BPS,
+    Fabric,
+    Shape,
+    is_namespace_of,
+    load_topology,
+    node_name,
+    parse_rate,
+)
 
 
 def longest_match(plan: BedPlan, node: str, dst: IPv6Address) -> Route:
@@ -88,7 +95,7 @@ def test_make_plan__paths_of_three_tiers_lead_over_the_switches_of_their_usids()
                 switches = [switch_of_usid(path.plane, usid) for usid in path.usids[:-1]]
                 nodes = [f"t0:{path.plane}.{src // 2}", *switches]
                 assert list(walk(plan, f"h{src}", path.dst)) == [
-                    *map(shapes.node_name, nodes), f"h{dst}",
+                    *map(node_name, nodes), f"h{dst}",
                 ]  # fmt: skip
     assert {len(node.routes) for node in plan.nodes.values() if node.name[:2] == "t2"} == {4}
 
@@ -164,7 +171,7 @@ def test_make_plan__config_names_ports_and_paths() -> None:
 
 
 def test_make_plan__without_what_is_absent() -> None:
-    shape = shapes.load_topology("uneven").shape
+    shape = load_topology("uneven").shape
     plan = make_plan("x", shape)
     assert not {"h5", "t1-3-2"} & set(plan.nodes) and {"h4", "t1-2-2"} <= set(plan.nodes)
     ends = {(node, name) for link in plan.links for node, name, _ in link.ends}
@@ -322,7 +329,7 @@ def test_parse_rate__refuses(text: str) -> None:
     ],
 )
 def test_is_namespace_of__tells_neighbours_apart(name: str, namespace: str, ours: bool) -> None:
-    assert shapes.is_namespace_of(name, namespace) is ours
+    assert is_namespace_of(name, namespace) is ours
 
 
 @pytest.mark.parametrize(
