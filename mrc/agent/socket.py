@@ -264,9 +264,9 @@ class AgentProfiles(Result, frozen=True, kw_only=True):
     """The profiles of a host's agent: of each kind the first 256."""
 
     ev_profiles: tuple[EvProfileRow, ...]
-    """AgentProfiles of EVs."""
+    """Profiles of EVs."""
     cc_profiles: tuple[CcProfileRow, ...]
-    """AgentProfiles of congestion control."""
+    """Profiles of congestion control."""
     rdma_cm: tuple[CmPortRow, ...] = ()
     """Ports at which programs started with `mrc run --rc` listen."""
     options: dict[str, str] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
@@ -116,11 +116,11 @@ class Removed(Result, frozen=True, kw_only=True):
     """The test bed is down."""
     removed: bool
     """True: this command removed it. False: it was not up."""
-    ended: tuple[BedProgram, ...] = ()
+    ended: tuple[BedProgram, ...]
     """Programs of `exec` and `shell` that this command ended."""
-    left: tuple[BedProgram, ...] = ()
+    left: tuple[BedProgram, ...]
     """Programs that still run, in a network that is gone."""
-    unreachable: dict[str, str] = field(default_factory=dict)
+    unreachable: dict[str, str]
     """Machines that keep their part of it, and why they do not answer."""
 
 
@@ -533,7 +533,11 @@ class Testbed:
         removed = build.remove(self.name)
         state.forget(self.name)
         return Removed(
-            name=self.name, removed=there or bool(removed), ended=tuple(ended), left=tuple(left)
+            name=self.name,
+            removed=there or bool(removed),
+            ended=tuple(ended),
+            left=tuple(left),
+            unreachable={},
         )
 
 

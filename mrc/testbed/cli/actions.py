@@ -72,7 +72,7 @@ def up(args: argparse.Namespace) -> int:
 
 def down(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    found = Removed(name=args.name, removed=False)
+    found = Removed(name=args.name, removed=False, ended=(), left=(), unreachable={})
     if not netns.lacks() or stored.load(args.name) is not None:
         found = _named(args.name).down()
     for each in found.ended:
