@@ -34,6 +34,6 @@ def test_sources__compile_with_clang() -> None:
         for source in sorted(cbuild.CSRC.glob("*/**/*.c"))
         if cbuild.has_header(needed.get(source.parent.name, "stdint.h"))
     ]
-    assert len(sources) > 50
+    assert cbuild.CSRC / "core" / "send.c" in sources
     done = subprocess.run([*check, *sources], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
