@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pidfds import assert_end_with
 from slowness import PATIENCE
 
 from mrc.child import BlockingChild, Child
@@ -40,15 +38,7 @@ else:
 @pytest.mark.parametrize("kind", ["asyncio", "blocking"])
 def test_child__ends_with_its_parent(kind: str) -> None:
     """SIGKILL of the parent ends a stuck program and its child."""
-    command = [sys.executable, "-P", "-c", STARTER, kind]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as starter:
-        assert starter.stdout is not None
-        ends = [os.pidfd_open(int(pid)) for pid in starter.stdout.readline().split()]
-        assert len(ends) == 2
-        starter.kill()
-        for each in ends:
-            assert select.select([each], [], [], PATIENCE)[0]
-            os.close(each)
+    assert_end_with([sys.executable, "-P", "-c", STARTER, kind])
 
 
 async def test_line__answers_and_the_end() -> None:

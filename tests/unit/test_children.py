@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 
 import pytest
-from slowness import PATIENCE
+from pidfds import assert_end, assert_end_with
 
 from mrc.children import tied
 
@@ -22,13 +21,6 @@ with subprocess.Popen(tied({}, apart={}), stdin=subprocess.PIPE) as process:
 """
 
 
-def assert_end(descriptors: list[int]) -> None:
-    """All of these processes end."""
-    for each in descriptors:
-        assert select.select([each], [], [], PATIENCE)[0]
-        os.close(each)
-
-
 def started(command: list[str], *, apart: bool = True) -> list[str]:
     """A parent of this command."""
     return [sys.executable, "-c", STARTER.format(command, apart)]
@@ -36,11 +28,7 @@ def started(command: list[str], *, apart: bool = True) -> list[str]:
 
 def test_tied__a_killed_parent() -> None:
     """SIGKILL of the parent ends a command that ignores SIGTERM, and the command's child."""
-    with subprocess.Popen(started(STUBBORN), stdout=subprocess.PIPE) as starter:
-        assert starter.stdout is not None
-        ends = [os.pidfd_open(int(pid)) for pid in starter.stdout.readline().split()]
-        starter.kill()
-        assert_end(ends)
+    assert_end_with(started(STUBBORN))
 
 
 def test_tied__a_killed_parent_of_a_command_in_its_session() -> None:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import shlex
 import signal
 import socket
@@ -19,6 +17,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from pidfds import assert_end, pidfds
 from ports import free_port
 from printed import printed
 from slowness import PATIENCE, until
@@ -254,18 +253,16 @@ def test_run__an_adapter_does_not_outlive_the_judge(tmp_path: Path, how: int) ->
             patch.setattr(adapter, "_END_SECONDS", 0.0)
             device = ProgramAdapter(words)
             assert device.ask(Detach()).cannot == "no"
-            ends = [os.pidfd_open(int(pid)) for pid in pids.read_text().split()]
+            ends = pidfds(pids.read_text().split())
             device.close()
     else:
         command = [sys.executable, "-m", "mrc", "conform", "run", "--address", "127.0.0.1"]
         command += ["--adapter", words]
         with subprocess.Popen(command) as judge:
             until(lambda: pids.exists() or judge.poll() is not None)
-            ends = [os.pidfd_open(int(pid)) for pid in pids.read_text().split()]
+            ends = pidfds(pids.read_text().split())
             judge.send_signal(how)
-    for each in ends:
-        assert select.select([each], [], [], PATIENCE)[0]
-        os.close(each)
+    assert_end(ends)
 
 
 def test_run__an_adapter_that_does_not_answer(tmp_path: Path) -> None:

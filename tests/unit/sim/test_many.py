@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,7 +13,8 @@ from threading import Lock
 from typing import Any
 
 import pytest
-from slowness import PATIENCE, until
+from pidfds import assert_end, pidfds
+from slowness import until
 
 from mrc.errors import MrcError
 from mrc.sim import trials
@@ -206,8 +206,6 @@ def test_run_all__its_processes_end_with_a_killed_parent(tmp_path: Path) -> None
         threads = Path(f"/proc/{parent.pid}/task").iterdir()
         children = [pid for each in threads for pid in (each / "children").read_text().split()]
         assert len(children) == 3  # with multiprocessing's resource tracker
-        ends = [os.pidfd_open(int(pid)) for pid in children]
+        ends = pidfds(children)
         parent.send_signal(signal.SIGKILL)
-        for each in ends:
-            assert select.select([each], [], [], PATIENCE)[0]
-            os.close(each)
+        assert_end(ends)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from pidfds import assert_end_with
 from slowness import PATIENCE
 
 from mrc.errors import ConnectError, StateError
@@ -111,15 +110,7 @@ def test_near__ends_with_its_parent_although_it_is_stuck() -> None:
     """SIGKILL of the command ends a process that ignores SIGTERM and the end of its input, and the
     child of that process.
     """
-    command = [sys.executable, "-P", "-c", STARTER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as starter:
-        assert starter.stdout is not None
-        ends = [os.pidfd_open(int(pid)) for pid in starter.stdout.readline().split()]
-        assert len(ends) == 2
-        starter.kill()
-        for each in ends:
-            assert select.select([each], [], [], PATIENCE)[0]
-            os.close(each)
+    assert_end_with([sys.executable, "-P", "-c", STARTER])
 
 
 async def test_near__that_prints_much_on_stderr() -> None:
