@@ -41,7 +41,7 @@ FINDINGS = (
 """The modules whose `examine` returns findings for `mrc doctor`, in the order of its rows; those
 of this host come first."""
 
-PAGE = "mrc.view.web"
+PAGE = "mrc.view.cli"
 """The way of `mrc top --web`: `add_port` adds its option, `listener` opens its socket, and `serve`
 shows the page there."""
 

@@ -19,7 +19,7 @@ from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault, hops_of_link
 from mrc.testbed.shape import Fabric, Shape
-from mrc.view.frames import BedDrawing, FabricFault, FabricLink, LinkLoads
+from mrc.view.feed import BedDrawing, FabricFault, FabricLink, LinkLoads
 
 _Share = Annotated[float, Meta(ge=0, le=1)]
 

@@ -39,7 +39,7 @@ HEADERS = {
     # The page runs only its own scripts, sends nothing elsewhere, and is in no other page's frame.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'"
     ),
     "X-Frame-Options": "DENY",

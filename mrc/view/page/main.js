@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins the parts of the page: what comes from the server, time, mouse and keys.
+// Joins the parts of the page: what comes from the server, mouse and keys.
 
-import { $, say } from "./dom.js";
-import * as chart from "./chart.js";
+import { $, planeOf, say } from "./dom.js";
 import { Fabric } from "./fabric.js";
-import { History, SECONDS } from "./history.js";
-import { savePng, saveSvg } from "./save.js";
-import { planeOf } from "./text.js";
 import { Tools } from "./tools.js";
-import { Transfers } from "./transfers.js";
+import { drawChart, SECONDS, Transfers } from "./transfers.js";
 
-const history = new History();
+const history = { links: [], endpoints: [] }; // the frames of the last minute, each with its time
 const fabric = new Fabric($("fabric"));
 const transfers = new Transfers();
 const problems = new Map();
 const tools = new Tools((refused) => tell("change", refused));
 let bed = null;
-let past = null; // the time that is shown; null: now
-let playing = false;
 let due = false;
 
 function tell(source, problem) {
@@ -34,7 +28,7 @@ const on = (event, act) => source.addEventListener(event, ({ data }) => act(JSON
 
 on("bed", (found) => {
   bed = found;
-  history.clear("links");
+  history.links.length = 0;
   document.title = `mrc: ${bed.name}`;
   say($("name"), bed.name);
   say($("title"), bed.title);
@@ -44,7 +38,11 @@ on("bed", (found) => {
 on("problem", ({ source: of, text }) => tell(of, text));
 for (const kind of ["links", "endpoints"]) {
   on(kind, (frame) => {
-    history.add(kind, frame);
+    const frames = history[kind];
+    frame.at = frame.monotonic_ns / 1e9;
+    frames.push(frame);
+    const first = frames.findIndex((each) => each.at >= frame.at - SECONDS - 1);
+    if (first > 32) frames.splice(0, first);
     soon();
   });
 }
@@ -56,14 +54,8 @@ source.addEventListener("error", () => connected(false));
 
 function connected(isOpen) {
   tell("connection", isOpen ? "" : "no connection: has the command on this machine ended?");
-  showState(isOpen);
-}
-
-function showState(isOpen = source.readyState === EventSource.OPEN) {
-  const [name, text] = !isOpen ? ["lost", "not connected"] : past === null
-    ? ["live", "live"] : ["past", playing ? "replay" : "stopped"];
-  $("state").className = name;
-  say($("state"), text);
+  $("state").className = isOpen ? "live" : "lost";
+  say($("state"), isOpen ? "live" : "not connected");
 }
 
 // ---- what is shown -----------------------------------------------------------------------------
@@ -85,56 +77,15 @@ function soon() {
 }
 
 function show() {
-  const now = history.now;
-  if (past !== null) past = Math.max(past, now - SECONDS); // older frames are gone
-  const time = past ?? now;
-  const links = history.at("links", time);
+  const links = history.links.at(-1);
+  const endpoints = history.endpoints.at(-1);
   if (bed && links) {
     fabric.show(links);
-    tools.show(bed, links, past !== null);
+    tools.show(bed, links);
   }
-  const endpoints = history.at("endpoints", time);
   if (endpoints) transfers.show(history, endpoints);
-  chart.draw($("chart"), history, now, past);
-  const ago = Math.max(-SECONDS, time - now);
-  if (past !== null || document.activeElement !== $("time")) $("time").value = ago;
-  say($("time-text"), past === null ? "now" : `${ago.toFixed(1)} s`);
+  drawChart($("chart"), history, Math.max(links?.at ?? 0, endpoints?.at ?? 0));
 }
-
-// ---- time --------------------------------------------------------------------------------------
-
-function setTime(time, isPlaying) {
-  past = time;
-  playing = isPlaying;
-  if (past === null) tell("change", "");
-  $("live").setAttribute("aria-pressed", String(past === null));
-  showState();
-  soon();
-}
-
-function play(last) {
-  requestAnimationFrame((at) => {
-    if (!playing) return;
-    const time = past + (at - last) / 1000;
-    if (time >= history.now) setTime(null, false);
-    else {
-      setTime(time, true);
-      play(at);
-    }
-  });
-}
-
-$("live").addEventListener("click", () => setTime(null, false));
-$("time").addEventListener("input", () => {
-  const ago = Number($("time").value);
-  setTime(ago >= 0 ? null : history.now + ago, false);
-});
-$("play").addEventListener("click", () => {
-  const first = history.all("endpoints").concat(history.all("links"))
-    .reduce((least, frame) => Math.min(least, frame.at), history.now);
-  setTime(past ?? Math.max(first, history.now - SECONDS), true);
-  play(performance.now());
-});
 
 // ---- mouse and keys ----------------------------------------------------------------------------
 
@@ -142,11 +93,6 @@ function select(target) {
   tools.selected = target;
   fabric.select(target);
   soon();
-}
-
-function toggle(target) {
-  if (past === null) tools.toggle(target);
-  else tell("change", "this is the past: press Live to break or heal parts");
 }
 
 $("fabric").addEventListener("click", (event) => {
@@ -158,7 +104,7 @@ $("fabric").addEventListener("click", (event) => {
   const target = event.target.closest("[data-target]")?.dataset.target;
   if (!target) return;
   select(target);
-  toggle(target);
+  tools.toggle(target);
 });
 
 const ARROWS = {
@@ -169,12 +115,11 @@ $("fabric").addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { key } = event;
   if (key in ARROWS) select(fabric.beside(tools.selected, ...ARROWS[key]));
-  else if (key === "Enter" && tools.selected) toggle(tools.selected);
-  else if (key === "h" && tools.selected && past === null) tools.heal(tools.selected);
-  else if (key === "H" && past === null) tools.heal("all");
+  else if (key === "Enter" && tools.selected) tools.toggle(tools.selected);
+  else if (key === "h" && tools.selected) tools.heal(tools.selected);
+  else if (key === "H") tools.heal("all");
   else if (/^[1-9]$/.test(key) && fabric.has(`plane:${key}`)) select(`plane:${key}`);
   else if (key === "z") zoom();
-  else if (key === " ") setTime(past === null ? history.now : null, false);
   else return;
   event.preventDefault();
 });
@@ -190,10 +135,3 @@ new ResizeObserver(() => {
   width = $("bed").clientWidth;
   redraw(fabric.only);
 }).observe($("bed"));
-
-for (const [id, save] of [["save-svg", saveSvg], ["save-png", savePng]]) {
-  $(id).addEventListener("click", () => {
-    const heading = `${$("name").textContent}: ${$("title").textContent}`;
-    save(document.title.replace(/\W+/g, "-"), heading, [$("fabric"), $("chart")]);
-  });
-}

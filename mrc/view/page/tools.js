@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is known of the selected part, and how a click breaks it.
 
+import * as text from "./dom.js";
 import { $, html, say } from "./dom.js";
-import * as text from "./text.js";
 import { targetsOf } from "./fabric.js";
 
 const SHARES = [0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1];
@@ -68,7 +68,7 @@ export class Tools {
     }
   }
 
-  show(bed, frame, isPast) {
+  show(bed, frame) {
     this.#bed = bed;
     this.#frame = frame;
     const delay = this.#radios().find((radio) => radio.value === "delay");
@@ -78,9 +78,9 @@ export class Tools {
     const fault = frame.faults[this.selected];
     say($("part"), this.selected ? text.partName(this.selected) : "no part selected");
     say($("fault"), this.selected ? fault?.text ?? this.#inherited() : " ");
-    $("break").disabled = isPast || !this.selected || this.how === "select";
-    $("heal").disabled = isPast || !fault;
-    $("heal-all").disabled = isPast || Object.keys(frame.faults).length === 0;
+    $("break").disabled = !this.selected || this.how === "select";
+    $("heal").disabled = !fault;
+    $("heal-all").disabled = Object.keys(frame.faults).length === 0;
     this.#showLoad();
   }
 
