@@ -236,8 +236,11 @@ def test_mptcp__uses_every_plane(bed: Testbed) -> None:
             before = carried(bed)
             with subprocess.Popen([*mrc, "h0", "--mptcp", *program, port]) as giving:
                 try:
-                    for link in ("h0>t0:1.0", "h0>t0:2.0"):
-                        until(lambda link=link: carried(bed)[link] - before[link] > MIB, pause=0.05)
+                    links = ("h0>t0:1.0", "h0>t0:2.0")
+                    until(
+                        lambda: all(carried(bed)[link] - before[link] > MIB for link in links),
+                        pause=0.05,
+                    )
                     assert giving.poll() is None
                 finally:
                     giving.kill()
