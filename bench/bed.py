@@ -1,18 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test bed of a benchmark: that of `mrc testbed`, with what peers of mrc need besides."""
+"""The test bed of a benchmark: that of `mrc testbed`, with what peers of mrc need besides; and the
+processes in its hosts, pinned, with their CPU time.
+
+An `End` runs until its pipe closes. It reads jobs as lines and answers with JSON. `run_once` runs
+other programs, such as a peer's own benchmark.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any, Protocol
 
+import cbuild
+
+from mrc.child import BlockingChild
 from mrc.fabric.paths import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.fabric.srv6 import locator, segments
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric, t0_name
 
+Raw = dict[str, Any]
+"""What a measurement returns: `bytes`, the payload that arrived in `ns`. Contenders that count them
+add `messages`, percentiles, `packets`, `syscalls` and `retransmissions`.
+"""
+HERE = Path(__file__).resolve().parent
 HOSTS = (0, 1)  # the sender's number, the receiver's
 _LINKS = 4  # on a path
 _LOWER = "fe80::2"
@@ -162,3 +181,193 @@ def core(host: int) -> int:
     """The core of one side. The sender's kernel forwards on the sender's core."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[host % len(cores)]
+
+
+PATIENCE = 60  # seconds for any answer: long enough that only a hang ends a benchmark
+
+
+class Commands(Protocol):
+    """Makes the commands that run a program in a host."""
+
+    def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]: ...
+
+
+class BenchError(Exception):
+    """A contender failed; the message is one line."""
+
+
+def require_root() -> None:
+    """Raises BenchError for other users. Only the machine's root can pin and count softirqs."""
+    if lacks := netns.lacks():
+        remedy = "run it with sudo" if lacks == "root" else f"this root lacks {lacks}"
+        raise BenchError(f"this benchmark requires root: {remedy}")
+
+
+def compiled(name: str) -> str:
+    """The path of an end in C, with the flags of the shipped engine. Cached by content."""
+    return str(cbuild.program(HERE / f"{name}.c", cbuild.SHIPPED))
+
+
+class End:
+    """One process in a host. It answers every job with one line."""
+
+    def __init__(self, bed: Commands, host: int, *argv: object) -> None:
+        words = [str(word) for word in argv]
+        self.what = " ".join(Path(word).name for word in words[:3])
+        self._child = BlockingChild(*bed.command(host, words), seconds=PATIENCE)
+        self.pid = self._child.process.pid
+        try:
+            self.hello = self.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, *words: object) -> None:
+        self._child.send(" ".join(map(str, words)).encode())
+
+    def result(self) -> dict[str, Any]:
+        try:
+            line = self._child.line()
+        except TimeoutError:
+            raise BenchError(f"{self.what}: no answer in {PATIENCE} s") from None
+        if not line:
+            raise BenchError(f"{self.what}: {self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def run(self, *words: object) -> dict[str, Any]:
+        self.start(*words)
+        return self.result()
+
+    def close(self) -> None:
+        self._child.end(at_once=True)
+        self._child.close(5)
+
+    def words(self) -> str:
+        """Its last words if it has ended; empty if it still runs."""
+        return "" if self._child.process.poll() is None else self._last_words()
+
+    def _last_words(self) -> str:
+        self._child.process.kill()
+        code = self._child.process.wait()
+        return last_words(self._child.notes(), code)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A program's output, and the CPU time of it and its children."""
+
+    output: str
+    cpu_seconds: float
+
+
+def run_once(bed: Bed, host: int, argv: Sequence[str], **environment: str) -> Ended:
+    """Runs a program to its end. Raises BenchError if it fails or hangs."""
+    return wait_for(start_once(bed, host, argv, **environment))
+
+
+def start_once(
+    bed: Commands, host: int, argv: Sequence[str], **environment: str
+) -> subprocess.Popen[str]:
+    command, inherited = bed.command(host, list(argv))
+    return subprocess.Popen(
+        command, env={**inherited, **environment}, stdin=_terminal()[1], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+@cache
+def _terminal() -> tuple[int, int]:
+    """A terminal at which nobody types, both of its ends. Programs see the same stdin wherever the
+    benchmark runs: without a terminal, the ucx_perftest of Debian 13 expects to be run by mpirun.
+    """
+    return os.openpty()
+
+
+def words_of(process: subprocess.Popen[str]) -> str:
+    """The last words of a program of `start_once` that has ended; empty if it still runs."""
+    if process.poll() is None:
+        return ""
+    assert process.stdout is not None
+    with process.stdout:
+        return last_words(process.stdout.read(), process.returncode)
+
+
+def last_words(output: str, exit_code: int) -> str:
+    """The last line of a program that says something, and is no ruler."""
+    said = [line for line in output.splitlines() if any(map(str.isalnum, line))]
+    return said[-1].strip() if said else f"ended with exit code {exit_code}"
+
+
+def wait_for(process: subprocess.Popen[str]) -> Ended:
+    assert process.stdout is not None
+    watchdog = threading.Timer(PATIENCE, process.kill)
+    watchdog.start()
+    try:
+        with process.stdout:
+            output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    finally:
+        watchdog.cancel()
+    if process.returncode != 0:
+        raise BenchError(last_words(output, process.returncode))
+    return Ended(output, usage.ru_utime + usage.ru_stime)
+
+
+def stop(*processes: subprocess.Popen[str]) -> None:
+    """Ends programs that still run."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+# ---- CPU time -----------------------------------------------------------------------------------
+
+
+def cpu_ns(pids: Sequence[Sequence[int]]) -> list[int]:
+    """CPU time of each side so far: its processes, and the softirq thread of its core."""
+    return [
+        sum(run_ns(pid) for pid in (*side, *softirq_pids(core(host))))
+        for host, side in zip(HOSTS, pids, strict=True)
+    ]
+
+
+def run_ns(pid: int) -> int:
+    """CPU time of all threads of a process, including interrupts during it."""
+    return sum(spent for _, spent in threads_ns(pid))
+
+
+def threads_ns(pid: int) -> Iterator[tuple[str, int]]:
+    """Name and CPU time of each thread of a process, including interrupts during it."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            name = (task / "comm").read_text().strip()
+            yield name, int((task / "schedstat").read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread that just ended
+
+
+def core_ns() -> list[int]:
+    """Time so far in which each side's core was not idle, in steps of 10 ms."""
+    tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
+    found = []
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *words = line.split()
+        if name in {f"cpu{core(host)}" for host in HOSTS}:
+            user, nice, system, _idle, _iowait, irq, softirq = map(int, words[:7])
+            found.append((user + nice + system + irq + softirq) * tick_ns)
+    return found if len(found) == len(HOSTS) else found * len(HOSTS)  # a machine of one core
+
+
+@cache
+def softirq_pids(number: int) -> tuple[int, ...]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if path.read_text().strip() == f"ksoftirqd/{number}":
+                found.append(int(path.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return tuple(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark: its options, its run, its result as JSON, text, page and picture.
+"""A benchmark: its options, its run, its result as JSON, text and picture.
 
 All programs of this folder are one. A program declares what differs: contenders, rows and checks.
 """
@@ -9,6 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import shutil
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,12 +23,12 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn, TypeVar
 
-import options
 import program
-import report
-from end import BenchError, require_root
-from options import Option
+from bed import HOSTS, BenchError, core, require_root
+from program import ROOT, Option
 
+from mrc.cli.exits import Exit
+from mrc.errors import MrcError
 from mrc.linux import netns
 from mrc.sim import drawing
 from mrc.testbed import rootless
@@ -53,7 +57,6 @@ class Benchmark:
     lines: Callable[[Result], Iterable[str]]
     options: Sequence[Option] = ()
     quick: str = QUICK  # help of --quick
-    page: tuple[str, Callable[[Result], str]] | None = None  # the option's name, and the HTML
     picture: Callable[[Result], str] | None = None  # SVG
     inputs: str = ""  # help of the arguments that are files
     ordinary: bool = False  # whether ordinary users can run it, in a user namespace
@@ -66,7 +69,19 @@ class Benchmark:
     failures: Mapping[type[Exception], int] = field(default_factory=dict)
 
     def main(self) -> NoReturn:
-        sys.exit(program.run(self._run, self.failures))
+        codes: dict[type[Exception], int] = {
+            **self.failures,
+            **dict.fromkeys((BenchError, MrcError, OSError), Exit.FAILED),
+        }
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        try:
+            self._run()
+        except tuple(codes) as error:
+            print(f"bench: {error}", file=sys.stderr)
+            sys.exit(next(code for kind, code in codes.items() if isinstance(error, kind)))
+        except KeyboardInterrupt:
+            sys.exit(Exit.INTERRUPTED)
+        sys.exit(Exit.OK)
 
     def parse(self) -> argparse.Namespace:
         about = (self.about or "").partition("\n")[0]
@@ -76,13 +91,10 @@ class Benchmark:
             add("files", nargs="*", metavar="FILE", help=self.inputs)
         add("--json", nargs="?", const="-", metavar="FILE",
             help="write the result as JSON; - or nothing for stdout, without tables")  # fmt: skip
-        if self.page:
-            add(f"--{self.page[0]}", dest="page", type=Path, metavar="FILE",
-                help="write an HTML page with plots")  # fmt: skip
         if self.picture:
             add("--picture", type=Path, metavar="STEM", help="write STEM.svg, for both themes")
         add("--quick", action="store_true", help=self.quick)
-        return options.parse(parser, self.options)
+        return program.parse(parser, self.options)
 
     def _notes(self) -> str:
         """The end of the help."""
@@ -109,11 +121,11 @@ class Benchmark:
         require_root()
         if missing := self.missing():
             raise BenchError(missing)
-        where = report.machine()
+        where = machine()
         found = self.measure(args)
         return {
             "schema": 1,
-            "commit": report.commit(),
+            "commit": commit(),
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": " ".join([f"bench/{self.name}", *sys.argv[1:]]),
             "machine": where,
@@ -129,8 +141,6 @@ class Benchmark:
                 print(f"left out: {name}: {why}")
             if args.json:
                 Path(args.json).write_text(json.dumps(result, indent=self.indent) + "\n")
-        if self.page and args.page:
-            args.page.write_text(self.page[1](result))
         if self.picture and args.picture:
             path = args.picture.with_name(f"{args.picture.name}.svg")
             path.write_text(drawing.standalone(self.picture(result)))
@@ -178,3 +188,38 @@ def run_rounds(
                 if brief:
                     program.note(f"{where}round {number}: {brief(row, each)}")
     return {row: each for row, each in found.items() if each}, failed
+
+
+# ---- the machine ---------------------------------------------------------------------------------
+
+_SYSCTLS = ("net/core/rmem_max", "net/core/wmem_max", "net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem")
+
+
+def machine() -> dict[str, Any]:
+    """The properties of this machine that affect the results."""
+    cpu = Path("/proc/cpuinfo").read_text().split("model name", 1)[-1].split("\n", 1)[0]
+    policy = {0: "other", 1: "fifo", 2: "rr"}.get(os.sched_getscheduler(0), "?")
+    return {
+        "kernel": platform.release(),
+        "cpu": cpu.strip(" \t:"),
+        "cores": os.cpu_count(),
+        "pinned": {f"h{host}": core(host) for host in HOSTS},
+        "scheduler": policy,
+        "load_at_start": list(os.getloadavg()),
+        "python": platform.python_version(),
+        "sysctls": {name: Path("/proc/sys", name).read_text().strip() for name in _SYSCTLS},
+    }
+
+
+def file_system(folder: str) -> str:
+    """The kind of a folder's file system, such as "ext2/ext3" or "tmpfs"."""
+    command = ["stat", "--file-system", "--format", "%T", folder]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit() -> str:
+    if shutil.which("git") is None:
+        return "unknown"
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

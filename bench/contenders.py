@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contenders raw UDP, TCP, MPTCP and mrc: pairs of ends that keep running between rounds.
 
-A method measures once and returns `bytes`, the payload that arrived in `ns`. Contenders that count
-them add `messages`, percentiles, `packets`, `syscalls` and `retransmissions`.
+A method measures once.
 """
 
 from __future__ import annotations
@@ -11,16 +10,12 @@ import itertools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from bed import HOSTS, Bed
-from compiled import program
-from end import End
+from bed import HERE, HOSTS, Bed, End, Raw, compiled
 
 from mrc.connect.proof import UNKNOWN_BPS, psns_for
 from mrc.fabric.paths import SEAL_OVERHEAD
-
-Raw = dict[str, Any]
 
 GSO_BYTES = 65527  # largest UDP payload of one UDP_SEGMENT message
 GSO_PACKETS = 64  # most packets in it on kernels before 6.9; mrc uses this limit, too
@@ -31,7 +26,7 @@ _FLOW_PORTS = {False: 5001, True: 5002}
 _OOB_PORTS = itertools.count(4792)  # the default one is for `mrc recv`
 TCP_CONTROLS = ("cubic", "bbr")
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-_ENDPOINT = str(Path(__file__).resolve().with_name("endpoint"))
+_ENDPOINT = str(HERE / "endpoint")
 
 
 def missing_controls() -> dict[str, str]:
@@ -79,7 +74,7 @@ class Floor(Pair):
     """Raw UDP over the same routes."""
 
     def __init__(self, bed: Bed) -> None:
-        floor = program("floor")
+        floor = compiled("floor")
         ends = [
             End(bed, host, floor, _FLOOR_PORT, bed.address(host), *bed.plane_arguments(host))
             for host in HOSTS
@@ -123,8 +118,8 @@ class Flows(Pair):
     def __init__(self, bed: Bed, *, mptcp: bool = False) -> None:
         self.bed = bed
         port, kind = _FLOW_PORTS[mptcp], "mptcp" if mptcp else "tcp"
-        receiver = End(bed, HOSTS[1], program("flow"), "receive", port, kind)
-        super().__init__(End(bed, HOSTS[0], program("flow"), "send", port, kind), receiver)
+        receiver = End(bed, HOSTS[1], compiled("flow"), "receive", port, kind)
+        super().__init__(End(bed, HOSTS[0], compiled("flow"), "send", port, kind), receiver)
 
     def stream(self, cc: str, mode: str, ms: int, *, flows: int = 1) -> Raw:
         self.receiver.start("take", flows)
@@ -196,7 +191,7 @@ class MrcVerbs(Mrc):
         self.settings = numbers
         words = [f"{name}={int(value)}" for name, value in numbers.items()]
         ends = []
-        command = [*(["env", f"MRC_AEAD={library}"] if library else []), program("verbs")]
+        command = [*(["env", f"MRC_AEAD={library}"] if library else []), compiled("verbs")]
         for host in HOSTS:
             addresses = [bed.address(host), bed.address(1 - host), *bed.plane_arguments(host)]
             ends.append(End(bed, host, *command, *addresses, "--", *words))

@@ -34,7 +34,7 @@ def ratios(ours: Sequence[Metrics], theirs: Sequence[Metrics], metric: str) -> l
 
 
 def quantile(ordered: Sequence[int], thousandth: int) -> int:
-    """As in latency.h."""
+    """As in job.h."""
     return ordered[(len(ordered) - 1) * thousandth // 1000]
 
 

@@ -23,7 +23,6 @@
 #include <sys/socket.h>
 
 #include "job.h"
-#include "latency.h"
 
 enum {
   MAX_PLANES = 32,

@@ -1,29 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other projects' programs: UCX, libfabric, iperf3.
+"""Programs that start for every measurement: those of other projects, which are UCX, libfabric,
+iperf3, perftest and MPIs, and those that copy a file, plain and encrypted.
 
-Each program starts for every measurement. A missing peer is skipped. `install` installs it.
+A missing peer is skipped. `install` installs it. Each MPI has an environment of its own, which a
+variable names, because they have files of the same names. Open MPI may be in this one.
 """
 
 from __future__ import annotations
 
 import csv
+import filecmp
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from bed import HOSTS, Bed
-from contenders import Raw
-from end import (
+from bed import (
+    HOSTS,
     PATIENCE,
+    Bed,
     BenchError,
     Ended,
+    Raw,
     last_words,
     run_once,
     start_once,
@@ -31,8 +38,10 @@ from end import (
     wait_for,
     words_of,
 )
+from figures import GOODPUT, P50, P99, Metrics, ratios, size_table, spread
 
 from mrc.agent import socket as agent_socket
+from mrc.agent.cli.run import hydra_options, mpi_options
 from mrc.linux import netns
 
 PACKAGES = {
@@ -194,3 +203,297 @@ def libfabric(bed: Bed, size: int, ms: int) -> Raw:
         half_us = float(sent.output.strip().splitlines()[-1].split()[6])
     total = {"bytes": size * count * 2, "ns": half_us * 2e3 * count}
     return {**raw, **total, "p50_ns": half_us * 1e3}
+
+
+# ---- copies of a file ----------------------------------------------------------------------------
+
+_SOCAT_PORT, _SSH_PORT, _MRC_PORT = 5003, 5022, 4791
+_MRC = [sys.executable, "-m", "mrc"]
+_CIPHER = "aes256-gcm@openssh.com"  # the one of sealed packets; ssh's default is slower here
+
+
+class CopyError(Exception):
+    """A copied file differs from its source."""
+
+
+def check_copy(source: Path, target: Path) -> None:
+    """Compares a copy with its source, and removes it. Raises CopyError."""
+    if not filecmp.cmp(source, target, shallow=False):
+        raise CopyError(f"{target.name} differs from its source")
+    target.unlink()
+
+
+def warm_pages(target: Path, size: int) -> None:
+    """Gives the kernel as many free pages as the copy needs, before the copy starts.
+
+    A hypervisor takes free pages back after some seconds, and returns them one page fault at a
+    time. Without this, only the first row would pay for that.
+    """
+    block = bytes(1 << 20)
+    with target.open("wb", buffering=0) as file:
+        for _ in range(-(-size // len(block))):
+            file.write(block)
+    target.unlink()
+
+
+def by_mrc(bed: Bed, source: Path, target: Path) -> Raw:
+    """`mrc send` to `mrc recv`. Its own time counts, until the receiver has verified the digest."""
+    return _by_mrc(bed, source, target, "--insecure")
+
+
+def by_sealed_mrc(bed: Bed, source: Path, target: Path) -> Raw:
+    """The same between hosts that share a secret: their packets are encrypted."""
+    return _by_mrc(bed, source, target, "--secret", str(secret(source.parent)))
+
+
+def secret(folder: Path) -> Path:
+    """The file of a secret in this folder."""
+    made = folder / "mrc.secret"
+    if not made.exists():
+        subprocess.run([*_MRC, "key", "--secret", made], check=True, stdout=subprocess.DEVNULL)
+    return made
+
+
+def _by_mrc(bed: Bed, source: Path, target: Path, *trust: str) -> Raw:
+    server = [*_MRC, "recv", "--output", str(target.parent), "--once", *trust]
+    client = [*_MRC, "send", "--json", "--quiet", str(source), "h1", *trust]
+    output, raw = _copy(bed, server, client, _MRC_PORT, source, target)
+    return {**raw, "ns": 8e9 * raw["bytes"] / json.loads(output)["goodput_bits_per_second"]}
+
+
+def by_socat(bed: Bed, source: Path, target: Path) -> Raw:
+    return _by_socat(bed, source, target, f"TCP6-LISTEN:{_SOCAT_PORT}", "TCP6")
+
+
+def by_tls_socat(bed: Bed, source: Path, target: Path) -> Raw:
+    """Over TLS 1.3. Both ends have the same certificate and require it of each other."""
+    pem = source.with_name("socat.pem")
+    if not pem.exists():
+        ask = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", "/CN=bench"]
+        made = subprocess.run(
+            [*ask, "-keyout", "-"], check=True, capture_output=True, text=True
+        ).stdout
+        pem.touch(mode=0o600)
+        pem.write_text(made)
+    ours = f"cert={pem},cafile={pem}"
+    listen = f"OPENSSL-LISTEN:{_SOCAT_PORT},pf=ip6,{ours}"
+    return _by_socat(bed, source, target, listen, "OPENSSL", f",{ours},commonname=bench")
+
+
+def _by_socat(
+    bed: Bed, source: Path, target: Path, listen: str, connect: str, options: str = ""
+) -> Raw:
+    copy = ["socat", "-u", "-b", "1048576"]
+    here, there = bed.flows(1)
+    server = [*copy, f"{listen},reuseaddr", f"OPEN:{target},creat,trunc"]
+    client = [*copy, f"OPEN:{source}", f"{connect}:[{there}]:{_SOCAT_PORT},bind=[{here}]{options}"]
+    return _copy(bed, server, client, _SOCAT_PORT, source, target)[1]
+
+
+def by_scp(bed: Bed, source: Path, target: Path) -> Raw:
+    """scp to an own sshd, which serves one connection."""
+    key = source.with_name("ssh.key")
+    if not key.exists():
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+        subprocess.run(make, check=True)
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd requires it; its own unit makes it
+    here, there = bed.flows(1)
+    settings = {"HostKey": key, "AuthorizedKeysFile": f"{key}.pub", "PermitRootLogin": "yes",
+                "StrictModes": "no", "UsePAM": "no", "Subsystem": "sftp internal-sftp"}  # fmt: skip
+    sshd = str(find("sshd"))
+    server = [sshd, "-d", "-E", "/dev/null", "-f", "/dev/null", "-p", str(_SSH_PORT)]
+    server += _options({name: str(value) for name, value in settings.items()})
+    server = ["sh", "-c", '"$@" || :', "sh", *server]  # with -d, sshd always ends with an error
+    known = {"BindAddress": here, "StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null"}
+    client = ["scp", "-q", "-F", "/dev/null", "-i", str(key), "-P", str(_SSH_PORT), "-c", _CIPHER]
+    client += [*_options(known), str(source), f"root@[{there}]:{target}"]
+    return _copy(bed, server, client, _SSH_PORT, source, target)[1]
+
+
+def _options(settings: Mapping[str, str]) -> list[str]:
+    return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+
+
+def _copy(
+    bed: Bed, server: list[str], client: list[str], port: int, source: Path, target: Path
+) -> tuple[str, Raw]:
+    """The client's output, and the measurement: time from the client's start to both ends."""
+    size = os.path.getsize(source)
+    sent, raw = serve_and_run(bed, server, client, port, lambda: warm_pages(target, size))
+    return sent.output, {**raw, "bytes": size}
+
+
+# ---- perftest ------------------------------------------------------------------------------------
+
+PERFTEST, PERF = "perftest", "mrc perf"
+PERFTEST_COLUMNS = {
+    GOODPUT: (1e9, "Gbit/s", "ib_write_bw"),
+    P50: (1e3, "p50, us", "ib_write_lat"),
+    P99: (1e3, "p99, us", "ib_write_lat"),
+}
+
+
+def numbers(output: str) -> list[float]:
+    """The row of numbers that a program of perftest prints; raises ValueError without one."""
+    rows = [line.split() for line in output.splitlines() if re.fullmatch(r"[\s\d.]+", line)]
+    rows = [row for row in rows if row]
+    if len(rows) != 1:
+        raise ValueError(f"prints {len(rows)} rows of numbers instead of one")
+    return [float(word) for word in rows[0]]
+
+
+def of_write_bw(output: str) -> Metrics:
+    """Of `ib_write_bw --report_gbits`: size, count, peak, average, messages."""
+    _, _, _, average, _ = numbers(output)
+    return {GOODPUT: average * 1e9}
+
+
+def of_write_lat(output: str) -> Metrics:
+    """Of `ib_write_lat`: size, count, least, most, typical, average, deviation, 99%, 99.9%.
+
+    Its typical time is the median.
+    """
+    _, _, _, _, typical, _, _, late, _ = numbers(output)
+    return {P50: typical * 1e3, P99: late * 1e3}
+
+
+def of_perf(document: Mapping[str, Any]) -> Metrics:
+    """Of `mrc perf --json`, with `--lat` or without."""
+    (test,) = document["results"]
+    if test["client"]["latency_of"] == "completion":
+        return {GOODPUT: test["goodput_bits_per_second"]}
+    latency = test["client"]["latency"]
+    return {P50: latency[P50], P99: latency[P99]}
+
+
+def perftest_row(size: int, theirs: Sequence[Metrics], ours: Sequence[Metrics]) -> dict[str, Any]:
+    """Medians and spread of both contenders at one size, and the median of the rounds' ratios."""
+    return {"bytes": size, "metrics": {
+        metric: {
+            "ratio": spread(ratios(theirs, ours, metric)),
+            PERFTEST: spread([each[metric] for each in theirs]),
+            PERF: spread([each[metric] for each in ours]),
+        }
+        for metric in ours[0]
+    }}  # fmt: skip
+
+
+def perftest_table(rows: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """One metric as text: a line for each size, medians with the smallest and largest value."""
+    divisor, heading, program = PERFTEST_COLUMNS[metric]
+    lines = {
+        row["bytes"]: [row["metrics"][metric][name] for name in (PERFTEST, PERF, "ratio")]
+        for row in rows
+        if metric in row["metrics"]
+    }
+    return size_table((heading, program, PERF, "ratio"), lines, (divisor, divisor, 1))
+
+
+# ---- MPIs ----------------------------------------------------------------------------------------
+
+MRC, TCP = "mrc", "TCP"
+WINDOWS = "mrc, with windows"
+Words = Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class Mpi:
+    name: str
+    variable: str
+    packages: str
+    launcher: str
+    home_here: str = "/nonexistent"  # without the variable
+
+    @property
+    def home(self) -> Path:
+        return Path(os.environ.get(self.variable, self.home_here))
+
+    @property
+    def python(self) -> Path:
+        return self.home / "bin/python"
+
+    @property
+    def path(self) -> Path:
+        return self.home / "bin" / self.launcher
+
+    @property
+    def is_there(self) -> bool:
+        return self.path.exists() and any(self.home.glob("lib/python*/site-packages/mpi4py"))
+
+    @property
+    def needs(self) -> str:
+        """What to do where it is missing."""
+        return (
+            f"pip install {self.packages} mpi4py numpy (in the environment that {self.variable} "
+            "names, or for Open MPI here)"
+        )
+
+    def command(
+        self, rsh: Path, over: str, where: str, program: Words, planes: Iterable[int] = ()
+    ) -> list[str]:
+        """Runs as many ranks of each host as `where` says, as in `h0:2,h1:2`. `rsh` stands in place
+        of ssh; `planes` are for TCP.
+        """
+        interfaces = [f"p{plane}" for plane in planes]
+        return [*self._launch(rsh, over, where, interfaces), *map(str, program)]
+
+    def _launch(self, rsh: Path, over: str, where: str, interfaces: list[str]) -> list[str]:
+        raise NotImplementedError
+
+
+class OpenMpi(Mpi):
+    def _launch(self, rsh: Path, over: str, where: str, interfaces: list[str]) -> list[str]:
+        """Not bound to cores: else the first rank of each host has the first core. Without WINDOWS,
+        windows are over TCP even with mrc, and would hang with a plane that dies.
+        """
+        tcp = {
+            "pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": ",".join(interfaces),
+            "btl_tcp_disable_family": "4",
+        }  # fmt: skip
+        chosen = [word for name, value in tcp.items() for word in ("--mca", name, value)]
+        if over == WINDOWS:
+            chosen = mpi_options(windows=True)
+        elif over == MRC:
+            chosen = [*mpi_options(), "--mca", "btl_tcp_if_include", "mgmt"]
+        return [
+            *(str(self.path), "--allow-run-as-root", "--prtemca", "plm_ssh_agent", str(rsh)),
+            *("--host", where, "--bind-to", "none"),
+            *chosen,
+        ]
+
+
+class Hydra(Mpi):
+    """MPICH or Intel MPI."""
+
+    def _launch(self, rsh: Path, over: str, where: str, interfaces: list[str]) -> list[str]:
+        """libfabric's TCP has one interface."""
+        hosts = [each.partition(":") for each in where.split(",")]
+        n = sum(int(count) for _, _, count in hosts)
+        own = {
+            "I_MPI_ROOT": self.home,
+            "LD_LIBRARY_PATH": self.home / "lib",
+            "I_MPI_PIN": 0,
+        }
+        tcp = {
+            "FI_PROVIDER": "tcp", "I_MPI_OFI_PROVIDER": "tcp", "MPIR_CVAR_CH4_NETMOD": "ofi",
+            "FI_TCP_IFACE": ",".join(interfaces[:1]),
+        }  # fmt: skip
+        chosen = [word for name, value in tcp.items() for word in ("-genv", name, value)]
+        return [
+            *("env", *(f"{name}={value}" for name, value in own.items()), str(self.path)),
+            *("-launcher", "ssh", "-launcher-exec", str(rsh)),
+            *(chosen if over == TCP else hydra_options()),
+            *("-n", str(n), "-ppn", hosts[0][2], "-hosts", ",".join(name for name, _, _ in hosts)),
+        ]
+
+
+OPEN_MPI = OpenMpi("Open MPI", "MRC_OPEN_MPI", "openmpi", "mpirun", sys.prefix)
+MPICH = Hydra("MPICH", "MRC_MPICH", "mpich", "mpiexec.hydra")
+INTEL_MPI = Hydra("Intel MPI", "MRC_INTEL_MPI", "impi-rt", "mpiexec.hydra")
+ALL = {each.name: each for each in (OPEN_MPI, MPICH, INTEL_MPI)}
+
+
+def write_rsh(path: Path, bed: str) -> None:
+    """A command in place of ssh, for the hosts of a test bed. Hydra wants one file."""
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mrc testbed --name {bed} rsh "$@"\n')
+    path.chmod(0o755)

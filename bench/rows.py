@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the comparison: each bed's contenders and their jobs, in the order of a round."""
+"""The rows of the comparison: each bed's contenders and their jobs, in the order of a round; and
+the metrics of a row.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
-import copies
-import long_way
 import peers
-from bed import Bed
+from bed import Bed, Raw, core_ns, cpu_ns
+from benchmark import run_rounds
 from contenders import (
     GSO_PACKETS,
     Floor,
@@ -24,11 +27,12 @@ from contenders import (
     MrcPython,
     MrcVerbs,
     Pair,
-    Raw,
     UdpPython,
     full_burst,
     tcp_controls,
 )
+from figures import GOODPUT, spreads
+from streams import ROUND_TRIPS, long_contenders, measure_stream
 
 from mrc.enums import Integrity, Seal
 from mrc.fabric.paths import TRANSPORT
@@ -212,13 +216,13 @@ def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
 
 
 def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
-    yield Row("file, mrc send", _checked(make, copies.by_mrc))
+    yield Row("file, mrc send", _checked(make, peers.by_mrc))
     yield Row("file, one TCP flow", _checked(make, _flow_file(tcp)), tcp.pids)
-    yield Row("file, mrc send, encrypted", _checked(make, copies.by_sealed_mrc))
+    yield Row("file, mrc send, encrypted", _checked(make, peers.by_sealed_mrc))
     for name, measure, program in (
-        ("socat", copies.by_socat, "socat"),
-        ("socat, TLS", copies.by_tls_socat, "socat"),
-        ("scp", copies.by_scp, "sshd"),
+        ("socat", peers.by_socat, "socat"),
+        ("socat, TLS", peers.by_tls_socat, "socat"),
+        ("scp", peers.by_scp, "sshd"),
     ):
         if peers.find(program):
             yield Row(f"file, {name}", _checked(make, measure), peer=True)
@@ -226,7 +230,7 @@ def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
 
 def _flow_file(pair: Flows) -> Callable[[Bed, Path, Path], Raw]:
     def flow(_: Bed, source: Path, target: Path) -> Raw:
-        copies.warm_pages(target, source.stat().st_size)
+        peers.warm_pages(target, source.stat().st_size)
         return pair.file("cubic", source, target)
 
     return flow
@@ -237,7 +241,7 @@ def _checked(make: Maker, measure: Callable[[Bed, Path, Path], Raw]) -> Callable
 
     def run() -> Raw:
         raw = measure(bed, source, target)
-        copies.check(source, target)
+        peers.check_copy(source, target)
         return raw
 
     return run
@@ -269,12 +273,12 @@ def _limited(make: Maker) -> Iterator[Row]:
 
 def _long(make: Maker) -> Iterator[Row]:
     make.bed.forget_connections()
-    for contender in long_way.contenders(make.bed):
+    for contender in long_contenders(make.bed):
         yield Row(
             contender.name,
-            partial(long_way.measure, contender, make.ms),
+            partial(measure_stream, contender, make.ms),
             costed=False,
-            parameters={"what": contender.what, "from_round_trip": long_way.ROUND_TRIPS},
+            parameters={"what": contender.what, "from_round_trip": ROUND_TRIPS},
         )
     if not make.quick:
         yield from _long_files(make)
@@ -288,7 +292,7 @@ def _long_files(make: Maker) -> Iterator[Row]:
         file.flush()
         os.fsync(file)
     smaller = replace(make, file=part)
-    yield Row("file, mrc send", _checked(smaller, copies.by_mrc))
+    yield Row("file, mrc send", _checked(smaller, peers.by_mrc))
     yield Row("file, one TCP flow", _checked(smaller, _new_flow_file(mptcp=False)), costed=False)
     yield Row("file, MPTCP", _checked(smaller, _new_flow_file(mptcp=True)), costed=False)
 
@@ -299,3 +303,81 @@ def _new_flow_file(*, mptcp: bool) -> Callable[[Bed, Path, Path], Raw]:
             return _flow_file(pair)(bed, source, target)
 
     return flow
+
+
+# ---- metrics -------------------------------------------------------------------------------------
+
+GIB = 1 << 30
+Metrics = dict[str, Any]
+# Row name -> metrics of each round.
+Rounds = dict[str, list[Metrics]]
+
+
+def run_rows(
+    bed: Bed, rows: Sequence[Row], args: argparse.Namespace
+) -> tuple[Rounds, dict[str, str]]:
+    """The metrics of every row, and the reasons for missing rows of peers."""
+    return run_rounds(
+        {row.name: partial(measure, bed, row) for row in rows},
+        args.repeats,
+        warm_up=not args.quick,
+        peers=[row.name for row in rows if row.peer],
+        brief=lambda name, metrics: f"{name}: {brief(metrics)}",
+    )
+
+
+def measure(bed: Bed, row: Row) -> Metrics:
+    """Measures one row once."""
+    before = bed.sent_bytes(), cpu_ns(row.pids), core_ns()
+    raw = row.measure()
+    after = bed.sent_bytes(), cpu_ns(row.pids), core_ns()
+    planes, cpu, cores = (
+        [now - then for then, now in zip(*both, strict=True)]
+        for both in zip(before, after, strict=True)
+    )
+    if not row.costed:
+        return metrics_of(raw, planes)
+    raw["core_seconds"] = [ns / 1e9 for ns in cores]
+    # A program that ended meanwhile reported its own CPU time. `cpu` has the softirq threads'.
+    raw["cpu_seconds"] = [
+        ns / 1e9 + own for ns, own in zip(cpu, raw.get("cpu_seconds", (0, 0)), strict=True)
+    ]
+    return metrics_of(raw, planes)
+
+
+def metrics_of(raw: Raw, planes_bytes: Sequence[int]) -> Metrics:
+    """Rates and costs of a row, as far as its contender reports them."""
+    seconds = raw["ns"] / 1e9
+    metrics: Metrics = {name: raw[name] for name in ("p50_ns", "p99_ns", "p999_ns") if name in raw}
+    if "messages" in raw:
+        metrics["messages_per_second"] = raw["messages"] / seconds
+    if "retransmissions" in raw:
+        metrics["retransmissions"] = raw["retransmissions"]
+    if raw.get("bytes"):
+        gib = raw["bytes"] / GIB
+        metrics[GOODPUT] = 8 * raw["bytes"] / seconds
+        for kind in ("cpu", "core") if "core_seconds" in raw else ():
+            for side, spent in zip(("sender", "receiver"), raw[f"{kind}_seconds"], strict=True):
+                metrics[f"{side}_{kind}_seconds_per_gib"] = spent / gib
+        metrics |= {f"{name}_per_gib": raw[name] / gib for name in ("packets", "syscalls")
+                    if name in raw}  # fmt: skip
+        total = sum(planes_bytes)
+        metrics["plane_shares"] = [count / total for count in planes_bytes]
+    return metrics
+
+
+def summary(rounds: Sequence[Metrics]) -> dict[str, Any]:
+    """The spread of every metric, and the median of each plane's share."""
+    found: dict[str, Any] = spreads(
+        [{name: each[name] for name in each if name != "plane_shares"} for each in rounds]
+    )
+    if "plane_shares" in rounds[0]:
+        planes = zip(*(each["plane_shares"] for each in rounds), strict=True)
+        found["plane_shares"] = [median(plane) for plane in planes]
+    return found
+
+
+def brief(metrics: Metrics) -> str:
+    if GOODPUT in metrics:
+        return f"{metrics[GOODPUT] / 1e9:.3g} Gbit/s"
+    return f"p50 {metrics['p50_ns'] / 1e3:.3g} us"

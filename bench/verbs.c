@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #include "job.h"
-#include "latency.h"
 #include "mrc.h"
 
 enum {

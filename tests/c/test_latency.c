@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The histogram of the benchmarks: percentiles of known samples, over its whole range. */
-#include "../../bench/latency.h"
+#include "../../bench/job.h"
 
 #include "check.h"
 

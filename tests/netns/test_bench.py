@@ -16,7 +16,7 @@ from typing import Any
 
 import checks
 import pytest
-from mpi_programs import ALL
+from peers import ALL
 from slowness import PATIENCE, limit
 
 from mrc.agent.libraries import PROVIDER
@@ -50,7 +50,7 @@ def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Runs bench/compare --quick; returns its JSON."""
 
     def run(*options: str) -> dict[str, Any]:
-        files = ["--json", str(tmp_path / "run.json"), "--plot", str(tmp_path / "run.html")]
+        files = ["--json", str(tmp_path / "run.json")]
         command = [sys.executable, str(ROOT / "bench" / "compare"), "--quick", *options, *files]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=limit(110), check=False
@@ -61,7 +61,6 @@ def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         assert result["schema"] == 1
         assert result["machine"]["kernel"] and result["commit"]
         assert set(result["checks"][0]) == {"name", "value", "relation", "target", "met"}
-        assert (tmp_path / "run.html").read_text().count("<svg") == len(result["beds"])
         return result
 
     return run
@@ -177,11 +176,11 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Runs bench/failover with options; returns its JSON."""
 
     def run(*options: str) -> dict[str, Any]:
-        files = ["--json", str(tmp_path / "run.json"), "--page", str(tmp_path / "run.html")]
+        files = ["--json", str(tmp_path / "run.json"), "--picture", str(tmp_path / "run")]
         command = [sys.executable, str(ROOT / "bench" / "failover"), *options, *files]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert "below 95% after" in done.stdout, done.stderr
-        assert "</html>" in (tmp_path / "run.html").read_text()
+        assert "</svg>" in (tmp_path / "run.svg").read_text()
         result: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())
         missed = [check for check in result["checks"] if not check["met"]]
         assert done.returncode == (77 if result["busy"] and missed else 0), done.stderr
@@ -253,18 +252,15 @@ def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) 
 
 @pytest.mark.slow
 def test_knee__quick(tmp_path: Path) -> None:
-    files = {name: tmp_path / name for name in ("knee.json", "knee.html")}
-    options = ["--quick", "--only", "burst", "--json", *map(str, files.values())]
-    options.insert(-1, "--plot")
+    file = tmp_path / "knee.json"
+    options = ["--quick", "--only", "burst", "--json", str(file)]
     command = [sys.executable, str(ROOT / "bench" / "knee"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
-    (axis,) = json.loads(files["knee.json"].read_text())["axes"]
+    (axis,) = json.loads(file.read_text())["axes"]
     assert [point["value"] for point in axis["points"]] == [1, 2, 3, 4, 5, 7]
     packets = [point["metrics"]["syscalls_per_gib"]["median"] for point in axis["points"]]
     assert packets[0] > packets[-1]
-    dots = re.findall(r"<use [^>]*fill: var\(--line-0\)", files["knee.html"].read_text())
-    assert len(dots) == len(axis["points"]) + 1  # one is the legend's
 
 
 @pytest.mark.slow

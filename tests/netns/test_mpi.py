@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from mpi_programs import ALL, MRC, OPEN_MPI, WINDOWS, Mpi, write_rsh
 from netns.processes import Hosts, Mrc
+from peers import ALL, MRC, OPEN_MPI, WINDOWS, Mpi, write_rsh
 from slowness import PATIENCE
 
 from mrc.agent.libraries import PROVIDER

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a contender through a scenario: starts it, waits for its first traffic, injects the faults.
+"""Contenders that send from one host to the other until they are stopped: through faults, or over a
+long path.
 
 The measured value is the data of the receiving application: mrc's receiver records the payload that
 it places, TCP's receiver the bytes that it reads. UCX's own benchmark reports neither, so the
@@ -14,35 +15,24 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
-from operator import itemgetter
+from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-import copies
 import peers
-from bed import HOSTS, Bed
-from contenders import Flows
-from end import PATIENCE, BenchError, start_once, stop, wait_for, words_of
-from failover_figures import Run, Series, figures
-from failover_scenario import DOWN, Event, Scenario
-from program import note
+from bed import HOSTS, Bed, Raw, start_once, stop, wait_for, words_of
+from contenders import Flows, tcp_controls
 
-from mrc.fabric.targets import parse_target
+from mrc.demo.run import Timeline
 from mrc.linux import netns
-from mrc.linux.processes import stolen_seconds
 from mrc.testbed import bed as beds
-from mrc.testbed.faults import Fault, Mode
 
 NAMES = ("mrc", "MPTCP", "TCP, a flow a plane", "TCP, one flow", "UCX over TCP")
 PEERS = NAMES[1:]  # left out if they cannot run
 BIN_SECONDS = 0.01
-_TRAFFIC_BYTES = 1 << 20
-_PREPARE_SECONDS = 0.15  # the preparation of a change starts this much earlier
-_SPARE_SECONDS = 0.5  # a contender sends this much longer than the scenario
 _MRC_BIN = "500us"  # short enough to measure gaps of 5 ms
 _MPTCP = NAMES[1]
 _MRC_PORT, _UCX_PORT = 4791, 13337
@@ -110,7 +100,7 @@ class Mrc(Contender):
         self.what = "mrc perf, one QP, " + ("defaults" if seal == "none" else f"seal={seal}")
         self._trust = ["--insecure"]
         if seal != "none":
-            self._trust = ["--secret", str(copies.secret(folder)), "--seal", seal]
+            self._trust = ["--secret", str(peers.secret(folder)), "--seal", seal]
 
     def start(self, stack: ExitStack, seconds: float) -> None:
         server = [*_MRC, "--server", "--one-off", "--quiet", *self._trust]
@@ -279,148 +269,34 @@ def seen_by_mrc(told: Mapping[str, Any]) -> Seen:
     )
 
 
-# ---- one run ------------------------------------------------------------------------------------
+# ---- a long path ---------------------------------------------------------------------------------
+
+ROUND_TRIPS = 20
+_MORE_SECONDS = 0.2  # a contender sends this much longer than the measured time
 
 
-def repeated(
-    name: str, repeats: int, run: Callable[[], Run], amount: Callable[[Run], float]
-) -> tuple[Run, list[Run]]:
-    """Several runs of mrc, whose checks are medians; one run of another contender. Returns the run
-    to show, which has the median amount, and all of them.
-    """
-    runs = []
-    for number in range(repeats if name == "mrc" else 1):
-        note(f"{name}, run {number + 1}")
-        runs.append(run())
-    return sorted(runs, key=amount)[len(runs) // 2], runs
+def long_contenders(bed: Bed) -> Iterator[Contender]:
+    """Those of a long path, in the order of a round. Each starts for each row."""
+    yield Mrc(bed)
+    for cc in tcp_controls():
+        yield Tcp(bed, f"TCP, {cc}", "one flow", cc=cc)
+    yield Tcp(bed, "TCP, a flow a plane", "cubic", flows=bed.planes)
+    yield Tcp(bed, "MPTCP", "cubic, a subflow a plane", mptcp=True)
 
 
-def through_faults(
-    bed: Bed, scenario: Scenario, zero: float
-) -> tuple[list[Event], list[float], float]:
-    """Lets the faults happen until the scenario is over. Returns the events with the actual times,
-    the seconds that each change took, and the CPU time that the hypervisor has stolen.
-    """
-    stolen = stolen_seconds()
-    events, took = let_happen(bed, scenario, zero)
-    time.sleep(max(0.0, zero + scenario.seconds - time.monotonic()))
-    return events, took, stolen_seconds() - stolen
-
-
-def run(contender: Contender, scenario: Scenario) -> Run:
-    """Runs one contender through one scenario. Returns the run for JSON."""
-    bed = contender.bed
+def measure_stream(contender: Contender, ms: int) -> Raw:
+    """Sends for twenty round trips and then for `ms`, which is measured."""
+    skip = ROUND_TRIPS * contender.bed.round_trip_ns / 1e9
     with ExitStack() as stack:
-        note(f"{contender.name}: {scenario.title}")
-        contender.start(stack, scenario.seconds + _SPARE_SECONDS)
-        zero = _first_traffic(contender)
-        events, took, stolen = through_faults(bed, scenario, zero)
+        contender.start(stack, skip + ms / 1000 + _MORE_SECONDS)
         seen = contender.finish()
-    found = document(contender, scenario, events, seen, zero)
-    return found | {"changes_took_seconds": took, "stolen_cpu_seconds": stolen}
+    return settled(seen, skip, ms / 1000)
 
 
-def _first_traffic(contender: Contender) -> float:
-    """Waits until the sender has sent 1 MiB. Returns the monotonic time. Raises BenchError with the
-    words of an end that ends before.
-    """
-    bed = contender.bed
-    before, deadline = sum(bed.sent_bytes()), time.monotonic() + PATIENCE
-    while sum(bed.sent_bytes()) < before + _TRAFFIC_BYTES:
-        if words := contender.words():
-            raise BenchError(words)
-        if time.monotonic() > deadline:
-            raise BenchError(f"the sender sent less than 1 MiB in {PATIENCE} s")
-        time.sleep(0.002)
-    return time.monotonic()
-
-
-def let_happen(bed: Bed, scenario: Scenario, zero: float) -> tuple[list[Event], list[float]]:
-    """Makes every change at its time. Returns the events with the actual times, and the seconds
-    that each change took.
-    """
-    took: list[float] = []
-    begun: dict[Event, float] = {}
-    ended: dict[Event, float] = {}
-    changes = [(event.at, event, begun) for event in scenario.events]
-    changes += [(event.until, event, ended) for event in scenario.events]
-    for moment, group in groupby(sorted(changes, key=itemgetter(0)), key=itemgetter(0)):
-        together = [(event, moments) for _, event, moments in group]
-        struck: list[float] = []
-
-        def ready(due: float = zero + moment, struck: list[float] = struck) -> None:
-            time.sleep(max(0.0, due - time.monotonic()))
-            struck.append(time.monotonic())
-
-        time.sleep(max(0.0, zero + moment - _PREPARE_SECONDS - time.monotonic()))
-        _change(bed, [event for event, _ in together], together[0][1] is begun, ready)
-        took.append(time.monotonic() - struck[0])
-        for event, moments in together:
-            moments[event] = struck[0] - zero
-            note(f"{moment:5.2f} s: {event.name}{'' if moments is begun else ' is over'}")
-    return [replace(e, at=begun[e], until=ended[e]) for e in scenario.events], took
-
-
-def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], None]) -> None:
-    """Begins faults at once, ends one fault, or ends all faults."""
-    if begins:
-        faults = {}
-        for event in events:
-            mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
-            target = parse_target(event.target, bed.testbed.shape)
-            faults[target] = Fault(mode, event.loss, rate_share=event.rate)
-        bed.testbed.set_faults(faults, ready)
-    else:
-        bed.testbed.heal(events[0].target if len(events) == 1 else "all", ready)
-
-
-def document(
-    contender: Contender,
-    scenario: Scenario,
-    events: list[Event],
-    seen: Seen,
-    zero: float,
-) -> dict[str, Any]:
-    """A run for JSON. Its seconds count from the first traffic."""
-    bed = contender.bed
+def settled(seen: Seen, skip: float, seconds: float) -> Raw:
+    """The bytes that arrived in `seconds`, starting `skip` seconds after the first byte."""
     total = [sum(counts) for counts in zip(*seen.streams, strict=True)]
-    series = Series(seen.start - zero, seen.width, total)
-    plane_bps = (bed.payload_capacity_bps() or 0.0) / bed.planes
-    found = figures(series, events, scenario.seconds, bed.planes, plane_bps)
-    stalls = [
-        Series(series.start, series.width, stream).stall(0.1, scenario.seconds)[0]
-        for stream in seen.streams
-    ]
-    found["longest_stall_of_a_stream_seconds"] = max(stalls)
-    found["retransmitted_bytes"] = seen.resent_bytes
-    coarse = max(1, round(BIN_SECONDS / seen.width))
-    return {
-        "contender": contender.name,
-        "what": contender.what,
-        "measured": contender.measured,
-        "ended": seen.ended,
-        "scenario": scenario.name,
-        "title": scenario.title,
-        "seconds": scenario.seconds,
-        "events": [asdict(event) for event in events],
-        "figures": found,
-        "bins": {"start_seconds": series.start, "width_seconds": seen.width, "bytes": total},
-        "planes": {
-            "start_seconds": series.start,
-            "width_seconds": seen.width * coarse,
-            "bytes": {
-                plane: [sum(counts[i : i + coarse]) for i in range(0, len(counts), coarse)]
-                for plane, counts in seen.planes.items()
-            },
-        },
-        "evs": seen.evs,
-        "ev_changes": _changes(seen.ev_changes, zero, ("plane", "path", "old", "new", "reason")),
-        "plane_changes": _changes(seen.plane_changes, zero, ("plane", "suspended", "reason")),
-    }
-
-
-def _changes(changes: list[dict[str, Any]], zero: float, names: tuple[str, ...]) -> Any:
-    return [
-        {"at_seconds": change["at"] - zero, **{name: change[name] for name in names}}
-        for change in changes
-    ]
+    came = list(dropwhile(lambda count: count == 0, total))
+    timeline = Timeline(0.0, seen.width, came)
+    got = timeline.bytes_at(skip + seconds) - timeline.bytes_at(skip)
+    return {"bytes": round(got), "ns": seconds * 1e9}
