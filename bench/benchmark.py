@@ -27,7 +27,7 @@ import program
 from bed import HOSTS, BenchError, core, require_root
 from program import ROOT, Option
 
-from mrc.cli.exits import Exit
+from mrc.cli.output import Exit
 from mrc.errors import MrcError
 from mrc.linux import netns
 from mrc.sim import drawing

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mrc needs of this machine and of its Python packages, and whether it is there."""
+"""`mrc doctor`: what mrc needs of this machine and of its Python packages, whether it is there, and
+how to get what is missing.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import platform
@@ -10,18 +13,60 @@ import re
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from mrc import products
 from mrc.aio.context import Context
+from mrc.cli.output import Exit, Output, add_options
+from mrc.cli.runner import run_async
 from mrc.config import ContextConfig, Sockets
 from mrc.engine import native
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns
 from mrc.linux.processes import release
-from mrc.results.doctor import Finding, State
+from mrc.results import Result
+
+
+class State(StrEnum):
+    OK = "ok"
+    LIMITED = "limited"
+    MISSING = "missing"
+
+
+class Finding(Struct, frozen=True):
+    """One property of this machine."""
+
+    name: str
+    """What was examined."""
+    state: State
+    """ok; limited: mrc runs, but lacks something; missing: something does not run at all."""
+    found: str
+    """What was found."""
+    consequence: str = ""
+    """What mrc lacks; empty when ok."""
+    remedy: str = ""
+    """How to get it; empty when ok."""
+
+    @classmethod
+    def of(cls, name: str, good: bool, found: str, needs: tuple[State, str, str]) -> Finding:
+        """`needs`: state, consequence and remedy unless it is good."""
+        return cls(name, State.OK, found) if good else cls(name, needs[0], found, *needs[1:])
+
+
+class Doctor(Result, frozen=True, kw_only=True):
+    """What this machine can do, and what it lacks."""
+
+    can_run: bool
+    """mrc can move data between this host and others."""
+    findings: tuple[Finding, ...]
+    """What was examined."""
+
 
 _UDP_SEGMENT, _UDP_GRO = 103, 104
 _LOOPBACK_SECONDS = 10.0
@@ -168,3 +213,45 @@ def examine() -> Iterator[Finding]:
         except PackageNotFoundError:
             needs = ("parts of mrc do not start", f"pip install '{each}'")
             yield Finding(f"package {match[0]}", State.MISSING, "not installed", *needs)
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+
+HELP = "check which features this machine supports, and what is missing"
+EXAMPLES = """\
+examples:
+  mrc doctor                           exit code 0 if mrc can run here
+  mrc doctor --json | jq '.findings[] | select(.state != "ok")'
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    brought = filter(None, map(products.load, products.FINDINGS))
+    findings = [
+        *examine_host(run_async),
+        *(row for each in brought for row in each.examine()),
+    ]
+    good = can_run(findings)
+    out.text("\n".join(map(line, findings)))
+    out.text(f"\n{summary(findings, can_run=good)}")
+    out.result(Doctor(can_run=good, findings=tuple(findings)))
+    return Exit.OK if good else Exit.FAILED
+
+
+def line(finding: Finding) -> str:
+    text = f"{finding.state:8} {finding.name:20} {finding.found}"
+    if finding.state is not State.OK:
+        text += f"; {finding.consequence}; remedy: {finding.remedy}"
+    return text
+
+
+def summary(findings: list[Finding], *, can_run: bool) -> str:
+    counts = {state: sum(each.state is state for each in findings) for state in State}
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{told}: mrc {'can' if can_run else 'CANNOT'} run here"

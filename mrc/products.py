@@ -26,7 +26,7 @@ COMMANDS = {
     "demo": "mrc.demo.cli",
     "lab": "mrc.lab.cli",
     "sim": "mrc.sim.cli.sim",
-    "doctor": "mrc.cli.doctor",
+    "doctor": "mrc.doctor",
     "schema": "mrc.cli.schema",
     "completion": "mrc.cli.completion",
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from mrc.results.schemas import schema
+from mrc.cli.schema import schema
 
 
 def printed(command: str, line: str | bytes) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from mrc.agent import socket as agent_socket
 from mrc.agent.socket import TakenError
+from mrc.doctor import Finding, State
 from mrc.errors import ConfigError
-from mrc.results.doctor import Finding, State
 
 FOLDER = Path(__file__).resolve().parent.parent / "lib"
 LIBMRC, LIBMRC_CM, PROVIDER = "libmrc.so.1", "libmrc-cm.so.1", "libmrc-fi.so"

@@ -26,7 +26,7 @@ from mrc.agent.steering import AgentFrame
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux.processes import process
-from mrc.results.plain import Result
+from mrc.results import Result
 
 logger = logging.getLogger("mrc.agent")
 

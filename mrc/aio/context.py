@@ -53,7 +53,7 @@ from mrc.fabric import hostconfig
 from mrc.fabric.paths import LocalPort
 from mrc.observe.observatory import Observatory, Observer
 from mrc.observe.snapshot import snapshot
-from mrc.results.plain import plain
+from mrc.results import plain
 
 logger = logging.getLogger("mrc.establish")
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from mrc.cli.exits import UsageError
+from mrc.cli.output import UsageError
 from mrc.units import parse_short_rate, parse_short_size, parse_short_time, parse_time
 
 

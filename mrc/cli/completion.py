@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from mrc.cli.exits import Exit
+from mrc.cli.output import Exit
 
 HELP = "print the completion script of a shell"
 EXAMPLES = """\

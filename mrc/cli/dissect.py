@@ -11,8 +11,7 @@ from contextlib import ExitStack
 
 from mrc import products
 from mrc.cli.arguments import add, count_argument
-from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output, add_options
+from mrc.cli.output import Exit, Output, UsageError, add_options
 from mrc.dissect import capture, formats
 from mrc.dissect.capture import CapturedFrame, CaptureError, udp_of
 from mrc.dissect.packet import (
@@ -23,7 +22,7 @@ from mrc.dissect.packet import (
     split,
 )
 from mrc.limits import UDP_PORT
-from mrc.results.plain import Result, like
+from mrc.results import Result, like
 from mrc.units import counted
 
 

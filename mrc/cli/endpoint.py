@@ -26,8 +26,7 @@ from mrc.cli.arguments import (
     time_argument,
     where,
 )
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output, version_of
+from mrc.cli.output import Output, UsageError, version_of
 from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS, Sockets
 from mrc.enums import Seal
 from mrc.errors import ConfigError
@@ -111,7 +110,7 @@ def endpoint_settings(args: argparse.Namespace) -> dict[str, Any]:
 def settings(ctx: Context, qp: QP, *, tcp_port: int) -> Settings:
     """Every parameter that affects the speed of a QP."""
     from mrc.observe.results import Settings  # not to parse a command line
-    from mrc.results.plain import like
+    from mrc.results import like
 
     config = ctx.config
     return like(

@@ -7,7 +7,7 @@ from mrc.aio.recording import Recording
 from mrc.cli.output import format_rate, format_seconds
 from mrc.cli.terminal import column_chart
 from mrc.observe.results import Bins, PlaneBins
-from mrc.results.plain import like
+from mrc.results import like
 
 COLUMNS = 64
 ROWS = 8

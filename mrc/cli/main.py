@@ -13,8 +13,7 @@ from typing import Any
 
 from mrc import products, versions
 from mrc.cli.arguments import Parser
-from mrc.cli.exits import Exit, Interrupted, UsageError, cause, exit_code
-from mrc.cli.output import print_error, version_of
+from mrc.cli.output import Exit, Interrupted, UsageError, cause, exit_code, print_error, version_of
 from mrc.cli.standard import give_up, name_errors, open_missing
 from mrc.connect.parse import harmless_lines
 from mrc.errors import MrcError

@@ -1,27 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of a subcommand: results on stdout, everything else on stderr, numbers with units."""
+"""Output of a subcommand: results on stdout, everything else on stderr, numbers with units; exit
+codes, and the exit code of each error.
+"""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import errno
 import io
 import json
 import os
+import resource
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from mrc.cli.exits import UsageError, cause, exit_code
 from mrc.connect.parse import harmless_lines, printable, shown
-from mrc.errors import MrcError
+from mrc.enums import WcStatus
+from mrc.errors import (
+    BadFileError,
+    CompletionError,
+    ConnectError,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ResolveError,
+)
 from mrc.units import digits
 
 if TYPE_CHECKING:
     from msgspec import Struct
-
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _OPTIONS = {
@@ -150,7 +163,7 @@ class Output:
 
 
 def print_json(result: Struct) -> None:
-    from mrc.results.plain import plain  # mrc --version needs no msgspec
+    from mrc.results import plain  # mrc --version needs no msgspec
 
     print(json.dumps(plain(result), allow_nan=False), flush=True)
 
@@ -162,7 +175,7 @@ def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> No
         print(f"{prog}: {line}", file=sys.stderr, flush=True)
     if as_json:
         with suppress(OSError, MemoryError):  # then the line and the exit code have to do
-            from mrc.results.plain import Failure
+            from mrc.results import Failure
 
             print_json(Failure(error=line, exit_code=int(exit_code)))
 
@@ -201,7 +214,7 @@ def csv_text(rows: Sequence[object]) -> str:
     Rows are results or mappings. An object inside a row becomes columns such as `latency.p50_ns`;
     null is an empty cell, and lists are left out. All keys of all rows are columns.
     """
-    from mrc.results.plain import plain
+    from mrc.results import plain
 
     table = [dict(_cells(plain(row), "")) for row in rows]
     keys = dict.fromkeys(key for cells in table for key in cells)
@@ -225,3 +238,72 @@ def _cells(row: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
             yield before + key, printable(value)
         elif not isinstance(value, list):
             yield before + key, value
+
+
+# ---- Exit codes ----------------------------------------------------------------------------------
+
+
+class Exit(IntEnum):
+    """Exit codes of the subcommands; `mrc --help` lists them."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    PATHS_LOST = 4
+    NOT_VERIFIED = 5
+    NOT_ALL_COPIED = 6
+    INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """The command line is wrong; `prog` is the (sub)command that reports it."""
+
+    def __init__(self, prog: str, message: str) -> None:
+        super().__init__(message)
+        self.prog = prog
+
+
+class Interrupted(Exception):
+    """A signal ended the command."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__("interrupted" if signum == signal.SIGINT else "terminated")
+        self.exit_code = 128 + signum
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code for an error."""
+    # Not imported: this is slow, and can fail for the reason that is to be reported.
+    transfer = sys.modules.get("mrc.transfer.session")
+    if transfer is not None and isinstance(error, transfer.VerificationError):
+        return Exit.NOT_VERIFIED
+    match error:
+        case Interrupted():
+            return error.exit_code
+        case UsageError() | BadFileError():
+            return Exit.USAGE
+        case PathError():
+            return Exit.PATHS_LOST
+        case PeerGoneError():
+            return Exit.FAILED
+        case ConnectError() | ResolveError():
+            return Exit.UNREACHABLE
+        case CompletionError() if error.status == WcStatus.RETRY_EXC_ERR:
+            return Exit.PATHS_LOST
+        case _:
+            return Exit.FAILED
+
+
+def cause(error: BaseException) -> str:
+    """What a line for the user says about an error."""
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror
+        if not text[1:2].isupper():  # QP to RTS: ...
+            text = text[0].lower() + text[1:]
+        if error.errno == errno.EMFILE:
+            text += f" (limit {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}: ulimit -n 4096)"
+        return f"{error.filename}: {text}" if error.filename else text
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    return str(error) or type(error).__name__

@@ -20,8 +20,7 @@ import mrc
 from mrc.aio.qp import QP
 from mrc.cli import endpoint
 from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, pause_argument
-from mrc.cli.exits import Exit
-from mrc.cli.output import Output, add_options, format_seconds, format_table
+from mrc.cli.output import Exit, Output, add_options, format_seconds, format_table
 from mrc.cli.retry import Retry
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, screen
@@ -29,7 +28,7 @@ from mrc.enums import EvState
 from mrc.errors import MrcError, PeerGoneError
 from mrc.events import EvInfo, PlaneInfo, ProbeResult, known
 from mrc.fabric.topology import switch_of_usid
-from mrc.results.plain import KEYS, Result, like
+from mrc.results import KEYS, Result, like
 from mrc.running import RunningClock
 from mrc.units import counted
 

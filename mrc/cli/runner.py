@@ -21,8 +21,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import uvloop
 
-from mrc.cli.exits import Interrupted
-from mrc.cli.output import print_error
+from mrc.cli.output import Interrupted, print_error
 from mrc.linux import programs
 
 logger = logging.getLogger("mrc.cli")

@@ -1,13 +1,164 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc schema`: prints the JSON Schema of a command's output."""
+"""`mrc schema`: prints the JSON Schema of a command's output, made from the declared types of its
+results.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from importlib import import_module
+from inspect import getsource
+from itertools import pairwise
+from textwrap import dedent
+from typing import Any
 
-from mrc.cli.exits import Exit, UsageError
-from mrc.results.schemas import commands, schema
+import msgspec
+from msgspec import inspect
+
+from mrc import products
+from mrc.cli.output import Exit, UsageError
+from mrc.results import Failure, names_of
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "send": ("transfer.results.Transfer",),
+    "recv": ("transfer.results.Transfer",),
+    "perf": ("perf.results.Perf", "perf.results.PerfFailed"),
+    "perf --server": ("perf.results.PerfServed",),
+    "perf --json-stream": (
+        "perf.results.StartEvent", "perf.results.IntervalEvent", "perf.results.TestEvent",
+        "perf.results.EndEvent",
+    ),
+    "paths": ("cli.paths.Paths",),
+    "top": ("observe.results.Top", "view.feed.PageAddress"),
+    "key": ("cli.key.KeyFile",),
+    "dissect": ("cli.dissect.Dissected",),
+    "dissect --readings": ("conform.results.ReadingCounts",),
+    "testbed plan": ("testbed.results.Planned", "testbed.cli.plan.Topologies"),
+    "testbed export": ("lab.export.Export",),
+    "testbed import": ("lab.ocdai.ImportedTopology",),
+    "testbed join": ("lab.realhost.HostSetup",),
+    "testbed up": ("testbed.results.Built",),
+    "testbed down": ("testbed.bed.Removed",),
+    "testbed status": ("testbed.cli.status.Status", "testbed.cli.status.NotUp"),
+    "testbed view": ("view.feed.PageAddress",),
+    "testbed capture": ("testbed.capture.Captured",),
+    "testbed fail": ("testbed.cli.actions.Injection",),
+    "testbed run": ("testbed.schedule.Scheduled",),
+    "testbed run --over": ("workload.results.Workload",),
+    "testbed heal": ("testbed.cli.actions.Healed",),
+    "testbed drain": ("testbed.cli.actions.Drained",),
+    "testbed undrain": ("testbed.cli.actions.Drained",),
+    "demo": ("demo.run.Demo",),
+    "lab": ("lab.cli.Lessons", "lab.cli.Lesson"),
+    "sim list": ("sim.results.Scenarios",),
+    "sim run": ("sim.results.Experiment",),
+    "sim report": ("sim.results.Report",),
+    "sim sweep": ("sim.results.Sweep",),
+    "conform run": ("conform.results.Conformance",),
+    "conform list": ("conform.results.Cases",),
+    "conform show": ("conform.results.Cases",),
+    "conform readings": ("conform.results.Readings",),
+    "conform vectors": ("conform.results.Vectors",),
+    "conform judge": ("conform.results.CaptureReport",),
+    "doctor": ("doctor.Doctor",),
+    "agent": ("agent.socket.AgentProfiles",),
+}  # fmt: skip
+"""The results of each command, by their place in `mrc`. Every command may print a Failure
+instead."""
+
+
+def commands() -> tuple[str, ...]:
+    """The commands that print JSON, of the products that are in this tree."""
+    return tuple(name for name in COMMANDS if _places(name))
+
+
+def _places(command: str) -> list[str]:
+    """The places of a command's results that are in this tree."""
+    return [place for place in COMMANDS[command] if products.has(f"mrc.{place.rpartition('.')[0]}")]
+
+
+def schema(command: str) -> dict[str, Any]:
+    """The JSON Schema of one object that `mrc COMMAND --json` prints; KeyError for another name."""
+    kinds = [*map(_result, _places(command)), Failure]
+    references, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    for kind in _within(inspect.multi_type_info(kinds)):
+        _complete(parts[kind.__name__], kind)
+    return {
+        "$schema": DIALECT,
+        "title": f"mrc {command}",
+        "anyOf": list(references),
+        "$defs": parts,
+    }
+
+
+def _result(place: str) -> type:
+    module, _, name = place.rpartition(".")
+    kind: type = getattr(import_module(f"mrc.{module}"), name)
+    return kind
+
+
+def _within(kinds: Iterable[inspect.Type]) -> Iterator[type]:
+    """The classes that these types mention, at any depth."""
+    for kind in kinds:
+        match kind:
+            case (
+                inspect.DataclassType(cls=cls, fields=fields)
+                | inspect.StructType(cls=cls, fields=fields)
+            ):
+                yield cls
+                yield from _within(field.type for field in fields)
+            case inspect.EnumType(cls=cls):
+                yield cls
+            case inspect.UnionType(types=inner) | inspect.TupleType(item_types=inner):
+                yield from _within(inner)
+            case inspect.VarTupleType(item_type=item) | inspect.DictType(value_type=item):
+                yield from _within((item,))
+
+
+def _complete(part: dict[str, Any], kind: type) -> None:
+    """Adds what msgspec cannot know: names of numbers, that no key is left out, and the docstrings
+    of the fields.
+    """
+    if issubclass(kind, IntEnum):
+        part["enum"] = list(kind.__members__)
+    elif "properties" in part:
+        part["required"] = list(part["properties"])
+        names, keys = names_of(kind), getattr(kind, "__struct_encode_fields__", names_of(kind))
+        key_of = dict(zip(names, keys, strict=True))
+        for name, text in _field_texts(kind).items():
+            part["properties"][key_of[name]]["description"] = text
+
+
+def _field_texts(kind: type) -> dict[str, str]:
+    """The string below each field of a class and of its bases, on one line. Where there is none,
+    that of the class whose fields it shows, `texts_of`.
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not names_of(base):
+            continue
+        if shows := vars(base).get("texts_of"):
+            texts |= {n: t for n, t in _field_texts(shows).items() if n in names_of(base)}
+        body = ast.parse(dedent(getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = " ".join(text.split()).replace("None", "null")
+    return texts
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
 
 HELP = "print the JSON Schema of a command's --json output"
 EXAMPLES = """\

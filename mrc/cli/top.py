@@ -14,8 +14,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from mrc import products
 from mrc.cli import endpoint
 from mrc.cli.arguments import add
-from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output, add_options, format_bytes, format_rate, format_seconds
+from mrc.cli.output import (
+    Exit,
+    Output,
+    UsageError,
+    add_options,
+    format_bytes,
+    format_rate,
+    format_seconds,
+)
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, Screen, blocks_text, keys
 from mrc.connect.connect import about, dial, may_pass, timed_out

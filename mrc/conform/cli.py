@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mrc.cli.arguments import DEFAULT_PORT, Parser, add, count_argument, host_and_port, where
-from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output, add_options, format_seconds, format_table
+from mrc.cli.output import Exit, Output, UsageError, add_options, format_seconds, format_table
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
 from mrc.conform import engine, exchanges, report
@@ -33,7 +32,7 @@ from mrc.dissect.capture import CaptureError, read
 from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
 from mrc.linux.files import check_writable, write_whole
-from mrc.results.plain import like
+from mrc.results import like
 from mrc.sim import drawing
 from mrc.units import counted
 

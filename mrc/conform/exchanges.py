@@ -25,7 +25,7 @@ from mrc.dissect import vectors
 from mrc.dissect.packet import UdpFlow, decode
 from mrc.dissect.vectors import FLOWS, Vector
 from mrc.enums import Reading
-from mrc.results.plain import like
+from mrc.results import like
 
 VERSION = 1
 """Grows when the bytes of an exchange change; exchanges may be added."""

@@ -29,7 +29,7 @@ from mrc.conform.results import (
 from mrc.dissect.capture import CapturedFrame, udp_of
 from mrc.dissect.packet import decode, is_mrc, split
 from mrc.linux.files import write_whole
-from mrc.results.plain import like
+from mrc.results import like
 from mrc.sim.drawing import Chart, ChartLine, ChartPoint, style_sheet
 from mrc.units import counted, digits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from mrc.results.plain import Result
+from mrc.results import Result
 
 
 class CaseVerdict(Struct, frozen=True, kw_only=True):

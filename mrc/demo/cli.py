@@ -10,9 +10,10 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from mrc.cli.arguments import size_argument
-from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import (
+    Exit,
     Output,
+    UsageError,
     add_options,
     format_bytes,
     format_rate,

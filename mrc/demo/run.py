@@ -33,7 +33,7 @@ from mrc.child import Child
 from mrc.errors import MrcError, StateError
 from mrc.fabric.targets import parse_target
 from mrc.observe import local
-from mrc.results.plain import Result, like
+from mrc.results import Result, like
 from mrc.tasks import cancelled
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault

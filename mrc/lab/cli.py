@@ -10,7 +10,7 @@ from pathlib import Path
 from mrc import lab
 from mrc.cli.arguments import add, argument
 from mrc.cli.output import Output, add_options
-from mrc.results.plain import Result
+from mrc.results import Result
 
 HELP = "learn MRC by breaking networks: six lessons of ten minutes"
 EXAMPLES = """\

@@ -21,13 +21,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from mrc.cli.arguments import add
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output
+from mrc.cli.output import Output, UsageError
 from mrc.errors import ConfigError
 from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, EncapRed, EndDT6, EndUN, Route
 from mrc.fabric.targets import Target, all_links
 from mrc.linux.files import write_whole
-from mrc.results.plain import Result
+from mrc.results import Result
 from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.cli.plan import add_shape, shape_of
 from mrc.testbed.faults import hops_of_link, port_of

@@ -26,14 +26,13 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from mrc.cli.arguments import add
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output
+from mrc.cli.output import Output, UsageError
 from mrc.errors import BadFileError, ConfigError
 from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import Tiers, read_topology
 from mrc.linux.files import write_whole
-from mrc.results.plain import Result
+from mrc.results import Result
 from mrc.testbed.cli.main import Action, Needs
 from mrc.typed import Positive, Text, Whole, take
 from mrc.units import counted, digits

@@ -18,7 +18,7 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Output
 from mrc.lab import export
 from mrc.lab.outside import check_interface, links_of
-from mrc.results.plain import Result
+from mrc.results import Result
 from mrc.testbed import plan as plans
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action

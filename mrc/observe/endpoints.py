@@ -17,7 +17,7 @@ from mrc.errors import MrcError, ProtocolError
 from mrc.linux.processes import process
 from mrc.observe import local
 from mrc.observe.results import Endpoint, PlaneRates, Qp, QpPlane, QpRates, Snapshot, Unanswered
-from mrc.results.plain import SCHEMA, like, names_of
+from mrc.results import SCHEMA, like, names_of
 from mrc.tasks import cancelled
 from mrc.typed import take
 from mrc.units import digits

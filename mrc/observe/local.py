@@ -29,7 +29,7 @@ from mrc.connect.parse import parse
 from mrc.errors import ProtocolError
 from mrc.observe.results import Snapshot
 from mrc.observe.server import Visit, Visits
-from mrc.results.plain import plain
+from mrc.results import plain
 from mrc.running import Limit
 
 MAX_LINE = 1 << 20  # bytes of a snapshot; the limit of a remote snapshot too

@@ -10,7 +10,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from mrc.events import EvInfo, PlaneInfo, QpInfo
-from mrc.results.plain import KEYS, Result
+from mrc.results import KEYS, Result
 
 _SETTINGS_KEYS = KEYS | {"ack_timeout_exponent": "timeout", "burst_packets": "spray"}
 

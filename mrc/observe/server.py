@@ -22,7 +22,7 @@ from mrc.connect.oob import SNAPSHOT_BYTES, TOP, Channel
 from mrc.errors import InUseError, MrcError, ProtocolError, ResolveError
 from mrc.observe.results import Snapshot
 from mrc.observe.snapshot import public
-from mrc.results.plain import plain
+from mrc.results import plain
 from mrc.running import Limit
 from mrc.tasks import cancelled, took_cancellation
 

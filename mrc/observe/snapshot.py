@@ -22,7 +22,7 @@ from mrc.errors import MrcError
 from mrc.events import EvInfo, QpInfo
 from mrc.fabric.paths import LocalPort
 from mrc.observe.results import Ev, Port, Qp, QpPlane, Snapshot
-from mrc.results.plain import like, nonzero
+from mrc.results import like, nonzero
 
 
 class ObservedQp(Protocol):

@@ -16,8 +16,7 @@ from mrc.cli.arguments import (
     pause_argument,
     port_number,
 )
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output
+from mrc.cli.output import Output, UsageError
 from mrc.config import MAX_PEER_BYTES, ContextConfig, Spraying
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError

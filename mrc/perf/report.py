@@ -20,9 +20,11 @@ import mrc
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, history_report
-from mrc.cli.exits import Exit, cause, exit_code
 from mrc.cli.output import (
+    Exit,
     Output,
+    cause,
+    exit_code,
     format_bytes,
     format_rate,
     format_seconds,
@@ -64,7 +66,7 @@ from mrc.perf.results import (
     TestPlan,
 )
 from mrc.perf.server import PerfServer
-from mrc.results.plain import like, plain
+from mrc.results import like, plain
 from mrc.units import counted, digits
 
 MAX_LINES = 12  # most lines about changes in text output; JSON has each change

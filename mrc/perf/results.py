@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.observe.results import Bins, Settings
-from mrc.results.plain import SCHEMA, Failure, Result
+from mrc.results import SCHEMA, Failure, Result
 from mrc.typed import Whole
 
 

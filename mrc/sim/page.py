@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from mrc.enums import EvState, WcStatus
-from mrc.results.plain import like
+from mrc.results import like
 from mrc.sim import drawing, native, results
 from mrc.sim.checks import Measured, evaluate, flow_goodput_bps, quartiles
 from mrc.sim.drawing import Chart, ChartLine, ChartPoint

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mrc.enums import CcKind, PlaneShares
 from mrc.fabric.faults import Routing, TimedFault
-from mrc.results.plain import KEYS, Result
+from mrc.results import KEYS, Result
 
 TransportKind = Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
 TrafficKind = Literal["permutation", "incast", "checkpoint", "all-to-all", "ring", "pairs", "tcp"]

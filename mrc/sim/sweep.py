@@ -26,7 +26,7 @@ from msgspec import Struct
 from mrc import units
 from mrc.errors import BadFileError, ConfigError, MrcError
 from mrc.fabric import document
-from mrc.results.plain import plain
+from mrc.results import plain
 from mrc.sim import page
 from mrc.sim.checks import Measured, quartiles
 from mrc.sim.drawing import Chart, ChartLine, ChartPoint

@@ -31,7 +31,7 @@ from mrc.fabric.targets import Target, cut_off, parse_target, without
 from mrc.linux import netns, processes, programs
 from mrc.linux.processes import Times
 from mrc.linux.programs import require
-from mrc.results.plain import KEYS, Result, like
+from mrc.results import KEYS, Result, like
 from mrc.testbed import build, emulator, extras, rootless, state
 from mrc.testbed.build import Ready
 from mrc.testbed.faults import Fault, Hop, Mode, all_hops, place_faults

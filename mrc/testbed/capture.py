@@ -25,7 +25,7 @@ from mrc.errors import NetlinkError
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
 from mrc.linux.processes import release
-from mrc.results.plain import KEYS, Result
+from mrc.results import KEYS, Result
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.faults import (
     HOST_DOWN,

@@ -17,11 +17,11 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
+from mrc.doctor import Finding, State
 from mrc.errors import MrcError, StateError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
 from mrc.linux import netns, programs
 from mrc.linux.netlink import Netlink, Veth, Vxlan
-from mrc.results.doctor import Finding, State
 from mrc.testbed import build, rootless
 from mrc.testbed.capture import Ring
 from mrc.testbed.plan import LOWER_MAC, REASSEMBLY, UPPER_MAC

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from mrc.results.plain import KEYS, Result
+from mrc.results import KEYS, Result
 from mrc.testbed.plan import Census
 from mrc.testbed.shape import LinkProperties, Outside
 

@@ -24,7 +24,7 @@ from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import NEVER, TimedFault, occurrences, read_fault
 from mrc.fabric.targets import Target, parse_target
-from mrc.results.plain import Result
+from mrc.results import Result
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault, Mode

@@ -41,7 +41,7 @@ from mrc.fabric.document import Table
 from mrc.fabric.faults import MAX_MTU, MIN_MTU, LinkChange, Tiers, read_link, read_topology
 from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
 from mrc.fabric.topology import Addresses, AddressesError, Topology
-from mrc.results.plain import KEYS
+from mrc.results import KEYS
 from mrc.testbed import extras
 from mrc.units import parse_short_rate
 

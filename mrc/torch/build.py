@@ -18,8 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from mrc.doctor import Finding, State
 from mrc.errors import MrcError
-from mrc.results.doctor import Finding, State
 
 VERSIONS = ((2, 13), (2, 15))  # the first and the last torch that this was tested with
 RANGE = " to ".join(".".join(map(str, version)) for version in VERSIONS)

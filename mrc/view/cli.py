@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mrc.cli.arguments import add, port_number
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output
+from mrc.cli.output import Output, UsageError
 from mrc.cli.runner import run_async
 from mrc.errors import InUseError
 from mrc.observe.endpoints import Look

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from mrc.cli.arguments import add
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output, format_seconds
+from mrc.cli.output import Output, UsageError, format_seconds
 from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
 from mrc.sim.cli.arguments import add_seeds, add_settings

@@ -14,15 +14,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output, format_rate, format_seconds, format_table
+from mrc.cli.output import Exit, Output, UsageError, format_rate, format_seconds, format_table
 from mrc.cli.runner import run_async
 from mrc.enums import CcKind
 from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.fabric.faults import NEVER
 from mrc.linux import programs
 from mrc.linux.files import check_writable, write_whole
-from mrc.results.plain import like
+from mrc.results import like
 from mrc.sim import checks, drawing, page
 from mrc.sim.checks import Measured, evaluate, flow_goodput_bps
 from mrc.sim.cli.arguments import seeds_of

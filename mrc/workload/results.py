@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args
 
 from msgspec import Struct
 
-from mrc.results.plain import KEYS, Result
+from mrc.results import KEYS, Result
 from mrc.sim import results as sim
 
 Over = Literal["mrc", "tcp", "mptcp", "iperf3"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mrc import doctor
+from mrc.doctor import State
 from mrc.errors import StateError
 from mrc.linux import netns, programs
-from mrc.results.doctor import State
 from mrc.testbed import findings
 
 from .conftest import HAS_USERS

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from mrc import products
-from mrc.results import schemas
+from mrc.cli import schema
 
-PLACES = [f"mrc.{place}" for places in schemas.COMMANDS.values() for place in places]
+PLACES = [f"mrc.{place}" for places in schema.COMMANDS.values() for place in places]
 MODULES = {
     *products.COMMANDS.values(),
     *products.FINDINGS,

@@ -13,8 +13,8 @@ from typing import Any
 
 import mrc.cli.runner
 from mrc import products
-from mrc.cli.exits import Interrupted, UsageError, exit_code
 from mrc.cli.main import build_parser
+from mrc.cli.output import Interrupted, UsageError, exit_code
 from mrc.errors import MrcError
 from virtual.host import Host
 from virtual.world import World

@@ -17,8 +17,7 @@ from mrc.agent.device import device_file
 from mrc.agent.socket import AgentProfiles
 from mrc.cli import endpoint
 from mrc.cli.arguments import DEFAULT_PORT, add
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output
+from mrc.cli.output import Output, UsageError
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
 from mrc.trust.security import Commands

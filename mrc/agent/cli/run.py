@@ -18,7 +18,7 @@ from mrc.agent import socket as agent_socket
 from mrc.agent.cli import agent
 from mrc.cli import endpoint
 from mrc.cli.arguments import add
-from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Exit, UsageError
 from mrc.cli.runner import become, refused
 from mrc.errors import ConfigError
 from mrc.units import digits

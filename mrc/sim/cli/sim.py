@@ -16,12 +16,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mrc.cli import output
 from mrc.cli.arguments import Parser, add, count_argument
-from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
+from mrc.cli.output import (
+    Exit,
+    Output,
+    UsageError,
+    add_options,
+    format_rate,
+    format_seconds,
+    format_table,
+)
 from mrc.cli.runner import interruptibly
 from mrc.errors import ConfigError
 from mrc.linux.files import check_writable, write_whole
-from mrc.results.plain import like
+from mrc.results import like
 from mrc.sim import drawing, page, sweep
 from mrc.sim.checks import evaluate, flow_goodput_bps
 from mrc.sim.cli.arguments import add_seeds, add_settings, seeds_of

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mrc.cli.arguments import add, argument, count_argument, seconds_argument
-from mrc.cli.exits import Exit, UsageError
-from mrc.cli.output import Output, format_bytes, listed, print_error
+from mrc.cli.output import Exit, Output, UsageError, format_bytes, listed, print_error
 from mrc.cli.runner import FirstSignal, become, refused
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.targets import FORMS
 from mrc.linux import netns
 from mrc.linux.programs import require
-from mrc.results.plain import Result, like, plain
+from mrc.results import Result, like, plain
 from mrc.testbed import bed as beds
 from mrc.testbed import capture, extras, schedule
 from mrc.testbed import state as stored

@@ -13,8 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from mrc import products
-from mrc.cli.exits import UsageError
-from mrc.cli.output import add_options
+from mrc.cli.output import UsageError, add_options
 from mrc.cli.runner import interruptible, undisturbed
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed.shape import DEFAULT_NAME

@@ -17,7 +17,7 @@ from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.faults import LinkChange
 from mrc.linux.files import write_whole
-from mrc.results.plain import Result, like
+from mrc.results import Result, like
 from mrc.testbed import extras, picture
 from mrc.testbed.cli.main import Action, Needs
 from mrc.testbed.faults import hops_of_link

@@ -14,11 +14,10 @@ from msgspec import Struct
 
 from mrc.cli import output
 from mrc.cli.arguments import add
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
+from mrc.cli.output import Output, UsageError, format_bytes, format_rate, format_table, listed
 from mrc.cli.runner import begun, run_async
 from mrc.errors import MrcError
-from mrc.results.plain import KEYS, Result, like, plain
+from mrc.results import KEYS, Result, like, plain
 from mrc.testbed import bed as beds
 from mrc.testbed import extras, picture
 from mrc.testbed import state as stored

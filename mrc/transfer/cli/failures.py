@@ -7,8 +7,7 @@ import math
 from array import array
 from bisect import bisect_left
 
-from mrc.cli.exits import Exit
-from mrc.cli.output import Output
+from mrc.cli.output import Exit, Output
 from mrc.connect.parse import printable, shortened, shown
 from mrc.transfer.cli.progress import ProgressMeter
 from mrc.transfer.messages import MAX_ERROR

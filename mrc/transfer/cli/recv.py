@@ -9,8 +9,7 @@ from pathlib import Path
 
 from mrc.cli import endpoint
 from mrc.cli.arguments import add, bit_rate, count_argument, size_argument
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output, add_options
+from mrc.cli.output import Output, UsageError, add_options
 from mrc.transfer.limits import CHUNK_BYTES, SenderLimits
 
 HELP = "receive files and folders from hosts that run mrc send"

@@ -16,7 +16,7 @@ from mrc.connect.parse import printable
 from mrc.enums import WarningKind
 from mrc.events import PlaneInfo
 from mrc.observe.results import TransferPlane
-from mrc.results.plain import like, nonzero
+from mrc.results import like, nonzero
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.pack import MAX_LISTED, StoredBatch, Total
 from mrc.transfer.results import FailedFile, Outage, Role, Transfer, Waits

@@ -23,8 +23,8 @@ from mrc.agent import libraries
 from mrc.agent import socket as agent_socket
 from mrc.agent.cli import run
 from mrc.agent.cli.agent import _until_idle
-from mrc.cli.exits import Exit
 from mrc.cli.main import main
+from mrc.cli.output import Exit
 from mrc.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(

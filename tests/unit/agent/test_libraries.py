@@ -13,7 +13,7 @@ from verbs.building import LIBRARY
 
 from mrc.agent import libraries
 from mrc.agent import socket as agent_socket
-from mrc.results.doctor import Finding, State
+from mrc.doctor import Finding, State
 
 
 def found_of_verbs() -> Finding:

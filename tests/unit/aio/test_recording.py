@@ -35,7 +35,7 @@ from mrc.perf.meter import History, Meter, PeerBins
 from mrc.perf.report import MAX_LINES, change_lines, changes, summary_lines
 from mrc.perf.report import test_of as shown_of
 from mrc.perf.results import EvChange, PlaneChange, ShareChange
-from mrc.results.plain import plain
+from mrc.results import plain
 from mrc.typed import take
 
 MS = 1_000_000

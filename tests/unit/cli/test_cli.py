@@ -24,9 +24,17 @@ from slowness import PATIENCE
 
 from mrc import products
 from mrc.cli.arguments import host_and_port
-from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.main import main
-from mrc.cli.output import format_bytes, format_rate, format_seconds, format_table
+from mrc.cli.output import (
+    Exit,
+    Interrupted,
+    UsageError,
+    exit_code,
+    format_bytes,
+    format_rate,
+    format_seconds,
+    format_table,
+)
 from mrc.cli.paths import _outcome
 from mrc.enums import WcStatus
 from mrc.errors import (

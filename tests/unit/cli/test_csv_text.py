@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mrc.cli.exits import UsageError
-from mrc.cli.output import Output, csv_text
+from mrc.cli.output import Output, UsageError, csv_text
 from mrc.enums import EvState
 from mrc.perf.results import Latency
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mrc import products
-from mrc.cli.exits import cause
 from mrc.cli.main import main
+from mrc.cli.output import cause
 from mrc.errors import MrcError
 
 

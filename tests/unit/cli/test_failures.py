@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mrc.cli.exits import Exit
 from mrc.cli.main import main
-from mrc.cli.output import Output, session_failed
+from mrc.cli.output import Exit, Output, session_failed
 from mrc.errors import MrcError
 from mrc.transfer.cli.failures import MAX_NAMED, Failures
 from mrc.transfer.cli.progress import ProgressMeter

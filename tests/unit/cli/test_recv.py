@@ -15,7 +15,7 @@ from slowness import PATIENCE
 from transfer_ends import make, until
 
 import mrc
-from mrc.cli.exits import Exit
+from mrc.cli.output import Exit
 from mrc.tasks import cancelled
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import Announced

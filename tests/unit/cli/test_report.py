@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mrc import ContextConfig, Queues, Retries, Spraying
 from mrc.cli.endpoint import settings
-from mrc.results.plain import plain
+from mrc.results import plain
 from mrc.transfer.cli.report import batch_lines, waits_sentence
 from mrc.transfer.pack import StoredBatch
 from mrc.transfer.results import Waits

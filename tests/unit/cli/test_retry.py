@@ -14,8 +14,8 @@ from ports import free_port
 from slowness import PATIENCE
 
 from mrc.cli import retry
-from mrc.cli.exits import Exit
 from mrc.cli.main import main
+from mrc.cli.output import Exit
 from mrc.cli.retry import Retry, is_lost
 from mrc.connect.connect import may_pass
 from mrc.errors import (

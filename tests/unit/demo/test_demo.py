@@ -30,7 +30,7 @@ from mrc.demo.run import (
     scratch,
     write_random,
 )
-from mrc.results.plain import plain
+from mrc.results import plain
 from mrc.testbed.plan import BURST_BYTES
 
 MTU = 8858

@@ -9,11 +9,9 @@ import pytest
 from printed import printed
 
 from mrc import doctor, products
-from mrc.cli.doctor import line, summary
 from mrc.cli.main import main
-from mrc.doctor import POINT_TO_POINT
+from mrc.doctor import POINT_TO_POINT, Finding, State, line, summary
 from mrc.engine import native
-from mrc.results.doctor import Finding, State
 
 OK = Finding(POINT_TO_POINT, State.OK, "a write over loopback")
 SLOW = Finding("netem", State.LIMITED, "the kernel has no netem", "no delays", "--fabric emulated")

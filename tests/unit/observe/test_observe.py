@@ -43,7 +43,7 @@ from mrc.observe import local, server
 from mrc.observe.endpoints import EndpointWatch, checked, with_rates
 from mrc.observe.results import Endpoint, Top
 from mrc.observe.snapshot import snapshot
-from mrc.results.plain import plain
+from mrc.results import plain
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from mrc.perf.meter import History, MeterInterval, PeerBins
 from mrc.perf.report import interval_line, interval_of, slow_planes
 from mrc.perf.results import EvChange, Latency, PlaneChange, ShareChange
 from mrc.perf.server import PerfServer
-from mrc.results.plain import plain
+from mrc.results import plain
 from mrc.transfer import memory as transfer_memory
 
 MIB = 1 << 20

@@ -11,8 +11,8 @@ import pytest
 from slowness import PATIENCE
 
 from mrc.cli.main import main
+from mrc.cli.schema import schema
 from mrc.enums import CcKind
-from mrc.results.schemas import schema
 from mrc.sim.cli import sim
 
 

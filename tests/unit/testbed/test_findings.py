@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from mrc.doctor import State
 from mrc.errors import StateError
-from mrc.results.doctor import State
 from mrc.testbed import findings, rootless
 
 

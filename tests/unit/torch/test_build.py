@@ -15,8 +15,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from mrc.doctor import State
 from mrc.engine import native
-from mrc.results.doctor import State
 from mrc.torch import build
 from mrc.torch.build import TorchError
 

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published schemas: they are complete and valid."""
+"""The published schemas: they are complete and valid. mrc/cli/README.md: the commands of its plots
+parse, and the keys in them exist.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import math
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +19,17 @@ import pytest
 import walls
 from jsonschema import Draft202012Validator, ValidationError
 from printed import printed
+from project_text import ROOT
 
+from mrc import products
 from mrc.cli.main import build_parser, main
 from mrc.cli.paths import Probe, ProbedEv
+from mrc.cli.schema import commands, schema
 from mrc.enums import EvState
 from mrc.events import EvInfo
-from mrc.results import schemas
-from mrc.results.plain import Failure, like, plain
-from mrc.results.schemas import schema
+from mrc.results import Failure, like, plain
 
-COMMANDS = schemas.commands()
+COMMANDS = commands()
 TESTS = Path(__file__).parents[2]
 FAILURE = json.dumps({"schema": 1, "error": "no such file", "exit_code": 1})
 EV = EvInfo(
@@ -33,19 +39,19 @@ EV = EvInfo(
 )  # fmt: skip
 
 
-def commands(parser: argparse.ArgumentParser, words: str = "") -> Iterator[str]:
+def json_commands(parser: argparse.ArgumentParser, words: str = "") -> Iterator[str]:
     """Every command and action that takes --json."""
     nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
     for each in nested:
         for word, inner in each.choices.items():
-            yield from commands(inner, f"{words} {word}".strip())
+            yield from json_commands(inner, f"{words} {word}".strip())
     options = {option for action in parser._actions for option in action.option_strings}
     if "--json" in options and not nested:
         yield words
 
 
 def test_schemas__of_every_command_that_prints_json() -> None:
-    assert {name for name in COMMANDS if "--" not in name} == set(commands(build_parser()))
+    assert {name for name in COMMANDS if "--" not in name} == set(json_commands(build_parser()))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -113,3 +119,50 @@ def test_like__takes_what_is_shared_and_misses_nothing() -> None:
     with pytest.raises(TypeError, match="probe"):
         like(ProbedEv, EV)
     assert plain(Failure(error="x", exit_code=2)) == {"schema": 1, "error": "x", "exit_code": 2}
+
+
+# ---- The README ----------------------------------------------------------------------------------
+
+
+PLOTS = re.findall(
+    r"from `mrc ([^>`]*) > (\S+)`:\n\n<!--[^\n]*\n```python\n(.*?)```",
+    (ROOT / "mrc/cli/README.md").read_text(),
+    re.DOTALL,
+)
+IN_CSV = {  # columns that no JSON has; tests of --csv read them
+    "perf": {"end", "latency.p50_ns", "latency.p99_ns"},
+    "sim": {"seed", "check", "value"},
+}
+
+
+def test_plots__there_are_some() -> None:
+    assert [name for _, name, _ in PLOTS] == ["perf.json", "bins.json", "sweep.csv", "seeds.csv"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "program"),
+    [each for each in PLOTS if each[0].split()[0] in products.commands()],
+)
+def test_plot__command_and_keys_exist(command: str, name: str, program: str) -> None:
+    args = build_parser().parse_args(shlex.split(command))
+    assert args.csv if name.endswith(".csv") else args.json
+    known = set(re.findall(r"\w+", json.dumps(schema("perf")))) | IN_CSV[args.command]
+    tree = ast.parse(program)
+    assert len(tree.body) <= 5
+    reads = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    keys = {
+        key.value
+        for node in reads
+        for key in ast.walk(node.slice)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+    keys |= {
+        word.value.value
+        for word in ast.walk(tree)
+        if isinstance(word, ast.keyword)
+        and word.arg in ("x", "y", "index", "columns", "values")
+        and isinstance(word.value, ast.Constant)
+        and isinstance(word.value.value, str)
+    }
+    assert keys and keys <= known
+    assert f'"{name}"' in program
