@@ -3,7 +3,7 @@
 
 Packets on one path keep their order. Hosts stall: while a host does, it neither answers nor looks
 at answers, and all that waits comes at once afterwards. Answers return on any EV of the plane that
-lives: the engine answers on a path that was proven (test_engine_ev.c).
+lives: the engine answers on a path that was proven (test_ev.c).
 """
 
 from __future__ import annotations

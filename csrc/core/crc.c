@@ -39,7 +39,7 @@ enum {
 /* Carry-less multiplication of 64 bytes at a time (V. Gopal et al., "Fast CRC Computation for
    Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009). Multiplied by the factors of a
    distance, a remainder moves that many bits towards the end of the message: x^(distance + 32) and
-   x^(distance - 32) mod P, their bits reversed, times x. tests/c/test_crc32.c derives them. */
+   x^(distance - 32) mod P, their bits reversed, times x. tests/c/test_crc.c derives them. */
 #define WIDE \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,vpclmulqdq,pclmul")))
 #define FACTORS_64 0, 0x163cd6124

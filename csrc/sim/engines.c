@@ -113,10 +113,7 @@ static void sent(struct mrc_fabric_watch *watch, const struct mrc_frame *packet,
   struct mrc_audit *audit = audit_of(watch, flow, 1 - to);
   touch(watch, flow, 1 - to);
   const uint32_t ev = (uint32_t)packet->sport << 16 | (packet->flow_label & 0xFFFF);
-  if (mrc_opcode_is_data(wire.opcode))
-    mrc_audit_data_sent(audit, &wire, ev, packet->plane + 1u, ~(full | down));
-  if (wire.opcode == MRC_OP_SACK) mrc_audit_sack_sent(audit, &wire);
-  if (wire.opcode == MRC_OP_ACK) mrc_audit_ack_sent(audit, audit_of(watch, flow, to), &wire);
+  mrc_audit_sent(audit, audit_of(watch, flow, to), &wire, ev, packet->plane + 1u, ~(full | down));
 }
 
 static void received(struct mrc_fabric_watch *watch, const struct mrc_frame *packet,
@@ -128,18 +125,11 @@ static void received(struct mrc_fabric_watch *watch, const struct mrc_frame *pac
   if (!find_end(watch, wire.dest_qpn, &flow, &end)) return;
   struct mrc_audit *audit = audit_of(watch, flow, end);
   touch(watch, flow, end);
-  if (mrc_opcode_is_data(wire.opcode))
-    mrc_audit_data_received(audit, audit_of(watch, flow, 1 - end), &wire);
-  if (wire.opcode == MRC_OP_SACK) mrc_audit_sack_received(audit, &wire);
-  if (wire.opcode == MRC_OP_ACK) mrc_audit_ack_received(audit, &wire);
+  mrc_audit_received(audit, audit_of(watch, flow, 1 - end), &wire);
 }
 
 void mrc_fabric_watch_completion(struct mrc_fabric_watch *watch, const struct mrc_wc *wc) {
-  struct mrc_audit *audit = audit_of(watch, mrc_flow_of(wc->qpn), MRC_FROM);
-  if (wc->opcode == MRC_WC_RECV_IMM)
-    mrc_audit_immediate(audit, wc);
-  else
-    mrc_audit_completion(audit, wc);
+  mrc_audit_completed(audit_of(watch, mrc_flow_of(wc->qpn), MRC_FROM), wc);
 }
 
 /* ---- states ---- */
@@ -725,10 +715,8 @@ static int post(void *transport, uint32_t index) {
   if (engines->watch) place(engines->watch, index, &wr);
   const int error =
       mrc_qp_post(engines->of[config->from], mrc_flow_qpn(index, MRC_FROM), &wr, 1, world->now_ns);
-  if (error == 0 && engines->watch) {
-    mrc_audit_posted(audit_of(engines->watch, index, MRC_FROM), wr.bytes,
-                     wr.opcode == MRC_WR_WRITE_IMM, wr.imm);
-  }
+  if (error == 0 && engines->watch)
+    mrc_audit_posted(audit_of(engines->watch, index, MRC_FROM), &wr);
   return error;
 }
 

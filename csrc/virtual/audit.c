@@ -84,7 +84,8 @@ static void make_source(struct mrc_audit *audit) {
   }
 }
 
-void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm) {
+void mrc_audit_posted(struct mrc_audit *audit, const struct mrc_wr *wr) {
+  const uint32_t bytes = wr->bytes;
   audit->wrs =
       mrc_grow(audit->wrs, (uint32_t)audit->n_wrs, &audit->wr_capacity, sizeof(*audit->wrs));
   uint64_t before = audit->n_wrs ? audit->wrs[audit->n_wrs - 1].last : 0;
@@ -93,8 +94,9 @@ void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uin
   audit->wrs[audit->n_wrs++] = (struct mrc_audit_wr){.offset = audit->used_bytes,
                                                      .last = before + mrc_parts(bytes, part_bytes),
                                                      .bytes = bytes,
-                                                     .imm = imm,
-                                                     .has_imm = has_imm};
+                                                     .imm = wr->imm,
+                                                     .has_imm = wr->opcode == MRC_WR_WRITE_IMM,
+                                                     .unsignaled = wr->unsignaled != 0};
   audit->used_bytes += bytes;
   mrc_assert(audit->used_bytes <= audit->memory_bytes);
   make_source(audit);
@@ -109,11 +111,23 @@ static void verify_until(struct mrc_audit *audit, uint64_t end) {
   }
 }
 
-void mrc_audit_unsignaled(struct mrc_audit *audit) {
-  audit->wrs[audit->n_wrs - 1].unsignaled = true;
+/* A completion at the peer. */
+static void immediate(struct mrc_audit *audit, const struct mrc_wc *wc) {
+  while (audit->next_imm < audit->n_wrs && !audit->wrs[audit->next_imm].has_imm)
+    audit->next_imm++;
+  mrc_assert(audit->next_imm < audit->n_wrs);
+  const struct mrc_audit_wr *wr = &audit->wrs[audit->next_imm++];
+  mrc_assert(wc->status == MRC_WC_SUCCESS);
+  mrc_assert(wc->wr_id == audit->n_immediates++); /* in posting order */
+  mrc_assert(wc->imm == wr->imm && wc->bytes == wr->bytes);
+  verify_until(audit, audit->next_imm); /* an immediate is delivered after all earlier WRs */
 }
 
-void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc) {
+void mrc_audit_completed(struct mrc_audit *audit, const struct mrc_wc *wc) {
+  if (wc->opcode == MRC_WC_RECV_IMM) {
+    immediate(audit, wc);
+    return;
+  }
   /* Takes the unsignaled work requests before this completion, which is theirs too. */
   for (; audit->completed < audit->n_wrs && audit->wrs[audit->completed].unsignaled;
        audit->completed++)
@@ -128,17 +142,6 @@ void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc) {
   mrc_assert(wc->bytes == wr->bytes);
   mrc_assert(audit->statuses[MRC_WC_SUCCESS] == audit->completed); /* nothing succeeds later */
   verify_until(audit, audit->completed);
-}
-
-void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc) {
-  while (audit->next_imm < audit->n_wrs && !audit->wrs[audit->next_imm].has_imm)
-    audit->next_imm++;
-  mrc_assert(audit->next_imm < audit->n_wrs);
-  const struct mrc_audit_wr *wr = &audit->wrs[audit->next_imm++];
-  mrc_assert(wc->status == MRC_WC_SUCCESS);
-  mrc_assert(wc->wr_id == audit->n_immediates++); /* in posting order */
-  mrc_assert(wc->imm == wr->imm && wc->bytes == wr->bytes);
-  verify_until(audit, audit->next_imm); /* an immediate is delivered after all earlier WRs */
 }
 
 /* Number of a PSN that is close to number `near`; `first` has number 1. */
@@ -161,8 +164,8 @@ static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev, uint32_t us
   return false;
 }
 
-void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
-                         uint32_t port, uint32_t usable_ports) {
+static void data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
+                      uint32_t port, uint32_t usable_ports) {
   int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
   mrc_assert(number > 0);
   mrc_assert((uint64_t)number <= audit->acked_cum + audit->mpr); /* within the MPR */
@@ -205,7 +208,7 @@ static void acked_until(struct mrc_audit *audit, uint64_t cum) {
     acked(audit, ++audit->acked_cum);
 }
 
-void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *packet) {
+static void sack_received(struct mrc_audit *audit, const struct mrc_wire *packet) {
   int64_t cum = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
   int64_t base = cum + packet->sack.sack_offset;
   for (int i = 0; i < 64; i++) {
@@ -220,7 +223,7 @@ static int64_t done_of(const struct mrc_wire *packet, uint64_t near) {
   return (int64_t)near + mrc_psn_diff(packet->aeth.msn, near & MRC_PSN_MASK);
 }
 
-void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *packet) {
+static void ack_received(struct mrc_audit *audit, const struct mrc_wire *packet) {
   int64_t done = done_of(packet, audit->completed);
   mrc_assert(done <= (int64_t)audit->n_wrs);
   for (; (int64_t)audit->acked < done; audit->acked++)
@@ -228,8 +231,8 @@ void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *pack
   if (done > 0) acked_until(audit, audit->wrs[done - 1].last);
 }
 
-void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *peer,
-                        const struct mrc_wire *packet) {
+static void ack_sent(const struct mrc_audit *audit, const struct mrc_audit *peer,
+                     const struct mrc_wire *packet) {
   int64_t done = done_of(packet, peer->completed);
   mrc_assert(done >= 0 && done <= (int64_t)peer->n_wrs);
   mrc_assert(done == 0 || peer->wrs[done - 1].last <= audit->received_cum); /* all received */
@@ -240,7 +243,7 @@ static bool was_received(const struct mrc_audit *audit, int64_t number) {
   return audit->received[number % MRC_AUDIT_WINDOW] == (uint64_t)number;
 }
 
-void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet) {
+static void sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet) {
   int64_t cum = number_of(packet->psn, audit->rq_psn, audit->received_cum);
   mrc_assert(cum <= (int64_t)audit->received_cum); /* only received PSNs are acknowledged */
   mrc_assert(cum >= (int64_t)audit->sacked_cum);   /* it never decreases */
@@ -262,14 +265,29 @@ static bool invert_placed(struct mrc_audit *peer, const struct mrc_wire *packet)
   return true;
 }
 
-void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
-                             const struct mrc_wire *packet) {
+static void data_received(struct mrc_audit *audit, struct mrc_audit *peer,
+                          const struct mrc_wire *packet) {
   int64_t number = number_of(packet->psn, audit->rq_psn, audit->received_cum);
   mrc_assert(number > 0 && !was_received(audit, number)); /* placed once */
   mrc_assert(invert_placed(peer, packet) == (packet->payload_bytes > 0));
   audit->received[number % MRC_AUDIT_WINDOW] = (uint64_t)number;
   while (was_received(audit, (int64_t)audit->received_cum + 1))
     audit->received_cum++;
+}
+
+void mrc_audit_sent(struct mrc_audit *audit, const struct mrc_audit *peer,
+                    const struct mrc_wire *packet, uint32_t ev, uint32_t port,
+                    uint32_t usable_ports) {
+  if (mrc_opcode_is_data(packet->opcode)) data_sent(audit, packet, ev, port, usable_ports);
+  if (packet->opcode == MRC_OP_SACK) sack_sent(audit, packet);
+  if (packet->opcode == MRC_OP_ACK) ack_sent(audit, peer, packet);
+}
+
+void mrc_audit_received(struct mrc_audit *audit, struct mrc_audit *peer,
+                        const struct mrc_wire *packet) {
+  if (mrc_opcode_is_data(packet->opcode)) data_received(audit, peer, packet);
+  if (packet->opcode == MRC_OP_SACK) sack_received(audit, packet);
+  if (packet->opcode == MRC_OP_ACK) ack_received(audit, packet);
 }
 
 /* A window that has just shrunk may be exceeded, but then the engine sends nothing. One packet in

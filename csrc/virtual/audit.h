@@ -83,26 +83,19 @@ struct mrc_audit {
 void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed);
 void mrc_audit_free(struct mrc_audit *audit);
 
-/* A WR of the next `bytes` of source and target was posted. */
-void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm);
-/* The WR posted last is unsignaled. */
-void mrc_audit_unsignaled(struct mrc_audit *audit);
-/* A completion of this end's WR; a completion at the peer for an immediate of this end. */
-void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc);
-void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc);
+/* A WR of the next bytes of source and target was posted. */
+void mrc_audit_posted(struct mrc_audit *audit, const struct mrc_wr *wr);
+/* A completion of this end's WR, or a completion at the peer for an immediate of this end. */
+void mrc_audit_completed(struct mrc_audit *audit, const struct mrc_wc *wc);
 
-/* The end sends a data packet on `ev`, while it can send on the ports of `usable_ports` (bit n - 1:
-   port n); a SACK; an ACK for messages of `peer`. */
-void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
-                         uint32_t port, uint32_t usable_ports);
-void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet);
-void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *peer,
+/* The end sends a packet to `peer`: data leaves on `ev`, while the end can send on the ports of
+   `usable_ports` (bit n - 1: port n). */
+void mrc_audit_sent(struct mrc_audit *audit, const struct mrc_audit *peer,
+                    const struct mrc_wire *packet, uint32_t ev, uint32_t port,
+                    uint32_t usable_ports);
+/* The end's engine accepted a packet from `peer`. */
+void mrc_audit_received(struct mrc_audit *audit, struct mrc_audit *peer,
                         const struct mrc_wire *packet);
-/* The end's engine accepted a data packet from `peer`; a SACK; an ACK. */
-void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
-                             const struct mrc_wire *packet);
-void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
-void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
 
 /* Compares the state that the engine reports with the model. Call it right after the engine has
    sent. */

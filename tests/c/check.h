@@ -13,8 +13,8 @@
  * includes from csrc/io runs under the thread sanitizer too:
  *
  *   tools/test tests/c                     all of them
- *   tools/test tests/c -k psn              one program
- *   build/tests/asan/bin/test_psn          one program by hand; --list, or names of functions
+ *   tools/test tests/c -k base             one program
+ *   build/tests/asan/bin/test_base         one program by hand; --list, or names of functions
  *
  * A check that fails prints its place and values, on any thread. The function then goes on, so
  * guard statements that would crash:

@@ -8,6 +8,8 @@
 #include "pair/address.h"
 #include "scenario.h"
 
+__attribute__((unused)) static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44}; /* a payload */
+
 struct forge {
   struct mrc_wire wire;
   struct mrc_meta meta;

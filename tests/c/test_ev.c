@@ -1,535 +1,425 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/paths.h"
+/* EV probes on command, the proof of the path MTU, probation, and the controller's settings. */
+#include "core/engine.h"
 
 #include <errno.h>
 
-#include "check.h"
+#include "pair/connect.h"
+#include "scenario.h"
 
-enum { PLANES = 2, PER_PLANE = 4, N = PLANES * PER_PLANE };
-
-static struct mrc_prng prng;
-static uint16_t back; /* the EV that came back at the floor */
-
-/* EV i lies in plane i / PER_PLANE; `active` of each plane rotate. */
-static struct mrc_evset make_set(uint32_t active) {
-  struct mrc_ev_attr attrs[N];
-  struct mrc_evset set;
-  prng = (struct mrc_prng){.state = 4};
-  for (uint32_t i = 0; i < N; i++)
-    attrs[i] =
-        (struct mrc_ev_attr){.ev = 100 + i, .port = (uint8_t)(1 + i / PER_PLANE), .family = 6};
-  CHECK_EQ(mrc_evset_init(&set, attrs, N, PLANES, MRC_NOISE_NS), 0);
-  mrc_evset_start(&set, active, &prng);
-  return set;
+/* Two ends in RTR: they may probe but not send. */
+static int open_rtr(struct mrc_pair *p) {
+  int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 1u << 20});
+  mrc_pair_modify(p, end, MRC_QP_RTR);
+  mrc_pair_modify(p, p->ends[end]->peer, MRC_QP_RTR);
+  return end;
 }
 
-/* The number of turns of each EV of the plane among `turns`. */
-static void count_turns(struct mrc_evset *set, uint32_t plane, int turns, int counts[N]) {
-  memset(counts, 0, N * sizeof(int));
-  for (int i = 0; i < turns; i++) {
-    const uint16_t ev = mrc_evset_next(set, plane);
-    CHECK(ev < N);
-    if (ev < N) counts[ev]++;
+static int probe(struct mrc_pair *p, int end, uint32_t ev, uint32_t bytes, uint64_t cookie) {
+  int error = probe_ev(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn, ev, bytes, 5 * MS,
+                       cookie, p->now_ns);
+  mrc_pair_kick(p, p->ends[end]->host);
+  return error;
+}
+
+/* The PROBE event with this cookie; `type` is not PROBE when there was none, or more than one. */
+static struct mrc_event find_probe(const struct mrc_pair *p, int host, uint64_t cookie) {
+  struct mrc_event found = {.type = MRC_EVENT_REPLY};
+  int n = 0;
+  for (int i = 0; i < p->hosts[host].n_events; i++) {
+    const struct mrc_event *event = &p->hosts[host].events[i];
+    if (event->type != MRC_EVENT_PROBE || event->cookie != cookie) continue;
+    found = *event;
+    n++;
   }
+  CHECK_EQ(n, 1);
+  return found;
 }
 
-/* Each path has its turn at equal distances; each QP has its own order. */
-TEST(test_next__keeps_its_order) {
-  struct mrc_evset set = make_set(0);
-  uint16_t first[PER_PLANE];
-  bool differs = false;
-  for (int i = 0; i < PER_PLANE; i++)
-    first[i] = mrc_evset_next(&set, 0);
-  for (int i = 0; i < 8 * PER_PLANE; i++)
-    CHECK_EQ(mrc_evset_next(&set, 0), first[i % PER_PLANE]);
-  for (int i = 0; i < PER_PLANE; i++)
-    differs |= mrc_evset_next(&set, 1) != PER_PLANE + first[i];
-  CHECK(differs);
-  mrc_evset_free(&set);
+TEST(test_probe__of_every_ev_in_rtr) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 3);
+  int end = open_rtr(p);
+  mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
+  mrc_pair_path(p, 1, 0, 3, 0)->config.delay_ns = 500 * US;
+  for (uint32_t ev = 0; ev < 12; ev++)
+    CHECK_EQ(probe(p, end, ev, 0, 1000 + ev), 0);
+  run_for(p, 10 * MS);
+  for (uint32_t ev = 0; ev < 12; ev++) {
+    CHECK_ROW(ev);
+    struct mrc_event event = find_probe(p, 0, 1000 + ev);
+    CHECK_EQ(event.ev_index, ev);
+    CHECK_EQ(event.port, 1 + ev / 3);
+    CHECK_EQ(event.qpn, p->ends[end]->qpn);
+    CHECK_EQ(event.result, ev == 4 ? -ETIMEDOUT : 0); /* plane 2, path 1 */
+    if (ev < 3) CHECK(event.rtt_ns >= (int64_t)(2 * PATH_DELAY) && event.rtt_ns < (int64_t)MS);
+  }
+  mrc_pair_destroy(p);
 }
 
-TEST(test_init__refuses) {
+/* Two of four paths are dead in both directions, and both ends probe all of them, as at connect.
+   Then each knows a path for its answers: no answer is lost on a dead one. */
+TEST(test_probe__answers_take_paths_that_answered) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  const int ends[2] = {open_rtr(p), p->ends[0]->peer};
+  for (int path = 2; path < 4; path++)
+    for (int host = 0; host < 2; host++)
+      mrc_pair_path(p, host, 1 - host, 1, path)->config.silent = true;
+  for (uint32_t i = 0; i < 8; i++)
+    for (int side = 0; side < 2; side++)
+      CHECK_EQ(probe(p, ends[side], i % 4, 0, i), 0);
+  run_for(p, 10 * MS);
+  for (uint32_t i = 100; i < 120; i++)
+    for (int side = 0; side < 2; side++)
+      CHECK_EQ(probe(p, ends[side], i % 2, 0, i), 0);
+  run_for(p, 10 * MS);
+  for (uint32_t i = 100; i < 120; i++)
+    for (int host = 0; host < 2; host++)
+      CHECK_EQ(find_probe(p, host, i).result, 0);
+  mrc_pair_destroy(p);
+}
+
+/* The proof of the path MTU: a full packet passes; a packet one byte longer is lost silently. */
+TEST(test_probe__proves_the_path_mtu) {
+  enum { UDP_BYTES = 1500 - 48 };
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 1, .path.mtu_bytes = 1500);
+  int end = open_rtr(p);
+  CHECK_EQ(probe(p, end, 0, UDP_BYTES, 1), 0);
+  CHECK_EQ(probe(p, end, 0, UDP_BYTES + 4, 2), 0);
+  CHECK_EQ(probe(p, end, 1, 8888, 3), 0);
+  CHECK_EQ(probe(p, end, 1, 1, 4), 0); /* smaller than its headers: sent without padding */
+  run_for(p, 10 * MS);
+  CHECK_EQ(find_probe(p, 0, 1).result, 0);
+  CHECK_EQ(find_probe(p, 0, 2).result, -ETIMEDOUT);
+  CHECK_EQ(find_probe(p, 0, 3).result, -ETIMEDOUT);
+  CHECK_EQ(find_probe(p, 0, 4).result, 0);
+  mrc_pair_destroy(p);
+}
+
+TEST(test_probe__refuses) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 1);
+  int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 0});
+  mrc_engine *engine = p->hosts[0].engine;
+  uint32_t qpn = p->ends[end]->qpn;
+  CHECK_EQ(probe(p, end, 0, 0, 1), -EINVAL); /* no peer in INIT */
+  mrc_pair_modify(p, end, MRC_QP_RTR);
+  CHECK_EQ(probe_ev(engine, qpn + 1, 0, 0, MS, 1, p->now_ns), -ENOENT);
+  CHECK_EQ(probe(p, end, 2, 0, 1), -EINVAL);        /* no such EV */
+  CHECK_EQ(probe(p, end, 0, 1u << 20, 1), -EINVAL); /* larger than any packet */
+  CHECK_EQ(probe(p, end, 0, 0, 1), 0);
+  run_for(p, 10 * MS); /* the peer's engine answers in any state of its QP */
+  CHECK_EQ(find_probe(p, 0, 1).result, 0);
+  mrc_pair_destroy(p);
+}
+
+/* The kernel refuses every second burst, answers included: a refused burst keeps its place. */
+TEST(test_probe__answers_are_refused_at_first) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = 2);
+  int end = open_rtr(p);
+  for (uint64_t i = 0; i < 40; i++)
+    CHECK_EQ(probe(p, end, (uint32_t)i % 4, 0, i), 0);
+  run_for(p, 10 * MS);
+  CHECK(p->hosts[1].refused > 0);
+  for (uint64_t i = 0; i < 40; i++)
+    CHECK_EQ(find_probe(p, 0, i).result, 0);
+  mrc_pair_destroy(p);
+}
+
+/* The socket of the answering host is full for a while: the answers wait, and no thread spins. */
+TEST(test_probe__answers_wait_for_a_blocked_port) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 1);
+  int end = open_rtr(p);
+  mrc_engine *peer = p->hosts[1].engine;
+  mrc_engine_port_blocked(peer, 1, true, p->now_ns);
+  p->hosts[1].blocked = 1;
+  CHECK_EQ(probe(p, end, 0, 0, 1), 0);
+  run_for(p, MS);
+  CHECK(mrc_engine_deadline(peer) > p->now_ns);
+  mrc_engine_port_blocked(peer, 1, false, p->now_ns);
+  p->hosts[1].blocked = 0;
+  CHECK_EQ(mrc_engine_deadline(peer), 0);
+  mrc_pair_kick(p, 1);
+  run_for(p, MS);
+  CHECK_EQ(find_probe(p, 0, 1).result, 0);
+  mrc_pair_destroy(p);
+}
+
+/* Probes up to the limit, then -EAGAIN; all of them end. */
+TEST(test_probe__too_many) {
+  struct mrc_pair *p = open_pair();
+  int end = open_rtr(p);
+  int n = 0;
+  while (n < 10000 && probe(p, end, 0, 0, (uint64_t)n) == 0)
+    n++;
+  CHECK(n >= 64 && n < 10000);
+  CHECK_EQ(probe(p, end, 0, 0, 1), -EAGAIN);
+  mrc_pair_silence(p, 1, true);
+  run_for(p, 20 * MS);
+  CHECK_EQ(probe(p, end, 0, 0, 99999), 0);
+  mrc_pair_destroy(p);
+}
+
+/* When a port goes down, its probes end before their timeout. */
+TEST(test_probe__on_a_port_that_is_down) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_rtr(p);
+  mrc_pair_port_up(p, 0, 1, false);
+  CHECK_EQ(probe(p, end, 0, 0, 7), 0);
+  run_for(p, 10 * MS);
+  CHECK(find_probe(p, 0, 7).result < 0);
+  mrc_pair_destroy(p);
+}
+
+/* When the kernel cannot send a probe, its error becomes the probe's result at once. */
+TEST(test_probe__that_cannot_be_sent) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_rtr(p);
+  p->hosts[0].errors[1] = -EMSGSIZE;
+  CHECK_EQ(probe(p, end, 0, 0, 1), 0);
+  CHECK_EQ(probe(p, end, 1, 9000, 2), 0);
+  run_for(p, MS);
+  CHECK_EQ(find_probe(p, 0, 1).result, 0);
+  CHECK_EQ(find_probe(p, 0, 2).result, -EMSGSIZE);
+  mrc_pair_destroy(p);
+}
+
+/* The controller marks an EV as bad: the EV leaves the rotation, and probes bring it back. */
+TEST(test_set_ev_state__assumed_bad) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU);
+  CHECK_EQ(
+      mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 1, MRC_EV_ASSUMED_BAD, p->now_ns),
+      0);
+  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
+  run_for(p, MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_ASSUMED_BAD);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).sent_packets, 0);
+  run_for(p, 50 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_GOOD);
+  mrc_pair_destroy(p);
+}
+
+/* When the active EVs are at the floor, a loss brings another EV back; events report both. */
+TEST(test_set_ev_state__at_the_floor_tells_of_both) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
+  const int end = open_qp(p);
+  for (uint32_t ev = 0; ev < 2; ev++)
+    CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, ev, MRC_EV_ASSUMED_BAD,
+                                 p->now_ns),
+             0);
+  struct mrc_event events[4];
+  CHECK_EQ(mrc_engine_events(p->hosts[0].engine, events, 4), 3);
+  for (uint32_t i = 0; i < 2; i++) {
+    CHECK_EQ(events[i].ev_index, i);
+    CHECK_EQ(events[i].status, MRC_EV_ASSUMED_BAD);
+    CHECK_EQ(events[i].reason, MRC_REASON_CONTROLLER);
+  }
+  CHECK_EQ(events[2].ev_index, 0);
+  CHECK_EQ(events[2].status, MRC_EV_GOOD);
+  CHECK_EQ(events[2].reason, MRC_REASON_FLOOR);
+  mrc_pair_destroy(p);
+}
+
+/* A path whose MTU shrank answers small probes, but does not return before it carries a full
+   packet. Only the last probe before a return is full, so few of them take the link from data. */
+TEST(test_probation__of_a_path_whose_mtu_shrank) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
+  struct mrc_link *path = mrc_pair_path(p, 0, 1, 2, 1);
+  path->config.mtu_bytes = 300;
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_ASSUMED_BAD);
+  const uint64_t lost_data = path->lost;
+  run_for(p, SECOND);
+  const struct mrc_ev_info ev = mrc_pair_ev(p, end, 2, 1);
+  CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
+  CHECK(ev.sent_probes >= 15 && ev.sent_probes <= 100);
+  CHECK_EQ(path->lost - lost_data, (ev.sent_probes + 1) / 2);
+  path->config.mtu_bytes = 0;
+  run_for(p, 200 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);
+  mrc_pair_destroy(p);
+}
+
+/* A dead EV stays out of the rotation, is probed, and comes back only after it heals. */
+TEST(test_probation__of_a_dead_path) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
+  mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_ASSUMED_BAD);
+  run_for(p, SECOND);
+  struct mrc_ev_info ev = mrc_pair_ev(p, end, 2, 1);
+  CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
+  CHECK(ev.sent_probes >= 5 && ev.sent_probes <= 100); /* 2 ms apart at first, then up to 64 */
+  mrc_pair_path(p, 0, 1, 2, 1)->config.silent = false;
+  run_for(p, 200 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_TRUSTED), 1);
+  uint64_t before = mrc_pair_ev(p, end, 2, 1).sent_packets;
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK(mrc_pair_ev(p, end, 2, 1).sent_packets > before);
+  mrc_pair_destroy(p);
+}
+
+/* A path loses every tenth packet permanently. Each relapse keeps it away longer, so its cost
+   falls. */
+TEST(test_probation__of_a_flapping_path) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  mrc_pair_path(p, 0, 1, 1, 0)->config.lose_n = 1;
+  mrc_pair_path(p, 0, 1, 1, 0)->config.lose_of = 10;
+  int end = open_qp(p, .memory_bytes = 60u << 20, .timeout = 14);
+  uint64_t lost[2] = {0};
+  for (int half = 0; half < 2; half++) {
+    for (int i = 0; i < 30; i++) {
+      CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+      CHECK(mrc_pair_finish(p, SECOND));
+      run_for(p, 20 * MS);
+    }
+    lost[half] = mrc_pair_ev(p, end, 1, 0).lost_packets;
+  }
+  CHECK(lost[0] > 0);
+  CHECK(lost[1] - lost[0] <= lost[0] / 2 + 1);
+  mrc_pair_destroy(p);
+}
+
+/* Paths that are dead when the first data leaves and were not probed: each loses only the one burst
+   of its trial, although the window is worth many turns of every EV. */
+TEST(test_trial__a_dead_path_loses_one_burst) {
   static const struct {
-    struct mrc_ev_attr evs[2];
-    int n;
-    uint32_t ports;
-    int error;
-  } rows[] = {
-      {{{.ev = 1, .port = 1, .family = 6}}, 0, 2, -EINVAL}, /* no EVs */
-      {{{.ev = 1, .port = 1, .family = 6}}, MRC_MAX_EVS + 1, 2, -EINVAL},
-      {{{.ev = 1, .port = 0, .family = 6}}, 1, 2, -EINVAL},
-      {{{.ev = 1, .port = 3, .family = 6}}, 1, 2, -EINVAL}, /* no such port */
-      {{{.ev = 1, .port = 1, .family = 5}}, 1, 2, -EINVAL},
-      {{{.ev = 1, .port = 1, .family = 6}, {.ev = 1, .port = 2, .family = 6}}, 2, 2, -EINVAL},
-      {{{.ev = 1, .port = 1, .family = 6}, {.ev = 2, .port = 2, .family = 4}}, 2, 2, 0},
-  };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    struct mrc_evset set;
+    int plane, path;
+  } dead[] = {{1, 0}, {1, 5}, {2, 7}, {4, 3}};
+  const int n_dead = sizeof dead / sizeof dead[0];
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 8);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .spray = 1);
+  for (int i = 0; i < n_dead; i++)
+    mrc_pair_path(p, 0, 1, dead[i].plane, dead[i].path)->config.silent = true;
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  for (int i = 0; i < n_dead; i++) {
     CHECK_ROW(i);
-    CHECK_EQ(mrc_evset_init(&set, rows[i].evs, rows[i].n, rows[i].ports, MRC_NOISE_NS),
-             rows[i].error);
-    if (rows[i].error == 0) mrc_evset_free(&set);
+    const struct mrc_ev_info ev = mrc_pair_ev(p, end, dead[i].plane, dead[i].path);
+    CHECK_EQ(ev.lost_packets, 1);
+    CHECK_EQ(ev.sent_packets, 1);
+    CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
   }
+  CHECK_EQ(retransmitted(p, end), n_dead);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
+  mrc_pair_destroy(p);
 }
 
-/* EVs share the common parts of their addresses and keep the parts that differ. */
-TEST(test_addresses__are_those_given) {
-  enum { EVS = 6 };
-  struct mrc_ev_attr attrs[EVS];
-  struct mrc_evset set;
-  for (uint32_t i = 0; i < EVS; i++) {
-    attrs[i] = (struct mrc_ev_attr){.ev = 0x10000 * i, .port = 1, .family = 6, .dport = 4791};
-    memset(attrs[i].src, 1, 16);
-    memset(attrs[i].dst, 2, 16);
-    attrs[i].dst[15] = (uint8_t)i; /* one per path */
-  }
-  attrs[3].src[0] = attrs[4].dst[11] = 9;
-  attrs[5].dport = 4792;
-  CHECK_EQ(mrc_evset_init(&set, attrs, EVS, 1, MRC_NOISE_NS), 0);
-  CHECK_EQ(set.n_ends, 4);
-  for (uint16_t i = 0; i < EVS; i++) {
-    uint8_t src[16], dst[16];
-    CHECK_ROW(i);
-    mrc_evset_addresses(&set, i, src, dst);
-    CHECK_MEM_EQ(src, attrs[i].src, 16);
-    CHECK_MEM_EQ(dst, attrs[i].dst, 16);
-    CHECK_EQ(set.ends[set.evs[i].ends].dport, attrs[i].dport);
-    CHECK_EQ(mrc_evset_find(&set, attrs[i].ev), i);
-    CHECK_EQ(mrc_evset_find(&set, attrs[i].ev + 1), MRC_EV_NONE);
-  }
-  mrc_evset_free(&set);
-}
-
-TEST(test_next__turns_evenly_in_its_plane) {
-  struct mrc_evset set = make_set(0);
-  int counts[N];
-  for (uint32_t plane = 0; plane < PLANES; plane++) {
-    count_turns(&set, plane, 3 * PER_PLANE, counts);
-    for (uint32_t i = 0; i < N; i++)
-      CHECK_EQ(counts[i], i / PER_PLANE == plane ? 3 : 0);
-  }
-  mrc_evset_free(&set);
-}
-
-TEST(test_next__leaves_backups_alone) {
-  struct mrc_evset set = make_set(2);
-  int counts[N], used = 0;
-  count_turns(&set, 1, 10, counts);
-  for (int i = 0; i < N; i++)
-    used += counts[i] == 5;
-  CHECK_EQ(used, 2);
-  mrc_evset_free(&set);
-}
-
-/* Counts marks in answers to packets whose send time is unknown. */
-static void mark(struct mrc_evset *set, uint16_t ev, int times) {
-  for (int i = 0; i < times; i++)
-    mrc_evset_on_skip(set, ev, 0, 10);
-}
-
-/* An EV with a late packet pauses until the packet arrives; then it takes fewer turns. */
-TEST(test_on_late__waits_and_then_takes_fewer_turns) {
-  struct mrc_evset set = make_set(0);
-  int counts[N];
-  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
-    mrc_evset_on_delivered(&set, ev, 5, 5);
-  CHECK(mrc_evset_can_avoid(&set, 1, 10, 1));
-  CHECK(mrc_evset_on_late(&set, 1, 20));
-  CHECK_EQ(set.evs[1].skip_level, 1);
-  CHECK(!mrc_evset_can_avoid(&set, 1, 20, 1)); /* the packet left before the level changed */
-  CHECK(mrc_evset_can_avoid(&set, 1, 21, 1));
-  count_turns(&set, 0, 8 * PER_PLANE, counts);
-  CHECK_EQ(counts[1], 0);
-  mrc_evset_on_delivered(&set, 1, 10, 15);
-  count_turns(&set, 0, 8 * (2 * PER_PLANE - 1), counts);
-  CHECK_EQ(counts[1], 8);
-  CHECK(counts[0] >= 15); /* it may have had its first turn before */
-  mrc_evset_on_clear(&set, 1, 21, 0, 30);
-  CHECK_EQ(set.evs[1].skip_level, 0);
-  mrc_evset_free(&set);
-}
-
-/* When half of the paths are avoided, no further path is avoided. */
-TEST(test_on_late__half_of_a_plane_at_most) {
-  struct mrc_evset set = make_set(0);
-  for (uint16_t ev = 0; ev < PER_PLANE / 2; ev++) {
-    CHECK(mrc_evset_can_avoid(&set, ev, 10, 1));
-    mrc_evset_on_late(&set, ev, 20);
-  }
-  CHECK(!mrc_evset_can_avoid(&set, PER_PLANE / 2, 10, 1));
-  CHECK(mrc_evset_can_avoid(&set, 0, 30, 1));
-  mrc_evset_free(&set);
-}
-
-/* All paths are equally full: avoiding one would overfill the others. A silent path is avoided when
-   its packet is late by 7/8 of the others' round trip. */
-TEST(test_on_late__not_while_others_take_as_long) {
-  struct mrc_evset set = make_set(0);
-  set.evs[0].rtt_ns = 80;
-  CHECK(!mrc_evset_can_avoid(&set, 1, 10, 70));
-  CHECK(mrc_evset_can_avoid(&set, 1, 10, 71));
-  mrc_evset_on_late(&set, 0, 5); /* EV 0 is avoided, so its round trip no longer counts */
-  CHECK(mrc_evset_can_avoid(&set, 1, 10, 70));
-  set.evs[2].rtt_ns = 60;
-  mrc_evset_on_late(&set, 1, 15);
-  CHECK(mrc_evset_can_avoid(&set, 1, 20, 1)); /* it was slower than the others, and is still late */
-  mrc_evset_free(&set);
-}
-
-#define RTT_NS 1000
-static const uint64_t usual_ns = RTT_NS + MRC_NOISE_NS / 2;
-
-static struct mrc_evset make_set_by_delay(void) {
-  struct mrc_evset set = make_set(0);
-  set.by_delay = true;
-  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
-    set.evs[ev].rtt_ns = RTT_NS;
-  return set;
-}
-
-/* Where no switch marks, an EV takes turns in inverse proportion to its round trip: one step for
-   each packet that left after the last one. */
-TEST(test_on_clear__turns_follow_the_round_trip) {
-  struct mrc_evset set = make_set_by_delay();
-  static const struct {
-    uint64_t rtt_times, sent_ns;
-    int level;
-  } rows[] = {{1, 10, 0}, {8, 20, 1}, {8, 20, 1}, {8, 31, 2}, {8, 51, 3},
-              {8, 61, 3}, {5, 71, 2}, {1, 81, 1}, {1, 81, 1}, {1, 91, 0}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    mrc_evset_on_clear(&set, 1, rows[i].sent_ns, rows[i].rtt_times * usual_ns, 10 * i + 20);
-    CHECK_EQ(set.evs[1].skip_level, rows[i].level);
-    CHECK_EQ(mrc_evset_is_slow(&set, 1, 4 * usual_ns), rows[i].level >= 2);
-    CHECK(!mrc_evset_is_slow(&set, 1, 4 * usual_ns - 4));
-    mrc_evset_on_clear(&set, 1, 1000, 0, 1000); /* without a round trip nothing changes */
-    CHECK_EQ(set.evs[1].skip_level, rows[i].level);
-  }
-  mrc_evset_free(&set);
-}
-
-/* A late packet is a round trip that has not ended yet. Half of a plane are avoided at most. */
-TEST(test_on_clear__and_late_packets_agree) {
-  struct mrc_evset set = make_set_by_delay();
-  CHECK(!mrc_evset_can_avoid(&set, 1, 10, usual_ns - 2));
-  CHECK(mrc_evset_can_avoid(&set, 1, 10, usual_ns));
-  mrc_evset_on_late(&set, 1, 10);
-  CHECK(!mrc_evset_can_avoid(&set, 1, 20, 3 * usual_ns - 4));
-  CHECK(mrc_evset_can_avoid(&set, 1, 20, 3 * usual_ns));
-  mrc_evset_on_clear(&set, 0, 30, 2 * usual_ns, 30);
-  mrc_evset_on_clear(&set, 2, 30, 2 * usual_ns, 30);
-  CHECK_EQ(set.evs[0].skip_level, 1);
-  CHECK_EQ(set.evs[2].skip_level, 0);
-  CHECK(!mrc_evset_can_avoid(&set, 2, 40, usual_ns));
-  mrc_evset_free(&set);
-}
-
-TEST(test_on_skip__sits_out_one_turn) {
-  struct mrc_evset set = make_set(0);
-  int counts[N];
-  CHECK(mrc_evset_on_skip(&set, 1, 0, 10));
-  CHECK_EQ(set.evs[1].state, MRC_EV_SKIP);
-  CHECK(!mrc_evset_on_skip(&set, 1, 0, 10)); /* a second mark in the same rotation adds no pause */
-  count_turns(&set, 0, PER_PLANE - 1, counts);
-  CHECK_EQ(counts[1], 0);
-  count_turns(&set, 0, PER_PLANE, counts);
-  CHECK_EQ(counts[1], 1);
-  CHECK_EQ(set.evs[1].state, MRC_EV_GOOD);
-  mrc_evset_free(&set);
-}
-
-/* The pause doubles with each mark of a packet that left after the last change took effect, and
-   halves with each such packet without a mark. */
-TEST(test_on_skip__lasts_longer_when_marks_repeat) {
-  static const struct {
-    bool mark;
-    uint64_t sent_ns, now_ns;
-    uint8_t level;
-  } rows[] = {
-      {true, 5, 10, 1},     {true, 10, 15, 1}, /* left before the first mark came back */
-      {true, 11, 20, 2},    {false, 20, 25, 2},   {true, 0, 30, 2}, /* unknown send time */
-      {true, 21, 30, 3},    {true, 31, 40, 4},    {true, 41, 50, 5},
-      {true, 51, 60, 6},    {true, 61, 70, 6}, /* the longest pause */
-      {false, 61, 80, 5},   {false, 81, 90, 4},   {false, 91, 100, 3},
-      {false, 101, 110, 2}, {false, 111, 120, 1},
-  };
-  struct mrc_evset set = make_set(0);
-  int counts[N];
-  mark(&set, 1, 40);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    if (rows[i].mark)
-      mrc_evset_on_skip(&set, 1, rows[i].sent_ns, rows[i].now_ns);
+/* Probes answered while connecting prove the paths: the whole first window leaves at once. Without
+   them the QP sends one burst a path first. */
+TEST(test_trial__probed_paths_have_none) {
+  enum { PATHS = 2, PLANES = 2 };
+  for (int probed = 0; probed < 2; probed++) {
+    CHECK_ROW(probed);
+    struct mrc_pair *p = open_pair(.planes = PLANES, .paths = PATHS);
+    struct mrc_pair_qp_config config = {.memory_bytes = 1u << 20, .spray = 1};
+    int end = mrc_pair_create_qp(p, &config);
+    int ends[] = {end, p->ends[end]->peer};
+    for (int i = 0; i < 2; i++)
+      mrc_pair_modify(p, ends[i], MRC_QP_RTR);
+    for (uint32_t ev = 0; probed && ev < PLANES * PATHS; ev++)
+      CHECK_EQ(probe(p, end, ev, 0, ev), 0);
+    run_for(p, 10 * MS);
+    for (int i = 0; i < 2; i++)
+      mrc_pair_modify(p, ends[i], MRC_QP_RTS);
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+    run_for(p, PATH_DELAY); /* too short for an answer */
+    if (probed)
+      CHECK(mrc_pair_info(p, end).sent_packets >= 4 * PLANES * PATHS);
     else
-      mrc_evset_on_clear(&set, 1, rows[i].sent_ns, 0, rows[i].now_ns);
-    CHECK_EQ(set.evs[1].skip_level, rows[i].level);
-    count_turns(&set, 0, 8 * PER_PLANE << rows[i].level, counts); /* ends any earlier pause */
-    count_turns(&set, 0, 64 * PER_PLANE, counts);
-    const int turns = 64 * PER_PLANE / ((PER_PLANE - 1) * (1 << rows[i].level) + 1);
-    CHECK(counts[1] >= turns - 1 && counts[1] <= turns + 1); /* in proportion to the other three */
+      CHECK_EQ(mrc_pair_info(p, end).sent_packets, PLANES * PATHS);
+    CHECK(mrc_pair_finish(p, 100 * MS));
+    mrc_pair_destroy(p);
   }
-  mrc_evset_on_clear(&set, 1, 121, 0, 130);
-  CHECK_EQ(set.evs[1].state, MRC_EV_GOOD);
-  CHECK_EQ(set.evs[1].skip_level, 0);
-  mrc_evset_free(&set);
 }
 
-/* Reading G5-A: marks never lengthen a skip, and one turn ends one skip. */
-TEST(test_on_skip__once) {
-  struct mrc_evset set = make_set(0);
-  set.skips_once = true;
-  mark(&set, 1, 40);
-  CHECK(!mrc_evset_on_skip(&set, 1, 5, 10));
-  CHECK_EQ(set.evs[1].skip_level, 0);
-  CHECK_EQ(set.evs[1].skip_turns, 1);
-  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
-    mrc_evset_on_skip(&set, ev, 0, 10);
-  const uint16_t first = mrc_evset_next(&set, 0); /* skipped in the first rotation */
-  CHECK_EQ(set.evs[first].state, MRC_EV_GOOD);
-  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
-    CHECK_EQ(set.evs[ev].state == MRC_EV_SKIP, ev != first);
-  CHECK(mrc_evset_next(&set, 0) == first); /* it has ended the skip of one more */
-  int skipped = 0;
-  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
-    skipped += set.evs[ev].state == MRC_EV_SKIP;
-  CHECK_EQ(skipped, PER_PLANE - 2);
-  mrc_evset_free(&set);
+/* The auditor asserts that no packet leaves on a DENIED EV. In this test the EV must stop sending
+   and then come back. */
+TEST(test_deny__an_ev_in_mid_transfer) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 3, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  run_for(p, 10 * MS);
+  mrc_pair_deny(p, end, 1, 1, true);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_DENIED);
+  uint64_t before = mrc_pair_ev(p, end, 1, 1).sent_packets;
+  run_for(p, 20 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).sent_packets, before);
+  mrc_pair_deny(p, end, 1, 1, false);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK(mrc_pair_ev(p, end, 1, 1).sent_packets > before);
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
 }
 
-/* A path is not avoided for occasional marks, nor when every packet of every path is marked. */
-TEST(test_on_skip__lasts_one_turn_where_others_are_as_full) {
-  struct mrc_evset set = make_set(0);
-  for (uint64_t now_ns = 10; now_ns < 1000; now_ns += 10) {
-    mrc_evset_on_skip(&set, 0, now_ns - 5, now_ns);
-    for (int i = 0; i < 3; i++)
-      mrc_evset_on_clear(&set, 0, now_ns - 5, 0, now_ns);
-    CHECK_EQ(set.evs[0].skip_level, 0);
+/* A whole plane is denied: the others carry all data. */
+TEST(test_deny__a_whole_plane) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20);
+  for (int path = 0; path < 2; path++)
+    mrc_pair_deny(p, end, 2, path, true);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].sent_packets, 0);
+  mrc_pair_destroy(p);
+}
+
+TEST(test_set_ev_state__refuses) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p);
+  mrc_engine *engine = p->hosts[0].engine;
+  uint32_t qpn = p->ends[end]->qpn;
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn + 1, 0, MRC_EV_DENIED, p->now_ns), -ENOENT);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 1, MRC_EV_DENIED, p->now_ns), -EINVAL);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, MRC_EV_SKIP, p->now_ns), -EINVAL);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, 17, p->now_ns), -EINVAL);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, MRC_EV_GOOD, p->now_ns), 0);
+  mrc_pair_destroy(p);
+}
+
+TEST(test_query_evs__counts_and_fills) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p);
+  struct mrc_ev_info infos[4];
+  memset(infos, 0xAB, sizeof infos);
+  mrc_engine *engine = p->hosts[0].engine;
+  CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn, infos, 2), 4);
+  CHECK_EQ(infos[0].port, 1);
+  CHECK_EQ(infos[1].state, MRC_EV_GOOD);
+  CHECK_EQ(infos[1].rtt_ns, -1);
+  CHECK_EQ(infos[2].port, 0xAB); /* beyond the capacity */
+  CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn, NULL, 0), 4);
+  CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn + 1, infos, 2), -ENOENT);
+  mrc_pair_destroy(p);
+}
+
+/* Every path loses many packets, so the rotation is at its floor and bad EVs come back in exchange.
+   For each EV, events report every change of state and nothing else. */
+TEST(test_events__of_each_ev_alternate) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.loss_ppm = 300000);
+  int end = open_qp(p, .memory_bytes = 400 * MTU, .retry_exp = 25);
+  uint8_t states[8] = {0};
+  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * SECOND));
+  for (int i = 0; i < p->hosts[0].n_events; i++) {
+    const struct mrc_event *event = &p->hosts[0].events[i];
+    if (event->type != MRC_EVENT_EV_STATE) continue;
+    CHECK_ROW(i);
+    CHECK_EQ(event->status,
+             states[event->ev_index] == MRC_EV_GOOD ? MRC_EV_ASSUMED_BAD : MRC_EV_GOOD);
+    states[event->ev_index] = event->status;
   }
-  for (uint16_t i = 0; i < PER_PLANE; i++)
-    mark(&set, i, 40);
-  for (uint16_t i = 0; i < PER_PLANE; i++) {
-    mrc_evset_on_skip(&set, i, 2000, 2010);
-    CHECK_EQ(set.evs[i].skip_level, 0);
-  }
-  for (int i = 0; i < 100; i++)
-    mrc_evset_on_clear(&set, 1, 2000, 0, 2010);
-  CHECK_EQ(set.evs[1].marked, 0);
-  CHECK_EQ(set.planes[0].marked, 3 * MRC_EV_ALWAYS_MARKED);
-  mrc_evset_free(&set);
-}
-
-/* When half of a plane is marked, the other EVs pause for one turn at most. When the unmarked EVs
-   are gone, no EV is avoided. */
-TEST(test_on_skip__avoids_no_more_than_half_of_a_plane) {
-  struct mrc_evset set = make_set(0);
-  for (uint16_t i = 0; i < PER_PLANE; i++) {
-    mark(&set, i, 40);
-    mrc_evset_on_skip(&set, i, 5, 10);
-    CHECK(!mrc_evset_on_skip(&set, i, 15, 20));
-    CHECK_EQ(set.evs[i].skip_level, i < PER_PLANE / 2 ? 2 : 0);
-  }
-  for (uint16_t i = PER_PLANE / 2; i < PER_PLANE; i++)
-    CHECK(mrc_evset_on_loss(&set, i, &back, 20));
-  CHECK(mrc_evset_next(&set, 0) < PER_PLANE / 2);
-  CHECK_EQ(set.planes[0].n_skip, 0);
-  CHECK_EQ(set.planes[0].marked, PER_PLANE / 2 * MRC_EV_ALWAYS_MARKED);
-  mrc_evset_free(&set);
-}
-
-TEST(test_next__when_all_are_skipped_one_comes_back) {
-  struct mrc_evset set = make_set(0);
-  for (uint16_t i = 0; i < PER_PLANE; i++)
-    mrc_evset_on_skip(&set, i, 5, 10);
-  CHECK(mrc_evset_next(&set, 0) < PER_PLANE);
-  mrc_evset_free(&set);
-}
-
-TEST(test_on_loss__is_replaced_in_the_same_plane) {
-  struct mrc_evset set = make_set(2);
-  const uint16_t bad = mrc_evset_next(&set, 1);
-  int counts[N], used = 0;
-  CHECK(mrc_evset_on_loss(&set, bad, &back, 1000));
-  CHECK_EQ(set.evs[bad].state, MRC_EV_ASSUMED_BAD);
-  CHECK_EQ(set.evs[bad].probation.next_ns, 1000 + MRC_PROBATION_FIRST_NS);
-  CHECK_EQ(set.planes[1].n_active, 2); /* the planes stay equal */
-  CHECK_EQ(set.planes[0].n_active, 2);
-  CHECK(!mrc_evset_on_loss(&set, bad, &back, 2000)); /* it is already bad */
-  CHECK_EQ(set.evs[bad].bad_since_ns, 1000);
-  count_turns(&set, 1, 10, counts);
-  CHECK_EQ(counts[bad], 0);
-  for (int i = PER_PLANE; i < N; i++)
-    used += counts[i] == 5;
-  CHECK_EQ(used, 2);
-  mrc_evset_free(&set);
-}
-
-TEST(test_on_loss__at_the_floor_takes_back_the_oldest) {
-  struct mrc_evset set = make_set(0); /* 4 rotate, so the floor is 1 */
-  for (uint16_t i = 0; i < 3; i++)
-    CHECK(mrc_evset_on_loss(&set, i, &back, 10u * (i + 1)));
-  CHECK_EQ(set.planes[0].n_active, 1);
-  CHECK_EQ(mrc_evset_next(&set, 0), 3);
-  CHECK_EQ(back, MRC_EV_NONE);
-  CHECK(mrc_evset_on_loss(&set, 3, &back, 100));
-  CHECK_EQ(back, 0);
-  CHECK_EQ(set.planes[0].n_active, 1);
-  CHECK_EQ(mrc_evset_next(&set, 0), 0); /* bad for longest */
-  CHECK_EQ(set.evs[0].state, MRC_EV_GOOD);
-  mrc_evset_free(&set);
-}
-
-TEST(test_on_trust__returns_to_the_rotation_or_the_backups) {
-  struct mrc_evset set = make_set(0);
-  int counts[N];
-  CHECK(!mrc_evset_on_trust(&set, 0)); /* it never lost its trust */
-  CHECK(mrc_evset_on_loss(&set, 0, &back, 10));
-  CHECK_EQ(set.planes[0].n_active, PER_PLANE - 1);
-  CHECK(mrc_evset_on_trust(&set, 0));
-  CHECK_EQ(set.planes[0].n_active, PER_PLANE);
-  count_turns(&set, 0, 2 * PER_PLANE, counts);
-  CHECK(counts[0] >= 1);
-  mrc_evset_free(&set);
-
-  set = make_set(2);
-  const uint16_t bad = mrc_evset_next(&set, 0);
-  CHECK(mrc_evset_on_loss(&set, bad, &back, 10));
-  CHECK(mrc_evset_on_trust(&set, bad)); /* its place is taken, so it is a backup now */
-  CHECK_EQ(set.planes[0].n_active, 2);
-  count_turns(&set, 0, 10, counts);
-  CHECK_EQ(counts[bad], 0);
-  mrc_evset_free(&set);
-}
-
-TEST(test_on_deny__outlives_losses_and_empties_a_plane) {
-  struct mrc_evset set = make_set(0);
-  for (uint16_t i = 0; i < PER_PLANE; i++)
-    CHECK(mrc_evset_on_deny(&set, i));
-  CHECK(!mrc_evset_on_deny(&set, 0));
-  CHECK(!mrc_evset_on_loss(&set, 0, &back, 10));
-  CHECK(!mrc_evset_on_skip(&set, 0, 5, 10));
-  CHECK_EQ(set.evs[0].state, MRC_EV_DENIED);
-  CHECK_EQ(mrc_evset_next(&set, 0), MRC_EV_NONE);
-  CHECK_EQ(mrc_evset_any(&set, 0), MRC_EV_NONE);
-  CHECK(mrc_evset_next(&set, 1) >= PER_PLANE);
-  CHECK(mrc_evset_on_trust(&set, 2)); /* the controller allows it again */
-  CHECK_EQ(mrc_evset_next(&set, 0), 2);
-  mrc_evset_free(&set);
-}
-
-TEST(test_other__is_skipped_only_when_all_are) {
-  struct mrc_evset set = make_set(2);
-  const uint16_t a = mrc_evset_next(&set, 0), b = mrc_evset_other(&set, 0, a);
-  CHECK(b < PER_PLANE && b != a);
-  CHECK_EQ(mrc_evset_other(&set, 0, b), a);
-  CHECK(mrc_evset_on_skip(&set, b, 5, 10));
-  CHECK_EQ(mrc_evset_other(&set, 0, a), b);
-  CHECK(mrc_evset_on_loss(&set, b, &back, 20)); /* a backup takes its place */
-  CHECK(mrc_evset_other(&set, 0, a) != b);
-  mrc_evset_free(&set);
-
-  set = make_set(1);
-  CHECK_EQ(mrc_evset_other(&set, 0, mrc_evset_next(&set, 0)), MRC_EV_NONE);
-  mrc_evset_free(&set);
-}
-
-/* When all others are avoided equally, the next one in turn is used. */
-TEST(test_other__of_equals_the_next_in_turn) {
-  struct mrc_evset set = make_set(0);
-  uint16_t order[PER_PLANE];
-  for (int i = 0; i < PER_PLANE; i++)
-    order[i] = mrc_evset_next(&set, 0);
-  for (int i = 0; i < PER_PLANE; i++) {
-    set.evs[order[i]].state = MRC_EV_SKIP;
-    set.evs[order[i]].skip_turns = 1;
-  }
-  CHECK_EQ(mrc_evset_other(&set, 0, order[0]), order[1]);
-  CHECK_EQ(mrc_evset_other(&set, 0, order[2]), order[0]);
-  mrc_evset_free(&set);
-}
-
-/* Packets that arrive out of order do not make the newest send time older. */
-TEST(test_on_delivered__remembers_the_newest) {
-  struct mrc_evset set = make_set(0);
-  mrc_evset_on_delivered(&set, 1, 20, 21);
-  mrc_evset_on_delivered(&set, 1, 10, 22);
-  CHECK_EQ(set.racks[1].newest_ns, 20);
-  CHECK_EQ(set.racks[1].heard_ns, 22);
-  mrc_evset_on_delivered(&set, 1, 30, 23);
-  CHECK_EQ(set.racks[1].newest_ns, 30);
-  mrc_evset_free(&set);
-}
-
-TEST(test_any__answers_from_a_plane_whose_evs_are_all_bad) {
-  struct mrc_evset set = make_set(0);
-  for (uint16_t i = 0; i < PER_PLANE; i++)
-    mrc_evset_on_loss(&set, i, &back, 10u * i);
-  mrc_evset_on_deny(&set, 0);
-  for (int i = 0; i < 2 * PER_PLANE; i++) {
-    const uint16_t ev = mrc_evset_any(&set, 0);
-    CHECK(ev >= 1 && ev < PER_PLANE);
-  }
-  mrc_evset_free(&set);
-}
-
-/* The next EV of plane 0, with a burst on it. */
-static uint16_t send_burst(struct mrc_evset *set) {
-  const uint16_t ev = mrc_evset_next(set, 0);
-  if (ev != MRC_EV_NONE) mrc_evset_on_burst(set, ev);
-  return ev;
-}
-
-/* An EV that never delivered carries one burst as a trial; the outcome decides when it has turns
-   again. */
-TEST(test_trial__one_burst_until_the_answer_is_here) {
-  struct mrc_evset set = make_set(0);
-  uint32_t used = 0;
-  for (int i = 0; i < PER_PLANE; i++)
-    used |= 1u << send_burst(&set);
-  CHECK_EQ(used, (1u << PER_PLANE) - 1);
-  CHECK(!mrc_evset_has_next(&set, 0));
-  CHECK(mrc_evset_has_next(&set, 1)); /* the other plane's trials are separate */
-  CHECK_EQ(mrc_evset_next(&set, 0), MRC_EV_NONE);
-  CHECK_EQ(mrc_evset_other(&set, 0, 0), MRC_EV_NONE);
-  mrc_evset_on_delivered(&set, 2, 0, 0);
-  for (int i = 0; i < 2 * PER_PLANE; i++)
-    CHECK_EQ(send_burst(&set), 2); /* proven: it takes all turns */
-  CHECK_EQ(mrc_evset_other(&set, 0, 2), MRC_EV_NONE);
-  CHECK_EQ(mrc_evset_other(&set, 0, 1), 2);
-  mrc_evset_on_missed(&set, 1); /* the outcome is unknown: another trial */
-  CHECK_EQ(mrc_evset_other(&set, 0, 2), 1);
-  int counts[N] = {0};
-  for (int i = 0; i < 4 * PER_PLANE; i++)
-    counts[send_burst(&set)]++;
-  CHECK_EQ(counts[1], 1);
-  CHECK_EQ(counts[2], 4 * PER_PLANE - 1);
-  mrc_evset_free(&set);
-}
-
-TEST(test_trial__ends_with_the_place_in_the_rotation) {
-  struct mrc_evset set = make_set(2);
-  const uint16_t a = send_burst(&set), b = send_burst(&set);
-  CHECK(!mrc_evset_has_next(&set, 0));
-  CHECK(mrc_evset_on_loss(&set, a, &back, 10)); /* its backup has its own trial */
-  CHECK_EQ(set.planes[0].n_on_trial, 1);
-  const uint16_t c = send_burst(&set);
-  CHECK(c != a && c != b && c != MRC_EV_NONE);
-  mrc_evset_on_burst(&set, a); /* EVs outside the rotation are not on trial */
-  mrc_evset_on_missed(&set, a);
-  CHECK_EQ(set.planes[0].n_on_trial, 2);
-  mrc_evset_on_delivered(&set, b, 0, 0);
-  mrc_evset_on_delivered(&set, c, 0, 0);
-  CHECK_EQ(set.planes[0].n_on_trial, 0);
-  mrc_evset_free(&set);
-}
-
-/* A probe answered before the first data proves the EV. */
-TEST(test_trial__none_for_what_answered_before) {
-  struct mrc_evset set = make_set(0);
-  int counts[N] = {0};
-  for (uint16_t i = 0; i < PER_PLANE; i++)
-    mrc_evset_on_delivered(&set, i, 0, 0);
-  for (int i = 0; i < 3 * PER_PLANE; i++)
-    counts[send_burst(&set)]++;
-  for (int i = 0; i < PER_PLANE; i++)
-    CHECK_EQ(counts[i], 3);
-  mrc_evset_free(&set);
+  struct mrc_ev_info infos[8];
+  CHECK_EQ(mrc_qp_query_evs(p->hosts[0].engine, p->ends[end]->qpn, infos, 8), 8);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(infos[i].state, states[i]);
+  CHECK(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD) > 8);
+  mrc_pair_destroy(p);
 }

@@ -199,7 +199,7 @@ static int post(struct mrc_pair *pair, int index, uint32_t bytes, uint8_t opcode
   struct mrc_pair_end *end = pair->ends[index];
   const struct mrc_wr wr = make_wr(pair, end, 0, bytes, opcode);
   const int error = mrc_qp_post(pair->hosts[end->host].engine, end->qpn, &wr, 1, pair->now_ns);
-  if (error == 0) mrc_audit_posted(&end->audit, bytes, opcode == MRC_WR_WRITE_IMM, wr.imm);
+  if (error == 0) mrc_audit_posted(&end->audit, &wr);
   mrc_pair_kick(pair, end->host);
   return error;
 }
@@ -215,10 +215,8 @@ int mrc_pair_write_list(struct mrc_pair *pair, int index, const uint32_t *bytes,
     wrs[i].unsignaled = i + 1 < n;
   }
   const int error = mrc_qp_post(pair->hosts[end->host].engine, end->qpn, wrs, n, pair->now_ns);
-  for (uint32_t i = 0; error == 0 && i < n; i++) {
-    mrc_audit_posted(&end->audit, bytes[i], false, 0);
-    if (i + 1 < n) mrc_audit_unsignaled(&end->audit);
-  }
+  for (uint32_t i = 0; error == 0 && i < n; i++)
+    mrc_audit_posted(&end->audit, &wrs[i]);
   mrc_pair_kick(pair, end->host);
   return error;
 }

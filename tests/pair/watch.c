@@ -109,8 +109,8 @@ void mrc_watch_failed(struct mrc_pair *pair, const struct mrc_datagram *packet) 
   struct mrc_qp_info info;
   mrc_assert(mrc_qp_query(host->engine, end->qpn, &info) == 0);
   if (info.planes[plane - 1].suspended)
-    mrc_audit_data_sent(&end->audit, &wire, ev_of(&packet->meta), packet->meta.port,
-                        ~(host->blocked | host->down));
+    mrc_audit_sent(&end->audit, &pair->ends[end->peer]->audit, &wire, ev_of(&packet->meta),
+                   packet->meta.port, ~(host->blocked | host->down));
 }
 
 void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
@@ -125,13 +125,9 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
   struct mrc_audit *audit = &end->audit;
   mrc_assert(!end->denied[plane - 1][packet->path]); /* no packet is sent on a DENIED EV */
   if (end->done || audit->unwatched) return;
-  if (mrc_opcode_is_data(wire->opcode)) {
-    host->plane_bytes[plane - 1] += wire->payload_bytes;
-    mrc_audit_data_sent(audit, wire, ev_of(&packet->meta), packet->meta.port,
-                        ~(host->blocked | host->down));
-  }
-  if (wire->opcode == MRC_OP_SACK) mrc_audit_sack_sent(audit, wire);
-  if (wire->opcode == MRC_OP_ACK) mrc_audit_ack_sent(audit, &pair->ends[end->peer]->audit, wire);
+  if (mrc_opcode_is_data(wire->opcode)) host->plane_bytes[plane - 1] += wire->payload_bytes;
+  mrc_audit_sent(audit, &pair->ends[end->peer]->audit, wire, ev_of(&packet->meta),
+                 packet->meta.port, ~(host->blocked | host->down));
 }
 
 void mrc_watch_received(struct mrc_pair *pair, const struct mrc_datagram *packet, int drop) {
@@ -145,20 +141,15 @@ void mrc_watch_received(struct mrc_pair *pair, const struct mrc_datagram *packet
   struct mrc_pair_end *end = pair->ends[index];
   mrc_assert(!end->done); /* no packet is accepted for a destroyed QP */
   if (end->audit.unwatched) return;
-  if (mrc_opcode_is_data(wire.opcode))
-    mrc_audit_data_received(&end->audit, &pair->ends[end->peer]->audit, &wire);
-  if (wire.opcode == MRC_OP_SACK) mrc_audit_sack_received(&end->audit, &wire);
-  if (wire.opcode == MRC_OP_ACK) mrc_audit_ack_received(&end->audit, &wire);
+  mrc_audit_received(&end->audit, &pair->ends[end->peer]->audit, &wire);
 }
 
 void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *wc) {
   int index = find_end(pair, host, wc->qpn);
   mrc_assert(index >= 0);
   struct mrc_pair_end *end = pair->ends[index];
-  if (wc->opcode == MRC_WC_RECV_IMM)
-    mrc_audit_immediate(&pair->ends[end->peer]->audit, wc);
-  else
-    mrc_audit_completion(&end->audit, wc);
+  mrc_audit_completed(wc->opcode == MRC_WC_RECV_IMM ? &pair->ends[end->peer]->audit : &end->audit,
+                      wc);
 }
 
 void mrc_watch_state(struct mrc_pair *pair, int host) {

@@ -391,7 +391,7 @@ async def test_let_look__one_source_does_not_take_all_places() -> None:
 
 # ---- test_slots ----------------------------------------------------------------------------------
 
-# Slots and credits from Python; tests/c/test_slots.c has the arithmetic.
+# Slots and credits from Python; tests/c/test_base.c has the arithmetic.
 
 COUNT, BYTES, MASK = 4, 100, 0xFFFF
 LAST = 0xFFFFFFFF

@@ -66,7 +66,7 @@ def unlike(verdicts: dict[str, Any]) -> dict[str, str]:
 
 def test_engine__passes_all_cases_that_measure_nothing(verdicts: dict[str, Any]) -> None:
     assert {name: why for name, why in unlike(verdicts).items() if name not in MEASURED} == {}
-    assert 10 < len(MEASURED) < 100, "tests/c/test_engine_nscc.c has them in virtual time"
+    assert 10 < len(MEASURED) < 100, "tests/c/test_nscc.c has them in virtual time"
 
 
 @pytest.mark.slow

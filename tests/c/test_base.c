@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/base.h"
+
+#include <errno.h>
+
+#include "check.h"
+#include "core/slots.h"
+
+/* ---- PSNs ---- */
+
+TEST(test_add_sub__wrap_at_24_bits) {
+  static const struct {
+    uint32_t psn, n, sum, difference;
+  } rows[] = {
+      {0, 0, 0, 0},
+      {0, 1, 1, 0xFFFFFF},
+      {1, 1, 2, 0},
+      {0xFFFFFF, 1, 0, 0xFFFFFE},
+      {0xFFFFFF, 0, 0xFFFFFF, 0xFFFFFF},
+      {0xFFFF00, 0x200, 0x100, 0xFFFD00},
+      {0x800000, 0x800000, 0, 0},
+      {5, 0x1000005, 10, 0}, /* a step beyond the space wraps as often as it must */
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_psn_add(rows[i].psn, rows[i].n), rows[i].sum);
+    CHECK_EQ(mrc_psn_sub(rows[i].psn, rows[i].n), rows[i].difference);
+  }
+}
+
+TEST(test_diff_before__half_the_space) {
+  static const struct {
+    uint32_t a, b;
+    int32_t diff;
+    bool before;
+  } rows[] = {
+      {0, 0, 0, false},
+      {1, 0, 1, false},
+      {0, 1, -1, true},
+      {0, 0xFFFFFF, 1, false}, /* just wrapped */
+      {0xFFFFFF, 0, -1, true},
+      {0x7FFFFF, 0, 0x7FFFFF, false}, /* the farthest ahead */
+      {0x800000, 0, -0x800000, true}, /* half the space away counts as behind, in both directions */
+      {0, 0x800000, -0x800000, true},
+      {0x800001, 0, -0x7FFFFF, true},
+      {0xFFFF80, 0x7F, -0xFF, true},
+      {0x7F, 0xFFFF80, 0xFF, false},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_psn_diff(rows[i].a, rows[i].b), rows[i].diff);
+    CHECK_EQ(mrc_psn_before(rows[i].a, rows[i].b), rows[i].before);
+  }
+}
+
+TEST(test_in__half_open) {
+  static const struct {
+    uint32_t psn, first, n;
+    bool in;
+  } rows[] = {
+      {10, 10, 0, false}, /* the empty range */
+      {10, 10, 1, true},
+      {11, 10, 1, false},
+      {9, 10, 128, false},
+      {137, 10, 128, true},
+      {138, 10, 128, false},
+      {0xFFFFFF, 0xFFFFF0, 32, true}, /* across the wrap */
+      {0, 0xFFFFF0, 32, true},
+      {0x0F, 0xFFFFF0, 32, true},
+      {0x10, 0xFFFFF0, 32, false},
+      {0xFFFFEF, 0xFFFFF0, 32, false},
+      {0x7FFFFE, 0, 0x7FFFFF, true},
+      {0x7FFFFF, 0, 0x7FFFFF, false},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_psn_in(rows[i].psn, rows[i].first, rows[i].n), rows[i].in);
+  }
+}
+
+TEST(test_add_diff__are_inverse) {
+  for (uint32_t psn = 0; psn <= MRC_PSN_MASK; psn += 0x10101) {
+    for (uint32_t n = 0; n < 0x800000; n += 0x7FFF) {
+      CHECK_EQ(mrc_psn_diff(mrc_psn_add(psn, n), psn), (int32_t)n);
+      CHECK_EQ(mrc_psn_sub(mrc_psn_add(psn, n), n), psn);
+    }
+  }
+}
+
+/* ---- secret numbers ---- */
+
+/* The vector of SipHash's authors for eight bytes; OpenSSL computes the same. */
+TEST(test_hash__reference) {
+  const uint64_t key[2] = {0x0706050403020100, 0x0F0E0D0C0B0A0908};
+  CHECK_EQ(mrc_secret_hash(key, 0x0706050403020100), 0x93F5F5799A932462);
+}
+
+TEST(test_next__the_seed_decides) {
+  struct mrc_secret one = {.key = {1}}, same = {.key = {1}}, other = {.key = {2}};
+  const uint64_t first = mrc_secret_next(&one), second = mrc_secret_next(&one);
+  CHECK_EQ(mrc_secret_next(&same), first);
+  CHECK_EQ(mrc_secret_next(&same), second);
+  CHECK(first != second && mrc_secret_next(&other) != first);
+}
+
+/* ---- bitmaps ---- */
+
+#define BITS 128
+
+TEST(test_set_clear__touch_one_bit_of_the_ring) {
+  uint64_t words[BITS / 64] = {0};
+  struct mrc_bitmap map = {.words = words, .mask = BITS - 1};
+  static const uint32_t psns[] = {0, 1, 63, 64, 127, 128, 0xFFFFFF};
+  for (size_t i = 0; i < sizeof psns / sizeof psns[0]; i++) {
+    CHECK_ROW(i);
+    mrc_bitmap_set(&map, psns[i]);
+    CHECK(mrc_bitmap_test(&map, psns[i]));
+    CHECK(mrc_bitmap_test(&map, psns[i] + BITS)); /* one ring further lies the same bit */
+    CHECK_EQ(__builtin_popcountll(words[0]) + __builtin_popcountll(words[1]), 1);
+    mrc_bitmap_clear(&map, psns[i]);
+    CHECK_EQ(words[0] | words[1], 0);
+  }
+}
+
+TEST(test_extract__is_lsb_first_and_wraps) {
+  uint64_t words[BITS / 64] = {0};
+  struct mrc_bitmap map = {.words = words, .mask = BITS - 1};
+  mrc_bitmap_set(&map, 3);
+  mrc_bitmap_set(&map, 70);
+  static const struct {
+    uint32_t psn;
+    uint64_t bits;
+  } rows[] = {
+      {0, 1ull << 3},   {3, 1},
+      {4, 0},                                  /* 70 is 66 after 4 */
+      {7, 1ull << 63},                         /* over the edge of a word */
+      {64, 1ull << 6},  {70, 1 | 1ull << 61},  /* and round to 3 */
+      {127, 1ull << 4}, {0xFFFFFF, 1ull << 4}, /* the ring wraps with the PSN */
+      {128 + 3, 1},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_bitmap_extract(&map, rows[i].psn), rows[i].bits);
+  }
+}
+
+TEST(test_find__stops_at_n) {
+  uint64_t words[BITS / 64] = {0};
+  struct mrc_bitmap map = {.words = words, .mask = BITS - 1};
+  mrc_bitmap_set(&map, 100);
+  static const struct {
+    uint32_t psn, n, distance;
+  } rows[] = {
+      {100, 1, 0},   {100, 0, 0},   {99, 1, 1},      {99, 2, 1},      {0, 100, 100},
+      {0, 101, 100}, {0, 128, 100}, {101, 127, 127}, {101, 128, 127},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_bitmap_find(&map, rows[i].psn, rows[i].n), rows[i].distance);
+  }
+}
+
+/* ---- lists ---- */
+
+struct member {
+  char name;
+  struct mrc_node node;
+};
+
+static char name_of(const struct mrc_node *node) {
+  return MRC_NODE_OWNER(node, struct member, node)->name;
+}
+
+/* The names of the members in order; checks that the reverse order agrees. */
+static const char *names(const struct mrc_node *list) {
+  static char text[8];
+  int n = 0;
+  for (const struct mrc_node *at = list->next; at != list; at = at->next)
+    text[n++] = name_of(at);
+  text[n] = '\0';
+  for (const struct mrc_node *at = list->prev; at != list; at = at->prev)
+    CHECK_EQ(name_of(at), text[--n]);
+  CHECK_EQ(n, 0);
+  return text;
+}
+
+TEST(test_append__joins_once_and_prepend_goes_first) {
+  struct mrc_node list;
+  struct member a = {.name = 'a'}, b = {.name = 'b'}, c = {.name = 'c'};
+  mrc_list_init(&list);
+  CHECK(mrc_list_is_empty(&list));
+  CHECK(!mrc_node_joined(&a.node));
+  mrc_list_append(&list, &a.node);
+  mrc_list_append(&list, &b.node);
+  mrc_list_append(&list, &a.node);
+  CHECK_STR_EQ(names(&list), "ab");
+  mrc_list_prepend(&list, &c.node);
+  mrc_list_prepend(&list, &b.node);
+  CHECK_STR_EQ(names(&list), "cab");
+  CHECK(mrc_node_joined(&a.node) && !mrc_list_is_empty(&list));
+}
+
+TEST(test_leave__takes_out_whoever_it_is) {
+  struct mrc_node list;
+  struct member a = {.name = 'a'}, b = {.name = 'b'}, c = {.name = 'c'};
+  mrc_list_init(&list);
+  mrc_list_append(&list, &a.node);
+  mrc_list_append(&list, &b.node);
+  mrc_list_append(&list, &c.node);
+  mrc_node_leave(&b.node);
+  CHECK_STR_EQ(names(&list), "ac");
+  mrc_node_leave(&b.node); /* already left: no effect */
+  mrc_node_leave(&a.node);
+  mrc_node_leave(&c.node);
+  CHECK(mrc_list_is_empty(&list) && !mrc_node_joined(&b.node));
+  mrc_list_append(&list, &b.node);
+  CHECK_STR_EQ(names(&list), "b");
+}
+
+/* ---- maps ---- */
+
+TEST(test_put__refuses_twice_and_full) {
+  struct mrc_keymap map;
+  CHECK_EQ(mrc_keymap_init(&map, 2), 0);
+  CHECK_EQ(mrc_keymap_put(&map, 7, 70), 0);
+  CHECK_EQ(mrc_keymap_put(&map, 7, 71), -EEXIST);
+  CHECK_EQ(mrc_keymap_put(&map, 0, 0), 0);
+  CHECK_EQ(mrc_keymap_put(&map, 9, 90), -ENOSPC);
+  CHECK_EQ(mrc_keymap_get(&map, 7), 70);
+  CHECK_EQ(mrc_keymap_get(&map, 0), 0);
+  CHECK_EQ(mrc_keymap_get(&map, 9), MRC_KEYMAP_NONE);
+  mrc_keymap_remove(&map, 0);
+  CHECK_EQ(mrc_keymap_put(&map, 9, 90), 0);
+  mrc_keymap_free(&map);
+}
+
+/* Random puts and removes, compared with an array. Keys are few, so runs of full cells are long. */
+TEST(test_remove__keeps_every_other_key) {
+  enum { KEYS = 64, CAPACITY = 32, STEPS = 20000 };
+  struct mrc_keymap map;
+  uint32_t model[KEYS];
+  uint32_t count = 0;
+  struct mrc_prng prng = {.state = 1};
+  CHECK_EQ(mrc_keymap_init(&map, CAPACITY), 0);
+  for (uint32_t key = 0; key < KEYS; key++)
+    model[key] = MRC_KEYMAP_NONE;
+  for (uint32_t step = 0; step < STEPS; step++) {
+    const uint32_t key = mrc_prng_below(&prng, KEYS);
+    if (model[key] != MRC_KEYMAP_NONE) {
+      mrc_keymap_remove(&map, key);
+      model[key] = MRC_KEYMAP_NONE;
+      count--;
+    } else if (count < CAPACITY) {
+      CHECK_EQ(mrc_keymap_put(&map, key, step), 0);
+      model[key] = step;
+      count++;
+    }
+    for (uint32_t k = 0; k < KEYS; k++)
+      CHECK_EQ(mrc_keymap_get(&map, k), model[k]);
+  }
+  mrc_keymap_free(&map);
+}
+
+/* ---- timers ---- */
+
+TEST(test_pop__earliest_first_and_only_when_due) {
+  struct mrc_timers timers;
+  struct mrc_timer_cell cells[4];
+  mrc_timers_init(&timers, cells, 4);
+  CHECK_EQ(mrc_timers_next(&timers), MRC_NEVER);
+  CHECK_EQ(mrc_timers_pop(&timers, MRC_NEVER - 1), UINT32_MAX);
+  mrc_timers_set(&timers, 2, 30);
+  mrc_timers_set(&timers, 0, 10);
+  mrc_timers_set(&timers, 3, 20);
+  CHECK_EQ(mrc_timers_next(&timers), 10);
+  CHECK_EQ(mrc_timers_at(&timers, 3), 20);
+  CHECK_EQ(mrc_timers_pop(&timers, 9), UINT32_MAX);
+  CHECK_EQ(mrc_timers_pop(&timers, 10), 0);
+  CHECK_EQ(mrc_timers_at(&timers, 0), MRC_NEVER);
+  mrc_timers_set(&timers, 3, MRC_NEVER); /* cleared */
+  mrc_timers_set(&timers, 3, MRC_NEVER); /* and again */
+  CHECK_EQ(mrc_timers_pop(&timers, 100), 2);
+  CHECK_EQ(mrc_timers_next(&timers), MRC_NEVER);
+}
+
+static uint64_t earliest(const uint64_t *deadlines, uint32_t n) {
+  uint64_t first = MRC_NEVER;
+  for (uint32_t id = 0; id < n; id++)
+    first = mrc_min_u64(first, deadlines[id]);
+  return first;
+}
+
+/* Random sets, clears and pops, compared with a plain array. */
+TEST(test_set__keeps_the_order_of_an_array) {
+  enum { IDS = 37, STEPS = 20000 };
+  struct mrc_timers timers;
+  uint64_t model[IDS];
+  struct mrc_prng prng = {.state = 2};
+  struct mrc_timer_cell cells[IDS];
+  mrc_timers_init(&timers, cells, IDS);
+  for (uint32_t id = 0; id < IDS; id++)
+    model[id] = MRC_NEVER;
+  for (int step = 0; step < STEPS; step++) {
+    const uint32_t id = mrc_prng_below(&prng, IDS), kind = mrc_prng_below(&prng, 4);
+    if (kind < 3) {
+      model[id] = kind == 0 ? MRC_NEVER : mrc_prng_below(&prng, 50);
+      mrc_timers_set(&timers, id, model[id]);
+    } else {
+      const uint32_t popped = mrc_timers_pop(&timers, 25);
+      CHECK_EQ(popped == UINT32_MAX, earliest(model, IDS) > 25);
+      if (popped == UINT32_MAX) continue;
+      CHECK_EQ(model[popped], earliest(model, IDS));
+      model[popped] = MRC_NEVER;
+    }
+    CHECK_EQ(mrc_timers_next(&timers), earliest(model, IDS));
+  }
+}
+
+/* ---- slots ---- */
+
+/* Slots and credits of messages and of mailboxes, also where the numbers of frames wrap. */
+
+enum { COUNT = 4, BYTES = 100, MASK = 0xFF };
+
+static const uint32_t firsts[] = {0, 0xFE, 0xFFFFFFFE};
+
+static struct mrc_slots after(uint32_t first) {
+  return (struct mrc_slots){.count = COUNT,
+                            .bytes = BYTES,
+                            .sent = first,
+                            .credit = first,
+                            .arrived = first,
+                            .freed = first,
+                            .told = first};
+}
+
+TEST(test_place__goes_round) {
+  const struct mrc_slots slots = after(0);
+  const uint32_t rows[][2] = {{0, 0}, {3, 300}, {4, 0}, {0xFFFFFFFF, 300}};
+  for (size_t i = 0; i < 4; i++)
+    CHECK_EQ(mrc_slots_place(&slots, rows[i][0]), rows[i][1]);
+}
+
+TEST(test_send__as_many_as_there_are_slots_until_a_credit) {
+  for (size_t row = 0; row < 3; row++) {
+    CHECK_ROW(row);
+    struct mrc_slots slots = after(firsts[row]);
+    for (int i = 0; i < COUNT; i++, slots.sent++)
+      CHECK(mrc_slots_may_send(&slots));
+    CHECK(!mrc_slots_may_send(&slots));
+    CHECK(mrc_slots_credit(&slots, (firsts[row] + 1) & MASK, MASK));
+    CHECK(mrc_slots_may_send(&slots));
+  }
+}
+
+TEST(test_credit__never_for_more_than_was_sent) {
+  for (size_t row = 0; row < 3; row++) {
+    CHECK_ROW(row);
+    struct mrc_slots slots = after(firsts[row]);
+    slots.sent += 2;
+    const struct mrc_slots before = slots;
+    CHECK(!mrc_slots_credit(&slots, (firsts[row] + 3) & MASK, MASK));
+    CHECK(!mrc_slots_credit(&slots, (firsts[row] - 1) & MASK, MASK));
+    CHECK_MEM_EQ(&slots, &before, sizeof slots);
+    CHECK(mrc_slots_credit(&slots, firsts[row] & MASK, MASK)); /* the same again */
+    CHECK(mrc_slots_credit(&slots, (firsts[row] + 2) & MASK, MASK));
+    CHECK_EQ(slots.credit, slots.sent);
+  }
+}
+
+TEST(test_arrival__next_and_with_credit) {
+  for (size_t row = 0; row < 3; row++) {
+    CHECK_ROW(row);
+    struct mrc_slots slots = after(firsts[row]);
+    for (int i = 0; i < COUNT; i++, slots.arrived++) {
+      CHECK(mrc_slots_is_next(&slots, slots.arrived & MASK, MASK));
+      CHECK(!mrc_slots_is_next(&slots, (slots.arrived + 1) & MASK, MASK));
+      CHECK(!mrc_slots_is_next(&slots, (slots.arrived - 1) & MASK, MASK));
+      CHECK(mrc_slots_granted(&slots));
+    }
+    CHECK(!mrc_slots_granted(&slots));
+    slots.freed++; /* which the peer does not know yet */
+    CHECK(!mrc_slots_granted(&slots));
+    slots.told++;
+    CHECK(mrc_slots_granted(&slots));
+  }
+}
+
+TEST(test_free__never_back_nor_beyond_what_arrived) {
+  for (size_t row = 0; row < 3; row++) {
+    CHECK_ROW(row);
+    struct mrc_slots slots = after(firsts[row]);
+    slots.arrived += 3;
+    const struct {
+      uint32_t to, freed;
+      bool owes; /* a credit, at half an inbox */
+    } steps[] = {{1, 1, false}, {0, 1, false}, {4, 1, false}, {2, 2, true}, {1, 2, true}};
+    for (size_t i = 0; i < 5; i++) {
+      mrc_slots_free(&slots, firsts[row] + steps[i].to);
+      CHECK_EQ(slots.freed, firsts[row] + steps[i].freed);
+      CHECK_EQ(mrc_slots_owe(&slots), steps[i].owes);
+    }
+    slots.told = slots.freed;
+    CHECK(!mrc_slots_owe(&slots));
+  }
+}

@@ -1,0 +1,805 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/engine.h"
+
+#include <errno.h>
+
+#include "core/reverse.h"
+#include "pair/connect.h"
+#include "scenario.h"
+
+/* ---- planes ---- */
+
+/* Planes and ports that fail and heal, packets that the kernel refuses, queues that fill. */
+
+/* A pair whose planes run at `rate_bps` each, with `bytes` being written all the time. */
+static void write_all(struct mrc_pair *p, int end, uint32_t message, int n) {
+  for (int i = 0; i < n; i++)
+    CHECK_EQ(mrc_pair_write(p, end, message), 0);
+}
+
+static uint64_t acked_bytes(struct mrc_pair *p, int end) {
+  return mrc_pair_info(p, end).acknowledged_bytes;
+}
+
+/* A plane goes silent under load: suspended as a whole in a few round trips, no QP error, and
+   resumed by itself after it heals. */
+TEST(test_silence__of_one_plane) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14, .path_mtu = 4096);
+  write_all(p, end, 1u << 20, 32);
+  run_for(p, 20 * MS);
+  mrc_pair_silence(p, 2, true);
+  uint64_t silent_ns = p->now_ns;
+  while (!mrc_pair_info(p, end).planes[1].suspended && p->now_ns < silent_ns + 100 * MS)
+    mrc_pair_step(p, p->now_ns + MS);
+  CHECK(p->now_ns - silent_ns < 30 * MS);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 0, MRC_REASON_SILENCE), 1);
+  uint64_t before = acked_bytes(p, end);
+  run_for(p, 40 * MS); /* three planes carry 7.5 MB in this time */
+  CHECK(acked_bytes(p, end) - before > 6000000);
+  mrc_pair_silence(p, 2, false);
+  run_for(p, 100 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 1, MRC_REASON_PROBES), 1);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 2);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(succeeded(p, end), 32);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
+  mrc_pair_destroy(p);
+}
+
+/* The local timeout expires before the silence is detected: the engine still suspends the plane,
+   by the deliveries of the other planes between the timeouts. */
+TEST(test_silence__with_a_short_timeout) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 128, .timeout = 10, .retry_linear = 7,
+                    .retry_exp = 8, .path_mtu = 4096);
+  write_all(p, end, 1u << 20, 16);
+  run_for(p, 20 * MS);
+  mrc_pair_silence(p, 2, true);
+  run_for(p, 60 * MS); /* at most a strike each 10 ms or so, not one a timeout */
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  uint64_t before = acked_bytes(p, end);
+  run_for(p, 10 * MS);
+  CHECK(acked_bytes(p, end) - before > 1000000); /* three planes carry 1.8 MB in this time */
+  mrc_pair_silence(p, 2, false);
+  CHECK(mrc_pair_finish(p, 500 * MS));
+  CHECK_EQ(succeeded(p, end), 16);
+  mrc_pair_destroy(p);
+}
+
+/* Plane 2 is silent. The packets that it loses left after all packets that plane 1 delivered, so
+   the timeouts do not show that plane 2 has failed. */
+TEST(test_timeout__blames_no_plane_for_what_left_last) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
+  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  for (int i = 0; i < 5; i++) {
+    CHECK_ROW(i);
+    mrc_pair_path(p, 0, 1, 2, 0)->config.silent = true;
+    CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 5 * MS));
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), i + 1);
+  }
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Plane 1 delivers packets sent after the ones that plane 2 lost: after three timeouts plane 2 is
+   suspended, long before its silence alone would suspend it. */
+TEST(test_timeout__blames_the_plane_that_falls_behind) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
+  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  const uint64_t start_ns = p->now_ns;
+  mrc_pair_path(p, 0, 1, 2, 0)->config.silent = true;
+  for (int i = 0; i < 3; i++) {
+    CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+    CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
+    run_for(p, 50 * US);
+    CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 5 * MS));
+  }
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  CHECK(p->now_ns - start_ns < 5 * MS);
+  mrc_pair_destroy(p);
+}
+
+/* Plane 2 is silent, and has the smallest share before and after its packet. One timeout is enough:
+   the packet is sent again on plane 1, not over the other path of plane 2. */
+TEST(test_timeout__sends_again_on_another_plane) {
+  for (uint8_t shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
+    CHECK_ROW(shares);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+    int end = open_qp(p, .memory_bytes = 2 * MTU, .timeout = 9, .plane_shares = shares);
+    prove_paths(p->hosts[0].engine, p->ends[end]->qpn);
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0); /* on plane 1 */
+    CHECK(mrc_pair_finish(p, 5 * MS));
+    mrc_pair_silence(p, 2, true);
+    CHECK_EQ(mrc_pair_write(p, end, 4), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(mrc_pair_info(p, end).planes[1].lost_packets, 1);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT), 1);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 1);
+    CHECK_EQ(retransmitted(p, end), 1);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Further posts do not postpone the local timeout. */
+TEST(test_timeout__counts_from_the_last_progress) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 11, .retry_linear = 7);
+  mrc_pair_silence(p, 1, true);
+  for (int i = 0; i < 100; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    run_for(p, 100 * US);
+  }
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 4); /* one each 2.1 ms, for 10 ms */
+  mrc_pair_destroy(p);
+}
+
+/* Two of four planes at once; then the write of a new message uses the others at once. */
+TEST(test_silence__of_two_of_four) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096, .timeout = 14);
+  write_all(p, end, 1u << 20, 16);
+  run_for(p, 10 * MS);
+  mrc_pair_silence(p, 1, true);
+  mrc_pair_silence(p, 4, true);
+  CHECK(mrc_pair_finish(p, 400 * MS));
+  CHECK_EQ(succeeded(p, end), 16);
+  CHECK(mrc_pair_info(p, end).planes[0].suspended && mrc_pair_info(p, end).planes[3].suspended);
+  CHECK(!mrc_pair_info(p, end).planes[1].suspended && !mrc_pair_info(p, end).planes[2].suspended);
+  mrc_pair_destroy(p);
+}
+
+/* Only one direction of the plane is dead: data arrives, answers do not, or the other way. */
+TEST(test_silence__of_one_direction) {
+  for (int from = 0; from < 2; from++) {
+    CHECK_ROW(from);
+    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
+    int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+    write_all(p, end, 1u << 20, 8);
+    run_for(p, 10 * MS);
+    for (int path = 0; path < 2; path++)
+      mrc_pair_path(p, from, 1 - from, 2, path)->config.silent = true;
+    CHECK(mrc_pair_finish(p, 400 * MS));
+    CHECK_EQ(succeeded(p, end), 8);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Silent from the first packet on, so the round trip of the plane is unknown. */
+TEST(test_silence__from_the_start) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
+  mrc_pair_silence(p, 3, true);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* One dead path of a plane, the others alive: the plane goes on. */
+TEST(test_silence__of_one_path) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+  write_all(p, end, 1u << 20, 8);
+  run_for(p, 10 * MS);
+  mrc_pair_path(p, 0, 1, 1, 3)->config.silent = true;
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 3).state, MRC_EV_ASSUMED_BAD);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
+  CHECK(retransmitted(p, end) <= 128);
+  mrc_pair_destroy(p);
+}
+
+/* A plane is suspended while its one working path is ASSUMED_BAD and the paths of its rotation are
+   dead. The probes of the plane find that path too. */
+TEST(test_silence__of_the_rotation_alone) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
+  const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
+  write_all(p, end, 1u << 20, 32);
+  run_for(p, 10 * MS);
+  const uint32_t alone = 4; /* the first EV of plane 2 */
+  CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, alone, MRC_EV_ASSUMED_BAD,
+                               p->now_ns),
+           0);
+  for (int path = 0; path < 4; path++)
+    mrc_pair_path(p, 0, 1, 2, path)->config.silent = true;
+  run_for(p, 50 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_ASSUMED_BAD);
+  mrc_pair_path(p, 0, 1, 2, 0)->config.silent = false;
+  run_for(p, 500 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
+  mrc_pair_destroy(p);
+}
+
+/* A plane returns with few of its paths, never three in a row. */
+TEST(test_silence__ends_on_some_paths) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = 500000000);
+  const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
+  write_all(p, end, 1u << 20, 8);
+  run_for(p, 10 * MS);
+  mrc_pair_silence(p, 2, true);
+  run_for(p, 100 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  for (int path = 0; path < 8; path++) {
+    mrc_pair_path(p, 0, 1, 2, path)->config.silent = path % 3 != 2;
+    mrc_pair_path(p, 1, 0, 2, path)->config.silent = false;
+  }
+  run_for(p, SECOND);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  const uint64_t sent = mrc_pair_ev(p, end, 2, 2).sent_packets;
+  write_all(p, end, 1u << 20, 8);
+  CHECK(mrc_pair_finish(p, SECOND));
+  CHECK(mrc_pair_ev(p, end, 2, 2).sent_packets > sent);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  mrc_pair_destroy(p);
+}
+
+static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t linear,
+                       uint32_t exponential) {
+  const struct mrc_pair_end *e = p->ends[end];
+  mrc_engine *engine = p->hosts[e->host].engine;
+  return mrc_qp_set_retries(engine, e->qpn, timeout, linear, exponential, p->now_ns);
+}
+
+/* A QP that runs gets other patience. */
+TEST(test_retries__change_in_rts) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 64 * MTU, .timeout = 20, .retry_linear = 7);
+  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS));
+  CHECK_EQ(set_retries(p, end, 0, 3, 0), -EINVAL);
+  CHECK_EQ(set_retries(p, end, 25, 3, 0), -EINVAL);
+  CHECK_EQ(set_retries(p, end, 10, 8, 0), -EINVAL);
+  CHECK_EQ(set_retries(p, end, 10, 3, 26), -EINVAL);
+  CHECK_EQ(mrc_qp_set_retries(p->hosts[0].engine, 1, 10, 3, 0, p->now_ns), -ENOENT);
+  CHECK_EQ(set_retries(p, end, 10, 3, 0), 0); /* 3 times 1.05 ms, and once more */
+  for (int plane = 1; plane <= 2; plane++)
+    mrc_pair_silence(p, plane, true);
+  const uint64_t silent_ns = p->now_ns;
+  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+  CHECK(mrc_pair_finish(p, SECOND));
+  CHECK(p->now_ns - silent_ns >= 3 * MS && p->now_ns - silent_ns <= 7 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).status, MRC_WC_RETRY_EXC_ERR);
+  CHECK_EQ(set_retries(p, end, 10, 3, 0), -EINVAL);
+  mrc_pair_destroy(p);
+}
+
+/* All planes silent: the QP fails after linear * T + (2 + 4 + ...) * T, and no later. */
+TEST(test_silence__of_all_planes_ends_the_qp) {
+  static const struct {
+    uint8_t timeout, linear, exponential;
+    uint64_t least_ms, most_ms; /* T = 1.024 us << timeout */
+  } rows[] = {
+      {10, 1, 0, 1, 4}, /* 1.05 ms */
+      {10, 3, 0, 3, 7},
+      {10, 3, 4, 33, 45}, /* 3 + 2 + 4 + 8 + 16 times 1.05 ms */
+      {12, 7, 2, 54, 70}, /* 7 + 2 + 4 times 4.2 ms */
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+    int end = open_qp(p, .memory_bytes = 300 * MTU, .timeout = rows[i].timeout,
+                      .retry_linear = rows[i].linear, .retry_exp = rows[i].exponential);
+    CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 10 * MS));
+    for (int plane = 1; plane <= 3; plane++)
+      mrc_pair_silence(p, plane, true);
+    uint64_t silent_ns = p->now_ns;
+    for (int k = 0; k < 10; k++)
+      CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+    CHECK(mrc_pair_finish(p, SECOND));
+    CHECK(p->now_ns - silent_ns >= rows[i].least_ms * MS);
+    CHECK(p->now_ns - silent_ns <= rows[i].most_ms * MS);
+    CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_RETRY_EXC_ERR], 1); /* the oldest */
+    CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_WR_FLUSH_ERR], 9);
+    CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_ERROR);
+    CHECK_EQ(mrc_pair_info(p, end).status, MRC_WC_RETRY_EXC_ERR);
+    CHECK_EQ(n_events(p, 0, MRC_EVENT_QP_ERROR, MRC_WC_RETRY_EXC_ERR), 1);
+    uint64_t packets = audit_of(p, end)->data_packets;
+    run_for(p, 100 * MS); /* and then it is quiet */
+    CHECK_EQ(audit_of(p, end)->data_packets, packets);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* All planes silent for less time than the retries take: the transfer resumes. */
+TEST(test_silence__of_all_planes_for_a_while) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  mrc_pair_silence(p, 1, true);
+  mrc_pair_silence(p, 2, true);
+  run_for(p, 40 * MS);
+  CHECK_EQ(succeeded(p, end), 0);
+  mrc_pair_silence(p, 1, false);
+  mrc_pair_silence(p, 2, false);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* A plane dies and heals every 50 ms: each relapse doubles its probation, so after a few it stays
+   suspended and costs nothing any more. */
+TEST(test_silence__of_a_flapping_plane) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 25000000);
+  int end = open_qp(p, .memory_bytes = 40u << 20, .path_mtu = 4096);
+  write_all(p, end, 1u << 20, 40);
+  uint64_t lost[2] = {0};
+  for (int part = 0; part < 2; part++) {
+    for (int i = 0; i < (part == 0 ? 60 : 20); i++) {
+      mrc_pair_silence(p, 2, i % 2 == 0);
+      run_for(p, 50 * MS);
+    }
+    lost[part] = mrc_pair_info(p, end).planes[1].lost_packets;
+  }
+  CHECK(lost[0] > 0);
+  CHECK_EQ(lost[1], lost[0]);
+  CHECK(counter(p, 0, MRC_COUNTER_PLANES_SUSPENDED) <= 8);
+  CHECK(acked_bytes(p, end) > 3 * 9375000 / 100 * 95); /* three planes of 3.1 MB/s for 3 s */
+  mrc_pair_destroy(p);
+}
+
+/* Packets that the kernel refuses were never sent: no loss, no retransmission, every byte in place.
+ */
+TEST(test_refused__is_not_lost) {
+  for (int every = 2; every <= 5; every++) {
+    CHECK_ROW(every);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = every);
+    int end = open_qp(p, .memory_bytes = 500 * MTU);
+    for (int i = 0; i < 25; i++)
+      CHECK_EQ(mrc_pair_write_imm(p, end, 20 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 100 * MS));
+    CHECK(p->hosts[0].refused > 0);
+    CHECK(counter(p, 0, MRC_COUNTER_TX_REFUSED) > 0);
+    CHECK_EQ(retransmitted(p, end), 0);
+    CHECK_EQ(mrc_pair_info(p, end).sent_packets, 500);
+    CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A batch of one burst a call, as from a driver with little room. */
+TEST(test_transmit__one_burst_at_a_time) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.capacity = 1);
+  int end = open_qp(p, .memory_bytes = 500 * MTU);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 500 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Sockets fill repeatedly: a blocked port gets no packets (the auditor checks), others go on. */
+TEST(test_blocked__ports_wait_for_their_socket) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 1000000000,
+                                 .driver.sndbuf_bytes = 30000);
+  int end = open_qp(p, .memory_bytes = 4u << 20);
+  write_all(p, end, 1u << 20, 4);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK(p->hosts[0].refused > 0);
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+/* One port stays blocked: its share waits or moves to other ports; nothing is lost or hangs. */
+TEST(test_blocked__one_port_for_long) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20);
+  mrc_engine_port_blocked(p->hosts[0].engine, 1, true, p->now_ns);
+  p->hosts[0].blocked = 1;
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(p->hosts[0].plane_packets[0], 0);
+  mrc_pair_destroy(p);
+}
+
+/* A packet that the local timeout declares lost avoids its plane and its EV, but it does not wait
+   for a socket that stays full. */
+TEST(test_blocked__a_lost_packet_does_not_wait_for_the_port) {
+  static const struct {
+    uint32_t paths;
+    uint32_t opcode; /* of the packets that get lost, with all their answers */
+  } rows[] = {{1, MRC_PAIR_DATA}, {2, MRC_PAIR_DATA}, {1, MRC_PAIR_ANY}, {2, MRC_PAIR_ANY}};
+  for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = rows[row].paths);
+    int end = open_qp(p, .memory_bytes = MTU);
+    mrc_engine_port_blocked(p->hosts[0].engine, 1, true, p->now_ns);
+    p->hosts[0].blocked = 1;
+    mrc_pair_lose(p, (struct mrc_pair_rule){
+                         .plane = 2, .opcode = rows[row].opcode, .times = 2 + 4 * (row / 2)});
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    CHECK(mrc_pair_finish(p, 1000 * MS));
+    CHECK_EQ(p->hosts[0].plane_packets[0], 0);
+    CHECK(retransmitted(p, end) > 0);
+    CHECK(row < 2 || counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT) > 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* The kernel has no route for a plane's packets: the engine suspends it and retries later. */
+TEST(test_error__of_the_kernel_suspends_the_plane) {
+  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 16u << 20);
+  write_all(p, end, 1u << 20, 16);
+  run_for(p, 10 * MS);
+  p->hosts[0].errors[1] = -ENETUNREACH;
+  run_for(p, 20 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  uint64_t before = acked_bytes(p, end);
+  run_for(p, 20 * MS);
+  CHECK(acked_bytes(p, end) - before > 2000000); /* of 2.5 MB over two planes */
+  p->hosts[0].errors[1] = 0;
+  run_for(p, 50 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK_EQ(succeeded(p, end), 16);
+  mrc_pair_destroy(p);
+}
+
+/* A port's link goes down during a transfer: the others carry all; when it is up, it takes its
+   share again. */
+TEST(test_port__down_and_up) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 32u << 20, .timeout = 14, .mpr = 4096);
+  write_all(p, end, 1u << 20, 32);
+  run_for(p, 20 * MS);
+  mrc_pair_port_up(p, 0, 3, false);
+  uint64_t at_down = acked_bytes(p, end);
+  run_for(p, 20 * MS);
+  CHECK(acked_bytes(p, end) - at_down > 2500000); /* of 3.75 MB in 20 ms over three planes */
+  uint64_t on_plane = p->hosts[0].plane_bytes[2];
+  mrc_pair_port_up(p, 0, 3, true);
+  CHECK(mrc_pair_finish(p, 500 * MS));
+  CHECK(p->hosts[0].plane_bytes[2] > on_plane + (1u << 20));
+  CHECK_EQ(succeeded(p, end), 32);
+  mrc_pair_destroy(p);
+}
+
+/* The port of the responder goes down: its SACKs leave on another port. */
+TEST(test_port__down_at_the_responder) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+  write_all(p, end, 1u << 20, 8);
+  run_for(p, 10 * MS);
+  mrc_pair_port_up(p, 1, 1, false);
+  CHECK(mrc_pair_finish(p, 400 * MS));
+  CHECK_EQ(succeeded(p, end), 8);
+  mrc_pair_destroy(p);
+}
+
+TEST(test_port__all_down_and_one_up) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
+  mrc_pair_port_up(p, 0, 1, false);
+  mrc_pair_port_up(p, 0, 2, false);
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  run_for(p, 20 * MS);
+  mrc_pair_port_up(p, 0, 2, true);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* A link of 500 Mbit/s with a buffer of 1 MB, as a tbf: the standing queue stays short, so the
+   buffer does not overflow and no EV is declared dead; the link stays busy. */
+TEST(test_queue__stays_short_on_a_slow_link) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000,
+                                 .port_out.queue_bytes = 1000000);
+  int end = open_qp(p, .memory_bytes = 64u << 20, .mpr = 4096, .path_mtu = 8192, .timeout = 14);
+  write_all(p, end, 1u << 20, 64);
+  run_for(p, 50 * MS); /* slow start is over */
+  uint64_t start_ns = p->now_ns, start = acked_bytes(p, end);
+  uint64_t longest = 0;
+  while (p->now_ns < start_ns + 150 * MS && mrc_pair_step(p, start_ns + 150 * MS))
+    for (int plane = 0; plane < 4; plane++) {
+      uint64_t backlog = mrc_link_backlog(&p->port_out[0][plane], p->now_ns);
+      longest = backlog > longest ? backlog : longest;
+    }
+  CHECK(longest < 500000); /* 8 ms; the target is 2 */
+  /* 95 % of the payload that 150 ms of four planes can carry */
+  CHECK(acked_bytes(p, end) - start > 37500000 / 100 * 95);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK_EQ(retransmitted(p, end), 0);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Two QPs share the links: the first keeps its share, although the second counts the standing queue
+   as part of the path. */
+TEST(test_queue__is_shared_by_two_qps) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
+                                 .port_out.queue_bytes = 1000000);
+  int first = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .path_mtu = 4096, .timeout = 14);
+  write_all(p, first, 1u << 20, 32);
+  run_for(p, 30 * MS);
+  int second = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .path_mtu = 4096, .timeout = 14);
+  write_all(p, second, 1u << 20, 32);
+  run_for(p, 100 * MS);
+  uint64_t a = acked_bytes(p, first), b = acked_bytes(p, second);
+  run_for(p, 80 * MS);
+  a = acked_bytes(p, first) - a;
+  b = acked_bytes(p, second) - b;
+  CHECK(a > (a + b) / 100 && b > (a + b) / 100);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
+  mrc_pair_destroy(p);
+}
+
+/* The buffer is much too short for the window: packets overflow, but the transfer completes. */
+TEST(test_queue__that_overflows) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
+                                 .port_out.queue_bytes = 60000);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+  write_all(p, end, 1u << 20, 8);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  CHECK_EQ(succeeded(p, end), 8);
+  mrc_pair_destroy(p);
+}
+
+/* Bytes acknowledged in the next `ns`. */
+static uint64_t goodput(struct mrc_pair *p, int end, uint64_t ns) {
+  const uint64_t before = acked_bytes(p, end);
+  run_for(p, ns);
+  return acked_bytes(p, end) - before;
+}
+
+/* The demonstration in virtual time: four planes of 500 Mbit/s, jumbo frames, late hosts. A plane
+   falls silent and heals: goodput hardly falls below the others' rate, and recovers fully. */
+SLOW(test_silence__costs_hardly_any_goodput) {
+  enum { BIN_MS = 20, PLANE_BYTES = 500000 / 8 * BIN_MS }; /* a plane's share of a bin */
+  struct mrc_pair *p =
+      open_pair(.planes = 4, .paths = 2, .path.delay_ns = 30 * US, .port_out.rate_bps = 500000000,
+                .port_out.queue_bytes = 2000000, .driver.wake_ns = 50 * US);
+  int end = open_qp(p, .memory_bytes = 160u << 20, .path_mtu = 8844, .sq_depth = 160);
+  write_all(p, end, 1u << 20, 160);
+  run_for(p, 40 * MS);
+  for (int i = 0; i < 4; i++)
+    CHECK(goodput(p, end, BIN_MS * MS) >= 4 * PLANE_BYTES / 100 * 95);
+  mrc_pair_silence(p, 2, true);
+  for (int i = 0; i < 10; i++) {
+    CHECK_ROW(i);
+    CHECK(goodput(p, end, BIN_MS * MS) >= 3 * PLANE_BYTES / 100 * (i == 0 ? 85 : 95));
+  }
+  mrc_pair_silence(p, 2, false);
+  run_for(p, 80 * MS); /* up to 64 ms to the next probe, then three answers */
+  for (int i = 0; i < 4; i++)
+    CHECK(goodput(p, end, BIN_MS * MS) >= 4 * PLANE_BYTES / 100 * 95);
+  CHECK(retransmitted(p, end) <= 100); /* what was in flight on the plane */
+  CHECK(mrc_pair_finish(p, SECOND));
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
+  mrc_pair_destroy(p);
+}
+
+/* ---- the way back ---- */
+
+/* A QP that only receives probes its reverse EVs and answers on EVs that work. */
+
+#define RATE 500000000
+
+static uint64_t probes(const struct mrc_pair *p, int host) {
+  return counter(p, host, MRC_COUNTER_TX_EV_PROBES);
+}
+
+/* The path from host 1 to host 0 on one plane. */
+static void silence_back(struct mrc_pair *p, int plane, bool silent) {
+  for (int path = 0; path < p->config.paths; path++)
+    mrc_pair_path(p, 1, 0, plane, path)->config.silent = silent;
+}
+
+static int start_writing(struct mrc_pair *p, int n) {
+  const int end = open_qp(p, .memory_bytes = (uint64_t)n << 20, .mpr = 128, .probe = true);
+  for (int i = 0; i < n; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  return end;
+}
+
+/* The receiving side sends about one probe a round trip while it receives, but none more often than
+   the hosts' noise allows. */
+TEST(test_probes__once_a_round_trip_while_receiving) {
+  static const struct {
+    uint32_t noise_ns;
+    uint64_t delay_ns;
+    uint64_t most_in_10_ms;
+  } rows[] = {{2000, 50 * US, 100}, {500000, 50 * US, 20}, {2000, 500 * US, 10}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p =
+        open_pair(.planes = 2, .paths = 2, .engine.noise_ns = rows[i].noise_ns,
+                  .path.delay_ns = rows[i].delay_ns); /* no queues: the window is the limit */
+    start_writing(p, 32);
+    run_for(p, 5 * MS);
+    const uint64_t before = probes(p, 1);
+    run_for(p, 10 * MS);
+    const uint64_t sent = probes(p, 1) - before;
+    CHECK(sent <= rows[i].most_in_10_ms + 1);
+    CHECK(sent >= rows[i].most_in_10_ms / 2);
+    CHECK_EQ(probes(p, 0), 4); /* at connecting */
+    CHECK(mrc_pair_finish(p, SECOND));
+    run_for(p, 5 * MS);
+    const uint64_t at_end = probes(p, 1);
+    run_for(p, SECOND);
+    CHECK_EQ(probes(p, 1), at_end); /* idle */
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Many QPs that receive together send few more probes than one. */
+TEST(test_probes__together_few_of_many_qps) {
+  uint64_t sent[2];
+  for (int many = 0; many < 2; many++) {
+    struct mrc_pair *p =
+        open_pair(.planes = 2, .paths = 2, .engine.noise_ns = 500000, .path.delay_ns = 50 * US);
+    for (int i = 0; i < (many ? MRC_MOST_CROWD : 1); i++)
+      start_writing(p, 8);
+    run_for(p, 2 * MS);
+    const uint64_t before = probes(p, 1);
+    run_for(p, 3 * MS);
+    sent[many] = probes(p, 1) - before;
+    mrc_pair_destroy(p);
+  }
+  CHECK(sent[0] > 0);
+  CHECK(sent[1] <= 3 * sent[0]);
+}
+
+/* Both sides send: their SACKs show which EVs work, so neither side probes. */
+TEST(test_probes__none_when_data_goes_both_ways) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  const int end = open_qp(p, .memory_bytes = 4u << 20);
+  for (int i = 0; i < 4; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+    CHECK_EQ(mrc_pair_write(p, p->ends[end]->peer, 1u << 20), 0);
+  }
+  run_for(p, 20 * MS);
+  CHECK_EQ(probes(p, 0) + probes(p, 1), 0);
+  mrc_pair_destroy(p);
+}
+
+/* The receiving side writes a little now and then, as small requests for data. Where its packets
+   arrive it needs no probe, so it sends far fewer. */
+TEST(test_probes__few_when_small_writes_tell) {
+  uint64_t sent[2];
+  for (int requests = 0; requests < 2; requests++) {
+    struct mrc_pair *p =
+        open_pair(.planes = 2, .paths = 2, .engine.noise_ns = 500000, .path.delay_ns = 50 * US);
+    const int end = start_writing(p, 32);
+    run_for(p, 5 * MS);
+    const uint64_t before = probes(p, 1);
+    for (int i = 0; i < 40; i++) {
+      if (requests) CHECK_EQ(mrc_pair_write(p, p->ends[end]->peer, 64), 0);
+      run_for(p, MS / 4);
+    }
+    sent[requests] = probes(p, 1) - before;
+    CHECK(mrc_pair_finish(p, SECOND));
+    mrc_pair_destroy(p);
+  }
+  CHECK(sent[0] >= 10);
+  CHECK(sent[1] <= 1);
+}
+
+/* The return path is dead on one plane: answers leave the plane and come back to it when it heals;
+   data goes on in both cases. */
+TEST(test_answers__leave_a_plane_whose_way_back_is_dead) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  const int end = start_writing(p, 16);
+  const int peer = p->ends[end]->peer;
+  run_for(p, 5 * MS);
+  silence_back(p, 2, true);
+  run_for(p, 20 * MS);
+  CHECK(!mrc_reverse_works(inside(p, peer), 1) && mrc_reverse_works(inside(p, peer), 0));
+  CHECK_EQ(inside(p, peer)->planes[1].reverse_ev, MRC_EV_NONE);
+  const uint64_t packets = p->hosts[1].plane_packets[1], before = probes(p, 1);
+  const uint64_t by_plane_2 = p->hosts[0].plane_bytes[1];
+  run_for(p, 20 * MS);
+  CHECK(p->hosts[1].plane_packets[1] - packets <= probes(p, 1) - before); /* probes only */
+  CHECK(p->hosts[0].plane_bytes[1] - by_plane_2 > 1000000);               /* of 1.25 MB */
+  CHECK(!mrc_pair_info(p, end).planes[1].suspended);
+  silence_back(p, 2, false);
+  run_for(p, 20 * MS);
+  CHECK(mrc_reverse_works(inside(p, peer), 1));
+  CHECK(mrc_pair_finish(p, SECOND));
+  CHECK_EQ(mrc_pair_info(p, end).timeouts, 0);
+  mrc_pair_destroy(p);
+}
+
+/* One EV of a plane is dead on the return path: after its probe failed, answers use the others. */
+TEST(test_answers__use_evs_that_answered) {
+  struct mrc_pair *p = open_pair(.paths = 4, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
+  const int end = start_writing(p, 8);
+  const int peer = p->ends[end]->peer;
+  run_for(p, 5 * MS);
+  mrc_pair_path(p, 1, 0, 1, 3)->config.silent = true;
+  run_for(p, 10 * MS);
+  const struct mrc_link *dead = mrc_pair_path(p, 1, 0, 1, 3);
+  const uint64_t on_dead = dead->entered, probed = probes(p, 1);
+  for (int i = 0; i < 30; i++) {
+    run_for(p, 1 * MS);
+    const uint16_t ev = inside(p, peer)->planes[0].reverse_ev;
+    CHECK(ev < 3);
+  }
+  CHECK(dead->entered - on_dead <= probes(p, 1) - probed); /* its probes, and no answers */
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_destroy(p);
+}
+
+/* Most EVs of a plane are dead on the return path: probes of two of them in a row do not show that
+   the plane has failed. */
+TEST(test_answers__stay_on_a_plane_with_one_ev_that_works) {
+  struct mrc_pair *p =
+      open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
+  const int end = start_writing(p, 16);
+  const struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
+  run_for(p, 5 * MS);
+  for (int path = 1; path < 8; path++)
+    mrc_pair_path(p, 1, 0, 2, path)->config.silent = true;
+  while (receiver->planes[1].reverse_ev != 8)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  for (int i = 0; i < 40; i++) {
+    run_for(p, MS);
+    CHECK(mrc_reverse_works(receiver, 1));
+  }
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_destroy(p);
+}
+
+/* Likewise for answers to the probes of an EV: they show the state of that EV, and not of the EV
+   that the answer happens to take. */
+TEST(test_answers__to_ev_probes_use_evs_that_answered) {
+  struct mrc_pair *p =
+      open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
+  const int end = start_writing(p, 16);
+  const struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
+  run_for(p, 5 * MS);
+  for (int path = 1; path < 8; path++)
+    mrc_pair_path(p, 1, 0, 2, path)->config.silent = true;
+  while (receiver->planes[1].reverse_ev != 8)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  CHECK_EQ(
+      mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 8, MRC_EV_ASSUMED_BAD, p->now_ns),
+      0);
+  run_for(p, 5 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 0).sent_probes, 1 + 3); /* one at the connect */
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_destroy(p);
+}
+
+/* The EV that carries all answers may die with the window full. Then the sender only sends
+   reliability probes: from the second one on, answers use any EV. */
+TEST(test_answers__leave_their_ev_when_the_peer_asks_again) {
+  struct mrc_pair *p = open_pair(.paths = 8, .port_out.rate_bps = RATE);
+  const int end = start_writing(p, 8);
+  struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
+  run_for(p, 5 * MS);
+  const uint16_t ev = receiver->planes[0].reverse_ev;
+  CHECK(ev != MRC_EV_NONE);
+  mrc_reverse_on_request(receiver);
+  CHECK_EQ(receiver->planes[0].reverse_ev, ev);
+  mrc_reverse_on_request(receiver); /* and nothing arrived since */
+  CHECK_EQ(receiver->planes[0].reverse_ev, MRC_EV_NONE);
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_destroy(p);
+}
+
+/* Every return path is dead for a while: answers use any EV, and the transfer recovers. */
+TEST(test_answers__try_all_when_none_works) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  const int end = start_writing(p, 8);
+  run_for(p, 5 * MS);
+  silence_back(p, 1, true);
+  silence_back(p, 2, true);
+  run_for(p, 200 * MS);
+  CHECK(!mrc_reverse_works(inside(p, p->ends[end]->peer), 0));
+  silence_back(p, 1, false);
+  silence_back(p, 2, false);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  mrc_pair_destroy(p);
+}

@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "forge.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "core/base.h"
+#include "core/seal.h"
+#include "pair/connect.h"
+#include "pair/datagram.h"
+#include "virtual/sealer.h"
+
+/* ---- sealed QPs ---- */
+
+/* Sealed QPs: bytes arrive as on plain ones, and of what others change, forge or send again nothing
+   has an effect. The simulated cipher asserts that no nonce is used twice. */
+
+enum { MODES = 2, TAP = 4096 };
+
+static struct mrc_datagram *tap[TAP];
+
+static void start_tap(struct mrc_pair *p) {
+  p->tap = tap;
+  p->tap_room = TAP;
+}
+
+static void free_tap(struct mrc_pair *p) {
+  for (int i = 0; i < p->n_tapped; i++)
+    free(tap[i]);
+}
+
+/* A packet that was seen on the way arrives at its destination. */
+static int arrive(struct mrc_pair *p, const struct mrc_datagram *packet) {
+  return mrc_pair_forge(p, packet->to, packet->bytes, packet->n, &packet->meta);
+}
+
+TEST(test_seal__writes_arrive) {
+  for (int row = 0; row < 2 * MODES; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.planes = 2, .family = row & 1 ? 4 : 6);
+    const int end = open_qp(p, .memory_bytes = 200 * MTU, .seal = (uint8_t)(1 + row / 2));
+    CHECK_EQ(mrc_pair_write(p, end, 100 * MTU + 3), 0);
+    CHECK_EQ(mrc_pair_write_imm(p, end, 7), 0);
+    CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(succeeded(p, end), 3);
+    CHECK_EQ(retransmitted(p, end), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Losses, copies and flipped bits; refused sends number their packets anew. */
+TEST(test_seal__a_bad_network) {
+  for (uint8_t mode = 1; mode <= MODES; mode++) {
+    CHECK_ROW(mode);
+    struct mrc_pair *p =
+        open_pair(.planes = 4, .paths = 4, .driver.refuse_one_in = 4, .path.delay_ns = 20 * US,
+                  .path.loss_ppm = 20000, .path.duplicate_ppm = 50000, .path.corrupt_ppm = 20000,
+                  .path.reorder_ppm = 100000, .path.reorder_ns = 50 * US);
+    const int end = open_qp(p, .memory_bytes = 4000 * MTU, .seal = mode, .retry_exp = 25);
+    for (int i = 0; i < 20; i++)
+      CHECK_EQ(mrc_pair_write_imm(p, end, 100 * MTU + (uint32_t)i), 0);
+    CHECK(mrc_pair_finish(p, 60 * SECOND));
+    CHECK_EQ(succeeded(p, end), 20);
+    CHECK(p->hosts[1].drops[MRC_DROP_SEAL] > 10);
+    CHECK_EQ(p->hosts[1].drops[MRC_DROP_ICRC], 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Keys change every 64 packets, far more often than packets overtake each other. */
+TEST(test_seal__over_many_epochs) {
+  struct mrc_pair *p = open_pair(.planes = 2, .engine.seal_epoch_bits = 6);
+  const int end = open_qp(p, .memory_bytes = 5000 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
+  for (int i = 0; i < 100; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, 48 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+  }
+  CHECK_EQ(succeeded(p, end), 100);
+  CHECK_EQ(p->hosts[1].drops[MRC_DROP_REPLAY], 0);
+  mrc_pair_destroy(p);
+}
+
+TEST(test_seal__plain_packets_are_nothing) {
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AEAD);
+  struct forge forge = make_forge(p, end, four);
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_SEAL);
+  forge.wire.opcode = MRC_OP_ACK;
+  forge.wire.aeth.syndrome = MRC_SYNDROME_NAK_REM_OP;
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_SEAL);
+  forge.wire = (struct mrc_wire){
+      .opcode = MRC_OP_ENDPOINT_REQUEST,
+      .dest_qpn = MRC_ENDPOINT_QPN,
+      .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1, .tsr = true}};
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
+  run_for(p, 5 * MS);
+  CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
+  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
+  mrc_pair_destroy(p);
+}
+
+TEST(test_seal__sealed_packets_for_a_plain_qp_are_nothing) {
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64);
+  struct forge forge = make_forge(p, end, four);
+  uint8_t bytes[FORGE_BYTES + MRC_SEALED_BYTES] = {0};
+  forge.wire.sealed = true;
+  const size_t n = encode_forge(&forge, bytes) - MRC_ICRC_BYTES + MRC_SEALED_BYTES;
+  CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &forge.meta), MRC_DROP_SEAL);
+  CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
+  mrc_pair_destroy(p);
+}
+
+/* Every packet of a session with every byte changed, in turn: none is accepted. Nothing of it has
+   arrived before, so that none is a duplicate. */
+TEST(test_seal__no_byte_can_be_changed) {
+  for (uint8_t mode = 1; mode <= MODES; mode++) {
+    CHECK_ROW(mode);
+    struct mrc_pair *p = open_pair(.planes = 2);
+    const int end = open_qp(p, .memory_bytes = 64 * MTU, .seal = mode, .path_mtu = 256);
+    audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
+    start_tap(p);
+    CHECK_EQ(mrc_pair_write_imm(p, end, 300), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK(p->n_tapped >= 4); /* two data packets and their answers */
+    for (int i = 0; i < p->n_tapped; i++) {
+      for (uint32_t at = 0; at < tap[i]->n; at++) {
+        tap[i]->bytes[at] ^= 0x20;
+        const int drop = arrive(p, tap[i]);
+        CHECK(drop != MRC_DROP_NONE && drop != MRC_DROP_DUPLICATE && drop != MRC_DROP_STALE);
+        tap[i]->bytes[at] ^= 0x20;
+      }
+    }
+    CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
+    CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
+    free_tap(p);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* The EV is covered too: a packet that was moved to another path of the peer is refused. */
+TEST(test_seal__a_packet_keeps_its_ev) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AUTH);
+  audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
+  start_tap(p);
+  CHECK_EQ(mrc_pair_write(p, end, 64), 0);
+  CHECK(mrc_pair_finish(p, 50 * MS));
+  for (int i = 0; i < p->n_tapped; i++) {
+    tap[i]->meta.flow_label ^= 1;
+    CHECK_EQ(arrive(p, tap[i]), MRC_DROP_SEAL);
+  }
+  free_tap(p);
+  mrc_pair_destroy(p);
+}
+
+static struct mrc_qp_info state_of(const struct mrc_pair *p, int end) {
+  return mrc_pair_info(p, end);
+}
+
+/* All packets of a session arrive once more, in order and backwards, while the QP is idle and while
+   it works: nothing is placed, completed, blamed or reported twice. */
+TEST(test_seal__what_arrives_again_changes_nothing) {
+  for (int row = 0; row < 4; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.planes = 2);
+    const int end = open_qp(p, .memory_bytes = 400 * MTU, .seal = MRC_SEAL_AEAD);
+    const int peer = p->ends[end]->peer;
+    start_tap(p);
+    lose_data(p, 5, 3);
+    mrc_pair_port_up(p, 0, 2, false);
+    CHECK_EQ(mrc_pair_write_imm(p, end, 40 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 100 * MS));
+    mrc_pair_port_up(p, 0, 2, true);
+    run_for(p, 100 * MS);
+    const int n = p->n_tapped;
+    p->tap_room = 0;
+    if (row & 1) CHECK_EQ(mrc_pair_write_imm(p, end, 100 * MTU), 0);
+    const struct mrc_qp_info before = state_of(p, end), peers = state_of(p, peer);
+    const int events = p->hosts[0].n_events + p->hosts[1].n_events;
+    for (int i = 0; i < n; i++)
+      arrive(p, tap[row & 2 ? n - 1 - i : i]);
+    CHECK_EQ(state_of(p, end).retransmitted_packets, before.retransmitted_packets);
+    CHECK_EQ(state_of(p, peer).received_bytes, peers.received_bytes);
+    CHECK_EQ(p->hosts[0].n_events + p->hosts[1].n_events, events);
+    CHECK(mrc_pair_finish(p, 100 * MS));
+    run_for(p, 100 * MS);
+    CHECK_EQ(succeeded(p, end), row & 1 ? 2 : 1);
+    CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
+    p->n_tapped = n;
+    free_tap(p);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A lap of PSNs later an old packet would be new again, but its epoch is over. */
+TEST(test_seal__old_packets_are_refused) {
+  struct mrc_pair *p = open_pair(.engine.seal_epoch_bits = 6);
+  const int end = open_qp(p, .memory_bytes = 500 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
+  start_tap(p);
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, 50 * MS));
+  const int n = p->n_tapped;
+  p->tap_room = 0;
+  for (int i = 0; i < 10; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, 40 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+  }
+  for (int i = 0; i < n; i++)
+    if (tap[i]->to == 1) CHECK_EQ(arrive(p, tap[i]), MRC_DROP_REPLAY);
+  p->n_tapped = n;
+  free_tap(p);
+  mrc_pair_destroy(p);
+}
+
+/* Probes and port states of a sealed QP are sealed as well, before the QP may send. */
+TEST(test_seal__paths_are_proved) {
+  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 40 * MTU, .seal = MRC_SEAL_AEAD, .probe = true);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_EV_PROBES), 6);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PROBE, 0), 6);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 50 * MS);
+  CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT), 1);
+  CHECK_EQ(mrc_pair_write(p, end, 40 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 50 * MS));
+  mrc_pair_destroy(p);
+}
+
+/* A sealed and a plain QP between the same hosts; the plain one says nothing for the sealed one. */
+TEST(test_seal__beside_a_plain_qp) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int sealed = open_qp(p, .memory_bytes = 40 * MTU, .seal = MRC_SEAL_AEAD);
+  const int plain = open_qp(p, .memory_bytes = 40 * MTU);
+  struct forge forge = make_forge(p, plain, four);
+  forge.wire = (struct mrc_wire){
+      .opcode = MRC_OP_ENDPOINT_REQUEST,
+      .dest_qpn = MRC_ENDPOINT_QPN,
+      .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1, .tsr = true}};
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE); /* believed of the plain one, until proved */
+  run_for(p, MS);
+  CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT), 1);
+  audit_of(p, plain)->unwatched = false;
+  CHECK_EQ(mrc_pair_write(p, sealed, 40 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  mrc_pair_destroy(p);
+}
+
+TEST(test_set_seal__arguments) {
+  const struct mrc_engine_config plain = {.seed = 1};
+  const struct mrc_qp_create_attr qp = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
+  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AEAD, .peer_qpn = 9};
+  mrc_engine *engine = mrc_engine_create(&plain);
+  CHECK_EQ(mrc_qp_create(engine, &qp), 0);
+  CHECK_EQ(mrc_qp_set_seal(engine, 8, &attr), -ENOENT);
+  CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL); /* in RESET */
+  CHECK_EQ(mrc_qp_modify(engine, 7, MRC_QP_INIT, NULL, NULL, 0), 0);
+  CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -ENOTSUP);
+  mrc_engine_destroy(engine);
+  const struct mrc_engine_config able = {.seed = 1, .aead = &mrc_sealer, .seal_epoch_bits = 10};
+  engine = mrc_engine_create(&able);
+  CHECK_EQ(mrc_qp_create(engine, &qp), 0);
+  CHECK_EQ(mrc_qp_modify(engine, 7, MRC_QP_INIT, NULL, NULL, 0), 0);
+  attr.mode = MRC_SEAL_NONE;
+  CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL);
+  attr.mode = MRC_SEAL_AEAD;
+  attr.peer_qpn = MRC_ENDPOINT_QPN;
+  CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL);
+  attr.peer_qpn = 9;
+  CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), 0);
+  CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL); /* once */
+  mrc_engine_destroy(engine);
+}
+
+/* ---- attacks ---- */
+
+/* Attacks on sealed QPs by who knows all numbers in the headers but no key. */
+
+enum { FORGERIES = 100000, CLAIM_QPN = 0x777, MOST_BYTES = 256 };
+
+static const uint8_t opcodes[] = {MRC_OP_WRITE_FIRST,
+                                  MRC_OP_WRITE_MIDDLE,
+                                  MRC_OP_WRITE_LAST,
+                                  MRC_OP_WRITE_LAST_IMM,
+                                  MRC_OP_WRITE_ONLY,
+                                  MRC_OP_WRITE_ONLY_IMM,
+                                  MRC_OP_ACK,
+                                  MRC_OP_SACK,
+                                  MRC_OP_NACK,
+                                  MRC_OP_PROBE,
+                                  MRC_OP_ENDPOINT_REQUEST,
+                                  MRC_OP_ENDPOINT_RESPONSE};
+
+/* A packet with a right BTH, the right QPN in the seal, a counter that may be next, and otherwise
+   random bytes. */
+static size_t make_guess(struct mrc_prng *prng, const struct forge *forge, uint32_t qpn,
+                         uint8_t *bytes) {
+  struct mrc_wire wire = {.opcode = opcodes[mrc_prng_below(prng, sizeof opcodes)],
+                          .dest_qpn = forge->wire.dest_qpn,
+                          .psn = (uint32_t)mrc_prng_below(prng, 1024),
+                          .sealed = true};
+  if (wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE)
+    wire.dest_qpn = MRC_ENDPOINT_QPN;
+  if (wire.opcode == MRC_OP_NACK)
+    wire.nack = (struct mrc_nack){.reason = MRC_NACK_TRIMMED, .cc_type = 2};
+  size_t n = mrc_wire_encode(&wire, bytes);
+  if (mrc_opcode_is_data(wire.opcode)) n += 4 * mrc_prng_below(prng, 8);
+  for (size_t i = MRC_BTH_BYTES; mrc_prng_below(prng, 2) == 0 && i < n; i++)
+    bytes[i] = (uint8_t)mrc_prng_next(prng);
+  const struct mrc_wire_seal seal = {.mode = (uint8_t)(1 + mrc_prng_below(prng, 2)),
+                                     .qpn = qpn,
+                                     .counter = mrc_prng_below(prng, 8192)};
+  mrc_wire_encode_seal(&seal, bytes + n);
+  n += MRC_SEAL_BYTES;
+  for (int i = 0; i < MRC_TAG_BYTES; i++)
+    bytes[n++] = (uint8_t)mrc_prng_next(prng);
+  return n;
+}
+
+TEST(test_guesses__of_the_tag) {
+  for (uint8_t mode = MRC_SEAL_AUTH; mode <= MRC_SEAL_AEAD; mode++) {
+    CHECK_ROW(mode);
+    struct mrc_pair *p = open_pair(.planes = 2);
+    const int end = open_qp(p, .memory_bytes = 64 * MTU, .seal = mode);
+    const int peer = p->ends[end]->peer;
+    CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    const struct forge forge = make_forge(p, end, opcodes);
+    const struct mrc_qp_info before = mrc_pair_info(p, peer);
+    const int events = p->hosts[1].n_events;
+    struct mrc_prng prng = {mode};
+    int drops[MRC_DROP_PORT_STATUS + 1] = {0};
+    for (int i = 0; i < FORGERIES; i++) {
+      uint8_t bytes[MOST_BYTES] = {0};
+      const size_t n = make_guess(&prng, &forge, p->ends[peer]->qpn, bytes);
+      drops[mrc_pair_forge(p, 1, bytes, n, &forge.meta)]++;
+    }
+    CHECK_EQ(drops[MRC_DROP_NONE], 0);
+    CHECK(drops[MRC_DROP_SEAL] > FORGERIES / 4);
+    CHECK_EQ(drops[MRC_DROP_DUPLICATE] + drops[MRC_DROP_STALE] + drops[MRC_DROP_ACK_UNSENT], 0);
+    CHECK_EQ(drops[MRC_DROP_UNKNOWN_ID], 0); /* nothing got beyond its tag */
+    CHECK_EQ(mrc_pair_info(p, peer).received_bytes, before.received_bytes);
+    CHECK_EQ(mrc_pair_info(p, peer).state, MRC_QP_RTS);
+    CHECK_EQ(p->hosts[1].n_events, events);
+    CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(succeeded(p, end), 2);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A QP at host 1, plain or sealed by keys of its own, that claims host 0's source. */
+static void claim(struct mrc_pair *p, bool sealed) {
+  mrc_engine *engine = p->hosts[1].engine;
+  const struct mrc_qp_attr attr = {
+      .create = {.qpn = CLAIM_QPN, .sq_depth = 1, .mpr = 128, .max_wimm = 1},
+      .rtr = {.dest_qpn = 3}};
+  struct mrc_ev_attr ev = {
+      .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 0),
+      .dport = mrc_address_udp_port(0),
+      .port = 1,
+      .family = 6};
+  struct mrc_peer_source source = {.sport = mrc_address_sport(1, 0)};
+  const struct mrc_seal_attr seal = {.mode = MRC_SEAL_AEAD, .peer_qpn = 3, .send = {1}};
+  mrc_address_make(ev.src, 6, 1, 1, 0);
+  mrc_address_make(ev.dst, 6, 2, 1, 0);
+  mrc_address_make(source.address, 6, 0, 1, 0);
+  CHECK_EQ(mrc_qp_create(engine, &attr.create), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_INIT, NULL, NULL, p->now_ns), 0);
+  if (sealed) CHECK_EQ(mrc_qp_set_seal(engine, CLAIM_QPN, &seal), 0);
+  CHECK_EQ(mrc_qp_set_evs(engine, CLAIM_QPN, &ev, 1), 0);
+  CHECK_EQ(mrc_qp_set_peer(engine, CLAIM_QPN, &source, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_RTR, &attr.rtr, NULL, p->now_ns), 0);
+}
+
+static int probe_result(struct mrc_pair *p, int end) {
+  const int before = p->hosts[0].n_events;
+  CHECK_EQ(probe_ev(p->hosts[0].engine, p->ends[end]->qpn, 0, 0, 5 * MS, 0, p->now_ns), 0);
+  mrc_pair_kick(p, 0);
+  run_for(p, 10 * MS);
+  for (int i = before; i < p->hosts[0].n_events; i++)
+    if (p->hosts[0].events[i].type == MRC_EVENT_PROBE) return p->hosts[0].events[i].result;
+  return -ENOENT;
+}
+
+/* Answers go by the key of the request, so nobody else's claim draws them away. */
+TEST(test_claim__draws_no_answers_away) {
+  for (int row = 0; row < 4; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.hosts = 3);
+    if (row & 1) claim(p, row & 2);
+    const int end = open_qp(p, .memory_bytes = 8 * MTU, .seal = MRC_SEAL_AEAD);
+    if (!(row & 1)) claim(p, row & 2);
+    for (int i = 0; i < 4; i++)
+      CHECK_EQ(probe_result(p, end), 0);
+    CHECK_EQ(mrc_pair_write(p, end, 8 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, CLAIM_QPN), 0);
+    CHECK_EQ(probe_result(p, end), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A trimmed packet has lost its tag, so it is a hint only: the window asks for the packets again,
+   and the true ones count. */
+TEST(test_trimmed__forged_ones_are_hints) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 100 * MTU, .seal = MRC_SEAL_AEAD);
+  struct forge forge = make_forge(p, end, opcodes);
+  forge.wire.sealed = true;
+  forge.meta.trimmed = true;
+  for (uint32_t psn = 0; psn < 50; psn++) {
+    forge.wire.psn = psn;
+    uint8_t bytes[MOST_BYTES];
+    const size_t n = mrc_wire_encode(&forge.wire, bytes);
+    CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &forge.meta), MRC_DROP_TRIMMED);
+  }
+  run_for(p, MS);
+  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).received_bytes, 0);
+  CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
+  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
+  mrc_pair_destroy(p);
+}
+
+/* An acknowledgement sealed by `out`, and what `in` says of it. */
+static size_t seal_ack(struct mrc_seal *out, uint8_t *bytes) {
+  const struct mrc_wire wire = {
+      .opcode = MRC_OP_ACK, .dest_qpn = 9, .sealed = true, .aeth.syndrome = MRC_SYNDROME_ACK};
+  const size_t n = mrc_wire_encode(&wire, bytes);
+  const struct mrc_sealing packet = {.header = bytes, .header_bytes = (uint32_t)n};
+  mrc_seal_close(out, &packet, bytes + n, NULL);
+  return n + MRC_SEALED_BYTES;
+}
+
+static int open_ack_at(struct mrc_seal *in, const uint8_t *bytes, size_t n, uint64_t now_ns) {
+  uint8_t arrived[MOST_BYTES];
+  struct mrc_wire wire;
+  uint64_t counter;
+  memcpy(arrived, bytes, n);
+  CHECK_EQ(mrc_wire_decode(arrived, n, false, &wire), 0);
+  return mrc_seal_open(in, arrived, n, 0, &wire, &counter, now_ns);
+}
+
+static int open_ack(struct mrc_seal *in, const uint8_t *bytes, size_t n) {
+  return open_ack_at(in, bytes, n, SECOND);
+}
+
+/* The auditor of nonces remembers fewer than this test skips. */
+static void mac_anything(void *key, const uint8_t *nonce, const struct mrc_part parts[3],
+                         uint8_t *tag) {
+  (void)key, (void)nonce, (void)parts;
+  memset(tag, 7, MRC_TAG_BYTES);
+}
+
+static bool check_last(void *key, const uint8_t *nonce, struct mrc_part whole, const uint8_t *tag) {
+  (void)key, (void)nonce, (void)whole;
+  return tag[MRC_TAG_BYTES - 1] == 7;
+}
+
+/* The seals of both ends: of QP 8, which sends, and of QP 9. */
+static void open_seals(const struct mrc_aead *aead, uint32_t epoch_bits, struct mrc_seal **out,
+                       struct mrc_seal **in) {
+  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
+  *out = mrc_seal_new(aead, 8, &attr, epoch_bits);
+  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
+  *in = mrc_seal_new(aead, 9, &attr, epoch_bits);
+  CHECK(*out != NULL && *in != NULL);
+}
+
+/* Within an epoch the distance of the counter alone makes a packet too old: long before the PSNs
+   come round. */
+TEST(test_replay__ends_at_its_distance) {
+  struct mrc_aead aead = mrc_sealer;
+  aead.mac = mac_anything;
+  aead.check = check_last;
+  struct mrc_seal *out, *in;
+  open_seals(&aead, 30, &out, &in);
+  uint8_t first[MOST_BYTES], second[MOST_BYTES], newest[MOST_BYTES];
+  const size_t n = seal_ack(out, first);
+  seal_ack(out, second);
+  CHECK_EQ(open_ack(in, first, n), 0);
+  CHECK_EQ(open_ack(in, first, n), 0); /* acknowledgements may be repeated */
+  out->sent = MRC_SEAL_REPLAY;
+  seal_ack(out, newest);
+  CHECK_EQ(open_ack(in, newest, n), 0);
+  CHECK_EQ(open_ack(in, first, n), MRC_DROP_REPLAY);
+  CHECK_EQ(open_ack(in, second, n), 0);
+  newest[n - 1] ^= 1; /* a forgery moves no limit */
+  CHECK_EQ(open_ack(in, newest, n), MRC_DROP_SEAL);
+  out->sent = 1 << 29;
+  seal_ack(out, newest);
+  newest[n - 1] ^= 1;
+  CHECK_EQ(open_ack(in, newest, n), MRC_DROP_SEAL);
+  CHECK_EQ(open_ack(in, second, n), 0);
+  mrc_seal_free(out);
+  mrc_seal_free(in);
+}
+
+static int n_hashes;
+
+static void counting_hash(const uint8_t *message, size_t n, uint8_t digest[MRC_DIGEST_BYTES]) {
+  n_hashes++;
+  mrc_sealer.hash(message, n, digest);
+}
+
+/* All packets of whole epochs got lost, so that the receiver has no key of the next ones. */
+TEST(test_epochs__that_were_lost) {
+  for (uint32_t lost = 1; lost <= 300; lost += 13) {
+    CHECK_ROW((int)lost);
+    struct mrc_seal *out, *in;
+    open_seals(&mrc_sealer, 6, &out, &in);
+    uint8_t bytes[MOST_BYTES], before[MOST_BYTES];
+    uint64_t now_ns = SECOND;
+    size_t n = seal_ack(out, bytes);
+    CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
+    for (uint32_t i = 1; i < 64 * lost; i++)
+      n = seal_ack(out, before);
+    n = seal_ack(out, bytes);
+    if (lost > 2)
+      CHECK_EQ(open_ack_at(in, bytes, n, now_ns), MRC_DROP_REPLAY); /* too many for now */
+    now_ns += 64 * lost * MRC_SEAL_PACKET_NS;
+    CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
+    if (lost > 2) CHECK_EQ(open_ack_at(in, before, n, now_ns), MRC_DROP_REPLAY); /* it has no key */
+    for (int i = 0; i < 200; i++) {                                              /* as ever */
+      n = seal_ack(out, bytes);
+      CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
+    }
+    mrc_seal_free(out);
+    mrc_seal_free(in);
+  }
+}
+
+/* The receiver skips epochs and never has their keys. Memory without a key holds zeros, which
+   everybody knows. */
+TEST(test_epochs__without_a_key) {
+  for (uint32_t lost = 2; lost <= 6; lost++) {
+    CHECK_ROW((int)lost);
+    struct mrc_seal *out, *in;
+    open_seals(&mrc_sealer, 6, &out, &in);
+    uint8_t bytes[MOST_BYTES];
+    size_t n = seal_ack(out, bytes);
+    CHECK_EQ(open_ack_at(in, bytes, n, SECOND), 0);
+    for (uint32_t i = 0; i < 64 * lost; i++)
+      n = seal_ack(out, bytes);
+    CHECK_EQ(open_ack_at(in, bytes, n, 2 * SECOND), 0);
+    void *zeros = mrc_sealer.reserve(mrc_sealer.key_bytes);
+    const uint64_t counter = 64 * lost - 1; /* the last one of the epoch before */
+    const struct mrc_wire_seal seal = {.mode = MRC_SEAL_AUTH, .qpn = 9, .counter = counter};
+    mrc_wire_encode_seal(&seal, bytes + n - MRC_SEALED_BYTES);
+    const uint64_t nonce[2] = {htobe64(counter) << 32, htobe64(counter) >> 32};
+    const struct mrc_part parts[3] = {{bytes, n - MRC_TAG_BYTES}};
+    mrc_sealer.mac(zeros, (const uint8_t *)nonce, parts, bytes + n - MRC_TAG_BYTES);
+    CHECK(open_ack_at(in, bytes, n, 2 * SECOND) != 0);
+    mrc_sealer.release(zeros, mrc_sealer.key_bytes);
+    mrc_seal_free(out);
+    mrc_seal_free(in);
+  }
+}
+
+/* Replays of an old packet do not keep the receiver from the epoch of its sender. */
+TEST(test_epochs__that_were_lost_beside_replays) {
+  enum { LOST = 100, REPLAYS = 100 };
+  struct mrc_seal *out, *in;
+  open_seals(&mrc_sealer, 6, &out, &in);
+  uint8_t old[MOST_BYTES], bytes[MOST_BYTES];
+  size_t n = seal_ack(out, old);
+  uint64_t now_ns = SECOND;
+  for (uint32_t i = 0; i < 64 * LOST; i++)
+    seal_ack(out, bytes);
+  for (int i = 0; i < REPLAYS; i++, now_ns += 64 * LOST * MRC_SEAL_PACKET_NS / REPLAYS)
+    CHECK_EQ(open_ack_at(in, old, n, now_ns), 0);
+  CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
+  mrc_seal_free(out);
+  mrc_seal_free(in);
+}
+
+/* Anybody can name a later epoch: that costs a few looks a second, and changes nothing. */
+TEST(test_epochs__that_are_invented) {
+  struct mrc_aead aead = mrc_sealer;
+  aead.hash = counting_hash;
+  struct mrc_seal *out, *in;
+  open_seals(&aead, MRC_SEAL_EPOCH_BITS, &out, &in);
+  uint8_t good[MOST_BYTES], forged[MOST_BYTES];
+  uint64_t now_ns = SECOND;
+  const size_t n = seal_ack(out, good);
+  CHECK_EQ(open_ack_at(in, good, n, now_ns), 0);
+  n_hashes = 0;
+  struct mrc_prng prng = {1};
+  for (int i = 0; i < FORGERIES; i++, now_ns += 10000) { /* a second in all */
+    memcpy(forged, good, n);
+    const struct mrc_wire_seal seal = {
+        .mode = MRC_SEAL_AUTH, .qpn = 9, .counter = mrc_prng_next(&prng) >> 16};
+    mrc_wire_encode_seal(&seal, forged + n - MRC_SEALED_BYTES);
+    CHECK(open_ack_at(in, forged, n, now_ns) != 0);
+    if (i % 100 == 0) CHECK_EQ(open_ack_at(in, good, n, now_ns), 0);
+  }
+  CHECK(n_hashes <= 5 * 6 * 2); /* three keys of two hashes, of the next epochs only */
+  now_ns += 100 * SECOND;       /* now it may have come far */
+  n_hashes = 0;
+  const struct mrc_wire_seal far = {
+      .mode = MRC_SEAL_AUTH, .qpn = 9, .counter = (uint64_t)900 << MRC_SEAL_EPOCH_BITS};
+  mrc_wire_encode_seal(&far, forged + n - MRC_SEALED_BYTES);
+  for (int i = 0; i < 1000; i++)
+    CHECK(open_ack_at(in, forged, n, now_ns) != 0);
+  CHECK(n_hashes > 0 && n_hashes <= 2 * (900 + 3));
+  CHECK_EQ(open_ack_at(in, good, n, now_ns), 0);
+  mrc_seal_free(out);
+  mrc_seal_free(in);
+}

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/windows.h"
+
+#include <errno.h>
+
+#include "check.h"
+#include "core/base.h"
+
+/* ---- the send window ---- */
+
+enum { FIRST_SENT = 0xFFFFFE, MTU = 1000 };
+
+/* A window of 8 PSNs. The first n are opened and sent: PSN i at time i + 1 on EV i, plane i % 2. */
+static struct mrc_txwin sent_window(uint32_t n) {
+  struct mrc_txwin win;
+  CHECK_EQ(mrc_txwin_init(&win, 8, 2), 0);
+  mrc_txwin_start(&win, FIRST_SENT);
+  for (uint32_t i = 0; i < n; i++)
+    CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, i));
+  for (uint32_t i = 0; i < n; i++)
+    mrc_txwin_on_send(&win, mrc_txwin_first_tosend(&win), (uint16_t)i, i % 2, i + 1);
+  return win;
+}
+
+static struct mrc_txslot slot_of(const struct mrc_txwin *win, uint32_t i) {
+  return *mrc_txwin_slot(win, mrc_psn_add(FIRST_SENT, i));
+}
+
+TEST(test_open__is_unsent_until_sent) {
+  struct mrc_txwin win = sent_window(0);
+  CHECK_EQ(mrc_txwin_outstanding(&win), 0);
+  CHECK(!mrc_txwin_holds(&win, FIRST_SENT));
+  CHECK_EQ(mrc_txwin_open(&win, 5, MTU), FIRST_SENT);
+  CHECK_EQ(slot_of(&win, 0).state, MRC_TX_UNSENT);
+  CHECK_EQ(slot_of(&win, 0).wqe, 5);
+  CHECK_EQ(win.n_tosend, 1);
+  CHECK_EQ(win.inflight_bytes, 0);
+  mrc_txwin_on_send(&win, FIRST_SENT, 3, 1, 77);
+  CHECK_EQ(slot_of(&win, 0).state, MRC_TX_INFLIGHT);
+  CHECK_EQ(slot_of(&win, 0).tries, 1);
+  CHECK_EQ(slot_of(&win, 0).sent_ns, 77);
+  CHECK_EQ(win.n_tosend, 0);
+  CHECK_EQ(win.inflight_bytes, MTU);
+  CHECK_EQ(win.lists[1].bytes, MTU);
+  CHECK_EQ(win.lists[0].bytes, 0);
+  mrc_txwin_free(&win);
+}
+
+TEST(test_on_refused__takes_the_sending_back) {
+  struct mrc_txwin win = sent_window(2);
+  mrc_txwin_on_refused(&win, FIRST_SENT);
+  CHECK_EQ(slot_of(&win, 0).state, MRC_TX_UNSENT); /* never sent: no retransmission later */
+  CHECK_EQ(slot_of(&win, 0).tries, 0);
+  CHECK_EQ(win.inflight_bytes, MTU);
+  CHECK_EQ(mrc_txwin_first_tosend(&win), FIRST_SENT); /* it is still the first to send */
+  mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 1));
+  mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, 1), 5, 0, 9);
+  mrc_txwin_on_refused(&win, mrc_psn_add(FIRST_SENT, 1));
+  CHECK_EQ(slot_of(&win, 1).state, MRC_TX_LOST); /* was sent before */
+  CHECK_EQ(slot_of(&win, 1).ev_lost, 1);
+  mrc_txwin_free(&win);
+}
+
+/* The number of tries saturates: a packet sent many times still counts as sent more than once. */
+TEST(test_on_send__tries_saturate) {
+  struct mrc_txwin win = sent_window(1);
+  for (uint32_t tries = 2; tries < 3 * MRC_TX_MAX_TRIES; tries++) {
+    mrc_txwin_on_lost(&win, FIRST_SENT);
+    mrc_txwin_on_send(&win, FIRST_SENT, 0, 0, tries);
+    CHECK_EQ(slot_of(&win, 0).tries, mrc_min_u32(tries, MRC_TX_MAX_TRIES));
+  }
+  mrc_txwin_free(&win);
+}
+
+TEST(test_on_lost__is_sent_again_oldest_first) {
+  struct mrc_txwin win = sent_window(4);
+  mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 3));
+  mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 1));
+  CHECK_EQ(win.n_tosend, 2);
+  CHECK_EQ(win.inflight_bytes, 2 * MTU);
+  CHECK_EQ(win.lists[1].bytes, 0);
+  CHECK_EQ(win.lists[1].oldest, MRC_TX_NONE);
+  CHECK_EQ(win.lists[1].newest, MRC_TX_NONE);
+  CHECK_EQ(mrc_txwin_first_tosend(&win), mrc_psn_add(FIRST_SENT, 1));
+  CHECK_EQ(slot_of(&win, 1).ev_lost, 1);
+  mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, 1), 7, 0, 9);
+  CHECK_EQ(slot_of(&win, 1).tries, 2);
+  CHECK_EQ(slot_of(&win, 1).ev, 7);
+  CHECK_EQ(win.lists[0].bytes, 3 * MTU);
+  CHECK_EQ(mrc_txwin_psn_of(&win, win.lists[0].newest), mrc_psn_add(FIRST_SENT, 1));
+  CHECK_EQ(mrc_txwin_psn_of(&win, win.lists[0].oldest), FIRST_SENT);
+  CHECK_EQ(mrc_txwin_first_tosend(&win), mrc_psn_add(FIRST_SENT, 3));
+  mrc_txwin_free(&win);
+}
+
+/* PSNs 0 to 3 are sent, 2 is lost; acknowledgements in this order, and the counts after each. */
+TEST(test_on_acked__truth_table) {
+  static const struct {
+    uint32_t psn;
+    enum mrc_tx_state before;
+    uint32_t una, n_tosend, inflight;
+  } rows[] = {
+      {1, MRC_TX_INFLIGHT, 0, 1, 2 * MTU},
+      {1, MRC_TX_ACKED, 0, 1, 2 * MTU}, /* again: nothing changes */
+      {2, MRC_TX_LOST, 0, 0, 2 * MTU},  /* it had arrived after all */
+      {0, MRC_TX_INFLIGHT, 3, 0, MTU},  /* the window moves over all three */
+      {3, MRC_TX_INFLIGHT, 4, 0, 0},
+  };
+  struct mrc_txwin win = sent_window(4);
+  mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 2));
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_txwin_on_acked(&win, mrc_psn_add(FIRST_SENT, rows[i].psn)), rows[i].before);
+    CHECK_EQ(win.una_psn, mrc_psn_add(FIRST_SENT, rows[i].una));
+    CHECK_EQ(win.n_tosend, rows[i].n_tosend);
+    CHECK_EQ(win.inflight_bytes, rows[i].inflight);
+    CHECK_EQ(win.lists[0].bytes + win.lists[1].bytes, rows[i].inflight);
+  }
+  CHECK(!mrc_txwin_holds(&win, FIRST_SENT));
+  mrc_txwin_free(&win);
+}
+
+TEST(test_clear__forgets_all_but_the_next_psn) {
+  struct mrc_txwin win = sent_window(4);
+  mrc_txwin_on_lost(&win, FIRST_SENT);
+  mrc_txwin_clear(&win);
+  CHECK_EQ(mrc_txwin_outstanding(&win), 0);
+  CHECK_EQ(win.inflight_bytes, 0);
+  CHECK_EQ(win.n_tosend, 0);
+  CHECK_EQ(mrc_txwin_open(&win, 0, 1), mrc_psn_add(FIRST_SENT, 4));
+  mrc_txwin_free(&win);
+}
+
+TEST(test_after__is_by_time_then_by_order) {
+  struct mrc_txwin win = sent_window(0);
+  win.next_order = UINT16_MAX; /* wraps between the first and the second */
+  for (uint32_t i = 0; i < 3; i++) {
+    CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, i));
+    mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, i), 0, 0, i / 2);
+  }
+  win.next_order += 1 << 15; /* half of all orders were used in the meantime */
+  CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, 3));
+  mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, 3), 0, 0, 2);
+  for (uint32_t a = 0; a < 4; a++)
+    for (uint32_t b = 0; b < 4; b++) {
+      const struct mrc_txslot slots[] = {slot_of(&win, a), slot_of(&win, b)};
+      CHECK_EQ(mrc_txslot_after(&slots[0], &slots[1]), a > b);
+    }
+  mrc_txwin_free(&win);
+}
+
+/* ---- the requester ---- */
+
+#define KIB 1024u
+#define MIB (KIB * KIB)
+
+TEST(test_part__even_where_bursts_run_on) {
+  static const struct {
+    uint32_t bytes, path_mtu, part;
+  } rows[] = {
+      {0, 8844, 8844},          {1, 8844, 8844},
+      {8844, 8844, 8844},       {8845, 8844, 8844}, /* an odd size ends its burst */
+      {16 * KIB, 8844, 8192},   {64 * KIB, 8844, 8192},
+      {128 * KIB, 8844, 8192},  {512 * KIB, 8844, 8844}, /* nine bursts either way */
+      {MIB, 8844, 8844},        {64 * KIB, 4096, 4096},
+      {4 * KIB, 1444, 1024},  /* 60 packets a burst instead of 3 */
+      {64 * KIB, 1444, 1444}, /* a third more packets at most */
+      {UINT32_MAX, 8844, 8844}, {UINT32_MAX, 256, 256},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_part_bytes(rows[i].bytes, rows[i].path_mtu, MRC_BURST_BYTES), rows[i].part);
+  }
+}
+
+/* Whatever the sizes: the part is legal, and even parts add up to the message. */
+TEST(test_part__is_legal) {
+  for (uint32_t path_mtu = 256; path_mtu <= 16384; path_mtu += 124)
+    for (uint32_t bytes = 1; bytes < 400000; bytes += 256)
+      for (uint32_t burst_bytes = 300; burst_bytes < 70000; burst_bytes += 20011) {
+        const uint32_t part = mrc_part_bytes(bytes, path_mtu, burst_bytes);
+        CHECK(part > 0 && part <= path_mtu && part % 4 == 0);
+        CHECK(part == path_mtu || (bytes % part == 0 && part > path_mtu / 2));
+        CHECK(3 * mrc_parts(bytes, part) <= 4 * mrc_parts(bytes, path_mtu));
+      }
+}
+
+/* ---- the receive window ---- */
+
+/* Moves the cumulative PSN as far as it goes, as the responder does. */
+static void advance(struct mrc_rxwin *win) {
+  while (mrc_rxwin_ready(win))
+    mrc_rxwin_advance(win, 1);
+}
+
+static void arrive(struct mrc_rxwin *win, uint32_t psn) {
+  mrc_rxwin_add(win, psn, false, false);
+  advance(win);
+}
+
+/* PSNs in order of arrival: the verdict on each, the window's start and the bits of the SACK after
+   it. The window starts at 0xFFFFFE and is 64 PSNs wide. */
+TEST(test_judge__truth_table) {
+  static const struct {
+    uint32_t psn;
+    enum mrc_rx_verdict verdict;
+    uint32_t next_psn;
+    uint64_t bits;
+  } rows[] = {
+      {0xFFFFFD, MRC_RX_DUPLICATE, 0xFFFFFE, 0}, /* before the first */
+      {0xFFFFFE, MRC_RX_NEW, 0xFFFFFF, 0},
+      {0xFFFFFE, MRC_RX_DUPLICATE, 0xFFFFFF, 0},
+      {1, MRC_RX_NEW, 0xFFFFFF, 1 << 2}, /* two missing, across the wrap */
+      {1, MRC_RX_DUPLICATE, 0xFFFFFF, 1 << 2},
+      {0, MRC_RX_NEW, 0xFFFFFF, 3 << 1},
+      {63, MRC_RX_BEYOND, 0xFFFFFF, 3 << 1},           /* just outside */
+      {62, MRC_RX_NEW, 0xFFFFFF, 1ull << 63 | 3 << 1}, /* the last inside */
+      {0xFFFFFF, MRC_RX_NEW, 2, 1ull << 60},
+      {66, MRC_RX_BEYOND, 2, 1ull << 60},
+      {65, MRC_RX_NEW, 2, 1ull << 63 | 1ull << 60},
+      {0x7FFFFF, MRC_RX_BEYOND, 2, 1ull << 63 | 1ull << 60},
+      {0x800003, MRC_RX_DUPLICATE, 2, 1ull << 63 | 1ull << 60}, /* half the space behind */
+  };
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, 64), 0);
+  mrc_rxwin_start(&win, 0xFFFFFE);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, rows[i].psn);
+    CHECK_EQ(verdict, rows[i].verdict);
+    if (verdict == MRC_RX_NEW) arrive(&win, rows[i].psn);
+    CHECK_EQ(win.next_psn, rows[i].next_psn);
+    CHECK_EQ(mrc_rxwin_view(&win, win.next_psn), rows[i].bits);
+  }
+  mrc_rxwin_free(&win);
+}
+
+TEST(test_advance__tells_the_ends_of_messages) {
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
+  mrc_rxwin_start(&win, 10);
+  mrc_rxwin_add(&win, 11, true, false);
+  CHECK(!mrc_rxwin_ready(&win));
+  mrc_rxwin_add(&win, 10, false, true);
+  CHECK(mrc_rxwin_ready(&win) && !mrc_rxwin_ready_is_last(&win));
+  uint32_t others;
+  CHECK_EQ(mrc_rxwin_run(&win, &others), 1);
+  CHECK_EQ(others, 1);
+  mrc_rxwin_advance(&win, 1);
+  CHECK(mrc_rxwin_ready(&win) && mrc_rxwin_ready_is_last(&win));
+  CHECK_EQ(mrc_rxwin_run(&win, &others), 0);
+  mrc_rxwin_advance(&win, 1);
+  CHECK(!mrc_rxwin_ready(&win));
+  mrc_rxwin_free(&win);
+}
+
+/* 300 PSNs behind a gap need several SACKs: each PSN is reported twice, then no news is left. */
+TEST(test_report__tells_every_psn_twice) {
+  enum { FIRST = 0xFFFFB0, N = 300 };
+  struct mrc_rxwin win;
+  uint8_t told[N] = {0};
+  CHECK_EQ(mrc_rxwin_init(&win, 512), 0);
+  mrc_rxwin_start(&win, FIRST);
+  for (uint32_t i = 1; i < N; i++)
+    arrive(&win, mrc_psn_add(FIRST, i));
+  int reports = 0;
+  for (; mrc_rxwin_has_news(&win) || win.reported_once != 0; reports++) {
+    uint32_t base;
+    const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
+    CHECK(!mrc_psn_before(base, win.next_psn));
+    for (uint32_t i = 0; i < 64; i++)
+      if (bits >> i & 1) told[mrc_psn_diff(mrc_psn_add(base, i), FIRST)]++;
+    CHECK(reports < 20);
+    if (reports >= 20) break;
+  }
+  CHECK_EQ(reports, 12); /* six words, twice */
+  CHECK_EQ(told[0], 0);
+  for (uint32_t i = 1; i < N; i++)
+    CHECK(told[i] >= 2);
+  mrc_rxwin_free(&win);
+}
+
+/* The newest word is reported with the PSNs before it, so the next SACK repeats the news of a lost
+   one. */
+TEST(test_report__shows_the_newest_with_those_before) {
+  struct mrc_rxwin win;
+  uint32_t base;
+  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
+  mrc_rxwin_start(&win, 0);
+  for (uint32_t psn = 1; psn < 130; psn++)
+    arrive(&win, psn);
+  uint64_t words = mrc_rxwin_word(&win, 129);
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX);
+  CHECK_EQ(base, 66);
+  CHECK_EQ(words, 0);
+  CHECK_EQ(win.unreported, mrc_rxwin_word(&win, 1) | mrc_rxwin_word(&win, 64));
+  words = win.unreported;
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX - 1); /* PSN 0 is missing */
+  CHECK_EQ(base, 0);
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX);
+  CHECK_EQ(base, 64);
+  CHECK(!mrc_rxwin_has_news(&win));
+  mrc_rxwin_on_refused(&win, 66);
+  CHECK_EQ(win.unreported, mrc_rxwin_word(&win, 66) | mrc_rxwin_word(&win, 129));
+  mrc_rxwin_free(&win);
+}
+
+/* PSNs that arrived on a plane are reported on that plane, however often others reported them. */
+TEST(test_report__repeats_what_is_wanted) {
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
+  mrc_rxwin_start(&win, 0);
+  for (uint32_t psn = 1; psn < 192; psn++)
+    arrive(&win, psn);
+  for (int i = 0; i < 4; i++) {
+    uint32_t base;
+    uint64_t words = mrc_rxwin_word(&win, 64);
+    CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX);
+    CHECK_EQ(base, 64);
+  }
+  mrc_rxwin_free(&win);
+}
+
+/* In the widest window one word can hold PSNs of both its ends: two reports show them. */
+TEST(test_report__shows_both_ends_of_the_widest_window) {
+  enum { FIRST = 100, LAST = FIRST + MRC_RXWIN_MAX_PSNS - 1 };
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, MRC_RXWIN_MAX_PSNS), 0);
+  mrc_rxwin_start(&win, FIRST);
+  arrive(&win, LAST);
+  arrive(&win, FIRST + 1);
+  uint64_t words = mrc_rxwin_word(&win, LAST);
+  CHECK_EQ(words, mrc_rxwin_word(&win, FIRST));
+  uint32_t base;
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), 1ull << 63);
+  CHECK_EQ(base, LAST - 63);
+  CHECK(words != 0);
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), 2);
+  CHECK_EQ(base, FIRST);
+  CHECK_EQ(words, 0);
+  CHECK(!mrc_rxwin_has_news(&win));
+  mrc_rxwin_free(&win);
+}
+
+/* A word whose PSNs all arrived in order is not repeated: its bits in the ring hold later PSNs. */
+TEST(test_report__forgets_what_the_cumulative_psn_covers) {
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
+  mrc_rxwin_start(&win, 0);
+  for (uint32_t psn = 0; psn < 64; psn++)
+    arrive(&win, psn);
+  uint64_t words = mrc_rxwin_word(&win, 0);
+  arrive(&win, 130);
+  uint32_t base;
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), 1ull << 63); /* the news, PSN 130 */
+  CHECK_EQ(base, 67);
+  CHECK_EQ(words, 0);
+  CHECK_EQ(win.unreported & mrc_rxwin_word(&win, 130), 0); /* and it counts as reported */
+  mrc_rxwin_free(&win);
+}
+
+TEST(test_report__without_news_shows_the_start) {
+  struct mrc_rxwin win;
+  uint32_t base;
+  CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
+  mrc_rxwin_start(&win, 5);
+  CHECK(!mrc_rxwin_has_news(&win));
+  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 0);
+  CHECK_EQ(base, 5);
+  arrive(&win, 7);
+  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 2);
+  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 2);
+  CHECK_EQ(base, 5);
+  mrc_rxwin_free(&win);
+}
+
+/* The kernel refuses a SACK of two words. Then the window's start leaves the first word, and more
+   PSNs arrive than one SACK can show. The PSN of the second word still counts as news. */
+TEST(test_on_refused__takes_back_both_words) {
+  struct mrc_rxwin win;
+  uint32_t base;
+  bool told = false;
+  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
+  mrc_rxwin_start(&win, 60);
+  arrive(&win, 70);
+  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 10);
+  mrc_rxwin_on_refused(&win, base);
+  for (uint32_t psn = 60; psn < 64; psn++)
+    arrive(&win, psn);
+  arrive(&win, 200);
+  while (mrc_rxwin_has_news(&win)) {
+    const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
+    told |= base <= 70 && 70 - base < 64 && (bits >> (70 - base) & 1);
+  }
+  CHECK(told);
+  mrc_rxwin_free(&win);
+}
+
+/* Compared with a plain array of flags: in any order of arrival, SACKs report only PSNs that
+   arrived, and the window's start is the first missing PSN. */
+TEST(test_add__agrees_with_a_set) {
+  enum { WINDOW = 256, PSNS = 20000 };
+  static bool arrived[PSNS + WINDOW];
+  struct mrc_rxwin win;
+  struct mrc_prng prng = {.state = 3};
+  const uint32_t first = 0xFFF000;
+  CHECK_EQ(mrc_rxwin_init(&win, WINDOW), 0);
+  mrc_rxwin_start(&win, first);
+  memset(arrived, 0, sizeof arrived);
+  for (uint32_t cum = 0; cum < PSNS;) {
+    const uint32_t i = cum + mrc_prng_below(&prng, mrc_prng_below(&prng, 2) ? 3 : WINDOW);
+    const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, mrc_psn_add(first, i));
+    CHECK_EQ(verdict, arrived[i] ? MRC_RX_DUPLICATE : MRC_RX_NEW);
+    if (verdict == MRC_RX_NEW) arrive(&win, mrc_psn_add(first, i));
+    arrived[i] = true;
+    while (arrived[cum])
+      cum++;
+    CHECK_EQ(mrc_psn_sub(win.next_psn, first), cum);
+    uint32_t base;
+    const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
+    const uint32_t offset = mrc_psn_sub(base, first);
+    CHECK(offset >= cum && offset < cum + WINDOW);
+    for (uint32_t k = 0; k < 64 && offset + k < cum + WINDOW; k++)
+      CHECK_EQ(bits >> k & 1, arrived[offset + k]);
+  }
+  mrc_rxwin_free(&win);
+}
+
+/* ---- marked packets in a row ---- */
+
+enum { EV = 7, OTHER = 8 };
+
+/* Packets that come together, and whether the EV is called bad then. */
+struct arrival {
+  uint32_t ev, packets;
+  bool ce, bad;
+};
+
+static void check(const struct arrival *rows, size_t n) {
+  struct mrc_marked marked = {0};
+  for (size_t i = 0; i < n; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_marked_take(&marked, rows[i].ev, rows[i].packets, rows[i].ce), rows[i].bad);
+  }
+}
+
+#define CHECK_ARRIVALS(...)                    \
+  check((const struct arrival[]){__VA_ARGS__}, \
+        sizeof((const struct arrival[]){__VA_ARGS__}) / sizeof(struct arrival))
+
+TEST(test_take__a_row_while_another_ev_is_clear) {
+  CHECK_ARRIVALS({EV, 15, true, false}, {OTHER, 1, false, false}, {EV, 1, true, true});
+  CHECK_ARRIVALS({EV, 1, true, false}, {OTHER, 1, false, false}, {EV, 15, true, true});
+}
+
+TEST(test_take__what_came_before_does_not_count) {
+  CHECK_ARRIVALS({OTHER, 99, false, false}, {EV, 99, true, false});
+}
+
+TEST(test_take__all_evs_are_marked) {
+  CHECK_ARRIVALS({EV, 99, true, false}, {OTHER, 99, true, false}, {EV, 99, true, false});
+}
+
+TEST(test_take__a_packet_without_a_mark_ends_the_row) {
+  CHECK_ARRIVALS({EV, 15, true, false}, {EV, 1, false, false}, {OTHER, 1, false, false},
+                 {EV, 15, true, false}, {OTHER, 1, false, false}, {EV, 1, true, true});
+}
+
+/* A SACK that says so may be lost: another one follows after another row. */
+TEST(test_take__again_after_another_row) {
+  CHECK_ARRIVALS({EV, 16, true, false}, {OTHER, 1, false, false}, {EV, 1, true, true},
+                 {EV, 15, true, false}, {OTHER, 1, false, false}, {EV, 1, true, true});
+}
+
+/* More EVs than places: one takes the place of another, and nothing is called bad early. */
+TEST(test_take__more_evs_than_places) {
+  struct mrc_marked marked = {0};
+  for (int round = 0; round < 15; round++)
+    for (uint32_t ev = 0; ev < 100; ev++) {
+      mrc_marked_take(&marked, 1000, 1, false);
+      CHECK(!mrc_marked_take(&marked, ev, 1, true));
+    }
+}
