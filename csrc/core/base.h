@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all of the core, and the folders around it, are made of: assertions and arithmetic, names of
-   counters, PSNs, random numbers, secrets, bitmaps, lists, maps and timers. It owns no state. */
+   counters, PSNs, random numbers, secrets, lists and maps. It owns no state. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,34 +27,12 @@ void mrc_assert_failed(const char *expression, const char *file, int line)
        bit##_rest != 0 && (bit = (uint32_t)__builtin_ctz(bit##_rest), true); \
        bit##_rest &= bit##_rest - 1)
 
-/* Overwrites a secret, which no compiler may leave out. */
-static inline void mrc_wipe(void *memory, size_t n) { explicit_bzero(memory, n); }
-
-/* In constant time. */
-static inline bool mrc_same(const uint8_t *one, const uint8_t *other, size_t n) {
-  uint8_t differs = 0;
-  for (size_t i = 0; i < n; i++)
-    differs |= one[i] ^ other[i];
-  return differs == 0;
-}
-
 #define MRC_NEVER UINT64_MAX /* no deadline */
-
-/* Scales a minimum timeout to hosts of this noise. Minimum timeouts are stated for MRC_NOISE_NS. */
-#define MRC_NOISE_NS 500000u
-static inline uint64_t mrc_floor_ns(uint64_t ns, uint32_t noise_ns) {
-  return ns * noise_ns / MRC_NOISE_NS;
-}
 
 static inline uint64_t mrc_min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t mrc_max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline uint32_t mrc_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline uint32_t mrc_max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
-
-/* a * b / divisor; the intermediate product may exceed 64 bits. */
-static inline uint64_t mrc_mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
-  return (uint64_t)((unsigned __int128)a * b / divisor);
-}
 
 /* The smallest power of two that is at least n; n is 1 .. 2^31. */
 static inline uint32_t mrc_ceil_pow2(uint32_t n) {
@@ -152,85 +130,33 @@ struct mrc_secret {
   uint64_t n; /* numbers generated */
 };
 
-static inline uint64_t mrc_secret_rotate(uint64_t value, int bits) {
-  return value << bits | value >> (64 - bits);
-}
-
-static inline void mrc_secret_rounds(uint64_t v[4], int rounds) {
-  for (; rounds > 0; rounds--) {
-    v[0] += v[1];
-    v[2] += v[3];
-    v[1] = mrc_secret_rotate(v[1], 13) ^ v[0];
-    v[3] = mrc_secret_rotate(v[3], 16) ^ v[2];
-    v[0] = mrc_secret_rotate(v[0], 32) + v[3];
-    v[2] += v[1];
-    v[3] = mrc_secret_rotate(v[3], 21) ^ v[0];
-    v[1] = mrc_secret_rotate(v[1], 17) ^ v[2];
-    v[2] = mrc_secret_rotate(v[2], 32);
-  }
-}
-
-/* SipHash-2-4 of the eight bytes of `message`. */
+/* SipHash-2-4 of the eight bytes of `message`: two rounds for each of two words, then four. */
 static inline uint64_t mrc_secret_hash(const uint64_t key[2], uint64_t message) {
+#define ROTATE(value, bits) ((value) << (bits) | (value) >> (64 - (bits)))
   uint64_t v[4] = {key[0] ^ 0x736F6D6570736575ull, key[1] ^ 0x646F72616E646F6Dull,
                    key[0] ^ 0x6C7967656E657261ull, key[1] ^ 0x7465646279746573ull};
   const uint64_t words[] = {message, 8ull << 56}; /* the second holds the length */
-  for (int i = 0; i < 2; i++) {
-    v[3] ^= words[i];
-    mrc_secret_rounds(v, 2);
-    v[0] ^= words[i];
+  for (int round = 0; round < 8; round++) {
+    const bool of_word = round < 4;
+    if (of_word && round % 2 == 0) v[3] ^= words[round / 2];
+    if (round == 4) v[2] ^= 0xFF;
+    v[0] += v[1];
+    v[2] += v[3];
+    v[1] = ROTATE(v[1], 13) ^ v[0];
+    v[3] = ROTATE(v[3], 16) ^ v[2];
+    v[0] = ROTATE(v[0], 32) + v[3];
+    v[2] += v[1];
+    v[3] = ROTATE(v[3], 21) ^ v[0];
+    v[1] = ROTATE(v[1], 17) ^ v[2];
+    v[2] = ROTATE(v[2], 32);
+    if (of_word && round % 2 == 1) v[0] ^= words[round / 2];
   }
-  v[2] ^= 0xFF;
-  mrc_secret_rounds(v, 4);
   return v[0] ^ v[1] ^ v[2] ^ v[3];
+#undef ROTATE
 }
 
 static inline uint64_t mrc_secret_next(struct mrc_secret *secret) {
   return mrc_secret_hash(secret->key, secret->n++);
-}
-
-/* ---- bitmaps ---- */
-
-/* A ring of bits addressed by PSN: bit (psn mod size). The caller's window defines which PSNs are
-   valid. Sizes are powers of two, at least 64. */
-
-struct mrc_bitmap {
-  uint64_t *words;
-  uint32_t mask; /* number of bits - 1 */
-};
-
-static inline bool mrc_bitmap_test(const struct mrc_bitmap *map, uint32_t psn) {
-  const uint32_t bit = psn & map->mask;
-  return (map->words[bit >> 6] >> (bit & 63)) & 1;
-}
-
-static inline void mrc_bitmap_set(struct mrc_bitmap *map, uint32_t psn) {
-  const uint32_t bit = psn & map->mask;
-  map->words[bit >> 6] |= 1ull << (bit & 63);
-}
-
-static inline void mrc_bitmap_clear(struct mrc_bitmap *map, uint32_t psn) {
-  const uint32_t bit = psn & map->mask;
-  map->words[bit >> 6] &= ~(1ull << (bit & 63));
-}
-
-/* The 64 bits from `psn` on, that of `psn` in the LSB; wraps around the ring. */
-static inline uint64_t mrc_bitmap_extract(const struct mrc_bitmap *map, uint32_t psn) {
-  const uint32_t bit = psn & map->mask;
-  const uint32_t word = bit >> 6, shift = bit & 63, words = (map->mask >> 6) + 1;
-  uint64_t low = map->words[word] >> shift;
-  if (shift != 0) low |= map->words[(word + 1) & (words - 1)] << (64 - shift);
-  return low;
-}
-
-/* First set bit in [psn, psn + n), n at most the size; returns its distance from psn, or n. */
-static inline uint32_t mrc_bitmap_find(const struct mrc_bitmap *map, uint32_t psn, uint32_t n) {
-  mrc_assert(n <= map->mask + 1);
-  for (uint32_t i = 0; i < n; i += 64) {
-    const uint64_t bits = mrc_bitmap_extract(map, psn + i);
-    if (bits != 0) return mrc_min_u32(n, i + (uint32_t)__builtin_ctzll(bits));
-  }
-  return n;
 }
 
 /* ---- lists ---- */
@@ -253,20 +179,14 @@ static inline bool mrc_list_is_empty(const struct mrc_node *list) { return list-
 
 static inline bool mrc_node_joined(const struct mrc_node *node) { return node->next != NULL; }
 
-/* Inserts a node that is in no list after `before`, which is a member or the head. */
-static inline void mrc_node_insert(struct mrc_node *before, struct mrc_node *node) {
-  node->prev = before;
-  node->next = before->next;
-  before->next->prev = node;
-  before->next = node;
-}
-
-/* Insert a node at the end, or at the front, unless it is in a list already. */
+/* Inserts a node at the end, unless it is in a list already; at the front if `list` is the first
+   node of the list instead of its head. */
 static inline void mrc_list_append(struct mrc_node *list, struct mrc_node *node) {
-  if (!mrc_node_joined(node)) mrc_node_insert(list->prev, node);
-}
-static inline void mrc_list_prepend(struct mrc_node *list, struct mrc_node *node) {
-  if (!mrc_node_joined(node)) mrc_node_insert(list, node);
+  if (mrc_node_joined(node)) return;
+  node->prev = list->prev;
+  node->next = list;
+  list->prev->next = node;
+  list->prev = node;
 }
 
 /* Removes the node from its list, if it is in one. */
@@ -305,35 +225,3 @@ uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key);
 int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) MRC_MUST_CHECK;
 /* Removes the key; it must be present. */
 void mrc_keymap_remove(struct mrc_keymap *map, uint32_t key);
-
-/* ---- timers ---- */
-
-/* Deadlines of many objects in one indexed binary heap: each id has at most one deadline. The
-   meaning of the ids is the caller's. Setting, clearing and taking the earliest cost O(log n). */
-
-struct mrc_timer_cell {
-  uint64_t deadline_ns; /* of the id that is this cell's index */
-  uint32_t place;       /* of that id: its index in the heap, or UINT32_MAX */
-  uint32_t heap;        /* the id at this index of the heap, earliest first */
-};
-
-struct mrc_timers {
-  struct mrc_timer_cell *cells;
-  uint32_t count;
-  uint32_t capacity;
-  uint32_t known; /* ids below it had deadlines; memory for the others was never touched */
-};
-
-/* Ids are 0 .. capacity - 1. The cells are the caller's; they need not be set. */
-void mrc_timers_init(struct mrc_timers *timers, struct mrc_timer_cell *cells, uint32_t capacity);
-/* MRC_NEVER clears. */
-void mrc_timers_set(struct mrc_timers *timers, uint32_t id, uint64_t deadline_ns);
-/* When `id` is due, or MRC_NEVER. */
-static inline uint64_t mrc_timers_at(const struct mrc_timers *timers, uint32_t id) {
-  const bool is_set = id < timers->known && timers->cells[id].place != UINT32_MAX;
-  return is_set ? timers->cells[id].deadline_ns : MRC_NEVER;
-}
-/* The earliest deadline, or MRC_NEVER. */
-uint64_t mrc_timers_next(const struct mrc_timers *timers);
-/* Takes the earliest id whose deadline has come, or returns UINT32_MAX. */
-uint32_t mrc_timers_pop(struct mrc_timers *timers, uint64_t now_ns);

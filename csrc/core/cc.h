@@ -7,6 +7,11 @@
 #include "core/base.h"
 #include "mrc.h"
 
+/* a * b / divisor; the intermediate product may exceed 64 bits. */
+static inline uint64_t mrc_mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
+  return (uint64_t)((unsigned __int128)a * b / divisor);
+}
+
 /* ---- algorithms ---- */
 
 /* A drain makes the window small for two round trips. A delay that remains then is a queue of other

@@ -17,7 +17,6 @@
 static uint32_t by_library(uint32_t crc, const uint8_t *bytes, size_t n) {
   return crc32_gzip_refl(crc, bytes, n);
 }
-#define LIBRARY "ISA-L"
 #else
 /* zlib's header is often not installed, and this prototype has been stable for thirty years. */
 unsigned long crc32(unsigned long crc, const unsigned char *bytes, unsigned int n);
@@ -25,7 +24,6 @@ unsigned long crc32(unsigned long crc, const unsigned char *bytes, unsigned int 
 static uint32_t by_library(uint32_t crc, const uint8_t *bytes, size_t n) {
   return n == 0 ? crc : (uint32_t)crc32(crc, bytes, (unsigned int)n); /* NULL restarts zlib */
 }
-#define LIBRARY "zlib"
 #endif
 
 #if defined(__x86_64__)
@@ -165,7 +163,6 @@ uint32_t mrc_crc32_copy(uint32_t crc, uint8_t *to, size_t head, const uint8_t *f
   return wide(crc, begin, odd, rest, from + n, begin + ready);
 }
 
-const char *mrc_crc32_library(void) { return is_wide() ? "AVX-512" : LIBRARY; }
 #else
 uint32_t mrc_crc32(uint32_t crc, const uint8_t *bytes, size_t n) {
   return by_library(crc, bytes, n);
@@ -175,8 +172,6 @@ uint32_t mrc_crc32_copy(uint32_t crc, uint8_t *to, size_t head, const uint8_t *f
   memcpy(to, from, n);
   return by_library(crc, to - head, head + n);
 }
-
-const char *mrc_crc32_library(void) { return LIBRARY; }
 #endif
 
 /* ---- the ICRC ---- */

@@ -97,7 +97,7 @@ static bool transmit_qps(struct mrc_services *services, uint64_t now_ns) {
        transmit. */
     const int turn = arena->capacity < MRC_QUANTUM_BURSTS ? arena->capacity : MRC_QUANTUM_BURSTS;
     if (!room && arena->n_bursts - before < turn)
-      mrc_list_prepend(ready, &qp->nodes.ready);
+      mrc_list_append(ready->next, &qp->nodes.ready) /* in front */;
     else if (!room)
       mrc_qp_touch(services, qp);
     else if (!mrc_node_joined(&qp->nodes.ready))

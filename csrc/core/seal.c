@@ -29,8 +29,8 @@ static void hmac(const struct mrc_aead *aead, struct mrc_part key, struct mrc_pa
     message[i] ^= INNER_PAD ^ OUTER_PAD;
   memcpy(message + BLOCK_BYTES, inner, sizeof inner);
   aead->hash(message, BLOCK_BYTES + sizeof inner, out);
-  mrc_wipe(message, sizeof message);
-  mrc_wipe(inner, sizeof inner);
+  explicit_bzero(message, sizeof message);
+  explicit_bzero(inner, sizeof inner);
 }
 
 /* HKDF-Expand(secret, info, 32). */
@@ -84,8 +84,8 @@ void mrc_seal_derive(const struct mrc_aead *aead, struct mrc_seal_attr *attr, ui
   hmac(aead, label("mrc seal 1"), (struct mrc_part){randoms, sizeof randoms}, key);
   direct(aead, key, qpn, attr->peer_qpn, attr->send);
   direct(aead, key, attr->peer_qpn, qpn, attr->receive);
-  mrc_wipe(randoms, sizeof randoms);
-  mrc_wipe(key, sizeof key);
+  explicit_bzero(randoms, sizeof randoms);
+  explicit_bzero(key, sizeof key);
 }
 
 /* The secret of the epoch after; the one that it came from is gone afterwards. */
@@ -94,7 +94,7 @@ static void skip_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain
   expand(aead, chain->secret, label("mrc next"), made);
   memcpy(chain->secret, made, sizeof chain->secret);
   chain->epochs++;
-  mrc_wipe(made, sizeof made);
+  explicit_bzero(made, sizeof made);
 }
 
 /* The key of the chain's next epoch. */
@@ -105,7 +105,7 @@ static void next_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain
   aead->set(key->key, made);
   expand(aead, chain->secret, label("mrc iv"), made);
   memcpy(key->iv, made, MRC_NONCE_BYTES);
-  mrc_wipe(made, sizeof made);
+  explicit_bzero(made, sizeof made);
   skip_epoch(aead, chain);
 }
 
@@ -276,10 +276,11 @@ int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t
       seal->oldest = later.epochs - 1;
       seal->in = later;
     }
-    mrc_wipe(&later, sizeof later);
+    explicit_bzero(&later, sizeof later);
   }
   if (!right) return MRC_DROP_SEAL;
-  if (imm) wire->imm = mrc_wire_imm(wire->payload);
+  if (imm) memcpy(&wire->imm, wire->payload - MRC_IMM_BYTES, MRC_IMM_BYTES);
+  if (imm) wire->imm = be32toh(wire->imm);
   *counter = says.counter;
   if (says.counter < seal->newest) return MRC_DROP_NONE; /* tells nothing of when the sender sent */
   seal->opened_ns = now_ns;

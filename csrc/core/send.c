@@ -786,5 +786,5 @@ void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
   }
   /* The packet did not leave, so the QP has the next turn. */
   mrc_node_leave(&qp->nodes.ready);
-  mrc_list_prepend(&services->ready.ready, &qp->nodes.ready);
+  mrc_list_append(services->ready.ready.next, &qp->nodes.ready) /* in front */;
 }

@@ -1,11 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the parts of an engine share: the configuration, the time of the current call, ports, the
    transmit in progress, completions, registered memory, endpoint requests, counters, trace, events,
-   and the lists of QPs that may send. It does not know what a QP is. */
+   and the lists and timers of QPs. It does not know what a QP is. */
 #pragma once
 
 #include "core/base.h"
 #include "mrc.h"
+
+/* ---- timers ---- */
+
+/* Deadlines of many objects in one indexed binary heap: each id has at most one deadline. The
+   meaning of the ids is the caller's. Setting, clearing and taking the earliest cost O(log n). */
+
+struct mrc_timer_cell {
+  uint64_t deadline_ns; /* of the id that is this cell's index */
+  uint32_t place;       /* of that id: its index in the heap, or UINT32_MAX */
+  uint32_t heap;        /* the id at this index of the heap, earliest first */
+};
+
+struct mrc_timers {
+  struct mrc_timer_cell *cells;
+  uint32_t count;
+  uint32_t capacity;
+  uint32_t known; /* ids below it had deadlines; memory for the others was never touched */
+};
+
+/* Ids are 0 .. capacity - 1. The cells are the caller's; they need not be set. */
+void mrc_timers_init(struct mrc_timers *timers, struct mrc_timer_cell *cells, uint32_t capacity);
+/* MRC_NEVER clears. */
+void mrc_timers_set(struct mrc_timers *timers, uint32_t id, uint64_t deadline_ns);
+/* When `id` is due, or MRC_NEVER. */
+static inline uint64_t mrc_timers_at(const struct mrc_timers *timers, uint32_t id) {
+  const bool is_set = id < timers->known && timers->cells[id].place != UINT32_MAX;
+  return is_set ? timers->cells[id].deadline_ns : MRC_NEVER;
+}
+/* The earliest deadline, or MRC_NEVER. */
+uint64_t mrc_timers_next(const struct mrc_timers *timers);
+/* Takes the earliest id whose deadline has come, or returns UINT32_MAX. */
+uint32_t mrc_timers_pop(struct mrc_timers *timers, uint64_t now_ns);
+
+/* Scales a minimum timeout to hosts of this noise. Minimum timeouts are stated for MRC_NOISE_NS. */
+#define MRC_NOISE_NS 500000u
+static inline uint64_t mrc_floor_ns(uint64_t ns, uint32_t noise_ns) {
+  return ns * noise_ns / MRC_NOISE_NS;
+}
 
 /* ---- ports ---- */
 

@@ -472,8 +472,6 @@ struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]) {
                                 .counter = get_u64(bytes + SEAL_COUNTER)};
 }
 
-uint32_t mrc_wire_imm(const uint8_t *payload) { return get_u32(payload - MRC_IMM_BYTES); }
-
 /* Field by field: to zero the whole struct first would cost as much as all the rest. */
 static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
   if ((p[BTH_BITS] & BTH_TVER) > TVER_SEALED) return MRC_DROP_VERSION;

@@ -204,9 +204,6 @@ struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]);
 /* Reads a decoded response again by reading C6-B. */
 void mrc_wire_lift_response(const uint8_t *packet, struct mrc_wire *wire);
 
-/* The immediate, which stands right before the payload. */
-uint32_t mrc_wire_imm(const uint8_t *payload);
-
 /* Decodes a whole UDP payload that ends in an ICRC or a seal (not checked here). Any bytes give a
    packet (0) or a drop reason (enum mrc_drop, positive). `payload` points into `bytes`. With
    `trimmed` the payload, pad and what follows may be missing and payload_bytes is 0. Trimmed data

@@ -34,8 +34,16 @@ static void *reserve(size_t bytes) {
   return NULL;
 }
 
+/* In constant time. */
+static bool is_same(const uint8_t *one, const uint8_t *other, size_t n) {
+  uint8_t differs = 0;
+  for (size_t i = 0; i < n; i++)
+    differs |= one[i] ^ other[i];
+  return differs == 0;
+}
+
 static void release(void *memory, size_t bytes) {
-  mrc_wipe(memory, bytes);
+  explicit_bzero(memory, bytes);
   munmap(memory, whole_pages(bytes));
 }
 
@@ -69,7 +77,7 @@ static bool mb_open(void *key, const uint8_t nonce[MRC_NONCE_BYTES], struct mrc_
   struct ipsec_mb_context context;
   uint8_t made[MRC_TAG_BYTES];
   manager->gcm256_dec(key, &context, text, text, n, nonce, clear.at, clear.n, made, MRC_TAG_BYTES);
-  return mrc_same(made, tag, MRC_TAG_BYTES);
+  return is_same(made, tag, MRC_TAG_BYTES);
 }
 
 static void mb_mac(void *key, const uint8_t nonce[MRC_NONCE_BYTES], const struct mrc_part parts[3],
@@ -91,7 +99,7 @@ static bool mb_check(void *key, const uint8_t nonce[MRC_NONCE_BYTES], struct mrc
   const struct mrc_part parts[3] = {whole};
   uint8_t made[MRC_TAG_BYTES];
   mb_mac(key, nonce, parts, made);
-  return mrc_same(made, tag, sizeof made);
+  return is_same(made, tag, sizeof made);
 }
 
 static const struct mrc_aead ipsec_mb = {.name = "IPsec-MB",
@@ -234,7 +242,7 @@ static bool crypto_check(void *key, const uint8_t nonce[MRC_NONCE_BYTES], struct
   const struct mrc_part parts[3] = {whole};
   uint8_t made[MRC_TAG_BYTES];
   crypto_mac(key, nonce, parts, made);
-  return mrc_same(made, tag, sizeof made);
+  return is_same(made, tag, sizeof made);
 }
 
 static const struct mrc_aead libcrypto = {.name = "libcrypto",

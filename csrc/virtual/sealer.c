@@ -27,7 +27,7 @@ static void *reserve(size_t bytes) {
 }
 
 static void release(void *memory, size_t bytes) {
-  mrc_wipe(memory, bytes);
+  explicit_bzero(memory, bytes);
   free(memory);
 }
 
