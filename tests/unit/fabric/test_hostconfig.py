@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host configuration file: valid contents, and the message for each mistake."""
+"""The host configuration file and other TOML: valid contents, and one line for each mistake;
+addresses in the form that C uses.
+"""
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
 
-from mrc.errors import ConfigError
-from mrc.fabric.hostconfig import PathSource, load, parse, read
+from mrc.errors import BadFileError, ConfigError
+from mrc.fabric import document, hostconfig
+from mrc.fabric.hostconfig import (
+    PathSource,
+    load,
+    pack_address,
+    parse,
+    parse_address,
+    unpack_address,
+)
 
 GOOD = """
 schema = 1
@@ -110,14 +121,6 @@ def test_parse__peers_must_be_a_table() -> None:
         parse('schema = 1\nhost = "a"\nsource = "interfaces"\npeers = 3\n', "a.toml")
 
 
-def test_read__a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        read(tmp_path / "none.toml")
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="is no text in UTF-8"):
-        read(tmp_path / "binary.toml")
-
-
 def test_load__the_environment_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "h0.toml"
     path.write_text(GOOD)
@@ -126,3 +129,85 @@ def test_load__the_environment_names_the_file(tmp_path: Path) -> None:
     config = load({"MRC_CONFIG": str(path)})
     assert config is not None
     assert config.host == "h0"
+
+
+# ---- Any TOML file -------------------------------------------------------------------------------
+
+
+LOADERS = {
+    "document": lambda path: document.load(path, str(path)),
+    "hostconfig": hostconfig.read,
+}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a = " + "9" * 5000, "not TOML: a number has too many digits"),
+        ("a = 0." + "9" * 5000 + "e" + "9" * 5000, None),
+        ("a = " + "[" * 3000 + "]" * 3000, "not TOML: is nested too deeply"),
+        ("a = " + "{a=" * 3000 + "}" * 3000, "not TOML: is nested too deeply"),
+        ("a = 9999-99-99", "not TOML: "),
+        ("a = 2026-02-30", "not TOML: "),
+        ("a = 2026-01-01T25:00:00", "not TOML: "),
+        ("a = ", "not TOML: "),
+        ("a = 1\na = 2", "not TOML: "),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_parsed__a_wrong_text_is_one_line(
+    loader: str, text: str, complaint: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    try:
+        LOADERS[loader](path)
+    except BadFileError as error:
+        assert str(error).startswith(f"{path}: {complaint or ''}")
+        assert len(str(error).splitlines()) == 1 and len(str(error)) < 300
+    else:
+        assert complaint is None
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_text_of__refuses(loader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = LOADERS[loader]
+    monkeypatch.setattr(document, "MOST_BYTES", 1 << 20)
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"#" * (1 << 20))
+    if loader == "document":
+        assert load(path) == {}
+    path.write_bytes(b"#" * ((1 << 20) + 1))
+    for there in (path, Path("/dev/zero")):
+        with pytest.raises(BadFileError, match=f"^{there}: has more than 1 MiB, which is the"):
+            load(there)
+    path.write_bytes(b"\xff")
+    with pytest.raises(BadFileError, match=f"^{re.escape(str(path))}: is no text in UTF-8: "):
+        load(path)
+    with pytest.raises(BadFileError, match=f"^{re.escape(str(tmp_path))}: "):
+        load(tmp_path)
+    with pytest.raises(BadFileError, match="No such file"):
+        load(tmp_path / "none.toml")
+
+
+# ---- Addresses -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["::1", "fd00:a:1::1:0", "192.0.2.7", "0.0.0.0"])
+def test_pack_address__round_trip(name: str) -> None:
+    packed = pack_address(ip_address(name))
+    assert len(packed) == 16
+    assert unpack_address(packed) == ip_address(name)
+
+
+def test_pack_address__ipv4_is_mapped() -> None:
+    assert pack_address(ip_address("192.0.2.7")) == bytes(10) + b"\xff\xff\xc0\x00\x02\x07"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("fe80::1%eth0", "fe80::1"), ("::ffff:127.0.0.1", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")],
+)
+def test_parse_address__scope_and_mapping(name: str, expected: str) -> None:
+    assert parse_address(name) == ip_address(expected)

@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of ports and EVs, as tables."""
+"""Ports of a host, pairs of ports and EVs, as tables."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from mrc.fabric import paths
-from mrc.fabric.hostconfig import HostPath
-from mrc.fabric.paths import LocalPort, RemotePort, SourcePorts
+from mrc.fabric import hostconfig, paths
+from mrc.fabric.hostconfig import HostPath, IpInterface
+from mrc.fabric.paths import (
+    ENCAPSULATION,
+    LocalPort,
+    RemotePort,
+    SourcePorts,
+    interface_ports,
+    payload_mtu,
+    srv6_ports,
+)
 
 # ---- Pairs ----------------------------------------------------------------------------------
 
@@ -208,3 +218,212 @@ def test_peer_sources__each_once_and_no_more_than_the_engine_takes() -> None:
         ("10.0.1.2", 2),
     ]
     assert len(paths.peer_sources([(one, range(1, 1000))])) == 256
+
+
+# ---- Ports of a host -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network interface of a test."""
+
+    name: str
+    addresses: Sequence[IpInterface]
+    mtu: int = 1500
+    up: bool = True
+    index: int = 7
+
+
+def nic(name: str, *addresses: str, mtu: int = 1500, up: bool = True) -> Nic:
+    return Nic(name, [ip_interface(address) for address in addresses], mtu, up)
+
+
+LO = nic("lo", "127.0.0.1/8", "fd00:a::1/128", "::1/128", mtu=65536)
+ETH0 = nic("eth0", "10.0.0.1/24", "2001:db8::1/64", "fe80::1/64")
+ETH1 = nic("eth1", "10.0.1.1/24", mtu=9000)
+
+
+@pytest.mark.parametrize(
+    ("link_mtu", "version", "encapsulation", "expected"),
+    [
+        (1500, 6, 0, 1408),
+        (1500, 4, 0, 1428),
+        (9000, 6, 0, 8908),
+        (9000, 6, ENCAPSULATION, 8844),
+        (1501, 6, 0, 1408),  # a multiple of 4
+        (65536, 6, 0, 16384),  # the largest that the engine supports
+        (1280, 6, 0, 1188),
+    ],
+)
+def test_payload_mtu(link_mtu: int, version: int, encapsulation: int, expected: int) -> None:
+    assert payload_mtu(link_mtu, version, encapsulation=encapsulation) == expected
+
+
+def summary(ports: Sequence[LocalPort]) -> list[tuple[int, str, str]]:
+    return [(port.plane, port.ifname or "-", str(port.address.ip)) for port in ports]
+
+
+def test_interface_ports__second_addresses_come_behind_and_loopback_last() -> None:
+    ports = interface_ports([LO, ETH0, ETH1], (), 8).ports
+    assert summary(ports) == [
+        (0, "eth0", "2001:db8::1"),
+        (0, "eth1", "10.0.1.1"),
+        (0, "eth0", "10.0.0.1"),
+        (0, "-", "::1"),
+        (0, "-", "127.0.0.1"),
+    ]
+    assert [port.loopback for port in ports] == [False, False, False, True, True]
+    assert [port.tx_sockets for port in ports] == [1, 8, 8, 1, 8]
+    assert ports[1].mtu == 8928
+
+
+def test_interface_ports__what_is_down_or_has_only_link_local_addresses_is_left_out() -> None:
+    down = nic("eth2", "10.0.2.1/24", up=False)
+    bare = nic("veth", "fe80::2/64")
+    found = interface_ports([LO, down, bare, ETH1], (), 1)
+    assert "veth" not in {port.ifname for port in found.ports}
+    assert not found.missing
+
+
+def test_interface_ports__link_local_addresses_of_a_host_without_others() -> None:
+    links = [nic("eth2", "fe80::2/64"), nic("eth3", "fe80::3/64")]
+    found = interface_ports([LO, *links], (), 1)
+    assert summary(found.ports)[:2] == [(0, "eth2", "fe80::2"), (0, "eth3", "fe80::3")]
+    named = interface_ports([LO, ETH0, *links], ["eth3", "eth0"], 1)
+    assert summary(named.ports)[:2] == [(1, "eth3", "fe80::3"), (2, "eth0", "2001:db8::1")]
+
+
+def test_interface_ports__an_address_in_use_stays_the_one_of_its_interface() -> None:
+    two = nic("eth0", "2001:db8::2/64", "2001:db8::1/64", "10.0.0.2/24", "10.0.0.1/24")
+    kept = frozenset({ip_address("2001:db8::1"), ip_address("10.0.0.1")})
+    found = interface_ports([two], (), 1, kept)
+    assert [str(port.address.ip) for port in found.ports] == ["2001:db8::1", "10.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (["eth1", "eth0"], [(1, "eth1"), (2, "eth0"), (0, "eth0"), (0, "-"), (0, "-")]),
+        (["eth9", "eth0"], [(2, "eth0"), (0, "eth0"), (0, "-"), (0, "-")]),
+        (["10.0.0.1"], [(1, "eth0"), (0, "-"), (0, "-")]),
+        (["127.0.0.1"], [(1, "-")]),
+        (["127.0.0.1", "127.0.0.2"], [(1, "-"), (2, "-")]),
+        (["lo"], [(1, "-"), (0, "-")]),
+    ],
+)
+def test_interface_ports__wanted_ones_have_their_planes(
+    wanted: list[str], expected: list[tuple[int, str]]
+) -> None:
+    found = interface_ports([LO, ETH0, ETH1], wanted, 1)
+    assert [(port.plane, port.ifname or "-") for port in found.ports] == expected
+    assert found.reserved == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "complaint"),
+    [
+        ("eth9", "no interface eth9; this host has lo, eth0, eth2, eth3"),
+        ("10.9.9.9", "10.9.9.9 is not an address of this host"),
+        ("eth2", "eth2 is down"),
+        ("10.0.2.1", "eth2 (10.0.2.1) is down"),
+        ("eth3", "eth3 has no address"),
+    ],
+)
+def test_interface_ports__a_wanted_one_that_is_missing(wanted: str, complaint: str) -> None:
+    nics = [LO, ETH0, nic("eth2", "10.0.2.1/24", up=False), nic("eth3")]
+    found = interface_ports(nics, [wanted], 1)
+    assert found.missing == (complaint,)
+    assert all(port.loopback for port in found.ports)
+
+
+def test_interface_ports__one_that_cannot_carry_a_packet_is_left_out() -> None:
+    """MTU 327 leaves 252 bytes of payload with IPv4, 4 below the smallest packet."""
+    small, least = nic("tun0", "10.0.7.1/24", mtu=327), nic("tun1", "10.0.8.1/24", mtu=328)
+    tiny = nic("tun2", "10.0.9.1/24", mtu=68)
+    found = interface_ports([LO, small, ETH0, tiny, least], (), 1)
+    names = [port.ifname for port in found.ports if not port.loopback]
+    assert names == ["eth0", "tun1", "eth0"]
+    lines = tuple(f"{each} carries too little: raise its MTU to 328"
+                  for each in ("tun0 (10.0.7.1)", "tun2 (10.0.9.1)"))  # fmt: skip
+    assert (found.small, found.missing) == (lines, ())
+    for wanted in ("tun0", "10.0.7.1"):
+        found = interface_ports([LO, small, ETH0], ["eth0", wanted], 1)
+        assert [port.plane for port in found.ports if not port.loopback] == [1, 0]
+        assert (found.small, found.missing) == ((), lines[:1])
+    lo = nic("lo", "127.0.0.1/8", mtu=68)
+    assert interface_ports([lo], (), 1).ports == ()
+
+
+def test_interface_ports__more_than_the_engine_has() -> None:
+    nics = [nic(f"eth{i}", f"10.0.{i}.1/24") for i in range(33)]
+    ports = interface_ports([LO, *nics], (), 1).ports
+    assert [port.nic for port in ports] == [f"eth{i}" for i in range(30)] + ["lo", "lo"]
+
+
+HOST = """
+schema = 1
+host = "h0"
+source = "srv6"
+[[ports]]
+ifname = "p1"
+address = "fd00:a:0::1"
+mtu = 9000
+[[ports]]
+ifname = "p2"
+address = "fd00:a:0::1"
+mtu = 9000
+"""
+
+
+P1, P2 = nic("p1", mtu=9000), nic("p2", mtu=9000)
+SRV6_LO = nic("lo", "127.0.0.1/8", "fd00:a::1/128", "::1/128", mtu=65536)
+
+
+def test_srv6_ports__take_any_address_and_count_the_encapsulation() -> None:
+    ports = srv6_ports(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    assert summary(ports)[:2] == [(1, "p1", "fd00:a::1"), (2, "p2", "fd00:a::1")]
+    assert [port.any_address for port in ports] == [True, True, False, False]
+    assert [port.mtu for port in ports] == [8844, 8844, 16384, 16384]
+
+
+def test_srv6_ports__a_path_with_two_segments_has_a_longer_encapsulation() -> None:
+    peer = """
+[peers.h1]
+oob = "fd00:c::2"
+sources = ["fd00:a:1::1"]
+[[peers.h1.paths]]
+plane = 1
+name = "t1:1.0"
+dst = "fd00:a:1::1:0"
+segments = ["fcbb:1:100:201::", "fcbb:1:e000::"]
+usids = ["0100", "0201", "e000"]
+"""
+    ports = srv6_ports(hostconfig.parse(HOST + peer, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    assert ports[0].mtu == 8844 - 16
+
+
+def test_srv6_ports__loopback_is_tied_to_share_the_udp_port() -> None:
+    ports = srv6_ports(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    assert [(port.ifname, port.loopback) for port in ports[2:]] == [("lo", True), ("lo", True)]
+
+
+def test_srv6_ports__those_that_are_usable_keep_their_planes() -> None:
+    host = hostconfig.parse(HOST, "h0.toml")
+    found = srv6_ports(host, [SRV6_LO, nic("p1", up=False), P2])
+    assert summary(found.ports)[0] == (2, "p2", "fd00:a::1")
+    assert found.reserved == 2
+    assert found.missing == ("p1 is down",)
+    assert srv6_ports(host, [SRV6_LO, P2]).missing == ("no interface p1",)
+    away = nic("lo", "127.0.0.1/8")
+    assert (
+        srv6_ports(host, [away, P1, P2]).missing
+        == ("fd00:a::1 is not an address of this host",) * 2
+    )
+
+
+def test_srv6_ports__wanted_ones_keep_their_planes() -> None:
+    host = hostconfig.parse(HOST, "h0.toml")
+    found = srv6_ports(host, [SRV6_LO, P1, P2], ["p2", "p9"])
+    assert [(port.plane, port.nic) for port in found.ports if not port.loopback] == [(2, "p2")]
+    assert found.reserved == 2
+    assert found.missing == ("p9 is no port of the host configuration, which has p1, p2",)

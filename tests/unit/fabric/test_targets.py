@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the parts of a fabric."""
+"""Names of the parts of fabrics, of two tiers and of three, and what remains without some."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec import structs
 
-from mrc.fabric.targets import DOWN, UP, Target, absent_links, links_of, parse_target
+from mrc.fabric.targets import (
+    DOWN,
+    UP,
+    Parts,
+    Target,
+    absent_links,
+    cut_off,
+    links_of,
+    parse_target,
+    without,
+)
 from mrc.fabric.topology import Topology
 
 FABRIC = Topology(hosts=2, planes=4, t1=3)
+PAIRS = Topology(hosts=4, planes=2, t0=2, t1=2)
+PODS = Topology(hosts=12, planes=2, t0=6, t1=6, pods=3, t2=4)
 
 TARGETS = [
     ("plane:2", Target("plane", 2)),
@@ -22,11 +34,20 @@ TARGETS = [
     ("t0:2.1>t1:2.0", Target("uplink", 2, t0=1, t1=0, direction=UP)),
     ("t1:2.0>t0:2.1", Target("uplink", 2, t0=1, t1=0, direction=DOWN)),
 ]
+TARGETS_OF_PODS = [
+    ("t2:2.3", Target("t2", 2, t2=3)),
+    ("core:1.3.1", Target("core", 1, t1=3, t2=1)),
+    ("t1:1.3>t2:1.1", Target("core", 1, t1=3, t2=1, direction=UP)),
+    ("t2:1.1>t1:1.3", Target("core", 1, t1=3, t2=1, direction=DOWN)),
+]
 
 
-@pytest.mark.parametrize(("text", "target"), TARGETS)
-def test_parse_target__every_form_and_back(text: str, target: Target) -> None:
-    assert parse_target(text, FABRIC) == target
+@pytest.mark.parametrize(
+    ("fabric", "text", "target"),
+    [(FABRIC, *each) for each in TARGETS] + [(PODS, *each) for each in TARGETS_OF_PODS],
+)
+def test_parse_target__every_form_and_back(fabric: Topology, text: str, target: Target) -> None:
+    assert parse_target(text, fabric) == target
     assert str(target) == text
 
 
@@ -48,11 +69,27 @@ def test_parse_target__every_form_and_back(text: str, target: Target) -> None:
         ("h1>t0:1.0", "h1 is below another T0"),
         ("t0:1.0>t1:2.0", "is not all, plane:P"),
         ("h0>h1", "is not all, plane:P"),
+        ("t2:1.0", "no T2s"),
     ],
 )
 def test_parse_target__refuses(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse_target(text, FABRIC)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("t2:1.4", "no T2 4, use 0..3"),
+        ("core:1.3.2", "no link joins these switches"),
+        ("t1:1.0>t2:1.1", "no link joins these switches"),
+        ("uplink:1.0.2", "no link joins these switches"),
+        ("t0:1.0>t2:1.0", "is not all, plane:P"),
+    ],
+)
+def test_parse_target__refuses_in_pods(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse_target(text, PODS)
 
 
 def test_parse_target__all() -> None:
@@ -106,3 +143,82 @@ def test_parse_target__refuses_what_is_absent() -> None:
         with pytest.raises(ValueError, match="is absent from this fabric"):
             parse_target(text, fabric)
     assert str(parse_target("t0:3.1", fabric)) == "t0:3.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        ("all", 2 * (12 + 12 + 12)),
+        ("plane:1", 12 + 12 + 12),
+        ("t0:1.2", 2 + 2),
+        ("t1:1.3", 2 + 2),
+        ("t2:1.1", 3),
+        ("core:1.3.1", 1),
+    ],
+)
+def test_links_of__a_target(text: str, links: int) -> None:
+    found = links_of(parse_target(text, PODS), PODS)
+    assert len(set(found)) == len(found) == links
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("t2:1.*", [f"t2:1.{m}" for m in range(4)]),
+        ("core:1.3.*", ["core:1.3.1", "core:1.3.3"]),
+        ("core:2.*.1", ["core:2.1.1", "core:2.3.1", "core:2.5.1"]),
+        ("uplink:1.2.*", ["uplink:1.2.2", "uplink:1.2.3"]),
+        ("uplink:1.*.3", ["uplink:1.2.3", "uplink:1.3.3"]),
+        ("core:*.0.0", ["core:1.0.0", "core:2.0.0"]),
+    ],
+)
+def test_parts__are_those_with_links(text: str, parts: list[str]) -> None:
+    assert list(Parts(text, PODS)) == parts
+
+
+def test_parts__all_links() -> None:
+    for text in ("uplink:*.*.*", "core:*.*.*"):
+        found = list(Parts(text, PODS))
+        assert len(set(found)) == len(found) == 24
+        assert {str(parse_target(part, PODS)) for part in found} == set(found)
+    with pytest.raises(ValueError, match="names no part"):
+        Parts("core:1.*.9", PODS)
+
+
+# ---- What remains without some -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "pair"),
+    [
+        ((), None),
+        (("plane:1",), None),
+        (("plane:1", "t1:2.0"), None),
+        (("plane:1", "t1:2.0", "t1:2.1"), (0, 2)),  # hosts below one T0 need no T1
+        (("plane:1", "link:h3.2"), (0, 3)),
+        (("t0:1.0", "t0:2.0"), (0, 1)),
+        (("plane:1", "uplink:2.1.0", "uplink:2.0.1"), (0, 2)),
+        (("h1>t0:1.0", "link:h1.2"), (0, 1)),
+        (("all",), (0, 1)),
+    ],
+)
+def test_cut_off__names_a_pair_without_a_path(
+    names: tuple[str, ...], pair: tuple[int, int] | None
+) -> None:
+    left = without(PAIRS, [parse_target(name, PAIRS) for name in names])
+    assert cut_off(PAIRS, left) == pair
+
+
+def test_cut_off__only_of_hosts_that_had_a_path() -> None:
+    two = without(PAIRS, [parse_target("link:h3.1", PAIRS), parse_target("link:h3.2", PAIRS)])
+    assert cut_off(two, without(two, [parse_target("plane:1", two)])) is None
+
+
+def test_without__a_t2_leaves_the_others() -> None:
+    left = without(PODS, [parse_target("t2:1.1", PODS)])
+    assert [path.name for path in left.paths(0, 7) if path.plane == 1] == [
+        "t2:1.0", "t2:1.2", "t2:1.3",
+    ]  # fmt: skip
+    assert cut_off(PODS, left) is None
+    gone = [parse_target(f"t2:{plane}.{m}", PODS) for plane in (1, 2) for m in range(4)]
+    assert cut_off(PODS, without(PODS, gone)) == (0, 4)  # the first two of different pods

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses and paths of small fabrics, written out."""
+"""Addresses, uSIDs and paths of small fabrics, written out."""
 
 from __future__ import annotations
 
 from ipaddress import IPv6Address, IPv6Network
+from itertools import permutations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from mrc.fabric import topology
-from mrc.fabric.topology import Addresses, Path, Topology
+from mrc.fabric import srv6, topology
+from mrc.fabric.targets import all_links, parse_target
+from mrc.fabric.topology import Addresses, Path, Topology, switch_of_usid
 
 ADDRESSES = Addresses()
 
@@ -116,3 +119,140 @@ def test_addresses__of_ones_own() -> None:
 def test_addresses__refuses(networks: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Addresses(**networks)
+
+
+# ---- Three tiers: 3 pods of 2 T0s and 2 T1s, 4 T2s, 2 hosts below each T0 ------------------------
+
+
+PODS = Topology(hosts=12, planes=2, t0=6, t1=6, pods=3, t2=4)
+
+
+def test_paths__one_of_each_kind() -> None:
+    far = PODS.paths(0, 7)[7]
+    assert far == Path(
+        plane=2,
+        name="t2:2.3",
+        dst=PODS.addresses.on_path(7, 2, 3),
+        segments=(srv6.pack(PODS.addresses.locator_block(2), far.usids),),
+        usids=(0x3001, 0x2003, 0x3003, 0x0203, 0xE001),
+    )
+    in_pod = PODS.paths(5, 7)[1]
+    assert (in_pod.name, in_pod.usids) == ("t1:1.3", (0x3003, 0x0203, 0xE001))
+    assert [path.usids for path in PODS.paths(6, 7)] == [(0xE001,)] * 2
+
+
+def walk(src: int, path: Path) -> list[str]:
+    """The links that a packet takes: each switch goes by the next uSID."""
+    at, links = PODS.t0_of(src), [f"link:h{src}.{path.plane}"]
+    name = f"t0:{path.plane}.{at}"
+    for usid in path.usids[:-1]:
+        there = switch_of_usid(path.plane, usid)
+        target = parse_target(f"{name}>{there}", PODS)  # raises if there is no such link
+        links.append(str(target.both))
+        name = there
+    host = PODS.hosts_below(int(name.split(".")[1]))[path.usids[-1] - 0xE000]
+    return [*links, f"link:h{host}.{path.plane}"]
+
+
+def test_paths__lead_over_links_that_exist_to_their_host() -> None:
+    every = {str(link) for link in all_links(PODS)}
+    for src, dst in permutations(range(12), 2):
+        paths = PODS.paths(src, dst)
+        near, pod = PODS.are_near(src, dst), PODS.pod_of(src) == PODS.pod_of(dst)
+        assert len(paths) == 2 * (1 if near else 2 if pod else 4)
+        assert len({path.usids for path in paths if path.plane == 1}) == len(paths) // 2
+        assert len({path.dst for path in paths}) == len(paths)
+        for path in paths:
+            links = walk(src, path)
+            assert every.issuperset(links) and links[-1] == f"link:h{dst}.{path.plane}"
+            assert len(path.segments) == 1  # one carrier
+
+
+def test_has_path__is_what_the_links_say() -> None:
+    """Any absent link removes the paths that cross it, and no others."""
+    for name in ("link:h7.1", "uplink:1.3.3", "core:1.3.1", "core:1.1.3", "core:2.4.2"):
+        left = structs.replace(PODS, absent=(name,))
+        for src, dst in permutations((0, 5, 7, 9), 2):
+            gone = {path.usids for path in PODS.paths(src, dst) if name in walk(src, path)}
+            kept = [path for path in PODS.paths(src, dst) if name not in walk(src, path)]
+            assert list(left.paths(src, dst)) == kept, (name, src, dst, gone)
+            assert set(left.planes_between(src, dst)) == {path.plane for path in kept}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("pods", 1, "t2 is 4 with one pod"),
+        ("pods", 4, r"t0 is 6, not a multiple of pods \(4\)"),
+        ("t1", 7, r"t1 is 7, not a multiple of pods \(3\)"),
+        ("t2", 3, r"t2 is 3, not a multiple of the T1s of a pod \(2\)"),
+        ("t2", 0, "pods is 3 without t2"),
+        ("t2", 5000, r"t2 is 5000, not in 0\.\.4096"),
+        ("t1", 900, "t1 is 900, more than 256 in each of 3 pods"),
+    ],
+)
+def test_topology__refuses_pods(key: str, value: int, complaint: str) -> None:
+    numbers: dict[str, Any] = {"hosts": 12, "planes": 2, "t0": 6, "t1": 6, "pods": 3, "t2": 4}
+    with pytest.raises(ValueError, match=complaint):
+        Topology(**numbers | {key: value})
+
+
+# ---- uSIDs and carriers --------------------------------------------------------------------------
+
+
+BLOCK = IPv6Network("fcbb:1::/32")
+
+CARRIERS = [
+    ((0x0100,), "fcbb:1:100::"),
+    ((0x0100, 0x0201, 0xE000), "fcbb:1:100:201:e000::"),
+    ((1, 2, 3, 4, 5, 0xFFFF), "fcbb:1:1:2:3:4:5:ffff"),
+]
+
+
+@pytest.mark.parametrize(("usids", "carrier"), CARRIERS)
+def test_pack__puts_the_first_usid_first(usids: tuple[int, ...], carrier: str) -> None:
+    assert srv6.pack(BLOCK, usids) == IPv6Address(carrier)
+
+
+@pytest.mark.parametrize(
+    ("usids", "complaint"),
+    [
+        ((), "1 to 6 uSIDs, not 0"),
+        ((1,) * 7, "1 to 6 uSIDs, not 7"),
+        ((0x100, 0), "uSID 0x0"),
+        ((0x10000,), "uSID 0x10000"),
+    ],
+)
+def test_pack__refuses_what_does_not_fit(usids: tuple[int, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        srv6.pack(BLOCK, usids)
+
+
+def test_pack__refuses_a_block_of_another_length() -> None:
+    with pytest.raises(ValueError, match="not a /32"):
+        srv6.pack(IPv6Network("fcbb:1::/48"), (1,))
+
+
+def test_segments__needs_a_second_carrier_for_the_seventh_usid() -> None:
+    assert [str(each) for each in srv6.segments(BLOCK, range(1, 8))] == [
+        "fcbb:1:1:2:3:4:5:6",
+        "fcbb:1:7::",
+    ]
+
+
+def test_segments__with_few_usids_in_each_carrier() -> None:
+    found = srv6.segments(BLOCK, (0x100, 0x201, 0xE000), 2)
+    assert [str(each) for each in found] == ["fcbb:1:100:201::", "fcbb:1:e000::"]
+
+
+def test_segments__refuses_none() -> None:
+    with pytest.raises(ValueError, match="requires at least one uSID"):
+        srv6.segments(BLOCK, ())
+
+
+def test_locator__is_the_block_and_one_usid() -> None:
+    assert srv6.locator(BLOCK, 0x201) == IPv6Network("fcbb:1:201::/48")
+
+
+def test_format_usid__has_four_digits() -> None:
+    assert srv6.format_usid(0x2A) == "002a"
