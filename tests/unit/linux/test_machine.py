@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes, processors, programs and privileges of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slowness import until
+
+from mrc.errors import StateError
+from mrc.linux import netns, processes, programs
+from mrc.linux.processes import Process, process
+
+
+def test_process__its_name_and_whether_it_is_stopped(tmp_path: Path) -> None:
+    program = tmp_path / "a) T (b"
+    program.symlink_to("/bin/cat")
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as started:
+        until(lambda: process(started.pid).name == program.name)
+        assert not process(started.pid).is_stopped
+        os.kill(started.pid, signal.SIGSTOP)
+        until(lambda: process(started.pid).is_stopped)
+        os.kill(started.pid, signal.SIGCONT)
+        until(lambda: not process(started.pid).is_stopped)
+        started.communicate()
+    assert process(started.pid) == Process()
+
+
+# ---- A busy machine ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("got", "busy", "stolen", "said"),
+    [
+        (0.78, 0.8, 0.0, "is not busy: mrc gets 98% of the time of 2 processors"),
+        (
+            0.5, 0.78, 0.0,
+            "is busy: mrc gets 62% of the time of 2 processors;"
+            " other programs take 35% of its processors",
+        ),
+        (
+            0.4, 0.6, 0.16,
+            "is busy: mrc gets 50% of the time of 2 processors;"
+            " other programs take 25% of its processors, its hypervisor withholds 20%",
+        ),
+    ],
+)  # fmt: skip
+def test_shares__in_plain_words(got: float, busy: float, stolen: float, said: str) -> None:
+    found = processes.processor_shares(2, got, 0.8, total=0.8, busy=busy, stolen=stolen)
+    assert (str(found), found.is_busy) == (said, said.startswith("is busy"))
+
+
+def test_measure__others_that_compete() -> None:
+    """Two spinning programs share one processor, so that each gets half of it or less."""
+    allowed = os.sched_getaffinity(0)
+    one = {min(allowed)}
+    os.sched_setaffinity(0, one)
+    try:
+        spin = ["sh", "-c", "echo; while :; do :; done"]
+        with subprocess.Popen(spin, stdout=subprocess.PIPE) as rival:
+            assert rival.stdout is not None
+            try:
+                assert rival.stdout.readline() == b"\n"
+                found = processes.measure_processors(0.2)
+            finally:
+                rival.kill()
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert found.count == 1 and found.is_busy and found.share < 0.75
+    assert found.others > 0
+
+
+# ---- Programs of other packages ------------------------------------------------------------------
+
+
+@pytest.fixture
+def only_ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with one program, in the folder for the system's programs."""
+    program = tmp_path / "ip"
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", str(tmp_path))
+    return program
+
+
+def test_require__returns_paths(only_ip: Path) -> None:
+    assert programs.require("ip") == [str(only_ip)]
+
+
+@pytest.mark.usefixtures("only_ip")
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("ip", "nft"), "nft is missing: apt-get install nftables"),
+        (("tc", "ss"), "tc and ss are missing: apt-get install iproute2"),
+    ],
+)
+def test_require__names_all_packages(names: tuple[str, ...], message: str) -> None:
+    with pytest.raises(StateError) as caught:
+        programs.require(*names)
+    assert str(caught.value) == message
+
+
+def test_not_found__with_and_without_remedy() -> None:
+    assert programs.not_found("ping") == "ping: command not found: apt-get install iputils-ping"
+    assert programs.not_found("mine") == "mine: command not found"
+
+
+# ---- Who may make namespaces ---------------------------------------------------------------------
+
+
+ROOT = [] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user"]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "lacks"),
+    [
+        ("-sys_admin", "CAP_SYS_ADMIN"),
+        ("-net_admin,-sys_admin", "CAP_NET_ADMIN and CAP_SYS_ADMIN"),
+        ("-mknod", netns.lacks() if ROOT == [] else ""),
+    ],
+)
+def test_lacks__root_without_capabilities(dropped: str, lacks: str) -> None:
+    """As in most containers, where uid 0 may not make namespaces."""
+    if ROOT and subprocess.run([*ROOT, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs root, or user namespaces")
+    code = "from mrc.linux import netns; print(netns.lacks())"
+    drop = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"]
+    done = subprocess.run(
+        [*ROOT, *drop, sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{lacks}\n", done.stderr
+
+
+def test_lacks__an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert netns.lacks() == "root"
