@@ -1,15 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed plan` on the command line: it requires no privileges."""
+"""`mrc testbed` on the command line: its modules and errors, and `plan`, as an ordinary user."""
 
 from __future__ import annotations
 
+import os
+import signal
+from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from loading import loaded
 from printed import printed
 
-from mrc.cli.main import main
+from mrc import products
+from mrc.cli.completion import parsers
+from mrc.cli.main import build_parser, main
+from mrc.errors import ConfigError
+from mrc.testbed import bed as beds
+from mrc.testbed import rootless, state
+from mrc.testbed.cli.main import ACTIONS
+from mrc.testbed.shape import Shape
+from mrc.testbed.state import BedState
+
+OF_OTHERS = ("mrc.lab", "mrc.view", "mrc.workload")
+
+
+def test_actions__without_the_packages_of_some(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    has = products.has
+    monkeypatch.setattr(products, "has", lambda name: not name.startswith(OF_OTHERS) and has(name))
+    programs = {each.prog for each in parsers(build_parser(["testbed"]))}
+    assert {"mrc testbed up", "mrc testbed rsh"} < programs
+    assert not programs & {"mrc testbed view", "mrc testbed import", "mrc testbed run"}
+    assert main(["testbed", "import", "x.yaml"]) == 2
+    assert "import" in capsys.readouterr().err
+
+
+def test_actions__of_every_module_are_in_the_table() -> None:
+    for each in parsers(build_parser(["testbed"])):
+        words = each.prog.split()
+        if len(words) == 3:
+            module, _ = ACTIONS[words[2]]
+            assert import_module(module).ACTIONS[words[2]] is each.get_default("act")
+
+
+def test_testbed__loads_only_the_action_that_is_asked_for() -> None:
+    modules = loaded("from mrc.cli.main import main\nmain(['testbed', 'plan'])")
+    others = {module for module, _ in ACTIONS.values()} - {"mrc.testbed.cli.plan"}
+    assert "mrc.testbed.cli.plan" in modules and not others & modules
+    assert not {"mrc.linux.netlink", "mrc.testbed.bed", "mrc.lab.machines"} & modules
+
+
+def test_testbed__needs_only_messages_of_pyroute2() -> None:
+    modules = loaded("import mrc.testbed.bed")
+    assert "pyroute2.netlink.rtnl.tcmsg" in modules
+    assert not {"pyroute2.ndb", "pyroute2.iproute", "pyroute2.ethtool"} & modules
+
+
+def test_testbed__a_signal_at_the_end_leaves_no_keeper(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[bool] = []
+
+    def leave(in_use: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        left.append(True)
+
+    monkeypatch.setattr(rootless, "leave", leave)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
+    assert main(["testbed", "status", "--name", "never-built", "--quiet"]) == 130
+    assert left == [True]
+    assert capsys.readouterr().err == "mrc testbed status: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "FILE"),
+        ("plan", "no-such-topology"),
+        ("up", "--name", "never-built", "FILE"),
+    ],
+)
+@pytest.mark.parametrize("name", ["wrong.toml", "missing.toml"])
+def test_actions__a_bad_file_is_wrong_use(
+    words: tuple[str, ...], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.toml").write_text("hosts = \n")
+    argv = [str(tmp_path / name) if word == "FILE" else word for word in words]
+    assert main(["testbed", *argv]) == 2
+    error = capsys.readouterr().err
+    assert (argv[-1] in error, error.count("\n")) == (True, 1)
+    assert "Errno" not in error
+
+
+def test_actions__an_unknown_option_names_the_help_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["testbed", "up", "--bogus"]) == 2
+    where = "mrc testbed up"
+    assert (
+        f"{where}: unrecognized arguments: --bogus; see {where} --help" in capsys.readouterr().err
+    )
+
+
+def test_help__begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["testbed", "--help"])
+    assert capsys.readouterr().out.startswith("examples:\n  mrc testbed")
+
+
+# ---- `plan` --------------------------------------------------------------------------------------
 
 
 def typed(*words: str) -> int:
@@ -125,3 +227,41 @@ def test_plan__wrong_use_is_one_line(
     assert typed(*words) == code
     error = capsys.readouterr().err
     assert complaint in error and error.count("\n") == 1
+
+
+# ---- A tree without the packages that add to a test bed ------------------------------------------
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    has = products.has
+    monkeypatch.setattr(products, "has", lambda name: not name.startswith("mrc.lab") and has(name))
+    monkeypatch.setenv("MRC_RUN_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("alone")
+def test_plan__has_no_options_of_extras(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["testbed", "plan", "--help"])
+    shown = capsys.readouterr().out
+    assert "--hosts" in shown and "--on" not in shown and "--uplink" not in shown
+    assert main(["testbed", "plan", "--json"]) == 0
+
+
+@pytest.mark.usefixtures("alone")
+def test_bed__that_is_joined_to_the_world_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[topology]\nhosts = 2\nplanes = 1\nt1 = 1\n[outside]\nuplink = "eth0"\n')
+    assert main(["testbed", "plan", str(path)]) == 1
+    assert capsys.readouterr().err == (
+        "mrc testbed plan: this test bed needs mrc.lab.outside, which is not installed\n"
+    )
+
+
+@pytest.mark.usefixtures("alone")
+def test_bed__over_several_machines_is_only_taken_down() -> None:
+    state.save("x", BedState(Shape(), up=True, machines={"every": []}))
+    with pytest.raises(ConfigError, match=r"needs mrc\.lab\.machines, which is not installed"):
+        beds.existing("x")
