@@ -33,6 +33,8 @@ HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
 needs_real_root = pytest.mark.skipif(not HAS_USERS, reason="needs root outside a user namespace")
 
 PORT = 4791
+BEDS = {"bed", "own", "uneven", "pods"}
+"""names of fixtures of modules that are test beds"""
 FLUSH = -1
 """the round of datagrams that are not counted"""
 
@@ -92,18 +94,17 @@ def bed_name() -> Iterator[str]:
 
 @pytest.fixture
 def healed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Removes all faults from the module's bed after the test."""
+    """Removes all faults from the module's beds after the test."""
     yield
-    if "bed" in request.fixturenames:
-        request.getfixturevalue("bed").heal("all")
+    for name in BEDS.intersection(request.fixturenames):
+        request.getfixturevalue(name).heal("all")
 
 
 @pytest.fixture
 def hosts(bed: Testbed) -> Iterator[Hosts]:
     """Runs mrc in the hosts of the module's bed."""
-    hosts = Hosts(bed)
-    yield hosts
-    hosts.end()
+    with Hosts(bed) as hosts:
+        yield hosts
 
 
 def has_ended(pid: int) -> bool:

@@ -9,18 +9,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
+from typing import Self
 
+import pytest
 from slowness import PATIENCE, limit, until
 
 from mrc.errors import MrcError
 from mrc.observe import local
 from mrc.testbed.bed import Testbed
-
-from .shown import shown_to_all
 
 
 @dataclass
@@ -132,10 +133,16 @@ Start = Callable[..., Mrc]
 
 @dataclass
 class Hosts:
-    """Starts mrc in the hosts of a bed; `end` ends the processes that still run."""
+    """Starts mrc in the hosts of a bed; ends the processes that still run at the end."""
 
     bed: Testbed
     running: list[Mrc] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def start(
         self, host: str, *arguments: str | Path, user: str | None = None, fed: bool = False
@@ -191,3 +198,57 @@ class Hosts:
     def end(self) -> None:
         for each in self.running:
             each.end()
+
+    def transfer(self, sender: str, receiver: str, folder: Path, size: int = 4 << 20) -> None:
+        """Sends a file, and checks what arrives."""
+        file, inbox = folder / "file", folder / "inbox"
+        file.write_bytes(os.urandom(size))
+        inbox.mkdir()
+        receiving = self.start(receiver, "recv", "--once", "--output", inbox).until_listening()
+        self.start(sender, "send", file, receiver).ends(0)
+        receiving.ends(0)
+        assert (inbox / "file").read_bytes() == file.read_bytes()
+
+
+def run(bed: Testbed, host: str, *command: str) -> str:
+    """Runs a command in a host or switch; what it prints. Raises CalledProcessError."""
+    argv, env = bed.host_command(host, command)
+    return subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
+
+
+# ---- Python and this checkout for every user, also where only root may read ----------------------
+
+
+ROOT = Path(__file__).parents[2]
+PLACE = Path("/media")  # a folder for mounts, on every Debian
+
+
+def shown_to_all() -> list[str]:
+    """The words before a command that root starts and that then becomes another user. They change
+    its mount namespace only. Skips the test where the files themselves are root's alone.
+    """
+    folders = {Path(sys.executable).resolve().parents[1], Path(sys.prefix), ROOT}
+    for folder in (ROOT / "mrc", Path(sys.prefix) / "lib"):
+        if not folder.stat().st_mode & 1:
+            pytest.skip(f"other users cannot read {folder}: it was made under a umask like 077")
+    return ["unshare", "-m", "sh", "-ec", _script(folders, PLACE), "sh"]
+
+
+def _script(folders: Iterable[Path], empty: Path) -> str:
+    """Commands that make folders visible which lie in a folder that not every user may enter, such
+    as /root: in a mount namespace, an empty folder replaces that one, and each folder is mounted in
+    it.
+    """
+    hidden: dict[Path, Path] = {}  # folder -> its first parent that not every user may enter
+    for folder in sorted(folders):
+        closed = [each for each in reversed(folder.parents) if not each.stat().st_mode & 1]
+        if closed and not any(shown in folder.parents for shown in hidden):
+            hidden[folder] = closed[0]
+    show = [f"umask 022; mount -t tmpfs tmpfs {quote(str(empty))}"]
+    hide = [f"mount -t tmpfs -o mode=755 tmpfs {quote(str(each))}" for each in {*hidden.values()}]
+    move = []
+    for number, folder in enumerate(hidden):
+        here, there = quote(str(empty / str(number))), quote(str(folder))
+        show.append(f"mkdir {here}; mount --bind {there} {here}")
+        move.append(f"mkdir -p {there}; mount --move {here} {there}")
+    return "\n".join([*show, *hide, *move, 'exec "$@"'])

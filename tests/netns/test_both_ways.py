@@ -16,7 +16,6 @@ from slowness import least
 
 from mrc import MR, QP, Access, Context, ContextConfig, RemoteMemory, Sockets
 
-pytestmark = test_endpoint.pytestmark
 hosts = test_endpoint.hosts
 
 PART_BYTES = 256 << 10

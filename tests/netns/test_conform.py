@@ -75,19 +75,18 @@ def test_judge__paths_with_segment_routing_headers(
     """Each path has three uSIDs, or five: switches and hosts take the next carrier from the SRH."""
     file, pipe = tmp_path / "a.pcap", subprocess.PIPE
     addresses = Addresses(carrier_usids=carrier_usids)
-    with Testbed(bed_name, addresses=addresses, fabric=fabric, **shape) as bed:
-        hosts = Hosts(bed)
+    with (
+        Testbed(bed_name, addresses=addresses, fabric=fabric, **shape) as bed,
+        Hosts(bed) as hosts,
+    ):
         words = ("testbed", "--name", bed.name, "capture", "h1", file, "--count", str(PACKETS))
         command = [sys.executable, "-m", "mrc", *map(str, words)]
         capturing = Mrc(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True))
-        try:
-            capturing.until_says("h1")
-            hosts.start("h1", "perf", "--server").until_listening()
-            told = hosts.start("h0", "perf", "h1", "-n", "8MiB", "--json").ends(0)
-            capturing.ends(0)
-        finally:
-            capturing.end()
-            hosts.end()
+        hosts.running.append(capturing)
+        capturing.until_says("h1")
+        hosts.start("h1", "perf", "--server").until_listening()
+        told = hosts.start("h0", "perf", "h1", "-n", "8MiB", "--json").ends(0)
+        capturing.ends(0)
     assert printed("perf", told)["results"][0]["server"]["received_bytes"] == 8 << 20
     with file.open("rb") as captured:
         frames = list(read(captured, str(file)))

@@ -41,8 +41,6 @@ from mrc import (
 from mrc.fabric.hostconfig import PathSource
 from mrc.linux import netns
 
-pytestmark = pytest.mark.netns
-
 A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
 
 

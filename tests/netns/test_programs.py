@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that are not mrc, over the fabric: ping, TCP and MPTCP by address; and their end.
+"""Programs that are not mrc, over the fabric: ping, TCP and MPTCP by address, and their end; the
+controller of the examples.
 
 h0 and h1 have two planes of 200 Mbit/s with two T1s each.
 """
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -372,3 +374,58 @@ def test_up__ended_by_a_signal_leaves_nothing(bed_name: str, signum: int) -> Non
     assert done.stderr.count("\n") == 1
     assert not [each for each in netns.names() if bed_name in each]
     assert state.load(bed_name) is None
+
+
+# ---- A controller, while a T1 loses packets ------------------------------------------------------
+
+
+LOSSY = "t1:1.0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bed", [Fabric.KERNEL], indirect=True)
+def test_controller__denies_the_paths_over_a_lossy_t1(
+    bed: Testbed, hosts: Hosts, tmp_path: Path
+) -> None:
+    hosts.recv(tmp_path)
+    bed.fail(LOSSY, loss=0.4)
+    command = [sys.executable, "-m", "mrc.examples.controller", "h1"]
+    argv, environment = bed.host_command("h0", command)
+    denied: list[str] = []
+    rounds_after = 0
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        watchdog = threading.Timer(PATIENCE, process.kill)
+        watchdog.start()
+        try:
+            for line in process.stdout:
+                if line.startswith("denied "):
+                    denied += line.split()[1:]
+                    rounds_after = 0
+                elif denied:
+                    rounds_after += 1
+                if rounds_after > 5:
+                    break  # as many rounds as count: no other path loses
+        finally:
+            watchdog.cancel()
+            process.kill()
+    assert rounds_after > 5
+    assert denied == [LOSSY]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bed", [Fabric.KERNEL], indirect=True)
+def test_controller__drains_and_keeps_the_last_path(
+    bed: Testbed, hosts: Hosts, tmp_path: Path
+) -> None:
+    hosts.recv(tmp_path)
+    command = [sys.executable, "-m", "mrc.examples.controller", "h1"]
+    argv, environment = bed.host_command("h0", [*command, "t1:2.*", "t1:1.0"])
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "drained t1:1.0 t1:2.0 t1:2.1\n"
+        assert process.stdout.readline() == "paths in use: 1\n"
+        process.kill()
+    argv, environment = bed.host_command("h0", [*command, "*"])
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert "ValueError: *: no other path works" in done.stderr

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifests of mrc/examples/kubernetes against Kubernetes' schemas, its "restricted" pod
-security standard, and the options of mrc. `netns/test_kubernetes.py` runs their commands.
+security standard, and the options of mrc. `netns/test_rootless.py` runs their commands.
 """
 
 from __future__ import annotations

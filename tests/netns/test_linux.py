@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our rtnetlink messages, checked with ip(8) and tc(8).
+"""Our rtnetlink messages, checked with ip(8) and tc(8), and named namespaces.
 
 namespace a                 namespace b
   p1 (fe80::2) ------------ h0 (fe80::1)
@@ -7,22 +7,32 @@ namespace a                 namespace b
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from slowness import PATIENCE
 
 from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
 from mrc.linux import netlink, netns
+from mrc.linux import rtnetlink as rtnetlink_module
 from mrc.linux.interfaces import interfaces
 from mrc.linux.netlink import Netlink, Veth
+from mrc.linux.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkRequest, Rtnetlink
+
+from .conftest import fresh_name
 
 pytestmark = pytest.mark.default
 
@@ -277,7 +287,7 @@ def test_add_routes__notices_what_was_dropped_on_the_way(
     encode_route = netlink.encode_route
 
     def without_action(route: Route, index: int) -> bytes:
-        return encode_route(replace(route, action=None), index)
+        return encode_route(dataclasses.replace(route, action=None), index)
 
     monkeypatch.setattr(netlink, "encode_route", without_action)
     route, _ = ROUTES[kind]
@@ -358,3 +368,189 @@ def test_set_tunnel_source__as_ip_shows_it(pair: Pair) -> None:
 def test_set_tunnel_source__names_a_missing_namespace() -> None:
     with pytest.raises(NetlinkError, match="no-such"):
         netlink.set_tunnel_source("no-such", OWN)
+
+
+# ---- Requests that the kernel refuses ------------------------------------------------------------
+
+
+RTM_NEWLINK, RTM_GETLINK, RTM_NEWROUTE, RTM_GETROUTE = 16, 18, 24, 26
+LOOPBACK = 1
+
+
+@pytest.fixture
+def rtnetlink(namespace_pair: tuple[str, str]) -> Iterator[Rtnetlink]:
+    with netns.inside(namespace_pair[0]):
+        made = Rtnetlink()
+    yield made
+    made.close()
+
+
+def loopback(*, up: bool) -> NetlinkRequest:
+    message = ifinfmsg()
+    message["index"] = LOOPBACK
+    message["flags"], message["change"] = int(up), 1
+    return NetlinkRequest("set lo", RTM_NEWLINK, message)
+
+
+def route(prefix: str, *more: tuple[str, object]) -> NetlinkRequest:
+    message = rtmsg()
+    message["family"] = socket.AF_INET6
+    message["dst_len"] = 64
+    message["table"], message["type"], message["proto"] = 254, 1, 4
+    message["attrs"] = [("RTA_DST", prefix), ("RTA_OIF", LOOPBACK), *more]
+    flags = NLM_F_CREATE | NLM_F_EXCL
+    return NetlinkRequest(f"add {prefix}", RTM_NEWROUTE, message, flags, "CONFIG_SOMETHING")
+
+
+def test_request__carries_out_the_rest_and_reports_the_first(rtnetlink: Rtnetlink) -> None:
+    rtnetlink.request([loopback(up=True), route("fd00:1::")])
+    with pytest.raises(NetlinkError, match=r"^cannot add fd00:1::: File exists$"):
+        rtnetlink.request([route("fd00:1::"), route("fd00:2::"), route("fd00:1::")])
+    family = rtmsg()
+    family["family"] = socket.AF_INET6
+    found = {each.get_attr("RTA_DST") for each in rtnetlink.dump(RTM_GETROUTE, family)}
+    assert {"fd00:1::", "fd00:2::"} <= found
+
+
+def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Rtnetlink) -> None:
+    rtnetlink.request([loopback(up=True)])
+    unknown = ("RTA_ENCAP_TYPE", 250), ("RTA_ENCAP", b"")
+    expected = r"^cannot add fd00:3::: .*\(.*encapsulation type.*\); it requires CONFIG_SOMETHING$"
+    with pytest.raises(NetlinkError, match=expected):
+        rtnetlink.request([route("fd00:3::", *unknown)])
+
+
+@pytest.mark.parametrize(("times", "seconds"), [(2, PATIENCE), (10_000, 0.0)])
+def test_request__is_repeated_while_the_kernel_has_no_memory(
+    rtnetlink: Rtnetlink, monkeypatch: pytest.MonkeyPatch, times: int, seconds: float
+) -> None:
+    """The kernel refuses one of three; the others are carried out once."""
+    told: list[str] = []
+    refusal = rtnetlink_module._refusal
+
+    def without_memory(request: NetlinkRequest, answer: bytes) -> NetlinkError | None:
+        told.append(str(request.what))
+        is_refused = told[-1] == "add fd00:2::" and told.count(told[-1]) <= times
+        return NetlinkError("no memory", errno.ENOMEM) if is_refused else refusal(request, answer)
+
+    monkeypatch.setattr(rtnetlink_module, "_refusal", without_memory)
+    monkeypatch.setattr(rtnetlink_module, "_MEMORY_SECONDS", seconds)
+    rtnetlink.request([loopback(up=True)])
+    wanted = [replace(route(f"fd00:{n}::"), flags=NLM_F_CREATE | NLM_F_REPLACE) for n in (1, 2, 3)]
+    with pytest.raises(NetlinkError, match="no memory") if times > 2 else nullcontext():
+        rtnetlink.request(wanted)
+    assert (told.count("add fd00:1::"), told.count("add fd00:3::")) == (1, 1)
+    assert told.count("add fd00:2::") == min(times + 1, 2 + (seconds > 0))
+
+
+def test_get__one_object(rtnetlink: Rtnetlink) -> None:
+    message = ifinfmsg()
+    message["index"] = LOOPBACK
+    assert rtnetlink.get(RTM_GETLINK, message, "read lo").get_attr("IFLA_IFNAME") == "lo"
+
+
+def test_get__of_none_says_what_for(rtnetlink: Rtnetlink) -> None:
+    message = ifinfmsg()
+    message["index"] = 4711
+    with pytest.raises(NetlinkError, match=r"^cannot read it: No such device$"):
+        rtnetlink.get(RTM_GETLINK, message, "read it")
+
+
+def test_dump__refused_is_an_error(rtnetlink: Rtnetlink) -> None:
+    with pytest.raises(NetlinkError, match=r"^cannot read from the kernel: "):
+        rtnetlink.dump(RTM_NEWROUTE + 1000, rtmsg())
+
+
+# ---- Named namespaces ----------------------------------------------------------------------------
+
+
+STAY, KEPT, GONE, STUMP = (f"mrc-{fresh_name()}" for _ in range(4))
+
+
+def identity() -> str:
+    return os.readlink("/proc/thread-self/ns/net")
+
+
+def test_create__as_ip_would(namespace_pair: tuple[str, str]) -> None:
+    listed = subprocess.run(["ip", "netns"], check=True, capture_output=True, text=True).stdout
+    assert set(namespace_pair) <= {line.split()[0] for line in listed.splitlines()}
+    assert set(namespace_pair) <= set(netns.names())
+
+
+def test_create__leaves_the_caller_where_it_was() -> None:
+    before = identity()
+    netns.create(STAY)
+    try:
+        assert identity() == before
+    finally:
+        netns.remove(STAY)
+
+
+def test_create__refuses_a_taken_name(namespace_pair: tuple[str, str]) -> None:
+    with pytest.raises(NetlinkError, match=f"{namespace_pair[0]} exists already"):
+        netns.create(namespace_pair[0])
+    assert namespace_pair[0] in netns.names()
+
+
+def test_keep__names_the_namespace_of_the_caller(namespace_pair: tuple[str, str]) -> None:
+    """Once: from another namespace, the name stays what it is."""
+    try:
+        for each in namespace_pair:
+            with netns.inside(each):
+                netns.keep(KEPT)
+        with netns.inside(namespace_pair[0]):
+            expected = identity()
+        with netns.inside(KEPT):
+            assert identity() == expected
+    finally:
+        netns.remove(KEPT)
+
+
+def test_remove__takes_the_name_away_and_may_be_repeated() -> None:
+    netns.create(GONE)
+    netns.remove(GONE)
+    netns.remove(GONE)
+    assert GONE not in netns.names()
+
+
+def test_remove__clears_a_name_that_never_became_a_namespace() -> None:
+    """The state after a crash between the two steps of create."""
+    (netns.FOLDER / STUMP).touch()
+    netns.remove(STUMP)
+    assert STUMP not in netns.names()
+
+
+def test_inside__moves_one_thread_and_its_children(namespace_pair: tuple[str, str]) -> None:
+    before = identity()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(identity).result() == before
+        with netns.inside(namespace_pair[0]):
+            within = identity()
+            assert other.submit(identity).result() == before
+            command = ["readlink", "/proc/self/ns/net"]
+            child = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert within != before
+    assert child.strip() == within
+    assert identity() == before
+
+
+def test_inside__comes_back_after_an_error(namespace_pair: tuple[str, str]) -> None:
+    before = identity()
+    with pytest.raises(RuntimeError), netns.inside(namespace_pair[0]):
+        raise RuntimeError
+    assert identity() == before
+
+
+def test_inside__sees_the_sysctls_of_the_namespace(namespace_pair: tuple[str, str]) -> None:
+    key = Path("/proc/sys/net/ipv6/conf/default/seg6_enabled")
+    before = key.read_text()
+    with netns.inside(namespace_pair[0]):
+        key.write_text("1")
+        assert key.read_text() == "1\n"
+    assert key.read_text() == before
+
+
+def test_inside__names_what_is_missing() -> None:
+    missing = pytest.raises(NetlinkError, match="no namespace mrc-test-nowhere")
+    with missing, netns.inside("mrc-test-nowhere"):
+        pass
