@@ -18,7 +18,7 @@ COMMANDS = {
     "paths": "mrc.cli.paths",
     "top": "mrc.cli.top",
     "key": "mrc.cli.key",
-    "dissect": "mrc.cli.dissect",
+    "dissect": "mrc.dissect.cli",
     "conform": "mrc.conform.cli",
     "run": "mrc.agent.cli.run",
     "agent": "mrc.agent.cli.agent",

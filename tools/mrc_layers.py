@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MRC for scapy: a layer for every header, made from the tables of `mrc.dissect.formats`.
+"""MRC for scapy: a layer for every header, made from the tables of `mrc.dissect.packet`.
 
     >>> import mrc_layers
     >>> mrc_layers.bind(4791)
@@ -17,7 +17,7 @@ from scapy.fields import BitEnumField, BitField, FCSField, SignedShortField
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_layers
 
-from mrc.dissect import formats
+from mrc.dissect import packet as formats
 
 _DEFAULTS = {
     ("BTH", "opcode"): 0xCA, ("BTH", "pkey"): 0xFFFF, ("TSETH", "ftype"): 1, ("NETH", "reason"): 1,

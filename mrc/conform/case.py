@@ -16,9 +16,10 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from mrc.conform import packets, readings
-from mrc.conform.packets import OPCODE, fields_of
-from mrc.conform.results import CaseText
+from mrc.conform.packets import OPCODE
+from mrc.dissect.packet import fields_of
 from mrc.errors import BadFileError
+from mrc.results import Result
 
 SENT = {
     "at", "bytes", "fill", "path", "icrc", "short", "longer", "cut", "extra", "tclass", "has",
@@ -73,6 +74,25 @@ class Choice(Struct, frozen=True):
     line: str
 
 
+class CaseText(Struct, frozen=True, kw_only=True):
+    """One case."""
+
+    name: str
+    """Its name."""
+    topic: str
+    """The file that has it."""
+    title: str
+    """What a device must do."""
+    why: str
+    """Why."""
+    section: str
+    """Of MRC 1.0, as its readers cite it; empty: not known."""
+    readings: tuple[str, ...]
+    """The readings that it assumes."""
+    text: str
+    """Its lines."""
+
+
 class Case(CaseText, frozen=True, kw_only=True):
     """What a device is asked, and what it must answer."""
 
@@ -96,6 +116,13 @@ class Case(CaseText, frozen=True, kw_only=True):
         return any(
             each.what.startswith("WRITE") and each.fields.get("bytes") != "0" for each in sent
         )
+
+
+class Cases(Result, frozen=True, kw_only=True):
+    """The cases."""
+
+    cases: tuple[CaseText, ...]
+    """In the order of the files."""
 
 
 def parse(text: str, topic: str) -> list[Case]:

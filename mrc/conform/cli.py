@@ -16,19 +16,13 @@ from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
 from mrc.conform import engine, exchanges, report
 from mrc.conform.adapter import ManualDevice, ProgramAdapter, TcpAdapter, TestedDevice
-from mrc.conform.case import Case, load_cases, selected
-from mrc.conform.oob import OobDevice
-from mrc.conform.path import Peer
+from mrc.conform.case import Case, Cases, CaseText, load_cases, selected
+from mrc.conform.engine import OobDevice
+from mrc.conform.packets import Peer
 from mrc.conform.player import CaseOutcome, Player, Verdict
-from mrc.conform.readings import READINGS
-from mrc.conform.results import (
-    Cases,
-    CaseText,
-    Readings,
-    ReadingText,
-)
+from mrc.conform.readings import READINGS, Readings, ReadingText
 from mrc.dissect import vectors
-from mrc.dissect.capture import CaptureError, read
+from mrc.dissect.capture import read_file
 from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
 from mrc.linux.files import check_writable, write_whole
@@ -323,11 +317,7 @@ def _judge(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.html is not None and not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
-    try:
-        with open(args.file, "rb") as file:
-            judge, packets = report.judged(read(file, args.file), args.port)
-    except OSError as error:
-        raise CaptureError(f"{args.file}: {(error.strerror or str(error)).lower()}") from error
+    judge, packets = report.judged(read_file(args.file), args.port)
     result = report.capture_result(judge, packets)
     out.text("\n".join(report.capture_lines(result)))
     out.result(result)

@@ -19,13 +19,12 @@ from mrc.conform.adapter import QpAttributes, QpPort
 from mrc.conform.case import Step, step
 from mrc.conform.packets import Datagram, write_capture
 from mrc.conform.readings import check
-from mrc.conform.results import ExchangeText, FlowText, PartText, SentText, Vectors, VectorText
 from mrc.conform.situation import Situation
 from mrc.dissect import vectors
-from mrc.dissect.packet import UdpFlow, decode
-from mrc.dissect.vectors import FLOWS, Vector
+from mrc.dissect.packet import Packet, UdpFlow
+from mrc.dissect.vectors import Vector
 from mrc.enums import Reading
-from mrc.results import like
+from mrc.results import Result, like
 
 VERSION = 1
 """Grows when the bytes of an exchange change; exchanges may be added."""
@@ -80,7 +79,7 @@ class _QpPair:
     """Both ends of the QP; each sees what arrives from the other."""
 
     def __init__(self, flow: str, readings: Reading) -> None:
-        forth = FLOWS[flow]
+        forth = vectors.FLOWS[flow]
         back = msgspec.structs.replace(forth, source=forth.destination, destination=forth.source)
         self._flows = {"a": _paths(forth, 0xC001), "b": _paths(back, 0xC101)}
         a, b = _end("a", forth, 0xFFFFFE), _end("b", back, 0x10)
@@ -107,7 +106,7 @@ class _QpPair:
         number = what.fields.get("nack_psn" if "nack_psn" in what.fields else "psn", "0")
         payload = own.finished(what, own.sent(what, own.number("psn", number), at_ns), flow)
         if fate != LOST:
-            other.note(Datagram(at_ns, flow, payload, decode(payload, flow), sent=False))
+            other.note(Datagram(at_ns, flow, payload, Packet.decode(payload, flow), sent=False))
         return ExchangePacket(
             sender, what.line.removeprefix("> "), text, fate, at_ns, flow, payload
         )
@@ -136,6 +135,100 @@ def _paths(flow: UdpFlow, sport: int) -> list[UdpFlow]:
 
 
 _SECOND_NS = 10**9
+
+
+class PartText(Struct, frozen=True, kw_only=True):
+    """Some bytes of a golden packet, mostly a header."""
+
+    bytes: str
+    """Hexadecimal digits."""
+    text: str
+    """What they are."""
+
+
+class FlowText(Struct, frozen=True, kw_only=True):
+    """The headers below the packet; the ICRC covers addresses and ports."""
+
+    source: str
+    """Source address."""
+    destination: str
+    """Destination address."""
+    sport: int
+    """UDP source port."""
+    dport: int
+    """UDP destination port."""
+    flow_label: int
+    """IPv6 flow label."""
+    trimmed: bool
+    """Whether a switch has cut it off behind its headers; the packet then has no ICRC."""
+    carrier: str | None
+    """Outer destination address, the uSIDs of the path; null without SRv6."""
+
+
+class VectorText(Struct, frozen=True, kw_only=True):
+    """A golden packet."""
+
+    name: str
+    """Its name."""
+    type: str
+    """Its opcode, by name."""
+    reading: str
+    """The reading that it follows in place of mrc's own, such as C6-B; empty: none."""
+    flow: FlowText
+    """Below it."""
+    bytes: str
+    """The UDP payload, in hexadecimal digits."""
+    parts: tuple[PartText, ...]
+    """The same bytes, explained."""
+    headers: dict[str, dict[str, int]]
+    """The fields of each header, by mrc's readings."""
+    payload_bytes: int
+    """Payload behind the headers, without padding."""
+
+
+class SentText(Struct, frozen=True, kw_only=True):
+    """One packet of an exchange."""
+
+    sender: str
+    """a or b."""
+    line: str
+    """The packet as in a case."""
+    text: str
+    """What it means."""
+    fate: str
+    """lost or trimmed by the network; empty: it arrives."""
+    seconds: float
+    """Since the first packet."""
+    flow: FlowText
+    """Below it."""
+    bytes: str
+    """The UDP payload, in hexadecimal digits."""
+
+
+class ExchangeText(Struct, frozen=True, kw_only=True):
+    """A golden exchange of two hosts."""
+
+    name: str
+    """Its name."""
+    title: str
+    """What happens."""
+    reading: str
+    """The reading that it shows; empty: none in particular."""
+    packets: tuple[SentText, ...]
+    """In the order in which they are sent."""
+
+
+class Vectors(Result, frozen=True, kw_only=True):
+    """Golden packets and exchanges."""
+
+    version: int
+    """Grows when the bytes of a packet change; packets may be added."""
+    exchanges_version: int
+    """The same for exchanges."""
+    packets: tuple[VectorText, ...]
+    """Every kind of packet, and sealed ones."""
+    exchanges: tuple[ExchangeText, ...]
+    """Every kind of conversation."""
 
 
 def golden_result(packets: Sequence[Vector], found: Sequence[Exchange]) -> Vectors:

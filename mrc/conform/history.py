@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of two implementations, from a capture: invariants, readings, timers, spraying, and
-the flight of each sender, with its reactions. Pure.
+"""The history of two implementations, from a capture: invariants, the readings that packets show,
+timers, spraying, and the flight of each sender, with its reactions. Pure.
 
 Packets come in the order of the capture. Each direction of a QP is named by the QPN that its data
 goes to. Answers lead back to it by the low halves of the QPNs that they carry.
@@ -12,17 +12,16 @@ news: 1 means that the sender went on as before, 0.5 that it had half as much in
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from statistics import median
 
 from msgspec import Struct, field
 
 from mrc.conform.case import after
-from mrc.conform.inference import DirectionInference, PacketInference
-from mrc.dissect.formats import DATA, REASONS
-from mrc.dissect.packet import Packet, UdpFlow
+from mrc.dissect.packet import DATA, NAMES, Packet, UdpFlow
 
 _FIRST, _MIDDLE, _LAST, _LAST_IMM = 0xC6, 0xC7, 0xC8, 0xC9
-_UNFINISHED = (_FIRST, _MIDDLE)
+_UNFINISHED = (_FIRST, _MIDDLE)  # they end no message, so no event is due
 _SKIP_ONCE = 1
 _PSN_OOR_WINDOW = 0x0B
 _MOST_FINDINGS = 1000  # kept of one direction; the counts go on
@@ -105,6 +104,68 @@ class SenderHistory(Struct):
         return median(found) if found else None
 
 
+# ---- Readings that one packet shows --------------------------------------------------------------
+
+
+_PORTS = {4971: "C1-A", 4791: "C1-B"}
+_PORT_STATUS, _EV_PROBE, _ALWAYS_SKIP, _ACK = 0, 1, 2, 0x1F
+
+
+class PacketInference:
+    """Takes packets in the order of their capture."""
+
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[int, bool]] = {}  # operation and mark of requests, by id
+        self._cut: set[tuple[int, int]] = set()  # QPN's low half and PSN of data without RETH
+
+    def shown(self, flow: UdpFlow, packet: Packet) -> Iterator[str]:
+        """The readings that this packet shows."""
+        if (port := _PORTS.get(flow.dport)) is not None:
+            yield port
+        if packet.icrc_is_right and flow.source.version == 4:
+            yield "S6-B" if packet.icrc_covers_fragment else "S6-A"
+        headers = packet.headers
+        if packet.opcode in DATA:
+            yield from self._data(packet)
+        elif headers.get("SETH", {}).get("mark") == _ALWAYS_SKIP:
+            yield "S4-B"
+        elif "NETH" in headers:
+            neth = headers["NETH"]
+            if (neth["spdcid"], neth["nack_psn"]) in self._cut:
+                yield "G10-A"
+        elif headers.get("AETH", {}).get("syndrome") == _ACK:
+            yield "G13-A"
+        else:
+            yield from self._endpoint(flow, packet)
+
+    def _data(self, packet: Packet) -> Iterator[str]:
+        bth = packet.headers["BTH"]
+        if packet.trimmed and not packet.complete:
+            self._cut.add((bth["dest_qpn"] & 0xFFFF, bth["psn"]))
+        if bth["pad"]:
+            yield "G16-A"
+        if packet.opcode in _UNFINISHED and bth["m"] != bth["se"]:
+            yield "C7-A" if bth["m"] else "C7-B"
+
+    def _endpoint(self, flow: UdpFlow, packet: Packet) -> Iterator[str]:
+        identity = packet.headers["BTH"]["psn"]
+        if "ERTH" in packet.headers:
+            operation = packet.headers["ERTH"]["operation"]
+            self._asked[identity] = (operation, flow.ce)
+            if operation == _PORT_STATUS:
+                yield "C2-B"
+        if "EETH" not in packet.headers:
+            return
+        eeth = packet.headers["EETH"]
+        operation, marked = self._asked.get(identity, (_PORT_STATUS, False))
+        if operation == _EV_PROBE:
+            yield "C6-A" if eeth["operation"] == _EV_PROBE else "C6-B"
+        if eeth["mark"]:
+            yield "S8-A"
+        elif marked:
+            yield "S8-B"
+
+
 # ---- Two implementations -------------------------------------------------------------------------
 
 
@@ -121,7 +182,6 @@ class PsnRecord(Struct):
     reported: bool = False
     """In a SACK."""
     nacked: bool = False
-    timestamp: int | None = None
 
 
 class Violation(Struct, frozen=True):
@@ -163,7 +223,6 @@ class QpDirection(Struct):
     turns_after_mark: list[int] = field(default_factory=list)
     """The same, after a SACK with SKIP_ONCE for that EV."""
     course: SenderHistory = field(default_factory=SenderHistory)
-    habits: DirectionInference = field(default_factory=DirectionInference)
     findings: list[Violation] = field(default_factory=list)
     broken: Counter[str] = field(default_factory=Counter)
     """How often each invariant was broken."""
@@ -175,8 +234,6 @@ class QpDirection(Struct):
     """By EV: of these, when the EV was used last."""
     _skips: set[int] = field(default_factory=set)
     _reported: int = -1  # highest PSN in a SACK
-    _ended: int = -1  # last PSN of a message that a SACK has covered
-    _is_behind: bool = False  # the capture is not at the sender: it shows what the network did
     _early: list[tuple[int, float]] = field(default_factory=list)
     """PSNs that a SACK reported before the capture had them."""
 
@@ -215,7 +272,7 @@ class Judge:
         self.wrong_icrc = 0
         self.readings: Counter[str] = Counter()
         """Of packets that belong to no QP."""
-        self._traits = PacketInference()
+        self._inference = PacketInference()
 
     def take(self, seconds: float, flow: UdpFlow, packet: Packet) -> None:
         """The next packet."""
@@ -224,7 +281,7 @@ class Judge:
         if packet.icrc_is_right is False:
             self.wrong_icrc += 1
             return
-        self.readings.update(self._traits.shown(flow, packet))
+        self.readings.update(self._inference.shown(flow, packet))
         if packet.opcode in DATA:
             self._data(seconds, flow, packet)
         elif "SETH" in packet.headers:
@@ -245,11 +302,8 @@ class Judge:
         way.marked += flow.ce
         psn = after(bth["psn"], way.first_psn)
         before = way.sent.get(psn)
-        way._is_behind |= flow.ce or packet.trimmed or (before is None and bool(bth["rtx"]))
         if packet.trimmed or not packet.complete:
             way.trimmed += 1
-            if packet.trimmed and not packet.complete and before is None:
-                way.habits.on_cut(psn)
             return
         way.packets += 1
         way.payload_bytes += packet.payload_bytes
@@ -261,7 +315,6 @@ class Judge:
             self._first_time(seconds, way, psn, packet, flow.ev)
         else:
             self._again(seconds, way, psn, before, packet, flow.ev)
-        way.habits.on_whole(psn, way.highest - way.cum)
 
     @staticmethod
     def _spread(way: QpDirection, flow: UdpFlow) -> None:
@@ -271,8 +324,6 @@ class Judge:
         if ev in way._used:
             turns = way.turns_after_mark if ev in way._skips else way.turns
             turns.append(way._planes[plane] - way._used[ev])
-            if ev in way._skips:
-                way.habits.on_turn(ev, turns[-1])
         way._skips.discard(ev)
         way._used[ev] = way._planes[plane]
         way.evs[ev] += 1
@@ -282,7 +333,7 @@ class Judge:
         meth, reth = packet.headers["METH"], packet.headers["RETH"]
         way.sent[psn] = PsnRecord(
             packet.opcode, meth["msn"], reth["va"], reth["dma_bytes"], packet.payload_bytes,
-            [ev], [seconds], timestamp=packet.headers.get("TSETH", {}).get("tx_timestamp"),
+            [ev], [seconds],
         )  # fmt: skip
         way.highest = max(way.highest, psn)
         way.window = max(way.window, way.highest - way.cum)
@@ -333,12 +384,7 @@ class Judge:
         flight = way.highest - way.cum
         way.cum = max(way.cum, cum)
         way._reported = max(way._reported, cum, *bits)
-        ends = (psn for psn in range(way.cum, way._ended, -1)
-                if psn in way.sent and way.sent[psn].opcode not in _UNFINISHED)  # fmt: skip
-        way._ended = next(ends, way._ended)
-        way.habits.on_sack(way._ended, hole=max(bits, default=cum) > cum)
         ev = self._echoed(way, seth["ev"])
-        way.habits.on_feedback(ev, marked=seth["mark"] == _SKIP_ONCE)
         if seth["mark"] == _SKIP_ONCE:
             way._skips.add(ev)
             way.course.on_news("mark", seconds, flight)
@@ -347,17 +393,6 @@ class Judge:
         if trigger is not None and len(trigger.evs) == 1:
             way.rtts.append(seconds - trigger.seconds[0])
             way.course.on_round_trip(seconds, way.rtts[-1])
-            self._service(seconds, way, trigger, packet)
-
-    @staticmethod
-    def _service(seconds: float, way: QpDirection, trigger: PsnRecord, packet: Packet) -> None:
-        """Whether the receiver has added its own delay to the timestamp."""
-        state = packet.headers.get("CC_STATE") or packet.headers.get("CC_TIMES", {})
-        if trigger.timestamp is not None and "tx_timestamp" in state:
-            way.habits.on_timestamp(
-                trigger.timestamp, state["tx_timestamp"], seconds - trigger.seconds[0],
-                at_receiver=way._is_behind,
-            )  # fmt: skip
 
     @staticmethod
     def _echoed(way: QpDirection, ev: int) -> int:
@@ -374,11 +409,10 @@ class Judge:
         way = self._answered(neth["spdcid"])
         if way is None:
             return
-        way.nacks[REASONS.get(neth["reason"], str(neth["reason"]))] += 1
+        way.nacks[NAMES["reason"].get(neth["reason"], str(neth["reason"]))] += 1
         if neth["reason"] == _PSN_OOR_WINDOW:
             way.readings["C4-B"] += 1
         psn = after(neth["nack_psn"], way.first_psn)
-        way.habits.on_nack(psn)
         if (sent := way.sent.get(psn)) is not None:
             sent.nacked = True
             way.course.on_news("trim", seconds, way.highest - way.cum)
@@ -391,7 +425,6 @@ class Judge:
             if way.qpn == packet.headers["BTH"]["dest_qpn"] or not -1 <= distance <= way.highest:
                 continue
             way.acks += 1
-            way.habits.on_ack(distance)
             last = way.sent.get(distance)
             if last is not None and distance == way.cum < way.highest:
                 beyond = any(each.reported for psn_, each in way.sent.items() if psn_ > way.cum)
@@ -401,11 +434,8 @@ class Judge:
     # ---- At the end -----------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Checks what only the whole capture shows: the shape of messages, and habits."""
+        """Checks what only the whole capture shows: the shape of messages."""
         for way in self.directions.values():
-            way.readings.update(way.habits.readings(
-                way.turns, acks_beside_holes=way.readings["S5-A"] > 0
-            ))  # fmt: skip
             for psn, seconds in way._early:
                 # What the capture lacks may have been sent all the same.
                 if psn > way.highest or psn in way.sent:

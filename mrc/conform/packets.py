@@ -1,68 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packets of the judge: made from tables, as frames of a capture, and as IP packets that no UDP
-socket makes. Pure.
+"""The judge's side of a QP: its packets, made from tables, as frames of a capture and as IP packets
+that no UDP socket makes; UDP sockets that send any bytes on several paths and record all that
+comes; and a faulty path, with the receiver behind it.
 
-Their headers follow the tables of `mrc/dissect/formats.py`, also wrong ones, and share no code with
-the engine's encoder.
+Headers follow the tables of `mrc/dissect/packet.py`, also wrong ones, and share no code with the
+engine's encoder. Packets on some EVs of a faulty path arrive late, or are lost. The receiver
+answers each packet that arrives with a SACK, as a responder does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from ipaddress import IPv6Address
-from typing import BinaryIO
+import heapq
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import chain
+from types import TracebackType
+from typing import BinaryIO, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from mrc.dissect.formats import BYTES, OPCODES, TABLES
-from mrc.dissect.packet import CC_TIMES, IpAddress, Packet, UdpFlow, headers_behind, icrc
+from mrc.conform.adapter import QpPort
+from mrc.dissect.packet import NAMES, Packet, UdpFlow, encode
 from mrc.enums import Reading
 from mrc.testbed import capture
 
+IpAddress = IPv4Address | IPv6Address
 OPERATION_BYTE = 13  # of an endpoint response
 ENDPOINT_QPN = 2
-OPCODE = {name: code for code, name in OPCODES.items()}
-_USUAL = {
-    "BTH": {"pkey": 0xFFFF},
-    "TSETH": {"tsr": 1, "ftype": 1},
-    "NETH": {"cc_type": 2},
-    "PETH": {"tsr": 1, "ftype": 1},
-    "ERTH": {"tsr": 1, "ftype": 1},
-}
-"""Values of fields that have one usual value other than 0."""
-
-
-def headers(kind: str, fields: Mapping[str, int]) -> bytes:
-    """The BTH and the headers behind it. Raises ValueError for a field that none of them has."""
-    bth = {"opcode": OPCODE[kind], "ts": 0, **fields}
-    left = set(fields)
-    made = b""
-    for header in ("BTH", *headers_behind({**bth, "opcode": OPCODE[kind]})):
-        if header == "CC_STATE" and bth.get("cc_type") == CC_TIMES:
-            header = "CC_TIMES"
-        values = {**_USUAL.get(header, {}), **bth}
-        made += _header(header, values)
-        left -= {field.name for field in TABLES[header]}
-    if left:
-        raise ValueError(f"{kind} has no field {', '.join(sorted(left))}")
-    return made
-
-
-def fields_of(kind: str, *, ts: bool) -> set[str]:
-    """The names of all fields of a packet."""
-    stack = ("BTH", *headers_behind({"opcode": OPCODE[kind], "ts": int(ts)}))
-    return {field.name for header in stack for field in TABLES[header] if field.name}
-
-
-def _header(header: str, values: Mapping[str, int]) -> bytes:
-    number = 0
-    for name, bits, signed in TABLES[header]:
-        value = values.get(name, 0) if name else 0
-        least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-        if not least <= value <= most:
-            raise ValueError(f"{name}: {value} is not within {least}..{most}")
-        number = number << bits | value & (1 << bits) - 1
-    return number.to_bytes(BYTES[header], "big")
+OPCODE = {name: code for code, name in NAMES["opcode"].items()}
 
 
 def endpoint_response(number: int, request: Mapping[str, int], readings: Reading) -> bytes:
@@ -72,7 +41,7 @@ def endpoint_response(number: int, request: Mapping[str, int], readings: Reading
         "operation": 0 if lifted else request["operation"], "psn": number,
         "tx_timestamp": request["tx_timestamp"], "dest_qpn": ENDPOINT_QPN,
     }  # fmt: skip
-    body = bytearray(headers("ENDPOINT_RESPONSE", fields))
+    body = bytearray(encode("ENDPOINT_RESPONSE", fields))
     if lifted:
         body[OPERATION_BYTE] |= request["operation"] << 4
     return bytes(body)
@@ -80,7 +49,7 @@ def endpoint_response(number: int, request: Mapping[str, int], readings: Reading
 
 def finished(body: bytes, flow: UdpFlow) -> bytes:
     """The UDP payload: the body and its ICRC."""
-    return body + icrc(body, flow)
+    return body + flow.icrc(body)
 
 
 # ---- Datagrams -----------------------------------------------------------------------------------
@@ -210,3 +179,269 @@ def _fragment(
     first = 6 << 28 | tclass << 20 | flow.flow_label
     head = first.to_bytes(4, "big") + len(data).to_bytes(2, "big") + bytes([following, hops])
     return head + ends + data
+
+
+# ---- Sockets -------------------------------------------------------------------------------------
+
+
+_MOST_BYTES = 1 << 16
+_BUFFER_BYTES = 8 << 20
+_IPV6_FLOWINFO, _IPV6_FLOWINFO_SEND = 11, 33
+_TIMESTAMPNS = 35  # SO_TIMESTAMPNS and SCM_TIMESTAMPNS
+_CODES_OF_TRIMMED = (0x07, 0x0B)
+
+
+class SendPath(Struct, frozen=True):
+    """One way to the device: a socket, its address and port, a flow label and the target."""
+
+    socket: socket.socket
+    source: IpAddress
+    sport: int
+    target: IpAddress
+    flow_label: int = 0
+    known: bool = True
+    """The device was told that the judge sends from here."""
+
+
+class Peer:
+    """Receives at each of its addresses at one UDP port, and sends on several paths."""
+
+    def __init__(self, addresses: list[str], sockets_each: int = 4) -> None:
+        self.receivers: list[socket.socket] = []
+        self._senders: list[list[socket.socket]] = []
+        self._strangers: list[socket.socket] = []
+        self.addresses = [ip_address(text) for text in addresses]
+        self.udp_port = 0
+        self.paths: list[SendPath] = []
+        self.seen: list[Datagram] = []
+        """all datagrams of the present case"""
+        self.fences: set[int] = set()
+        """Numbers of endpoint requests that belong to no case."""
+        self.stalled_seconds = 0.0
+        """The longest time in this case for which a datagram lay unread."""
+        self.unread_seconds = 0.0
+        """The sum of these times."""
+        try:
+            self._open(sockets_each)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, sockets_each: int) -> None:
+        for address in self.addresses:
+            receiver = _bound(address, self.udp_port)
+            self.udp_port = receiver.getsockname()[1]
+            self.receivers.append(receiver)
+            self._senders.append([_bound(address, 0) for _ in range(sockets_each)])
+            self._strangers.append(_bound(address, 0))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for each in chain(self.receivers, *self._senders, self._strangers):
+            each.close()
+
+    @property
+    def ports(self) -> tuple[QpPort, ...]:
+        """What a device is told of the addresses and source ports."""
+        return tuple(
+            QpPort(str(address), tuple(each.getsockname()[1] for each in senders))
+            for address, senders in zip(self.addresses, self._senders, strict=True)
+        )
+
+    def aim(self, targets: list[str], udp_port: int) -> None:
+        """Sends to these addresses from now on: the n-th from this side's n-th address. The last
+        paths are from ports that the device was not told of.
+        """
+        self.target_port = udp_port
+        self.paths = []
+        self.seen = []
+        pairs = list(zip(self.addresses, self._senders, self._strangers, targets, strict=False))
+        for address, senders, _, target in pairs:
+            for label, sender in enumerate(senders, 1):
+                self.paths.append(_path(sender, address, target, label, known=True))
+        for address, _, stranger, target in pairs:
+            self.paths.append(_path(stranger, address, target, 1, known=False))
+        # What is left of an earlier QP is thrown away.
+        while select.select(self.receivers, [], [], 0)[0]:
+            self._take(0)
+        self.seen, self.stalled_seconds, self.unread_seconds = [], 0.0, 0.0
+
+    def flow(self, path: SendPath) -> UdpFlow:
+        """The headers of what is sent on a path."""
+        return UdpFlow(path.source, path.target, path.sport, self.target_port, path.flow_label)
+
+    def send(self, path: SendPath, payload: bytes, tclass: int = 0) -> None:
+        """Sends one datagram with this traffic class."""
+        if path.source.version == 4:
+            ancillary = (socket.IPPROTO_IP, socket.IP_TOS, struct.pack("=i", tclass))
+            address: tuple[str, int] | tuple[str, int, int, int]
+            address = (str(path.target), self.target_port)
+        else:
+            ancillary = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS, struct.pack("=i", tclass))
+            address = (str(path.target), self.target_port, path.flow_label, 0)
+        at_ns = time.time_ns()  # before the device can answer
+        path.socket.sendmsg([payload], [ancillary], 0, address)
+        self._record(self.flow(path), payload, tclass, at_ns, sent=True)
+
+    def send_raw(
+        self, path: SendPath, payload: bytes, tclass: int, fields: Mapping[str, int]
+    ) -> None:  # fmt: skip
+        """Likewise, with IP and UDP headers that a UDP socket does not make. Raises PermissionError
+        without CAP_NET_RAW.
+        """
+        flow, at_ns = self.flow(path), time.time_ns()
+        family = socket.AF_INET if path.source.version == 4 else socket.AF_INET6
+        with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as sender:
+            for packet in ip_packets(flow, payload, tclass, fields):
+                sender.sendto(packet, (str(path.target), 0))
+        self._record(flow, payload, tclass, at_ns, sent=True)
+
+    def answer(self, seen: Datagram, readings: Reading) -> None:
+        """Answers an endpoint request, as each peer must."""
+        erth = seen.packet.headers.get("ERTH")
+        if erth is None or erth["operation"] not in NAMES["operation"]:
+            return
+        path = next((each for each in self.paths if each.source == seen.flow.destination),
+                    self.paths[0])  # fmt: skip
+        body = endpoint_response(seen.packet.headers["BTH"]["psn"], erth, readings)
+        self.send(path, finished(body, self.flow(path)))
+
+    def receive(self, until: float) -> Datagram | None:
+        """The next datagram that comes before this time of `time.monotonic`; None: none."""
+        return self._take(max(0.0, until - time.monotonic()))
+
+    def _take(self, seconds: float) -> Datagram | None:
+        ready, _, _ = select.select(self.receivers, [], [], seconds)
+        if not ready:
+            return None
+        receiver = ready[0]
+        payload, ancillary, _, source = receiver.recvmsg(_MOST_BYTES, 256)
+        at_ns, tclass, label = _traits(ancillary)
+        unread = time.time() - at_ns / 1e9
+        self.stalled_seconds = max(self.stalled_seconds, unread)
+        self.unread_seconds += unread
+        index = self.receivers.index(receiver)
+        flow = UdpFlow(
+            ip_address(source[0]), self.addresses[index], source[1], self.udp_port, label
+        )  # fmt: skip
+        return self._record(flow, payload, tclass, at_ns, sent=False)
+
+    def _record(
+        self, flow: UdpFlow, payload: bytes, tclass: int, at_ns: int, *, sent: bool
+    ) -> Datagram:  # fmt: skip
+        marked = UdpFlow(
+            flow.source, flow.destination, flow.sport, flow.dport, flow.flow_label,
+            tclass & 3 == _CE, tclass >> 2 in _CODES_OF_TRIMMED,
+        )  # fmt: skip
+        seen = Datagram(at_ns, marked, payload, Packet.decode(payload, marked), sent=sent)
+        self.seen.append(seen)
+        return seen
+
+
+def _path(
+    sender: socket.socket, address: IpAddress, target: str, label: int, *, known: bool
+) -> SendPath:
+    labelled = label if address.version == 6 else 0
+    return SendPath(
+        sender, address, sender.getsockname()[1], ip_address(target), labelled, known
+    )  # fmt: skip
+
+
+def _bound(address: IpAddress, port: int) -> socket.socket:
+    """A UDP socket that sees time of arrival, traffic class and flow label of what it receives."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        made.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+        if address.version == 4:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        else:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
+            made.setsockopt(socket.IPPROTO_IPV6, _IPV6_FLOWINFO, 1)
+            made.setsockopt(socket.IPPROTO_IPV6, _IPV6_FLOWINFO_SEND, 1)
+        made.bind((str(address), port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _traits(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int, int]:
+    """Time of arrival in ns since the epoch, traffic class and flow label."""
+    at_ns, tclass, label = time.time_ns(), 0, 0
+    for level, kind, data in ancillary:
+        if (level, kind) in (
+            (socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, socket.IPV6_TCLASS),
+        ):  # fmt: skip
+            tclass = data[0]
+        elif (level, kind) == (socket.IPPROTO_IPV6, _IPV6_FLOWINFO):
+            label = int.from_bytes(data[:4], "big") & 0xFFFFF
+        elif (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPNS):
+            seconds, rest = struct.unpack("@qq", data)
+            at_ns = seconds * 10**9 + rest
+    return at_ns, tclass, label
+
+
+# ---- A faulty path -------------------------------------------------------------------------------
+
+
+_BITS = 64  # of a bitmap
+
+
+class FaultyPath(Struct):
+    """What the network does with the packets of the device, and what the receiver has."""
+
+    limps: Callable[[Datagram], bool]
+    """Whether a packet takes the part that limps."""
+    late_ns: int = 0
+    loses: int = 0
+    """There every n-th packet is lost; 0: none."""
+    received: set[int] = field(default_factory=set)
+    """PSNs."""
+    _sent: int = 0
+    _passed: int = 0
+    _on_the_way: list[tuple[int, int, Datagram]] = field(default_factory=list)
+
+    def send(self, seen: Datagram) -> None:
+        """A packet of the device enters the network."""
+        self._sent += 1
+        limps = self.limps(seen)
+        self._passed += limps
+        if limps and self.loses and self._passed % self.loses == 0:
+            return
+        at_ns = seen.at_ns + (self.late_ns if limps else 0)
+        heapq.heappush(self._on_the_way, (at_ns, self._sent, seen))
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next packet arrives; None: none is on its way."""
+        return self._on_the_way[0][0] if self._on_the_way else None
+
+    def arrivals(self, now_ns: int) -> Iterator[tuple[Datagram, int]]:
+        """The packets that have arrived by now, in order, and their delays in nanoseconds."""
+        while self._on_the_way and self._on_the_way[0][0] <= now_ns:
+            at_ns, _, seen = heapq.heappop(self._on_the_way)
+            yield seen, at_ns - seen.at_ns
+
+    def report(self, psn: int | None) -> dict[str, int | str]:
+        """What a SACK says: the cumulative PSN, the offset of its bitmap, and the PSNs in it, among
+        them the one that arrived.
+        """
+        cum = -1
+        while cum + 1 in self.received:
+            cum += 1
+        base = cum + 1 if psn is None else max(cum + 1, psn - _BITS + 1)
+        has = [each for each in range(base, base + _BITS) if each in self.received]
+        told: dict[str, int | str] = {"cum_psn": cum, "sack_offset": base - cum}
+        return told | ({"has": ",".join(map(str, has))} if has else {})

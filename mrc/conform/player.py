@@ -28,10 +28,9 @@ from mrc.conform.adapter import (
     WriteRequest,
 )
 from mrc.conform.case import PSNS, Case, Choice, Step, after, span, value
-from mrc.conform.packets import Datagram, finished, headers
-from mrc.conform.path import FaultyPath, Peer
+from mrc.conform.packets import Datagram, FaultyPath, Peer, finished
 from mrc.conform.situation import DevicePacket, Situation
-from mrc.dissect.formats import DATA
+from mrc.dissect.packet import DATA, encode
 from mrc.enums import Reading
 from mrc.units import counted, digits, parse_short_time
 
@@ -376,7 +375,7 @@ class Play:
         path = self._peer.paths[self._path]
         if not path.known:
             path = self._peer.paths[0]
-        self._peer.send(path, finished(headers(kind, fields), self._peer.flow(path)))
+        self._peer.send(path, finished(encode(kind, fields), self._peer.flow(path)))
 
     def _receive(self, until: float) -> bool:
         """Takes one datagram before that time. Answers endpoint requests."""

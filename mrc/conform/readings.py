@@ -14,11 +14,48 @@ import re
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from mrc.conform.results import AlternativeText, ReadingText
+from mrc.results import Result
 
 _PAPER, _API = "the paper", "the API headers"
 _ONE, _TWO, _MORE = "one reader", "two readers", "several readers"
 _UE, _ROCE, _OURS = "Ultra Ethernet", "RoCEv2", "ours"
+
+
+class AlternativeText(Struct, frozen=True, kw_only=True):
+    """One way to read the specification."""
+
+    letter: str
+    """Its letter."""
+    text: str
+    """What it says."""
+    sources: tuple[str, ...]
+    """Who says so: the paper, the API headers, readers of the specification, related standards."""
+
+
+class ReadingText(Struct, frozen=True):
+    """A subject on which sources disagree or are silent."""
+
+    id: str
+    """Such as C4."""
+    title: str
+    """The subject."""
+    alternatives: tuple[AlternativeText, ...]
+    """The ways to read it."""
+    ours: str
+    """The letter that mrc's engine follows."""
+    reason: str
+    """Why."""
+    section: str
+    """Of MRC 1.0, as its readers cite it; empty: not known."""
+    switch: str
+    """What makes mrc's engine follow another one; empty: nothing."""
+
+
+class Readings(Result, frozen=True, kw_only=True):
+    """The readings of MRC."""
+
+    readings: tuple[ReadingText, ...]
+    """In the order of their ids."""
 
 
 class Switch(Struct, frozen=True):

@@ -12,26 +12,60 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from msgspec import Struct
+
 from mrc.conform import packets
 from mrc.conform.history import Judge, QpDirection, typical
 from mrc.conform.packets import Datagram
 from mrc.conform.player import CaseOutcome, Verdict
 from mrc.conform.readings import READINGS
-from mrc.conform.results import (
-    CaptureReport,
-    CaseVerdict,
-    Conformance,
-    DirectionText,
-    InvariantBreach,
-    ReadingCount,
-    ReadingCounts,
-)
-from mrc.dissect.capture import CapturedFrame, udp_of
-from mrc.dissect.packet import decode, is_mrc, split
+from mrc.dissect.capture import CapturedFrame
 from mrc.linux.files import write_whole
-from mrc.results import like
+from mrc.results import Result, like
 from mrc.sim.drawing import Chart, ChartLine, ChartPoint, style_sheet
 from mrc.units import counted, digits
+
+
+class CaseVerdict(Struct, frozen=True, kw_only=True):
+    """The verdict on one case."""
+
+    name: str
+    """Of the case."""
+    topic: str
+    """The file that has it."""
+    title: str
+    """What the device must do."""
+    section: str
+    """Of MRC 1.0, as its readers cite it; empty: not known."""
+    verdict: str
+    """passed, failed, or skipped because the device lacks something."""
+    reason: str
+    """Of a failed case the step and what came instead; of a skipped one what the device lacks."""
+    readings: tuple[str, ...]
+    """The readings with which the device agrees, such as C4-B."""
+    unchecked: tuple[str, ...]
+    """Steps that this device cannot be asked about."""
+    seconds: float
+    """How long the case took."""
+    capture: str | None
+    """The pcap file of a failed case; null without --captures."""
+
+
+class Conformance(Result, frozen=True, kw_only=True):
+    """The verdicts on a device."""
+
+    device: str
+    """What was judged."""
+    passed: int
+    """Number of cases."""
+    failed: int
+    """Number of cases."""
+    skipped: int
+    """Number of cases."""
+    readings: tuple[str, ...]
+    """All readings with which the device agrees."""
+    cases: tuple[CaseVerdict, ...]
+    """Each case, in the order in which they were played."""
 
 
 def agreed_readings(outcomes: Iterable[CaseOutcome]) -> tuple[str, ...]:
@@ -177,19 +211,129 @@ def agreement(names: Sequence[str]) -> str:
 # ---- Captures ------------------------------------------------------------------------------------
 
 
+class InvariantBreach(Struct, frozen=True, kw_only=True):
+    """An invariant that the packets break."""
+
+    invariant: str
+    """What should hold."""
+    count: int
+    """How often it does not."""
+    first: str
+    """The first packet that breaks it."""
+    first_seconds: float
+    """When it was captured, since the first packet."""
+
+
+class DirectionText(Struct, frozen=True, kw_only=True):
+    """The data that goes to one QP, and the answers to it."""
+
+    qpn: int
+    """Of the receiver."""
+    source: str
+    """Address of the first packet's sender."""
+    destination: str
+    """Address that the first packet went to."""
+    packets: int
+    """Data packets, retransmissions included."""
+    payload_bytes: int
+    """Their payload."""
+    retransmissions: int
+    """Packets with rtx."""
+    lost: int
+    """PSNs that were sent more than once."""
+    uncaptured: int
+    """PSNs that the capture lacks, between others that it has."""
+    marked: int
+    """Packets with CE."""
+    trimmed: int
+    """Packets that a switch has cut."""
+    sacks: int
+    """Answers of this kind."""
+    acks: int
+    """Transport ACKs and NAKs."""
+    nacks: dict[str, int]
+    """Answers of this kind, by reason."""
+    window_psns: int
+    """The most PSNs between the cumulative PSN and the highest one sent."""
+    evs: int
+    """EVs that carried data."""
+    fairness: float
+    """Jain's index of the packets of each EV: 1 if all carry as many."""
+    sack_seconds: float | None
+    """Median time from a packet to the SACK that it triggered; null: none."""
+    retransmission_seconds: float | None
+    """Median time from a packet to its retransmission; null: none."""
+    reported_loss_seconds: float | None
+    """The same, after a SACK or NACK that showed the loss; null: none."""
+    timer_seconds: float | None
+    """The same, without such an answer: a timer; null: none."""
+    timer_retransmissions: int
+    """Number of these."""
+    flight_after_loss: float | None
+    """Least PSNs in flight within 4 round trips after a loss, relative to the flight at the loss;
+    the median; null: no loss with a flight of at least 4 PSNs."""
+    flight_after_mark: float | None
+    """The same after a SACK with SKIP_ONCE."""
+    flight_after_trim: float | None
+    """The same after a NACK."""
+    turn_packets: float | None
+    """Median number of packets of its plane between two uses of an EV; null: no EV came twice."""
+    turn_after_mark_packets: float | None
+    """The same after a SACK with SKIP_ONCE for that EV."""
+    readings: tuple[str, ...]
+    """The readings that its packets show, such as C3-A."""
+    broken: tuple[InvariantBreach, ...]
+    """Invariants that its packets break."""
+
+
+class CaptureReport(Result, frozen=True, kw_only=True):
+    """What a capture shows."""
+
+    packets: int
+    """Packets to the UDP port."""
+    wrong_icrc: int
+    """Of which the ICRC was wrong; they are not judged."""
+    readings: tuple[str, ...]
+    """Readings that packets of no QP show."""
+    hidden: tuple[str, ...]
+    """Subjects of readings of which no packet shows anything."""
+    directions: tuple[DirectionText, ...]
+    """Each direction of each QP that carried data."""
+
+
+class ReadingCount(Struct, frozen=True, kw_only=True):
+    """An alternative that packets follow."""
+
+    reading: str
+    """Its name, such as C3-A."""
+    subject: str
+    """What it is about."""
+    text: str
+    """What it says."""
+    ours: bool
+    """Whether mrc's engine follows it, too."""
+    packets: int
+    """How many packets show it."""
+
+
+class ReadingCounts(Result, frozen=True, kw_only=True):
+    """The readings of MRC that a capture shows."""
+
+    packets: int
+    """Packets of MRC."""
+    readings: tuple[ReadingCount, ...]
+    """In the order of the table of readings."""
+    hidden: tuple[str, ...]
+    """Subjects, such as C5, of which it shows nothing."""
+
+
 def judged(frames: Iterable[CapturedFrame], ports: Collection[int] | None) -> tuple[Judge, int]:
     """What these frames show, and how many packets to these UDP ports there are."""
     judge, packets, start = Judge(), 0, None
     for frame in frames:
         start = frame.seconds if start is None else start
-        found = udp_of(frame.data, frame.link)
-        if found is None or not is_mrc(*found, ports):
-            continue
-        flow, payload = found
-        parts = split(payload)
-        for part, piece in enumerate(parts, 1):
-            missing = frame.missing if part == len(parts) else 0
-            judge.take(frame.seconds - start, flow, decode(piece, flow, missing=missing))
+        for flow, packet, *_ in frame.packets(ports):
+            judge.take(frame.seconds - start, flow, packet)
             packets += 1
     judge.finish()
     return judge, packets

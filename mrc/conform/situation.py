@@ -10,17 +10,8 @@ from msgspec import Struct, field
 
 from mrc.conform.adapter import QpAttributes
 from mrc.conform.case import SENT, Step, after, members, psn_at, span, value
-from mrc.conform.packets import (
-    ENDPOINT_QPN,
-    OPCODE,
-    OPERATION_BYTE,
-    Datagram,
-    fields_of,
-    finished,
-    headers,
-)
-from mrc.dissect.formats import DATA, MARKS, NAMES, OPCODES, REASONS, SYNDROMES
-from mrc.dissect.packet import ICRC_BYTES, Packet, UdpFlow, icrc
+from mrc.conform.packets import ENDPOINT_QPN, OPCODE, OPERATION_BYTE, Datagram, finished
+from mrc.dissect.packet import DATA, NAMES, Packet, UdpFlow, encode, fields_of
 from mrc.enums import Reading
 from mrc.units import parse_short_time
 
@@ -29,9 +20,9 @@ _TIMESTAMP = 1  # ftype
 _MPR_UNIT = 128  # PSNs
 _TICK_NS = 1024  # of timestamps
 _ANSWERS = ("SACK", "NACK", "ACK")
-_WORDS = {
-    "mark": MARKS, "reason": REASONS, "syndrome": SYNDROMES, "operation": NAMES["operation"],
-}  # fmt: skip
+_KINDS = NAMES["opcode"]
+_WORDS = {name: NAMES[name] for name in ("mark", "reason", "syndrome", "operation")}
+_ICRC_BYTES = 4
 
 
 class DevicePacket(Struct, frozen=True):
@@ -158,7 +149,7 @@ class Situation(Struct):
         fields.setdefault("dest_qpn", self.device.qpn)
         if "tx_timestamp" in texts and OPCODE[kind] in DATA:
             fields["ts"] = 1
-        return headers(kind, fields) + payload
+        return encode(kind, fields) + payload
 
     def _data(self, step: Step, fields: dict[str, int], psn: int) -> bytes:
         count = self.number("bytes", step.fields.get("bytes", "64"))
@@ -255,7 +246,7 @@ class Situation(Struct):
         packet = finished(body, flow)
         if step.fields.get("icrc") == "rocev2":
             identity = self.number("ip_id", step.fields["ip_id"])
-            packet = body + icrc(body, flow, fragment=identity.to_bytes(2, "big") + b"\0\0")
+            packet = body + flow.icrc(body, fragment=identity.to_bytes(2, "big") + b"\0\0")
         if step.fields.get("icrc") == "wrong":
             packet = packet[:-1] + bytes([packet[-1] ^ 1])
         if "cut" in step.fields:
@@ -271,7 +262,7 @@ class Situation(Struct):
             return False
         if packet.headers["BTH"]["dest_qpn"] in self.former:
             return False
-        kind = OPCODES.get(packet.opcode, "")
+        kind = _KINDS.get(packet.opcode, "")
         # The device's own probes of its paths are an answer to nothing.
         return step.what == kind or (step.what == "any" and kind not in ("", "ENDPOINT_REQUEST"))
 
@@ -295,12 +286,12 @@ class Situation(Struct):
     def unsound(self, seen: Datagram) -> str:
         """What no packet of a device may have, whatever the case; empty: nothing."""
         packet = seen.packet
-        if "BTH" not in packet.headers or packet.opcode not in OPCODES or not packet.complete:
+        if "BTH" not in packet.headers or packet.opcode not in _KINDS or not packet.complete:
             return "is no whole packet of MRC"
         if packet.icrc_is_right is False:
             return "has a wrong ICRC"
         bth = packet.headers["BTH"]
-        endpoint = OPCODES[packet.opcode].startswith("ENDPOINT")
+        endpoint = _KINDS[packet.opcode].startswith("ENDPOINT")
         qpn = ENDPOINT_QPN if endpoint else self.own.qpn
         if bth["dest_qpn"] != qpn and bth["dest_qpn"] not in self.former:
             return f"goes to QPN {bth['dest_qpn']:#x}, not {qpn:#x}"
@@ -350,7 +341,7 @@ class Situation(Struct):
         for each in packet.headers.values():
             found |= each
         found["marked_ev"] = int(seen.flow.ev in self.marked)
-        kind = OPCODES[packet.opcode]
+        kind = _KINDS[packet.opcode]
         first = self.device.first_psn if packet.opcode in DATA else self.own.first_psn
         if kind != "PROBE" and not kind.startswith("ENDPOINT"):
             found |= {name: after(found[name], first) for name in PSN_FIELDS if name in found}
@@ -375,7 +366,7 @@ class Situation(Struct):
 
     def _read_data(self, seen: Datagram) -> dict[str, int]:
         size = seen.packet.payload_bytes
-        end = len(seen.payload) - ICRC_BYTES - seen.packet.headers["BTH"]["pad"]
+        end = len(seen.payload) - _ICRC_BYTES - seen.packet.headers["BTH"]["pad"]
         data = seen.payload[end - size : end]
         return {
             "same_ev": int(seen.same_ev),
@@ -408,7 +399,7 @@ class SackBitmap(Struct, frozen=True):
 def has_reserved_bits(seen: Datagram) -> bool:
     """Whether a bit is set that belongs to no field: the fields alone make other headers."""
     found = {name: text for each in seen.packet.headers.values() for name, text in each.items()}
-    again = bytearray(headers(seen.packet.kind, found))
+    again = bytearray(encode(seen.packet.kind, found))
     if is_lifted(seen):
         again[OPERATION_BYTE] |= 1 << 4
     return again != seen.payload[: len(again)]

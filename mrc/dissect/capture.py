@@ -11,13 +11,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from ipaddress import IPv4Address, IPv6Address
 from typing import BinaryIO, NamedTuple, Self
 
 from msgspec import Struct
 
-from mrc.dissect.packet import IpAddress, UdpFlow
+from mrc.dissect.packet import IpAddress, Packet, UdpFlow, split
 from mrc.errors import BadFileError, StateError
 
 _MOST_BYTES = 16 << 20  # of a frame or block: a larger one is no capture
@@ -39,6 +39,34 @@ class CapturedFrame(Struct, frozen=True):
     link: int  # LINKTYPE_ of pcap
     data: bytes
     missing: int = 0  # bytes at its end that the capture left out
+
+    def packets(
+        self, ports: Collection[int] | None, usual: int | None = None
+    ) -> Iterator[tuple[UdpFlow, Packet, int, int]]:
+        """The MRC packets of its innermost UDP datagram, which is one, or a burst of several: flow
+        and packet, the place in the burst from 1, and how many it has. Of a datagram to one of
+        these ports; without ports, to the `usual` one, or of one that begins as MRC.
+        """
+        found = udp_of(self.data, self.link)
+        if found is None:
+            return
+        flow, payload = found
+        is_usual = ports is None and flow.dport == usual
+        if not is_usual and not flow.carries_mrc(payload, ports):
+            return
+        parts = split(payload)
+        for part, piece in enumerate(parts, 1):
+            missing = self.missing if part == len(parts) else 0
+            yield flow, Packet.decode(piece, flow, missing=missing), part, len(parts)
+
+
+def read_file(name: str) -> Iterator[CapturedFrame]:
+    """The frames of the file of this name. Raises CaptureError."""
+    try:
+        with open(name, "rb") as file:
+            yield from read(file, name)
+    except OSError as error:
+        raise CaptureError(f"{name}: {(error.strerror or str(error)).lower()}") from error
 
 
 def read(file: BinaryIO, name: str) -> Iterator[CapturedFrame]:

@@ -4,7 +4,7 @@
 --   mrc dissect --install                       for every start of Wireshark
 --   tshark -X lua_script:mrc.lua -r a.pcap      once
 --
--- The formats of the headers are as in formats.py: name:bits; a minus sign: signed; x: hexadecimal.
+-- The formats of the headers are as in packet.py: name:bits; a minus sign: signed; x: hexadecimal.
 -- Fields without a name are reserved. A datagram that holds a whole burst (UDP_SEGMENT, GRO) is taken
 -- apart as mrc dissect does.
 --

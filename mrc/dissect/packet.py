@@ -1,31 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes one MRC packet by the tables of its headers. Pure.
+"""The wire format of MRC: the fields of each header and the names of their values, packets that are
+decoded and made by these tables, and packets as lines for people. Pure.
 
-Unlike the engine it shows also what the engine refuses.
+It shares nothing with `csrc/core/wire.c`, so each checks the other, and it shows also what the
+engine refuses. `tools/dissector` makes the tables of `mrc.lua` from those here.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple, Self
 
 from msgspec import Struct, field
 
-from mrc.dissect.formats import (
-    AUTH,
-    BEHIND,
-    BYTES,
-    DATA,
-    MARKS,
-    OPCODES,
-    OPERATIONS,
-    REASONS,
-    SEALS,
-    SYNDROMES,
-    TABLES,
-    WITH_IMM,
-)
+OPCODES = {
+    0xC6: "WRITE_FIRST", 0xC7: "WRITE_MIDDLE", 0xC8: "WRITE_LAST", 0xC9: "WRITE_LAST_IMM",
+    0xCA: "WRITE_ONLY", 0xCB: "WRITE_ONLY_IMM", 0xD1: "ACK", 0xD8: "ENDPOINT_REQUEST",
+    0xD9: "ENDPOINT_RESPONSE", 0xDC: "SACK", 0xDD: "NACK", 0xDE: "PROBE",
+}  # fmt: skip
+DATA = range(0xC6, 0xCC)
+WITH_IMM = (0xC9, 0xCB)
+MARKS = {0: "NONE", 1: "SKIP_ONCE", 2: "ALWAYS_SKIP"}
+REASONS = {
+    0x01: "TRIMMED", 0x02: "TRIMMED_LASTHOP", 0x06: "NO_BITMAP", 0x07: "NO_PKT_BUFFER",
+    0x0A: "NO_RESOURCE", 0x0B: "PSN_OOR_WINDOW", 0x19: "UNEXP_EVENT",
+}  # fmt: skip
+OPERATIONS = {0: "PORT_STATUS", 1: "EV_PROBE"}
+SYNDROMES = {0x1F: "ACK", 0x61: "NAK_INV_REQ", 0x62: "NAK_REM_ACCESS", 0x63: "NAK_REM_OP"}
+AUTH = 1
+SEALS = {AUTH: "auth", 2: "aead"}
+
+NAMES = {
+    "opcode": OPCODES, "mark": MARKS, "reason": REASONS, "operation": OPERATIONS,
+    "syndrome": SYNDROMES, "mode": SEALS,
+}  # fmt: skip
+"""Of the fields whose values have names."""
+
+# name:bits; a minus sign: signed. Fields without a name are reserved.
+_FORMATS = {
+    "BTH": "opcode:8 se:1 m:1 pad:2 tver:4 pkey:16 var_res:8 dest_qpn:24 ack_req:1 :1 rtx:1 ts:1"
+    " :4 psn:24",
+    "METH": "rqmsn:16 msn:16",
+    "TSETH": "tx_timestamp:16 tsr:1 :11 ftype:4",
+    "RETH": "va:64 rkey:32 dma_bytes:32",
+    "ImmDt": "imm:32",
+    "SETH": "type:4 nh:5 mark:2 :3 pr:1 :1 ack_psn_offset:-16 ev:32 spdcid:16 dpdcid:16 :8"
+    " cum_psn:24 cc_type:4 cc_fl:4 mpr:8 sack_offset:-16 bitmap:64",
+    "CC_STATE": "tx_timestamp:16 :1 ooo_count:15 restore_cwnd:1 rcv_cwnd_pen:7 rcvd_units:24",
+    "CC_TIMES": "tx_timestamp:16 sent_timestamp:16 restore_cwnd:1 rcv_cwnd_pen:7 rcvd_units:24",
+    "NETH": "type_nh:16 reason:8 vendor_info:8 ev:32 spdcid:16 dpdcid:16 :8 nack_psn:24 cc_type:4"
+    " cc_fl:4 :8 tx_timestamp:16",
+    "PETH": "type_nh:16 :8 vendor:8 probe_id:16 :16 spdcid:16 dpdcid:16 tx_timestamp:16 tsr:1 :11"
+    " ftype:4",
+    "ERTH": "type_nh:14 operation:2 :8 vendor:8 port_status_mask:32 :32 tx_timestamp:16 tsr:1 :11"
+    " ftype:4",
+    "EETH": "type_nh:9 mark:2 :1 operation:2 :2 :208 tx_timestamp:16 :48",
+    "AETH": "syndrome:8 msn:24",
+    "SEAL": "mode:8 key_qpn:24 counter:64",
+}
+
+
+class Field(NamedTuple):
+    """A field of a header; without a name it is reserved."""
+
+    name: str
+    bits: int
+    signed: bool
+
+
+TABLES = {
+    header: [
+        Field(name, abs(int(bits)), bits.startswith("-"))
+        for name, _, bits in (word.partition(":") for word in text.split())
+    ]
+    for header, text in _FORMATS.items()
+}
+BYTES = {header: sum(field.bits for field in table) // 8 for header, table in TABLES.items()}
+BEHIND = {0xD1: ["AETH"], 0xD8: ["ERTH"], 0xD9: ["EETH"], 0xDC: ["SETH", "CC_STATE"],
+          0xDD: ["NETH"], 0xDE: ["PETH"]}  # fmt: skip
+"""The headers behind the BTH, by opcode; those of DATA depend on its fields."""
+
+WIRESHARK = {
+    "BTH": ("bth", "Base transport header"), "METH": ("meth", "Message numbers"),
+    "TSETH": ("tseth", "Timestamp"), "RETH": ("reth", "Target memory"),
+    "ImmDt": ("immdt", "Immediate"), "SETH": ("sack", "Selective acknowledgement"),
+    "CC_STATE": ("cc", "NSCC state"), "CC_TIMES": ("times", "Times and state"),
+    "NETH": ("nack", "Refusal"), "PETH": ("probe", "Reliability probe"),
+    "ERTH": ("request", "Endpoint request"), "EETH": ("response", "Endpoint response"),
+    "AETH": ("aeth", "Transport ACK"), "SEAL": ("seal", "Seal"),
+}  # fmt: skip
+"""Name of each header in filters of Wireshark, such as mrc.sack, and its title there."""
+SHORTER = {
+    "dest_qpn": "qpn", "sack_offset": "offset", "nack_psn": "psn", "probe_id": "id",
+    "port_status_mask": "ports", "key_qpn": "qpn",
+}  # fmt: skip
+"""Fields whose name in filters differs."""
+
+
+# ---- Packets -------------------------------------------------------------------------------------
+
 
 IpAddress = IPv4Address | IPv6Address
 
@@ -61,6 +136,28 @@ class UdpFlow(Struct, frozen=True):
         via = f" via {self.carrier}" if self.carrier is not None else ""
         return f"{self.source} > {self.destination}{via} ev {self.ev:08x}"
 
+    def icrc(self, body: bytes, *, fragment: bytes = b"\xff" * 4) -> bytes:
+        """The ICRC of a packet without its ICRC: over ones in place of all that changes on the way.
+
+        `fragment`: identification, flags and offset of the IPv4 header, which RoCEv2 in hardware
+        covers and MRC in software does not.
+        """
+        udp_bytes = 8 + len(body) + ICRC_BYTES
+        if self.source.version == 4:
+            ip = b"\x45\xff" + (20 + udp_bytes).to_bytes(2, "big") + fragment + b"\xff\x11\xff\xff"
+        else:
+            ip = b"\x6f\xff\xff\xff" + udp_bytes.to_bytes(2, "big") + b"\x11\xff"
+        ip += self.source.packed + self.destination.packed
+        udp = b"".join(n.to_bytes(2, "big") for n in (self.sport, self.dport, udp_bytes, 0xFFFF))
+        masked = b"\xff" * 8 + ip + udp + body[:4] + b"\xff" + body[5:]
+        return zlib.crc32(masked).to_bytes(4, "little")
+
+    def carries_mrc(self, payload: bytes, ports: Collection[int] | None) -> bool:
+        """Whether it goes to one of these ports; without ports, whether it begins as MRC."""
+        if ports is not None:
+            return self.dport in ports
+        return len(payload) >= MIN_BYTES and payload[0] in OPCODES and payload[2:4] == b"\xff\xff"
+
 
 class Packet(Struct):
     """One MRC packet. `headers` has the fields of each header that was complete."""
@@ -73,6 +170,44 @@ class Packet(Struct):
     trimmed: bool = False
     icrc_is_right: bool | None = None  # None: it has none
     icrc_covers_fragment: bool = False  # it is right as RoCEv2 in hardware computes it over IPv4
+
+    @classmethod
+    def decode(cls, payload: bytes, flow: UdpFlow, *, missing: int = 0) -> Self:
+        """Decodes a UDP payload that lacks `missing` bytes at its end; a short one has no BTH."""
+        packet = cls(len(payload) + missing, missing_bytes=missing)
+        if len(payload) < MIN_BYTES:
+            packet.complete = False
+            return packet
+        bth = packet.headers["BTH"] = _fields("BTH", payload)
+        at = BYTES["BTH"]
+        for header in _headers_behind(bth):
+            if header == "CC_STATE" and packet.headers["SETH"]["cc_type"] == CC_TIMES:
+                header = "CC_TIMES"
+            packet.complete = at + BYTES[header] <= len(payload)
+            if not packet.complete:
+                break
+            packet.headers[header] = _fields(header, payload[at:])
+            at += BYTES[header]
+        is_sealed = bth["tver"] == 1
+        packet.trimmed = flow.trimmed and "METH" in packet.headers
+        if not missing and not packet.trimmed:
+            if is_sealed and len(payload) >= at + SEAL_BYTES + TAG_BYTES:
+                packet.headers["SEAL"] = _fields("SEAL", payload[-SEAL_BYTES - TAG_BYTES :])
+            if bth["tver"] == 0:
+                packet._check_icrc(payload, flow)
+        if is_sealed and packet.headers.get("SEAL", {}).get("mode") != AUTH:
+            packet.headers.pop("ImmDt", None)  # it is encrypted, or may be
+        if not packet.trimmed:
+            end = SEAL_BYTES + TAG_BYTES if is_sealed else ICRC_BYTES
+            packet.payload_bytes = max(0, packet.size - at - end - bth["pad"])
+        return packet
+
+    def _check_icrc(self, payload: bytes, flow: UdpFlow) -> None:
+        body, found = payload[:-ICRC_BYTES], payload[-ICRC_BYTES:]
+        self.icrc_is_right = flow.icrc(body) == found
+        if not self.icrc_is_right and flow.fragment:
+            self.icrc_covers_fragment = flow.icrc(body, fragment=flow.fragment) == found
+            self.icrc_is_right = self.icrc_covers_fragment
 
     @property
     def opcode(self) -> int:
@@ -103,53 +238,7 @@ class Packet(Struct):
         return "\n".join([*lines, f"  payload: {self.payload_bytes} bytes"])
 
 
-def is_mrc(flow: UdpFlow, payload: bytes, ports: Collection[int] | None) -> bool:
-    """Whether a datagram goes to one of these ports; without ports, whether it begins as MRC."""
-    if ports is not None:
-        return flow.dport in ports
-    return len(payload) >= MIN_BYTES and payload[0] in OPCODES and payload[2:4] == b"\xff\xff"
-
-
-def decode(payload: bytes, flow: UdpFlow, *, missing: int = 0) -> Packet:
-    """Decodes a UDP payload that lacks `missing` bytes at its end; a short one has no BTH."""
-    packet = Packet(len(payload) + missing, missing_bytes=missing)
-    if len(payload) < MIN_BYTES:
-        packet.complete = False
-        return packet
-    bth = packet.headers["BTH"] = _fields("BTH", payload)
-    at = BYTES["BTH"]
-    for header in headers_behind(bth):
-        if header == "CC_STATE" and packet.headers["SETH"]["cc_type"] == CC_TIMES:
-            header = "CC_TIMES"
-        packet.complete = at + BYTES[header] <= len(payload)
-        if not packet.complete:
-            break
-        packet.headers[header] = _fields(header, payload[at:])
-        at += BYTES[header]
-    is_sealed = bth["tver"] == 1
-    packet.trimmed = flow.trimmed and "METH" in packet.headers
-    if not missing and not packet.trimmed:
-        if is_sealed and len(payload) >= at + SEAL_BYTES + TAG_BYTES:
-            packet.headers["SEAL"] = _fields("SEAL", payload[-SEAL_BYTES - TAG_BYTES :])
-        if bth["tver"] == 0:
-            _check_icrc(packet, payload, flow)
-    if is_sealed and packet.headers.get("SEAL", {}).get("mode") != AUTH:
-        packet.headers.pop("ImmDt", None)  # it is encrypted, or may be
-    if not packet.trimmed:
-        end = SEAL_BYTES + TAG_BYTES if is_sealed else ICRC_BYTES
-        packet.payload_bytes = max(0, packet.size - at - end - bth["pad"])
-    return packet
-
-
-def _check_icrc(packet: Packet, payload: bytes, flow: UdpFlow) -> None:
-    body, found = payload[:-ICRC_BYTES], payload[-ICRC_BYTES:]
-    packet.icrc_is_right = icrc(body, flow) == found
-    if not packet.icrc_is_right and flow.fragment:
-        packet.icrc_covers_fragment = icrc(body, flow, fragment=flow.fragment) == found
-        packet.icrc_is_right = packet.icrc_covers_fragment
-
-
-def headers_behind(bth: dict[str, int]) -> list[str]:
+def _headers_behind(bth: Mapping[str, int]) -> list[str]:
     """The headers behind the BTH."""
     if bth["opcode"] in DATA:
         imm = ["ImmDt"] * (bth["opcode"] in WITH_IMM)
@@ -167,23 +256,6 @@ def _fields(header: str, data: bytes) -> dict[str, int]:
         if name:
             found[name] = value - (1 << bits) * (signed and value >> bits - 1)
     return found
-
-
-def icrc(body: bytes, flow: UdpFlow, *, fragment: bytes = b"\xff" * 4) -> bytes:
-    """The ICRC of a packet without its ICRC: over ones in place of all that changes on the way.
-
-    `fragment`: identification, flags and offset of the IPv4 header, which RoCEv2 in hardware covers
-    and MRC in software does not.
-    """
-    udp_bytes = 8 + len(body) + ICRC_BYTES
-    if flow.source.version == 4:
-        ip = b"\x45\xff" + (20 + udp_bytes).to_bytes(2, "big") + fragment + b"\xff\x11\xff\xff"
-    else:
-        ip = b"\x6f\xff\xff\xff" + udp_bytes.to_bytes(2, "big") + b"\x11\xff"
-    ip += flow.source.packed + flow.destination.packed
-    udp = b"".join(n.to_bytes(2, "big") for n in (flow.sport, flow.dport, udp_bytes, 0xFFFF))
-    masked = b"\xff" * 8 + ip + udp + body[:4] + b"\xff" + body[5:]
-    return zlib.crc32(masked).to_bytes(4, "little")
 
 
 def split(payload: bytes) -> list[bytes]:
@@ -214,6 +286,50 @@ def _likely_sizes(payload: bytes) -> Iterator[int]:
     while at >= 0:
         yield at - 2
         at = payload.find(signature, at + 1)
+
+
+# ---- Packets from fields, also wrong ones --------------------------------------------------------
+
+
+_USUAL = {
+    "BTH": {"pkey": 0xFFFF},
+    "TSETH": {"tsr": 1, "ftype": 1},
+    "NETH": {"cc_type": 2},
+    "PETH": {"tsr": 1, "ftype": 1},
+    "ERTH": {"tsr": 1, "ftype": 1},
+}
+"""Values of fields that have one usual value other than 0."""
+_OPCODE = {name: code for code, name in OPCODES.items()}
+
+
+def encode(kind: str, fields: Mapping[str, int]) -> bytes:
+    """The BTH and the headers behind it. Raises ValueError for a field that none of them has."""
+    bth = {"opcode": _OPCODE[kind], "ts": 0, **fields}
+    left = set(fields)
+    made = b""
+    for header in ("BTH", *_headers_behind({**bth, "opcode": _OPCODE[kind]})):
+        if header == "CC_STATE" and bth.get("cc_type") == CC_TIMES:
+            header = "CC_TIMES"
+        values = {**_USUAL.get(header, {}), **bth}
+        number = 0
+        for name, bits, signed in TABLES[header]:
+            value = values.get(name, 0) if name else 0
+            least = -(1 << bits - 1) if signed else 0
+            most = least + (1 << bits) - 1
+            if not least <= value <= most:
+                raise ValueError(f"{name}: {value} is not within {least}..{most}")
+            number = number << bits | value & (1 << bits) - 1
+        made += number.to_bytes(BYTES[header], "big")
+        left -= {field.name for field in TABLES[header]}
+    if left:
+        raise ValueError(f"{kind} has no field {', '.join(sorted(left))}")
+    return made
+
+
+def fields_of(kind: str, *, ts: bool) -> set[str]:
+    """The names of all fields of a packet."""
+    stack = ("BTH", *_headers_behind({"opcode": _OPCODE[kind], "ts": int(ts)}))
+    return {field.name for header in stack for field in TABLES[header] if field.name}
 
 
 # ---- Packets as lines for people -----------------------------------------------------------------

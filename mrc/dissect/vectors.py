@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from mrc.dissect.packet import SEAL_BYTES, TAG_BYTES, Packet, UdpFlow, decode
+from mrc.dissect.packet import SEAL_BYTES, TAG_BYTES, Packet, UdpFlow
 
 VERSION = 1
 """Grows when the bytes of a packet change; packets may be added."""
@@ -62,7 +62,7 @@ class Vector(Struct, frozen=True):
     @property
     def packet(self) -> Packet:
         """As `mrc/dissect` decodes it, by the readings of the engine."""
-        return decode(self.payload, self.flow)
+        return Packet.decode(self.payload, self.flow)
 
 
 _SEALED_TEXTS = {"auth": "payload and pad", "aead": "immediate, payload and pad, encrypted"}

@@ -16,7 +16,7 @@ from slowness import PATIENCE
 from wire.capture import frame, write
 from wire.golden import GOLDEN
 
-from mrc.dissect.formats import LUA
+from mrc.dissect.cli import LUA
 from mrc.linux import netns
 
 _USER = ["--user", "--map-root-user"] if netns.lacks() else []

@@ -28,7 +28,7 @@ from scapy.utils import PcapReader
 from slowness import PATIENCE
 
 from mrc.cli.main import main
-from mrc.dissect import formats
+from mrc.dissect import cli as dissect_cli
 from mrc.fabric.topology import Addresses
 from mrc.testbed import capture
 from mrc.testbed.bed import Testbed
@@ -252,7 +252,7 @@ def test_capture__of_a_transfer_as_mrc_dissect_and_tshark_show_it(
 
     names = ("mrc.opcode", "mrc.psn", "mrc.ev", "mrc.payload_bytes", "mrc.carrier")
     options = [option for name in names for option in ("-e", name)]
-    argv = ["-X", f"lua_script:{formats.LUA}", "-r", f"{tmp_path}/a.pcap", "-Y", "mrc"]
+    argv = ["-X", f"lua_script:{dissect_cli.LUA}", "-r", f"{tmp_path}/a.pcap", "-Y", "mrc"]
     done = wireshark.tshark(*argv, "-T", "fields", *options)
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [[*(int(cell, 0) for cell in row[:4]), row[4]] for row in rows] == [

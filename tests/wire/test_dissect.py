@@ -362,7 +362,7 @@ IN_C = {  # names of the C decoder that differ
 @given(fields=packets(), flow=flows())
 def test_decode__any_packet_as_the_engine(codec: Codec, fields: Fields, flow: Flow) -> None:
     packet = codec.packet(fields, flow)
-    ours = dissected.decode(packet, ours_of(flow))
+    ours = dissected.Packet.decode(packet, ours_of(flow))
     bth, *behind = ours.headers.values()
     found = {IN_C.get(name, name): value for header in behind for name, value in header.items()}
     expected = dict(fields)
@@ -426,5 +426,5 @@ def test_frame__of_any_bytes(data: bytes, link: int) -> None:
     found = udp_of(data, link)
     if found is not None:
         for piece in dissected.split(found[1]):
-            shown = dissected.decode(piece, found[0])
+            shown = dissected.Packet.decode(piece, found[0])
             assert shown.line(found[0])

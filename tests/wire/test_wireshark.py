@@ -23,10 +23,10 @@ from wire.golden import GOLDEN, V4, V6
 from wire.strategies import flows, packets
 
 from mrc.cli.main import main
-from mrc.dissect import formats
+from mrc.dissect import cli as dissect_cli
 from mrc.dissect import packet as dissected
 
-LUA = ("-X", f"lua_script:{formats.LUA}")
+LUA = ("-X", f"lua_script:{dissect_cli.LUA}")
 
 
 def ask(path: Path, *options: str, script: Sequence[str] = LUA) -> list[str]:
@@ -49,17 +49,17 @@ def golden_frames() -> list[Packet]:
 
 FIELDS = {
     (header, field.name): ".".join(
-        ("mrc", *[formats.WIRESHARK[header][0]] * (header != "BTH"),
-         formats.SHORTER.get(field.name, field.name))
+        ("mrc", *[dissected.WIRESHARK[header][0]] * (header != "BTH"),
+         dissected.SHORTER.get(field.name, field.name))
     )
-    for header, table in formats.TABLES.items()
+    for header, table in dissected.TABLES.items()
     for field in table
     if field.name
 }  # fmt: skip
 
 
 def test_tables__are_those_of_mrc_dissect() -> None:
-    tool = Path(formats.__file__).parents[2] / "tools" / "dissector"
+    tool = Path(dissect_cli.__file__).parents[2] / "tools" / "dissector"
     done = subprocess.run([sys.executable, str(tool), "--check"], check=False)
     assert done.returncode == 0
 
@@ -79,7 +79,7 @@ def check_fields(path: Path, sent: Sequence[tuple[bytes, Flow]]) -> None:
         ours = dissected.UdpFlow(
             ip_address(flow.src), ip_address(flow.dst), flow.sport, flow.dport, label
         )  # fmt: skip
-        packet = dissected.decode(data, ours)
+        packet = dissected.Packet.decode(data, ours)
         expected = {
             name: packet.headers.get(header, {}).get(field)
             for (header, field), name in FIELDS.items()
@@ -231,7 +231,7 @@ def test_port__any_that_no_other_dissector_has(tmp_path: Path) -> None:
 @pytest.mark.more
 @wireshark.required
 def test_readme__its_filters_find_packets(tmp_path: Path) -> None:
-    readme = (formats.LUA.parent / "README.md").read_text()
+    readme = (dissect_cli.LUA.parent / "README.md").read_text()
     filters = re.findall(r"^\| `(mrc\.[^`]+)` \|", readme.split("| Fields")[0], re.M)
     assert len(filters) >= 5
     marked = frame(BY_NAME["write-only-empty"].packet, V6, via=CARRIER, tclass=3)
@@ -261,11 +261,11 @@ def test_install__and_remove(home: Path, monkeypatch: pytest.MonkeyPatch, asked:
     if not asked:
         monkeypatch.setenv("PATH", "/nonexistent")
     installed = Path(run("--install").stdout.removeprefix("installed ").strip())
-    assert installed.is_relative_to(home) and installed.read_text() == formats.LUA.read_text()
+    assert installed.is_relative_to(home) and installed.read_text() == dissect_cli.LUA.read_text()
     assert run("--uninstall").returncode == 0 and not installed.exists()
     again = run("--uninstall")
     assert again.returncode == 1 and again.stderr == f"mrc dissect: {installed}: is not installed\n"
-    assert run("--lua").stdout.strip() == str(formats.LUA)
+    assert run("--lua").stdout.strip() == str(dissect_cli.LUA)
 
 
 @pytest.mark.parametrize(("user", "noted"), [(0, True), (1000, False)])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import subprocess
 import sys
@@ -16,10 +17,12 @@ from msgspec.structs import replace
 from printed import printed
 
 from mrc.conform import packets
-from mrc.conform.history import MOST_SAMPLES, Judge, Samples, SenderHistory
-from mrc.conform.packets import finished, headers
+from mrc.conform.history import MOST_SAMPLES, Judge, PacketInference, Samples, SenderHistory
+from mrc.conform.packets import finished
+from mrc.conform.readings import READINGS
+from mrc.dissect import vectors
 from mrc.dissect.capture import ETHERNET, udp_of
-from mrc.dissect.packet import UdpFlow, decode
+from mrc.dissect.packet import Packet, UdpFlow, encode
 
 A, B = ip_address("192.0.2.1"), ip_address("192.0.2.2")
 A_QPN, B_QPN = 0xAAAAAA, 0xBBBBBB
@@ -36,7 +39,7 @@ def data(at: float, psn: int, sport: int = 50000, kind: str = "WRITE_ONLY", **fi
         "dest_qpn": B_QPN, "psn": (FIRST + psn) % (1 << 24), "msn": psn, "va": 4096,
         "rkey": 1, "dma_bytes": size, **fields,
     }  # fmt: skip
-    return at, flow, finished(headers(kind, settings) + bytes(size), flow)
+    return at, flow, finished(encode(kind, settings) + bytes(size), flow)
 
 
 def answer(at: float, kind: str, cum: int, bits: tuple[int, ...] = (), **fields: int) -> Any:
@@ -51,13 +54,13 @@ def answer(at: float, kind: str, cum: int, bits: tuple[int, ...] = (), **fields:
         settings.setdefault("ev", 50000 << 16)
     if kind == "NACK":
         settings |= {"nack_psn": settings["psn"], "spdcid": B_QPN & 0xFFFF}
-    return at, flow, finished(headers(kind, settings), flow)
+    return at, flow, finished(encode(kind, settings), flow)
 
 
 def judged(*datagrams: Datagram) -> Judge:
     judge = Judge()
     for seconds, flow, payload in datagrams:
-        judge.take(seconds, flow, decode(payload, flow))
+        judge.take(seconds, flow, Packet.decode(payload, flow))
     judge.finish()
     return judge
 
@@ -130,8 +133,8 @@ def test_take__readings() -> None:
 @pytest.mark.parametrize(("bits", "reading"), [(4, "C6-A"), (16, "C6-B")])
 def test_take__operation_of_an_endpoint_response(bits: int, reading: str) -> None:
     flow = UdpFlow(A, B, 50000, 4791)
-    request = finished(headers("ENDPOINT_REQUEST", {"operation": 1, "psn": 7, "dest_qpn": 2}), flow)
-    made = bytearray(headers("ENDPOINT_RESPONSE", {"psn": 7, "dest_qpn": 2}))
+    request = finished(encode("ENDPOINT_REQUEST", {"operation": 1, "psn": 7, "dest_qpn": 2}), flow)
+    made = bytearray(encode("ENDPOINT_RESPONSE", {"psn": 7, "dest_qpn": 2}))
     made[13] = bits
     judge = judged((0, flow, request), (1, flow, finished(bytes(made), flow)))
     assert {name for name in judge.readings if name.startswith("C6")} == {reading}
@@ -224,8 +227,6 @@ def test_frame__inside_vxlan() -> None:
 
 
 # ---- A sender over time --------------------------------------------------------------------------
-#
-# How a sender went on: reactions, timers, and curves that stay small.
 
 
 def test_curve__keeps_an_even_choice() -> None:
@@ -274,3 +275,89 @@ def test_course__timers_and_news() -> None:
     course.on_again(0.3, reported=False)
     course.on_again(0.1, reported=True)
     assert (course.waits_silent, course.waits_reported) == ([0.3], [0.1])
+
+
+# ---- Readings that one packet shows --------------------------------------------------------------
+
+
+A6, B6 = ip_address("2001:db8::1"), ip_address("2001:db8::2")
+FLOW = UdpFlow(A6, B6, 50000, 4791)
+MARKED = UdpFlow(A6, B6, 50000, 4791, ce=True)
+TRIMMED = UdpFlow(A6, B6, 50000, 4791, trimmed=True)
+Sent = tuple[UdpFlow, bytes]
+
+
+def packet(kind: str, flow: UdpFlow = FLOW, payload: bytes = b"", **fields: int) -> Sent:
+    return flow, finished(encode(kind, fields) + payload, flow)
+
+
+def shown_readings(*sent: Sent) -> set[str]:
+    traits = PacketInference()
+    return {name for flow, data in sent for name in traits.shown(flow, Packet.decode(data, flow))}
+
+
+def middle(*, byte_1: int) -> Sent:
+    """A Middle packet with these bits in byte 1 of its BTH."""
+    body = bytearray(encode("WRITE_MIDDLE", {"dma_bytes": 64}) + bytes(4))
+    body[1] = byte_1
+    return FLOW, finished(bytes(body), FLOW)
+
+
+PROBE: dict[str, Any] = {"operation": 1, "psn": 7}
+CUT = (TRIMMED, encode("WRITE_ONLY", {"dest_qpn": 0xB0001, "psn": 5})[:26])
+
+
+@pytest.mark.parametrize(
+    ("sent", "names"),
+    [
+        ((packet("ACK", UdpFlow(A6, B6, 50000, 4971), syndrome=0x1F),), {"C1-A", "G13-A"}),
+        ((packet("ACK", syndrome=0x61),), {"C1-B"}),
+        ((packet("ENDPOINT_REQUEST", operation=0),), {"C1-B", "C2-B"}),
+        ((middle(byte_1=0x40),), {"C1-B", "C7-A"}),
+        ((middle(byte_1=0x80),), {"C1-B", "C7-B"}),
+        ((middle(byte_1=0xC0),), {"C1-B"}),
+        ((packet("WRITE_ONLY", payload=bytes(4), dma_bytes=3, pad=1),), {"C1-B", "G16-A"}),
+        ((packet("SACK", mark=2),), {"C1-B", "S4-B"}),
+        ((packet("SACK", mark=1),), {"C1-B"}),
+        ((CUT, packet("NACK", reason=1, spdcid=1, nack_psn=5)), {"C1-B", "G10-A"}),
+        ((CUT, packet("NACK", reason=1, spdcid=1, nack_psn=6)), {"C1-B"}),
+        ((packet("ENDPOINT_REQUEST", MARKED, **PROBE), packet("ENDPOINT_RESPONSE", **PROBE)),
+         {"C1-B", "C6-A", "S8-B"}),
+        ((packet("ENDPOINT_REQUEST", MARKED, **PROBE),
+          packet("ENDPOINT_RESPONSE", **PROBE, mark=1)), {"C1-B", "C6-A", "S8-A"}),
+    ],
+)  # fmt: skip
+def test_shown__by_packets(sent: tuple[Sent, ...], names: set[str]) -> None:
+    assert shown_readings(*sent) == names
+
+
+@pytest.mark.parametrize("name", ["S6-A", "S6-B"])
+def test_shown__what_the_icrc_covers(name: str) -> None:
+    """The identification of the header is in the capture, so its ICRC can be checked both ways."""
+    flow = vectors.FLOWS["v4"]
+    body = encode("ACK", {"syndrome": 0x1F})
+    fragment = packets.frame(flow, body + bytes(4))[14 + 4 : 14 + 8]
+    check = flow.icrc(body) if name == "S6-A" else flow.icrc(body, fragment=fragment)
+    found = udp_of(packets.frame(flow, body + check), ETHERNET)
+    assert found is not None
+    assert name in shown_readings(found)
+
+
+def test_dissect__prints_the_readings(tmp_path: Path) -> None:
+    file, made = tmp_path / "a.pcap", io.BytesIO()
+    sent = [packet("SACK", mark=2), packet("ENDPOINT_REQUEST", operation=0)]
+    packets.write_capture(made, ((n, flow, data) for n, (flow, data) in enumerate(sent)))
+    file.write_bytes(made.getvalue())
+    command = [sys.executable, "-m", "mrc", "dissect", "--readings"]
+    done = subprocess.run(
+        [*command, "--json", str(file)], capture_output=True, check=True, text=True
+    )
+    found = printed("dissect --readings", done.stdout)
+    assert [(one["reading"], one["packets"], one["ours"]) for one in found["readings"]] == [
+        ("C1-B", 2, True), ("C2-B", 1, True), ("S4-B", 1, False),
+    ]  # fmt: skip
+    assert len(found["hidden"]) == len(READINGS) - 3 and "C3" in found["hidden"]
+    told = subprocess.run([*command, str(file)], capture_output=True, check=True, text=True).stdout
+    assert "S4-B         1 packets  ALWAYS_SKIP: sent by a criterion" in told
+    wrong = subprocess.run([*command, "-i", "lo"], capture_output=True, check=False, text=True)
+    assert wrong.returncode == 2 and "needs a capture in a FILE" in wrong.stderr

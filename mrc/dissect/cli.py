@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mrc dissect` prints as JSON: a line for each packet."""
+"""`mrc dissect`: prints the packets of a capture, and installs the dissector for Wireshark."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 from mrc import products
 from mrc.cli.arguments import add, count_argument
 from mrc.cli.output import Exit, Output, UsageError, add_options
-from mrc.dissect import capture, formats
-from mrc.dissect.capture import CapturedFrame, CaptureError, udp_of
-from mrc.dissect.packet import (
-    Packet,
-    UdpFlow,
-    decode,
-    is_mrc,
-    split,
-)
+from mrc.dissect import capture
+from mrc.dissect.capture import CapturedFrame
+from mrc.dissect.packet import Packet, UdpFlow
+from mrc.errors import MrcError
 from mrc.limits import UDP_PORT
+from mrc.linux.files import write_whole
 from mrc.results import Result, like
 from mrc.units import counted
 
@@ -126,11 +124,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _plugin(args: argparse.Namespace, out: Output) -> int:
     if args.lua:
-        out.text(str(formats.LUA))
+        out.text(str(LUA))
     elif args.install:
-        out.text(f"installed {formats.install_dissector()}")
+        out.text(f"installed {install_dissector()}")
     else:
-        out.text(f"removed {formats.remove_dissector()}")
+        out.text(f"removed {remove_dissector()}")
     if os.geteuid() == 0 and not args.uninstall:
         out.note(AS_ROOT)
     return Exit.OK
@@ -143,11 +141,7 @@ def _frames(args: argparse.Namespace, out: Output, held: ExitStack) -> Iterator[
         return iter(live)
     if args.file == "-":
         return capture.read(sys.stdin.buffer, "standard input")
-    try:
-        file = held.enter_context(open(args.file, "rb"))  # noqa: SIM115 - `held` closes it
-    except OSError as error:
-        raise CaptureError(f"{args.file}: {(error.strerror or str(error)).lower()}") from error
-    return capture.read(file, args.file)
+    return capture.read_file(args.file)
 
 
 def _note_lost(out: Output, live: capture.LiveCapture) -> None:
@@ -160,25 +154,15 @@ def _print(args: argparse.Namespace, out: Output, frames: Iterator[CapturedFrame
     printed = seen = 0
     for seen, frame in enumerate(frames, 1):  # noqa: B007 - counted for the note
         start = frame.seconds if start is None else start
-        found = udp_of(frame.data, frame.link)
-        if found is None or not _is_wanted(*found, args.port):
-            continue
-        flow, payload = found
-        parts = split(payload)
-        for part, piece in enumerate(parts, 1):
-            packet = decode(piece, flow, missing=frame.missing if part == len(parts) else 0)
+        for flow, packet, *place in frame.packets(args.port, UDP_PORT):
             seconds = frame.seconds - start
-            out.text(_line(seconds, flow, packet, part, len(parts), verbose=args.verbose))
-            out.result(_result(seconds, flow, packet, part, len(parts)))
+            out.text(_line(seconds, flow, packet, *place, verbose=args.verbose))
+            out.result(_result(seconds, flow, packet, *place))
             printed += 1
             if printed == args.count:
                 return
     if not printed:
         out.note(_none(args, f" among {seen}"))
-
-
-def _is_wanted(flow: UdpFlow, payload: bytes, ports: list[int] | None) -> bool:
-    return (ports is None and flow.dport == UDP_PORT) or is_mrc(flow, payload, ports)
 
 
 def _none(args: argparse.Namespace, among: str) -> str:
@@ -217,3 +201,56 @@ def _result(seconds: float, flow: UdpFlow, packet: Packet, part: int, parts: int
         type=packet.kind if packet.headers else "too short",
         bytes=packet.size,
     )
+
+
+# ---- The dissector for Wireshark -----------------------------------------------------------------
+
+
+LUA = Path(__file__).parent / "mrc.lua"
+_FOLDER = Path(".local", "lib", "wireshark", "plugins")  # where tshark is not there to ask
+
+
+class PluginError(MrcError):
+    """The dissector cannot be installed or removed."""
+
+
+def plugin_folder() -> Path:
+    """This user's folder of Lua plugins."""
+    for line in _plugin_folders().splitlines():
+        name, _, path = line.partition(":")
+        if name == "Personal Lua Plugins" and path.strip():
+            return Path(path.strip())
+    return Path.home() / _FOLDER
+
+
+def _plugin_folders() -> str:
+    """What tshark says of its folders; nothing if it is not installed or does not run."""
+    command = ["tshark", "-G", "folders"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return os.fsdecode(done.stdout)
+
+
+def install_dissector() -> Path:
+    """Copies the dissector to the plugin folder; returns its place."""
+    place = plugin_folder() / LUA.name
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, LUA.read_bytes())
+    except OSError as error:
+        raise PluginError(f"{place}: {(error.strerror or str(error)).lower()}") from error
+    return place
+
+
+def remove_dissector() -> Path:
+    """Removes it; returns its former place."""
+    place = plugin_folder() / LUA.name
+    try:
+        place.unlink()
+    except FileNotFoundError:
+        raise PluginError(f"{place}: is not installed") from None
+    except OSError as error:
+        raise PluginError(f"{place}: {(error.strerror or str(error)).lower()}") from error
+    return place
