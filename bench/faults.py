@@ -23,8 +23,8 @@ from figures import Check, checks_table
 from program import note
 from streams import BIN_SECONDS, Contender, Seen
 
+from mrc.cli.figures import column_chart
 from mrc.cli.output import format_rate, format_table
-from mrc.cli.terminal import column_chart
 from mrc.demo.run import Timeline
 from mrc.fabric.targets import parse_target
 from mrc.linux.processes import stolen_seconds

@@ -52,7 +52,7 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import Immediate
-from mrc.observe.server import Visits
+from mrc.observe.views import Visits
 from mrc.tasks import cancelled
 
 SLOTS = 16

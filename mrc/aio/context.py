@@ -51,8 +51,8 @@ from mrc.errors import (
 from mrc.events import ContextWarning, TraceEntry
 from mrc.fabric import hostconfig
 from mrc.fabric.paths import LocalPort
-from mrc.observe.observatory import Observatory, Observer
 from mrc.observe.snapshot import snapshot
+from mrc.observe.views import Observatory, Observer
 from mrc.results import plain
 
 logger = logging.getLogger("mrc.establish")

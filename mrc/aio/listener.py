@@ -48,7 +48,7 @@ from mrc.errors import (
     kind_of,
     reason_of,
 )
-from mrc.observe.server import RemoteView
+from mrc.observe.views import RemoteView
 from mrc.tasks import cancelled, took_cancellation
 from mrc.units import digits
 

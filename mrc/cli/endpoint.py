@@ -9,14 +9,17 @@ Processes of this user on this host, a test bed, --insecure and $MRC_INSECURE do
 from __future__ import annotations
 
 import argparse
+import asyncio
+import getpass
 import os
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import sys
+import termios
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from mrc.cli import questions
 from mrc.cli.arguments import (
     DEFAULT_PORT,
     add,
@@ -26,23 +29,22 @@ from mrc.cli.arguments import (
     time_argument,
     where,
 )
-from mrc.cli.output import Output, UsageError, version_of
+from mrc.cli.output import Output, UsageError
 from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS, Sockets
+from mrc.connect.parse import shown
 from mrc.enums import Seal
-from mrc.errors import ConfigError
+from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError
 from mrc.fabric import hostconfig
 from mrc.limits import UDP_PORT
+from mrc.running import RunningClock
 from mrc.trust import proofs
 from mrc.trust.identity import allowed, check_fingerprint, default_allowed
 from mrc.trust.secret import Secret, leave_out_of_cores
 from mrc.trust.security import Authority, Commands, Security, load_secret
-from mrc.units import counted
+from mrc.units import digits
 
 if TYPE_CHECKING:
     from mrc.aio.context import Context
-    from mrc.aio.qp import QP
-    from mrc.observe.results import Settings
-
 
 # ---- The endpoint --------------------------------------------------------------------------------
 
@@ -105,37 +107,6 @@ def endpoint_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ContextConfig."""
     found = {"interfaces": tuple(dict.fromkeys(args.interfaces)), "udp_port": args.udp_port}
     return {**found, "sockets": Sockets(engines=getattr(args, "engines", 1))}
-
-
-def settings(ctx: Context, qp: QP, *, tcp_port: int) -> Settings:
-    """Every parameter that affects the speed of a QP."""
-    from mrc.observe.results import Settings  # not to parse a command line
-    from mrc.results import like
-
-    config = ctx.config
-    return like(
-        Settings,
-        *(config.queues, config.retries, config.spraying),
-        mrc_version=version_of("mrc-transport"),
-        peer=qp.peer_host,
-        tcp_port=tcp_port,
-        udp_port=ctx.udp_port,
-        path_mtu=qp.path_mtu,
-        mpr=qp.mpr,
-        cc=config.cc.name,
-        plane_shares=config.plane_shares.name,
-        integrity=config.integrity.name,
-    )
-
-
-def parameters(ctx: Context, qp: QP) -> str:
-    """The parameters of a QP in one line, for -v."""
-    config = ctx.config
-    return (
-        f"QP {qp.qpn:#x} to {qp.peer_host}: planes {', '.join(map(str, qp.planes))}, path MTU"
-        f" {qp.path_mtu} B, window {counted(qp.mpr, 'PSN')}, cc {config.cc.name}, shares"
-        f" {config.plane_shares.name}, integrity {config.integrity.name}"
-    )
 
 
 # ---- Views ---------------------------------------------------------------------------------------
@@ -271,7 +242,7 @@ def connecting(
     peer = args.peer
     if peer and not args.ca:
         peer = _checked(args, check_fingerprint, peer, "--peer")
-    user = questions.Question() if questions.terminal() else None
+    user = Question() if _attended() else None
     security = Security(
         identity=args.identity,
         peer=peer,
@@ -314,7 +285,7 @@ def listening(
     allow, code, has_theirs = _allow(args), "", connects and bool(os.environ.get(CODE))
     authority, secret = _authority(args), _secret(args)
     closed = not (allow or args.code or authority or secret)
-    attended = questions.terminal()
+    attended = _attended()
     asks = asks and attended and not (args.allow or args.code or authority or secret)
     if closed and not attended and not local:
         raise UsageError(args.prog, f"nobody may connect: {_OTHERS}; see {args.prog} --help")
@@ -406,8 +377,172 @@ def _known_code(args: argparse.Namespace) -> str:
     """The code that the other host has printed: from the environment, or typed."""
     code = os.environ.get(CODE, "")
     if not code:
-        typed = questions.hidden("one-time code of the other host: ")
+        typed = _hidden_line("one-time code of the other host: ")
         if typed is None:
             raise UsageError(args.prog, f"--code: there is no terminal to ask: set ${CODE}")
         code = typed
     return _checked(args, proofs.normal_code, code, "--code")
+
+
+# ---- Whether a command tries again to connect ----------------------------------------------------
+
+
+FIRST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 5.0
+
+
+def is_lost(error: MrcError) -> bool:
+    """Whether the connection was lost, and no end has ended it by itself."""
+    return isinstance(error, (PathError, PeerGoneError))
+
+
+class Retry:
+    """Tries again for `seconds` after each loss of the connection, and before the first connection
+    for `first`. A context manager: while it is open, time in which this process is stopped does not
+    count.
+    """
+
+    def __init__(self, seconds: float, note: Callable[[str], None], *, first: float = 0.0) -> None:
+        self._seconds = seconds
+        self._first = first
+        self._note = note
+        self._clock = RunningClock()
+        self._lost: MrcError | None = None
+        self._until = 0.0
+        self._pause = 0.0
+        self.count = 0
+        """lost connections after which it went on"""
+
+    def __enter__(self) -> Self:
+        self._clock.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._clock.__exit__()
+
+    def connected(self) -> None:
+        """A connection is there; after a loss this says so."""
+        if self._lost is not None:
+            self.count += 1
+            self._note("connected again")
+
+    async def wait(self, error: MrcError, *, connected: bool, progress: bool) -> None:
+        """Waits before the next try; raises why there is none.
+
+        `error` ended a connection, or with `connected` false a try to connect. A connection without
+        `progress` does not begin the time anew.
+        """
+        from mrc.connect.connect import may_pass  # not to parse a command line
+
+        now = self._clock.time()
+        if connected:
+            if not is_lost(error) or not self._seconds:
+                raise error
+            if self._lost is None or progress:
+                self._until = now + self._seconds
+                self._pause = FIRST_PAUSE_SECONDS
+            self._lost = error
+            left = max(self._until - now, 0.0)
+            trying = f"trying for {left:.0f} s to connect again (--retry 0 ends at once)"
+            self._note(f"the connection is lost: {error}; {trying}")
+        elif not may_pass(error):
+            raise error
+        elif self._lost is None and not self._until and self._first:
+            self._until, self._pause = now + self._first, FIRST_PAUSE_SECONDS
+            self._note(f"{error}; trying for {digits(self._first)} s")
+        if now + self._pause > self._until:
+            if self._lost is None:
+                raise error
+            if not connected:
+                self._note(f"cannot connect again: {error}")
+            raise self._lost
+        await asyncio.sleep(self._pause)
+        self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
+
+
+# ---- Questions: standard input may carry data, so /dev/tty is asked ------------------------------
+
+
+_ANSWER_BYTES = 256
+
+
+def _attended() -> bool:
+    """Whether there is a user to ask."""
+    if not sys.stderr.isatty():
+        return False
+    with _opened() as tty:
+        return tty is not None
+
+
+def _hidden_line(prompt: str) -> str | None:
+    """A line that the terminal does not show while it is typed; None without a terminal."""
+    with _opened() as tty:
+        if tty is None:
+            return None
+    try:
+        return getpass.getpass(prompt)
+    except EOFError:
+        return ""
+
+
+@contextmanager
+def _opened() -> Iterator[int | None]:
+    """A descriptor of the terminal; None without one."""
+    try:
+        tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        yield None
+        return
+    try:
+        yield tty
+    finally:
+        os.close(tty)
+
+
+class Question:
+    """Asks one question at a time."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def about_host(self, host: str, fingerprint: str) -> bool:
+        question = f"{shown(host)} is {fingerprint}; trust it? [y/N] "
+        return await self.ask(question) in ("y", "yes")
+
+    async def for_code(self, host: str) -> str:
+        with _opened() as tty, nullcontext() if tty is None else _hidden(tty):
+            return await self.ask(f"one-time code that {shown(host)} shows: ")
+
+    async def ask(self, question: str) -> str:
+        """The answer in lower case, empty without a terminal; Ctrl-C ends the wait."""
+        async with self._turn:
+            with _opened() as tty:
+                return "" if tty is None else await _typed_answer(tty, question)
+
+
+@contextmanager
+def _hidden(tty: int) -> Iterator[None]:
+    """The terminal does not show what is typed."""
+    before = termios.tcgetattr(tty)
+    flags = list(before)
+    flags[3] = flags[3] & ~termios.ECHO | termios.ECHONL
+    termios.tcsetattr(tty, termios.TCSAFLUSH, flags)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(tty, termios.TCSAFLUSH, before)
+
+
+async def _typed_answer(tty: int, question: str) -> str:
+    termios.tcflush(tty, termios.TCIFLUSH)  # keys pressed before the question do not answer it
+    os.write(tty, question.encode())
+    loop, answered, line = asyncio.get_running_loop(), asyncio.Event(), b""
+    loop.add_reader(tty, answered.set)
+    try:
+        await answered.wait()
+        line = os.read(tty, _ANSWER_BYTES)
+    finally:
+        loop.remove_reader(tty)
+        if not line.endswith(b"\n"):
+            os.write(tty, b"\n")
+    return line.decode(errors="replace").strip().lower()

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.cli import endpoint
+from mrc.cli import endpoint, figures
 from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, pause_argument
+from mrc.cli.endpoint import Retry
 from mrc.cli.output import Exit, Output, add_options, format_seconds, format_table
-from mrc.cli.retry import Retry
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, screen
 from mrc.enums import EvState
@@ -159,7 +159,7 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
         if args.watch:
             return _checked(out, await _watch(args, out, ctx))
         async with await _connect(args, out, ctx) as qp:
-            out.detail(endpoint.parameters(ctx, qp))
+            out.detail(figures.parameters(ctx, qp))
             block, result = await _look(args, ctx, qp)
             if args.measure and qp.peer_has_gone:
                 out.note(f"{qp.peer_host} ended the look before the measurement was over")

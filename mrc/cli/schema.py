@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "perf.results.EndEvent",
     ),
     "paths": ("cli.paths.Paths",),
-    "top": ("observe.results.Top", "view.feed.PageAddress"),
+    "top": ("cli.top.Top", "view.feed.PageAddress"),
     "key": ("cli.key.KeyFile",),
     "dissect": ("dissect.cli.Dissected",),
     "dissect --readings": ("conform.report.ReadingCounts",),

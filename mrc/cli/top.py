@@ -8,8 +8,10 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Self
 
 from mrc import products
 from mrc.cli import endpoint
@@ -27,16 +29,20 @@ from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, Screen, blocks_text, keys
 from mrc.connect.connect import about, dial, may_pass, timed_out
 from mrc.connect.oob import Channel
+from mrc.connect.parse import shown
 from mrc.connect.tls import Guard, QuestionError
-from mrc.errors import MrcError, kind_of, reason_of
+from mrc.errors import MrcError, ProtocolError, kind_of, reason_of
 from mrc.events import known
 from mrc.fabric import hostconfig
-from mrc.observe import server
-from mrc.observe.endpoints import EndpointWatch, LocalEndpoints, Look, checked, with_rates
-from mrc.observe.local import ANSWER_SECONDS
-from mrc.observe.results import Endpoint, Ev, PlaneRates, QpRates, Top
+from mrc.linux.processes import process
+from mrc.observe import views
+from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot, Unanswered
+from mrc.observe.views import ANSWER_SECONDS
+from mrc.results import SCHEMA, Result, like, names_of
 from mrc.running import Limit
+from mrc.tasks import cancelled
 from mrc.trust.security import Security
+from mrc.typed import take
 from mrc.units import counted, digits
 
 HELP = "watch the QPs, planes and paths of running endpoints"
@@ -237,7 +243,7 @@ class _Distant:
             with about(self._host, self._port):
                 async with Limit(self._timeout):
                     return LocalEndpoints(
-                        {self._host: checked(await server.look_at_peer(self._channel))}
+                        {self._host: checked(await views.look_at_peer(self._channel))}
                     )
         except BaseException as error:
             if self._again:  # a late answer must not pass for the next one
@@ -424,3 +430,223 @@ def _badness(state: str) -> int:
 
 def _rtt(ns: int | None) -> str:
     return "-" if ns is None else format_seconds(ns / 1e9)
+
+
+# ---- Rates ---------------------------------------------------------------------------------------
+
+
+class PlaneRates(QpPlane, frozen=True, kw_only=True):
+    """One plane of a QP, with its rates during the interval."""
+
+    sent_bits_per_second: float
+    """Payload sent."""
+    received_bits_per_second: float
+    """Payload received."""
+
+
+class QpRates(Qp, frozen=True, kw_only=True):
+    """One QP, with its rates during the interval; 0 for a QP that is new."""
+
+    acknowledged_bits_per_second: float
+    """Payload that the peer acknowledged."""
+    received_bits_per_second: float
+    """Payload that the peer wrote here."""
+    retransmitted_packets_per_second: float
+    """Packets sent again."""
+    planes: tuple[PlaneRates, ...]
+    """Its planes."""
+
+
+class Endpoint(Snapshot, frozen=True, kw_only=True):
+    """One endpoint."""
+
+    qps: tuple[QpRates, ...]
+    """Its QPs."""
+    counters_per_second: dict[str, float]
+    """Counters that grew during the interval."""
+    drops_per_second: dict[str, float]
+    """Reasons for which packets were dropped during the interval."""
+
+
+class Top(Result, frozen=True, kw_only=True):
+    """All endpoints that were found."""
+
+    interval_seconds: float
+    """Time between the two snapshots."""
+    endpoints: tuple[Endpoint, ...]
+    """The endpoints of this host, or the one that answered for another."""
+    unanswered: tuple[Unanswered, ...] = ()
+    """Endpoints of this host that did not answer, or whose answer cannot be read."""
+
+
+# ---- The endpoints of this machine, look after look ----------------------------------------------
+
+
+_TURNS = 8  # concurrent requests: each answer may have a megabyte
+
+
+class EndpointWatch:
+    """Looks at the endpoints of this machine. A context manager.
+
+    An endpoint that does not answer holds up one look for `seconds`. Then others are shown without
+    it, and it is asked again in the background until it answers.
+    """
+
+    def __init__(
+        self,
+        seconds: float = views.ANSWER_SECONDS,
+        *,
+        of_beds: Path | None = None,
+        all_users: bool = False,
+    ) -> None:
+        self.seconds = seconds
+        self._of_beds = of_beds
+        self._all_users = all_users
+        self._asked: dict[Path, asyncio.Task[Snapshot | str | None]] = {}
+        self._late: dict[Path, str] = {}  # and what is wrong with each
+        # Endpoints that do not answer take no turns of the others.
+        self._turns, self._late_turns = asyncio.Semaphore(_TURNS), asyncio.Semaphore(_TURNS)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await cancelled(*self._asked.values())
+
+    async def look(self) -> LocalEndpoints:
+        paths = self._sockets()
+        await self._forget(set(paths))
+        for path in paths:
+            if path not in self._asked:
+                self._asked[path] = asyncio.create_task(self._ask(path))
+        if prompt := [self._asked[path] for path in paths if path not in self._late]:
+            await asyncio.wait(prompt)
+        endpoints = {}
+        for path in paths:
+            if self._asked[path].done():
+                self._late.pop(path, None)
+                found = self._asked.pop(path).result()
+                if isinstance(found, Snapshot):
+                    endpoints[str(path)] = found
+                elif found is not None:
+                    self._late[path] = found
+        late = (path for path in paths if path in self._late)
+        return LocalEndpoints(
+            endpoints, tuple(_unanswered(path, self._late[path]) for path in late)
+        )
+
+    def _sockets(self) -> list[Path]:
+        return views.sockets(self._of_beds, all_users=self._all_users)
+
+    async def _forget(self, living: set[Path]) -> None:
+        for path in [path for path in self._asked if path not in living]:
+            await cancelled(self._asked.pop(path))
+        self._late = {path: wrong for path, wrong in self._late.items() if path in living}
+
+    async def _ask(self, path: Path) -> Snapshot | str | None:
+        """A snapshot, or why there is none; None: the process has ended."""
+        async with self._late_turns if path in self._late else self._turns:
+            try:
+                seconds = self.seconds
+                return checked(await views.look(path, seconds, all_users=self._all_users))
+            except TimeoutError:
+                return f"no answer in {digits(seconds)} s"
+            except (MrcError, OSError) as error:
+                if path not in self._sockets():
+                    return None
+                # The kernel keeps the requests of earlier viewers for a process that is stopped.
+                full = "too many viewers wait for an answer"
+                return str(error) if isinstance(error, MrcError) else full
+
+
+def _unanswered(path: Path, wrong: str) -> Unanswered:
+    pid = int(number) if (number := path.name.partition("-")[0]).isascii() else 0
+    found = process(pid)
+    if found.is_stopped:
+        wrong += f": the process is stopped (kill -CONT {pid})"
+    elif found.is_traced:
+        wrong += ": a debugger stopped it"
+    return Unanswered(pid=pid, program=shown(found.name), error=wrong)
+
+
+# ---- Rates: two snapshots -----------------------------------------------------
+
+
+_MAX_TEXT = 128
+
+
+def checked(found: Mapping[str, Any]) -> Snapshot:
+    """The snapshot without control characters; raises ProtocolError if it is invalid."""
+    if (schema := found.get("schema")) != SCHEMA:
+        other = f"the snapshot has schema {shown(schema, 20)}, this mrc supports {SCHEMA}"
+        raise ProtocolError(other)
+    try:
+        return take(_clean(found), Snapshot)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the snapshot is invalid: {error}") from None
+
+
+def _clean(value: Any) -> Any:
+    """The value with control characters in its texts escaped, and long texts cut."""
+    if isinstance(value, str):
+        return shown(value, _MAX_TEXT)
+    if isinstance(value, list):
+        return [_clean(each) for each in value]
+    if isinstance(value, Mapping):
+        return {_clean(name): _clean(each) for name, each in value.items()}
+    return value
+
+
+def with_rates(before: Snapshot | None, now: Snapshot) -> Endpoint:
+    """`now` with the rates since `before`, a snapshot of the same endpoint.
+
+    A QP that is missing in `before` has rates of 0.
+    """
+    seconds = (now.monotonic_ns - before.monotonic_ns) / 1e9 if before is not None else 0.0
+    earlier = {_name(qp): qp for qp in before.qps} if before is not None else {}
+    qps = (_qp(earlier.get(_name(qp), qp), qp, seconds) for qp in now.qps)
+    first = now if before is None else before
+    return like(
+        Endpoint,
+        now,
+        qps=tuple(qps),
+        counters_per_second=_growth(first.counters, now.counters, seconds),
+        drops_per_second=_growth(first.drops, now.drops, seconds),
+    )
+
+
+def _growth(old: Mapping[str, int], new: Mapping[str, int], seconds: float) -> dict[str, float]:
+    if seconds <= 0:
+        return {}
+    grown = {name: count - old.get(name, 0) for name, count in new.items()}
+    return {name: count / seconds for name, count in grown.items() if count > 0}
+
+
+def _name(qp: Qp) -> int | str | None:
+    """The QPN, or in a remote snapshot the `id`, which identifies the QP."""
+    return qp.id if qp.qpn is None else qp.qpn
+
+
+def _qp(old: Qp, new: Qp, seconds: float) -> QpRates:
+    before = {plane.plane: plane for plane in old.planes}
+    planes = (
+        like(
+            PlaneRates,
+            plane,
+            **_rates(PlaneRates, before.get(plane.plane, plane), plane, seconds),
+        )
+        for plane in new.planes
+    )
+    return like(QpRates, new, planes=tuple(planes), **_rates(QpRates, old, new, seconds))
+
+
+def _rates(kind: type, old: Qp | QpPlane, new: Qp | QpPlane, seconds: float) -> dict[str, float]:
+    """The rates that `kind` declares; the name of each rate begins with its counter."""
+    rates = {}
+    for name in (each for each in names_of(kind) if each.endswith("_per_second")):
+        counter, scale = name.removesuffix("_per_second"), 1
+        if counter.endswith("_bits"):
+            counter, scale = counter.removesuffix("_bits") + "_bytes", 8
+        moved = max(0, getattr(new, counter) - getattr(old, counter)) * scale
+        rates[name] = moved / seconds if seconds > 0 else 0.0
+    return rates

@@ -10,6 +10,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from mrc.cli.arguments import size_argument
+from mrc.cli.figures import column_chart
 from mrc.cli.output import (
     Exit,
     Output,
@@ -21,7 +22,6 @@ from mrc.cli.output import (
     format_table,
 )
 from mrc.cli.runner import run_async
-from mrc.cli.terminal import column_chart
 from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
 from mrc.linux import processes, programs

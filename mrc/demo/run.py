@@ -32,7 +32,7 @@ from msgspec import Struct
 from mrc.child import Child
 from mrc.errors import MrcError, StateError
 from mrc.fabric.targets import parse_target
-from mrc.observe import local
+from mrc.observe import views
 from mrc.results import Result, like
 from mrc.tasks import cancelled
 from mrc.testbed.bed import Testbed
@@ -430,9 +430,9 @@ class DemoProcess:
         assert self._child is not None
         while self._child.exit_code is None:
             try:
-                self._socket = self._socket or next(iter(local.sockets_of(self._child.pid)), None)
+                self._socket = self._socket or next(iter(views.sockets_of(self._child.pid)), None)
                 if self._socket is not None:
-                    return await local.look(self._socket)
+                    return await views.look(self._socket)
             except (OSError, MrcError):
                 pass  # the process is ending, or has no socket yet: retry
             await asyncio.sleep(LOOK_SECONDS)

@@ -10,19 +10,148 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from hashlib import blake2s
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.config import ContextConfig
 from mrc.errors import MrcError
-from mrc.events import EvInfo, QpInfo
+from mrc.events import EvInfo, PlaneInfo, QpInfo
 from mrc.fabric.paths import LocalPort
-from mrc.observe.results import Ev, Port, Qp, QpPlane, Snapshot
-from mrc.results import like, nonzero
+from mrc.results import KEYS, Result, like, nonzero
+
+# ---- What is shown -------------------------------------------------------------------------------
+
+
+class Port(Struct, frozen=True, kw_only=True):
+    """A UDP port of this host in one plane."""
+
+    plane: int
+    """The plane, from 1."""
+    nic: str
+    """Its network interface."""
+    address: str
+    """Its address."""
+
+
+class QpPlane(Struct, frozen=True, kw_only=True):
+    """One plane of a QP, since the QP began."""
+
+    texts_of: ClassVar = PlaneInfo
+
+    plane: int
+    suspended: bool
+    slow: bool
+    share_percent: int
+    rtt_ns: int | None
+    sent_bytes: int
+    received_bytes: int
+    lost_packets: int
+    inflight_bytes: int
+
+
+class Ev(Struct, frozen=True, kw_only=True):
+    """One EV of a QP, since the QP began."""
+
+    texts_of: ClassVar = EvInfo
+
+    ev: int | None
+    """The entropy value; null: withheld from other hosts."""
+    plane: int
+    path: str
+    state: str
+    """GOOD, SKIP, ASSUMED_BAD or DENIED."""
+    active: bool
+    rtt_ns: int | None
+    sent_bytes: int
+    lost_packets: int
+
+
+class Qp(Struct, frozen=True, kw_only=True, rename=KEYS):
+    """One QP, since it began."""
+
+    texts_of: ClassVar = QpInfo
+
+    qpn: int | None
+    """Its number; null: withheld from other hosts."""
+    id: str | None
+    """Stands for the number on other hosts; null on this host."""
+    peer: str
+    """Name or address of the peer."""
+    state: str
+    """RESET, INIT, RTR, RTS or ERROR."""
+    path_mtu: int
+    outstanding: int
+    cwnd_bytes: int
+    inflight_bytes: int
+    rtt_ns: int | None
+    timeouts: int
+    acknowledged_bytes: int
+    received_bytes: int
+    sent_packets: int
+    retransmitted_packets: int
+    retransmitted_bytes: int
+    """Payload sent again."""
+    spurious_packets: int
+    planes: tuple[QpPlane, ...]
+    evs: tuple[Ev, ...] | None
+    """Its EVs; null: the snapshot already lists as many as it may."""
+
+
+class Snapshot(Result, frozen=True, kw_only=True):
+    """One endpoint."""
+
+    host: str
+    """Name of its host."""
+    program: str
+    """Name of its program; empty: not given."""
+    pid: int
+    """Its process."""
+    udp_port: int | None
+    """UDP port of its packets; null: withheld from other hosts."""
+    monotonic_ns: int
+    """When, by CLOCK_MONOTONIC of its host."""
+    ports: tuple[Port, ...]
+    """Its ports, one for each plane."""
+    qps_total: int
+    """Number of its QPs; `qps` lists at most 128."""
+    qps: tuple[Qp, ...]
+    """Its QPs."""
+    counters: dict[str, int]
+    """Counters that are not 0, by their names in counters.def."""
+    drops: dict[str, int]
+    """Packets dropped, by reason."""
+
+
+class Unanswered(Struct, frozen=True, kw_only=True):
+    """An endpoint of this host that shows nothing of itself."""
+
+    pid: int
+    """Its process."""
+    program: str
+    """The name of the process; empty if it is unknown."""
+    error: str
+    """Why there is no snapshot."""
+
+    def __str__(self) -> str:
+        return f"{self.program or 'endpoint'}, pid {self.pid}: {self.error}"
+
+
+class LocalEndpoints(Struct, frozen=True):
+    """What one look found."""
+
+    endpoints: dict[str, Snapshot]
+    """by a name that stays the same"""
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+Look = Callable[[], Awaitable[LocalEndpoints]]
+
+
+# ---- Snapshots -----------------------------------------------------------------------------------
 
 
 class ObservedQp(Protocol):
@@ -53,9 +182,6 @@ class ObservedContext(Protocol):
     def qps(self) -> Sequence[ObservedQp]: ...
     async def counters(self) -> dict[str, int]: ...
     async def drops(self) -> dict[str, int]: ...
-
-
-# ---- Snapshots -----------------------------------------------------------------------------------
 
 
 MAX_QPS = 128  # limit of the list; `qps_total` counts all QPs

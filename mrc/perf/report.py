@@ -19,7 +19,9 @@ from typing import Any
 import mrc
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.cli import endpoint, history_report
+from mrc.cli import endpoint, figures
+from mrc.cli.endpoint import Retry
+from mrc.cli.figures import carried_percent, sentence, shares_text
 from mrc.cli.output import (
     Exit,
     Output,
@@ -33,8 +35,6 @@ from mrc.cli.output import (
     print_json,
     session_failed,
 )
-from mrc.cli.retry import Retry
-from mrc.cli.shares import carried_percent, sentence, shares_text
 from mrc.config import ContextConfig, Limits, Queues
 from mrc.enums import PlaneShares
 from mrc.errors import MrcError
@@ -159,7 +159,7 @@ def _history_lines(result: TestResult) -> list[str]:
     lines = []
     for name, end, receives in ends:
         if end.history is not None and receives:
-            lines += history_report.bins_lines(name, end.history.recording)
+            lines += figures.bins_lines(name, end.history.recording)
     for name, end, _ in ends:
         if end.history is not None:
             lines += change_lines(name, end.history)
@@ -383,7 +383,7 @@ async def measure(
                     endpoint.announce(out, ctx)
                     setup = like(
                         Setup,
-                        endpoint.settings(ctx, client.session.qp, tcp_port=port),
+                        figures.settings(ctx, client.session.qp, tcp_port=port),
                         planes=client.session.qp.planes,
                         machine=machine(ctx, args.command_line),
                     )
@@ -509,7 +509,7 @@ def end_of(plan: PerfPlan, outcome: PerfOutcome, *, receives: bool) -> PerfEnd:
         messages_per_second=outcome.messages / total.seconds if total.seconds > 0 else 0.0,
         latency_of="half round trip" if ping_pong else "completion",
         latency=outcome.latency if outcome.latency.count else None,
-        bins=history_report.bins(history.recording) if history and receives else None,
+        bins=figures.bins(history.recording) if history and receives else None,
         changes=changes(history) if history else None,
     )
 

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from mrc.cli.figures import Bins, Settings
 from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
-from mrc.observe.results import Bins, Settings
 from mrc.results import SCHEMA, Failure, Result
 from mrc.typed import Whole
 

@@ -7,11 +7,20 @@ from typing import Literal
 
 from msgspec import Struct
 
-from mrc.events import EvInfo
-from mrc.observe.results import Bins, Settings, TransferPlane
+from mrc.cli.figures import Bins, Settings
+from mrc.events import EvInfo, PlaneInfo
 
 Role = Literal["sender", "receiver"]
 _KEYS = {"linear": "retry_linear", "exponential": "retry_exp"}
+
+
+class TransferPlane(PlaneInfo, frozen=True, kw_only=True):
+    """One plane of the QPs of a transfer."""
+
+    carried_percent: int | None
+    """Payload that the plane carried, in percent of the mean of the other planes; null: these
+    carried nothing.
+    """
 
 
 class TransferredFile(Struct, frozen=True):

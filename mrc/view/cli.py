@@ -16,7 +16,7 @@ from mrc.cli.arguments import add, port_number
 from mrc.cli.output import Output, UsageError
 from mrc.cli.runner import run_async
 from mrc.errors import InUseError
-from mrc.observe.endpoints import Look
+from mrc.observe.snapshot import Look
 from mrc.testbed.cli.main import Action
 from mrc.view.feed import PageAddress, PageFeed
 

@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from mrc.errors import MrcError
 from mrc.events import known
-from mrc.observe.endpoints import Look
-from mrc.observe.results import Ev, Qp, QpPlane, Snapshot
+from mrc.observe.snapshot import Ev, Look, Qp, QpPlane, Snapshot
 from mrc.results import Result, plain
 from mrc.tasks import cancelled
 from mrc.transfer.threads import in_thread

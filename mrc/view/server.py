@@ -25,7 +25,7 @@ from tornado.iostream import StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler
 
 from mrc.errors import MrcError
-from mrc.observe.server import is_of_this_machine
+from mrc.observe.views import is_of_this_machine
 from mrc.typed import take
 from mrc.view.fabric import FabricChange
 from mrc.view.feed import PageFeed

@@ -20,7 +20,7 @@ import pytest
 from slowness import PATIENCE, limit, until
 
 from mrc.errors import MrcError
-from mrc.observe import local
+from mrc.observe import views
 from mrc.testbed.bed import Testbed
 
 
@@ -62,7 +62,7 @@ class Mrc:
         Raises OSError or MrcError when the endpoint is closed.
         """
         assert self.socket is not None
-        counters: dict[str, int] = asyncio.run(local.look(self.socket))["counters"]
+        counters: dict[str, int] = asyncio.run(views.look(self.socket))["counters"]
         return counters.get("RX_BYTES", 0)
 
     def until_received(self, count: int) -> None:
@@ -84,8 +84,8 @@ class Mrc:
         def suspended() -> bool:
             assert self.process.poll() is None, self.lines
             with suppress(OSError, MrcError, ValueError):  # it begins or ends
-                (socket,) = local.sockets_of(self.process.pid)
-                (qp,) = asyncio.run(local.look(socket))["qps"]
+                (socket,) = views.sockets_of(self.process.pid)
+                (qp,) = asyncio.run(views.look(socket))["qps"]
                 return any(each["suspended"] for each in qp["planes"] if each["plane"] == plane)
             return False
 
@@ -164,7 +164,7 @@ class Hosts:
 
     def recv(self, inbox: Path, *options: str) -> Mrc:
         receiver = self.start("h1", "recv", "--output", inbox, *options).until_listening()
-        (receiver.socket,) = local.sockets_of(receiver.process.pid)
+        (receiver.socket,) = views.sockets_of(receiver.process.pid)
         return receiver
 
     def send(self, *arguments: str | Path, user: str | None = None) -> Mrc:

@@ -32,7 +32,7 @@ from unittest import mock
 import mrc.aio.context
 import mrc.aio.listener
 import mrc.engine.ports
-import mrc.observe.observatory
+import mrc.observe.views
 import mrc.perf.cli
 import mrc.perf.report
 import mrc.transfer.cli.recv
@@ -128,7 +128,7 @@ class World:
             (mrc.engine.ports, "Engine", _polled),
             (mrc.engine.ports, "link_snapshots", lambda impatient: _host().interface_changes()),
             (mrc.aio.listener, "_listening_socket", self.tcp.listening),
-            (mrc.observe.observatory, "LocalView", _NoView),
+            (mrc.observe.views, "LocalView", _NoView),
             (socket, "gethostname", lambda: _host().name),
             (time, "monotonic", self.loop.time),
             (time, "monotonic_ns", lambda: self.agenda.now_ns),

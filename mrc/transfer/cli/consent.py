@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
+from mrc.cli.endpoint import Question
 from mrc.cli.output import format_bytes
-from mrc.cli.questions import Question
 from mrc.connect.parse import quoted
 from mrc.transfer.cli.progress import ProgressMeter
 from mrc.transfer.messages import Announced

@@ -9,17 +9,16 @@ from typing import NamedTuple
 from mrc import versions
 from mrc.aio.context import Context
 from mrc.aio.recording import Recording
-from mrc.cli import endpoint, history_report
+from mrc.cli import figures
+from mrc.cli.figures import carried_percent, sentence
 from mrc.cli.output import format_bytes, format_rate, format_seconds
-from mrc.cli.shares import carried_percent, sentence
 from mrc.connect.parse import printable
 from mrc.enums import WarningKind
 from mrc.events import PlaneInfo
-from mrc.observe.results import TransferPlane
 from mrc.results import like, nonzero
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.pack import MAX_LISTED, StoredBatch, Total
-from mrc.transfer.results import FailedFile, Outage, Role, Transfer, Waits
+from mrc.transfer.results import FailedFile, Outage, Role, Transfer, TransferPlane, Waits
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 from mrc.transfer.session import TransferSession
 from mrc.units import counted
@@ -79,7 +78,7 @@ async def transfer(
     return like(
         Transfer,
         *(config.queues, config.retries, info, moved, left_out),
-        endpoint.settings(session.ctx, session.qp, tcp_port=tcp_port),
+        figures.settings(session.ctx, session.qp, tcp_port=tcp_port),
         role=role,
         files=tuple(moved.files.values()),
         failed=tuple(failed),
@@ -98,7 +97,7 @@ async def transfer(
         chunk_bytes=CHUNK_BYTES,
         chunks_in_flight=CHUNKS_IN_FLIGHT,
         digest_algorithm=versions.DIGEST,
-        bins=None if recording is None else history_report.bins(recording),
+        bins=None if recording is None else figures.bins(recording),
     )
 
 

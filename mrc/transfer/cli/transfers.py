@@ -14,10 +14,10 @@ from typing import Any
 import mrc
 from mrc.aio.context import Context
 from mrc.aio.recording import Recorder
-from mrc.cli import endpoint, history_report
+from mrc.cli import endpoint, figures
+from mrc.cli.endpoint import Retry
+from mrc.cli.main import STDOUT
 from mrc.cli.output import Output, format_bytes, session_failed
-from mrc.cli.retry import Retry
-from mrc.cli.standard import STDOUT
 from mrc.connect.parse import shown
 from mrc.enums import EvState
 from mrc.errors import MrcError
@@ -121,7 +121,7 @@ class SendCommand:
             carrying = {ev.plane for ev in await session.evs() if ev.state is EvState.GOOD}
             async with self._incidents.follow(session.qp, carrying):
                 endpoint.announce(self._out, ctx)
-                self.meter.detail(endpoint.parameters(ctx, session.qp))
+                self.meter.detail(figures.parameters(ctx, session.qp))
                 yield session
 
     def _grew(self, path: str) -> None:
@@ -275,7 +275,7 @@ class ReceivedTransfer:
             meter.watch(session, f"from {session.qp.peer_host}", session.announced_bytes),
             incidents.follow(session.qp),
         ):
-            meter.detail(endpoint.parameters(command.ctx, session.qp))
+            meter.detail(figures.parameters(command.ctx, session.qp))
             received = receive_files(
                 session,
                 command.place,
@@ -309,7 +309,7 @@ class ReceivedTransfer:
         meter.detail(waits_sentence(session.waiting.seconds()))
         recording = await command.recorder.stop() if command.recorder is not None else None
         if recording is not None:
-            meter.text("\n".join(history_report.bins_lines("receiver", recording)))
+            meter.text("\n".join(figures.bins_lines("receiver", recording)))
         if command.out.as_json:
             command.out.result(
                 await transfer(

@@ -39,7 +39,7 @@ from mrc.errors import (
     ProtocolError,
     QueueFullError,
 )
-from mrc.observe import local
+from mrc.observe import views
 
 NAME = f"@mrc-test-agent-{os.getpid()}"
 
@@ -327,10 +327,10 @@ async def test_keep__a_number_of_a_former_agent_is_the_programs() -> None:
 
 
 async def test_agent__is_shown_by_mrc_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_homes", lambda: iter([tmp_path / "endpoints"]))
-    monkeypatch.setattr(local, "_folders", lambda all_users: iter([tmp_path / "endpoints"]))
+    monkeypatch.setattr(views, "_homes", lambda: iter([tmp_path / "endpoints"]))
+    monkeypatch.setattr(views, "_folders", lambda all_users: iter([tmp_path / "endpoints"]))
     async with running():
-        shown = [await local.look(path) for path in local.sockets()]
+        shown = [await views.look(path) for path in views.sockets()]
     assert [each["program"] for each in shown] == ["mrc agent"]
 
 

@@ -24,7 +24,7 @@ from unit.perf.test_perf import ends
 
 from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError
 from mrc.aio.recording import Recording
-from mrc.cli.history_report import bins, bins_lines
+from mrc.cli.figures import bins, bins_lines
 from mrc.config import MAX_BINS
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType

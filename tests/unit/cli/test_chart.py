@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrc.cli.terminal import column_chart
+from mrc.cli.figures import column_chart
 
 
 def test_column_chart__blocks_labels_and_marks() -> None:

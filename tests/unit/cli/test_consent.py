@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from mrc.cli.endpoint import Question
 from mrc.cli.output import Output
-from mrc.cli.questions import Question
 from mrc.errors import ProtocolError
 from mrc.transfer.cli.consent import Consents, _question
 from mrc.transfer.cli.progress import ProgressMeter

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 from msgspec.structs import replace
 
 from mrc import ContextConfig, Queues, Retries, Spraying
-from mrc.cli.endpoint import settings
+from mrc.cli.figures import settings
 from mrc.results import plain
 from mrc.transfer.cli.report import batch_lines, waits_sentence
 from mrc.transfer.pack import StoredBatch

@@ -13,10 +13,10 @@ from file_commands import MRC
 from ports import free_port
 from slowness import PATIENCE
 
-from mrc.cli import retry
+from mrc.cli import endpoint
+from mrc.cli.endpoint import Retry, is_lost
 from mrc.cli.main import main
 from mrc.cli.output import Exit
-from mrc.cli.retry import Retry, is_lost
 from mrc.connect.connect import may_pass
 from mrc.errors import (
     BusyError,
@@ -63,7 +63,7 @@ def test_errors(error: MrcError, lost: bool, passes: bool) -> None:
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE_SECONDS", 0.0)
     return []
 
 

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 from unit.transfer.test_joined import PLANE
 
+from mrc.cli.figures import carried_percent, sentence
 from mrc.cli.output import Output
-from mrc.cli.shares import carried_percent, sentence
 from mrc.transfer.cli.progress import ProgressMeter
 from mrc.transfer.cli.report import slow_planes
 

@@ -14,7 +14,8 @@ from terminals import terminal
 from mrc import products
 from mrc.cli import top
 from mrc.cli.main import main
-from mrc.observe.results import Top, Unanswered
+from mrc.cli.top import Top
+from mrc.observe.snapshot import Unanswered
 
 COMMAND = [sys.executable, "-m", "mrc", "top", "--local", "-i", "60"]
 

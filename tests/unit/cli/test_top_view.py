@@ -11,8 +11,7 @@ from project_text import ROOT
 from snapshot_data import SNAPSHOT
 
 from mrc.cli.terminal import Block, blocks_text
-from mrc.cli.top import DROPS, MAX_ROWS, path_blocks, qp_blocks, summary_blocks
-from mrc.observe.endpoints import checked, with_rates
+from mrc.cli.top import DROPS, MAX_ROWS, checked, path_blocks, qp_blocks, summary_blocks, with_rates
 
 
 def test_blocks__what_is_shown() -> None:

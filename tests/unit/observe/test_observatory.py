@@ -16,9 +16,9 @@ from mrc.aio.context import Context
 from mrc.connect.connect import dial
 from mrc.errors import ConnectError, ProtocolError
 from mrc.events import QpInfo
-from mrc.observe import local, server
-from mrc.observe.server import MetricsServer, RemoteView
+from mrc.observe import views
 from mrc.observe.snapshot import ObservedContext, ObservedQp
+from mrc.observe.views import MetricsServer, RemoteView
 
 
 class Noted:
@@ -58,7 +58,7 @@ async def test_observatory__shows_nothing_unless_the_configuration_says_so() -> 
         assert context.metrics_port == 0
         channel = await dial(None, LOOPBACK[4], listener.port)
         with pytest.raises(ConnectError, match="remote viewing is off"):
-            await server.look_at_peer(channel)
+            await views.look_at_peer(channel)
         await channel.close()
 
 
@@ -87,7 +87,7 @@ async def test_observer__a_given_one_replaces_the_views_of_the_configuration() -
         assert context.metrics_port == 0
         channel = await dial(None, LOOPBACK[4], listener.port)
         with pytest.raises(ConnectError, match="remote viewing is off"):
-            await server.look_at_peer(channel)
+            await views.look_at_peer(channel)
         await channel.close()
 
 
@@ -117,13 +117,13 @@ class Stopped:
 async def test_local_view__closes(
     complaints: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_homes", lambda: iter([tmp_path / "endpoints"]))
-    monkeypatch.setattr(local, "_folders", lambda all_users: iter([tmp_path / "endpoints"]))
+    monkeypatch.setattr(views, "_homes", lambda: iter([tmp_path / "endpoints"]))
+    monkeypatch.setattr(views, "_folders", lambda all_users: iter([tmp_path / "endpoints"]))
     program = Stopped()
-    view = local.LocalView(program.show)
+    view = views.LocalView(program.show)
     async with asyncio.timeout(BUDGET_SECONDS):
         await view.open()
-        looking = asyncio.create_task(local.look(local.sockets()[0]))
+        looking = asyncio.create_task(views.look(views.sockets()[0]))
         await program.asked.wait()
         await view.close()
         with pytest.raises((ProtocolError, OSError)):

@@ -36,12 +36,10 @@ from snapshot_data import SNAPSHOT
 
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.terminal import blocks_text
-from mrc.cli.top import _all
+from mrc.cli.top import Endpoint, EndpointWatch, Top, _all, checked, with_rates
 from mrc.connect.connect import dial
 from mrc.connect.oob import TOP
-from mrc.observe import local, server
-from mrc.observe.endpoints import EndpointWatch, checked, with_rates
-from mrc.observe.results import Endpoint, Top
+from mrc.observe import views
 from mrc.observe.snapshot import snapshot
 from mrc.results import plain
 
@@ -50,8 +48,8 @@ from mrc.results import plain
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for sockets without this machine's own sockets."""
     folder = tmp_path / "endpoints"
-    monkeypatch.setattr(local, "_homes", lambda: iter([folder]))
-    monkeypatch.setattr(local, "_folders", lambda all_users: iter([folder]))
+    monkeypatch.setattr(views, "_homes", lambda: iter([folder]))
+    monkeypatch.setattr(views, "_folders", lambda all_users: iter([folder]))
     yield folder
 
 
@@ -101,11 +99,11 @@ async def test_snapshot__fits_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_local_view__answers_line_by_line(home: Path) -> None:
     async with connected_pair(local_view=True) as pair:
-        found = [await local.look(path) for path in local.sockets()]
+        found = [await views.look(path) for path in views.sockets()]
         (near,) = [each for each in found if each["qps"][0]["qpn"] == pair.near.qpn]
         assert len(found) == 2 and near["pid"] == os.getpid()
         assert os.stat(home).st_mode & 0o777 == 0o700
-        reader, writer = await asyncio.open_unix_connection(local.sockets()[0])
+        reader, writer = await asyncio.open_unix_connection(views.sockets()[0])
         for _ in range(2):
             writer.write(b"again\n")
             assert json.loads(await reader.readline())["schema"] == 1
@@ -142,59 +140,59 @@ async def test_local_view__no_place_is_no_failure(home: Path, trouble: str, tmp_
     else:
         os.symlink(tmp_path, home)
     async with Context(loopback_config(local_view=True)):
-        assert local.sockets() == [] and os.listdir(tmp_path) == [home.name]
+        assert views.sockets() == [] and os.listdir(tmp_path) == [home.name]
 
 
 async def test_local_view__not_too_many_viewers(home: Path) -> None:
     async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(local_view=True)):
-        (path,) = local.sockets()
+        (path,) = views.sockets()
         visits = []
-        for _ in range(local.MAX_VIEWERS):
+        for _ in range(views.MAX_VIEWERS):
             visits.append(await asyncio.open_unix_connection(path))
             visits[-1][1].write(b"\n")
             assert await visits[-1][0].readline()
         with pytest.raises((ProtocolError, OSError)):
-            await local.look(path)
+            await views.look(path)
         for _, writer in visits:
             writer.close()
 
 
 async def test_sockets_of__one_process(home: Path) -> None:
     async with Context(loopback_config(local_view=True)):
-        (path,) = local.sockets()
-        assert local.sockets_of(os.getpid()) == [path]
-        assert local.sockets_of(int(str(os.getpid())[:-1])) == []
+        (path,) = views.sockets()
+        assert views.sockets_of(os.getpid()) == [path]
+        assert views.sockets_of(int(str(os.getpid())[:-1])) == []
 
 
 async def test_sockets__no_link_is_followed(home: Path, tmp_path: Path) -> None:
     """Another user's link in the folder could lead to any socket."""
     async with Context(loopback_config(local_view=True)):
-        (path,) = local.sockets()
+        (path,) = views.sockets()
         link = path.with_name("link.sock")
         link.symlink_to(path)
-        assert local.sockets() == [path]
+        assert views.sockets() == [path]
         with pytest.raises(OSError):
-            await local.look(link)
+            await views.look(link)
         folder = tmp_path / "linked"
         folder.symlink_to(home)
         with pytest.raises(OSError):
-            await local.look(folder / path.name)
+            await views.look(folder / path.name)
         path.with_name("file.sock").touch()
-        assert local.sockets() == [path]
+        assert views.sockets() == [path]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
 async def test_sockets__those_of_others_only_when_root_asks(home: Path) -> None:
     async with Context(loopback_config(local_view=True)):
-        (path,) = local.sockets()
+        (path,) = views.sockets()
         os.chown(path, 65534, 65534)
-        assert local.sockets() == local.sockets(all_users=True) == []  # the folder belongs to root
+        assert views.sockets() == views.sockets(all_users=True) == []  # the folder belongs to root
         os.chown(home, 65534, 65534)
-        assert local.sockets() == []
-        assert local.sockets(all_users=True) == [path]
-        assert checked(await local.look(path, all_users=True))
+        assert views.sockets() == []
+        assert views.sockets(all_users=True) == [path]
+        assert checked(await views.look(path, all_users=True))
         with pytest.raises(OSError):
-            await local.look(path)
+            await views.look(path)
 
 
 def test_folders__of_services_only_for_all_users() -> None:
@@ -205,8 +203,8 @@ def test_folders__of_services_only_for_all_users() -> None:
     except PermissionError:
         pytest.skip("needs root")
     try:
-        assert made in local._folders(all_users=True)
-        assert made not in local._folders(all_users=False)
+        assert made in views._folders(all_users=True)
+        assert made not in views._folders(all_users=False)
     finally:
         made.rmdir()
         made.parent.rmdir()
@@ -226,13 +224,13 @@ async def test_look__an_answer_without_end(home: Path) -> None:
     os.mkdir(home, 0o700)
     async with await asyncio.start_unix_server(flood, home / "x.sock"):
         with pytest.raises(ProtocolError, match="not a snapshot"):
-            await local.look(home / "x.sock")
+            await views.look(home / "x.sock")
 
 
 async def test_look__an_answer_while_this_process_is_stopped(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(views, "ANSWER_SECONDS", 0.3)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
@@ -242,7 +240,7 @@ async def test_look__an_answer_while_this_process_is_stopped(
 
     os.mkdir(home, 0o700)
     async with await asyncio.start_unix_server(answer, home / "x.sock"):
-        assert await local.look(home / "x.sock") == {}
+        assert await views.look(home / "x.sock") == {}
 
 
 # ---- remote viewers -------------------------------------------------------------------------
@@ -252,7 +250,7 @@ async def test_remote_view__refused_unless_it_was_asked_for() -> None:
     async with connected_pair() as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         with pytest.raises(ConnectError, match="restart the program with --top"):
-            await server.look_at_peer(channel)
+            await views.look_at_peer(channel)
         await channel.close()
 
 
@@ -260,7 +258,7 @@ async def test_remote_view__answers_again_and_again() -> None:
     async with connected_pair(remote_view=True) as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         for _ in range(2):
-            assert len(checked(await server.look_at_peer(channel)).qps) == 1
+            assert len(checked(await views.look_at_peer(channel)).qps) == 1
         await transfer(pair, bytes(1000))  # connecting and writing still work
         await channel.send(TOP, version=2)
         with pytest.raises(ConnectError, match="only version 1 of"):
@@ -271,8 +269,8 @@ async def test_remote_view__answers_again_and_again() -> None:
 async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
     async with connected_pair(remote_view=True) as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
-        first = checked(await server.look_at_peer(channel))
-        second = checked(await server.look_at_peer(channel))
+        first = checked(await views.look_at_peer(channel))
+        second = checked(await views.look_at_peer(channel))
         (qp,) = first.qps
         assert first.udp_port is None and qp.qpn is None
         assert qp.evs and all(ev.ev is None for ev in qp.evs)
@@ -289,12 +287,12 @@ async def test_remote_view__not_too_many_viewers() -> None:
     async with connected_pair(remote_view=True) as pair:
         channels = [
             await dial(None, LOOPBACK[4], pair.listener.port)
-            for _ in range(server.MAX_REMOTE_VIEWERS + 1)
+            for _ in range(views.MAX_REMOTE_VIEWERS + 1)
         ]
         for channel in channels[:-1]:
-            await server.look_at_peer(channel)
+            await views.look_at_peer(channel)
         with pytest.raises(ConnectError, match="4 viewers are connected"):
-            await server.look_at_peer(channels[-1])
+            await views.look_at_peer(channels[-1])
         for channel in channels:
             channel.abort()
 
@@ -432,7 +430,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for sockets without this machine's own sockets."""
     folder = tmp_path / "endpoints"
     folder.mkdir(mode=0o700)
-    monkeypatch.setattr(local, "_folders", lambda all_users: iter([folder]))
+    monkeypatch.setattr(views, "_folders", lambda all_users: iter([folder]))
     yield folder
 
 

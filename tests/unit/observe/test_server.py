@@ -34,10 +34,10 @@ from unit.transfer.test_joined import INFO, PLANE
 from mrc import Context, InUseError, ResolveError
 from mrc.cli.arguments import listening_address
 from mrc.engine.native import names_of
-from mrc.observe import server, snapshot
-from mrc.observe import server as module
+from mrc.observe import snapshot, views
+from mrc.observe import views as module
 from mrc.observe.metrics import COUNTERS, Scrape
-from mrc.observe.server import MAX_REQUESTS, PATIENCE_SECONDS, MetricsServer, Visits
+from mrc.observe.views import MAX_REQUESTS, PATIENCE_SECONDS, MetricsServer, Visits
 
 # ---- Metrics -------------------------------------------------------------------------------------
 
@@ -226,11 +226,11 @@ async def test_server__any_name_where_it_is_open_to_the_network() -> None:
 
 
 async def test_server__not_too_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_GRACE_SECONDS", 1e6)  # the silent ones keep their places
+    monkeypatch.setattr(views, "_GRACE_SECONDS", 1e6)  # the silent ones keep their places
     async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
         silent = [
             await asyncio.open_connection(HERE[0], context.metrics_port)
-            for _ in range(server.MAX_REQUESTS)
+            for _ in range(views.MAX_REQUESTS)
         ]
         with pytest.raises((ConnectionError, AssertionError)):
             await page(context)
@@ -248,7 +248,7 @@ async def test_server__not_too_many_requests(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_server__a_silent_client_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(views, "REQUEST_SECONDS", 0.05)
     async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
         assert await ask(context.metrics_port, b"GET /metrics HTTP/1.1\r\n") == b""
 

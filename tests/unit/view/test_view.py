@@ -23,9 +23,9 @@ from slowness import PATIENCE
 from snapshot_data import SNAPSHOT
 
 from mrc.cli.main import main
+from mrc.cli.top import checked
 from mrc.errors import MrcError, StateError
-from mrc.observe.endpoints import LocalEndpoints, checked
-from mrc.observe.results import Snapshot, Unanswered
+from mrc.observe.snapshot import LocalEndpoints, Snapshot, Unanswered
 from mrc.view import cli as view_cli
 from mrc.view.fabric import FabricChange, FabricView
 from mrc.view.feed import (
