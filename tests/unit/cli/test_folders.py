@@ -103,11 +103,13 @@ def test_send__from_a_pipe_to_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("socat") is None, reason="apt-get install socat")
 def test_send__many_small_files_beside_tar(tmp_path: Path) -> None:
     """10,000 files of 4 KiB take at most twice as long as through tar and one TCP flow: the least
-    of several times of each, because other programs can only add to them.
+    of several times of each, because other programs can only add to them: more on a busy machine.
     """
     source = many(tmp_path / "many", 100, 100)
-    ours, theirs = [], []
-    for n in range(3):
+    ours, theirs = list[float](), list[float]()
+    for n in range(9):
+        if n >= 3 and min(ours) < 2 * min(theirs):
+            break
         with receiving("--output", tmp_path / f"mrc{n}") as (receiver, where):
             begin = time.monotonic()
             sent = subprocess.run([*MRC, "send", source, where], capture_output=True, check=False)
