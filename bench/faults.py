@@ -25,7 +25,7 @@ from streams import BIN_SECONDS, Contender, Seen
 
 from mrc.cli.figures import column_chart
 from mrc.cli.output import format_rate, format_table
-from mrc.demo.run import Timeline
+from mrc.demo.cli import Timeline
 from mrc.fabric.targets import parse_target
 from mrc.linux.processes import stolen_seconds
 from mrc.testbed.faults import Fault, Mode

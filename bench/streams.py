@@ -26,7 +26,7 @@ import peers
 from bed import HOSTS, Bed, Raw, start_once, stop, wait_for, words_of
 from contenders import Flows, tcp_controls
 
-from mrc.demo.run import Timeline
+from mrc.demo.cli import Timeline
 from mrc.linux import netns
 from mrc.testbed import bed as beds
 

@@ -21,7 +21,7 @@ from mrc.testbed import schedule
 from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.status import fault_result
 from mrc.testbed.schedule import FaultChange, Lateness, ScheduledFault, change_line
-from mrc.workload.results import OVERS, Over
+from mrc.workload.task import OVERS, Over
 
 DESCRIPTION = """\
 Run a scenario of mrc sim on the test bed: its traffic between the hosts, with

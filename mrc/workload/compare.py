@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,8 +22,9 @@ from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.fabric.faults import NEVER
 from mrc.linux import programs
 from mrc.linux.files import check_writable, write_whole
-from mrc.results import like
+from mrc.results import KEYS, Result, like
 from mrc.sim import checks, drawing, page
+from mrc.sim import results as sim
 from mrc.sim.checks import Measured, evaluate, flow_goodput_bps
 from mrc.sim.cli.arguments import seeds_of
 from mrc.sim.cli.sim import usage_errors
@@ -38,10 +40,16 @@ from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import FaultChange
 from mrc.units import digits
-from mrc.workload import fit, results
-from mrc.workload.results import CheckVerdict, Over
-from mrc.workload.run import BedResult, Told, fault_differences, run, scheduled_faults, unsupported
-from mrc.workload.task import IPERF3
+from mrc.workload.run import (
+    BedResult,
+    Told,
+    fault_differences,
+    load,
+    run,
+    scheduled_faults,
+    unsupported,
+)
+from mrc.workload.task import IPERF3, Over
 
 # ---- Which checks apply --------------------------------------------------------------------------
 
@@ -264,8 +272,8 @@ def _values(part: Scenario, result: SimRun, reference: SimRun | None, over: Over
 # ---- JSON ----------------------------------------------------------------------------------------
 
 
-def workload_result(scenario: Scenario, compared: Sequence[Comparison]) -> results.Workload:
-    return results.Workload(
+def workload_result(scenario: Scenario, compared: Sequence[Comparison]) -> Workload:
+    return Workload(
         scenario=page.scenario_result(scenario),
         checks=tuple(judged for each in compared for judged in each.judged),
         runs=tuple(run_result(ran) for each in compared for ran in each.ran),
@@ -274,17 +282,17 @@ def workload_result(scenario: Scenario, compared: Sequence[Comparison]) -> resul
     )
 
 
-def run_result(ran: BedResult) -> results.BedRun:
+def run_result(ran: BedResult) -> BedRun:
     plain = page.run_result(ran.result, details=True)
     counts = {one.number: one for answer in ran.answers for one in answer.sent}
-    return results.BedRun(
+    return BedRun(
         seed=plain.seed,
         transport=ran.over,
         variant=plain.variant,
-        stats=like(results.BedStats, plain.stats),
+        stats=like(BedStats, plain.stats),
         flows=tuple(
             like(
-                results.BedFlow,
+                BedFlow,
                 flow,
                 counts[flow.flow].counts,
                 error=counts[flow.flow].error,
@@ -294,13 +302,13 @@ def run_result(ran: BedResult) -> results.BedRun:
         ),
         ev_events=plain.ev_events,
         write_ns=plain.write_ns,
-        last_hops=tuple(like(results.BedLastHop, hop) for hop in plain.last_hops),
+        last_hops=tuple(like(BedLastHop, hop) for hop in plain.last_hops),
         processors_busy=round(ran.busy, 3),
         latest_fault_ns=ran.late_ns,
     )
 
 
-def notes(scenario: Scenario, overs: Sequence[results.Over]) -> Iterator[str]:
+def notes(scenario: Scenario, overs: Sequence[Over]) -> Iterator[str]:
     """What a test bed does otherwise than the simulator."""
     part = scenario.parts[0]
     if any(each.steps > 1 for each in part.traffic):
@@ -422,7 +430,7 @@ def _load(args: argparse.Namespace, bed: Testbed) -> Scenario:
     """Raises ConfigError, also for what this test bed or a transport cannot do."""
     settings = dict(parse_setting(text) for text in args.settings)
     try:
-        scenario = fit.load(args.file, settings, bed.shape, args.scale)
+        scenario = load(args.file, settings, bed.shape, args.scale)
     except BadFileError as error:
         load_scenario(args.file, settings)  # raises the same error, if the file itself is wrong
         raise ConfigError(
@@ -513,3 +521,106 @@ def _check_row(judged: CheckVerdict, columns: Sequence[str]) -> Iterator[str]:
     yield "" if judged.target is None else f"{judged.relation} {digits(judged.target)}"
     unmet = "" if judged.target is None else "not judged"
     yield unmet if judged.met is None else "yes" if judged.met else "no"
+
+
+# ---- What it prints as JSON: as `mrc sim run` where a value means the same -----------------------
+
+
+class CheckVerdict(sim.Value, frozen=True, kw_only=True):
+    """A figure of the first transport. `baselines` has those of the others, and as `simulator` that
+    of the simulator.
+    """
+
+    relation: Literal["<=", ">="]
+    """How the value must stand to the target."""
+    target: float | None
+    """The target; null: the figure has none."""
+    met: bool | None
+    """The value meets the target; null: it has none, or the figure does not apply, or is not
+    judged.
+    """
+    not_judged: str
+    """Why the machine does not allow a verdict; empty: it does."""
+    not_applicable: dict[str, str]
+    """Transports of which a test bed cannot tell this figure, and why."""
+    differs: tuple[str, ...]
+    """Transports whose value is more than 10% from the simulator's."""
+    note: str
+    """Why real hosts differ, as the scenario says."""
+
+
+class BedStats(Struct, frozen=True, kw_only=True, rename=KEYS):
+    """The whole fabric over the whole run."""
+
+    texts_of: ClassVar = sim.Stats
+
+    now_ns: int
+    packets: int
+    """Packets sent by hosts; a kernel fabric counts the segments of a burst."""
+    hops: int
+    dropped: int
+    trimmed: int
+    marked: int
+    completed_writes: int
+
+
+class BedFlow(sim.FlowTotals, frozen=True, kw_only=True):
+    """One flow. What its transport does not count is null."""
+
+    samples: sim.ArrivalSamples
+    """The flow over time."""
+    error: str
+    """Why writes failed; empty: none did."""
+
+
+class BedLastHop(Struct, frozen=True, kw_only=True, rename=KEYS):
+    """The link from a T0 to a host."""
+
+    texts_of: ClassVar = sim.LastHop
+
+    host: int
+    plane: int
+    busy_ns: int
+    trimmed: int
+    dropped: int
+    marked: int
+
+
+class BedRun(Struct, frozen=True, kw_only=True):
+    """One run: a seed, a transport and a variant."""
+
+    seed: int
+    """Seed of everything that is random."""
+    transport: Over
+    """What carried the flows."""
+    variant: str
+    """Name of the variant; empty: there are none."""
+    stats: BedStats
+    """The whole fabric."""
+    flows: tuple[BedFlow, ...]
+    """Every flow."""
+    ev_events: tuple[sim.Event, ...]
+    """What the engines of the senders reported, in order."""
+    write_ns: sim.WriteTimes | None
+    """Times of the writes; null: none was completed."""
+    last_hops: tuple[BedLastHop, ...]
+    """The links to hosts that received."""
+    processors_busy: float
+    """Share of the time of this machine's processors that was used, by whatever program."""
+    latest_fault_ns: int
+    """The largest delay of a fault's begin or end."""
+
+
+class Workload(Result, frozen=True, kw_only=True):
+    """`mrc testbed run` of a file with traffic."""
+
+    scenario: sim.ScenarioParameters
+    """Every parameter, as the test bed and the simulator ran it."""
+    checks: tuple[CheckVerdict, ...]
+    """Figures, with a target or without."""
+    runs: tuple[BedRun, ...]
+    """Every run on the test bed."""
+    simulated: tuple[sim.Run, ...]
+    """The same runs in the simulator."""
+    notes: tuple[str, ...]
+    """What a test bed does otherwise than the simulator."""

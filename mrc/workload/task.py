@@ -16,11 +16,14 @@ clock, and passes all other lines on, each with the name of its host in front. E
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from msgspec import Struct
 
 from mrc.sim.results import Transport
-from mrc.workload.results import Over
 
+Over = Literal["mrc", "tcp", "mptcp", "iperf3"]
+OVERS: tuple[Over, ...] = get_args(Over)
 GREETING = b"mrc testbed part --traffic\n"
 CLOCK = "clock"
 IPERF3 = "iperf3"  # the program

@@ -104,7 +104,7 @@ TEST(test_factors__as_derived) {
 /* ---- ICRC ---- */
 
 /* The vectors come from tests/wire/reference.py, which reproduces a packet captured from a
-   ConnectX-4 Lx; tests/wire/test_icrc.py compares the two implementations on many more packets. */
+   ConnectX-4 Lx; tests/wire/test_wire.py compares the two implementations on many more packets. */
 
 static const uint8_t v4_src[16] = {[10] = 0xFF, 0xFF, 10, 0, 17, 1};
 static const uint8_t v4_dst[16] = {[10] = 0xFF, 0xFF, 10, 0, 18, 1};

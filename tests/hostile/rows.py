@@ -13,8 +13,7 @@ from pathlib import Path
 from file_commands import MRC, receiving
 from hostile.environments import ALL, Calls, Done, ended, run, started
 from slowness import PATIENCE
-from wire.capture import frame, write
-from wire.golden import GOLDEN
+from wire.golden import GOLDEN, frame, write
 
 from mrc.dissect.cli import LUA
 from mrc.linux import netns

@@ -12,8 +12,7 @@ import pytest
 from file_commands import MRC, receiving
 from hostile.rows import NAMESPACES
 from slowness import PATIENCE
-from wire.capture import frame, write
-from wire.golden import GOLDEN
+from wire.golden import GOLDEN, frame, write
 
 _SENT = b"some bytes"
 _CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")

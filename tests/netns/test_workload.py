@@ -29,8 +29,8 @@ from mrc.testbed import bed as beds
 from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed, find_programs
 from mrc.testbed.state import folder
-from mrc.workload import fit, hosts
-from mrc.workload.run import run
+from mrc.workload import hosts
+from mrc.workload.run import load, run
 
 from .conftest import fresh_name
 
@@ -228,7 +228,7 @@ def test_run__by_iperf3(told: Callable[..., dict[str, Any]]) -> None:
 def scene(bed: Testbed, tmp_path: Path) -> Scenario:
     file = tmp_path / "scene.toml"
     file.write_text(SILENT)
-    return fit.load(str(file), {}, bed.shape)
+    return load(str(file), {}, bed.shape)
 
 
 def test_run__a_host_that_dies_ends_all(

@@ -19,10 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from printed import printed
 from slowness import PATIENCE, until
-from wire.capture import BY_NAME, CARRIER, frame, sealed, write
-from wire.codec import BTH, UNION, Codec, Fields, Flow
-from wire.golden import GOLDEN, V4, V6
-from wire.strategies import flows, packets
+from wire.codec import BTH, UNION, Codec, Fields, Flow, flows, packets
+from wire.golden import BY_NAME, CARRIER, GOLDEN, V4, V6, frame, sealed, write
 
 from mrc import products
 from mrc.cli.main import main

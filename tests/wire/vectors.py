@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test vectors of the key schedule, the sealed packets and the proofs, for other implementations.
 
-They are derived from fixed inputs with seal.py, spake.py, hashlib and `cryptography`, without code
+They are derived from fixed inputs with seal.py, hashlib and `cryptography`, without code
 of mrc. `tools/vectors` writes them to mrc/trust/vectors.json.
 """
 
@@ -19,8 +19,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from wire.seal import AEAD, AUTH, Direction, Opened, epoch_keys, epoch_secret, qp_secret
-from wire.spake import Meeting
+from wire.seal import (
+    AEAD,
+    AUTH,
+    Direction,
+    Meeting,
+    Opened,
+    epoch_keys,
+    epoch_secret,
+    qp_secret,
+)
 
 FILE = Path(__file__).parents[2] / "mrc" / "trust" / "vectors.json"
 Vector = dict[str, Any]

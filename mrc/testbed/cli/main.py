@@ -101,7 +101,7 @@ ACTIONS = {
         "show the test bed in a browser, where a click breaks and heals its parts",
     ),
     "join": (
-        "mrc.lab.realhost",
+        "mrc.lab.export",
         "print what a real machine has to configure to be a host of the test bed",
     ),
     "exec": (

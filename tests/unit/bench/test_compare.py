@@ -24,7 +24,7 @@ from mrc.fabric.topology import Addresses
 from mrc.sim import scenario
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Fabric, shape_of
-from mrc.workload import fit, run
+from mrc.workload import run
 
 
 def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +272,6 @@ def test_scenarios__are_those_of_real_hosts(path: Path) -> None:
     for part in parts:
         shape = shape_of(part.topology, Addresses(), (), Fabric.EMULATED)
         same = replace(part, baselines=(), plot="time", links=(), sample_ns=10_000_000)
-        assert fit.fitted(replace(part, links=()), shape) == same
+        assert run.fitted(replace(part, links=()), shape) == same
         assert run.unsupported(part, "mrc") is None
         run.scheduled_faults(part, make_plan("x", shape))

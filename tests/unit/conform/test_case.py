@@ -17,11 +17,10 @@ from printed import printed
 from project_text import ROOT
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
-from wire.capture import CARRIER, FLOW_LABEL
-from wire.capture import frame as by_scapy
 from wire.codec import Codec
 from wire.codec import Flow as Covered
-from wire.golden import GOLDEN, Golden
+from wire.golden import CARRIER, FLOW_LABEL, GOLDEN, Golden
+from wire.golden import frame as by_scapy
 
 from mrc.conform import exchanges
 from mrc.conform.case import (

@@ -16,8 +16,7 @@ from msgspec import structs
 
 from mrc.cli.main import main
 from mrc.demo import cli as demo
-from mrc.demo.cli import planes, rate, size
-from mrc.demo.run import (
+from mrc.demo.cli import (
     RECOVERED_SHARE,
     SETTLE_SECONDS,
     WINDOW_SECONDS,
@@ -27,7 +26,10 @@ from mrc.demo.run import (
     DemoResult,
     Timeline,
     TimeSpan,
+    planes,
+    rate,
     scratch,
+    size,
     write_random,
 )
 from mrc.results import plain

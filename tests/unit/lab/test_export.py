@@ -187,8 +187,6 @@ def test_export__of_a_bad_file_is_wrong_use(
 
 
 # ---- containerlab, and real switches -------------------------------------------------------------
-#
-# Configurations of real switches: by the grammars of FRR and NVUE, and SONiC's YANG models.
 
 
 SWITCHED = Shape(hosts=4, planes=2, t0=2, t1=2, pods=2, t2=1)

@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machines of `mrc testbed up --on`."""
+"""The machines of `mrc testbed up --on`, their parts, and a process on another machine: its
+greeting, its answers and its end. `sh -c` stands for ssh.
+"""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import IPv6Address
 from pathlib import Path
 
 import pytest
 
-from mrc.errors import ArgumentError, BadFileError, ResolveError
+from mrc.errors import (
+    ArgumentError,
+    BadFileError,
+    ConnectError,
+    NetlinkError,
+    ResolveError,
+    StateError,
+)
 from mrc.lab import machines
-from mrc.lab import machines as partition
 from mrc.lab.machines import BedMachine, Machines
+from mrc.lab.remote import Session, own_version
 from mrc.testbed import bed
 from mrc.testbed.plan import LOWER, UPPER, BedPlan, make_plan
 from mrc.testbed.shape import MANAGEMENT, Fabric, Shape
@@ -131,8 +144,6 @@ def test_look_up__takes_the_host_of_a_user(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # ---- Partition -----------------------------------------------------------------------------------
-#
-# The division of a test bed between machines.
 
 
 SHAPES = {
@@ -150,7 +161,7 @@ def some_machines(count: int, here: int = 0) -> Machines:
 
 def parts(shape: Shape, count: int) -> list[BedPlan]:
     whole = make_plan("lab", shape)
-    return [partition.part(whole, some_machines(count, here)) for here in range(count)]
+    return [machines.part(whole, some_machines(count, here)) for here in range(count)]
 
 
 @every_shape
@@ -201,7 +212,7 @@ def test_part__each_link_is_whole_on_one_machine_or_has_an_end_on_two(
 def test_part__two_beds_have_other_vnis() -> None:
     shape, found = Shape(), set()
     for name in ("lab", "lab2"):
-        part = partition.part(make_plan(name, shape), some_machines(2))
+        part = machines.part(make_plan(name, shape), some_machines(2))
         found.add(next(link.tunnel.vni >> 16 for link in part.links if link.tunnel))
     assert len(found) == 2
 
@@ -209,7 +220,7 @@ def test_part__two_beds_have_other_vnis() -> None:
 @every_shape
 def test_part__management_leads_to_every_host(count: int, shape: Shape) -> None:
     """Each address of a host elsewhere leads to its machine, by the other end of that link."""
-    of = partition.owners_of(make_plan("lab", shape), count)
+    of = machines.owners_of(make_plan("lab", shape), count)
     for here, part in enumerate(parts(shape, count)):
         node = part.nodes[MANAGEMENT]
         names = {name for link in part.links for at, name, _ in link.ends if at == MANAGEMENT}
@@ -243,7 +254,7 @@ def own_address(addresses: tuple[tuple[str, object], ...], interface: str) -> IP
 @pytest.mark.more
 def test_shares__deal_out_t1s_of_every_plane() -> None:
     shape = Shape(hosts=64, planes=4, t0=8, t1=4)
-    shares = partition.shares(make_plan("lab", shape), 3)
+    shares = machines.shares(make_plan("lab", shape), 3)
     counts = [
         Counter(name[:5] for name in each.switches if name.startswith("t1")) for each in shares
     ]
@@ -254,6 +265,98 @@ def test_shares__deal_out_t1s_of_every_plane() -> None:
 
 def test_check__refuses_what_cannot_be_cut() -> None:
     with pytest.raises(ValueError, match="3 machines for 2 T0s in a plane"):
-        partition.check_partition(Shape(), 3)
+        machines.check_partition(Shape(), 3)
     with pytest.raises(ValueError, match="use a kernel fabric over several"):
-        partition.check_partition(Shape(fabric=Fabric.EMULATED), 2)
+        machines.check_partition(Shape(fabric=Fabric.EMULATED), 2)
+
+
+# ---- A process on another machine ----------------------------------------------------------------
+
+
+HELLO = f'{{"mrc_testbed_part": "{own_version()}"}}'
+
+
+@contextmanager
+def session(folder: Path, script: str) -> Iterator[Session]:
+    program = folder / "mrc"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    made = Session(BedMachine("b", reach="sh -c", mrc=str(program)), "lab", own=False)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_session__answers(tmp_path: Path) -> None:
+    with session(
+        tmp_path, f"echo Welcome; echo 17; echo '{HELLO}'; sed -u 's/.*/{{\"answer\":&}}/'"
+    ) as b:
+        b.send({"do": "this"})
+        b.send({"do": "that"})
+        assert [b.receive(), b.receive()] == [{"do": "this"}, {"do": "that"}]
+
+
+@pytest.mark.parametrize(
+    "kind, expected",
+    [("ArgumentError", ArgumentError), ("NetlinkError", NetlinkError), ("Kind", StateError),
+     ("ConnectError", ConnectError), ("no_such", StateError)],
+)  # fmt: skip
+def test_session__errors(tmp_path: Path, kind: str, expected: type[Exception]) -> None:
+    answer = f'{{"error": "because", "kind": "{kind}"}}'
+    with (
+        session(tmp_path, f"echo '{HELLO}'; echo '{answer}'") as b,
+        pytest.raises(expected, match=r"^because$"),
+    ):
+        b.receive()
+
+
+def test_session__no_answer_says_the_last_line_on_stderr(tmp_path: Path) -> None:
+    with (
+        session(tmp_path, "echo one >&2; echo 'ssh: no route to host' >&2; exit 255") as b,
+        pytest.raises(ConnectError, match=r"^ssh: no route to host$"),
+    ):
+        b.send({})
+        b.receive()
+    with session(tmp_path, "exit 3") as b, pytest.raises(ConnectError, match="with exit code 3"):
+        b.receive()
+
+
+def test_session__no_answer_that_ends_in_the_middle(tmp_path: Path) -> None:
+    script = f"echo '{HELLO}'; printf '{{\"answer\": [1,'; echo powerless >&2"
+    with session(tmp_path, script) as b, pytest.raises(ConnectError, match=r"^powerless$"):
+        b.receive()
+
+
+def test_session__no_answer_leaves_nothing_to_write_at_the_end_of_the_command() -> None:
+    """What a pipe has not taken must not be tried again when the interpreter ends: its errors are
+    printed in the development mode, and always since Python 3.13.
+    """
+    program = """
+from mrc.lab.machines import BedMachine
+from mrc.lab.remote import Session
+machine = Session(BedMachine("b", reach="sh -c", mrc="exit 3; "), "lab", own=False)
+machine._child.process.wait()
+machine.send({})
+"""
+    command = [sys.executable, "-X", "dev", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "BrokenPipeError" not in done.stderr
+
+
+def test_session__another_version(tmp_path: Path) -> None:
+    with (
+        session(tmp_path, 'echo \'{"mrc_testbed_part": "0.0"}\'') as b,
+        pytest.raises(StateError, match=r"^has mrc 0.0, and this machine .* same version on all"),
+    ):
+        b.receive()
+
+
+def test_session__another_program(tmp_path: Path) -> None:
+    with session(tmp_path, "yes") as b, pytest.raises(ConnectError, match="prints other lines"):
+        b.receive()
+
+
+def test_session__no_ssh() -> None:
+    with pytest.raises(ConnectError, match=r"^no-such-ssh: command not found"):
+        Session(BedMachine("b", reach="no-such-ssh b"), "lab", own=False)

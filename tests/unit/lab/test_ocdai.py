@@ -115,8 +115,6 @@ def test_uplinks__refuses(document: Any, complaint: str) -> None:
 
 
 # ---- Topologies ----------------------------------------------------------------------------------
-#
-# From a topology plan of OCDAI to a topology file.
 
 
 def made(document: dict[str, Any], *fabrics: str) -> OcdaiTopology:
@@ -260,8 +258,6 @@ def test_topology_of__text_of_a_plan_stays_in_its_comment() -> None:
 
 
 # ---- mrc testbed import --------------------------------------------------------------------------
-#
-# `mrc testbed import` on the command line.
 
 
 @pytest.fixture

@@ -1,34 +1,181 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each host of a scenario is told."""
+"""A scenario on a test bed: its links, its rates, hosts that are real; what each host is told, and
+how their answers become a result.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
+import sys
 import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from unit.workload.scenes import EMULATED, PAIR, SHAPE, scenario
+from pidfds import assert_end_with
+from slowness import PATIENCE
 
-from mrc.errors import ConfigError
+from mrc.enums import CcKind
+from mrc.errors import ArgumentError, BadFileError, ConfigError, ConnectError, MrcError, StateError
+from mrc.fabric.faults import LinkChange, TimedFault
 from mrc.fabric.targets import Target
+from mrc.lab.machines import BedMachine
 from mrc.sim import checks, native
 from mrc.sim.run import SimRun, make_flows
+from mrc.sim.scenario import Scenario, parse_scenario
+from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault
 from mrc.testbed.plan import make_plan
-from mrc.testbed.shape import Shape
-from mrc.workload.results import Over
+from mrc.testbed.shape import Fabric, Shape
+from mrc.workload import host as host_process
+from mrc.workload.host import Writer
+from mrc.workload.hosts import LocalHost, Relay
 from mrc.workload.run import (
     Faults,
     Moved,
     fault_differences,
+    fitted,
     gathered,
     host_tasks,
+    load,
     scheduled_faults,
     unsupported,
 )
-from mrc.workload.task import Counts, HostAnswer, HostTask, PathChange, ReceivedFlow, SentFlow
+from mrc.workload.task import (
+    GREETING,
+    Counts,
+    FlowTask,
+    HostAnswer,
+    HostNews,
+    HostTask,
+    Over,
+    PathChange,
+    Ready,
+    ReceivedFlow,
+    SentFlow,
+)
+
+SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2, host_rate_bps=10**8, fabric_rate_bps=10**8)
+EMULATED = Shape(
+    hosts=4, planes=2, t0=2, t1=2, host_rate_bps=10**8, fabric_rate_bps=10**8,
+    fabric=Fabric.EMULATED, host_delay_ns=200_000,
+)  # fmt: skip
+PAIR = {"kind": "pairs", "pairs": [[0, 2]], "write": "64KiB", "writes": 4}
+
+
+def scenario(shape: Shape = SHAPE, **values: Any) -> Scenario:
+    """A fitted scenario of one flow, unless `values` say otherwise."""
+    topology = {"hosts": 4, "planes": 2, "t0": 2, "t1": 2, "host_rate": "10Gbit/s"}
+    document = {"title": "scene", "topology": topology, "traffic": [PAIR], **values}
+    return fitted(parse_scenario(document, "scene", "scene.toml", fabric=shape), shape)
+
+
+# ---- 1. The scenario -----------------------------------------------------------------------------
+
+
+FAULTS_OF_BYTES = [
+    {"target": "plane:1", "kind": "silent", "at": "1ms", "until": "3ms"},
+    {"target": "plane:2", "kind": "rate", "rate": "1Gbit/s", "at": "2ms"},
+]
+LONG = """
+title = "a hundredth of the rate"
+[topology]
+hosts = 8
+planes = 4
+t1 = 2
+host_rate = "10Gbit/s"
+[[traffic]]
+kind = "permutation"
+write = "1MiB"
+[[traffic]]
+kind = "checkpoint"
+to = [3]
+write = "1MiB"
+start = "1ms"
+steps = 2
+compute = "2ms"
+[[checks]]
+measure = "goodput"
+from = "1ms"
+to = "2ms"
+at_least = "90%"
+[run]
+until = "5ms"
+[[variants]]
+name = "one"
+set = { "traffic.0.write" = "2MiB" }
+"""
+
+
+def test_load__the_bed_of_the_user(tmp_path: Path) -> None:
+    """Hosts, planes and rates are those of the test bed; times grow as the links are slower."""
+    file = tmp_path / "long.toml"
+    file.write_text(LONG)
+    (part,) = load(str(file), {}, SHAPE, 0.5).parts
+    assert (part.topology.hosts, part.topology.planes, part.topology.t0) == (4, 2, 2)
+    assert part.topology.host_rate_bps == 10**8
+    assert [each.bytes for each in part.traffic] == [1 << 20, 1 << 19]
+    assert (part.traffic[1].start_ns, part.traffic[1].compute_ns) == (50_000_000, 100_000_000)
+    assert (part.checks[0].from_ns, part.checks[0].to_ns) == (50_000_000, 100_000_000)
+    assert part.until_ns == 250_000_000
+
+
+def test_load__what_the_bed_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "long.toml"
+    file.write_text(LONG.replace("to = [3]", "to = [4]"))
+    with pytest.raises(BadFileError, match=r"traffic\[1\].to"):
+        load(str(file), {}, SHAPE)
+    file.write_text(LONG)
+    without = replace(SHAPE, host_rate_bps=None)
+    with pytest.raises(ArgumentError, match="requires links with a rate"):
+        load(str(file), {}, without)
+    with pytest.raises(ConfigError, match=r"transport.kind ecmp is simulated"):
+        load(str(file), {"transport.kind": "ecmp"}, SHAPE)
+
+
+def test_fitted__faults_at_the_same_byte() -> None:
+    silent, rate = scenario(faults=FAULTS_OF_BYTES).faults
+    assert (silent.at_ns, silent.until_ns) == (100_000_000, 300_000_000)
+    assert (rate.at_ns, rate.a) == (200_000_000, 10_000_000)
+
+
+@pytest.mark.parametrize("shape", [SHAPE, EMULATED])
+def test_fitted__hosts_are_real(shape: object) -> None:
+    """They are later than simulated ones, and acknowledge more rarely."""
+    assert shape in (SHAPE, EMULATED)
+    part = scenario(SHAPE if shape is SHAPE else EMULATED, transport={"path_mtu": 16384})
+    transport = part.transport
+    assert transport.path_mtu == 8844
+    assert transport.noise_ns == transport.sack_delay_ns == 500_000
+    assert transport.sack_threshold_bytes == 256 << 10
+    is_kernel = shape is SHAPE
+    assert transport.cc is (CcKind.DELAY if is_kernel else CcKind.NSCC)
+    assert part.topology.trimming is not is_kernel
+    assert (part.topology.ecn_high_bytes == 0) is is_kernel
+    assert part.topology.host_delay_ns == (50_000 if is_kernel else 200_000)
+
+
+def test_fitted__links_that_differ() -> None:
+    shape = replace(SHAPE, links=(LinkChange("plane:2", rate_bps=10**7, loss=0.01),))
+    assert scenario(shape).links == (
+        TimedFault("plane:2", "rate", "all", 0, None, 10**7, 0),
+        TimedFault("plane:2", "loss", "all", 0, None, 10_000, 0),
+    )
+
+
+def test_fitted__tcp_keeps_the_size_of_its_segments() -> None:
+    tcp = {"kind": "tcp", "pairs": [[1, 2]], "mss": 8000}
+    assert [each.bytes for each in scenario(traffic=[PAIR, tcp]).traffic] == [65536, 8000]
+
+
+# ---- 2. Tasks ------------------------------------------------------------------------------------
+
 
 # ---- Tasks ---------------------------------------------------------------------------------------
 
@@ -102,8 +249,6 @@ def test_unsupported(traffic: dict[str, Any], over: Over, said: str | None) -> N
 
 
 # ---- Faults --------------------------------------------------------------------------------------
-#
-# The faults of a scenario on a test bed, each at its time.
 
 
 LINK = "link:h0.2"
@@ -210,8 +355,6 @@ def test_differ__where_the_simulator_counts_links() -> None:
 
 
 # ---- The result ----------------------------------------------------------------------------------
-#
-# Answers of hosts become a result of the simulator's form.
 
 
 MS = 1_000_000
@@ -273,3 +416,240 @@ def test_result__iperf3_counts_from_its_own_begin() -> None:
     assert found.infos[0].completed == 4
     assert found.curves[0].times_ns[-1] == 20 * MS
     assert found.curves[0].bytes == (1895, 4000)
+
+
+# ---- Hosts on this machine, and on another one ---------------------------------------------------
+
+
+THERE_NS = 5 * 10**18
+RELAY = f"""#!/bin/sh
+echo Welcome
+echo '{GREETING.decode().strip()}'
+while read host words; do
+    case "$host $words" in
+        clock*) echo clock {THERE_NS} ;;
+        *task*) echo $host '{{"type": "Ready"}}' ;;
+        *step*) echo $host '{{"type": "Said", "step": 3}}' ;;
+        *fail*) echo $host '{{"type": "Ended", "why": "no path"}}' ;;
+        *die*) printf h7; echo 'power is out' >&2; exit 1 ;;
+    esac
+done
+"""
+
+
+@asynccontextmanager
+async def relay(folder: Path, script: str = RELAY) -> AsyncIterator[Relay]:
+    program = folder / "mrc"
+    program.write_text(script)
+    program.chmod(0o755)
+    machine = BedMachine("host-b", reach="sh -c", mrc=str(program))
+    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
+        yield await Relay.start(Testbed("lab"), machine, stack)
+
+
+async def test_hear__each_host_its_own_lines(tmp_path: Path) -> None:
+    async with relay(tmp_path) as b:
+        first, second = b.host("h2"), b.host("h3")
+        first.send(b"task")
+        second.send(b"task")
+        second.tell("step", 3)
+        assert await first.hear() == Ready()
+        assert [await second.hear(), await second.hear()] == [Ready(), HostNews(step=3)]
+        first.send(b"fail")
+        with pytest.raises(StateError, match=r"^h2: no path$"):
+            await first.hear()
+
+
+async def test_at__in_the_time_of_the_other_machine(tmp_path: Path) -> None:
+    async with relay(tmp_path) as b:
+        now_ns = time.monotonic_ns()
+        assert abs(b.host("h2").at(now_ns) - THERE_NS) < PATIENCE * 1e9
+
+
+async def test_hear__of_a_machine_that_dies(tmp_path: Path) -> None:
+    """All its hosts say so, also one that is first told something afterwards."""
+    async with relay(tmp_path) as b:
+        hosts = [b.host("h2"), b.host("h3")]
+        hosts[0].send(b"die")
+        for each in (*hosts, hosts[0]):
+            with pytest.raises(ConnectError, match="host-b does not answer: power is out"):
+                await each.hear()
+        with pytest.raises(ConnectError, match="h4: host-b does not answer"):
+            await b.host("h4").hear()
+
+
+async def test_start__without_a_greeting(tmp_path: Path) -> None:
+    with pytest.raises(ConnectError, match="host-b does not answer: no mrc here"):
+        async with relay(tmp_path, "#!/bin/sh\necho no mrc here >&2\n"):
+            pass
+
+
+STUCK = "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"
+STARTER = f"""
+import asyncio
+from contextlib import AsyncExitStack
+from mrc.workload.hosts import LocalHost
+
+class Bed:
+    def host_command(self, name, command):
+        return ["sh", "-c", {STUCK!r}], {{}}
+
+async def run():
+    async with AsyncExitStack() as stack:
+        host = await LocalHost.start(Bed(), "h0", stack)
+        print((await host.line()).decode(), end="", flush=True)
+        await host.line()
+
+asyncio.run(run())
+"""
+
+
+def test_near__ends_with_its_parent_although_it_is_stuck() -> None:
+    """SIGKILL of the command ends a process that ignores SIGTERM and the end of its input, and the
+    child of that process.
+    """
+    assert_end_with([sys.executable, "-P", "-c", STARTER])
+
+
+async def test_near__that_prints_much_on_stderr() -> None:
+    """Its last line says why it ended; a process must not wait until somebody reads them."""
+
+    class Bed(Testbed):
+        def host_command(
+            self, host: str, command: Sequence[str], *, user: str | None = None
+        ) -> tuple[list[str], dict[str, str]]:
+            script = 'yes chatter | head -c 1000000 >&2; echo \'{"type": "Ready"}\'; '
+            return ["sh", "-c", f"{script} echo no path >&2; exit 1"], dict(os.environ)
+
+    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
+        host = await LocalHost.start(Bed("lab"), "h0", stack)
+        assert await host.hear() == Ready()
+        with pytest.raises(StateError, match=r"^h0: no path$"):
+            await host.hear()
+
+
+# ---- When the writes of a flow are due -----------------------------------------------------------
+
+
+# ---- Writes --------------------------------------------------------------------------------------
+
+
+class FakeLink:
+    """Completes writes when it is told to."""
+
+    def __init__(self, fails_at: int = -1) -> None:
+        self.begun: list[asyncio.Event] = []
+        self.started = asyncio.Condition()
+        self._fails_at = fails_at
+
+    async def write(self) -> None:
+        done = asyncio.Event()
+        self.begun.append(done)
+        async with self.started:
+            self.started.notify_all()
+        await done.wait()
+        if len(self.begun) - 1 == self._fails_at:
+            raise MrcError("no path is left")
+
+    async def until_begun(self, count: int) -> None:
+        async with self.started:
+            await self.started.wait_for(lambda: len(self.begun) >= count)
+
+    async def counts(self) -> Counts:
+        return Counts()
+
+
+def flow_task(**changes: Any) -> FlowTask:
+    part = scenario()
+    (task, _) = host_tasks(part, make_flows(part, 1), SHAPE, "mrc", 1)
+    return replace(task.sends[0], **{"depth": 2, "writes": 6} | changes)
+
+
+async def test_run__keeps_the_depth() -> None:
+    link = FakeLink()
+    writer = Writer(flow_task(), link, 1, lambda number: None)
+    start_ns = time.monotonic_ns()
+    running = asyncio.create_task(writer.run(start_ns))
+    for number in range(6):
+        await link.until_begun(min(number + 2, 6))
+        assert len(link.begun) == min(number + 2, 6)
+        link.begun[number].set()
+    await running
+    sent = await writer.sent(start_ns)
+    assert (sent.posted, sent.completed, sent.failed, sent.error) == (6, 6, 0, "")
+    due, done = zip(*sent.times, strict=True)
+    assert len(set(due)) > 0 and all(a <= b for a, b in sent.times)
+    assert sent.last_ns == max(done) >= sent.first_ns
+
+
+async def test_run__steps_wait_for_the_barrier() -> None:
+    link, steps = FakeLink(), asyncio.Queue[int]()
+    writer = Writer(flow_task(step_writes=3), link, 1, steps.put_nowait)
+    running = asyncio.create_task(writer.run(time.monotonic_ns()))
+    for number in range(3):
+        await link.until_begun(number + 1)
+        link.begun[number].set()
+    assert await steps.get() == 0
+    assert len(link.begun) == 3
+    writer.begin_step()
+    for number in range(3, 6):
+        await link.until_begun(number + 1)
+        link.begun[number].set()
+    await running
+    assert steps.empty()  # no step follows the last one
+
+
+async def test_run__each_write_follows_an_arrival() -> None:
+    link = FakeLink()
+    writer = Writer(flow_task(after=1, writes=3), link, 1, lambda number: None)
+    writer.on_arrival(0)  # before it has begun
+    running = asyncio.create_task(writer.run(time.monotonic_ns()))
+    for number in range(3):
+        await link.until_begun(number + 1)
+        assert len(link.begun) == number + 1
+        link.begun[number].set()
+        writer.on_arrival(number + 1)
+    await running
+
+
+async def test_run__open_loop() -> None:
+    """Writes become due whether the ones before have ended or not."""
+    link = FakeLink()
+    writer = Writer(flow_task(interval_ns=1000, depth=6), link, 1, lambda number: None)
+    running = asyncio.create_task(writer.run(time.monotonic_ns()))
+    await link.until_begun(6)
+    for event in link.begun:
+        event.set()
+    await running
+
+
+async def test_run__a_failure_ends_the_flow() -> None:
+    link = FakeLink(fails_at=1)
+    writer = Writer(flow_task(), link, 1, lambda number: None)
+    running = asyncio.create_task(writer.run(time.monotonic_ns()))
+    await link.until_begun(2)
+    link.begun[1].set()
+    await running
+    sent = await writer.sent(0)
+    assert (sent.completed, sent.failed, sent.error) == (0, 6, "no path is left")
+
+
+# ---- iperf3 --------------------------------------------------------------------------------------
+
+
+def test_samples__of_a_server() -> None:
+    intervals = [{"sum": {"end": 0.1, "bytes": 30}}, {"sum": {"end": 0.15, "bytes": 12}}]
+    told: dict[str, Any] = {"intervals": intervals, "end": {}}
+    assert host_process._iperf3_samples(told) == [(0, 0), (100_000_000, 30), (150_000_000, 42)]
+    told["end"] = {"sum_received": {"seconds": 0.14, "bytes": 50}}
+    assert host_process._iperf3_samples(told)[-1] == (150_000_001, 50)
+    assert host_process._iperf3_samples({"error": "no route"}) == [(0, 0)]
+
+
+def test_listens__when_the_port_is_open() -> None:
+    with socket.socket(socket.AF_INET6) as server:
+        server.bind(("::", 0))
+        port = server.getsockname()[1]
+        assert not host_process._listens(port)
+        server.listen()
+        assert host_process._listens(port)
