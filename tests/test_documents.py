@@ -25,8 +25,7 @@ import pytest
 import yaml
 from netns.conftest import missing_privilege
 from netns.machines import hosts_file, machines
-from page_shells import MRC, Session, judge
-from pages import Block, Command, blocks
+from pages import MRC, Block, Command, Session, blocks, judge
 from project_text import ROOT, code_without_comments, is_c, sources, text
 from topology_plans import plan
 

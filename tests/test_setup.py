@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import terminal
 from project_text import ROOT
-from terminals import terminal
 
 # What would take time is noted instead. A compiler prints $PRINTS, and waits for the file $WAITS.
 PYTHON = """\

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sender and receiver of files, joined by two fake QPs."""
+"""Sender and receiver of files, joined by two QPs in memory. These do what mrc.aio.context
+specifies: order, one copy, completions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -12,9 +15,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from fake_qp import FakeContext, FakeQp, qp_pair
 from slowness import PATIENCE
 
+from mrc.config import ContextConfig
+from mrc.connect.admission import Budget
+from mrc.engine.memory import RemoteMemory
+from mrc.enums import Access, QpState, WcStatus
+from mrc.errors import CompletionError
+from mrc.events import Immediate, QpInfo
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import Announced, chunk_of
@@ -23,6 +31,182 @@ from mrc.transfer.receiver import ReceiveEvents, receive_files
 from mrc.transfer.results import FailedFile, TransferredFile
 from mrc.transfer.sender import SendOptions, send_plan
 from mrc.transfer.session import Joins, TransferSession, accept_session, connect_session
+
+
+class FakeMr:
+    """A registered buffer; its address is its index in the context."""
+
+    def __init__(self, buffer: Any, access: Access, key: int) -> None:
+        self.view = memoryview(buffer)
+        self.access = access
+        self.rkey = key
+        self.length = len(self.view)
+        self.address = key << 40
+        self.remote = RemoteMemory(self.address, key, self.length)
+
+
+class FakeContext:
+    """Holds the registered memory."""
+
+    def __init__(self) -> None:
+        self.config = ContextConfig()
+        self.regions: dict[int, FakeMr] = {}
+        self._peer_memory = Budget(1 << 31)
+        self._next_key = 1
+
+    @asynccontextmanager
+    async def register(self, buffer: Any, access: Access) -> AsyncIterator[FakeMr]:
+        mr = FakeMr(buffer, access, self._next_key)
+        self._next_key += 1
+        self.regions[mr.rkey] = mr
+        try:
+            yield mr
+        finally:
+            del self.regions[mr.rkey]
+            mr.view.release()
+
+
+class FakeQp:
+    """One end. While `held`, writes wait until `release`."""
+
+    path_mtu, mpr = 8844, 1024
+
+    def __init__(self, ctx: FakeContext, host: str) -> None:
+        self.ctx: Any = ctx
+        self.peer_host = host
+        self.peer_address = "10.0.0.1"
+        self.peer: FakeQp
+        self.private: dict[str, Any] = {}
+        self._gone = asyncio.Event()
+        self.until_peer_gone = self._gone.wait
+        self.held = False
+        self.corrupt = False  # damages the data that arrive here
+        self.posted: list[int] = []
+        self._waiting: deque[tuple[asyncio.Future[None], Any]] = deque()
+        self._arrived: asyncio.Queue[Immediate | None] = asyncio.Queue()
+        self._status: WcStatus | None = None
+        self._index = 0
+        self._received_bytes = 0
+
+    async def __aenter__(self) -> FakeQp:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.peer.close()
+
+    async def write(
+        self,
+        mr: FakeMr,
+        remote: RemoteMemory,
+        *,
+        length: int,
+        local_offset: int = 0,
+        remote_offset: int = 0,
+    ) -> None:
+        """At once: the test holds only writes with an immediate."""
+        target = self.peer.ctx.regions[remote.rkey]
+        data = mr.view[local_offset : local_offset + length]
+        target.view[remote_offset : remote_offset + length] = data
+        self.peer._received_bytes += length
+
+    async def write_imm(
+        self,
+        mr: FakeMr | None = None,
+        remote: RemoteMemory | None = None,
+        *,
+        imm: int,
+        length: int | None = None,
+        local_offset: int = 0,
+        remote_offset: int = 0,
+    ) -> None:
+        if self._status is not None:
+            raise CompletionError(self._status, "write_imm")
+        self.posted.append(imm)
+        size = length if length is not None else (mr.length if mr else 0)
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((done, (imm, mr, remote, size, local_offset, remote_offset)))
+        if not self.held:
+            asyncio.get_running_loop().call_soon(self.release, 1)
+        await done
+
+    @property
+    def waiting(self) -> int:
+        """The number of writes posted but not arrived."""
+        return len(self._waiting)
+
+    def release(self, count: int = 1 << 30) -> None:
+        """Delivers and completes up to `count` writes in order."""
+        while self._waiting and count:
+            done, write = self._waiting.popleft()
+            self.peer._arrive(*write)
+            if not done.done():
+                done.set_result(None)
+            count -= 1
+
+    def _arrive(
+        self,
+        imm: int,
+        mr: FakeMr | None,
+        remote: RemoteMemory | None,
+        size: int,
+        local: int,
+        offset: int,
+    ) -> None:
+        self._received_bytes += size
+        if size:
+            assert mr is not None and remote is not None
+            target = self.ctx.regions[remote.rkey]
+            assert Access.REMOTE_WRITE in target.access
+            target.view[offset : offset + size] = mr.view[local : local + size]
+            if self.corrupt and imm < 1 << 31:  # data, not frames of the mailbox
+                target.view[offset] ^= 1
+        self._arrived.put_nowait(Immediate(imm, size, self._index))
+        self._index += 1
+
+    def inject(self, imm: int, size: int = 0) -> None:
+        """Delivers an immediate that the peer's mailbox did not send."""
+        self._arrived.put_nowait(Immediate(imm, size, self._index))
+
+    def fail(self, status: WcStatus) -> None:
+        """Moves the QP to ERROR."""
+        if self._status is None:
+            self._status = status
+            for done, _ in self._waiting:
+                if not done.done():
+                    done.set_exception(CompletionError(status, "write_imm"))
+            self._waiting.clear()
+            self._arrived.put_nowait(None)
+
+    def close(self) -> None:
+        """Ends the QP as after an orderly close by the peer."""
+        self._gone.set()
+        self._arrived.put_nowait(None)
+
+    async def query(self) -> QpInfo:
+        """Reports a short path with nothing in flight."""
+        return QpInfo(
+            qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=self.waiting,
+            sent_packets=0, retransmitted_packets=0, spurious_packets=0, first_sent_bytes=0,
+            acknowledged_bytes=0, received_bytes=self._received_bytes, cwnd_bytes=0,
+            inflight_bytes=0, rtt_ns=None,
+            path_mtu=self.path_mtu, timeouts=0, peer_mpr=self.mpr, planes=(),
+        )  # fmt: skip
+
+    async def immediates(self) -> AsyncIterator[Immediate]:
+        while (immediate := await self._arrived.get()) is not None:
+            yield immediate
+        if self._status is not None:
+            raise CompletionError(self._status, "QP")
+
+
+def qp_pair() -> tuple[Any, Any]:
+    """h0's QP to h1, and h1's QP to h0: each a FakeQp, where a QP is expected too."""
+    left, right = FakeQp(FakeContext(), "h1"), FakeQp(FakeContext(), "h0")
+    left.peer, right.peer = right, left
+    return left, right
+
+
+# ---- ends of a transfer --------------------------------------------------------------------------
 
 
 class ConnectingContext(FakeContext):

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import walls
 from printed import printed
+from processes import terminal
 from slowness import PATIENCE
-from terminals import terminal
 
 from mrc.cli.main import main
 from mrc.fabric.faults import LinkChange

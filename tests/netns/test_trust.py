@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from netns.conftest import fresh_name, needs_real_root
 from netns.plain import address, ip, join, until_running
+from processes import Terminal, terminal
 from slowness import PATIENCE
-from terminals import Terminal, terminal
 
 from mrc.connect.oob import encode_frame
 from mrc.connect.tls import TLS

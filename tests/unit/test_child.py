@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pidfds import assert_end_with
+from processes import assert_end_with
 from slowness import PATIENCE
 
 from mrc.child import BlockingChild, Child

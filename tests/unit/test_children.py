@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from pidfds import assert_end, assert_end_with
+from processes import assert_end, assert_end_with
 
 from mrc.children import tied
 

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from fake_qp import FakeQp, qp_pair
 from slowness import PATIENCE
+from transfer_ends import FakeQp, qp_pair
 
 from mrc import mailbox
 from mrc.engine.memory import RemoteMemory

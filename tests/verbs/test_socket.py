@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from squatter import USER, needs_root, squatting
+from processes import USER, needs_root, squatting
 from verbs.building import LIBRARY
 
 from mrc.agent import socket as agent_socket

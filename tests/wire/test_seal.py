@@ -21,10 +21,9 @@ import cbuild
 import cffi
 import pytest
 import spake2
-from authority import A, B, TestAuthority
-from channels import channels
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from meetings import A, B, TestAuthority, channels
 from wire import seal, vectors
 from wire.seal import AEAD, AUTH, Direction, Opened
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from squatter import USER, needs_root, squatting
+from processes import USER, needs_root, squatting
 from verbs.building import LIBRARY
 
 from mrc.agent import libraries

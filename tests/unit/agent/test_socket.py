@@ -16,8 +16,8 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from file_commands import MRC
+from processes import USER, needs_root, squatting
 from slowness import PATIENCE
-from squatter import USER, needs_root, squatting
 
 from mrc.agent import socket as agent_socket
 from mrc.agent import steering

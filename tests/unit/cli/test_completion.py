@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminals import terminal
+from processes import terminal
 
 from mrc import products
 from mrc.cli.completion import EXAMPLES, SHELLS

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from loading import loaded
+from processes import loaded
 from project_text import ROOT
 
 SLOW = {"asyncio", "cffi", "msgspec", "mrc._core", "numpy", "prometheus_client", "pyroute2", "rich"}

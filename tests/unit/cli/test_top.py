@@ -8,8 +8,8 @@ import termios
 from pathlib import Path
 
 import pytest
+from processes import terminal
 from slowness import PATIENCE
-from terminals import terminal
 
 from mrc import products
 from mrc.cli import top

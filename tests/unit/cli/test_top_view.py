@@ -7,8 +7,8 @@ import copy
 import re
 
 import pytest
+from endpoints import SNAPSHOT
 from project_text import ROOT
-from snapshot_data import SNAPSHOT
 
 from mrc.cli.terminal import Block, blocks_text
 from mrc.cli.top import DROPS, MAX_ROWS, checked, path_blocks, qp_blocks, summary_blocks, with_rates

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from file_commands import MRC
 from printed import printed
+from processes import Terminal, terminal
 from slowness import PATIENCE
-from terminals import Terminal, terminal
 
 from mrc.trust.identity import load
 

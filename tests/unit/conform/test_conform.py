@@ -17,9 +17,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from pidfds import assert_end, pidfds
 from ports import free_port
 from printed import printed
+from processes import assert_end, pidfds
 from slowness import PATIENCE, until
 
 from mrc.cli.main import main

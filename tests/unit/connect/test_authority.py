@@ -8,8 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from authority import A, B, TestAuthority
-from meetings import exchange, meet, refused
+from meetings import A, B, TestAuthority, exchange, meet, refused
 from slowness import PATIENCE
 
 import mrc

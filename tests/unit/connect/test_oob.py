@@ -18,9 +18,9 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 import uvloop
-from channels import channels
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meetings import channels
 from msgspec.structs import replace
 from unit.test_running import Jumping
 

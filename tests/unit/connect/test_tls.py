@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from authority import A, B, TestAuthority
-from channels import channels
+from meetings import A, B, TestAuthority, channels
 from slowness import PATIENCE
 
 from mrc.connect import tls

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import uvloop
-from channels import channels
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from meetings import channels
 from slowness import PATIENCE
 
 from mrc.connect import tls

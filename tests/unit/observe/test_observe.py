@@ -23,6 +23,7 @@ import pytest
 from endpoints import (
     BUDGET_SECONDS,
     LOOPBACK,
+    SNAPSHOT,
     connected_pair,
     loopback_config,
     transfer,
@@ -32,7 +33,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from printed import printed
 from slowness import PATIENCE
-from snapshot_data import SNAPSHOT
 
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.terminal import blocks_text

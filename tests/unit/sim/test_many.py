@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 import pytest
-from pidfds import assert_end, pidfds
+from processes import assert_end, pidfds
 from slowness import until
 
 from mrc.errors import MrcError

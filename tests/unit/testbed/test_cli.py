@@ -10,8 +10,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from loading import loaded
 from printed import printed
+from processes import loaded
 
 from mrc import products
 from mrc.cli.completion import parsers

@@ -1,16 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/setup installs: the table of Debian packages, and the locked Python packages."""
+"""What tools/setup installs, the table of Debian packages and the locked Python packages; and what
+programs of tests find around them: no terminal, and no file of the user.
+"""
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
 
 import peers
+import pytest
 import walls
 from packaging.requirements import Requirement
+from processes import terminal
 from project_text import ROOT, sources, text
+from slowness import PATIENCE
+
+from mrc.testbed import rootless
 
 PROOF = r"(program|header|x86|python|file):\S+"
 ROW = re.compile(rf"(build|part|bed|test|ci|bench) +(\S+) +({PROOF}) +\S.*")
@@ -84,3 +97,74 @@ def test_lock__satisfies_pyproject() -> None:
 def test_lock__pins_every_package_and_has_its_hashes() -> None:
     for each, hashes in (entry for entries in locked().values() for entry in entries):
         assert [one.operator for one in each.specifier] == ["=="] and hashes > 0, each
+
+
+LOCK = ROOT / "tools" / "requirements.lock"
+
+
+def test_lock__names_the_extras_that_packages_require_of_each_other() -> None:
+    pinned = re.findall(r"^([\w.-]+)(?:\[([\w,-]+)\])?==", LOCK.read_text(), re.MULTILINE)
+    extras = {name.lower(): set(filter(None, some.split(","))) for name, some in pinned}
+    assert len(extras) > 20
+    missing = [
+        f"{found.name} requires {wanted}"
+        for found in distributions()
+        if found.name.lower() in extras
+        for wanted in map(Requirement, found.requires or [])
+        if wanted.name.lower() in extras and not wanted.extras <= extras[wanted.name.lower()]
+        if wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+    ]
+    assert not missing
+
+
+# ---- surroundings --------------------------------------------------------------------------------
+
+LOOK = """
+import os
+try:
+    print("terminal:", os.ttyname(os.open("/dev/tty", os.O_RDWR)))
+except OSError:
+    print("no terminal")
+print(os.readlink("/proc/self/fd/0"))
+"""
+
+
+def test_program__has_no_terminal() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["no terminal", "/dev/null"]
+
+
+def test_program__has_folders_of_its_own() -> None:
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    folders = [os.environ[name] for name in ("HOME", "TMPDIR", "XDG_RUNTIME_DIR")]
+    assert len({*folders, home, "/tmp"}) == 5
+
+
+def test_enter__joins_nothing_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    before = os.readlink("/proc/self/ns/user")
+    assert rootless.enter(create=True)
+    assert os.readlink("/proc/self/ns/user") == before
+
+
+SHELL = ("sh", "-c", 'trap : INT; "$@"; exit $?', "sh")
+
+
+@pytest.mark.parametrize("shell", [(), SHELL], ids=["leader", "job"])
+def test_leave_terminal__interrupts_still_come(shell: tuple[str, ...], tmp_path: Path) -> None:
+    """Pytest in a terminal, also as the first process there, which leads the session."""
+    (tmp_path / "test_it.py").write_text(
+        f"import subprocess, sys, time\n"
+        f"def test_it():\n"
+        f"    subprocess.run([sys.executable, '-c', {LOOK!r}])\n"
+        f"    while True:\n"  # a pause could begin just after the signal, and miss it
+        f"        time.sleep(0.01)\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "conftest",
+             "-p", "no:cacheprovider", "-n", "0", "-s", tmp_path / "test_it.py"]  # fmt: skip
+    folders = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+    with terminal() as term, term.running(*shell, *words, PYTHONPATH=folders) as process:
+        term.until("no terminal")
+        term.press("\x03")
+        term.until("KeyboardInterrupt")
+        assert process.wait(PATIENCE) == 2

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_qp import FakeQp
 from msgspec.structs import replace
 from slowness import PATIENCE
-from transfer_ends import Ends, both, make, names, receiving, sending, sessions, until
+from transfer_ends import Ends, FakeQp, both, make, names, receiving, sending, sessions, until
 
 from mrc.connect.admission import Budget, BudgetError
 from mrc.enums import Access

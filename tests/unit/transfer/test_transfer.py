@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 import xxhash
-from fake_qp import qp_pair
 from slowness import PATIENCE
-from transfer_ends import both, chunks, make, names, receiving, sending, sessions, until
+from transfer_ends import both, chunks, make, names, qp_pair, receiving, sending, sessions, until
 
 from mrc.enums import Access, WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, ProtocolError

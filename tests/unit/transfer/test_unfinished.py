@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from squatter import USER, needs_root
+from processes import USER, needs_root
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta

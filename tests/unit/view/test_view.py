@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
+from endpoints import SNAPSHOT
 from project_text import ROOT
 from slowness import PATIENCE
-from snapshot_data import SNAPSHOT
 
 from mrc.cli.main import main
 from mrc.cli.top import checked

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loading import loaded
 from msgspec.structs import replace
+from processes import loaded
 from unit.workload.test_run import SENT, result, scenario
 
 from mrc.cli.main import build_parser, main

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from pidfds import assert_end_with
+from processes import assert_end_with
 from slowness import PATIENCE
 
 from mrc.enums import CcKind

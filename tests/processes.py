@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A terminal with a person at it, for commands that ask."""
+"""Processes of tests: on a terminal with a person at it, of another user, their ends, and what a
+new interpreter loads.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,14 @@ import pty
 import select
 import struct
 import subprocess
+import sys
 import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from slowness import PATIENCE, until
 
 _LAST = "\0"  # no program writes it
@@ -97,3 +101,65 @@ def terminal() -> Iterator[Terminal]:
         yield made
     finally:
         made.close()
+
+
+# ---- ends of processes ---------------------------------------------------------------------------
+
+
+def pidfds(pids: Iterable[str | bytes | int]) -> list[int]:
+    """A descriptor for each process, which no other process gets that takes its number."""
+    return [os.pidfd_open(int(pid)) for pid in pids]
+
+
+def assert_end(descriptors: Iterable[int]) -> None:
+    """All of these processes end."""
+    for each in descriptors:
+        assert select.select([each], [], [], PATIENCE)[0]
+        os.close(each)
+
+
+def assert_end_with(parent: Sequence[str], count: int = 2) -> None:
+    """SIGKILL of `parent` ends the `count` processes whose numbers its first line has."""
+    with subprocess.Popen(parent, stdout=subprocess.PIPE) as starter:
+        assert starter.stdout is not None
+        ends = pidfds(starter.stdout.readline().split())
+        assert len(ends) == count
+        starter.kill()
+        assert_end(ends)
+
+
+# ---- another user --------------------------------------------------------------------------------
+
+USER = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+_LISTEN = """\
+import os, socket, sys
+os.setuid(int(sys.argv[2]))
+opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+opened.bind("\\0" + sys.argv[1][1:])
+opened.listen(64)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def squatting(name: str, user: int = USER) -> Iterator[int]:
+    """The process of a user who listens at an abstract name, and never answers."""
+    command = [sys.executable, "-I", "-c", _LISTEN, name, str(user)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == b"\n"
+        yield process.pid
+        process.stdin.close()
+
+
+# ---- a new interpreter ---------------------------------------------------------------------------
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a new interpreter has loaded after `code`."""
+    program = f"{code}\nimport sys\nprint(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
