@@ -22,7 +22,7 @@ import cbuild
 
 from mrc.child import BlockingChild
 from mrc.fabric.paths import ENCAPSULATION, TRANSPORT, payload_mtu
-from mrc.fabric.srv6 import locator, segments
+from mrc.fabric.topology import segments
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric, t0_name
@@ -136,7 +136,7 @@ class Bed:
         """
         shape = self.testbed.shape
         block = shape.addresses.locator_block(1)
-        end = f"{locator(block, _IPV4_USID)}"
+        end = f"{shape.addresses.locator(1, _IPV4_USID)}"
         for host in HOSTS:
             usids = (shape.usid("t1", 0), shape.usid("t0", 1 - host), _IPV4_USID)
             (carrier,) = segments(block, usids)

@@ -26,7 +26,6 @@ from streams import BIN_SECONDS, Contender, Seen
 from mrc.cli.figures import column_chart
 from mrc.cli.output import format_rate, format_table
 from mrc.demo.cli import Timeline
-from mrc.fabric.targets import parse_target
 from mrc.linux.processes import stolen_seconds
 from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.plan import BURST_BYTES
@@ -223,7 +222,7 @@ def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], Non
         faults = {}
         for event in events:
             mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
-            target = parse_target(event.target, bed.testbed.shape)
+            target = bed.testbed.shape.target(event.target)
             faults[target] = Fault(mode, event.loss, rate_share=event.rate)
         bed.testbed.set_faults(faults, ready)
     else:

@@ -47,7 +47,6 @@ from mrc.cli.output import (
 )
 from mrc.cli.runner import run_async
 from mrc.errors import ArgumentError, MrcError, StateError
-from mrc.fabric.targets import parse_target
 from mrc.linux import processes, programs
 from mrc.observe import views
 from mrc.results import Result, like
@@ -380,7 +379,7 @@ async def _fail_and_heal(
     """Injects and heals the fault. Returns the times just before and after it takes effect and just
     before it ends, and the bytes sent on each plane until its begin and its end.
     """
-    target = parse_target(f"plane:{FAULTY_PLANE}", bed.shape)
+    target = bed.shape.target(f"plane:{FAULTY_PLANE}")
     changed: list[float] = []
 
     def prepared() -> None:

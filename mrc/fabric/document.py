@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
 
+from mrc import units
 from mrc.errors import BadFileError
 from mrc.typed import take
 
@@ -164,6 +165,10 @@ class Table:
             return parse(self.text(key, default))
         except ValueError as error:
             raise self.error(key, str(error)) from error
+
+    def time(self, key: str, rtt_ns: int | None, default: str | None = None) -> int:
+        """In ns; some are given in round trips."""
+        return self.parsed(key, lambda text: units.parse_time(text, rtt_ns), default)
 
     def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
         """A list of numbers; empty if the key is missing."""

@@ -6,20 +6,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc import units
 from mrc.fabric.document import Table
-from mrc.fabric.targets import absent_links
-from mrc.fabric.topology import MAX_ALL_T1, MAX_T1, MAX_T2, Topology, multiples, wrong_pods
+from mrc.fabric.topology import (
+    MAX_ALL_T1,
+    MAX_MTU,
+    MAX_T1,
+    MAX_T2,
+    MIN_MTU,
+    Topology,
+    multiples,
+    wrong_pods,
+)
 
 MAX_HOSTS, MAX_PLANES, MAX_T0 = 131072, 32, 4096
-MIN_MTU, MAX_MTU = 1400, 65535
 Routing = Literal["source-routes", "ecmp"]
-ROUTING: tuple[Routing, ...] = get_args(Routing)
 
 
 class Tiers(Topology, frozen=True, kw_only=True):
@@ -44,47 +50,48 @@ class Tiers(Topology, frozen=True, kw_only=True):
     sndbuf_bytes: int
     mtu: int
     max_hosts: ClassVar[int] = MAX_HOSTS  # a simulated host needs less than one of a test bed
+    ROUTING: ClassVar[tuple[Routing, ...]] = get_args(Routing)
 
-
-def read_topology(table: Table) -> Tiers:
-    """Raises ConfigError."""
-    hosts, t0, t1, pods, t2 = _switches(table)
-    topology = Tiers(
-        hosts=hosts,
-        t0=t0,
-        t1=t1,
-        pods=pods,
-        t2=t2,
-        planes=table.integer("planes", 1, MAX_PLANES),
-        routing=table.choice("routing", ROUTING, "source-routes"),
-        host_rate_bps=table.parsed("host_rate", units.parse_rate, "100Gbit/s"),
-        fabric_rate_bps=table.parsed("fabric_rate", units.parse_rate, "100Gbit/s"),
-        core_rate_bps=0,
-        host_delay_ns=table.parsed("host_delay", units.parse_time, "500ns"),
-        fabric_delay_ns=table.parsed("fabric_delay", units.parse_time, "500ns"),
-        core_delay_ns=0,
-        jitter_ns=table.parsed("jitter", units.parse_time, "0ns"),
-        buffer_bytes=table.parsed("buffer", units.parse_size, "1MiB"),
-        ecn_low_bytes=table.parsed("ecn_low", units.parse_size, "100KiB"),
-        ecn_high_bytes=table.parsed("ecn_high", units.parse_size, "400KiB"),
-        ecn_last_hop=table.boolean("ecn_last_hop", False),
-        trimming=table.boolean("trimming", True),
-        control_first=table.boolean("control_first", True),
-        wake_ns=table.parsed("wake", units.parse_time, "1us"),
-        wake_noise_ns=table.parsed("wake_noise", units.parse_time, "0ns"),
-        mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
-        sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
-    )
-    topology = replace(topology, absent=_absent(table, topology))
-    if table.has("oversubscription"):
-        topology = _oversubscribed(table, topology)
-    topology = _with_core(table, topology)
-    table.close()
-    if not topology.host_rate_bps or not topology.fabric_rate_bps:
-        raise table.error("host_rate", "host_rate and fabric_rate must not be 0")
-    if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
-        raise table.error("ecn_high", "must be above ecn_low")
-    return topology
+    @classmethod
+    def read(cls, table: Table) -> Tiers:
+        """Raises ConfigError."""
+        hosts, t0, t1, pods, t2 = _switches(table)
+        topology = cls(
+            hosts=hosts,
+            t0=t0,
+            t1=t1,
+            pods=pods,
+            t2=t2,
+            planes=table.integer("planes", 1, MAX_PLANES),
+            routing=table.choice("routing", cls.ROUTING, "source-routes"),
+            host_rate_bps=table.parsed("host_rate", units.parse_rate, "100Gbit/s"),
+            fabric_rate_bps=table.parsed("fabric_rate", units.parse_rate, "100Gbit/s"),
+            core_rate_bps=0,
+            host_delay_ns=table.parsed("host_delay", units.parse_time, "500ns"),
+            fabric_delay_ns=table.parsed("fabric_delay", units.parse_time, "500ns"),
+            core_delay_ns=0,
+            jitter_ns=table.parsed("jitter", units.parse_time, "0ns"),
+            buffer_bytes=table.parsed("buffer", units.parse_size, "1MiB"),
+            ecn_low_bytes=table.parsed("ecn_low", units.parse_size, "100KiB"),
+            ecn_high_bytes=table.parsed("ecn_high", units.parse_size, "400KiB"),
+            ecn_last_hop=table.boolean("ecn_last_hop", False),
+            trimming=table.boolean("trimming", True),
+            control_first=table.boolean("control_first", True),
+            wake_ns=table.parsed("wake", units.parse_time, "1us"),
+            wake_noise_ns=table.parsed("wake_noise", units.parse_time, "0ns"),
+            mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
+            sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
+        )
+        topology = replace(topology, absent=_absent(table, topology))
+        if table.has("oversubscription"):
+            topology = _oversubscribed(table, topology)
+        topology = _with_core(table, topology)
+        table.close()
+        if not topology.host_rate_bps or not topology.fabric_rate_bps:
+            raise table.error("host_rate", "host_rate and fabric_rate must not be 0")
+        if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
+            raise table.error("ecn_high", "must be above ecn_low")
+        return topology
 
 
 def _switches(table: Table) -> tuple[int, int, int, int, int]:
@@ -131,29 +138,29 @@ class LinkChange(Struct, frozen=True):
     mtu: int | None = None
     """the network drops larger packets on these links"""
 
-
-def read_link(table: Table, parse_target: Callable[[str], object], tiers: Tiers) -> LinkChange:
-    """A table of `[[links]]`; raises ConfigError."""
-    target = table.text("target")
-    table.parsed("target", parse_target)
-    change = LinkChange(
-        target,
-        rate_bps=table.parsed("rate", units.parse_rate) if table.has("rate") else None,
-        delay_ns=table.parsed("delay", units.parse_time) if table.has("delay") else None,
-        loss=table.parsed("loss", units.parse_share) / 1e6 if table.has("loss") else None,
-        mtu=table.integer("mtu", MIN_MTU, tiers.mtu) if table.has("mtu") else None,
-    )
-    table.close()
-    if change == LinkChange(target):
-        raise table.error("target", "requires rate, delay, loss or mtu")
-    if change.rate_bps == 0:
-        raise table.error("rate", "must not be 0")
-    return change
+    @classmethod
+    def read(cls, table: Table, tiers: Tiers) -> Self:
+        """A table of `[[links]]`; raises ConfigError."""
+        target = table.text("target")
+        table.parsed("target", tiers.target)
+        change = cls(
+            target,
+            rate_bps=table.parsed("rate", units.parse_rate) if table.has("rate") else None,
+            delay_ns=table.parsed("delay", units.parse_time) if table.has("delay") else None,
+            loss=table.parsed("loss", units.parse_share) / 1e6 if table.has("loss") else None,
+            mtu=table.integer("mtu", MIN_MTU, tiers.mtu) if table.has("mtu") else None,
+        )
+        table.close()
+        if change == cls(target):
+            raise table.error("target", "requires rate, delay, loss or mtu")
+        if change.rate_bps == 0:
+            raise table.error("rate", "must not be 0")
+        return change
 
 
 def _absent(table: Table, topology: Tiers) -> tuple[str, ...]:
     try:
-        found = absent_links(table.texts("absent"), topology)
+        found = topology.absent_links(table.texts("absent"))
     except ValueError as error:
         raise table.error("absent", str(error)) from error
     if len(replace(topology, absent=found).host_numbers()) < 2:
@@ -173,18 +180,19 @@ def _oversubscribed(table: Table, topology: Tiers) -> Tiers:
 # ---- Faults --------------------------------------------------------------------------------------
 
 
-NEVER = (1 << 64) - 1  # ns
-LEAST_MTU, LARGEST_MTU = 1280, 1 << 16  # of IPv6; of a loopback interface
-KINDS = (
-    "silent", "down", "loss", "lose", "mask", "burst", "corrupt", "duplicate", "reorder", "delay",
-    "jitter", "rate", "mtu",
-)  # fmt: skip
 Packets = Literal["all", "control", "data"]
-CLASSES: tuple[Packets, ...] = get_args(Packets)
 
 
 class TimedFault(Struct, frozen=True):
     """What befalls a part of the fabric, from one time to another."""
+
+    NEVER: ClassVar = (1 << 64) - 1  # ns
+    MTUS: ClassVar = range(1280, (1 << 16) + 1)  # from that of IPv6 to that of a loopback interface
+    KINDS: ClassVar = (
+        "silent", "down", "loss", "lose", "mask", "burst", "corrupt", "duplicate", "reorder",
+        "delay", "jitter", "rate", "mtu",
+    )  # fmt: skip
+    CLASSES: ClassVar[tuple[Packets, ...]] = get_args(Packets)
 
     target: str
     """What fails: plane:2, t1:3.0, uplink:1.0.0, ..."""
@@ -212,56 +220,51 @@ class TimedFault(Struct, frozen=True):
     @property
     def end_ns(self) -> int:
         """As `until_ns`; NEVER: the end of the run."""
-        return NEVER if self.until_ns is None else self.until_ns
+        return self.NEVER if self.until_ns is None else self.until_ns
 
+    @classmethod
+    def read(
+        cls, table: Table, parse_target: Callable[[str], object], rtt_ns: int | None = None
+    ) -> Self:
+        """Reads one table. `parse_target` raises ValueError for a target that does not exist.
 
-def read_time(table: Table, key: str, rtt_ns: int | None, default: str | None = None) -> int:
-    return table.parsed(key, lambda text: units.parse_time(text, rtt_ns), default)
+        Raises ConfigError.
+        """
+        target = table.text("target")
+        table.parsed("target", parse_target)
+        kind = table.choice("kind", cls.KINDS)
+        a, b = _degree(table, kind)
+        fault = cls(
+            target=target,
+            kind=kind,
+            packets=table.choice("packets", cls.CLASSES, "all"),
+            at_ns=table.time("at", rtt_ns, "0ns"),
+            until_ns=table.time("until", rtt_ns) if table.has("until") else None,
+            a=a,
+            b=b,
+            every_ns=table.time("every", rtt_ns) if table.has("every") else 0,
+            for_ns=table.time("for", rtt_ns) if table.has("for") else 0,
+        )
+        table.close()
+        if kind == "down" and ">" in target:
+            raise table.error("kind", "a link goes down in both directions: use silent for one")
+        if fault.end_ns <= fault.at_ns:
+            raise table.error("until", "must be later than at")
+        if bool(fault.every_ns) != bool(fault.for_ns):
+            raise table.error("every", "requires for, and for requires every: set both or neither")
+        if fault.for_ns and fault.for_ns >= fault.every_ns:
+            raise table.error("for", "must be shorter than every")
+        return fault
 
-
-def read_fault(
-    table: Table, parse_target: Callable[[str], object], rtt_ns: int | None = None
-) -> TimedFault:
-    """Reads one table. `parse_target` raises ValueError for a target that does not exist.
-
-    Raises ConfigError.
-    """
-    target = table.text("target")
-    table.parsed("target", parse_target)
-    kind = table.choice("kind", KINDS)
-    a, b = _degree(table, kind)
-    fault = TimedFault(
-        target=target,
-        kind=kind,
-        packets=table.choice("packets", CLASSES, "all"),
-        at_ns=read_time(table, "at", rtt_ns, "0ns"),
-        until_ns=read_time(table, "until", rtt_ns) if table.has("until") else None,
-        a=a,
-        b=b,
-        every_ns=read_time(table, "every", rtt_ns) if table.has("every") else 0,
-        for_ns=read_time(table, "for", rtt_ns) if table.has("for") else 0,
-    )
-    table.close()
-    if kind == "down" and ">" in target:
-        raise table.error("kind", "a link goes down in both directions: use silent for one")
-    if fault.end_ns <= fault.at_ns:
-        raise table.error("until", "must be later than at")
-    if bool(fault.every_ns) != bool(fault.for_ns):
-        raise table.error("every", "requires for, and for requires every: set both or neither")
-    if fault.for_ns and fault.for_ns >= fault.every_ns:
-        raise table.error("for", "must be shorter than every")
-    return fault
-
-
-def occurrences(fault: TimedFault, end_ns: int = NEVER) -> Iterator[tuple[int, int]]:
-    """Begin and end in ns of each occurrence. Repeated occurrences begin before `end_ns`."""
-    begin, last = fault.at_ns, min(fault.end_ns, end_ns)
-    if not fault.every_ns:
-        yield begin, fault.end_ns
-        return
-    while begin < last:
-        yield begin, min(begin + fault.for_ns, fault.end_ns)
-        begin += fault.every_ns
+    def occurrences(self, end_ns: int = NEVER) -> Iterator[tuple[int, int]]:
+        """Begin and end in ns of each occurrence. Repeated occurrences begin before `end_ns`."""
+        begin, last = self.at_ns, min(self.end_ns, end_ns)
+        if not self.every_ns:
+            yield begin, self.end_ns
+            return
+        while begin < last:
+            yield begin, min(begin + self.for_ns, self.end_ns)
+            begin += self.every_ns
 
 
 def _degree(table: Table, kind: str) -> tuple[int, int]:
@@ -280,7 +283,7 @@ def _degree(table: Table, kind: str) -> tuple[int, int]:
         case "duplicate" | "reorder":
             return table.parsed("share", units.parse_share), table.parsed("by", units.parse_time)
         case "mtu":
-            return table.integer("mtu", LEAST_MTU, LARGEST_MTU), 0
+            return table.integer("mtu", TimedFault.MTUS[0], TimedFault.MTUS[-1]), 0
         case "delay" | "jitter":
             return table.parsed(kind, units.parse_time), 0
         case _:

@@ -27,8 +27,6 @@ from mrc.limits import MAX_EVS, MAX_MTU, MAX_PEER_SOURCES, MAX_PORTS, MIN_MTU
 
 _IP_HEADER = {4: 20, 6: 40}
 _UDP_HEADER = 8
-ENCAPSULATION = 64  # encap.red in the kernel's accounting: an IPv6 header and one segment
-_SEGMENT = 16  # each further one
 TRANSPORT = 44  # BTH, METH, TSETH, RETH, ImmDt and ICRC
 SEAL_OVERHEAD = 24  # of a sealed packet: seal and tag instead of the ICRC
 UdpPort = Annotated[int, Meta(ge=1, le=65535)]
@@ -95,14 +93,23 @@ class RemotePort(Struct, frozen=True):
     mtu: Annotated[int, Meta(ge=0, le=MAX_MTU)]
 
 
-def payload_mtu(link_mtu: int, version: int, *, encapsulation: int = 0) -> int:
-    """Bytes of payload that fit a packet on a link: a multiple of 4, at most MRC_MAX_MTU."""
-    room = link_mtu - encapsulation - _IP_HEADER[version] - _UDP_HEADER - TRANSPORT
-    return max(0, min(room, MAX_MTU)) & ~3
+def payload_mtu(link_mtu: int, version: int, *, segments: int = 0) -> int:
+    """Bytes of payload that fit a packet on a link, behind an encapsulation with so many segments
+    of SRv6: a multiple of 4, at most MRC_MAX_MTU.
+    """
+    return max(0, min(link_mtu - _headers(version, segments), MAX_MTU)) & ~3
+
+
+def _headers(version: int, segments: int) -> int:
+    """In the kernel's accounting, encap.red takes an IPv6 header and one segment, then 16 bytes for
+    each further one.
+    """
+    encapsulation = 48 + 16 * segments if segments else 0
+    return encapsulation + _IP_HEADER[version] + _UDP_HEADER + TRANSPORT
 
 
 def _carrying(
-    ports: Iterable[LocalPort], left_out: list[str], *, encapsulation: int = 0
+    ports: Iterable[LocalPort], left_out: list[str], *, segments: int = 0
 ) -> list[LocalPort]:
     """The ports with room for the smallest packet; adds a line for each other to `left_out`."""
     found = []
@@ -110,10 +117,9 @@ def _carrying(
         if port.mtu >= MIN_MTU:
             found.append(port)
         else:
-            headers = encapsulation + _IP_HEADER[port.address.version] + _UDP_HEADER + TRANSPORT
+            least = _headers(port.address.version, segments) + MIN_MTU
             left_out.append(
-                f"{port.nic} ({port.address.ip}) carries too little: raise its MTU to"
-                f" {headers + MIN_MTU}"
+                f"{port.nic} ({port.address.ip}) carries too little: raise its MTU to {least}"
             )
     return found
 
@@ -140,7 +146,7 @@ def srv6_ports(
         for name in wanted
         if name not in names
     ]
-    encapsulation = ENCAPSULATION + _SEGMENT * (host.most_segments - 1)
+    segments = host.most_segments
     for plane, port in host.planes.items():
         if wanted and not {port.ifname, str(port.address.ip)} & set(wanted):
             continue
@@ -151,9 +157,9 @@ def srv6_ports(
         if port.address.ip not in own:
             missing.append(f"{port.address.ip} is not an address of this host")
             continue
-        mtu = payload_mtu(port.mtu, port.address.version, encapsulation=encapsulation)
+        mtu = payload_mtu(port.mtu, port.address.version, segments=segments)
         made = replace(_tied_port(interface, port.address), plane=plane, mtu=mtu, any_address=True)
-        ports += _carrying([made], missing, encapsulation=encapsulation)
+        ports += _carrying([made], missing, segments=segments)
     # Bound to lo, they can share the UDP port with sockets that receive on any address.
     loopback = [replace(port, ifname=port.nic) for port in _loopback_ports(interfaces)]
     return PortSelection(

@@ -25,10 +25,10 @@ from msgspec.structs import replace
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
 from mrc.errors import ConfigError
-from mrc.fabric.srv6 import BLOCK_BITS, USID_BITS, EncapRed, EndDT6, EndUN, Route
-from mrc.fabric.targets import Target, all_links
+from mrc.fabric.topology import Target
 from mrc.lab.outside import check_interface, links_of
 from mrc.linux.files import write_whole
+from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.results import Result
 from mrc.testbed import plan as plans
 from mrc.testbed.bed import Testbed
@@ -294,6 +294,8 @@ def _veth(plan: BedPlan, link: BedLink) -> str:
 
 
 _INSIDE = "/mrc"
+USIDS = EndUN()
+"""with the lengths that all switches have"""
 LOCATOR = "mrc"
 
 _NodeEnd = tuple[str, str]
@@ -365,7 +367,7 @@ def with_link_addresses(plan: BedPlan) -> BedPlan:
     """
     check(plan)
     ends: dict[_NodeEnd, tuple[IPv6Interface, IPv6Interface]] = {}
-    for link in all_links(plan.shape):
+    for link in plan.shape.every_link():
         upper, lower = _link_addresses(plan, link)
         up, down = hops_of_link(link, plan.shape)
         ends[port_of(up)], ends[port_of(down)] = (lower, upper), (upper, lower)
@@ -414,7 +416,7 @@ def switches(plan: BedPlan) -> dict[str, Node]:
 def frr(node: Node) -> str:
     """`frr.conf` of a switch, for FRR with static SIDs (10.3). Its uN SID is a route over `sr0`."""
     own, others = _routes(node)
-    prefix = f"block-len {BLOCK_BITS} node-len {USID_BITS}"
+    prefix = f"block-len {USIDS.block_bits} node-len {USIDS.usid_bits}"
     lines = ["! uN needs an interface: ip link add sr0 type dummy; ip link set sr0 up"]
     lines += [f"hostname {node.name}", "service integrated-vtysh-config", "ipv6 forwarding", "!"]
     for name, address in _ports(node).items():
@@ -435,7 +437,7 @@ def sonic(node: Node) -> str:
     ports = {name: f"Ethernet{4 * i}" for i, name in enumerate(_ports(node))}
     interfaces: dict[str, dict[str, str]] = {name: {} for name in ports.values()}
     interfaces |= {f"{ports[name]}|{address}": {} for name, address in _ports(node).items()}
-    lengths = {"block_len": str(BLOCK_BITS), "node_len": str(USID_BITS)}
+    lengths = {"block_len": str(USIDS.block_bits), "node_len": str(USIDS.usid_bits)}
     tables = {
         "DEVICE_METADATA": {"localhost": {"hostname": node.name}},
         "INTERFACE": interfaces,
@@ -475,8 +477,8 @@ def nvue(node: Node) -> str:
     sid = f"router segment-routing static srv6-sid {own.dst}"
     trim = "system forwarding packet-trim"
     lines = [f"system hostname {node.name}", "router segment-routing srv6 state enabled"]
-    lines += [f"{locator} prefix {own.dst}", f"{locator} block-length {BLOCK_BITS}"]
-    lines += [f"{locator} node-length {USID_BITS}", f"{locator} func-length 0"]
+    lines += [f"{locator} prefix {own.dst}", f"{locator} block-length {USIDS.block_bits}"]
+    lines += [f"{locator} node-length {USIDS.usid_bits}", f"{locator} func-length 0"]
     lines += [f"{sid} locator-name {LOCATOR}", f"{sid} behavior uN"]
     for dscp in (_TRIMMED, _TRIMMED_LAST_HOP):
         lines.append(f"qos mapping default-global dscp {dscp} switch-priority {_TRIMMED_QUEUE}")

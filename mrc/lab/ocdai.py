@@ -30,7 +30,7 @@ from mrc.cli.output import Output, UsageError
 from mrc.errors import BadFileError, ConfigError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.fabric.faults import Tiers, read_topology
+from mrc.fabric.faults import Tiers
 from mrc.linux.files import write_whole
 from mrc.results import Result
 from mrc.testbed.cli.main import Action, Needs
@@ -300,9 +300,7 @@ def topology_of(plan: OcdaiPlan, fabrics: Sequence[str] = ()) -> OcdaiTopology:
     ]
     notes = _notes(plan, chosen, planes)
     text = _file(plan, server_class, planes, below, notes)
-    return OcdaiTopology(
-        text, read_topology(Table(_values(planes, below), plan.place)), tuple(notes)
-    )
+    return OcdaiTopology(text, Tiers.read(Table(_values(planes, below), plan.place)), tuple(notes))
 
 
 def _choose(plan: OcdaiPlan, fabrics: Sequence[str]) -> list[Connection]:

@@ -31,8 +31,8 @@ from msgspec.structs import replace
 
 from mrc.cli.arguments import add, argument
 from mrc.fabric.document import Table
-from mrc.fabric.srv6 import Route
 from mrc.fabric.topology import Topology
+from mrc.linux.routes import Route
 from mrc.testbed import plan as plans
 from mrc.testbed.plan import ROUTER_IPV4, UPPER, UPPER_MAC, BedLink, BedPlan, Node
 from mrc.testbed.results import MachineShare

@@ -33,7 +33,7 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Output
 from mrc.cli.runner import FirstSignal
 from mrc.errors import ArgumentError, ConnectError, MrcError, NetlinkError, StateError
-from mrc.fabric.targets import Target
+from mrc.fabric.topology import Target
 from mrc.lab.machines import (
     OVERHEAD,
     BedMachine,

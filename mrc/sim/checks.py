@@ -25,8 +25,8 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.enums import EvState
-from mrc.fabric.faults import NEVER, TimedFault
-from mrc.fabric.targets import DOWN, UP, Target, links_of, parse_target
+from mrc.fabric.faults import TimedFault
+from mrc.fabric.topology import Target
 from mrc.sim import native
 from mrc.sim.results import Check, Value
 from mrc.sim.run import Curve, FlowSpec, SimRun, line_rate_bps
@@ -311,7 +311,7 @@ def _lost_per_qp(check: Criterion, result: SimRun) -> float:
 
 def _lost(check: Criterion, result: SimRun, flow: int) -> float:
     """Packets that a flow lost; in a part of the run: that it sent again."""
-    if (check.from_ns, check.to_ns) == (0, NEVER):
+    if (check.from_ns, check.to_ns) == (0, TimedFault.NEVER):
         return result.infos[flow].lost_packets
     again = Curve(result.curves[flow].times_ns, result.retransmitted[flow])
     return again.at(check.to_ns) - again.at(check.from_ns)
@@ -453,8 +453,8 @@ _MEASURES: dict[str, Callable[[Criterion, SimRun], float | None]] = {
 _RATE_FAULTS = ("rate", "silent", "down")
 
 LinkWay = tuple[str, str, int, int]
-"""A direction of a link of a plane: (UP, "host", host, 0), (DOWN, "uplink", t0, t1) or
-(UP, "core", t1, t2).
+"""A direction of a link of a plane: ("up", "host", host, 0), ("down", "uplink", t0, t1) or
+("up", "core", t1, t2).
 """
 
 LinkRates = dict[LinkWay, float]
@@ -559,14 +559,14 @@ def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[TimedFault])
 
 def _hit(scenario: Scenario, change: TimedFault, plane: int) -> Iterator[LinkWay]:
     """The links of a plane that a change applies to."""
-    target = parse_target(change.target, scenario.topology)
+    target = scenario.topology.target(change.target)
     if target.plane in (0, plane):
         yield from _ways_of(scenario, replace(target, plane=plane))
 
 
 def _ways_of(scenario: Scenario, target: Target) -> Iterator[LinkWay]:
-    for link in links_of(target, scenario.topology):
-        for way in (target.direction,) if target.direction else (UP, DOWN):
+    for link in scenario.topology.links_of(target):
+        for way in (target.direction,) if target.direction else (Target.UP, Target.DOWN):
             if link.host is not None:
                 yield way, "host", link.host, 0
             elif link.t2 is not None:
@@ -582,15 +582,15 @@ _Shared = tuple[LinkWay, ...]
 def _crossed(scenario: Scenario, flow: FlowSpec) -> list[_Shared]:
     topology = scenario.topology
     keys: list[_Shared] = [
-        ((UP, "host", flow.sender, 0),),
-        ((DOWN, "host", flow.receiver, 0),),
+        ((Target.UP, "host", flow.sender, 0),),
+        ((Target.DOWN, "host", flow.receiver, 0),),
     ]
     if topology.are_near(flow.sender, flow.receiver):
         return keys
     origin = topology.origin(flow.sender, flow.receiver)
     every = tuple(range(topology.n_paths(flow.receiver, origin)))
     named = () if flow.traffic.paths_until_ns else tuple(sorted(set(flow.traffic.paths)))
-    ends = (UP, flow.sender), (DOWN, flow.receiver)
+    ends = (Target.UP, flow.sender), (Target.DOWN, flow.receiver)
     crosses_core = topology.pod_of(flow.sender) != topology.pod_of(flow.receiver)
     for paths in dict.fromkeys((every, named or every)):
         for way, host in ends:

@@ -15,7 +15,8 @@ from msgspec import Struct
 from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
 from mrc.errors import ConfigError
-from mrc.fabric import faults, targets
+from mrc.fabric.faults import TimedFault
+from mrc.fabric.topology import Target
 from mrc.sim.results import Stats
 
 EV_STATE: int = lib.MRC_SIM_EV_STATE
@@ -48,10 +49,10 @@ TARGETS = {
 }
 DIRECTIONS = {
     "": lib.MRC_SIM_BOTH,
-    targets.UP: lib.MRC_SIM_UPWARD,
-    targets.DOWN: lib.MRC_SIM_DOWNWARD,
+    Target.UP: lib.MRC_SIM_UPWARD,
+    Target.DOWN: lib.MRC_SIM_DOWNWARD,
 }
-KINDS: dict[str, int] = {kind: getattr(lib, f"MRC_SIM_{kind.upper()}") for kind in faults.KINDS}
+KINDS: dict[str, int] = {kind: getattr(lib, f"MRC_SIM_{kind.upper()}") for kind in TimedFault.KINDS}
 
 
 class FlowInfo(Struct, frozen=True):

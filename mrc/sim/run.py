@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.faults import TimedFault
-from mrc.fabric.targets import Target, parse_target
+from mrc.fabric.topology import Target
 from mrc.sim import native
 from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, Rows, Sample, Simulation, WriteRecord
 from mrc.sim.results import Stats, Traffic
@@ -372,7 +372,7 @@ def run(
     with Simulation({**_config(scenario, flows, seed), "threads": threads}) as sim:
         whole = replace(scenario.topology, absent=())
         for name in scenario.topology.absent:
-            sim.remove_links(native_target(parse_target(name, whole)))
+            sim.remove_links(native_target(whole.target(name)))
         for flow in flows:
             sim.add_flow(flow.native())
         for change in scenario.links:
@@ -434,7 +434,7 @@ def _config(scenario: Scenario, flows: list[FlowSpec], seed: int) -> dict[str, i
 
 def _native_fault(fault: TimedFault, scenario: Scenario) -> dict[str, int]:
     return {
-        **native_target(parse_target(fault.target, scenario.topology)),
+        **native_target(scenario.topology.target(fault.target)),
         "at_ns": fault.at_ns,
         "until_ns": fault.end_ns,
         "kind": native.KINDS[fault.kind],

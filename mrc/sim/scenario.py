@@ -16,7 +16,6 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
@@ -28,18 +27,8 @@ from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.fabric.faults import (
-    NEVER,
-    Tiers,
-    TimedFault,
-    occurrences,
-    read_fault,
-    read_link,
-    read_time,
-    read_topology,
-)
-from mrc.fabric.targets import ANY, DOWN, UP, Parts, Target, has_target, parse_target
-from mrc.fabric.topology import MAX_T1, Topology
+from mrc.fabric.faults import LinkChange, Tiers, TimedFault
+from mrc.fabric.topology import MAX_T1, Target, Topology
 from mrc.limits import MAX_EVS
 from mrc.sim.results import (
     Parameters,
@@ -87,7 +76,7 @@ class Criterion(Struct, frozen=True):
     measure: str
     group: str  # empty: all flows
     from_ns: int
-    to_ns: int  # NEVER of mrc.fabric.faults: to the end
+    to_ns: int  # TimedFault.NEVER: to the end
     of: str  # the value is compared with "line", "reference" or "max-min"
     share: float  # the expected part of that, such as 7/8
     relation: Relation  # the required relation of the value to the target
@@ -168,7 +157,7 @@ def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
     for fault in scenario.faults:
         if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns is not None:
             continue
-        target = parse_target(fault.target, topology)
+        target = topology.target(fault.target)
         dead |= {
             (target.plane, number)
             for number in range(topology.n_paths(receiver, origin) if origin is not None else 0)
@@ -189,7 +178,7 @@ def _crosses(topology: Tiers, target: Target, ends: tuple[int, int], number: int
         target.t1 == topology.t1_on(topology.pod_of(host), number)
         and target.t0 in (None, topology.t0_of(host))
         and target.direction in ("", way)
-        for host, way in ((sender, UP), (receiver, DOWN))
+        for host, way in ((sender, Target.UP), (receiver, Target.DOWN))
     )
 
 
@@ -208,14 +197,14 @@ def with_seed(scenario: Scenario, seed: int) -> Scenario:
 
 def _parts_of(target: str, fabric: Topology) -> Sequence[str]:
     """Those of a target with `*` that exist. Raises ValueError."""
-    parts = Parts(target, fabric)
+    parts = fabric.parts(target)
     if not fabric.absent:
         return parts
-    return [part for part in parts if has_target(part, fabric)]
+    return [part for part in parts if fabric.has_target(part)]
 
 
 def _drawn(fault: TimedFault, scenario: Scenario, rng: random.Random) -> Iterator[TimedFault]:
-    if ANY not in fault.target:
+    if Target.ANY not in fault.target:
         yield fault
         return
     every = _parts_of(fault.target, scenario.topology)
@@ -328,7 +317,7 @@ def parse_scenario(
     for key in ("addresses", "outside"):  # for test beds: simulated hosts have neither
         table.has(key)
     variants = _variants(table.tables("variants"), values, name, place, fabric)
-    topology, links = read_topology(table.table("topology")), table.tables("links")
+    topology, links = Tiers.read(table.table("topology")), table.tables("links")
     if fabric is not None:
         topology, links = replace_fields(topology, **sizes_of(fabric)), []
     transport = _transport(table.table("transport"), topology)
@@ -462,15 +451,15 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
         receivers=table.integers("to", 0, topology.hosts - 1) if kind == "checkpoint" else (),
         qps=table.integer("qps", 1, 256, 1),
         steps=table.integer("steps", 1, 10**6, 1),
-        compute_ns=read_time(table, "compute", rtt_ns, "0ns"),
+        compute_ns=table.time("compute", rtt_ns, "0ns"),
         depth=table.integer("depth", 1, 4096, 4),
-        start_ns=read_time(table, "start", rtt_ns, "0ns"),
-        interval_ns=0 if kind == "ring" else read_time(table, "interval", rtt_ns, "0ns"),
+        start_ns=table.time("start", rtt_ns, "0ns"),
+        interval_ns=0 if kind == "ring" else table.time("interval", rtt_ns, "0ns"),
         to=table.integer("to", 0, topology.hosts - 1, 0) if kind == "incast" else 0,
         senders=table.integers("from", 0, topology.hosts - 1) if kind in _TO_SOME else (),
         pairs=_pairs(table, topology) if kind == "pairs" else (),
         paths=table.integers("paths", 0, min(topology.t2 or topology.t1, 64) - 1),
-        paths_until_ns=read_time(table, "paths_until", rtt_ns, "0ns"),
+        paths_until_ns=table.time("paths_until", rtt_ns, "0ns"),
     )
     if not 0 < traffic.bytes < 1 << 32:
         raise table.error("write", "is not from 1 byte to 4 GiB - 1")
@@ -530,7 +519,7 @@ def _tcp(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
         kind="tcp",
         group=table.text("group", "tcp"),
         bytes=table.integer("mss", 256, 16384, 1448),
-        start_ns=read_time(table, "start", rtt_ns, "0ns"),
+        start_ns=table.time("start", rtt_ns, "0ns"),
         pairs=pairs,
         paths=(path,),
         plane=table.integer("plane", 1, topology.planes, 1),
@@ -562,7 +551,7 @@ def _need_paths(table: Table, key: str, traffic: Traffic, topology: Tiers) -> No
 
 def _changed_links(table: Table, topology: Tiers) -> list[TimedFault]:
     """What `[[links]]` sets for a target, as faults that last for ever."""
-    change = read_link(table, partial(parse_target, fabric=topology), topology)
+    change = LinkChange.read(table, topology)
     loss_ppm = None if change.loss is None else round(change.loss * 1e6)
     values = {"rate": change.rate_bps, "delay": change.delay_ns, "loss": loss_ppm}
     values["mtu"] = change.mtu
@@ -580,13 +569,13 @@ def _faults(
     found: list[TimedFault] = []
     for table in tables:
         target = table.text("target")
-        if ANY in target:
+        if Target.ANY in target:
             found.append(_drawn_fault(table, target, topology, rtt_ns))
             continue
-        fault = read_fault(table, partial(parse_target, fabric=topology), rtt_ns)
+        fault = TimedFault.read(table, topology.target, rtt_ns)
         found += [
             replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
-            for begin, end in occurrences(fault, end_ns)
+            for begin, end in fault.occurrences(end_ns)
         ] if fault.every_ns else [fault]  # fmt: skip
     return tuple(found)
 
@@ -595,7 +584,7 @@ def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> Tim
     """A fault whose target has `*`; `with_seed` finds its parts."""
 
     def check_target(text: str) -> None:
-        parse_target(_parts_of(text, topology)[0], topology)
+        topology.target(_parts_of(text, topology)[0])
 
     table.parsed("target", check_target)
     most, count = len(_parts_of(target, topology)), 0
@@ -605,7 +594,7 @@ def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> Tim
         count = round(share * most) if isinstance(value, str) else int(share)
         if not 1 <= count <= most:
             raise table.error("draw", f"{value!r} is not 1 to {most} parts")
-    return replace_fields(read_fault(table, check_target, rtt_ns), draw=count)
+    return replace_fields(TimedFault.read(table, check_target, rtt_ns), draw=count)
 
 
 def _checks(table: Table, run: Table) -> Iterator[Table]:
@@ -630,8 +619,8 @@ def _check(table: Table, rtt_ns: int, topology: Tiers) -> Criterion:
         name=table.text("name", name),
         measure=measure,
         group=table.text("group", ""),
-        from_ns=read_time(table, "from", rtt_ns, "0ns"),
-        to_ns=read_time(table, "to", rtt_ns) if table.has("to") else NEVER,
+        from_ns=table.time("from", rtt_ns, "0ns"),
+        to_ns=table.time("to", rtt_ns) if table.has("to") else TimedFault.NEVER,
         of=table.choice("of", choices, choices[0]),
         share=1.0 if share is None else share,
         relation=relation,

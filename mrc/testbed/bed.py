@@ -27,7 +27,7 @@ from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
-from mrc.fabric.targets import Target, cut_off, parse_target, without
+from mrc.fabric.topology import Target
 from mrc.linux import netns, processes, programs
 from mrc.linux.processes import Times
 from mrc.linux.programs import require
@@ -321,8 +321,8 @@ class Testbed:
             return True
 
     def _keep_a_path(self, target: Target, drained: list[Target], dead: list[Target]) -> None:
-        before = without(self.shape, [*drained, *dead])
-        pair = cut_off(self.shape, without(before, [target]))
+        left = self.shape.without([*drained, *dead, target])
+        pair = self.shape.cut_off(left)
         if pair is not None:
             lost = ", ".join(f"{each} is drained" for each in drained)
             lost += ", " * bool(lost and dead) + ", ".join(f"{each} fails" for each in dead)
@@ -517,7 +517,7 @@ class Testbed:
 
     def _target(self, text: str) -> Target:
         with as_argument_error():
-            return parse_target(text, self.shape)
+            return self.shape.target(text)
 
     def _by_target(self, now: BedState) -> dict[Target, Fault]:
         return {self._target(name): fault for name, fault in now.faults.items()}

@@ -35,11 +35,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.errors import NetlinkError, StateError
-from mrc.fabric.srv6 import EncapRed, Route
-from mrc.fabric.targets import Target, links_of, without
+from mrc.fabric.topology import Target
 from mrc.linux import netns, programs
 from mrc.linux.interfaces import interfaces
 from mrc.linux.netlink import Netem, Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
+from mrc.linux.routes import EncapRed, Route
 from mrc.testbed import emulator, extras, state
 from mrc.testbed.faults import (
     HOST_UP,
@@ -747,7 +747,7 @@ def end_name(end: LinkEnd) -> str:
 def _links_of(plan: BedPlan, target: Target) -> Iterable[tuple[BedLink, str]]:
     names = {
         port_of(hops_of_link(link, plan.shape)[0]): str(link)
-        for link in links_of(target, plan.shape)
+        for link in plan.shape.links_of(target)
     }
     for link in plan.links:
         if name := names.get((link.lower, link.lower_name)):
@@ -798,7 +798,7 @@ def change_drains(plan: BedPlan, before: Sequence[Target], after: Sequence[Targe
 
 
 def _plan_without(plan: BedPlan, targets: Sequence[Target]) -> BedPlan:
-    return make_plan(plan.name, without(plan.shape, targets)) if targets else plan
+    return make_plan(plan.name, plan.shape.without(targets)) if targets else plan
 
 
 def _routes_of_paths(plan: BedPlan, host: str) -> tuple[_Own, _Shared]:

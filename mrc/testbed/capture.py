@@ -22,7 +22,6 @@ from typing import BinaryIO, Self
 from msgspec import Struct
 
 from mrc.errors import NetlinkError
-from mrc.fabric.targets import parse_target
 from mrc.linux import netns
 from mrc.linux.processes import release
 from mrc.results import KEYS, Result
@@ -107,7 +106,7 @@ def interfaces(plan: BedPlan, where: str) -> list[LinkEnd]:
     if where in plan.configs:
         return [end for end in map(port_of, all_hops(plan.shape)) if end[0] == where]
     try:
-        target = parse_target(where, plan.shape).both
+        target = plan.shape.target(where).both
     except ValueError as exc:
         raise ValueError(f"{exc}, nor a host or mgmt") from exc
     kinds = _CAPTURED[target.kind]

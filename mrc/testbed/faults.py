@@ -12,13 +12,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from itertools import compress
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from mrc.fabric.faults import LARGEST_MTU, LEAST_MTU
-from mrc.fabric.targets import DOWN, UP, Target, links_of
-from mrc.fabric.topology import Topology
+from mrc.fabric.faults import TimedFault
+from mrc.fabric.topology import Target, Topology
 from mrc.testbed.shape import (
     FABRIC,
     LinkProperties,
@@ -78,8 +78,8 @@ class Fault(Struct, frozen=True):
         for share in (self.corrupt, self.duplicate, self.reorder, self.rate_share):
             if not 0 <= share <= 1:
                 raise ValueError(f"share is {share}, not in 0..1")
-        if self.mtu is not None and not LEAST_MTU <= self.mtu <= LARGEST_MTU:
-            raise ValueError(f"mtu is {self.mtu}, not in {LEAST_MTU}..{LARGEST_MTU}")
+        if self.mtu is not None and self.mtu not in (mtus := TimedFault.MTUS):
+            raise ValueError(f"mtu is {self.mtu}, not in {mtus[0]}..{mtus[-1]}")
         if not self.loss and not self.is_impairment:
             raise ValueError("the fault has no effect: give a loss, a delay or a rate above 0")
 
@@ -244,9 +244,11 @@ def hops_of(target: Target, fabric: Topology) -> list[Hop]:
 
 def all_hops_of(target: Target, fabric: Topology) -> list[Hop]:
     """Both directions of all links of a target, or the one that it names."""
-    hops = (hops_of_link(link, fabric) for link in links_of(target, fabric))
-    first, end = {UP: (0, 1), DOWN: (1, 2)}.get(target.direction, (0, 2))
-    return [hop for both in hops for hop in both[first:end]]
+    return [
+        hop
+        for link in fabric.links_of(target)
+        for hop in compress(hops_of_link(link, fabric), target.ways)
+    ]
 
 
 def port_of(hop: Hop) -> tuple[str, str]:
@@ -321,7 +323,7 @@ def emulated_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     """
     return [
         (FABRIC, interface_name(link.host, link.plane))
-        for link in links_of(target, fabric)
+        for link in fabric.links_of(target)
         if link.host is not None
     ]
 

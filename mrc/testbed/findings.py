@@ -19,9 +19,9 @@ from pathlib import Path
 
 from mrc.doctor import Finding, State
 from mrc.errors import MrcError, StateError
-from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
 from mrc.linux import netns, programs
 from mrc.linux.netlink import Netlink, Veth, Vxlan
+from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.testbed import build, rootless
 from mrc.testbed.capture import Ring
 from mrc.testbed.plan import LOWER_MAC, REASSEMBLY, UPPER_MAC
@@ -192,9 +192,7 @@ def main() -> dict[str, str | None]:
             carrier = EncapRed((IPv6Address("fcbb:1:100:201:e000::"),))
             routes = {
                 "seg6": Route(IPv6Network("fd00:a:1::1:0"), "p1", via=_VIA, action=carrier),
-                "seg6local": Route(
-                    IPv6Network("fcbb:1:e000::/48"), "p1", action=EndDT6(LOCAL_TABLE)
-                ),
+                "seg6local": Route(IPv6Network("fcbb:1:e000::/48"), "p1", action=EndDT6()),
                 "uSIDs": Route(IPv6Network("fcbb:1:100::/48"), "p1", action=EndUN()),
             }
             for name, route in routes.items():

@@ -13,7 +13,7 @@ from textwrap import wrap
 
 from msgspec.structs import replace
 
-from mrc.fabric.targets import Target, links_of, t0_of
+from mrc.fabric.topology import Target
 from mrc.testbed.shape import BothWays, LinkProperties, Shape
 from mrc.units import digits
 
@@ -94,9 +94,9 @@ def _draw_plane(
 
 def nodes(shape: Shape, plane: int) -> tuple[list[int], list[int], list[int], list[int]]:
     """The hosts, T0s, T1s and T2s that have links in a plane."""
-    links = links_of(Target("plane", plane), shape)
+    links = shape.links_of(Target("plane", plane))
     hosts = [link.host for link in links if link.host is not None]
-    t0s = {t0_of(link, shape) for link in links if link.kind != "core"}
+    t0s = {shape.t0_of_link(link) for link in links if link.kind != "core"}
     t1s = {link.t1 for link in links if link.t1 is not None}
     t2s = {link.t2 for link in links if link.t2 is not None}
     return hosts, sorted(t0s), sorted(t1s), sorted(t2s)

@@ -13,27 +13,18 @@ link returns, which would look like slowness of mrc.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.fabric.srv6 import (
-    DEFAULT_METRIC,
-    LOCAL_TABLE,
-    EncapRed,
-    EndDT6,
-    EndUN,
-    Route,
-    format_usid,
-    locator,
-)
-from mrc.fabric.targets import parse_target
-from mrc.fabric.topology import Origin, Path, Topology
+from mrc.fabric.topology import Topology
+from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.testbed.faults import (
     LOSSY,
     all_hops,
@@ -300,9 +291,7 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
             for hop, its in all_hops(shape).items()
             if its != usual[hop]
         ],
-        "absent": [
-            hop for name in shape.absent for hop in all_hops_of(parse_target(name, whole), whole)
-        ],
+        "absent": [hop for name in shape.absent for hop in all_hops_of(whole.target(name), whole)],
     }
 
 
@@ -364,10 +353,9 @@ def _host_node(name: str, fabric: Topology, host: int) -> Node:
         Route(addresses.management, "mgmt", via=UPPER),
     ]
     for plane in fabric.planes_of(host):
-        block = addresses.locator_block(plane)
-        routes.append(Route(block, f"p{plane}", via=UPPER))
-        ours = locator(block, fabric.host_usid(host))
-        routes.append(Route(ours, f"p{plane}", action=EndDT6(LOCAL_TABLE)))
+        routes.append(Route(addresses.locator_block(plane), f"p{plane}", via=UPPER))
+        ours = addresses.locator(plane, fabric.host_usid(host))
+        routes.append(Route(ours, f"p{plane}", action=EndDT6()))
     own = addresses.host(host)
     planes = {f"p{plane}": addresses.in_plane(host, plane) for plane in fabric.planes_of(host)}
     for peer in fabric.host_numbers():
@@ -426,7 +414,7 @@ def _shared(ways: Sequence[_Way], in_plane: int) -> Iterator[_Way]:
 
 
 @lru_cache(maxsize=1024)
-def _ways(fabric: Topology, peer: int, origin: Origin) -> tuple[_Way, ...]:
+def _ways(fabric: Topology, peer: int, origin: int | None) -> tuple[_Way, ...]:
     every = IPv6Network(fabric.addresses.host(peer))
     return tuple(
         _Way(
@@ -517,18 +505,17 @@ def switches(fabric: Topology, plane: int) -> Iterator[tuple[str, tuple[Route, .
 
 
 def _routes_of_t0(fabric: Topology, plane: int, t0: int) -> list[Route]:
-    block = fabric.addresses.locator_block(plane)
-    own = locator(block, fabric.usid("t0", t0))
+    locator = partial(fabric.addresses.locator, plane)
+    own = locator(fabric.usid("t0", t0))
     routes = []
-    for host in fabric.hosts_below(t0):
+    for place, host in enumerate(fabric.hosts_below(t0)):
         if not fabric.has_link(host, plane):
             continue
-        metric = DEFAULT_METRIC + host - fabric.hosts_below(t0)[0]
-        routes.append(Route(own, host_name(host), action=EndUN(), metric=metric))
-        here = locator(block, fabric.host_usid(host))
-        routes.append(Route(here, host_name(host), via=LOWER))
+        shift = Route(own, host_name(host), action=EndUN())
+        routes.append(dataclasses.replace(shift, metric=shift.metric + place))
+        routes.append(Route(locator(fabric.host_usid(host)), host_name(host), via=LOWER))
     return routes + [
-        Route(locator(block, fabric.usid("t1", t1)), f"t1-{t1}", via=UPPER)
+        Route(locator(fabric.usid("t1", t1)), f"t1-{t1}", via=UPPER)
         for t1 in fabric.t1s_above(t0)
         if fabric.has_uplink(plane, t0, t1)
     ]
@@ -538,9 +525,9 @@ def _routes_of_upper(
     fabric: Topology, plane: int, own: int, links: Sequence[tuple[int, str, IPv6Address]]
 ) -> tuple[Route, ...]:
     """Those of a T1 or T2 from its uSID, and the uSID, interface and address of each neighbour."""
-    block = fabric.addresses.locator_block(plane)
-    shift = Route(locator(block, own), links[0][1], action=EndUN())
-    return (shift, *(Route(locator(block, usid), dev, via=via) for usid, dev, via in links))
+    locator = partial(fabric.addresses.locator, plane)
+    shift = Route(locator(own), links[0][1], action=EndUN())
+    return (shift, *(Route(locator(usid), dev, via=via) for usid, dev, via in links))
 
 
 # ---- Files of hosts ------------------------------------------------------------------------------
@@ -593,7 +580,7 @@ def host_config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
 
 @lru_cache(maxsize=1024)
 def _lines_of_peer(
-    shape: Shape, peer: int, origin: Origin, by_planes: bool
+    shape: Shape, peer: int, origin: int | None, by_planes: bool
 ) -> tuple[list[str], list[list[str]]]:
     """The lines of a peer, and of each path to it. `by_planes`: one of the two has no management
     network.
@@ -606,27 +593,28 @@ def _lines_of_peer(
         f'oob = "{oob}"',
         f'sources = ["{addresses.host(peer)}"]',
     ]
-    return head, [_lines_of_path(peer, path) for path in shape.paths_to(peer, origin)]
+    return head, [
+        [
+            "",
+            f"[[peers.h{peer}.paths]]",
+            f"plane = {path.plane}",
+            f'name = "{path.name}"',
+            f'dst = "{path.dst}"',
+            f"segments = [{_quoted(path.segments)}]",
+            f"usids = [{_quoted(path.usid_words)}]",
+        ]
+        for path in shape.paths_to(peer, origin)
+    ]
+
+
+def _quoted(words: Iterable[object]) -> str:
+    return ", ".join(f'"{word}"' for word in words)
 
 
 def _without_management(shape: Shape) -> set[int]:
     """Real hosts without an interface there."""
     real = shape.outside.hosts
     return {int(each.host.removeprefix("h")) for each in real if each.management is None}
-
-
-def _lines_of_path(peer: int, path: Path) -> list[str]:
-    segments = ", ".join(f'"{segment}"' for segment in path.segments)
-    usids = ", ".join(f'"{format_usid(usid)}"' for usid in path.usids)
-    return [
-        "",
-        f"[[peers.h{peer}.paths]]",
-        f"plane = {path.plane}",
-        f'name = "{path.name}"',
-        f'dst = "{path.dst}"',
-        f"segments = [{segments}]",
-        f"usids = [{usids}]",
-    ]
 
 
 # ---- Rules of hosts ------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from mrc.cli.runner import FirstSignal
 from mrc.errors import BadFileError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.fabric.faults import NEVER, TimedFault, occurrences, read_fault
-from mrc.fabric.targets import Target, parse_target
+from mrc.fabric.faults import TimedFault
+from mrc.fabric.topology import Target
 from mrc.results import Result
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
@@ -66,7 +66,7 @@ def load_faults(path: str, plan: BedPlan) -> list[ScheduledFault]:
     fabric = plan.shape
     found = []
     for table in Table(document.load(Path(path), path), path).tables("faults"):
-        times = read_fault(table, lambda target: parse_target(target, fabric))
+        times = TimedFault.read(table, fabric.target)
         try:
             found.append(schedule_fault(times, plan))
         except ValueError as error:
@@ -80,7 +80,7 @@ def load_faults(path: str, plan: BedPlan) -> list[ScheduledFault]:
 
 def schedule_fault(times: TimedFault, plan: BedPlan) -> ScheduledFault:
     """Raises ValueError for a fault that this test bed or this kernel cannot inject."""
-    target, fault = parse_target(times.target, plan.shape), _fault(times)
+    target, fault = plan.shape.target(times.target), _fault(times)
     build.check_faults(plan, {target: fault})
     return ScheduledFault(target, fault, times)
 
@@ -154,9 +154,9 @@ def fault_changes(scheduled: Sequence[ScheduledFault]) -> Iterator[FaultChange]:
 
 
 def _edges(number: int, scheduled: ScheduledFault) -> Iterator[tuple[int, int, bool]]:
-    for begin, end in occurrences(scheduled.times):
+    for begin, end in scheduled.times.occurrences():
         yield begin, number, True
-        if end < NEVER:
+        if end < TimedFault.NEVER:
             yield end, number, False
 
 

@@ -28,7 +28,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import partial
 from ipaddress import IPv6Network
 from typing import Any
 
@@ -38,9 +37,8 @@ from msgspec.structs import fields, force_setattr, replace
 from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.fabric.faults import MAX_MTU, MIN_MTU, LinkChange, Tiers, read_link, read_topology
-from mrc.fabric.targets import DOWN, UP, Target, absent_links, all_links, links_of, parse_target
-from mrc.fabric.topology import Addresses, AddressesError, Topology
+from mrc.fabric.faults import LinkChange, Tiers
+from mrc.fabric.topology import Addresses, Target, Topology
 from mrc.results import KEYS
 from mrc.testbed import extras
 from mrc.units import parse_short_rate
@@ -110,7 +108,7 @@ def node_of(part: str, fabric: Topology, *, has_switches: bool) -> str:
     if part.partition(":")[0] not in ("t0", "t1", "t2"):
         used = f"{hosts[0]}..{hosts[-1]}, t0:P.N, t1:P.S, t2:P.M or mgmt"
         raise ValueError(f"{part} is no host or switch: use {used}")
-    parse_target(part, fabric)
+    fabric.target(part)
     if not has_switches:
         raise ValueError(
             f"{part} is no namespace: one process stands for all switches of an emulated "
@@ -236,9 +234,8 @@ class Shape(Topology, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "fabric", Fabric(self.fabric))
         Topology.__post_init__(self)
-        force_setattr(self, "absent", absent_links(self.absent, self))
-        if not MIN_MTU <= self.mtu <= MAX_MTU:
-            raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
+        force_setattr(self, "absent", self.absent_links(self.absent))
+        self.check_mtu(self.mtu)
         rates = [self.host_rate_bps, self.fabric_rate_bps, self.core_rate_bps]
         for rate_bps in [*rates, *(link.rate_bps for link in self.links)]:
             if rate_bps is not None and not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:
@@ -248,7 +245,7 @@ class Shape(Topology, frozen=True):
         if self.fabric is Fabric.EMULATED:
             self._check_queue()
         for link in self.links:
-            parse_target(link.target, self)
+            self.target(link.target)
         if self.outside != NOTHING:
             has_switches = self.fabric is Fabric.KERNEL
             extras.need(extras.OUTSIDE).check(self.outside, self, has_switches=has_switches)
@@ -284,15 +281,15 @@ class Shape(Topology, frozen=True):
             "uplink": self._link(self.fabric_rate_bps, self.fabric_delay_ns),
             "core": self._link(self.core_rate_bps, self.core_delay_ns),
         }
-        found = {link: (tiers[link.kind], tiers[link.kind]) for link in all_links(self)}
+        found = {link: (tiers[link.kind], tiers[link.kind]) for link in self.links()}
         for change in self.links:
-            target = parse_target(change.target, self)
-            for link in links_of(target, self):
-                up, down = found[link]
-                found[link] = (
-                    up if target.direction == DOWN else self._changed(up, change),
-                    down if target.direction == UP else self._changed(down, change),
+            target = self.target(change.target)
+            for link in self.links_of(target):
+                up, down = (
+                    self._changed(usual, change) if is_changed else usual
+                    for usual, is_changed in zip(found[link], target.ways, strict=True)
                 )
+                found[link] = up, down
         return found
 
     def _changed(self, usual: LinkProperties, change: LinkChange) -> LinkProperties:
@@ -422,17 +419,14 @@ def parse_topology(
         table.has(key)
     title = table.text("title", "")
     within = table.table("topology")
-    tiers = read_topology(within)
+    tiers = Tiers.read(within)
     if tiers.routing != "source-routes":
         raise within.error("routing", "must be source-routes: ecmp is for the simulator")
     if tiers.ecn_last_hop:
         raise within.error("ecn_last_hop", "is for the simulator: remove it for a test bed")
-    addresses = _addresses(table.table("addresses"))
+    addresses = Addresses.read(table.table("addresses"))
     try:
-        links = tuple(
-            read_link(item, partial(parse_target, fabric=tiers), tiers)
-            for item in table.tables("links")
-        )
+        links = tuple(LinkChange.read(item, tiers) for item in table.tables("links"))
         shape = shape_of(tiers, addresses, links, fabric)
     except ValueError as error:
         raise table.error("topology", str(error)) from error
@@ -458,26 +452,3 @@ def shape_of(
     same: dict[str, Any] = {name: getattr(tiers, name) for name in both}
     own = {"trim": tiers.trimming, "links": links, "fabric": fabric, "addresses": addresses}
     return Shape(**same | own)
-
-
-def _addresses(table: Table) -> Addresses:
-    usual = Addresses()
-    read = {
-        key: table.parsed(key, partial(_network_of, getattr(usual, key)), str(getattr(usual, key)))
-        for key in ("block", "hosts", "management")
-    }
-    most = usual.carrier_usids
-    carrier_usids = table.integer("carrier_usids", 1, most, most)
-    table.close()
-    try:
-        return Addresses(**read, carrier_usids=carrier_usids)
-    except AddressesError as error:
-        given = next((key for key in error.keys if table.has(key)), error.keys[0])
-        raise table.error(given, error.text) from error
-
-
-def _network_of(usual: IPv6Network, text: str) -> IPv6Network:
-    try:
-        return IPv6Network(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not an IPv6 network such as {usual}") from None

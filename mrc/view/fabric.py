@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from mrc.errors import StateError
-from mrc.fabric.targets import t0_of
 from mrc.lab.remote import SpreadTestbed
 from mrc.testbed import bed as beds
 from mrc.testbed import build
@@ -163,7 +162,7 @@ def _drawn(bed: Testbed, title: str) -> BedDrawing:
             target=str(link),
             plane=link.plane,
             host=link.host,
-            t0=link.t0 if link.host is None else t0_of(link, shape),
+            t0=link.t0 if link.host is None else shape.t0_of_link(link),
             t1=link.t1,
             t2=link.t2,
             up=str(first),

@@ -19,7 +19,7 @@ from mrc.cli.output import Exit, Output, UsageError, format_rate, format_seconds
 from mrc.cli.runner import run_async
 from mrc.enums import CcKind
 from mrc.errors import BadFileError, ConfigError, StateError
-from mrc.fabric.faults import NEVER
+from mrc.fabric.faults import TimedFault
 from mrc.linux import programs
 from mrc.linux.files import check_writable, write_whole
 from mrc.results import KEYS, Result, like
@@ -105,7 +105,7 @@ def inapplicable(check: Criterion, over: Over) -> str:
         return f"{over} does not count this"
     if check.plane and over != "mrc":
         return f"{over} does not count the bytes of each plane"
-    if measure == "lost_per_qp" and (check.from_ns, check.to_ns) != (0, NEVER):
+    if measure == "lost_per_qp" and (check.from_ns, check.to_ns) != (0, TimedFault.NEVER):
         return "hosts count the packets of the whole run"
     if over == "iperf3" and measure in _OF_WRITES:
         return "iperf3 sends all writes of a flow as one"

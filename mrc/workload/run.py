@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError, StateError
-from mrc.fabric.faults import NEVER, Tiers, TimedFault
-from mrc.fabric.paths import ENCAPSULATION, payload_mtu
+from mrc.fabric.faults import Tiers, TimedFault
+from mrc.fabric.paths import payload_mtu
 from mrc.linux.processes import Times
 from mrc.sim import native
 from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, WriteRecord
@@ -89,7 +89,7 @@ def fitted(scenario: Scenario, shape: Shape, scale: float = 1.0) -> Scenario:
             replace(
                 each,
                 from_ns=round(each.from_ns * times),
-                to_ns=each.to_ns if each.to_ns == NEVER else round(each.to_ns * times),
+                to_ns=each.to_ns if each.to_ns == TimedFault.NEVER else round(each.to_ns * times),
             )
             for each in scenario.checks
         ),
@@ -130,7 +130,7 @@ def transport_of(transport: Transport, shape: Shape) -> Transport:
     forwards bursts, and hosts that send single packets would take the processors' time.
     """
     is_kernel = shape.fabric is Fabric.KERNEL
-    room = payload_mtu(shape.mtu, 6, encapsulation=ENCAPSULATION)
+    room = payload_mtu(shape.mtu, 6, segments=1)
     return replace(
         transport,
         path_mtu=min(transport.path_mtu, room),

@@ -27,7 +27,7 @@ from netns.processes import Hosts
 from slowness import PATIENCE, least
 
 from mrc.errors import ArgumentError, StateError
-from mrc.fabric import srv6, topology
+from mrc.fabric import topology
 from mrc.fabric.topology import Topology
 from mrc.linux import netns
 from mrc.testbed import build, schedule, state
@@ -117,7 +117,9 @@ def frame(carriers: Sequence[Sequence[int]], hop_limit: int, mark: bytes) -> byt
     8 bytes. No host has a route to its inner source, so none reports an error.
     """
     ethernet = bytes.fromhex("020000000001020000000002") + struct.pack("!H", ETH_P_IPV6)
-    carrier, *later = (srv6.pack(ADDRESSES.locator_block(1), each).packed for each in carriers)
+    carrier, *later = (
+        topology.carrier(ADDRESSES.locator_block(1), each).packed for each in carriers
+    )
     n = len(later)
     srh = struct.pack("!BBBBBBH", 41, 2 * n, 4, n, n - 1, 0, 0) if later else b""
     srh += b"".join(reversed(later))
@@ -183,7 +185,7 @@ def test_usids__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) -> No
     assert walk(both[Fabric.EMULATED], [usids], hop_limit, mark) == kernel
     if name == "six uSIDs":
         (arrived,) = kernel["h1"]
-        rest = srv6.pack(ADDRESSES.locator_block(1), usids[2:])
+        rest = topology.carrier(ADDRESSES.locator_block(1), usids[2:])
         assert (IPv6Address(arrived[38:54]), arrived[21]) == (rest, 61)
 
 
@@ -195,7 +197,7 @@ def test_segments__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) ->
     assert walk(both[Fabric.EMULATED], carriers, hop_limit, mark) == kernel
     if name == "one each":
         (arrived,) = kernel["h1"]
-        assert IPv6Address(arrived[38:54]) == srv6.pack(ADDRESSES.locator_block(1), [HERE])
+        assert IPv6Address(arrived[38:54]) == topology.carrier(ADDRESSES.locator_block(1), [HERE])
         assert arrived[54 + 3] == 0
 
 

@@ -25,11 +25,11 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from slowness import PATIENCE
 
 from mrc.errors import NetlinkError
-from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
 from mrc.linux import netlink, netns
 from mrc.linux import rtnetlink as rtnetlink_module
 from mrc.linux.interfaces import interfaces
 from mrc.linux.netlink import Netlink, Veth
+from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.linux.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkRequest, Rtnetlink
 
 from .conftest import fresh_name
@@ -81,7 +81,7 @@ ROUTES = {
         "flavors next-csid lblen 48 nflen 8 dev p1",
     ),
     "End.DT6": (
-        Route(IPv6Network("fcbb:1:e000::/48"), "p1", action=EndDT6(LOCAL_TABLE)),
+        Route(IPv6Network("fcbb:1:e000::/48"), "p1", action=EndDT6()),
         "unicast fcbb:1:e000::/48  encap seg6local action End.DT6 table local dev p1",
     ),
     "local": (

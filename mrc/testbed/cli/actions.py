@@ -24,7 +24,7 @@ from mrc.cli.arguments import add, argument, count_argument, seconds_argument
 from mrc.cli.output import Exit, Output, UsageError, format_bytes, listed, print_error
 from mrc.cli.runner import FirstSignal, become, refused
 from mrc.errors import ConfigError, StateError
-from mrc.fabric.targets import FORMS
+from mrc.fabric.topology import Target
 from mrc.linux import netns
 from mrc.linux.programs import require
 from mrc.results import Result, like, plain
@@ -245,7 +245,7 @@ def rsh(args: argparse.Namespace) -> int:
 _share_argument = argument(parse_loss)
 
 _FAIL = f"""
-target TARGET   what fails: {FORMS}
+target TARGET   what fails: {Target.FORMS}
 --mode          silent: drop packets while links stay up; down: take the links down [%(default)s]
 --loss PERCENT  drop this share of the packets, such as 20%% [100%%; 0%% with options below]
 --rate RATE     limit each link to this rate, such as 50mbit, or to a share of its own rate, such as
@@ -313,7 +313,7 @@ def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
-    add(parser, f"target TARGET  what to heal: {FORMS}; all: all faults")
+    add(parser, f"target TARGET  what to heal: {Target.FORMS}; all: all faults")
 
 
 def _fault_rate(text: str) -> dict[str, Any]:
@@ -351,11 +351,11 @@ def heal(args: argparse.Namespace) -> int:
 
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DRAIN
-    add(parser, f"target TARGET  what to drain: {FORMS}")
+    add(parser, f"target TARGET  what to drain: {Target.FORMS}")
 
 
 def add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
-    add(parser, f"target TARGET  what to use again: {FORMS}; all: all that is drained")
+    add(parser, f"target TARGET  what to use again: {Target.FORMS}; all: all that is drained")
 
 
 def drain(args: argparse.Namespace) -> int:
@@ -390,7 +390,7 @@ into packets as on a wire, with their own lengths and checksums. A packet that
 crosses two of the captured interfaces is written twice.
 """
 _CAPTURE = f"""
-where HOST|SWITCH|LINK  h0, h1, ... for all ports of a host; mgmt; or {FORMS}
+where HOST|SWITCH|LINK  h0, h1, ... for all ports of a host; mgmt; or {Target.FORMS}
 file FILE               file to write; -: stdout, such as for tshark -r -
 --count N               stop after this many packets [no limit]
 --seconds S             stop after this time [no limit]

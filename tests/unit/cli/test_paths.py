@@ -16,7 +16,6 @@ from mrc.cli import paths
 from mrc.cli.paths import TRAIN, PathCheck, Suspect, _probed, links_on, measure, suspects
 from mrc.errors import PeerGoneError
 from mrc.events import ProbeResult
-from mrc.fabric.srv6 import format_usid
 from mrc.fabric.topology import Topology
 
 EVS = 4
@@ -158,8 +157,7 @@ def observed(*failed: str, peers: tuple[int, ...] = (2,)) -> list[PathCheck]:
     found = []
     for peer in peers:
         for path in FABRIC.paths(0, peer):
-            usids = [format_usid(usid) for usid in path.usids]
-            links = links_on(path.plane, path.name, usids, f"h{peer}")
+            links = links_on(path.plane, path.name, path.usid_words, f"h{peer}")
             works = not {f"h{peer} {path.name}", *links} & set(failed)
             found.append(PathCheck(links, works))
     return found
@@ -216,8 +214,7 @@ def test_locate__names_the_link_of_three_tiers() -> None:
         found = []
         for peer in (3, 7, 9):
             for path in PODS.paths(0, peer):
-                usids = [format_usid(usid) for usid in path.usids]
-                links = links_on(path.plane, path.name, usids, f"h{peer}")
+                links = links_on(path.plane, path.name, path.usid_words, f"h{peer}")
                 found.append(PathCheck(links, dead not in links))
         return found
 

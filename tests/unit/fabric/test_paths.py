@@ -13,7 +13,6 @@ import pytest
 from mrc.fabric import hostconfig, paths
 from mrc.fabric.hostconfig import HostPath, IpInterface
 from mrc.fabric.paths import (
-    ENCAPSULATION,
     LocalPort,
     RemotePort,
     SourcePorts,
@@ -244,19 +243,19 @@ ETH1 = nic("eth1", "10.0.1.1/24", mtu=9000)
 
 
 @pytest.mark.parametrize(
-    ("link_mtu", "version", "encapsulation", "expected"),
+    ("link_mtu", "version", "segments", "expected"),
     [
         (1500, 6, 0, 1408),
         (1500, 4, 0, 1428),
         (9000, 6, 0, 8908),
-        (9000, 6, ENCAPSULATION, 8844),
+        (9000, 6, 1, 8844),
         (1501, 6, 0, 1408),  # a multiple of 4
         (65536, 6, 0, 16384),  # the largest that the engine supports
         (1280, 6, 0, 1188),
     ],
 )
-def test_payload_mtu(link_mtu: int, version: int, encapsulation: int, expected: int) -> None:
-    assert payload_mtu(link_mtu, version, encapsulation=encapsulation) == expected
+def test_payload_mtu(link_mtu: int, version: int, segments: int, expected: int) -> None:
+    assert payload_mtu(link_mtu, version, segments=segments) == expected
 
 
 def summary(ports: Sequence[LocalPort]) -> list[tuple[int, str, str]]:

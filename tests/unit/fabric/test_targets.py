@@ -6,18 +6,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from mrc.fabric.targets import (
-    DOWN,
-    UP,
-    Parts,
-    Target,
-    absent_links,
-    cut_off,
-    links_of,
-    parse_target,
-    without,
-)
-from mrc.fabric.topology import Topology
+from mrc.fabric.topology import Target, Topology
 
 FABRIC = Topology(hosts=2, planes=4, t1=3)
 PAIRS = Topology(hosts=4, planes=2, t0=2, t1=2)
@@ -29,16 +18,16 @@ TARGETS = [
     ("t0:4.1", Target("t0", 4, t0=1)),
     ("link:h1.2", Target("link", 2, host=1)),
     ("uplink:2.1.0", Target("uplink", 2, t0=1, t1=0)),
-    ("h1>t0:2.1", Target("link", 2, host=1, t0=1, direction=UP)),
-    ("t0:2.1>h1", Target("link", 2, host=1, t0=1, direction=DOWN)),
-    ("t0:2.1>t1:2.0", Target("uplink", 2, t0=1, t1=0, direction=UP)),
-    ("t1:2.0>t0:2.1", Target("uplink", 2, t0=1, t1=0, direction=DOWN)),
+    ("h1>t0:2.1", Target("link", 2, host=1, t0=1, direction=Target.UP)),
+    ("t0:2.1>h1", Target("link", 2, host=1, t0=1, direction=Target.DOWN)),
+    ("t0:2.1>t1:2.0", Target("uplink", 2, t0=1, t1=0, direction=Target.UP)),
+    ("t1:2.0>t0:2.1", Target("uplink", 2, t0=1, t1=0, direction=Target.DOWN)),
 ]
 TARGETS_OF_PODS = [
     ("t2:2.3", Target("t2", 2, t2=3)),
     ("core:1.3.1", Target("core", 1, t1=3, t2=1)),
-    ("t1:1.3>t2:1.1", Target("core", 1, t1=3, t2=1, direction=UP)),
-    ("t2:1.1>t1:1.3", Target("core", 1, t1=3, t2=1, direction=DOWN)),
+    ("t1:1.3>t2:1.1", Target("core", 1, t1=3, t2=1, direction=Target.UP)),
+    ("t2:1.1>t1:1.3", Target("core", 1, t1=3, t2=1, direction=Target.DOWN)),
 ]
 
 
@@ -47,7 +36,7 @@ TARGETS_OF_PODS = [
     [(FABRIC, *each) for each in TARGETS] + [(PODS, *each) for each in TARGETS_OF_PODS],
 )
 def test_parse_target__every_form_and_back(fabric: Topology, text: str, target: Target) -> None:
-    assert parse_target(text, fabric) == target
+    assert fabric.target(text) == target
     assert str(target) == text
 
 
@@ -74,7 +63,7 @@ def test_parse_target__every_form_and_back(fabric: Topology, text: str, target: 
 )
 def test_parse_target__refuses(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        parse_target(text, FABRIC)
+        FABRIC.target(text)
 
 
 @pytest.mark.parametrize(
@@ -89,18 +78,18 @@ def test_parse_target__refuses(text: str, complaint: str) -> None:
 )
 def test_parse_target__refuses_in_pods(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        parse_target(text, PODS)
+        PODS.target(text)
 
 
 def test_parse_target__all() -> None:
-    everything = parse_target("all", FABRIC)
+    everything = FABRIC.target("all")
     assert str(everything) == "all"
-    assert len(links_of(everything, FABRIC)) == 4 * (2 + 2 * 3)
+    assert len(FABRIC.links_of(everything)) == 4 * (2 + 2 * 3)
 
 
 @pytest.mark.parametrize(("text", "target"), TARGETS[5:])
 def test_links_of__a_direction_is_its_link(text: str, target: Target) -> None:
-    assert links_of(target, FABRIC) == [target.both]
+    assert FABRIC.links_of(target) == [target.both]
     assert str(target.both) == ("link:h1.2" if "h1" in text else "uplink:2.1.0")
 
 
@@ -115,12 +104,12 @@ def test_links_of__a_direction_is_its_link(text: str, target: Target) -> None:
     ],
 )
 def test_absent_links__of_targets(names: list[str], links: tuple[str, ...] | None) -> None:
-    found = absent_links(names, FABRIC)
+    found = FABRIC.absent_links(names)
     assert links is None or found == links
-    assert absent_links(found, FABRIC) == found
+    assert FABRIC.absent_links(found) == found
     fabric = structs.replace(FABRIC, absent=found)
-    left = set(links_of(Target("all"), FABRIC)) - {parse_target(each, FABRIC) for each in found}
-    assert set(links_of(Target("all"), fabric)) == left
+    left = set(FABRIC.links_of(Target("all"))) - {FABRIC.target(each) for each in found}
+    assert set(fabric.links_of(Target("all"))) == left
 
 
 @pytest.mark.parametrize(
@@ -134,15 +123,15 @@ def test_absent_links__of_targets(names: list[str], links: tuple[str, ...] | Non
 )
 def test_absent_links__refuses(name: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        absent_links([name], FABRIC)
+        FABRIC.absent_links([name])
 
 
 def test_parse_target__refuses_what_is_absent() -> None:
-    fabric = structs.replace(FABRIC, absent=absent_links(["link:h1.2", "t1:3.1"], FABRIC))
+    fabric = structs.replace(FABRIC, absent=FABRIC.absent_links(["link:h1.2", "t1:3.1"]))
     for text in ("link:h1.2", "h1>t0:2.1", "t1:3.1", "uplink:3.0.1"):
         with pytest.raises(ValueError, match="is absent from this fabric"):
-            parse_target(text, fabric)
-    assert str(parse_target("t0:3.1", fabric)) == "t0:3.1"
+            fabric.target(text)
+    assert str(fabric.target("t0:3.1")) == "t0:3.1"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +146,7 @@ def test_parse_target__refuses_what_is_absent() -> None:
     ],
 )
 def test_links_of__a_target(text: str, links: int) -> None:
-    found = links_of(parse_target(text, PODS), PODS)
+    found = PODS.links_of(PODS.target(text))
     assert len(set(found)) == len(found) == links
 
 
@@ -173,16 +162,16 @@ def test_links_of__a_target(text: str, links: int) -> None:
     ],
 )
 def test_parts__are_those_with_links(text: str, parts: list[str]) -> None:
-    assert list(Parts(text, PODS)) == parts
+    assert list(PODS.parts(text)) == parts
 
 
 def test_parts__all_links() -> None:
     for text in ("uplink:*.*.*", "core:*.*.*"):
-        found = list(Parts(text, PODS))
+        found = list(PODS.parts(text))
         assert len(set(found)) == len(found) == 24
-        assert {str(parse_target(part, PODS)) for part in found} == set(found)
+        assert {str(PODS.target(part)) for part in found} == set(found)
     with pytest.raises(ValueError, match="names no part"):
-        Parts("core:1.*.9", PODS)
+        PODS.parts("core:1.*.9")
 
 
 # ---- What remains without some -----------------------------------------------------------------
@@ -205,20 +194,20 @@ def test_parts__all_links() -> None:
 def test_cut_off__names_a_pair_without_a_path(
     names: tuple[str, ...], pair: tuple[int, int] | None
 ) -> None:
-    left = without(PAIRS, [parse_target(name, PAIRS) for name in names])
-    assert cut_off(PAIRS, left) == pair
+    left = PAIRS.without([PAIRS.target(name) for name in names])
+    assert PAIRS.cut_off(left) == pair
 
 
 def test_cut_off__only_of_hosts_that_had_a_path() -> None:
-    two = without(PAIRS, [parse_target("link:h3.1", PAIRS), parse_target("link:h3.2", PAIRS)])
-    assert cut_off(two, without(two, [parse_target("plane:1", two)])) is None
+    two = PAIRS.without([PAIRS.target("link:h3.1"), PAIRS.target("link:h3.2")])
+    assert two.cut_off(two.without([two.target("plane:1")])) is None
 
 
 def test_without__a_t2_leaves_the_others() -> None:
-    left = without(PODS, [parse_target("t2:1.1", PODS)])
+    left = PODS.without([PODS.target("t2:1.1")])
     assert [path.name for path in left.paths(0, 7) if path.plane == 1] == [
         "t2:1.0", "t2:1.2", "t2:1.3",
     ]  # fmt: skip
-    assert cut_off(PODS, left) is None
-    gone = [parse_target(f"t2:{plane}.{m}", PODS) for plane in (1, 2) for m in range(4)]
-    assert cut_off(PODS, without(PODS, gone)) == (0, 4)  # the first two of different pods
+    assert PODS.cut_off(left) is None
+    gone = [PODS.target(f"t2:{plane}.{m}") for plane in (1, 2) for m in range(4)]
+    assert PODS.cut_off(PODS.without(gone)) == (0, 4)  # the first two of different pods

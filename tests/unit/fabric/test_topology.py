@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from mrc.fabric import srv6, topology
-from mrc.fabric.targets import all_links, parse_target
-from mrc.fabric.topology import Addresses, Path, Topology, switch_of_usid
+from mrc.fabric import topology
+from mrc.fabric.topology import Addresses, Path, Topology
 
 ADDRESSES = Addresses()
 
@@ -133,7 +132,7 @@ def test_paths__one_of_each_kind() -> None:
         plane=2,
         name="t2:2.3",
         dst=PODS.addresses.on_path(7, 2, 3),
-        segments=(srv6.pack(PODS.addresses.locator_block(2), far.usids),),
+        segments=(topology.carrier(PODS.addresses.locator_block(2), far.usids),),
         usids=(0x3001, 0x2003, 0x3003, 0x0203, 0xE001),
     )
     in_pod = PODS.paths(5, 7)[1]
@@ -146,8 +145,8 @@ def walk(src: int, path: Path) -> list[str]:
     at, links = PODS.t0_of(src), [f"link:h{src}.{path.plane}"]
     name = f"t0:{path.plane}.{at}"
     for usid in path.usids[:-1]:
-        there = switch_of_usid(path.plane, usid)
-        target = parse_target(f"{name}>{there}", PODS)  # raises if there is no such link
+        there = PODS.switch_of(path.plane, usid)
+        target = PODS.target(f"{name}>{there}")  # raises if there is no such link
         links.append(str(target.both))
         name = there
     host = PODS.hosts_below(int(name.split(".")[1]))[path.usids[-1] - 0xE000]
@@ -155,7 +154,7 @@ def walk(src: int, path: Path) -> list[str]:
 
 
 def test_paths__lead_over_links_that_exist_to_their_host() -> None:
-    every = {str(link) for link in all_links(PODS)}
+    every = {str(link) for link in PODS.links()}
     for src, dst in permutations(range(12), 2):
         paths = PODS.paths(src, dst)
         near, pod = PODS.are_near(src, dst), PODS.pod_of(src) == PODS.pod_of(dst)
@@ -211,7 +210,7 @@ CARRIERS = [
 
 @pytest.mark.parametrize(("usids", "carrier"), CARRIERS)
 def test_pack__puts_the_first_usid_first(usids: tuple[int, ...], carrier: str) -> None:
-    assert srv6.pack(BLOCK, usids) == IPv6Address(carrier)
+    assert topology.carrier(BLOCK, usids) == IPv6Address(carrier)
 
 
 @pytest.mark.parametrize(
@@ -225,34 +224,34 @@ def test_pack__puts_the_first_usid_first(usids: tuple[int, ...], carrier: str) -
 )
 def test_pack__refuses_what_does_not_fit(usids: tuple[int, ...], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        srv6.pack(BLOCK, usids)
+        topology.carrier(BLOCK, usids)
 
 
 def test_pack__refuses_a_block_of_another_length() -> None:
     with pytest.raises(ValueError, match="not a /32"):
-        srv6.pack(IPv6Network("fcbb:1::/48"), (1,))
+        topology.carrier(IPv6Network("fcbb:1::/48"), (1,))
 
 
 def test_segments__needs_a_second_carrier_for_the_seventh_usid() -> None:
-    assert [str(each) for each in srv6.segments(BLOCK, range(1, 8))] == [
+    assert [str(each) for each in topology.segments(BLOCK, range(1, 8))] == [
         "fcbb:1:1:2:3:4:5:6",
         "fcbb:1:7::",
     ]
 
 
 def test_segments__with_few_usids_in_each_carrier() -> None:
-    found = srv6.segments(BLOCK, (0x100, 0x201, 0xE000), 2)
+    found = topology.segments(BLOCK, (0x100, 0x201, 0xE000), 2)
     assert [str(each) for each in found] == ["fcbb:1:100:201::", "fcbb:1:e000::"]
 
 
 def test_segments__refuses_none() -> None:
     with pytest.raises(ValueError, match="requires at least one uSID"):
-        srv6.segments(BLOCK, ())
+        topology.segments(BLOCK, ())
 
 
 def test_locator__is_the_block_and_one_usid() -> None:
-    assert srv6.locator(BLOCK, 0x201) == IPv6Network("fcbb:1:201::/48")
+    assert ADDRESSES.locator(1, 0x201) == IPv6Network("fcbb:1:201::/48")
 
 
-def test_format_usid__has_four_digits() -> None:
-    assert srv6.format_usid(0x2A) == "002a"
+def test_usid_words__have_four_digits() -> None:
+    assert PODS.paths(0, 7)[7].usid_words == ("3001", "2003", "3003", "0203", "e001")

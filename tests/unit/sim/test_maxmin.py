@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mrc.fabric.targets import DOWN, UP
+from mrc.fabric.topology import Target
 from mrc.sim.checks import fill_fairly, goodputs_bps, link_rates_bps
 from mrc.sim.run import make_flows
 from mrc.sim.scenario import Scenario, packet_bytes, parse_scenario
@@ -123,7 +123,7 @@ def test_link_rates__a_share_is_of_what_a_link_has() -> None:
         ("uplink", 1, 0): 100e6, ("uplink", 1, 1): 40e6,
     }  # fmt: skip
     assert link_rates_bps(found, 1, found.faults) == {
-        (way, *link): rate for link, rate in expected.items() for way in (UP, DOWN)
+        (way, *link): rate for link, rate in expected.items() for way in (Target.UP, Target.DOWN)
     }
     assert set(link_rates_bps(found, 2, found.faults).values()) == {100e6}
 

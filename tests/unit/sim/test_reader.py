@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import CLASSES, KINDS, ROUTING
-from mrc.fabric.targets import parse_target
+from mrc.fabric.faults import Tiers, TimedFault
 from mrc.sim import native
 from mrc.sim import scenario as scenarios
 from mrc.sim.run import native_target
@@ -71,7 +70,7 @@ def test_load__the_example_of_the_description(tmp_path: Path) -> None:
     bare = load(tmp_path, topology__hosts=16, traffic=[TCP | {"pairs": [[1, 8]]}])
     assert example.traffic[1] == bare.traffic[0]
     assert all(f"`{measure}`" in text for measure in MEASURES)
-    assert all(f"`{kind}`" in text for kind in KINDS)
+    assert all(f"`{kind}`" in text for kind in TimedFault.KINDS)
 
 
 def test_load__a_fault_that_comes_again(tmp_path: Path) -> None:
@@ -317,12 +316,14 @@ def test_load__no_such_scenario_or_file(tmp_path: Path) -> None:
     ],
 )
 def test_parse_target__numbers(tmp_path: Path, text: str, numbers: tuple[int, int, int]) -> None:
-    where = native_target(parse_target(text, load(tmp_path).topology))
+    where = native_target(load(tmp_path).topology.target(text))
     assert (where["plane"], where["index"], where["t1"]) == numbers
 
 
 def test_names__are_those_of_the_simulator() -> None:
-    assert (tuple(native.CLASSES), tuple(native.ROUTING)) == (CLASSES, ROUTING)
+    assert (tuple(native.CLASSES), tuple(native.ROUTING)) == (
+        TimedFault.CLASSES, Tiers.ROUTING
+    )  # fmt: skip
 
 
 def test_dead_paths__of_either_end_once(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.faults import LinkChange
-from mrc.fabric.targets import Target, parse_target
-from mrc.fabric.topology import Topology
+from mrc.fabric.topology import Target, Topology
 from mrc.linux.netlink import Netem, netem_message
 from mrc.testbed import build, schedule
 from mrc.testbed.build import Queue
@@ -89,7 +88,7 @@ def concerns(name: str, fabric: Topology, way: Way) -> bool:
 
 
 def target(text: str) -> Target:
-    return parse_target(text, SHAPE)
+    return SHAPE.target(text)
 
 
 @SHAPES
@@ -97,7 +96,7 @@ def target(text: str) -> Target:
     "name", ["all", "plane:2", "t1:1.1", "t0:1.0", "link:h2.2", "uplink:1.1.0"]
 )
 def test_hops_of__each_packet_passes_one(name: str, shape: Shape) -> None:
-    hit = hops_of(parse_target(name, shape), shape)
+    hit = hops_of(shape.target(name), shape)
     for way in ways(shape):
         passed = [hop for hop in hops_on(shape, way) if hop in hit]
         assert len(passed) == int(concerns(name, shape, way)), way
@@ -272,7 +271,7 @@ THREE_T1S = Topology(hosts=2, planes=4, t1=3)
 def test_kernel_ends__are_the_switches_ends(
     fabric: Topology, text: str, ends: list[tuple[str, str]]
 ) -> None:
-    assert kernel_ends(parse_target(text, fabric), fabric) == ends
+    assert kernel_ends(fabric.target(text), fabric) == ends
 
 
 # ---- What a fault is, and the rules that drop packets --------------------------------------------
@@ -331,7 +330,7 @@ def test_fault__says_what_it_does() -> None:
 
 
 def test_rules__drop_a_share() -> None:
-    name = table_of(parse_target("link:h1.2", THREE_T1S))
+    name = table_of(THREE_T1S.target("link:h1.2"))
     script = drop_rules(name, [by_chance("iifname h1", 0.2), by_chance("oifname h1", 0.5)])
     assert script == (
         "table ip6 mrc_fail_link_h1_2 {\n"
@@ -350,12 +349,12 @@ def test_rules__drop_a_share() -> None:
 
 
 def test_rules__drop_everything_without_dice() -> None:
-    script = drop_rules(table_of(parse_target("t1:3.1", THREE_T1S)), [by_chance("oifname h1", 1.0)])
+    script = drop_rules(table_of(THREE_T1S.target("t1:3.1")), [by_chance("oifname h1", 1.0)])
     assert "    oifname h1 counter drop\n" in script
 
 
 def test_table__differs_for_every_target() -> None:
-    assert len({table_of(parse_target(name, THREE_T1S)) for name in NAMES}) == len(NAMES)
+    assert len({table_of(THREE_T1S.target(name)) for name in NAMES}) == len(NAMES)
 
 
 # ---- Queues of a kernel fabric -------------------------------------------------------------------
@@ -368,9 +367,7 @@ PLAN = make_plan(
 
 def wanted(faults: dict[str, Fault]) -> dict[Hop, Queue]:
     topology = PLAN.shape
-    return build.queues_with(
-        PLAN, {parse_target(name, topology): each for name, each in faults.items()}
-    )
+    return build.queues_with(PLAN, {topology.target(name): each for name, each in faults.items()})
 
 
 def test_wanted__loss_and_links_that_are_down_change_no_queue() -> None:
@@ -400,7 +397,7 @@ def test_wanted__a_link_keeps_the_delay_that_it_has() -> None:
         "plane:2": Fault(loss=0, rate_share=0.1),
     }
     found = build.queues_with(
-        plan, {parse_target(name, plan.shape): each for name, each in faults.items()}
+        plan, {plan.shape.target(name): each for name, each in faults.items()}
     )
     assert found[Hop(T0_UP, 1, 0, 0)] == Queue(shaper(100_000), Netem(delay_ns=10**6))
     assert found[Hop(T0_UP, 2, 0, 0)] == Queue(shaper(100_000))

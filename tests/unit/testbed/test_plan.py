@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from mrc.errors import ConfigError
 from mrc.fabric.faults import LinkChange
-from mrc.fabric.srv6 import EncapRed, EndDT6, EndUN, Route
-from mrc.fabric.targets import Target
-from mrc.fabric.topology import Addresses, switch_of_usid
+from mrc.fabric.topology import Addresses, Target
+from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.sim.scenario import load_scenario, replace_value, scenario_names
 from mrc.testbed import plan as plans
 from mrc.testbed import shape as shapes
@@ -98,7 +97,7 @@ def test_make_plan__paths_of_three_tiers_lead_over_the_switches_of_their_usids()
     for src in range(12):
         for dst in set(range(12)) - {src}:
             for path in PODS.paths(src, dst):
-                switches = [switch_of_usid(path.plane, usid) for usid in path.usids[:-1]]
+                switches = [PODS.switch_of(path.plane, usid) for usid in path.usids[:-1]]
                 nodes = [f"t0:{path.plane}.{src // 2}", *switches]
                 assert list(walk(plan, f"h{src}", path.dst)) == [
                     *map(node_name, nodes), f"h{dst}",

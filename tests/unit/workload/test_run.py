@@ -24,7 +24,7 @@ from slowness import PATIENCE
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, BadFileError, ConfigError, ConnectError, MrcError, StateError
 from mrc.fabric.faults import LinkChange, TimedFault
-from mrc.fabric.targets import Target
+from mrc.fabric.topology import Target
 from mrc.lab.machines import BedMachine
 from mrc.sim import checks, native
 from mrc.sim.run import SimRun, make_flows
