@@ -26,7 +26,7 @@ from streams import BIN_SECONDS, Contender, Seen
 from mrc.cli.figures import column_chart
 from mrc.cli.output import format_rate, format_table
 from mrc.demo.cli import Timeline
-from mrc.linux.processes import stolen_seconds
+from mrc.linux.system import stolen_seconds
 from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.plan import BURST_BYTES
 

@@ -29,7 +29,7 @@ from mrc.engine import native
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns
-from mrc.linux.processes import release
+from mrc.linux.system import release
 from mrc.results import Result
 
 

@@ -27,7 +27,7 @@ from mrc.errors import ConnectError, PathError, ProtocolError
 from mrc.fabric.hostconfig import IpAddress, pack_address, unpack_address
 from mrc.fabric.paths import LocalPort
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
-from mrc.linux.interfaces import interfaces
+from mrc.linux.rtnetlink import interfaces
 from mrc.messages.messages import MessagePeer
 from mrc.typed import take
 

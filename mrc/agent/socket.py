@@ -25,7 +25,7 @@ from mrc.agent import steering
 from mrc.agent.steering import AgentFrame
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
-from mrc.linux.processes import process
+from mrc.linux.system import process
 from mrc.results import Result
 
 logger = logging.getLogger("mrc.agent")

@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import uvloop
 
 from mrc.cli.output import Interrupted, print_error
-from mrc.linux import programs
+from mrc.linux import system
 
 logger = logging.getLogger("mrc.cli")
 
@@ -205,7 +205,7 @@ def refusal(name: str, path: str | None = None) -> tuple[int, str] | None:
         return _NOT_RUNNABLE, f"{name}: is a folder"
     if found := shutil.which(name, os.F_OK, path):
         return _NOT_RUNNABLE, f"{found}: is not executable: chmod +x {found}"
-    return _NOT_FOUND, programs.not_found(name)
+    return _NOT_FOUND, system.not_found(name)
 
 
 def refused(prog: str, name: str, path: str | None = None) -> int:

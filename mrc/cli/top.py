@@ -34,7 +34,7 @@ from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import MrcError, ProtocolError, kind_of, reason_of
 from mrc.events import known
 from mrc.fabric import hostconfig
-from mrc.linux.processes import process
+from mrc.linux import system
 from mrc.observe import views
 from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot, Unanswered
 from mrc.observe.views import ANSWER_SECONDS
@@ -561,7 +561,7 @@ class EndpointWatch:
 
 def _unanswered(path: Path, wrong: str) -> Unanswered:
     pid = int(number) if (number := path.name.partition("-")[0]).isascii() else 0
-    found = process(pid)
+    found = system.process(pid)
     if found.is_stopped:
         wrong += f": the process is stopped (kill -CONT {pid})"
     elif found.is_traced:

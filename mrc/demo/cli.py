@@ -47,7 +47,7 @@ from mrc.cli.output import (
 )
 from mrc.cli.runner import run_async
 from mrc.errors import ArgumentError, MrcError, StateError
-from mrc.linux import processes, programs
+from mrc.linux import system
 from mrc.observe import views
 from mrc.results import Result, like
 from mrc.tasks import cancelled
@@ -734,12 +734,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _demo(plan: DemoPlan, out: Output) -> int:
-    programs.require(*PROGRAMS)
-    earlier = await in_thread(processes.measure_processors)
+    system.require(*PROGRAMS)
+    earlier = await in_thread(system.measure_processors)
     if earlier.is_busy:
         out.note(f"this machine {earlier}; the figures below are lower for it")
     result = await run_demo(plan, out.note)
-    machine = min(earlier, await in_thread(processes.measure_processors), key=attrgetter("share"))
+    machine = min(earlier, await in_thread(system.measure_processors), key=attrgetter("share"))
     out.text(_planes_table(result))
     out.text("")
     out.text("\n".join(_chart(result)))

@@ -37,7 +37,7 @@ from mrc.fabric.paths import (
     srv6_ports,
 )
 from mrc.limits import MAX_PORTS
-from mrc.linux.interfaces import interfaces
+from mrc.linux.rtnetlink import interfaces
 
 logger = logging.getLogger("mrc.links")
 

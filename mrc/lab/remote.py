@@ -43,8 +43,8 @@ from mrc.lab.machines import (
     owners_of,
     toward,
 )
-from mrc.linux import netns, processes, programs
-from mrc.linux.processes import Times
+from mrc.linux import netns, system
+from mrc.linux.system import Times
 from mrc.testbed import build, extras, state
 from mrc.testbed.bed import PROGRAMS, LinkCounters, Removed, Testbed
 from mrc.testbed.build import LinkEnd, Ready
@@ -88,7 +88,7 @@ class Session:
             # It ends by the end of its input, and then removes what it did not finish.
             self._child = BlockingChild(argv, ties=False)
         except FileNotFoundError as exc:
-            raise ConnectError(programs.not_found(argv[0])) from exc
+            raise ConnectError(system.not_found(argv[0])) from exc
         self._greeted = False
 
     def send(self, request: dict[str, Any]) -> None:
@@ -452,7 +452,7 @@ class Part(Testbed):
 
     def build(self) -> None:
         """Build it up to the point where `commit` says that all machines have their part."""
-        programs.require(*PROGRAMS)
+        system.require(*PROGRAMS)
         assert self.machines is not None
         check_mtu(self.plan, self.machines)
         try:
@@ -587,8 +587,8 @@ class _PartServer:
     def do_measure(self, request: _Request) -> object:
         return self._bed().measure(request["seconds"])
 
-    def do_times(self, _: _Request) -> processes.Times:
-        return processes.processor_times()
+    def do_times(self, _: _Request) -> system.Times:
+        return system.processor_times()
 
     def do_lost(self, _: _Request) -> dict[str, str]:
         return self._bed().lost()
@@ -642,8 +642,8 @@ def run_part(args: argparse.Namespace) -> int:
 def forward(machine: BedMachine, words: Sequence[str]) -> int:
     """Replaces this process by `mrc testbed` on another machine."""
     argv = machine.command(words, terminal=os.isatty(0) and os.isatty(1))
-    if programs.find(argv[0]) is None:
-        raise StateError(f"{machine.name}: {programs.not_found(argv[0])}")
+    if system.find(argv[0]) is None:
+        raise StateError(f"{machine.name}: {system.not_found(argv[0])}")
     return os.execvp(argv[0], argv)
 
 

@@ -34,9 +34,9 @@ from mrc.errors import NetlinkError, StateError
 from mrc.lab.outside import UPLINK, Transit, bridges, links_of, transit
 from mrc.linux import netns
 from mrc.linux.files import write_whole
-from mrc.linux.interfaces import Interface, interfaces
 from mrc.linux.netlink import Netlink, Veth, wait_until_up
 from mrc.linux.routes import Route
+from mrc.linux.rtnetlink import Interface, interfaces
 from mrc.testbed import build, rootless, state
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, BedPlan

@@ -31,7 +31,6 @@ from msgspec import Struct
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
-from mrc.linux.interfaces import Interface, is_up, read_interfaces
 from mrc.linux.routes import (
     ALL,
     SEG6_NEEDS,
@@ -47,10 +46,13 @@ from mrc.linux.rtnetlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
+    Interface,
     NetlinkRequest,
     Rtnetlink,
     attribute,
     attributes,
+    is_up,
+    read_interfaces,
 )
 from mrc.units import digits
 

@@ -28,9 +28,8 @@ from msgspec.structs import asdict, replace
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.topology import Target
-from mrc.linux import netns, processes, programs
-from mrc.linux.processes import Times
-from mrc.linux.programs import require
+from mrc.linux import netns, system
+from mrc.linux.system import Times, require
 from mrc.results import KEYS, Result, like
 from mrc.testbed import build, emulator, extras, rootless, state
 from mrc.testbed.build import Ready
@@ -476,7 +475,7 @@ class Testbed:
 
     def processor_times(self) -> dict[str, Times]:
         """The time of the processors of each of its machines."""
-        return {"": processes.processor_times()}
+        return {"": system.processor_times()}
 
     def connect(self) -> None:
         """Reach its other machines, if it has any, so that the next calls are fast."""
@@ -735,7 +734,7 @@ def _prepare_mptcp(namespace: str, addresses: Collection[IPv6Address]) -> None:
 
 
 def _run_ip(namespace: str, *words: str) -> str:
-    (program,) = programs.require("ip")
+    (program,) = system.require("ip")
     done = subprocess.run(
         [program, "-n", namespace, *words], capture_output=True, text=True, check=False
     )

@@ -36,10 +36,10 @@ from msgspec.structs import replace
 
 from mrc.errors import NetlinkError, StateError
 from mrc.fabric.topology import Target
-from mrc.linux import netns, programs
-from mrc.linux.interfaces import interfaces
+from mrc.linux import netns, system
 from mrc.linux.netlink import Netem, Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
 from mrc.linux.routes import EncapRed, Route
+from mrc.linux.rtnetlink import interfaces
 from mrc.testbed import emulator, extras, state
 from mrc.testbed.faults import (
     HOST_UP,
@@ -395,7 +395,7 @@ def _run_nft(
 
 
 def _start_nft(arguments: list[str]) -> subprocess.Popen[str]:
-    (program,) = programs.require("nft")
+    (program,) = system.require("nft")
     pipe = subprocess.PIPE
     # In a process group of its own: ^C at the terminal must not interrupt a change.
     return subprocess.Popen(

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
-from mrc.linux.processes import release
+from mrc.linux.system import release
 from mrc.results import KEYS, Result
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.faults import (

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mrc.doctor import Finding, State
 from mrc.errors import MrcError, StateError
-from mrc.linux import netns, programs
+from mrc.linux import netns, system
 from mrc.linux.netlink import Netlink, Veth, Vxlan
 from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.testbed import build, rootless
@@ -134,8 +134,8 @@ def _namespaces() -> Iterator[Finding]:
 
 def _programs() -> Iterator[Finding]:
     for name in PROGRAMS:
-        where = programs.find(name)
-        needs = (State.MISSING, "no test beds", f"apt-get install {programs.PACKAGES[name]}")
+        where = system.find(name)
+        needs = (State.MISSING, "no test beds", f"apt-get install {system.PACKAGES[name]}")
         yield Finding.of(f"program {name}", where is not None, where or "not installed", needs)
 
 
@@ -173,7 +173,7 @@ def _has_qdisc(link: Netlink, kind: str) -> None:
 
 
 def _add_esp(namespace: str) -> None:
-    argv = [*programs.require("ip"), "-n", namespace, *_ESP.split()]
+    argv = [*system.require("ip"), "-n", namespace, *_ESP.split()]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise StateError(done.stderr.strip().removeprefix("Error: ").rstrip("."))

@@ -23,7 +23,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from mrc.errors import StateError
-from mrc.linux import netns, programs
+from mrc.linux import netns, system
 
 PROGRAMS = ("unshare", "sh", "mount")
 _NEW = "-Urnm"  # namespaces
@@ -136,7 +136,7 @@ def become_root() -> None:
 def is_allowed() -> bool:
     """Whether this process may make user namespaces."""
     try:
-        unshare, true = programs.require("unshare", "true")
+        unshare, true = system.require("unshare", "true")
         subprocess.run([unshare, _NEW, true], check=True, capture_output=True)
     except (OSError, StateError, subprocess.CalledProcessError):
         return False
@@ -169,7 +169,7 @@ def _forbidden() -> StateError:
 
 def _prepared(new: str, script: str, *argv: str) -> list[str]:
     """Arguments that run a script in new namespaces. Raises StateError where a program lacks."""
-    unshare, shell, _ = programs.require(*PROGRAMS)
+    unshare, shell, _ = system.require(*PROGRAMS)
     return [unshare, new, shell, "-c", script, *argv]
 
 

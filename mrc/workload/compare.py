@@ -20,7 +20,7 @@ from mrc.cli.runner import run_async
 from mrc.enums import CcKind
 from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.fabric.faults import TimedFault
-from mrc.linux import programs
+from mrc.linux import system
 from mrc.linux.files import check_writable, write_whole
 from mrc.results import KEYS, Result, like
 from mrc.sim import checks, drawing, page
@@ -451,7 +451,7 @@ def _load(args: argparse.Namespace, bed: Testbed) -> Scenario:
 def _require(overs: Sequence[Over]) -> None:
     """Raises StateError for a transport that this machine lacks."""
     if "iperf3" in overs:
-        programs.require(IPERF3)
+        system.require(IPERF3)
     if "mptcp" in overs and not beds.has_mptcp():
         raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
 

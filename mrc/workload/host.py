@@ -32,7 +32,7 @@ from mrc.engine.memory import MR, RemoteMemory
 from mrc.enums import Access, Integrity
 from mrc.errors import MrcError
 from mrc.events import EvEvent, PlaneEvent
-from mrc.linux import programs
+from mrc.linux import system
 from mrc.units import digits
 from mrc.workload.task import (
     IPERF3,
@@ -530,7 +530,7 @@ class Iperf3Transport:
     async def open(self) -> None:
         """Starts the servers, and waits until they listen. Raises StateError without iperf3."""
         if self._sends or self._receives:
-            programs.require(IPERF3)
+            system.require(IPERF3)
         for number in self._receives:
             port = _FIRST_PORT + number
             words = ("-s", "-1", "-i", f"{digits(self._seconds)}", "-p", port)

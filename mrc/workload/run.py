@@ -26,7 +26,7 @@ from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError, StateError
 from mrc.fabric.faults import Tiers, TimedFault
 from mrc.fabric.paths import payload_mtu
-from mrc.linux.processes import Times
+from mrc.linux.system import Times
 from mrc.sim import native
 from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, WriteRecord
 from mrc.sim.results import Stats, Traffic, Transport

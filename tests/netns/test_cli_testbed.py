@@ -26,7 +26,7 @@ from slowness import PATIENCE
 from mrc.cli.main import main
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.topology import Addresses
-from mrc.linux import netns, programs
+from mrc.linux import netns, system
 from mrc.testbed import bed, rootless, state
 from mrc.testbed.bed import Testbed
 
@@ -261,7 +261,7 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
     )
     (tmp_path / "mptcpize").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", "/nowhere")
+    monkeypatch.setattr(system, "SYSTEM_FOLDERS", "/nowhere")
     assert typed(*command) == 1
     assert capsys.readouterr().err == (
         "mrc testbed exec: mptcpize is missing: apt-get install mptcpize\n"
@@ -378,7 +378,7 @@ def test_up__names_what_is_missing(
     bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", "/nowhere")
+    monkeypatch.setattr(system, "SYSTEM_FOLDERS", "/nowhere")
     assert typed("up", "--name", bed_name, *SMALL) == 1
     assert capsys.readouterr().err == (
         "mrc testbed up: ip and nft and sh and mount are missing:"
@@ -422,7 +422,7 @@ def test_exec__finds_mrc_itself(name: str) -> None:
     """Even if the virtual environment of mrc is not activated."""
     argv, env = Testbed.existing(name).host_command("h0", ["python3", "-c", "import mrc"])
     assert env["PATH"].split(":")[-1] == str(Path(sys.executable).parent)
-    assert argv[:3] == [*programs.require("ip"), "netns", "exec"]
+    assert argv[:3] == [*system.require("ip"), "netns", "exec"]
 
 
 @pytest.mark.slow

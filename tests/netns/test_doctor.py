@@ -10,7 +10,7 @@ import pytest
 from mrc import doctor
 from mrc.doctor import State
 from mrc.errors import StateError
-from mrc.linux import netns, programs
+from mrc.linux import netns, system
 from mrc.testbed import findings
 
 from .conftest import HAS_USERS
@@ -39,19 +39,19 @@ def test_doctor__says_the_same_with_an_empty_path(monkeypatch: pytest.MonkeyPatc
 def test_doctor__without_a_program_names_its_package(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for each in programs.PACKAGES.keys() - {name}:
-        if (path := programs.find(each)) is not None:
+    for each in system.PACKAGES.keys() - {name}:
+        if (path := system.find(each)) is not None:
             (tmp_path / each).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", str(tmp_path))
+    monkeypatch.setattr(system, "SYSTEM_FOLDERS", str(tmp_path))
     found = findings.examine()
     assert [each for each in found if "No such file" in each.found] == []
     (row,) = (each for each in found if each.name == f"program {name}")
-    assert (row.state, row.remedy) == (State.MISSING, f"apt-get install {programs.PACKAGES[name]}")
+    assert (row.state, row.remedy) == (State.MISSING, f"apt-get install {system.PACKAGES[name]}")
 
 
 def test_add_esp__without_ip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", "/nowhere")
+    monkeypatch.setattr(system, "SYSTEM_FOLDERS", "/nowhere")
     with pytest.raises(StateError, match="ip is missing: apt-get install iproute2"):
         findings._add_esp("mrc-none")

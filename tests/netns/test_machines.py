@@ -24,7 +24,7 @@ import pytest
 from printed import printed
 from slowness import PATIENCE, until
 
-from mrc.linux import programs
+from mrc.linux import system
 from mrc.testbed.shape import Shape
 
 from .conftest import needs_real_root
@@ -348,7 +348,7 @@ def test_run__traffic_between_machines(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(programs.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
+@pytest.mark.skipif(system.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
 def test_run__iperf3_between_machines(
     pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.lab import uplink as uplinks
 from mrc.linux import netns
-from mrc.linux.interfaces import Interface, interfaces
+from mrc.linux.rtnetlink import Interface, interfaces
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 

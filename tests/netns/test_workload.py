@@ -23,7 +23,7 @@ from slowness import PATIENCE
 
 from mrc.cli.main import main
 from mrc.errors import StateError
-from mrc.linux import netns, programs
+from mrc.linux import netns, system
 from mrc.sim.scenario import Scenario
 from mrc.testbed import bed as beds
 from mrc.testbed import build, state
@@ -215,7 +215,7 @@ def test_run__by_mptcp(told: Callable[..., dict[str, Any]]) -> None:
     assert flow["received_bytes"] == 20 << 20 and flow["sent_packets"] is None
 
 
-@pytest.mark.skipif(programs.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
+@pytest.mark.skipif(system.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
 def test_run__by_iperf3(told: Callable[..., dict[str, Any]]) -> None:
     result = told(SILENT.replace("plane:1", "plane:2"), "--over", "iperf3")
     (flow,) = result["runs"][0]["flows"]
@@ -322,7 +322,7 @@ def test_demo__names_what_is_missing_before_it_begins(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("PATH", "/bin-of-nobody")
-    monkeypatch.setattr(programs, "find", lambda name: None if name == "ip" else f"/bin/{name}")
+    monkeypatch.setattr(system, "find", lambda name: None if name == "ip" else f"/bin/{name}")
     assert main(["demo", "--name", bed_name, *SMALL]) == 1
     assert capsys.readouterr().err == "mrc demo: ip is missing: apt-get install iproute2\n"
     assert nothing_left(bed_name, tmp_path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interface:
-    """As `mrc.linux.interfaces.Interface`, on a plane."""
+    """As `mrc.linux.rtnetlink.Interface`, on a plane."""
 
     name: str
     index: int

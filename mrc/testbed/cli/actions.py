@@ -26,7 +26,7 @@ from mrc.cli.runner import FirstSignal, become, refused
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.topology import Target
 from mrc.linux import netns
-from mrc.linux.programs import require
+from mrc.linux.system import require
 from mrc.results import Result, like, plain
 from mrc.testbed import bed as beds
 from mrc.testbed import capture, extras, schedule

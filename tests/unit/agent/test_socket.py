@@ -23,7 +23,7 @@ from mrc.agent import socket as agent_socket
 from mrc.agent import steering
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
-from mrc.linux.processes import Process
+from mrc.linux.system import Process
 
 NAME = f"@mrc-test-socket-{os.getpid()}"
 

@@ -22,7 +22,7 @@ from mrc.errors import ConfigError, NetlinkError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.hostconfig import IpInterface, unpack_address
 from mrc.fabric.paths import interface_ports
-from mrc.linux.interfaces import Interface
+from mrc.linux.rtnetlink import Interface
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from scapy.utils import PcapReader
 from mrc.doctor import State
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.faults import LinkChange
-from mrc.linux import netns, programs
+from mrc.linux import netns, system
 from mrc.testbed import capture, findings, rootless, state
 from mrc.testbed import emulator as control
 from mrc.testbed.capture import Offload
@@ -207,7 +207,7 @@ def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", ["mrc", "send", "--wait", "5"])
     rootless.become_root()
     (argv,) = started
-    assert argv[:2] == [*programs.require("unshare"), "-Urnm"]
+    assert argv[:2] == [*system.require("unshare"), "-Urnm"]
     assert argv[-7:] == [sys.executable, "-P", "-m", "mrc", "send", "--wait", "5"]
 
 
@@ -234,7 +234,7 @@ def test_become_root__root_of_a_container(monkeypatch: pytest.MonkeyPatch) -> No
 def test_become_root__names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", "/nowhere")
+    monkeypatch.setattr(system, "SYSTEM_FOLDERS", "/nowhere")
     with pytest.raises(StateError, match=r"^unshare and sh and mount are missing: apt-get"):
         rootless.become_root()
 

@@ -18,7 +18,7 @@ from unit.workload.test_run import SENT, result, scenario
 
 from mrc.cli.main import build_parser, main
 from mrc.errors import StateError
-from mrc.linux import programs
+from mrc.linux import system
 from mrc.sim import checks, drawing
 from mrc.sim.run import run
 from mrc.sim.scenario import Criterion
@@ -234,7 +234,7 @@ def test_run__refusals_are_wrong_usage(
 def test_run__without_the_program(
     refusal: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "find", lambda name: None)
+    monkeypatch.setattr(system, "find", lambda name: None)
     code, complaint = refusal("permutation", "--over", "iperf3")
     assert code == 1 and "iperf3 is missing: apt-get install iperf3" in complaint
 

@@ -13,8 +13,8 @@ import pytest
 from slowness import until
 
 from mrc.errors import StateError
-from mrc.linux import netns, processes, programs
-from mrc.linux.processes import Process, process
+from mrc.linux import netns, system
+from mrc.linux.system import Process, process
 
 
 def test_process__its_name_and_whether_it_is_stopped(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_process__its_name_and_whether_it_is_stopped(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_shares__in_plain_words(got: float, busy: float, stolen: float, said: str) -> None:
-    found = processes.processor_shares(2, got, 0.8, total=0.8, busy=busy, stolen=stolen)
+    found = system.processor_shares(2, got, 0.8, total=0.8, busy=busy, stolen=stolen)
     assert (str(found), found.is_busy) == (said, said.startswith("is busy"))
 
 
@@ -66,7 +66,7 @@ def test_measure__others_that_compete() -> None:
             assert rival.stdout is not None
             try:
                 assert rival.stdout.readline() == b"\n"
-                found = processes.measure_processors(0.2)
+                found = system.measure_processors(0.2)
             finally:
                 rival.kill()
     finally:
@@ -84,12 +84,12 @@ def only_ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "ip"
     program.touch(0o755)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", str(tmp_path))
+    monkeypatch.setattr(system, "SYSTEM_FOLDERS", str(tmp_path))
     return program
 
 
 def test_require__returns_paths(only_ip: Path) -> None:
-    assert programs.require("ip") == [str(only_ip)]
+    assert system.require("ip") == [str(only_ip)]
 
 
 @pytest.mark.usefixtures("only_ip")
@@ -102,13 +102,13 @@ def test_require__returns_paths(only_ip: Path) -> None:
 )
 def test_require__names_all_packages(names: tuple[str, ...], message: str) -> None:
     with pytest.raises(StateError) as caught:
-        programs.require(*names)
+        system.require(*names)
     assert str(caught.value) == message
 
 
 def test_not_found__with_and_without_remedy() -> None:
-    assert programs.not_found("ping") == "ping: command not found: apt-get install iputils-ping"
-    assert programs.not_found("mine") == "mine: command not found"
+    assert system.not_found("ping") == "ping: command not found: apt-get install iputils-ping"
+    assert system.not_found("mine") == "mine: command not found"
 
 
 # ---- Who may make namespaces ---------------------------------------------------------------------
