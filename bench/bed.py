@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import cbuild
 
 from mrc.child import BlockingChild
-from mrc.fabric.paths import ENCAPSULATION, TRANSPORT, payload_mtu
+from mrc.fabric.paths import TRANSPORT, payload_mtu
 from mrc.fabric.topology import segments
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
@@ -62,7 +62,7 @@ class Bed:
         self.rate = rate
         self.pinned = pinned
         self._mptcp = mptcp
-        self.path_mtu = payload_mtu(mtu, 6, encapsulation=ENCAPSULATION)
+        self.path_mtu = payload_mtu(mtu, 6, segments=1)
         self.packet_bytes = self.path_mtu + TRANSPORT
         self.tcp_payload = mtu - _TCP_OVERHEAD  # bytes of a full segment
 

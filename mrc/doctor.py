@@ -28,8 +28,7 @@ from mrc.config import ContextConfig, Sockets
 from mrc.engine import native
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
-from mrc.linux import netns
-from mrc.linux.system import release
+from mrc.linux import netns, system
 from mrc.results import Result
 
 
@@ -124,11 +123,11 @@ async def _write_over_loopback() -> float:
 def _kernel() -> Finding:
     lacks = (
         "no SRv6 with uSIDs before 6.1"
-        if release() < (6, 1)
+        if system.release() < (6, 1)
         else "before 6.2 mrc testbed capture shows a burst as one packet"
     )
     needs = (State.LIMITED, lacks, "a newer kernel")
-    return Finding.of("kernel", release() >= (6, 2), f"Linux {platform.release()}", needs)
+    return Finding.of("kernel", system.release() >= (6, 2), f"Linux {platform.release()}", needs)
 
 
 def _segments() -> Finding:

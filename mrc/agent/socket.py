@@ -25,7 +25,7 @@ from mrc.agent import steering
 from mrc.agent.steering import AgentFrame
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
-from mrc.linux.system import process
+from mrc.linux import system
 from mrc.results import Result
 
 logger = logging.getLogger("mrc.agent")
@@ -149,7 +149,7 @@ def _received(asking: socket.socket, looks: int) -> bytes:
     for _ in range(looks):
         with suppress(TimeoutError):
             return asking.recv(steering.MAX_FRAME)
-        agent = process(credentials_of(asking).pid)
+        agent = system.process(credentials_of(asking).pid)
         if agent.is_stopped or agent.is_traced:
             break
     raise TimeoutError

@@ -413,7 +413,7 @@ class Topology(Struct, frozen=True):
         target = _parsed(text, self)
         return any(self._has(link) for link in _named_links(target, self))
 
-    def links(self) -> list[Target]:
+    def every_link(self) -> list[Target]:
         """Every link: in each plane first the host links, then those from T0s, then from T1s to
         T2s.
         """

@@ -44,7 +44,6 @@ from mrc.lab.machines import (
     toward,
 )
 from mrc.linux import netns, system
-from mrc.linux.system import Times
 from mrc.testbed import build, extras, state
 from mrc.testbed.bed import PROGRAMS, LinkCounters, Removed, Testbed
 from mrc.testbed.build import LinkEnd, Ready
@@ -328,8 +327,8 @@ class SpreadTestbed(Testbed):
         found = {link: told for answer in answers.values() for link, told in answer.items()}
         return {str(hop): found[str(hop)] for hop in all_hops(self.shape) if str(hop) in found}
 
-    def processor_times(self) -> dict[str, Times]:
-        return convert(self._ask("times"), dict[str, Times])
+    def processor_times(self) -> dict[str, system.Times]:
+        return convert(self._ask("times"), dict[str, system.Times])
 
     def connect(self) -> None:
         self._change("hello")

@@ -34,7 +34,7 @@ from mrc.errors import NetlinkError, StateError
 from mrc.lab.outside import UPLINK, Transit, bridges, links_of, transit
 from mrc.linux import netns
 from mrc.linux.files import write_whole
-from mrc.linux.netlink import Netlink, Veth, wait_until_up
+from mrc.linux.netlink import Netlink, Veth
 from mrc.linux.routes import Route
 from mrc.linux.rtnetlink import Interface, interfaces
 from mrc.testbed import build, rootless, state
@@ -326,7 +326,7 @@ def _make_link(plan: BedPlan, place: str, its: Transit, found: Interface) -> Non
             netlink.set_links([name], up=True)
             netlink.add_ipv4([(name, ipv4, None)])
             netlink.add_addresses([(name, ipv6)])
-        wait_until_up([(ours, [UPLINK]), (theirs, [its.machine_end])], _UP_SECONDS)
+        Netlink.wait_until_up([(ours, [UPLINK]), (theirs, [its.machine_end])], _UP_SECONDS)
         if IPv4Interface in _families(found):
             ours.add_gateway(UPLINK, its.machine_ipv4.ip)
         if IPv6Interface in _families(found):

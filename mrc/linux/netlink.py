@@ -102,6 +102,12 @@ _WRITE = NLM_F_CREATE | NLM_F_REPLACE
 _APPEND = NLM_F_CREATE | NLM_F_APPEND
 _POLL_SECONDS = 0.01
 
+# Of generic netlink, and of its family SEG6.
+_CONTROLLER, _GET_FAMILY = 16, 3
+_FAMILY_ID, _FAMILY_NAME = 1, 2
+_SET_TUNSRC, _DST = 3, 1
+_GENERIC = struct.Struct("=BBH")  # command, version
+
 
 class Veth(Struct, frozen=True):
     """A pair of joined interfaces: `name` here and `peer_name` in another namespace."""
@@ -114,24 +120,6 @@ class Veth(Struct, frozen=True):
     peer_mac: str
     gso_max_segs: int | None = None
     """most packets that the stack hands to it as one; None: the kernel's default"""
-
-
-def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: float) -> None:
-    """Wait until all interfaces can carry packets.
-
-    The kernel may update a veth's state up to a second late. A request for that one interface makes
-    it update the state at once. Raises NetlinkError naming the first interface that stays down.
-    """
-    deadline = time.monotonic() + timeout
-    for link, names in wanted:
-        for name in names:
-            while not link.is_up(name):
-                if time.monotonic() > deadline:
-                    where = f" in {link.namespace}" if link.namespace else ""
-                    raise NetlinkError(
-                        f"interface {name}{where} stays down after {digits(timeout)} s"
-                    )
-                time.sleep(_POLL_SECONDS)
 
 
 class Netlink:
@@ -153,6 +141,50 @@ class Netlink:
 
     def close(self) -> None:
         self._rtnetlink.close()
+
+    @staticmethod
+    def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: float) -> None:
+        """Wait until all interfaces can carry packets.
+
+        The kernel may update a veth's state up to a second late. A request for that one interface
+        makes it update the state at once. Raises NetlinkError naming the first interface that stays
+        down.
+        """
+        deadline = time.monotonic() + timeout
+        for link, names in wanted:
+            for name in names:
+                while not link.is_up(name):
+                    if time.monotonic() > deadline:
+                        where = f" in {link.namespace}" if link.namespace else ""
+                        raise NetlinkError(
+                            f"interface {name}{where} stays down after {digits(timeout)} s"
+                        )
+                    time.sleep(_POLL_SECONDS)
+
+    @staticmethod
+    def set_tunnel_source(namespace: str, address: IPv6Address) -> bool:
+        """Set the outer source address of all SRv6 encapsulations in a namespace.
+
+        Without it the kernel selects an address for every packet that it encapsulates, which takes
+        a tenth of the send. Returns False if the kernel allows this only for the machine's root,
+        not for root of a user namespace. Raises NetlinkError.
+        """
+        what = f"set the source address of SRv6 encapsulations in {namespace}"
+        with netns.inside(namespace):
+            generic = Rtnetlink(NETLINK_GENERIC)
+        try:
+            asked = _GENERIC.pack(_GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, b"SEG6\0")
+            told = attributes(generic.get_bytes(_CONTROLLER, asked, what), _GENERIC.size)
+            (family,) = struct.unpack("=H", told[_FAMILY_ID])
+            message = _GENERIC.pack(_SET_TUNSRC, 1, 0) + attribute(_DST, address.packed)
+            generic.request([NetlinkRequest(what, family, message)])
+        except NetlinkError as exc:
+            if exc.code == errno.EPERM:
+                return False
+            raise
+        finally:
+            generic.close()
+        return True
 
     def interfaces(self) -> list[Interface]:
         return read_interfaces(self._rtnetlink)
@@ -643,37 +675,3 @@ def _chance(ppm: int) -> int:
 
 def _ticks(ns: int) -> int:
     return ns // _TICK_NS
-
-
-# ---- Source of encapsulations --------------------------------------------------------------------
-
-
-_CONTROLLER, _GET_FAMILY = 16, 3
-_FAMILY_ID, _FAMILY_NAME = 1, 2
-_SET_TUNSRC, _DST = 3, 1
-_GENERIC = struct.Struct("=BBH")  # command, version
-
-
-def set_tunnel_source(namespace: str, address: IPv6Address) -> bool:
-    """Set the outer source address of all SRv6 encapsulations in a namespace.
-
-    Without it the kernel selects an address for every packet that it encapsulates, which takes a
-    tenth of the send. Returns False if the kernel allows this only for the machine's root, not for
-    root of a user namespace. Raises NetlinkError.
-    """
-    what = f"set the source address of SRv6 encapsulations in {namespace}"
-    with netns.inside(namespace):
-        generic = Rtnetlink(NETLINK_GENERIC)
-    try:
-        asked = _GENERIC.pack(_GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, b"SEG6\0")
-        told = attributes(generic.get_bytes(_CONTROLLER, asked, what), _GENERIC.size)
-        (family,) = struct.unpack("=H", told[_FAMILY_ID])
-        message = _GENERIC.pack(_SET_TUNSRC, 1, 0) + attribute(_DST, address.packed)
-        generic.request([NetlinkRequest(what, family, message)])
-    except NetlinkError as exc:
-        if exc.code == errno.EPERM:
-            return False
-        raise
-    finally:
-        generic.close()
-    return True

@@ -29,7 +29,6 @@ from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.topology import Target
 from mrc.linux import netns, system
-from mrc.linux.system import Times, require
 from mrc.results import KEYS, Result, like
 from mrc.testbed import build, emulator, extras, rootless, state
 from mrc.testbed.build import Ready
@@ -191,7 +190,7 @@ class Testbed:
 
         Removes and rebuilds a test bed that an earlier `up` did not finish.
         """
-        require(*PROGRAMS)
+        system.require(*PROGRAMS)
         with state.lock():
             if self._is_up():
                 return False
@@ -456,7 +455,7 @@ class Testbed:
         # mrc may be in a virtual environment that is not activated.
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
-        program, *_ = require("ip", "sh", "mount", *(["setpriv"] if user else []))
+        program, *_ = system.require("ip", "sh", "mount", *(["setpriv"] if user else []))
         argv = [program, "netns", "exec", node.namespace]
         argv += ["sh", "-c", _WITH_NAMES, str(state.hosts_path(self.name))]
         if user is not None:
@@ -473,7 +472,7 @@ class Testbed:
             argv += ["setpriv", *ids, "--"]
         return [*argv, *command], environment
 
-    def processor_times(self) -> dict[str, Times]:
+    def processor_times(self) -> dict[str, system.Times]:
         """The time of the processors of each of its machines."""
         return {"": system.processor_times()}
 

@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from mrc.errors import NetlinkError, StateError
 from mrc.fabric.topology import Target
 from mrc.linux import netns, system
-from mrc.linux.netlink import Netem, Netlink, Veth, Vxlan, set_tunnel_source, wait_until_up
+from mrc.linux.netlink import Netem, Netlink, Veth, Vxlan
 from mrc.linux.routes import EncapRed, Route
 from mrc.linux.rtnetlink import interfaces
 from mrc.testbed import emulator, extras, state
@@ -126,7 +126,7 @@ def _wait_until_up(plan: BedPlan, interfaces: Mapping[str, Iterable[str]]) -> No
             with _opened(plan, name) as netlink:
                 yield netlink, wanted
 
-    wait_until_up(opened(), _UP_SECONDS)
+    Netlink.wait_until_up(opened(), _UP_SECONDS)
 
 
 def _add_routes(plan: BedPlan, name: str) -> None:
@@ -136,7 +136,7 @@ def _add_routes(plan: BedPlan, name: str) -> None:
         if node.gateway is not None:
             netlink.add_gateway(*node.gateway)
     if node.tunnel_source is not None:
-        set_tunnel_source(node.namespace, node.tunnel_source)
+        Netlink.set_tunnel_source(node.namespace, node.tunnel_source)
 
 
 def _apply_rules(plan: BedPlan) -> None:

@@ -22,8 +22,7 @@ from typing import BinaryIO, Self
 from msgspec import Struct
 
 from mrc.errors import NetlinkError
-from mrc.linux import netns
-from mrc.linux.system import release
+from mrc.linux import netns, system
 from mrc.results import KEYS, Result
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.faults import (
@@ -124,7 +123,7 @@ def splits_bursts() -> bool:
     Linux before 6.2 drops UDP bursts at a ring with offload headers, so the ring has none there.
     Without these headers a capture shows the burst as one packet without a checksum.
     """
-    return release() >= (6, 2)
+    return system.release() >= (6, 2)
 
 
 class Ring:

@@ -281,7 +281,7 @@ class Shape(Topology, frozen=True):
             "uplink": self._link(self.fabric_rate_bps, self.fabric_delay_ns),
             "core": self._link(self.core_rate_bps, self.core_delay_ns),
         }
-        found = {link: (tiers[link.kind], tiers[link.kind]) for link in self.links()}
+        found = {link: (tiers[link.kind], tiers[link.kind]) for link in self.every_link()}
         for change in self.links:
             target = self.target(change.target)
             for link in self.links_of(target):

@@ -26,7 +26,7 @@ from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError, StateError
 from mrc.fabric.faults import Tiers, TimedFault
 from mrc.fabric.paths import payload_mtu
-from mrc.linux.system import Times
+from mrc.linux import system
 from mrc.sim import native
 from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, WriteRecord
 from mrc.sim.results import Stats, Traffic, Transport
@@ -426,7 +426,7 @@ def _moved(bed: Testbed, before: Moved, after: Moved) -> Moved:
     return moved
 
 
-def _busy(before: Mapping[str, Times], after: Mapping[str, Times]) -> float:
+def _busy(before: Mapping[str, system.Times], after: Mapping[str, system.Times]) -> float:
     """Of the machine that was busiest."""
     found = []
     for machine, now in after.items():

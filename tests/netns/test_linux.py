@@ -28,7 +28,7 @@ from mrc.errors import NetlinkError
 from mrc.linux import netlink, netns
 from mrc.linux import rtnetlink as rtnetlink_module
 from mrc.linux.netlink import Netlink, Veth
-from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
+from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route, encode_route
 from mrc.linux.rtnetlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -115,7 +115,7 @@ def run(link: Netlink, *command: str) -> str:
 
 def test_interfaces__of_a_pair(pair: Pair) -> None:
     here, there = pair
-    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
+    Netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
     lo, p1 = interfaces(here.namespace)
     assert (lo.name, lo.index, lo.mtu, lo.up) == ("lo", 1, 65536, True)
     assert {IPv4Interface("127.0.0.1/8"), IPv6Interface("fd00:a::1/128")} <= set(lo.addresses)
@@ -142,12 +142,12 @@ def test_wait_until_up__names_the_interface(pair: Pair) -> None:
     here, there = pair
     there.set_links(["h0"], up=False)
     with pytest.raises(NetlinkError, match=f"interface p1 in {here.namespace} stays down"):
-        netlink.wait_until_up([(here, ["p1"])], timeout=0.05)
+        Netlink.wait_until_up([(here, ["p1"])], timeout=0.05)
 
 
 def test_set_links__down_is_seen_on_both_ends(pair: Pair) -> None:
     here, there = pair
-    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
+    Netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
     there.set_links(["h0"], up=False)
     assert not there.is_up("h0")
     assert not here.is_up("p1")
@@ -290,7 +290,6 @@ def test_add_routes__notices_what_was_dropped_on_the_way(
 ) -> None:
     """Goal: detects a kernel that ignores what it does not support."""
     here, _ = pair
-    encode_route = netlink.encode_route
 
     def without_action(route: Route, index: int) -> bytes:
         return encode_route(dataclasses.replace(route, action=None), index)
@@ -315,7 +314,7 @@ def test_add_shaper__again_changes_it_in_place(pair: Pair) -> None:
 def test_counters__are_those_of_the_queue(pair: Pair) -> None:
     """One message of 20 KB, segmented by the interface: the queue counts its packets."""
     here, there = pair
-    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
+    Netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
     here.add_shaper("p1", rate_bps=10_000_000, burst_bytes=80_000, limit_bytes=100_000)
     here.add_neighbours([("p1", IPv6Address("fe80::1"), "02:00:00:00:00:01")])
     (index,) = (each.index for each in here.interfaces() if each.name == "p1")
@@ -363,7 +362,7 @@ def test_netlink__belongs_to_its_namespace(pair: Pair) -> None:
 def test_set_tunnel_source__as_ip_shows_it(pair: Pair) -> None:
     namespace = pair[0].namespace
     assert namespace is not None
-    granted = netlink.set_tunnel_source(namespace, OWN)
+    granted = Netlink.set_tunnel_source(namespace, OWN)
     assert granted is IS_MACHINES_ROOT
     if granted:  # otherwise nobody may even look
         command = ["ip", "netns", "exec", namespace, "ip", "sr", "tunsrc", "show"]
@@ -373,7 +372,7 @@ def test_set_tunnel_source__as_ip_shows_it(pair: Pair) -> None:
 
 def test_set_tunnel_source__names_a_missing_namespace() -> None:
     with pytest.raises(NetlinkError, match="no-such"):
-        netlink.set_tunnel_source("no-such", OWN)
+        Netlink.set_tunnel_source("no-such", OWN)
 
 
 # ---- Requests that the kernel refuses ------------------------------------------------------------

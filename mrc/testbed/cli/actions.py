@@ -25,8 +25,7 @@ from mrc.cli.output import Exit, Output, UsageError, format_bytes, listed, print
 from mrc.cli.runner import FirstSignal, become, refused
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.topology import Target
-from mrc.linux import netns
-from mrc.linux.system import require
+from mrc.linux import netns, system
 from mrc.results import Result, like, plain
 from mrc.testbed import bed as beds
 from mrc.testbed import capture, extras, schedule
@@ -141,7 +140,7 @@ def execute(args: argparse.Namespace) -> int:
     bed = beds.existing(args.name)
     program = args.words[0]
     if args.mptcp:
-        args.words = [*require(beds.MPTCP_WRAPPER), "run", *args.words]
+        args.words = [*system.require(beds.MPTCP_WRAPPER), "run", *args.words]
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
     here = bed.elsewhere(args.host) is None
     if here and (code := refused(args.prog, program, environment["PATH"])):
@@ -233,7 +232,7 @@ def rsh(args: argparse.Namespace) -> int:
     around = os.environ.get(beds.FOLDER_VARIABLE)  # of a launcher that runs in a host
     name = Path(around).name if around and args.name == DEFAULT_NAME else args.name
     bed = beds.existing(name)
-    (unshare,) = require("unshare")
+    (unshare,) = system.require("unshare")
     command = [unshare, "--uts", sys.executable, "-IS", "-c", _AS_HOST, args.host, " ".join(words)]
     argv, environment = bed.host_command(args.host, command)
     return os.execvpe(argv[0], argv, environment)

@@ -23,6 +23,7 @@ from mrc.agent import socket as agent_socket
 from mrc.agent import steering
 from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
+from mrc.linux import system
 from mrc.linux.system import Process
 
 NAME = f"@mrc-test-socket-{os.getpid()}"
@@ -89,7 +90,7 @@ def test_profiles__the_agent_answers_late(monkeypatch: pytest.MonkeyPatch) -> No
             return Process("mrc", "R")
 
         accepted: list[socket.socket] = []
-        monkeypatch.setattr(agent_socket, "process", look)
+        monkeypatch.setattr(system, "process", look)
         with pytest.raises(ConfigError, match="none here"):
             agent_socket.profiles(NAME)
         accepted[0].close()

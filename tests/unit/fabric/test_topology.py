@@ -154,7 +154,7 @@ def walk(src: int, path: Path) -> list[str]:
 
 
 def test_paths__lead_over_links_that_exist_to_their_host() -> None:
-    every = {str(link) for link in PODS.links()}
+    every = {str(link) for link in PODS.every_link()}
     for src, dst in permutations(range(12), 2):
         paths = PODS.paths(src, dst)
         near, pod = PODS.are_near(src, dst), PODS.pod_of(src) == PODS.pod_of(dst)
