@@ -69,7 +69,7 @@ def test_profiles__no_agent_runs() -> None:
 def test_profiles__the_agent_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_socket, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(
-        agent_socket, "process", lambda pid: Process("mrc", "T" * (pid == os.getpid()))
+        system, "process", lambda pid: Process("mrc", "T" * (pid == os.getpid()))
     )
     with (
         agent_socket.listen(NAME),
