@@ -68,9 +68,7 @@ def test_profiles__no_agent_runs() -> None:
 
 def test_profiles__the_agent_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_socket, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(
-        system, "process", lambda pid: Process("mrc", "T" * (pid == os.getpid()))
-    )
+    monkeypatch.setattr(system, "process", lambda pid: Process("mrc", "T" * (pid == os.getpid())))
     with (
         agent_socket.listen(NAME),
         pytest.raises(ConfigError, match="does not answer: is it stopped"),
