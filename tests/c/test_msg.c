@@ -1,487 +1,490 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages over QPs that always work: matching, order, both ways of transfer, cancel, limits. */
-#include "msg/msg.h"
-
-#include <errno.h>
-#include <stdlib.h>
-
+/* Messages step by step: every length, matching, cancels at every stage, PEEKs, receives that take
+   several messages. */
 #include "check.h"
-#include "core/base.h"
-#include "fake_qps.h"
-#include "msg/frame.h"
+#include "msg/msg.h"
+#include "msg_steps.h"
 
-enum { EAGER = 4096, LONG = 100000, HUGE = 5 << 20 };
+/* ---- one message ---- */
 
-static struct fake_side sides[2];
-static const struct mrc_msg_config plain = {0};
-
-static uint8_t *pattern(size_t n, uint8_t seed) {
-  uint8_t *made = malloc(n + 1);
-  for (size_t i = 0; i < n; i++)
-    made[i] = (uint8_t)(i * 31 + seed + (i >> 8));
-  return made;
+/* Lengths on both sides of every limit. The receive comes first, crosses the message, or comes
+   last; its room is just enough, exact, or more. */
+TEST(test_message__of_every_length_and_order) {
+  static const uint64_t lengths[] = {0,         1,    7,    8,       EAGER - 1,     EAGER,
+                                     EAGER + 1, 4096, 4097, 1 << 20, (1 << 20) + 1, BIG - 3,
+                                     BIG + 1};
+  for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+    for (int how = 0; how < 9; how++) {
+      CHECK_ROW(i * 10 + (size_t)how);
+      const uint64_t bytes = lengths[i], room = how % 3 == 2 ? MOST : bytes;
+      const bool exact = how % 3 == 1;
+      start_pair();
+      if (how / 3 == 0) receive(1, 2, 5, room, exact);
+      if (how / 3 == 0) wire_run();
+      send(0, 1, 5, bytes);
+      if (how / 3 == 1) wire_run();
+      if (how / 3 != 0) receive(1, 2, 5, room, exact);
+      wire_run();
+      check_ended(0, 1, 0, bytes);
+      check_ended(1, 2, 0, bytes);
+      CHECK_MEM_EQ(target, source, bytes);
+      CHECK_EQ(target[bytes], 0);
+      check_clean(2);
+    }
+  }
 }
 
-static int post(int side, uint8_t kind, void *at, size_t n, uint64_t tag, uint64_t cookie,
-                bool exact) {
-  const struct mrc_msg_post each = {.cookie = cookie,
-                                    .address = (uintptr_t)at,
-                                    .bytes = n,
-                                    .tag = tag,
-                                    .space = 5,
-                                    .kind = kind,
-                                    .exact = exact};
-  return mrc_msg_post(sides[side].msg, &each, 1, 0);
+/* An exact receive that was posted first costs no round trip: the write leaves with the RTS. */
+TEST(test_message__that_is_asked_for_leaves_at_once) {
+  struct wire_qp *qp = start_pair();
+  receive(1, 2, 5, EAGER + 1, true);
+  wire_run();
+  const uint32_t before = qp->posted;
+  send(0, 1, 5, EAGER + 1);
+  CHECK_EQ(qp->posted - before, 2);
+  wire_run();
+  check_ended(1, 2, 0, EAGER + 1);
+  check_clean(2);
 }
 
-static void check_done(int side, uint32_t i, uint64_t cookie, int result, uint64_t bytes) {
-  CHECK(sides[side].n_done > i);
-  const struct mrc_msg_done *done = &sides[side].done[i];
-  CHECK_EQ(done->cookie, cookie);
+TEST(test_message__that_does_not_fit) {
+  const struct {
+    uint64_t bytes, room;
+    int sender;
+  } rows[] = {{2, 1, 0}, {1, 0, 0}, {BIG, BIG - 1, -EMSGSIZE}, {BIG, 0, -EMSGSIZE}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (int first = 0; first < 2; first++) {
+      CHECK_ROW(2 * i + (size_t)first);
+      start_pair();
+      if (first) receive(1, 2, 5, rows[i].room, false);
+      send(0, 1, 5, rows[i].bytes);
+      wire_run();
+      if (!first) receive(1, 2, 5, rows[i].room, false);
+      wire_run();
+      check_ended(0, 1, rows[i].sender, rows[i].bytes);
+      check_ended(1, 2, -EMSGSIZE, rows[i].bytes);
+      CHECK_EQ(target[0], 0);
+      check_clean(2);
+    }
+  }
+}
+
+/* More than 4 GiB: the writes are not copied, but they cover the message, one after the other. */
+TEST(test_message__longer_than_a_write_can_be) {
+  const uint64_t bytes = (4ull << 30) + 5;
+  struct wire_qp *qp = start_pair();
+  wire[0].no_copy = true;
+  receive(1, 2, 5, bytes, true);
+  wire_run();
+  const uint32_t before = qp->posted;
+  send(0, 1, 5, bytes);
+  uint64_t next = (uintptr_t)source;
+  uint32_t seen = before, immediates = 0;
+  while (wire_ended(&wire[0], 1) == NULL) {
+    for (; seen != qp->posted; seen++) {
+      const struct mrc_wr *wr = &qp->wrs[seen % WIRE_WRS];
+      if (wr->opcode == MRC_WR_WRITE_IMM && wr->imm >> 30 != MRC_MSG_IMM_DATA) continue;
+      CHECK_EQ(wr->local, next);
+      CHECK_EQ(wr->va - (uintptr_t)target, wr->local - (uintptr_t)source);
+      next += wr->bytes;
+      immediates += wr->opcode == MRC_WR_WRITE_IMM;
+    }
+    const bool moved = wire_deliver(qp) || wire_complete(qp);
+    CHECK(moved);
+    if (!moved) break;
+    wire_turn(&wire[1]);
+    wire_turn(&wire[0]);
+  }
+  CHECK_EQ(next - (uintptr_t)source, bytes);
+  CHECK_EQ(immediates, 1);
+  wire_run();
+  check_ended(1, 2, 0, bytes);
+  check_clean(2);
+}
+
+/* ---- matching ---- */
+
+TEST(test_matching__by_space_peer_tag_and_mask) {
+  start_pair();
+  receive_any(1, 1, 0x10, 0x0F, 10);
+  receive(1, 2, 0x15, 10, false);
+  send(0, 3, 0x25, 1);
+  send(0, 4, 0x15, 2);
+  send(0, 5, 0x15, 3);
+  wire_run();
+  check_ended(1, 1, 0, 2);
+  CHECK_EQ(wire_ended(&wire[1], 1)->tag, 0x15);
+  CHECK_EQ(wire_ended(&wire[1], 1)->peer, 0);
+  check_ended(1, 2, 0, 3);
+  receive_any(1, 6, 0, ~0ull, 10);
+  wire_run();
+  check_ended(1, 6, 0, 1);
+  const struct mrc_msg_post other = {.cookie = 9,
+                                     .address = (uintptr_t)target,
+                                     .bytes = 1,
+                                     .space = SPACE + 1,
+                                     .kind = MRC_MSG_RECV};
+  CHECK_EQ(wire_post(&wire[1], &other), 1);
+  send(0, 7, 0, 1);
+  wire_run();
+  check_pending(1, 9);
+  receive(1, 8, 0, 1, false);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE + 1, 9), 0);
+  wire_run();
+  check_ended(1, 8, 0, 1);
+  check_ended(1, 9, -ECANCELED, 0);
+  check_clean(2);
+}
+
+/* Messages of a tag arrive in the order of their sends, whatever their lengths. */
+TEST(test_matching__in_the_order_of_a_tag) {
+  enum { N = 200, LONG = 100000 };
+  static const uint64_t lengths[] = {10, LONG, 0, 5000, 4096, 70000};
+  static uint8_t to[N][LONG];
+  start(2, &(struct mrc_msg_config){0});
+  wire_join(0, 1, &limits);
+  for (uint64_t i = 0; i < N + 7; i++) {
+    if (i < N)
+      post(0, (struct mrc_msg_post){.cookie = i,
+                                    .address = (uintptr_t)source + i,
+                                    .bytes = lengths[i % 6],
+                                    .tag = i % 3,
+                                    .kind = MRC_MSG_SEND});
+    if (i % 5 == 0) wire_run();
+    if (i >= 7)
+      post(1, (struct mrc_msg_post){.cookie = i - 7,
+                                    .address = (uintptr_t)to[i - 7],
+                                    .bytes = LONG,
+                                    .tag = (i - 7) % 3,
+                                    .kind = MRC_MSG_RECV});
+  }
+  wire_run();
+  for (uint64_t i = 0; i < N; i++) {
+    check_ended(0, i, 0, lengths[i % 6]);
+    check_ended(1, i, 0, lengths[i % 6]);
+    CHECK_MEM_EQ(to[i], source + i, lengths[i % 6]);
+  }
+  check_clean(2);
+}
+
+/* Tables of few chains, so that most chains hold several tags: each message still finds its
+   receive, whichever of them waits, in either order. */
+TEST(test_matching__in_chains_of_several_tags) {
+  enum { N = 12 };
+  for (int row = 0; row < 8; row++) {
+    const bool receives_first = row & 1, reverse = row >> 1 & 1, exact = row >> 2;
+    const uint64_t bytes = exact ? EAGER + 1 : 1;
+    CHECK_ROW((size_t)row);
+    start(2, &(struct mrc_msg_config){
+                 .eager_bytes = EAGER, .max_operations = N, .heap_bytes = 2 * MRC_MSG_SLOT_BYTES});
+    wire_join(0, 1, &limits);
+    for (uint64_t i = 0; i < N; i++)
+      receives_first ? receive(1, i, i, bytes, exact) : send(0, i, i, bytes);
+    wire_run();
+    for (uint64_t i = 0; i < N; i++) {
+      const uint64_t tag = reverse ? N - 1 - i : i;
+      receives_first ? send(0, tag, tag, bytes) : receive(1, tag, tag, bytes, exact);
+      wire_run();
+      const struct mrc_msg_done *done = wire_ended(&wire[1], tag);
+      CHECK(done != NULL && done->result == 0 && done->tag == tag && done->bytes == bytes);
+      CHECK(wire_ended(&wire[0], tag) != NULL);
+      CHECK_EQ(wire[1].n_done, (int)i + 1);
+    }
+    check_clean(2);
+  }
+}
+
+/* An exact receive asks for its message only if no older receive without a CTS could take it. */
+TEST(test_exact__behind_another_of_its_tag) {
+  enum { LONG = EAGER + 1 };
+  start_pair();
+  receive(1, 1, 5, LONG, true);
+  receive(1, 2, 5, LONG, true);
+  CHECK_EQ(wire[1].n_mrs, 2 + 2);
+  receive(1, 3, 5, LONG, false);
+  receive(1, 4, 5, LONG, true);
+  receive(1, 5, 6, LONG, true);
+  CHECK_EQ(wire[1].n_mrs, 2 + 3);
+  for (uint64_t i = 1; i <= 4; i++)
+    send(0, i, 5, LONG);
+  wire_run();
+  send(0, 5, 6, LONG);
+  wire_run();
+  for (int i = 0; i < 5; i++) {
+    CHECK_EQ(wire[1].done[i].cookie, i + 1);
+    CHECK_EQ(wire[1].done[i].result, 0);
+  }
+  check_clean(2);
+}
+
+/* ---- cancelling ---- */
+
+TEST(test_cancel__of_what_nobody_knows) {
+  struct wire_qp *qp = start_pair();
+  receive(1, 1, 5, BIG, false);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), 0);
+  check_ended(1, 1, -ECANCELED, 0);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), -ENOENT);
+  const struct mrc_msg_post post = {.cookie = 2,
+                                    .address = (uintptr_t)source,
+                                    .bytes = BIG,
+                                    .tag = 5,
+                                    .space = SPACE,
+                                    .kind = MRC_MSG_SEND};
+  CHECK_EQ(mrc_msg_post(wire[0].msg, &post, 1, 1), 1); /* without pump: its RTS has not left */
+  CHECK_EQ(mrc_msg_cancel(wire[0].msg, SPACE, 2), 0);
+  check_ended(0, 2, -ECANCELED, 0);
+  mrc_msg_pump(wire[0].msg, 1);
+  CHECK_EQ(qp->posted, 0);
+  check_clean(2);
+}
+
+/* `steps`: deliveries in each direction before the cancel. Either both ends succeed, or the one
+   that cancelled ends so, and the other one waits for its next partner. */
+static void check_cancel(bool sender, bool exact, int steps) {
+  struct wire_qp *qp = start_pair();
+  if (exact) receive(1, 2, 5, BIG, true);
+  if (exact) wire_run();
+  send(0, 1, 5, BIG);
+  for (int i = 0; i < steps; i++) {
+    if (!exact && i == 1) receive(1, 2, 5, BIG, false);
+    wire_deliver(qp);
+    wire_turn(&wire[1]);
+    wire_deliver(qp->peer);
+    wire_turn(&wire[0]);
+  }
+  const int known = mrc_msg_cancel(wire[sender ? 0 : 1].msg, SPACE, sender ? 1 : 2);
+  wire_run();
+  const struct mrc_msg_done *sent = wire_ended(&wire[0], 1), *received = wire_ended(&wire[1], 2);
+  const struct mrc_msg_done *own = sender ? sent : received;
+  if (known == 0) CHECK(own != NULL);
+  const bool cancelled = own != NULL && own->result == -ECANCELED;
+  const bool is_left = exact || steps > 1; /* a receive, or the message */
+  if (cancelled) CHECK_EQ(target[0], 0);
+  if (cancelled && sender && is_left) {
+    CHECK(received == NULL);
+    send(0, 3, 5, BIG);
+  } else if (cancelled && !sender) {
+    CHECK(sent == NULL);
+    receive(1, 3, 5, BIG, exact);
+  } else if (!cancelled && !exact && steps <= 1) {
+    receive(1, 3, 5, BIG, false);
+  }
+  wire_run();
+  CHECK(wire[0].msg->n_ops == 0 && wire[1].msg->n_ops == 0);
+  if (!(cancelled && sender) || is_left) CHECK_MEM_EQ(target, source, BIG);
+  check_clean(2);
+}
+
+TEST(test_cancel__at_every_stage) {
+  for (int row = 0; row < 4 * 12; row++) {
+    CHECK_ROW(row);
+    check_cancel(row & 1, row & 2, row / 4);
+  }
+}
+
+/* A receive is cancelled while its CTS and the RTS are on their ways. */
+TEST(test_cancel__crosses_the_message) {
+  struct wire_qp *qp = start_pair();
+  receive(1, 2, 5, BIG, true);
+  send(0, 1, 5, BIG);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 2), 0);
+  mrc_msg_pump(wire[1].msg, 1);
+  receive(1, 3, 5, BIG, true);
+  CHECK(wire_deliver(qp));
+  wire_run();
+  check_ended(0, 1, 0, BIG);
+  check_ended(1, 2, 0, BIG); /* too late */
+  check_pending(1, 3);
+  send(0, 4, 5, BIG);
+  wire_run();
+  check_ended(1, 3, 0, BIG);
+  check_clean(2);
+}
+
+/* ---- looking for a message ---- */
+
+static void peek(uint64_t cookie, bool claim) {
+  post(1,
+       (struct mrc_msg_post){
+           .cookie = cookie, .tag = 3, .peer = MRC_MSG_ANY, .kind = MRC_MSG_PEEK, .claim = claim});
+}
+
+/* The i-th operation of host 1 that has ended; `bytes` of a message. */
+static void check_done(int i, uint64_t cookie, int result, uint64_t bytes) {
+  const struct mrc_msg_done *done = &wire[1].done[i];
+  CHECK(wire[1].n_done > i && done->cookie == cookie);
   CHECK_EQ(done->result, result);
   if (result == 0) CHECK_EQ(done->bytes, bytes);
 }
 
-static void check_idle(void) {
-  fake_run(sides);
-  for (int i = 0; i < 2; i++)
-    CHECK_EQ(sides[i].n_regions, 2); /* the two boxes */
-}
-
-/* Sizes on both sides of every limit; the receive comes first or last, and is exact or not. */
-TEST(test_transfer__every_size_and_order) {
-  static const size_t sizes[] = {
-      0, 1, 7, 8, EAGER - 1, EAGER, 4097, LONG, 1 << 20, (1 << 20) + 1, HUGE, HUGE - 3};
-  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-    for (int how = 0; how < 6; how++) {
-      CHECK_ROW(i * 10 + (size_t)how);
-      fake_open(sides, &plain);
-      const size_t n = sizes[i];
-      uint8_t *from = pattern(n, (uint8_t)i), *to = calloc(1, n + 1);
-      const bool exact = how & 1;
-      if (how / 2 == 0) post(1, MRC_MSG_RECV, to, n, 3, 2, exact);
-      if (how / 2 == 0) fake_run(sides);
-      CHECK_EQ(post(0, MRC_MSG_SEND, from, n, 3, 1, false), 1);
-      if (how / 2 == 1) fake_run(sides);
-      if (how / 2 != 0) post(1, MRC_MSG_RECV, to, n, 3, 2, exact);
-      fake_run(sides);
-      check_done(0, 0, 1, 0, n);
-      check_done(1, 0, 2, 0, n);
-      CHECK_MEM_EQ(to, from, n);
-      CHECK_EQ(sides[0].n_done, 1);
-      CHECK_EQ(sides[1].n_done, 1);
-      check_idle();
-      free(from);
-      free(to);
-      fake_close(sides);
-    }
-  }
-}
-
-/* Messages of a tag arrive in the order of their sends, whatever their sizes. */
-TEST(test_order__of_a_tag) {
-  enum { N = 200 };
-  static const size_t sizes[] = {10, LONG, 0, 5000, EAGER, 70000};
-  fake_open(sides, &plain);
-  uint8_t *from[N], *to[N];
-  for (uint32_t i = 0; i < N; i++) {
-    const size_t n = sizes[i % 6];
-    from[i] = pattern(n, (uint8_t)i);
-    to[i] = calloc(1, LONG + 1);
-    post(0, MRC_MSG_SEND, from[i], n, i % 3, i, false);
-    if (i % 5 == 0) fake_run(sides);
-    if (i >= 7) post(1, MRC_MSG_RECV, to[i - 7], LONG, (i - 7) % 3, i - 7, false);
-  }
-  for (uint32_t i = N - 7; i < N; i++)
-    post(1, MRC_MSG_RECV, to[i], LONG, i % 3, i, false);
-  fake_run(sides);
-  CHECK_EQ(sides[0].n_done, N);
-  CHECK_EQ(sides[1].n_done, N);
-  for (uint32_t i = 0; i < N; i++) {
-    CHECK_MEM_EQ(to[i], from[i], sizes[i % 6]);
-    free(from[i]);
-    free(to[i]);
-  }
-  check_idle();
-  fake_close(sides);
-}
-
-/* A receive by mask takes the oldest message that fits. */
-TEST(test_match__by_mask_and_from_any_peer) {
-  uint64_t from[3] = {1, 2, 3}, to[3] = {0};
-  fake_open(sides, &plain);
-  for (uint64_t i = 0; i < 3; i++)
-    post(0, MRC_MSG_SEND, &from[i], 8, 0x100 + i, i, false);
-  fake_run(sides);
-  const struct mrc_msg_post any = {.cookie = 9,
-                                   .address = (uintptr_t)&to[0],
-                                   .bytes = 8,
-                                   .tag = 0x1FF,
-                                   .ignore = 0xFF,
-                                   .space = 5,
-                                   .peer = MRC_MSG_ANY,
-                                   .kind = MRC_MSG_RECV};
-  post(1, MRC_MSG_RECV, &to[2], 8, 0x102, 7, false);
-  CHECK_EQ(mrc_msg_post(sides[1].msg, &any, 1, 0), 1);
-  check_done(1, 0, 7, 0, 8);
-  check_done(1, 1, 9, 0, 8);
-  CHECK_EQ(sides[1].done[1].tag, 0x100);
-  CHECK_EQ(sides[1].done[1].peer, 0);
-  CHECK_EQ(to[0], 1);
-  CHECK_EQ(to[2], 3);
-  fake_close(sides);
-}
-
-/* A message that is too long ends both sides with an error, and nothing is written. */
-TEST(test_room__too_little) {
-  static const struct {
-    size_t sent, room;
-    bool exact, first;
-  } rows[] = {{100, 99, false, false},   {100, 99, false, true},     {LONG, 5000, false, false},
-              {LONG, 5000, false, true}, {LONG, 50000, true, false}, {LONG, 50000, true, true},
-              {100, 5000, true, true}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    fake_open(sides, &plain);
-    uint8_t *from = pattern(LONG, 1), *to = calloc(1, LONG);
-    if (rows[i].first) post(1, MRC_MSG_RECV, to, rows[i].room, 1, 2, rows[i].exact);
-    if (rows[i].first) fake_run(sides);
-    post(0, MRC_MSG_SEND, from, rows[i].sent, 1, 1, false);
-    fake_run(sides);
-    if (!rows[i].first) post(1, MRC_MSG_RECV, to, rows[i].room, 1, 2, rows[i].exact);
-    fake_run(sides);
-    check_done(1, 0, 2, -EMSGSIZE, 0);
-    check_done(0, 0, 1, rows[i].sent > EAGER ? -EMSGSIZE : 0, rows[i].sent);
-    for (size_t k = 0; k < LONG; k++)
-      CHECK_EQ(to[k], 0);
-    check_idle();
-    free(from);
-    free(to);
-    fake_close(sides);
-  }
-}
-
-/* Cancelled at every step: each operation ends once, cancelled or with its message. */
-TEST(test_cancel__at_every_step) {
-  for (int what = 0; what < 4; what++) {
-    for (int steps = 0; steps < 12; steps++) {
-      CHECK_ROW(what * 100 + steps);
-      fake_open(sides, &plain);
-      uint8_t *from = pattern(LONG, 1), *to = calloc(1, LONG);
-      const int side = what / 2; /* which one cancels */
-      const bool exact = what & 1;
-      post(1, MRC_MSG_RECV, to, LONG, 1, 2, exact);
-      post(0, MRC_MSG_SEND, from, LONG, 1, 1, false);
-      for (int i = 0; i < steps; i++) {
-        mrc_msg_pump(sides[i & 1].msg, 0);
-        fake_step(&sides[i & 1]);
-      }
-      const bool ended = sides[side].n_done > 0;
-      CHECK_EQ(mrc_msg_cancel(sides[side].msg, 5, side == 0 ? 1 : 2), ended ? -ENOENT : 0);
-      fake_run(sides);
-      CHECK_EQ(sides[side].n_done, 1);
-      const int result = sides[side].done[0].result;
-      CHECK(result == 0 || result == -ECANCELED);
-      if (result == 0) {
-        check_done(1 - side, 0, side == 0 ? 2 : 1, 0, LONG);
-        CHECK_MEM_EQ(to, from, LONG);
-      } else {
-        CHECK_EQ(sides[1 - side].n_done, 0); /* the other one waits for another message */
-        for (size_t k = 0; k < LONG; k++)
-          CHECK_EQ(to[k], 0);
-        post(side, side == 0 ? MRC_MSG_SEND : MRC_MSG_RECV, side == 0 ? from : to, LONG, 1, 4,
-             exact);
-        fake_run(sides);
-        CHECK_MEM_EQ(to, from, LONG);
-      }
-      check_idle();
-      free(from);
-      free(to);
-      fake_close(sides);
-    }
-  }
-}
-
-/* Messages that nobody receives take a bounded heap; the sender waits, then all go on. */
-TEST(test_heap__is_bounded_and_goes_on) {
-  enum { N = 400 };
-  const struct mrc_msg_config small = {.heap_bytes = 64 << 10};
-  fake_open(sides, &small);
-  uint8_t *from = pattern(EAGER, 3), *to = calloc(1, EAGER);
-  for (uint64_t i = 0; i < N; i++)
-    post(0, MRC_MSG_SEND, from, EAGER, 1, i, false);
-  fake_run(sides);
-  CHECK(sides[0].n_done < 128);
-  CHECK(mrc_msg_counters(sides[1].msg)->stalls > 0);
-  for (uint64_t i = 0; i < N; i++) {
-    memset(to, 0, EAGER);
-    post(1, MRC_MSG_RECV, to, EAGER, 1, i, false);
-    fake_run(sides);
-    CHECK_EQ(sides[1].n_done, i + 1);
-    CHECK_MEM_EQ(to, from, EAGER);
-  }
-  CHECK_EQ(sides[0].n_done, N);
-  free(from);
-  free(to);
-  fake_close(sides);
-}
-
-/* A QP that fails ends all operations of its peer, and later ones at once. */
 /* A PEEK leaves the message; one that claims keeps it for the receive that names it. */
 TEST(test_peek__and_claim) {
-  static const size_t sizes[] = {8, LONG};
+  static const uint64_t lengths[] = {8, 100000};
   for (size_t i = 0; i < 2; i++) {
     CHECK_ROW(i);
-    fake_open(sides, &plain);
-    const size_t n = sizes[i];
-    uint8_t *from = pattern(n, 1), *to = calloc(1, n), *other = calloc(1, n);
-    struct mrc_msg_post send = {.cookie = 1,
-                                .address = (uintptr_t)from,
-                                .bytes = n,
+    const uint64_t n = lengths[i];
+    const struct mrc_msg_post send = {.cookie = 1,
+                                      .address = (uintptr_t)source,
+                                      .bytes = n,
+                                      .tag = 3,
+                                      .data = 0xfedcba98,
+                                      .kind = MRC_MSG_SEND};
+    const struct mrc_msg_post claim = {.cookie = 13,
+                                       .address = (uintptr_t)target + n,
+                                       .bytes = n,
+                                       .tag = 11,
+                                       .peer = MRC_MSG_ANY,
+                                       .kind = MRC_MSG_RECV,
+                                       .claim = 1};
+    start(2, &(struct mrc_msg_config){0});
+    wire_join(0, 1, &limits);
+    peek(10, false);
+    check_done(0, 10, -ENOMSG, 0);
+    post(0, send);
+    wire_run();
+    peek(10, false);
+    check_done(1, 10, 0, n);
+    CHECK_EQ(wire[1].done[1].data, 0xfedcba98);
+    peek(11, true);
+    check_done(2, 11, 0, n);
+    receive(1, 12, 3, n, false); /* takes the next message */
+    peek(11, true);
+    check_done(3, 11, -ENOMSG, 0);
+    post(1, claim);
+    wire_run();
+    check_done(4, 13, 0, n);
+    CHECK_EQ(wire[1].done[4].tag, 3);
+    CHECK_EQ(wire[1].done[4].data, 0xfedcba98);
+    CHECK_MEM_EQ(target + n, source, n);
+    CHECK_EQ(target[0], 0);
+    post(1, claim);
+    check_done(5, 13, -ENOMSG, 0);
+    post(0, send);
+    wire_run();
+    check_done(6, 12, 0, n);
+    CHECK_MEM_EQ(target, source, n);
+    check_clean(2);
+  }
+}
+
+/* ---- a receive that takes several messages ---- */
+
+enum { LONG = 100000, ROOM = 200000 };
+
+static void several(uint64_t cookie, uint64_t at, uint64_t bytes, uint32_t peer) {
+  post(1, (struct mrc_msg_post){.cookie = cookie,
+                                .address = (uintptr_t)target + at,
+                                .bytes = bytes,
                                 .tag = 3,
-                                .space = 5,
-                                .data = 0xfedcba98,
-                                .kind = MRC_MSG_SEND};
-    struct mrc_msg_post peek = {
-        .cookie = 10, .tag = 3, .space = 5, .peer = MRC_MSG_ANY, .kind = MRC_MSG_PEEK};
-    CHECK_EQ(mrc_msg_post(sides[1].msg, &peek, 1, 0), 1);
-    check_done(1, 0, 10, -ENOMSG, 0);
-    CHECK_EQ(mrc_msg_post(sides[0].msg, &send, 1, 0), 1);
-    fake_run(sides);
-    mrc_msg_post(sides[1].msg, &peek, 1, 0);
-    check_done(1, 1, 10, 0, n);
-    CHECK_EQ(sides[1].done[1].data, 0xfedcba98);
-    peek.claim = 1;
-    peek.cookie = 11;
-    mrc_msg_post(sides[1].msg, &peek, 1, 0);
-    check_done(1, 2, 11, 0, n);
-    post(1, MRC_MSG_RECV, other, n, 3, 12, false); /* takes the next message */
-    mrc_msg_post(sides[1].msg, &peek, 1, 0);
-    check_done(1, 3, 11, -ENOMSG, 0);
-    struct mrc_msg_post claim = {.cookie = 13,
-                                 .address = (uintptr_t)to,
-                                 .bytes = n,
-                                 .tag = 11,
-                                 .space = 5,
-                                 .peer = MRC_MSG_ANY,
-                                 .kind = MRC_MSG_RECV,
-                                 .claim = 1};
-    mrc_msg_post(sides[1].msg, &claim, 1, 0);
-    fake_run(sides);
-    check_done(1, 4, 13, 0, n);
-    CHECK_EQ(sides[1].done[4].tag, 3);
-    CHECK_EQ(sides[1].done[4].data, 0xfedcba98);
-    CHECK_MEM_EQ(to, from, n);
-    mrc_msg_post(sides[1].msg, &claim, 1, 0);
-    check_done(1, 5, 13, -ENOMSG, 0);
-    mrc_msg_post(sides[0].msg, &send, 1, 0);
-    fake_run(sides);
-    check_done(1, 6, 12, 0, n);
-    CHECK_MEM_EQ(other, from, n);
-    check_idle();
-    free(from);
-    free(to);
-    free(other);
-    fake_close(sides);
-  }
+                                .peer = peer,
+                                .kind = MRC_MSG_RECV,
+                                .least = 6000});
 }
 
-TEST(test_failure__ends_everything) {
-  for (int steps = 0; steps < 10; steps++) {
-    CHECK_ROW(steps);
-    fake_open(sides, &plain);
-    uint8_t *from = pattern(HUGE, 1), *to = calloc(1, HUGE);
-    post(1, MRC_MSG_RECV, to, HUGE, 1, 1, steps & 1);
-    post(1, MRC_MSG_RECV, to, 100, 2, 2, false);
-    post(0, MRC_MSG_SEND, from, HUGE, 1, 3, false);
-    post(0, MRC_MSG_SEND, from, HUGE, 9, 4, false);
-    for (int i = 0; i < steps; i++) {
-      mrc_msg_pump(sides[i & 1].msg, 0);
-      fake_step(&sides[i & 1]);
-    }
-    sides[0].failed = true;
-    mrc_msg_fail(sides[0].msg, 0, -ETIMEDOUT, 0);
-    mrc_msg_fail(sides[1].msg, 0, -ECONNRESET, 0);
-    fake_run(sides);
-    CHECK_EQ(sides[0].n_done, 2);
-    CHECK_EQ(sides[1].n_done, 2);
-    CHECK_EQ(sides[0].done[0].result, -ETIMEDOUT);
-    CHECK_EQ(sides[1].done[0].result, -ECONNRESET);
-    post(0, MRC_MSG_SEND, from, 1, 1, 5, false);
-    check_done(0, 2, 5, -ETIMEDOUT, 0);
-    free(from);
-    free(to);
-    fake_close(sides);
-  }
-}
-
-/* More operations than the table holds are refused, without harm to the others. */
-TEST(test_post__too_many) {
-  const struct mrc_msg_config few = {.max_operations = 4};
-  uint64_t value = 7, got[5] = {0};
-  fake_open(sides, &few);
-  for (uint64_t i = 0; i < 4; i++)
-    CHECK_EQ(post(1, MRC_MSG_RECV, &got[i], 8, i, i, false), 1);
-  CHECK_EQ(post(1, MRC_MSG_RECV, &got[4], 8, 4, 4, false), 0);
-  post(0, MRC_MSG_SEND, &value, 8, 2, 9, false);
-  fake_run(sides);
-  CHECK_EQ(got[2], 7);
-  CHECK_EQ(post(1, MRC_MSG_RECV, &got[4], 8, 4, 4, false), 1);
-  fake_close(sides);
-}
-
-/* A peer that writes nonsense fails, and nobody else. */
-TEST(test_violation__ends_the_peer) {
-  static const struct {
-    uint32_t imm, bytes;
-    uint8_t frame[56];
-  } rows[] = {
-      {0xC0000000, 0, {0}},                                 /* an immediate without a meaning */
-      {0x00010000, 0, {0}},                                 /* data that nobody asked for */
-      {0x40000001, 16, {0}},                                /* not the next frame */
-      {0x40000000, 4, {0}},                                 /* too short */
-      {0x40000000, 8193, {0}},                              /* too long */
-      {0x80000001, 0, {0}},                                 /* a credit for frames never sent */
-      {0x40000000, 32, {[8] = 99}},                         /* no such record */
-      {0x40000000, 31, {[8] = MRC_MSG_EAGER}},              /* half a record */
-      {0x40000000, 32, {[8] = MRC_MSG_EAGER, [24] = 1}},    /* longer than its frame */
-      {0x40000000, 40, {[8] = MRC_MSG_CANCELLED, [32] = 1}} /* an answer without a question */
-  };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    fake_open(sides, &plain);
-    uint64_t value = 0;
-    post(1, MRC_MSG_RECV, &value, 8, 1, 1, false);
-    for (uint32_t k = 0; k < sides[1].n_regions; k++)
-      if (sides[1].regions[k].access == MRC_ACCESS_REMOTE_WRITE)
-        memcpy((void *)(uintptr_t)sides[1].regions[k].address, rows[i].frame, sizeof rows[i].frame);
-    fake_imm(&sides[1], rows[i].imm, rows[i].bytes);
-    CHECK_EQ(mrc_msg_counters(sides[1].msg)->violations, 1);
-    CHECK(sides[1].failed);
-    check_done(1, 0, 1, -EPROTO, 0);
-    fake_close(sides);
-  }
-}
-
-static int several(uint64_t cookie, uint8_t *at, size_t n, uint32_t peer) {
-  const struct mrc_msg_post each = {.cookie = cookie,
-                                    .address = (uintptr_t)at,
-                                    .bytes = n,
-                                    .tag = 3,
-                                    .space = 5,
-                                    .peer = peer,
-                                    .kind = MRC_MSG_RECV,
-                                    .least = 6000};
-  return mrc_msg_post(sides[1].msg, &each, 1, 0);
-}
-
-static void check_part(uint32_t i, uint64_t cookie, int result, const void *at, bool goes_on) {
-  check_done(1, i, cookie, result, sides[1].done[i].bytes);
-  if (at != NULL) CHECK_EQ(sides[1].done[i].address, (uintptr_t)at);
-  CHECK_EQ(sides[1].done[i].goes_on, goes_on);
+static void check_part(int i, uint64_t cookie, int result, const void *at, bool goes_on) {
+  check_done(i, cookie, result, wire[1].done[i].bytes);
+  if (at != NULL) CHECK_EQ(wire[1].done[i].address, (uintptr_t)at);
+  CHECK_EQ(wire[1].done[i].goes_on, goes_on);
 }
 
 /* Messages take parts of the oldest receive, until too little is left of it. */
 TEST(test_several__oldest_first) {
   static const struct {
-    size_t bytes, at;
+    uint64_t bytes, at;
   } rows[] = {{100, 0}, {9000, 104}, {0, 9104}, {5000, 9112}, {300, 20000}, {LONG, 20304}};
   enum { N = sizeof rows / sizeof rows[0] };
   for (int how = 0; how < 4; how++) {
     CHECK_ROW(how);
-    fake_open(sides, &plain);
-    uint8_t *from = pattern(LONG, 1), *to = calloc(1, 20000 + 300000);
+    start(2, &(struct mrc_msg_config){0});
+    wire_join(0, 1, &limits);
     const uint32_t peer = how & 1 ? MRC_MSG_ANY : 0;
     for (int turn = 0; turn < 2; turn++) {
       if (turn == how / 2) {
-        several(1, to, 20000, peer);
-        several(2, to + 20000, 300000, peer);
+        several(1, 0, 20000, peer);
+        several(2, 20000, 300000, peer);
       } else {
-        for (size_t i = 0; i < N; i++)
-          post(0, MRC_MSG_SEND, from, rows[i].bytes, 3, i, false);
+        for (uint64_t i = 0; i < N; i++)
+          send(0, i, 3, rows[i].bytes);
       }
-      fake_run(sides);
+      wire_run();
     }
-    CHECK_EQ(sides[1].n_done, N);
+    CHECK_EQ(wire[1].n_done, N);
     int of_first = 0;
-    for (uint32_t i = 0; i < N; i++) {
-      const struct mrc_msg_done *done = &sides[1].done[i];
+    for (int i = 0; i < N; i++) {
+      const struct mrc_msg_done *done = &wire[1].done[i];
       const bool first = done->cookie == 1;
       size_t row = 0; /* short messages overtake long ones */
-      while (row < N && done->address != (uintptr_t)(to + rows[row].at))
+      while (row < N && done->address != (uintptr_t)(target + rows[row].at))
         row++;
       CHECK(row < N && done->bytes == rows[row].bytes && first == (row < 4));
-      CHECK_MEM_EQ(to + rows[row].at, from, rows[row].bytes);
+      CHECK_MEM_EQ(target + rows[row].at, source, rows[row].bytes);
       of_first += first;
       CHECK_EQ(done->goes_on, !first || of_first < 4);
     }
-    CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 1), -ENOENT);
-    CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 2), 0);
+    CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), -ENOENT);
+    CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 2), 0);
     check_part(N, 2, -ECANCELED, NULL, false);
-    check_idle();
-    free(from);
-    free(to);
-    fake_close(sides);
+    wire_run();
+    check_clean(2);
   }
 }
 
 /* A receive of several with a long message on its way. */
-static void start_several(uint8_t *to, uint8_t *from, uint32_t peer, uint32_t most) {
-  fake_open(sides, &(struct mrc_msg_config){.max_operations = most});
-  several(1, to, 200000, peer);
-  post(0, MRC_MSG_SEND, from, LONG, 3, 7, false);
-  mrc_msg_pump(sides[0].msg, 0);
-  CHECK(fake_step(&sides[0])); /* the RTS */
-  CHECK_EQ(sides[1].n_done, 0);
+static struct wire_qp *start_several(uint32_t peer, uint32_t most) {
+  start(2, &(struct mrc_msg_config){.max_operations = most});
+  struct wire_qp *qp = wire_join(0, 1, &limits);
+  several(1, 0, ROOM, peer);
+  send(0, 7, 3, LONG);
+  CHECK(wire_deliver(qp) && wire_complete(qp)); /* the RTS */
+  wire_turn(&wire[1]);
+  CHECK_EQ(wire[1].n_done, 0);
+  return qp;
 }
 
 /* The memory belongs to the receive until the last message has come or failed. */
 TEST(test_several__ends_with_its_last_message) {
-  uint8_t *from = pattern(LONG, 1), *to = calloc(1, 200000);
-  start_several(to, from, MRC_MSG_ANY, 0);
-  CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 1), 0);
+  start_several(MRC_MSG_ANY, 0);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), 0);
   check_part(0, 1, -ECANCELED, NULL, true);
-  fake_run(sides);
-  check_part(1, 1, 0, to, false);
-  check_idle();
-  fake_close(sides);
+  wire_run();
+  check_part(1, 1, 0, target, false);
+  check_clean(2);
 
   for (int any = 0; any < 2; any++) { /* a receive from any peer goes on after its error */
-    start_several(to, from, any ? MRC_MSG_ANY : 0, 0);
-    mrc_msg_fail(sides[1].msg, 0, -ETIMEDOUT, 0);
+    start_several(any ? MRC_MSG_ANY : 0, 0);
+    mrc_msg_fail(wire[1].msg, 0, -ETIMEDOUT, 0);
     check_part(0, 1, -ETIMEDOUT, NULL, true);
     if (!any) check_part(1, 1, -ETIMEDOUT, NULL, false);
-    CHECK_EQ(mrc_msg_cancel(sides[1].msg, 5, 1), any ? 0 : -ENOENT);
+    CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), any ? 0 : -ENOENT);
     if (any) check_part(1, 1, -ECANCELED, NULL, false);
-    CHECK_EQ(sides[1].n_done, 2);
-    fake_close(sides);
+    CHECK_EQ(wire[1].n_done, 2);
+    wire_stop();
   }
 
-  start_several(to, from, 0, 2); /* no operation is left for another part */
-  post(0, MRC_MSG_SEND, from, 8, 3, 8, false);
-  mrc_msg_pump(sides[0].msg, 0);
-  CHECK(fake_step(&sides[0]));
-  check_part(0, 1, 0, to + LONG, true);
-  fake_run(sides);
-  check_part(1, 1, 0, to, false);
-  CHECK_EQ(several(2, to, 200000, 0), 1);
-  CHECK_EQ(several(3, to, 200000, 0), 1);
-  fake_close(sides);
-  free(from);
-  free(to);
+  struct wire_qp *qp = start_several(0, 2); /* no operation is left for another part */
+  send(0, 8, 3, 8);
+  while (wire[1].n_done == 0 && wire_deliver(qp))
+    wire_turn(&wire[1]);
+  check_part(0, 1, 0, target + LONG, true);
+  wire_run();
+  check_part(1, 1, 0, target, false);
+  several(2, 0, ROOM, 0);
+  several(3, 0, ROOM, 0);
+  wire_stop();
 }
 
 /* Eager messages of a peer that has failed are taken; then the receive ends. */
 TEST(test_several__of_a_failed_peer) {
-  uint8_t to[20000];
-  fake_open(sides, &plain);
+  start(2, &(struct mrc_msg_config){0});
+  wire_join(0, 1, &limits);
   for (uint64_t i = 0; i < 2; i++)
-    post(0, MRC_MSG_SEND, to, 80, 3, i, false);
-  fake_run(sides);
-  mrc_msg_fail(sides[1].msg, 0, -ETIMEDOUT, 0);
-  several(1, to, sizeof to, 0);
-  check_part(0, 1, 0, to, true);
-  check_part(1, 1, 0, to + 80, true);
+    send(0, i, 3, 80);
+  wire_run();
+  mrc_msg_fail(wire[1].msg, 0, -ETIMEDOUT, 0);
+  several(1, 0, 20000, 0);
+  check_part(0, 1, 0, target, true);
+  check_part(1, 1, 0, target + 80, true);
   check_part(2, 1, -ETIMEDOUT, NULL, false);
-  fake_close(sides);
+  wire_stop();
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages at their limits: wraps, full heaps, peers that lie, QPs that fail. */
+/* Messages at their limits: wraps, full heaps, peers that lie, QPs that fail; what both ends of a
+   message learn when a limit is met; chains, which stay short whatever the keys of their members.
+ */
 #include "check.h"
 #include "msg/msg.h"
 #include "msg_steps.h"
@@ -58,6 +60,27 @@ TEST(test_post__that_is_wrong) {
     CHECK_EQ(wire_post(&wire[0], &rows[i]), -EINVAL);
   }
   check_clean(2);
+}
+
+/* More operations than the table holds are refused, without harm to the others. */
+TEST(test_post__too_many) {
+  start(2, &(struct mrc_msg_config){.max_operations = 4});
+  wire_join(0, 1, &limits);
+  for (uint64_t i = 0; i < 4; i++)
+    receive(1, i, i, 8, false);
+  const struct mrc_msg_post another = {.cookie = 4,
+                                       .address = (uintptr_t)target,
+                                       .bytes = 8,
+                                       .tag = 4,
+                                       .space = SPACE,
+                                       .kind = MRC_MSG_RECV};
+  CHECK_EQ(wire_post(&wire[1], &another), 0);
+  send(0, 9, 2, 8);
+  wire_run();
+  check_ended(1, 2, 0, 8);
+  CHECK_MEM_EQ(target, source, 8);
+  CHECK_EQ(wire_post(&wire[1], &another), 1);
+  wire_stop();
 }
 
 /* The send queue is filled, never beyond; what has no place waits here. */
@@ -153,6 +176,7 @@ TEST(test_heap__full_stops_the_sender_and_goes_on) {
     receive(1, 2000 + i, 2, SMALL, false);
     wire_run();
     check_ended(1, 2000 + i, 0, i);
+    CHECK_MEM_EQ(target, source, i);
   }
   take_all(n);
   for (uint64_t i = 0; i < more; i++)
@@ -215,48 +239,56 @@ TEST(test_heap__full_lets_data_come_before_their_announcement) {
 
 /* ---- a peer that lies ---- */
 
-TEST(test_liar__with_records_of_no_kind_fails) {
-  const struct {
-    uint32_t kind;
+TEST(test_liar__fails_and_nobody_else) {
+  enum { FRAME = (uint32_t)MRC_MSG_IMM_FRAME << 30 };
+  static const struct {
+    uint32_t imm, bytes;
+    uint8_t frame[56];
     bool good;
-  } rows[] = {{MRC_MSG_CANCEL, true},         {0, false},
-              {MRC_MSG_LAST_KIND + 1, false}, {0x101, false},
-              {257 * MRC_MSG_RTS, false},     {UINT32_MAX, false}};
+  } rows[] = {
+      {FRAME, 40, {[8] = MRC_MSG_CANCEL}, true},
+      {0xC0000000, 0, {0}, false},                             /* an immediate without a meaning */
+      {0x00010000, 0, {0}, false},                             /* data that nobody asked for */
+      {FRAME + 1, 16, {0}, false},                             /* not the next frame */
+      {FRAME, 4, {0}, false},                                  /* too short */
+      {FRAME, 8193, {0}, false},                               /* too long */
+      {0x80000001, 0, {0}, false},                             /* a credit for frames never sent */
+      {FRAME, 31, {[8] = MRC_MSG_EAGER}, false},               /* half a record */
+      {FRAME, 32, {[8] = MRC_MSG_EAGER, [24] = 1}, false},     /* longer than its frame */
+      {FRAME, 40, {[8] = MRC_MSG_CANCELLED, [32] = 1}, false}, /* an answer without a question */
+      {FRAME, 40, {[8] = 0}, false},                           /* no such records */
+      {FRAME, 40, {[8] = MRC_MSG_LAST_KIND + 1}, false},
+      {FRAME, 40, {[8] = 1, [9] = 1}, false},
+      {FRAME, 40, {[8] = MRC_MSG_RTS, [9] = MRC_MSG_RTS}, false},
+      {FRAME, 40, {[8] = 0xFF, [9] = 0xFF, [10] = 0xFF, [11] = 0xFF}, false},
+  };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
-    start(1, &(struct mrc_msg_config){.eager_bytes = EAGER});
-    struct mrc_msg_inbox inbox;
-    struct wire_qp *qp = wire_open(0, &limits, &inbox);
-    uint8_t *frame = wire[0].msg->peers[qp->number]->inbox;
-    receive_any(0, 1, 0, ~0ull, 10);
-    memcpy(frame + MRC_MSG_FRAME_HEADER, &rows[i].kind, sizeof rows[i].kind);
-    wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, 0), MRC_MSG_FRAME_HEADER + 32);
+    struct wire_qp *qp = start_alone();
+    receive(0, 1, 5, 8, false);
+    receive_any(0, 2, 6, 0, 8);
+    memcpy(wire[0].msg->peers[qp->number]->inbox, rows[i].frame, sizeof rows[i].frame);
+    wire_immediate(qp, rows[i].imm, rows[i].bytes);
     wire_turn(&wire[0]);
     CHECK_EQ(mrc_msg_counters(wire[0].msg)->violations, rows[i].good ? 0 : 1);
-    check_pending(0, 1);
+    CHECK_EQ(qp->failed, !rows[i].good);
+    if (rows[i].good)
+      check_pending(0, 1);
+    else
+      check_ended(0, 1, -EPROTO, 0);
+    check_pending(0, 2);
     wire_stop();
   }
 }
 
-static size_t put(struct wire_qp *qp, size_t at, const struct mrc_msg_record *record) {
-  uint8_t *frame = wire[0].msg->peers[qp->number]->inbox;
-  return at + mrc_msg_encode(record, frame + at);
-}
-
 /* The peer announces more than there is room for, and says that it has written it. */
 TEST(test_liar__does_not_get_a_receive_past_its_room) {
-  start(1, &(struct mrc_msg_config){.eager_bytes = EAGER});
-  struct mrc_msg_inbox inbox;
-  struct wire_qp *qp = wire_open(0, &limits, &inbox);
-  CHECK_EQ(mrc_msg_connect(wire[0].msg, qp->number, &inbox), 0);
+  struct wire_qp *qp = start_alone();
   receive(0, 1, 5, 1000, true);
   wire_run();
   const struct mrc_msg_record rts = {
       .kind = MRC_MSG_RTS, .space = SPACE, .tag = 5, .bytes = 1 << 20, .id = 1 << 16};
-  memset(wire[0].msg->peers[0]->inbox, 0, MRC_MSG_FRAME_HEADER);
-  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, 0),
-                 (uint32_t)put(qp, MRC_MSG_FRAME_HEADER, &rts));
-  wire_turn(&wire[0]);
+  say(qp, &rts, 1);
   for (uint32_t i = 0; i < 4; i++)
     if (wire[0].msg->ops[i].state != MRC_MSG_FREE)
       wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_DATA, wire[0].msg->ops[i].id), 1000);
@@ -369,5 +401,270 @@ TEST(test_failure__of_a_post_for_lack_of_room_is_none) {
     check_ended(1, 4, 0, 10);
     CHECK_MEM_EQ(target + 10, source + 10, BIG - 10);
     check_clean(2);
+  }
+}
+
+/* ---- a message without a place ---- */
+
+/* -EMSGSIZE tells the length of the message, also where no RTS has told it. */
+TEST(test_message__of_another_length_than_exact) {
+  const struct {
+    uint64_t bytes;
+    int receiver, sender;
+  } rows[] = {{5, -EMSGSIZE, 0}, {BIG - 1, 0, 0}, {BIG + 1, -EMSGSIZE, -EMSGSIZE}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (int asked = 0; asked < 2; asked++) {
+      CHECK_ROW(2 * i + (size_t)asked);
+      start_pair();
+      receive(1, 2, 5, BIG, true);
+      if (asked) wire_run();
+      send(0, 1, 5, rows[i].bytes);
+      wire_run();
+      check_ended(0, 1, rows[i].sender, rows[i].bytes);
+      check_ended(1, 2, rows[i].receiver, rows[i].bytes);
+      CHECK_EQ(target[BIG], 0);
+      if (rows[i].receiver != 0) CHECK_EQ(target[0], 0);
+      check_clean(2);
+    }
+  }
+}
+
+/* The peer refuses the CTS while the receive is being cancelled: the message was matched. */
+TEST(test_message__refused_while_its_receive_is_cancelled) {
+  struct wire_qp *qp = start_pair();
+  receive(1, 2, 5, BIG, true);
+  CHECK(wire_deliver(qp->peer));
+  send(0, 1, 5, BIG + 1);
+  wire_turn(&wire[0]);
+  check_ended(0, 1, -EMSGSIZE, BIG + 1);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 2), 0);
+  wire_run();
+  check_ended(1, 2, -EMSGSIZE, BIG + 1);
+  check_clean(2);
+}
+
+/* A short message came for an exact receive of a long one. Before the CANCEL arrives, the next
+   message takes the CTS, or refuses it: the receive tells of the first. */
+TEST(test_message__after_one_of_another_length) {
+  for (uint64_t bytes = BIG - 1; bytes <= BIG + 1; bytes++) {
+    CHECK_ROW(bytes);
+    struct wire_qp *qp = start_pair();
+    receive(1, 2, 5, BIG, true);
+    CHECK(wire_deliver(qp->peer));
+    wire_turn(&wire[0]);
+    send(0, 1, 5, 10);
+    CHECK(wire_deliver(qp));
+    wire_turn(&wire[1]);
+    check_pending(1, 2);
+    send(0, 3, 5, bytes);
+    wire_run();
+    check_ended(0, 1, 0, 10);
+    check_ended(0, 3, bytes <= BIG ? 0 : -EMSGSIZE, bytes);
+    check_ended(1, 2, -EMSGSIZE, 10);
+    check_clean(2);
+  }
+}
+
+/* No memory region is left at one end, for now: both ends learn that, and not that the message is
+   too long. */
+TEST(test_region__none_is_left) {
+  for (int row = 0; row < 8; row++) {
+    CHECK_ROW(row);
+    const int host = row & 1;
+    const bool exact = row & 2, receive_first = row & 4;
+    start_pair();
+    wire[host].max_mrs = wire[host].n_mrs;
+    if (receive_first) receive(1, 2, 5, BIG, exact);
+    if (receive_first) wire_run();
+    send(0, 1, 5, BIG);
+    wire_run();
+    if (!receive_first) receive(1, 2, 5, BIG, exact);
+    wire_run();
+    check_ended(0, 1, -ENOSPC, 0);
+    check_ended(1, 2, -ENOSPC, 0);
+    wire[host].max_mrs = WIRE_MRS;
+    send(0, 3, 5, BIG);
+    receive(1, 4, 5, BIG, exact);
+    wire_run();
+    check_ended(0, 3, 0, BIG);
+    check_ended(1, 4, 0, BIG);
+    check_clean(2);
+  }
+}
+
+/* ---- an operation that ends without a message ---- */
+
+TEST(test_bytes__none_without_a_message) {
+  struct wire_qp *qp = start_pair();
+  receive(1, 1, 5, BIG, false);
+  receive(1, 2, 6, BIG, true);
+  receive(1, 3, 7, BIG, true);
+  send(0, 4, 8, BIG);
+  wire_run();
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), 0);
+  CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 2), 0);
+  wire_run();
+  wire_fail(qp, MRC_WC_RETRY_EXC_ERR);
+  wire_fail(qp->peer, MRC_WC_RETRY_EXC_ERR);
+  mrc_msg_fail(wire[0].msg, qp->number, -ETIMEDOUT, 1);
+  mrc_msg_fail(wire[1].msg, qp->peer->number, -ETIMEDOUT, 1);
+  check_ended(1, 1, -ECANCELED, 0);
+  check_ended(1, 2, -ECANCELED, 0);
+  check_ended(1, 3, -ETIMEDOUT, 0);
+  check_ended(0, 4, -ETIMEDOUT, 0);
+  check_clean(2);
+}
+
+/* ---- a peer without a place ---- */
+
+static int open_another(struct mrc_msg_inbox *inbox) {
+  return mrc_msg_open(wire[0].msg, 0x999, &limits, inbox);
+}
+
+TEST(test_open__tables_that_are_full) {
+  struct mrc_msg_inbox inbox;
+  start(1, &(struct mrc_msg_config){.max_peers = 2});
+  for (int room = 0; room < 2; room++) { /* it takes two */
+    wire[0].max_mrs = room;
+    CHECK_EQ(open_another(&inbox), -ENOSPC);
+    CHECK_EQ(wire[0].n_mrs, 0);
+  }
+  wire[0].max_mrs = WIRE_MRS;
+  wire_open(0, &limits, &inbox);
+  wire_open(0, &limits, &inbox);
+  CHECK_EQ(open_another(&inbox), -ENOSPC);
+  mrc_msg_close(wire[0].msg, 0);
+  CHECK_EQ(wire_open(0, &limits, &inbox)->number, 0);
+  wire_stop();
+}
+
+/* A peer has at most one answer to come for each of its operations, and all have a place here. */
+TEST(test_new__no_more_operations_than_answers) {
+  struct mrc_msg_config config = {
+      .engine = (mrc_engine *)&wire[0], .done = wire_done, .max_operations = 1 << 14};
+  struct mrc_msg *msg = mrc_msg_new(&config);
+  CHECK(msg != NULL);
+  mrc_msg_free(msg);
+  config.max_operations++;
+  CHECK(mrc_msg_new(&config) == NULL);
+}
+
+/* ---- a peer of its own making ---- */
+
+static uint32_t id_of(uint64_t cookie) {
+  for (uint32_t i = 0; i < wire[0].msg->config.max_operations; i++) {
+    const struct mrc_msg_op *op = &wire[0].msg->ops[i];
+    if (op->state != MRC_MSG_FREE && op->post.cookie == cookie) return op->id;
+  }
+  return 0;
+}
+
+TEST(test_refuse__without_a_length) {
+  struct wire_qp *qp = start_alone();
+  receive(0, 1, 5, BIG, true);
+  say(qp, &(struct mrc_msg_record){.kind = MRC_MSG_REFUSE, .id = id_of(1)}, 1);
+  check_ended(0, 1, -EMSGSIZE, 0);
+  CHECK_EQ(mrc_msg_counters(wire[0].msg)->violations, 0);
+  wire_stop();
+}
+
+/* The data have come, so it is too late to refuse. */
+TEST(test_refuse__after_the_data) {
+  struct wire_qp *qp = start_alone();
+  receive(0, 1, 5, BIG, true);
+  const uint32_t id = id_of(1);
+  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_DATA, id), BIG);
+  say(qp, &(struct mrc_msg_record){.kind = MRC_MSG_REFUSE, .id = id, .bytes = BIG + 1}, 1);
+  check_ended(0, 1, -EPROTO, 0);
+  CHECK_EQ(mrc_msg_counters(wire[0].msg)->violations, 1);
+  wire_stop();
+}
+
+/* An operation has one CTS, and one RTS: a second one would outlive its CANCEL. */
+TEST(test_kept__twice) {
+  static const uint8_t kinds[] = {MRC_MSG_CTS, MRC_MSG_RTS};
+  for (int i = 0; i < 4; i++) {
+    CHECK_ROW(i);
+    struct wire_qp *qp = start_alone();
+    struct mrc_msg_record record = {.kind = kinds[i & 1], .tag = 5, .bytes = BIG, .id = 0x10001};
+    say(qp, &record, 1);
+    if (i & 2) record.kind = kinds[~i & 1]; /* the ids of sends and receives are apart */
+    record.tag = 6;
+    say(qp, &record, 1);
+    CHECK_EQ(mrc_msg_counters(wire[0].msg)->violations, i & 2 ? 0 : 1);
+    wire_stop();
+  }
+}
+
+/* ---- chains ---- */
+
+enum { POSTS = 512, LONGEST = 4 };
+
+static int length(const struct mrc_node *chain) {
+  int n = 0;
+  for (const struct mrc_node *node = chain->next; node != chain; node = node->next)
+    n++;
+  return n;
+}
+
+static int longest(const struct mrc_msg_chains *chains) {
+  int most = 0;
+  for (uint32_t i = 0; i <= chains->mask; i++) {
+    const int n = length(&chains->heads[i]);
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
+static void post_in(uint64_t cookie, uint32_t space) {
+  const struct mrc_msg_post each = {
+      .cookie = cookie, .space = space, .peer = MRC_MSG_ANY, .kind = MRC_MSG_RECV};
+  CHECK_EQ(wire_post(&wire[0], &each), 1);
+}
+
+/* Receives whose cookies differ in nine bits, or whose spaces do; each is found. */
+TEST(test_cookies__have_short_chains) {
+  for (uint32_t shift = 0; shift <= 56; shift++) {
+    CHECK_ROW(shift);
+    wire_start(0, &(struct mrc_msg_config){0});
+    for (uint64_t i = 0; i < POSTS; i++)
+      shift == 56 ? post_in(7, (uint32_t)i) : post_in(i << shift, 3);
+    CHECK(longest(&wire[0].msg->by_cookie) <= LONGEST);
+    CHECK_EQ(mrc_msg_cancel(wire[0].msg, 4, POSTS), -ENOENT);
+    for (uint64_t i = 0; i < POSTS; i++)
+      CHECK_EQ(shift == 56 ? mrc_msg_cancel(wire[0].msg, (uint32_t)i, 7)
+                           : mrc_msg_cancel(wire[0].msg, 3, i << shift),
+               0);
+    CHECK_EQ(longest(&wire[0].msg->by_cookie), 0);
+    wire_stop();
+  }
+}
+
+/* Of several operations with the same cookie, the oldest is cancelled. */
+TEST(test_cookies__may_be_equal) {
+  wire_start(0, &(struct mrc_msg_config){0});
+  for (uint32_t i = 0; i < 3; i++)
+    wire_post(&wire[0], &(struct mrc_msg_post){
+                            .cookie = 9, .tag = i, .peer = MRC_MSG_ANY, .kind = MRC_MSG_RECV});
+  for (uint32_t i = 0; i < 3; i++) {
+    CHECK_EQ(mrc_msg_cancel(wire[0].msg, 0, 9), 0);
+    CHECK_EQ(wire[0].n_done, i + 1);
+    CHECK_EQ(wire[0].done[i].tag, i);
+  }
+  CHECK_EQ(mrc_msg_cancel(wire[0].msg, 0, 9), -ENOENT);
+  wire_stop();
+}
+
+/* A number that is no power of two is rounded up. */
+TEST(test_init__rounds_up) {
+  static const uint32_t rows[][2] = {{1, 1}, {2, 2}, {3, 4}, {16, 16}, {17, 32}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_msg_chains chains;
+    CHECK_EQ(mrc_msg_chains_init(&chains, rows[i][0]), 0);
+    CHECK_EQ(chains.mask + 1, rows[i][1]);
+    CHECK_EQ(longest(&chains), 0);
+    CHECK(mrc_msg_chain(&chains, UINT64_MAX) == &chains.heads[chains.mask]);
+    mrc_msg_chains_free(&chains);
   }
 }
