@@ -242,6 +242,15 @@ class AttachedProgram:
         body = bytes(ffi.buffer(ffi.addressof(event))) + memory
         self.say(AgentKind.EVENT, body=body)
 
+    def stop(self) -> None:
+        """Its engine and its socket stand still, as after SIGSTOP."""
+        assert self._task is not None
+        self._task.cancel()
+
+    def go_on(self) -> None:
+        """After `stop`."""
+        self._task = asyncio.create_task(self._run())
+
     async def end(self) -> None:
         """The program ends, without a word."""
         if self._task is not None:

@@ -196,6 +196,7 @@ class Connects:
         self._parameters: dict[int, QpParameters] = {}  # QPs in RTR or beyond
         self._refused: dict[int, str] = {}  # why a peer's agent was refused last
         self._failures: dict[int, str] = {}  # QPs that never connect, and why
+        self._met: set[int] = set()  # QPs whose exchange runs: the peer has sent its hello
         self._asking = asyncio.Semaphore(_ASKING)
         self._callers: list[tuple[int, asyncio.Future[QpParameters]]] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}  # the last connect of each
@@ -208,6 +209,7 @@ class Connects:
         task, end = self._tasks.get(qpn), self.ends.get(qpn)
         if (task is not None and not task.done()) or (end is not None and not end.closed):
             raise ProtocolError(f"QP {qpn:#x} is connected already")
+        self._met.discard(qpn)
         self._parameters[qpn] = parameters
         self._failures.pop(qpn, None)
         for called, caller in self._callers:
@@ -293,21 +295,25 @@ class Connects:
                 return await establish(
                     local, channel, structs.replace(terms, check=check), first=False
                 )
-        except ConnectError as error:  # not yet the end: a stranger may have asked
-            self._refused[parameters.qpn] = str(error)
-            if known.is_set() and error.kind is Kind.ENDED:  # the engines may have talked already
-                self._program.send(AgentKind.GONE, parameters.qpn)
+        except BaseException as error:
+            if known.is_set():
+                self._met.discard(parameters.qpn)
+            if isinstance(error, ConnectError):  # not yet the end: a stranger may have asked
+                self._refused[parameters.qpn] = str(error)
+                if known.is_set() and error.kind is Kind.ENDED:  # the engines may have talked
+                    self._program.send(AgentKind.GONE, parameters.qpn)
             raise
 
     def _terms_of(self, parameters: QpParameters) -> tuple[Local, str, Terms]:
+        def check(*peer: Any) -> None:
+            device.check_host(parameters.dest_gid, self._program.engine.gids, local.host, *peer)
+            self._met.add(parameters.qpn)
+
         local, host, _ = self._program.address_of(parameters.dest_gid)
         config = parameters.config(local.config)
         ev_profile, cc_profile = self._agent.profiles(parameters)
         terms = Terms(
-            parameters.private, ev_profile, cc_profile, admit=parameters.admit,
-            check=partial(
-                device.check_host, parameters.dest_gid, self._program.engine.gids, local.host
-            ),
+            parameters.private, ev_profile, cc_profile, admit=parameters.admit, check=check,
             queue=partial(parameters.queue, config), end=partial(ProgramQP, parameters),
             peer=parameters.peer if parameters.messages else None,
         )  # fmt: skip
@@ -401,7 +407,11 @@ class Connects:
         self, qpn: int, task: asyncio.Task[None] | None, end: QP | None, *, forever: bool
     ) -> None:
         if task is not None and forever:  # the peer may wait for answers: first they are connected
-            await asyncio.wait([task], timeout=self._agent.local.config.timeouts.linger)
+            with suppress(TimeoutError):
+                async with Limit(self._agent.local.config.timeouts.linger):
+                    await asyncio.wait([task])
+            if qpn in self._met:  # the exchange has a limit of its own
+                await asyncio.wait([task])
             end = self.ends.get(qpn)
             self._parameters.pop(qpn, None)
             self._tasks.pop(qpn, None)

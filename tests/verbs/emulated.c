@@ -14,6 +14,15 @@ static void start(void) {
   join_rc(&a, &b, RNR_FOR_EVER);
 }
 
+/* The same, and both are connected: an end learns that its peer has ended before that. */
+static void start_connected(void) {
+  start();
+  post_receive(&b, 0, NULL, 0);
+  CHECK(post_request(&a, sending(0, NULL, 0)) == 0);
+  ends_well(&a, 0, IBV_WC_SEND);
+  ends_well(&b, 0, IBV_WC_RECV);
+}
+
 static void stop(void) {
   destroy_end(&a);
   destroy_end(&b);
@@ -215,11 +224,11 @@ static void rights(void) {
   start();
   to = piece(&a, 0, 8);
   fails_with(adding(1, &to, &b, 4, 1), IBV_WC_REM_INV_REQ_ERR);
-  start();
+  start_connected();
   to = piece(&a, 0, 8);
   to.lkey ^= 1;
   fails_with(reading(1, &to, 1, &b, 0), IBV_WC_LOC_PROT_ERR);
-  start();
+  start_connected();
   to = piece(&a, 0, 8);
   post_receive(&b, 2, NULL, 0);
   to.lkey ^= 1;
@@ -228,7 +237,7 @@ static void rights(void) {
 }
 
 static void refused(void) {
-  start();
+  start_connected();
   struct ibv_sge to = piece(&a, 0, 8);
   struct ibv_send_wr wr = sending(1, &to, 1);
   wr.opcode = IBV_WR_SEND_WITH_INV;

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
@@ -42,12 +43,14 @@ from mrc.errors import (
 from mrc.observe import views
 
 NAME = f"@mrc-test-agent-{os.getpid()}"
+ENDS = (AgentKind.GONE, AgentKind.FAILED)
 
 
 @asynccontextmanager
-async def running(name: str = NAME, port: int = 0) -> AsyncIterator[Agent]:
+async def running(name: str = NAME, port: int = 0, linger: float = 2.0) -> AsyncIterator[Agent]:
     with agent_socket.listen(name) as opened:
-        config = ContextConfig(interfaces=("lo",), timeouts=Timeouts(exchange=PATIENCE))
+        timeouts = Timeouts(exchange=PATIENCE, linger=linger)
+        config = ContextConfig(interfaces=("lo",), timeouts=timeouts)
         async with Agent(config, port=port, group=None) as agent:
             serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
             try:
@@ -228,6 +231,40 @@ async def test_release__while_the_agents_connect() -> None:
             gone = await other.until(AgentKind.GONE)
             await until(lambda: agent.numbers.owner(ours) is None)
         assert (gone.value, gone.body) == (theirs, b"")
+
+
+@pytest.mark.parametrize("dialler_ends", [True, False])
+@pytest.mark.parametrize("stopped", ["agent", "program"])
+async def test_release__while_the_agents_connect_after_a_stop(
+    stopped: str, dialler_ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a stop of the agent nor one of a program in the midst of the exchange uses up the
+    time in which the agents may still connect.
+    """
+    monkeypatch.setattr(agent_module, "_YOUNG_SECONDS", 0.0)
+    linger = 0.3
+    async with running(linger=linger), attached() as a, attached() as b:
+        one, other = sorted((a, b), key=lambda each: each.numbers[0])  # the lower number dials
+        ours, theirs = one.numbers[0], other.numbers[0]
+        await one.connect(ours, theirs, one.gids[0], other.gids[0])
+        await other.connect(theirs, ours, other.gids[0], one.gids[0])
+        ending, number, staying = (one, ours, other) if dialler_ends else (other, theirs, one)
+        async with asyncio.timeout(PATIENCE):
+            if stopped == "program":
+                await until(lambda: bool(other.cookies))  # it has heard the dialler
+                other.stop()
+            await ending.send(AgentKind.RELEASE, number, 1)
+            for _ in range(5):
+                await asyncio.sleep(0)  # the agent reads it
+            if stopped == "program":
+                await asyncio.sleep(2 * linger)
+                other.go_on()
+            else:
+                time.sleep(2 * linger)  # noqa: ASYNC251 the agent runs here
+            await until(lambda: staying.frames[-1:] != [] and staying.frames[-1].kind in ENDS)
+        assert [(each.kind, each.body) for each in staying.frames if each.kind in ENDS] == [
+            (AgentKind.GONE, b"")
+        ]
 
 
 async def test_program_that_dies__its_peer_learns_it() -> None:
