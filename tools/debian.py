@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's packages for a tool: programs that it runs, and files that it unpacks into a folder."""
+"""Debian's packages for a tool: programs that it runs, and files that it unpacks into a folder; and
+root file systems of other releases, and commands that run in them.
+
+A root comes from debootstrap and stays as it is. A `Layer` lies over it and takes what commands
+write, by overlayfs; it is removed at the end. Commands run in mount and process namespaces of their
+own, so that nothing they start or mount outlives them. The network is this machine's, for apt and
+pip. It requires root, and only the standard library.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 MIRROR = "http://deb.debian.org/debian"
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -79,3 +90,152 @@ class Archive:
 
 def unpack(package: Path, target: Path) -> None:
     subprocess.run(["dpkg-deb", "-x", str(package), str(target)], check=True)
+
+
+# ---- root file systems ---------------------------------------------------------------------------
+
+SCRIPTS = Path("/usr/share/debootstrap/scripts")
+CERTIFICATES = Path("/usr/local/share/ca-certificates")  # that this machine trusts beside Debian's
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "net/tun", "fuse", "kvm")
+APT = 'Acquire::Check-Valid-Until "false";\n'  # a mirror of testing may be some weeks old
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# pivot_root and not chroot: the kernel makes no user namespace for a process in a chroot. The shell
+# stays, as the first process of the namespace: it waits for orphans, as an init does.
+ENTER = """\
+set -e
+mount -t overlay overlay -o lowerdir={root},upperdir={layer}/upper,workdir={layer}/work {layer}/top
+cd {layer}/top
+mount -t proc proc proc
+mount -t sysfs sysfs sys
+mount -t cgroup2 cgroup2 sys/fs/cgroup || true
+for folder in dev run tmp; do mount -t tmpfs -o mode=0755 tmpfs $folder; done
+chmod 1777 tmp
+mkdir -p dev/net dev/pts dev/shm
+for name in {devices}; do
+  if [ -e /dev/$name ]; then : > dev/$name; mount --bind /dev/$name dev/$name; fi
+done
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts dev/pts
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+ln -s /proc/self/fd/0 dev/stdin
+ln -s /proc/self/fd/1 dev/stdout
+ln -s /proc/self/fd/2 dev/stderr
+mount -t tmpfs -o mode=1777 tmpfs dev/shm
+{binds}
+mkdir -p .outside
+pivot_root . .outside
+umount -l /.outside
+rmdir /.outside
+{prepare}
+{command}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A Debian release, by the name of its suite."""
+
+    name: str
+    suite: str
+    script: str = ""  # of debootstrap, where it does not know the suite
+
+
+def need_debootstrap() -> None:
+    """Installs debootstrap if it is missing. Raises DebianError."""
+    if os.geteuid() != 0:
+        raise DebianError("requires root: debootstrap and overlayfs do; run it with sudo")
+    need({"debootstrap": "debootstrap"})
+
+
+def made(release: Release, work: Path) -> Path:
+    """The root of a release; debootstrap makes it if it is not there."""
+    root = work / "roots" / release.suite
+    if root.exists():
+        return root
+    need_debootstrap()
+    root.parent.mkdir(parents=True, exist_ok=True)
+    new = root.with_name(f"{release.suite}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    command = ["debootstrap", "--variant=minbase", release.suite, str(new), MIRROR]
+    if not (SCRIPTS / release.suite).exists():
+        command.append(str(SCRIPTS / release.script))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.splitlines() if line.startswith("E:")]
+        raise DebianError(f"debootstrap {release.suite}: {(lines or ['failed'])[-1]}")
+    if CERTIFICATES.is_dir():  # Debian's ca-certificates reads them when it is installed
+        shutil.copytree(CERTIFICATES, new / CERTIFICATES.relative_to("/"), dirs_exist_ok=True)
+    new.rename(root)
+    return root
+
+
+def forwarded() -> dict[str, str]:
+    """The variables that say how this machine reaches its package indexes."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower() in ("http_proxy", "https_proxy", "no_proxy")
+        or name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_DEFAULT_TIMEOUT")
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What commands write over a root."""
+
+    root: Path
+    folder: Path
+
+    def path(self, inside: str) -> Path:
+        """A path of the layer as this machine sees it, for what has to be there before a run."""
+        return self.folder / "upper" / inside.lstrip("/")
+
+    def start(
+        self, command: str, output: IO[bytes] | int, *, user: str = "root",
+        binds: Mapping[Path, str], environ: Mapping[str, str], prepare: str = "",
+    ) -> subprocess.Popen[bytes]:  # fmt: skip
+        """Starts a shell command as a user of the root, without a terminal. `binds` shows folders
+        of this machine there; before, root runs `prepare` there. Whoever ends the process ends all
+        that it has started.
+        """
+        home = "/root" if user == "root" else f"/home/{user}"
+        settings = {"PATH": PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8", "TERM": "dumb",
+                    **forwarded(), **environ}  # fmt: skip
+        inside = ["env", "-i", *(f"{name}={value}" for name, value in settings.items())]
+        inside += ["bash", "-c", f"cd; {command}"]
+        if user != "root":
+            inside = ["runuser", f"--user={user}", "--", *inside]
+        script = ENTER.format(
+            root=shlex.quote(str(self.root)), layer=shlex.quote(str(self.folder)),
+            devices=" ".join(DEVICES), command=shlex.join(inside), prepare=prepare,
+            binds="\n".join(
+                f"mkdir -p .{shlex.quote(there)}; mount --bind {shlex.quote(str(here))} "
+                f".{shlex.quote(there)}" for here, there in binds.items()
+            ),
+        )  # fmt: skip
+        return subprocess.Popen(
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def layer(root: Path, work: Path) -> Iterator[Layer]:
+    """An empty layer over a root. It is removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="layer-", dir=work))
+    try:
+        for name in ("upper", "work", "top"):
+            (folder / name).mkdir()
+        (folder / "upper").chmod(0o755)
+        new = Layer(root, folder)
+        new.path("/etc").mkdir()
+        shutil.copy("/etc/resolv.conf", new.path("/etc/resolv.conf"))
+        # As every installer makes it; without it, "localhost" is asked of a name server.
+        new.path("/etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
+        new.path("/etc/apt/apt.conf.d").mkdir(parents=True)
+        new.path("/etc/apt/apt.conf.d/90mrc").write_text(APT)
+        yield new
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

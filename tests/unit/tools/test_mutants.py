@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from mutation import build, c_source, conform_trial, mutants, python_source, python_trial, trial
+from mutation import c_trial, mutants, python_trial, trial
 from project_text import ROOT, tool
 from slowness import PATIENCE
 
@@ -19,7 +19,7 @@ from slowness import PATIENCE
 def changed(line: str) -> set[str]:
     """The mutants of a line that is the body of a function."""
     text = f"int f(int a) {{\n  {line}\n}}\n"
-    return {mutant.after.strip() for mutant in c_source.mutants("csrc/core/f.c", text)}
+    return {mutant.after.strip() for mutant in mutants.of_c("csrc/core/f.c", text)}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_mutants__of_a_line(line: str, after: set[str]) -> None:
 def changed_python(body: str, head: str = "def f(a, b):") -> set[str]:
     """The mutants of a statement that is the body of a function."""
     text = f"{head}\n    {body}\n"
-    return {mutant.after.strip() for mutant in python_source.mutants("mrc/f.py", text)}
+    return {mutant.after.strip() for mutant in mutants.of_python("mrc/f.py", text)}
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_mutants__of_a_returned_value() -> None:
 
 def test_mutants__leave_alone_what_is_no_body_in_python() -> None:
     text = "A = 1 + 2\nclass C:\n    a: int = 1\n    def __repr__(self):\n        return 1 + 2\n"
-    assert python_source.mutants("mrc/f.py", text) == []
+    assert mutants.of_python("mrc/f.py", text) == []
     assert changed_python("self.a = b", "def __init__(self, b=1 + 2):") == set()
 
 
 def test_mutants__of_a_statement_of_several_lines() -> None:
     text = "class C:\n    def f(self):\n        g(\n            'ä', a < b\n        )\n"
     statement, comparison = sorted(
-        python_source.mutants("mrc/f.py", text), key=lambda mutant: mutant.line
+        mutants.of_python("mrc/f.py", text), key=lambda mutant: mutant.line
     )
     assert (comparison.function, comparison.line) == ("C.f", 4)
     assert comparison.apply(text) == text.replace("<", "<=")
@@ -104,7 +104,7 @@ def test_mutants__of_a_statement_of_several_lines() -> None:
 
 def test_mutants__of_python_have_different_names() -> None:
     text = "def f():\n    g()\n    g()\n\ndef f():\n    g()\n"
-    assert len({mutant.id for mutant in python_source.mutants("mrc/f.py", text)}) == 3
+    assert len({mutant.id for mutant in mutants.of_python("mrc/f.py", text)}) == 3
 
 
 @pytest.mark.parametrize(("line", "lines"), [(1, [1]), (2, [2, 3]), (3, [2, 3]), (5, [4, 5])])
@@ -132,25 +132,25 @@ def test_within__a_budget() -> None:
 
 def test_mutants__leave_alone_what_is_no_body() -> None:
     text = "#define N (1 + 2)\nstatic const int table[] = {\n  1 + 2,\n};\nint f(int a);\n"
-    assert c_source.mutants("csrc/core/f.c", text) == []
+    assert mutants.of_c("csrc/core/f.c", text) == []
 
 
 def test_mutants__leave_alone_an_assertion_of_several_lines() -> None:
     text = "void f(void) {\n  mrc_assert(a < b &&\n             b < c);\n  g(1);\n}\n"
-    assert {mutant.line for mutant in c_source.mutants("csrc/core/f.c", text)} == {4}
+    assert {mutant.line for mutant in mutants.of_c("csrc/core/f.c", text)} == {4}
 
 
 def test_mutant__applies_to_one_line_and_keeps_the_number_of_lines() -> None:
     text = "void f(void) {\n  g();\n  g();\n}\n"
-    first, second = c_source.mutants("csrc/core/f.c", text)
+    first, second = mutants.of_c("csrc/core/f.c", text)
     assert first.apply(text) == "void f(void) {\n  ;\n  g();\n}\n"
     assert second.apply(text) == "void f(void) {\n  g();\n  ;\n}\n"
 
 
 def test_id__is_the_same_after_a_move_and_another_for_each_equal_line() -> None:
     text = "void f(void) {\n  g();\n  g();\n}\n"
-    names = [mutant.id for mutant in c_source.mutants("csrc/core/f.c", text)]
-    moved = c_source.mutants("csrc/core/f.c", f"\nvoid other(void) {{\n  ;\n}}\n\n{text}")
+    names = [mutant.id for mutant in mutants.of_c("csrc/core/f.c", text)]
+    moved = mutants.of_c("csrc/core/f.c", f"\nvoid other(void) {{\n  ;\n}}\n\n{text}")
     assert len(set(names)) == 2
     assert [mutant.id for mutant in moved] == names
 
@@ -163,7 +163,7 @@ def test_rank__is_of_the_seed() -> None:
 @pytest.mark.parametrize("name", ["accepted.toml", "conform.toml"])
 def test_accepted__each_is_a_change_of_a_line_that_is_there(name: str) -> None:
     accepted = trial.accepted(ROOT, name)
-    found = {".c": c_source.mutants, ".h": c_source.mutants, ".py": python_source.mutants}
+    found = {".c": mutants.of_c, ".h": mutants.of_c, ".py": mutants.of_python}
     possible = {
         (mutant.file, mutant.function, mutant.before.strip(), mutant.after.strip())
         for file in {entry[0] for entry in accepted}
@@ -180,10 +180,10 @@ def test_conform__each_rule_excludes_a_change() -> None:
         mutant
         for path in paths
         if path.suffix in language.suffixes
-        for mutant in c_source.mutants(str(path.relative_to(ROOT)), path.read_text())
+        for mutant in mutants.of_c(str(path.relative_to(ROOT)), path.read_text())
     ]
-    for rule in conform_trial.rules():
-        assert any(conform_trial.is_excluded(mutant, rule) for mutant in every), rule
+    for rule in c_trial.rules():
+        assert any(c_trial.is_excluded(mutant, rule) for mutant in every), rule
 
 
 def test_same_code__in_every_tree(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_same_code__in_every_tree(tmp_path: Path) -> None:
     for path in ("tests/cbuild.py", "mrc/_ffi_build.py"):
         (base / path).parent.mkdir(parents=True)
         shutil.copy2(ROOT / path, base / path)
-    built = build.Build(base, Path(sys.executable))
+    built = c_trial.Build(base, Path(sys.executable))
     for tree in (tmp_path / "job-0", tmp_path / "job-1"):
         tree.mkdir()
         (tree / "f.c").write_text(text.replace("(void)1", ""))
@@ -228,7 +228,7 @@ def test_run__gives_the_first_that_tell_something_in_the_order_of_the_seed(tmp_p
     """Even if others end first. A second run, with all results from the start, gives the same."""
     mutate = tool("maintainers/mutate")
     text = "void f(void) {\n" + "  g();\n" * 6 + "}\n"
-    candidates = c_source.mutants("csrc/core/f.c", text)
+    candidates = mutants.of_c("csrc/core/f.c", text)
     statuses = ["survived", "noticed", "equivalent", "noticed", "noticed", "noticed"]
     args = argparse.Namespace(count=3, jobs=2)
     wanted = [candidates[i].id for i in (0, 1, 3)]

@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import debian
 import pytest
 import pytest_log
-import roots
 from debian import DebianError
 from project_text import ROOT, tool
 from slowness import PATIENCE
@@ -183,7 +183,7 @@ class TestLayer:
 
     def test_start__keeps_what_is_written_out_of_the_root(self, work: Path) -> None:
         mark = Path(f"/var/tmp/mrc-{os.getpid()}-mark")
-        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
+        with debian.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
             process = layer.start(f"echo $HOME > {mark}", log, binds={}, environ={})
             assert process.wait(PATIENCE) == 0, (work / "log").read_text()
             assert layer.path(str(mark)).read_text() == "/root\n"
@@ -191,7 +191,7 @@ class TestLayer:
         assert [path.name for path in work.iterdir()] == ["log"]
 
     def test_start__allows_user_namespaces_to_an_ordinary_user(self, work: Path) -> None:
-        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
+        with debian.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
             process = layer.start("unshare --user --map-root-user id -u", log, user="nobody",
                                   binds={}, environ={})  # fmt: skip
             code = process.wait(PATIENCE)
@@ -215,7 +215,7 @@ class TestLayer:
         row = systems.Row(systems.DEBIAN_13, "root", circumstance)
         trial = systems.Trial(row, arguments(work=work, minutes=PATIENCE / 60))
         setting = systems.CIRCUMSTANCES[circumstance]
-        with roots.layer(Path("/"), work) as layer:
+        with debian.layer(Path("/"), work) as layer:
             session = systems.session("/", setting.typed, [typed, "false"])
             trial.type(layer, "root", session, setting)
         text = trial.log.read_text().replace("\r", "").splitlines()
@@ -224,12 +224,12 @@ class TestLayer:
 
     def test_type__ends_what_takes_too_long(self, work: Path) -> None:
         trial = systems.Trial(systems.ROWS[0], arguments(work=work, minutes=0.001))
-        with roots.layer(Path("/"), work) as layer:
+        with debian.layer(Path("/"), work) as layer:
             trial.type(layer, "root", systems.session("/", ":", ["sleep 1000"]))
         assert trial.failed == ["the session"]
 
     def test_start__what_it_leaves_behind_ends_with_it(self, work: Path) -> None:
-        with roots.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
+        with debian.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
             process = layer.start("sleep 1000 & echo ready; wait", log, binds={}, environ={})
             while "ready" not in (work / "log").read_text():
                 assert process.poll() is None, (work / "log").read_text()
@@ -250,4 +250,4 @@ class TestLayer:
 def test_need_debootstrap__an_ordinary_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(DebianError, match="requires root"):
-        roots.need_debootstrap()
+        debian.need_debootstrap()

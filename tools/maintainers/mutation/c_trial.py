@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries one changed line of C: builds it and runs tests/c, then tests of the engine in Python."""
+"""Tries one changed line of C: builds it and runs tests/c, then tests of the engine in Python, or
+`mrc conform` alone.
+
+The judge notices a change, too, if the engine follows other readings with it.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import shutil
+import subprocess
+import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from .build import PARTS, Build, DoesNotCompile
-from .mutants import Mutant
-from .trees import MutateError
-from .trial import Bench, Outcome
+from .mutants import Mutant, of_c
+from .trial import Bench, MutateError, Outcome
 
 # In the order in which they run, quick ones first. These suites test only csrc/core.
 SUITES = ("tests/wire", "tests/models", "tests/sim/test_sweep.py", "tests/sim")
@@ -147,3 +156,281 @@ def culprit(output: str, program: Path, base: Path) -> str:
     tests = re.findall(r"^(?:TEST|MORE|SLOW)\((\w+)\)", text, re.MULTILINE)
     ended = set(re.findall(r"^ok (\w+)$", output, re.MULTILINE))
     return next((test for test in tests if test not in ended), "at its end")
+
+
+# ---- the build -----------------------------------------------------------------------------------
+
+PARTS = (
+    "pair",
+    "emu",
+    "sim",
+    "virtual",
+    "rc",
+    "msg",
+    "io",
+    "core",
+)  # each part before the parts that it uses
+DESCRIBE_SIM = """
+import json, pathlib, sysconfig
+from mrc import _ffi_build
+_ffi_build.sim_builder().emit_c_code("build/sim_glue.c")
+sources = _ffi_build.sources(pathlib.Path("."), _ffi_build.SIM)
+print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources}))
+"""
+
+
+class DoesNotCompile(Exception):
+    """The changed line is not valid C."""
+
+
+def load_cbuild(base: Path) -> Any:
+    """The copy's own cbuild, which stores its objects in the copy."""
+    spec = importlib.util.spec_from_file_location("cbuild_of_base", base / "tests" / "cbuild.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their module there
+    spec.loader.exec_module(module)
+    return module
+
+
+class Build:
+    """The compiled base: libraries, test programs and mrc._sim."""
+
+    def __init__(self, base: Path, python: Path) -> None:
+        self.base = base
+        self.python = python
+        self.folder = base / "build" / "mutate"
+        self.cbuild = load_cbuild(base)
+        self.asan = self.cbuild.Flavour("mutate", (*self.cbuild.SANITIZE, "-fPIC"))
+        self.programs: list[Path] = []
+        self.sim_sources: list[str] = []
+        self.includes: dict[str, frozenset[str]] = {}  # source -> includes, relative to the base
+        self.code: dict[Path, bytes] = {}  # source in a tree -> its machine code without a change
+
+    def prepare(self, jobs: int) -> None:
+        """Compiles everything that is not compiled yet. Raises MutateError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.base / "build" / "home").mkdir(exist_ok=True)
+        every = sorted((self.base / "tests" / "c").glob("test_*.c"))
+        tests = [test for test in every if set(PARTS).issuperset(self.cbuild.parts([test]))]
+        try:
+            self.cbuild.build_ahead((test, self.asan) for test in tests)
+            for part in PARTS:
+                self.link_part(part, {}, self.folder)
+            with ThreadPoolExecutor(jobs) as pool:
+                self.programs = list(pool.map(lambda test: self.link_test(test, None), tests))
+            self.prepare_sim()
+            sources = [p for part in PARTS for p in self.cbuild._sources(part)] + tests
+            with ThreadPoolExecutor(jobs) as pool:
+                self.includes = dict(pool.map(self.included, sources))
+        except (self.cbuild.BuildError, DoesNotCompile) as error:
+            raise MutateError(f"the unchanged tree does not compile: {error}") from error
+
+    def prepare_sim(self) -> None:
+        said = run([str(self.python), "-c", DESCRIBE_SIM], self.base)
+        described = json.loads(said.splitlines()[-1])
+        self.sim_sources = described["sources"]
+        include = [f"-I{described['include']}", f"-I{self.base / 'csrc'}"]
+        glue = self.base / "build" / "sim_glue"
+        run(["gcc", "-O2", "-fPIC", "-w", *include, "-c", f"{glue}.c", "-o", f"{glue}.o"])
+        self.link_sim({}, self.folder / "_sim.abi3.so")
+
+    # ---- one change ------------------------------------------------------------------------------
+
+    def touched(self, file: str) -> list[str]:
+        """The sources to compile again after a change of this file."""
+        return [source for source, files in self.includes.items() if file in files]
+
+    def compile(
+        self, tree: Path, sources: Sequence[str], flavour: Any, folder: Path
+    ) -> dict[str, Path]:
+        """Objects of some sources of a tree, by source."""
+        objects = {}
+        for source in sources:
+            target = folder / f"{source.replace('/', '-')}-{flavour.name}.o"
+            command = ["gcc", *self.flags(tree, flavour), "-c", str(tree / source)]
+            run([*command, "-o", str(target)])
+            objects[source] = target
+        return objects
+
+    def same_code(self, tree: Path, source: str, original: str, folder: Path) -> bool:
+        """Whether the changed source compiles to the same machine code as the original."""
+        flags = [*self.flags(tree, self.cbuild.FAST), "-g0", "-c", str(tree / source)]
+        target = folder / "code.o"
+        run(["gcc", *flags, "-o", str(target)])
+        changed = target.read_bytes()
+        path = tree / source  # assertions mention it, so each tree has its own code
+        if path not in self.code:
+            text = path.read_text()
+            path.write_text(original)
+            run(["gcc", *flags, "-o", str(target)])
+            path.write_text(text)
+            self.code[path] = target.read_bytes()
+        return changed == self.code[path]
+
+    def link_part(self, part: str, changed: dict[str, Path], folder: Path) -> None:
+        """Links lib<part>.so, with changed objects instead of the base's."""
+        sources = self.cbuild._sources(part)
+        objects = [self.object_of(source, changed, self.asan) for source in sources]
+        flags = [*self.cbuild.SANITIZE, "-shared", "-pthread"]
+        libraries = self.cbuild._link_flags(self.asan)
+        run(["gcc", *flags, "-o", str(folder / f"lib{part}.so"), *objects, *libraries])
+
+    def link_test(self, test: Path, changed: Path | None, folder: Path | None = None) -> Path:
+        target = (folder or self.folder) / test.stem
+        names = [f"-l{part}" for part in self.cbuild.parts([test])]
+        if "-lsim" in names and "-lemu" not in names:
+            names.insert(0, "-lemu")
+        made = str(changed or self.cbuild._object(test, self.asan))
+        search = [f"-L{self.folder}", f"-Wl,-rpath-link,{self.folder}"]
+        libraries = [*names, *self.cbuild._link_flags(self.asan)]
+        flags = [*self.cbuild.SANITIZE, "-pthread"]
+        run(["gcc", *flags, "-o", str(target), made, *search, *libraries])
+        return target
+
+    def link_sim(self, changed: dict[str, Path], target: Path) -> None:
+        flavour = self.cbuild.FAST
+        sources = [self.base / name for name in self.sim_sources]
+        objects = [self.object_of(source, changed, flavour) for source in sources]
+        glue = self.base / "build" / "sim_glue.o"
+        libraries = self.cbuild._link_flags(flavour)
+        run(["gcc", "-shared", "-o", str(target), str(glue), *objects, *libraries])
+
+    def object_of(self, source: Path, changed: dict[str, Path], flavour: Any) -> str:
+        name = str(source.relative_to(self.base))
+        return str(changed.get(name) or self.cbuild._object(source, flavour))
+
+    def flags(self, tree: Path, flavour: Any) -> list[str]:
+        """cbuild's flags for another tree, without warnings, which changed lines may cause."""
+        own = self.cbuild._flags(flavour)
+        return [*(flag.replace(str(self.base), str(tree)) for flag in own), "-w"]
+
+    def included(self, source: Path) -> tuple[str, frozenset[str]]:
+        text = run(["gcc", *self.flags(self.base, self.asan), "-MM", str(source)])
+        paths = [Path(word).resolve() for word in text.replace("\\\n", " ").split()[1:]]
+        inside = [path for path in paths if path.is_relative_to(self.base)]
+        name = str(source.relative_to(self.base))
+        return name, frozenset(str(path.relative_to(self.base)) for path in inside)
+
+
+def run(command: Sequence[str], folder: Path | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode != 0:
+        raise DoesNotCompile(done.stderr.strip()[-500:])
+    return done.stdout
+
+
+# ---- by the judge of conformance -----------------------------------------------------------------
+
+DESCRIBE = """
+import json, pathlib, sysconfig
+from mrc import _ffi_build
+_ffi_build.builder().emit_c_code("build/core_glue.c")
+sources = _ffi_build.sources(pathlib.Path("."), _ffi_build.CORE)
+print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources}))
+"""
+RUN = ("-m", "mrc", "conform", "run", "--first", "--wait", "0.5", "--seed", "1")
+RUNS: tuple[tuple[str, ...], ...] = (
+    RUN,
+    (*RUN, "--address", "::1"),
+    (*RUN, "--reading", "C3-B", "--reading", "C4-A", "--reading", "S5-B", "--reading", "S8-B"),
+)
+"""Of two planes, of IPv6, and of the other readings."""
+READINGS = re.compile(r"^agrees with readings? .*", re.MULTILINE)
+WHERE = "import mrc; print(mrc.__file__)"  # as the device imports it
+MODULE = Path("mrc", "_core.abi3.so")
+
+
+def rules() -> list[dict[str, str]]:
+    """What no peer can see, or is no part of the protocol."""
+    document = tomllib.loads((Path(__file__).parent / "conform.toml").read_text())
+    return list(document["rule"])
+
+
+def seen_by_peers(file: str, text: str) -> list[Mutant]:
+    """The changes of a file that a peer may see."""
+    every = rules()
+    return [
+        mutant
+        for mutant in of_c(file, text)
+        if not any(is_excluded(mutant, rule) for rule in every)
+    ]
+
+
+def is_excluded(mutant: Mutant, rule: dict[str, str]) -> bool:
+    """Whether all regular expressions of a rule match."""
+    return all(
+        re.search(pattern, getattr(mutant, name).strip())
+        for name, pattern in rule.items()
+        if name != "why"
+    )
+
+
+class ConformBench(Bench):
+    """The unchanged module, and the time of all cases."""
+
+    def __init__(self, base: Path, work: Path, jobs: int, python: Path) -> None:
+        super().__init__(base, work, jobs, python)
+        self.build = Build(base, python)
+        self.sources: list[Path] = []
+        self.readings: dict[tuple[str, ...], str] = {}
+
+    def measure(self, say: Callable[[str], None]) -> None:
+        say(f"compiling the unchanged tree in {self.base}")
+        self.build.folder.mkdir(parents=True, exist_ok=True)
+        described = json.loads(run([str(self.python), "-c", DESCRIBE], self.base).splitlines()[-1])
+        self.sources = [self.base / name for name in described["sources"]]
+        include = [f"-I{described['include']}", f"-I{self.base / 'csrc'}"]
+        glue = self.base / "build" / "core_glue"
+        run(["gcc", "-O1", "-fPIC", "-w", *include, "-c", f"{glue}.c", "-o", f"{glue}.o"])
+        with ThreadPoolExecutor(self.jobs) as pool:
+            self.build.includes = dict(pool.map(self.build.included, self.sources))
+        self.link({}, self.base)
+        told = self.run([str(self.python), "-P", "-c", WHERE], self.base, self.build.folder, 60)
+        if not told.output.startswith(str(self.base)):
+            raise MutateError(f"the device would run the engine of {told.output}")
+        for words in RUNS:
+            done = self.run([str(self.python), *words], self.base, self.build.folder, 600)
+            if done.code != 0:
+                raise MutateError(f"a case fails without a change, repair it first:\n{done.output}")
+            self.usual_s[" ".join(words)] = done.seconds
+            self.readings[words] = READINGS.findall(done.output)[-1]
+
+    def link(self, changed: dict[str, Path], tree: Path) -> None:
+        """Puts mrc._core with the changed objects into a tree."""
+        flavour = self.build.cbuild.FAST
+        objects = [self.build.object_of(source, changed, flavour) for source in self.sources]
+        glue = str(self.base / "build" / "core_glue.o")
+        libraries = [*self.build.cbuild._link_flags(flavour), "-pthread", "-ldl"]
+        (tree / MODULE).unlink(missing_ok=True)
+        run(["gcc", "-shared", "-o", str(tree / MODULE), glue, *objects, *libraries])
+
+    def judge(
+        self, mutant: Mutant, tree: Path, original: str, scratch: Path, noticed: Counter[str]
+    ) -> Outcome:
+        del noticed
+        build = self.build
+        try:
+            if mutant.file.endswith(".c") and build.same_code(tree, mutant.file, original, scratch):
+                return Outcome("equivalent")
+            objects = build.compile(tree, build.touched(mutant.file), build.cbuild.FAST, scratch)
+        except DoesNotCompile:
+            return Outcome("invalid")
+        self.link(objects, tree)
+        for words in RUNS:
+            seen = self.noticed(words, tree, scratch)
+            if seen is not None and self.noticed(words, tree, scratch) is not None:
+                return seen  # twice: a busy machine can make a case fail
+        return Outcome("survived")
+
+    def noticed(self, words: tuple[str, ...], tree: Path, scratch: Path) -> Outcome | None:
+        """What one run of the cases finds."""
+        limit = self.limit(self.usual_s[" ".join(words)])
+        done = self.run([str(self.python), *words], tree, scratch, limit)
+        if done.code == 0:
+            if READINGS.findall(done.output)[-1] == self.readings[words]:
+                return None
+            return Outcome("noticed", "mrc/conform/cases/readings", "other readings")
+        found = re.search(r"^failed +(\S+) +(\S+?):? ", done.output, re.MULTILINE)
+        by = f"mrc/conform/cases/{found[1]}.case {found[2]}" if found else "mrc/conform"
+        return Outcome("noticed", by, {None: "time limit", 1: "failed"}.get(done.code, "died"))

@@ -15,8 +15,7 @@ from typing import Any
 import pytest_log
 
 from .mutants import Mutant
-from .trees import digest_of
-from .trial import Bench, Outcome, file_of
+from .trial import Bench, Outcome, digest_of, file_of
 
 # Tests of the control plane, measured one after the other. Other tests can only find the same.
 SUITES = (
@@ -89,7 +88,7 @@ class PythonBench(Bench):
         else:
             traced = [
                 "-p",
-                "mutation.programs",
+                "mutation",
                 "--cov",
                 f"--cov-config={SETTINGS}",
                 "--cov-context=test",
