@@ -2,6 +2,7 @@
 /* A small fabric for tests: four hosts under two T0s, two T1s, one plane of 100 Gbit/s. */
 #pragma once
 
+#include "check.h"
 #include "mrc.h"
 #include "sim/sim.h"
 
@@ -43,3 +44,15 @@
                .from = 0, .to = 2, .bytes = 1 << 18, .writes = 1, .depth = 16, __VA_ARGS__})
 #define add_fault(sim, ...) \
   mrc_sim_add_fault(sim, &(struct mrc_sim_fault){.until_ns = UINT64_MAX, .plane = 1, __VA_ARGS__})
+
+__attribute__((unused)) static struct mrc_sim_stats stats_of(const mrc_sim *sim) {
+  struct mrc_sim_stats stats;
+  mrc_sim_stats(sim, &stats);
+  return stats;
+}
+
+__attribute__((unused)) static struct mrc_sim_flow_info info_of(const mrc_sim *sim, uint32_t flow) {
+  struct mrc_sim_flow_info info = {0};
+  CHECK_EQ(mrc_sim_flow(sim, flow, &info), 0);
+  return info;
+}

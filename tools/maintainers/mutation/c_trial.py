@@ -141,8 +141,7 @@ class CBench(Bench):
     def pytest(self, suite: str) -> list[str]:
         """The pytest command. It stops at the first failure and prints each test's name first."""
         own = ["-p", "no:cacheprovider", "-x", "-v", "-m", "not slow", "--no-header", "--tb=no"]
-        # test_states compares documentation, test_cost counts instructions.
-        skip = ["--ignore=tests/models/test_states.py", "--ignore=tests/sim/test_cost.py"]
+        skip = ["--ignore=tests/models/test_states.py"]  # it compares documentation
         if suite == "tests/sim":
             skip.append("--ignore=tests/sim/test_sweep.py")
         return [str(self.python), "-u", "-m", "pytest", suite, *own, *skip]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plot of a run and the page of all runs: well-formed, to scale, and complete."""
+"""The plot of a run and the page of all runs: well-formed, to scale, and complete; `mrc sim` as
+typed.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,17 @@ from mrc.sim.trials import Summary, run_trial, summarize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+import os
+import signal
+import threading
+
+from slowness import PATIENCE
+
+from mrc.cli.schema import schema
+from mrc.enums import CcKind
+from mrc.sim.cli import sim
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -320,3 +333,27 @@ def test_main__loads_no_library_of_pictures() -> None:
     code = f"import sys, mrc.sim.cli.sim; print({modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+# ---- `mrc sim` as typed --------------------------------------------------------------------------
+
+
+def test_sim__ends_in_the_middle_of_c_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = threading.Event()
+
+    def run_trial(*_: object, **__: object) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # C code does not look for it
+        os.kill(os.getpid(), signal.SIGINT)
+        over.wait(PATIENCE)
+
+    monkeypatch.setattr(sim, "run_trial", run_trial)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
+    assert main(["sim", "lossy-ev", "--set", "variants=[]", "--quiet"]) == 130
+    over.set()
+    assert capsys.readouterr().err == "mrc sim run: interrupted\n"
+
+
+def test_schema__names_of_states() -> None:
+    assert schema("sim run")["$defs"]["CcKind"]["enum"] == list(CcKind.__members__)
