@@ -164,17 +164,11 @@ def _expanded(block: list[str], topic: str) -> Iterator[Case]:
         else:
             rest.append(line)
     for values in product(*(words for _, words in axes)):
-        filled = dict(zip((name for name, _ in axes), values, strict=True))
-        lines = [_fill(line, filled) for line in rest]
-        if values:
-            lines[0] += "".join(f"-{value.lower()}" for value in values)
-        yield _case(lines, topic)
-
-
-def _fill(line: str, values: Mapping[str, str]) -> str:
-    for name, text in values.items():
-        line = line.replace(f"{{{name}}}", text)
-    return line
+        lines = rest
+        for (name, _), word in zip(axes, values, strict=True):
+            lines = [line.replace(f"{{{name}}}", word) for line in lines]
+        suffix = "".join(f"-{value.lower()}" for value in values)
+        yield _case([lines[0] + suffix, *lines[1:]], topic)
 
 
 def _case(lines: list[str], topic: str) -> Case:

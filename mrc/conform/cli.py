@@ -7,8 +7,10 @@ import argparse
 import io
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mrc.cli.arguments import DEFAULT_PORT, Parser, add, count_argument, host_and_port, where
 from mrc.cli.output import Exit, Output, UsageError, add_options, format_seconds, format_table
@@ -64,6 +66,8 @@ device HOST[:PORT]     where the adapter of the device listens [mrc's engine, on
 --html FILE            write the verdicts as a page
 -v, --verbose          print the packets of failed cases
 """
+CASES = "--cases FILE...  cases of these files in place of mrc's own"
+PCAP = "--pcap FILE  write them to this capture, too"
 DEVICE = """
 -B, --interface NAME...   an interface or address to use, one for each plane [all]
 --reading NAME...         follow this reading in place of mrc's own, such as C4-A
@@ -84,62 +88,36 @@ def add_arguments(parser: Parser) -> None:
         "A verdict names the readings of the specification that it assumed."
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for word, act, add_more, text in (
-        ("run", _run, _add_run, "play cases against a device; exit code 1 if one fails"),
-        ("list", _list, _add_list, "list the cases"),
-        ("show", _show, _add_show, "print the steps of a case"),
-        ("readings", _readings, add_options, "print where sources disagree"),
-        (
-            "vectors",
-            _vectors,
-            _add_vectors,
-            "print golden packets and exchanges, with their bytes explained",
-        ),
-        ("judge", _judge, _add_judge, JUDGE_HELP),
-        ("device", _device, _add_device, "be the adapter of mrc's engine"),
-    ):
+    path, patterns = {"type": Path}, "pattern PATTERN...  names of cases, or patterns\n"
+    number = count_argument(65535, "a port number")
+    of_run = {
+        "device": {"nargs": "?", "type": host_and_port, "metavar": "HOST[:PORT]"},
+        "exchange": {"type": host_and_port}, "wait": {"default": 2.0},
+        "case": {"metavar": "PATTERN"}, "cases": path, "captures": path, "junit": path,
+        "html": path,
+    }  # fmt: skip
+    of_judge = {
+        "file": {"nargs": None}, "port": {"type": number, "action": "append"}, "html": path,
+    }  # fmt: skip
+    rows: tuple[tuple[str, Callable[[argparse.Namespace], int], str, dict[str, Any], str], ...] = (
+        ("run", _run, RUN, of_run, "play cases against a device; exit code 1 if one fails"),
+        ("list", _list, CASES, {"cases": path}, "list the cases"),
+        ("show", _show, patterns + CASES, {"cases": path}, "print the steps of a case"),
+        ("readings", _readings, "", {}, "print where sources disagree"),
+        ("vectors", _vectors, PCAP, {"pcap": path},
+         "print golden packets and exchanges, with their bytes explained"),
+        ("judge", _judge, JUDGE, of_judge, JUDGE_HELP),
+        ("device", _device, DEVICE, {"port": {"type": number, "default": DEFAULT_PORT}},
+         "be the adapter of mrc's engine"),
+    )  # fmt: skip
+    for word, act, options, types, text in rows:
         action = actions.add_parser(word, help=text, description=text)
         action.set_defaults(act=act)
-        add_more(action)
+        if options:
+            add(action, options, **types)
+        if word != "device":
+            add_options(action)
     parser.actions = tuple(actions.choices)
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    add(parser, RUN, device={"nargs": "?", "type": host_and_port, "metavar": "HOST[:PORT]"},
-        exchange={"type": host_and_port}, wait={"default": 2.0}, case={"metavar": "PATTERN"},
-        cases={"type": Path}, captures={"type": Path}, junit={"type": Path}, html={"type": Path},
-    )  # fmt: skip
-    add_options(parser)
-
-
-def _add_list(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--cases FILE...  cases of these files in place of mrc's own",
-        cases={"type": Path})  # fmt: skip
-    add_options(parser)
-
-
-def _add_show(parser: argparse.ArgumentParser) -> None:
-    add(parser, "pattern PATTERN...  names of cases, or patterns")
-    _add_list(parser)
-
-
-def _add_vectors(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--pcap FILE  write them to this capture, too", pcap={"type": Path})
-    add_options(parser)
-
-
-def _add_device(parser: argparse.ArgumentParser) -> None:
-    add(
-        parser,
-        DEVICE,
-        port={"type": count_argument(65535, "a port number"), "default": DEFAULT_PORT},
-    )
-
-
-def _add_judge(parser: argparse.ArgumentParser) -> None:
-    port = {"type": count_argument(65535, "a port number"), "action": "append"}
-    add(parser, JUDGE, file={"nargs": None}, port=port, html={"type": Path})
-    add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -151,25 +129,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-    cases = load_cases(args.cases)
+    out, cases = Output.of(args), load_cases(args.cases)
     rows = [(case.topic, case.name, case.title) for case in cases]
     out.text(format_table(("topic", "case", "a device"), rows))
     out.text(f"\n{counted(len(cases), 'case')}")
-    _print_cases(out, cases)
+    out.result(Cases(cases=tuple(like(CaseText, case) for case in cases)))
     return Exit.OK
 
 
 def _show(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-    cases = selected(load_cases(args.cases), args.pattern)
+    out, cases = Output.of(args), selected(load_cases(args.cases), args.pattern)
     out.text("\n\n".join(case.text for case in cases))
-    _print_cases(out, cases)
-    return Exit.OK
-
-
-def _print_cases(out: Output, cases: list[Case]) -> None:
     out.result(Cases(cases=tuple(like(CaseText, case) for case in cases)))
+    return Exit.OK
 
 
 def _readings(args: argparse.Namespace) -> int:
@@ -180,9 +152,7 @@ def _readings(args: argparse.Namespace) -> int:
         for one in each.alternatives:
             ours = " <- mrc" if one.letter == each.ours else ""
             out.text(f"    {one.letter}: {one.text} ({', '.join(one.sources)}){ours}")
-    out.result(Readings(readings=tuple(
-        like(ReadingText, each) for each in READINGS
-    )))  # fmt: skip
+    out.result(Readings(readings=tuple(like(ReadingText, each) for each in READINGS)))
     return Exit.OK
 
 
@@ -266,22 +236,18 @@ def _played(
 ) -> list[CaseOutcome]:
     outcomes: list[CaseOutcome] = []
     for case in cases:
-        outcomes.append(_play(out, player, case))
-        if player.is_lost or (only_first and outcomes[-1].verdict is Verdict.FAILED):
+        outcome = player.play(case)
+        failed = outcome.verdict is Verdict.FAILED
+        more = outcome.reason or report.agreement(outcome.readings)
+        out.text(f"{outcome.verdict:8} {case.topic:10} {case.name}{': ' * bool(more)}{more}")
+        if failed and out.verbose:
+            out.text(report.transcript(outcome))
+        outcomes.append(outcome)
+        if player.is_lost or (only_first and failed):
             break
     if left := len(cases) - len(outcomes):
         out.note(f"not played: {counted(left, 'case')}")
     return outcomes
-
-
-def _play(out: Output, player: Player, case: Case) -> CaseOutcome:
-    outcome = player.play(case)
-    failed = outcome.verdict is Verdict.FAILED
-    more = outcome.reason or report.agreement(outcome.readings)
-    out.text(f"{outcome.verdict:8} {case.topic:10} {case.name}{': ' * bool(more)}{more}")
-    if failed and out.verbose:
-        out.text(report.transcript(outcome))
-    return outcome
 
 
 def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[CaseOutcome]) -> None:
@@ -296,9 +262,7 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Case
         report.write_junit(args.junit, name, outcomes)
     if args.html is not None:
         report.write_html(args.html, name, outcomes)
-    number = report.verdict_counts(outcomes)
-    names = report.agreed_readings(outcomes)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in number.items())
+    names, told = report.agreed_readings(outcomes), report.counts_text(outcomes)
     took = format_seconds(sum(each.seconds for each in outcomes))
     out.text(f"\n{name}: {told} in {took}")
     if names:
@@ -332,7 +296,16 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 def _device(args: argparse.Namespace) -> int:
-    run_async(_serve(args))
+    async def serve() -> None:
+        async with engine.opened(tuple(args.interface), _readings_of(args)) as device:
+            if args.listen:
+                note = f"{args.prog}: waiting for judges at TCP port {args.port}"
+                told = partial(print, note, file=sys.stderr, flush=True)
+                await engine.listen(device, args.port, told)
+            else:
+                await engine.serve_standard_streams(device)
+
+    run_async(serve())
     return Exit.OK
 
 
@@ -349,12 +322,3 @@ def _readings_of(args: argparse.Namespace) -> Reading:
     except ConfigError as error:
         raise UsageError(args.prog, f"--reading: {error}") from None
     return found
-
-
-async def _serve(args: argparse.Namespace) -> None:
-    async with engine.opened(tuple(args.interface), _readings_of(args)) as device:
-        if args.listen:
-            note = f"{args.prog}: waiting for judges at TCP port {args.port}"
-            await engine.listen(device, args.port, lambda: print(note, file=sys.stderr, flush=True))
-        else:
-            await engine.serve_standard_streams(device)

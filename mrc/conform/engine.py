@@ -50,7 +50,7 @@ from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, Writes, random_psn
 from mrc.engine.queue_pair import Write as Posted
-from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading, WcStatus
+from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading
 from mrc.errors import BusyError, CompletionError, MrcError, ProtocolError
 from mrc.events import Completion, Immediate
 from mrc.fabric import paths
@@ -236,12 +236,9 @@ class EngineDevice:
                 status = (await each).status
             except CompletionError as error:
                 status = error.status
-            await self._add(queue, status)
-
-    async def _add(self, queue: QueuePair, status: WcStatus) -> None:
-        if queue is self._queue:
-            self._completions.append(status.name)
-            await self._tell()
+            if queue is self._queue:
+                self._completions.append(status.name)
+                await self._tell()
 
     async def _tell(self) -> None:
         async with self._changed:

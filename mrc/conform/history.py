@@ -384,7 +384,12 @@ class Judge:
         flight = way.highest - way.cum
         way.cum = max(way.cum, cum)
         way._reported = max(way._reported, cum, *bits)
-        ev = self._echoed(way, seth["ev"])
+        ev, swapped = seth["ev"], (seth["ev"] & 0xFFFF) << 16 | seth["ev"] >> 16
+        if ev not in way.evs and swapped in way.evs:
+            way.readings["C3-B"] += 1
+            ev = swapped
+        else:
+            way.readings["C3-A"] += ev in way.evs
         if seth["mark"] == _SKIP_ONCE:
             way._skips.add(ev)
             way.course.on_news("mark", seconds, flight)
@@ -393,16 +398,6 @@ class Judge:
         if trigger is not None and len(trigger.evs) == 1:
             way.rtts.append(seconds - trigger.seconds[0])
             way.course.on_round_trip(seconds, way.rtts[-1])
-
-    @staticmethod
-    def _echoed(way: QpDirection, ev: int) -> int:
-        """The EV that a SACK means, by the halves that it reflects."""
-        swapped = (ev & 0xFFFF) << 16 | ev >> 16
-        if ev in way.evs or swapped not in way.evs:
-            way.readings["C3-A"] += ev in way.evs
-            return ev
-        way.readings["C3-B"] += 1
-        return swapped
 
     def _nack(self, seconds: float, packet: Packet) -> None:
         neth = packet.headers["NETH"]

@@ -222,18 +222,15 @@ class Peer:
         self.unread_seconds = 0.0
         """The sum of these times."""
         try:
-            self._open(sockets_each)
+            for address in self.addresses:
+                receiver = _bound(address, self.udp_port)
+                self.udp_port = receiver.getsockname()[1]
+                self.receivers.append(receiver)
+                self._senders.append([_bound(address, 0) for _ in range(sockets_each)])
+                self._strangers.append(_bound(address, 0))
         except BaseException:
             self.close()
             raise
-
-    def _open(self, sockets_each: int) -> None:
-        for address in self.addresses:
-            receiver = _bound(address, self.udp_port)
-            self.udp_port = receiver.getsockname()[1]
-            self.receivers.append(receiver)
-            self._senders.append([_bound(address, 0) for _ in range(sockets_each)])
-            self._strangers.append(_bound(address, 0))
 
     def __enter__(self) -> Self:
         return self

@@ -222,17 +222,12 @@ class Play:
         except StepFailure:
             if self._situation.is_prompt and self._peer.stalled_seconds > _STALLED_SECONDS:
                 raise JudgeDelay from None
-            if self._peer.unread_seconds > _GIVES_UP_SECONDS and self._has_given_up():
-                raise JudgeDelay from None
+            if self._peer.unread_seconds > _GIVES_UP_SECONDS:
+                # Such a QP does nothing more, so that any later step fails.
+                with suppress(AdapterError):
+                    if _GAVE_UP in (self._device.ask(Wait(0.0)).completions or ()):
+                        raise JudgeDelay from None
             raise
-
-    def _has_given_up(self) -> bool:
-        """Whether a write of the device has ended because nothing was acknowledged. Such a QP does
-        nothing more, so that any later step fails.
-        """
-        with suppress(AdapterError):
-            return _GAVE_UP in (self._device.ask(Wait(0.0)).completions or ())
-        return False
 
     def _take(self, step: Step | Choice) -> None:
         if isinstance(step, Choice):
@@ -265,7 +260,12 @@ class Play:
         flow = self._peer.flow(self._peer.paths[self._path])
         self._fresh, self._taken, self._is_settled = len(self._peer.seen), set(), False
         if situation.is_prompt and ("delay" in step.fields or step.what == "NACK"):
-            self._be_prompt(situation.data_ns + situation.delay_ns(step))
+            at_ns = situation.data_ns + situation.delay_ns(step)
+            early_ns = at_ns - time.time_ns()
+            if early_ns > 0:
+                time.sleep(early_ns / 1e9)
+            if at_ns > 0 and early_ns < -_LATE_NS:
+                raise JudgeDelay
         for psn in situation.repeats(step):
             packet = situation.finished(step, situation.sent(step, psn, time.time_ns()), flow)
             self._send_packet(step, packet, tclass)
@@ -282,15 +282,6 @@ class Play:
             self._peer.send_raw(path, packet, tclass, wrong)
         except PermissionError:
             raise CaseSkip("headers of IP and UDP require CAP_NET_RAW: run as root") from None
-
-    @staticmethod
-    def _be_prompt(at_ns: int) -> None:
-        """Waits until this time. Raises JudgeDelay if it was long ago."""
-        early_ns = at_ns - time.time_ns()
-        if early_ns > 0:
-            time.sleep(early_ns / 1e9)
-        if at_ns > 0 and early_ns < -_LATE_NS:
-            raise JudgeDelay
 
     def _expect(self, step: Step) -> None:
         limit = step.fields.get("within")
@@ -309,9 +300,13 @@ class Play:
                 at += 1
             if not self._receive(until):
                 break
-        raise StepFailure(
-            f"{step.line}: {_nearest(near, self._received())} within {digits(seconds)} s"
-        )
+        came = "no packet came"
+        if near:
+            came = f"the last such packet differs: {near}; no other came"
+        elif kinds := Counter(self._received()):
+            told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            came = f"no such packet came, but {told}"
+        raise StepFailure(f"{step.line}: {came} within {digits(seconds)} s")
 
     def _differs(self, step: Step, at: int) -> str | None:
         """How this packet differs from the expected one; None if the step cannot mean it: it is one
@@ -570,13 +565,3 @@ class Play:
             raise CaseSkip(f"the device cannot tell its {step.what}")
         if step.words != found:
             raise StepFailure(f"{step.line}: the device has {' '.join(found) or 'none'}")
-
-
-def _nearest(near: str, kinds: list[str]) -> str:
-    """Why no packet was the expected one."""
-    if near:
-        return f"the last such packet differs: {near}; no other came"
-    if kinds:
-        counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-        return f"no such packet came, but {counted}"
-    return "no packet came"

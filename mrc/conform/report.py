@@ -84,6 +84,11 @@ def verdict_counts(outcomes: Sequence[CaseOutcome]) -> dict[Verdict, int]:
     return {each: sum(outcome.verdict is each for outcome in outcomes) for each in Verdict}
 
 
+def counts_text(outcomes: Sequence[CaseOutcome]) -> str:
+    """`3 passed, 1 failed, 0 skipped`"""
+    return ", ".join(f"{count} {verdict}" for verdict, count in verdict_counts(outcomes).items())
+
+
 def case_results(
     device: str, outcomes: Sequence[CaseOutcome], captures: dict[str, Path]
 ) -> Conformance:
@@ -136,39 +141,40 @@ _PAGE = """\
 <meta charset="utf-8">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.4 sans-serif; margin: 2em; }}
-td, th {{ text-align: left; padding: 0.1em 1em 0.1em 0; vertical-align: top; }}
-.failed {{ color: #b00; }} .skipped {{ color: #777; }}
-pre {{ background: #f4f4f4; padding: 0.7em; overflow-x: auto; }}
+{style}
 </style>
 <h1>{title}</h1>
-<p>{summary}</p>
-<table>
-<tr><th>case</th><th>a device</th><th>verdict</th><th></th></tr>
-{rows}
-</table>
+{body}
+</html>
 """
+_TABLE_STYLE = """\
+body { font: 15px/1.4 sans-serif; margin: 2em; }
+td, th { text-align: left; padding: 0.1em 1em 0.1em 0; vertical-align: top; }
+.failed { color: #b00; } .skipped { color: #777; }
+pre { background: #f4f4f4; padding: 0.7em; overflow-x: auto; }"""
+_PLOT_STYLE = """\
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em;
+  color: var(--ink); background: var(--paper); }
+svg { max-width: 100%; height: auto; } pre { overflow-x: auto; }"""
 
 
 def write_html(path: Path, device: str, outcomes: Sequence[CaseOutcome]) -> None:
     """Writes the verdicts as a page; failed cases have their packets."""
-    number = verdict_counts(outcomes)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in number.items())
     names = agreed_readings(outcomes)
-    summary = f"{told}. The device {agreement(names)}." if names else f"{told}."
-    rows = "\n".join(_row(each) for each in outcomes)
+    told = counts_text(outcomes)
+    lines = [html.escape(f"{told}. The device {agreement(names)}." if names else f"{told}.")]
+    lines += ["<table>", "<tr><th>case</th><th>a device</th><th>verdict</th><th></th></tr>"]
+    for each in outcomes:
+        more = html.escape(each.reason or agreement(each.readings))
+        if each.verdict is Verdict.FAILED:
+            more += f"<pre>{html.escape(transcript(each))}</pre>"
+        cells = (each.case.name, each.case.title, str(each.verdict))
+        text = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        lines.append(f'<tr class="{each.verdict}">{text}<td>{more}</td></tr>')
     title = html.escape(f"mrc conform: {device}")
-    page = _PAGE.format(title=title, summary=html.escape(summary), rows=rows)
-    write_whole(path, page.encode())
-
-
-def _row(outcome: CaseOutcome) -> str:
-    more = html.escape(outcome.reason or agreement(outcome.readings))
-    if outcome.verdict is Verdict.FAILED:
-        more += f"<pre>{html.escape(transcript(outcome))}</pre>"
-    cells = (outcome.case.name, outcome.case.title, str(outcome.verdict))
-    text = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-    return f'<tr class="{outcome.verdict}">{text}<td>{more}</td></tr>'
+    body = "\n".join([*lines, "</table>"])
+    write_whole(path, _PAGE.format(title=title, style=_TABLE_STYLE, body=body).encode())
 
 
 def write_junit(path: Path, device: str, outcomes: Sequence[CaseOutcome]) -> None:
@@ -394,15 +400,25 @@ def capture_lines(found: CaptureReport) -> Iterator[str]:
         yield f"{way.source} > {way.destination}, QPN 0x{way.qpn:06x}"
         yield (f"  data     {counted(way.packets, 'packet')}, {way.payload_bytes} bytes; at most"
                f" {counted(way.window_psns, 'PSN')} in flight")  # fmt: skip
-        yield f"  EVs      {way.evs}, fairness {way.fairness:.3f}{_turns(way)}"
+        turns = ""
+        if way.turn_packets is not None:
+            turns = f"; {digits(way.turn_packets)} packets of the plane between two uses"
+            if (marked := way.turn_after_mark_packets) is not None:
+                turns += f", {digits(marked)} after a mark"
+        yield f"  EVs      {way.evs}, fairness {way.fairness:.3f}{turns}"
         again = counted(way.retransmissions, "packet")
         lost = f"{counted(way.lost, 'PSN')} sent again, {again} with rtx"
         yield f"  loss     {lost}{_time(', median wait', way.retransmission_seconds)}"
         yield (f"  timers   {counted(way.timer_retransmissions, 'retransmission')} without news"
                f"{_time(', median wait', way.timer_seconds)}"
                f"{_time('; with news', way.reported_loss_seconds)}")  # fmt: skip
-        if reactions := _reactions(way):
-            yield f"  reaction {reactions}"
+        reactions = {
+            "a loss": way.flight_after_loss, "a mark": way.flight_after_mark,
+            "a trim": way.flight_after_trim,
+        }  # fmt: skip
+        if told := [f"{share:.2f} after {name}"
+                    for name, share in reactions.items() if share is not None]:  # fmt: skip
+            yield f"  reaction flight falls to {', '.join(told)}"
         yield f"  network  {way.marked} marked, {way.trimmed} trimmed"
         nacks = "".join(f", {count} NACK {name}" for name, count in way.nacks.items())
         yield (f"  answers  {counted(way.sacks, 'SACK')}{_time(' after', way.sack_seconds)},"
@@ -419,24 +435,6 @@ def capture_lines(found: CaptureReport) -> Iterator[str]:
         yield f"the capture shows nothing of readings {', '.join(found.hidden)}"
     if found.wrong_icrc:
         yield f"not judged: {counted(found.wrong_icrc, 'packet')} with a wrong ICRC"
-
-
-def _turns(way: DirectionText) -> str:
-    if way.turn_packets is None:
-        return ""
-    marked = way.turn_after_mark_packets
-    after_mark = "" if marked is None else f", {digits(marked)} after a mark"
-    return f"; {digits(way.turn_packets)} packets of the plane between two uses{after_mark}"
-
-
-def _reactions(way: DirectionText) -> str:
-    """The flight after losses, marks and trims, relative to that before."""
-    found = {
-        "a loss": way.flight_after_loss, "a mark": way.flight_after_mark,
-        "a trim": way.flight_after_trim,
-    }  # fmt: skip
-    told = [f"{share:.2f} after {name}" for name, share in found.items() if share is not None]
-    return f"flight falls to {', '.join(told)}" if told else ""
 
 
 def _time(before: str, seconds: float | None) -> str:
@@ -471,27 +469,6 @@ def reading_lines(found: ReadingCounts) -> Iterator[str]:
 
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
-_PLOT_PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>{title}</title>
-<style>
-{style}
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em;
-  color: var(--ink); background: var(--paper); }}
-svg {{ max-width: 100%; height: auto; }} pre {{ overflow-x: auto; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<pre>{text}</pre>
-{plots}
-</body>
-</html>
-"""
 
 
 def capture_page(name: str, judge: Judge, found: CaptureReport) -> str:
@@ -501,25 +478,36 @@ def capture_page(name: str, judge: Judge, found: CaptureReport) -> str:
         ends = f"{way.source} to {way.destination}, QPN 0x{way.qpn:06x}"
         plots.append(f"<h2>{html.escape(ends)}</h2>")
         plots += [chart.svg() for chart in _charts(way) if chart.lines]
-    return _PLOT_PAGE.format(
-        title=html.escape(f"mrc conform judge: {name}"), style=style_sheet(),
-        text=html.escape("\n".join(capture_lines(found))), plots="\n".join(plots),
+    text = html.escape("\n".join(capture_lines(found)))
+    return _PAGE.format(
+        title=html.escape(f"mrc conform judge: {name}"), style=f"{style_sheet()}\n{_PLOT_STYLE}",
+        body="\n".join([f"<pre>{text}</pre>", *plots]),
     )  # fmt: skip
 
 
 def _charts(way: QpDirection) -> Iterator[Chart]:
     course = way.course
-    yield _over_time("PSNs in flight", "PSNs", course.flight.samples, 1.0)
     unit, scale = _unit([value for _, value in course.round_trips.samples])
-    title = f"from a packet to its SACK, {unit}"
-    yield _over_time("Round trips", title, course.round_trips.samples, scale)
+    for title, name, samples, size in (
+        ("PSNs in flight", "PSNs", course.flight.samples, 1.0),
+        ("Round trips", f"from a packet to its SACK, {unit}", course.round_trips.samples, scale),
+    ):
+        times, second = _unit([seconds for seconds, _ in samples])
+        points = [(seconds / second, value / size) for seconds, value in samples]
+        yield _chart(title, f"time, {times}", name, {"": points})
     mean = sum(way.evs.values()) / len(way.evs) if way.evs else 1.0
-    yield _sorted("Packets of each EV", "EVs, the busiest last", "% of the mean", {
-        "data": [100 * count / mean for count in way.evs.values()]})  # fmt: skip
+    shares = _sorted([100 * count / mean for count in way.evs.values()])
+    yield _chart("Packets of each EV", "EVs, the busiest last", "% of the mean", {"data": shares})
     waits = {"after a SACK or NACK": course.waits_reported, "by a timer": course.waits_silent}
     unit, scale = _unit([wait for each in waits.values() for wait in each])
-    yield _sorted("Times until a retransmission", "retransmissions, the latest last", unit, {
-        name: [wait / scale for wait in each] for name, each in waits.items()})  # fmt: skip
+    yield _chart("Times until a retransmission", "retransmissions, the latest last", unit, {
+        name: _sorted([wait / scale for wait in each]) for name, each in waits.items()
+    })  # fmt: skip
+
+
+def _sorted(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Point n is the n-th smallest value."""
+    return list(enumerate(sorted(values), 1))
 
 
 def _unit(seconds: Sequence[float]) -> tuple[str, float]:
@@ -528,37 +516,17 @@ def _unit(seconds: Sequence[float]) -> tuple[str, float]:
     return next(one for one in _UNITS if most >= 2 * one[1] or one[0] == "us")
 
 
-def _over_time(
-    title: str, name: str, samples: Sequence[tuple[float, float]], scale: float
+def _chart(
+    title: str, x_title: str, y_title: str, lines: dict[str, list[tuple[float, float]]]
 ) -> Chart:
-    end = max((seconds for seconds, _ in samples), default=0.0)
-    unit, second = _unit([end])
-    points = [_point(seconds / second, value / scale) for seconds, value in samples]
-    return _chart(title, f"time, {unit}", name, {"": points})
-
-
-def _sorted(title: str, x_title: str, y_title: str, values: dict[str, list[float]]) -> Chart:
-    """Point n is the n-th smallest value."""
-    lines = {
-        name: [_point(n, value) for n, value in enumerate(sorted(each), 1)]
-        for name, each in values.items() if each
-    }  # fmt: skip
-    return _chart(title, x_title, y_title, lines)
-
-
-def _point(x: float, y: float) -> ChartPoint:
-    return ChartPoint(x, y, y, y)
-
-
-def _chart(title: str, x_title: str, y_title: str, lines: dict[str, list[ChartPoint]]) -> Chart:
     points = [point for each in lines.values() for point in each]
     chart = Chart(
         x_title=x_title, y_title=y_title, title=title,
-        x_end=max((point.x for point in points), default=0.0) or 1.0,
-        y_end=1.05 * max((point.middle for point in points), default=0.0) or 1.0,
+        x_end=max((x for x, _ in points), default=0.0) or 1.0,
+        y_end=1.05 * max((y for _, y in points), default=0.0) or 1.0,
     )  # fmt: skip
     chart.lines = [
-        ChartLine(name or y_title, each, marked=len(each) < 50)
+        ChartLine(name or y_title, [ChartPoint(x, y, y, y) for x, y in each], marked=len(each) < 50)
         for name, each in lines.items()
         if each
     ]

@@ -175,13 +175,19 @@ class Situation(Struct):
         if kind == "SACK":
             self._sack(step, fields)
         if kind in ("SACK", "NACK"):
-            came = self._answered(fields)
+            # The packet that the answer names, as it came last; otherwise the last packet.
+            psns = fields.get("cum_psn", 0) + fields.get("ack_psn_offset", 0)
+            named = self.carried.get(fields.get("nack_psn", psns), [self.last])[-1]
+            came = self.arrived or (self.last if fields.get("pr") else named)
             ev = came.ev
             swaps = Reading.C3_B in self.readings
             fields.setdefault("ev", (ev & 0xFFFF) << 16 | ev >> 16 if swaps else ev)
             if fields.get("mark") or kind == "NACK":
                 self._mark(ev)
-            fields.setdefault("tx_timestamp", self._reflected_timestamp(step, came, now_ns))
+            shift = 0
+            if "delay" in step.fields:  # less the time that the packet spent here beyond it (G15-A)
+                shift = max(0, now_ns - came.at_ns - self.delay_ns(step)) // _TICK_NS
+            fields.setdefault("tx_timestamp", (came.timestamp + shift) % (1 << 16))
         if kind != "ACK":
             fields.setdefault("spdcid", self.own.qpn & 0xFFFF)
             fields.setdefault("dpdcid", self.device.qpn & 0xFFFF)
@@ -194,20 +200,6 @@ class Situation(Struct):
             if name in fields:
                 fields[name] = psn_at(fields[name], first)
         fields["psn"] = psn_at(psn, first) if kind in _ANSWERS else psn & 0xFFFFFF
-
-    def _answered(self, fields: Mapping[str, int]) -> DevicePacket:
-        """The packet that an answer names, as it came last; otherwise the last packet."""
-        if self.arrived is not None:
-            return self.arrived
-        psn = fields.get("nack_psn", fields.get("cum_psn", 0) + fields.get("ack_psn_offset", 0))
-        return self.carried.get(psn, [self.last])[-1] if not fields.get("pr") else self.last
-
-    def _reflected_timestamp(self, step: Step, came: DevicePacket, now_ns: int) -> int:
-        """With `delay`: shifted by the time that the packet spent here beyond it (G15-A)."""
-        if "delay" not in step.fields:
-            return came.timestamp
-        spent_ns = now_ns - came.at_ns - self.delay_ns(step)
-        return (came.timestamp + max(0, spent_ns) // _TICK_NS) % (1 << 16)
 
     def delay_ns(self, step: Step) -> int:
         """The queueing delay that an answer pretends."""
@@ -269,10 +261,9 @@ class Situation(Struct):
     def differs(self, step: Step, seen: Datagram) -> str:
         """What keeps a packet of its kind from being the expected one; empty: nothing."""
         found = self.read(seen)
-        reported = self._reported(seen.packet)
         for name, text in step.fields.items():
             if name in ("has", "lacks"):
-                wrong = self._bitmap_differs(name, text, reported)
+                wrong = self._bitmap_differs(name, text, seen.packet)
             elif name == "path":
                 wrong = self._path_differs(self.evs[value(text, self.names)], found.get("ev"))
             elif name != "within":
@@ -316,13 +307,17 @@ class Situation(Struct):
         shown = _WORDS.get(name, {}).get(found[name], found[name])
         return f"{name} is {shown}, not {text}"
 
-    def _bitmap_differs(self, name: str, text: str, reported: SackBitmap | None) -> str:
-        if reported is None:
+    def _bitmap_differs(self, name: str, text: str, packet: Packet) -> str:
+        if (seth := packet.headers.get("SETH")) is None:
             return "it has no bitmap"
-        wrong = [
-            psn for psn in members(text, self.names) if (psn in reported) != (name == "has")
-        ]  # fmt: skip
-        return f"it {'lacks' if name == 'has' else 'has'} PSN {wrong[0]}" if wrong else ""
+        cum = after(seth["cum_psn"], self.own.first_psn)
+        base = cum + seth["sack_offset"]
+        for psn in members(text, self.names):
+            bit = psn - base
+            reported = psn <= cum or (0 <= bit < 64 and bool(seth["bitmap"] >> bit & 1))
+            if reported != (name == "has"):
+                return f"it {'lacks' if name == 'has' else 'has'} PSN {psn}"
+        return ""
 
     def _path_differs(self, wanted: int, ev: int | None) -> str:
         """Both orders of the halves of an EV are right; remembers which one the device uses."""
@@ -352,17 +347,13 @@ class Situation(Struct):
         if "RETH" in packet.headers:
             found |= self._read_data(seen)
         if "EETH" in packet.headers:
-            found["operation"] = self._operation(seen, found["operation"])
+            # That of an endpoint response; both places are right.
+            if is_lifted(seen):
+                self.shown.add("C6-B")
+                found["operation"] = 1
+            elif found["operation"] == 1:
+                self.shown.add("C6-A")
         return found
-
-    def _operation(self, seen: Datagram, usual: int) -> int:
-        """That of an endpoint response; both places are right."""
-        if is_lifted(seen):
-            self.shown.add("C6-B")
-            return 1
-        if usual == 1:
-            self.shown.add("C6-A")
-        return usual
 
     def _read_data(self, seen: Datagram) -> dict[str, int]:
         size = seen.packet.payload_bytes
@@ -375,25 +366,6 @@ class Situation(Struct):
             "bytes": size,
             "fill": data[0] if size and data == data[:1] * size else -1,
         }
-
-    def _reported(self, packet: Packet) -> SackBitmap | None:
-        seth = packet.headers.get("SETH")
-        if seth is None:
-            return None
-        cum = after(seth["cum_psn"], self.own.first_psn)
-        return SackBitmap(cum, cum + seth["sack_offset"], seth["bitmap"])
-
-
-class SackBitmap(Struct, frozen=True):
-    """The PSNs that a SACK reports as received."""
-
-    cum: int
-    base: int
-    bitmap: int
-
-    def __contains__(self, psn: int) -> bool:
-        bit = psn - self.base
-        return psn <= self.cum or (0 <= bit < 64 and bool(self.bitmap >> bit & 1))
 
 
 def has_reserved_bits(seen: Datagram) -> bool:
