@@ -57,8 +57,7 @@ from mrc.fabric import paths
 from mrc.fabric.paths import LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 from mrc.mailbox import SessionError, connect_session
-from mrc.perf.load import PerfPlan
-from mrc.perf.messages import QP_SERVICE, SERVICE, hear, say
+from mrc.perf.messages import SERVICE, ask_memory
 from mrc.tasks import took_cancellation
 from mrc.units import counted
 
@@ -419,11 +418,7 @@ class OobDevice:
         except SessionError:  # it serves something else
             self._has_memory = False
             return nothing, RemoteMemory(0, 0, 0)
-        plan = PerfPlan(size=size, depth=1, seconds=0, total_bytes=size)
-        await say(session, "plan", plan=plan.to_dict(), memory=RemoteMemory(0, 0, 0).to_dict())
-        ready = await hear(session, "ready")
-        private = {"service": QP_SERVICE, "token": ready.get("token")}
-        return private, RemoteMemory.from_dict(ready.get("memory"))
+        return await ask_memory(session, size)
 
     async def _connect(
         self, channel: Channel, own: QpAttributes, private: dict[str, Any], memory: RemoteMemory

@@ -22,7 +22,6 @@ from mrc.conform.readings import check
 from mrc.conform.situation import Situation
 from mrc.dissect import vectors
 from mrc.dissect.packet import Packet, UdpFlow
-from mrc.dissect.vectors import Vector
 from mrc.enums import Reading
 from mrc.results import Result, like
 
@@ -231,7 +230,7 @@ class Vectors(Result, frozen=True, kw_only=True):
     """Every kind of conversation."""
 
 
-def golden_result(packets: Sequence[Vector], found: Sequence[Exchange]) -> Vectors:
+def golden_result(packets: Sequence[vectors.Vector], found: Sequence[Exchange]) -> Vectors:
     """For programs."""
     return Vectors(
         version=vectors.VERSION,
@@ -251,7 +250,7 @@ def golden_result(packets: Sequence[Vector], found: Sequence[Exchange]) -> Vecto
     )  # fmt: skip
 
 
-def _packet(vector: Vector) -> VectorText:
+def _packet(vector: vectors.Vector) -> VectorText:
     return VectorText(
         name=vector.name, type=vector.packet.kind, reading=vector.reading,
         flow=_flow(vector.flow), bytes=vector.payload.hex(),
@@ -268,7 +267,7 @@ def _flow(flow: UdpFlow) -> FlowText:
     )  # fmt: skip
 
 
-def golden_lines(packets: Sequence[Vector], found: Sequence[Exchange]) -> Iterator[str]:
+def golden_lines(packets: Sequence[vectors.Vector], found: Sequence[Exchange]) -> Iterator[str]:
     """For people."""
     for vector in packets:
         yield f"{vector.name}: {vector.packet.kind}{_reading(vector.reading)}"
@@ -297,7 +296,9 @@ def _between(flow: UdpFlow) -> str:
     return f"{ends}, flow label {flow.flow_label:#x}{via}"
 
 
-def write_golden(file: BinaryIO, packets: Sequence[Vector], found: Sequence[Exchange]) -> None:
+def write_golden(
+    file: BinaryIO, packets: Sequence[vectors.Vector], found: Sequence[Exchange]
+) -> None:
     """Writes a capture: a packet in each second, then an exchange in each."""
     datagrams = [(n * _SECOND_NS, each.flow, each.payload) for n, each in enumerate(packets)]
     for n, exchange in enumerate(found, len(packets)):

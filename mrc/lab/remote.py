@@ -503,8 +503,7 @@ class _PartServer:
 
     def _answer(self, request: _Request) -> dict[str, Any]:
         try:
-            do: Callable[[_Request], object] = getattr(self, f"do_{request['do']}")
-            return {"answer": to_builtins(do(request))}
+            return {"answer": to_builtins(self._done(request))}
         except MrcError as exc:
             return {"error": str(exc), "kind": type(exc).__name__}
         except ValueError as exc:
@@ -526,31 +525,34 @@ class _PartServer:
 
         return ready
 
-    def do_look(self, request: _Request) -> bool:
-        return self._wanted(request).is_up()
-
-    def do_build(self, request: _Request) -> None:
-        if lacks := netns.lacks():
-            raise StateError(
-                f"a test bed over several machines requires root on each: needs {lacks}"
-            )
-        bed = self._wanted(request)
-        bed.build()
-        self._unfinished = bed
-
-    def do_try(self, _: _Request) -> None:
-        bed = self._unfinished
-        assert bed is not None and bed.machines is not None
-        check_tunnels(bed.plan, bed.machines)
-
-    def do_commit(self, _: _Request) -> None:
-        assert self._unfinished is not None
-        self._unfinished.commit()
-        self._unfinished = None
-
-    def do_down(self, _: _Request) -> object:
-        self._unfinished = None
-        return Testbed(self._name).down()
+    def _done(self, request: _Request) -> object:
+        """What answers a request. Those before `down` are parts of an `up`."""
+        match request["do"]:
+            case "look":
+                return self._wanted(request).is_up()
+            case "build":
+                if lacks := netns.lacks():
+                    raise StateError(
+                        f"a test bed over several machines requires root on each: needs {lacks}"
+                    )
+                bed = self._wanted(request)
+                bed.build()
+                self._unfinished = bed
+            case "try":
+                assert self._unfinished is not None and self._unfinished.machines is not None
+                check_tunnels(self._unfinished.plan, self._unfinished.machines)
+            case "commit":
+                assert self._unfinished is not None
+                self._unfinished.commit()
+                self._unfinished = None
+            case "down":
+                self._unfinished = None
+                return Testbed(self._name).down()
+            case "times":
+                return system.processor_times()
+            case _:
+                return self._done_by(self._bed(), request)
+        return None
 
     def _bed(self) -> Part:
         found = state.load(self._name)
@@ -561,44 +563,31 @@ class _PartServer:
             bed = self._known = Part.of(self._name, found.shape, found.machines)
         return bed
 
-    def do_hello(self, _: _Request) -> None:
-        self._bed()
-
-    def do_check(self, request: _Request) -> None:
-        self._bed().check_faults(convert(request["faults"], dict[str, Fault]))
-
-    def do_fail(self, request: _Request) -> None:
-        bed, wanted = self._bed(), convert(request["faults"], dict[str, Fault])
-        bed.set_faults(bed.by_target(wanted), self._ready(request))
-
-    def do_heal(self, request: _Request) -> list[str]:
-        return self._bed().heal(request["target"], self._ready(request))
-
-    def do_drain(self, request: _Request) -> bool:
-        return self._bed().drain(request["target"])
-
-    def do_undrain(self, request: _Request) -> list[str]:
-        return self._bed().undrain(request["target"])
-
-    def do_links(self, _: _Request) -> object:
-        return self._bed().links()
-
-    def do_measure(self, request: _Request) -> object:
-        return self._bed().measure(request["seconds"])
-
-    def do_times(self, _: _Request) -> system.Times:
-        return system.processor_times()
-
-    def do_lost(self, _: _Request) -> dict[str, str]:
-        return self._bed().lost()
-
-    def do_missing(self, _: _Request) -> list[str]:
-        return self._bed().missing()
-
-    def do_mptcp(self, request: _Request) -> None:
-        bed = self._bed()
-        if request["host"] in bed.plan.configs:
-            bed.prepare_mptcp(request["host"])
+    def _done_by(self, bed: Part, request: _Request) -> object:
+        """What a test bed answers that is up."""
+        match request["do"]:
+            case "check":
+                bed.check_faults(convert(request["faults"], dict[str, Fault]))
+            case "fail":
+                wanted = bed.by_target(convert(request["faults"], dict[str, Fault]))
+                bed.set_faults(wanted, self._ready(request))
+            case "heal":
+                return bed.heal(request["target"], self._ready(request))
+            case "drain":
+                return bed.drain(request["target"])
+            case "undrain":
+                return bed.undrain(request["target"])
+            case "links":
+                return bed.links()
+            case "measure":
+                return bed.measure(request["seconds"])
+            case "lost":
+                return bed.lost()
+            case "missing":
+                return bed.missing()
+            case "mptcp" if request["host"] in bed.plan.configs:
+                bed.prepare_mptcp(request["host"])
+        return None  # also of "hello"
 
 
 def serve_part(name: str, requests: BinaryIO, answers: BinaryIO) -> None:

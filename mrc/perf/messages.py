@@ -22,10 +22,11 @@ from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
 from mrc.connect.parse import shown
+from mrc.engine.memory import RemoteMemory
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
 from mrc.mailbox import MAX_SENT_BYTES, MailboxSession, Service
-from mrc.perf.load import Tally
+from mrc.perf.load import PerfPlan, Tally
 from mrc.perf.meter import History, Meter, MeterInterval, PeerBins
 from mrc.perf.results import Latency
 from mrc.typed import Whole, take
@@ -61,6 +62,18 @@ async def hear(session: MailboxSession, *kinds: str) -> Message:
             f"{session.qp.peer_host} sent '{shown(kind, 40)}', not {' or '.join(kinds)}"
         )
     return message
+
+
+async def ask_memory(session: MailboxSession, size: int) -> tuple[dict[str, Any], RemoteMemory]:
+    """Begins a test that needs so many bytes: the private data of its QPs, and the server's memory
+    that they may write to.
+    """
+    nothing = RemoteMemory(0, 0, 0).to_dict()
+    plan = PerfPlan(size=size, depth=1, seconds=0, total_bytes=size)
+    await say(session, "plan", plan=plan.to_dict(), memory=nothing)
+    ready = await hear(session, "ready")
+    private = {"service": QP_SERVICE, "token": ready.get("token")}
+    return private, RemoteMemory.from_dict(ready.get("memory"))
 
 
 class PerfOutcome(Struct, frozen=True):

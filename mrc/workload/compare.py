@@ -225,12 +225,19 @@ async def compare(
     simulated, values = [], []
     for seed in seeds:
         note(f"{title(part)}, seed {seed}: simulator")
-        result, of_simulator = await asyncio.to_thread(_simulated, part, seed)
+        result = await asyncio.to_thread(simulate, part, seed)
+        reference = None
+        if checks.needs_reference(part):
+            reference = await asyncio.to_thread(simulate, reference_of(part), seed)
         simulated.append(result)
-        found, busy = {SIMULATOR: of_simulator}, dict[Over, float]()
+        found = {SIMULATOR: checks.values_of(part, result, reference)}
+        busy = dict[Over, float]()
         for over in overs:
             note(f"{title(part)}, seed {seed}: {over}")
-            one, found[over] = await _on_bed(bed, part, seed, over, told)
+            one, reference = await run(bed, part, seed, over, told), None
+            if checks.needs_reference(part):
+                reference = (await run(bed, reference_of(part), seed, over, told)).result
+            found[over] = _values(part, one.result, reference, over)
             busy[over] = one.busy
             ran.append(one)
         values.append(Values(seed, found, busy))
@@ -240,21 +247,6 @@ async def compare(
 
 def title(part: Scenario) -> str:
     return ", ".join(filter(None, (part.name, part.variant)))
-
-
-def _simulated(part: Scenario, seed: int) -> tuple[SimRun, checks.Values]:
-    result = simulate(part, seed)
-    reference = simulate(reference_of(part), seed) if checks.needs_reference(part) else None
-    return result, checks.values_of(part, result, reference)
-
-
-async def _on_bed(
-    bed: Testbed, part: Scenario, seed: int, over: Over, told: Told
-) -> tuple[BedResult, checks.Values]:
-    ran, reference = await run(bed, part, seed, over, told), None
-    if checks.needs_reference(part):
-        reference = (await run(bed, reference_of(part), seed, over, told)).result
-    return ran, _values(part, ran.result, reference, over)
 
 
 def _values(part: Scenario, result: SimRun, reference: SimRun | None, over: Over) -> checks.Values:

@@ -257,7 +257,12 @@ class MrcTransport:
             if flow.allow_ns:
                 for qps in (self._out, self._in):
                     if qp := qps.get(flow.number):
-                        self._start(_allow(flow, qp, start_ns + flow.allow_ns))
+                        self._start(self._allow(flow, qp, start_ns + flow.allow_ns))
+
+    @staticmethod
+    async def _allow(flow: FlowTask, qp: QP, at_ns: int) -> None:
+        await sleep_until(at_ns)
+        await qp.allow(*flow.denied)
 
     async def _count(self, number: int, qp: QP) -> None:
         """Counts the writes that arrived."""
@@ -295,11 +300,6 @@ class MrcTransport:
             job.cancel()
         for qp in (*self._out.values(), *self._in.values()):
             await qp.abort()
-
-
-async def _allow(flow: FlowTask, qp: QP, at_ns: int) -> None:
-    await sleep_until(at_ns)
-    await qp.allow(*flow.denied)
 
 
 def _config(task: HostTask) -> ContextConfig:
@@ -545,9 +545,13 @@ class Iperf3Transport:
 
     async def samples(self) -> dict[int, list[tuple[int, ...]]]:
         """Time since the begin of the flow, and bytes received, of each flow that ends here."""
-        return {
-            number: _iperf3_samples(await _ended(each)) for number, each in self._servers.items()
-        }
+        found = {}
+        for number, server in self._servers.items():
+            told: dict[str, Any] = {}
+            with suppress(TimeoutError):
+                told = await asyncio.wait_for(_told(server), _END_SECONDS)
+            found[number] = _iperf3_samples(told)
+        return found
 
 
 async def _start(stack: AsyncExitStack, *words: object) -> Child:
@@ -563,12 +567,6 @@ async def _told(child: Child) -> dict[str, Any]:
     except ValueError:
         return {"error": f"exit code {child.exit_code}"}
     return told
-
-
-async def _ended(server: Child) -> dict[str, Any]:
-    with suppress(TimeoutError):
-        return await asyncio.wait_for(_told(server), _END_SECONDS)
-    return {}
 
 
 def _iperf3_samples(told: dict[str, Any]) -> list[tuple[int, ...]]:

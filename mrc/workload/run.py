@@ -321,76 +321,46 @@ async def run(bed: Testbed, scenario: Scenario, seed: int, over: Over, told: Tol
         for host in hosts.values():
             host.tell("connect")
         await _all(host.until(Ready) for host in hosts.values())
-        return await _timed(bed, scenario, seed, over, _Running(flows, hosts, faults, told))
-
-
-class _Running(Struct, frozen=True):
-    """What takes part in a run."""
-
-    flows: Sequence[FlowSpec]
-    hosts: dict[int, HostProcess]
-    faults: Faults
-    told: Told
-
-
-async def _timed(
-    bed: Testbed, scenario: Scenario, seed: int, over: Over, running: _Running
-) -> BedResult:
-    before, used = counters(bed), bed.processor_times()
-    start_ns = time.monotonic_ns() + _AHEAD_NS
-    for host in running.hosts.values():
-        host.tell("start", host.at(start_ns))
-    happening = asyncio.create_task(
-        asyncio.to_thread(running.faults.happen, start_ns, running.told)
-    )
-    try:
-        until = (start_ns + scenario.until_ns - time.monotonic_ns()) / 1e9
-        await _until_over(running, until)
-    finally:
-        running.faults.end()
-        await happening
-    busy, after = _busy(used, bed.processor_times()), counters(bed)
-    for host in running.hosts.values():
-        host.tell("stop")
-    answers = tuple(await _all(host.until(HostAnswer) for host in running.hosts.values()))
-    moved = _moved(bed, before, after)
-    return BedResult(
-        result=gathered(scenario, seed, running.flows, answers, moved, over),
-        over=over,
-        answers=answers,
-        busy=busy,
-        late_ns=running.faults.late_ns,
-    )
-
-
-async def _until_over(running: _Running, seconds: float) -> None:
-    """Until the flows of all hosts have ended, or the time has; begins steps of jobs."""
-    steps = _Steps(running)
-    try:
-        async with asyncio.timeout(seconds):
-            await _all(_listen(host, steps) for host in running.hosts.values())
-    except TimeoutError:
-        pass
-
-
-async def _listen(host: HostProcess, steps: _Steps) -> None:
-    while True:
-        match await host.hear():
-            case HostNews(over=True):
-                return
-            case HostNews(step=int(flow)):
-                steps.on_step(flow)
+        before, used = counters(bed), bed.processor_times()
+        start_ns = time.monotonic_ns() + _AHEAD_NS
+        for host in hosts.values():
+            host.tell("start", host.at(start_ns))
+        happening = asyncio.create_task(asyncio.to_thread(faults.happen, start_ns, told))
+        steps = _Steps(flows, hosts)
+        try:
+            async with asyncio.timeout((start_ns + scenario.until_ns - time.monotonic_ns()) / 1e9):
+                await _all(steps.until_over(host) for host in hosts.values())
+        except TimeoutError:
+            pass  # the time of the run is over, before all flows
+        finally:
+            faults.end()
+            await happening
+        busy, after = _busy(used, bed.processor_times()), counters(bed)
+        for host in hosts.values():
+            host.tell("stop")
+        answers = tuple(await _all(host.until(HostAnswer) for host in hosts.values()))
+        result = gathered(scenario, seed, flows, answers, _moved(bed, before, after), over)
+        return BedResult(result, over, answers, busy, faults.late_ns)
 
 
 class _Steps:
     """The steps of jobs: when all flows of a job have done one, the next begins at all of them."""
 
-    def __init__(self, running: _Running) -> None:
-        self._running = running
+    def __init__(self, flows: Sequence[FlowSpec], hosts: Mapping[int, HostProcess]) -> None:
+        self._flows, self._hosts = flows, hosts
         self._done = Counter[int]()
 
-    def on_step(self, number: int) -> None:
-        flows = self._running.flows
+    async def until_over(self, host: HostProcess) -> None:
+        """Until the flows that begin at a host have ended; begins the steps that follow its own."""
+        while True:
+            match await host.hear():
+                case HostNews(over=True):
+                    return
+                case HostNews(step=int(flow)):
+                    self._on_step(flow)
+
+    def _on_step(self, number: int) -> None:
+        flows = self._flows
         job = flows[number].job
         assert job is not None
         first, count = job
@@ -399,7 +369,7 @@ class _Steps:
             return
         at_ns = time.monotonic_ns() + flows[first].traffic.compute_ns
         for each in range(first, first + count):
-            host = self._running.hosts[flows[each].sender]
+            host = self._hosts[flows[each].sender]
             host.tell("step", each, host.at(at_ns))
 
 
@@ -581,7 +551,16 @@ def gathered(
         planes=planes,
         retransmitted=(),
         events=tuple(_events(infos, answers)),
-        messages=tuple(_messages(sent)),
+        messages=tuple(
+            sorted(
+                (
+                    WriteRecord(wanted_ns=due, done_ns=done, flow=number)
+                    for number, each in sent.items()
+                    for due, done in each.times
+                ),
+                key=lambda message: message.done_ns,
+            )
+        ),
         last_hops=dict(_last_hops(scenario, flows, moved)),
         stats=_stats(max(curve.times_ns[-1] for curve in curves), moved, infos),
     )
@@ -659,15 +638,6 @@ def _events(infos: Sequence[FlowInfo], answers: Sequence[HostAnswer]) -> Iterato
             )
         )
     yield from sorted(found, key=lambda event: event.now_ns)
-
-
-def _messages(sent: Mapping[int, SentFlow]) -> list[WriteRecord]:
-    found = [
-        WriteRecord(wanted_ns=due, done_ns=done, flow=number)
-        for number, each in sent.items()
-        for due, done in each.times
-    ]
-    return sorted(found, key=lambda message: message.done_ns)
 
 
 def _last_hops(
