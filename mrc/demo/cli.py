@@ -51,11 +51,11 @@ from mrc.linux import system
 from mrc.observe import views
 from mrc.results import Result, like
 from mrc.tasks import cancelled
-from mrc.testbed.bed import PROGRAMS, Testbed
+from mrc.testbed import rootless
+from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.plan import rate_argument
 from mrc.testbed.faults import Fault
 from mrc.testbed.plan import BURST_BYTES
-from mrc.testbed.rootless import become_root, enter
 from mrc.transfer.results import Transfer
 from mrc.transfer.threads import in_thread
 from mrc.units import counted, digits
@@ -715,9 +715,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.keep:
-        enter(create=True)
+        rootless.enter(create=True)
     else:
-        become_root()
+        rootless.become_root()
     plan = DemoPlan(
         name=args.name or f"demo-{os.getpid()}",
         rate_bps=args.rate,
@@ -734,7 +734,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _demo(plan: DemoPlan, out: Output) -> int:
-    system.require(*PROGRAMS)
+    Testbed.require_programs()
     earlier = await in_thread(system.measure_processors)
     if earlier.is_busy:
         out.note(f"this machine {earlier}; the figures below are lower for it")

@@ -27,25 +27,23 @@ from mrc.cli.output import Output, UsageError
 from mrc.errors import ConfigError
 from mrc.fabric.topology import Target
 from mrc.lab.outside import check_interface, links_of
+from mrc.linux import netns
 from mrc.linux.files import write_whole
 from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.results import Result
 from mrc.testbed import plan as plans
 from mrc.testbed.bed import Testbed
-from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import add_shape, shape_of
-from mrc.testbed.faults import hops_of_link, port_of
+from mrc.testbed.faults import hops_of_link
 from mrc.testbed.plan import (
-    LOWER_MAC,
-    UPPER_MAC,
     BedLink,
     BedPlan,
     Egress,
     Node,
     make_plan,
-    mtu_key,
 )
-from mrc.testbed.shape import MANAGEMENT, NOTHING, Fabric, Shape, as_argument_error, real_host
+from mrc.testbed.shape import MANAGEMENT, Fabric, Shape, as_argument_error
 from mrc.units import counted, digits
 
 # ---- Scripts -------------------------------------------------------------------------------------
@@ -171,7 +169,7 @@ def mtus(plan: BedPlan, node: Node) -> Iterator[str]:
     """Lines that limit what IPv6 sends; an interface that comes up loses the limit."""
     for name, _, _, end in _ends(plan, node):
         if end.mtu is not None:
-            yield f"echo {end.mtu} > /proc/sys/{mtu_key(name)}"
+            yield f"echo {end.mtu} > /proc/sys/{netns.mtu_key(name)}"
 
 
 def route_words(route: Route) -> str:
@@ -204,7 +202,9 @@ _End = tuple[str, str, BedLink, Egress]
 def _ends(plan: BedPlan, node: Node) -> Iterator[_End]:
     """Interface, MAC address, link and its sending, of each end of a link at this node."""
     for link in plan.links:
-        for mac, (name, interface, end) in zip((LOWER_MAC, UPPER_MAC), link.ends, strict=True):
+        for mac, (name, interface, end) in zip(
+            (BedLink.LOWER_MAC, BedLink.UPPER_MAC), link.ends, strict=True
+        ):
             if name == node.name:
                 yield interface, mac, link, end
 
@@ -276,8 +276,9 @@ def netns_script(plan: BedPlan) -> str:
 def _veth(plan: BedPlan, link: BedLink) -> str:
     lower, upper = plan.nodes[link.lower].namespace, plan.nodes[link.upper].namespace
     return (
-        f"link add name {link.lower_name} address {LOWER_MAC} mtu {link.mtu} netns {lower} "
-        f"type veth peer name {link.upper_name} address {UPPER_MAC} mtu {link.mtu} netns {upper}"
+        f"link add name {link.lower_name} address {link.LOWER_MAC} mtu {link.mtu} netns {lower} "
+        f"type veth peer name {link.upper_name} address {link.UPPER_MAC} mtu {link.mtu} "
+        f"netns {upper}"
     )
 
 
@@ -370,7 +371,7 @@ def with_link_addresses(plan: BedPlan) -> BedPlan:
     for link in plan.shape.every_link():
         upper, lower = _link_addresses(plan, link)
         up, down = hops_of_link(link, plan.shape)
-        ends[port_of(up)], ends[port_of(down)] = (lower, upper), (upper, lower)
+        ends[up.port], ends[down.port] = (lower, upper), (upper, lower)
     nodes = {
         name: node if name == MANAGEMENT else _numbered(node, ends)
         for name, node in plan.nodes.items()
@@ -606,7 +607,7 @@ def run_export(args: argparse.Namespace) -> int:
     if args.netns_script == "-" and args.json:
         raise UsageError(args.prog, "--netns-script -: excludes --json")
     shape = shape_of(args)
-    if shape.outside != NOTHING:
+    if shape.outside:
         raise UsageError(args.prog, "other tools join no test bed to the world: only up does")
     with as_argument_error():
         plan = make_plan(args.name, shape)
@@ -679,7 +680,7 @@ def joined(
     """`interfaces`: the names that its interfaces have on that machine, plane by plane; empty: p1,
     p2, ... Raises ValueError.
     """
-    real = real_host(shape.outside, host)
+    real = shape.outside.real_host(host)
     if real is None:
         others = ", ".join(each.host for each in shape.outside.hosts) or "there is none"
         raise ValueError(f"{host} is no real host of this test bed: {others}")
@@ -797,6 +798,6 @@ def run_join(args: argparse.Namespace) -> int:
 
 
 ACTIONS = {
-    "export": Action(run_export, add_export_arguments, Needs.NONE),
+    "export": Action(run_export, add_export_arguments, "nothing"),
     "join": Action(run_join, add_join_arguments),
 }

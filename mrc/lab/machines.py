@@ -24,18 +24,13 @@ from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.testbed import bed
 from mrc.testbed.plan import (
-    LOWER,
-    LOWER_MAC,
-    UPPER,
-    UPPER_MAC,
     BedLink,
     BedPlan,
     Node,
     Tunnel,
-    on_links,
 )
 from mrc.testbed.results import MachineShare
-from mrc.testbed.shape import MANAGEMENT, NOTHING, Fabric, Shape, part_name
+from mrc.testbed.shape import MANAGEMENT, Fabric, Shape, part_name
 from mrc.units import counted
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 {name}"
@@ -215,7 +210,7 @@ def check_partition(shape: Shape, machines: int) -> None:
             "the switches of an emulated fabric are one process, on one machine: use a kernel "
             "fabric over several"
         )
-    if shape.outside != NOTHING:
+    if shape.outside:
         raise ValueError(
             "an uplink, interfaces and real hosts join a test bed on one machine to the world: not "
             "over several"
@@ -295,7 +290,7 @@ def part(plan: BedPlan, machines: Machines) -> BedPlan:
     of, here = owners_of(plan, len(machines.every)), machines.here
     links = tuple(_links(plan, of, machines))
     nodes = {name: node for name, node in plan.nodes.items() if of.get(name, here) == here}
-    nodes[MANAGEMENT] = on_links(_management(nodes[MANAGEMENT], of, here), links)
+    nodes[MANAGEMENT] = _management(nodes[MANAGEMENT], of, here).on_links(links)
     configs = {host: text for host, text in plan.configs.items() if of[host] == here}
     return replace(plan, nodes=nodes, links=links, configs=configs)
 
@@ -328,7 +323,8 @@ def _management(node: Node, of: Mapping[str, int], here: int) -> Node:
     """The `mgmt` of this machine, without its addresses on its links."""
     way = {host: f"m{at}" for host, at in of.items() if host[0] == "h" and at != here}
     # Our end of a link to a machine with a lower number is the lower one.
-    far = {f"m{at}": (UPPER, UPPER_MAC) if at < here else (LOWER, LOWER_MAC) for at in of.values()}
+    upper, lower = (BedLink.UPPER, BedLink.UPPER_MAC), (BedLink.LOWER, BedLink.LOWER_MAC)
+    far = {f"m{at}": upper if at < here else lower for at in of.values()}
 
     def passed_on() -> Iterator[tuple[str, IPv4Address, str]]:
         for host, _, address in node.ipv4:

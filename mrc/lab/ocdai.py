@@ -33,7 +33,7 @@ from mrc.fabric.document import Table
 from mrc.fabric.faults import Tiers
 from mrc.linux.files import write_whole
 from mrc.results import Result
-from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.main import Action
 from mrc.typed import Positive, Text, Whole, take
 from mrc.units import counted, digits
 
@@ -569,4 +569,4 @@ def _yaml(text: str) -> Any:
         raise ValueError(f"{where}{getattr(error, 'problem', None) or 'no text'}") from error
 
 
-ACTIONS = {"import": Action(run, add_arguments, Needs.NONE)}
+ACTIONS = {"import": Action(run, add_arguments, "nothing")}

@@ -31,20 +31,17 @@ from msgspec.structs import replace
 
 from mrc.cli.arguments import add, argument
 from mrc.fabric.document import Table
-from mrc.fabric.topology import Topology
 from mrc.linux.routes import Route
 from mrc.testbed import plan as plans
-from mrc.testbed.plan import ROUTER_IPV4, UPPER, UPPER_MAC, BedLink, BedPlan, Node
+from mrc.testbed.plan import BedLink, BedPlan, Node
 from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import (
     MANAGEMENT,
-    NOTHING,
     LentInterface,
     Outside,
     RealHost,
     Shape,
     as_argument_error,
-    node_of,
 )
 from mrc.units import counted
 
@@ -116,10 +113,8 @@ def parse_real_host(text: str) -> RealHost:
     return RealHost(host, interfaces, management)
 
 
-def check(outside: Outside, shape: Topology, *, has_switches: bool) -> None:
-    """Raises ValueError for what this fabric cannot have. `has_switches`: each is a namespace."""
-    if outside == NOTHING:
-        return
+def check(outside: Outside, shape: Shape) -> None:
+    """Raises ValueError for what this fabric cannot have."""
     hosts = {f"h{number}": number for number in shape.host_numbers()}
     for each in outside.hosts:
         if each.host not in hosts:
@@ -140,7 +135,7 @@ def check(outside: Outside, shape: Topology, *, has_switches: bool) -> None:
     for lent in outside.interfaces:
         if lent.node in real:
             raise ValueError(f"{lent.interface}: {lent.node} is a real host, and has its own")
-        node_of(lent.node, shape, has_switches=has_switches)
+        shape.node_of(lent.node)
     _no_twins("interface", list(_interfaces(outside)))
     for interface in _interfaces(outside):
         check_interface(interface)
@@ -227,9 +222,9 @@ def _with_way_out(node: Node, shape: Shape) -> Node:
     own = shape.addresses.oob(int(node.name.removeprefix("h")))
     return replace(
         node,
-        routes=(*node.routes, Route(_OUTSIDE, MANAGEMENT, via=UPPER, src=own)),
-        gateway=(MANAGEMENT, ROUTER_IPV4.ip),
-        neighbours=(*node.neighbours, (MANAGEMENT, ROUTER_IPV4.ip, UPPER_MAC)),
+        routes=(*node.routes, Route(_OUTSIDE, MANAGEMENT, via=BedLink.UPPER, src=own)),
+        gateway=(MANAGEMENT, BedPlan.ROUTER_IPV4.ip),
+        neighbours=(*node.neighbours, (MANAGEMENT, BedPlan.ROUTER_IPV4.ip, BedLink.UPPER_MAC)),
     )
 
 

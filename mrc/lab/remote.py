@@ -45,16 +45,13 @@ from mrc.lab.machines import (
 )
 from mrc.linux import netns, system
 from mrc.testbed import build, extras, state
-from mrc.testbed.bed import PROGRAMS, LinkCounters, Removed, Testbed
-from mrc.testbed.build import LinkEnd, Ready
-from mrc.testbed.capture import Captured
-from mrc.testbed.cli.actions import opened_file, print_captured
-from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed import capture as captures
+from mrc.testbed.bed import LinkCounters, Removed, Testbed
+from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import Fault, all_hops
-from mrc.testbed.plan import LOWER, BedPlan, make_plan
+from mrc.testbed.plan import BedLink, BedPlan, make_plan
 from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
-from mrc.testbed.state import BedState
 
 _log = logging.getLogger("mrc.testbed")
 
@@ -166,7 +163,7 @@ class SpreadTestbed(Testbed):
         """The part of this machine."""
         return Testbed.of(self.name, self.shape, self.machines)
 
-    def _state(self) -> BedState:
+    def _state(self) -> state.BedState:
         return self.own._state()
 
     @cached_property
@@ -176,7 +173,7 @@ class SpreadTestbed(Testbed):
 
     # ---- Questions to all machines --------------------------------------------------------------
 
-    def _ask(self, do: str, *, ready: Ready | None = None, **request: Any) -> dict[str, Any]:
+    def _ask(self, do: str, *, ready: build.Ready | None = None, **request: Any) -> dict[str, Any]:
         """Machine -> its answer, of those that answer. `ready`: every machine prepares, and goes
         on when this returns.
 
@@ -187,7 +184,7 @@ class SpreadTestbed(Testbed):
         for place, machine in enumerate(self.machines.every):
             if machine.name in self.unreachable or (session := self._session(place)) is None:
                 continue
-            stored = state.encode(BedState(self.shape, machines=self.machines.seen_by(place)))
+            stored = state.encode(state.BedState(self.shape, machines=self.machines.seen_by(place)))
             session.send({"do": do, "state": stored, "waits": ready is not None, **request})
             begun.append(machine)
         wrong: dict[str, MrcError] = {}
@@ -203,7 +200,7 @@ class SpreadTestbed(Testbed):
             raise type(error)(f"{name}: {error}")
         return {name: answer[0] for name, answer in answers.items() if answer is not None}
 
-    def _change(self, do: str, *, ready: Ready | None = None, **request: Any) -> list[Any]:
+    def _change(self, do: str, *, ready: build.Ready | None = None, **request: Any) -> list[Any]:
         """The answers; a warning names the machines that do not answer."""
         known = {*self.unreachable}
         answers = self._ask(do, ready=ready, **request)
@@ -288,12 +285,12 @@ class SpreadTestbed(Testbed):
             unreachable=dict(self.unreachable),
         )
 
-    def set_faults(self, wanted: Mapping[Target, Fault], ready: Ready | None = None) -> None:
+    def set_faults(self, wanted: Mapping[Target, Fault], ready: build.Ready | None = None) -> None:
         told = {str(target): to_builtins(fault) for target, fault in wanted.items()}
         self._change("check", faults=told)
         self._change("fail", faults=told, ready=ready)
 
-    def heal(self, target: str = "all", ready: Ready | None = None) -> list[str]:
+    def heal(self, target: str = "all", ready: build.Ready | None = None) -> list[str]:
         self._target(target)
         return _joined(self._change("heal", target=target, ready=ready))
 
@@ -412,7 +409,7 @@ def _named(machine: BedMachine) -> str:
     return f"{machine.name} ({machine.address})"
 
 
-def _answers(plan: BedPlan, end: LinkEnd, size: int) -> bool:
+def _answers(plan: BedPlan, end: build.LinkEnd, size: int) -> bool:
     """Whether the kernel at the other end of a link echoes a packet of this size."""
     node, interface = end
     with netns.inside(plan.nodes[node].namespace):
@@ -422,7 +419,7 @@ def _answers(plan: BedPlan, end: LinkEnd, size: int) -> bool:
         identifier = os.getpid() & 0xFFFF
         for number in range(_TRIES):
             head = _ECHO.pack(_ECHO_REQUEST, 0, 0, identifier, number)
-            sock.sendto(head + bytes(size - _HEADERS_BYTES), (str(LOWER), 0, 0, index))
+            sock.sendto(head + bytes(size - _HEADERS_BYTES), (str(BedLink.LOWER), 0, 0, index))
             if _echoed(sock, identifier, size):
                 return True
     return False
@@ -451,7 +448,7 @@ class Part(Testbed):
 
     def build(self) -> None:
         """Build it up to the point where `commit` says that all machines have their part."""
-        system.require(*PROGRAMS)
+        Testbed.require_programs()
         assert self.machines is not None
         check_mtu(self.plan, self.machines)
         try:
@@ -644,7 +641,7 @@ def capture(args: argparse.Namespace, out: Output, machine: BedMachine) -> int:
     pipe, result = subprocess.PIPE, None
     with (
         FirstSignal() as ending,
-        opened_file(args.file) as file,
+        captures.opened(args.file) as file,
         subprocess.Popen(
             machine.command(words), bufsize=0, stdin=pipe, stdout=file, stderr=pipe, process_group=0
         ) as process,
@@ -660,15 +657,15 @@ def capture(args: argparse.Namespace, out: Output, machine: BedMachine) -> int:
                 break
             said = line.removeprefix(f"{args.prog}: ")
             if said.startswith("{"):
-                result = convert(json.loads(said), Captured)
+                result = convert(json.loads(said), captures.Captured)
             else:
                 out.note(f"{machine.name}: {said}")
         process.stdin.close()
         code = process.wait()
     if result is None:
         return code
-    print_captured(out, result)
+    result.tell(out)
     return 0
 
 
-ACTIONS = {"part": Action(run_part, add_part_arguments, Needs.NONE, prints=False)}
+ACTIONS = {"part": Action(run_part, add_part_arguments, "nothing", prints=False)}

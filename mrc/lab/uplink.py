@@ -38,9 +38,8 @@ from mrc.linux.netlink import Netlink, Veth
 from mrc.linux.routes import Route
 from mrc.linux.rtnetlink import Interface, interfaces
 from mrc.testbed import build, rootless, state
-from mrc.testbed.build import LinkEnd
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, BedPlan
-from mrc.testbed.shape import MACHINE, MANAGEMENT, Fabric, namespace_of, node_of, part_name
+from mrc.testbed.plan import BedLink, BedPlan
+from mrc.testbed.shape import MANAGEMENT, machine_namespace, part_name
 
 # ---- Interfaces of the machine -------------------------------------------------------------------
 
@@ -91,7 +90,7 @@ def lend(plan: BedPlan) -> None:
     wanted = list(_wanted(plan))
     if not wanted:
         return
-    machine = namespace_of(plan.name, MACHINE)
+    machine = machine_namespace(plan.name)
     netns.keep(machine)
     there = {each.name: each for each in interfaces(machine)}
     ways_out = _with_default_route(machine)
@@ -139,14 +138,14 @@ def give_back(name: str) -> None:
 
     Raises StateError, and NetlinkError.
     """
-    machine = namespace_of(name, MACHINE)
+    machine = machine_namespace(name)
     for each in load_record(name).lent:
         netns.keep(machine)  # somebody may have removed the name
         _return(each, machine)
     netns.remove(machine)
 
 
-def follow(plan: BedPlan, held_down: Collection[LinkEnd]) -> None:
+def follow(plan: BedPlan, held_down: Collection[build.LinkEnd]) -> None:
     """Sets the interfaces of real hosts down where faults hold their links down, and up elsewhere:
     a bridge would hide the state of the link.
     """
@@ -160,9 +159,8 @@ def follow(plan: BedPlan, held_down: Collection[LinkEnd]) -> None:
 def _wanted(plan: BedPlan) -> Iterator[tuple[str, str, str]]:
     """Interface of the machine, node, and the name there."""
     shape = plan.shape
-    has_switches = shape.fabric is Fabric.KERNEL
     for lent in shape.outside.interfaces:
-        node = node_of(lent.node, shape, has_switches=has_switches)
+        node = shape.node_of(lent.node)
         yield lent.interface, node, lent.interface
     for real in shape.outside.hosts:
         for interface, port in bridges(real, plan).items():
@@ -267,7 +265,7 @@ def join(plan: BedPlan) -> None:
     uplink = plan.shape.outside.uplink
     if uplink is None:
         return
-    place, its = namespace_of(plan.name, MACHINE), transit(plan.name)
+    place, its = machine_namespace(plan.name), transit(plan.name)
     netns.keep(place)
     found = existing(uplink, {each.name: each for each in interfaces(place)})
     if not (found.up and _families(found)):
@@ -289,7 +287,7 @@ def join(plan: BedPlan) -> None:
 
 def leave(name: str) -> None:
     """Restores what the uplink of a test bed changed on the machine. Safe at any time."""
-    place, its = namespace_of(name, MACHINE), transit(name)
+    place, its = machine_namespace(name), transit(name)
     if place not in netns.names():
         return
     build.apply_rules({place: _no_table(its.machine_end)})
@@ -318,7 +316,9 @@ def _make_link(plan: BedPlan, place: str, its: Transit, found: Interface) -> Non
     inner = plan.nodes[MANAGEMENT].namespace
     mtu = min(_MTU, found.mtu)
     with Netlink(inner) as ours, Netlink(place) as theirs:
-        ours.add_veths([Veth(UPLINK, its.machine_end, place, mtu, LOWER_MAC, UPPER_MAC)])
+        ours.add_veths(
+            [Veth(UPLINK, its.machine_end, place, mtu, BedLink.LOWER_MAC, BedLink.UPPER_MAC)]
+        )
         for netlink, name, ipv4, ipv6 in (
             (ours, UPLINK, its.ipv4, its.ipv6),
             (theirs, its.machine_end, its.machine_ipv4, its.machine_ipv6),
@@ -369,9 +369,9 @@ def _set(place: str, values: Mapping[str, str]) -> None:
 
 def _others_with_uplink(name: str) -> Iterator[str]:
     """The other test beds that need this machine to forward."""
-    ours = (netns.FOLDER / namespace_of(name, MACHINE)).stat().st_ino
+    ours = (netns.FOLDER / machine_namespace(name)).stat().st_ino
     for other in state.names():
-        path = netns.FOLDER / namespace_of(other, MACHINE)
+        path = netns.FOLDER / machine_namespace(other)
         found = state.load(other) if other != name and path.exists() else None
         if found is not None and found.shape.outside.uplink and path.stat().st_ino == ours:
             yield other

@@ -167,6 +167,11 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+def mtu_key(interface: str) -> str:
+    """The sysctl of the largest packet that IPv6 sends on an interface."""
+    return f"net/ipv6/conf/{interface}/mtu"
+
+
 def set_sysctls(namespace: str, sysctls: Mapping[str, str]) -> None:
     """Writes values of paths under /proc/sys. Raises NetlinkError."""
     with inside(namespace):

@@ -39,23 +39,16 @@ from mrc.testbed.shape import (
     DEFAULT_NAME,
     DEFAULT_RATE,
     FABRIC,
-    MACHINE,
-    NOTHING,
     Fabric,
     Shape,
     as_argument_error,
     check_name,
     is_host,
-    namespace_of,
-    node_of,
+    machine_namespace,
     parse_rate,
     part_name,
-    real_host,
 )
 from mrc.testbed.state import BedState
-
-PROGRAMS = ("ip", "nft", "sh", "mount")
-"""programs without which there is no test bed"""
 
 _NAMED = 6  # parts that an error names
 
@@ -166,6 +159,11 @@ class Testbed:
         bed._state()
         return bed
 
+    @staticmethod
+    def require_programs() -> None:
+        """Raises StateError for those that are missing and without which there is no test bed."""
+        system.require("ip", "nft", "sh", "mount")
+
     def __enter__(self) -> Self:
         self.up()
         return self
@@ -178,8 +176,7 @@ class Testbed:
 
     @cached_property
     def plan(self) -> BedPlan:
-        joined = self.shape.outside != NOTHING
-        make = extras.need(extras.OUTSIDE).make_plan if joined else make_plan
+        make = extras.need(extras.OUTSIDE).make_plan if self.shape.outside else make_plan
         plan: BedPlan = make(self.name, self.shape)
         if self.machines is not None:
             plan = extras.need(extras.CUT).part(plan, self.machines)
@@ -190,7 +187,7 @@ class Testbed:
 
         Removes and rebuilds a test bed that an earlier `up` did not finish.
         """
-        system.require(*PROGRAMS)
+        self.require_programs()
         with state.lock():
             if self._is_up():
                 return False
@@ -223,7 +220,7 @@ class Testbed:
             if self.shape.fabric is Fabric.EMULATED:
                 namespace = self.plan.nodes[FABRIC].namespace
                 emulator.start(state.folder(self.name), namespace, emulator_config(self.shape))
-            if self.shape.outside != NOTHING:
+            if self.shape.outside:
                 extras.need(extras.UPLINK).after_build(self.plan)
             if self.shape.fabric is Fabric.KERNEL:
                 found = build.read_counters(self.plan, {}).items()
@@ -439,7 +436,7 @@ class Testbed:
         and signals reach the command itself.
         """
         node = self._node(host)
-        if real_host(self.shape.outside, node.name) is not None:
+        if self.shape.outside.real_host(node.name) is not None:
             raise ArgumentError(
                 f"{host} is a real host, so run its programs there: mrc testbed join {host} "
                 "prints what it has to configure"
@@ -499,8 +496,7 @@ class Testbed:
         if is_host(where):
             self._host_number(where)
         with as_argument_error():
-            has_switches = self.shape.fabric is Fabric.KERNEL
-            return self.plan.nodes[node_of(where, self.shape, has_switches=has_switches)]
+            return self.plan.nodes[self.shape.node_of(where)]
 
     def _state(self) -> BedState:
         """Raises StateError if the test bed is not up, or parts of it are gone."""
@@ -525,7 +521,7 @@ class Testbed:
         there = folder.exists()
         emulator.stop(folder)
         ended, left = end_programs(build.namespaces(self.name), folder)
-        machine = namespace_of(self.name, MACHINE)
+        machine = machine_namespace(self.name)
         if machine in netns.names() or state.outside_path(self.name).exists():
             extras.need(extras.UPLINK).before_down(self.name)
         removed = build.remove(self.name)

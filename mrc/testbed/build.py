@@ -56,19 +56,15 @@ from mrc.testbed.faults import (
     lossy,
     no_drop_rules,
     place_faults,
-    port_of,
     table_of,
 )
 from mrc.testbed.plan import (
-    LOWER_MAC,
-    UPPER_MAC,
     BedLink,
     BedPlan,
     Egress,
     Node,
     Shaper,
     make_plan,
-    mtu_key,
     shaper,
 )
 from mrc.testbed.shape import MANAGEMENT, Fabric, is_namespace_of, namespace_of, part_name
@@ -231,7 +227,7 @@ def _add_veths(plan: BedPlan, node: str, links: Sequence[BedLink], netlink: Netl
             mtu=link.mtu,
             mac=link.lower_mac,
             gso_max_segs=1 if link.is_emulated else None,
-            peer_mac=UPPER_MAC,
+            peer_mac=BedLink.UPPER_MAC,
         )
         for link in links
         if link.lower == node and link.tunnel is None
@@ -245,7 +241,7 @@ def _add_tunnels(plan: BedPlan) -> None:
             name=interface,
             namespace=plan.nodes[node].namespace,
             mtu=link.mtu,
-            mac=UPPER_MAC if link.tunnel.end else LOWER_MAC,
+            mac=BedLink.UPPER_MAC if link.tunnel.end else BedLink.LOWER_MAC,
             vni=link.tunnel.vni,
             remote=link.tunnel.remote,
             port=link.tunnel.port,
@@ -425,7 +421,7 @@ def queues_with(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, Queu
     usual = _usual_queues(plan)
     found = {}
     for hop, rows in placed.items():
-        if (queue := usual.get(port_of(hop))) is None:  # another machine has it
+        if (queue := usual.get(hop.port)) is None:  # another machine has it
             continue
         own_delay_ns = queue.netem.delay_ns if queue.netem else 0
         told = {kind: a for kind, a, _ in rows}
@@ -453,7 +449,7 @@ def _change_queues(plan: BedPlan, before: Mapping[Hop, Queue], after: Mapping[Ho
     with ExitStack() as stack:
         links: dict[str, Netlink] = {}
         for hop in {**before, **after}:
-            node, interface = port_of(hop)
+            node, interface = hop.port
             queue = usual[node, interface]
             was, shall = before.get(hop, queue), after.get(hop, queue)
             if was == shall:
@@ -496,7 +492,7 @@ def read_counters(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, di
             interfaces[node.name] = link.counters()
     found = {}
     for hop in all_hops(plan.shape):
-        node_name, interface = port_of(hop)
+        node_name, interface = hop.port
         if node_name not in interfaces:  # another machine has it
             continue
         sent = interfaces[node_name][interface]
@@ -578,7 +574,7 @@ def _change_sizes(
     }
     switches = []
     for hop in {**was, **shall}:
-        node, interface = port_of(hop)
+        node, interface = hop.port
         if (node, interface) not in usual:  # another machine has it
             continue
         if hop.kind != HOST_UP:
@@ -592,11 +588,11 @@ def _change_sizes(
 def _dropped_by_size(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     """Packets that switches dropped because they exceed the MTU of an end of a link."""
     limited = {(node, name) for link in plan.links for node, name, end in link.ends if end.mtu}
-    limited |= {port_of(hop) for hop in _limited_hops(plan, faults)}
+    limited |= {hop.port for hop in _limited_hops(plan, faults)}
     return {
         hop: _fragmentations_refused(plan.nodes[node].namespace, interface)
         for hop in (all_hops(plan.shape) if limited else ())
-        for node, interface in [port_of(hop)]
+        for node, interface in [hop.port]
         if hop.kind != HOST_UP and (node, interface) in limited and node in plan.nodes
     }
 
@@ -612,7 +608,7 @@ def _set_mtus(plan: BedPlan, wanted: Collection[tuple[str, str, int]]) -> None:
     """`wanted`: node, interface and MTU."""
     found: dict[str, dict[str, str]] = {}
     for node, interface, mtu in wanted:
-        found.setdefault(node, {})[mtu_key(interface)] = str(mtu)
+        found.setdefault(node, {})[netns.mtu_key(interface)] = str(mtu)
     for node, sysctls in found.items():
         netns.set_sysctls(plan.nodes[node].namespace, sysctls)
 
@@ -746,8 +742,7 @@ def end_name(end: LinkEnd) -> str:
 
 def _links_of(plan: BedPlan, target: Target) -> Iterable[tuple[BedLink, str]]:
     names = {
-        port_of(hops_of_link(link, plan.shape)[0]): str(link)
-        for link in plan.shape.links_of(target)
+        hops_of_link(link, plan.shape)[0].port: str(link) for link in plan.shape.links_of(target)
     }
     for link in plan.links:
         if name := names.get((link.lower, link.lower_name)):

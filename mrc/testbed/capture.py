@@ -10,17 +10,20 @@ a capture has its own headers and a correct checksum.
 from __future__ import annotations
 
 import mmap
+import os
 import select
 import socket
 import struct
+import sys
 import time
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from typing import BinaryIO, Self
 
 from msgspec import Struct
 
+from mrc.cli.output import Output, format_bytes
 from mrc.errors import NetlinkError
 from mrc.linux import netns, system
 from mrc.results import KEYS, Result
@@ -34,16 +37,17 @@ from mrc.testbed.faults import (
     T2_DOWN,
     all_hops,
     all_hops_of,
-    port_of,
 )
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import MANAGEMENT, Fabric
+from mrc.units import counted
 
 _SOL_PACKET = 263
 _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_VNET_HDR = 5, 6, 10, 15
 _TPACKET_V3 = 2
 _ETH_P_ALL = 3
 _STATUS_USER = 1
+_BUFFER_BYTES = 1 << 20
 
 _BLOCK_BYTES, _BLOCKS = 1 << 19, 16
 _FRAME_BYTES = 2048  # required by the kernel; TPACKET_V3 does not use it
@@ -94,6 +98,11 @@ class Captured(Result, frozen=True, kw_only=True, rename=KEYS):
     interfaces: tuple[str, ...]
     """Where packets were captured, as NODE:INTERFACE."""
 
+    def tell(self, out: Output) -> None:
+        told = f"{counted(self.packets, 'packet')}, {format_bytes(self.bytes)}"
+        out.note(f"{told}, {self.dropped} dropped by the kernel")
+        out.result(self)
+
 
 def interfaces(plan: BedPlan, where: str) -> list[LinkEnd]:
     """Node and interface of each capture point for a host (its ports) or a fault target.
@@ -103,7 +112,7 @@ def interfaces(plan: BedPlan, where: str) -> list[LinkEnd]:
     if where == MANAGEMENT:
         return [(where, link.upper_name) for link in plan.links if link.upper == where]
     if where in plan.configs:
-        return [end for end in map(port_of, all_hops(plan.shape)) if end[0] == where]
+        return [end for end in (hop.port for hop in all_hops(plan.shape)) if end[0] == where]
     try:
         target = plan.shape.target(where).both
     except ValueError as exc:
@@ -114,7 +123,7 @@ def interfaces(plan: BedPlan, where: str) -> list[LinkEnd]:
             f"{where} has no interface, because the switches of an emulated fabric are one "
             "process: capture a host or link:hH.P"
         )
-    return [port_of(hop) for hop in all_hops_of(target, plan.shape) if hop.kind in kinds]
+    return [hop.port for hop in all_hops_of(target, plan.shape) if hop.kind in kinds]
 
 
 def splits_bursts() -> bool:
@@ -195,6 +204,18 @@ class Ring:
         """Frames that a full ring lost since the last call."""
         stats = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 12)
         return int(struct.unpack("=3I", stats)[1])
+
+
+@contextmanager
+def opened(name: str) -> Iterator[BinaryIO]:
+    """The file of a capture; `-`: stdout."""
+    target = os.dup(sys.stdout.fileno()) if name == "-" else name
+    file = open(target, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115  closed below
+    try:
+        yield file
+    finally:
+        with suppress(BrokenPipeError):
+            file.close()
 
 
 class Capture(Struct):

@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from mrc.fabric.faults import TimedFault
 from mrc.fabric.topology import Target, Topology
+from mrc.results import KEYS, like
 from mrc.testbed.shape import (
     FABRIC,
     LinkProperties,
@@ -36,6 +37,7 @@ LOSSY = "mrc_lossy"
 
 _LOSS_STEPS = 10_000
 _ALL_PPM = 1_000_000
+_SHARES = {each: f"{each}_share" for each in ("loss", "corrupt", "duplicate", "reorder")}
 
 
 class Mode(StrEnum):
@@ -43,6 +45,35 @@ class Mode(StrEnum):
     """the switch drops packets, the link stays up"""
     DOWN = "down"
     """the switch's side of the link is down, and the other side loses its carrier"""
+
+
+class TargetFault(Struct, frozen=True, kw_only=True, rename=KEYS | _SHARES):
+    """What fails, and how. A share is a part of all packets, from 0 to 1."""
+
+    target: str
+    """What fails: plane:2, t1:3.0, link:h0.1, ..."""
+    mode: Literal["silent", "down"]
+    """silent: packets are dropped and the link stays up; down: the link is down."""
+    loss: float
+    """Packets dropped."""
+    corrupt: float
+    """Packets in which a bit is flipped."""
+    duplicate: float
+    """Packets delivered twice."""
+    reorder: float
+    """Packets delivered late."""
+    reorder_ns: int | None
+    """Delay of reordered and duplicate packets at most; null: there are none."""
+    delay_ns: int
+    """Delay added to every packet."""
+    jitter_ns: int
+    """Random delay added at most; the order of packets is kept."""
+    rate_bps: int | None
+    """Rate of each link of the target; null: its own."""
+    rate_share: float | None
+    """Rate of each link as a share of its own; null: all of it."""
+    mtu: int | None
+    """Size of the largest IPv6 packet that is not lost; null: that of each link."""
 
 
 class Fault(Struct, frozen=True):
@@ -112,6 +143,16 @@ class Fault(Struct, frozen=True):
             raise ValueError("the link has no rate limit: give the rate in bit/s, not as a share")
         share = max(1, round((link_bps or 0) * self.rate_share)) if self.rate_share else None
         return min((rate for rate in (self.rate_bps, share, link_bps) if rate), default=None)
+
+    def result(self, target: str) -> TargetFault:
+        """For programs, as the fault of a target."""
+        return like(
+            TargetFault,
+            self,
+            target=target,
+            reorder_ns=self.by_ns if self.duplicate or self.reorder else None,
+            rate_share=self.rate_share or None,
+        )
 
     def __str__(self) -> str:
         if not self.is_impairment:
@@ -202,6 +243,22 @@ class Hop(NamedTuple):
         end = f"h{self.end}" if far == "h" else f"{far}:{self.plane}.{self.end}"
         return f"{switch}>{end}" if self.kind in (HOST_DOWN, T0_UP, T1_UP) else f"{end}>{switch}"
 
+    @property
+    def port(self) -> tuple[str, str]:
+        """Node and interface that send on it, in a kernel fabric."""
+        match self.kind:
+            case "host-up":
+                return host_name(self.end), f"p{self.plane}"
+            case "host-down":
+                return t0_name(self.plane, self.switch), host_name(self.end)
+            case "t0-up":
+                return t0_name(self.plane, self.switch), f"t1-{self.end}"
+            case "t1-down":
+                return t1_name(self.plane, self.end), f"t0-{self.switch}"
+            case "t1-up":
+                return t1_name(self.plane, self.switch), f"t2-{self.end}"
+        return t2_name(self.plane, self.end), f"t1-{self.switch}"
+
 
 FaultRow = tuple[str, int, int]
 """kind and its two numbers, see csrc/emu/emu.h"""
@@ -251,22 +308,6 @@ def all_hops_of(target: Target, fabric: Topology) -> list[Hop]:
     ]
 
 
-def port_of(hop: Hop) -> tuple[str, str]:
-    """Node and interface that send on a hop, in a kernel fabric."""
-    match hop.kind:
-        case "host-up":
-            return host_name(hop.end), f"p{hop.plane}"
-        case "host-down":
-            return t0_name(hop.plane, hop.switch), host_name(hop.end)
-        case "t0-up":
-            return t0_name(hop.plane, hop.switch), f"t1-{hop.end}"
-        case "t1-down":
-            return t1_name(hop.plane, hop.end), f"t0-{hop.switch}"
-        case "t1-up":
-            return t1_name(hop.plane, hop.switch), f"t2-{hop.end}"
-    return t2_name(hop.plane, hop.end), f"t1-{hop.switch}"
-
-
 def filters_of(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
     """In a kernel fabric: node -> nftables match -> the hop of the matched packets.
 
@@ -308,7 +349,7 @@ def lossy(shape: Shape) -> Drops:
 def _filters(hops: Iterable[Hop]) -> dict[str, dict[str, Hop]]:
     found: dict[str, dict[str, Hop]] = {}
     for hop in hops:
-        node, interface = port_of(hop)
+        node, interface = hop.port
         match = f"oifname {interface}"
         if hop.kind == HOST_UP:
             node, match = t0_name(hop.plane, hop.switch), f"iifname {host_name(hop.end)}"
@@ -336,7 +377,7 @@ def kernel_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     """
     whole = {"t1": (T1_DOWN, T1_UP), "t2": (T2_DOWN,)}
     kinds = whole.get(target.kind, (HOST_DOWN, T0_UP, T1_UP))
-    return [port_of(hop) for hop in all_hops_of(target, fabric) if hop.kind in kinds]
+    return [hop.port for hop in all_hops_of(target, fabric) if hop.kind in kinds]
 
 
 def place_faults(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultRow]]:

@@ -24,7 +24,7 @@ from mrc.linux.netlink import Netlink, Veth, Vxlan
 from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.testbed import build, rootless
 from mrc.testbed.capture import Ring
-from mrc.testbed.plan import LOWER_MAC, REASSEMBLY, UPPER_MAC
+from mrc.testbed.plan import REASSEMBLY, BedLink
 
 PROGRAMS = ("ip", "nft", "unshare")
 
@@ -78,7 +78,7 @@ _ESP = (
     "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 1 mode transport "
     f"aead rfc4106(gcm(aes)) 0x{'17' * 20} 128"
 )
-_VXLAN = Vxlan("v1", FAR, 1500, LOWER_MAC, 1, IPv4Address("192.0.2.1"), 47900)
+_VXLAN = Vxlan("v1", FAR, 1500, BedLink.LOWER_MAC, 1, IPv4Address("192.0.2.1"), 47900)
 _SECONDS = 30.0
 
 
@@ -184,7 +184,7 @@ def main() -> dict[str, str | None]:
     netns.create(FAR)
     found: dict[str, str | None] = {}
     with Netlink(NEAR) as link:
-        veth = Veth("p1", "h0", FAR, 1500, LOWER_MAC, UPPER_MAC)
+        veth = Veth("p1", "h0", FAR, 1500, BedLink.LOWER_MAC, BedLink.UPPER_MAC)
         found["veth"] = _try(lambda: link.add_veths([veth]))
         if found["veth"] is None:
             link.set_links(["lo", "p1"], up=True)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,7 +32,6 @@ from mrc.testbed.faults import (
     drop_rules,
     hops_of_link,
     lossy,
-    port_of,
 )
 from mrc.testbed.shape import (
     FABRIC,
@@ -57,8 +56,6 @@ BURST_BYTES = 80 * 1024
 _NO_LIMIT_BYTES = 1 << 30
 _MAX_LIMIT_BYTES = (1 << 32) - 1  # of a tbf
 
-UPPER_MAC, LOWER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
-
 # Every interface: SRv6 on, no duplicate detection, no automatic addresses. New veths copy the
 # values of "default", so it is set before they are made.
 _SYSCTLS = {
@@ -75,7 +72,6 @@ _SYSCTLS = {
 _ECMP = {"net/ipv6/fib_multipath_hash_policy": "1"}  # by addresses and ports
 _MAX_SHARED = 256  # routes between two hosts; the kernel lists them in one message of 64 KiB
 _FORWARDING_IPV4 = {"net/ipv4/ip_forward": "1"}
-ROUTER_IPV4 = IPv4Interface("100.127.255.254/32")
 _FORWARDING = {f"net/ipv6/conf/{scope}/forwarding": "1" for scope in ("all", "default")}
 
 
@@ -111,6 +107,12 @@ class Tunnel(Struct, frozen=True):
 
 class BedLink(Struct, frozen=True):
     """A veth between a lower and an upper node. Both ends receive packets of its MTU."""
+
+    UPPER_MAC: ClassVar = "02:00:00:00:00:01"
+    LOWER_MAC: ClassVar = "02:00:00:00:00:02"
+    UPPER: ClassVar = IPv6Address("fe80::1")
+    LOWER: ClassVar = IPv6Address("fe80::2")
+    """the addresses of its ends"""
 
     lower: str
     lower_name: str
@@ -159,8 +161,28 @@ class Node(Struct, frozen=True):
     tunnel_source: IPv6Address | None = None
     """outer source address of its SRv6 encapsulations"""
 
+    def on_links(self, links: tuple[BedLink, ...]) -> Self:
+        """With an address and a neighbour on each of its links."""
+        lower = [link.lower_name for link in links if link.lower == self.name and link.is_here(0)]
+        upper = [link.upper_name for link in links if link.upper == self.name and link.is_here(1)]
+        return replace(
+            self,
+            addresses=(
+                *self.addresses,
+                *((name, IPv6Interface((BedLink.LOWER, 64))) for name in lower),
+                *((name, IPv6Interface((BedLink.UPPER, 64))) for name in upper),
+            ),
+            neighbours=(
+                *self.neighbours,
+                *((name, BedLink.UPPER, BedLink.UPPER_MAC) for name in lower),
+                *((name, BedLink.LOWER, BedLink.LOWER_MAC) for name in upper),
+            ),
+        )
+
 
 class BedPlan(Struct, frozen=True):
+    ROUTER_IPV4: ClassVar = IPv4Interface("100.127.255.254/32")  # of `mgmt`
+
     name: str
     shape: Shape
     nodes: dict[str, Node]
@@ -237,16 +259,11 @@ def make_plan(name: str, shape: Shape) -> BedPlan:
     return BedPlan(
         name=name,
         shape=shape,
-        nodes={node.name: node if node.name == FABRIC else on_links(node, links) for node in nodes},
+        nodes={node.name: node if node.name == FABRIC else node.on_links(links) for node in nodes},
         links=links,
         hosts_file=hosts_file(shape),
         configs={host_name(host): host_config(shape, host, mtus[host]) for host in mtus},
     )
-
-
-def mtu_key(interface: str) -> str:
-    """The sysctl of the largest packet that IPv6 sends on an interface."""
-    return f"net/ipv6/conf/{interface}/mtu"
 
 
 def shaper(rate_bps: int, buffer_bytes: int | None = None) -> Shaper:
@@ -299,7 +316,7 @@ def _links(shape: Shape) -> Iterator[BedLink]:
     for host in shape.host_numbers():
         yield BedLink(host_name(host), "mgmt", MANAGEMENT, host_name(host), 1500)
     for link, (up, down) in shape.link_properties().items():
-        lower, upper = map(port_of, hops_of_link(link, shape))
+        lower, upper = (hop.port for hop in hops_of_link(link, shape))
         if shape.fabric is Fabric.KERNEL:
             yield BedLink(*lower, *upper, shape.mtu, _egress(up, shape), _egress(down, shape))
         elif link.host is not None:
@@ -322,25 +339,6 @@ def _own_mtu(properties: LinkProperties, shape: Shape) -> int | None:
     return None if properties.mtu == shape.mtu else properties.mtu
 
 
-def on_links(node: Node, links: tuple[BedLink, ...]) -> Node:
-    """The node with an address and a neighbour on each of its links."""
-    lower = [link.lower_name for link in links if link.lower == node.name and link.is_here(0)]
-    upper = [link.upper_name for link in links if link.upper == node.name and link.is_here(1)]
-    return replace(
-        node,
-        addresses=(
-            *node.addresses,
-            *((name, IPv6Interface((LOWER, 64))) for name in lower),
-            *((name, IPv6Interface((UPPER, 64))) for name in upper),
-        ),
-        neighbours=(
-            *node.neighbours,
-            *((name, UPPER, UPPER_MAC) for name in lower),
-            *((name, LOWER, LOWER_MAC) for name in upper),
-        ),
-    )
-
-
 def _host_node(name: str, fabric: Topology, host: int) -> Node:
     """A host: it ends carriers, owns its prefix, and has a route for every path to every peer.
 
@@ -350,10 +348,10 @@ def _host_node(name: str, fabric: Topology, host: int) -> Node:
     addresses = fabric.addresses
     routes = [
         Route(addresses.host_prefix(host), "lo", local=True),
-        Route(addresses.management, "mgmt", via=UPPER),
+        Route(addresses.management, "mgmt", via=BedLink.UPPER),
     ]
     for plane in fabric.planes_of(host):
-        routes.append(Route(addresses.locator_block(plane), f"p{plane}", via=UPPER))
+        routes.append(Route(addresses.locator_block(plane), f"p{plane}", via=BedLink.UPPER))
         ours = addresses.locator(plane, fabric.host_usid(host))
         routes.append(Route(ours, f"p{plane}", action=EndDT6()))
     own = addresses.host(host)
@@ -362,9 +360,11 @@ def _host_node(name: str, fabric: Topology, host: int) -> Node:
         if peer != host:
             every = _ways(fabric, peer, fabric.origin(host, peer))
             ways = [every[number] for number in fabric.present(host, peer)]
-            routes += [Route(way.dst, way.dev, UPPER, planes[way.dev], way.action) for way in ways]
             routes += [
-                Route(way.shared_dst, way.dev, UPPER, own, way.action, shared=True)
+                Route(way.dst, way.dev, BedLink.UPPER, planes[way.dev], way.action) for way in ways
+            ]
+            routes += [
+                Route(way.shared_dst, way.dev, BedLink.UPPER, own, way.action, shared=True)
                 for way in _shared(ways, _shared_in_plane(fabric, len(ways)))
             ]
     return Node(
@@ -378,7 +378,7 @@ def _host_node(name: str, fabric: Topology, host: int) -> Node:
         ),
         ipv4=(("mgmt", addresses.oob_ipv4(host), None),),
         neighbours=tuple(  # the kernel takes them to be on the link; the management forwards
-            ("mgmt", addresses.oob_ipv4(peer).ip, UPPER_MAC)
+            ("mgmt", addresses.oob_ipv4(peer).ip, BedLink.UPPER_MAC)
             for peer in fabric.host_numbers()
             if peer != host
         ),
@@ -443,11 +443,11 @@ def _fabric(name: str, shape: Shape) -> Iterator[Node]:
 
 def _management(name: str, shape: Shape) -> Node:
     routes = (
-        Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=LOWER)
+        Route(IPv6Network(shape.addresses.oob(host)), host_name(host), via=BedLink.LOWER)
         for host in shape.host_numbers()
     )
     ipv4 = (
-        (host_name(host), ROUTER_IPV4, shape.addresses.oob_ipv4(host).ip)
+        (host_name(host), BedPlan.ROUTER_IPV4, shape.addresses.oob_ipv4(host).ip)
         for host in shape.host_numbers()
     )
     node = _switch_node(name, MANAGEMENT, tuple(routes))
@@ -466,10 +466,6 @@ def _switch_node(name: str, node: str, routes: tuple[Route, ...]) -> Node:
 # ---- Routes of switches --------------------------------------------------------------------------
 
 
-UPPER, LOWER = IPv6Address("fe80::1"), IPv6Address("fe80::2")
-"""The addresses of a link's ends."""
-
-
 def switches(fabric: Topology, plane: int) -> Iterator[tuple[str, tuple[Route, ...]]]:
     """The switches of a plane with their routes: one static route per uSID.
 
@@ -482,11 +478,11 @@ def switches(fabric: Topology, plane: int) -> Iterator[tuple[str, tuple[Route, .
             yield t0_name(plane, t0), tuple(routes)
     for t1 in fabric.t1_numbers():
         links = [
-            (fabric.usid("t0", t0), f"t0-{t0}", LOWER)
+            (fabric.usid("t0", t0), f"t0-{t0}", BedLink.LOWER)
             for t0 in fabric.t0s_below(t1)
             if fabric.has_uplink(plane, t0, t1)
         ] + [
-            (fabric.usid("t2", t2), f"t2-{t2}", UPPER)
+            (fabric.usid("t2", t2), f"t2-{t2}", BedLink.UPPER)
             for t2 in fabric.t2s_above(t1)
             if fabric.has_core_link(plane, t1, t2)
         ]
@@ -495,7 +491,7 @@ def switches(fabric: Topology, plane: int) -> Iterator[tuple[str, tuple[Route, .
             yield t1_name(plane, t1), _routes_of_upper(fabric, plane, own, links)
     for t2 in fabric.t2_numbers():
         links = [
-            (fabric.usid("t1", t1), f"t1-{t1}", LOWER)
+            (fabric.usid("t1", t1), f"t1-{t1}", BedLink.LOWER)
             for t1 in fabric.t1s_below(t2)
             if fabric.has_core_link(plane, t1, t2)
         ]
@@ -513,9 +509,9 @@ def _routes_of_t0(fabric: Topology, plane: int, t0: int) -> list[Route]:
             continue
         shift = Route(own, host_name(host), action=EndUN())
         routes.append(dataclasses.replace(shift, metric=shift.metric + place))
-        routes.append(Route(locator(fabric.host_usid(host)), host_name(host), via=LOWER))
+        routes.append(Route(locator(fabric.host_usid(host)), host_name(host), via=BedLink.LOWER))
     return routes + [
-        Route(locator(fabric.usid("t1", t1)), f"t1-{t1}", via=UPPER)
+        Route(locator(fabric.usid("t1", t1)), f"t1-{t1}", via=BedLink.UPPER)
         for t1 in fabric.t1s_above(t0)
         if fabric.has_uplink(plane, t0, t1)
     ]

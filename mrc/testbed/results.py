@@ -8,10 +8,9 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from mrc.results import KEYS, Result
+from mrc.testbed.faults import TargetFault
 from mrc.testbed.plan import Census
 from mrc.testbed.shape import LinkProperties, Outside
-
-_SHARES = {each: f"{each}_share" for each in ("loss", "corrupt", "duplicate", "reorder")}
 
 
 class BedHost(Struct, frozen=True, kw_only=True):
@@ -29,35 +28,6 @@ class BedHost(Struct, frozen=True, kw_only=True):
     """Its address in each plane: the names h1.p1, h1.p2, ..."""
     oob: str
     """Its management address, over which mrc exchanges the attributes of QPs: the name h1.mgmt."""
-
-
-class TargetFault(Struct, frozen=True, kw_only=True, rename=KEYS | _SHARES):
-    """What fails, and how. A share is a part of all packets, from 0 to 1."""
-
-    target: str
-    """What fails: plane:2, t1:3.0, link:h0.1, ..."""
-    mode: Literal["silent", "down"]
-    """silent: packets are dropped and the link stays up; down: the link is down."""
-    loss: float
-    """Packets dropped."""
-    corrupt: float
-    """Packets in which a bit is flipped."""
-    duplicate: float
-    """Packets delivered twice."""
-    reorder: float
-    """Packets delivered late."""
-    reorder_ns: int | None
-    """Delay of reordered and duplicate packets at most; null: there are none."""
-    delay_ns: int
-    """Delay added to every packet."""
-    jitter_ns: int
-    """Random delay added at most; the order of packets is kept."""
-    rate_bps: int | None
-    """Rate of each link of the target; null: its own."""
-    rate_share: float | None
-    """Rate of each link as a share of its own; null: all of it."""
-    mtu: int | None
-    """Size of the largest IPv6 packet that is not lost; null: that of each link."""
 
 
 class MachineShare(Struct, frozen=True, kw_only=True):

@@ -27,9 +27,8 @@ from mrc.fabric.topology import Target
 from mrc.results import Result
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
-from mrc.testbed.faults import Fault, Mode
+from mrc.testbed.faults import Fault, Mode, TargetFault
 from mrc.testbed.plan import BedPlan
-from mrc.testbed.results import TargetFault
 from mrc.testbed.shape import Fabric, as_argument_error
 from mrc.units import counted
 
@@ -56,6 +55,11 @@ class FaultChange(Struct, frozen=True):
     target: Target
     fault: Fault | None
     """None: the target is healed"""
+
+    def line(self, seconds: float) -> str:
+        """For people: when it happened, from the start, and what."""
+        what = "healed" if self.fault is None else f"fails: {self.fault}"
+        return f"{seconds:9.4f} s  {self.target} {what}"
 
 
 def load_faults(path: str, plan: BedPlan) -> list[ScheduledFault]:
@@ -277,7 +281,7 @@ def run_beside(
                 bed,
                 scheduled,
                 lambda until: ending.wait(until, child),
-                late.counted(lambda event, seconds: out.note(change_line(event, seconds))),
+                late.counted(lambda event, seconds: out.note(event.line(seconds))),
             )
             late.tell()
             ending.wait(None, child)
@@ -303,8 +307,3 @@ class Scheduled(Result, frozen=True, kw_only=True):
     """When it happened, from the start."""
     fault: TargetFault | None
     """How the target fails from now on; null: it is healed."""
-
-
-def change_line(event: FaultChange, seconds: float) -> str:
-    what = "healed" if event.fault is None else f"fails: {event.fault}"
-    return f"{seconds:9.4f} s  {event.target} {what}"

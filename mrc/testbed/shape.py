@@ -45,7 +45,6 @@ from mrc.units import parse_short_rate
 
 DEFAULT_NAME = "lab"
 FABRIC = "fabric"
-MACHINE = "machine"
 MANAGEMENT = "mgmt"
 
 _NAME_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
@@ -59,6 +58,11 @@ def check_name(name: str) -> None:
 
 def namespace_of(name: str, node: str) -> str:
     return f"mrc-{name}-{node}"
+
+
+def machine_namespace(name: str) -> str:
+    """The namespace from which a test bed that is joined to the world has interfaces."""
+    return namespace_of(name, "machine")
 
 
 def is_namespace_of(name: str, candidate: str) -> bool:
@@ -96,25 +100,6 @@ def part_name(node: str) -> str:
 def node_name(part: str) -> str:
     """The node of a switch, from its name on the command line."""
     return re.sub(r"[:.]", "-", part)
-
-
-def node_of(part: str, fabric: Topology, *, has_switches: bool) -> str:
-    """The node with this name on the command line. Raises ValueError, also for a switch that is no
-    namespace.
-    """
-    hosts = [host_name(number) for number in fabric.host_numbers()]
-    if part == MANAGEMENT or part in hosts:
-        return part
-    if part.partition(":")[0] not in ("t0", "t1", "t2"):
-        used = f"{hosts[0]}..{hosts[-1]}, t0:P.N, t1:P.S, t2:P.M or mgmt"
-        raise ValueError(f"{part} is no host or switch: use {used}")
-    fabric.target(part)
-    if not has_switches:
-        raise ValueError(
-            f"{part} is no namespace: one process stands for all switches of an emulated "
-            "fabric; a kernel fabric has switches to enter"
-        )
-    return re.sub("[:.]", "-", part)
 
 
 def interface_name(host: int, plane: int) -> str:
@@ -157,12 +142,18 @@ class RealHost(Struct, frozen=True):
 class Outside(Struct, frozen=True):
     """What joins a test bed to the world."""
 
-    uplink: str | None
+    uplink: str | None = None
     """The interface over which hosts reach the world by NAT; null: there is none."""
-    interfaces: tuple[LentInterface, ...]
+    interfaces: tuple[LentInterface, ...] = ()
     """Interfaces of the machine in hosts and switches."""
-    hosts: tuple[RealHost, ...]
+    hosts: tuple[RealHost, ...] = ()
     """Hosts that are no namespaces."""
+
+    def __bool__(self) -> bool:
+        return self != Outside()
+
+    def real_host(self, host: str) -> RealHost | None:
+        return next((each for each in self.hosts if each.host == host), None)
 
 
 class LinkProperties(Struct, frozen=True, rename=KEYS | {"loss": "loss_share"}):
@@ -177,9 +168,6 @@ class LinkProperties(Struct, frozen=True, rename=KEYS | {"loss": "loss_share"}):
     mtu: int
     """Larger packets are dropped."""
 
-
-NOTHING = Outside(uplink=None, interfaces=(), hosts=())
-"""of a test bed that is not joined to the world"""
 
 BothWays = tuple[LinkProperties, LinkProperties]
 """The properties of a link, up and down."""
@@ -228,7 +216,7 @@ class Shape(Topology, frozen=True):
     trim: bool = True
     """a full buffer trims data packets; False: it drops them"""
     fabric: Fabric = Fabric.KERNEL
-    outside: Outside = NOTHING
+    outside: Outside = Outside()
     """what joins it to the world"""
 
     def __post_init__(self) -> None:
@@ -246,9 +234,31 @@ class Shape(Topology, frozen=True):
             self._check_queue()
         for link in self.links:
             self.target(link.target)
-        if self.outside != NOTHING:
-            has_switches = self.fabric is Fabric.KERNEL
-            extras.need(extras.OUTSIDE).check(self.outside, self, has_switches=has_switches)
+        if self.outside:
+            extras.need(extras.OUTSIDE).check(self.outside, self)
+
+    @property
+    def least_delay_ns(self) -> int:
+        """A shorter delay of a link has no effect."""
+        return MIN_KERNEL_DELAY_NS if self.fabric is Fabric.KERNEL else 0
+
+    def node_of(self, part: str) -> str:
+        """The node with this name on the command line. Raises ValueError, also for a switch that is
+        no namespace.
+        """
+        hosts = [host_name(number) for number in self.host_numbers()]
+        if part == MANAGEMENT or part in hosts:
+            return part
+        if part.partition(":")[0] not in ("t0", "t1", "t2"):
+            used = f"{hosts[0]}..{hosts[-1]}, t0:P.N, t1:P.S, t2:P.M or mgmt"
+            raise ValueError(f"{part} is no host or switch: use {used}")
+        self.target(part)
+        if self.fabric is Fabric.EMULATED:
+            raise ValueError(
+                f"{part} is no namespace: one process stands for all switches of an emulated "
+                "fabric; a kernel fabric has switches to enter"
+            )
+        return node_name(part)
 
     def port_queue(self) -> dict[str, int]:
         """The buffer of a switch port, and the depths from which it marks; a kernel fabric does
@@ -303,8 +313,8 @@ class Shape(Topology, frozen=True):
     def _link(
         self, rate_bps: int | None, delay_ns: int, loss: float = 0.0, mtu: int | None = None
     ) -> LinkProperties:
-        is_short = self.fabric is Fabric.KERNEL and delay_ns < MIN_KERNEL_DELAY_NS
-        return LinkProperties(rate_bps, 0 if is_short else delay_ns, loss, mtu or self.mtu)
+        delay_ns = delay_ns if delay_ns >= self.least_delay_ns else 0
+        return LinkProperties(rate_bps, delay_ns, loss, mtu or self.mtu)
 
 
 @contextmanager
@@ -314,10 +324,6 @@ def as_argument_error() -> Iterator[None]:
         yield
     except ValueError as exc:
         raise ArgumentError(str(exc)) from exc
-
-
-def real_host(outside: Outside, host: str) -> RealHost | None:
-    return next((each for each in outside.hosts if each.host == host), None)
 
 
 def usual_queue_bytes(rate_bps: int) -> int:
@@ -373,7 +379,7 @@ def decode_shape(stored: dict[str, Any]) -> Shape:
     }
     links = tuple(LinkChange(**link) for link in stored["links"])
     own = {"addresses": Addresses(**networks), "links": links, "absent": tuple(stored["absent"])}
-    own["outside"] = convert(stored.get("outside", NOTHING), Outside, from_attributes=True)
+    own["outside"] = convert(stored.get("outside", Outside()), Outside, from_attributes=True)
     return Shape(**stored | own)
 
 

@@ -19,8 +19,6 @@ from mrc.sim.cli.arguments import add_seeds, add_settings
 from mrc.testbed import bed as beds
 from mrc.testbed import schedule
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.status import fault_result
-from mrc.testbed.schedule import FaultChange, Lateness, ScheduledFault, change_line
 from mrc.workload.task import OVERS, Over
 
 DESCRIPTION = """\
@@ -95,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     scheduled = schedule.load_faults(args.file, bed.plan)
     if args.until is not None:
         _check_until(args, out, scheduled)
-    late = Lateness(out)
+    late = schedule.Lateness(out)
     bed.connect()
     with FirstSignal() as ending:
         end = None if args.until is None else time.monotonic() + args.until / 1e9
@@ -119,7 +117,7 @@ def _has_traffic(name: str) -> bool:
 
 
 def _check_until(
-    args: argparse.Namespace, out: Output, scheduled: Sequence[ScheduledFault]
+    args: argparse.Namespace, out: Output, scheduled: Sequence[schedule.ScheduledFault]
 ) -> None:
     """Names the faults that begin only after the end."""
     after = [each for each in scheduled if each.times.at_ns >= args.until]
@@ -133,8 +131,8 @@ def _check_until(
         out.warn(f"left out, since {end} ends the run before: {named}")
 
 
-def _tell(out: Output, event: FaultChange, seconds: float) -> None:
-    out.text(change_line(event, seconds))
+def _tell(out: Output, event: schedule.FaultChange, seconds: float) -> None:
+    out.text(event.line(seconds))
     target, fault = str(event.target), event.fault
     out.result(
         schedule.Scheduled(
@@ -142,7 +140,7 @@ def _tell(out: Output, event: FaultChange, seconds: float) -> None:
             target=target,
             due_seconds=event.at_ns / 1e9,
             seconds=round(seconds, 6),
-            fault=None if fault is None else fault_result(target, fault),
+            fault=None if fault is None else fault.result(target),
         )
     )
 

@@ -35,8 +35,7 @@ from mrc.sim.scenario import Scenario, load_scenario, sizes_of, with_seed
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import BedPlan
-from mrc.testbed.schedule import FaultChange, ScheduledFault
-from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, Shape
+from mrc.testbed.shape import Fabric, Shape
 from mrc.units import counted, digits
 from mrc.workload.hosts import HostProcess, Hosts
 from mrc.workload.task import FlowTask, HostAnswer, HostNews, HostTask, Over, Ready, SentFlow
@@ -103,7 +102,6 @@ def fitted(scenario: Scenario, shape: Shape, scale: float = 1.0) -> Scenario:
 def tiers_of(tiers: Tiers, shape: Shape) -> Tiers:
     """The fabric of a test bed, for the simulator. The hosts' own settings are the scenario's."""
     is_kernel = shape.fabric is Fabric.KERNEL
-    least_ns = MIN_KERNEL_DELAY_NS if is_kernel else 0  # that one hop through the kernel takes
     queue = shape.port_queue()
     if is_kernel:
         queue |= {"ecn_low_bytes": 0, "ecn_high_bytes": 0}
@@ -114,8 +112,8 @@ def tiers_of(tiers: Tiers, shape: Shape) -> Tiers:
         routing="source-routes",
         host_rate_bps=shape.host_rate_bps,
         fabric_rate_bps=shape.fabric_rate_bps,
-        host_delay_ns=max(shape.host_delay_ns, least_ns),
-        fabric_delay_ns=max(shape.fabric_delay_ns, least_ns),
+        host_delay_ns=max(shape.host_delay_ns, shape.least_delay_ns),
+        fabric_delay_ns=max(shape.fabric_delay_ns, shape.least_delay_ns),
         jitter_ns=shape.jitter_ns,
         ecn_last_hop=False,
         trimming=shape.trim and not is_kernel,
@@ -408,7 +406,7 @@ def _busy(before: Mapping[str, system.Times], after: Mapping[str, system.Times])
 # ---- 4. Faults -----------------------------------------------------------------------------------
 
 
-Told = Callable[[FaultChange, float], None]
+Told = Callable[[schedule.FaultChange, float], None]
 
 
 class Faults:
@@ -441,7 +439,7 @@ class Faults:
         def wait(until: float | None) -> bool:
             return self._wait(end if until is None else min(until, end)) or (until or end) >= end
 
-        def counted(event: FaultChange, seconds: float) -> None:
+        def counted(event: schedule.FaultChange, seconds: float) -> None:
             self.late_ns = max(self.late_ns, time.monotonic_ns() - start_ns - event.at_ns)
             told(event, seconds)
 
@@ -461,7 +459,7 @@ class Faults:
             self._bed.heal(str(each.target))
 
 
-def scheduled_faults(scenario: Scenario, plan: BedPlan) -> list[ScheduledFault]:
+def scheduled_faults(scenario: Scenario, plan: BedPlan) -> list[schedule.ScheduledFault]:
     """Raises ConfigError for a fault that a test bed cannot inject at its time."""
     during = [fault for fault in scenario.faults if fault.at_ns < scenario.until_ns]
     found = [_scheduled_fault(scenario, fault, plan) for fault in during]
@@ -481,7 +479,9 @@ def _lasts(fault: TimedFault, scenario: Scenario) -> bool:
     return fault.at_ns == 0 and fault.end_ns >= scenario.until_ns
 
 
-def _scheduled_fault(scenario: Scenario, fault: TimedFault, plan: BedPlan) -> ScheduledFault:
+def _scheduled_fault(
+    scenario: Scenario, fault: TimedFault, plan: BedPlan
+) -> schedule.ScheduledFault:
     try:
         found = schedule.schedule_fault(fault, plan)
     except ValueError as error:

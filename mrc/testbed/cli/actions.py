@@ -7,7 +7,6 @@ packets of a host or a link.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -15,13 +14,12 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mrc.cli.arguments import add, argument, count_argument, seconds_argument
-from mrc.cli.output import Exit, Output, UsageError, format_bytes, listed, print_error
+from mrc.cli.output import Exit, Output, UsageError, listed, print_error
 from mrc.cli.runner import FirstSignal, become, refused
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.topology import Target
@@ -31,14 +29,12 @@ from mrc.testbed import bed as beds
 from mrc.testbed import capture, extras, schedule
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Removed, Testbed
-from mrc.testbed.capture import Captured
 from mrc.testbed.cli import status
-from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import add_machines, add_shape, rate_argument, shape_of
-from mrc.testbed.faults import Mode, parse_loss
-from mrc.testbed.results import Built, TargetFault
+from mrc.testbed.faults import Mode, TargetFault, parse_loss
+from mrc.testbed.results import Built
 from mrc.testbed.shape import DEFAULT_NAME, MIN_RATE_BPS, as_argument_error, is_host, part_name
-from mrc.units import counted
 
 # ---- up, down ------------------------------------------------------------------------------------
 
@@ -334,7 +330,7 @@ def fail(args: argparse.Namespace) -> int:
     fault = bed.faults()[args.target]
     replaced = f"; no longer: {before}" if before not in (None, fault) else ""
     out.text(f"{args.target} fails: {fault}{replaced}")
-    out.result(Injection(name=args.name, fault=status.fault_result(args.target, fault)))
+    out.result(Injection(name=args.name, fault=fault.result(args.target)))
     return 0
 
 
@@ -380,7 +376,6 @@ def _print_drained(args: argparse.Namespace, bed: Testbed, changed: tuple[str, .
 
 
 _MAX_SNAP_BYTES = 1 << 18
-_BUFFER_BYTES = 1 << 20
 
 _CAPTURE_TEXT = """\
 Write the packets of a host, a switch or a link to a pcap file, until SIGINT. tcpdump is
@@ -435,7 +430,7 @@ def capture_packets(args: argparse.Namespace) -> int:
         if not capture.splits_bursts():
             out.note("this kernel is older than Linux 6.2: the file shows a burst as one packet")
 
-    with FirstSignal() as ending, opened_file(args.file) as file:
+    with FirstSignal() as ending, capture.opened(args.file) as file:
         wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
         try:
             captured = wanted.run(
@@ -454,30 +449,13 @@ def capture_packets(args: argparse.Namespace) -> int:
     if args.until_eof:  # stdout has the packets
         out.warn(json.dumps(plain(captured)))
     else:
-        print_captured(out, captured)
+        captured.tell(out)
     return 0
 
 
-def print_captured(out: Output, taken: Captured) -> None:
-    size = format_bytes(taken.bytes)
-    out.note(f"{counted(taken.packets, 'packet')}, {size}, {taken.dropped} dropped by the kernel")
-    out.result(taken)
-
-
-@contextlib.contextmanager
-def opened_file(name: str) -> Iterator[BinaryIO]:
-    target = os.dup(sys.stdout.fileno()) if name == "-" else name
-    file = open(target, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115  closed below
-    try:
-        yield file
-    finally:
-        with contextlib.suppress(BrokenPipeError):
-            file.close()
-
-
 ACTIONS = {
-    "up": Action(up, _add_up_arguments, Needs.NEW, prepared=_allowed),
-    "down": Action(down, needs=Needs.NAME),
+    "up": Action(up, _add_up_arguments, "new", prepared=_allowed),
+    "down": Action(down, needs="name"),
     "exec": Action(execute, add_exec_arguments, prints=False),
     "shell": Action(shell, add_shell_arguments, prints=False),
     "rsh": Action(rsh, add_rsh_arguments, prints=False),

@@ -6,9 +6,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, ItemsView, ValuesView
 from contextlib import AbstractContextManager, nullcontext
-from enum import Enum, auto
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -19,25 +18,16 @@ from mrc.errors import ArgumentError, StateError
 from mrc.testbed.shape import DEFAULT_NAME
 
 
-class Needs(Enum):
-    """The test bed that an action needs."""
-
-    NONE = auto()
-    """it may be of another user, or not exist"""
-    NAME = auto()
-    """it may be down"""
-    UP = auto()
-    NEW = auto()
-    """the action makes it"""
-
-
 class Action(Struct, frozen=True):
     """An action of `mrc testbed`."""
 
     run: Callable[[argparse.Namespace], int]
     """returns the exit code"""
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
-    needs: Needs = Needs.UP
+    needs: Literal["nothing", "name", "up", "new"] = "up"
+    """the test bed that it needs; nothing: it may be of another user, or not exist; name: it may be
+    down; new: the action makes it
+    """
     prints: bool = True
     """it has --json and the other options of what a command prints"""
     prepared: Callable[[argparse.Namespace], AbstractContextManager[Any]] | None = None
@@ -181,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
     action: Action = args.act
     try:
         with nullcontext() if action.prepared is None else action.prepared(args):
-            if action.needs is Needs.NONE:
+            if action.needs == "nothing":
                 return _run(action, args)
             try:
                 enter_namespaces(args)
@@ -204,7 +194,7 @@ def enter_namespaces(args: argparse.Namespace) -> None:
     from mrc.testbed import state as stored
 
     needs = args.act.needs
-    if rootless.enter(create=needs is Needs.NEW) or needs is not Needs.UP:
+    if rootless.enter(create=needs == "new") or needs != "up":
         return
     if stored.load(args.name) is not None:
         raise StateError(f"test bed {args.name} belongs to root: run this command as root")

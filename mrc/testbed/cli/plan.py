@@ -19,14 +19,13 @@ from mrc.fabric.faults import LinkChange
 from mrc.linux.files import write_whole
 from mrc.results import Result, like
 from mrc.testbed import extras, picture
-from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import hops_of_link
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.results import HostAddresses, MachineShare, Planned
 from mrc.testbed.shape import (
     DEFAULT_RATE,
     MIN_KERNEL_DELAY_NS,
-    NOTHING,
     Fabric,
     LinkProperties,
     Shape,
@@ -127,7 +126,7 @@ def change_text(change: LinkChange) -> str:
 
 def outside_lines(shape: Shape) -> list[str]:
     """What joins a test bed to the world."""
-    if shape.outside == NOTHING:
+    if not shape.outside:
         return []
     found: list[str] = extras.need(extras.OPTIONS).outside_lines(shape.outside)
     return found
@@ -265,4 +264,4 @@ def _result(shape: Shape, title: str, shares: tuple[MachineShare, ...]) -> Plann
     )
 
 
-ACTIONS = {"plan": Action(run, add_arguments, Needs.NONE)}
+ACTIONS = {"plan": Action(run, add_arguments, "nothing")}

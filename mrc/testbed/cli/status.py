@@ -22,10 +22,10 @@ from mrc.testbed import bed as beds
 from mrc.testbed import extras, picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import LinkCounters, Testbed
-from mrc.testbed.cli.main import Action, Needs
+from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import change_text, outside_lines
 from mrc.testbed.faults import Fault
-from mrc.testbed.results import Bed, BedHost, TargetFault
+from mrc.testbed.results import Bed, BedHost
 from mrc.testbed.shape import DEFAULT_NAME, Fabric, Shape, part_name
 from mrc.units import counted, digits
 
@@ -292,16 +292,6 @@ def _busy(links: Mapping[str, LinkCounters]) -> list[str]:
     return format_table(head, rows).splitlines() if rows else []
 
 
-def fault_result(target: str, fault: Fault) -> TargetFault:
-    return like(
-        TargetFault,
-        fault,
-        target=target,
-        reorder_ns=fault.by_ns if fault.duplicate or fault.reorder else None,
-        rate_share=fault.rate_share or None,
-    )
-
-
 def bed_result(
     bed: Testbed,
     faults: Mapping[str, Fault],
@@ -318,7 +308,7 @@ def bed_result(
         shape,
         name=bed.name,
         hosts=tuple(_host(bed, f"h{number}", number) for number in shape.host_numbers()),
-        faults=tuple(fault_result(target, fault) for target, fault in faults.items()),
+        faults=tuple(fault.result(target) for target, fault in faults.items()),
         missing=tuple(bed.missing()),
         drained=bed.drained() if drained is None else drained,
         taken_down=tuple(lost),
@@ -337,4 +327,4 @@ def _host(bed: Testbed, name: str, number: int) -> BedHost:
     )
 
 
-ACTIONS = {"status": Action(run, add_arguments, Needs.NAME)}
+ACTIONS = {"status": Action(run, add_arguments, "name")}

@@ -28,7 +28,7 @@ from mrc.lab import machines
 from mrc.lab.machines import BedMachine, Machines
 from mrc.lab.remote import Session, own_version
 from mrc.testbed import bed
-from mrc.testbed.plan import LOWER, UPPER, BedPlan, make_plan
+from mrc.testbed.plan import BedLink, BedPlan, make_plan
 from mrc.testbed.shape import MANAGEMENT, Fabric, Shape
 
 
@@ -234,7 +234,7 @@ def test_part__management_leads_to_every_host(count: int, shape: Shape) -> None:
                 for each in node.routes
                 if each.dst.network_address == shape.addresses.oob(number)
             )
-            far = LOWER if at >= here else UPPER
+            far = BedLink.LOWER if at >= here else BedLink.UPPER
             assert (route.dev, route.via) == (way, far)
             ipv4 = shape.addresses.oob_ipv4(number).ip
             assert [each[0] for each in node.ipv4 if each[2] == ipv4] == [way]
@@ -242,7 +242,7 @@ def test_part__management_leads_to_every_host(count: int, shape: Shape) -> None:
             assert [each[0] for each in known] == ([] if at == here else [way])
         for at in range(count):
             if at != here:
-                own = UPPER if at > here else LOWER
+                own = BedLink.UPPER if at > here else BedLink.LOWER
                 assert own_address(node.addresses, f"m{at}") == own
 
 

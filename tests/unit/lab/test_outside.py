@@ -22,7 +22,7 @@ from mrc.lab.uplink import usable
 from mrc.sim.scenario import parse_scenario
 from mrc.testbed import plan as plans
 from mrc.testbed import shape, state
-from mrc.testbed.shape import NOTHING, Fabric, LentInterface, Outside, RealHost, Shape
+from mrc.testbed.shape import Fabric, LentInterface, Outside, RealHost, Shape
 from mrc.testbed.state import BedState
 
 BED = """
@@ -58,7 +58,7 @@ def shape_of(text: str, fabric: Fabric = Fabric.KERNEL) -> Shape:
 
 def test_read__every_key() -> None:
     assert shape_of(FILE).outside == WHOLE
-    assert shape_of(BED).outside == NOTHING
+    assert shape_of(BED).outside == Outside()
 
 
 def test_state__keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_lines__say_all_of_it() -> None:
         "t1:2.0 has the interface eth2",
         "h1 is a real host at tap1, tap2, management tap0; what it configures: mrc testbed join h1",
     ]
-    assert outside.outside_lines(NOTHING) == []
+    assert outside.outside_lines(Outside()) == []
 
 
 # ---- Plans ---------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_make_plan__a_stand_in_has_nothing_of_the_host() -> None:
     assert (node.routes, node.addresses, node.ipv4, node.neighbours) == ((), (), (), ())
     assert bridges(REAL, plan) == {"tap1": "p1", "tap2": "p2", "tap0": "mgmt"}
     own = {link.lower_mac for link in plan.links if link.lower == "h1"}
-    assert own.isdisjoint({plans.LOWER_MAC, plans.UPPER_MAC})
+    assert own.isdisjoint({plans.BedLink.LOWER_MAC, plans.BedLink.UPPER_MAC})
 
 
 def test_transit__depends_on_the_name_and_fits_an_interface() -> None:

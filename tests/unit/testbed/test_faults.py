@@ -36,7 +36,6 @@ from mrc.testbed.faults import (
     kernel_ends,
     parse_loss,
     place_faults,
-    port_of,
     table_of,
 )
 from mrc.testbed.plan import make_plan, shaper
@@ -118,7 +117,7 @@ def test_hop__is_named_by_its_ends() -> None:
 
 
 def test_port__is_where_a_packet_leaves() -> None:
-    assert [port_of(hop) for hop in hops_on(SHAPE, (1, 0, 2, 1))] == [
+    assert [hop.port for hop in hops_on(SHAPE, (1, 0, 2, 1))] == [
         ("h0", "p1"), ("t0-1-0", "t1-1"), ("t1-1-1", "t0-2"), ("t0-1-2", "h2"),
     ]  # fmt: skip
 
