@@ -39,9 +39,7 @@ from mrc.testbed.faults import hops_of_link
 from mrc.testbed.plan import (
     BedLink,
     BedPlan,
-    Egress,
     Node,
-    make_plan,
 )
 from mrc.testbed.shape import MANAGEMENT, Fabric, Shape, as_argument_error
 from mrc.units import counted, digits
@@ -196,7 +194,7 @@ def _here(command: str, lines: list[str]) -> str:
     return "\n".join([f"{command} <<'END'", *lines, "END"]) if lines else ""
 
 
-_End = tuple[str, str, BedLink, Egress]
+_End = tuple[str, str, BedLink, plans.Egress]
 
 
 def _ends(plan: BedPlan, node: Node) -> Iterator[_End]:
@@ -238,7 +236,7 @@ def _addresses(node: Node) -> Iterator[str]:
         yield f"neighbour replace {neighbour} lladdr {mac} dev {name} nud permanent"
 
 
-def _queues(name: str, end: Egress) -> Iterator[str]:
+def _queues(name: str, end: plans.Egress) -> Iterator[str]:
     """As `mrc.testbed.build` makes them: a tbf, a netem below it, or a netem alone."""
     if end.shaper is not None:
         shaper = end.shaper
@@ -610,7 +608,7 @@ def run_export(args: argparse.Namespace) -> int:
     if shape.outside:
         raise UsageError(args.prog, "other tools join no test bed to the world: only up does")
     with as_argument_error():
-        plan = make_plan(args.name, shape)
+        plan = plans.make_plan(args.name, shape)
         if args.netns_script == "-":
             sys.stdout.write(netns_script(plan))
             return 0

@@ -46,10 +46,11 @@ from mrc.lab.machines import (
 from mrc.linux import netns, system
 from mrc.testbed import build, extras, state
 from mrc.testbed import capture as captures
+from mrc.testbed import plan as plans
 from mrc.testbed.bed import LinkCounters, Removed, Testbed
 from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import Fault, all_hops
-from mrc.testbed.plan import BedLink, BedPlan, make_plan
+from mrc.testbed.plan import BedLink, BedPlan
 from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
 
@@ -156,7 +157,7 @@ class SpreadTestbed(Testbed):
 
     @cached_property
     def plan(self) -> BedPlan:
-        return make_plan(self.name, self.shape)
+        return plans.make_plan(self.name, self.shape)
 
     @cached_property
     def own(self) -> Testbed:

@@ -37,8 +37,8 @@ from mrc.sim.scenario import INNER, Criterion, Scenario, load_scenario, with_see
 from mrc.sim.sweep import parse_setting
 from mrc.sim.trials import Summary, series_of
 from mrc.testbed import bed as beds
+from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
-from mrc.testbed.schedule import FaultChange
 from mrc.units import digits
 from mrc.workload.run import (
     BedResult,
@@ -459,7 +459,7 @@ async def _compare(
 ) -> list[Comparison]:
     loop = asyncio.get_running_loop()
 
-    def told(event: FaultChange, seconds: float) -> None:
+    def told(event: schedule.FaultChange, seconds: float) -> None:
         what = "healed" if event.fault is None else f"fails: {event.fault}"
         line = f"{seconds:9.4f} s  {event.target} {what}"
         loop.call_soon_threadsafe(out.note, line)
