@@ -308,10 +308,7 @@ def check(name: str) -> None:
 
 def table() -> str:
     """The table of specification.md."""
-    lines = [
-        "| Id | Subject | Readings | Ours | Reason | Section |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| Id | Subject | Readings | Ours | Reason | Section |", "|---|---|---|---|---|---|"]
     for each in READINGS:
         texts = (
             f"{one.letter}: {one.text} ({', '.join(one.sources)})" for one in each.alternatives

@@ -398,10 +398,7 @@ def _machine_rules(its: Transit, uplink: str) -> str:
     end = its.machine_end
     sources = f"ip saddr {its.ipv4.network}", f"ip6 saddr {its.ipv6.network}"
     nat = [f'oifname "{uplink}" {source} masquerade' for source in sources]
-    limits = [
-        f'iifname "{end}" oifname != "{uplink}" drop',
-        f'oifname "{end}" ct state new drop',
-    ]
+    limits = [f'iifname "{end}" oifname != "{uplink}" drop', f'oifname "{end}" ct state new drop']
     return _rules(end, {"postrouting": (_NAT, nat), "forward": (_FILTER, limits)})
 
 
@@ -428,8 +425,7 @@ def _write_resolver(name: str) -> None:
     text = usable([_read(path) for path in RESOLVERS])
     if text is None:
         _log.warning(
-            "names do not resolve in hosts: %s names no server that they reach",
-            RESOLVERS[0],
+            "names do not resolve in hosts: %s names no server that they reach", RESOLVERS[0]
         )
     else:
         state.write_resolver(name, text)

@@ -67,10 +67,7 @@ def declarations() -> str:
 
 
 def drop_names() -> list[str]:
-    return [
-        "NONE",
-        *re.findall(r"^X\((\w+),", (CORE / "drops.def").read_text(), re.MULTILINE),
-    ]
+    return ["NONE", *re.findall(r"^X\((\w+),", (CORE / "drops.def").read_text(), re.MULTILINE)]
 
 
 def mapped(address: str) -> bytes:

@@ -261,10 +261,7 @@ WRITE_FIRST, WRITE_ONLY_IMM = 0xC6, 0xCB
 def sides(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Engine]]:
     library, mode = request.param
     try:
-        with (
-            engine(library, mode, ONE, OTHER) as one,
-            engine(library, mode, OTHER, ONE) as other,
-        ):
+        with engine(library, mode, ONE, OTHER) as one, engine(library, mode, OTHER, ONE) as other:
             yield one, other
     except LookupError as error:
         pytest.skip(str(error))

@@ -19,16 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from wire.seal import (
-    AEAD,
-    AUTH,
-    Direction,
-    Meeting,
-    Opened,
-    epoch_keys,
-    epoch_secret,
-    qp_secret,
-)
+from wire.seal import AEAD, AUTH, Direction, Meeting, Opened, epoch_keys, epoch_secret, qp_secret
 
 FILE = Path(__file__).parents[2] / "mrc" / "trust" / "vectors.json"
 Vector = dict[str, Any]

@@ -248,9 +248,7 @@ def test_require__mptcp_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- Faults without traffic ----------------------------------------------------------------------
 
 
-def test_until__what_is_due_before_it_happens_however_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_until__what_is_due_before_it_happens_however_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the run came to a fault only after its end, and left it out."""
     ended: list[bool] = []
 
