@@ -22,7 +22,7 @@ from mrc.conform.readings import READINGS
 from mrc.dissect.capture import CapturedFrame
 from mrc.linux.files import write_whole
 from mrc.results import Result, like
-from mrc.sim.drawing import Chart, ChartLine, ChartPoint, style_sheet
+from mrc.sim.drawing import Chart, style_sheet
 from mrc.units import counted, digits
 
 
@@ -525,9 +525,7 @@ def _chart(
         x_end=max((x for x, _ in points), default=0.0) or 1.0,
         y_end=1.05 * max((y for _, y in points), default=0.0) or 1.0,
     )  # fmt: skip
-    chart.lines = [
-        ChartLine(name or y_title, [ChartPoint(x, y, y, y) for x, y in each], marked=len(each) < 50)
-        for name, each in lines.items()
-        if each
-    ]
+    for name, each in lines.items():
+        if each:
+            chart.add(name or y_title, each, marked=len(each) < 50)
     return chart

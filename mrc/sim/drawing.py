@@ -191,6 +191,11 @@ class Chart(Struct):
     """shaded parts of the x axis: from, to, title"""
     lines: list[ChartLine] = field(default_factory=list)
 
+    def add(self, label: str, points: Sequence[tuple[float, float]], *, marked: bool) -> None:
+        """A line through points without quartiles."""
+        medians = [ChartPoint(x, y, y, y) for x, y in points]
+        self.lines.append(ChartLine(label, medians, marked=marked))
+
     def svg(self) -> str:
         labels = [fill(line.label, _LETTERS - 8) for line in self.lines]
         widest = max((len(row) for label in labels for row in label.split("\n")), default=0)
