@@ -86,12 +86,10 @@ _TRIMMED = 0x07 << 2
 def frame(flow: UdpFlow, payload: bytes) -> bytes:
     """An Ethernet frame with the IP and UDP headers of this flow, and the carrier around them."""
     tclass = (_TRIMMED if flow.trimmed else 0) | (_CE if flow.ce else 0)
-    inner = _ip_of_frame(
-        flow.source, flow.destination, udp(flow, payload), _UDP, tclass, flow.flow_label
-    )
+    inner = _ip(flow.source, flow.destination, udp(flow, payload), _UDP, tclass, flow.flow_label)
     if flow.carrier is not None:
         kind = _IPV6_IN_IP if flow.source.version == 6 else _IPIP
-        inner = _ip_of_frame(_OUTER_SOURCE, flow.carrier, inner, kind, tclass, flow.flow_label)
+        inner = _ip(_OUTER_SOURCE, flow.carrier, inner, kind, tclass, flow.flow_label)
     return bytes(12) + (b"\x86\xdd" if inner[0] >> 4 == 6 else b"\x08\x00") + inner
 
 
@@ -105,18 +103,19 @@ def udp(flow: UdpFlow, payload: bytes) -> bytes:
     return head + found.to_bytes(2, "big") + payload
 
 
-def _ip_of_frame(
-    source: IpAddress, destination: IpAddress, payload: bytes, kind: int, tclass: int, label: int
-) -> bytes:
+def _ip(
+    source: IpAddress, destination: IpAddress, payload: bytes, kind: int, tclass: int, label: int,
+    hops: int = _HOPS, fragment: bytes = _NO_FRAGMENT,
+) -> bytes:  # fmt: skip
+    """`fragment`: identification, flags and offset of the IPv4 header."""
     ends = source.packed + destination.packed
     if source.version == 6:
         first = 6 << 28 | tclass << 20 | label
         head = first.to_bytes(4, "big") + len(payload).to_bytes(2, "big")
-        return head + bytes([kind, _HOPS]) + ends + payload
-    head = bytes([0x45, tclass]) + (20 + len(payload)).to_bytes(2, "big") + _NO_FRAGMENT
-    head += bytes([_HOPS, kind])
-    found = checksum(head + b"\0\0" + ends)
-    return head + found.to_bytes(2, "big") + ends + payload
+        return head + bytes([kind, hops]) + ends + payload
+    head = bytes([0x45, tclass]) + (20 + len(payload)).to_bytes(2, "big") + fragment
+    head += bytes([hops, kind])
+    return head + checksum(head + b"\0\0" + ends).to_bytes(2, "big") + ends + payload
 
 
 def write_capture(file: BinaryIO, datagrams: Iterable[tuple[int, UdpFlow, bytes]]) -> None:
@@ -165,20 +164,16 @@ def _fragment(
     flow: UdpFlow, data: bytes, tclass: int, fields: Mapping[str, int], place: int
 ) -> bytes:
     """`place`: offset in units of 8 bytes, and whether more fragments follow, as in IPv4."""
-    ends = flow.source.packed + flow.destination.packed
-    hops, identity = fields.get("ttl", _HOPS), fields.get("ip_id", 0x4D52)
-    if flow.source.version == 4:
-        head = bytes([0x45, tclass]) + (20 + len(data)).to_bytes(2, "big")
-        head += identity.to_bytes(2, "big") + place.to_bytes(2, "big") + bytes([hops, _UDP])
-        return head + checksum(head + b"\0\0" + ends).to_bytes(2, "big") + ends + data
-    following = _UDP
-    if place:
+    kind, identity = _UDP, fields.get("ip_id", 0x4D52)
+    if place and flow.source.version == 6:
         offset = (place & 0x1FFF) << 3 | place >> 13
         data = bytes([_UDP, 0]) + offset.to_bytes(2, "big") + identity.to_bytes(4, "big") + data
-        following = _FRAGMENT_HEADER
-    first = 6 << 28 | tclass << 20 | flow.flow_label
-    head = first.to_bytes(4, "big") + len(data).to_bytes(2, "big") + bytes([following, hops])
-    return head + ends + data
+        kind = _FRAGMENT_HEADER
+    bits = identity.to_bytes(2, "big") + place.to_bytes(2, "big")
+    return _ip(
+        flow.source, flow.destination, data, kind, tclass, flow.flow_label,
+        fields.get("ttl", _HOPS), bits,
+    )  # fmt: skip
 
 
 # ---- Sockets -------------------------------------------------------------------------------------

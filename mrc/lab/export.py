@@ -315,7 +315,7 @@ def containerlab(plan: BedPlan, image: str) -> dict[str, str]:
     Raises ValueError for an emulated fabric.
     """
     check(plan)
-    files = {f"{plan.name}.clab.yml": "\n".join(_topology(plan, image)) + "\n"}
+    files = {f"{plan.name}.clab.yml": _topology(plan, image)}
     for node in plan.nodes.values():
         text = f"set -e\n{script(plan, node)}"
         if node.name in plan.configs:
@@ -326,37 +326,37 @@ def containerlab(plan: BedPlan, image: str) -> dict[str, str]:
     return files
 
 
-def topology_head(plan: BedPlan, image: str) -> Iterator[str]:
-    """The lines before the nodes."""
-    yield "# Made by mrc testbed export. Each node of kind linux requires iproute2 6.1, nftables"
-    yield "# and Linux 6.1; the hosts also mrc."
-    yield f"name: {plan.name}"
-    yield "topology:"
-    yield "  defaults:"
-    yield "    kind: linux"
-    yield f'    image: "{image}"'
-    yield "    network-mode: none"
-    yield "  nodes:"
-
-
-def _topology(plan: BedPlan, image: str) -> Iterator[str]:
-    yield from topology_head(plan, image)
-    for node in plan.nodes.values():
-        yield from topology_node(plan, node)
-    yield "  links:"
+def _topology(plan: BedPlan, image: str, switch_image: str = "") -> str:
+    """For containerlab. `switch_image`: of switches with SONiC; empty: they are Linux, too."""
+    sonic = switches(plan) if switch_image else {}
+    ports = {
+        (name, port): f"Ethernet{4 * i}"
+        for name, node in sonic.items()
+        for i, port in enumerate(_ports(node))
+    }
+    lines = [
+        "# Made by mrc testbed export. Each node of kind linux requires iproute2 6.1, nftables",
+        "# and Linux 6.1; the hosts also mrc.", f"name: {plan.name}", "topology:", "  defaults:",
+        "    kind: linux", f'    image: "{image}"', "    network-mode: none", "  nodes:",
+    ]  # fmt: skip
+    for name in plan.nodes:
+        if name in sonic:
+            continue
+        lines += [f"    {name}:", f'      binds: ["{name}:{_INSIDE}"]']
+        if name in plan.configs:
+            lines.append(f'      env: {{MRC_CONFIG: "{_INSIDE}/host.toml"}}')
+        lines.append(f'      exec: ["sh {_INSIDE}/set-up.sh"]')
+    for name in sonic:
+        lines += [f"    {name}:", "      kind: sonic-vs", f'      image: "{switch_image}"']
+        lines.append(f'      binds: ["{name}:/mrc"]')
+    lines.append("  links:")
     for link in plan.links:
-        ends = f'["{link.lower}:{link.lower_name}", "{link.upper}:{link.upper_name}"]'
-        yield f"    - endpoints: {ends}"
-        yield f"      mtu: {link.mtu}"
-
-
-def topology_node(plan: BedPlan, node: Node) -> Iterator[str]:
-    """The lines of a node of kind linux."""
-    yield f"    {node.name}:"
-    yield f'      binds: ["{node.name}:{_INSIDE}"]'
-    if node.name in plan.configs:
-        yield f'      env: {{MRC_CONFIG: "{_INSIDE}/host.toml"}}'
-    yield f'      exec: ["sh {_INSIDE}/set-up.sh"]'
+        ends = [(link.lower, link.lower_name), (link.upper, link.upper_name)]
+        words = ", ".join(f'"{end[0]}:{ports.get(end, end[1])}"' for end in ends)
+        lines.append(f"    - endpoints: [{words}]")
+        if not sonic:
+            lines.append(f"      mtu: {link.mtu}")
+    return "\n".join([*lines, ""])
 
 
 def with_link_addresses(plan: BedPlan) -> BedPlan:
@@ -523,35 +523,11 @@ def lab(plan: BedPlan, image: str, switch_image: str) -> dict[str, str]:
         for name, text in containerlab(plan, image).items()
         if name.split("/")[0] not in switches(plan)
     }
-    topology = "\n".join(_sonic_topology(plan, image, switch_image)) + "\n"
-    found[f"{plan.name}.clab.yml"] = topology
+    found[f"{plan.name}.clab.yml"] = _topology(plan, image, switch_image)
     for name, node in switches(plan).items():
         found |= {f"{name}/frr.conf": frr(node), f"{name}/config_db.json": sonic(node)}
         found[f"{name}/nvue.sh"] = nvue(node)
     return found
-
-
-def _sonic_topology(plan: BedPlan, image: str, switch_image: str) -> Iterator[str]:
-    """The topology of `containerlab`, with another kind of switches."""
-    ports = {
-        (name, port): f"Ethernet{4 * i}"
-        for name, node in switches(plan).items()
-        for i, port in enumerate(_ports(node))
-    }
-    nodes = {name: node for name, node in plan.nodes.items() if name not in switches(plan)}
-    yield from topology_head(plan, image)
-    for node in nodes.values():
-        yield from topology_node(plan, node)
-    for name in switches(plan):
-        yield f"    {name}:"
-        yield "      kind: sonic-vs"
-        yield f'      image: "{switch_image}"'
-        yield f'      binds: ["{name}:/mrc"]'
-    yield "  links:"
-    for link in plan.links:
-        ends = [(link.lower, link.lower_name), (link.upper, link.upper_name)]
-        words = ", ".join(f'"{end[0]}:{ports.get(end, end[1])}"' for end in ends)
-        yield f"    - endpoints: [{words}]"
 
 
 # ---- mrc testbed export --------------------------------------------------------------------------
