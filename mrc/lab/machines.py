@@ -236,52 +236,30 @@ def owners_of(plan: BedPlan, machines: int) -> dict[str, int]:
     return found
 
 
-class Share(Struct, frozen=True):
-    """What a machine has."""
-
-    hosts: tuple[str, ...]
-    switches: tuple[str, ...]
-    """by the names that faults use"""
-    tunnels: int
-    """links that lead to other machines, without those of `mgmt`"""
-
-
-def shares(plan: BedPlan, machines: int) -> list[Share]:
-    """What each machine has."""
-    of = owners_of(plan, machines)
+def machine_shares(
+    plan: BedPlan, machines: Machines, lost: Mapping[str, str]
+) -> tuple[MachineShare, ...]:
+    """What each machine has. `lost`: machine -> why it does not answer."""
+    of = owners_of(plan, len(machines.every))
     crossing = [
         {of[link.lower], of[link.upper]}
         for link in plan.links
         if link.upper != MANAGEMENT and of[link.lower] != of[link.upper]
     ]
-    return [
-        Share(
-            tuple(name for name in plan.configs if of[name] == machine),
-            tuple(
-                part_name(name)
-                for name in plan.nodes
-                if of.get(name) == machine and name not in plan.configs
-            ),
-            sum(machine in pair for pair in crossing),
-        )
-        for machine in range(machines)
-    ]
-
-
-def machine_shares(
-    plan: BedPlan, machines: Machines, lost: Mapping[str, str]
-) -> tuple[MachineShare, ...]:
-    """`lost`: machine -> why it does not answer."""
     return tuple(
         MachineShare(
             name=machine.name,
             address=machine.address or None,
-            hosts=share.hosts,
-            switches=share.switches,
-            tunnels=share.tunnels,
+            hosts=tuple(name for name in plan.configs if of[name] == place),
+            switches=tuple(
+                part_name(name)
+                for name in plan.nodes
+                if of.get(name) == place and name not in plan.configs
+            ),
+            tunnels=sum(place in pair for pair in crossing),
             lost=lost.get(machine.name),
         )
-        for machine, share in zip(machines.every, shares(plan, len(machines.every)), strict=True)
+        for place, machine in enumerate(machines.every)
     )
 
 

@@ -149,7 +149,17 @@ class FabricView:
             trimmed=grown("trimmed"),
             marked=grown("marked"),
             unknown=tuple(place for place, name in enumerate(names) if name not in counts),
-            faults={target: _failing(fault) for target, fault in faults.items()},
+            faults={
+                target: FabricFault(
+                    fault.mode.value,
+                    str(fault).replace(".00%", "%").removesuffix(" of its own"),
+                    fault.loss,
+                    fault.rate_share or None,
+                    fault.delay_ns,
+                    fault.mtu,
+                )
+                for target, fault in faults.items()
+            },
         )
 
 
@@ -172,9 +182,3 @@ def _drawn(bed: Testbed, title: str) -> BedDrawing:
         links.append(part)
     can_delay = shape.fabric is Fabric.EMULATED or build.has_netem(bed.plan)
     return BedDrawing(bed.name, title, shape.planes, tuple(links), can_delay)
-
-
-def _failing(fault: Fault) -> FabricFault:
-    short = str(fault).replace(".00%", "%").removesuffix(" of its own")
-    share = fault.rate_share or None
-    return FabricFault(fault.mode.value, short, fault.loss, share, fault.delay_ns, fault.mtu)

@@ -318,19 +318,6 @@ def notes(scenario: Scenario, overs: Sequence[Over]) -> Iterator[str]:
 _TEMPLATE = Path(__file__).with_name("page.html")
 
 
-class Side(Struct, frozen=True):
-    """A scenario or variant on the page."""
-
-    title: str
-    simulated: str
-    """SVG"""
-    measured: str
-    """SVG"""
-    columns: Sequence[str]
-    judged: Sequence[CheckVerdict]
-    explanations: Sequence[str]
-
-
 def render_page(scenario: Scenario, compared: Sequence[Comparison], notes: Sequence[str]) -> str:
     """The page as HTML."""
     demanded = [each for part in compared for each in part.judged if each.met is not None]
@@ -348,7 +335,8 @@ def render_page(scenario: Scenario, compared: Sequence[Comparison], notes: Seque
     )
 
 
-def _side(compared: Comparison) -> Side:
+def _side(compared: Comparison) -> dict[str, object]:
+    """A scenario or variant on the page."""
     part = compared.part
     charts = [
         _chart(part, [_summary(one, "mrc") for one in compared.simulated], "in the simulator"),
@@ -358,14 +346,11 @@ def _side(compared: Comparison) -> Side:
     for chart in charts:
         chart.x_end, chart.y_end = map(max, ends)
     simulated, measured = (chart.svg() for chart in charts)
-    return Side(
-        title=title(part),
-        simulated=simulated,
-        measured=measured,
-        columns=(SIMULATOR, *compared.overs),
-        judged=compared.judged,
-        explanations=explanations(compared.judged),
-    )
+    return {
+        "title": title(part), "simulated": simulated, "measured": measured,
+        "columns": (SIMULATOR, *compared.overs), "judged": compared.judged,
+        "explanations": explanations(compared.judged),
+    }  # fmt: skip
 
 
 def value_of(judged: CheckVerdict, column: str) -> float | None:

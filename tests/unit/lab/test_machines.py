@@ -254,7 +254,7 @@ def own_address(addresses: tuple[tuple[str, object], ...], interface: str) -> IP
 @pytest.mark.more
 def test_shares__deal_out_t1s_of_every_plane() -> None:
     shape = Shape(hosts=64, planes=4, t0=8, t1=4)
-    shares = machines.shares(make_plan("lab", shape), 3)
+    shares = machines.machine_shares(make_plan("lab", shape), some_machines(3), {})
     counts = [
         Counter(name[:5] for name in each.switches if name.startswith("t1")) for each in shares
     ]
