@@ -320,12 +320,11 @@ def _choose(plan: OcdaiPlan, fabrics: Sequence[str]) -> list[Connection]:
             alike.setdefault((server_class, zones), []).extend(found)
     if not alike:
         raise plan.error(f"no NIC is connected to {' and '.join(fabrics) or 'a fabric'}")
-    return max(alike.values(), key=lambda found: sum(_gbps(plan, each) for each in found))
 
+    def gbps(each: Connection) -> int:
+        return plan.servers[each.server_class] * each.ports_per_connection * each.speed
 
-def _gbps(plan: OcdaiPlan, connection: Connection) -> int:
-    ports = plan.servers[connection.server_class] * connection.ports_per_connection
-    return ports * connection.speed
+    return max(alike.values(), key=lambda found: sum(map(gbps, found)))
 
 
 def _plane(plan: OcdaiPlan, fabric: str, connections: Sequence[Connection]) -> _PlaneDesign:
@@ -357,56 +356,40 @@ def _plane(plan: OcdaiPlan, fabric: str, connections: Sequence[Connection]) -> _
     )
 
 
-class _Placing(Struct, frozen=True):
-    """Which leaf a port is connected to."""
-
-    plan: OcdaiPlan
-    leaf: SwitchClass
-    leaves: int
-    room: int
-    """a leaf's ports"""
-    rails: tuple[int, ...]
-    ports: int
-    """of a server"""
-
-    def leaf_of(self, each: Connection, port: int, server: int) -> int:
-        if self.leaves == 1:
-            return 0
-        if each.distribution == "rail-optimized" and each.rail is not None:
-            return self._of_rail(self.rails.index(each.rail), server, each)
-        if each.distribution == "alternating" and self.leaves == 2:
-            return port % 2
-        if each.distribution in (None, "same-switch"):
-            return (server - 1) // max(self.room // self.ports, 1)
-        told = f"{each.distribution} over {self.leaves} leaves"
-        raise self.plan.error(
-            f"{each.connection_id}: {told} does not say which leaf has which port"
-        )
-
-    def _of_rail(self, rail: int, server: int, each: Connection) -> int:
-        """Several rails share a leaf, or several leaves a rail, each with some of the servers."""
-        rails, servers = len(self.rails), self.plan.servers[each.server_class]
-        if self.leaves <= rails:
-            return rail * self.leaves // rails
-        if self.leaves % rails:
-            told = f"{self.leaves} leaves for {rails} rails"
-            raise self.plan.error(f"{self.leaf.switch_class_id}: {told} are no whole number each")
-        return (server - 1) * (self.leaves // rails) // servers * rails + rail
-
-
 def _ends(
     plan: OcdaiPlan, leaf: SwitchClass, connections: Sequence[Connection], leaves: int, room: int
 ) -> dict[_ServerPort, int]:
     """Every port, and its leaf. `room`: a leaf's ports."""
     rails = sorted({each.rail for each in connections if each.rail is not None})
     ports = sum(each.ports_per_connection for each in connections)
-    placing = _Placing(plan, leaf, leaves, room, tuple(rails), ports)
+
+    def of_rail(rail: int, server: int, servers: int) -> int:
+        """Several rails share a leaf, or several leaves a rail, each with some of the servers."""
+        if leaves <= len(rails):
+            return rail * leaves // len(rails)
+        if leaves % len(rails):
+            told = f"{leaves} leaves for {len(rails)} rails"
+            raise plan.error(f"{leaf.switch_class_id}: {told} are no whole number each")
+        return (server - 1) * (leaves // len(rails)) // servers * len(rails) + rail
+
+    def leaf_of(each: Connection, port: int, server: int) -> int:
+        if leaves == 1:
+            return 0
+        if each.distribution == "rail-optimized" and each.rail is not None:
+            return of_rail(rails.index(each.rail), server, plan.servers[each.server_class])
+        if each.distribution == "alternating" and leaves == 2:
+            return port % 2
+        if each.distribution in (None, "same-switch"):
+            return (server - 1) // max(room // ports, 1)
+        told = f"{each.distribution} over {leaves} leaves"
+        raise plan.error(f"{each.connection_id}: {told} does not say which leaf has which port")
+
     found: dict[_ServerPort, int] = {}
     taken: Counter[str] = Counter()
     for each in connections:
         for port in range(taken[each.nic], taken[each.nic] + each.ports_per_connection):
             for server in range(1, plan.servers[each.server_class] + 1):
-                found[_ServerPort(each.nic, port, server)] = placing.leaf_of(each, port, server)
+                found[_ServerPort(each.nic, port, server)] = leaf_of(each, port, server)
         taken[each.nic] += each.ports_per_connection
     for place, count in Counter(found.values()).items():
         if place >= leaves or count > room:
