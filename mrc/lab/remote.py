@@ -30,6 +30,7 @@ from msgspec import convert, to_builtins
 from mrc import errors
 from mrc.child import BlockingChild
 from mrc.cli.arguments import add
+from mrc.cli.output import Output
 from mrc.cli.runner import FirstSignal
 from mrc.errors import ArgumentError, ConnectError, MrcError, NetlinkError, StateError
 from mrc.fabric.topology import Target
