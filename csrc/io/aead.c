@@ -13,7 +13,6 @@
 #include "core/base.h"
 #include "core/seal.h"
 #include "core/wire.h"
-#include "io/ipsec_mb.h"
 #include "mrc.h"
 
 /* ---- Memory for keys: not in core dumps, zeros in a forked child, wiped at its end ---- */

@@ -34,7 +34,6 @@
 #include "io/datapath.h"
 #include "io/send.h"
 #include "io/sigbus.h"
-#include "io/sockets.h"
 
 enum {
   READY_AT_ONCE = 64,     /* epoll events of one turn */

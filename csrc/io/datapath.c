@@ -10,7 +10,6 @@
 #include "core/base.h"
 #include "core/calls.h"
 #include "io/aead.h"
-#include "io/sockets.h"
 
 static const struct {
   const char *name, *meaning;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The UDP sockets of all ports and the driver's counters: the state that sockets.c, receive.c
+ * The UDP sockets of all ports and the driver's counters: the state that udp.c, receive.c
  * and send.c work on. None of them reads a clock or waits.
  */
 #pragma once
@@ -114,9 +114,21 @@ int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_por
 /* Opens a transmit socket on the port's address and a source port; 0: the kernel chooses. */
 int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
                              struct mrc_cause *cause) MRC_MUST_CHECK;
-/* The UDP port that a socket is bound to. */
-uint16_t mrc_socket_udp_port(int fd);
 
-/* Requests a buffer of `bytes`, beyond the system's limit if privileged; returns the size granted.
-   `option` is SO_RCVBUF or SO_SNDBUF. */
-uint32_t mrc_socket_set_buffer(int fd, int option, uint32_t bytes);
+/* ---- The sockets of all ports, or of one at run time ---- */
+
+/* Opens the sockets of all ports that have an address. On failure nothing stays open, and `cause`
+   has the reason. */
+int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
+                 struct mrc_cause *cause) MRC_MUST_CHECK;
+void mrc_udp_close(struct mrc_udp *udp);
+/* In a child of fork: closes the child's copies of the sockets, and frees no memory. */
+void mrc_udp_abandon(struct mrc_udp *udp);
+
+/* Opens a port that is closed. `used`: the ports that EVs use, bit n - 1 for port n. A used port
+   opens only with its previous address and source ports. -EEXIST: it is already open. -EBUSY: it is
+   used, and its address or source ports would change. On failure the port is unchanged. */
+int mrc_udp_open_port(struct mrc_udp *udp, int port, const struct mrc_port_config *config,
+                      uint32_t used, struct mrc_cause *cause) MRC_MUST_CHECK;
+/* Closes the port's sockets and keeps its source ports for mrc_udp_open_port. */
+void mrc_udp_close_port(struct mrc_udp *udp, int port);

@@ -13,7 +13,6 @@
 
 #include "core/base.h"
 #include "io/ctx.h"
-#include "io/extension.h"
 #include "msg/msg.h"
 
 enum { FIRST_CAPACITY = 64 };

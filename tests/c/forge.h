@@ -5,7 +5,7 @@
 
 #include "core/crc.h"
 #include "core/engine.h"
-#include "pair/address.h"
+#include "pair/pair.h"
 #include "scenario.h"
 
 __attribute__((unused)) static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44}; /* a payload */

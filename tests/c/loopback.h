@@ -16,7 +16,6 @@
 #include "check.h"
 #include "io/receive.h"
 #include "io/send.h"
-#include "io/sockets.h"
 
 enum { MAX_RECORDED = 256, HEADER_BYTES = 20, TRAILER_BYTES = 4 };
 

@@ -10,7 +10,6 @@
 #include "check.h"
 #include "core/wire.h"
 #include "io/aead.h"
-#include "io/ipsec_mb.h"
 #include "mrc.h"
 
 enum { MOST = 9000 };

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 
 #include "check.h"
 #include "io/ctx.h"
+#include "io/datapath.h"
 #include "sides.h"
 
 /* ---- A sendmmsg that finds no route ---- */
@@ -270,4 +272,198 @@ TEST(test_destroy__in_the_middle_of_a_write) {
   for (size_t i = 0; i < 16 * MIB; i += 4096)
     CHECK_EQ(sides[1].memory[i], 0x33);
   close_sides(sides);
+}
+
+/* ---- Ports ---- */
+
+/* Ports that close and open while two contexts on loopback use them. */
+static int close_port(struct side *side, uint32_t port) {
+  return run(side, (struct mrc_command){.op = MRC_COMMAND_PORT_CLOSE, .value = port});
+}
+
+static int open_port(struct side *side, uint32_t port, const struct mrc_port_config *config,
+                     struct mrc_port_opening *opening) {
+  *opening = (struct mrc_port_opening){.config = *config};
+  struct mrc_command command = {.op = MRC_COMMAND_PORT_OPEN, .value = port, .pointer = opening};
+  return run(side, command);
+}
+
+static int wanted_wcs;
+static bool wanted_completed(const struct side *sides) { return sides[0].n_wcs == wanted_wcs; }
+
+/* A write continues while one of its planes is closed; afterwards the plane carries data again. */
+TEST(test_close__in_the_middle_of_a_write_and_back) {
+  struct side sides[2];
+  if (!open_sides(sides, &two_planes_v4, 16 * MIB)) return;
+  fill(sides[0].memory, 16 * MIB, 1);
+  const struct mrc_port_config *config = &sides[0].config.ports[1];
+  const uint16_t sport = mrc_ctx_source_port(sides[0].ctx, 2, 3);
+  struct mrc_port_opening opening;
+  post(&sides[0], &sides[1], 0, 0, 16 * MIB, MRC_WR_WRITE);
+  CHECK_EQ(close_port(&sides[0], 2), 0);
+  CHECK_EQ(close_port(&sides[0], 2), -ENOENT);
+  CHECK(wait_until(sides, first_completed));
+  CHECK_EQ(query(&sides[0]).planes[1].suspended, 1);
+
+  CHECK_EQ(open_port(&sides[0], 2, &sides[0].config.ports[0], &opening), -EINVAL);
+  CHECK_STR_EQ(opening.cause, "ports 1 and 2 have the same interface and address");
+  struct mrc_port_config other = *config;
+  set_address(other.address, "127.0.0.3");
+  CHECK_EQ(open_port(&sides[0], 2, &other, &opening), -EBUSY);
+  CHECK_EQ(open_port(&sides[0], 2, config, &opening), 0);
+  CHECK_EQ(opening.sports[3], sport);
+  CHECK_EQ(opening.udp_port, mrc_ctx_udp_port(sides[0].ctx));
+  const uint64_t before = query(&sides[0]).planes[1].sent_bytes;
+  /* On a busy machine late answers suspend the plane once more. */
+  wanted_wcs = 1;
+  while (query(&sides[0]).planes[1].sent_bytes == before) {
+    while (query(&sides[0]).planes[1].suspended) {
+    }
+    post(&sides[0], &sides[1], (uint64_t)wanted_wcs, 0, 16 * MIB, MRC_WR_WRITE);
+    wanted_wcs++;
+    CHECK(wait_until(sides, wanted_completed));
+  }
+  check_wcs(&sides[0], wanted_wcs);
+  query(&sides[1]); /* its thread's writes come before what follows */
+  CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 16 * MIB);
+  close_sides(sides);
+}
+
+static int set_evs(struct side *side, const struct side *peer) {
+  struct mrc_ev_attr evs[MAX_PORTS * EVS_PER_PORT];
+  struct mrc_qp_create_attr attr = {.qpn = 77, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
+  struct mrc_command command = {.op = MRC_COMMAND_QP_CREATE, .pointer = &attr, .qpn = 77};
+  CHECK_EQ(run(side, command), 0);
+  command.op = MRC_COMMAND_QP_MODIFY;
+  command.value = MRC_QP_INIT;
+  CHECK_EQ(run(side, command), 0);
+  command = (struct mrc_command){.op = MRC_COMMAND_QP_SET_EVS, .pointer = evs, .qpn = 77};
+  command.value = (uint32_t)list_evs(side, peer, evs);
+  const int error = run(side, command);
+  CHECK_EQ(run(side, (struct mrc_command){.op = MRC_COMMAND_QP_DESTROY, .qpn = 77}), 0);
+  return error;
+}
+
+/* EVs of a connect that began before the reopening name sockets of another address, so they are
+ * refused.
+ */
+TEST(test_open__evs_of_before_are_refused) {
+  struct side sides[2];
+  if (!open_sides(sides, &two_planes_v4, 0)) return;
+  struct mrc_port_config other = sides[0].config.ports[1];
+  set_address(other.address, "127.0.0.3");
+  struct mrc_port_opening opening;
+  CHECK_EQ(set_evs(&sides[0], &sides[1]), 0);
+  CHECK_EQ(close_port(&sides[0], 2), 0);
+  CHECK_EQ(set_evs(&sides[0], &sides[1]), -ENETDOWN);
+  CHECK_EQ(run(&sides[0], (struct mrc_command){.op = MRC_COMMAND_QP_DESTROY, .qpn = sides[0].qpn}),
+           0);
+  CHECK_EQ(open_port(&sides[0], 2, &other, &opening), 0);
+  CHECK_EQ(set_evs(&sides[0], &sides[1]), -ENETDOWN);
+  set_address(sides[0].config.ports[1].address, "127.0.0.3");
+  CHECK_EQ(set_evs(&sides[0], &sides[1]), 0);
+  close_sides(sides);
+}
+
+TEST(test_commands__of_ports_that_are_not) {
+  struct side sides[2];
+  if (!open_sides(sides, &two_planes_v4, 0)) return;
+  const struct mrc_port_config *config = &sides[0].config.ports[1];
+  struct mrc_port_opening opening;
+  CHECK_EQ(close_port(&sides[0], 0), -EINVAL);
+  CHECK_EQ(close_port(&sides[0], 3), -EINVAL);
+  CHECK_EQ(close_port(&sides[0], UINT32_MAX), -EINVAL);
+  CHECK_EQ(open_port(&sides[0], 0, config, &opening), -EINVAL);
+  CHECK_EQ(open_port(&sides[0], 3, config, &opening), -EINVAL);
+  CHECK_EQ(open_port(&sides[0], UINT32_MAX, config, &opening), -EINVAL);
+  CHECK_EQ(open_port(&sides[0], 2, config, &opening), -EEXIST);
+  struct mrc_command up = {.op = MRC_COMMAND_PORT_UP, .value = 2, .key = 1};
+  CHECK_EQ(run(&sides[0], up), 0);
+  CHECK_EQ(close_port(&sides[0], 2), 0);
+  CHECK_EQ(run(&sides[0], up), -ENOENT);
+  close_sides(sides);
+}
+
+/* ---- Pauses ---- */
+
+/* The pause of the datapath thread between looks at its sockets. */
+/* ---- Counting the pauses ---- */
+
+static atomic_int n_pauses;
+static atomic_long longest_pause_ns;
+
+int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask) {
+  CHECK_EQ(n, 1);
+  atomic_fetch_add(&n_pauses, 1);
+  if (timeout->tv_nsec > atomic_load(&longest_pause_ns))
+    atomic_store(&longest_pause_ns, timeout->tv_nsec);
+  return (int)syscall(SYS_ppoll, fds, n, timeout, mask, sizeof *mask);
+}
+
+/* A context pauses only when its configuration enables it, and only while bursts arrive. */
+TEST(test_write__takes_bursts_in_one_go) {
+  static const struct {
+    uint16_t coalesce_us;
+    bool polled;
+    size_t bytes;
+    bool pauses;
+  } rows[] = {{100, false, 4 * MIB, true},
+              {0, false, 4 * MIB, false},
+              {100, true, 4 * MIB, false},
+              {100, false, 8192, false}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct side sides[2];
+    struct setup setup = one_plane_v6;
+    setup.coalesce_us = rows[i].coalesce_us;
+    setup.polled = rows[i].polled;
+    if (!open_sides(sides, &setup, rows[i].bytes)) return;
+    atomic_store(&n_pauses, 0);
+    atomic_store(&longest_pause_ns, 0);
+    fill(sides[0].memory, rows[i].bytes, 1);
+    post(&sides[0], &sides[1], 0, 0, rows[i].bytes, MRC_WR_WRITE);
+    CHECK(wait_until(sides, first_completed));
+    check_wcs(&sides[0], 1);
+    CHECK_EQ(query(&sides[1]).received_bytes, rows[i].bytes);
+    CHECK_MEM_EQ(sides[1].memory, sides[0].memory, rows[i].bytes);
+    CHECK_EQ(atomic_load(&n_pauses) > 0, rows[i].pauses);
+    if (rows[i].pauses) CHECK(atomic_load(&longest_pause_ns) <= rows[i].coalesce_us * 1000l);
+    close_sides(sides);
+  }
+}
+
+/* ---- Length of the pause ---- */
+
+enum { LONGEST_NS = 16000, BURST = 62 * 1024, TURNS = 3 * MRC_PAUSE_TURNS };
+
+TEST(test_pause__grows_while_bursts_come) {
+  struct mrc_pause pause = {.longest_ns = LONGEST_NS};
+  for (uint64_t turn = 1; turn <= TURNS; turn++) {
+    CHECK_ROW(turn);
+    CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS / 16 * mrc_min_u64(turn, 16));
+  }
+  CHECK_EQ(mrc_pause_after(&pause, 0, 0), 0); /* a turn for other reasons */
+  CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS);
+  CHECK_EQ(mrc_pause_after(&pause, 1000, 1), 0);
+  CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS / 16 * 9);
+}
+
+/* The pause is limited so that a turn does not exceed MRC_PAUSE_PACKETS by much: here a packet
+   arrives each us. */
+TEST(test_pause__leaves_windows_of_small_packets_room) {
+  struct mrc_pause pause = {.longest_ns = 1000000};
+  uint64_t pause_ns = 0;
+  for (int turn = 0; turn < 10 * MRC_PAUSE_TURNS; turn++) {
+    const uint32_t packets = 64 + (uint32_t)(pause_ns / 1000);
+    pause_ns = mrc_pause_after(&pause, packets * 1024, packets);
+    CHECK_ROW(turn);
+    CHECK(packets <= MRC_PAUSE_PACKETS + pause.longest_ns / 1000 / MRC_PAUSE_TURNS);
+  }
+  CHECK(pause_ns > 0);
+}
+
+TEST(test_pause__never) {
+  struct mrc_pause pause = {0};
+  for (int turn = 0; turn < TURNS; turn++)
+    CHECK_EQ(mrc_pause_after(&pause, BURST, 7), 0);
 }

@@ -10,7 +10,6 @@
 #include "core/loss.h"
 #include "core/qp.h"
 #include "core/wire.h"
-#include "pair/address.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

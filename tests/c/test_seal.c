@@ -8,7 +8,6 @@
 #include "core/base.h"
 #include "core/seal.h"
 #include "pair/connect.h"
-#include "pair/datagram.h"
 #include "virtual/sealer.h"
 
 /* ---- sealed QPs ---- */

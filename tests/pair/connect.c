@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "pair/address.h"
-#include "pair/watch.h"
 
 #define PROBE_TIMEOUT_NS UINT64_C(2000000000)
 
@@ -126,7 +124,7 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
     end->audit.sq_psn = end->attr.rts.sq_psn;
     end->audit.rq_psn = end->attr.rtr.rq_psn;
     end->audit.path_mtu = end->attr.rts.path_mtu;
-    if (end->attr.rts.spray == 0) end->audit.burst_bytes = mrc_watch_burst_bytes(pair);
+    if (end->attr.rts.spray == 0) end->audit.burst_bytes = mrc_pair_burst_bytes(pair);
     end->audit.mpr = end->attr.create.mpr;
     end->audit.max_wimm = end->attr.rts.peer_max_wimm;
     mrc_engine *engine = pair->hosts[end->host].engine;

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "pair/address.h"
 #include "pair/connect.h"
 #include "sweep.h"
 

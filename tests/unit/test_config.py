@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Configurations; and that every constant and limit of the headers has its value in Python."""
+
 from __future__ import annotations
 
+import re
+from enum import IntEnum, IntFlag
+from pathlib import Path
 from typing import Any
 
 import pytest
+import walls
 
+from mrc import enums, limits
+from mrc._ffi_build import cut_cdef
 from mrc.config import (
     CcParameters,
     ContextConfig,
@@ -18,8 +26,10 @@ from mrc.config import (
 )
 from mrc.connect.profiles import CcSettings
 from mrc.engine import native
-from mrc.enums import CcKind, PlaneShares, Reading
+from mrc.engine.native import lib
+from mrc.enums import CcKind, PlaneShares, Reading, WarningKind
 from mrc.errors import ConfigError
+from mrc.events import ContextWarning
 
 
 def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -> None:
@@ -125,3 +135,98 @@ def test_profile__names_are_those_of_the_struct() -> None:
 def test_config__interfaces_are_no_string() -> None:
     with pytest.raises(ConfigError, match="interfaces: is one string"):
         ContextConfig(interfaces="eth0")  # type: ignore[arg-type]
+
+
+# ---- Events as lines of a log --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("warning", "line"),
+    [
+        (ContextWarning(WarningKind.RCVBUF_SMALL, 2, 212992),
+         f"plane 2: {WarningKind.RCVBUF_SMALL.explanation} (212992 bytes granted)"),
+        (ContextWarning(WarningKind.MEMORY_FAULT, 0, 1267580164),
+         "a registered file became shorter while it was in use (the memory region with rkey"
+         " 0x4b8dbd04)"),
+        (ContextWarning(WarningKind.GUARD_REPLACED, 0, 0), WarningKind.GUARD_REPLACED.explanation),
+    ],
+)  # fmt: skip
+def test_context_warning__says_what_its_number_is(warning: ContextWarning, line: str) -> None:
+    assert str(warning) == line
+
+
+# ---- Every constant of mrc.h and of agent.h has a member, and every member a constant ------------
+
+
+CSRC = Path(__file__).resolve().parent.parent.parent / "csrc"
+HEADERS = [name for name in ("mrc.h", "readings.h", "agent/protocol.h") if (CSRC / name).exists()]
+PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
+    "mrc_qp_state": (enums.QpState, "MRC_QP_"),
+    "mrc_ev_state": (enums.EvState, "MRC_EV_"),
+    "mrc_wr_opcode": (enums.WrOpcode, "MRC_WR_"),
+    "mrc_access": (enums.Access, "MRC_ACCESS_"),
+    "mrc_wc_status": (enums.WcStatus, "MRC_WC_"),
+    "mrc_reading": (enums.Reading, "MRC_READING_"),
+    "mrc_integrity": (enums.Integrity, "MRC_INTEGRITY_"),
+    "mrc_seal_mode": (enums.Seal, "MRC_SEAL_"),
+    "mrc_wc_opcode": (enums.WcOpcode, "MRC_WC_"),
+    "mrc_event_type": (enums.EventType, "MRC_EVENT_"),
+    "mrc_event_reason": (enums.EventReason, "MRC_REASON_"),
+    "mrc_warning": (enums.WarningKind, "MRC_WARNING_"),
+    "mrc_cc_kind": (enums.CcKind, "MRC_CC_"),
+    "mrc_plane_shares": (enums.PlaneShares, "MRC_SHARES_"),
+    "mrc_command_op": (enums.CommandOp, "MRC_COMMAND_"),
+    "mrc_agent_kind": (enums.AgentKind, "MRC_AGENT_"),
+    "mrc_agent_function": (enums.AgentFunction, "MRC_AGENT_"),
+    "mrc_agent_cm_call": (enums.CmCall, "MRC_AGENT_CM_"),
+    "mrc_agent_cm_event": (enums.CmEvent, "MRC_AGENT_CM_"),
+}
+
+
+if "agent/protocol.h" not in HEADERS:  # a tree without programs
+    PREFIXES = {name: each for name, each in PREFIXES.items() if "agent" not in name}
+
+
+def declared() -> dict[str, list[str]]:
+    """The constants of every enum of the cdefs, by the enum's name."""
+    cdefs = "".join(cut_cdef((CSRC / header).read_text()) for header in HEADERS)
+    text = re.sub(r"/\*.*?\*/", "", cdefs, flags=re.DOTALL)
+    return {
+        name: re.findall(r"MRC_\w+", body)
+        for name, body in re.findall(r"enum (\w+) \{(.*?)\};", text, flags=re.DOTALL)
+    }
+
+
+def test_enums__every_enum_of_the_header_is_known() -> None:
+    assert set(declared()) == set(PREFIXES)
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_enums__members_and_values_match_c(name: str) -> None:
+    kind, prefix = PREFIXES[name]
+    constants = declared()[name]
+    assert {prefix + member.name: int(member) for member in kind if member.name} == {
+        constant: getattr(lib, constant) for constant in constants
+    }
+
+
+@pytest.mark.parametrize("member", [*enums.WcStatus, *enums.WarningKind, *enums.EventReason])
+def test_explanation__every_member_has_one(
+    member: enums.WcStatus | enums.WarningKind | enums.EventReason,
+) -> None:
+    assert member.explanation
+
+
+# ---- Every limit equals its value in C -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=walls.needs("programs") if name.startswith("AGENT_") else ())
+        for name in vars(limits)
+        if name.isupper()
+    ],
+)
+def test_limits__are_those_of_c(name: str) -> None:
+    assert getattr(limits, name) == getattr(lib, f"MRC_{name}")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contexts over loopback, with the real engine and real sockets: memory, many QPs, refusals."""
+"""Contexts over loopback, with the real engine and real sockets: memory, many QPs, refusals;
+several engines; event loops that ended before their Context, or run in another thread.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+import walls
 from endpoints import (
     BUDGET_SECONDS,
     LOOPBACK,
@@ -28,8 +34,11 @@ from endpoints import (
     pattern,
     spawn,
     transfer,
+    two_planes,
     until,
 )
+from ports import free_port
+from slowness import PATIENCE
 
 from mrc import (
     QP,
@@ -51,7 +60,7 @@ from mrc import (
 )
 from mrc.aio.context import Opening
 
-# ---- Several of each ------------------------------------------------------------------------
+# ---- Several of each -----------------------------------------------------------------------
 
 
 async def test_connect__many_qps_at_once() -> None:
@@ -163,7 +172,7 @@ async def test_udp_port__garbage_is_dropped_and_counted() -> None:
         assert await transfer(pair, b"unharmed") == b"unharmed"
 
 
-# ---- Memory ---------------------------------------------------------------------------------
+# ---- Memory --------------------------------------------------------------------------------
 
 
 async def test_register__a_mapped_file_is_written_in_place(tmp_path: Path) -> None:
@@ -223,7 +232,7 @@ async def test_deregister__the_peer_can_write_no_more() -> None:
         assert target == b"." * 8
 
 
-# ---- Refusals -------------------------------------------------------------------------------
+# ---- Refusals ------------------------------------------------------------------------------
 
 
 async def test_connect__nobody_listens() -> None:
@@ -413,7 +422,7 @@ async def test_context__nothing_is_left_behind() -> None:
         await until(lambda: none_more_than(before))
 
 
-# ---- Close and the end of the process ------------------------------------------------------
+# ---- Close and the end of the process -----------------------------------------------------
 
 
 async def test_context_close__ends_everything_in_one_go() -> None:
@@ -455,7 +464,7 @@ async def test_context__not_open_yet() -> None:
     await context.close()
 
 
-# ---- The results of connect, listen and register -------------------------------------------------
+# ---- The results of connect, listen and register ------------------------------------------------
 
 
 async def test_opening__is_closed_at_the_end() -> None:
@@ -549,3 +558,269 @@ async def test_qps__one_that_the_caller_forgot_is_closed_with_its_context() -> N
         assert (before, qp.closed) == (False, True)
         async with await listener.accept() as peer:
             assert [immediate async for immediate in peer.immediates(timeout=BUDGET_SECONDS)] == []
+
+
+# ---- Several engines -----------------------------------------------------------------------------
+
+
+KIB = 1 << 10
+MS = 1_000_000
+
+
+def several(engines: int, **options: Any) -> Context:
+    return Context(loopback_config(sockets=Sockets(engines=engines), **options))
+
+
+def engine_of(context: Context, qp: QP) -> int:
+    """Which engine of the Context has the QP."""
+    (found,) = (i for i, each in enumerate(context._all()) if qp._dispatcher is each)
+    return found
+
+
+async def connected(
+    near: Context, far: Context, stack: AsyncExitStack, count: int, **options: Any
+) -> list[tuple[QP, QP]]:
+    listener = await stack.enter_async_context(far.listen("127.0.0.1", 0, **options))
+    ends = []
+    for _ in range(count):
+        there = near.connect("127.0.0.1", listener.port, **options)
+        ours = await stack.enter_async_context(there)
+        ends.append((ours, await stack.enter_async_context(await listener.accept())))
+    return ends
+
+
+async def test_qps__are_spread_over_the_engines_of_both_ends() -> None:
+    data, count = pattern(100 * KIB), 7
+    target = bytearray(count * len(data))
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        several(3, **two_planes()) as near,
+        several(2, **two_planes()) as far,
+        AsyncExitStack() as stack,
+    ):
+        ends = await connected(near, far, stack, count)
+        assert Counter(engine_of(near, qp) for qp, _ in ends) == {0: 3, 1: 2, 2: 2}
+        assert Counter(engine_of(far, qp) for _, qp in ends) == {0: 4, 1: 3}
+        async with (
+            near.register(data, access=READ) as source,
+            far.register(target, access=WRITE) as mr,
+            far.record(width_ns=10 * MS) as every,
+        ):
+            for i, (qp, _) in enumerate(ends):
+                await qp.write(source, mr.remote, remote_offset=i * len(data))
+            recording = await every.stop()
+        assert bytes(target) == count * data
+        assert (await far.counters())["RX_BYTES"] == sum(recording.bytes) == len(target)
+        assert recording.planes.keys() == {1, 2}
+        trace = await far.trace(64)
+        assert len(trace) == 64 and trace == sorted(trace, key=lambda entry: entry.now_ns)
+        assert {entry.qpn for entry in await far.trace()} >= {qp.qpn for _, qp in ends}
+
+
+async def test_qps__many_that_connect_at_once_are_spread_too() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        several(4) as near,
+        several(4) as far,
+        far.listen("127.0.0.1", 0) as listener,
+    ):
+        waits = [spawn(listener.accept()) for _ in range(8)]
+        ours = await asyncio.gather(*(near.connect("127.0.0.1", listener.port) for _ in range(8)))
+        theirs = await asyncio.gather(*waits)
+        for context, qps in ((near, ours), (far, theirs)):
+            assert set(Counter(engine_of(context, qp) for qp in qps).values()) == {2}
+
+
+@walls.needs("programs")
+async def test_qps__with_messages_are_all_of_the_first_engine() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        several(3) as near,
+        several(3) as far,
+        AsyncExitStack() as stack,
+    ):
+        ends = await connected(near, far, stack, 3, messages=True)
+        assert {engine_of(near, a) for a, _ in ends} == {0} == {engine_of(far, b) for _, b in ends}
+
+
+async def test_record__qps_of_several_engines() -> None:
+    data = bytes(10 * KIB)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        several(3) as near,
+        several(3) as far,
+        AsyncExitStack() as stack,
+    ):
+        ends = await connected(near, far, stack, 3)
+        target = bytearray(len(data))
+        async with (
+            near.register(data, access=READ) as source,
+            far.register(target, access=WRITE) as mr,
+        ):
+            with pytest.raises(ArgumentError, match="another Context"):
+                far.record([ends[0][0]])
+            async with far.record([ends[0][1], ends[2][1]], width_ns=MS) as recorder:
+                with pytest.raises(InUseError):
+                    async with far.record([ends[2][1]]):
+                        pass
+                for qp, _ in ends:
+                    await qp.write(source, mr.remote)
+                recording = await recorder.stop()
+            async with far.record([ends[1][1]]) as again:
+                assert not any((await again.stop()).bytes)
+    assert sum(recording.bytes) == 2 * len(data)
+
+
+async def test_deregister__waits_for_all_engines_and_then_nobody_writes() -> None:
+    target = bytearray(4 * KIB)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        several(2) as near,
+        several(2) as far,
+        AsyncExitStack() as stack,
+    ):
+        ends = await connected(near, far, stack, 2)
+        source = await near.register(bytes(4 * KIB), access=READ)
+        mr = await far.register(target, access=WRITE)
+        writes = [spawn(qp.write(source, mr.remote)) for qp, _ in ends]
+        while source.outstanding < 2:  # noqa: ASYNC110 the tasks have to begin
+            await asyncio.sleep(0)
+        await near.deregister(source)
+        assert source.outstanding == 0
+        await asyncio.gather(*writes)
+        await far.deregister(mr)
+        target.append(0)  # it is not pinned any more
+        async with near.register(bytes(4 * KIB), access=READ) as other:
+            for qp, _ in ends:
+                with pytest.raises(CompletionError):
+                    await qp.write(other, mr.remote)
+
+
+async def test_udp_ports__follow_each_other() -> None:
+    port = free_port()
+    async with several(3, udp_port=port) as context:
+        assert context.udp_port == port
+        ports = [each.engine.udp_port for each in context._all()]
+        assert ports == [port, port + 1, port + 2]
+        with pytest.raises(InUseError, match=f"UDP port {port} is in use"):
+            async with several(2, udp_port=port - 1):
+                pass
+
+
+def test_config__what_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"engines: 0 is not within 1\.\.64"):
+        Sockets(engines=0)
+    with pytest.raises(ConfigError, match="an event loop that polls runs one engine"):
+        Sockets(engines=2, polled=True)
+    with pytest.raises(ConfigError, match=r"udp_port: 65534 is not within 0\.\.65533"):
+        loopback_config(udp_port=65534, sockets=Sockets(engines=3))
+
+
+# ---- Loops that ended ----------------------------------------------------------------------------
+
+
+FOLDER = Path(__file__).parent
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Collects a test's leftovers while its filter for warnings applies."""
+    yield
+    gc.collect()
+
+
+def leaves_open(test: Callable[..., Any]) -> Callable[..., Any]:
+    """asyncio warns of its own TCP connections when their loop has ended."""
+    warns = pytest.mark.filterwarnings("ignore::ResourceWarning")
+    return pytest.mark.usefixtures("collected")(warns(test))
+
+
+def datapath_threads() -> int:
+    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    return sum(name.startswith("mrc-datapath") for name in names)
+
+
+async def leave_open() -> tuple[Context, Listener, QP]:
+    """A Context with everything that it can have, left open."""
+    context = await Context(loopback_config()).__aenter__()
+    listener = await context.listen("127.0.0.1", 0)
+    await context.register(bytearray(100), access=READ)
+    qp = await context.connect("127.0.0.1", listener.port)
+    await listener.accept()
+    return context, listener, qp
+
+
+async def open_and_close() -> None:
+    async with Context(loopback_config()) as context:
+        await context.counters()
+
+
+@leaves_open
+def test_close__after_the_loop_ended() -> None:
+    before = datapath_threads()
+    context, listener, qp = asyncio.run(leave_open())
+    assert datapath_threads() == before + 1
+
+    async def close() -> None:
+        await qp.close()
+        await listener.close()
+        await context.close()
+        await context.close()
+
+    asyncio.run(close())
+    assert datapath_threads() == before
+    with pytest.raises(StateError, match="closed"):
+        asyncio.run(context.counters())
+
+
+@leaves_open
+def test_calls__after_the_loop_ended() -> None:
+    context, _, qp = asyncio.run(leave_open())
+    for call in (context.counters, qp.query, lambda: qp.write_imm(imm=1)):
+        with pytest.raises(StateError, match="its event loop has ended: open another one"):
+            asyncio.run(call())
+    asyncio.run(context.close())
+
+
+@leaves_open
+async def test_close__from_another_thread() -> None:
+    """It would touch the loop of this thread, so it is refused without effect."""
+    refusals: list[str] = []
+
+    def close(context: Context) -> None:
+        with pytest.raises(StateError) as caught:
+            asyncio.run(context.close())
+        refusals.append(str(caught.value))
+
+    async with Context(loopback_config()) as context:
+        thread = threading.Thread(target=close, args=(context,))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        assert refusals == ["the Context belongs to another event loop: close it there"]
+        assert await context.counters()
+
+
+_ENDS = """
+import asyncio, atexit, sys
+sys.path[:0] = {path!r}
+import test_context
+context, listener, qp = asyncio.run(test_context.leave_open())
+if {closes}:
+    atexit.register(lambda: asyncio.run(context.close()))
+    atexit.register(lambda: asyncio.run(test_context.open_and_close()))
+print("done")
+"""
+
+
+@leaves_open
+@pytest.mark.parametrize("closes", [False, True])
+def test_exit__with_a_context_left_open(closes: bool) -> None:
+    script = _ENDS.format(path=[str(FOLDER), str(FOLDER.parents[1])], closes=closes)
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")

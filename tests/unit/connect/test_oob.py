@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the exchange, and the connection that carries them."""
+"""The messages of the exchange, the connection that carries them, and values from peers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import copy
 import dataclasses
 import errno
 import json
+import os
 import socket
 import struct
 from collections.abc import Callable
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -44,8 +45,10 @@ from mrc.connect.oob import (
     patience,
     refusal_fields,
 )
-from mrc.connect.parse import MAX_WHOLE
+from mrc.connect.parse import MAX_WHOLE, harmless_lines, parse, printable, shown
+from mrc.connect.peer import Owner, SocketAddress, owner_of
 from mrc.errors import BusyError, ConnectRefusedError, Kind, PeerGoneError, ProtocolError
+from mrc.fabric.hostconfig import parse_address
 from mrc.fabric.paths import RemotePort
 from mrc.tasks import cancelled
 
@@ -241,7 +244,7 @@ def test_hello__optional_capabilities_default_to_none() -> None:
     assert hello_from_dict(message) == HELLO
 
 
-# ---- Refusals ------------------------------------------------------------------------------------
+# ---- Refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -267,7 +270,7 @@ def test_kind_in(message: dict[str, Any], kind: Kind) -> None:
     assert kind_in(message) is kind
 
 
-# ---- Messages during other work ------------------------------------------------------------------
+# ---- Messages during other work -----------------------------------------------------------------
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -419,7 +422,7 @@ def reads(task: asyncio.Task[object], channel: Channel) -> bool:
     return task is channel._ahead and not task.done()
 
 
-# ---- Close ---------------------------------------------------------------------------------------
+# ---- Close --------------------------------------------------------------------------------------
 
 
 def fill(channel: Channel) -> None:
@@ -479,7 +482,7 @@ async def test_close__cancelled_while_the_peer_does_not_read() -> None:
         assert one._writer.transport.get_write_buffer_size() == 0  # dropped, not left to linger
 
 
-# ---- Silence of the connection -------------------------------------------------------------------
+# ---- Silence of the connection ------------------------------------------------------------------
 
 
 def options(tcp: socket.socket) -> tuple[int, ...]:
@@ -540,7 +543,7 @@ async def test_limit_silence__a_peer_that_goes_was_not_cut_off() -> None:
             await one.receive()
 
 
-# ---- Patience ------------------------------------------------------------------------------------
+# ---- Patience -----------------------------------------------------------------------------------
 
 
 TRIPS = 2
@@ -585,3 +588,89 @@ def test_patience__grows_with_the_round_trip(
         assert loop.run_until_complete(ended(rtt, grace, anew=anew)) == pytest.approx(at)
     finally:
         loop.close()
+
+
+# ---- Values from peers, made safe for terminals, logs and arithmetic -----------------------------
+
+
+def test_printable__escapes_what_a_terminal_acts_on() -> None:
+    assert printable("a b\x1b[2J\n\u202eä\udcff") == "a b\\x1b[2J\\n\\u202eä\\udcff"
+
+
+def test_shown__is_cut() -> None:
+    assert shown("x" * 10, 10) == "x" * 10
+    assert shown("x" * 11, 10) == "xxxxxxx..."
+    assert shown("\x1b" * 9, 10) == "\\x1b\\x1..."
+
+
+NESTED: Any = []
+for _ in range(10_000):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(7, "7"), (None, "None"), (1.5, "1.5"), (True, "True"), (NESTED, "(list)"), ({}, "(dict)")],
+    ids=["whole", "none", "real", "flag", "nested", "object"],
+)
+def test_shown__what_is_no_text(value: Any, said: str) -> None:
+    assert shown(value) == said
+
+
+@given(st.text() | st.integers() | st.lists(st.text()))
+def test_shown__is_one_harmless_line_of_bounded_length(value: Any) -> None:
+    assert shown(value, 40).isprintable()
+    assert len(shown(value, 40)) <= 40
+
+
+def test_harmless_lines__keeps_the_lines() -> None:
+    assert harmless_lines("a\tb\nc\x1b[1m\u200b") == "a\\tb\nc\\x1b[1m\\u200b"
+
+
+def test_parse__an_object() -> None:
+    told = {"a": [MAX_WHOLE, -MAX_WHOLE, 1.5, None, "é", {"b": True}]}
+    assert parse(json.dumps(told).encode()) == told
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"\xff", b"[" * 100_000, b"[1]", b"1", b'{"a": NaN}', b'{"a": Infinity}',
+     b'{"a": 1e400}', b'{"a": -1e400}', b'{"a": 18446744073709551616}',
+     b'{"a": 1' + b"0" * 400 + b"}", b'{"a": 1' + b"0" * 5000 + b"}"],
+)  # fmt: skip
+def test_parse__refuses(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^not (JSON|a JSON object)$"):
+        parse(data)
+
+
+# ---- The owners of real sockets on loopback ------------------------------------------------------
+
+
+def end(address: tuple[str | int, ...]) -> SocketAddress:
+    return parse_address(str(address[0])), int(address[1])
+
+
+@pytest.mark.parametrize(
+    ("listens", "calls"),
+    [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "127.0.0.1"), ("::", "::1")],
+)
+def test_owner_of__both_ends(listens: str, calls: str) -> None:
+    """`::` takes IPv4 too: then its socket has an IPv4 address that is written as IPv6."""
+    family = socket.AF_INET6 if ":" in listens else socket.AF_INET
+    with socket.create_server(
+        (listens, 0), family=family, dualstack_ipv6=listens == "::"
+    ) as server:
+        client = socket.create_connection((calls, server.getsockname()[1]))
+        with client:
+            here, there = end(client.getsockname()), end(client.getpeername())
+            assert owner_of(here, there) == Owner(os.geteuid(), accepted=True)
+            found = owner_of(there, here)
+            assert found is not None and not found.accepted
+            accepted, _ = server.accept()
+            with accepted:
+                assert owner_of(there, here) == Owner(os.geteuid(), accepted=True)
+            assert owner_of(here, (ip_address(calls), 1)) is None
+
+
+def test_owner_of__nobody() -> None:
+    assert owner_of((ip_address("127.0.0.1"), 1), (ip_address("127.0.0.1"), 2)) is None

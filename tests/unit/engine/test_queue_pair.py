@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that QPs and memory regions build, writes as C reads them, and what is refused."""
+"""Commands that QPs and memory regions build, writes as C reads them, memory of tensors, error
+codes and pinned buffers.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import gc
 import itertools
+import mmap
+import weakref
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import walls
+from endpoints import connected_pair
 from models.library import library
 from msgspec.structs import replace
 
 from mrc.engine import engine, queue_pair
-from mrc.engine.memory import MR, RemoteMemory, random_key
-from mrc.engine.native import Command, ffi
+from mrc.engine.memory import MR, HeldBuffer, RemoteMemory, random_key
+from mrc.engine.native import CData, Command, StructQueue, check, ffi, names_of
 from mrc.engine.queue_pair import (
     QueuePair,
     RtrAttributes,
@@ -26,7 +37,7 @@ from mrc.engine.queue_pair import (
     size_of,
 )
 from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState, WrOpcode
-from mrc.errors import ArgumentError, ProtocolError, StateError
+from mrc.errors import ArgumentError, InUseError, ProtocolError, QueueFullError, StateError
 
 RTR = RtrAttributes(dest_qpn=9, rq_psn=8, integrity=Integrity.UDP)
 RTS = RtsAttributes(
@@ -134,7 +145,7 @@ def test_random_numbers__are_in_range_and_spread() -> None:
     assert len(set(qpns)) > 990
 
 
-# ---- Writes as C reads them, and what is refused before ------------------------------------------
+# ---- Writes as C reads them, and what is refused before -----------------------------------------
 
 
 QUEUE = QueuePair(sq_depth=8, mpr=1024, max_wimm=128, qpn=77)
@@ -269,3 +280,191 @@ def test_pieces__cover_the_write_and_only_the_last_has_the_immediate(mr: MR) -> 
         assert piece.local_offset == before.local_offset + size_of(before)
         assert piece.remote_offset == before.remote_offset + size_of(before)
     assert (found[0].local_offset, found[0].remote_offset) == (10, 20)
+
+
+# ---- Memory of tensors without the buffer protocol -----------------------------------------------
+
+
+numpy = pytest.importorskip("numpy", reason="pip install numpy")
+
+
+class Tensor:
+    """Like a torch tensor: no buffer protocol, but DLPack, of version 1 or before."""
+
+    def __init__(self, array: Any, *, versioned: bool = True, device: int = 1) -> None:
+        self.array = array
+        self._versioned = versioned
+        self._device = device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device, 0
+
+    def __dlpack__(self, **wanted: Any) -> Any:
+        if wanted and not self._versioned:
+            raise TypeError("an unexpected keyword argument")
+        return self.array.__dlpack__(**wanted)
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_hold__the_memory_of_a_tensor(versioned: bool) -> None:
+    array = numpy.arange(12, dtype=numpy.int16).reshape(3, 4)
+    held = HeldBuffer.hold(Tensor(array[1:], versioned=versioned), writable=True)
+    assert (held.address, held.length) == (array.ctypes.data + 8, 16)
+    held.release()
+    held.release()  # like any buffer, it may be released twice
+
+
+def test_hold__keeps_the_memory_until_released() -> None:
+    array = numpy.zeros(1000)
+    alive = weakref.ref(array)
+    held = HeldBuffer.hold(Tensor(array), writable=False)
+    del array
+    gc.collect()
+    assert alive() is not None
+    held.release()
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("tensor", "writable", "cause"),
+    [
+        (Tensor(numpy.zeros((4, 4)).T[:, 1:]), False, "not contiguous"),
+        (Tensor(numpy.zeros(4), device=2), False, "not in CPU memory"),
+        (Tensor(numpy.broadcast_to(numpy.zeros(4), (4,))), True, "read-only"),
+        (Tensor(numpy.broadcast_to(numpy.zeros(4), (4,)), versioned=False), True, "."),
+    ],
+)
+def test_hold__refuses(tensor: Tensor, writable: bool, cause: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"buffer: needs a .*{cause}"):
+        HeldBuffer.hold(tensor, writable=writable)
+
+
+async def test_write__from_tensor_to_array() -> None:
+    source, target = numpy.arange(5000, dtype=numpy.float32), numpy.zeros(5000, numpy.float32)
+    async with (
+        connected_pair() as pair,
+        pair.near_context.register(Tensor(source)) as mr,
+        pair.far_context.register(target, access=Access.REMOTE_WRITE) as there,
+    ):
+        await pair.near.write(mr, there.remote)
+    assert (source == target).all()
+
+
+# ---- Error codes and pinned buffers --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 1, 4096])
+def test_check__success_is_passed_on(code: int) -> None:
+    assert check(code, "post") == code
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (-errno.EINVAL, ArgumentError),
+        (-errno.EACCES, ArgumentError),
+        (-errno.ENOENT, StateError),
+        (-errno.EPERM, StateError),
+        (-errno.EBUSY, StateError),
+        (-errno.EEXIST, InUseError),
+        (-errno.EADDRINUSE, InUseError),
+        (-errno.ENOBUFS, QueueFullError),
+        (-errno.EAGAIN, QueueFullError),
+        (-errno.ENOSPC, QueueFullError),
+    ],
+)
+def test_check__refusals_name_the_attempt(code: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"^QP 0x7: post: "):
+        check(code, "QP 0x7: post")
+
+
+def test_check__what_the_system_refuses_stays_an_oserror() -> None:
+    with pytest.raises(OSError, match="create QP") as caught:
+        check(-errno.ENOMEM, "create QP")
+    assert caught.value.errno == errno.ENOMEM
+
+
+def test_hold__a_bytearray_cannot_be_resized_until_released() -> None:
+    data = bytearray(b"abc")
+    held = HeldBuffer.hold(data, writable=True)
+    assert held.length == 3
+    with pytest.raises(BufferError):
+        data.append(0)
+    held.release()
+    data.append(0)
+
+
+def test_hold__a_map_cannot_be_closed_until_released() -> None:
+    with mmap.mmap(-1, 4096) as memory:
+        held = HeldBuffer.hold(memory, writable=True)
+        with pytest.raises(BufferError):
+            memory.close()
+        held.release()
+
+
+@pytest.mark.parametrize("buffer", [b"abc", memoryview(b"abc")])
+def test_hold__read_only_memory_is_refused_for_writing(buffer: object) -> None:
+    with pytest.raises(ArgumentError, match="writable"):
+        HeldBuffer.hold(buffer, writable=True)
+
+
+@pytest.mark.parametrize("buffer", [7, "text", None, memoryview(b"abcd")[::2]])
+def test_hold__not_a_contiguous_buffer(buffer: object) -> None:
+    with pytest.raises(ArgumentError, match="buffer"):
+        HeldBuffer.hold(buffer, writable=False)
+
+
+@pytest.mark.parametrize(
+    "kind", [ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int)]
+)
+def test_hold__objects_and_pointers_are_no_data(kind: Any) -> None:
+    """A peer that wrote there would crash this process."""
+    with pytest.raises(ArgumentError, match="objects or pointers"):
+        HeldBuffer.hold((kind * 4)(), writable=True)
+
+
+class Opaque(ctypes.Structure):
+    _fields_ = (("POX", ctypes.c_uint8), ("z", ctypes.c_double * 3))
+
+
+@pytest.mark.parametrize("buffer", [array("d", [1]), (ctypes.c_wchar * 3)(), (Opaque * 2)()])
+def test_hold__numbers_and_structs_of_them(buffer: object) -> None:
+    """Whatever their fields are called."""
+    HeldBuffer.hold(buffer, writable=True).release()
+
+
+@pytest.mark.parametrize("kind", ["counter", "drop", "trace"])
+def test_names_of__every_name_once(kind: str) -> None:
+    names = names_of(kind)
+    assert names
+    assert len(set(names)) == len(names)
+
+
+@walls.needs("programs")
+def test_batch__loses_no_struct_when_memory_was_short() -> None:
+    """What C had handed over was lost with the list it was put into."""
+    handed = [1, 2, 3, 4, 5]
+    batch = StructQueue("mrc_msg_inbox", 4)
+    objects: deque[int] = deque()
+    short = [3]
+
+    def poll(structs: CData, room: int) -> int:
+        n = min(room, len(handed))
+        for i in range(n):
+            structs[i].address = handed.pop(0)
+        return n
+
+    def decode(struct: CData) -> int:
+        if struct.address in short:
+            short.remove(struct.address)
+            raise MemoryError
+        return int(struct.address)
+
+    with pytest.raises(MemoryError):
+        batch.take(poll, decode, objects)
+    assert (list(objects), batch.is_empty) == ([1, 2], False)
+    assert batch.take(poll, decode, objects) == 4, "there may be more"
+    assert (list(objects), batch.is_empty) == ([1, 2, 3, 4], True)
+    assert batch.take(poll, decode, objects) == 1
+    assert list(objects) == [1, 2, 3, 4, 5]
