@@ -406,6 +406,9 @@ static int open_datapath(struct mrc_datapath *datapath, const struct mrc_ctx_con
   datapath->pause.longest_ns = datapath->polled ? 0 : config->coalesce_us * 1000ull;
   int error = open_extension(datapath, cause);
   if (error == 0) error = mrc_udp_open(&datapath->udp, config, cause);
+  if (error == 0 &&
+      (mrc_udp_inbox_open(&datapath->udp) != 0 || mrc_udp_outbox_open(&datapath->udp) != 0))
+    error = mrc_cause_errno(cause, ENOMEM, "cannot allocate the messages of the sockets");
   if (error == 0) error = open_rings(datapath, config->ring_entries, cause);
   if (error == 0) error = open_engine(datapath, config, cause);
   if (error == 0) error = open_descriptors(datapath, cause);

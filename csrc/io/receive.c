@@ -57,8 +57,6 @@ int mrc_udp_inbox_open(struct mrc_udp *udp) {
   return 0;
 }
 
-void mrc_udp_inbox_close(struct mrc_udp *udp) { free(udp->inbox); }
-
 /* ---- 1. From the kernel ---- */
 
 int mrc_udp_receive(struct mrc_udp *udp, int port) {

@@ -5,9 +5,8 @@
 
 #include "io/udp.h"
 
-/* 0 or -ENOMEM. */
+/* 0 or -ENOMEM. mrc_udp_close frees it. */
 int mrc_udp_inbox_open(struct mrc_udp *udp) MRC_MUST_CHECK;
-void mrc_udp_inbox_close(struct mrc_udp *udp);
 
 /* Reads up to MRC_UDP_RECEIVED_AT_ONCE messages from one port's receive socket into the inbox.
    Returns how many. */

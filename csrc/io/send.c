@@ -63,8 +63,6 @@ int mrc_udp_outbox_open(struct mrc_udp *udp) {
   return udp->outbox ? 0 : -ENOMEM;
 }
 
-void mrc_udp_outbox_close(struct mrc_udp *udp) { free(udp->outbox); }
-
 static bool waits(const struct mrc_udp_port *port) {
   return port->n_full > 0 || port->retry_ns != MRC_NEVER;
 }

@@ -5,9 +5,8 @@
 
 #include "io/udp.h"
 
-/* 0 or -ENOMEM. */
+/* 0 or -ENOMEM. mrc_udp_close frees it. */
 int mrc_udp_outbox_open(struct mrc_udp *udp) MRC_MUST_CHECK;
-void mrc_udp_outbox_close(struct mrc_udp *udp);
 
 /* Sends up to MRC_UDP_BURSTS bursts and writes their fates for mrc_engine_commit. Returns the ports
    that refused a burst and now wait, bit n - 1 for port n. */

@@ -15,8 +15,6 @@
 #include <unistd.h>
 
 #include "core/wire.h"
-#include "io/receive.h"
-#include "io/send.h"
 
 int mrc_cause_errno(struct mrc_cause *cause, int error, const char *format, ...) {
   char text[160];
@@ -351,8 +349,7 @@ static int open_memory(struct mrc_udp *udp, const struct mrc_ctx_config *config)
     udp->ports[i] = closed_port(&config->ports[i]);
     if (is_wanted(&config->ports[i])) udp->n_ports = i + 1;
   }
-  int error = mrc_udp_inbox_open(udp);
-  return error != 0 ? error : mrc_udp_outbox_open(udp);
+  return 0;
 }
 
 int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
@@ -387,8 +384,8 @@ void mrc_udp_close(struct mrc_udp *udp) {
   for (int i = 0; i < udp->n_slots; i++)
     free(udp->ports[i].transmitters);
   free(udp->ports);
-  mrc_udp_inbox_close(udp);
-  mrc_udp_outbox_close(udp);
+  free(udp->inbox);
+  free(udp->outbox);
   *udp = (struct mrc_udp){0};
 }
 

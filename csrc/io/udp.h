@@ -48,8 +48,8 @@ struct mrc_udp_port {
   bool gso;   /* the interface supports UDP_SEGMENT */
 };
 
-struct mrc_udp_inbox;  /* in receive.c */
-struct mrc_udp_outbox; /* in send.c */
+struct mrc_udp_inbox;  /* in receive.c, which opens it */
+struct mrc_udp_outbox; /* in send.c, which opens it */
 
 struct mrc_udp {
   struct mrc_udp_port *ports; /* ports[n - 1] is port n */

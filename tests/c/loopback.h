@@ -109,6 +109,7 @@ static inline bool open_udp(struct mrc_udp *udp, const struct mrc_ctx_config *co
   struct mrc_cause cause = {0};
   int error = mrc_udp_open(udp, config, &cause);
   if (error != 0) CHECK_FAIL("open: %s", cause.message);
+  if (error == 0) CHECK_EQ(mrc_udp_inbox_open(udp) + mrc_udp_outbox_open(udp), 0);
   CHECK_EQ(cause.error, error);
   return error == 0;
 }

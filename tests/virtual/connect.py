@@ -18,10 +18,9 @@ from mrc.connect.proof import NEAR_BYTES
 from mrc.fabric.paths import SEAL_OVERHEAD, payload_mtu
 from mrc.trust import proofs
 from mrc.trust.security import Security
-from virtual.audit import Audit
 from virtual.host import Host
 from virtual.network import Path
-from virtual.world import World
+from virtual.world import Audit, World
 
 _MS = 1_000_000
 _TIMEOUT = 30.0  # of the connect, in seconds: long enough for every path that is drawn

@@ -15,13 +15,11 @@ from pathlib import Path
 from random import Random
 
 from mrc.errors import ConnectTimeoutError
-from virtual import command, disk
-from virtual.audit import Audit
-from virtual.command import Command
+from virtual import disk
 from virtual.connect import stalls
 from virtual.host import Host
 from virtual.network import Path as NetworkPath
-from virtual.world import World
+from virtual.world import Audit, Command, World, start_command, use_commands
 
 _MIB = 1 << 20
 _DAY = 1_600_000_000
@@ -171,7 +169,7 @@ def run(world: World, audit: Audit) -> None:
     scenario = Scenario.drawn(world.rng)
     audit.describe(scenario)
     a, b = _hosts(world, scenario)
-    command.use_commands(world, "send", "recv")
+    use_commands(world, "send", "recv")
     tree = a.folder / "tree"
     _make(tree, scenario, world.rng)
     versions = _Versions(tree)
@@ -183,10 +181,10 @@ def run(world: World, audit: Audit) -> None:
         for host in (a, b):
             host.stall_of = stalls(scenario.stalls, Random(world.rng.random()))
         if receiving is None or receiving.code is not None or not b.alive:
-            receiving = command.start(b, recv)
+            receiving = start_command(b, recv)
             world.run(2)
         line = f"send {scenario.options} {tree} b --insecure --quiet --timeout 20"
-        sending = command.start(a, line)
+        sending = start_command(a, line)
         a.interrupt, b.interrupt = sending.interrupt, receiving.interrupt
         fault = ""
         if attempt < len(scenario.faults):

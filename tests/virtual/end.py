@@ -16,10 +16,9 @@ from typing import Any
 
 import mrc
 from mrc.engine.memory import RemoteMemory
-from virtual.audit import Audit
 from virtual.connect import stalls
 from virtual.host import Host
-from virtual.world import World
+from virtual.world import Audit, World
 
 _BOUND_SECONDS = 120  # in which both ends end after a fault
 _FAULTS = ("killed", "killed", "no power", "leaves", "all planes down")

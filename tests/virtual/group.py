@@ -15,10 +15,9 @@ from typing import Any
 
 import mrc
 from mrc.group import Group, MemberAddress
-from virtual.audit import Audit
 from virtual.connect import stalls
 from virtual.host import Host
-from virtual.world import World
+from virtual.world import Audit, World
 
 _BOUND_SECONDS = 200
 _FAULTS = ("killed", "killed", "no power", "leaves", "sleeps")

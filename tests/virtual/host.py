@@ -17,8 +17,7 @@ from virtual.loop import PROGRAM, Agenda, VirtualLoop
 
 if TYPE_CHECKING:
     from virtual.kernel import Kernel
-    from virtual.seqpacket import Sockets
-    from virtual.tcp import Tcp
+    from virtual.network import Sockets, Tcp
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,80 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/udp.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/base.h"
-#include "virtual/kernel_state.h"
 
 #ifndef IPV6_FLOWINFO
 #define IPV6_FLOWINFO 11
 #endif
+
+enum {
+  VK_FIRST_FD = 1 << 20, /* beyond all real descriptors */
+  VK_MAX_FDS = 4096,
+  VK_MAX_WATCHED = 256,
+};
+
+#define VK_REAL_TIME_NS 1700000000000000000u /* CLOCK_REALTIME at time 0 */
+
+enum vk_kind { VK_UDP, VK_EPOLL, VK_TIMER };
+
+struct vk_datagram {
+  struct vk_datagram *next;
+  struct vk_packet packet;
+  uint64_t arrived_ns;
+  uint8_t bytes[];
+};
+
+struct vk_queue {
+  struct vk_datagram *first;
+  struct vk_datagram *last;
+};
+
+struct vk_watch {
+  int fd;
+  uint32_t events;
+  epoll_data_t data;
+};
+
+struct vk_descriptor {
+  enum vk_kind kind;
+  uint32_t owner; /* the program that opened it */
+  /* UDP */
+  char ifname[IFNAMSIZ];
+  int family;
+  uint8_t address[16];
+  bool any;
+  uint16_t port;
+  struct vk_queue received;
+  uint32_t received_bytes;
+  uint32_t overflow;
+  uint32_t room[2];   /* of SO_RCVBUF and SO_SNDBUF */
+  uint32_t under_way; /* bytes sent that have not left the interface */
+  int error;          /* pending, of ICMP */
+  int reports;        /* in the error queue */
+  bool filtered;      /* takes no packets */
+  /* EPOLL */
+  struct vk_watch watched[VK_MAX_WATCHED];
+  int n_watched;
+  /* TIMER */
+  uint64_t deadline_ns;
+  bool seen; /* its edge */
+};
+
+static inline int vk_fail(int error) {
+  errno = error;
+  return -1;
+}
+
+static inline struct timespec vk_timespec(uint64_t ns) {
+  return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
+                           .tv_nsec = (long)(ns % 1000000000u)};
+}
 
 enum {
   MAX_INTERFACES = 256,
@@ -39,9 +103,9 @@ static uint64_t random_state;
 static uint16_t next_port;
 static uint32_t running;
 
-uint64_t vk_now(void) { return now; }
+static uint64_t vk_now(void) { return now; }
 
-uint64_t vk_draw(void) { /* splitmix64 */
+static uint64_t vk_draw(void) { /* splitmix64 */
   uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
   z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -50,12 +114,13 @@ uint64_t vk_draw(void) { /* splitmix64 */
 
 static bool is_virtual(int fd) { return fd >= VK_FIRST_FD && fd < VK_FIRST_FD + VK_MAX_FDS; }
 
-struct vk_descriptor *vk_find(int fd, enum vk_kind kind) {
+/* The descriptor, if it is open and of this kind. */
+static struct vk_descriptor *vk_find(int fd, enum vk_kind kind) {
   struct vk_descriptor *found = is_virtual(fd) ? descriptors[fd - VK_FIRST_FD] : NULL;
   return found && found->kind == kind ? found : NULL;
 }
 
-int vk_open_descriptor(enum vk_kind kind) {
+static int vk_open_descriptor(enum vk_kind kind) {
   for (int i = 0; i < VK_MAX_FDS; i++) {
     if (descriptors[i]) continue;
     descriptors[i] = calloc(1, sizeof *descriptors[i]);
@@ -477,4 +542,119 @@ int vk_close(int fd) {
 unsigned vk_if_nametoindex(const char *ifname) {
   const struct interface *found = find_interface(ifname);
   return found ? (unsigned)(found - interfaces) + 1 : 0;
+}
+
+/* ---- Epoll, timers and clocks ---- */
+
+int vk_epoll_create1(int flags) {
+  (void)flags;
+  return vk_open_descriptor(VK_EPOLL);
+}
+
+int vk_timerfd_create(clockid_t clock, int flags) {
+  (void)clock, (void)flags;
+  return vk_open_descriptor(VK_TIMER);
+}
+
+int vk_timerfd_settime(int fd, int flags, const struct itimerspec *value, struct itimerspec *old) {
+  (void)old;
+  mrc_assert(flags == TFD_TIMER_ABSTIME);
+  struct vk_descriptor *own = vk_find(fd, VK_TIMER);
+  own->deadline_ns =
+      (uint64_t)value->it_value.tv_sec * 1000000000u + (uint64_t)value->it_value.tv_nsec;
+  own->seen = false;
+  return 0;
+}
+
+int vk_epoll_ctl(int epoll_fd, int op, int fd, struct epoll_event *event) {
+  struct vk_descriptor *own = vk_find(epoll_fd, VK_EPOLL);
+  int at = 0;
+  while (at < own->n_watched && own->watched[at].fd != fd)
+    at++;
+  if (op == EPOLL_CTL_ADD) {
+    if (own->n_watched == VK_MAX_WATCHED) return vk_fail(ENOSPC);
+    own->watched[own->n_watched++] = (struct vk_watch){fd, event->events, event->data};
+    return 0;
+  }
+  if (at == own->n_watched) return vk_fail(ENOENT);
+  if (op == EPOLL_CTL_MOD)
+    own->watched[at] = (struct vk_watch){fd, event->events, event->data};
+  else
+    own->watched[at] = own->watched[--own->n_watched];
+  return 0;
+}
+
+static uint32_t ready_events(const struct vk_watch *watch) {
+  struct vk_descriptor *udp = vk_find(watch->fd, VK_UDP);
+  if (udp) {
+    uint32_t ready = udp->received.first ? EPOLLIN : 0;
+    if (udp->under_way <= udp->room[1] / 2) ready |= EPOLLOUT;
+    return (ready & watch->events) | (udp->reports > 0 || udp->error != 0 ? EPOLLERR : 0);
+  }
+  struct vk_descriptor *timer = vk_find(watch->fd, VK_TIMER);
+  if (!timer || timer->seen || timer->deadline_ns > vk_now()) return 0;
+  return EPOLLIN;
+}
+
+bool vk_is_ready(int epoll_fd) {
+  const struct vk_descriptor *own = vk_find(epoll_fd, VK_EPOLL);
+  for (int i = 0; own && i < own->n_watched; i++)
+    if (ready_events(&own->watched[i]) != 0) return true;
+  return false;
+}
+
+uint64_t vk_deadline(int epoll_fd) {
+  const struct vk_descriptor *own = vk_find(epoll_fd, VK_EPOLL);
+  uint64_t deadline_ns = UINT64_MAX;
+  for (int i = 0; own && i < own->n_watched; i++) {
+    const struct vk_descriptor *timer = vk_find(own->watched[i].fd, VK_TIMER);
+    if (timer && !timer->seen && timer->deadline_ns < deadline_ns) deadline_ns = timer->deadline_ns;
+  }
+  return deadline_ns;
+}
+
+int vk_epoll_wait(int epoll_fd, struct epoll_event *events, int n, int timeout) {
+  (void)timeout;
+  struct vk_descriptor *own = vk_find(epoll_fd, VK_EPOLL);
+  int found = 0;
+  for (int i = 0; own && i < own->n_watched && found < n; i++) {
+    const uint32_t ready = ready_events(&own->watched[i]);
+    if (ready == 0) continue;
+    struct vk_descriptor *timer = vk_find(own->watched[i].fd, VK_TIMER);
+    if (timer) timer->seen = true; /* edge-triggered */
+    events[found++] = (struct epoll_event){.events = ready, .data = own->watched[i].data};
+  }
+  return found;
+}
+
+/* ---- The rest ---- */
+
+int vk_clock_gettime(clockid_t clock, struct timespec *time) {
+  *time = vk_timespec(clock == CLOCK_REALTIME ? VK_REAL_TIME_NS + vk_now() : vk_now());
+  return 0;
+}
+
+ssize_t vk_getrandom(void *bytes, size_t n, unsigned flags) {
+  (void)flags;
+  for (size_t i = 0; i < n; i++)
+    ((uint8_t *)bytes)[i] = (uint8_t)vk_draw();
+  return (ssize_t)n;
+}
+
+/* Of the calls that csrc/io makes by number, the simulated kernel has epoll_pwait2. */
+long vk_syscall(long number, ...) {
+  va_list rest;
+  long a[6];
+  va_start(rest, number);
+  if (number == SYS_epoll_pwait2) {
+    const int fd = va_arg(rest, int);
+    struct epoll_event *events = va_arg(rest, struct epoll_event *);
+    const int n = va_arg(rest, int);
+    va_end(rest);
+    return vk_epoll_wait(fd, events, n, 0);
+  }
+  for (int i = 0; i < 6; i++)
+    a[i] = va_arg(rest, long);
+  va_end(rest);
+  return syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -59,7 +59,7 @@ def build() -> Path:
     messages = cbuild.CSRC / "msg" / "messages.c"
     pure = [*cbuild._sources("core"), *sorted({*cbuild._sources("msg")} - {messages})]
     objects = [
-        *cbuild._objects([*pure, HERE / "kernel.c", HERE / "kernel_wait.c"], cbuild.FAST),
+        *cbuild._objects([*pure, HERE / "kernel.c"], cbuild.FAST),
         *cbuild._objects([*cbuild._sources("io"), messages], _DRIVER),
         *cbuild._objects([glue], _GLUE),
     ]

@@ -234,7 +234,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def remove_writer(self, fd: Any) -> bool:
         return self._writers.pop(_number(fd), None) is not None
 
-    # ---- Sockets of `virtual.seqpacket` ---------------------------------------------------
+    # ---- Sockets of `virtual.network` ---------------------------------------------------
 
     async def sock_accept(self, sock: Any) -> Any:
         return await self._until_possible(sock, self.add_reader, self.remove_reader, sock.accept)

@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from virtual import command
-from virtual.audit import Audit
-from virtual.command import Command
 from virtual.connect import stalls
 from virtual.copy import FAULTS as COPY_FAULTS
 from virtual.copy import judge_cause
 from virtual.host import Host
 from virtual.network import Link
-from virtual.world import World
+from virtual.world import Audit, Command, World, start_command, use_commands
 
 _CONNECT_SECONDS = 20  # --timeout of the client
 _END_SECONDS = 5  # of a test without a fault, after its time
@@ -115,13 +112,13 @@ def run(world: World, audit: Audit) -> None:
         a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
         loss=scenario.loss,
     )  # fmt: skip
-    command.use_commands(world, "perf")
+    use_commands(world, "perf")
     server: Command | None = None
     for test in scenario.tests:
         for host in (a, b):
             host.stall_of = stalls(scenario.stalls, Random(world.rng.random()))
         if server is None or server.code is not None or not b.alive:
-            server = command.start(b, "perf --server --insecure --quiet")
+            server = start_command(b, "perf --server --insecure --quiet")
             world.run(2)
         if not _client(world, audit, scenario, test, (a, b), server):
             return
@@ -143,7 +140,7 @@ def _client(
     a, b = hosts
     began, printed, carried = world.now, len(a.printed), _carried(world, a, b)
     line = f"perf b {test.options} --timeout {_CONNECT_SECONDS} -J --quiet --insecure"
-    client = command.start(a, line)
+    client = start_command(a, line)
     a.interrupt, b.interrupt = client.interrupt, server.interrupt
     if test.fault:
         rng = Random(world.rng.random())

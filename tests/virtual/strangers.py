@@ -25,10 +25,9 @@ from mrc.connect.tls import TLS, Guard, TlsStream
 from mrc.enums import Access
 from mrc.errors import MrcError
 from mrc.trust.security import Security
-from virtual.audit import Audit
 from virtual.host import Host, Program
 from virtual.loop import PROGRAM
-from virtual.world import World
+from virtual.world import Audit, World
 
 logger = logging.getLogger("virtual.strangers")
 

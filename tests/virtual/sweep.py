@@ -16,8 +16,7 @@ from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 
-from virtual.audit import Audit
-from virtual.world import World, complaints
+from virtual.world import Audit, World, complaints
 
 KINDS = ("agent", "connect", "copy", "end", "group", "perf", "strangers")
 

@@ -15,15 +15,21 @@ import gc
 import logging
 import os
 import random
+import re
 import resource
 import secrets
+import shlex
+import signal
 import socket
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path as FilePath
 from types import SimpleNamespace
 from typing import Any, Self
@@ -31,6 +37,7 @@ from unittest import mock
 
 import mrc.aio.context
 import mrc.aio.listener
+import mrc.cli.runner
 import mrc.engine.ports
 import mrc.observe.views
 import mrc.perf.cli
@@ -41,13 +48,15 @@ import mrc.transfer.cli.transfers
 import mrc.transfer.resume
 import mrc.transfer.threads
 import mrc.trust.secret
+from mrc import products
+from mrc.cli.main import build_parser
+from mrc.cli.output import Interrupted, UsageError, exit_code
 from mrc.engine.engine import Engine
+from mrc.errors import MrcError
 from virtual import disk, kernel
 from virtual.host import Host, Program
 from virtual.loop import PROGRAM, Agenda, StuckError, T, Ts, VirtualLoop, forgotten
-from virtual.network import Link, Network, Path
-from virtual.seqpacket import Sockets
-from virtual.tcp import Tcp
+from virtual.network import Link, Network, Path, Sockets, Tcp
 
 # The commands are imported here, because a module that is imported in a run keeps what it replaces.
 
@@ -372,3 +381,115 @@ class _NoThread:
 
     def shutdown(self, *, cancel_futures: bool) -> None:
         assert cancel_futures
+
+
+# ---- The commands of `mrc`, as typed -------------------------------------------------------------
+
+
+@dataclass
+class Command:
+    """A command that runs, or has run, on a host."""
+
+    host: Host
+    line: str
+    task: asyncio.Task[int] = field(init=False)
+    error: BaseException | None = None
+    """why it failed: a user gets one line about it"""
+    crashed: str = ""
+    """the traceback that a user must never see"""
+    signals: list[int] = field(default_factory=list)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs, and after a kill."""
+        ended = self.task.done() and not self.task.cancelled()
+        return self.task.result() if ended else None
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.signals.append(signal.SIGINT)
+        self.task.cancel()
+
+    async def run(self) -> int:
+        """As `mrc.cli.main.main`."""
+        words = shlex.split(self.line)
+        try:
+            args = build_parser(words[:1]).parse_args(words)
+            args.command_line = words
+            return int(await args.run(args))
+        except asyncio.CancelledError:
+            if not self.signals:
+                raise
+            self.error = Interrupted(self.signals[0])
+        except (UsageError, MrcError, OSError) as error:
+            self.error = error
+        except Exception as error:
+            self.error, self.crashed = error, traceback.format_exc()
+        return exit_code(self.error)
+
+    def __str__(self) -> str:
+        why = f": {type(self.error).__name__}: {self.error}" if self.error else ""
+        return f"{self.host.name}: mrc {self.line}: {self.code}{why}"
+
+
+def start_command(host: Host, line: str) -> Command:
+    """Starts `mrc LINE`."""
+    made = Command(host, line)
+    made.task = host.start(made.run())
+    return made
+
+
+def use_commands(world: World, *names: str) -> None:
+    """The commands give their coroutine to `start_command`: they run no loop of their own."""
+    for name in names:
+        module = import_module(products.COMMANDS[name])
+        module = module if hasattr(module, "run_async") else mrc.cli.runner
+        world.replace(module, "run_async", _same)
+
+
+def _same(work: Any) -> Any:
+    return work
+
+
+# ---- What a run must not show, whatever its seed draws -------------------------------------------
+
+
+_FOLDER = re.compile(r"/\S*/mrc-virtual-[^/]*/")
+
+
+class Audit:
+    """Collects what is wrong with one run; it goes on, so that all of it is seen."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+        self.story: list[str] = []
+        self.repeats = True
+        """a second run has the same packets at the same times; not so with TLS, which draws its own
+        random numbers, so that its messages differ by some bytes"""
+
+    def describe(self, scenario: Any) -> None:
+        """The scenario, for people."""
+        self.result(str(scenario))
+
+    def result(self, line: str) -> None:
+        """What came out, for people and for the comparison of two runs."""
+        self.story.append(_FOLDER.sub("", line))
+
+    def check(self, condition: object, otherwise: str) -> None:
+        """Records a fault unless the condition holds."""
+        if not condition:
+            self.wrong.append(otherwise)
+
+    def nothing_left(self, world: World) -> None:
+        """After the programs have ended: no task, no socket. `World.complaints` has the rest."""
+        left = [task for task in asyncio.all_tasks(world.loop) if _runs(world, task)]
+        self.check(not left, f"tasks are left: {left}")
+        self.check(world.kernel.open_sockets == 0, "sockets of csrc/io are left open")
+        open_ends = [each for each in world.tcp.open if each.program.alive]
+        self.check(not open_ends, f"{len(open_ends)} TCP connections are left open")
+
+
+def _runs(world: World, task: asyncio.Task[Any]) -> bool:
+    """Whether it is not done, and not one of a program that was killed."""
+    program = world.loop.contexts[task].get(PROGRAM)
+    return not task.done() and (program is None or program.alive)

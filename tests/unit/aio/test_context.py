@@ -815,7 +815,8 @@ print("done")
 @leaves_open
 @pytest.mark.parametrize("closes", [False, True])
 def test_exit__with_a_context_left_open(closes: bool) -> None:
-    script = _ENDS.format(path=[str(FOLDER), str(FOLDER.parents[1])], closes=closes)
+    places = (FOLDER, FOLDER.parents[1], FOLDER.parents[2] / "tools")
+    script = _ENDS.format(path=[str(place) for place in places], closes=closes)
     ended = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

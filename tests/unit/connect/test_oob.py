@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meetings import channels
 from msgspec.structs import replace
-from unit.test_running import Jumping
+from unit.test_tasks import Jumping
 
 from mrc.connect.oob import (
     FRAME_BYTES,

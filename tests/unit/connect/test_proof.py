@@ -23,7 +23,7 @@ from endpoints import (
 )
 from path_model import Ev, Host, Run
 from slowness import PATIENCE
-from unit.test_running import in_virtual_time
+from unit.test_tasks import in_virtual_time
 
 from mrc import Context, Queues, Spraying
 from mrc.connect import proof
