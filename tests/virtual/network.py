@@ -366,7 +366,7 @@ class Tcp:
 
 def _running() -> Program:
     program: Any = PROGRAM.get()
-    assert program is not None, "only a program of a host connects"
+    assert program is not None, "only a program of a host has sockets"
     return cast("Program", program)
 
 
@@ -801,9 +801,3 @@ class Socket:
             self.peer._error = errno.ECONNRESET
         for each in self.waiting:
             each.close()
-
-
-def _running() -> Program:
-    program: Any = PROGRAM.get()
-    assert program is not None, "only a program of a host opens sockets"
-    return cast("Program", program)

@@ -731,8 +731,12 @@ def collected() -> Iterator[None]:
 
 def leaves_open(test: Callable[..., Any]) -> Callable[..., Any]:
     """asyncio warns of its own TCP connections when their loop has ended."""
-    warns = pytest.mark.filterwarnings("ignore::ResourceWarning")
-    return pytest.mark.usefixtures("collected")(warns(test))
+    for mark in (
+        pytest.mark.filterwarnings("ignore::ResourceWarning"),
+        pytest.mark.usefixtures("collected"),
+    ):
+        test = mark(test)
+    return test
 
 
 def datapath_threads() -> int:
