@@ -485,6 +485,9 @@ class Testbed:
         """What each of its machines has, and why it does not answer; empty: this one has all."""
         return ()
 
+    def close(self) -> None:
+        """Ends what it runs on other machines to ask them."""
+
     def _host_number(self, host: str) -> int:
         if host not in self.plan.configs:
             known = f"h0..h{self.shape.hosts - 1}"

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from mrc.errors import StateError
-from mrc.lab.remote import SpreadTestbed
 from mrc.testbed import bed as beds
 from mrc.testbed import build
 from mrc.testbed import state as stored
@@ -62,7 +61,7 @@ class FabricView:
     def _forget(self) -> None:
         self._counts = {}
         bed, self._bed, self._drawn = self._bed, None, None
-        if isinstance(bed, SpreadTestbed):
+        if bed is not None:
             bed.close()
 
     def read(self) -> tuple[BedDrawing, LinkLoads]:
@@ -72,11 +71,11 @@ class FabricView:
             if self._drawn is None:
                 self._drawn = _drawn(bed, self._title_of(bed.shape))
             links = self._links(bed, self._drawn, faults)
-            lost = bed.unreachable if isinstance(bed, SpreadTestbed) else {}
             self.trouble = "; ".join(
-                f"{name} is lost, with its hosts and switches: {why}; reload the page when it is "
-                "back"
-                for name, why in lost.items()
+                f"{each.name} is lost, with its hosts and switches: {each.lost}; reload the page "
+                "when it is back"
+                for each in bed.shares()
+                if each.lost
             )
             return self._drawn, links
 
