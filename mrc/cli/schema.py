@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "testbed view": ("view.feed.PageAddress",),
     "testbed capture": ("testbed.capture.Captured",),
     "testbed fail": ("testbed.cli.actions.Injection",),
-    "testbed run": ("testbed.schedule.Scheduled",),
+    "testbed run": ("workload.cli.Scheduled",),
     "testbed run --over": ("workload.compare.Workload",),
     "testbed heal": ("testbed.cli.actions.Healed",),
     "testbed drain": ("testbed.cli.actions.Drained",),

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
 
 from msgspec import Struct
 
@@ -24,10 +23,9 @@ from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import TimedFault
 from mrc.fabric.topology import Target
-from mrc.results import Result
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
-from mrc.testbed.faults import Fault, Mode, TargetFault
+from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import Fabric, as_argument_error
 from mrc.units import counted
@@ -292,18 +290,3 @@ def run_beside(
             process.send_signal(ending.signum)
         code = process.wait()
     return code if code >= 0 else 128 - code
-
-
-class Scheduled(Result, frozen=True, kw_only=True):
-    """A line of `mrc testbed run` for each change."""
-
-    event: Literal["fail", "heal"]
-    """What happened."""
-    target: str
-    """The target."""
-    due_seconds: float
-    """When the file says, from the start."""
-    seconds: float
-    """When it happened, from the start."""
-    fault: TargetFault | None
-    """How the target fails from now on; null: it is healed."""

@@ -10,15 +10,18 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError, format_seconds
 from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
+from mrc.results import Result
 from mrc.sim.cli.arguments import add_seeds, add_settings
 from mrc.testbed import bed as beds
 from mrc.testbed import schedule
 from mrc.testbed.cli.main import Action
+from mrc.testbed.faults import TargetFault
 from mrc.workload.task import OVERS, Over
 
 DESCRIPTION = """\
@@ -131,11 +134,26 @@ def _check_until(
         out.warn(f"left out, since {end} ends the run before: {named}")
 
 
+class Scheduled(Result, frozen=True, kw_only=True):
+    """A line of `mrc testbed run` for each change."""
+
+    event: Literal["fail", "heal"]
+    """What happened."""
+    target: str
+    """The target."""
+    due_seconds: float
+    """When the file says, from the start."""
+    seconds: float
+    """When it happened, from the start."""
+    fault: TargetFault | None
+    """How the target fails from now on; null: it is healed."""
+
+
 def _tell(out: Output, event: schedule.FaultChange, seconds: float) -> None:
     out.text(event.line(seconds))
     target, fault = str(event.target), event.fault
     out.result(
-        schedule.Scheduled(
+        Scheduled(
             event="heal" if fault is None else "fail",
             target=target,
             due_seconds=event.at_ns / 1e9,
