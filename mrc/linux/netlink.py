@@ -96,6 +96,7 @@ _RTM_NEWNEIGH = 28
 _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC = 36, 37, 38
 
 _IFF_UP = 0x1
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _IFA_F_NODAD = 0x2
 _NUD_PERMANENT = 0x80
 _WRITE = NLM_F_CREATE | NLM_F_REPLACE
@@ -174,7 +175,7 @@ class Netlink:
             generic = Rtnetlink(NETLINK_GENERIC)
         try:
             asked = _GENERIC.pack(_GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, b"SEG6\0")
-            told = attributes(generic.get_bytes(_CONTROLLER, asked, what), _GENERIC.size)
+            told = attributes(generic.get(_CONTROLLER, asked, what), _GENERIC.size)
             (family,) = struct.unpack("=H", told[_FAMILY_ID])
             message = _GENERIC.pack(_SET_TUNSRC, 1, 0) + attribute(_DST, address.packed)
             generic.request([NetlinkRequest(what, family, message)])
@@ -211,14 +212,13 @@ class Netlink:
 
     def set_links(self, names: Iterable[str], *, up: bool) -> None:
         """Set interfaces up or down. Setting one down removes its IPv6 routes and addresses."""
-        requests = []
-        for name in names:
-            message = ifinfmsg()
-            flags = _IFF_UP if up else 0
-            message |= {"index": self._index(name), "flags": flags, "change": _IFF_UP}
-            what = f"set {name} {'up' if up else 'down'}"
-            requests.append(NetlinkRequest(what, _RTM_SETLINK, message))
-        self._rtnetlink.request(requests)
+        state, flags = "up" if up else "down", {"flags": _IFF_UP * up, "change": _IFF_UP}
+        self._rtnetlink.request(
+            [
+                NetlinkRequest(f"set {name} {state}", _RTM_SETLINK, self._link(name, **flags))
+                for name in names
+            ]
+        )
 
     def set_mtu(self, name: str, mtu: int) -> None:
         self._set(f"set the MTU of {name} to {mtu}", name, ("IFLA_MTU", mtu))
@@ -232,22 +232,14 @@ class Netlink:
         routes and goes down.
         """
         self.set_links([name], up=False)  # older kernels rename only an interface that is down
-        try:
-            target = os.open(netns.FOLDER / namespace, os.O_RDONLY)
-        except OSError as exc:
-            raise NetlinkError(f"cannot open namespace: {exc}") from exc
-        try:
-            attributes = ("IFLA_NET_NS_FD", target), ("IFLA_IFNAME", new_name)
-            self._set(f"move {name} to {namespace} as {new_name}", name, *attributes)
-        finally:
-            os.close(target)
+        with _opened({namespace}) as found:
+            place = ("IFLA_NET_NS_FD", found[namespace]), ("IFLA_IFNAME", new_name)
+            self._set(f"move {name} to {namespace} as {new_name}", name, *place)
         self._indices = {}
 
     def remove_link(self, name: str) -> None:
         """Remove an interface, and the other end of a veth."""
-        message = ifinfmsg()
-        message |= {"index": self._index(name)}
-        self._rtnetlink.request([NetlinkRequest(f"remove {name}", _RTM_DELLINK, message)])
+        self._change(f"remove {name}", _RTM_DELLINK, self._link(name))
 
     def add_bridge(self, name: str, ports: Iterable[str]) -> None:
         """Join interfaces by a bridge that is up. It floods multicast."""
@@ -258,47 +250,45 @@ class Netlink:
             ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "bridge"), ("IFLA_INFO_DATA", data)]}),
         ]
         flags = NLM_F_CREATE | NLM_F_EXCL
-        request = NetlinkRequest(
-            f"make bridge {name}", _RTM_NEWLINK, message, flags, "CONFIG_BRIDGE"
-        )
-        self._rtnetlink.request([request])
+        self._change(f"make bridge {name}", _RTM_NEWLINK, message, flags, "CONFIG_BRIDGE")
         for port in ports:
             self._set(f"join {port} to {name}", port, ("IFLA_MASTER", self._index(name)))
         self.set_links([name], up=True)
 
     def _set(self, what: str, name: str, *attributes: tuple[str, object]) -> None:
+        self._change(what, _RTM_SETLINK, self._link(name, attrs=list(attributes)))
+
+    def _link(self, name: str, **members: Any) -> ifinfmsg:
         message = ifinfmsg()
-        message |= {"index": self._index(name), "attrs": list(attributes)}
-        self._rtnetlink.request([NetlinkRequest(what, _RTM_SETLINK, message)])
+        message |= {"index": self._index(name), **members}
+        return message
+
+    def _change(self, what: str, kind: int, message: Any, flags: int = 0, needs: str = "") -> None:
+        self._rtnetlink.request([NetlinkRequest(what, kind, message, flags, needs)])
 
     def add_addresses(self, addresses: Iterable[tuple[str, IPv6Interface]]) -> None:
         """Add addresses to interfaces. They are usable at once (no duplicate detection)."""
-        requests = []
-        for name, address in addresses:
-            message, text = ifaddrmsg(), str(address.ip)
-            message |= {
-                "family": socket.AF_INET6,
-                "prefixlen": address.network.prefixlen,
-                "index": self._index(name),
-                "attrs": [("IFA_ADDRESS", text), ("IFA_LOCAL", text), ("IFA_FLAGS", _IFA_F_NODAD)],
-            }
-            what = f"add address {address} to {name}"
-            requests.append(NetlinkRequest(what, _RTM_NEWADDR, message, _WRITE))
-        self._rtnetlink.request(requests)
+        flags = "IFA_FLAGS", _IFA_F_NODAD
+        self._add_addresses((name, address, address.ip, [flags]) for name, address in addresses)
 
     def add_ipv4(self, addresses: Iterable[tuple[str, IPv4Interface, IPv4Address | None]]) -> None:
         """Add IPv4 addresses to interfaces, each with the only host behind the interface, or None
         for a network.
         """
+        self._add_addresses(
+            (name, address, other or address.ip, []) for name, address, other in addresses
+        )
+
+    def _add_addresses(self, addresses: Iterable[tuple[str, Any, object, list[Any]]]) -> None:
+        """Interface, address, the other end of the link or the address itself, and attributes."""
         requests = []
-        for name, address, other in addresses:
+        for name, address, other, more in addresses:
             message = ifaddrmsg()
-            ends = [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(other or address.ip))]
             message |= {
-                "family": socket.AF_INET,
+                "family": _FAMILIES[address.version],
                 "prefixlen": address.network.prefixlen,
                 "index": self._index(name),
-                "attrs": ends,
+                "attrs": [("IFA_LOCAL", str(address.ip)), ("IFA_ADDRESS", str(other)), *more],
             }
             what = f"add address {address} to {name}"
             requests.append(NetlinkRequest(what, _RTM_NEWADDR, message, _WRITE))
@@ -306,9 +296,8 @@ class Netlink:
 
     def add_gateway(self, name: str, via: IPv4Address) -> None:
         """Add the IPv4 default route, over a next hop on this link."""
-        message = encode_gateway(via, self._index(name))
         what = f"add IPv4 route default via {via} dev {name}"
-        self._rtnetlink.request([NetlinkRequest(what, _RTM_NEWROUTE, message, _WRITE)])
+        self._change(what, _RTM_NEWROUTE, encode_gateway(via, self._index(name)), _WRITE)
 
     def add_neighbours(
         self, neighbours: Iterable[tuple[str, IPv6Address | IPv4Address, str]]
@@ -318,7 +307,7 @@ class Netlink:
         for name, address, mac in neighbours:
             message = ndmsg()
             message |= {
-                "family": socket.AF_INET6 if address.version == 6 else socket.AF_INET,
+                "family": _FAMILIES[address.version],
                 "ifindex": self._index(name),
                 "state": _NUD_PERMANENT,
                 "attrs": [("NDA_DST", str(address)), ("NDA_LLADDR", mac)],
@@ -331,10 +320,17 @@ class Netlink:
         """Limit an interface's send rate with a tbf, or change the limit. Its queue holds at most
         limit_bytes.
         """
-        index = self._index(name)
-        message = _shaper(
-            index, rate_bps=rate_bps, burst_bytes=burst_bytes, limit_bytes=limit_bytes
-        )
+        rate = rate_bps // 8
+        parms = {
+            "rate___reserved": _LINKLAYER_ETHERNET,
+            "rate": min(rate, _MAX_RATE32),
+            "limit": limit_bytes,
+        }
+        options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", burst_bytes)]
+        if rate >= _MAX_RATE32:
+            options.append(("TCA_TBF_RATE64", rate))
+        parts = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
+        message = _message(TbfMessage, self._index(name), handle=_TBF, attrs=parts)
         self._add_qdisc(f"shape {name} to {rate_bps} bit/s", message, "CONFIG_NET_SCH_TBF")
 
     def add_netem(self, name: str, wanted: Netem, *, below_tbf: bool) -> None:
@@ -347,7 +343,7 @@ class Netlink:
         """Remove an interface's queue, if it has one, and drop the packets in it."""
         message = _message(PlainMessage, self._index(name))  # its root qdisc
         try:
-            self._rtnetlink.request([NetlinkRequest(f"free {name}", _RTM_DELQDISC, message)])
+            self._change(f"free {name}", _RTM_DELQDISC, message)
         except NetlinkError as exc:
             if exc.code != errno.ENOENT:
                 raise
@@ -365,13 +361,13 @@ class Netlink:
         return True
 
     def _add_qdisc(self, what: str, message: Any, needs: str) -> None:
-        self._rtnetlink.request([NetlinkRequest(what, _RTM_NEWQDISC, message, _WRITE, needs)])
+        self._change(what, _RTM_NEWQDISC, message, _WRITE, needs)
 
     def counters(self) -> dict[str, InterfaceCounters]:
         """Counters of the packets that each interface has sent so far."""
         return _counters(
-            self._rtnetlink.dump_bytes(_RTM_GETLINK, bytes(16)),
-            self._rtnetlink.dump_bytes(_RTM_GETQDISC, bytes(20)),
+            self._rtnetlink.dump(_RTM_GETLINK, bytes(16)),
+            self._rtnetlink.dump(_RTM_GETQDISC, bytes(20)),
         )
 
     def add_routes(self, routes: Sequence[Route]) -> None:
@@ -379,13 +375,12 @@ class Netlink:
         requests = []
         for route in routes:
             message = encode_route(route, self._index(route.dev))
-            what = partial(_add, route)  # the text of 100,000 addresses takes a second
+            # As a function: the text of 100,000 addresses takes a second.
+            what = partial("add route {} dev {}".format, route.dst, route.dev)
             needs = "" if route.action is None else SEG6_NEEDS
-            if route.shared:  # a repeated one is refused, all others replace their predecessor
-                request = NetlinkRequest(what, _RTM_NEWROUTE, message, _APPEND, needs, errno.EEXIST)
-            else:
-                request = NetlinkRequest(what, _RTM_NEWROUTE, message, _WRITE, needs)
-            requests.append(request)
+            # A repeated one that is shared is refused; all others replace their predecessor.
+            how = (_APPEND, needs, errno.EEXIST) if route.shared else (_WRITE, needs)
+            requests.append(NetlinkRequest(what, _RTM_NEWROUTE, message, *how))
         self._rtnetlink.request(requests)
         shared = {route.dst for route in routes if route.shared}
         found = {_identity(route, shared): route for route in self.routes()}
@@ -411,7 +406,7 @@ class Netlink:
         names = {each.index: each.name for each in self.interfaces()}
         return [
             route
-            for each in self._rtnetlink.dump_bytes(_RTM_GETROUTE, ALL)
+            for each in self._rtnetlink.dump(_RTM_GETROUTE, ALL)
             for route in decode_routes(each, names)
         ]
 
@@ -439,10 +434,6 @@ def _opened(namespaces: Collection[str]) -> Iterator[dict[str, int]]:
     finally:
         for fd in found.values():
             os.close(fd)
-
-
-def _add(route: Route) -> str:
-    return f"add route {route.dst} dev {route.dev}"
 
 
 def _identity(route: Route, shared: Collection[IPv6Network]) -> Any:
@@ -600,20 +591,6 @@ class PlainMessage(tcmsg):  # type: ignore[misc]
 
     __slots__ = ()
     nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"))
-
-
-def _shaper(index: int, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> TbfMessage:
-    rate = rate_bps // 8
-    parms = {
-        "rate___reserved": _LINKLAYER_ETHERNET,
-        "rate": min(rate, _MAX_RATE32),
-        "limit": limit_bytes,
-    }
-    options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", burst_bytes)]
-    if rate >= _MAX_RATE32:
-        options.append(("TCA_TBF_RATE64", rate))
-    parts = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
-    return _message(TbfMessage, index, handle=_TBF, attrs=parts)
 
 
 def netem_message(index: int, wanted: Netem, *, below_tbf: bool) -> NetemMessage:

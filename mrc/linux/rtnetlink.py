@@ -117,37 +117,23 @@ class Rtnetlink:
             raise refused
         return repeated
 
-    def get(self, kind: int, message: Any, what: str) -> Any:
-        """Reads one object."""
-        self._send(self._encode(kind, message, _NLM_F_REQUEST))
-        return _decode(message, next(self._replies(what))[2])
-
-    def get_bytes(self, kind: int, body: bytes, what: str) -> bytes:
+    def get(self, kind: int, body: bytes, what: str) -> bytes:
         """Reads one object: the bytes behind its message header."""
         self._send(self._framed(kind, body, _NLM_F_REQUEST))
         return next(self._replies(what))[2][_HEADER_BYTES:]
 
-    def dump(self, kind: int, message: Any) -> list[Any]:
-        """Reads all objects of a kind. Repeats the dump if a change interrupted it."""
-        flags = _NLM_F_REQUEST | _NLM_F_DUMP
-        found = self._dump(lambda: self._encode(kind, message, flags))
-        return [_decode(message, data) for data in found]
-
-    def dump_bytes(self, kind: int, body: bytes) -> list[bytes]:
-        """As `dump`, but returns the bytes behind each message header."""
-        flags = _NLM_F_REQUEST | _NLM_F_DUMP
-        found = self._dump(lambda: self._framed(kind, body, flags))
-        return [data[_HEADER_BYTES:] for data in found]
-
-    def _dump(self, request: Callable[[], bytes]) -> list[bytes]:
+    def dump(self, kind: int, body: bytes) -> list[bytes]:
+        """Reads all objects of a kind: the bytes behind each message header. Repeats the dump if a
+        change interrupted it.
+        """
         for _ in range(_DUMP_TRIES):
-            self._send(request())
+            self._send(self._framed(kind, body, _NLM_F_REQUEST | _NLM_F_DUMP))
             found, all_flags = [], 0
             for reply, flags, data in self._replies("read from the kernel"):
                 all_flags |= flags
                 if reply == _NLMSG_DONE:
                     break
-                found.append(data)
+                found.append(data[_HEADER_BYTES:])
             if not all_flags & _NLM_F_DUMP_INTR:
                 return found
         raise NetlinkError(
@@ -201,13 +187,6 @@ def _open(protocol: int) -> socket.socket:
     except OSError as exc:
         raise NetlinkError(f"cannot open an rtnetlink socket: {exc}") from exc
     return sock
-
-
-def _decode(request: Any, data: bytes) -> Any:
-    """Decodes a reply. It has the class of its request."""
-    message = type(request)(data)
-    message.decode()
-    return message
 
 
 def _split(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
@@ -295,9 +274,9 @@ def interfaces(namespace: str | None = None) -> list[Interface]:
 
 def read_interfaces(rtnetlink: Rtnetlink) -> list[Interface]:
     """The interfaces of the socket's namespace, by index."""
-    links = rtnetlink.dump_bytes(_RTM_GETLINK, bytes(_LINK.size))
+    links = rtnetlink.dump(_RTM_GETLINK, bytes(_LINK.size))
     addresses: dict[int, list[IPv4Interface | IPv6Interface]] = {}
-    for data in rtnetlink.dump_bytes(_RTM_GETADDR, bytes(_ADDRESS.size)):
+    for data in rtnetlink.dump(_RTM_GETADDR, bytes(_ADDRESS.size)):
         if (found := _address(data)) is not None:
             addresses.setdefault(found[0], []).append(found[1])
     return sorted((_interface(data, addresses) for data in links), key=lambda each: each.index)
@@ -306,7 +285,7 @@ def read_interfaces(rtnetlink: Rtnetlink) -> list[Interface]:
 def is_up(rtnetlink: Rtnetlink, index: int, name: str) -> bool:
     """Whether an interface can carry packets. This request makes the kernel update the state."""
     body = _LINK.pack(0, 0, index, 0, 0)
-    data = rtnetlink.get_bytes(_RTM_GETLINK, body, f"read the state of {name}")
+    data = rtnetlink.get(_RTM_GETLINK, body, f"read the state of {name}")
     return _is_up(_LINK.unpack_from(data)[3], attributes(data, _LINK.size))
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import os
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from mrc.linux.rtnetlink import (
     NLM_F_REPLACE,
     NetlinkRequest,
     Rtnetlink,
+    attributes,
     interfaces,
 )
 
@@ -380,6 +382,8 @@ def test_set_tunnel_source__names_a_missing_namespace() -> None:
 
 RTM_NEWLINK, RTM_GETLINK, RTM_NEWROUTE, RTM_GETROUTE = 16, 18, 24, 26
 LOOPBACK = 1
+LINK = struct.Struct("=4xi8x")  # struct ifinfomsg: the index
+IFLA_IFNAME, RTA_DST = 3, 1
 
 
 @pytest.fixture
@@ -411,10 +415,11 @@ def test_request__carries_out_the_rest_and_reports_the_first(rtnetlink: Rtnetlin
     rtnetlink.request([loopback(up=True), route("fd00:1::")])
     with pytest.raises(NetlinkError, match=r"^cannot add fd00:1::: File exists$"):
         rtnetlink.request([route("fd00:1::"), route("fd00:2::"), route("fd00:1::")])
-    family = rtmsg()
-    family["family"] = socket.AF_INET6
-    found = {each.get_attr("RTA_DST") for each in rtnetlink.dump(RTM_GETROUTE, family)}
-    assert {"fd00:1::", "fd00:2::"} <= found
+    found = {
+        attributes(each, 12).get(RTA_DST, b"")
+        for each in rtnetlink.dump(RTM_GETROUTE, bytes([socket.AF_INET6]) + bytes(11))
+    }
+    assert {IPv6Address(f"fd00:{n}::").packed for n in (1, 2)} <= found
 
 
 def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Rtnetlink) -> None:
@@ -449,21 +454,18 @@ def test_request__is_repeated_while_the_kernel_has_no_memory(
 
 
 def test_get__one_object(rtnetlink: Rtnetlink) -> None:
-    message = ifinfmsg()
-    message["index"] = LOOPBACK
-    assert rtnetlink.get(RTM_GETLINK, message, "read lo").get_attr("IFLA_IFNAME") == "lo"
+    found = rtnetlink.get(RTM_GETLINK, LINK.pack(LOOPBACK), "read lo")
+    assert attributes(found, LINK.size)[IFLA_IFNAME] == b"lo\0"
 
 
 def test_get__of_none_says_what_for(rtnetlink: Rtnetlink) -> None:
-    message = ifinfmsg()
-    message["index"] = 4711
     with pytest.raises(NetlinkError, match=r"^cannot read it: No such device$"):
-        rtnetlink.get(RTM_GETLINK, message, "read it")
+        rtnetlink.get(RTM_GETLINK, LINK.pack(4711), "read it")
 
 
 def test_dump__refused_is_an_error(rtnetlink: Rtnetlink) -> None:
     with pytest.raises(NetlinkError, match=r"^cannot read from the kernel: "):
-        rtnetlink.dump(RTM_NEWROUTE + 1000, rtmsg())
+        rtnetlink.dump(RTM_NEWROUTE + 1000, bytes(12))
 
 
 # ---- Named namespaces ----------------------------------------------------------------------------
