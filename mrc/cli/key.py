@@ -10,7 +10,7 @@ from pathlib import Path
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, add_options
 from mrc.errors import ConfigError
-from mrc.linux.files import write_whole
+from mrc.linux.system import write_whole
 from mrc.results import Result
 from mrc.trust.identity import default_path, load
 from mrc.trust.security import SECRET_BYTES

@@ -27,7 +27,7 @@ from mrc.dissect import vectors
 from mrc.dissect.capture import read_file
 from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
-from mrc.linux.files import check_writable, write_whole
+from mrc.linux.system import check_writable, write_whole
 from mrc.results import like
 from mrc.sim import drawing
 from mrc.units import counted

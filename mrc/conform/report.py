@@ -20,7 +20,7 @@ from mrc.conform.packets import Datagram
 from mrc.conform.player import CaseOutcome, Verdict
 from mrc.conform.readings import READINGS
 from mrc.dissect.capture import CapturedFrame
-from mrc.linux.files import write_whole
+from mrc.linux.system import write_whole
 from mrc.results import Result, like
 from mrc.sim.drawing import Chart, style_sheet
 from mrc.units import counted, digits

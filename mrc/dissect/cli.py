@@ -19,7 +19,7 @@ from mrc.dissect.capture import CapturedFrame
 from mrc.dissect.packet import Packet, UdpFlow
 from mrc.errors import MrcError
 from mrc.limits import UDP_PORT
-from mrc.linux.files import write_whole
+from mrc.linux.system import write_whole
 from mrc.results import Result, like
 from mrc.units import counted
 

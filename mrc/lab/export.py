@@ -28,8 +28,8 @@ from mrc.errors import ConfigError
 from mrc.fabric.topology import Target
 from mrc.lab.outside import check_interface, links_of
 from mrc.linux import netns
-from mrc.linux.files import write_whole
 from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
+from mrc.linux.system import write_whole
 from mrc.results import Result
 from mrc.testbed import plan as plans
 from mrc.testbed.bed import Testbed

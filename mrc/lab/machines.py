@@ -26,10 +26,10 @@ from mrc.testbed import bed
 from mrc.testbed.plan import (
     BedLink,
     BedPlan,
+    MachineShare,
     Node,
     Tunnel,
 )
-from mrc.testbed.results import MachineShare
 from mrc.testbed.shape import MANAGEMENT, Fabric, Shape, part_name
 from mrc.units import counted
 

@@ -31,7 +31,7 @@ from mrc.errors import BadFileError, ConfigError
 from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import Tiers
-from mrc.linux.files import write_whole
+from mrc.linux.system import write_whole
 from mrc.results import Result
 from mrc.testbed.cli.main import Action
 from mrc.typed import Positive, Text, Whole, take

@@ -33,8 +33,7 @@ from mrc.cli.arguments import add, argument
 from mrc.fabric.document import Table
 from mrc.linux.routes import Route
 from mrc.testbed import plan as plans
-from mrc.testbed.plan import BedLink, BedPlan, Node
-from mrc.testbed.results import MachineShare
+from mrc.testbed.plan import BedLink, BedPlan, MachineShare, Node
 from mrc.testbed.shape import (
     MANAGEMENT,
     LentInterface,

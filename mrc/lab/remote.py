@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Self
 
 from msgspec import convert, to_builtins
 
-from mrc import errors
+from mrc import errors, products
 from mrc.child import BlockingChild
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
@@ -44,14 +44,13 @@ from mrc.lab.machines import (
     toward,
 )
 from mrc.linux import netns, system
-from mrc.testbed import build, extras, state
+from mrc.testbed import build, state
 from mrc.testbed import capture as captures
 from mrc.testbed import plan as plans
 from mrc.testbed.bed import LinkCounters, Removed, Testbed
 from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import Fault, all_hops
-from mrc.testbed.plan import BedLink, BedPlan
-from mrc.testbed.results import MachineShare
+from mrc.testbed.plan import BedLink, BedPlan, MachineShare
 from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
 
 _log = logging.getLogger("mrc.testbed")
@@ -619,7 +618,7 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_part(args: argparse.Namespace) -> int:
     if args.traffic:
-        extras.need("mrc.workload.hosts").serve_relay(args.name)
+        products.need("mrc.workload.hosts", "this test bed").serve_relay(args.name)
     else:
         serve_part(args.name, sys.stdin.buffer, sys.stdout.buffer)
     return 0

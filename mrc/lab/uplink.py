@@ -33,10 +33,10 @@ from msgspec.structs import replace
 from mrc.errors import NetlinkError, StateError
 from mrc.lab.outside import UPLINK, Transit, bridges, links_of, transit
 from mrc.linux import netns
-from mrc.linux.files import write_whole
 from mrc.linux.netlink import Netlink, Veth
 from mrc.linux.routes import Route
 from mrc.linux.rtnetlink import Interface, interfaces
+from mrc.linux.system import write_whole
 from mrc.testbed import build, rootless, state
 from mrc.testbed.plan import BedLink, BedPlan
 from mrc.testbed.shape import MANAGEMENT, machine_namespace, part_name

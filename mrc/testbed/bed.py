@@ -30,11 +30,10 @@ from mrc.fabric import hostconfig
 from mrc.fabric.topology import Target
 from mrc.linux import netns, system
 from mrc.results import KEYS, Result, like
-from mrc.testbed import build, emulator, extras, rootless, state
+from mrc.testbed import build, emulator, rootless, state
 from mrc.testbed.build import Ready
 from mrc.testbed.faults import Fault, Hop, Mode, all_hops, place_faults
-from mrc.testbed.plan import BedPlan, Node, emulator_config, make_plan
-from mrc.testbed.results import MachineShare
+from mrc.testbed.plan import BedPlan, MachineShare, Node, emulator_config, make_plan
 from mrc.testbed.shape import (
     DEFAULT_NAME,
     DEFAULT_RATE,
@@ -43,6 +42,7 @@ from mrc.testbed.shape import (
     Shape,
     as_argument_error,
     check_name,
+    extra,
     is_host,
     machine_namespace,
     parse_rate,
@@ -142,7 +142,7 @@ class Testbed:
             self.shape = Shape(**every | shape)
         self.name = name
         self.machines: Any = None
-        """those of `extras.MACHINES`, of which this one has a part; None: it has all of it"""
+        """those of `mrc.lab.machines`, of which this one has a part; None: it has all of it"""
 
     @classmethod
     def of(cls, name: str, shape: Shape, machines: Any = None) -> Self:
@@ -176,10 +176,10 @@ class Testbed:
 
     @cached_property
     def plan(self) -> BedPlan:
-        make = extras.need(extras.OUTSIDE).make_plan if self.shape.outside else make_plan
+        make = extra("outside").make_plan if self.shape.outside else make_plan
         plan: BedPlan = make(self.name, self.shape)
         if self.machines is not None:
-            plan = extras.need(extras.CUT).part(plan, self.machines)
+            plan = extra("machines").part(plan, self.machines)
         return plan
 
     def up(self) -> bool:
@@ -221,7 +221,7 @@ class Testbed:
                 namespace = self.plan.nodes[FABRIC].namespace
                 emulator.start(state.folder(self.name), namespace, emulator_config(self.shape))
             if self.shape.outside:
-                extras.need(extras.UPLINK).after_build(self.plan)
+                extra("uplink").after_build(self.plan)
             if self.shape.fabric is Fabric.KERNEL:
                 found = build.read_counters(self.plan, {}).items()
                 drops = {str(hop): told["dropped"] for hop, told in found if told["dropped"]}
@@ -526,7 +526,7 @@ class Testbed:
         ended, left = end_programs(build.namespaces(self.name), folder)
         machine = machine_namespace(self.name)
         if machine in netns.names() or state.outside_path(self.name).exists():
-            extras.need(extras.UPLINK).before_down(self.name)
+            extra("uplink").before_down(self.name)
         removed = build.remove(self.name)
         state.forget(self.name)
         return Removed(
@@ -573,7 +573,7 @@ def of(name: str, shape: Shape, machines: Any) -> Testbed:
 
 
 def _spread() -> type[Testbed]:
-    found: type[Testbed] = extras.need(extras.SPREAD).SpreadTestbed
+    found: type[Testbed] = extra("remote").SpreadTestbed
     return found
 
 

@@ -40,7 +40,7 @@ from mrc.linux import netns, system
 from mrc.linux.netlink import Netem, Netlink, Veth, Vxlan
 from mrc.linux.routes import EncapRed, Route
 from mrc.linux.rtnetlink import interfaces
-from mrc.testbed import emulator, extras, state
+from mrc.testbed import emulator, state
 from mrc.testbed.faults import (
     HOST_UP,
     LOSSY,
@@ -67,7 +67,7 @@ from mrc.testbed.plan import (
     make_plan,
     shaper,
 )
-from mrc.testbed.shape import MANAGEMENT, Fabric, is_namespace_of, namespace_of, part_name
+from mrc.testbed.shape import MANAGEMENT, Fabric, extra, is_namespace_of, namespace_of, part_name
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
@@ -657,7 +657,7 @@ def change_faults(plan: BedPlan, before: Faults, after: Faults, ready: Ready | N
     if is_kernel:
         _change_sizes(plan, before, after)
     if plan.shape.outside.hosts:
-        extras.need(extras.LENDING).follow(plan, stay_down)
+        extra("uplink").follow(plan, stay_down)
 
 
 def _scripts_of_drops(plan: BedPlan, before: Faults, after: Faults) -> dict[str, str]:

@@ -206,6 +206,23 @@ class Census(Struct, frozen=True):
     """Paths from any host to any other."""
 
 
+class MachineShare(Struct, frozen=True, kw_only=True):
+    """What a machine has of a test bed over several."""
+
+    name: str
+    """Its name in `--on`."""
+    address: str | None
+    """Where the other machines reach it; null: it was not looked up."""
+    hosts: tuple[str, ...]
+    """Its hosts."""
+    switches: tuple[str, ...]
+    """Its T0s and T1s."""
+    tunnels: int
+    """Its links to switches on other machines, over VXLAN."""
+    lost: str | None
+    """Why it does not answer; null: it does."""
+
+
 def census(shape: Shape) -> Census:
     """Counts the parts of the plan; makes it only if links are absent."""
     if shape.absent:

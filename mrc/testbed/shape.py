@@ -29,18 +29,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from ipaddress import IPv6Network
+from types import ModuleType
 from typing import Any
 
 from msgspec import Struct, convert
 from msgspec.structs import fields, force_setattr, replace
 
+from mrc import products
 from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import LinkChange, Tiers
 from mrc.fabric.topology import Addresses, Target, Topology
 from mrc.results import KEYS
-from mrc.testbed import extras
 from mrc.units import parse_short_rate
 
 DEFAULT_NAME = "lab"
@@ -48,6 +49,14 @@ FABRIC = "fabric"
 MANAGEMENT = "mgmt"
 
 _NAME_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+def extra(name: str) -> ModuleType:
+    """A module of the lab that adds to test beds: `machines` and `remote` (several machines),
+    `outside` (what joins one to the world) or `uplink` (which does that). It is loaded only for a
+    test bed that has what it adds. Raises ConfigError in a tree without it.
+    """
+    return products.need(f"mrc.lab.{name}", "this test bed")
 
 
 def check_name(name: str) -> None:
@@ -235,7 +244,7 @@ class Shape(Topology, frozen=True):
         for link in self.links:
             self.target(link.target)
         if self.outside:
-            extras.need(extras.OUTSIDE).check(self.outside, self)
+            extra("outside").check(self.outside, self)
 
     @property
     def least_delay_ns(self) -> int:
@@ -438,7 +447,7 @@ def parse_topology(
         raise table.error("topology", str(error)) from error
     world = shape.outside
     if table.has("outside"):
-        world = extras.need(extras.OUTSIDE).read(table.table("outside"))
+        world = extra("outside").read(table.table("outside"))
     table.close()
     try:
         shape = replace(shape, outside=world)

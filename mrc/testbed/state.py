@@ -7,7 +7,7 @@ $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 $MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
 $MRC_RUN_DIR/NAME/resolv.conf                         the same of /etc/resolv.conf, with an uplink
 $MRC_RUN_DIR/NAME/early.json                          packets dropped while links came up, by hop
-$MRC_RUN_DIR/NAME/outside.json                        what `extras.LENDING` has to return
+$MRC_RUN_DIR/NAME/outside.json                        what `mrc.lab.uplink` has to return
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.linux.files import write_whole
-from mrc.testbed import extras
+from mrc.linux.system import write_whole
 from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.plan import BedPlan
-from mrc.testbed.shape import Shape, decode_shape
+from mrc.testbed.shape import Shape, decode_shape, extra
 
 _SCHEMA = 1
 _FILE = "testbed.json"
@@ -46,7 +45,7 @@ class BedState(Struct, frozen=True):
     drained: tuple[str, ...] = ()
     """targets that hosts send no traffic over"""
     machines: Any = None
-    """those of `extras.MACHINES`; None: all of it is on this machine"""
+    """those of `mrc.lab.machines`; None: all of it is on this machine"""
 
     def with_faults(self, faults: Mapping[str, Fault]) -> Self:
         return replace(self, faults={**self.faults, **faults})
@@ -69,7 +68,7 @@ def hosts_path(name: str) -> Path:
 
 
 def outside_path(name: str) -> Path:
-    """The file of `extras.LENDING`."""
+    """The file of `mrc.lab.uplink`."""
     return folder(name) / "outside.json"
 
 
@@ -190,7 +189,7 @@ def decode(stored: dict[str, Any]) -> BedState:
         raise ValueError(f"schema is {stored['schema']}, not {_SCHEMA}")
     machines = stored.get("machines")
     if machines is not None:
-        machines = extras.need(extras.MACHINES).decode(machines)
+        machines = extra("machines").decode(machines)
     return BedState(
         shape=decode_shape(stored["shape"]),
         up=stored["up"],

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrc.errors import ConfigError, ConnectError
-from mrc.linux.files import write_whole
+from mrc.linux.system import write_whole
 from mrc.trust.secret import Secret, read_secret, read_trusted
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from mrc.enums import CcKind
 from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.fabric.faults import TimedFault
 from mrc.linux import system
-from mrc.linux.files import check_writable, write_whole
+from mrc.linux.system import check_writable, write_whole
 from mrc.results import KEYS, Result, like
 from mrc.sim import checks, drawing, page
 from mrc.sim import results as sim

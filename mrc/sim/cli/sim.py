@@ -27,7 +27,7 @@ from mrc.cli.output import (
 )
 from mrc.cli.runner import interruptibly
 from mrc.errors import ConfigError
-from mrc.linux.files import check_writable, write_whole
+from mrc.linux.system import check_writable, write_whole
 from mrc.results import like
 from mrc.sim import drawing, page, sweep
 from mrc.sim.checks import evaluate, flow_goodput_bps

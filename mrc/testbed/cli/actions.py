@@ -26,15 +26,21 @@ from mrc.fabric.topology import Target
 from mrc.linux import netns, system
 from mrc.results import Result, like, plain
 from mrc.testbed import bed as beds
-from mrc.testbed import capture, extras, schedule
+from mrc.testbed import capture, schedule
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Removed, Testbed
 from mrc.testbed.cli import status
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.plan import add_machines, add_shape, rate_argument, shape_of
+from mrc.testbed.cli.plan import Built, add_machines, add_shape, rate_argument, shape_of
 from mrc.testbed.faults import Mode, TargetFault, parse_loss
-from mrc.testbed.results import Built
-from mrc.testbed.shape import DEFAULT_NAME, MIN_RATE_BPS, as_argument_error, is_host, part_name
+from mrc.testbed.shape import (
+    DEFAULT_NAME,
+    MIN_RATE_BPS,
+    as_argument_error,
+    extra,
+    is_host,
+    part_name,
+)
 
 # ---- up, down ------------------------------------------------------------------------------------
 
@@ -53,7 +59,7 @@ def _allowed(args: argparse.Namespace) -> AbstractContextManager[None]:
 def up(args: argparse.Namespace) -> int:
     out = Output.of(args)
     shape, names = shape_of(args), getattr(args, "on", None)
-    machines = None if names is None else extras.need(extras.OPTIONS).located(names)
+    machines = None if names is None else extra("outside").located(names)
     bed = beds.of(args.name, shape, machines)
     built = bed.up()
     summary = status.summary(bed.shape)
@@ -184,7 +190,7 @@ def shell(args: argparse.Namespace) -> int:
     if (machine := bed.elsewhere(args.host)) is not None:
         user = ["--user", args.user] if args.user else []
         words = ["shell", "--name", args.name, args.host, *user]
-        code: int = extras.need(extras.THERE).forward(machine, words)
+        code: int = extra("remote").forward(machine, words)
         return code
     program = os.environ.get("SHELL") or "/bin/sh"
     if shutil.which(program) is None:
@@ -420,7 +426,7 @@ def capture_packets(args: argparse.Namespace) -> int:
             args.prog, f"{args.where} is on several machines: capture one of its links or switches"
         )
     if (machine := places.pop()) is not None:
-        found: int = extras.need(extras.THERE).capture(args, out, machine)
+        found: int = extra("remote").capture(args, out, machine)
         return found
     names = " ".join(map(":".join, where))
     deadline = None if args.seconds is None else time.monotonic() + args.seconds

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mrc testbed plan`: shows what `up` would build, as text, JSON or a picture. The shape of a test
 bed on the command line: a topology file, options, or both.
+
+The SVG has one panel for equal planes, with T2s above T1s above T0s above hosts. Links that differ
+from their tier are highlighted and labelled. Long lines are wrapped, so that no text is cut.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from textwrap import wrap
+from typing import Any, ClassVar, Literal
 
+from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from mrc import products
@@ -16,20 +23,22 @@ from mrc.cli.arguments import add, argument
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.faults import LinkChange
-from mrc.linux.files import write_whole
-from mrc.results import Result, like
-from mrc.testbed import extras, picture
+from mrc.fabric.topology import Target
+from mrc.linux.system import write_whole
+from mrc.results import KEYS, Result, like
 from mrc.testbed.cli.main import Action
-from mrc.testbed.faults import hops_of_link
-from mrc.testbed.plan import census, emulator_config
-from mrc.testbed.results import HostAddresses, MachineShare, Planned
+from mrc.testbed.faults import TargetFault, hops_of_link
+from mrc.testbed.plan import Census, MachineShare, census, emulator_config
 from mrc.testbed.shape import (
     DEFAULT_RATE,
     MIN_KERNEL_DELAY_NS,
+    BothWays,
     Fabric,
     LinkProperties,
+    Outside,
     Shape,
     as_argument_error,
+    extra,
     load_topology,
     parse_rate,
     scale_rates,
@@ -82,7 +91,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
         buffer={"dest": "buffer_bytes"},
         fabric={"choices": [*Fabric], "default": Fabric.KERNEL},
     )
-    if (others := products.load(extras.OPTIONS)) is not None:
+    if (others := products.load("mrc.lab.outside")) is not None:
         others.add_outside(parser.add_argument_group("joined to the world"))
     dests = {name: {"dest": f"{name}_bytes"} for name in ("ecn_low", "ecn_high")}
     add(parser.add_argument_group("only with --fabric emulated"), EMULATED_OPTIONS, **dests)
@@ -90,7 +99,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
     """Adds `--on`."""
-    if (others := products.load(extras.OPTIONS)) is not None:
+    if (others := products.load("mrc.lab.outside")) is not None:
         others.add_on(parser)
 
 
@@ -108,7 +117,7 @@ def shape_of(args: argparse.Namespace) -> Shape:
     with as_argument_error():
         shape = Shape(**wanted) if shape is None else replace(shape, **wanted)
         if "uplink" in args:
-            outside = extras.need(extras.OPTIONS).outside_of(args, shape.outside)
+            outside = extra("outside").outside_of(args, shape.outside)
             shape = replace(shape, outside=outside)
         if "rate" in args:
             shape = scale_rates(shape, args.rate)
@@ -128,8 +137,130 @@ def outside_lines(shape: Shape) -> list[str]:
     """What joins a test bed to the world."""
     if not shape.outside:
         return []
-    found: list[str] = extras.need(extras.OPTIONS).outside_lines(shape.outside)
+    found: list[str] = extra("outside").outside_lines(shape.outside)
     return found
+
+
+# ---- For programs --------------------------------------------------------------------------------
+
+
+class BedHost(Struct, frozen=True, kw_only=True):
+    """A host of a test bed."""
+
+    host: str
+    """Its name: h0, h1, ..."""
+    namespace: str
+    """Its network namespace."""
+    config: str
+    """Path of its host configuration file."""
+    address: str
+    """Its address on all planes (ECMP): the name h1 or h1.any."""
+    plane_addresses: tuple[str, ...]
+    """Its address in each plane: the names h1.p1, h1.p2, ..."""
+    oob: str
+    """Its management address, over which mrc exchanges the attributes of QPs: the name h1.mgmt."""
+
+
+class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
+    """A test bed that is up."""
+
+    name: str
+    """Name of the test bed."""
+    state: Literal["up"] = "up"
+    """The test bed is up."""
+    hosts: tuple[BedHost, ...]
+    """Its hosts."""
+    planes: int
+    """Number of planes."""
+    t0: int
+    """T0s of each plane."""
+    t1: int
+    """T1s of each plane."""
+    pods: int
+    """Pods of each plane; 1 without T2s."""
+    t2: int
+    """T2s of each plane; 0: two tiers."""
+    host_rate_bps: int | None
+    """Rate of a link between host and T0, each way; null: no limit."""
+    fabric_rate_bps: int | None
+    """Rate of a link between T0 and T1, each way; null: no limit."""
+    core_rate_bps: int | None
+    """Rate of a link between T1 and T2, each way; null: no limit."""
+    mtu: int
+    """MTU of all links."""
+    fabric: Literal["kernel", "emulated"]
+    """What forwards packets: the Linux kernel, or the emulator."""
+    outside: Outside
+    """What joins it to the world."""
+    faults: tuple[TargetFault, ...]
+    """What fails now."""
+    missing: tuple[str, ...]
+    """Network namespaces that somebody removed."""
+    drained: tuple[str, ...]
+    """Targets that hosts send no traffic over, see `mrc testbed drain`."""
+    taken_down: tuple[str, ...]
+    """Ends of links that somebody took down by hand, as NODE:INTERFACE; they may be up again, but
+    without routes."""
+    machines: tuple[MachineShare, ...]
+    """Its machines; empty: all of it is on this one."""
+
+
+class Built(Bed, frozen=True, kw_only=True):
+    """`mrc testbed up`."""
+
+    built: bool
+    """True: this command built it. False: it was up already."""
+
+
+class HostAddresses(Struct, frozen=True, kw_only=True):
+    """Addresses of a host."""
+
+    host: str
+    """Its name: h0, h1, ..."""
+    address: str
+    """Its address on all planes (ECMP): the name h1 or h1.any."""
+    plane_addresses: tuple[str, ...]
+    """Its address in each plane: the names h1.p1, h1.p2, ..."""
+    oob: str
+    """Its management address: the name h1.mgmt."""
+
+
+class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
+    """`mrc testbed plan`: what `up` would build."""
+
+    texts_of: ClassVar = Bed
+
+    title: str
+    """Title of the topology."""
+    fabric: Literal["kernel", "emulated"]
+    hosts: int
+    """Number of hosts."""
+    planes: int
+    t0: int
+    t1: int
+    pods: int
+    t2: int
+    host_rate_bps: int | None
+    fabric_rate_bps: int | None
+    core_rate_bps: int | None
+    host_delay_ns: int
+    """Delay of a link between host and T0."""
+    fabric_delay_ns: int
+    """Delay of a link between T0 and T1."""
+    core_delay_ns: int
+    """Delay of a link between T1 and T2."""
+    jitter_ns: int
+    """Random delay added at most."""
+    mtu: int
+    addresses: tuple[HostAddresses, ...]
+    """Addresses of the hosts."""
+    links: dict[str, LinkProperties]
+    """Every link, by the name that faults use; each direction, if the two differ."""
+    outside: Outside
+    built: Census
+    """What the test bed takes."""
+    machines: tuple[MachineShare, ...]
+    """What each machine of `--on` takes; empty without `--on`."""
 
 
 # ---- The action ----------------------------------------------------------------------------------
@@ -160,14 +291,14 @@ def run(args: argparse.Namespace) -> int:
     shape = shape_of(args)
     title = load_topology(args.file, shape.fabric).title if args.file else "the default test bed"
     names = getattr(args, "on", None)
-    shares = () if names is None else extras.need(extras.OPTIONS).planned(shape, names)
+    shares = () if names is None else extra("outside").planned(shape, names)
     lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]
     lines += outside_lines(shape)
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
-        _write(args.svg, picture.draw_svg(shape, named, lines))
-    lines += [extras.need(extras.OPTIONS).text(each, shape.planes) for each in shares]
-    out.text("\n".join([title, *lines, *picture.draw_plan(shape)]))
+        _write(args.svg, draw_svg(shape, named, lines))
+    lines += [extra("outside").text(each, shape.planes) for each in shares]
+    out.text("\n".join([title, *lines, *draw_plan(shape)]))
     out.result(_result(shape, title, shares))
     return 0
 
@@ -262,6 +393,278 @@ def _result(shape: Shape, title: str, shares: tuple[MachineShare, ...]) -> Plann
         built=census(shape),
         machines=shares,
     )
+
+
+# ---- Drawn as text -------------------------------------------------------------------------------
+
+
+_ALL_NAMED = 4  # up to 4 hosts below a T0 are all named; of more, the first and the last
+
+
+def draw(shape: Shape, failing: Collection[str]) -> list[str]:
+    """Draws plane by plane, with an x at failing parts. Every T0 has an uplink to every T1, except
+    for absent links, which are not drawn.
+
+    plane 1    h0 -- t0:1.0 --+-- t1:1.0
+               h1 -x t0:1.1 --+-- t1:1.1 x
+
+    With T2s, pod by pod; then the T2s, each with a link to one T1 of each pod.
+    """
+    lines = []
+    for plane in shape.plane_numbers():
+        label = f"plane {plane}{' x' if f'plane:{plane}' in failing else ''}"
+        lines += ["", *_draw_plane(shape, plane, str(plane), label, failing)]
+    return lines
+
+
+def draw_plan(shape: Shape) -> list[str]:
+    """As `draw`, but once for all equal planes, and without faults."""
+    lines = []
+    for planes in alike(shape):
+        name = plane_name(planes)
+        label = f"plane {name}" if len(planes) == 1 else f"planes {listed(planes)}"
+        lines += ["", *_draw_plane(shape, planes[0], name, label, ())]
+    return lines
+
+
+def alike(shape: Shape) -> list[list[int]]:
+    """Groups the planes by the properties of their links."""
+    links: dict[int, list[tuple[Target, BothWays]]] = {}
+    for link, properties in shape.link_properties().items():
+        links.setdefault(link.plane, []).append((replace(link, plane=0), properties))
+    groups: dict[tuple[tuple[Target, BothWays], ...], list[int]] = {}
+    for plane, found in links.items():
+        groups.setdefault(tuple(found), []).append(plane)
+    return list(groups.values())
+
+
+def plane_name(planes: Sequence[int]) -> str:
+    """The plane's part of its switches' names: a number, or P for several planes."""
+    return str(planes[0]) if len(planes) == 1 else "P"
+
+
+def listed(planes: Sequence[int]) -> str:
+    """`1..4` or `1, 3, 4`."""
+    if len(planes) > 2 and planes[-1] - planes[0] == len(planes) - 1:
+        return f"{planes[0]}..{planes[-1]}"
+    return ", ".join(map(str, planes))
+
+
+def _draw_plane(
+    shape: Shape, number: int, plane: str, label: str, failing: Collection[str]
+) -> list[str]:
+    """`number` of a plane; `plane` names it, or all that are equal to it."""
+    lines: list[str] = []
+    _, t0s, t1s, t2s = nodes(shape, number)
+    left = {t0: _left(shape, number, plane, t0, failing) for t0 in t0s}
+    width = max(map(len, left.values()), default=0)
+    for pod in range(shape.pods):
+        below = [left[t0].ljust(width) + " --" for t0 in t0s if shape.pod_of_t0(t0) == pod]
+        above = [
+            f"-- {_crossed(f't1:{plane}.{t1}', failing)}"
+            for t1 in t1s
+            if shape.pod_of_t1(t1) == pod
+        ]
+        for lower, upper in zip_longest(below, above, fillvalue=None):
+            row = f"{lower or ' ' * (width + 3)}+{upper or ''}"
+            lines.append(f"{'' if lines else label:12}{row}")
+        lines += [""] if t2s else []
+    names = [_crossed(f"t2:{plane}.{t2}", failing) for t2 in t2s]
+    return lines + [f"{'':12}{line}" for line in wrap(f"T2s: {', '.join(names)}", 80) if names]
+
+
+def nodes(shape: Shape, plane: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    """The hosts, T0s, T1s and T2s that have links in a plane."""
+    links = shape.links_of(Target("plane", plane))
+    hosts = [link.host for link in links if link.host is not None]
+    t0s = {shape.t0_of_link(link) for link in links if link.kind != "core"}
+    t1s = {link.t1 for link in links if link.t1 is not None}
+    t2s = {link.t2 for link in links if link.t2 is not None}
+    return hosts, sorted(t0s), sorted(t1s), sorted(t2s)
+
+
+def _left(shape: Shape, number: int, plane: str, t0: int, failing: Collection[str]) -> str:
+    hosts = [host for host in shape.hosts_below(t0) if shape.has_link(host, number)]
+    dead = [host for host in hosts if f"link:h{host}.{plane}" in failing]
+    if len(hosts) == 1:
+        link = "-x" if dead else "--"
+        return f"h{hosts[0]} {link} {_crossed(f't0:{plane}.{t0}', failing)}"
+    in_row = hosts and len(hosts) == hosts[-1] - hosts[0] + 1
+    if len(hosts) > _ALL_NAMED and in_row and not dead:
+        names = f"h{hosts[0]}..h{hosts[-1]}"
+    else:
+        names = " ".join(f"h{host} x" if host in dead else f"h{host}" for host in hosts)
+    return f"{names} -- {_crossed(f't0:{plane}.{t0}', failing)}"
+
+
+def _crossed(name: str, failing: Collection[str]) -> str:
+    return f"{name} x" if name in failing else name
+
+
+# ---- SVG -----------------------------------------------------------------------------------------
+
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #8b949e;
+  --unlike: #b35900; --host: #dbeafe; --t0: #dcfce7; --t1: #fde9c8;
+  --t2: #f3e0f7 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #6e7681;
+  --unlike: #ffa657; --host: #1f3a5f; --t0: #1d4428; --t1: #4f3a13;
+  --t2: #46284f } }
+svg { background: var(--paper) }
+text { fill: var(--ink); font: 12px sans-serif; text-anchor: middle }
+text.title { font-weight: bold; text-anchor: start }
+text.note { text-anchor: start }
+text.unlike { fill: var(--unlike); stroke: var(--paper); stroke-width: 4; paint-order: stroke }
+line { stroke: var(--line) }
+line.unlike { stroke: var(--unlike); stroke-width: 2.5 }
+rect { stroke: var(--line); rx: 4 }
+rect.host { fill: var(--host) }
+rect.t0 { fill: var(--t0) }
+rect.t1 { fill: var(--t1) }
+rect.t2 { fill: var(--t2) }
+"""
+
+_BOX_WIDTH, _BOX_HEIGHT, _GAP = 52, 24, 12
+_ROW = 90  # from one tier to the next
+_MARGIN, _TITLE = 20, 44
+_MIN_WIDTH = 560
+_LINE = 18
+_LETTER, _BOLD_LETTER = 7.2, 8.2  # pixels of a letter, on average, in a wide font
+
+Ends = tuple[float, float, float, float]
+"""Where a link begins and ends: x and y of its lower end, then of its upper end."""
+
+
+def draw_svg(shape: Shape, title: str, notes: Sequence[str]) -> str:
+    """A whole SVG document. It highlights links whose properties differ from their tier's."""
+    columns = max(shape.hosts, shape.t0, shape.t1, shape.t2)
+    width = max(_MIN_WIDTH, 2 * _MARGIN + columns * (_BOX_WIDTH + _GAP) - _GAP)
+    top = _MARGIN
+    parts: list[str] = []
+    room = width - 2 * _MARGIN
+    lines = [("title", line) for line in wrap(title, int(room / _BOLD_LETTER))]
+    lines += [("note", line) for note in notes for line in wrap(note, int(room / _LETTER))]
+    for kind, line in lines:
+        parts.append(_text(_MARGIN, top + 12, line, kind))
+        top += _LINE
+    for planes in alike(shape):
+        parts += _panel_of(shape, planes, top, width)
+        top += _TITLE + (3 if shape.t2 else 2) * _ROW + _BOX_HEIGHT + _MARGIN
+    size = f'width="{width}" height="{top}" viewBox="0 0 {width} {top}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    return "\n".join([head, f"<style>{_STYLE}</style>", *parts, "</svg>", ""])
+
+
+def _panel_of(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
+    name = plane_name(planes)
+    word = "plane" if len(planes) == 1 else "planes"
+    parts = [_text(_MARGIN, top + 26, f"{word} {listed(planes)}", "title")]
+    usual = replace(shape, links=()).link_properties()
+    places = _Panel(shape, top, width)
+    unlike: dict[str, list[tuple[Ends, str]]] = {"link": [], "uplink": [], "core": []}
+    for link, found in shape.link_properties().items():
+        if link.plane != planes[0]:
+            continue
+        ends = places.ends(link)
+        if found == usual[link]:
+            parts.append(_line(ends, ""))
+        else:
+            parts.append(_line(ends, "unlike"))
+            unlike[link.kind].append((ends, _difference(found, usual[link][0])))
+    for kind, numbers in zip(("host", "t0", "t1", "t2"), nodes(shape, planes[0]), strict=True):
+        label = "h" if kind == "host" else f"{kind}:{name}."
+        parts += [_box(*places.at(kind, index), f"{label}{index}", kind) for index in numbers]
+    counts = {
+        "link": shape.hosts,
+        "uplink": shape.t0 * shape.t1s_per_pod,
+        "core": shape.pods * shape.t2,
+    }
+    for tier, links in unlike.items():
+        parts += _labels(links, counts[tier], width)
+    return parts
+
+
+class _Panel:
+    """Where the nodes of a panel are."""
+
+    def __init__(self, shape: Shape, top: int, width: int) -> None:
+        self._shape, self._width = shape, width
+        counts = {"t2": shape.t2, "t1": shape.t1, "t0": shape.t0, "host": shape.hosts}
+        self._rows = {
+            kind: (top + _TITLE + row * _ROW, count)
+            for row, (kind, count) in enumerate(each for each in counts.items() if each[1])
+        }
+
+    def at(self, kind: str, index: int) -> tuple[float, int]:
+        """The middle and the top of a node."""
+        row, count = self._rows[kind]
+        return _MARGIN + (self._width - 2 * _MARGIN) * (index + 0.5) / count, row
+
+    def ends(self, link: Target) -> Ends:
+        match link:
+            case Target(host=int(host)):
+                lower, upper = ("host", host), ("t0", self._shape.t0_of(host))
+            case Target(t0=int(t0), t1=int(t1)):
+                lower, upper = ("t0", t0), ("t1", t1)
+            case _:
+                lower, upper = ("t1", link.t1 or 0), ("t2", link.t2 or 0)
+        return (*self.at(*lower), *self.at(*upper))
+
+
+def _difference(both: BothWays, usual: LinkProperties) -> str:
+    """What a link has instead of what its tier has: "20 Mbit/s, 2000 us", "up 20 Mbit/s"."""
+    up, down = (_words(found, usual) for found in both)
+    if up == down:
+        return up
+    return "; ".join(f"{way} {words}" for way, words in (("up", up), ("down", down)) if words)
+
+
+def _words(found: LinkProperties, usual: LinkProperties) -> str:
+    words = []
+    if found.rate_bps is not None and found.rate_bps != usual.rate_bps:
+        words.append(f"{digits(found.rate_bps / 1e6)} Mbit/s")
+    if found.delay_ns != usual.delay_ns:
+        words.append(f"{digits(found.delay_ns / 1000)} us")
+    words += [f"loss {digits(found.loss * 100)}%"] if found.loss != usual.loss else []
+    words += [f"MTU {found.mtu}"] if found.mtu != usual.mtu else []
+    return ", ".join(words)
+
+
+def _labels(links: Sequence[tuple[Ends, str]], count: int, width: int) -> Iterator[str]:
+    """A label for each link; only one if all `count` links of the tier differ in the same way."""
+    if len(links) == count > 1 and len({text for _, text in links}) == 1:
+        (_, y1, _, y2), text = links[0]
+        yield _label(width / 2, (y1 + y2 + _BOX_HEIGHT) / 2, f"each {text}", width)
+        return
+    for number, ((x1, y1, x2, y2), text) in enumerate(links):
+        part = (0.3, 0.5, 0.7)[number % 3]  # neighbours have their labels at other heights
+        yield _label(x1 + part * (x2 - x1), y1 + part * (y2 + _BOX_HEIGHT - y1), text, width)
+
+
+def _label(x: float, y: float, text: str, width: int) -> str:
+    half = len(text) * _LETTER / 2
+    inside = min(max(x, _MARGIN + half), width - _MARGIN - half)
+    return _text(round(inside, 1), round(y + 4, 1), text, "unlike")
+
+
+def _line(ends: Ends, kind: str) -> str:
+    x1, y1, x2, y2 = ends
+    name = f' class="{kind}"' if kind else ""
+    return f'<line{name} x1="{x1:.1f}" y1="{y1}" x2="{x2:.1f}" y2="{y2 + _BOX_HEIGHT}"/>'
+
+
+def _box(x: float, y: float, label: str, kind: str) -> str:
+    rect = (
+        f'<rect class="{kind}" x="{x - _BOX_WIDTH / 2:.1f}" y="{y}" width="{_BOX_WIDTH}" '
+        f'height="{_BOX_HEIGHT}"/>'
+    )
+    return rect + f'<text x="{x:.1f}" y="{y + 16}">{label}</text>'
+
+
+def _text(x: float, y: float, text: str, kind: str) -> str:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;")
+    return f'<text class="{kind}" x="{x}" y="{y}">{escaped}</text>'
 
 
 ACTIONS = {"plan": Action(run, add_arguments, "nothing")}

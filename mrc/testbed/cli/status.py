@@ -19,14 +19,12 @@ from mrc.cli.runner import begun, run_async
 from mrc.errors import MrcError
 from mrc.results import KEYS, Result, like, plain
 from mrc.testbed import bed as beds
-from mrc.testbed import extras, picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import LinkCounters, Testbed
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.plan import change_text, outside_lines
+from mrc.testbed.cli.plan import Bed, BedHost, change_text, draw, outside_lines
 from mrc.testbed.faults import Fault
-from mrc.testbed.results import Bed, BedHost
-from mrc.testbed.shape import DEFAULT_NAME, Fabric, Shape, part_name
+from mrc.testbed.shape import DEFAULT_NAME, Fabric, Shape, extra, part_name
 from mrc.units import counted, digits
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
@@ -195,7 +193,7 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     yield from machines(look.bed)
     yield from map(change_text, shape.links)
     yield from outside_lines(shape)
-    yield from picture.draw(shape, look.faults)
+    yield from draw(shape, look.faults)
     addresses = _addresses(shape) if with_addresses else []
     counted = _counted(look.counters)
     for part in (addresses, counted, _busy(look.links), _troubles(look)):
@@ -205,7 +203,7 @@ def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
 def machines(bed: Testbed) -> list[str]:
     """What each machine of a test bed over several has."""
     planes = bed.shape.planes
-    return [extras.need(extras.OPTIONS).text(each, planes) for each in bed.shares()]
+    return [extra("outside").text(each, planes) for each in bed.shares()]
 
 
 def summary(shape: Shape) -> str:
@@ -251,7 +249,7 @@ def _addresses(shape: Shape) -> list[str]:
 def _troubles(look: _Look) -> list[str]:
     bed = look.bed
     lost = [each for each in bed.shares() if each.lost]
-    lines = [extras.need(extras.OPTIONS).lost_text(each) for each in lost]
+    lines = [extra("outside").lost_text(each) for each in lost]
     lines += [f"{target} fails: {fault}" for target, fault in look.faults.items()]
     lines += [f"{target} is drained" for target in look.drained]
     named = "" if bed.name == DEFAULT_NAME else f" --name {bed.name}"

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mrc.fabric.faults import LinkChange
-from mrc.testbed.picture import draw, draw_svg
+from mrc.testbed.cli.plan import draw, draw_svg
 from mrc.testbed.shape import Shape
 
 
