@@ -25,8 +25,7 @@ from mrc.aio.context import Context
 from mrc.engine.memory import MR
 from mrc.enums import Access
 from mrc.transfer.limits import CHUNK_BYTES
-from mrc.transfer.messages import Holes
-from mrc.transfer.pack import FRAME, seal
+from mrc.transfer.messages import FRAME, Holes, seal
 from mrc.transfer.threads import WorkerThread
 
 STEP_BYTES = 4 << 20

@@ -27,10 +27,13 @@ number of chunks stored so far; the slots of these chunks are free.
 
 from __future__ import annotations
 
+import os
+import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
+import msgspec
 import xxhash
 from msgspec import Meta, Struct, to_builtins
 
@@ -38,7 +41,12 @@ from mrc import versions
 from mrc.connect.parse import printable, shortened, shown
 from mrc.engine.memory import RemoteMemory
 from mrc.errors import ProtocolError
-from mrc.transfer.names import FileError, local_name, wire_name
+from mrc.transfer.limits import (
+    MAX_PATH_BYTES,
+    FileError,
+    local_name,
+    wire_name,
+)
 from mrc.typed import MAX_WHOLE, Whole, take
 
 VERSION = versions.TRANSFER
@@ -51,6 +59,7 @@ MAX_SLOTS = 256
 MAX_ERROR = 500  # characters about one file
 MAX_WORDS = 4096  # characters of any other text
 MAX_LIST_BYTES = 1 << 17  # of a message about many files
+_READ_BYTES = 1 << 20
 _ESCAPED = 6  # bytes of a character in JSON
 _FIELDS = 32  # bytes around the texts, and of a number
 _SLOT_SHIFT = 23
@@ -63,6 +72,23 @@ Mode = Annotated[int, Meta(ge=0, le=0o7777)]
 Seconds = Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)]
 Nanoseconds = Annotated[int, Meta(ge=0, lt=1_000_000_000)]
 Time = tuple[Seconds, Nanoseconds]  # since 1970; 64 bits of nanoseconds would end in 2262
+
+
+def hash_range(
+    fd: int, digest: Digest, start: int, length: int, check: Callable[[], None] = lambda: None
+) -> int:
+    """Adds up to `length` bytes of a file to `digest`; returns how many there were. `check` raises
+    an error to end this.
+    """
+    done = 0
+    while done < length:
+        check()
+        piece = os.pread(fd, min(_READ_BYTES, length - done), start + done)
+        if not piece:
+            break
+        digest.update(piece)
+        done += len(piece)
+    return done
 
 
 class Holes:
@@ -380,3 +406,114 @@ def chunk_imm(index: int, slot: int) -> int:
 def chunk_of(imm: int, after: int) -> tuple[int, int]:
     """Index and slot of a chunk; the index is the first matching one from `after` on."""
     return after + ((imm - after) & _INDEX_MASK), imm >> _SLOT_SHIFT
+
+
+# ---- Packs and streams: framed chunks, and the records in them -----------------------------------
+
+
+FRAME = struct.Struct("<I12x16s")  # payload length, digest of the payload
+DIGEST_BYTES = 16
+_LENGTH = struct.Struct("<H")
+MAX_HEADER_BYTES = 8400  # the longest name and target, and the numbers
+RECORD_BYTES = _LENGTH.size + MAX_HEADER_BYTES + DIGEST_BYTES  # of a record, beside its data
+
+
+class PackedFile(msgspec.Struct, tag="file", frozen=True, kw_only=True):
+    """A part of a file: `length` of its bytes, from `offset` on."""
+
+    name: bytes
+    size: Whole
+    offset: Whole
+    length: Whole
+    sparse: bool
+    mode: Mode | None
+    mtime: Time | None
+
+
+class PackedFolder(msgspec.Struct, tag="folder", frozen=True, kw_only=True):
+    """A folder, after all that it contains."""
+
+    name: bytes
+    mode: Mode | None
+    mtime: Time | None
+
+
+class PackedFailed(msgspec.Struct, tag="failed", frozen=True, kw_only=True):
+    """A file or folder that the sender cannot read. Parts of the file may precede it."""
+
+    name: bytes
+    error: Annotated[str, msgspec.Meta(max_length=MAX_ERROR)]
+
+
+class PackedLink(msgspec.Struct, tag="link", frozen=True, kw_only=True):
+    """A symbolic link that leads to a place in the same folder."""
+
+    name: bytes
+    target: Annotated[bytes, msgspec.Meta(max_length=MAX_PATH_BYTES)]
+
+
+Record = PackedFile | PackedFolder | PackedFailed | PackedLink
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Record).decode
+
+
+def seal(chunk: memoryview, length: int) -> int:
+    """Writes the frame of a chunk whose payload has `length` bytes; returns its whole length."""
+    payload = chunk[FRAME.size : FRAME.size + length]
+    FRAME.pack_into(chunk, 0, length, Digest(payload).digest())
+    return FRAME.size + length
+
+
+def unseal(chunk: memoryview) -> memoryview | None:
+    """The payload of a framed chunk; None if it differs from what was sent.
+
+    Raises ProtocolError for a frame that no sender writes.
+    """
+    length, digest = FRAME.unpack_from(chunk)
+    if not 0 < length <= len(chunk) - FRAME.size:
+        raise ProtocolError(f"the peer sent a chunk with {length} bytes of payload")
+    payload = chunk[FRAME.size : FRAME.size + length]
+    return payload if Digest(payload).digest() == digest else None
+
+
+def framed_bytes(chunk: memoryview) -> int:
+    """Bytes of a framed chunk with its frame, as the sender says; 0 if it says too many."""
+    length: int = FRAME.unpack_from(chunk)[0]
+    return FRAME.size + length if FRAME.size + length <= len(chunk) else 0
+
+
+def put_header(payload: memoryview, at: int, record: Record) -> int:
+    """Writes length and header of a record at `at`; returns the position behind them."""
+    header = _encode(record)
+    assert len(header) <= MAX_HEADER_BYTES, "names are bounded"
+    _LENGTH.pack_into(payload, at, len(header))
+    begin = at + _LENGTH.size
+    payload[begin : begin + len(header)] = header
+    return begin + len(header)
+
+
+def records(
+    payload: memoryview,
+) -> Iterator[tuple[Record, memoryview, memoryview]]:
+    """Each record of a chunk, with its data and its digest. Raises ProtocolError."""
+    at = 0
+    while at < len(payload):
+        size, at = _cut(payload, at, _LENGTH.size)
+        header, at = _cut(payload, at, _LENGTH.unpack(size)[0])
+        try:
+            record = _decode(header)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"the peer sent a bad record of a pack: {error}") from None
+        data = digest = payload[:0]
+        if isinstance(record, PackedFile):
+            data, at = _cut(payload, at, record.length)
+            if record.offset + record.length == record.size:
+                digest, at = _cut(payload, at, DIGEST_BYTES)
+        yield record, data, digest
+
+
+def _cut(payload: memoryview, at: int, length: int) -> tuple[memoryview, int]:
+    """`length` bytes from `at` on, and the position behind them."""
+    if length > len(payload) - at:
+        raise ProtocolError("the peer sent a record of a pack beyond the end of its chunk")
+    return payload[at : at + length], at + length

@@ -34,7 +34,17 @@ from mrc.events import Immediate
 from mrc.mailbox import MailboxClosedError
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Meta
-from mrc.transfer.limits import CHUNK_BYTES, DEFAULTS, Quota, SenderLimits
+from mrc.transfer.limits import (
+    CHUNK_BYTES,
+    DEFAULTS,
+    CopyError,
+    FileError,
+    Quota,
+    SenderLimits,
+    local_name,
+    of_system,
+    wire_name,
+)
 from mrc.transfer.memory import ReceiveWindow, open_window
 from mrc.transfer.messages import (
     MAX_SLOTS,
@@ -56,12 +66,9 @@ from mrc.transfer.messages import (
     chunk_of,
     failed_of,
 )
-from mrc.transfer.names import CopyError, FileError, local_name, of_system, wire_name
-from mrc.transfer.pack import StoredBatch
-from mrc.transfer.pipes import PipeWriter
-from mrc.transfer.results import FailedFile, Role
+from mrc.transfer.results import FailedFile, Role, StoredBatch
 from mrc.transfer.session import IdleError, TransferSession, VerificationError, patience, until_idle
-from mrc.transfer.sinks import AnySink, AnyTree, FileSink, PackSink, StreamSink
+from mrc.transfer.sinks import AnySink, AnyTree, FileSink, PackSink, PipeWriter, StreamSink
 from mrc.transfer.threads import StuckError, WorkerThread, in_thread
 from mrc.units import counted
 

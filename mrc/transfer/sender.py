@@ -38,7 +38,7 @@ from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate, QpInfo, known
 from mrc.tasks import cancelled
 from mrc.transfer.folders import SECOND_NS, Meta
-from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES, CopyError, local_name, wire_name
 from mrc.transfer.memory import (
     STEP_BYTES,
     UNKNOWN,
@@ -73,20 +73,19 @@ from mrc.transfer.messages import (
     compare_of,
     failed_of,
 )
-from mrc.transfer.names import CopyError, local_name, wire_name
-from mrc.transfer.pack import Packer, StoredBatch
-from mrc.transfer.pipes import PipeReader
 from mrc.transfer.plan import (
     Entry,
     FileEntry,
     FolderEnd,
     LinkEntry,
+    Packer,
+    PipeReader,
     SendPlan,
     SourceFile,
     Stdin,
     holes_of,
 )
-from mrc.transfer.results import FailedFile, TransferredFile
+from mrc.transfer.results import FailedFile, StoredBatch, TransferredFile
 from mrc.transfer.session import MAX_QPS, TransferError, TransferSession, VerificationError
 from mrc.transfer.threads import in_thread
 

@@ -8,6 +8,8 @@ not the event loop, whose data the thread then keeps, and not the end of the pro
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -19,6 +21,7 @@ from threading import Thread
 from typing import Any, Self, TypeVar, TypeVarTuple
 
 from mrc.errors import MrcError
+from mrc.transfer.limits import StoppedError
 from mrc.units import digits
 
 T = TypeVar("T")
@@ -166,3 +169,31 @@ class WorkerThread:
                 raised = raised.__context__
             self._error = error
             raise
+
+
+class WaitingPipe:
+    """A descriptor that a helper thread waits for. A context manager; does not close it."""
+
+    def __init__(self, fd: int, event: int) -> None:
+        self.fd = fd
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(fd, event)
+        self._poll.register(self._wake, select.POLLIN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        os.close(self._wake)
+
+    def stop(self) -> None:
+        """Ends a wait in the helper thread, and all later ones."""
+        os.eventfd_write(self._wake, 1)
+
+    def wait(self, timeout_ms: int | None = None) -> bool:
+        """True when the descriptor is ready, False after the timeout. Raises StoppedError."""
+        ready = [fd for fd, _ in self._poll.poll(timeout_ms)]
+        if self._wake in ready:
+            raise StoppedError
+        return bool(ready)

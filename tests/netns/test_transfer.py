@@ -30,7 +30,7 @@ from printed import printed
 from mrc.linux import netns
 from mrc.mailbox import KEEPALIVE_SECONDS
 from mrc.testbed.bed import Testbed
-from mrc.transfer.names import part_name, record_name
+from mrc.transfer.limits import part_name, record_name
 
 from .conftest import needs_real_root
 

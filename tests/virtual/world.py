@@ -45,7 +45,7 @@ import mrc.perf.report
 import mrc.transfer.cli.recv
 import mrc.transfer.cli.send
 import mrc.transfer.cli.transfers
-import mrc.transfer.resume
+import mrc.transfer.files
 import mrc.transfer.threads
 import mrc.trust.secret
 from mrc import products
@@ -146,7 +146,7 @@ class World:
             (time, "thread_time", lambda: 0.0),
             (resource, "getrusage", lambda who: SimpleNamespace(ru_utime=0.0, ru_stime=0.0)),
             (os, "urandom", self._entropy.randbytes),
-            (mrc.transfer.resume, "ThreadPoolExecutor", _NoThread),
+            (mrc.transfer.files, "ThreadPoolExecutor", _NoThread),
             (mrc.trust.secret, "fill", self._fill),
             (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
             (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),

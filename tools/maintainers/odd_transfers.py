@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
-from mrc.transfer.names import is_temporary
+from mrc.transfer.limits import is_temporary
 
 PATIENT = ("--wait", "30", "--timeout", "60")  # of clients: the machine may be busy
 END_LIMIT_S = 120  # time limit of every client, also after faults

@@ -1,27 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a transfer: files, planes and paths."""
+"""What mrc send and mrc recv print of a transfer: bars on the terminal, lines, lost planes, files
+that were left out, the result as JSON.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import asyncio
+import math
+import sys
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec import Struct
+from rich.cells import cell_len, set_cell_size
 
 from mrc import versions
 from mrc.aio.context import Context
 from mrc.aio.recording import Recording
 from mrc.cli import figures
-from mrc.cli.figures import carried_percent, sentence
-from mrc.cli.output import format_bytes, format_rate, format_seconds
-from mrc.connect.parse import printable
+from mrc.cli.figures import carried_percent
+from mrc.cli.output import Exit, Output, format_bytes, format_rate, format_seconds
+from mrc.connect.parse import printable, shortened, shown
 from mrc.enums import WarningKind
-from mrc.events import PlaneInfo
+from mrc.errors import MrcError
+from mrc.events import (
+    EventsLost,
+    EvEvent,
+    PlaneEvent,
+    PlaneInfo,
+    PlaneShareEvent,
+    PortEvent,
+    QpErrorEvent,
+    QpEvent,
+    QpInfo,
+)
 from mrc.results import like, nonzero
-from mrc.transfer.limits import CHUNK_BYTES
-from mrc.transfer.pack import MAX_LISTED, StoredBatch, Total
-from mrc.transfer.results import FailedFile, Outage, Role, Transfer, TransferPlane, Waits
+from mrc.tasks import cancelled
+from mrc.transfer.limits import CHUNK_BYTES, FileError
+from mrc.transfer.messages import MAX_ERROR
+from mrc.transfer.results import (
+    MAX_LISTED,
+    FailedFile,
+    Outage,
+    Role,
+    StoredBatch,
+    Total,
+    Transfer,
+    TransferPlane,
+    Waits,
+)
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 from mrc.transfer.session import TransferSession
 from mrc.units import counted
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 MANY_OVERFLOWS = 100  # packets; fewer cost no speed
 
@@ -34,7 +71,7 @@ def carried_bytes(role: str, planes: Sequence[PlaneInfo]) -> dict[int, int]:
 
 def slow_planes(role: str, planes: Sequence[PlaneInfo]) -> str:
     """A sentence about planes that carried much less than the others; empty if there are none."""
-    return sentence(carried_bytes(role, planes))
+    return figures.sentence(carried_bytes(role, planes))
 
 
 async def overflow(ctx: Context) -> str:
@@ -130,3 +167,500 @@ def batch_lines(batch: StoredBatch, seconds: float) -> list[str]:
         f"  {versions.DIGEST}:{file.digest}"
         for file in batch.files
     ]
+
+
+# ---- Bars on the terminal ------------------------------------------------------------------------
+
+
+BAR_SECONDS = 0.2
+MAX_TITLE = 48  # characters of a bar's title
+_RATE_SMOOTHING = 0.3
+
+
+def payload_bytes(role: str, info: QpInfo) -> int:
+    """Payload bytes that a sender's peer acknowledged, or that a receiver received; each once."""
+    return info.acknowledged_bytes if role == "sender" else info.received_bytes
+
+
+class Watched(Protocol):
+    """Something that moves payload: a QP, or a session of several QPs."""
+
+    async def query(self) -> QpInfo: ...
+
+
+class _Bars:
+    """The bars of all running transfers, on stderr."""
+
+    def __init__(self) -> None:
+        # Without a terminal, the command starts without all of this.
+        from rich.console import Console
+        from rich.progress import Progress, TextColumn
+        from rich.table import Column
+
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            console=self._console,
+            transient=True,
+            auto_refresh=False,
+        )
+        self._shown = 0
+
+    def add(self) -> TaskID:
+        if self._shown == 0:
+            self._progress.start()
+        self._shown += 1
+        return self._progress.add_task("", total=None)
+
+    def update(self, task: TaskID, moved: Moved) -> None:
+        line = progress_line(moved, self._console.width - 1)
+        self._progress.update(task, description=line)
+        self._progress.refresh()
+
+    def hide(self) -> None:
+        """Removes the bars from the terminal until `show`, so that lines can be printed."""
+        if self._shown:
+            self._progress.stop()
+
+    def show(self) -> None:
+        if self._shown:
+            self._progress.start()
+
+    def remove(self, task: TaskID) -> None:
+        self._progress.remove_task(task)
+        self._shown -= 1
+        if self._shown == 0:
+            self._progress.stop()
+
+
+class ProgressMeter:
+    """Shows the progress of QPs or sessions; without a terminal only results and notes."""
+
+    def __init__(self, out: Output, role: str) -> None:
+        self._out = out
+        self._role = role
+        self._noted = False
+        self._resumed: dict[int, int] = {}  # bytes that need not move, by id
+        self._waiting = ""
+        self.waited_seconds = 0.0
+        """time of the waits for the other side's user, in which nothing could move"""
+        self._bars = _Bars() if sys.stderr.isatty() and not out.quiet else None
+
+    @contextmanager
+    def lines(self) -> Iterator[None]:
+        """Hides the bars while the body prints lines."""
+        if self._bars is not None:
+            self._bars.hide()
+        try:
+            yield
+        finally:
+            if self._bars is not None:
+                self._bars.show()
+
+    @contextmanager
+    def waiting(self, host: str) -> Iterator[None]:
+        """Shows that this end waits for the user at `host`, while the body does."""
+        self._waiting, start = f"waiting for {shown(host)} to accept", time.monotonic()
+        if self._bars is None:
+            self._out.note(self._waiting)
+        try:
+            yield
+        finally:
+            self._waiting = ""
+            self.waited_seconds += time.monotonic() - start
+
+    def _moving(self) -> float:
+        """A clock that stands still during waits."""
+        return time.monotonic() - self.waited_seconds
+
+    def text(self, text: str) -> None:
+        """Prints a result above the bars."""
+        with self.lines():
+            self._out.text(text)
+
+    async def files(self, batches: AsyncIterator[StoredBatch], total: Total) -> None:
+        """Prints lines about each finished file or pack. Adds all of them to `total`, and the time
+        they took, without waits.
+
+        There may be many files, so it keeps them only under --json.
+        """
+        then = self._moving()
+        async for batch in batches:
+            total.add(batch, listed=self._out.as_json)
+            now = self._moving()
+            with self.lines():
+                for line in batch_lines(batch, now - then):
+                    self._out.text(line)
+            total.seconds += now - then
+            then = now
+
+    def note(self, text: str) -> None:
+        """Prints a note above the bars; an empty text prints nothing."""
+        if text:
+            with self.lines():
+                self._out.note(text)
+
+    def note_once(self, text: str) -> None:
+        """Prints only the first note of this kind."""
+        if text and not self._noted:
+            self._noted = True
+            self.note(text)
+
+    def detail(self, text: str) -> None:
+        """Prints a note of -v above the bars."""
+        if self._out.verbose:
+            self.note(text)
+
+    def resumed(self, moving: Watched, name: str, there: int, size: int) -> None:
+        """The receiver has so many bytes of a file of this size."""
+        self._resumed[id(moving)] = self._resumed.get(id(moving), 0) + there
+        if there == size:
+            self.note(f"{shown(name)}: was there with the same {format_bytes(size)}")
+        else:
+            self.note(f"{shown(name)}: goes on behind {format_bytes(there)} of an earlier transfer")
+
+    @asynccontextmanager
+    async def watch(
+        self, moving: Watched, title: str, total: int | None, there: Callable[[], int] = lambda: 0
+    ) -> AsyncIterator[None]:
+        """Shows the progress of `moving` while the body runs.
+
+        `title` may contain text from the peer. `there` says how many bytes need not move.
+        """
+        self._resumed[id(moving)] = 0
+        if self._bars is None:
+            yield
+            return
+        title = shown(title, MAX_TITLE)
+        task = asyncio.create_task(self._show(self._bars, moving, title, total, there))
+        try:
+            yield
+        finally:
+            await cancelled(task)
+
+    async def _show(
+        self,
+        bars: _Bars,
+        moving: Watched,
+        title: str,
+        total: int | None,
+        there: Callable[[], int],
+    ) -> None:
+        bar, count = bars.add(), PlaneCount()
+        try:
+            before, then, rate = await moving.query(), time.monotonic(), 0.0
+            while True:
+                await asyncio.sleep(BAR_SECONDS)
+                info, now = await moving.query(), time.monotonic()
+                moved = payload_bytes(self._role, info)
+                done = moved + self._resumed[id(moving)] + there()
+                current = (moved - payload_bytes(self._role, before)) * 8 / (now - then)
+                rate += _RATE_SMOOTHING * (current - rate) if rate else current
+                if self._waiting:
+                    rate = 0.0
+                planes = count.text(carried_bytes(self._role, info.planes), info.planes, now)
+                bars.update(bar, Moved(title, done, total, rate, planes, self._waiting))
+                before, then = info, now
+        finally:
+            bars.remove(bar)
+
+
+# ---- The line of a running transfer --------------------------------------------------------------
+
+
+QUIET_SECONDS = 1.0  # without payload, while other planes carry some, until a plane counts as lost
+_GAP = "  "
+_LEAST_TITLE, _LEAST_BAR, _MOST_BAR = 6, 10, 30
+
+
+class Moved(Struct, frozen=True):
+    """A transfer at one moment."""
+
+    title: str
+    done: int
+    total: int | None  # bytes; None: unknown
+    rate: float  # bit/s
+    planes: str  # "3/4"; empty: unknown
+    waiting: str = ""  # why nothing moves; shown instead of the numbers
+
+
+def progress_line(moved: Moved, width: int) -> str:
+    """Percentage, size, rate and time left; then, as far as `width` allows, planes, title, bar."""
+    if moved.waiting:
+        return _cut(moved.waiting, width)
+    share = None if not moved.total else min(moved.done / moved.total, 1.0)
+    first = "" if share is None else f"{int(100 * share):3}%"
+    parts = [_size(moved), f"{format_rate(moved.rate):>11}", _left(moved)]
+    room = width - _wide([first, *parts])
+
+    def add(*texts: str) -> None:
+        nonlocal room
+        for text in texts:
+            if text and len(_GAP) + cell_len(text) <= room:
+                parts.append(text)
+                room -= len(_GAP) + cell_len(text)
+                return
+
+    if moved.planes:
+        working, _, planes = moved.planes.partition("/")
+        add(f"{working}/{counted(int(planes), 'plane')}", moved.planes)
+    if moved.title and room - len(_GAP) >= _LEAST_TITLE:
+        add(moved.title, f"{_cut(moved.title, room - len(_GAP) - 1)}…")
+    else:
+        add(moved.title)
+    bar = min(room - len(_GAP), _MOST_BAR)
+    if share is not None and bar >= _LEAST_BAR:
+        full = int(bar * share)
+        parts.insert(0, "━" * full + "─" * (bar - full))
+    return _cut(_GAP.join(text for text in [first, *parts] if text), width)
+
+
+def _wide(parts: Sequence[str]) -> int:
+    return cell_len(_GAP.join(text for text in parts if text))
+
+
+def _cut(text: str, columns: int) -> str:
+    """The text, or the part of it that fits: some characters take two columns."""
+    return text if cell_len(text) <= columns else set_cell_size(text, columns).rstrip()
+
+
+def _size(moved: Moved) -> str:
+    done = f"{format_bytes(moved.done):>8}"
+    return done if moved.total is None else f"{done} of {format_bytes(moved.total)}"
+
+
+def _left(moved: Moved) -> str:
+    if moved.total is None:
+        return ""
+    left_bits = max(moved.total - moved.done, 0) * 8
+    if moved.rate <= 0 or left_bits / moved.rate >= 360_000:  # 100 hours
+        return "ETA -:--"
+    minutes, seconds = divmod(round(left_bits / moved.rate), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"ETA {hours}:{minutes:02}:{seconds:02}" if hours else f"ETA {minutes}:{seconds:02}"
+
+
+class PlaneCount:
+    """Counts the planes that work: not suspended, and not silent while others carry payload."""
+
+    def __init__(self) -> None:
+        self._carried: dict[int, int] = {}
+        self._heard: dict[int, float] = {}
+        self._any_at = 0.0
+
+    def text(self, carried: dict[int, int], planes: Sequence[PlaneInfo], now: float) -> str:
+        """ "3/4". `carried` has each plane's bytes so far; `now` is in seconds."""
+        before, self._carried = self._carried, carried
+        for plane, count in carried.items():
+            if count > before.get(plane, 0):
+                self._heard[plane] = self._any_at = now
+            self._heard.setdefault(plane, now)
+        lost = sum(
+            plane.suspended or self._any_at - self._heard[plane.plane] > QUIET_SECONDS
+            for plane in planes
+        )
+        return f"{len(planes) - lost}/{len(planes)}"
+
+
+# ---- What happened to the planes of a QP on the way ----------------------------------------------
+
+
+_MOST_OUTAGES = 256  # kept; a plane that flaps for hours has more
+_MOST_NAMED = 4
+_SHORT_SECONDS = 0.2
+
+
+class Eventful(Protocol):
+    """Something with events: a QP."""
+
+    def events(self) -> AsyncIterator[QpEvent]: ...
+
+
+class Incidents:
+    """Follows the events of a QP, and of the next one where a transfer connects again."""
+
+    def __init__(self, detail: Callable[[str], None]) -> None:
+        """Calls `detail` with a line about each event."""
+        self._detail = detail
+        self._start_ns: int | None = None
+        self._outages: list[Outage] = []
+        self._lost_at: dict[int, float] = {}
+
+    @asynccontextmanager
+    async def follow(self, qp: Eventful, carrying: Collection[int] = ()) -> AsyncIterator[None]:
+        """Follows the events of the QP while the body runs; times count from the first QP on.
+
+        `carrying`: planes that carry data now, so those that an earlier QP has lost are back.
+        """
+        at = self._seconds(time.monotonic_ns())
+        for plane in carrying:
+            self._back(plane, at)
+        task = asyncio.create_task(self._follow(qp))
+        try:
+            yield
+        finally:
+            await cancelled(task)
+
+    async def _follow(self, qp: Eventful) -> None:
+        try:
+            async for event in qp.events():
+                self.take(event)
+                self._detail(describe(event))
+        except MrcError:
+            pass  # the QP failed; the transfer reports why
+
+    def take(self, event: QpEvent) -> None:
+        if not isinstance(event, PlaneEvent):
+            return
+        at = self._seconds(event.at_ns)
+        if event.suspended:
+            self._lost_at.setdefault(event.plane, at)
+        else:
+            self._back(event.plane, at)
+
+    def _seconds(self, at_ns: int) -> float:
+        if self._start_ns is None:
+            self._start_ns = at_ns
+        return max((at_ns - self._start_ns) / 1e9, 0.0)
+
+    def _back(self, plane: int, at: float) -> None:
+        lost_at = self._lost_at.pop(plane, None)
+        if lost_at is not None and len(self._outages) < _MOST_OUTAGES:
+            self._outages.append(Outage(plane, lost_at, max(lost_at, at)))
+
+    @property
+    def outages(self) -> tuple[Outage, ...]:
+        """The times without a plane, in the order in which they began."""
+        lasting = [Outage(plane, at, None) for plane, at in self._lost_at.items()]
+        return tuple(sorted([*self._outages, *lasting], key=lambda each: each.lost_at_seconds))
+
+    def sentence(self, slow: str = "") -> str:
+        """One sentence about lost planes and, if none was lost, the slow ones; or ""."""
+        return sentence(self.outages) or slow
+
+
+def sentence(outages: tuple[Outage, ...]) -> str:
+    """ "plane 2 was lost at 3.1 s and was back at 5.0 s"; empty without outages."""
+    by_plane: dict[int, list[Outage]] = {}
+    for each in outages:
+        by_plane.setdefault(each.plane, []).append(each)
+    parts = [_of_plane(plane, each) for plane, each in by_plane.items()]
+    if len(parts) > _MOST_NAMED:
+        parts[_MOST_NAMED:] = [f"also lost: {counted(len(parts) - _MOST_NAMED, 'plane')}"]
+    return "; ".join(parts)
+
+
+def _of_plane(plane: int, outages: list[Outage]) -> str:
+    first, last = outages[0], outages[-1]
+    often = f" {counted(len(outages), 'time')}, first" if len(outages) > 1 else ""
+    back_at = last.back_at_seconds
+    if back_at is not None and not often and back_at - first.lost_at_seconds < _SHORT_SECONDS:
+        gone = format_seconds(back_at - first.lost_at_seconds)
+        return f"plane {plane} was lost for {gone} at {_moment(first.lost_at_seconds)}"
+    back = "did not come back" if back_at is None else f"was back at {_moment(back_at)}"
+    return f"plane {plane} was lost{often} at {_moment(first.lost_at_seconds)} and {back}"
+
+
+def _moment(seconds: float) -> str:
+    """A time in the transfer, to a tenth of a second."""
+    return f"{seconds:.1f} s" if seconds < 1000 else f"{seconds:.0f} s"
+
+
+def describe(event: QpEvent) -> str:
+    """One event as a line, for -v."""
+    match event:
+        case EvEvent():
+            return f"plane {event.plane}: EV {event.path} is {event.state.name}: {_why(event)}"
+        case PlaneEvent():
+            what = "suspended" if event.suspended else "in use again"
+            return f"plane {event.plane} is {what}: {_why(event)}"
+        case PlaneShareEvent():
+            what = "slow" if event.slow else "no longer slow"
+            return f"plane {event.plane} is {what}: it carries {event.percent}% of the others"
+        case PortEvent():
+            return f"plane {event.plane}: port {'up' if event.up else 'down'}: {_why(event)}"
+        case EventsLost():
+            return f"missing here: {counted(event.count, 'event')}"
+        case QpErrorEvent():
+            return f"the QP failed: {event.status.explanation}"
+
+
+def _why(event: EvEvent | PlaneEvent | PortEvent) -> str:
+    return event.reason.explanation
+
+
+# ---- Files that a transfer leaves out ------------------------------------------------------------
+
+
+MAX_NAMED = 1000  # files of a transfer that are named; the others are only counted
+_MAX_FRESH = 1 << 16  # hashes of names that wait to be sorted in
+
+
+class _Once:
+    """Knows names that it has met, by their hashes: 8 bytes for each, beside the fresh ones."""
+
+    def __init__(self) -> None:
+        self._sorted = array("q")
+        self._fresh: set[int] = set()
+
+    def add(self, name: str) -> bool:
+        """Whether the name is new."""
+        key = hash(name)
+        at = bisect_left(self._sorted, key)
+        if key in self._fresh or (at < len(self._sorted) and self._sorted[at] == key):
+            return False
+        self._fresh.add(key)
+        if len(self._fresh) == _MAX_FRESH:
+            self._sorted = array("q", sorted([*self._sorted, *self._fresh]))
+            self._fresh.clear()
+        return True
+
+
+class Failures:
+    """The files of one transfer, over all its connections, that were not copied. A peer may name
+    very many: only the first are kept, those for --json. A pack that is sent again names them
+    again, which counts once. Beyond `limit` names, `add` raises FileError.
+    """
+
+    def __init__(
+        self, out: Output, meter: ProgressMeter, role: Role, peer: str, *, limit: float = math.inf
+    ) -> None:
+        self._out = out
+        self._meter = meter
+        self._role = role
+        self._peer = peer
+        self._limit = limit
+        self._once = _Once()
+        self.count = 0
+        self._line = ""
+        self.files: list[FailedFile] = []
+
+    def add(self, failed: FailedFile) -> None:
+        """Prints the cause. Both ends print it, each with the host where it is. All files below a
+        folder whose name is refused have the same cause, which is printed once.
+        """
+        if not self._once.add(failed.name):
+            return
+        if self.count >= self._limit:
+            most = f"{self._limit} files and folders (mrc recv --max-files)"
+            raise FileError(f"more cannot be copied than the limit of {most}")
+        self.count += 1
+        if self.count > MAX_NAMED:
+            return
+        if self._out.as_json:
+            self.files.append(failed)
+        there = "" if failed.end == self._role else f"{shown(self._peer)}: "
+        line = f"not copied: {there}{shortened(printable(failed.error), MAX_ERROR)}"
+        if line != self._line:
+            with self._meter.lines():
+                self._out.warn(line)
+        self._line = line
+
+    def end(self) -> int:
+        """Prints how many there were; returns the exit code."""
+        if not self.count:
+            return Exit.OK
+        if self.count > 1:
+            named = f"; the first {MAX_NAMED} are named" if self.count > MAX_NAMED else ""
+            self._out.warn(f"{self.count} files and folders were not copied{named}")
+        return Exit.NOT_ALL_COPIED

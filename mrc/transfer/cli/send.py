@@ -8,7 +8,7 @@ import argparse
 from mrc.cli import endpoint
 from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, bit_rate, pause_argument
 from mrc.cli.output import Output, UsageError, add_options
-from mrc.transfer.names import FileError, check_path
+from mrc.transfer.limits import FileError, check_path
 
 HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\

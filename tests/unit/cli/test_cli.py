@@ -47,7 +47,7 @@ from mrc.errors import (
     ResolveError,
 )
 from mrc.events import ProbeResult
-from mrc.transfer.names import FileError
+from mrc.transfer.limits import FileError
 from mrc.transfer.session import VerificationError
 
 

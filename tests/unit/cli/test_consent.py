@@ -16,8 +16,8 @@ import pytest
 from mrc.cli.endpoint import Question
 from mrc.cli.output import Output
 from mrc.errors import ProtocolError
-from mrc.transfer.cli.consent import Consents, _question
-from mrc.transfer.cli.progress import ProgressMeter
+from mrc.transfer.cli.report import ProgressMeter
+from mrc.transfer.cli.transfers import Consents, _question
 from mrc.transfer.messages import Announced, ConsentQuestion, TransferMessage
 from mrc.transfer.session import TAKES_ASKING, TransferError
 from mrc.trust.security import Security

@@ -10,9 +10,8 @@ import pytest
 from mrc.cli.main import main
 from mrc.cli.output import Exit, Output, session_failed
 from mrc.errors import MrcError
-from mrc.transfer.cli.failures import MAX_NAMED, Failures
-from mrc.transfer.cli.progress import ProgressMeter
-from mrc.transfer.names import FileError
+from mrc.transfer.cli.report import MAX_NAMED, Failures, ProgressMeter
+from mrc.transfer.limits import FileError
 from mrc.transfer.results import FailedFile
 
 

@@ -19,7 +19,7 @@ from mrc.events import (
     QpErrorEvent,
     QpEvent,
 )
-from mrc.transfer.cli.incidents import Incidents, describe, sentence
+from mrc.transfer.cli.report import Incidents, describe, sentence
 from mrc.transfer.results import Outage
 
 SILENT, BACK = EventReason.SILENCE, EventReason.PROBES

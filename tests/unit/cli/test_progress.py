@@ -14,7 +14,7 @@ import pytest
 from mrc.cli.output import Output
 from mrc.connect.parse import printable
 from mrc.errors import StateError
-from mrc.transfer.cli.progress import ProgressMeter, payload_bytes
+from mrc.transfer.cli.report import ProgressMeter, payload_bytes
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ async def test_watch__a_peer_cannot_touch_the_terminal(
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("mrc.transfer.cli.progress.BAR_SECONDS", 0.0)
+    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
     qp = CountingQp(answers=3)
     meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver")
     async with meter.watch(qp, f"from {peer}", 1 << 63):  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ async def test_watch__a_peer_cannot_touch_the_terminal(
 async def test_watch__what_need_not_move_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("mrc.transfer.cli.progress.BAR_SECONDS", 0.0)
+    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
     meter, qp = (
         ProgressMeter(Output("mrc send", as_json=False, quiet=False), "sender"),
         CountingQp(2),
@@ -136,7 +136,7 @@ async def test_watch__one_line_that_fits_the_terminal(
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr("mrc.transfer.cli.progress.BAR_SECONDS", 0.0)
+    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
     qp = CountingQp(answers=4)
     meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender")
     title = "to a-host-with-a-long-name.example"

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from mrc.transfer.cli.progress import Moved, PlaneCount, progress_line
+from mrc.transfer.cli.report import Moved, PlaneCount, progress_line
 
 MOVED = Moved("to h1", 1_950_000_000, 4 << 30, 480e6, "4/4")
 

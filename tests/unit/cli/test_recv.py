@@ -19,8 +19,7 @@ from mrc.cli.output import Exit
 from mrc.tasks import cancelled
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import Announced
-from mrc.transfer.pack import Packer
-from mrc.transfer.plan import PACKED_BYTES, plan_of
+from mrc.transfer.plan import PACKED_BYTES, Packer, plan_of
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import TransferSession, connect_session
 

@@ -11,8 +11,7 @@ from mrc import ContextConfig, Queues, Retries, Spraying
 from mrc.cli.figures import settings
 from mrc.results import plain
 from mrc.transfer.cli.report import batch_lines, waits_sentence
-from mrc.transfer.pack import StoredBatch
-from mrc.transfer.results import Waits
+from mrc.transfer.results import StoredBatch, Waits
 
 
 def test_batch_lines__counts_what_a_pack_has() -> None:

@@ -13,7 +13,7 @@ import pytest
 from file_commands import MRC, receiving
 from slowness import PATIENCE, until
 
-from mrc.transfer.names import part_name, record_name
+from mrc.transfer.limits import part_name, record_name
 
 BLOCK = os.urandom(32 << 20)
 SIZE = 10 * len(BLOCK)

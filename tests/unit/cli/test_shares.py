@@ -9,8 +9,7 @@ from unit.transfer.test_joined import PLANE
 
 from mrc.cli.figures import carried_percent, sentence
 from mrc.cli.output import Output
-from mrc.transfer.cli.progress import ProgressMeter
-from mrc.transfer.cli.report import slow_planes
+from mrc.transfer.cli.report import ProgressMeter, slow_planes
 
 MIB = 1 << 20
 

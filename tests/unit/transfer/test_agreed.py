@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from transfer_ends import both, make, names, receiving, sending, sessions
 
-from mrc.transfer.limits import Quota, SenderLimits
+from mrc.transfer.limits import FinalError, Quota, SenderLimits
 from mrc.transfer.messages import MAX_NAMES, Announced
-from mrc.transfer.names import FinalError
 from mrc.transfer.plan import plan_of
 
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from mrc.transfer.pack import StoredBatch, Total
-from mrc.transfer.results import TransferredFile
+from mrc.transfer.results import StoredBatch, Total, TransferredFile
 
 FILE = TransferredFile("a", 7, "0" * 32, "/a")
 

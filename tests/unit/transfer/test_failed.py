@@ -16,9 +16,9 @@ import pytest
 from transfer_ends import both, chunks, make, receiving, sending, sessions, turns
 
 from mrc.errors import ProtocolError
-from mrc.transfer import pack, sender
+from mrc.transfer import plan, sender
 from mrc.transfer.files import OutputDirectory, PartFile
-from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES, FileError, FinalError, mark_name
 from mrc.transfer.messages import (
     MAX_LIST_BYTES,
     Abort,
@@ -32,7 +32,6 @@ from mrc.transfer.messages import (
     from_dict,
     to_dict,
 )
-from mrc.transfer.names import FileError, FinalError, mark_name
 from mrc.transfer.plan import SendPlan, SourceFile, plan_of
 from mrc.transfer.results import FailedFile
 from mrc.transfer.sender import SendOptions
@@ -109,7 +108,7 @@ def shrink(source: SourceFile) -> None:
 async def test_send_plan__file_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, copy: Copy, what: Callable[[SourceFile], None], cause: str
 ) -> None:
-    for module in (pack, sender):
+    for module in (plan, sender):
         opens_not(monkeypatch, what, module)
     ours, theirs = await copy()
     assert cause in ours[0].error and cause in theirs[0].error
@@ -126,7 +125,7 @@ async def test_send_plan__a_file_that_grows(
             file.write(b"x")
 
     before = (top / "b").read_bytes(), (top / "b").stat().st_mtime_ns
-    for module in (pack, sender):
+    for module in (plan, sender):
         opens_not(monkeypatch, grow, module)
     grown: list[str] = []
     async with sessions() as ends:

@@ -13,7 +13,7 @@ from slowness import PATIENCE
 
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.memory import FILLED_BYTES, Filled
-from mrc.transfer.pack import FRAME
+from mrc.transfer.messages import FRAME
 
 
 async def test_next__waits_for_a_chunk_to_be_written_when_all_are_under_way() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Folder
-from mrc.transfer.names import (
+from mrc.transfer.limits import (
     CopyError,
     FileError,
     FinalError,

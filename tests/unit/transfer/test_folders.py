@@ -19,20 +19,23 @@ from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.folders import Folder, Meta
-from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES, FileError
 from mrc.transfer.messages import (
+    FRAME,
     Accept,
     Bye,
     Digest,
     FailedFiles,
     OfferDone,
     Pack,
+    PackedFile,
+    PackedFolder,
     Refuse,
     Stored,
     chunk_imm,
+    put_header,
+    seal,
 )
-from mrc.transfer.names import FileError
-from mrc.transfer.pack import FRAME, PackedFile, PackedFolder, put_header, seal
 from mrc.transfer.plan import FileEntry, excluding, plan_of
 from mrc.transfer.results import FailedFile
 from mrc.transfer.session import TransferSession

@@ -19,9 +19,9 @@ from mrc.transfer.cli.report import sent_bytes
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import Holes, Offer
-from mrc.transfer.pack import StoredBatch
 from mrc.transfer.plan import FileEntry, holes_of, plan_of
 from mrc.transfer.receiver import receive_files
+from mrc.transfer.results import StoredBatch
 from mrc.transfer.sender import send_plan
 
 SIZE = 20 * CHUNK_BYTES + 5

@@ -18,8 +18,8 @@ from slowness import PATIENCE
 from transfer_ends import both, make, names, receiving, sending, sessions, until
 
 from mrc.enums import WcStatus
-from mrc.transfer.files import OutputDirectory, PartFile
-from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.files import KEPT_SECONDS, OutputDirectory, PartFile, PartRecord
+from mrc.transfer.limits import CHUNK_BYTES, part_name, record_name
 from mrc.transfer.messages import (
     Accept,
     Begin,
@@ -31,11 +31,8 @@ from mrc.transfer.messages import (
     Refuse,
     to_dict,
 )
-from mrc.transfer.names import part_name, record_name
-from mrc.transfer.pack import StoredBatch
 from mrc.transfer.receiver import ReceiveEvents, receive_files
-from mrc.transfer.results import FailedFile
-from mrc.transfer.resume import KEPT_SECONDS, PartRecord
+from mrc.transfer.results import FailedFile, StoredBatch
 from mrc.transfer.sender import SendOptions
 from mrc.transfer.session import TransferError, TransferSession
 
@@ -94,7 +91,7 @@ def test_record__names_a_chunk_after_it_is_on_the_disk(
         done.append(f"{len(data) // 16} named at {(at - 16) // 16}")
         return write(fd, data, at)
 
-    monkeypatch.setattr("mrc.transfer.resume.SYNC_SECONDS", 0)
+    monkeypatch.setattr("mrc.transfer.files.SYNC_SECONDS", 0)
     monkeypatch.setattr(os, "fdatasync", lambda fd: done.append("synced" if fd == part else ""))
     monkeypatch.setattr(os, "pwrite", named)
     for chunk in range(2):

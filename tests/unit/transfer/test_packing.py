@@ -12,10 +12,9 @@ from transfer_ends import both, make, names, receiving, sessions, turns, until
 
 from mrc.enums import WcStatus
 from mrc.errors import PathError
-from mrc.transfer.limits import CHUNK_BYTES
-from mrc.transfer.names import StoppedError
-from mrc.transfer.pack import Packer, StoredBatch
-from mrc.transfer.plan import FileEntry, SourceFile, plan_of
+from mrc.transfer.limits import CHUNK_BYTES, StoppedError
+from mrc.transfer.plan import FileEntry, Packer, SourceFile, plan_of
+from mrc.transfer.results import StoredBatch
 from mrc.transfer.sender import send_plan
 from mrc.transfer.session import TransferSession
 
@@ -85,7 +84,7 @@ def test_fill__told_to_stop_reads_no_further_file(
             opened.append(path)
             packing.stop()
 
-    monkeypatch.setattr("mrc.transfer.pack.SourceFile", Last)
+    monkeypatch.setattr("mrc.transfer.plan.SourceFile", Last)
     paths = [str(tmp_path / name) for name in "ab"]
     for path in paths:
         Path(path).touch()

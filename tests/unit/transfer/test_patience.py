@@ -18,10 +18,9 @@ from mrc.connect.admission import Budget, BudgetError
 from mrc.enums import Access
 from mrc.events import QpInfo
 from mrc.transfer import sender
-from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES, FinalError
 from mrc.transfer.messages import Accept, Bye, Digest, Offer, OfferDone, Refuse, Stored, chunk_imm
-from mrc.transfer.names import FinalError
-from mrc.transfer.pack import Packer
+from mrc.transfer.plan import Packer
 from mrc.transfer.session import IdleError, TransferError, until_idle
 
 IDLE = 0.2

@@ -15,11 +15,11 @@ import pytest
 from transfer_ends import both, make, names, sending, sessions, until
 
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.limits import CHUNK_BYTES, SenderLimits
-from mrc.transfer.names import FinalError, StoppedError
-from mrc.transfer.pipes import PipeReader, PipeWriter
+from mrc.transfer.limits import CHUNK_BYTES, FinalError, SenderLimits, StoppedError
+from mrc.transfer.plan import PipeReader
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import TransferError
+from mrc.transfer.sinks import PipeWriter
 
 
 @contextmanager

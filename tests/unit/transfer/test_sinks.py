@@ -16,20 +16,27 @@ from transfer_ends import both, make, names, receiving, sending, sessions
 
 from mrc.transfer.files import OutputDirectory, PartFile, SessionTree
 from mrc.transfer.folders import Folder, Meta
-from mrc.transfer.limits import CHUNK_BYTES, Quota, SenderLimits
-from mrc.transfer.messages import Digest, Offer
-from mrc.transfer.names import MAX_DEPTH, FinalError, StoppedError
-from mrc.transfer.pack import (
+from mrc.transfer.limits import (
+    CHUNK_BYTES,
+    MAX_DEPTH,
+    FinalError,
+    Quota,
+    SenderLimits,
+    StoppedError,
+)
+from mrc.transfer.messages import (
     DIGEST_BYTES,
     FRAME,
+    Digest,
+    Offer,
     PackedFile,
     PackedFolder,
     Record,
-    Total,
     put_header,
     seal,
 )
 from mrc.transfer.receiver import receive_files
+from mrc.transfer.results import Total
 from mrc.transfer.sinks import FileSink, PackSink, StreamSink
 from mrc.transfer.threads import StuckError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mrc.transfer.limits import FileError, StoppedError
 from mrc.transfer.messages import Digest
-from mrc.transfer.names import FileError, StoppedError
 from mrc.transfer.plan import FileChangedError, SourceFile
 
 

@@ -17,7 +17,7 @@ from transfer_ends import both, make, names, receiving, sending, sessions
 from mrc.transfer import files
 from mrc.transfer.files import OutputDirectory, sync_file_system
 from mrc.transfer.folders import Meta
-from mrc.transfer.names import FinalError, is_mark, mark_name
+from mrc.transfer.limits import FinalError, is_mark, mark_name
 from mrc.transfer.results import FailedFile
 from mrc.transfer.session import TransferError
 

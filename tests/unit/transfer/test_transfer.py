@@ -20,8 +20,9 @@ from mrc.enums import Access, WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
 from mrc.events import Immediate
 from mrc.mailbox import SessionError
-from mrc.transfer.limits import CHUNK_BYTES
+from mrc.transfer.limits import CHUNK_BYTES, FileError, FinalError
 from mrc.transfer.messages import (
+    FRAME,
     Accept,
     Bye,
     DiskWait,
@@ -31,9 +32,8 @@ from mrc.transfer.messages import (
     Stored,
     TransferMessage,
     chunk_imm,
+    seal,
 )
-from mrc.transfer.names import FileError, FinalError
-from mrc.transfer.pack import FRAME, seal
 from mrc.transfer.plan import SourceFile, plan_of
 from mrc.transfer.results import FailedFile
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT, SendOptions

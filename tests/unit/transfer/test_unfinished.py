@@ -12,9 +12,8 @@ import pytest
 from processes import USER, needs_root
 
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.folders import Meta
-from mrc.transfer.names import mark_name
-from mrc.transfer.resume import Mark
+from mrc.transfer.folders import Mark, Meta
+from mrc.transfer.limits import mark_name
 
 Make = Callable[[Path, pytest.MonkeyPatch], object]
 META = Meta(0o751, 1_000_000_007)

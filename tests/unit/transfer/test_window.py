@@ -20,10 +20,9 @@ from mrc import Context
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.transfer.files import PartFile
-from mrc.transfer.limits import CHUNK_BYTES, WINDOW_BYTES
+from mrc.transfer.limits import CHUNK_BYTES, WINDOW_BYTES, FinalError
 from mrc.transfer.memory import open_window
 from mrc.transfer.messages import Accept, Offer, chunk_imm
-from mrc.transfer.names import FinalError
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT, SendOptions
 from mrc.transfer.session import TransferError
 
