@@ -15,7 +15,7 @@ from typing import TypeVarTuple
 from mrc.connect.parse import printable, shown
 from mrc.errors import ProtocolError
 from mrc.transfer.files import ExistingFile, PartFile, SessionTree
-from mrc.transfer.folders import RECEIVERS, Meta
+from mrc.transfer.folders import Meta
 from mrc.transfer.limits import (
     MAX_PATH_BYTES,
     FileError,
@@ -41,11 +41,104 @@ from mrc.transfer.messages import (
 )
 from mrc.transfer.results import MAX_LISTED, FailedFile, Role, StoredBatch, TransferredFile
 from mrc.transfer.session import VerificationError
-from mrc.transfer.sinks import StdoutTarget, StdoutTree
 from mrc.transfer.threads import WaitingPipe
 
 Ts = TypeVarTuple("Ts")
 _STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cache
+
+
+# ---- Standard output -----------------------------------------------------------------------------
+
+
+_PIECE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes as many without blocking
+
+
+class PipeWriter(WaitingPipe):
+    """Standard output as the place of all files of one sender, one after the other."""
+
+    def __init__(self, fd: int) -> None:
+        self._own = -1
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            # A descriptor of our own may be non-blocking: other programs share the given one.
+            try:
+                self._own = fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:
+                pass  # without /proc it writes in small pieces
+        super().__init__(fd, select.POLLOUT)
+
+    def __exit__(self, *exc_info: object) -> None:
+        super().__exit__(*exc_info)
+        if self._own >= 0:
+            os.close(self._own)
+
+    def write(self, data: memoryview) -> None:
+        """Writes all of `data`; raises FileError when the reader is gone."""
+        done = 0
+        try:
+            while done < len(data):
+                self.wait()
+                most = len(data) if self._own >= 0 else done + _PIECE_BYTES
+                with suppress(BlockingIOError):
+                    done += os.write(self.fd, data[done:most])
+        except OSError as error:
+            ended = " (the program that reads it has ended)" if error.errno == EPIPE else ""
+            raise FinalError(f"standard output: {cause_of(error)}{ended}") from error
+
+    def tree(self, *_: object) -> StdoutTree:
+        """The place for the files of one session."""
+        return StdoutTree(self)
+
+
+class StdoutTree:
+    """Takes the files of one sender. Names, folders, links, modes and times do not matter."""
+
+    def __init__(self, pipe: PipeWriter) -> None:
+        self._pipe = pipe
+        self.stop = pipe.stop
+
+    def create(self, name: str, *_: object, **__: object) -> StdoutTarget:
+        return StdoutTarget(self._pipe, name)
+
+    def same(self, *_: object, **__: object) -> None:
+        """Nothing is there before, and nothing is left to do."""
+
+    make_link = lacks = check_stop = sync = finish = close = same
+
+    def has(self, *_: object) -> bool:
+        return False
+
+    finish_folder = has
+
+
+class StdoutTarget:
+    """A file that goes to standard output, chunk by chunk."""
+
+    def __init__(self, pipe: PipeWriter, name: str) -> None:
+        self.name = name
+        self.path = f"stdout:{printable(name)}"
+        self.bytes = 0
+        self._pipe = pipe
+
+    def write(self, offset: int, chunk: memoryview) -> None:
+        assert offset == self.bytes, "chunks are stored in order"
+        self._pipe.write(chunk)
+        self.bytes += len(chunk)
+
+    def kept(self, most: int) -> tuple[int, Digest]:
+        return 0, Digest()
+
+    def check_room(self, *_: object) -> None:
+        """The program behind the pipe decides."""
+
+    begin = add_chunk = commit = discard = check_room
+
+    def close(self) -> int:
+        return 0
+
+
+# ---- Sinks ------------------------------------------------------------------------------------
+
+
 AnyFile = PartFile | ExistingFile | StdoutTarget
 AnyTree = SessionTree | StdoutTree
 
@@ -350,124 +443,3 @@ def _differs(name: str) -> VerificationError:
 
 
 AnySink = FileSink | StreamSink | PackSink
-
-
-# ---- Standard output -----------------------------------------------------------------------------
-
-
-_PIECE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes as many without blocking
-
-
-class PipeWriter(WaitingPipe):
-    """Standard output as the place of all files of one sender, one after the other."""
-
-    def __init__(self, fd: int) -> None:
-        self._own = -1
-        if stat.S_ISFIFO(os.fstat(fd).st_mode):
-            # A descriptor of our own may be non-blocking: other programs share the given one.
-            try:
-                self._own = fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:
-                pass  # without /proc it writes in small pieces
-        super().__init__(fd, select.POLLOUT)
-
-    def __exit__(self, *exc_info: object) -> None:
-        super().__exit__(*exc_info)
-        if self._own >= 0:
-            os.close(self._own)
-
-    def write(self, data: memoryview) -> None:
-        """Writes all of `data`; raises FileError when the reader is gone."""
-        done = 0
-        try:
-            while done < len(data):
-                self.wait()
-                most = len(data) if self._own >= 0 else done + _PIECE_BYTES
-                with suppress(BlockingIOError):
-                    done += os.write(self.fd, data[done:most])
-        except OSError as error:
-            ended = " (the program that reads it has ended)" if error.errno == EPIPE else ""
-            raise FinalError(f"standard output: {cause_of(error)}{ended}") from error
-
-    def tree(self, *_: object) -> StdoutTree:
-        """The place for the files of one session."""
-        return StdoutTree(self)
-
-
-class StdoutTree:
-    """Takes the files of one sender. Names, folders, modes and times do not matter."""
-
-    def __init__(self, pipe: PipeWriter) -> None:
-        self._pipe = pipe
-
-    def same(self, name: str, size: int, *, sparse: bool = False) -> None:
-        return None
-
-    def create(
-        self, name: str, size: int | None, *, sparse: bool = False, chunk_bytes: int = 0
-    ) -> StdoutTarget:
-        return StdoutTarget(self._pipe, name)
-
-    def has(self, name: str, size: int, mtime_ns: int) -> bool:
-        return False
-
-    def make_link(self, name: str, target: str) -> None:
-        """Standard output has no links."""
-
-    def lacks(self, name: str) -> None:
-        pass
-
-    def finish_folder(self, name: str, meta: Meta) -> bool:
-        return False
-
-    def stop(self) -> None:
-        """Ends a write that waits for the program behind the pipe."""
-        self._pipe.stop()
-
-    def check_stop(self) -> None:
-        """The pipe does."""
-
-    def sync(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class StdoutTarget:
-    """A file that goes to standard output, chunk by chunk."""
-
-    def __init__(self, pipe: PipeWriter, name: str) -> None:
-        self.name = name
-        self.path = f"stdout:{printable(name)}"
-        self.bytes = 0
-        self._pipe = pipe
-
-    def check_room(self) -> None:
-        pass
-
-    def write(self, offset: int, chunk: memoryview) -> None:
-        assert offset == self.bytes, "chunks are stored in order"
-        self._pipe.write(chunk)
-        self.bytes += len(chunk)
-
-    def kept(self, most: int) -> tuple[int, Digest]:
-        return 0, Digest()
-
-    def begin(self, chunks: int, start: int) -> None:
-        pass
-
-    def add_chunk(self, digest: bytes) -> None:
-        pass
-
-    def commit(self, meta: Meta = RECEIVERS) -> None:
-        pass
-
-    def discard(self) -> None:
-        pass
-
-    def close(self) -> int:
-        return 0
