@@ -566,6 +566,11 @@ def sync_file_system(fd: int) -> None:
 
 
 # ---- What is kept of an interrupted transfer -----------------------------------------------------
+#
+# Of a file it keeps its part, and a record beside it. The record holds the digest of the file's
+# bytes up to the end of each stored chunk. A receiver that goes on reads the part again and keeps
+# what agrees with the record, so it trusts neither file after a power failure. While a transfer
+# runs, the disk has a chunk before the record names it.
 
 
 KEPT_SECONDS = 7 * 24 * 3600  # how long the sweep leaves a part alone

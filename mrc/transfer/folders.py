@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folders that a receiver writes to, each by its descriptor, and the marks of those that are
 not complete.
+
+No operation follows a symbolic link, so no name of a peer leads out of the output folder, whatever
+other programs do there meanwhile.
 """
 
 from __future__ import annotations
@@ -396,6 +399,10 @@ def _remove(marks: list[Mark | None]) -> None:
 
 
 # ---- Marks ---------------------------------------------------------------------------------------
+#
+# A folder that was made and not completed has a mark, a file beside the parts: the next receiver of
+# the folder finds the mark and completes the folder. The mark names the folder by device and inode,
+# so a folder that somebody else has made there keeps what it has.
 
 
 _FORM = struct.Struct("<QQ")  # device and inode of the folder

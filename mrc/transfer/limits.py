@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The limits on what a peer sends: names of files and folders, and how much; the errors of what
 cannot be copied. Pure.
+
+A name is a relative path with `/` between its parts. Each part must be a plain name of a file, so
+no name leads out of the output folder.
 """
 
 from __future__ import annotations

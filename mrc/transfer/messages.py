@@ -409,6 +409,14 @@ def chunk_of(imm: int, after: int) -> tuple[int, int]:
 
 
 # ---- Packs and streams: framed chunks, and the records in them -----------------------------------
+#
+# The chunks of a pack and of a file of unknown size are framed: a header holds the length and the
+# digest of the payload behind it. So a chunk may be short, and the receiver verifies it before it
+# uses it.
+#
+# A pack carries many files and folders. Its payload is a sequence of records, and no record goes
+# beyond its chunk. A record has a length (2 bytes), a header (msgpack) and, for a file, a part of
+# the file's bytes. After the last part follows the digest of the file.
 
 
 FRAME = struct.Struct("<I12x16s")  # payload length, digest of the payload

@@ -348,6 +348,10 @@ async def until_idle(
 
 
 # ---- The server: any number of senders at the same time ------------------------------------------
+#
+# Sessions are independent: the error of one ends no other. A transfer may have several sessions,
+# one after the other: a sender that has lost its connection connects again, names the same
+# transfer, and goes on. With `once` the server serves one sender: the first whose data arrives.
 
 
 T = TypeVar("T")

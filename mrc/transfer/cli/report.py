@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
@@ -22,7 +22,6 @@ from mrc import versions
 from mrc.aio.context import Context
 from mrc.aio.recording import Recording
 from mrc.cli import figures
-from mrc.cli.figures import carried_percent
 from mrc.cli.output import Exit, Output, format_bytes, format_rate, format_seconds
 from mrc.connect.parse import printable, shortened, shown
 from mrc.enums import WarningKind
@@ -69,11 +68,6 @@ def carried_bytes(role: str, planes: Sequence[PlaneInfo]) -> dict[int, int]:
     return {plane.plane: getattr(plane, name) for plane in planes}
 
 
-def slow_planes(role: str, planes: Sequence[PlaneInfo]) -> str:
-    """A sentence about planes that carried much less than the others; empty if there are none."""
-    return figures.sentence(carried_bytes(role, planes))
-
-
 async def overflow(ctx: Context) -> str:
     """A sentence when packets were lost because the kernel limits the receive buffer; or ""."""
     if all(warning.kind is not WarningKind.RCVBUF_SMALL for warning in ctx.warnings):
@@ -83,59 +77,6 @@ async def overflow(ctx: Context) -> str:
         return ""
     lost = counted(count, "packet")
     return f"{lost} did not fit the receive buffer: mrc doctor shows how to enlarge it"
-
-
-class LeftOut(NamedTuple):
-    """How many files a sender has left out, for each reason."""
-
-    skipped: int = 0
-    excluded: int = 0
-    unchanged: int = 0
-
-
-NOTHING = LeftOut()
-
-
-async def transfer(
-    role: Role,
-    session: TransferSession,
-    moved: Total,
-    tcp_port: int,
-    recording: Recording | None = None,
-    outages: Sequence[Outage] = (),
-    failed: Sequence[FailedFile] = (),
-    failed_count: int = 0,
-    waited_seconds: float = 0.0,
-    left_out: LeftOut = NOTHING,
-    retries: int = 0,
-) -> Transfer:
-    """The result that `mrc send --json` and `mrc recv --json` print."""
-    info, evs, config = await session.query(), await session.evs(), session.ctx.config
-    carried = carried_percent(carried_bytes(role, info.planes))
-    return like(
-        Transfer,
-        *(config.queues, config.retries, info, moved, left_out),
-        figures.settings(session.ctx, session.qp, tcp_port=tcp_port),
-        role=role,
-        files=tuple(moved.files.values()),
-        failed=tuple(failed),
-        failed_count=failed_count,
-        waited_seconds=waited_seconds,
-        goodput_bits_per_second=sent_bytes(moved) * 8 / moved.seconds if moved.seconds > 0 else 0.0,
-        retries=retries,
-        waits=session.waiting.seconds(),
-        qps=len(session.qps),
-        planes=tuple(like(TransferPlane, p, carried_percent=carried[p.plane]) for p in info.planes),
-        evs=tuple(evs),
-        outages=tuple(outages),
-        counters=nonzero(await session.ctx.counters()),
-        drops=nonzero(await session.ctx.drops()),
-        transfer_version=versions.TRANSFER,
-        chunk_bytes=CHUNK_BYTES,
-        chunks_in_flight=CHUNKS_IN_FLIGHT,
-        digest_algorithm=versions.DIGEST,
-        bins=None if recording is None else figures.bins(recording),
-    )
 
 
 def waits_sentence(waits: Waits) -> str:
@@ -236,9 +177,9 @@ class _Bars:
 class ProgressMeter:
     """Shows the progress of QPs or sessions; without a terminal only results and notes."""
 
-    def __init__(self, out: Output, role: str) -> None:
-        self._out = out
-        self._role = role
+    def __init__(self, out: Output, role: Role) -> None:
+        self.out = out
+        self.role = role
         self._noted = False
         self._resumed: dict[int, int] = {}  # bytes that need not move, by id
         self._waiting = ""
@@ -262,7 +203,7 @@ class ProgressMeter:
         """Shows that this end waits for the user at `host`, while the body does."""
         self._waiting, start = f"waiting for {shown(host)} to accept", time.monotonic()
         if self._bars is None:
-            self._out.note(self._waiting)
+            self.out.note(self._waiting)
         try:
             yield
         finally:
@@ -276,7 +217,7 @@ class ProgressMeter:
     def text(self, text: str) -> None:
         """Prints a result above the bars."""
         with self.lines():
-            self._out.text(text)
+            self.out.text(text)
 
     async def files(self, batches: AsyncIterator[StoredBatch], total: Total) -> None:
         """Prints lines about each finished file or pack. Adds all of them to `total`, and the time
@@ -286,11 +227,11 @@ class ProgressMeter:
         """
         then = self._moving()
         async for batch in batches:
-            total.add(batch, listed=self._out.as_json)
+            total.add(batch, listed=self.out.as_json)
             now = self._moving()
             with self.lines():
                 for line in batch_lines(batch, now - then):
-                    self._out.text(line)
+                    self.out.text(line)
             total.seconds += now - then
             then = now
 
@@ -298,7 +239,7 @@ class ProgressMeter:
         """Prints a note above the bars; an empty text prints nothing."""
         if text:
             with self.lines():
-                self._out.note(text)
+                self.out.note(text)
 
     def note_once(self, text: str) -> None:
         """Prints only the first note of this kind."""
@@ -308,7 +249,7 @@ class ProgressMeter:
 
     def detail(self, text: str) -> None:
         """Prints a note of -v above the bars."""
-        if self._out.verbose:
+        if self.out.verbose:
             self.note(text)
 
     def resumed(self, moving: Watched, name: str, there: int, size: int) -> None:
@@ -352,13 +293,13 @@ class ProgressMeter:
             while True:
                 await asyncio.sleep(BAR_SECONDS)
                 info, now = await moving.query(), time.monotonic()
-                moved = payload_bytes(self._role, info)
+                moved = payload_bytes(self.role, info)
                 done = moved + self._resumed[id(moving)] + there()
-                current = (moved - payload_bytes(self._role, before)) * 8 / (now - then)
+                current = (moved - payload_bytes(self.role, before)) * 8 / (now - then)
                 rate += _RATE_SMOOTHING * (current - rate) if rate else current
                 if self._waiting:
                     rate = 0.0
-                planes = count.text(carried_bytes(self._role, info.planes), info.planes, now)
+                planes = count.text(carried_bytes(self.role, info.planes), info.planes, now)
                 bars.update(bar, Moved(title, done, total, rate, planes, self._waiting))
                 before, then = info, now
         finally:
@@ -616,51 +557,104 @@ class _Once:
         return True
 
 
-class Failures:
-    """The files of one transfer, over all its connections, that were not copied. A peer may name
-    very many: only the first are kept, those for --json. A pack that is sent again names them
-    again, which counts once. Beyond `limit` names, `add` raises FileError.
+class TransferReport:
+    """What one end prints of one transfer, over all its connections: lines about the files that
+    were not copied, and the result.
+
+    A peer may name very many files: only the first are kept, those for --json. A pack that is sent
+    again names them again, which counts once. Beyond `limit` names, `left_out` raises FileError.
     """
 
-    def __init__(
-        self, out: Output, meter: ProgressMeter, role: Role, peer: str, *, limit: float = math.inf
-    ) -> None:
-        self._out = out
+    def __init__(self, meter: ProgressMeter, peer: str, *, limit: float = math.inf) -> None:
+        self._out = meter.out
         self._meter = meter
-        self._role = role
         self._peer = peer
         self._limit = limit
         self._once = _Once()
-        self.count = 0
         self._line = ""
-        self.files: list[FailedFile] = []
+        self.total = Total()
+        self.failed: list[FailedFile] = []
+        self.failed_count = 0
 
-    def add(self, failed: FailedFile) -> None:
+    def left_out(self, failed: FailedFile) -> None:
         """Prints the cause. Both ends print it, each with the host where it is. All files below a
         folder whose name is refused have the same cause, which is printed once.
         """
         if not self._once.add(failed.name):
             return
-        if self.count >= self._limit:
+        if self.failed_count >= self._limit:
             most = f"{self._limit} files and folders (mrc recv --max-files)"
             raise FileError(f"more cannot be copied than the limit of {most}")
-        self.count += 1
-        if self.count > MAX_NAMED:
+        self.failed_count += 1
+        if self.failed_count > MAX_NAMED:
             return
         if self._out.as_json:
-            self.files.append(failed)
-        there = "" if failed.end == self._role else f"{shown(self._peer)}: "
+            self.failed.append(failed)
+        there = "" if failed.end == self._meter.role else f"{shown(self._peer)}: "
         line = f"not copied: {there}{shortened(printable(failed.error), MAX_ERROR)}"
         if line != self._line:
             with self._meter.lines():
                 self._out.warn(line)
         self._line = line
 
+    async def show(
+        self,
+        session: TransferSession,
+        tcp_port: int,
+        incidents: Incidents,
+        *,
+        about: str = "",
+        recording: Recording | None = None,
+        **numbers: float,
+    ) -> None:
+        """Prints what happened to the planes, after `about`, the bins, and the JSON, with
+        `numbers` that only the caller has.
+        """
+        role, info = self._meter.role, await session.query()
+        carried = carried_bytes(role, info.planes)
+        if story := incidents.sentence(figures.sentence(carried)):
+            self._meter.note(about + story)
+        self._meter.note_once(await overflow(session.ctx))
+        self._meter.detail(waits_sentence(session.waiting.seconds()))
+        if recording is not None:
+            self._meter.text("\n".join(figures.bins_lines(role, recording)))
+        if not self._out.as_json:
+            return
+        total, ctx, percent = self.total, session.ctx, figures.carried_percent(carried)
+        goodput = sent_bytes(total) * 8 / total.seconds if total.seconds > 0 else 0.0
+        planes = (like(TransferPlane, p, carried_percent=percent[p.plane]) for p in info.planes)
+        settings = figures.settings(ctx, session.qp, tcp_port=tcp_port)
+        left_out = dict.fromkeys(("skipped", "excluded", "unchanged", "retries"), 0)
+        result = like(
+            Transfer,
+            *(ctx.config.queues, ctx.config.retries, info, total, left_out, settings),
+            role=role,
+            files=tuple(total.files.values()),
+            failed=tuple(self.failed),
+            failed_count=self.failed_count,
+            goodput_bits_per_second=goodput,
+            waits=session.waiting.seconds(),
+            qps=len(session.qps),
+            planes=tuple(planes),
+            evs=tuple(await session.evs()),
+            outages=incidents.outages,
+            counters=nonzero(await ctx.counters()),
+            drops=nonzero(await ctx.drops()),
+            transfer_version=versions.TRANSFER,
+            chunk_bytes=CHUNK_BYTES,
+            chunks_in_flight=CHUNKS_IN_FLIGHT,
+            digest_algorithm=versions.DIGEST,
+            bins=None if recording is None else figures.bins(recording),
+            **numbers,
+        )
+        self._out.result(result)
+
     def end(self) -> int:
-        """Prints how many there were; returns the exit code."""
-        if not self.count:
+        """Prints how many files were not copied; returns the exit code."""
+        count = self.failed_count
+        if not count:
             return Exit.OK
-        if self.count > 1:
-            named = f"; the first {MAX_NAMED} are named" if self.count > MAX_NAMED else ""
-            self._out.warn(f"{self.count} files and folders were not copied{named}")
+        if count > 1:
+            named = f"; the first {MAX_NAMED} are named" if count > MAX_NAMED else ""
+            self._out.warn(f"{count} files and folders were not copied{named}")
         return Exit.NOT_ALL_COPIED

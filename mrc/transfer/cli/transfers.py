@@ -26,22 +26,12 @@ from mrc.connect.parse import quoted, shown
 from mrc.enums import EvState
 from mrc.errors import MrcError
 from mrc.mailbox import MAX_UNREAD
-from mrc.transfer.cli.report import (
-    Failures,
-    Incidents,
-    LeftOut,
-    ProgressMeter,
-    overflow,
-    slow_planes,
-    transfer,
-    waits_sentence,
-)
+from mrc.transfer.cli.report import Incidents, ProgressMeter, TransferReport
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import Announced
 from mrc.transfer.plan import STDIN, SendPlan
 from mrc.transfer.receiver import ReceiveEvents, receive_files
-from mrc.transfer.results import Total
 from mrc.transfer.sender import SendOptions, send_plan
 from mrc.transfer.session import (
     TOKEN_BYTES,
@@ -101,19 +91,18 @@ class SendCommand:
             **endpoint.endpoint_settings(args), **endpoint.view_settings(args), **trusted
         )
         self._token = secrets.token_hex(TOKEN_BYTES) if args.retry else ""
-        self._total = Total()
         self.meter = ProgressMeter(out, "sender")
         self._incidents = Incidents(self.meter.detail)
-        self._failures = Failures(out, self.meter, "sender", self._host)
+        self._report = TransferReport(self.meter, self._host)
         for failed in plan.failed:
-            self._failures.add(failed)
+            self._report.left_out(failed)
         self.how = SendOptions(
             keep_meta=not args.no_meta,
             update=args.update,
             rate=args.rate,
             resume=not args.no_resume,
             on_grew=self._grew,
-            on_failed=self._failures.add,
+            on_failed=self._report.left_out,
             waiting=lambda: self.meter.waiting(self._host),
         )
 
@@ -144,34 +133,26 @@ class SendCommand:
 
     async def run(self, session: TransferSession, retry: Retry) -> int:
         """Sends what is left; returns the exit code."""
-        meter, out, plan = self.meter, self._out, self._plan
+        meter, plan = self.meter, self._plan
         self.how.on_resumed = lambda file, there: meter.resumed(
             session, file.name, there, file.bytes
         )
-        await meter.files(send_plan(session, self._plan, self.how), self._total)
-        if unchanged := self._plan.unchanged:
-            were = "was" if unchanged == 1 else "were"
-            meter.note(f"{counted(unchanged, 'file')} {were} there with the same size and date")
-        slow = slow_planes("sender", (await session.query()).planes)
-        meter.note(self._incidents.sentence(slow))
-        meter.note_once(await overflow(session.ctx))
-        meter.detail(waits_sentence(session.waiting.seconds()))
-        if out.as_json:
-            out.result(
-                await transfer(
-                    "sender",
-                    session,
-                    self._total,
-                    self._port,
-                    outages=self._incidents.outages,
-                    waited_seconds=meter.waited_seconds,
-                    left_out=LeftOut(len(plan.skipped), plan.excluded, plan.unchanged),
-                    failed=self._failures.files,
-                    failed_count=self._failures.count,
-                    retries=retry.count,
-                )
-            )
-        return self._failures.end()
+        await meter.files(send_plan(session, plan, self.how), self._report.total)
+        if plan.unchanged:
+            were = "was" if plan.unchanged == 1 else "were"
+            files = counted(plan.unchanged, "file")
+            meter.note(f"{files} {were} there with the same size and date")
+        await self._report.show(
+            session,
+            self._port,
+            self._incidents,
+            waited_seconds=meter.waited_seconds,
+            skipped=len(plan.skipped),
+            excluded=plan.excluded,
+            unchanged=plan.unchanged,
+            retries=retry.count,
+        )
+        return self._report.end()
 
 
 async def recv(
@@ -273,21 +254,19 @@ class ReceivedTransfer:
 
     def __init__(self, command: RecvCommand, host: str) -> None:
         self._command = command
-        self._total = Total()
-        most = command.limits.files
-        self._failures = Failures(command.out, command.meter, "receiver", host, limit=most)
+        self._report = TransferReport(command.meter, host, limit=command.limits.files)
 
     @property
     def failed_count(self) -> int:
-        return self._failures.count
+        return self._report.failed_count
 
     async def receive(self, session: TransferSession, on_data: Callable[[], None]) -> int:
-        command, meter = self._command, self._command.meter
+        command, meter, host = self._command, self._command.meter, session.qp.peer_host
         consent = await command.consents.get(session)
         await command.begin_recording()
         incidents = Incidents(meter.detail)
         async with (
-            meter.watch(session, f"from {session.qp.peer_host}", session.announced_bytes),
+            meter.watch(session, f"from {host}", session.announced_bytes),
             incidents.follow(session.qp),
         ):
             meter.detail(figures.parameters(command.ctx, session.qp))
@@ -299,49 +278,33 @@ class ReceivedTransfer:
                     on_data=on_data,
                     on_resumed=partial(meter.resumed, session),
                     on_kept=self._on_kept,
-                    on_failed=self._failures.add,
+                    on_failed=self._report.left_out,
                     rate=command.rate,
                 ),
                 keep_names=command.out.as_json,
                 agreed=consent.agreed,
             )
-            await meter.files(received, self._total)
-            await self._report(session, incidents, consent.seconds)
-            return self._failures.end()
+            await meter.files(received, self._report.total)
+            await self._report.show(
+                session,
+                command.port,
+                incidents,
+                about=f"{host}: ",
+                recording=await command.recorder.stop() if command.recorder is not None else None,
+                waited_seconds=consent.seconds,
+            )
+            return self._report.end()
 
     def _on_kept(self, name: str, size: int) -> None:
         kept = f"{shown(name)}: {format_bytes(size)} are kept for 7 days"
         self._command.meter.note(f"{kept}; the same mrc send goes on from there")
 
-    async def _report(
-        self, session: TransferSession, incidents: Incidents, waited_seconds: float
-    ) -> None:
-        """Prints a session's lost or slow planes, its --bins and its JSON."""
-        command, meter = self._command, self._command.meter
-        story = incidents.sentence(slow_planes("receiver", (await session.query()).planes))
-        meter.note(f"{session.qp.peer_host}: {story}" if story else "")
-        meter.note_once(await overflow(command.ctx))
-        meter.detail(waits_sentence(session.waiting.seconds()))
-        recording = await command.recorder.stop() if command.recorder is not None else None
-        if recording is not None:
-            meter.text("\n".join(figures.bins_lines("receiver", recording)))
-        if command.out.as_json:
-            command.out.result(
-                await transfer(
-                    "receiver",
-                    session,
-                    self._total,
-                    command.port,
-                    recording,
-                    incidents.outages,
-                    waited_seconds=waited_seconds,
-                    failed=self._failures.files,
-                    failed_count=self._failures.count,
-                )
-            )
-
 
 # ---- Whom the user at the terminal lets send -----------------------------------------------------
+#
+# Consent holds for a key that the sender has proved, never for a name or an address: "y" until the
+# command ends, "always" also later. A sender who has proved no key is asked about each time. What
+# the question shows is all that the transfer may store.
 
 
 _YES = ("y", "yes")

@@ -10,26 +10,26 @@ import pytest
 from mrc.cli.main import main
 from mrc.cli.output import Exit, Output, session_failed
 from mrc.errors import MrcError
-from mrc.transfer.cli.report import MAX_NAMED, Failures, ProgressMeter
+from mrc.transfer.cli.report import MAX_NAMED, ProgressMeter, TransferReport
 from mrc.transfer.limits import FileError
 from mrc.transfer.results import FailedFile
 
 
-def test_add__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
     """A folder whose name is refused may have thousands of files."""
     out = Output("mrc send", as_json=True, quiet=False)
-    failures = Failures(out, ProgressMeter(out, "sender"), "sender", "h1")
+    report = TransferReport(ProgressMeter(out, "sender"), "h1")
     hidden = [FailedFile(f"a/.git/{n}", "'a/.git': begins with '.'", "receiver") for n in range(9)]
     other = FailedFile("b", "b: exists", "receiver")
     for failed in (*hidden, other, hidden[0]):
-        failures.add(failed)
-    assert failures.end() == Exit.NOT_ALL_COPIED
+        report.left_out(failed)
+    assert report.end() == Exit.NOT_ALL_COPIED
     assert capsys.readouterr().err.splitlines() == [
         "mrc send: not copied: h1: 'a/.git': begins with '.'",
         "mrc send: not copied: h1: b: exists",
         "mrc send: 10 files and folders were not copied",
     ]
-    assert failures.files == [*hidden, other], "--json lists all"
+    assert report.failed == [*hidden, other], "--json lists all"
 
 
 @pytest.mark.parametrize(
@@ -54,42 +54,42 @@ def test_send__says_how_many_it_excludes(
     assert "--exclude left out 1 of the files and folders" in capsys.readouterr().err
 
 
-def test_add__counts_all_and_names_some(capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out__counts_all_and_names_some(capsys: pytest.CaptureFixture[str]) -> None:
     out = Output("mrc recv", as_json=True, quiet=False)
-    failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0")
+    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
     for n in range(3 * MAX_NAMED):
-        failures.add(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
-        failures.add(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
-    assert failures.end() == Exit.NOT_ALL_COPIED
+        report.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
+        report.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
+    assert report.end() == Exit.NOT_ALL_COPIED
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == MAX_NAMED + 1 and len(failures.files) == MAX_NAMED
+    assert len(lines) == MAX_NAMED + 1 and len(report.failed) == MAX_NAMED
     assert lines[-1] == "mrc recv: 3000 files and folders were not copied; the first 1000 are named"
-    assert failures.count == 3 * MAX_NAMED
+    assert report.failed_count == 3 * MAX_NAMED
 
 
 @pytest.mark.more
-def test_add__a_name_counts_once_however_many_there_are() -> None:
+def test_left_out__a_name_counts_once_however_many_there_are() -> None:
     """A pack that is sent again after a loss names its files again."""
     out = Output("mrc recv", as_json=False, quiet=True)
-    failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0")
+    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
     names = [f"f{n}" for n in range(3 << 16)]
     for name in (*names, *names, "another"):
-        failures.add(FailedFile(name, "exists", "receiver"))
-    assert failures.count == len(names) + 1
+        report.left_out(FailedFile(name, "exists", "receiver"))
+    assert report.failed_count == len(names) + 1
 
 
-def test_add__its_limit_holds_over_all_connections() -> None:
+def test_left_out__its_limit_holds_over_all_connections() -> None:
     out = Output("mrc recv", as_json=False, quiet=True)
-    failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0", limit=2)
+    report = TransferReport(ProgressMeter(out, "receiver"), "h0", limit=2)
     for name in ("a", "b", "a"):
-        failures.add(FailedFile(name, "exists", "receiver"))
+        report.left_out(FailedFile(name, "exists", "receiver"))
     with pytest.raises(FileError, match="limit of 2 files and folders"):
-        failures.add(FailedFile("c", "exists", "receiver"))
+        report.left_out(FailedFile("c", "exists", "receiver"))
 
 
-def test_add__a_long_path_keeps_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
+def test_left_out__a_long_path_keeps_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
     out = Output("mrc recv", as_json=False, quiet=False)
-    failures = Failures(out, ProgressMeter(out, "receiver"), "receiver", "h0")
-    failures.add(FailedFile("x", f"{'x' * 4000}: cannot be made: no space left", "receiver"))
+    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
+    report.left_out(FailedFile("x", f"{'x' * 4000}: cannot be made: no space left", "receiver"))
     line = capsys.readouterr().err
     assert line.endswith(": cannot be made: no space left\n") and len(line) < 600

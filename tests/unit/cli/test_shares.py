@@ -9,7 +9,7 @@ from unit.transfer.test_joined import PLANE
 
 from mrc.cli.figures import carried_percent, sentence
 from mrc.cli.output import Output
-from mrc.transfer.cli.report import ProgressMeter, slow_planes
+from mrc.transfer.cli.report import ProgressMeter, carried_bytes
 
 MIB = 1 << 20
 
@@ -57,13 +57,13 @@ def test_sentence__a_lost_plane_is_not_slow() -> None:
     assert sentence(moved, lost={2, 3}) == ""
 
 
-def test_slow_planes__of_what_each_end_saw() -> None:
+def test_sentence__of_what_each_end_saw() -> None:
     planes = [
         replace(PLANE, plane=plane, sent_bytes=sent * MIB, received_bytes=received * MIB)
         for plane, sent, received in ((1, 90, 8), (2, 9, 80))
     ]
-    assert slow_planes("sender", planes) == "plane 2 carried 10% of the others"
-    assert slow_planes("receiver", planes) == "plane 1 carried 10% of the others"
+    assert sentence(carried_bytes("sender", planes)) == "plane 2 carried 10% of the others"
+    assert sentence(carried_bytes("receiver", planes)) == "plane 1 carried 10% of the others"
 
 
 @pytest.mark.parametrize(("quiet", "said"), [(False, "mrc send: plane 2\n"), (True, "")])
