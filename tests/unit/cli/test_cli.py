@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: accepted options, output and refusals."""
+"""The command mrc: its parsers, exit codes, completion, programs that it becomes, and closed
+descriptors.
+"""
 
 from __future__ import annotations
 
 import argparse
 import errno
+import json
 import logging
 import os
 import re
+import resource
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,18 +23,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from file_commands import MRC
+from file_commands import MRC, receiving
 from ports import free_port
 from printed import printed
+from processes import loaded, terminal
+from project_text import ROOT
 from slowness import PATIENCE
 
 from mrc import products
-from mrc.cli.arguments import host_and_port
+from mrc.cli.arguments import add, host_and_port
+from mrc.cli.completion import EXAMPLES, SHELLS
 from mrc.cli.main import main
 from mrc.cli.output import (
     Exit,
     Interrupted,
     UsageError,
+    cause,
     exit_code,
     format_bytes,
     format_rate,
@@ -36,6 +46,7 @@ from mrc.cli.output import (
     format_table,
 )
 from mrc.cli.paths import _outcome
+from mrc.cli.runner import become, refusal
 from mrc.enums import WcStatus
 from mrc.errors import (
     CompletionError,
@@ -488,3 +499,339 @@ def test_unknown_option__names_the_help_of_its_own_command(
 ) -> None:
     line = complaint(mrc(*words), 2)
     assert line == f"{where}: unrecognized arguments: --bogus; see {where} --help"
+
+
+# ---- Types of arguments --------------------------------------------------------------------------
+
+
+LINES = """
+files FILE...            what to send; with
+                         two lines of help
+host HOST[:PORT]         where to
+--exclude PATTERN...     leave out [none]
+-i, --interval SECONDS   a pause [%(default)s]
+-P, --parallel, --qps N  how many
+-v, --verbose            say more
+--no-meta                keep less
+--seal                   how
+"""
+
+
+def made() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="try")
+    add(parser, LINES, interval={"default": 1.0}, seal={"choices": ["none", "aead"]})
+    return parser
+
+
+def test_add__values_of_all_kinds() -> None:
+    found = made().parse_args(["a", "b", "h1:7000"])
+    assert (found.files, found.host) == (["a", "b"], ("h1", 7000))
+    assert (found.exclude, found.interval, found.parallel) == ([], 1.0, None)
+    assert (found.verbose, found.no_meta, found.seal) == (False, False, None)
+    words = "-v --no-meta --exclude x --exclude y -i 200ms --qps 4 --seal none f h1"
+    found = made().parse_args(words.split())
+    assert (found.exclude, found.interval, found.parallel) == (["x", "y"], 0.2, 4)
+    assert (found.verbose, found.no_meta, found.seal) == (True, True, "none")
+
+
+def test_add__help() -> None:
+    text = " ".join(made().format_help().split())
+    assert "what to send; with two lines of help" in text
+    assert "a pause [1.0]" in text
+    assert "--exclude PATTERN leave out" in text
+
+
+def test_add__settings_of_an_argument_that_has_no_line() -> None:
+    with pytest.raises(AssertionError, match="no lines of tme"):
+        add(argparse.ArgumentParser(), "--time SECONDS  a time", tme={"default": 1.0})
+
+
+def test_add__a_number_of_bytes_is_above_0(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add(parser, "-n, --bytes BYTES  so many")
+    assert parser.parse_args(["-n", "2K"]).bytes == 2048
+    with pytest.raises(SystemExit):
+        parser.parse_args(["-n", "0"])
+    assert "'0' is not a number of bytes above 0" in capsys.readouterr().err
+
+
+# ---- Completion ----------------------------------------------------------------------------------
+
+
+START = {
+    "bash": ("bash", "--norc", "--noprofile", "-i"),
+    "zsh": ("zsh", "-f", "-i"),
+}
+BEFORE = {"bash": "", "zsh": "autoload -U compinit && compinit -D; "}
+HERE = [
+    pytest.param(
+        shell,
+        marks=pytest.mark.skipif(shutil.which(shell) is None, reason=f"apt-get install {shell}"),
+    )
+    for shell in SHELLS
+]
+
+
+@pytest.mark.parametrize("shell", HERE)
+def test_completion__of_a_typed_line(shell: str, tmp_path: Path) -> None:
+    command = f'eval "$(mrc completion {shell})"'
+    assert command in EXAMPLES
+    (tmp_path / "big.bin").touch()
+    program = f'mrc() {{ {shlex.quote(sys.executable)} -m mrc "$@"; }}; '
+    with terminal() as term, term.running(*START[shell], PS1="> ", ZDOTDIR=str(tmp_path)):
+        term.press(
+            f"cd {tmp_path}; {program}{BEFORE[shell]}{command}; echo is ready | tr a-z A-Z\n"
+        )
+        term.until("IS READY")
+        for typed, rest in (
+            ("mrc se", "nd"),
+            *([("mrc testbed he", "al")] if "testbed" in products.commands() else []),
+            ("mrc recv --ove", "rwrite"),
+            ("mrc send big.", "bin"),
+        ):
+            term.press(f"{typed}\t")
+            term.until(rest)
+            term.press("\x15")  # deletes the line
+
+
+def test_completion__of_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "fish"]) == 2
+    assert "fish" in capsys.readouterr().err
+
+
+# ---- Programs that a command becomes -------------------------------------------------------------
+
+
+def test_refusal__a_program_that_is_there() -> None:
+    assert refusal("sh") is None and refusal("/bin/sh") is None
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+def test_refusal__not_executable(tmp_path: Path, by_path: bool) -> None:
+    script = tmp_path / "script"
+    script.touch(mode=0o644)
+    found = refusal(str(script)) if by_path else refusal("script", str(tmp_path))
+    assert found == (126, f"{script}: is not executable: chmod +x {script}")
+
+
+def test_refusal__a_folder_or_nothing(tmp_path: Path) -> None:
+    assert refusal(str(tmp_path)) == (126, f"{tmp_path}: is a folder")
+    assert refusal("mrc-nothing") == (127, "mrc-nothing: command not found")
+    assert refusal(tmp_path.name, str(tmp_path.parent)) == (
+        127,
+        f"{tmp_path.name}: command not found",
+    )
+
+
+@pytest.mark.parametrize(("text", "code"), [("no program", 126), ("#!/mrc/nothing\n", 127)])
+def test_become__the_kernel_refuses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int
+) -> None:
+    script = tmp_path / "script"
+    script.write_text(text)
+    script.chmod(0o755)
+    assert become("mrc run", [str(script)], dict(os.environ)) == code
+    assert capsys.readouterr().err.startswith(f"mrc run: {script}: ")
+
+
+# ---- Exit codes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (MemoryError(), "out of memory"),
+        (OSError(2, "No such file", "a"), "a: no such file"),
+        (OSError(12, "QP to RTS: Cannot allocate memory"), "QP to RTS: Cannot allocate memory"),
+        (
+            OSError(24, "Too many open files", "a"),
+            "a: too many open files (limit LIMIT: ulimit -n 4096)",
+        ),
+        (MrcError("h1: is busy"), "h1: is busy"),
+        (MrcError(), "MrcError"),
+    ],
+)
+def test_cause__is_text_for_a_user(error: BaseException, text: str) -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert cause(error) == text.replace("LIMIT", str(limit))
+
+
+BAD_FILES = [
+    words
+    for words in (
+        ("sim", "FILE"),
+        ("dissect", "FILE"),
+        ("conform", "judge", "FILE"),
+        ("conform", "list", "--cases", "FILE"),
+    )
+    if words[0] in products.commands()
+]
+
+
+@pytest.mark.parametrize("words", BAD_FILES)
+@pytest.mark.parametrize("name", ["wrong.toml", "missing.toml"])
+def test_main__a_bad_file_is_wrong_use_in_every_command(
+    words: tuple[str, ...], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.toml").write_text("hosts = \n")
+    argv = [str(tmp_path / name) if word == "FILE" else word for word in words]
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert (argv[-1] in error, error.count("\n")) == (True, 1)
+    assert "Errno" not in error
+
+
+def test_main__out_of_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: argparse.Namespace) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr("mrc.cli.schema.run", run)
+    assert main(["schema"]) == 1
+    assert capsys.readouterr() == ("", "mrc schema: out of memory\n")
+
+
+# ---- What a command imports and does when it starts ----------------------------------------------
+
+
+SLOW = {"asyncio", "cffi", "msgspec", "mrc._core", "numpy", "prometheus_client", "pyroute2", "rich"}
+
+
+def test_version__loads_next_to_nothing() -> None:
+    code = "from mrc.cli.main import main\ntry:\n    main(['--version'])\nexcept SystemExit: pass"
+    modules = loaded(code)
+    assert not SLOW & modules
+    assert len(modules) < 200
+
+
+@pytest.mark.parametrize("command", ["send", "recv", "perf", "paths", "top"])
+def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
+    modules = loaded(f"from mrc.cli.main import build_parser\nbuild_parser(['{command}'])")
+    assert not {"pyroute2", "numpy", "prometheus_client", "mrc._sim", "mrc._emu"} & modules
+    assert not {"mrc.testbed.bed", "mrc.testbed.build", "mrc.sim.run"} & modules
+
+
+@pytest.mark.parametrize(
+    "order", [("mrc.linux.netlink", "pyroute2"), ("pyroute2", "mrc.linux.netlink")]
+)
+def test_pyroute2__is_whole_for_the_programs_of_others(order: tuple[str, str]) -> None:
+    names = "[pyroute2.IPRoute, pyroute2.netlink.nla, mrc.linux.netlink.nla]"
+    check = "from pyroute2 import NDB, config\nimport pyroute2.netns\nassert a[1] is a[2]"
+    modules = loaded(f"import {order[0]}, {order[1]}\na = {names}\n{check}")
+    assert "pyroute2.ndb.main" in modules
+
+
+def test_import_mrc__loads_nothing_of_it() -> None:
+    assert {name for name in loaded("import mrc") if name.startswith("mrc")} == {"mrc"}
+
+
+def test_start__of_processes_imports_nothing_from_the_current_folder() -> None:
+    """A user's http.py there is not Python's: each `python -m` has -P."""
+    sources = [path.read_text() for path in (ROOT / "mrc").rglob("*.py")]
+    assert not [text for text in sources if 'sys.executable, "-m"' in text]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("limit", [12, 63])
+def test_start__with_too_few_open_files(limit: int) -> None:
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    for words in (["send", __file__, "127.0.0.1:1"], ["recv", "--insecure", "--output", "."]):
+        done = subprocess.run(
+            [sys.executable, "-m", "mrc", *words], preexec_fn=few, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        said = f"mrc {words[0]}: at most {limit} open files (ulimit -Hn): mrc needs 64\n"
+        assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_start__with_most_descriptors_left_open() -> None:
+    """Those of whoever started mrc: libuv aborts where it lacks one."""
+
+    def leave_open() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        for fd in range(3, 110):
+            os.dup2(0, fd)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "mrc", "send", __file__, "127.0.0.1:1"], preexec_fn=leave_open,
+        close_fds=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = "mrc send: too many open files: mrc needs 32 more to begin (ulimit -n)\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_start__with_just_enough_open_files() -> None:
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+    command = [sys.executable, "-m", "mrc", "send", "--insecure", __file__, "127.0.0.1:1"]
+    done = subprocess.run(command, preexec_fn=few, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "no program listens" in done.stderr
+
+
+# ---- Descriptors 0 to 2 that the parent has closed -----------------------------------------------
+
+
+def shell(words: str, closed: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *MRC, *words.split()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_send__with_closed_descriptors(tmp_path: Path, closed: str) -> None:
+    """Sockets must not get these numbers: uvloop cannot close them, and messages go into them."""
+    (tmp_path / "a").touch()
+    done = shell(f"send {tmp_path / 'a'} 127.0.0.1:{free_port()}", closed)
+    assert done.returncode == 3
+    assert "2>" in closed or "no program listens" in done.stderr
+    assert len(done.stderr.splitlines()) == ("2>" not in closed)
+
+
+def test_send__a_closed_input_is_not_an_empty_file(tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    with receiving("--output", inbox) as (receiver, where):
+        done = shell(f"send - {where}", "<&-")
+        assert done.returncode == 6 and "standard input: bad file descriptor" in done.stderr
+        receiver.terminate()
+    assert list(inbox.iterdir()) == []
+
+
+def test_recv__a_closed_output_loses_no_data(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *MRC, "recv", "--stdout", "--port", "0"]
+    with subprocess.Popen(command, stderr=-1, text=True) as receiver:
+        assert receiver.stderr is not None
+        port = receiver.stderr.readline().split("TCP port ")[1].partition(",")[0]
+        done = shell(f"send {tmp_path / 'a'} 127.0.0.1:{port}", "</dev/null")
+        assert done.returncode == 1 and "standard output: bad file descriptor" in done.stderr
+        assert receiver.wait(PATIENCE) == 1
+
+
+def test_recv__with_a_closed_input_names_the_option() -> None:
+    done = shell("recv", "<&-")
+    assert done.returncode == 2 and "--output DIR" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+WITHOUT_NULL = "import os, sys; os.devnull = '/nowhere'; from mrc.cli.main import main; "
+
+
+@pytest.mark.parametrize(
+    ("closed", "what"),
+    [("<&-", "input"), (">&-", "output"), ("2>&-", ""), ("<&- >&- 2>&-", "")],
+)
+def test_main__closed_descriptors_without_dev_null(closed: str, what: str) -> None:
+    """In a bare container it was a traceback; without standard error the line must not become
+    data on the standard output.
+    """
+    script = f"{WITHOUT_NULL}sys.exit(main(['schema', '--json']))"
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1
+    why = "is closed, and /nowhere cannot be opened: no such file or directory\n"
+    assert done.stderr == (f"mrc: standard {what} {why}" if what else "")
+    assert all("is closed" in json.loads(line)["error"] for line in done.stdout.splitlines())

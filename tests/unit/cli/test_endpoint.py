@@ -1,22 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options about interfaces, addresses and ports, of commands as processes over loopback."""
+"""Options about the endpoint, trust and consent: whom commands let in, and what they ask."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import signal
 import socket
+import stat
 import subprocess
-import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from file_commands import MRC
 from ports import free_port
 from printed import printed
+from processes import Terminal, terminal
 from slowness import PATIENCE
 
-MRC = [sys.executable, "-m", "mrc"]
+from mrc.cli.endpoint import Question
+from mrc.cli.output import Output
+from mrc.errors import ProtocolError
+from mrc.transfer.cli.report import ProgressMeter
+from mrc.transfer.cli.transfers import Consents, _question
+from mrc.transfer.messages import Announced, ConsentQuestion, TransferMessage
+from mrc.transfer.session import TAKES_ASKING, TransferError
+from mrc.trust.identity import load
+from mrc.trust.security import Security
 
 
 def mrc(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -28,7 +44,7 @@ def mrc(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def receiving(*options: object) -> Iterator[tuple[str, int]]:
+def said_by_receiver(*options: object) -> Iterator[tuple[str, int]]:
     """A running `mrc recv`: what it printed until it listened, and its TCP port."""
     command = [*MRC, "recv", "--port", "0", *map(str, options)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as receiver:
@@ -56,7 +72,7 @@ def test_send__over_the_interface_and_udp_port_that_were_given(
     file.write_bytes(b"x" * 5000)
     inbox = tmp_path / "new" / "inbox"
     options = ("--output", inbox, "--udp-port", free_udp_port, "--bind", "127.0.0.1")
-    with receiving(*options) as (said, port):
+    with said_by_receiver(*options) as (said, port):
         assert f"made the folder {inbox}" in said
         assert f"UDP port {free_udp_port}" in said
         host = f"127.0.0.1:{port}"
@@ -102,3 +118,665 @@ def test_bind__names_an_interface_for_perf() -> None:
 def test_bind__to_an_address_of_another_host(tmp_path: Path) -> None:
     done = mrc("recv", "--output", tmp_path, "--bind", "192.0.2.1", "--port", "0", code=1)
     assert "cannot listen on 192.0.2.1: it is not an address of this host" in done.stderr
+
+
+# ---- Questions at a terminal ---------------------------------------------------------------------
+
+
+RECEIVED = 1 << 20
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without keys, to whom nothing is exempt."""
+    monkeypatch.delenv("MRC_INSECURE")
+    monkeypatch.delenv("MRC_CONFIG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "disk.img").write_bytes(os.urandom(RECEIVED))
+    return tmp_path
+
+
+@pytest.fixture
+def tty() -> Iterator[Terminal]:
+    with terminal() as made:
+        yield made
+
+
+def fingerprint_of(path: Path) -> str:
+    """Of the key in this file, which is made if it is not there."""
+    return load(path).fingerprint
+
+
+@contextmanager
+def asking(
+    tty: Terminal, home: Path, *options: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`mrc recv` at a terminal, which asks about each sender; and where it listens."""
+    words = ("recv", "--port", "0", "--output", home / "inbox", *options)
+    with tty.running(*MRC, *words) as receiver:
+        tty.until("listening on TCP port ")
+        yield receiver, f"127.0.0.1:{tty.until(',')}"
+
+
+@contextmanager
+def sending(home: Path, where: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """`mrc send`, whose key the receiver does not know."""
+    key = fingerprint_of(home / "config" / "mrc" / "identity.pem")
+    command = [*MRC, "send", *(more or [str(home / "disk.img")]), where, "--peer", key]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
+        try:
+            yield sender
+        finally:
+            sender.kill()
+
+
+QUESTION = ": accept? [y/N/always] "
+
+
+def test_recv__asks_and_gets_a_yes(home: Path, tty: Terminal) -> None:
+    with asking(tty, home, "--once") as (receiver, where), sending(home, where) as sender:
+        asked = tty.until(QUESTION)
+        who = re.escape(fingerprint_of(home / "config" / "mrc" / "identity.pem"))
+        assert re.search(
+            rf"{who} at 127\.0\.0\.1, called \"\S+\", offers a file, 1 MiB: \"disk\.img\"$", asked
+        )
+        tty.press("y\n")
+        assert sender.wait(PATIENCE) == 0
+        assert receiver.wait(PATIENCE) == 0
+    assert (home / "inbox" / "disk.img").read_bytes() == (home / "disk.img").read_bytes()
+
+
+@pytest.mark.more
+def test_recv__asks_and_gets_a_no(home: Path, tty: Terminal) -> None:
+    """An answer that was typed before the question does not count; the next sender is asked for."""
+    with asking(tty, home) as (receiver, where):
+        with sending(home, where) as sender:
+            tty.until(QUESTION)
+            tty.press("n\n")
+            assert sender.wait(PATIENCE) == 1
+            assert sender.stderr is not None
+            assert "the user did not accept the files" in sender.stderr.read()
+        tty.until("the files were not accepted")
+        tty.press("y\n")
+        with sending(home, where) as sender:
+            tty.until(QUESTION)
+            tty.press("\n")
+            assert sender.wait(PATIENCE) == 1
+        assert receiver.poll() is None
+    assert list((home / "inbox").iterdir()) == []
+
+
+@pytest.mark.more
+def test_recv__asks_once_about_a_key(home: Path, tty: Terminal) -> None:
+    """A yes counts for this key in this run, and for no other key at the same address."""
+    (home / "second").write_bytes(b"2")
+    (home / "third").write_bytes(b"3")
+    with asking(tty, home) as (_, where):
+        with sending(home, where) as sender:
+            tty.until(QUESTION)
+            tty.press("y\n")
+            assert sender.wait(PATIENCE) == 0
+        tty.until("no further question about mrc:SHA256:")
+        with sending(home, where, str(home / "second")) as sender:
+            assert sender.wait(PATIENCE) == 0
+        assert QUESTION not in tty.rest()
+        third = (str(home / "third"), "--identity", str(home / "other.pem"))
+        with sending(home, where, *third) as sender:
+            tty.until(QUESTION)
+            tty.press("n\n")
+            assert sender.wait(PATIENCE) == 1
+    assert (home / "inbox" / "second").exists() and not (home / "inbox" / "third").exists()
+    assert not (home / "config" / "mrc" / "allowed").exists()
+
+
+@pytest.mark.more
+def test_recv__always(home: Path, tty: Terminal) -> None:
+    """The answer is in the file of allowed peers. Another key is asked about there too."""
+    allowed = home / "config" / "mrc" / "allowed"
+    key = fingerprint_of(home / "config" / "mrc" / "identity.pem")
+    allowed.write_text(f"{fingerprint_of(home / 'fleet.pem')}  # no end of line")
+    with asking(tty, home, "--once") as (receiver, where), sending(home, where) as sender:
+        tty.until(QUESTION)
+        tty.press("always\n")
+        tty.until(f"{allowed} has {key} now")
+        assert sender.wait(PATIENCE) == receiver.wait(PATIENCE) == 0
+    assert [line.split()[0] for line in allowed.read_text().splitlines()][1] == key
+    with asking(tty, home, "--overwrite") as (receiver, where):
+        with sending(home, where) as sender:
+            assert sender.wait(PATIENCE) == 0
+        assert QUESTION not in tty.rest()
+        more = (str(home / "disk.img"), "--identity", str(home / "other.pem"))
+        with sending(home, where, *more) as sender:
+            tty.until(QUESTION)
+            tty.press("no\n")
+            assert sender.wait(PATIENCE) == 1
+
+
+@pytest.mark.slow
+def test_recv__asks_about_a_process_that_proves_no_key_each_time(home: Path, tty: Terminal) -> None:
+    command = [*MRC, "send", str(home / "disk.img")]
+    with asking(tty, home, "--overwrite") as (_, where):
+        for _ in range(2):
+            with subprocess.Popen([*command, where], stderr=-1) as sender:
+                assert "no key at 127.0.0.1, called " in tty.until(": accept? [y/N] ")
+                tty.press("y\n")
+                assert sender.wait(PATIENCE) == 0
+
+
+@pytest.mark.slow
+def test_send__waits_for_an_answer(home: Path, tty: Terminal) -> None:
+    """The wait is shown, and is no part of the transfer's time."""
+    seconds = 2.0
+    with asking(tty, home, "--json") as (_, where):
+        with sending(home, where, str(home / "disk.img"), "--json") as sender:
+            tty.until(QUESTION)
+            assert sender.stderr is not None and sender.stdout is not None
+            assert sender.stderr.readline() == "mrc send: waiting for 127.0.0.1 to accept\n"
+            time.sleep(seconds)  # what is measured
+            tty.press("y\n")
+            sent = printed("send", sender.stdout.read())
+            assert sender.wait(PATIENCE) == 0
+        tty.until('"role": "receiver"')
+        tty.until('"waited_seconds": ')
+        assert float(tty.until(",")) >= seconds
+        assert sent["waited_seconds"] >= seconds > sent["seconds"]
+        assert sent["goodput_bits_per_second"] == pytest.approx(8 * RECEIVED / sent["seconds"])
+        with (
+            terminal() as other,
+            other.running(
+                *MRC, "send", home / "disk.img", where, "--identity", home / "other.pem", "--peer",
+                fingerprint_of(home / "config" / "mrc" / "identity.pem"),
+            ),
+        ):  # fmt: skip
+            tty.until(QUESTION)
+            other.until("waiting for 127.0.0.1 to accept")
+            assert "bit/s" not in other.all
+
+
+@pytest.mark.slow
+def test_recv__asks_and_the_sender_goes_away(home: Path, tty: Terminal) -> None:
+    """One question at a time; the next one comes when the sender of the first has gone."""
+    (home / "second").write_bytes(b"2")
+    with asking(tty, home) as (_, where), sending(home, where) as first:
+        tty.until(QUESTION)
+        with sending(home, where, str(home / "second"), str(home / "disk.img")) as second:
+            first.send_signal(signal.SIGINT)
+            assert first.wait(PATIENCE) == 130
+            tty.until("offers 2 files")
+            tty.until(QUESTION)
+            tty.press("yes\n")
+            assert second.wait(PATIENCE) == 0
+            tty.rest()
+            assert "the sender did not wait for an answer" in tty.all
+    assert (home / "inbox" / "second").read_bytes() == b"2"
+
+
+@pytest.mark.slow
+def test_recv__is_interrupted_instead_of_an_answer(home: Path, tty: Terminal) -> None:
+    with asking(tty, home) as (receiver, where), sending(home, where) as sender:
+        tty.until(QUESTION)
+        tty.press("\x03")  # Ctrl-C
+        assert receiver.wait(PATIENCE) == 130
+        assert sender.wait(PATIENCE) != 0
+    assert list((home / "inbox").iterdir()) == []
+
+
+@contextmanager
+def receiving_with_key(home: Path, key: Path) -> Iterator[str]:
+    """`mrc recv` with this key, which takes files of this user; where it listens."""
+    allowed = fingerprint_of(home / "config" / "mrc" / "identity.pem")
+    words = ["--identity", str(key), "--allow", allowed, "--output", str(home / "inbox")]
+    command = [*MRC, "recv", "--port", "0", *words]
+    with subprocess.Popen(command, stderr=-1, text=True) as receiver:
+        assert receiver.stderr is not None
+        lines = iter(receiver.stderr.readline, "")
+        port = next(found[1] for line in lines if (found := re.search(r"TCP port (\d+)", line)))
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            receiver.kill()
+
+
+def test_send__asks_about_an_unknown_host(home: Path, tty: Terminal) -> None:
+    own, known = home / "config" / "mrc" / "identity.pem", home / "config" / "mrc" / "known_hosts"
+    first, second = home / "first.pem", home / "second.pem"
+    with receiving_with_key(home, first) as where:
+        send = (*MRC, "send", home / "disk.img", where, "--identity", own)
+        with tty.running(*send) as sender:
+            tty.until(f"127.0.0.1 is {fingerprint_of(first)}; trust it? [y/N] ")
+            tty.press("n\n")
+            tty.until("127.0.0.1 was not accepted")
+            assert sender.wait(PATIENCE) == 3
+        assert not known.exists()
+        with tty.running(*send) as sender:
+            tty.until("trust it? [y/N] ")
+            tty.press("y\n")
+            assert sender.wait(PATIENCE) == 0
+        assert known.read_text() == f"127.0.0.1 {fingerprint_of(first)}\n"
+        with tty.running(*send) as sender:
+            assert sender.wait(PATIENCE) == 0
+            assert "trust it" not in tty.rest()
+    with (
+        receiving_with_key(home, second) as where,
+        tty.running(*MRC, "send", home / "disk.img", where, "--identity", own) as sender,
+    ):
+        changed = tty.until(f"remove its line from {known}")
+        assert "127.0.0.1 shows another key than before" in changed
+        assert sender.wait(PATIENCE) == 3
+
+
+def test_send__asks_for_the_code_without_showing_it(home: Path, tty: Terminal) -> None:
+    with (
+        terminal() as other,
+        other.running(*MRC, "recv", "--once", "--port", "0", "--code", "--output", home / "in"),
+    ):
+        other.until("one-time code: ")
+        code = other.until("\r\n")
+        other.until("listening on TCP port ")
+        where = f"127.0.0.1:{other.until(',')}"
+        with tty.running(*MRC, "send", home / "disk.img", where, "--code") as sender:
+            tty.until("code of the other host: ")
+            assert not tty.echoes()
+            tty.press(f"{code}\n")
+            assert sender.wait(PATIENCE) == 0
+        assert code not in tty.all + tty.rest()
+        assert tty.echoes()
+    assert (home / "in" / "disk.img").exists()
+
+
+def test_send__is_interrupted_instead_of_the_code(home: Path, tty: Terminal) -> None:
+    with tty.running(*MRC, "send", home / "disk.img", "127.0.0.1", "--code") as sender:
+        tty.until("code of the other host: ")
+        tty.interrupt(sender)
+        assert sender.wait(PATIENCE) == 130
+    assert "Traceback" not in tty.all + tty.rest() and tty.echoes()
+
+
+# ---- Trust ---------------------------------------------------------------------------------------
+
+
+FINGERPRINT = re.compile(r"mrc:SHA256:[A-Za-z0-9+/]{43}")
+
+
+def ended(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MRC, *map(str, command)], capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL, env={**os.environ, **environment}, timeout=PATIENCE,
+    )  # fmt: skip
+
+
+@contextmanager
+def listening(*words: object) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A command with --code: its process, its port, and the code."""
+    with subprocess.Popen(
+        [*MRC, *map(str, words), "--code"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=-1, text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        code = port = None
+        while not port:
+            line = process.stderr.readline()
+            assert line
+            code = code or re.search(r"one-time code: (\S+)", line)
+            port = re.search(r"TCP port (\d+)", line)
+        assert code is not None
+        try:
+            yield process, f"127.0.0.1:{port[1]}", code[1]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def receiving_once(
+    inbox: Path, *options: str, **environment: str
+) -> Iterator[tuple[list[str], str]]:
+    """`mrc recv --once`: the lines that it prints until the end, and where it listens."""
+    command = [*MRC, "recv", "--once", "--port", "0", "--output", str(inbox), *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=-1, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, **environment},
+    ) as receiver:  # fmt: skip
+        assert receiver.stdout is not None
+        lines: list[str] = []
+        while not (lines and "TCP port" in lines[-1]):
+            lines.append(receiver.stdout.readline())
+            assert lines[-1], lines
+        port = re.search(r"TCP port (\d+)", lines[-1])
+        assert port is not None
+        try:
+            yield lines, f"127.0.0.1:{port[1]}"
+        finally:
+            receiver.terminate()
+            lines += receiver.communicate(timeout=PATIENCE)[0].splitlines()
+
+
+@pytest.fixture
+def file(home: Path) -> Path:
+    (home / "disk.img").write_bytes(os.urandom(1 << 20))
+    return home / "disk.img"
+
+
+def fingerprint(**environment: str) -> str:
+    found = FINGERPRINT.fullmatch(ended("key", **environment).stdout.strip())
+    assert found is not None
+    return found[0]
+
+
+def test_key__is_made_once(home: Path) -> None:
+    first = ended("key", "--json")
+    key = printed("key", first.stdout)
+    assert key["fingerprint"] == fingerprint()
+    path = home / "config" / "mrc" / "identity.pem"
+    assert key["path"] == str(path) and stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    wrong = ended("key")
+    assert wrong.returncode == 1 and f"chmod 600 {path}" in wrong.stderr
+
+
+def test_key__secret(home: Path) -> None:
+    path = home / "fleet"
+    assert ended("key", "--secret", path).returncode == 0
+    assert len(path.read_bytes()) == 32 and stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = ended("key", "--secret", path)
+    assert again.returncode == 1 and "exists" in again.stderr
+
+
+def test_recv__nobody_may_send_without_a_word(home: Path) -> None:
+    done = ended("recv", "--output", home)
+    assert done.returncode == 2
+    assert "--code" in done.stderr and "--insecure" in done.stderr
+
+
+@pytest.mark.slow
+def test_perf__without_a_terminal_for_processes_of_this_host(home: Path) -> None:
+    """As under nohup and systemd."""
+    command = [*MRC, "perf", "--server", "--one-off", "--port", "0"]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True
+    ) as server:
+        assert server.stderr is not None
+        closed = server.stderr.readline()
+        assert "only processes of this user on this host may connect" in closed
+        assert "--code" in closed
+        port = re.search(r"TCP port (\d+)", "".join(server.stderr.readline() for _ in range(2)))
+        assert port is not None
+        other = ended("perf", "127.0.0.1", "--port", port[1], "--identity", home / "x.pem")
+        assert other.returncode == 3 and f"mrc perf 127.0.0.1:{port[1]} --code" in other.stderr
+        done = ended("perf", "127.0.0.1", "--port", port[1], "-n", "1M")
+        assert done.returncode == 0, done.stderr
+        assert server.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("words", [
+    ["a.bin", "h1", "--code", "maple-rocket-cider"],
+    ["--code", "maple", "rocket", "cider", "a.bin", "h1"],
+    ["--code=maple-rocket-cider", "a.bin", "h1"],
+])  # fmt: skip
+def test_code__takes_no_words(home: Path, words: list[str]) -> None:
+    done = ended("send", *words)
+    assert done.returncode == 2 and "--code takes no words: it asks for them" in done.stderr
+    assert "maple" not in done.stderr
+
+
+def test_send__with_a_code(home: Path, file: Path) -> None:
+    with receiving_once(home / "inbox", "--code") as (lines, where):
+        code = re.search(r"one-time code: (\S+)", "".join(lines))
+        assert code is not None
+        sent = ended("send", file, where, "--code", MRC_CODE=code[1].replace("-", " "))
+        assert sent.returncode == 0, sent.stderr
+    assert (home / "inbox" / "disk.img").read_bytes() == file.read_bytes()
+
+
+def test_recv__ends_after_the_one_peer_of_its_code(home: Path, file: Path) -> None:
+    """Nobody else could connect."""
+    with listening("recv", "--port", "0", "--output", home / "inbox") as (receiver, where, code):
+        sent = ended("send", file, where, "--code", MRC_CODE=code)
+        assert sent.returncode == 0, sent.stderr
+        assert receiver.wait(PATIENCE) == 0
+
+
+def test_recv__the_one_peer_of_its_code_sends_nothing(home: Path) -> None:
+    with listening("recv", "--port", "0", "--output", home / "inbox") as (receiver, where, code):
+        looked = ended("paths", where, "--code", MRC_CODE=code)
+        assert looked.returncode == 0, looked.stderr
+        assert receiver.wait(PATIENCE) == 1
+        assert receiver.stderr is not None
+        assert "mrc recv --code prints a new one" in receiver.stderr.read()
+
+
+def test_perf__its_server_ends_after_the_one_peer_of_its_code(home: Path) -> None:
+    with listening("perf", "--server", "-p", "0") as (server, where, code):
+        test = ended("perf", where, "-n", "1", "--code", MRC_CODE=code)
+        assert test.returncode == 0, test.stderr
+        assert server.wait(PATIENCE) == 0
+
+
+def test_send__with_a_wrong_code(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MRC_CODE", "maple-rocket-cider")
+    with listening("recv", "--port", "0", "--output", home) as (receiver, where, code):
+        assert code != "maple-rocket-cider"  # it is always new
+        sent = ended("send", file, where, "--code")
+        assert sent.returncode == 3 and "the code is wrong" in sent.stderr
+        assert receiver.wait(PATIENCE) == 1 and receiver.stderr is not None
+        assert "mrc recv: the code is wrong, and was good for one guess" in receiver.stderr.read()
+    monkeypatch.delenv("MRC_CODE")
+    assert ended("send", file, where, "--code", MRC_CODE="maple rocket").returncode == 2
+    assert "set $MRC_CODE" in ended("send", file, where, "--code").stderr
+
+
+@pytest.mark.more
+def test_send__keys_that_know_each_other(home: Path, file: Path) -> None:
+    receivers = {"MRC_IDENTITY": str(home / "b.pem")}
+    ours, theirs = fingerprint(), fingerprint(**receivers)
+    with receiving_once(home / "inbox", "--allow", ours, **receivers) as (lines, where):
+        assert theirs in "".join(lines)
+        unknown = ended("send", file, where, "--identity", home / "config/mrc/identity.pem")
+        assert unknown.returncode == 3
+        assert "is not known" in unknown.stderr and theirs in unknown.stderr
+        stranger = ended("send", file, where, "--peer", theirs, MRC_IDENTITY=str(home / "c.pem"))
+        assert stranger.returncode == 3 and "may not connect: mrc recv --allow" in stranger.stderr
+        sent = ended("send", file, where, "--peer", theirs)
+        assert sent.returncode == 0, sent.stderr
+    assert (home / "inbox" / "disk.img").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.more
+def test_send__a_secret_file(home: Path, file: Path) -> None:
+    secret = home / "fleet"
+    ended("key", "--secret", secret)
+    with receiving_once(home / "inbox", "--secret", str(secret)) as (_, where):
+        other = home / "other"
+        ended("key", "--secret", other)
+        wrong = ended("send", file, where, "--secret", other)
+        assert wrong.returncode == 3 and "both hosts need the same file" in wrong.stderr
+        assert ended("send", file, where, "--secret", secret).returncode == 0
+    assert not (home / "config").exists()  # no key, and no folder for it
+    secret.chmod(0o644)
+    assert "chmod 600" in ended("send", file, where, "--secret", secret).stderr
+
+
+@pytest.mark.slow
+def test_send__insecure_and_secure_ends(home: Path, file: Path) -> None:
+    with receiving_once(home / "inbox", "--allow", fingerprint()) as (_, where):
+        plain = ended("send", file, where, "--insecure")
+        assert plain.returncode == 3 and "encrypted exchanges only" in plain.stderr
+    with receiving_once(home / "inbox", "--insecure") as (_, where):
+        sealed = ended("send", file, where, "--peer", fingerprint())
+        assert sealed.returncode == 3 and "--insecure" in sealed.stderr
+    assert ended("send", file, "127.0.0.1:1", "--insecure", "--seal", "aead").returncode == 2
+
+
+# ---- Consent: what a receiver does with a sender that its user has to accept ---------------------
+
+
+A, B = (f"mrc:SHA256:{letter * 43}" for letter in "AB")
+
+
+class Sender:
+    """A session with a sender."""
+
+    def __init__(self, identity: str, *, name: str = "h0", **private: object) -> None:
+        self.said: list[TransferMessage] = []
+        self.qp = SimpleNamespace(
+            private=private, peer_identity=identity, peer_name=name, peer_address="10.0.0.1",
+            until_peer_gone=asyncio.Event().wait,
+        )  # fmt: skip
+
+    async def say(self, message: TransferMessage) -> None:
+        self.said.append(message)
+
+    say_last = say
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return []
+
+
+def consent(
+    questions: list[str], answers: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> Consents:
+    left = list(answers)
+
+    async def ask(_: Question, question: str) -> str:
+        questions.append(question)
+        await asyncio.sleep(0)
+        return left.pop(0)
+
+    monkeypatch.setattr(Question, "ask", ask)
+    meter = ProgressMeter(Output("mrc recv", as_json=False, quiet=True), "receiver")
+    return Consents(Security(allow_any=True), meter, idle_seconds=10.0)
+
+
+async def test_get__announces_the_question_to_senders_that_know_the_message(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = consent(questions, ["y", "y"], monkeypatch)
+    takes: dict[str, Any] = {TAKES_ASKING: True}
+    new: Any = Sender(A, **takes)
+    old: Any = Sender(B)
+    await asks.get(new)
+    await asks.get(old)
+    assert (new.said, old.said) == ([ConsentQuestion()], [])
+
+
+async def test_get__two_transfers_of_one_key_at_once_are_one_question(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = consent(questions, ["y"], monkeypatch)
+    senders: list[Any] = [Sender(A), Sender(A)]
+    await asyncio.gather(*map(asks.get, senders))
+    assert len(questions) == 1
+
+
+async def test_get__a_no_is_for_one_transfer(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = consent(questions, ["n", "yes"], monkeypatch)
+    first: Any = Sender(A)
+    with pytest.raises(TransferError, match="were not accepted"):
+        await asks.get(first)
+    second: Any = Sender(A)
+    await asks.get(second)
+    assert len(questions) == 2
+
+
+@pytest.mark.parametrize("identity", ["", "code", "secret"])
+async def test_get__without_a_key_nothing_is_remembered(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, identity: str
+) -> None:
+    """Neither a name nor an address carries consent."""
+    asks = consent(questions, ["y", "always"], monkeypatch)
+    first: Any = Sender(identity)
+    await asks.get(first)
+    second: Any = Sender(identity)
+    with pytest.raises(TransferError):
+        await asks.get(second)
+    assert len(questions) == 2 and "always" not in "".join(questions)
+    assert not (tmp_path / "mrc" / "allowed").exists()
+
+
+async def test_get__always_where_the_file_cannot_be_written(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mrc").write_text("no folder")
+    asks = consent(questions, ["always"], monkeypatch)
+    for _ in range(2):
+        sender: Any = Sender(A)
+        await asks.get(sender)
+    assert len(questions) == 1
+
+
+async def test_get__what_the_question_shows_is_agreed_to(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = Announced(bytes=5, files=1, names=("a",))
+    asks = consent(questions, ["y"], monkeypatch)
+    for agreed in (announced, None):  # the second time its key is trusted
+        sender: Any = Sender(A, **announced.to_dict())
+        assert (await asks.get(sender)).agreed == agreed
+
+
+async def test_get__one_open_question_about_an_address(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many keys are nobody's many questions."""
+    asks = consent(questions, ["n", "y"], monkeypatch)
+    senders: list[Any] = [Sender(A), Sender(B), Sender("")]
+    ended = await asyncio.gather(*map(asks.get, senders), return_exceptions=True)
+    assert len(questions) == 1
+    assert ["a question is open" in str(error) for error in ended] == [False, True, True]
+    assert "its user is asked about another transfer" in str(senders[1].said[-1])
+    await asks.get(senders[1])
+    assert len(questions) == 2
+
+
+def question(announced: Announced, name: str = "h0") -> str:
+    sender: Any = Sender(A, name=name)
+    return _question(sender, announced)
+
+
+def test_question__who_it_is_comes_first() -> None:
+    first = f'{A} at 10.0.0.1, called "h0", offers '
+    one = Announced(bytes=1000, files=1, names=("a.bin",))
+    assert question(one) == f'{first}a file, 1000 B: "a.bin": accept? [y/N/always] '
+    many = Announced(files=9, folders=2, names=("a", "b", "c", "d"), more=3)
+    shown = f'{first}9 files and 2 folders, of unknown size: "a", "b", "c" and 4 more: accept? '
+    assert question(many).startswith(shown)
+    assert question(Announced()).startswith(f"{first}files, of unknown size: accept? ")
+
+
+@pytest.mark.parametrize("claimed", [
+    "h0: accept? [y/N] y" + "x" * 300, 'h0", offers a file: accept? [y/N] ', "a\r\x1b[2Kh0\n",
+])  # fmt: skip
+def test_question__a_name_forms_no_prompt(claimed: str) -> None:
+    asked = question(Announced(bytes=1, files=1, names=(claimed,)), claimed)
+    assert asked.startswith(f'{A} at 10.0.0.1, called "') and asked.count('"') == 4
+    assert asked.isprintable() and len(asked) < 250
+
+
+async def test_get__a_transfer_that_cannot_be_shown(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = consent(questions, [], monkeypatch)
+    for wrong in ({"files": -1}, {"names": "abc"}, {"names": ["a"] * 17}, {"bytes": "much"}):
+        sender: Any = Sender(A, **wrong)
+        with pytest.raises(ProtocolError, match="announces no proper transfer"):
+            await asks.get(sender)
+
+
+async def test_get__the_wait_for_another_question_counts(
+    questions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, seconds = consent(questions, ["y"], monkeypatch), 0.05
+    ask = Question.ask
+
+    async def slow(asking: Question, question: str) -> str:
+        await asyncio.sleep(seconds)
+        return await ask(asking, question)
+
+    monkeypatch.setattr(Question, "ask", slow)
+    senders: list[Any] = [Sender(A), Sender(A)]
+    for given in await asyncio.gather(*map(asks.get, senders)):
+        assert given.seconds >= seconds

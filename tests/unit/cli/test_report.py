@@ -1,17 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings that results name, and what a transfer waited for."""
+"""What commands print of a transfer: results, files that were left out, planes, progress."""
 
 from __future__ import annotations
 
+import asyncio
+import io
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import pytest
 from msgspec.structs import replace
+from rich.cells import cell_len
+from unit.transfer.test_session import PLANE
 
 from mrc import ContextConfig, Queues, Retries, Spraying
-from mrc.cli.figures import settings
+from mrc.cli import figures
+from mrc.cli.figures import carried_percent, column_chart, settings
+from mrc.cli.main import main
+from mrc.cli.output import Exit, Output, session_failed
+from mrc.connect.parse import printable
+from mrc.enums import EventReason, EvState, WcStatus
+from mrc.errors import MrcError, StateError
+from mrc.events import (
+    EventsLost,
+    EvEvent,
+    PlaneEvent,
+    PlaneShareEvent,
+    PortEvent,
+    QpErrorEvent,
+    QpEvent,
+)
 from mrc.results import plain
-from mrc.transfer.cli.report import batch_lines, waits_sentence
-from mrc.transfer.results import StoredBatch, Waits
+from mrc.transfer.cli.report import (
+    MAX_NAMED,
+    Incidents,
+    Moved,
+    PlaneCount,
+    ProgressMeter,
+    TransferReport,
+    batch_lines,
+    carried_bytes,
+    describe,
+    payload_bytes,
+    progress_line,
+    sentence,
+    waits_sentence,
+)
+from mrc.transfer.limits import FileError
+from mrc.transfer.results import FailedFile, Outage, StoredBatch, Waits
 
 
 def test_batch_lines__counts_what_a_pack_has() -> None:
@@ -38,3 +79,520 @@ def test_waits_sentence__without_what_took_no_time() -> None:
     assert waits_sentence(all_parts) == sentence
     assert waits_sentence(two) == "waited 2.5 s for the network, 250 ms for storing"
     assert waits_sentence(Waits(0.0, 0.0, 0.0)) == ""
+
+
+# ---- Files that are not copied -------------------------------------------------------------------
+
+
+def test_left_out__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder whose name is refused may have thousands of files."""
+    out = Output("mrc send", as_json=True, quiet=False)
+    report = TransferReport(ProgressMeter(out, "sender"), "h1")
+    hidden = [FailedFile(f"a/.git/{n}", "'a/.git': begins with '.'", "receiver") for n in range(9)]
+    other = FailedFile("b", "b: exists", "receiver")
+    for failed in (*hidden, other, hidden[0]):
+        report.left_out(failed)
+    assert report.end() == Exit.NOT_ALL_COPIED
+    assert capsys.readouterr().err.splitlines() == [
+        "mrc send: not copied: h1: 'a/.git': begins with '.'",
+        "mrc send: not copied: h1: b: exists",
+        "mrc send: 10 files and folders were not copied",
+    ]
+    assert report.failed == [*hidden, other], "--json lists all"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("lost", "h0: lost"), ("h0 ended", "h0 ended"), ("h01 ended", "h0: h01 ended")],
+)
+def test_session_failed__names_the_peer_once(
+    capsys: pytest.CaptureFixture[str], text: str, line: str
+) -> None:
+    out = Output("mrc recv", as_json=False, quiet=False)
+    assert session_failed(out, "h0", MrcError(text)) == Exit.FAILED
+    assert capsys.readouterr().err == f"mrc recv: {line}\n"
+
+
+def test_send__says_how_many_it_excludes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong pattern may match everything."""
+    (tmp_path / "a.o").touch()
+    words = ["send", "--insecure", "--exclude", "*", str(tmp_path), "127.0.0.1:1"]
+    assert main(words) == Exit.UNREACHABLE
+    assert "--exclude left out 1 of the files and folders" in capsys.readouterr().err
+
+
+def test_left_out__counts_all_and_names_some(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output("mrc recv", as_json=True, quiet=False)
+    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
+    for n in range(3 * MAX_NAMED):
+        report.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
+        report.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
+    assert report.end() == Exit.NOT_ALL_COPIED
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == MAX_NAMED + 1 and len(report.failed) == MAX_NAMED
+    assert lines[-1] == "mrc recv: 3000 files and folders were not copied; the first 1000 are named"
+    assert report.failed_count == 3 * MAX_NAMED
+
+
+@pytest.mark.more
+def test_left_out__a_name_counts_once_however_many_there_are() -> None:
+    """A pack that is sent again after a loss names its files again."""
+    out = Output("mrc recv", as_json=False, quiet=True)
+    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
+    names = [f"f{n}" for n in range(3 << 16)]
+    for name in (*names, *names, "another"):
+        report.left_out(FailedFile(name, "exists", "receiver"))
+    assert report.failed_count == len(names) + 1
+
+
+def test_left_out__its_limit_holds_over_all_connections() -> None:
+    out = Output("mrc recv", as_json=False, quiet=True)
+    report = TransferReport(ProgressMeter(out, "receiver"), "h0", limit=2)
+    for name in ("a", "b", "a"):
+        report.left_out(FailedFile(name, "exists", "receiver"))
+    with pytest.raises(FileError, match="limit of 2 files and folders"):
+        report.left_out(FailedFile("c", "exists", "receiver"))
+
+
+def test_left_out__a_long_path_keeps_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output("mrc recv", as_json=False, quiet=False)
+    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
+    report.left_out(FailedFile("x", f"{'x' * 4000}: cannot be made: no space left", "receiver"))
+    line = capsys.readouterr().err
+    assert line.endswith(": cannot be made: no space left\n") and len(line) < 600
+
+
+# ---- The planes on the way, from scripted events -------------------------------------------------
+
+
+SILENT, BACK = EventReason.SILENCE, EventReason.PROBES
+
+
+@pytest.mark.parametrize(
+    ("outages", "text"),
+    [
+        ((), ""),
+        ((Outage(2, 3.12, 5.04),), "plane 2 was lost at 3.1 s and was back at 5.0 s"),
+        ((Outage(2, 3.12, 3.14),), "plane 2 was lost for 20 ms at 3.1 s"),
+        ((Outage(2, 3.12, None),), "plane 2 was lost at 3.1 s and did not come back"),
+        (
+            (Outage(2, 1, 2), Outage(1, 1.5, 2.5), Outage(2, 3, 4), Outage(2, 1100, 2000)),
+            "plane 2 was lost 3 times, first at 1.0 s and was back at 2000 s;"
+            " plane 1 was lost at 1.5 s and was back at 2.5 s",
+        ),
+        (
+            tuple(Outage(plane, plane, None) for plane in range(1, 7)),
+            "; ".join(f"plane {n} was lost at {n}.0 s and did not come back" for n in range(1, 5))
+            + "; also lost: 2 planes",
+        ),
+    ],
+)
+def test_sentence__of_outages(outages: tuple[Outage, ...], text: str) -> None:
+    assert sentence(outages) == text
+
+
+class Scripted:
+    def __init__(self, *events: QpEvent) -> None:
+        self._events = events
+        self.read = asyncio.Event()
+
+    async def events(self) -> AsyncIterator[QpEvent]:
+        for event in self._events:
+            yield event
+        self.read.set()
+
+
+async def test_follow__planes_that_were_lost() -> None:
+    said: list[str] = []
+    incidents = Incidents(said.append)
+    start_ns = time.monotonic_ns()
+
+    def plane(number: int, seconds: float, *, suspended: bool) -> PlaneEvent:
+        reason = SILENT if suspended else BACK
+        return PlaneEvent(number, suspended, reason, start_ns + round(seconds * 1e9))
+
+    events = (
+        plane(3, 0.5, suspended=False),  # was lost before the transfer
+        plane(2, 3.1, suspended=True),
+        EvEvent(7, 2, "p2", EvState.ASSUMED_BAD, SILENT),
+        plane(1, 4.0, suspended=True),
+        plane(2, 5.0, suspended=False),
+    )
+    scripted = Scripted(*events)
+    async with incidents.follow(scripted):
+        await scripted.read.wait()
+    assert incidents.sentence("plane 1 carried 9% of the others") == (
+        "plane 2 was lost at 3.1 s and was back at 5.0 s;"
+        " plane 1 was lost at 4.0 s and did not come back"
+    )
+    assert [each.plane for each in incidents.outages] == [2, 1]
+    assert said[1].startswith("plane 2 is suspended: other planes delivered")
+
+
+async def test_follow__another_connection_after_a_loss() -> None:
+    """Times go on from the first one, and a plane that carries data on the next one is back."""
+    incidents = Incidents(lambda _: None)
+    now_ns = time.monotonic_ns()
+    lost = Scripted(*(PlaneEvent(plane, True, SILENT, now_ns) for plane in (1, 2)))
+    async with incidents.follow(lost):
+        await lost.read.wait()
+    before = incidents.outages
+    assert [each.back_at_seconds for each in before] == [None, None]
+    again = Scripted()
+    async with incidents.follow(again, {1, 3}):
+        await again.read.wait()
+    back, lasting = incidents.outages
+    assert (back.plane, back.lost_at_seconds) == (1, before[0].lost_at_seconds)
+    assert back.back_at_seconds is not None and back.back_at_seconds > back.lost_at_seconds
+    assert lasting == before[1]
+
+
+def test_sentence__slow_planes_when_none_was_lost() -> None:
+    assert Incidents(print).sentence("plane 1 carried 9%") == "plane 1 carried 9%"
+
+
+@pytest.mark.parametrize(
+    ("event", "part"),
+    [
+        (EvEvent(7, 2, "p2", EvState.ASSUMED_BAD, SILENT), "plane 2: EV p2 is ASSUMED_BAD: other"),
+        (PlaneShareEvent(2, True, 9, EventReason.DELIVERY), "is slow: it carries 9% of the others"),
+        (PortEvent(2, False, EventReason.OWN_PORT), "plane 2: port down: a port of this host"),
+        (EventsLost(3), "missing here: 3 events"),
+        (QpErrorEvent(WcStatus.RETRY_EXC_ERR), "the QP failed: no path"),
+    ],
+)
+def test_describe__every_event(event: QpEvent, part: str) -> None:
+    assert part in describe(event)
+
+
+# ---- Bars ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plane:
+    plane: int
+    sent_bytes: int = 0
+    lost: int = 0
+    received_bytes: int = 0
+    suspended: bool = False
+
+
+@dataclass(frozen=True)
+class Info:
+    acknowledged_bytes: int
+    received_bytes: int
+    planes: tuple[Plane, ...] = (Plane(1, 3, received_bytes=4), Plane(2, 5, received_bytes=6))
+    retransmitted_packets: int = 0
+
+
+class CountingQp:
+    """Each query reports 100 more bytes sent and 1000 more received."""
+
+    def __init__(self, answers: int) -> None:
+        self.asked = 0
+        self.enough = asyncio.Event()
+        self._answers = answers
+
+    async def query(self) -> Info:
+        self.asked += 1
+        if self.asked >= self._answers:
+            self.enough.set()
+        return Info(100 * self.asked, 1000 * self.asked)
+
+
+def test_payload_bytes__of_each_end() -> None:
+    info: Any = Info(3, 7)
+    assert payload_bytes("sender", info) == 3
+    assert payload_bytes("receiver", info) == 7
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_watch__qp_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class GoneQp(CountingQp):
+        async def query(self) -> Info:
+            self.enough.set()
+            raise StateError("gone")
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    meter, qp = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender"), GoneQp(1)
+    async with meter.watch(qp, "title", None):  # type: ignore[arg-type]
+        await qp.enough.wait()
+
+
+async def test_watch__nobody_asks_without_a_terminal() -> None:
+    meter, qp = (
+        ProgressMeter(Output("mrc test", as_json=False, quiet=True), "sender"),
+        CountingQp(1),
+    )
+    async with meter.watch(qp, "title", None):  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+    assert qp.asked == 0
+
+
+@pytest.mark.parametrize("peer", ["[/]", "[bold]x", "\x1b[2J", "x" * 300, "\u202e"])
+async def test_watch__a_peer_cannot_touch_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, peer: str
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
+    qp = CountingQp(answers=3)
+    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver")
+    async with meter.watch(qp, f"from {peer}", 1 << 63):  # type: ignore[arg-type]
+        await qp.enough.wait()
+        meter.note("a line")
+    shown = terminal.getvalue()
+    assert printable(peer)[:6] in shown
+    assert "2/2 planes" in shown
+    assert "\x1b[2J" not in shown and "\u202e" not in shown and "x" * 60 not in shown
+    assert "a line" in shown
+
+
+async def test_watch__what_need_not_move_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
+    meter, qp = (
+        ProgressMeter(Output("mrc send", as_json=False, quiet=False), "sender"),
+        CountingQp(2),
+    )
+    async with meter.watch(qp, "to h1", 1000, lambda: 800):  # type: ignore[arg-type]
+        await qp.enough.wait()
+        await asyncio.sleep(0)
+    assert "100%  " in terminal.getvalue() and "1000 B of 1000 B" in terminal.getvalue()
+
+
+async def test_note_once__the_first_of_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver")
+    for text in ("", "one", "two"):
+        meter.note_once(text)
+    assert capsys.readouterr().err == "mrc test: one\n"
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_detail__only_with_v(capsys: pytest.CaptureFixture[str], verbose: bool) -> None:
+    out = Output("mrc test", as_json=False, quiet=False, verbose=verbose)
+    ProgressMeter(out, "sender").detail("QP 0x1")
+    assert ("QP 0x1" in capsys.readouterr().err) is verbose
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+async def test_watch__one_line_that_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
+    qp = CountingQp(answers=4)
+    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender")
+    title = "to a-host-with-a-long-name.example"
+    async with meter.watch(qp, title, 1 << 40):  # type: ignore[arg-type]
+        await qp.enough.wait()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    assert lines and all(line.startswith("  0%  ") for line in lines), "none continues another"
+    assert all("2/2" in line and len(line) < columns for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [(4096, "a: goes on behind 4 KiB of an earlier"), (8192, "a: was there with the same 8 KiB")],
+)
+async def test_resumed__part_of_a_file_or_all(
+    capsys: pytest.CaptureFixture[str], there: int, said: str
+) -> None:
+    """A file that has only another mode or date has all its bytes there."""
+    meter = ProgressMeter(Output("mrc send", as_json=False, quiet=False), "sender")
+    moving: Any = CountingQp(1)
+    meter.resumed(moving, "a", there, 8192)
+    assert said in capsys.readouterr().err
+
+
+# ---- The line of a running transfer --------------------------------------------------------------
+
+
+MOVED = Moved("to h1", 1_950_000_000, 4 << 30, 480e6, "4/4")
+
+
+def test_progress_line__at_80_columns() -> None:
+    line = progress_line(MOVED, 80)
+    assert line.startswith(" 45%  ━━━━━─")
+    assert line.endswith("1.82 GiB of 4 GiB   480 Mbit/s  ETA 0:39  4/4 planes  to h1")
+
+
+def test_progress_line__at_60_columns() -> None:
+    line = progress_line(replace(MOVED, title="to a-host-with-a-long-name.example"), 60)
+    assert line.startswith(" 45%  1.82 GiB of 4 GiB   480 Mbit/s  ETA 0:39  4/4 planes")
+    assert len(line) <= 60
+
+
+def test_progress_line__while_nothing_can_move() -> None:
+    waiting = replace(MOVED, done=0, rate=27.0, waiting="waiting for h1 to accept")
+    assert progress_line(waiting, 80) == "waiting for h1 to accept"
+    assert progress_line(waiting, 10) == "waiting fo"
+
+
+def test_progress_line__a_bar_where_there_is_room() -> None:
+    line = progress_line(MOVED, 120)
+    assert line.startswith(" 45%  ━━━━━━━━━━━━━─────────────────  1.82 GiB of 4 GiB")
+    assert line.endswith("to h1")
+
+
+@pytest.mark.parametrize("width", [*range(1, 130, 7), 60, 80])
+@pytest.mark.parametrize(
+    "moved",
+    [
+        MOVED,
+        replace(MOVED, done=1023 << 20, total=1023 << 30, rate=1, planes="16/16"),
+        replace(MOVED, total=None),
+        replace(MOVED, rate=0.0),
+        replace(MOVED, done=5 << 30),
+        replace(MOVED, done=0, total=0),
+        replace(MOVED, total=1 << 63, rate=999.9e9, title="x" * 48),
+        replace(MOVED, planes="", title=""),
+        replace(MOVED, title="写真" * 24),
+        replace(MOVED, waiting="waiting for 写真"),
+    ],
+)
+def test_progress_line__never_wraps(moved: Moved, width: int) -> None:
+    """Some characters take two columns."""
+    assert cell_len(progress_line(moved, width)) <= width
+
+
+@pytest.mark.parametrize("width", [59, 79])
+def test_progress_line__the_worst_numbers_keep_the_planes(width: int) -> None:
+    worst = Moved("from h1", 1023 << 20, 1023 << 30, 999e6, "16/16")
+    line = progress_line(worst, width)
+    assert "1023 MiB of 1023 GiB   999 Mbit/s  ETA 2:26:" in line
+    assert "16/16" in line
+
+
+@pytest.mark.parametrize(
+    ("done", "rate", "text"),
+    [
+        (0, 8e6, "ETA 8:44"),
+        (0, 8e4, "ETA 14:33:49"),
+        (0, 8e2, "ETA -:--"),
+        (0, 0.0, "ETA -:--"),
+        (500 << 20, 8e6, "ETA 0:00"),
+        (600 << 20, 8e6, "ETA 0:00"),
+    ],
+)
+def test_progress_line__time_left(done: int, rate: float, text: str) -> None:
+    assert text in progress_line(Moved("", done, 500 << 20, rate, ""), 80)
+
+
+def test_plane_count__suspended_and_silent_planes_are_lost() -> None:
+    planes: Any = [Plane(1), Plane(2), Plane(3)]
+    count = PlaneCount()
+    assert count.text({1: 0, 2: 0, 3: 0}, planes, 10.0) == "3/3"
+    assert count.text({1: 5, 2: 5, 3: 5}, planes, 10.2) == "3/3"
+    assert count.text({1: 9, 2: 5, 3: 9}, planes, 11.0) == "3/3", "silent for less than a second"
+    assert count.text({1: 12, 2: 5, 3: 12}, planes, 11.4) == "2/3"
+    assert count.text({1: 13, 2: 6, 3: 13}, planes, 11.6) == "3/3"
+    assert count.text({1: 13, 2: 6, 3: 13}, planes, 30.0) == "3/3", "nothing to carry"
+    planes[0] = Plane(1, suspended=True)
+    assert count.text({1: 13, 2: 6, 3: 13}, planes, 30.2) == "2/3"
+
+
+# ---- Shares of planes ----------------------------------------------------------------------------
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("moved", "percents"),
+    [
+        ({1: 100, 2: 9, 3: 100, 4: 100}, {1: 144, 2: 9, 3: 144, 4: 144}),
+        ({1: 300, 2: 30}, {1: 1000, 2: 10}),
+        ({1: 5, 2: 5}, {1: 100, 2: 100}),
+        ({1: 5, 2: 0}, {1: None, 2: 0}),
+        ({1: 0, 2: 0}, {1: None, 2: None}),
+        ({3: 7}, {3: 100}),
+        ({}, {}),
+    ],
+)
+def test_carried_percent__of_the_mean_of_the_others(
+    moved: dict[int, int], percents: dict[int, int | None]
+) -> None:
+    assert carried_percent(moved) == percents
+
+
+@pytest.mark.parametrize(
+    ("moved_mib", "said"),
+    [
+        ((80, 7, 80, 80), "plane 2 carried 9% of the others"),
+        ((80, 7, 80, 11), "plane 2 carried 12% of the others, plane 4 20%"),
+        ((58, 6), "plane 2 carried 10% of the others"),
+        ((58, 6, 0), "plane 2 carried 10% of the others"),  # plane 3 was down
+        ((80, 0, 80, 80), ""),
+        ((57, 6), ""),  # too little in all
+        ((80, 40, 80, 80), ""),  # half is not less than half
+        ((80, 80, 80, 80), ""),
+        ((90,), ""),
+        ((9, 7, 3, 6, 6, 6, 6, 6, 6, 6, 6), ""),  # others have too little to compare with
+    ],
+)
+def test_sentence__of_planes_below_half(moved_mib: tuple[int, ...], said: str) -> None:
+    assert figures.sentence({plane: mib * MIB for plane, mib in enumerate(moved_mib, 1)}) == said
+
+
+def test_sentence__a_lost_plane_is_not_slow() -> None:
+    moved = {1: 80 * MIB, 2: 30 * MIB, 3: 7 * MIB}
+    assert figures.sentence(moved, lost={2}) == "plane 3 carried 9% of the others"
+    assert figures.sentence(moved, lost={2, 3}) == ""
+
+
+def test_sentence__of_what_each_end_saw() -> None:
+    planes = [
+        replace(PLANE, plane=plane, sent_bytes=sent * MIB, received_bytes=received * MIB)
+        for plane, sent, received in ((1, 90, 8), (2, 9, 80))
+    ]
+    assert figures.sentence(carried_bytes("sender", planes)) == "plane 2 carried 10% of the others"
+    assert (
+        figures.sentence(carried_bytes("receiver", planes)) == "plane 1 carried 10% of the others"
+    )
+
+
+@pytest.mark.parametrize(("quiet", "said"), [(False, "mrc send: plane 2\n"), (True, "")])
+def test_note__on_stderr_unless_quiet(
+    quiet: bool, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Output("mrc send", as_json=True, quiet=quiet)
+    meter = ProgressMeter(out, "sender")
+    meter.note("")
+    meter.note("plane 2")
+    assert capsys.readouterr() == ("", said)
+
+
+# ---- Charts --------------------------------------------------------------------------------------
+
+
+def test_column_chart__blocks_labels_and_marks() -> None:
+    lines = column_chart(
+        [0, 1, 2, 4, 8, 16, 7, 0.4],
+        top=8,
+        rows=2,
+        marks={3: "F", 7: "H", 99: "?"},
+        label=lambda value: f"{value:g} b",
+    )
+    assert lines == [
+        "         8 b |    ██▆",
+        "         4 b | ▂▄████▁",
+        "             +---F---H",
+    ]
+
+
+def test_column_chart__without_values() -> None:
+    assert column_chart([], top=1, rows=1, marks={}, label=str) == [
+        "         1.0 |",
+        "             +",
+    ]

@@ -12,6 +12,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from project_text import ROOT
 
 from mrc import products
 from mrc.cli.main import build_parser, main
+from mrc.cli.output import Output, UsageError, csv_text
 from mrc.cli.paths import Probe, ProbedEv
 from mrc.cli.schema import commands, schema
 from mrc.enums import EvState
 from mrc.events import EvInfo
+from mrc.perf.results import Latency
 from mrc.results import Failure, like, plain
 
 COMMANDS = commands()
@@ -166,3 +169,45 @@ def test_plot__command_and_keys_exist(command: str, name: str, program: str) -> 
     }
     assert keys and keys <= known
     assert f'"{name}"' in program
+
+
+# ---- CSV -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    name: str
+    latency: Latency | None
+    good: bool
+    state: EvState
+    planes: tuple[int, ...] = (1, 2)
+
+
+def test_csv_text__objects_become_columns_and_lists_do_not() -> None:
+    rows = [
+        Row('a "b", c', Latency(1, 2, 3, 4, 5, 6, 7), True, EvState.GOOD),
+        Row("x\x1b[2J\ny", None, False, EvState.SKIP),
+    ]
+    head, first, second = csv_text(rows).split("\n")
+    assert head == (
+        "name,latency.count,latency.min_ns,latency.mean_ns,latency.p50_ns,latency.p99_ns,"
+        "latency.p999_ns,latency.max_ns,good,state"
+    )
+    assert first == '"a ""b"", c",1,2,3,4,5,6,7,true,GOOD'
+    assert second.endswith(",,,,,,,,false,SKIP") and "\x1b" not in second
+
+
+def test_csv_text__a_key_may_begin_another() -> None:
+    rows = [{"transport.spray": 1, "transport": "mrc"}]
+    assert csv_text(rows) == "transport.spray,transport\n1,mrc"
+
+
+def test_output__csv_and_json_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    args = argparse.Namespace(prog="mrc perf", json=True, csv=True, quiet=False)
+    with pytest.raises(UsageError, match="--csv and --json: use only one of them"):
+        Output.of(args)
+    args.json = False
+    out = Output.of(args)
+    out.text("for people")
+    out.rows([{"a": 1}])
+    assert capsys.readouterr().out == "a\n1\n"

@@ -1,31 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders and packs over two fake QPs: contents, modes, times, links and names that lead out."""
+"""Folders and packs over two fake QPs: contents, modes, times, links and names that lead out; holes
+of sparse files; folders whose transfer was interrupted.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import stat
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
-from transfer_ends import both, make, names, receiving, sending, sessions
+from processes import USER, needs_root
+from transfer_ends import both, chunks, make, names, receiving, sending, sessions
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.events import Immediate
+from mrc.transfer.cli.report import sent_bytes
 from mrc.transfer.files import OutputDirectory
-from mrc.transfer.folders import Folder, Meta
-from mrc.transfer.limits import CHUNK_BYTES, FileError
+from mrc.transfer.folders import Folder, Mark, Meta
+from mrc.transfer.limits import CHUNK_BYTES, FileError, mark_name
 from mrc.transfer.messages import (
     FRAME,
     Accept,
     Bye,
     Digest,
     FailedFiles,
+    Holes,
+    Offer,
     OfferDone,
     Pack,
     PackedFile,
@@ -36,8 +46,10 @@ from mrc.transfer.messages import (
     put_header,
     seal,
 )
-from mrc.transfer.plan import FileEntry, excluding, plan_of
-from mrc.transfer.results import FailedFile
+from mrc.transfer.plan import FileEntry, excluding, holes_of, plan_of
+from mrc.transfer.receiver import receive_files
+from mrc.transfer.results import FailedFile, StoredBatch
+from mrc.transfer.sender import send_plan
 from mrc.transfer.session import TransferSession
 
 
@@ -481,3 +493,284 @@ def test_make_link__name_in_use(inbox: Path) -> None:
                 tree.make_link(name, "target")
         tree.close()
     assert names(inbox) == ["a", "l"] and os.readlink(inbox / "l") == "other"
+
+
+# ---- Holes: neither read nor sent, and holes again at the receiver -------------------------------
+
+
+SIZE = 20 * CHUNK_BYTES + 5
+
+
+def put(file: BinaryIO, chunk: int, data: bytes) -> None:
+    file.seek(chunk * CHUNK_BYTES)
+    file.write(data)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("data", [(), (20,), (3, 4, 11, 19)])
+async def test_send_plan__only_chunks_with_data(
+    tmp_path: Path, inbox: Path, data: tuple[int, ...]
+) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.truncate(SIZE)
+        for chunk in data:
+            put(file, chunk, b"data!")
+    async with sessions() as ends:
+        sent, got = await both(sending(ends.sender, [str(path)]), receiving(ends.receiver, inbox))
+        assert chunks(ends.out) == list(data)
+    assert not isinstance(sent, BaseException) and not isinstance(got, BaseException), (sent, got)
+    content = path.read_bytes()
+    assert sent[0].digest == got[0].digest == xxhash.xxh3_128_hexdigest(content)
+    assert (inbox / "a").read_bytes() == content and names(inbox) == ["a"]
+    assert (inbox / "a").stat().st_blocks <= path.stat().st_blocks + 16 * 128 * len(data)
+
+
+async def test_send_plan__a_hole_has_no_rate(tmp_path: Path, inbox: Path) -> None:
+    """Both ends know how much of a file does not travel, and so does who shows the progress."""
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.truncate(SIZE)
+        put(file, 3, b"data!")
+    plan = plan_of([str(path)])
+    async with sessions() as ends:
+        receiver = receive_files(ends.receiver, OutputDirectory(str(inbox)))
+
+        async def got() -> list[StoredBatch]:
+            return [batch async for batch in receiver]
+
+        async def sent() -> list[StoredBatch]:
+            return [batch async for batch in send_plan(ends.sender, plan)]
+
+        found = await both(sent(), got())
+    for batches in found:
+        assert [(each.bytes, sent_bytes(each)) for each in batches] == [(SIZE, CHUNK_BYTES)]
+    assert plan.there == SIZE - CHUNK_BYTES
+
+
+def test_plan__what_need_not_travel(tmp_path: Path) -> None:
+    """What the receiver has by --update, and on a later connection what the earlier ones sent."""
+    for name, size in (("a", 1), ("b", 20), ("c", 300)):
+        (tmp_path / name).write_bytes(bytes(size))
+    plan = plan_of([str(tmp_path / name) for name in "abc"])
+    plan.connected()
+    plan.leave_out([entry for entry in plan.entries[:1] if isinstance(entry, FileEntry)])
+    assert (plan.there, plan.bytes) == (1, 320)
+    plan.sent = 1
+    plan.connected()
+    assert (plan.there, plan.bytes) == (20, 320)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=8))
+def test_holes__each_chunk(runs: list[tuple[bool, int]]) -> None:
+    model: list[bool] = []
+    ranges = []
+    for hole, count in runs:
+        if hole and not (model and model[-1]):
+            ranges.append((len(model), count))
+        elif hole:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + count)
+        model += [hole] * count
+    holes = Holes(ranges)
+    for chunk in range(len(model) + 2):
+        rest = model[chunk:]
+        assert holes.left(chunk) == (rest.index(False) if False in rest else len(rest))
+        assert holes.bytes_from(chunk, 10, 10 * len(model)) == 10 * sum(rest)
+    assert holes.are_within(len(model))
+
+
+def test_holes_of__parts_of_chunks_are_data(tmp_path: Path) -> None:
+    with (tmp_path / "a").open("w+b") as file:
+        file.truncate(10 * 8192)
+        for offset in (8192 + 4096, 5 * 8192):
+            file.seek(offset)
+            file.write(b"x")
+        file.flush()
+        os.fsync(file.fileno())
+        assert holes_of(file.fileno(), 10 * 8192, 8192).ranges == ((0, 1), (2, 3), (6, 4))
+
+
+def test_holes_of__a_file_that_became_empty(tmp_path: Path) -> None:
+    with (tmp_path / "a").open("w+b") as file:
+        assert holes_of(file.fileno(), 8192, 4096).ranges == ()
+
+
+@pytest.mark.parametrize("holes", [((0, 0),), ((2, 1),), ((0, 1), (0, 1)), ((1, 2),)])
+async def test_receive_files__holes_that_cannot_be(
+    inbox: Path, holes: tuple[tuple[int, int], ...]
+) -> None:
+    async with sessions() as ends:
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", 2 * 4096, 4096, holes=holes))
+        (error,) = await both(task)
+    assert isinstance(error, ProtocolError) and "holes" in str(error)
+
+
+# ---- Folders whose transfer was interrupted and went on later ------------------------------------
+
+
+Make = Callable[[Path, pytest.MonkeyPatch], object]
+META = Meta(0o751, 1_000_000_007)
+
+
+def made(inbox: Path, *, until: str, **options: bool) -> None:
+    """A session that makes a/b and a file in it; `until` is the last thing that it does."""
+    with OutputDirectory(str(inbox), **options) as directory:
+        tree = directory.tree()
+        target = tree.create("a/b/x", 0)
+        if until != "file":
+            target.commit()
+        target.close()
+        for folder in ("a/b", "a"):
+            if until == "all":
+                tree.finish_folder(folder, META)
+        if until == "bye":
+            tree.finish()
+        tree.close()
+
+
+def looks(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return stat.S_IMODE(status.st_mode), status.st_mtime_ns
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_finish_folder__after_interruptions(inbox: Path, times: int) -> None:
+    for _ in range(times):
+        made(inbox, until="file")
+        assert looks(inbox / "a/b")[0] == 0o700
+        with OutputDirectory(str(inbox)) as directory:
+            assert directory.sweep() == []  # each new receiver sweeps
+    made(inbox, until="all")
+    assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
+    assert os.listdir(inbox) == ["a"]
+
+
+@pytest.mark.parametrize("lost", ["a/b/y", "a/b/c/y", "a/b"])
+def test_finish_folder__that_lacks_an_entry(inbox: Path, lost: str) -> None:
+    """The transfer that stores the entry renews the date of its folder, so it sets it again."""
+    holder = Path(lost).parent if lost != "a/b/c/y" else Path("a/b")
+    for _ in range(2):
+        with OutputDirectory(str(inbox)) as directory:
+            tree = directory.tree()
+            tree.create("a/z", 0).close()
+            if holder != Path("a"):
+                tree.create("a/b/x", 0).close()
+            tree.lacks(lost)
+            if lost == "a/b/c/y":
+                tree.lacks("a/b/c")  # it cannot be made either
+            for folder in ("a/b", "a"):
+                if Path(folder) == holder or folder == "a":
+                    tree.finish_folder(folder, META)
+            tree.close()
+            assert directory.sweep() == []
+        assert looks(inbox / holder) == (META.mode, META.mtime_ns)
+        os.utime(inbox / holder)
+    made(inbox, until="all")
+    assert looks(inbox / "a") == looks(inbox / holder) == (META.mode, META.mtime_ns)
+    assert os.listdir(inbox) == ["a"]
+
+
+def test_finish_folder__one_that_another_program_has_made(inbox: Path) -> None:
+    made(inbox, until="file")
+    (inbox / "a/b").rmdir()
+    (inbox / "a/b").mkdir()
+    (inbox / "a/b").chmod(0o711)  # perhaps with the same inode
+    made(inbox, until="all")
+    assert looks(inbox / "a/b")[0] == 0o711
+    assert looks(inbox / "a") == (META.mode, META.mtime_ns)
+    assert os.listdir(inbox) == ["a"]
+
+
+@pytest.mark.parametrize("left", [b"", bytes(16)])
+def test_finish_folder__the_mark_does_not_name_its_folder(inbox: Path, left: bytes) -> None:
+    """The receiver was killed before, or lost its power before that was on the disk."""
+    made(inbox, until="file")
+    for path in ("a", "a/b"):
+        (inbox / mark_name(path)).write_bytes(left)
+    made(inbox, until="all")
+    assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
+
+
+def unlink_while_it_is_locked(mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another receiver completes the folder meanwhile."""
+    mark.touch()
+    monkeypatch.setattr("fcntl.flock", lambda *_: mark.unlink())
+
+
+def make_it_another_user_s(mark: Path, _: pytest.MonkeyPatch) -> None:
+    mark.touch()
+    os.chown(mark, USER, -1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda mark, _: os.mkfifo(mark),
+        lambda mark, _: mark.symlink_to("file"),
+        lambda mark, _: mark.mkdir(),
+        unlink_while_it_is_locked,
+        pytest.param(make_it_another_user_s, marks=needs_root),
+    ],
+    ids=["fifo", "link", "folder", "gone", "of another user"],
+)
+def test_of__what_is_no_mark_of_this_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
+    (tmp_path / "file").touch()
+    make(tmp_path / mark_name("a"), monkeypatch)
+    (tmp_path / "a").mkdir(0o700)
+    root, folder = (os.open(path, os.O_RDONLY) for path in (tmp_path, tmp_path / "a"))
+    before = os.listdir("/proc/self/fd")
+    assert Mark.of(root, "a", folder) is None
+    assert os.listdir("/proc/self/fd") == before
+    os.close(root)
+    os.close(folder)
+
+
+def test_finish__a_folder_whose_end_is_not_sent(inbox: Path) -> None:
+    """As with --name a/b/x, which makes two folders."""
+    made(inbox, until="bye")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert looks(inbox / "a")[0] == looks(inbox / "a/b")[0] == 0o777 & ~umask
+    assert os.listdir(inbox) == ["a"]
+
+
+def test_finish_folder__two_sessions(inbox: Path) -> None:
+    """Only the one that has made the folder completes it."""
+    with OutputDirectory(str(inbox)) as directory:
+        first, second = directory.tree(), directory.tree()
+        first.create("a/x", 0).close()
+        second.create("a/y", 0).close()
+        second.finish_folder("a", Meta(0o777, 0))
+        assert looks(inbox / "a")[0] == 0o700
+        first.finish_folder("a", META)
+        assert looks(inbox / "a") == (META.mode, META.mtime_ns)
+        for tree in (first, second):
+            tree.close()
+    assert os.listdir(inbox) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"resume": False}, {"resume": False}),
+        ({"resume": False}, {}),
+        ({"overwrite": True}, {"overwrite": True}),
+        ({"resume": False, "overwrite": True}, {"overwrite": True}),
+        ({}, {"overwrite": True}),
+    ],
+)
+def test_finish_folder__whatever_the_receivers_options(
+    inbox: Path, first: dict[str, bool], then: dict[str, bool]
+) -> None:
+    """mrc recv --no-resume keeps no bytes, --overwrite (and --update of a sender) replaces files; a
+    folder that it has made is complete only later.
+    """
+    made(inbox, until="file", **first)
+    with OutputDirectory(str(inbox), **then) as directory:
+        assert directory.sweep() == []
+    made(inbox, until="all", **then)
+    assert looks(inbox / "a") == looks(inbox / "a/b") == (META.mode, META.mtime_ns)
+    assert os.listdir(inbox) == ["a"]

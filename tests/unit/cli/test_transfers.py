@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mrc send and mrc recv as processes: options, folders, interrupted transfers, and when they
+connect again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import tarfile
+import threading
+import time
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from file_commands import MRC, receiving
+from ports import free_port
+from printed import printed
+from slowness import PATIENCE, until
+from transfer_ends import make
+from transfer_ends import until as eventually
+
+import mrc
+from mrc.cli import endpoint
+from mrc.cli.endpoint import Retry, is_lost
+from mrc.cli.main import main
+from mrc.cli.output import Exit
+from mrc.connect.connect import may_pass
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    ConnectRefusedError,
+    ConnectTimeoutError,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ProtocolError,
+)
+from mrc.tasks import cancelled
+from mrc.transfer.cli import transfers
+from mrc.transfer.limits import CHUNK_BYTES, part_name, record_name
+from mrc.transfer.messages import Announced
+from mrc.transfer.plan import PACKED_BYTES, Packer, plan_of
+from mrc.transfer.sender import send_plan
+from mrc.transfer.session import TransferError, TransferSession, VerificationError, connect_session
+
+
+def connected(ctx: mrc.Context, where: str) -> AbstractAsyncContextManager[TransferSession]:
+    """A session of always the same transfer."""
+    host, _, port = where.rpartition(":")
+    return connect_session(
+        ctx, host, int(port), announced=Announced(), transfer="of this test", timeout=PATIENCE
+    )
+
+
+async def test_recv__its_account_of_a_transfer_that_came_back(tmp_path: Path) -> None:
+    """The first connection leaves out a file and stores another. The second one knows neither."""
+    inbox = tmp_path / "inbox"
+    large, small = make(tmp_path, "large", bytes(PACKED_BYTES)), make(tmp_path, "small", b"1")
+    with receiving("--output", inbox, "--json") as (receiver, where):
+        async with mrc.Context() as first, connected(first, where) as session:
+            plan = plan_of([str(tmp_path / "missing"), large, small])
+            sent = await anext(send_plan(session, plan))
+            assert [file.name for file in sent.files] == ["large"]
+            async with mrc.Context() as second, connected(second, where) as again:
+                async for _ in send_plan(again, plan_of([small])):
+                    pass
+        out, _ = receiver.communicate(timeout=PATIENCE)
+    result = printed("recv", out.decode())
+    assert [each["name"] for each in result["files"]] == ["large", "small"]
+    assert [each["name"] for each in result["failed"]] == ["missing"]
+    assert result["failed_count"] == 1
+    assert receiver.returncode == Exit.NOT_ALL_COPIED
+
+
+async def test_recv__its_account_of_a_pack_that_came_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender has not heard what is stored of the pack, so it sends all of it again."""
+    inbox, top = tmp_path / "inbox", tmp_path / "top"
+    (top / "in").mkdir(parents=True)
+    (top / "in" / "link").symlink_to("a")
+    for name in ("in/a", "x", "y", "z"):
+        make(top, name, bytes(CHUNK_BYTES - 1))  # two chunks for each
+
+    async def copy(session: TransferSession, without: tuple[str, ...] = ()) -> None:
+        plan = plan_of([str(top)], links=True, exclude=lambda path: path in without)
+        async for _ in send_plan(session, plan):
+            pass
+
+    fill, more, filled = Packer.fill, threading.Event(), 0
+
+    def waits(self: Packer, payload: memoryview) -> int:
+        nonlocal filled
+        filled += 1
+        if filled == 4:
+            assert more.wait(PATIENCE)
+        return fill(self, payload)
+
+    monkeypatch.setattr(Packer, "fill", waits)
+    with receiving("--output", inbox, "--json") as (receiver, where):
+        async with mrc.Context() as first, connected(first, where) as session:
+            lost = asyncio.create_task(copy(session))
+            await eventually((inbox / "top" / "x").exists)
+            async with mrc.Context() as second, connected(second, where) as again:
+                await copy(again, ("in/", "x"))
+            more.set()
+            await cancelled(lost)
+        out, _ = receiver.communicate(timeout=PATIENCE)
+    result = printed("recv", out.decode())
+    assert sorted(each["name"] for each in result["files"]) == [
+        f"top/{n}" for n in ("in/a", *"xyz")
+    ]
+    assert result["bytes"] == 4 * (CHUNK_BYTES - 1)
+    assert (result["folders"], result["links"]) == (2, 1)
+
+
+# ---- Transfers that are interrupted --------------------------------------------------------------
+
+
+BLOCK = os.urandom(32 << 20)
+SIZE = 10 * len(BLOCK)
+SLOWLY = ("--rate", "400mbit")  # 7 s for SIZE: a test that ends it in the middle has time
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("who", "how"),
+    [
+        ("sender", signal.SIGINT),
+        pytest.param("sender", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("receiver", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("receiver", signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
+def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
+    source, inbox = tmp_path / "image", tmp_path / "inbox"
+    with source.open("wb") as file:
+        for _ in range(SIZE // len(BLOCK)):
+            file.write(BLOCK)
+    with receiving("--output", inbox, *SLOWLY) as (receiver, where):
+        command: list[str | Path] = [*MRC, "send", "--retry", "0", source, where]
+        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
+            part = inbox / part_name("image")
+            until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
+            (sender if who == "sender" else receiver).send_signal(how)
+            _, notes = sender.communicate(timeout=PATIENCE)
+        receiver.communicate(timeout=PATIENCE)
+    assert sender.returncode != 0
+    if how == signal.SIGINT:
+        assert (inbox / record_name(part_name("image"))).exists()
+        assert "the same command goes on" in notes
+    with receiving("--output", inbox) as (receiver, where):
+        done = subprocess.run(
+            [*MRC, "send", "--json", source, where], capture_output=True, text=True, check=False
+        )
+        receiver.communicate(timeout=PATIENCE)
+    assert (done.returncode, receiver.returncode) == (0, 0), done.stderr
+    resumed = json.loads(done.stdout)["resumed_bytes"]
+    assert (inbox / "image").stat().st_size == SIZE
+    assert subprocess.run(["cmp", source, inbox / "image"], check=False).returncode == 0
+    if how == signal.SIGINT:
+        assert resumed > len(BLOCK) // 2
+        assert "goes on behind" in done.stderr
+    assert sorted(os.listdir(inbox)) == ["image"]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_send__standard_input_does_not_go_on(tmp_path: Path, how: signal.Signals) -> None:
+    """It cannot be read twice: the sender promises nothing, and the receiver does not wait."""
+    with receiving("--output", tmp_path / "inbox") as (receiver, where):
+        command = [*MRC, "send", "-", where]
+        with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1) as sender:
+            assert sender.stdin is not None
+            sender.stdin.write(BLOCK)
+            sender.stdin.flush()
+            until(lambda: any(path.stat().st_size for path in (tmp_path / "inbox").iterdir()))
+            sender.send_signal(how)
+            assert sender.stderr is not None
+            assert b"goes on where" not in sender.stderr.read()
+        _, notes = receiver.communicate(timeout=PATIENCE)
+    assert receiver.returncode != 0 and b"may come back" not in notes
+    assert os.listdir(tmp_path / "inbox") == []
+
+
+@pytest.mark.more
+def test_send__goes_on_by_itself(tmp_path: Path) -> None:
+    """The receiver is killed and starts again, while the sender waits for it."""
+    source, inbox = tmp_path / "image", tmp_path / "inbox"
+    with source.open("wb") as file:
+        for _ in range(SIZE // len(BLOCK)):
+            file.write(BLOCK)
+    with receiving("--output", inbox, *SLOWLY) as (receiver, where):
+        command = [*MRC, "send", "--json", "--retry", f"{PATIENCE}s", str(source), where]
+        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
+            part = inbox / part_name("image")
+            until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
+            receiver.kill()
+            receiver.wait(PATIENCE)
+            port = where.rpartition(":")[2]
+            with receiving("--output", inbox, "--port", port) as (receiver, _):
+                out, notes = sender.communicate(timeout=PATIENCE)
+                assert sender.returncode == 0, notes
+                assert receiver.wait(PATIENCE) == 0
+    assert "to connect again" in notes and "connected again" in notes
+    result = json.loads(out)
+    assert result["retries"] == 1 and result["bytes"] == SIZE
+    assert subprocess.run(["cmp", source, inbox / "image"], check=False).returncode == 0
+    assert sorted(os.listdir(inbox)) == ["image"]
+
+
+# ---- Folders and pipes ---------------------------------------------------------------------------
+
+
+SMALL = 4096
+
+
+def content(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Mode, modification time and bytes of all below a folder; of folders no bytes."""
+    return {
+        str(path.relative_to(folder)): (
+            path.stat().st_mode,
+            path.stat().st_mtime_ns,
+            b"" if path.is_dir() else path.read_bytes(),
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def many(folder: Path, folders: int, files: int) -> Path:
+    for n in range(folders):
+        inner = folder / f"d{n:02}"
+        inner.mkdir(parents=True)
+        for m in range(files):
+            (inner / f"f{m:02}").write_bytes(os.urandom(SMALL))
+    return folder
+
+
+def test_send__a_folder_arrives_as_it_is(tmp_path: Path) -> None:
+    source = many(tmp_path / "tree", 3, 2)
+    (source / "empty").mkdir(mode=0o750)
+    (source / "d00" / "run").write_bytes(b"#!/bin/sh\n")
+    (source / "d00" / "run").chmod(0o755)
+    os.utime(source / "d01" / "f00", (1_000_000_000, 1_000_000_000))
+    os.symlink("d00/run", source / "link")
+    inbox = tmp_path / "inbox"
+    with receiving("--output", inbox) as (receiver, where):
+        sent = subprocess.run(
+            [*MRC, "send", source, where], capture_output=True, text=True, check=False
+        )
+        assert receiver.wait(PATIENCE) == sent.returncode == 0, sent.stderr
+    (source / "link").unlink()
+    assert "skipped 1 file" in sent.stderr and "--follow" in sent.stderr
+    stored, original = content(inbox / "tree"), content(source)
+    assert stored.keys() == original.keys()
+    files = {name for name in stored if (source / name).is_file()}
+    assert {name: stored[name] for name in files} == {name: original[name] for name in files}
+    assert stored["empty"][0] == original["empty"][0]
+
+
+def test_send__one_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
+    source, inbox = many(tmp_path / "tree", 1, 3), tmp_path / "inbox"
+    (inbox / "tree" / "d00").mkdir(parents=True)
+    (inbox / "tree" / "d00" / "f01").write_bytes(b"theirs")
+    with receiving("--output", inbox, "--json") as (receiver, where):
+        sent = subprocess.run(
+            [*MRC, "send", "--json", source, tmp_path / "nothing", where],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        out, notes = receiver.communicate(timeout=PATIENCE)
+    assert (sent.returncode, receiver.returncode) == (6, 6), sent.stderr
+    failed = [("nothing", "sender"), ("tree/d00/f01", "receiver")]
+    for told in (sent.stdout, out):
+        result = json.loads(told)
+        assert [(each["name"], each["end"]) for each in result["failed"]] == failed
+        assert len(result["files"]) == 2
+    assert "not copied: 127.0.0.1: tree/d00/f01: exists in" in sent.stderr
+    assert "not copied: tree/d00/f01: exists in" in notes.decode()
+    assert (inbox / "tree/d00/f02").read_bytes() == (source / "d00/f02").read_bytes()
+
+
+def test_send__from_a_pipe_to_a_pipe(tmp_path: Path) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.add(many(tmp_path / "tree", 2, 3), "tree")
+    with receiving("--stdout") as (receiver, where):
+        sent = subprocess.run(
+            [*MRC, "send", "-", where, "--name", "x.tar"],
+            input=archive.getvalue(), capture_output=True, check=False,
+        )  # fmt: skip
+        out, notes = receiver.communicate(timeout=PATIENCE)
+    assert (sent.returncode, receiver.returncode) == (0, 0), sent.stderr
+    assert out == archive.getvalue()
+    assert b"x.tar" in notes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("socat") is None, reason="apt-get install socat")
+def test_send__many_small_files_beside_tar(tmp_path: Path) -> None:
+    """10,000 files of 4 KiB take at most twice as long as through tar and one TCP flow: the least
+    of several times of each, because other programs can only add to them: more on a busy machine.
+    """
+    source = many(tmp_path / "many", 100, 100)
+    ours, theirs = list[float](), list[float]()
+    for n in range(9):
+        if n >= 3 and min(ours) < 2 * min(theirs):
+            break
+        with receiving("--output", tmp_path / f"mrc{n}") as (receiver, where):
+            begin = time.monotonic()
+            sent = subprocess.run([*MRC, "send", source, where], capture_output=True, check=False)
+            assert receiver.wait(PATIENCE) == sent.returncode == 0, sent.stderr
+            ours.append(time.monotonic() - begin)
+        theirs.append(by_tar(source, tmp_path / f"tar{n}"))
+        shutil.rmtree(tmp_path / f"tar{n}")
+        shutil.rmtree(tmp_path / f"mrc{n}")
+    assert min(ours) < 2 * min(theirs), (ours, theirs)
+
+
+def by_tar(source: Path, target: Path) -> float:
+    """Seconds of `tar c | socat` to `socat | tar x`, both ends complete."""
+    target.mkdir()
+    port = free_port()
+    listen = f"socat -u TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr STDOUT | tar x -C {target}"
+    with subprocess.Popen(["bash", "-o", "pipefail", "-c", listen]) as receiver:
+        send = f"tar c -C {source} . | socat -u STDIN TCP:127.0.0.1:{port},retry=200,interval=0.01"
+        begin = time.monotonic()
+        subprocess.run(["bash", "-o", "pipefail", "-c", send], check=True)
+        assert receiver.wait(PATIENCE) == 0
+        return time.monotonic() - begin
+
+
+# ---- When mrc send connects again by itself ------------------------------------------------------
+
+
+def caused(cause: Exception) -> ConnectError:
+    error = ConnectError("x")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "passes"),
+    [
+        (PathError("x"), True, True),
+        (PeerGoneError("x"), True, True),
+        (ConnectTimeoutError("x"), False, True),
+        (BusyError("x"), False, True),
+        (caused(ConnectionRefusedError()), False, True),
+        (caused(OSError()), False, True),
+        (caused(caused(OSError())), False, True),
+        (caused(ssl.SSLError()), False, False),
+        (caused(ConnectRefusedError("x")), False, False),
+        (ConnectError("wrong code"), False, False),
+        (ConnectRefusedError("x"), False, False),
+        (TransferError("x"), False, False),
+        (VerificationError("x"), False, False),
+        (ProtocolError("x"), False, False),
+    ],
+)
+def test_errors(error: MrcError, lost: bool, passes: bool) -> None:
+    assert (is_lost(error), may_pass(error)) == (lost, passes)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE_SECONDS", 0.0)
+    return []
+
+
+async def test_wait__only_after_a_loss(notes: list[str]) -> None:
+    for error, connected in ((PathError("x"), False), (TransferError("x"), True)):
+        with pytest.raises(type(error)):
+            await Retry(60, notes.append).wait(error, connected=connected, progress=True)
+    with pytest.raises(PathError):
+        await Retry(0, notes.append).wait(PathError("x"), connected=True, progress=True)
+    assert not notes
+
+
+async def test_wait__a_refusal_ends_it(notes: list[str]) -> None:
+    again = Retry(60, notes.append)
+    await again.wait(PathError("lost"), connected=True, progress=True)
+    await again.wait(ConnectTimeoutError("late"), connected=False, progress=False)
+    with pytest.raises(ConnectRefusedError):
+        await again.wait(ConnectRefusedError("no"), connected=False, progress=False)
+    assert len(notes) == 1 and "lost; trying for 60 s to connect again" in notes[0]
+
+
+async def test_wait__its_time_ends_and_the_loss_is_the_cause(notes: list[str]) -> None:
+    again = Retry(1e-6, notes.append)
+    await again.wait(PathError("lost"), connected=True, progress=True)
+    with pytest.raises(PathError, match="lost"):
+        while True:
+            await again.wait(ConnectTimeoutError("late"), connected=False, progress=False)
+    assert notes[-1] == "cannot connect again: late"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(["FILE"], True), (["-"], False), (["--no-resume", "FILE"], False)],
+)
+def test_send__names_only_a_transfer_that_may_go_on(
+    words: list[str], named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver waits for the sender of a transfer with a name."""
+    found: list[str] = []
+
+    def connect(*_: Any, transfer: str, **__: Any) -> Any:
+        found.append(transfer)
+        raise ConnectRefusedError("no")
+
+    (tmp_path / "FILE").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transfers, "connect_session", connect)
+    assert main(["send", "--insecure", *words, "127.0.0.1"]) == Exit.UNREACHABLE
+    assert [bool(transfer) for transfer in found] == [named]
+
+
+async def test_wait__connections_without_progress_share_one_time(notes: list[str]) -> None:
+    again = Retry(60, notes.append)
+    await again.wait(PathError("x"), connected=True, progress=True)
+    until = again._until
+    for progress in (False, True):
+        again.connected()
+        await again.wait(PathError("x"), connected=True, progress=progress)
+        assert (again._until > until) is progress
+    assert again.count == 2
+
+
+async def test_wait__for_a_listener(notes: list[str]) -> None:
+    """Before the first connection, for the time of --wait; a refusal ends it."""
+    nobody = caused(ConnectionRefusedError())
+    first = Retry(0, notes.append, first=60)
+    for _ in range(3):
+        await first.wait(nobody, connected=False, progress=False)
+    assert notes == ["x; trying for 60 s"]
+    with pytest.raises(ConnectRefusedError):
+        await first.wait(ConnectRefusedError("no"), connected=False, progress=False)
+    for seconds in (0.0, 1e-9):
+        brief = Retry(0, notes.append, first=seconds)
+        with pytest.raises(ConnectError, match="x"):
+            while True:
+                await brief.wait(nobody, connected=False, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("serves", "words"),
+    [
+        (("perf", "--server", "--one-off"), ("perf", "HOST", "-n", "1M")),
+        (("recv", "--once", "--output", "INBOX"), ("send", "FILE", "HOST")),
+        (("recv", "--output", "INBOX"), ("paths", "HOST")),
+    ],
+)
+def test_wait__begins_before_the_listener(
+    serves: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "FILE").write_bytes(b"1")
+    port = free_port()
+    there = {"HOST": f"127.0.0.1:{port}", "FILE": str(tmp_path / "FILE"), "INBOX": str(tmp_path)}
+    command = [*MRC, *(there.get(word, word) for word in words), "--wait", str(PATIENCE)]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as client:
+        assert client.stderr is not None
+        said = client.stderr.readline()
+        assert f"no program listens on TCP port {port}" in said and "trying for" in said
+        listens = [*MRC, *(there.get(word, word) for word in serves), "--port", str(port)]
+        with subprocess.Popen(listens, stdout=-1, stderr=-1) as listener:
+            assert client.wait(PATIENCE) == 0, client.stderr.read()
+            listener.terminate()
