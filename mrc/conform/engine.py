@@ -37,12 +37,9 @@ from mrc.conform.packets import Peer
 from mrc.connect.connect import dial
 from mrc.connect.oob import (
     HELLO_BYTES,
-    PING,
-    PONG,
     Attributes,
     Channel,
     Hello,
-    accepted,
     hello_from_dict,
     reading_names,
 )
@@ -492,12 +489,8 @@ def _facing(addresses: list[str], ports: tuple[RemotePort, ...]) -> tuple[QpPort
 
 async def _turn(channel: Channel, kind: str, **fields: Any) -> dict[str, Any]:
     """Both sides send this message; the device may ask meanwhile whether this side lives."""
-    await channel.send(kind, **fields)
-    while (message := accepted(await channel.receive()))["type"] == PING:
-        await channel.send(PONG)
-    if message["type"] != kind:
-        raise ProtocolError(f"the peer sent {message['type']!r} instead of {kind!r}")
-    return message
+    await channel.during(channel.send(kind, **fields))
+    return await channel.expect(kind)
 
 
 async def _say_bye(channel: Channel) -> None:
