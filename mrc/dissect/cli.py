@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 
 from mrc import products
@@ -113,12 +113,28 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, "--readings: needs a capture in a FILE")
     if args.readings and not products.has(products.READINGS):
         raise UsageError(args.prog, "--readings: needs mrc conform, which this mrc lacks")
-    with ExitStack() as held:
-        frames = _frames(args, out, held)
-        if args.readings:
-            _print_readings(args, out, frames)
-        else:
-            _print(args, out, frames)
+    if args.interface is not None:
+        with capture.LiveCapture(args.interface) as live:
+            try:
+                _print(args, out, iter(live))
+            finally:
+                if lost := live.lost():
+                    packets = counted(lost, "packet")
+                    out.note(f"printing was too slow for {packets}: capture to a file instead")
+        return Exit.OK
+    frames = capture.read_file(args.file)
+    if args.file == "-":
+        frames = capture.read(sys.stdin.buffer, "standard input")
+    if args.readings:
+        shown = products.load(products.READINGS)
+        assert shown is not None
+        found = shown.readings(frames, args.port)
+        out.text("\n".join(shown.reading_lines(found)))
+        out.result(found)
+        if not found.packets:
+            out.note(_none(args, ""))
+    else:
+        _print(args, out, frames)
     return Exit.OK
 
 
@@ -134,30 +150,18 @@ def _plugin(args: argparse.Namespace, out: Output) -> int:
     return Exit.OK
 
 
-def _frames(args: argparse.Namespace, out: Output, held: ExitStack) -> Iterator[CapturedFrame]:
-    if args.interface is not None:
-        live = held.enter_context(capture.LiveCapture(args.interface))
-        held.callback(_note_lost, out, live)
-        return iter(live)
-    if args.file == "-":
-        return capture.read(sys.stdin.buffer, "standard input")
-    return capture.read_file(args.file)
-
-
-def _note_lost(out: Output, live: capture.LiveCapture) -> None:
-    if lost := live.lost():
-        out.note(f"printing was too slow for {counted(lost, 'packet')}: capture to a file instead")
-
-
 def _print(args: argparse.Namespace, out: Output, frames: Iterator[CapturedFrame]) -> None:
     start: float | None = None
     printed = seen = 0
     for seen, frame in enumerate(frames, 1):  # noqa: B007 - counted for the note
         start = frame.seconds if start is None else start
-        for flow, packet, *place in frame.packets(args.port, UDP_PORT):
+        for flow, packet, part, parts in frame.packets(args.port, UDP_PORT):
             seconds = frame.seconds - start
-            out.text(_line(seconds, flow, packet, *place, verbose=args.verbose))
-            out.result(_result(seconds, flow, packet, *place))
+            at = f" {part}/{parts}" if parts > 1 else ""
+            line = f"{seconds:.6f} {flow.line()}{at} {packet.line(flow)}"
+            more = f"\n{packet.field_lines()}" if args.verbose and packet.headers else ""
+            out.text(line + more)
+            out.result(_result(seconds, flow, packet, part, parts))
             printed += 1
             if printed == args.count:
                 return
@@ -168,24 +172,6 @@ def _print(args: argparse.Namespace, out: Output, frames: Iterator[CapturedFrame
 def _none(args: argparse.Namespace, among: str) -> str:
     ports = f"to UDP port {', '.join(map(str, args.port))}" if args.port else "of MRC"
     return f"no packets {ports}{among}; --port selects another port"
-
-
-def _print_readings(args: argparse.Namespace, out: Output, frames: Iterator[CapturedFrame]) -> None:
-    shown = products.load(products.READINGS)
-    assert shown is not None
-    found = shown.readings(frames, args.port)
-    out.text("\n".join(shown.reading_lines(found)))
-    out.result(found)
-    if not found.packets:
-        out.note(_none(args, ""))
-
-
-def _line(
-    seconds: float, flow: UdpFlow, packet: Packet, part: int, parts: int, *, verbose: bool
-) -> str:
-    place = f" {part}/{parts}" if parts > 1 else ""
-    line = f"{seconds:.6f} {flow.line()}{place} {packet.line(flow)}"
-    return f"{line}\n{packet.field_lines()}" if verbose and packet.headers else line
 
 
 def _result(seconds: float, flow: UdpFlow, packet: Packet, part: int, parts: int) -> Dissected:
@@ -216,21 +202,15 @@ class PluginError(MrcError):
 
 def plugin_folder() -> Path:
     """This user's folder of Lua plugins."""
-    for line in _plugin_folders().splitlines():
+    told = b""  # nothing if tshark is not installed or does not run
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = ["tshark", "-G", "folders"]
+        told = subprocess.run(command, capture_output=True, check=False, timeout=30).stdout
+    for line in os.fsdecode(told).splitlines():
         name, _, path = line.partition(":")
         if name == "Personal Lua Plugins" and path.strip():
             return Path(path.strip())
     return Path.home() / _FOLDER
-
-
-def _plugin_folders() -> str:
-    """What tshark says of its folders; nothing if it is not installed or does not run."""
-    command = ["tshark", "-G", "folders"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return os.fsdecode(done.stdout)
 
 
 def install_dissector() -> Path:

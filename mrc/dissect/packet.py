@@ -9,7 +9,7 @@ engine refuses. `tools/dissector` makes the tables of `mrc.lua` from those here.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple, Self
 
@@ -265,27 +265,20 @@ def split(payload: bytes) -> list[bytes]:
     datagram: packets of one length, except for the last, each with a BTH to the same QP. Returns
     the split with the shortest length for which this is true.
     """
-    for size in _likely_sizes(payload):
-        starts = range(0, len(payload), size)
-        if all(_begins_alike(payload, at) for at in starts):
-            return [payload[at : at + size] for at in starts]
-    return [payload]
-
-
-def _begins_alike(payload: bytes, at: int) -> bool:
-    known = len(payload) - at >= MIN_BYTES and payload[at] in OPCODES
-    return known and payload[at + 2 : at + 4] == b"\xff\xff" and (
-        payload[at + 5 : at + 8] == payload[5:8]
-    )  # fmt: skip
-
-
-def _likely_sizes(payload: bytes) -> Iterator[int]:
-    """Offsets at which a second BTH could begin."""
     signature = payload[2:4] + b"\0" + payload[5:8]
+
+    def begins_alike(at: int) -> bool:
+        known = len(payload) - at >= MIN_BYTES and payload[at] in OPCODES
+        qpn = payload[at + 5 : at + 8]
+        return known and payload[at + 2 : at + 4] == b"\xff\xff" and qpn == payload[5:8]
+
     at = payload.find(signature, MIN_BYTES + 2)
-    while at >= 0:
-        yield at - 2
+    while at >= 0:  # a second BTH could begin two bytes before
+        starts = range(0, len(payload), at - 2)
+        if all(map(begins_alike, starts)):
+            return [payload[start : start + at - 2] for start in starts]
         at = payload.find(signature, at + 1)
+    return [payload]
 
 
 # ---- Packets from fields, also wrong ones --------------------------------------------------------
