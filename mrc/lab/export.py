@@ -700,7 +700,14 @@ def _renamed(plan: BedPlan, node: Node, names: Mapping[str, str]) -> tuple[BedPl
     }
     links = (link for link in plan.links if link.lower == node.name and link.lower_name in names)
     return (
-        replace(plan, links=tuple(_own(link, names) for link in links)),
+        # Without their delay, which the stand-in adds.
+        replace(
+            plan,
+            links=tuple(
+                replace(link, lower_name=names[link.lower_name], up=replace(link.up, delay_ns=0))
+                for link in links
+            ),
+        ),
         replace(
             node,
             sysctls=_OF_MACHINE | sysctls,
@@ -714,12 +721,6 @@ def _renamed(plan: BedPlan, node: Node, names: Mapping[str, str]) -> tuple[BedPl
             neighbours=tuple((names[dev], *its) for dev, *its in node.neighbours if dev in names),
         ),
     )
-
-
-def _own(link: BedLink, names: Mapping[str, str]) -> BedLink:
-    """The link without its delay, which the stand-in adds."""
-    up = replace(link.up, delay_ns=0)
-    return replace(link, lower_name=names[link.lower_name], up=up)
 
 
 # ---- mrc testbed join ----------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -422,7 +423,11 @@ _MGMT_RULES = _rules(UPLINK, {"postrouting": (_NAT, [f'oifname "{UPLINK}" masque
 
 def _write_resolver(name: str) -> None:
     """The resolv.conf of the hosts' commands."""
-    text = usable([_read(path) for path in RESOLVERS])
+    found = []
+    for path in RESOLVERS:
+        with suppress(OSError):
+            found.append(Path(path).read_text())
+    text = usable(found)
     if text is None:
         _log.warning(
             "names do not resolve in hosts: %s names no server that they reach", RESOLVERS[0]
@@ -452,10 +457,3 @@ def _is_near(line: str) -> bool:
     except (IndexError, ValueError):
         return True
     return address.is_loopback or address.is_unspecified or address.is_link_local
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
