@@ -25,12 +25,9 @@ from mrc.linux.system import check_writable, write_whole
 from mrc.results import KEYS, Result, like
 from mrc.sim import checks, drawing, page
 from mrc.sim import results as sim
-from mrc.sim.checks import Measured, evaluate, flow_goodput_bps
 from mrc.sim.cli.arguments import seeds_of
 from mrc.sim.cli.sim import usage_errors
 from mrc.sim.drawing import Chart
-from mrc.sim.page import number
-from mrc.sim.results import ArrivalSamples, Value
 from mrc.sim.run import SimRun, reference_of
 from mrc.sim.run import run as simulate
 from mrc.sim.scenario import INNER, Criterion, Scenario, load_scenario, with_seed
@@ -128,14 +125,14 @@ def verdicts(part: Scenario, overs: Sequence[Over], seeds: Sequence[Values]) -> 
     ]
     busy = max(each.busy[first] for each in seeds)
     measured = [
-        Measured(
+        checks.Measured(
             seed=each.seed,
             values=_applying(each.found[first], whys, first),
             baselines={name: _applying(each.found[name], whys, name) for name in beside},
         )
         for each in seeds
     ]
-    outcomes = evaluate(replace(part, baselines=beside), measured)
+    outcomes = checks.evaluate(replace(part, baselines=beside), measured)
     return [
         _verdict(check, outcome, first, why, unjudged(check, busy))
         for check, outcome, why in zip(part.checks, outcomes, whys, strict=True)
@@ -149,7 +146,7 @@ def _applying(
 
 
 def _verdict(
-    check: Criterion, outcome: Value, first: Over, whys: dict[str, str], not_judged: str
+    check: Criterion, outcome: sim.Value, first: Over, whys: dict[str, str], not_judged: str
 ) -> CheckVerdict:
     simulated = outcome.baselines[SIMULATOR]
     values = {first: outcome.value, **outcome.baselines}
@@ -288,7 +285,7 @@ def run_result(ran: BedResult) -> BedRun:
                 flow,
                 counts[flow.flow].counts,
                 error=counts[flow.flow].error,
-                samples=like(ArrivalSamples, flow.samples),
+                samples=like(sim.ArrivalSamples, flow.samples),
             )
             for flow in plain.flows
         ),
@@ -330,7 +327,7 @@ def render_page(scenario: Scenario, compared: Sequence[Comparison], notes: Seque
         differing=sum(bool(each.differs) for part in compared for each in part.judged),
         notes=notes,
         seeds=sorted({ran.result.seed for each in compared for ran in each.ran}),
-        number=number,
+        number=page.number,
         value_of=value_of,
     )
 
@@ -361,7 +358,7 @@ def value_of(judged: CheckVerdict, column: str) -> float | None:
 def _summary(result: SimRun, kind: str) -> Summary:
     """One run for a chart: its line ends when the run ends."""
     return Summary(
-        measured=Measured(seed=result.seed, values=(), baselines={}),
+        measured=checks.Measured(seed=result.seed, values=(), baselines={}),
         series=tuple(replace(each, kind=kind) for each in series_of(result)),
         end_ns=result.stats.now_ns,
     )
@@ -477,7 +474,7 @@ def _traffic_rows(compared: Comparison) -> Iterator[tuple[object, ...]]:
     for group in dict.fromkeys(traffic.group for traffic in compared.part.traffic):
         for name, result in first.items():
             numbers = result.of_group(group)
-            rates = [flow_goodput_bps(result, i) for i in numbers]
+            rates = [checks.flow_goodput_bps(result, i) for i in numbers]
             infos = [result.infos[i] for i in numbers]
             again = sum(info.retransmitted_packets for info in infos)
             end_ns = max(info.last_ns for info in infos)
@@ -494,7 +491,7 @@ def _check_row(judged: CheckVerdict, columns: Sequence[str]) -> Iterator[str]:
         if name in judged.not_applicable:
             yield "does not apply *"
         else:
-            yield number(value_of(judged, name)) + (" *" if name in judged.differs else "")
+            yield page.number(value_of(judged, name)) + (" *" if name in judged.differs else "")
     yield "" if judged.target is None else f"{judged.relation} {digits(judged.target)}"
     unmet = "" if judged.target is None else "not judged"
     yield unmet if judged.met is None else "yes" if judged.met else "no"

@@ -28,7 +28,6 @@ from mrc.fabric.faults import Tiers, TimedFault
 from mrc.fabric.paths import payload_mtu
 from mrc.linux import system
 from mrc.sim import native
-from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, WriteRecord
 from mrc.sim.results import Stats, Traffic, Transport
 from mrc.sim.run import Curve, FlowSpec, SimRun, make_flows
 from mrc.sim.scenario import Scenario, load_scenario, sizes_of, with_seed
@@ -554,7 +553,7 @@ def gathered(
         messages=tuple(
             sorted(
                 (
-                    WriteRecord(wanted_ns=due, done_ns=done, flow=number)
+                    native.WriteRecord(wanted_ns=due, done_ns=done, flow=number)
                     for number, each in sent.items()
                     for due, done in each.times
                 ),
@@ -605,10 +604,10 @@ def _shift(
             )
 
 
-def _info(flow: FlowSpec, sent: SentFlow, curve: Curve, over: Over) -> FlowInfo:
+def _info(flow: FlowSpec, sent: SentFlow, curve: Curve, over: Over) -> native.FlowInfo:
     whole = flow.writes if over_of(flow, over) == "iperf3" else 1
     counts = sent.counts
-    return FlowInfo(
+    return native.FlowInfo(
         first_ns=sent.first_ns,
         last_ns=sent.last_ns,
         posted=sent.posted * whole,
@@ -624,16 +623,18 @@ def _info(flow: FlowSpec, sent: SentFlow, curve: Curve, over: Over) -> FlowInfo:
     )
 
 
-def _events(infos: Sequence[FlowInfo], answers: Sequence[HostAnswer]) -> Iterator[EngineEvent]:
+def _events(
+    infos: Sequence[native.FlowInfo], answers: Sequence[HostAnswer]
+) -> Iterator[native.EngineEvent]:
     found = [
-        EngineEvent(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0, 0)
+        native.EngineEvent(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0, 0)
         for i, info in enumerate(infos)
         if info.failed
     ]
     for change in (each for answer in answers for each in answer.changes):
         kind = native.PLANE_STATE if change.path is None else native.EV_STATE
         found.append(
-            EngineEvent(
+            native.EngineEvent(
                 change.now_ns, change.flow, change.path or 0, change.plane, kind, change.state, 0, 0
             )
         )
@@ -642,7 +643,7 @@ def _events(infos: Sequence[FlowInfo], answers: Sequence[HostAnswer]) -> Iterato
 
 def _last_hops(
     scenario: Scenario, flows: Sequence[FlowSpec], moved: Moved
-) -> Iterator[tuple[tuple[int, int], PortInfo]]:
+) -> Iterator[tuple[tuple[int, int], native.PortInfo]]:
     topology = scenario.topology
     for host in sorted({flow.receiver for flow in flows}):
         for plane in topology.plane_numbers():
@@ -651,7 +652,7 @@ def _last_hops(
                 busy_ns = hop["bytes"] * 8e9 / topology.host_rate_bps
                 yield (
                     (host, plane),
-                    PortInfo(
+                    native.PortInfo(
                         busy_ns=hop.get("busy_ns", round(busy_ns)),
                         peak_bytes=hop.get("peak_bytes", 0),
                         trimmed=hop["trimmed"],
@@ -661,7 +662,7 @@ def _last_hops(
                 )
 
 
-def _stats(now_ns: int, moved: Moved, infos: Sequence[FlowInfo]) -> Stats:
+def _stats(now_ns: int, moved: Moved, infos: Sequence[native.FlowInfo]) -> Stats:
     links = [counts for name, counts in moved.items() if name]
 
     def total(key: str) -> int:
