@@ -108,11 +108,6 @@ def test_engine__with_another_reading(name: str) -> None:
     finds_out([name])
 
 
-def test_readings__two_of_one_subject() -> None:
-    done = conform("device", "--reading", "G2-A", "--reading", "G2-B")
-    assert done.returncode == 2 and "two alternatives of G2" in done.stderr
-
-
 WRONG = """\
 case wrong-{n}
     A device does what it should not.
@@ -183,13 +178,6 @@ def test_run__files_in_the_folder_of_captures(tmp_path: Path) -> None:
     assert [each.name for each in out.iterdir()] == ["junit.xml"]
 
 
-def test_run__says_at_once_what_it_cannot_write(tmp_path: Path) -> None:
-    page = tmp_path / "none/page.html"
-    done = conform("run", "--case", "write-is-placed", "--html", page)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"mrc conform run: {page}: no such file or directory\n"
-
-
 def test_run__until_the_first_failure(tmp_path: Path) -> None:
     file = tmp_path / "wrong.case"
     file.write_text("".join(WRONG.format(n=n, step="< NACK within=1ms") for n in (1, 2)))
@@ -197,26 +185,36 @@ def test_run__until_the_first_failure(tmp_path: Path) -> None:
     assert len(printed("conform run", done.stdout)["cases"]) == 1
 
 
-def test_run__without_an_adapter() -> None:
-    done = conform("run", "127.0.0.1:1")
-    assert done.returncode == 3 and done.stderr == (
-        "mrc conform run: 127.0.0.1: no program listens on TCP port 1: start the adapter of the "
-        "device there; mrc conform device is that of mrc's engine\n"
-    )
+PAGE = "/no/such/page.html"
+NO_ADAPTER = (
+    "mrc conform run: 127.0.0.1: no program listens on TCP port 1: start the adapter of the device "
+    "there; mrc conform device is that of mrc's engine\n"
+)
+NAMELESS = "no-such-host.invalid"
 
 
-def test_run__at_a_host_without_an_address() -> None:
-    """It says what is wrong with the name, in the words of mrc's other commands."""
-    done = conform("run", "no-such-host.invalid")
-    assert done.returncode == 3 and done.stderr.count("\n") == 1
-    assert "no-such-host.invalid: no such host: " in done.stderr
-    assert "check the name, or give its address" in done.stderr and "adapter" not in done.stderr
-
-
-def test_run__an_adapter_that_ends() -> None:
-    done = conform("run", "--adapter", "true", "--address", "127.0.0.1")
-    assert done.returncode == 1 and "the adapter ended" in done.stdout
-    assert "not played: " in done.stderr
+@pytest.mark.parametrize(
+    ("words", "code", "told", "said"),
+    [
+        ("device --reading G2-A --reading G2-B", 2, "", ("two alternatives of G2",)),
+        (f"run --case write-is-placed --html {PAGE}", 1, "",
+         (f"mrc conform run: {PAGE}: no such file or directory\n",)),
+        ("run 127.0.0.1:1", 3, "", (NO_ADAPTER,)),
+        ("run --exchange 127.0.0.1:1", 3, "", ("no program listens",)),
+        # It says what is wrong with the name, in the words of mrc's other commands.
+        (f"run {NAMELESS}", 3, "",
+         (f"{NAMELESS}: no such host: ", "check the name, or give its address")),
+        ("run --adapter true --address 127.0.0.1", 1, "the adapter ended", ("not played: ",)),
+        ("run h1 --adapter x", 2, "", ("use only one of them",)),
+        ("run --adapter x", 2, "", ("--address",)),
+        ("run --wait 0", 2, "", ("above 0",)),
+    ],
+)  # fmt: skip
+def test_run__that_cannot_be(words: str, code: int, told: str, said: tuple[str, ...]) -> None:
+    done = conform(*words.split())
+    assert done.returncode == code and told in done.stdout and bool(told) is bool(done.stdout)
+    assert all(part in done.stderr for part in said) and done.stderr.count("\n") == 1
+    assert "adapter" not in done.stderr or NAMELESS not in words
 
 
 def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
@@ -386,11 +384,6 @@ def test_run__by_the_exchange_with_another_program(tmp_path: Path) -> None:
     assert reasons["write-is-placed"] == "the device has no memory to write to"
 
 
-def test_run__by_the_exchange_without_a_program() -> None:
-    done = conform("run", "--exchange", f"127.0.0.1:{free_port()}")
-    assert done.returncode == 3 and "no program listens" in done.stderr
-
-
 @pytest.mark.more
 def test_run__by_the_exchange_with_other_readings() -> None:
     """A device with another reading of C3 refuses the judge, and says what to do."""
@@ -437,20 +430,6 @@ def test_run__one_plane(address: str, patterns: tuple[str, ...]) -> None:
     assert {each["topic"] for each in skipped if not is_of_this_host(each["reason"])} <= {
         "planes", "headers",
     }  # fmt: skip
-
-
-@pytest.mark.more
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (("h1", "--adapter", "x"), "use only one of them"),
-        (("--adapter", "x"), "--address"),
-        (("--wait", "0"), "above 0"),
-    ],
-)
-def test_run__wrong_usage(words: tuple[str, ...], part: str) -> None:
-    done = conform("run", *words)
-    assert done.returncode == 2 and part in done.stderr
 
 
 @pytest.mark.more
