@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training jobs ride out faults of the network: same losses, same weights, no long step."""
+"""Training jobs ride out faults of the network: same losses, same weights, no long step. Every kind
+of operation over four ranks gives what Gloo over TCP gives. Short runs of benchmarks with torch.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from training.job import Job, Steps
+from slowness import limit
+from training.job import Job, Steps, local_job
 
+from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 
 WARM_UP = 5
@@ -84,3 +90,83 @@ def test_example__tells_the_story() -> None:
     assert done.returncode == 0, done.stderr
     assert "plane:2 is silent" in done.stdout
     assert done.stdout.endswith("losses and weights are bit for bit those of TCP\n")
+
+
+# ---- Collectives ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_collectives__as_over_tcp(four: Testbed, job: Job) -> None:
+    over_mrc = job.start(four, "collectives.py").ends()
+    assert over_mrc == local_job("collectives.py", size=4).ends()
+    assert all(len(lines) >= 22 for lines in over_mrc)
+
+
+@pytest.mark.slow
+def test_fsdp__as_over_tcp(four: Testbed, job: Job) -> None:
+    over_mrc = job.start(four, "fsdp.py").steps()
+    assert over_mrc == local_job("fsdp.py", size=4).steps()
+    assert len(over_mrc.weights) == 1
+
+
+def test_collectives__loopback() -> None:
+    """The group named mrc, on one host, without the variable."""
+    job = local_job("collectives.py", "mrc", size=4, transport="")
+    printed = job.ends()
+    assert printed[0][0] == printed[1][0]
+
+
+# ---- Benchmarks that need torch: they measure every contender, and clean up ----------------------
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def bench(tmp_path: Path, name: str, *options: str) -> dict[str, Any]:
+    """Runs a benchmark; returns its JSON."""
+    before = set(netns.names())
+    file = tmp_path / "run.json"
+    command = [sys.executable, str(ROOT / "bench" / name), *options, "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(110), check=False)
+    assert done.returncode == 0, done.stderr
+    assert not [left for left in set(netns.names()) - before if left.startswith(name)]
+    result: dict[str, Any] = json.loads(file.read_text())
+    return result
+
+
+@pytest.mark.slow
+def test_allreduce__quick(tmp_path: Path) -> None:
+    """The ranks check their sums. One path has a quarter of the planes, MPTCP has more."""
+    result = bench(tmp_path, "allreduce", "--quick", "--only", "500mbit", "--ranks", "2",
+                 "--size", "4096", "--size", "16777216")  # fmt: skip
+    (bed,) = result["beds"]
+    large = {row["contender"]: row["metrics"]["bus_bits_per_second"]["median"]
+             for row in bed["rows"] if row["bytes"] == 16 << 20}  # fmt: skip
+    capacity = bed["payload_capacity_bits_per_second"]
+    assert large["TCP"] < 0.3 * capacity < large["MPTCP"] < 1.1 * capacity
+    assert 0.3 * capacity < large["mrc"] < 1.1 * capacity
+    assert len(result["checks"]) == 2
+
+
+@pytest.mark.slow
+def test_allreduce__pinned_and_unpinned(tmp_path: Path) -> None:
+    """Both are measured in one run; the checks are about the pinned ranks."""
+    result = bench(tmp_path, "allreduce", "--quick", "--only", "500mbit", "--ranks", "2",
+                 "--contender", "mrc", "--unpinned", "--size", "4194304")  # fmt: skip
+    assert list(result["contenders"]) == ["mrc", "mrc, unpinned"]
+    (bed,) = result["beds"]
+    assert [row["contender"] for row in bed["rows"]] == ["mrc", "mrc, unpinned"]
+    assert len(result["checks"]) == 1
+
+
+@pytest.mark.slow
+def test_training__quick(tmp_path: Path) -> None:
+    """TCP takes no step while its plane is silent; mrc goes on, and both compute the same."""
+    result = bench(tmp_path, "training", "--quick", "--only", "mrc", "--only", "TCP",
+                 "--picture", str(tmp_path / "steps"))  # fmt: skip
+    ours, theirs = result["runs"]
+    assert result["same_losses"]
+    assert [part["planes"] for part in ours["chapters"]] == [4, 3, 4]
+    assert ours["chapters"][1]["steps"] > 5
+    assert theirs["chapters"][1]["longest_seconds"] > 3.5
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"steps.svg"}
