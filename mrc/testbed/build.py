@@ -62,7 +62,6 @@ from mrc.testbed.plan import (
     BedLink,
     BedPlan,
     Egress,
-    Node,
     Shaper,
     make_plan,
     shaper,
@@ -86,7 +85,10 @@ def build(plan: BedPlan) -> None:
 
     Raises NetlinkError.
     """
-    links = _by_node_of(plan)
+    links: dict[str, list[BedLink]] = {name: [] for name in plan.nodes}
+    for link in plan.links:
+        for name, _, _ in link.ends:
+            links[name].append(link)
     try:
         for node in plan.nodes.values():
             netns.create(node.namespace)
@@ -95,9 +97,13 @@ def build(plan: BedPlan) -> None:
             with _opened(plan, name) as netlink:
                 _add_veths(plan, name, links[name], netlink)
         _add_tunnels(plan)
-        for name in plan.nodes:
+        for name, node in plan.nodes.items():
             with _opened(plan, name) as netlink:
-                _configure(plan.nodes[name], links[name], netlink)
+                _add_queues(name, links[name], netlink)
+                netlink.set_links(["lo", *_interfaces(name, links[name])], up=True)
+                netlink.add_addresses(node.addresses)
+                netlink.add_ipv4(node.ipv4)
+                netlink.add_neighbours(node.neighbours)
         _at_once(
             partial(_apply_rules, plan),
             *(partial(_add_routes, plan, name) for name in plan.nodes),
@@ -211,7 +217,9 @@ def set_up(plan: BedPlan, ends: Iterable[LinkEnd], still_down: Collection[LinkEn
             netlink.add_routes([route for route in node.routes if route.dev in names])
             if node.gateway is not None and node.gateway[0] in names:
                 netlink.add_gateway(*node.gateway)
-    far = _far_ends(plan)
+    here = [link for link in plan.links if link.tunnel is None]
+    pairs = [((each.lower, each.lower_name), (each.upper, each.upper_name)) for each in here]
+    far = dict(pairs) | {upper: lower for lower, upper in pairs}
     whole = [end for end in ends if far.get(end) not in still_down]
     _wait_until_up(plan, _by_node(whole + [far[end] for end in whole if end in far]))
     _limit_sizes(plan, ends)
@@ -253,29 +261,15 @@ def _add_tunnels(plan: BedPlan) -> None:
     deadline = time.monotonic() + _GONE_SECONDS
     if tunnels:
         with Netlink() as underlay:
-            for tunnel in tunnels:
-                while not _add_tunnel(underlay, tunnel, deadline):
+            while tunnels:
+                try:
+                    underlay.add_vxlans(tunnels[:1])
+                    del tunnels[0]
+                except NetlinkError as exc:
+                    # The kernel may still remove that of an earlier test bed, with its namespace.
+                    if exc.code != errno.EEXIST or time.monotonic() > deadline:
+                        raise
                     time.sleep(_POLL_SECONDS)
-
-
-def _add_tunnel(underlay: Netlink, tunnel: Vxlan, deadline: float) -> bool:
-    """False: the kernel still removes the one of an earlier test bed, with its namespace."""
-    try:
-        underlay.add_vxlans([tunnel])
-    except NetlinkError as exc:
-        if exc.code != errno.EEXIST or time.monotonic() > deadline:
-            raise
-        return False
-    return True
-
-
-def _configure(node: Node, links: Sequence[BedLink], netlink: Netlink) -> None:
-    """Sets up the ends of a node's links, with their queues, addresses and neighbours."""
-    _add_queues(node.name, links, netlink)
-    netlink.set_links(["lo", *_interfaces(node.name, links)], up=True)
-    netlink.add_addresses(node.addresses)
-    netlink.add_ipv4(node.ipv4)
-    netlink.add_neighbours(node.neighbours)
 
 
 def _add_queues(node: str, links: Iterable[BedLink], netlink: Netlink) -> None:
@@ -285,27 +279,8 @@ def _add_queues(node: str, links: Iterable[BedLink], netlink: Netlink) -> None:
                 _add_queue(netlink, interface, queue_of(end))
 
 
-def _by_node_of(plan: BedPlan) -> dict[str, list[BedLink]]:
-    """Node -> its links."""
-    found: dict[str, list[BedLink]] = {name: [] for name in plan.nodes}
-    for link in plan.links:
-        for node, _, _ in link.ends:
-            found[node].append(link)
-    return found
-
-
 def _interfaces(node: str, links: Iterable[BedLink]) -> list[str]:
     return [interface for link in links for name, interface, _ in link.ends if name == node]
-
-
-def _far_ends(plan: BedPlan) -> dict[LinkEnd, LinkEnd]:
-    """The other end of each end, if it is on this machine."""
-    pairs = [
-        ((link.lower, link.lower_name), (link.upper, link.upper_name))
-        for link in plan.links
-        if link.tunnel is None
-    ]
-    return dict(pairs) | {upper: lower for lower, upper in pairs}
 
 
 def _by_node(ends: Iterable[LinkEnd]) -> dict[str, list[str]]:

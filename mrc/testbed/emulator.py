@@ -106,7 +106,10 @@ class Emulator:
         self._lib.mrc_emu_ask(self._emu, stats)
         found = self._fields(stats)
         found["late"] = list(found["late"])
-        found["overloaded"] += sum(_dropped(self._names))
+        # Packets that the kernel dropped at each interface, in both directions.
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+        rows = (line.replace(":", " ").split() for line in lines)
+        found["overloaded"] += sum(int(r[4]) + int(r[12]) for r in rows if r[0] in self._names)
         return found
 
     def hop(self, hop: Hop) -> dict[str, int]:
@@ -125,13 +128,6 @@ class Emulator:
         if number < 0:
             raise ValueError(f"no {hop} in this fabric")
         return number
-
-
-def _dropped(names: list[str]) -> list[int]:
-    """Packets that the kernel dropped at each interface, in both directions."""
-    lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
-    rows = (line.replace(":", " ").split() for line in lines)
-    return [int(row[4]) + int(row[12]) for row in rows if row[0] in names]
 
 
 class _ControlServer(Struct):

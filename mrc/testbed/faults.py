@@ -187,19 +187,18 @@ def drop_rules(name: str, conditions: Iterable[str]) -> str:
     """
     drops = "".join(f"    {each} counter drop\n" for each in conditions)
     # A delete costs the kernel a grace period of 10 ms, even if nothing exists: flush instead.
-    return (
-        f"table ip6 {name} {{\n"
-        "  chain forward {\n"
-        "    type filter hook forward priority filter\n"
-        "  }\n"
-        "}\n"
-        f"flush chain ip6 {name} forward\n"
-        f"table ip6 {name} {{\n"
-        "  chain forward {\n"
-        f"{drops}"
-        "  }\n"
-        "}\n"
-    )
+    return f"""\
+table ip6 {name} {{
+  chain forward {{
+    type filter hook forward priority filter
+  }}
+}}
+flush chain ip6 {name} forward
+table ip6 {name} {{
+  chain forward {{
+{drops}  }}
+}}
+"""
 
 
 def by_chance(match: str, loss: float) -> str:

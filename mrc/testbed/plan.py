@@ -296,24 +296,14 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
     """The fields of `struct mrc_emu_config`, the hops that differ from their tier, and those that
     are absent.
     """
-    host_rate_bps = shape.host_rate_bps or NO_RATE_BPS
+    same = ("hosts", "planes", "t0", "t1", "pods", "t2", "mtu", "jitter_ns")
+    delays = ("host_delay_ns", "fabric_delay_ns", "core_delay_ns")
+    rates = ("host_rate_bps", "fabric_rate_bps", "core_rate_bps")
     config = {
         "seed": 1,
-        "hosts": shape.hosts,
-        "planes": shape.planes,
-        "t0": shape.t0,
-        "t1": shape.t1,
-        "pods": shape.pods,
-        "t2": shape.t2,
         "block": int(shape.addresses.block.network_address) >> 112,
-        "mtu": shape.mtu,
-        "host_rate_bps": host_rate_bps,
-        "fabric_rate_bps": shape.fabric_rate_bps or NO_RATE_BPS,
-        "core_rate_bps": shape.core_rate_bps or NO_RATE_BPS,
-        "host_delay_ns": shape.host_delay_ns,
-        "fabric_delay_ns": shape.fabric_delay_ns,
-        "core_delay_ns": shape.core_delay_ns,
-        "jitter_ns": shape.jitter_ns,
+        **{key: getattr(shape, key) for key in (*same, *delays)},
+        **{key: getattr(shape, key) or NO_RATE_BPS for key in rates},
         **shape.port_queue(),
         "trims": int(shape.trim),
     }
@@ -572,62 +562,38 @@ def host_config(shape: Shape, host: int, mtus: Mapping[int, int]) -> str:
     """
     lines = ["schema = 1", f'host = "h{host}"', 'source = "srv6"', 'security = "none"']
     for plane, mtu in mtus.items():
-        lines += [
-            "",
-            "[[ports]]",
-            f'ifname = "p{plane}"',
-            f'address = "{shape.addresses.host(host)}"',
-            f"mtu = {mtu}",
-            f"plane = {plane}",
-        ]
+        lines += ["", "[[ports]]", f'ifname = "p{plane}"']
+        lines += [f'address = "{shape.addresses.host(host)}"', f"mtu = {mtu}", f"plane = {plane}"]
+    real = shape.outside.hosts
+    alone = {int(each.host.removeprefix("h")) for each in real if each.management is None}
     for peer in shape.host_numbers():
         present = shape.present(host, peer) if peer != host else ()
         if present:
-            by_planes = bool({host, peer} & _without_management(shape))
-            head, paths = _lines_of_peer(shape, peer, shape.origin(host, peer), by_planes)
-            lines += head
-            for number in present:
-                lines += paths[number]
+            by_planes = bool({host, peer} & alone)
+            head, paths = _texts_of_peer(shape, peer, shape.origin(host, peer), by_planes)
+            lines += [head, *(paths[number] for number in present)]
     return "\n".join(lines) + "\n"
 
 
 @lru_cache(maxsize=1024)
-def _lines_of_peer(
+def _texts_of_peer(
     shape: Shape, peer: int, origin: int | None, by_planes: bool
-) -> tuple[list[str], list[list[str]]]:
-    """The lines of a peer, and of each path to it. `by_planes`: one of the two has no management
+) -> tuple[str, list[str]]:
+    """The text of a peer, and of each path to it. `by_planes`: one of the two has no management
     network.
     """
-    addresses = shape.addresses
-    oob = addresses.host(peer) if by_planes else addresses.oob(peer)
-    head = [
-        "",
-        f"[peers.h{peer}]",
-        f'oob = "{oob}"',
-        f'sources = ["{addresses.host(peer)}"]',
-    ]
-    return head, [
-        [
-            "",
-            f"[[peers.h{peer}.paths]]",
-            f"plane = {path.plane}",
-            f'name = "{path.name}"',
-            f'dst = "{path.dst}"',
-            f"segments = [{_quoted(path.segments)}]",
-            f"usids = [{_quoted(path.usid_words)}]",
-        ]
+    own = shape.addresses.host(peer)
+    oob = own if by_planes else shape.addresses.oob(peer)
+    return f'\n[peers.h{peer}]\noob = "{oob}"\nsources = ["{own}"]', [
+        f'\n[[peers.h{peer}.paths]]\nplane = {path.plane}\nname = "{path.name}"\n'
+        f'dst = "{path.dst}"\nsegments = [{_quoted(path.segments)}]\n'
+        f"usids = [{_quoted(path.usid_words)}]"
         for path in shape.paths_to(peer, origin)
     ]
 
 
 def _quoted(words: Iterable[object]) -> str:
     return ", ".join(f'"{word}"' for word in words)
-
-
-def _without_management(shape: Shape) -> set[int]:
-    """Real hosts without an interface there."""
-    real = shape.outside.hosts
-    return {int(each.host.removeprefix("h")) for each in real if each.management is None}
 
 
 # ---- Rules of hosts ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -108,6 +109,15 @@ def _fault(times: TimedFault) -> Fault:
     share = times.a / _ALL_PPM
     if times.packets != "all":
         raise ValueError(f"packets = {times.packets!r} is only for mrc sim")
+    impairments: dict[str, dict[str, Any]] = {
+        "corrupt": {"corrupt": share},
+        "duplicate": {"duplicate": share, "by_ns": times.b},
+        "reorder": {"reorder": share, "by_ns": times.b},
+        "delay": {"delay_ns": times.a},
+        "jitter": {"jitter_ns": times.a},
+        "rate": {"rate_bps": times.a} if times.a else {"rate_share": times.b / _ALL_PPM},
+        "mtu": {"mtu": times.a},
+    }
     match times.kind:
         case "silent":
             return Fault()
@@ -115,22 +125,8 @@ def _fault(times: TimedFault) -> Fault:
             return Fault(Mode.DOWN)
         case "loss":
             return Fault(loss=share)
-        case "corrupt":
-            return Fault(loss=0, corrupt=share)
-        case "duplicate":
-            return Fault(loss=0, duplicate=share, by_ns=times.b)
-        case "reorder":
-            return Fault(loss=0, reorder=share, by_ns=times.b)
-        case "delay":
-            return Fault(loss=0, delay_ns=times.a)
-        case "jitter":
-            return Fault(loss=0, jitter_ns=times.a)
-        case "rate" if times.a:
-            return Fault(loss=0, rate_bps=times.a)
-        case "rate":
-            return Fault(loss=0, rate_share=times.b / _ALL_PPM)
-        case "mtu":
-            return Fault(loss=0, mtu=times.a)
+        case kind if kind in impairments:
+            return Fault(loss=0, **impairments[kind])
     raise ValueError(f"{times.kind} is only for mrc sim")
 
 
@@ -167,20 +163,24 @@ def combined(found: Sequence[Fault]) -> Fault:
     if any(each.mode is Mode.DOWN for each in found):
         return Fault(Mode.DOWN)
 
-    def chance(of: Callable[[Fault], float]) -> float:
-        return 1 - math.prod(1 - of(each) for each in found) if len(found) > 1 else of(found[0])
+    def chance(key: str) -> float:
+        first, *others = (float(getattr(each, key)) for each in found)
+        return 1 - math.prod(1 - each for each in (first, *others)) if others else first
 
+    def least(key: str, default: Any) -> Any:
+        return min((value for each in found if (value := getattr(each, key))), default=default)
+
+    shares: dict[str, Any] = {
+        key: chance(key) for key in ("loss", "corrupt", "duplicate", "reorder")
+    }
     return Fault(
-        loss=chance(lambda each: each.loss),
-        corrupt=chance(lambda each: each.corrupt),
-        duplicate=chance(lambda each: each.duplicate),
-        reorder=chance(lambda each: each.reorder),
+        **shares,
         by_ns=max(each.by_ns for each in found),
         delay_ns=sum(each.delay_ns for each in found),
         jitter_ns=sum(each.jitter_ns for each in found),
-        rate_bps=min((each.rate_bps for each in found if each.rate_bps), default=None),
-        rate_share=min((each.rate_share for each in found if each.rate_share), default=0.0),
-        mtu=min((each.mtu for each in found if each.mtu), default=None),
+        rate_bps=least("rate_bps", None),
+        rate_share=least("rate_share", 0.0),
+        mtu=least("mtu", None),
     )
 
 
