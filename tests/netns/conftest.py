@@ -130,6 +130,17 @@ def udp_socket(bed: Testbed, host: str) -> socket.socket:
     return made
 
 
+@contextmanager
+def udp_pair(
+    bed: Testbed, receiver: str = "h1", sender: str = "h0"
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A socket that receives at PORT, for some time, and one that sends."""
+    with udp_socket(bed, receiver) as rx, udp_socket(bed, sender) as tx:
+        rx.bind(("::", PORT))
+        rx.settimeout(PATIENCE)
+        yield rx, tx
+
+
 @dataclass
 class Probing:
     """Full-size datagrams over each path from one host to another."""

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
@@ -80,6 +81,13 @@ def two_links(hosts: None) -> None:
     until_running(B, "y1", "y2")
 
 
+@pytest.fixture
+def two_subnets(two_links: None) -> None:
+    for n in (1, 2):
+        address(A, f"x{n}", f"10.0.{n}.1/24")
+        address(B, f"y{n}", f"10.0.{n}.2/24")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The connecting host's view of one write of DATA."""
@@ -104,6 +112,14 @@ async def receive(config: ContextConfig, listening: threading.Event) -> bytes:
         return bytes(target)
 
 
+def receiving(config: ContextConfig = ContextConfig()) -> Future[bytes]:  # noqa: B008
+    """Host b receives from now on."""
+    listening = threading.Event()
+    received = run_in(B, lambda: receive(config, listening))
+    assert listening.wait(BUDGET_SECONDS)
+    return received
+
+
 async def send(config: ContextConfig, host: str) -> Outcome:
     async with (
         Context(config) as context,
@@ -125,9 +141,7 @@ def transfer(
     peer_config: ContextConfig = ContextConfig(),  # noqa: B008
 ) -> Outcome:
     """Sends DATA from a to b and checks that it arrived."""
-    listening = threading.Event()
-    received = run_in(B, lambda: receive(peer_config, listening))
-    assert listening.wait(BUDGET_SECONDS)
+    received = receiving(peer_config)
     outcome = run_in(A, lambda: send(config, host)).result()
     assert received.result() == DATA
     return outcome
@@ -140,10 +154,7 @@ def shares(outcome: Outcome) -> list[float]:
 
 
 @pytest.mark.default
-def test_interfaces__two_subnets_are_two_planes(two_links: None) -> None:
-    for n in (1, 2):
-        address(A, f"x{n}", f"10.0.{n}.1/24")
-        address(B, f"y{n}", f"10.0.{n}.2/24")
+def test_interfaces__two_subnets_are_two_planes(two_subnets: None) -> None:
     outcome = transfer("10.0.1.2")
     assert outcome.path_mtu == 1428
     assert {(ev.plane, ev.destination) for ev in outcome.evs} == {(1, "10.0.1.2"), (2, "10.0.2.2")}
@@ -154,11 +165,8 @@ def test_interfaces__two_subnets_are_two_planes(two_links: None) -> None:
 @pytest.mark.parametrize("mtu", [68, 327])
 @pytest.mark.parametrize("at", ["a", "b"])
 def test_interfaces__a_link_that_is_too_small_is_left_out(
-    two_links: None, caplog: pytest.LogCaptureFixture, at: str, mtu: int
+    two_subnets: None, caplog: pytest.LogCaptureFixture, at: str, mtu: int
 ) -> None:
-    for n in (1, 2):
-        address(A, f"x{n}", f"10.0.{n}.1/24")
-        address(B, f"y{n}", f"10.0.{n}.2/24")
     interface = {"a": "x2", "b": "y2"}[at]
     ip(f"-n {PREFIX}-{at} link set {interface} mtu {mtu}")
     outcome = transfer("10.0.1.2")
@@ -206,13 +214,11 @@ def test_interfaces__link_local_addresses_only(hosts: None) -> None:
     assert min(shares(outcome)) > 0.4
 
 
-def test_interfaces__with_fq(two_links: None) -> None:
+def test_interfaces__with_fq(two_subnets: None) -> None:
     with Netlink(A) as link:
         if not link.has_qdisc("fq"):
             pytest.skip("this kernel has no fq (CONFIG_NET_SCH_FQ)")
     for n in (1, 2):
-        address(A, f"x{n}", f"10.0.{n}.1/24")
-        address(B, f"y{n}", f"10.0.{n}.2/24")
         ip(f"netns exec {A} tc qdisc replace dev x{n} root fq")
         ip(f"netns exec {B} tc qdisc replace dev y{n} root fq")
     outcome = transfer("10.0.1.2")
@@ -232,10 +238,7 @@ def test_interfaces__a_link_of_the_peer_that_leads_elsewhere(hosts: None) -> Non
     assert {ev.destination for ev in outcome.evs} == {"fd00:1::2"}
 
 
-def test_interfaces__named_ones_only(two_links: None) -> None:
-    for n in (1, 2):
-        address(A, f"x{n}", f"10.0.{n}.1/24")
-        address(B, f"y{n}", f"10.0.{n}.2/24")
+def test_interfaces__named_ones_only(two_subnets: None) -> None:
     outcome = transfer("10.0.1.2", config=ContextConfig(interfaces=("x2",)))
     assert {(ev.plane, ev.destination) for ev in outcome.evs} == {(1, "10.0.2.2")}
 
@@ -418,9 +421,7 @@ def test_proof__a_link_that_carries_no_udp_at_all(two_links: None) -> None:
         "table inet f { chain c { type filter hook input priority 0; meta l4proto udp drop; }; }"
     )
     subprocess.run(["ip", "netns", "exec", B, "nft", rules], check=True)
-    listening = threading.Event()
-    received = run_in(B, lambda: receive(ContextConfig(), listening))
-    assert listening.wait(BUDGET_SECONDS)
+    received = receiving()
     with pytest.raises(PathError, match=r"10\.0\.1\.2.* answers on UDP port 4791: is UDP blocked"):
         run_in(A, lambda: send(ContextConfig(), "10.0.1.2")).result()
     subprocess.run(["ip", "netns", "exec", B, "nft", "flush", "ruleset"], check=True)
@@ -443,10 +444,7 @@ def test_connect__an_address_that_nobody_has(two_links: None) -> None:
         run_in(A, connect).result()
 
 
-def test_monitor__a_link_that_goes_down_is_known_at_once(two_links: None) -> None:
-    for n in (1, 2):
-        address(A, f"x{n}", f"10.0.{n}.1/24")
-        address(B, f"y{n}", f"10.0.{n}.2/24")
+def test_monitor__a_link_that_goes_down_is_known_at_once(two_subnets: None) -> None:
 
     async def send_over_what_is_left() -> list[int]:
         async with (
@@ -475,9 +473,7 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_links: None) -> Non
             assert ports == [PortEvent(2, False, own), PortEvent(2, True, own)]
             return [used, (await qp.query()).retransmitted_packets]
 
-    listening = threading.Event()
-    received = run_in(B, lambda: receive(ContextConfig(), listening))
-    assert listening.wait(BUDGET_SECONDS)
+    received = receiving()
     assert run_in(A, send_over_what_is_left).result() == [0, 0]
     assert received.result() == DATA
 

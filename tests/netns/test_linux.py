@@ -110,6 +110,11 @@ def pair(namespace_pair: tuple[str, str]) -> Iterator[Pair]:
         yield here, there
 
 
+@pytest.fixture
+def here(pair: Pair) -> Netlink:
+    return pair[0]
+
+
 def run(link: Netlink, *command: str) -> str:
     argv = ["ip", "netns", "exec", str(link.namespace), *command]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
@@ -162,9 +167,8 @@ def test_add_veths__refuses_a_taken_name(pair: Pair) -> None:
         here.add_veths([veth])
 
 
-def test_interfaces__without_addresses_that_are_not_usable_yet(pair: Pair) -> None:
+def test_interfaces__without_addresses_that_are_not_usable_yet(here: Netlink) -> None:
     """Sockets cannot bind to an address before its duplicate address detection is done."""
-    here, _ = pair
     run(here, "sysctl", "-qw", "net.ipv6.conf.p1.dad_transmits=1000")
     run(here, "ip", "addr", "add", "fd00:8::8/64", "dev", "p1")
     (p1,) = [each for each in here.interfaces() if each.name == "p1"]
@@ -183,8 +187,7 @@ def test_move__with_a_new_name_and_without_addresses(pair: Pair) -> None:
     assert refused.value.code == errno.EEXIST
 
 
-def test_add_bridge__joins_interfaces(pair: Pair) -> None:
-    here, _ = pair
+def test_add_bridge__joins_interfaces(here: Netlink) -> None:
     here.set_mtu("p1", 1400)
     here.add_bridge("br", ["p1"])
     shown = run(here, "ip", "-d", "link", "show", "master", "br")
@@ -194,8 +197,7 @@ def test_add_bridge__joins_interfaces(pair: Pair) -> None:
     assert "br" not in {each.name for each in here.interfaces()}
 
 
-def test_add_gateway__is_the_ipv4_default_route(pair: Pair) -> None:
-    here, _ = pair
+def test_add_gateway__is_the_ipv4_default_route(here: Netlink) -> None:
     here.add_ipv4([("p1", IPv4Interface("192.0.2.2/24"), None)])
     here.add_gateway("p1", IPv4Address("192.0.2.1"))
     assert run(here, "ip", "route", "show", "default").split() == [
@@ -203,23 +205,20 @@ def test_add_gateway__is_the_ipv4_default_route(pair: Pair) -> None:
     ]  # fmt: skip
 
 
-def test_add_addresses__are_usable_at_once(pair: Pair) -> None:
-    here, _ = pair
+def test_add_addresses__are_usable_at_once(here: Netlink) -> None:
     here.add_addresses([("p1", IPv6Interface("fd00:9::9/64"))])
     assert "tentative" not in run(
         here, "ip", "-6", "address", "show", "dev", "p1", "to", "fd00:9::9"
     )
 
 
-def test_add_neighbours__are_permanent(pair: Pair) -> None:
-    here, _ = pair
+def test_add_neighbours__are_permanent(here: Netlink) -> None:
     here.add_neighbours([("p1", VIA, "02:00:00:00:00:01")])
     shown = run(here, "ip", "-6", "neighbour", "show", "dev", "p1")
     assert shown.strip() == "fe80::1 lladdr 02:00:00:00:00:01 PERMANENT"
 
 
-def test_add_shaper__as_tc_shows_it(pair: Pair) -> None:
-    here, _ = pair
+def test_add_shaper__as_tc_shows_it(here: Netlink) -> None:
     here.add_shaper("p1", rate_bps=500_000_000, burst_bytes=81_920, limit_bytes=706_920)
     shown = run(here, "tc", "-raw", "qdisc", "show", "dev", "p1")
     assert "tbf" in shown and "rate 500Mbit" in shown
@@ -227,9 +226,8 @@ def test_add_shaper__as_tc_shows_it(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("kind", ROUTES)
-def test_add_routes__as_ip_shows_it(pair: Pair, kind: str) -> None:
+def test_add_routes__as_ip_shows_it(here: Netlink, kind: str) -> None:
     """Goal: the kernel has the requested route, as our own reader and ip(8) show it."""
-    here, _ = pair
     route, shown = ROUTES[kind]
     here.add_routes([route])
     assert route in here.routes()
@@ -243,8 +241,7 @@ def ours(link: Netlink) -> list[Route]:
     return [route for route in link.routes() if route.dst in wanted]
 
 
-def test_add_routes__may_be_repeated(pair: Pair) -> None:
-    here, _ = pair
+def test_add_routes__may_be_repeated(here: Netlink) -> None:
     routes = [route for route, _ in ROUTES.values()]
     here.add_routes(routes)
     before = ours(here)
@@ -252,8 +249,7 @@ def test_add_routes__may_be_repeated(pair: Pair) -> None:
     assert ours(here) == before
 
 
-def test_add_routes__replaces_a_carrier(pair: Pair) -> None:
-    here, _ = pair
+def test_add_routes__replaces_a_carrier(here: Netlink) -> None:
     route, _ = ROUTES["encap.red"]
     here.add_routes([route])
     other = Route(route.dst, "p1", VIA, OWN, EncapRed((IPv6Address("fcbb:1:101:201:e000::"),)))
@@ -261,9 +257,8 @@ def test_add_routes__replaces_a_carrier(pair: Pair) -> None:
     assert other in here.routes() and route not in here.routes()
 
 
-def test_add_routes__that_share_a_destination(pair: Pair) -> None:
+def test_add_routes__that_share_a_destination(here: Netlink) -> None:
     """Each may be added again, alone or with the others. The last one left is an ordinary route."""
-    here, _ = pair
     dst = IPv6Network("fd00:a:1::1/128")
     carriers = [IPv6Address(f"fcbb:1:{t1:x}:201:e000::") for t1 in (0x100, 0x101, 0x102)]
     shared = [Route(dst, "p1", VIA, OWN, EncapRed((carrier,)), shared=True) for carrier in carriers]
@@ -275,9 +270,8 @@ def test_add_routes__that_share_a_destination(pair: Pair) -> None:
     assert [shown.count(f"segs 1 [ {carrier} ] via fe80::1") for carrier in carriers] == [1, 1, 1]
 
 
-def test_add_routes__many_in_one_call(pair: Pair) -> None:
+def test_add_routes__many_in_one_call(here: Netlink) -> None:
     """Requests and answers each take more than one datagram."""
-    here, _ = pair
     routes = [
         Route(IPv6Network(f"fd00:a:1::1:{n:x}/128"), "p1", VIA, OWN, EncapRed((CARRIER,)))
         for n in range(300)
@@ -288,10 +282,9 @@ def test_add_routes__many_in_one_call(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", ["encap.red", "End"])
 def test_add_routes__notices_what_was_dropped_on_the_way(
-    pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
+    here: Netlink, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: detects a kernel that ignores what it does not support."""
-    here, _ = pair
 
     def without_action(route: Route, index: int) -> bytes:
         return encode_route(dataclasses.replace(route, action=None), index)
@@ -302,8 +295,7 @@ def test_add_routes__notices_what_was_dropped_on_the_way(
         here.add_routes([route])
 
 
-def test_add_shaper__again_changes_it_in_place(pair: Pair) -> None:
-    here, _ = pair
+def test_add_shaper__again_changes_it_in_place(here: Netlink) -> None:
     for rate in (10_000_000, 5_000_000):
         here.add_shaper("p1", rate_bps=rate, burst_bytes=80_000, limit_bytes=100_000)
     shown = run(here, "tc", "qdisc", "show", "dev", "p1")
@@ -332,15 +324,13 @@ def test_counters__are_those_of_the_queue(pair: Pair) -> None:
     assert (after.dropped - before.dropped, after.queue_bytes) == (0, 0)
 
 
-def test_has_qdisc__leaves_nothing(pair: Pair) -> None:
-    here, _ = pair
+def test_has_qdisc__leaves_nothing(here: Netlink) -> None:
     assert here.has_qdisc("tbf")
     assert not here.has_qdisc("nonsense")
     assert "noqueue" in run(here, "tc", "qdisc", "show", "dev", "lo")
 
 
-def test_add_routes__names_the_route_and_the_reason(pair: Pair) -> None:
-    here, _ = pair
+def test_add_routes__names_the_route_and_the_reason(here: Netlink) -> None:
     good = ROUTES["plain"][0]
     bad = Route(IPv6Network("fd00:b::/64"), "p1", via=IPv6Address("fd00:77::1"))
     with pytest.raises(NetlinkError, match="cannot add route fd00:b::/64 dev p1: No route to host"):
@@ -348,8 +338,7 @@ def test_add_routes__names_the_route_and_the_reason(pair: Pair) -> None:
     assert good in here.routes()
 
 
-def test_add_routes__names_a_missing_interface(pair: Pair) -> None:
-    here, _ = pair
+def test_add_routes__names_a_missing_interface(here: Netlink) -> None:
     with pytest.raises(NetlinkError, match=f"no interface p9 in {here.namespace}"):
         here.add_routes([Route(IPv6Network("fd00:b::/64"), "p9", via=VIA)])
 

@@ -54,6 +54,10 @@ class Around(NamedTuple):
         with netns.inside(self.machine):
             return main(["testbed", *words])
 
+    def up(self, name: str, *words: str) -> int:
+        """A small test bed."""
+        return self.run("up", "--planes", "1", "--t1", "1", "--name", name, *words)
+
     def sysctls(self) -> list[str]:
         with netns.inside(self.machine):
             return [Path("/proc/sys", key).read_text().strip() for key in SYSCTLS]
@@ -136,8 +140,7 @@ def test_uplink__of_two_test_beds(around: Around, names: list[str]) -> None:
     """The machine forwards until the last one is gone. Both have the same addresses inside."""
     before = around.sysctls(), around.tables()
     for name in names:
-        argv = ("up", "--planes", "1", "--t1", "1", "--name", name, "--uplink", "eth0")
-        assert around.run(*argv) == 0
+        assert around.up(name, "--uplink", "eth0") == 0
     beds = [Testbed.existing(name) for name in names]
     assert all(reaches(bed, FAR) for bed in beds)
     around.run("down", "--name", names[0])
@@ -151,8 +154,7 @@ def test_uplink__another_one_leaves_the_guards_of_the_first(
 ) -> None:
     before = around.sysctls(), around.tables()
     for name, uplink in zip(names, ("eth0", "eth1"), strict=True):
-        argv = ("up", "--planes", "1", "--t1", "1", "--name", name, "--uplink", uplink)
-        assert around.run(*argv) == 0
+        assert around.up(name, "--uplink", uplink) == 0
     assert reaches(Testbed.existing(names[1]), "198.51.100.1")
     assert not reached_from(around.lan, FAR6)
     for name in names:
@@ -162,8 +164,7 @@ def test_uplink__another_one_leaves_the_guards_of_the_first(
 
 @pytest.mark.default
 def test_uplink__returns_after_a_link_was_down(around: Around, names: list[str]) -> None:
-    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--uplink", "eth0")
-    assert around.run(*argv) == 0
+    assert around.up(names[0], "--uplink", "eth0") == 0
     bed = Testbed.existing(names[0])
     for state in ("down", "up"):
         ip(f"-n {bed.plan.nodes['h0'].namespace} link set mgmt {state}")
@@ -206,8 +207,7 @@ def test_uplink__names_resolve(
     near.write_text("nameserver 127.0.0.53\n")
     far.write_text(f"nameserver 127.0.0.1\nnameserver {FAR}\n")
     monkeypatch.setattr(uplinks, "RESOLVERS", (str(near), str(far)))
-    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--uplink", "eth0")
-    assert around.run(*argv) == 0
+    assert around.up(names[0], "--uplink", "eth0") == 0
     end = answer_names(around.world)
     try:
         command = ["getent", "ahostsv4", "page.example"]
@@ -274,8 +274,7 @@ def test_interface__returns_also_without_the_name_of_the_machine(
 ) -> None:
     """Also when somebody removed the name of the namespace that it came from."""
     before = shown(around)
-    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=h0")
-    assert around.run(*argv) == 0
+    assert around.up(names[0], "--interface", "eth1=h0") == 0
     netns.remove(f"mrc-{names[0]}-machine")
     assert around.run("down", "--name", names[0]) == 0
     assert shown(around) == before
@@ -299,8 +298,7 @@ def test_interface__returns_after_up_was_killed(around: Around, names: list[str]
 
 def test_interface__cannot_return_to_a_name_that_is_taken(around: Around, names: list[str]) -> None:
     before = shown(around)
-    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=h0")
-    assert around.run(*argv) == 0
+    assert around.up(names[0], "--interface", "eth1=h0") == 0
     ip(f"-n {around.machine} link add eth1 type bridge")
     with pytest.raises(StateError, match="eth1 cannot return, because"):
         Testbed.existing(names[0]).down()
@@ -336,8 +334,7 @@ def test_interface__whose_name_a_host_has(
 
 
 def test_give_back__of_an_interface_that_is_gone(around: Around, names: list[str]) -> None:
-    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=h0")
-    assert around.run(*argv) == 0
+    assert around.up(names[0], "--interface", "eth1=h0") == 0
     ip(f"-n {around.lan} link del l0")  # both ends go
     until(lambda: "eth1" not in around.interfaces())
     assert around.run("down", "--name", names[0]) == 0

@@ -29,7 +29,7 @@ from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
-from .conftest import PORT, fresh_name, has_ended, udp_socket
+from .conftest import PORT, fresh_name, has_ended, udp_pair
 
 RATE_BPS = 200_000_000
 MIB = 1 << 20
@@ -113,9 +113,7 @@ def test_ping__larger_than_the_mtu(bed: Testbed, name: str) -> None:
 
 def test_udp__larger_than_the_mtu(bed: Testbed) -> None:
     data = bytes(range(200)) * 100
-    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
-        rx.bind(("::", PORT))
-        rx.settimeout(PATIENCE)
+    with udp_pair(bed) as (rx, tx):
         for plane in bed.shape.plane_numbers():
             tx.sendto(data, (str(bed.shape.addresses.in_plane(1, plane)), PORT))
             assert rx.recv(1 << 16) == data

@@ -55,6 +55,12 @@ class User:
             output, errors = process.communicate()
         return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
+    def does(self, *words: str) -> str:
+        """What a command prints that succeeds."""
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def keeper(self) -> int | None:
         """The process that holds the user's namespaces."""
         file = self.home / "mrc" / "keeper"
@@ -85,9 +91,8 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     assert done.stderr == ("mrc testbed exec: test bed one is not up: mrc testbed up --name one\n")
     assert user.left() == []
     shape = ("--planes", "1", "--t1", "1")
-    assert user.run("testbed", "up", "--name", "one", *shape).returncode == 0
-    done = user.run("testbed", "up", "--name", "two", *shape, "--fabric", "emulated")
-    assert done.returncode == 0, done.stderr
+    user.does("testbed", "up", "--name", "one", *shape)
+    user.does("testbed", "up", "--name", "two", *shape, "--fabric", "emulated")
     keeper = user.keeper()
     assert keeper is not None
     done = user.run("testbed", "exec", "--name", "one", "h0", "--", "sh", "-c", "pwd; exit 7")
@@ -97,8 +102,8 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     done = user.run("testbed", "exec", "--name", "one", "--user", "nobody", "h0", "--", "true")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     capture = ("testbed", "capture", "h0", "a.pcap", "--seconds", "0.1", "--name", "one")
-    assert user.run(*capture).returncode == 0
-    assert user.run("testbed", "fail", "t1:1.0", "--rate", "10%", "--name", "two").returncode == 0
+    user.does(*capture)
+    user.does("testbed", "fail", "t1:1.0", "--rate", "10%", "--name", "two")
     done = user.run("testbed", "status", "--name", "two")
     assert "t1:1.0 fails: rate 10.00% of its own" in done.stdout and done.stderr == ""
     for name in ("one", "two"):
@@ -123,7 +128,7 @@ def test_down__of_several_at_once_leaves_nothing(user: User) -> None:
     names = ("one", "two", "three")
     for name in names:
         up = ("testbed", "up", "--name", name, "--planes", "1", "--fabric", "emulated")
-        assert user.run(*up).returncode == 0
+        user.does(*up)
     keeper = user.keeper()
     assert keeper is not None
     downs = [user.start("testbed", "down", "--name", name) for name in names]
@@ -138,14 +143,14 @@ def test_down__without_a_runtime_folder_leaves_nothing(user: User) -> None:
     done = user.run("testbed", "up", "--planes", "1", "--t1", "1")
     place = Path(f"/tmp/mrc-{USER}")
     assert (done.returncode, place.exists()) == (0, True), done.stderr
-    assert user.run("testbed", "down").returncode == 0
+    user.does("testbed", "down")
     assert not place.exists()
 
 
 def test_down__while_a_command_watches(user: User) -> None:
     """The command that ends last removes what they share."""
     up = ("testbed", "up", "--planes", "1", "--fabric", "emulated")
-    assert user.run(*up).returncode == 0
+    user.does(*up)
     keeper = user.keeper()
     assert keeper is not None
     with user.start("testbed", "capture", "h0", "a.pcap") as capture:
@@ -165,7 +170,7 @@ def test_up__that_fails_leaves_nothing(user: User) -> None:
 
 def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
     up = ("testbed", "up", "--name", "one", "--planes", "1", "--fabric", "emulated")
-    assert user.run(*up).returncode == 0
+    user.does(*up)
     keeper = user.keeper()
     assert keeper is not None
     os.kill(keeper, signal.SIGKILL)
@@ -182,7 +187,7 @@ def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
 def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
     """Names resolve without a file in /etc, and `down` ends what still runs."""
     shape = ("--planes", "2", "--t1", "1", "--fabric", fabric)
-    assert user.run("testbed", "up", *shape).returncode == 0
+    user.does("testbed", "up", *shape)
     for name in ("h1", "h1.p2"):
         done = user.run("testbed", "exec", "h0", "--", "ping", "-c1", f"-W{PATIENCE:g}", name)
         assert (done.returncode, name in done.stdout) == (0, True), done.stderr
@@ -205,7 +210,7 @@ def test_top__sees_from_outside_who_is_inside(user: User) -> None:
         printed("top", user.run("top", "--local", "--json", "-i", "0.1").stdout)["endpoints"] == []
     )
     assert not (user.home / "mrc").exists()
-    assert user.run("testbed", "up", *shape).returncode == 0
+    user.does("testbed", "up", *shape)
     recv = ["testbed", "exec", "h1", "--", sys.executable, "-m", "mrc", "recv"]
     recv += ["--output", str(user.home)]
     with user.start(*recv) as receiving:
@@ -221,7 +226,7 @@ def test_top__sees_from_outside_who_is_inside(user: User) -> None:
 
 def test_view__is_reached_from_outside(user: User) -> None:
     """The test bed is in a network namespace of the user; the page is where the browser is."""
-    assert user.run("testbed", "up", "--planes", "1").returncode == 0
+    user.does("testbed", "up", "--planes", "1")
     with user.start("testbed", "view", "--json") as viewer:
         assert viewer.stdout is not None
         url = printed("testbed view", viewer.stdout.readline())["url"]
@@ -235,7 +240,7 @@ def test_view__is_reached_from_outside(user: User) -> None:
         viewer.send_signal(signal.SIGINT)
         _, errors = viewer.communicate()
     assert (viewer.returncode, errors) == (130, "mrc testbed view: interrupted\n")
-    assert user.run("testbed", "down").returncode == 0
+    user.does("testbed", "down")
     assert user.left() == []
 
 

@@ -33,7 +33,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
 
-from .conftest import PORT, arrivals, check_fault, fresh_name, probe, probing, udp_socket
+from .conftest import PORT, arrivals, check_fault, fresh_name, probe, probing, udp_pair, udp_socket
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -99,9 +99,7 @@ def test_transfer__between_hosts_below_one_t0(bed: Testbed, hosts: Hosts, tmp_pa
 
 def one_way_s(bed: Testbed) -> float:
     """Seconds that a datagram takes from h0 to h1."""
-    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
-        rx.bind(("::", PORT))
-        rx.settimeout(PATIENCE)
+    with udp_pair(bed) as (rx, tx):
         started = time.monotonic()
         tx.sendto(b"x", (str(Addresses().on_path(1, 1, 0)), PORT))
         rx.recv(1)
@@ -232,9 +230,7 @@ def test_measure__counts_packets_too_large_for_a_link(
     assert main(["testbed", "up", str(path), "--name", bed_name, "--fabric", fabric]) == 0
     bed = Testbed.existing(bed_name)
     (dst,) = [str(path.dst) for path in bed.shape.paths(0, 1)]
-    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
-        rx.bind(("::", PORT))
-        rx.settimeout(PATIENCE)
+    with udp_pair(bed) as (rx, tx):
         for size in (2000, 4000, 4000, 4000, 2000):
             tx.sendto(bytes(size), (dst, PORT))
         assert [len(rx.recv(9000)) for _ in range(2)] == [2000, 2000]
@@ -452,9 +448,7 @@ def test_fail__an_mtu_measures_packets_within_a_burst(own: Testbed) -> None:
     path = next(path for path in own.shape.paths(1, 2) if path.name == "t1:2.1")
     for target in ("h1>t0:2.0", "t1:2.1"):
         own.fail(target, mtu=3000)
-        with udp_socket(own, "h2") as rx, udp_socket(own, "h1") as tx:
-            rx.bind(("::", PORT))
-            rx.settimeout(PATIENCE)
+        with udp_pair(own, "h2", "h1") as (rx, tx):
             for bytes_each in (4000, 2000):  # the larger ones are lost
                 tx.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, bytes_each)
                 tx.sendto(bytes(4 * bytes_each), (str(path.dst), PORT))

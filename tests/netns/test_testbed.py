@@ -38,7 +38,15 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.shape import Fabric
 
-from .conftest import PORT, arrivals, fresh_name, needs_real_root, probe, probing, udp_socket
+from .conftest import (
+    PORT,
+    arrivals,
+    fresh_name,
+    needs_real_root,
+    probe,
+    probing,
+    udp_pair,
+)
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -104,9 +112,7 @@ def test_paths__each_crosses_its_own_t1(bed: Testbed) -> None:
     size = bed.shape.mtu - 112
     for path in bed.shape.paths(0, 1):
         before = forwarded(bed)
-        with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
-            rx.bind(("::", PORT))
-            rx.settimeout(PATIENCE)
+        with udp_pair(bed) as (rx, tx):
             for _ in range(10):
                 tx.sendto(bytes(size), (str(path.dst), PORT))
                 assert len(rx.recv(65536)) == size
@@ -116,11 +122,9 @@ def test_paths__each_crosses_its_own_t1(bed: Testbed) -> None:
 
 def test_paths__arrive_at_the_port_and_the_address_of_the_path(bed: Testbed) -> None:
     """The datapath requires this: a socket bound to a port gets only the packets of its plane."""
-    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+    with udp_pair(bed) as (rx, tx):
         rx.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"p2")
         rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
-        rx.bind(("::", PORT))
-        rx.settimeout(PATIENCE)
         for path in bed.shape.paths(0, 1):
             tx.sendto(path.name.encode(), (str(path.dst), PORT))
         for expected in ("t1:2.0", "t1:2.1"):
@@ -134,10 +138,8 @@ def test_paths__arrive_at_the_port_and_the_address_of_the_path(bed: Testbed) -> 
 
 @has_switches
 def test_paths__a_message_of_64_kib_passes_the_shapers_whole(bed: Testbed) -> None:
-    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+    with udp_pair(bed) as (rx, tx):
         rx.setsockopt(SOL_UDP, UDP_GRO, 1)
-        rx.bind(("::", PORT))
-        rx.settimeout(PATIENCE)
         tx.setsockopt(SOL_UDP, UDP_SEGMENT, 1024)
         message = bytes(63 * 1024)
         tx.sendto(message, (str(ADDRESSES.on_path(1, 1, 0)), PORT))
@@ -150,10 +152,8 @@ def test_paths__a_mark_on_the_outer_header_reaches_the_socket(bed: Testbed) -> N
     marking = f"table ip6 marks {{ chain f {{ {hook}; ip6 ecn set ce; }}; }}\n"
     build.apply_rules({bed.plan.nodes["t1-1-0"].namespace: marking})
     try:
-        with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+        with udp_pair(bed) as (rx, tx):
             rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
-            rx.bind(("::", PORT))
-            rx.settimeout(PATIENCE)
             tx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 2)
             marks = []
             for t1 in (0, 1):
@@ -214,9 +214,7 @@ def test_fail__a_rate(bed: Testbed) -> None:
     """The token bucket of a kernel link passes 80 KB of 180 KB at once; 100 KB take 80 ms."""
     size = bed.shape.mtu - 112
     bed.fail("plane:2", rate_share=0.01)
-    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
-        rx.bind(("::", PORT))
-        rx.settimeout(PATIENCE)
+    with udp_pair(bed) as (rx, tx):
         began = time.monotonic()
         for _ in range(20):
             tx.sendto(bytes(size), (str(ADDRESSES.on_path(1, 2, 0)), PORT))
