@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mrc.agent.steering import MAX_GIDS
 from mrc.errors import ConfigError, ConnectError
-from mrc.fabric.hostconfig import HostConfig, IpAddress, PathSource, parse_address
+from mrc.fabric.hostconfig import HostConfig, IpAddress, parse_address
 from mrc.fabric.paths import LocalPort
 
 DEVICE = "mrc0"
@@ -35,7 +35,7 @@ def peer_of(gid: IpAddress, own: Iterable[IpAddress], host: HostConfig | None) -
     """What to dial for a GID: a configured peer, this host itself, or the address."""
     if gid in own:
         return str(gid) if host is None else host.host
-    if host is not None and host.source is PathSource.SRV6:
+    if host is not None and host.has_srv6:
         for peer in host.peers.values():
             if gid in peer.sources:
                 return peer.name

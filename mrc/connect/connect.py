@@ -92,7 +92,7 @@ from mrc.errors import (
 )
 from mrc.events import ProbeResult
 from mrc.fabric import paths
-from mrc.fabric.hostconfig import HostConfig, IpAddress, PathSource, parse_address
+from mrc.fabric.hostconfig import HostConfig, IpAddress, parse_address
 from mrc.fabric.paths import SEAL_OVERHEAD, LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
 from mrc.limits import MAX_MTU, MIN_MTU
 from mrc.running import Limit
@@ -152,7 +152,7 @@ class Local(Struct, frozen=True):
     @property
     def srv6(self) -> HostConfig | None:
         """The host configuration if it defines SRv6 paths, else None."""
-        return self.host if self.host and self.host.source is PathSource.SRV6 else None
+        return self.host if self.host and self.host.has_srv6 else None
 
 
 Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]

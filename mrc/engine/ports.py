@@ -26,22 +26,20 @@ from mrc.engine import engine, native
 from mrc.engine.engine import AnyEngine, Engine
 from mrc.engine.native import Command
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
-from mrc.fabric.hostconfig import HostConfig, PathSource
+from mrc.fabric.hostconfig import HostConfig, IpAddress
 from mrc.fabric.paths import (
-    Kept,
     LocalPort,
-    PortInterface,
     PortSelection,
     SourcePorts,
     interface_ports,
     srv6_ports,
 )
 from mrc.limits import MAX_PORTS
-from mrc.linux.rtnetlink import interfaces
+from mrc.linux.rtnetlink import Interface, interfaces
 
 logger = logging.getLogger("mrc.links")
 
-Find = Callable[[Sequence[PortInterface], Kept], PortSelection]
+Find = Callable[[Sequence[Interface], frozenset[IpAddress]], PortSelection]
 Call = Callable[[Command, str], Awaitable[int]]
 """Executes a command in the datapath: `mrc.engine.dispatch.Dispatcher.call`."""
 
@@ -75,7 +73,7 @@ class _Slot(Struct):
 def finder(config: ContextConfig, host: HostConfig | None) -> Find:
     """The function that selects a Context's ports from the interfaces, by its configuration."""
     wanted = config.interfaces
-    if host is not None and host.source is PathSource.SRV6:
+    if host is not None and host.has_srv6:
         return lambda interfaces, kept: srv6_ports(host, interfaces, wanted)
     if not wanted and host is not None:
         wanted = tuple(str(port.address.ip) for port in host.ports)
@@ -229,9 +227,7 @@ class LocalPorts:
         async for found in link_snapshots(lambda: self.impatient):
             await self.apply(found, call, opened)
 
-    async def apply(
-        self, interfaces: Sequence[PortInterface], call: Call, opened: AnyEngine
-    ) -> None:
+    async def apply(self, interfaces: Sequence[Interface], call: Call, opened: AnyEngine) -> None:
         """Closes ports that are gone, opens new ports, and reports link states to the engine."""
         kept = frozenset(port.address.ip for port in self.ports)
         self._found = self._find(interfaces, kept)
@@ -332,7 +328,7 @@ def _open_engine(config: ContextConfig, ports: Sequence[LocalPort | None]) -> En
 
 async def link_snapshots(
     impatient: Callable[[], bool] = lambda: False,
-) -> AsyncIterator[Sequence[PortInterface]]:
+) -> AsyncIterator[Sequence[Interface]]:
     """Yields the interfaces now, and again after every change of a link or an address.
 
     This needs no privilege. A kernel message only triggers a new listing, so several messages can

@@ -157,6 +157,11 @@ class HostConfig(Struct, frozen=True):
     """`none`: the commands of mrc neither encrypt nor ask who the peer is, as in a test bed."""
 
     @property
+    def has_srv6(self) -> bool:
+        """Whether the paths are those of this file."""
+        return self.source is PathSource.SRV6
+
+    @property
     def planes(self) -> dict[int, HostPort]:
         """The ports by plane."""
         return {port.plane or place: port for place, port in enumerate(self.ports, start=1)}
@@ -193,14 +198,14 @@ def _peer(name: str, table: object) -> HostPeer:
 
 def _check(config: HostConfig) -> None:
     """Raises ValueError for parts that contradict each other."""
-    if config.source is PathSource.SRV6 and not config.ports:
+    if config.has_srv6 and not config.ports:
         raise ValueError("ports: source srv6 requires at least one port")
     if len(config.planes) < len(config.ports):
         raise ValueError("ports: two ports have the same plane")
     for name, peer in config.peers.items():
-        if config.source is PathSource.SRV6 and not peer.paths:
+        if config.has_srv6 and not peer.paths:
             raise ValueError(f"peers.{name}.paths: source srv6 requires at least one path")
-        if config.source is PathSource.SRV6 and not peer.sources:
+        if config.has_srv6 and not peer.sources:
             raise ValueError(f"peers.{name}.sources: source srv6 requires at least one address")
         for i, path in enumerate(peer.paths):
             place = f"peers.{name}.paths[{i}]"

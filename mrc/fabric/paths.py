@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import ip_address, ip_interface
 from itertools import product
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -21,6 +21,9 @@ from msgspec.structs import replace
 from mrc.errors import ConfigError
 from mrc.fabric.hostconfig import HostConfig, HostPath, IpAddress, IpInterface
 from mrc.limits import MAX_EVS, MAX_MTU, MAX_PEER_SOURCES, MAX_PORTS, MIN_MTU
+
+if TYPE_CHECKING:
+    from mrc.linux.rtnetlink import Interface
 
 # ---- Ports ---------------------------------------------------------------------------------------
 
@@ -30,21 +33,6 @@ _UDP_HEADER = 8
 TRANSPORT = 44  # BTH, METH, TSETH, RETH, ImmDt and ICRC
 SEAL_OVERHEAD = 24  # of a sealed packet: seal and tag instead of the ICRC
 UdpPort = Annotated[int, Meta(ge=1, le=65535)]
-
-
-class PortInterface(Protocol):
-    """The properties of a network interface that this module uses."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def mtu(self) -> int: ...
-    @property
-    def up(self) -> bool: ...
-    @property
-    def addresses(self) -> Sequence[IpInterface]: ...
 
 
 class LocalPort(Struct, frozen=True):
@@ -124,12 +112,12 @@ def _carrying(
     return found
 
 
-Kept = frozenset[IpAddress]
+_Kept = frozenset[IpAddress]
 """Addresses that a Context uses already. A newer address of an interface does not replace them."""
 
 
 def srv6_ports(
-    host: HostConfig, interfaces: Sequence[PortInterface], wanted: Sequence[str] = ()
+    host: HostConfig, interfaces: Sequence[Interface], wanted: Sequence[str] = ()
 ) -> PortSelection:
     """The usable ports of the host configuration, followed by loopback ports.
 
@@ -168,10 +156,10 @@ def srv6_ports(
 
 
 def interface_ports(
-    interfaces: Sequence[PortInterface],
+    interfaces: Sequence[Interface],
     wanted: Sequence[str],
     tx_sockets: int,
-    kept: Kept = frozenset(),
+    kept: _Kept = frozenset(),
 ) -> PortSelection:
     """The usable ports of a host without SRv6: interfaces that are up, then loopback.
 
@@ -207,7 +195,7 @@ def interface_ports(
     return PortSelection(found, len(wanted), tuple(missing), tuple(small))
 
 
-def _tied_port(interface: PortInterface, address: IpInterface) -> LocalPort:
+def _tied_port(interface: Interface, address: IpInterface) -> LocalPort:
     mtu = payload_mtu(interface.mtu, address.version)
     name = interface.name
     return LocalPort(0, name, address, mtu, ifname=name, index=interface.index)
@@ -218,11 +206,11 @@ def _loopback_port(address: IpInterface, link_mtu: int = 65536) -> LocalPort:
     return LocalPort(0, "lo", address, payload_mtu(link_mtu, address.version), loopback=True)
 
 
-def _is_loopback(interface: PortInterface) -> bool:
+def _is_loopback(interface: Interface) -> bool:
     return any(address.ip.is_loopback for address in interface.addresses)
 
 
-def _best_addresses(interface: PortInterface, kept: Kept, *, link_local: bool) -> list[IpInterface]:
+def _best_addresses(interface: Interface, kept: _Kept, *, link_local: bool) -> list[IpInterface]:
     """One usable address of each IP version, IPv6 first: an address in use, else the first."""
     usable = [a for a in interface.addresses if not a.ip.is_link_local]
     if link_local and not usable:
@@ -235,7 +223,7 @@ def _best_addresses(interface: PortInterface, kept: Kept, *, link_local: bool) -
 
 
 def _group(
-    interface: PortInterface, kept: Kept = frozenset(), *, link_local: bool = False
+    interface: Interface, kept: _Kept = frozenset(), *, link_local: bool = False
 ) -> list[LocalPort]:
     """The ports of an interface, one of each IP version."""
     best = _best_addresses(interface, kept, link_local=link_local)
@@ -244,7 +232,7 @@ def _group(
     return [_tied_port(interface, address) for address in best]
 
 
-def _loopback_ports(interfaces: Iterable[PortInterface]) -> list[LocalPort]:
+def _loopback_ports(interfaces: Iterable[Interface]) -> list[LocalPort]:
     groups = (_group(each) for each in interfaces if each.up and _is_loopback(each))
     return _carrying(next(groups, []), [])
 
@@ -254,7 +242,7 @@ def _with_sockets(ports: Iterable[LocalPort], count: int) -> Iterator[LocalPort]
     return (replace(p, tx_sockets=count if p.address.version == 4 else 1) for p in ports)
 
 
-def _wanted_group(interfaces: Sequence[PortInterface], name: str, kept: Kept) -> list[LocalPort]:
+def _wanted_group(interfaces: Sequence[Interface], name: str, kept: _Kept) -> list[LocalPort]:
     """The ports of an interface or address; at least one. Raises ConfigError."""
     try:
         address = ip_address(name)
@@ -272,7 +260,7 @@ def _wanted_group(interfaces: Sequence[PortInterface], name: str, kept: Kept) ->
     raise ConfigError(f"{name} is not an address of this host")
 
 
-def _named_interface(interfaces: Sequence[PortInterface], name: str, kept: Kept) -> list[LocalPort]:
+def _named_interface(interfaces: Sequence[Interface], name: str, kept: _Kept) -> list[LocalPort]:
     for interface in interfaces:
         if interface.name != name:
             continue

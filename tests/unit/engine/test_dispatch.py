@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_interface
@@ -39,7 +39,7 @@ from mrc.errors import (
 )
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 from mrc.fabric import hostconfig
-from mrc.fabric.hostconfig import IpInterface, unpack_address
+from mrc.fabric.hostconfig import unpack_address
 from mrc.fabric.paths import interface_ports
 from mrc.linux.rtnetlink import Interface
 
@@ -348,19 +348,8 @@ async def test_idle__icmp_errors_leave_nothing_to_do(version: int) -> None:
 # ---- Ports: which open and close as interfaces change, under which numbers ----------------------
 
 
-@dataclass(frozen=True)
-class Nic:
-    """A network interface of a test."""
-
-    name: str
-    addresses: Sequence[IpInterface]
-    index: int = 7
-    up: bool = True
-    mtu: int = 1500
-
-
-def nic(name: str, *addresses: str, index: int = 7, up: bool = True, mtu: int = 1500) -> Nic:
-    return Nic(name, [ip_interface(address) for address in addresses], index, up, mtu)
+def nic(name: str, *addresses: str, index: int = 7, up: bool = True, mtu: int = 1500) -> Interface:
+    return Interface(name, index, mtu, up, tuple(map(ip_interface, addresses)))
 
 
 LO = nic("lo", "127.0.0.1/8", index=1)
@@ -415,7 +404,7 @@ class Host:
         self.links = LocalPorts(finder(config, host))
         self.datapath = Datapath()
 
-    async def has(self, *nics: Nic) -> list[str]:
+    async def has(self, *nics: Interface) -> list[str]:
         """The actions taken when the host has these interfaces."""
         steered: Any = self.datapath
         await self.links.apply(nics, self.datapath.call, steered)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 
 import pytest
 
 from mrc.fabric import hostconfig, paths
-from mrc.fabric.hostconfig import HostPath, IpInterface
+from mrc.fabric.hostconfig import HostPath
 from mrc.fabric.paths import (
     LocalPort,
     RemotePort,
@@ -20,6 +19,7 @@ from mrc.fabric.paths import (
     payload_mtu,
     srv6_ports,
 )
+from mrc.linux.rtnetlink import Interface
 
 # ---- Pairs ----------------------------------------------------------------------------------
 
@@ -222,19 +222,8 @@ def test_peer_sources__each_once_and_no_more_than_the_engine_takes() -> None:
 # ---- Ports of a host -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Nic:
-    """A network interface of a test."""
-
-    name: str
-    addresses: Sequence[IpInterface]
-    mtu: int = 1500
-    up: bool = True
-    index: int = 7
-
-
-def nic(name: str, *addresses: str, mtu: int = 1500, up: bool = True) -> Nic:
-    return Nic(name, [ip_interface(address) for address in addresses], mtu, up)
+def nic(name: str, *addresses: str, mtu: int = 1500, up: bool = True) -> Interface:
+    return Interface(name, 7, mtu, up, tuple(ip_interface(address) for address in addresses))
 
 
 LO = nic("lo", "127.0.0.1/8", "fd00:a::1/128", "::1/128", mtu=65536)
