@@ -70,6 +70,7 @@ examples:
   mrc testbed up clos --on host-a,host-b --mtu 1450    over two machines, by ssh
   mrc testbed down                     remove the test bed
 """
+_HERE = "mrc.testbed.cli.actions"
 ACTIONS = {
     "plan": ("mrc.testbed.cli.plan", "show what up would build, without building it"),
     "export": ("mrc.lab.export", "write a topology for containerlab, or as a script of ip(8)"),
@@ -77,14 +78,8 @@ ACTIONS = {
         "mrc.lab.ocdai",
         "make a topology file from a topology plan of OCP's Open Cluster Designs",
     ),
-    "up": (
-        "mrc.testbed.cli.actions",
-        "build the test bed; a test bed that is up stays as it is",
-    ),
-    "down": (
-        "mrc.testbed.cli.actions",
-        "remove the test bed, and end the programs of exec and shell in it",
-    ),
+    "up": (_HERE, "build the test bed; a test bed that is up stays as it is"),
+    "down": (_HERE, "remove the test bed, and end the programs of exec and shell in it"),
     "status": ("mrc.testbed.cli.status", "show the test bed, its faults and its traffic"),
     "view": (
         "mrc.view.cli",
@@ -94,30 +89,18 @@ ACTIONS = {
         "mrc.lab.export",
         "print what a real machine has to configure to be a host of the test bed",
     ),
-    "exec": (
-        "mrc.testbed.cli.actions",
-        "run a command in a host, with MRC_CONFIG set, or in a switch",
-    ),
-    "shell": ("mrc.testbed.cli.actions", "open $SHELL in a host or a switch"),
-    "rsh": (
-        "mrc.testbed.cli.actions",
-        "run a command in a host as ssh would, for mpirun and other launchers",
-    ),
-    "capture": (
-        "mrc.testbed.cli.actions",
-        "write the packets of a host, a switch or a link to a pcap file",
-    ),
-    "fail": ("mrc.testbed.cli.actions", "inject a fault into a plane, a switch or a link"),
-    "drain": (
-        "mrc.testbed.cli.actions",
-        "move the hosts' traffic off a plane, a switch or a link without loss",
-    ),
-    "undrain": ("mrc.testbed.cli.actions", "let traffic return to what was drained"),
+    "exec": (_HERE, "run a command in a host, with MRC_CONFIG set, or in a switch"),
+    "shell": (_HERE, "open $SHELL in a host or a switch"),
+    "rsh": (_HERE, "run a command in a host as ssh would, for mpirun and other launchers"),
+    "capture": (_HERE, "write the packets of a host, a switch or a link to a pcap file"),
+    "fail": (_HERE, "inject a fault into a plane, a switch or a link"),
+    "drain": (_HERE, "move the hosts' traffic off a plane, a switch or a link without loss"),
+    "undrain": (_HERE, "let traffic return to what was drained"),
     "run": (
         "mrc.workload.cli",
         "run the traffic and the faults of a scenario, or the faults that a file schedules",
     ),
-    "heal": ("mrc.testbed.cli.actions", "end the fault of a target, or all faults"),
+    "heal": (_HERE, "end the fault of a target, or all faults"),
     "part": (
         "mrc.lab.remote",
         "serve this machine's part of a test bed over several: up --on starts it",
