@@ -13,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from typing import Any, cast
 
 import pytest
 from endpoints import READ, WRITE, Pair, connected_pair, spawn, until
+from msgspec.structs import replace
 
 from mrc import Spraying
 from mrc.config import ContextConfig
