@@ -161,12 +161,14 @@ def builder() -> FFI:
 
 def sim_builder() -> FFI:
     """The engine in the simulated fabric."""
-    return describe("mrc._sim", ["sim/scenario.h", "sim/sim.h"], SIM, ["-pthread"])
+    return describe(
+        "mrc._sim", ["sim/topology.h", "sim/scenario.h", "sim/sim.h"], SIM, ["-pthread"]
+    )
 
 
 def emu_builder() -> FFI:
     """The simulated fabric in real time, between interfaces."""
-    return describe("mrc._emu", ["emu/emu.h"], EMU, ["-pthread"])
+    return describe("mrc._emu", ["sim/topology.h", "emu/emu.h"], EMU, ["-pthread"])
 
 
 def libraries() -> dict[str, dict[str, Any]]:

@@ -14,8 +14,8 @@
 
 #include "emu/ethernet.h"
 #include "emu/ring.h"
+#include "sim/agenda.h"
 #include "sim/fabric.h"
-#include "sim/scenario.h"
 
 enum {
   BATCH = 8, /* packets taken before the fabric's next turn */
@@ -72,7 +72,7 @@ static void on_arrive(void *edge, uint32_t host, struct mrc_frame *packet) {
     mrc_frame_pool_put(&emu->fabric.pool, packet);
     return;
   }
-  const int ifindex = emu->ifindices[packet->plane * emu->world.config.hosts + host];
+  const int ifindex = emu->ifindices[packet->plane * emu->world.config.topology.hosts + host];
   if (mrc_emu_outbox_put(&emu->outbox, packet, ifindex, emu->world.now_ns)) flush(emu);
 }
 
@@ -86,30 +86,10 @@ static const struct mrc_fabric_edge calls = {
 
 /* ---- create ---- */
 
-static struct mrc_sim_config fabric_of(const struct mrc_emu_config *config) {
-  return (struct mrc_sim_config){.seed = config->seed,
-                                 .hosts = config->hosts,
-                                 .planes = config->planes,
-                                 .t0 = config->t0,
-                                 .t1 = config->t1,
-                                 .pods = config->pods,
-                                 .t2 = config->t2,
-                                 .host_rate_bps = config->host_rate_bps,
-                                 .fabric_rate_bps = config->fabric_rate_bps,
-                                 .core_rate_bps = config->core_rate_bps,
-                                 .host_delay_ns = config->host_delay_ns,
-                                 .fabric_delay_ns = config->fabric_delay_ns,
-                                 .core_delay_ns = config->core_delay_ns,
-                                 .jitter_ns = config->jitter_ns,
-                                 .buffer_bytes = config->buffer_bytes,
-                                 .ecn_low_bytes = config->ecn_low_bytes,
-                                 .ecn_high_bytes = config->ecn_high_bytes,
-                                 .trims = config->trims};
-}
-
 static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *config) {
   struct mrc_fabric *fabric = &emu->fabric;
-  emu->world.config = fabric_of(config);
+  emu->world.config.seed = config->seed;
+  emu->world.config.topology = config->topology;
   mrc_agenda_init(&emu->world.agenda);
   emu->world.prng.state = config->seed;
   emu->record.world = &emu->world;
@@ -119,12 +99,12 @@ static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *confi
   emu->frame_bytes = MRC_EMU_ETHERNET_BYTES + config->mtu;
   fabric->pool.room_bytes = mrc_ethernet_room_bytes(emu->frame_bytes);
   mrc_fabric_build(fabric);
-  fabric->kinds[MRC_FABRIC_FROM_HOST].queue =
-      (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
+  fabric->kinds[MRC_FABRIC_FROM_HOST].queue = (struct mrc_queue_config){
+      .buffer_bytes = config->topology.buffer_bytes, .trims = config->topology.trims};
 }
 
 static void learn_ports(struct mrc_emu *emu, const int *ifindices) {
-  const int n = (int)(emu->world.config.hosts * emu->world.config.planes);
+  const int n = (int)(emu->world.config.topology.hosts * emu->world.config.topology.planes);
   emu->ifindices = malloc((size_t)n * sizeof(*ifindices));
   mrc_assert(emu->ifindices);
   memcpy(emu->ifindices, ifindices, (size_t)n * sizeof(*ifindices));
@@ -161,8 +141,8 @@ static void free_memory(struct mrc_emu *emu) {
 }
 
 int mrc_emu_create(const struct mrc_emu_config *config, const int *ifindices, mrc_emu **out) {
-  const struct mrc_sim_config fabric = fabric_of(config);
-  if (!mrc_topology_is_sound(&fabric) || config->block > MAX_BLOCK || config->mtu > MAX_MTU)
+  if (!mrc_topology_is_sound(&config->topology) || config->block > MAX_BLOCK ||
+      config->mtu > MAX_MTU)
     return -EINVAL;
   struct mrc_emu *emu = calloc(1, sizeof(*emu));
   mrc_assert(emu);
@@ -220,8 +200,8 @@ static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
     emu->overloaded++;
     return;
   }
-  const uint32_t plane = (uint32_t)port / emu->world.config.hosts;
-  const uint32_t host = (uint32_t)port % emu->world.config.hosts;
+  const uint32_t plane = (uint32_t)port / emu->world.config.topology.hosts;
+  const uint32_t host = (uint32_t)port % emu->world.config.topology.hosts;
   struct mrc_frame *packet = mrc_frame_pool_get(&fabric->pool);
   struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   memcpy(bytes->at, arrival->bytes, arrival->n);
@@ -233,7 +213,7 @@ static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
     return;
   }
   if (mrc_ethernet_read(packet, emu->block, plane)) {
-    mrc_fabric_enter(fabric, mrc_topology_host_up(&emu->world.config, plane, host), packet);
+    mrc_fabric_send(fabric, packet);
     return;
   }
   emu->record.stats.unroutable++;
@@ -294,42 +274,10 @@ void mrc_emu_stop(mrc_emu *emu) {
 
 /* ---- query and change ---- */
 
-/* Whether these nodes have a link, `near` below or beside the T0 or T1 and `end` at its other
-   end. */
-static bool is_link(const struct mrc_sim_config *config, int kind, uint32_t near, uint32_t end) {
-  switch (kind) {
-    case MRC_EMU_HOST_UP:
-    case MRC_EMU_HOST_DOWN:
-      return end < config->hosts && mrc_topology_t0_of(config, end) == near;
-    case MRC_EMU_T0_UP:
-    case MRC_EMU_T1_DOWN:
-      return near < config->t0 && end < config->t1 &&
-             mrc_topology_pod_of_t0(config, near) == mrc_topology_pod_of_t1(config, end);
-    default:
-      return near < config->t1 && end < config->t2 && mrc_topology_are_joined(config, near, end);
-  }
-}
-
 int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int near, int end) {
-  const struct mrc_sim_config *config = &emu->world.config;
-  const uint32_t p = (uint32_t)plane - 1, n = (uint32_t)near, e = (uint32_t)end;
-  if (p >= config->planes || !is_link(config, kind, n, e)) return -EINVAL;
-  switch (kind) {
-    case MRC_EMU_HOST_UP:
-      return (int)mrc_topology_host_up(config, p, e);
-    case MRC_EMU_HOST_DOWN:
-      return (int)mrc_topology_host_down(config, p, e);
-    case MRC_EMU_T0_UP:
-      return (int)mrc_topology_t0_up(config, p, n, e);
-    case MRC_EMU_T1_DOWN:
-      return (int)mrc_topology_t1_down(config, p, n, e);
-    case MRC_EMU_T1_UP:
-      return (int)mrc_topology_t1_up(config, p, mrc_topology_pod_of_t1(config, n), e);
-    case MRC_EMU_T2_DOWN:
-      return (int)mrc_topology_t2_down(config, p, mrc_topology_pod_of_t1(config, n), e);
-    default:
-      return -EINVAL;
-  }
+  if (kind < 0) return -EINVAL;
+  return mrc_topology_hop(&emu->world.config.topology, (enum mrc_topology_tier)(kind / 2),
+                          kind % 2 == 1, (uint32_t)plane - 1, (uint32_t)near, (uint32_t)end);
 }
 
 int mrc_emu_set_link(mrc_emu *emu, int number, uint64_t rate_bps, uint64_t delay_ns,
@@ -350,24 +298,16 @@ int mrc_emu_remove_hop(mrc_emu *emu, int number) {
   return 0;
 }
 
-static const uint32_t fault_kinds[] = {
-    [MRC_EMU_SILENT] = MRC_SIM_SILENT,   [MRC_EMU_LOSS] = MRC_SIM_LOSS,
-    [MRC_EMU_CORRUPT] = MRC_SIM_CORRUPT, [MRC_EMU_DUPLICATE] = MRC_SIM_DUPLICATE,
-    [MRC_EMU_REORDER] = MRC_SIM_REORDER, [MRC_EMU_DELAY] = MRC_SIM_DELAY,
-    [MRC_EMU_JITTER] = MRC_SIM_JITTER,   [MRC_EMU_RATE] = MRC_SIM_RATE,
-    [MRC_EMU_MTU] = MRC_SIM_MTU};
-
 int mrc_emu_set_faults(mrc_emu *emu, int number, const struct mrc_emu_fault *faults, int n) {
   if (number < 0 || (uint32_t)number >= emu->fabric.n_hops) return -EINVAL;
   for (int i = 0; i < n; i++)
-    if (faults[i].kind > MRC_EMU_MTU || (faults[i].kind >= MRC_EMU_RATE && faults[i].a == 0))
+    if (faults[i].kind > MRC_SIM_MTU || (faults[i].kind >= MRC_SIM_RATE && faults[i].a == 0))
       return -EINVAL;
   enter(emu);
   struct mrc_hop_own *hop = mrc_fabric_own(&emu->fabric, (uint32_t)number);
   mrc_hop_configure(hop, &hop->base);
   for (int i = 0; i < n; i++) {
-    const struct mrc_sim_fault fault = {
-        .kind = fault_kinds[faults[i].kind], .a = faults[i].a, .b = faults[i].b};
+    const struct mrc_sim_fault fault = {.kind = faults[i].kind, .a = faults[i].a, .b = faults[i].b};
     mrc_fault_add(hop, &fault);
   }
   leave(emu);

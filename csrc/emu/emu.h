@@ -10,8 +10,11 @@
 
 #include <stdint.h>
 
+#include "sim/topology.h"
+
 /* cdef begin */
 
+/* By tier, the upward direction first. */
 enum mrc_emu_hop_kind {
   MRC_EMU_HOST_UP,   /* host to its T0 */
   MRC_EMU_HOST_DOWN, /* the other direction */
@@ -21,45 +24,17 @@ enum mrc_emu_hop_kind {
   MRC_EMU_T2_DOWN    /* the other direction */
 };
 
-enum mrc_emu_fault_kind {
-  MRC_EMU_SILENT,    /* loses every packet */
-  MRC_EMU_LOSS,      /* loses by chance: `a` ppm */
-  MRC_EMU_CORRUPT,   /* flips a bit by chance: `a` ppm */
-  MRC_EMU_DUPLICATE, /* delivers twice by chance: `a` ppm, the second `b` ns later */
-  MRC_EMU_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
-  MRC_EMU_DELAY,     /* propagation takes `a` ns */
-  MRC_EMU_JITTER,    /* random extra delay up to `a` ns; order is kept */
-  MRC_EMU_RATE,      /* sends at `a` bits per second */
-  MRC_EMU_MTU        /* loses larger IPv6 packets than `a` bytes */
-};
-
 struct mrc_emu_config {
-  uint64_t seed;  /* of all random numbers */
-  uint32_t hosts; /* a multiple of t0 */
-  uint32_t planes;
-  uint32_t t0;    /* of each plane */
-  uint32_t t1;    /* of each plane */
-  uint32_t pods;  /* of each plane; with two tiers 1 */
-  uint32_t t2;    /* of each plane; 0: two tiers */
+  uint64_t seed; /* of all random numbers */
+  struct mrc_topology topology;
   uint32_t block; /* first 16 bits of every locator block; the plane is in the next 16 */
   uint32_t mtu;
-  uint64_t host_rate_bps;   /* between host and T0, each direction */
-  uint64_t fabric_rate_bps; /* between T0 and T1 */
-  uint64_t core_rate_bps;   /* between T1 and T2 */
-  uint64_t host_delay_ns;
-  uint64_t fabric_delay_ns;
-  uint64_t core_delay_ns;
-  uint64_t jitter_ns;
-  uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
-  uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on all ports except those to hosts */
-  uint64_t ecn_high_bytes; /* 0: no marking */
-  uint32_t trims;          /* 1: a full buffer trims writes to their header */
 };
 
 struct mrc_emu_fault {
   uint64_t a;
   uint64_t b;
-  uint32_t kind; /* enum mrc_emu_fault_kind */
+  uint32_t kind; /* enum mrc_sim_fault_kind */
 };
 
 /* Counts since the start. */

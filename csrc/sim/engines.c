@@ -8,7 +8,7 @@
 #include "core/engine.h"
 #include "core/turn.h"
 #include "core/wire.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 #include "virtual/link.h"
 #include "virtual/sealer.h"
 
@@ -148,7 +148,7 @@ void mrc_fabric_watch_rotation(const struct mrc_fabric_watch *watch, uint32_t qp
     mrc_assert(!infos[i].active || infos[i].state <= MRC_EV_SKIP);
   }
   const uint32_t wanted = watch->config->ev_active_per_plane;
-  for (uint32_t plane = 0; plane < watch->config->planes; plane++) {
+  for (uint32_t plane = 0; plane < watch->config->topology.planes; plane++) {
     const uint32_t target = wanted ? mrc_min_u32(wanted, all[plane]) : all[plane];
     mrc_assert(active[plane] <= target);
     mrc_assert(active[plane] == target || spare[plane] == 0);
@@ -330,7 +330,7 @@ static void engines_port_up(void *transport, uint32_t host, uint32_t port, bool 
 static uint8_t *engines_memory(const struct mrc_engines *engines, uint32_t host) {
   return mrc_sim_memory_at(
       engines->memory,
-      mrc_topology_shard_of_host(&engines->hosts->world->config, engines->shards, host));
+      mrc_topology_shard_of_host(&engines->hosts->world->config.topology, engines->shards, host));
 }
 
 uint8_t *mrc_engines_new_scratch(void) {
@@ -343,14 +343,14 @@ void mrc_engines_create(struct mrc_engines *engines) {
   struct mrc_world *world = engines->hosts->world;
   const struct mrc_sim_config *config = &world->config;
   engines->scratch = mrc_engines_new_scratch();
-  engines->of = calloc(config->hosts, sizeof(*engines->of));
+  engines->of = calloc(config->topology.hosts, sizeof(*engines->of));
   engines->shared = calloc(engines->shards, sizeof(struct mrc_scratch *));
   mrc_assert(engines->shared && engines->of);
-  for (uint32_t i = 0; i < config->hosts; i++) {
+  for (uint32_t i = 0; i < config->topology.hosts; i++) {
     struct mrc_engine_config own = {.seed = mrc_prng_next(&world->prng),
                                     .max_qps = config->qps_per_host,
                                     .max_mrs = 4 + 2 * config->qps_per_host,
-                                    .ports = config->planes,
+                                    .ports = config->topology.planes,
                                     .cq_depth = 4096 + 4 * config->qps_per_host,
                                     .trace_entries = TRACE_ENTRIES,
                                     .sack_threshold_bytes = config->sack_threshold_bytes,
@@ -359,7 +359,7 @@ void mrc_engines_create(struct mrc_engines *engines) {
                                     .noise_ns = config->noise_ns,
                                     .aead = &mrc_sealer_of_headers};
     struct mrc_scratch **shared =
-        &engines->shared[mrc_topology_shard_of_host(config, engines->shards, i)];
+        &engines->shared[mrc_topology_shard_of_host(&config->topology, engines->shards, i)];
     if (*shared == NULL) *shared = mrc_scratch_create(&own);
     own.scratch = *shared;
     engines->of[i] = mrc_engine_create(&own);
@@ -371,7 +371,7 @@ void mrc_engines_create(struct mrc_engines *engines) {
 }
 
 void mrc_engines_free(struct mrc_engines *engines) {
-  for (uint32_t i = 0; i < engines->hosts->world->config.hosts; i++)
+  for (uint32_t i = 0; i < engines->hosts->world->config.topology.hosts; i++)
     mrc_engine_destroy(engines->of[i]);
   for (uint32_t i = 0; i < engines->shards; i++)
     mrc_scratch_destroy(engines->shared[i]);
@@ -401,7 +401,7 @@ static uint32_t choose_paths(const struct mrc_fabric *fabric, const struct mrc_s
                              uint32_t plane, uint32_t *paths) {
   struct mrc_world *world = fabric->world;
   const uint32_t candidates =
-      mrc_topology_n_paths(&world->config, flow->config.from, flow->config.to);
+      mrc_topology_n_paths(&world->config.topology, flow->config.from, flow->config.to);
   uint32_t n = 0;
   for (uint32_t path = 0; path < candidates; path++)
     if ((flow->config.paths_until_ns || is_named(flow, path)) &&
@@ -419,7 +419,7 @@ static uint32_t choose_paths(const struct mrc_fabric *fabric, const struct mrc_s
 /* With source routes the label only distinguishes the EVs of a plane. With ECMP the switches hash
    it, so it must differ between QPs too. */
 static uint32_t label_of(const struct mrc_world *world, uint32_t salt, uint32_t path) {
-  const uint32_t of_paths = world->config.t2 > 256 ? 0x0FFF : 0x00FF;
+  const uint32_t of_paths = world->config.topology.t2 > 256 ? 0x0FFF : 0x00FF;
   if (world->config.routing != MRC_SIM_ECMP) return path + 1;
   return (salt & 0xFFFF & ~of_paths) | path;
 }
@@ -432,7 +432,7 @@ static void make_evs(const struct mrc_fabric *fabric, struct mrc_sim_flow *flow,
   flow->n_evs = 0;
   if (world->config.single_path && end == MRC_FROM)
     flow->plane = mrc_fabric_draw_plane(fabric, from, to);
-  for (uint32_t plane = 0; plane < world->config.planes; plane++) {
+  for (uint32_t plane = 0; plane < world->config.topology.planes; plane++) {
     if (world->config.single_path && plane != flow->plane) continue;
     uint32_t paths[MRC_SIM_MAX_T2];
     const uint32_t n = choose_paths(fabric, flow, plane, paths);
@@ -461,12 +461,13 @@ static void set_paths(struct mrc_engines *engines, struct mrc_sim_flow *flow, ui
   struct mrc_ev_attr evs[MRC_MAX_EVS];
   make_evs(engines->hosts->fabric, flow, end, evs);
   mrc_engine *engine = engines->of[mrc_flow_host(flow, end)];
-  for (uint32_t plane = 0; plane < engines->hosts->world->config.planes; plane++) {
+  for (uint32_t plane = 0; plane < engines->hosts->world->config.topology.planes; plane++) {
     mrc_sim_host_address(sources[plane].address, mrc_flow_host(flow, 1 - end), plane);
     sources[plane].sport = mrc_sim_source_port(plane);
   }
   mrc_assert(mrc_qp_set_evs(engine, qpn, evs, flow->n_evs) == 0);
-  mrc_assert(mrc_qp_set_peer(engine, qpn, sources, (int)engines->hosts->world->config.planes) == 0);
+  mrc_assert(mrc_qp_set_peer(engine, qpn, sources,
+                             (int)engines->hosts->world->config.topology.planes) == 0);
 }
 
 /* Secrets that only these two ends know; the other end has them the other way round. */
@@ -498,14 +499,14 @@ static void deny_others(struct mrc_engines *engines, uint32_t index, uint32_t en
 }
 
 static struct mrc_cc_profile profile_of(const struct mrc_sim_config *config) {
-  return (struct mrc_cc_profile){.link_bps = config->host_rate_bps,
+  return (struct mrc_cc_profile){.link_bps = config->topology.host_rate_bps,
                                  .base_rtt_ns = config->cc_base_rtt_ns};
 }
 
 bool mrc_qps_can_control(const struct mrc_sim_config *config) {
   struct mrc_cc cc;
   const bool one = config->cc == MRC_CC_NSCC && config->plane_shares == MRC_SHARES_EQUAL;
-  const uint32_t planes = config->single_path ? 1 : config->planes;
+  const uint32_t planes = config->single_path ? 1 : config->topology.planes;
   const struct mrc_cc_config given = {.max_bytes = (uint64_t)config->mpr * config->path_mtu,
                                       .mtu_bytes = config->path_mtu,
                                       .planes = one ? planes : 1,
@@ -605,7 +606,7 @@ static int collect(const struct mrc_sim_proof *proof, struct mrc_probe_attr *pro
   const struct mrc_sim_hosts *hosts = proof->engines->hosts;
   const struct mrc_sim_flow *flow = &hosts->flows->at[proof->flow];
   int n = 0;
-  for (uint32_t plane = 0; plane < hosts->world->config.planes; plane++) {
+  for (uint32_t plane = 0; plane < hosts->world->config.topology.planes; plane++) {
     const uint32_t ev = proof->first_ev[plane] + proof->path;
     if (ev >= proof->first_ev[plane + 1] || proof->answered >> plane & 1) continue;
     if (is_denied(flow, &flow->evs[proof->end][ev])) continue;
@@ -645,11 +646,13 @@ bool mrc_prove_next(struct mrc_sim_proof *proof) {
 static uint64_t way_ns(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
                        const struct mrc_sim_ev *ev, uint32_t bytes) {
   const struct mrc_sim_config *config = &fabric->world->config;
-  uint32_t hops[2 + MRC_TOPOLOGY_INNER_HOPS] = {mrc_topology_host_up(config, ev->plane, from),
-                                                mrc_topology_host_down(config, ev->plane, to)};
+  uint32_t hops[2 + MRC_TOPOLOGY_INNER_HOPS] = {
+      mrc_topology_host_up(&config->topology, ev->plane, from),
+      mrc_topology_host_down(&config->topology, ev->plane, to)};
   const uint32_t n =
-      2 + mrc_topology_inner_hops(config, ev->plane, mrc_topology_t0_of(config, from),
-                                  mrc_topology_t0_of(config, to), ev->path, hops + 2);
+      2 + mrc_topology_inner_hops(&config->topology, ev->plane,
+                                  mrc_topology_t0_of(&config->topology, from),
+                                  mrc_topology_t0_of(&config->topology, to), ev->path, hops + 2);
   const bool certain = config->routing != MRC_SIM_ECMP;
   uint64_t ns = 0;
   for (uint32_t i = 0; i < n; i++) {
@@ -738,7 +741,7 @@ static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_i
   info->spurious_packets = from.spurious_packets;
   info->repeated_packets = engines->hosts->flows->at[index].repeated;
   info->rtt_ns = from.rtt_ns;
-  for (uint32_t plane = 0; plane < engines->hosts->world->config.planes; plane++)
+  for (uint32_t plane = 0; plane < engines->hosts->world->config.topology.planes; plane++)
     info->lost_packets += from.planes[plane].lost_packets;
 }
 

@@ -3,15 +3,13 @@
 
 #include <stdlib.h>
 
-#include "sim/scenario.h"
+#include "sim/internal.h"
 #include "virtual/link.h"
 
 static void put(struct mrc_mailbox *box, struct mrc_mail mail) {
   box->at = mrc_grow(box->at, box->n, &box->capacity, sizeof(*box->at));
   box->at[box->n++] = mail;
 }
-
-void mrc_mailbox_free(struct mrc_mailbox *box) { free(box->at); }
 
 /* The uSIDs of the test bed (mrc/fabric/topology.py). The last one of a list is USID_PORT + n for
    host n of its T0. T1s have more of them in a fabric with T2s. */
@@ -28,12 +26,12 @@ enum {
 
 /* ---- routing ---- */
 
-static const struct mrc_sim_config *config_of(const struct mrc_fabric *fabric) {
-  return &fabric->world->config;
+static const struct mrc_topology *topology_of(const struct mrc_fabric *fabric) {
+  return &fabric->world->config.topology;
 }
 
-static uint32_t usid_t1(const struct mrc_sim_config *config) {
-  return config->t2 ? USID_T1_OF_PODS : USID_T1;
+static uint32_t usid_t1(const struct mrc_topology *topology) {
+  return topology->t2 ? USID_T1_OF_PODS : USID_T1;
 }
 
 static void prepend(struct mrc_frame *packet, uint32_t usid) {
@@ -43,21 +41,21 @@ static void prepend(struct mrc_frame *packet, uint32_t usid) {
 }
 
 void mrc_fabric_set_usids(const struct mrc_fabric *fabric, struct mrc_frame *packet) {
-  const struct mrc_sim_config *config = config_of(fabric);
+  const struct mrc_topology *topology = topology_of(fabric);
   packet->usids = packet->usids_beyond = 0;
-  if (config->routing == MRC_SIM_ECMP) return;
-  const uint32_t from = mrc_topology_t0_of(config, packet->from);
-  const uint32_t to = mrc_topology_t0_of(config, packet->to);
-  prepend(packet, USID_PORT + packet->to % mrc_topology_hosts_per_t0(config));
+  if (fabric->world->config.routing == MRC_SIM_ECMP) return;
+  const uint32_t from = mrc_topology_t0_of(topology, packet->from);
+  const uint32_t to = mrc_topology_t0_of(topology, packet->to);
+  prepend(packet, USID_PORT + packet->to % mrc_topology_hosts_per_t0(topology));
   if (from == to) return;
-  const uint32_t from_pod = mrc_topology_pod_of_t0(config, from);
-  const uint32_t to_pod = mrc_topology_pod_of_t0(config, to);
+  const uint32_t from_pod = mrc_topology_pod_of_t0(topology, from);
+  const uint32_t to_pod = mrc_topology_pod_of_t0(topology, to);
   prepend(packet, USID_T0 + to);
   if (from_pod != to_pod) {
-    prepend(packet, usid_t1(config) + mrc_topology_t1_on(config, to_pod, packet->path));
+    prepend(packet, usid_t1(topology) + mrc_topology_t1_on(topology, to_pod, packet->path));
     prepend(packet, USID_T2 + packet->path);
   }
-  prepend(packet, usid_t1(config) + mrc_topology_t1_on(config, from_pod, packet->path));
+  prepend(packet, usid_t1(topology) + mrc_topology_t1_on(topology, from_pod, packet->path));
 }
 
 static uint32_t first_usid(const struct mrc_frame *packet) {
@@ -83,38 +81,39 @@ static uint32_t number_of(uint32_t usid, uint32_t kind, uint32_t n) {
 
 static uint32_t hop_of_t0(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t0,
                           struct mrc_frame *packet) {
-  const struct mrc_sim_config *config = config_of(fabric);
+  const struct mrc_topology *topology = topology_of(fabric);
   const uint32_t usid = usid_at(fabric, USID_T0 + t0, packet),
-                 each = mrc_topology_hosts_per_t0(config);
-  const uint32_t t1 = number_of(usid, usid_t1(config), config->t1);
-  if (t1 != UINT32_MAX && mrc_topology_pod_of_t1(config, t1) == mrc_topology_pod_of_t0(config, t0))
-    return mrc_topology_t0_up(config, plane, t0, t1);
+                 each = mrc_topology_hosts_per_t0(topology);
+  const uint32_t t1 = number_of(usid, usid_t1(topology), topology->t1);
+  if (t1 != UINT32_MAX &&
+      mrc_topology_pod_of_t1(topology, t1) == mrc_topology_pod_of_t0(topology, t0))
+    return mrc_topology_t0_up(topology, plane, t0, t1);
   const uint32_t port = number_of(usid, USID_PORT, each);
-  return port == UINT32_MAX ? NO_HOP : mrc_topology_host_down(config, plane, t0 * each + port);
+  return port == UINT32_MAX ? NO_HOP : mrc_topology_host_down(topology, plane, t0 * each + port);
 }
 
 static uint32_t hop_of_t1(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t1,
                           struct mrc_frame *packet) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  const uint32_t usid = usid_at(fabric, usid_t1(config) + t1, packet);
-  const uint32_t pod = mrc_topology_pod_of_t1(config, t1);
-  const uint32_t t0 = number_of(usid, USID_T0, config->t0);
-  if (t0 != UINT32_MAX && mrc_topology_pod_of_t0(config, t0) == pod)
-    return mrc_topology_t1_down(config, plane, t0, t1);
-  const uint32_t t2 = number_of(usid, USID_T2, config->t2);
-  const bool joined = t2 != UINT32_MAX && mrc_topology_are_joined(config, t1, t2);
-  return joined ? mrc_topology_t1_up(config, plane, pod, t2) : NO_HOP;
+  const struct mrc_topology *topology = topology_of(fabric);
+  const uint32_t usid = usid_at(fabric, usid_t1(topology) + t1, packet);
+  const uint32_t pod = mrc_topology_pod_of_t1(topology, t1);
+  const uint32_t t0 = number_of(usid, USID_T0, topology->t0);
+  if (t0 != UINT32_MAX && mrc_topology_pod_of_t0(topology, t0) == pod)
+    return mrc_topology_t1_down(topology, plane, t0, t1);
+  const uint32_t t2 = number_of(usid, USID_T2, topology->t2);
+  const bool joined = t2 != UINT32_MAX && mrc_topology_are_joined(topology, t1, t2);
+  return joined ? mrc_topology_t1_up(topology, plane, pod, t2) : NO_HOP;
 }
 
 static uint32_t hop_by_usids(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                              struct mrc_frame *packet) {
   if (in->to_kind == MRC_NODE_T0) return hop_of_t0(fabric, in->plane, in->to, packet);
   if (in->to_kind == MRC_NODE_T1) return hop_of_t1(fabric, in->plane, in->to, packet);
-  const struct mrc_sim_config *config = config_of(fabric);
+  const struct mrc_topology *topology = topology_of(fabric);
   const uint32_t usid = usid_at(fabric, USID_T2 + in->to, packet);
-  const uint32_t t1 = number_of(usid, usid_t1(config), config->t1);
-  if (t1 == UINT32_MAX || !mrc_topology_are_joined(config, t1, in->to)) return NO_HOP;
-  return mrc_topology_t2_down(config, in->plane, mrc_topology_pod_of_t1(config, t1), in->to);
+  const uint32_t t1 = number_of(usid, usid_t1(topology), topology->t1);
+  if (t1 == UINT32_MAX || !mrc_topology_are_joined(topology, t1, in->to)) return NO_HOP;
+  return mrc_topology_t2_down(topology, in->plane, mrc_topology_pod_of_t1(topology, t1), in->to);
 }
 
 /* ---- routing by hash ---- */
@@ -133,7 +132,8 @@ static uint32_t ecmp_hash(const struct mrc_frame *packet, enum mrc_node_kind at)
 static bool has_way(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from_t0,
                     uint32_t to_t0, uint32_t path) {
   uint32_t hops[MRC_TOPOLOGY_INNER_HOPS];
-  const uint32_t n = mrc_topology_inner_hops(config_of(fabric), plane, from_t0, to_t0, path, hops);
+  const uint32_t n =
+      mrc_topology_inner_hops(topology_of(fabric), plane, from_t0, to_t0, path, hops);
   for (uint32_t i = 0; i < n; i++)
     if (fabric->hops[hops[i]].is_absent) return false;
   return true;
@@ -142,11 +142,11 @@ static bool has_way(const struct mrc_fabric *fabric, uint32_t plane, uint32_t fr
 /* Whether every hop behind T1 `t1` exists on a path to another pod. */
 static bool has_way_up(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t1, uint32_t to_t0,
                        uint32_t path) {
-  const struct mrc_sim_config *config = config_of(fabric);
+  const struct mrc_topology *topology = topology_of(fabric);
   uint32_t hops[MRC_TOPOLOGY_INNER_HOPS];
-  const uint32_t pod = mrc_topology_pod_of_t1(config, t1);
-  const uint32_t n = mrc_topology_inner_hops(config, plane, pod * mrc_topology_t0s_of_pod(config),
-                                             to_t0, path, hops);
+  const uint32_t pod = mrc_topology_pod_of_t1(topology, t1);
+  const uint32_t n = mrc_topology_inner_hops(
+      topology, plane, pod * mrc_topology_t0s_of_pod(topology), to_t0, path, hops);
   for (uint32_t i = 1; i < n; i++)
     if (fabric->hops[hops[i]].is_absent) return false;
   return true;
@@ -155,12 +155,12 @@ static bool has_way_up(const struct mrc_fabric *fabric, uint32_t plane, uint32_t
 /* The T2 over which a T1 sends a packet: one of those that have both links. */
 static uint32_t t2_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                            uint32_t to_t0, const struct mrc_frame *packet) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  const uint32_t t1s = mrc_topology_t1s_of_pod(config), first = in->to % t1s;
+  const struct mrc_topology *topology = topology_of(fabric);
+  const uint32_t t1s = mrc_topology_t1s_of_pod(topology), first = in->to % t1s;
   const uint32_t hash = ecmp_hash(packet, MRC_NODE_T1);
-  if (fabric->n_absent == 0) return first + t1s * (hash % (config->t2 / t1s));
+  if (fabric->n_absent == 0) return first + t1s * (hash % (topology->t2 / t1s));
   uint32_t usable[MRC_SIM_MAX_T2], n = 0;
-  for (uint32_t t2 = first; t2 < config->t2; t2 += t1s)
+  for (uint32_t t2 = first; t2 < topology->t2; t2 += t1s)
     if (has_way_up(fabric, in->plane, in->to, to_t0, t2)) usable[n++] = t2;
   return n ? usable[hash % n] : first;
 }
@@ -168,10 +168,10 @@ static uint32_t t2_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop
 /* Whether a T0 can send a packet over the T1 at this place of its pod. */
 static bool can_go_over(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from_t0,
                         uint32_t to_t0, uint32_t place) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  if (mrc_topology_pod_of_t0(config, from_t0) == mrc_topology_pod_of_t0(config, to_t0))
+  const struct mrc_topology *topology = topology_of(fabric);
+  if (mrc_topology_pod_of_t0(topology, from_t0) == mrc_topology_pod_of_t0(topology, to_t0))
     return has_way(fabric, plane, from_t0, to_t0, place);
-  for (uint32_t t2 = place; t2 < config->t2; t2 += mrc_topology_t1s_of_pod(config))
+  for (uint32_t t2 = place; t2 < topology->t2; t2 += mrc_topology_t1s_of_pod(topology))
     if (has_way(fabric, plane, from_t0, to_t0, t2)) return true;
   return false;
 }
@@ -180,7 +180,7 @@ static bool can_go_over(const struct mrc_fabric *fabric, uint32_t plane, uint32_
    links. */
 static uint32_t t1_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                            uint32_t to_t0, const struct mrc_frame *packet) {
-  const uint32_t t1s = mrc_topology_t1s_of_pod(config_of(fabric));
+  const uint32_t t1s = mrc_topology_t1s_of_pod(topology_of(fabric));
   const uint32_t hash = ecmp_hash(packet, MRC_NODE_T0);
   if (fabric->n_absent == 0) return hash % t1s;
   uint32_t usable[MRC_SIM_MAX_T1], n = 0;
@@ -191,17 +191,17 @@ static uint32_t t1_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop
 
 static uint32_t hop_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                             const struct mrc_frame *packet) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  const uint32_t t0 = mrc_topology_t0_of(config, packet->to);
-  const uint32_t to_pod = mrc_topology_pod_of_t0(config, t0);
-  if (in->to_kind == MRC_NODE_T2) return mrc_topology_t2_down(config, in->plane, to_pod, in->to);
+  const struct mrc_topology *topology = topology_of(fabric);
+  const uint32_t t0 = mrc_topology_t0_of(topology, packet->to);
+  const uint32_t to_pod = mrc_topology_pod_of_t0(topology, t0);
+  if (in->to_kind == MRC_NODE_T2) return mrc_topology_t2_down(topology, in->plane, to_pod, in->to);
   if (in->to_kind == MRC_NODE_T1) {
-    const uint32_t pod = mrc_topology_pod_of_t1(config, in->to);
-    if (pod == to_pod) return mrc_topology_t1_down(config, in->plane, t0, in->to);
-    return mrc_topology_t1_up(config, in->plane, pod, t2_by_ecmp(fabric, in, t0, packet));
+    const uint32_t pod = mrc_topology_pod_of_t1(topology, in->to);
+    if (pod == to_pod) return mrc_topology_t1_down(topology, in->plane, t0, in->to);
+    return mrc_topology_t1_up(topology, in->plane, pod, t2_by_ecmp(fabric, in, t0, packet));
   }
-  if (in->to == t0) return mrc_topology_host_down(config, in->plane, packet->to);
-  return mrc_topology_t0_up(config, in->plane, in->to, t1_by_ecmp(fabric, in, t0, packet));
+  if (in->to == t0) return mrc_topology_host_down(topology, in->plane, packet->to);
+  return mrc_topology_t0_up(topology, in->plane, in->to, t1_by_ecmp(fabric, in, t0, packet));
 }
 
 /* ---- at the end of a hop ---- */
@@ -213,7 +213,7 @@ void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_fra
     return;
   }
   packet->switches++;
-  const uint32_t out = config_of(fabric)->routing == MRC_SIM_ECMP
+  const uint32_t out = fabric->world->config.routing == MRC_SIM_ECMP
                            ? hop_by_ecmp(fabric, in, packet)
                            : hop_by_usids(fabric, in, packet);
   if (out == NO_HOP || fabric->hops[out].is_absent) {
@@ -228,16 +228,16 @@ void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_fra
 
 uint32_t mrc_fabric_shard_of_end(const struct mrc_fabric *fabric, uint32_t shards,
                                  const struct mrc_hop *hop) {
-  const struct mrc_sim_config *config = config_of(fabric);
+  const struct mrc_topology *topology = topology_of(fabric);
   switch ((enum mrc_node_kind)hop->to_kind) {
     case MRC_NODE_HOST:
-      return mrc_topology_shard_of_host(config, shards, hop->to);
+      return mrc_topology_shard_of_host(topology, shards, hop->to);
     case MRC_NODE_T0:
-      return mrc_topology_shard_of_t0(config, shards, hop->to);
+      return mrc_topology_shard_of_t0(topology, shards, hop->to);
     case MRC_NODE_T1:
-      return mrc_topology_shard_of_t1(config, shards, hop->to);
+      return mrc_topology_shard_of_t1(topology, shards, hop->to);
     default:
-      return mrc_topology_shard_of_t2(config, shards, hop->to);
+      return mrc_topology_shard_of_t2(topology, shards, hop->to);
   }
 }
 
@@ -267,7 +267,7 @@ static void send_copy(struct mrc_fabric *fabric, uint32_t index, struct mrc_fram
 /* The host that feeds a hop with `from_host`. */
 static uint32_t feeder(const struct mrc_fabric *fabric, uint32_t index) {
   const uint32_t plane = fabric->hops[index].plane;
-  return index - mrc_topology_host_up(config_of(fabric), plane, 0);
+  return index - mrc_topology_host_up(topology_of(fabric), plane, 0);
 }
 
 void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t index) {
@@ -315,17 +315,17 @@ void mrc_fabric_remove(struct mrc_fabric *fabric, uint32_t index) {
 
 bool mrc_fabric_has_path(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from,
                          uint32_t to, uint32_t path) {
-  const struct mrc_sim_config *config = config_of(fabric);
+  const struct mrc_topology *topology = topology_of(fabric);
   if (fabric->n_absent == 0) return true;
-  if (fabric->hops[mrc_topology_host_up(config, plane, from)].is_absent ||
-      fabric->hops[mrc_topology_host_down(config, plane, to)].is_absent)
+  if (fabric->hops[mrc_topology_host_up(topology, plane, from)].is_absent ||
+      fabric->hops[mrc_topology_host_down(topology, plane, to)].is_absent)
     return false;
-  return has_way(fabric, plane, mrc_topology_t0_of(config, from), mrc_topology_t0_of(config, to),
-                 path);
+  return has_way(fabric, plane, mrc_topology_t0_of(topology, from),
+                 mrc_topology_t0_of(topology, to), path);
 }
 
 bool mrc_fabric_joins(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from, uint32_t to) {
-  const uint32_t n = mrc_topology_n_paths(config_of(fabric), from, to);
+  const uint32_t n = mrc_topology_n_paths(topology_of(fabric), from, to);
   for (uint32_t path = 0; path < n; path++)
     if (mrc_fabric_has_path(fabric, plane, from, to, path)) return true;
   return false;
@@ -333,7 +333,7 @@ bool mrc_fabric_joins(const struct mrc_fabric *fabric, uint32_t plane, uint32_t 
 
 uint32_t mrc_fabric_draw_plane(const struct mrc_fabric *fabric, uint32_t from, uint32_t to) {
   for (;;) {
-    const uint32_t plane = mrc_prng_below(&fabric->world->prng, config_of(fabric)->planes);
+    const uint32_t plane = mrc_prng_below(&fabric->world->prng, topology_of(fabric)->planes);
     if (mrc_fabric_joins(fabric, plane, from, to)) return plane;
   }
 }
@@ -341,32 +341,33 @@ uint32_t mrc_fabric_draw_plane(const struct mrc_fabric *fabric, uint32_t from, u
 /* ---- ports ---- */
 
 struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host) {
-  return &fabric->hops[mrc_topology_host_up(config_of(fabric), plane, host)];
+  return &fabric->hops[mrc_topology_host_up(topology_of(fabric), plane, host)];
 }
 
 void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet) {
   fabric->record->stats.packets++;
-  mrc_fabric_enter(fabric, mrc_topology_host_up(config_of(fabric), packet->plane, packet->from),
+  mrc_fabric_enter(fabric, mrc_topology_host_up(topology_of(fabric), packet->plane, packet->from),
                    packet);
 }
 
 /* ---- life ---- */
 
 static void make_kinds(struct mrc_fabric *fabric) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  const struct mrc_queue_config queue = {.buffer_bytes = config->buffer_bytes,
-                                         .ecn_low_bytes = config->ecn_low_bytes,
-                                         .ecn_high_bytes = config->ecn_high_bytes,
-                                         .trims = config->trims,
+  const struct mrc_sim_config *config = &fabric->world->config;
+  const struct mrc_topology *topology = &config->topology;
+  const struct mrc_queue_config queue = {.buffer_bytes = topology->buffer_bytes,
+                                         .ecn_low_bytes = topology->ecn_low_bytes,
+                                         .ecn_high_bytes = topology->ecn_high_bytes,
+                                         .trims = topology->trims,
                                          .one_class = config->one_class};
-  const struct mrc_hop_config inner = {.rate_bps = config->fabric_rate_bps,
-                                       .link.delay_ns = config->fabric_delay_ns,
-                                       .jitter_ns = config->jitter_ns};
+  const struct mrc_hop_config inner = {.rate_bps = topology->fabric_rate_bps,
+                                       .link.delay_ns = topology->fabric_delay_ns,
+                                       .jitter_ns = topology->jitter_ns};
   struct mrc_hop_config outer = inner, core = inner;
-  core.rate_bps = config->core_rate_bps;
-  core.link.delay_ns = config->core_delay_ns;
-  outer.rate_bps = config->host_rate_bps;
-  outer.link.delay_ns = config->host_delay_ns;
+  core.rate_bps = topology->core_rate_bps;
+  core.link.delay_ns = topology->core_delay_ns;
+  outer.rate_bps = topology->host_rate_bps;
+  outer.link.delay_ns = topology->host_delay_ns;
   /* A host's port has no limit: it is blocked before its host can overrun it. */
   fabric->kinds[MRC_FABRIC_FROM_HOST] =
       (struct mrc_hop_kind){.config = outer, .queue.one_class = config->one_class};
@@ -381,9 +382,9 @@ static void make_kinds(struct mrc_fabric *fabric) {
 /* The seeds of a hop: of its link, then of its queue. Both follow from its place in the fabric, so
    that a hop without faults needs to keep only one. */
 static struct mrc_prng seeds_of(const struct mrc_fabric *fabric, uint32_t index) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  const struct mrc_topology_place in = mrc_topology_place_of(config, index);
-  const uint32_t each = mrc_topology_hops_per_plane(config);
+  const struct mrc_topology *topology = topology_of(fabric);
+  const struct mrc_topology_place in = mrc_topology_place_of(topology, index);
+  const uint32_t each = mrc_topology_hops_per_plane(topology);
   /* both directions of a link in turn */
   const uint64_t place = index / each * each + in.first + 2 * (uint64_t)in.link + in.down;
   return mrc_prng_skipped(fabric->seed, 2 * place);
@@ -403,62 +404,66 @@ static void make_hop(struct mrc_fabric *fabric, uint32_t index, int kind,
   *hop = *shape;
   hop->kind = &fabric->kinds[kind];
   hop->queue.prng.state = mrc_prng_next(&seeds);
-  if (config_of(fabric)->jitter_ns > 0) mrc_fabric_own(fabric, index);
+  if (topology_of(fabric)->jitter_ns > 0) mrc_fabric_own(fabric, index);
 }
 
 static void build_host_links(struct mrc_fabric *fabric, struct mrc_hop shape) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  for (uint32_t host = 0; host < config->hosts; host++) {
+  const struct mrc_topology *topology = topology_of(fabric);
+  for (uint32_t host = 0; host < topology->hosts; host++) {
     shape.to_kind = MRC_NODE_T0;
-    shape.to = mrc_topology_t0_of(config, host);
+    shape.to = mrc_topology_t0_of(topology, host);
     shape.from_host = true;
-    make_hop(fabric, mrc_topology_host_up(config, shape.plane, host), MRC_FABRIC_FROM_HOST, &shape);
+    make_hop(fabric, mrc_topology_host_up(topology, shape.plane, host), MRC_FABRIC_FROM_HOST,
+             &shape);
     shape.to_kind = MRC_NODE_HOST;
     shape.to = host;
     shape.from_host = false;
-    make_hop(fabric, mrc_topology_host_down(config, shape.plane, host), MRC_FABRIC_TO_HOST, &shape);
+    make_hop(fabric, mrc_topology_host_down(topology, shape.plane, host), MRC_FABRIC_TO_HOST,
+             &shape);
   }
 }
 
 static void build_uplinks(struct mrc_fabric *fabric, struct mrc_hop shape) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  for (uint32_t t0 = 0; t0 < config->t0; t0++) {
-    const uint32_t pod = mrc_topology_pod_of_t0(config, t0);
-    for (uint32_t i = 0; i < mrc_topology_t1s_of_pod(config); i++) {
+  const struct mrc_topology *topology = topology_of(fabric);
+  for (uint32_t t0 = 0; t0 < topology->t0; t0++) {
+    const uint32_t pod = mrc_topology_pod_of_t0(topology, t0);
+    for (uint32_t i = 0; i < mrc_topology_t1s_of_pod(topology); i++) {
       shape.to_kind = MRC_NODE_T1;
-      shape.to = mrc_topology_t1_on(config, pod, i);
-      make_hop(fabric, mrc_topology_t0_up(config, shape.plane, t0, i), MRC_FABRIC_BETWEEN, &shape);
+      shape.to = mrc_topology_t1_on(topology, pod, i);
+      make_hop(fabric, mrc_topology_t0_up(topology, shape.plane, t0, i), MRC_FABRIC_BETWEEN,
+               &shape);
       shape.to_kind = MRC_NODE_T0;
       shape.to = t0;
-      make_hop(fabric, mrc_topology_t1_down(config, shape.plane, t0, i), MRC_FABRIC_BETWEEN,
+      make_hop(fabric, mrc_topology_t1_down(topology, shape.plane, t0, i), MRC_FABRIC_BETWEEN,
                &shape);
     }
   }
 }
 
 static void build_core(struct mrc_fabric *fabric, struct mrc_hop shape) {
-  const struct mrc_sim_config *config = config_of(fabric);
-  for (uint32_t pod = 0; pod < mrc_topology_pods(config); pod++) {
-    for (uint32_t t2 = 0; t2 < config->t2; t2++) {
+  const struct mrc_topology *topology = topology_of(fabric);
+  for (uint32_t pod = 0; pod < mrc_topology_pods(topology); pod++) {
+    for (uint32_t t2 = 0; t2 < topology->t2; t2++) {
       shape.to_kind = MRC_NODE_T2;
       shape.to = t2;
-      make_hop(fabric, mrc_topology_t1_up(config, shape.plane, pod, t2), MRC_FABRIC_CORE, &shape);
+      make_hop(fabric, mrc_topology_t1_up(topology, shape.plane, pod, t2), MRC_FABRIC_CORE, &shape);
       shape.to_kind = MRC_NODE_T1;
-      shape.to = mrc_topology_t1_on(config, pod, t2);
-      make_hop(fabric, mrc_topology_t2_down(config, shape.plane, pod, t2), MRC_FABRIC_CORE, &shape);
+      shape.to = mrc_topology_t1_on(topology, pod, t2);
+      make_hop(fabric, mrc_topology_t2_down(topology, shape.plane, pod, t2), MRC_FABRIC_CORE,
+               &shape);
     }
   }
 }
 
 void mrc_fabric_build(struct mrc_fabric *fabric) {
   struct mrc_prng *prng = &fabric->world->prng;
-  fabric->n_hops = config_of(fabric)->planes * mrc_topology_hops_per_plane(config_of(fabric));
+  fabric->n_hops = topology_of(fabric)->planes * mrc_topology_hops_per_plane(topology_of(fabric));
   fabric->hops = aligned_alloc(_Alignof(struct mrc_hop), fabric->n_hops * sizeof(*fabric->hops));
   mrc_assert(fabric->hops);
   fabric->seed = prng->state;
   *prng = mrc_prng_skipped(fabric->seed, 2 * (uint64_t)fabric->n_hops);
   make_kinds(fabric);
-  for (uint32_t plane = 0; plane < config_of(fabric)->planes; plane++) {
+  for (uint32_t plane = 0; plane < topology_of(fabric)->planes; plane++) {
     const struct mrc_hop shape = {.plane = (uint8_t)plane};
     build_host_links(fabric, shape);
     build_uplinks(fabric, shape);
@@ -605,13 +610,13 @@ static struct range only(uint32_t i) { return (struct range){i, i + 1}; }
 static struct range none(void) { return (struct range){0, 0}; }
 
 /* The hosts whose links the fault affects. */
-static struct range hosts_hit(const struct mrc_sim_config *config,
+static struct range hosts_hit(const struct mrc_topology *topology,
                               const struct mrc_sim_fault *fault) {
-  const uint32_t each = mrc_topology_hosts_per_t0(config);
+  const uint32_t each = mrc_topology_hosts_per_t0(topology);
   switch (fault->target) {
     case MRC_SIM_ALL:
     case MRC_SIM_PLANE:
-      return every(config->hosts);
+      return every(topology->hosts);
     case MRC_SIM_T0:
       return (struct range){fault->index * each, (fault->index + 1) * each};
     case MRC_SIM_PORT:
@@ -622,49 +627,49 @@ static struct range hosts_hit(const struct mrc_sim_config *config,
 }
 
 /* The T0s whose uplinks the fault affects, and the places of the T1s in the pods of these T0s. */
-static struct range t0s_hit(const struct mrc_sim_config *config,
+static struct range t0s_hit(const struct mrc_topology *topology,
                             const struct mrc_sim_fault *fault) {
-  const uint32_t each = mrc_topology_t0s_of_pod(config);
+  const uint32_t each = mrc_topology_t0s_of_pod(topology);
   switch (fault->target) {
     case MRC_SIM_ALL:
     case MRC_SIM_PLANE:
-      return every(config->t0);
+      return every(topology->t0);
     case MRC_SIM_T0:
     case MRC_SIM_UPLINK:
       return only(fault->index);
     case MRC_SIM_T1: {
-      const uint32_t pod = mrc_topology_pod_of_t1(config, fault->index);
+      const uint32_t pod = mrc_topology_pod_of_t1(topology, fault->index);
       return (struct range){pod * each, (pod + 1) * each};
     }
     default:
       return none();
   }
 }
-static struct range places_hit(const struct mrc_sim_config *config,
+static struct range places_hit(const struct mrc_topology *topology,
                                const struct mrc_sim_fault *fault) {
-  const uint32_t each = mrc_topology_t1s_of_pod(config);
+  const uint32_t each = mrc_topology_t1s_of_pod(topology);
   if (fault->target == MRC_SIM_T1) return only(fault->index % each);
   return fault->target == MRC_SIM_UPLINK ? only(fault->t1 % each) : every(each);
 }
 
 /* The pods, and the T2s, whose links between them the fault affects. */
-static struct range pods_hit(const struct mrc_sim_config *config,
+static struct range pods_hit(const struct mrc_topology *topology,
                              const struct mrc_sim_fault *fault) {
   switch (fault->target) {
     case MRC_SIM_ALL:
     case MRC_SIM_PLANE:
     case MRC_SIM_T2:
-      return every(mrc_topology_pods(config));
+      return every(mrc_topology_pods(topology));
     case MRC_SIM_T1:
     case MRC_SIM_CORE:
-      return only(mrc_topology_pod_of_t1(config, fault->index));
+      return only(mrc_topology_pod_of_t1(topology, fault->index));
     default:
       return none();
   }
 }
-static bool hits_t2(const struct mrc_sim_config *config, const struct mrc_sim_fault *fault,
+static bool hits_t2(const struct mrc_topology *topology, const struct mrc_sim_fault *fault,
                     uint32_t t2) {
-  if (fault->target == MRC_SIM_T1) return mrc_topology_are_joined(config, fault->index, t2);
+  if (fault->target == MRC_SIM_T1) return mrc_topology_are_joined(topology, fault->index, t2);
   if (fault->target == MRC_SIM_T2) return fault->index == t2;
   return fault->target != MRC_SIM_CORE || fault->t2 == t2;
 }
@@ -677,34 +682,34 @@ static void both(struct mrc_fabric *fabric, uint32_t up, uint32_t down,
 
 static void each_inner_hop(struct mrc_fabric *fabric, uint32_t plane,
                            const struct mrc_sim_fault *fault, action act) {
-  const struct mrc_sim_config *config = &fabric->world->config;
-  const struct range t0s = t0s_hit(config, fault), places = places_hit(config, fault);
-  const struct range pods = pods_hit(config, fault);
+  const struct mrc_topology *topology = &fabric->world->config.topology;
+  const struct range t0s = t0s_hit(topology, fault), places = places_hit(topology, fault);
+  const struct range pods = pods_hit(topology, fault);
   for (uint32_t t0 = t0s.from; t0 < t0s.to; t0++) {
     for (uint32_t place = places.from; place < places.to; place++) {
-      both(fabric, mrc_topology_t0_up(config, plane, t0, place),
-           mrc_topology_t1_down(config, plane, t0, place), fault, act);
+      both(fabric, mrc_topology_t0_up(topology, plane, t0, place),
+           mrc_topology_t1_down(topology, plane, t0, place), fault, act);
     }
   }
   for (uint32_t pod = pods.from; pod < pods.to; pod++) {
-    for (uint32_t t2 = 0; t2 < config->t2; t2++) {
-      if (!hits_t2(config, fault, t2)) continue;
-      both(fabric, mrc_topology_t1_up(config, plane, pod, t2),
-           mrc_topology_t2_down(config, plane, pod, t2), fault, act);
+    for (uint32_t t2 = 0; t2 < topology->t2; t2++) {
+      if (!hits_t2(topology, fault, t2)) continue;
+      both(fabric, mrc_topology_t1_up(topology, plane, pod, t2),
+           mrc_topology_t2_down(topology, plane, pod, t2), fault, act);
     }
   }
 }
 
 /* Calls `act` for each direction of every link that the fault affects. */
 static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, action act) {
-  const struct mrc_sim_config *config = &fabric->world->config;
+  const struct mrc_topology *topology = &fabric->world->config.topology;
   const bool all = fault->target == MRC_SIM_ALL;
-  const struct range planes = all ? every(config->planes) : only(fault->plane - 1);
-  const struct range hosts = hosts_hit(config, fault);
+  const struct range planes = all ? every(topology->planes) : only(fault->plane - 1);
+  const struct range hosts = hosts_hit(topology, fault);
   for (uint32_t plane = planes.from; plane < planes.to; plane++) {
     for (uint32_t host = hosts.from; host < hosts.to; host++) {
-      both(fabric, mrc_topology_host_up(config, plane, host),
-           mrc_topology_host_down(config, plane, host), fault, act);
+      both(fabric, mrc_topology_host_up(topology, plane, host),
+           mrc_topology_host_down(topology, plane, host), fault, act);
     }
     each_inner_hop(fabric, plane, fault, act);
   }

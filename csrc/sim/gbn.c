@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 
 int mrc_gbn_sender_init(struct mrc_gbn_sender *sender, const struct mrc_gbn_config *config) {
   *sender = (struct mrc_gbn_sender){.config = *config, .deadline_ns = MRC_NEVER};
@@ -174,7 +174,8 @@ static void connect(void *transport, uint32_t index) {
              .mtu_bytes = config->path_mtu,
              .planes = 1,
              .kind = (uint8_t)config->cc,
-             .profile = {.link_bps = config->host_rate_bps, .base_rtt_ns = config->cc_base_rtt_ns}},
+             .profile = {.link_bps = config->topology.host_rate_bps,
+                         .base_rtt_ns = config->cc_base_rtt_ns}},
       .timeout_ns = 1024ull << config->timeout,
       .retries = config->retry_linear,
       .window = config->mpr};
@@ -365,7 +366,7 @@ const struct mrc_transport_calls mrc_gbn_transport = {
 /* ---- life ---- */
 
 void mrc_gbn_hosts_create(struct mrc_gbn_hosts *gbn) {
-  gbn->first = calloc(gbn->hosts->world->config.hosts, sizeof(*gbn->first));
+  gbn->first = calloc(gbn->hosts->world->config.topology.hosts, sizeof(*gbn->first));
   mrc_assert(gbn->first);
 }
 

@@ -6,6 +6,11 @@
 
 #include "core/base.h"
 #include "core/wire.h"
+#include "sim/internal.h"
+
+_Static_assert(offsetof(struct mrc_frame, header) + 12 <= 64, "one cache line");
+_Static_assert(sizeof(struct mrc_frame) == 128, "two cache lines");
+_Static_assert(sizeof(struct mrc_hop) == 128, "two cache lines");
 
 #define BLOCK_PACKETS 256
 
@@ -171,6 +176,10 @@ void mrc_hop_configure(struct mrc_hop_own *own, const struct mrc_hop_config *con
 }
 
 void mrc_hop_free(struct mrc_hop *hop) { free(mrc_hop_own(hop)); }
+
+uint64_t mrc_hop_lost(const struct mrc_hop *hop) {
+  return hop->is_owner ? mrc_hop_own(hop)->lost : 0;
+}
 
 static void serialize(struct mrc_hop *hop, uint32_t bytes, uint64_t now_ns) {
   const uint64_t work = (uint64_t)bytes * 8 * SECOND_NS + hop->remainder;

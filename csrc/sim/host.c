@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "sim/scenario.h"
+#include "sim/internal.h"
 
 enum { MAX_TURNS = 64 /* of a host at one time */ };
 
@@ -69,7 +69,7 @@ static void on_arrive(void *edge, uint32_t index, struct mrc_frame *packet) {
   struct mrc_world *world = hosts->world;
   struct mrc_sim_host *host = &hosts->at[index];
   mrc_record_line(hosts->fabric->record, "recv",
-                  mrc_topology_host_down(&world->config, packet->plane, index), packet);
+                  mrc_topology_host_down(&world->config.topology, packet->plane, index), packet);
   packet->next = NULL;
   if (host->inbox == NULL)
     host->inbox = packet;
@@ -149,7 +149,7 @@ void mrc_sim_host_kick(struct mrc_sim_hosts *hosts, uint32_t index) {
 /* ---- life ---- */
 
 void mrc_sim_hosts_create(struct mrc_sim_hosts *hosts) {
-  const uint32_t n = hosts->world->config.hosts;
+  const uint32_t n = hosts->world->config.topology.hosts;
   hosts->at = calloc(n, sizeof(*hosts->at));
   mrc_assert(hosts->at);
   for (uint32_t i = 0; i < n; i++) {
@@ -162,7 +162,7 @@ void mrc_sim_hosts_free(struct mrc_sim_hosts *hosts) { free(hosts->at); }
 
 uint64_t mrc_sim_hosts_count_frames(const struct mrc_sim_hosts *hosts) {
   uint64_t n = 0;
-  for (uint32_t i = 0; i < hosts->world->config.hosts; i++)
+  for (uint32_t i = 0; i < hosts->world->config.topology.hosts; i++)
     for (const struct mrc_frame *frame = hosts->at[i].inbox; frame; frame = frame->next)
       n++;
   return n;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 #include "virtual/link.h"
 
 uint32_t mrc_flows_add(struct mrc_sim_flows *flows, const struct mrc_sim_flow_config *config) {
@@ -37,20 +37,23 @@ static uint64_t hash(uint64_t sum, uint64_t word) {
 }
 
 static void print_hop(FILE *file, const struct mrc_sim_config *config, uint32_t hop) {
-  const uint32_t plane = hop / mrc_topology_hops_per_plane(config) + 1;
-  const struct mrc_topology_place at = mrc_topology_place_of(config, hop);
-  const uint32_t t1s = mrc_topology_t1s_of_pod(config);
+  const uint32_t plane = hop / mrc_topology_hops_per_plane(&config->topology) + 1;
+  const struct mrc_topology_place at = mrc_topology_place_of(&config->topology, hop);
+  const uint32_t t1s = mrc_topology_t1s_of_pod(&config->topology);
   char below[32], above[32];
   if (at.tier == MRC_TIER_HOST) {
     snprintf(below, sizeof below, "h%u", at.link);
-    snprintf(above, sizeof above, "t0:%u.%u", plane, mrc_topology_t0_of(config, at.link));
+    snprintf(above, sizeof above, "t0:%u.%u", plane,
+             mrc_topology_t0_of(&config->topology, at.link));
   } else if (at.tier == MRC_TIER_UPLINK) {
-    const uint32_t t0 = at.link / t1s, pod = mrc_topology_pod_of_t0(config, t0);
+    const uint32_t t0 = at.link / t1s, pod = mrc_topology_pod_of_t0(&config->topology, t0);
     snprintf(below, sizeof below, "t0:%u.%u", plane, t0);
-    snprintf(above, sizeof above, "t1:%u.%u", plane, mrc_topology_t1_on(config, pod, at.link));
+    snprintf(above, sizeof above, "t1:%u.%u", plane,
+             mrc_topology_t1_on(&config->topology, pod, at.link));
   } else {
-    const uint32_t pod = at.link / config->t2, t2 = at.link % config->t2;
-    snprintf(below, sizeof below, "t1:%u.%u", plane, mrc_topology_t1_on(config, pod, t2));
+    const uint32_t pod = at.link / config->topology.t2, t2 = at.link % config->topology.t2;
+    snprintf(below, sizeof below, "t1:%u.%u", plane,
+             mrc_topology_t1_on(&config->topology, pod, t2));
     snprintf(above, sizeof above, "t2:%u.%u", plane, t2);
   }
   fprintf(file, "%s>%s", at.down ? above : below, at.down ? below : above);
@@ -121,7 +124,7 @@ void mrc_record_sample(struct mrc_sim_record *record, uint32_t flow,
 }
 
 void mrc_record_plane_bytes(struct mrc_sim_record *record, uint32_t plane, uint64_t bytes) {
-  const uint32_t planes = record->world->config.planes;
+  const uint32_t planes = record->world->config.topology.planes;
   record->plane_bytes = mrc_grow(record->plane_bytes, record->n_samples - 1,
                                  &record->plane_capacity, planes * sizeof(*record->plane_bytes));
   record->plane_bytes[(size_t)(record->n_samples - 1) * planes + plane - 1] = bytes;

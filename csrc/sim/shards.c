@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 
 struct mrc_crew {
   pthread_barrier_t barrier; /* before and after each job */
@@ -105,13 +105,13 @@ static uint32_t shard_of_end(const struct mrc_sim *sim, uint32_t index) {
 /* The other direction of a link ends where this one begins. */
 static uint32_t shard_of_feeder(const struct mrc_sim *sim, uint32_t index) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
-  const struct mrc_topology_place at = mrc_topology_place_of(config, index);
-  const uint32_t links = mrc_topology_links(config, at.tier);
+  const struct mrc_topology_place at = mrc_topology_place_of(&config->topology, index);
+  const uint32_t links = mrc_topology_links(&config->topology, at.tier);
   return shard_of_end(sim, at.down ? index - links : index + links);
 }
 
 static uint32_t shard_of_flow(const struct mrc_sim *sim, uint32_t flow) {
-  return mrc_topology_shard_of_host(&sim->whole.world.config, sim->n_shards,
+  return mrc_topology_shard_of_host(&sim->whole.world.config.topology, sim->n_shards,
                                     sim->flows.at[flow].config.from);
 }
 
@@ -125,8 +125,8 @@ static struct mrc_sim_parts *owner_of(const struct mrc_sim *sim,
     case MRC_SIM_ON_DRAIN:
       return sim->shards[shard_of_feeder(sim, event->index)];
     case MRC_SIM_ON_RUN:
-      return sim->shards[mrc_topology_shard_of_host(&sim->whole.world.config, sim->n_shards,
-                                                    event->index)];
+      return sim->shards[mrc_topology_shard_of_host(&sim->whole.world.config.topology,
+                                                    sim->n_shards, event->index)];
     default:
       return NULL; /* the whole */
   }
@@ -183,8 +183,9 @@ static bool waits_for_others(const struct mrc_sim *sim) {
 }
 
 void mrc_shards_make(struct mrc_sim *sim) {
+  const struct mrc_sim_config *config = &sim->whole.world.config;
   const bool serial = sim->lookahead_ns == 0 || sim->file.lines || waits_for_others(sim);
-  sim->n_shards = serial ? 1 : mrc_topology_shards(&sim->whole.world.config);
+  sim->n_shards = serial ? 1 : mrc_topology_shards(&config->topology, config->shards);
   sim->shards = calloc(sim->n_shards, sizeof(struct mrc_sim_parts *));
   mrc_assert(sim->shards);
   for (uint32_t i = 0; i < sim->n_shards; i++)
@@ -198,7 +199,7 @@ void mrc_shards_free(struct mrc_sim *sim) {
   for (uint32_t i = 0; i < sim->n_shards; i++) {
     struct mrc_sim_parts *shard = sim->shards[i];
     for (uint32_t to = 0; to < sim->n_shards && shard->fabric.outboxes; to++)
-      mrc_mailbox_free(&shard->fabric.outboxes[to]);
+      free(shard->fabric.outboxes[to].at);
     free(shard->fabric.outboxes);
     free(shard->engines.scratch);
     mrc_frame_pool_free(&shard->fabric.pool);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "sim/fabric.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 #include "sim/shards.h"
 
 enum { FILL = 0x5A }; /* initial value of the bytes of the target memory */
@@ -21,7 +21,7 @@ static bool is_within(uint64_t value, uint64_t low, uint64_t high) {
 }
 
 const char *mrc_sim_refusal(const struct mrc_sim_config *config) {
-  if (!mrc_topology_is_sound(config))
+  if (!mrc_topology_is_sound(&config->topology))
     return "no fabric has these hosts, planes, pods, T0s, T1s, T2s and rates";
   if (config->qps_per_host == 0 || config->memory_bytes == 0) return "there is no traffic";
   if (config->routing > MRC_SIM_ECMP || config->transport > MRC_SIM_GO_BACK_N ||
@@ -53,8 +53,9 @@ static void fill_memory(struct mrc_sim *sim) {
 static void make_memory(struct mrc_sim *sim) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
   const bool folded = !config->copies_payload && !config->audit;
-  sim->memory =
-      mrc_sim_memory_new(config->memory_bytes, folded ? mrc_topology_shards(config) : 1, folded);
+  sim->memory = mrc_sim_memory_new(
+      config->memory_bytes, folded ? mrc_topology_shards(&config->topology, config->shards) : 1,
+      folded);
   fill_memory(sim);
 }
 
@@ -66,11 +67,11 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   whole->world.config = *config;
   whole->world.prng.state = config->seed;
   mrc_agenda_init(&whole->world.agenda);
-  sim->lookahead_ns = mrc_topology_inner_delay_ns(config);
+  sim->lookahead_ns = mrc_topology_inner_delay_ns(&config->topology);
   sim->proof.engines = &whole->engines;
   sim->watch = (struct mrc_fabric_watch){.config = &whole->world.config, .flows = &sim->flows};
   make_memory(sim);
-  whole->engines.shards = mrc_topology_shards(config);
+  whole->engines.shards = mrc_topology_shards(&config->topology, config->shards);
   mrc_sim_join(sim, whole);
   mrc_fabric_build(&whole->fabric);
   mrc_sim_hosts_create(&whole->hosts);
@@ -127,25 +128,22 @@ int mrc_sim_add_flow(mrc_sim *sim, const struct mrc_sim_flow_config *config) {
 
 static bool is_in_fabric(const struct mrc_sim_config *config, const struct mrc_sim_fault *fault) {
   if (fault->target == MRC_SIM_ALL) return true;
-  if (!is_within(fault->plane, 1, config->planes)) return false;
+  if (!is_within(fault->plane, 1, config->topology.planes)) return false;
   switch (fault->target) {
     case MRC_SIM_PLANE:
       return true;
     case MRC_SIM_T0:
-      return fault->index < config->t0;
+      return fault->index < config->topology.t0;
     case MRC_SIM_T1:
-      return fault->index < config->t1;
+      return fault->index < config->topology.t1;
     case MRC_SIM_UPLINK:
-      return fault->index < config->t0 && fault->t1 < config->t1 &&
-             mrc_topology_pod_of_t0(config, fault->index) ==
-                 mrc_topology_pod_of_t1(config, fault->t1);
+      return mrc_topology_has_link(&config->topology, MRC_TIER_UPLINK, fault->index, fault->t1);
     case MRC_SIM_T2:
-      return fault->index < config->t2;
+      return fault->index < config->topology.t2;
     case MRC_SIM_CORE:
-      return fault->index < config->t1 && fault->t2 < config->t2 &&
-             mrc_topology_are_joined(config, fault->index, fault->t2);
+      return mrc_topology_has_link(&config->topology, MRC_TIER_CORE, fault->index, fault->t2);
     default:
-      return fault->target == MRC_SIM_PORT && fault->index < config->hosts;
+      return fault->target == MRC_SIM_PORT && fault->index < config->topology.hosts;
   }
 }
 
@@ -262,7 +260,8 @@ static void start(struct mrc_sim *sim) {
 
 static void take_samples(struct mrc_sim *sim) {
   struct mrc_sim_parts *whole = &sim->whole;
-  const uint32_t planes = whole->world.config.samples_planes ? whole->world.config.planes : 0;
+  const uint32_t planes =
+      whole->world.config.samples_planes ? whole->world.config.topology.planes : 0;
   for (uint32_t i = 0; i < sim->flows.n; i++) {
     struct mrc_sim_flow_info info;
     mrc_assert(mrc_sim_flow(sim, i, &info) == 0);
@@ -376,7 +375,7 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *i
 
 uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane) {
   if (index >= sim->flows.n || !sim->started) return 0;
-  if (!is_within(plane, 1, sim->whole.world.config.planes)) return 0;
+  if (!is_within(plane, 1, sim->whole.world.config.topology.planes)) return 0;
   const struct mrc_sim_flow *flow = &sim->flows.at[index];
   const struct mrc_transport *transport = mrc_traffic_transport(&sim->whole.traffic, index);
   if (transport->calls->plane_bytes)
@@ -395,9 +394,10 @@ static struct mrc_sim_port_info port_info(const struct mrc_hop *hop) {
 int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                      struct mrc_sim_port_info *info) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
-  if (host >= config->hosts || !is_within(plane, 1, config->planes)) return -EINVAL;
+  if (host >= config->topology.hosts || !is_within(plane, 1, config->topology.planes))
+    return -EINVAL;
   const struct mrc_hop *hop =
-      &sim->whole.fabric.hops[mrc_topology_host_down(config, plane - 1, host)];
+      &sim->whole.fabric.hops[mrc_topology_host_down(&config->topology, plane - 1, host)];
   *info = port_info(hop);
   return 0;
 }
@@ -405,11 +405,12 @@ int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
 int mrc_sim_inner_ports(const mrc_sim *sim, uint32_t plane, struct mrc_sim_port_info *ports,
                         int capacity) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
-  if (!is_within(plane, 1, config->planes)) return 0;
-  const struct mrc_hop *hops = &sim->whole.fabric.hops[mrc_topology_t0_up(config, plane - 1, 0, 0)];
+  if (!is_within(plane, 1, config->topology.planes)) return 0;
+  const struct mrc_hop *hops =
+      &sim->whole.fabric.hops[mrc_topology_t0_up(&config->topology, plane - 1, 0, 0)];
   int n = 0;
-  const uint32_t links =
-      mrc_topology_links(config, MRC_TIER_UPLINK) + mrc_topology_links(config, MRC_TIER_CORE);
+  const uint32_t links = mrc_topology_links(&config->topology, MRC_TIER_UPLINK) +
+                         mrc_topology_links(&config->topology, MRC_TIER_CORE);
   for (uint32_t i = 0; i < 2 * links; i++) {
     if (hops[i].is_absent) continue;
     if (n < capacity) ports[n] = port_info(&hops[i]);
@@ -433,10 +434,10 @@ int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capa
 int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity) {
   const struct mrc_sim_record *record = &sim->whole.record;
   if (!sim->whole.world.config.samples_planes ||
-      !is_within(plane, 1, sim->whole.world.config.planes))
+      !is_within(plane, 1, sim->whole.world.config.topology.planes))
     return 0;
   for (int i = 0; i < (int)record->n_samples && i < capacity; i++)
-    bytes[i] = record->plane_bytes[(size_t)i * sim->whole.world.config.planes + plane - 1];
+    bytes[i] = record->plane_bytes[(size_t)i * sim->whole.world.config.topology.planes + plane - 1];
   return (int)record->n_samples;
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 
 enum { ARRIVED, FLYING, LOST }; /* states of a segment */
 
@@ -377,7 +377,7 @@ const struct mrc_transport_calls mrc_tcp_transport = {
 /* ---- life ---- */
 
 void mrc_tcp_hosts_create(struct mrc_tcp_hosts *tcp) {
-  tcp->first = calloc(tcp->hosts->world->config.hosts, sizeof(*tcp->first));
+  tcp->first = calloc(tcp->hosts->world->config.topology.hosts, sizeof(*tcp->first));
   mrc_assert(tcp->first);
 }
 

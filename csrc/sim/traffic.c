@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "sim/scenario.h"
+#include "sim/internal.h"
 
 static struct mrc_sim_flow *flow_at(const struct mrc_sim_traffic *traffic, uint32_t index) {
   return &traffic->hosts->flows->at[index];
@@ -186,10 +186,10 @@ const struct mrc_host_results mrc_traffic_results = {.on_completion = on_complet
 /* Whether the flow has a path. */
 static bool can_flow(const struct mrc_fabric *fabric, const struct mrc_sim_flow_config *config) {
   const struct mrc_sim_config *sim = &fabric->world->config;
-  const uint32_t n_paths = mrc_topology_n_paths(sim, config->from, config->to);
+  const uint32_t n_paths = mrc_topology_n_paths(&sim->topology, config->from, config->to);
   if (config->paths && n_paths < 64 && config->paths >> n_paths) return false;
   if (fabric->n_absent == 0) return true;
-  for (uint32_t plane = 0; plane < sim->planes; plane++) {
+  for (uint32_t plane = 0; plane < sim->topology.planes; plane++) {
     if (config->tcp_plane && plane != config->tcp_plane - 1) continue;
     for (uint32_t path = 0; path < n_paths; path++)
       if ((config->paths == 0 || (path < 64 && config->paths >> path & 1)) &&
@@ -201,13 +201,14 @@ static bool can_flow(const struct mrc_fabric *fabric, const struct mrc_sim_flow_
 
 int mrc_traffic_add(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow_config *config) {
   const struct mrc_sim_config *sim = &traffic->hosts->world->config;
-  if (config->from >= sim->hosts || config->to >= sim->hosts || config->from == config->to ||
-      config->writes == 0 || config->depth == 0 || config->depth > 4096 ||
-      config->tcp_plane > sim->planes ||
+  if (config->from >= sim->topology.hosts || config->to >= sim->topology.hosts ||
+      config->from == config->to || config->writes == 0 || config->depth == 0 ||
+      config->depth > 4096 || config->tcp_plane > sim->topology.planes ||
       (config->tcp_plane && (config->bytes == 0 || config->paths_until_ns || config->after)))
     return -EINVAL;
-  if (config->step_writes && (config->job == 0 || config->pause_ns < sim->fabric_delay_ns ||
-                              config->writes % config->step_writes || config->interval_ns))
+  if (config->step_writes &&
+      (config->job == 0 || config->pause_ns < sim->topology.fabric_delay_ns ||
+       config->writes % config->step_writes || config->interval_ns))
     return -EINVAL;
   if (!can_flow(traffic->hosts->fabric, config)) return -EINVAL;
   const uint64_t room = sim->memory_bytes / (sim->copies_payload ? 2 : 1);

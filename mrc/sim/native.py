@@ -52,6 +52,8 @@ DIRECTIONS = {
     Target.UP: lib.MRC_SIM_UPWARD,
     Target.DOWN: lib.MRC_SIM_DOWNWARD,
 }
+TOPOLOGY = [name for name, _ in ffi.typeof("struct mrc_topology").fields]
+"""What a fabric is; each field has the name that it has in mrc.fabric, but for `trims`."""
 KINDS: dict[str, int] = {kind: getattr(lib, f"MRC_SIM_{kind.upper()}") for kind in TimedFault.KINDS}
 
 
@@ -173,7 +175,7 @@ class Rows(Sequence[_Row]):
 class Simulation:
     """Owns one `mrc_sim`. A context manager."""
 
-    def __init__(self, config: Mapping[str, int]) -> None:
+    def __init__(self, config: Mapping[str, Any]) -> None:
         """Builds the fabric of a `struct mrc_sim_config` given as a dict."""
         given = ffi.new("struct mrc_sim_config *", dict(config))
         self._sim, self._traced = ffi.NULL, ""

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle, product
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -402,24 +402,25 @@ def reference_of(scenario: Scenario) -> Scenario:
     )
 
 
-def _config(scenario: Scenario, flows: list[FlowSpec], seed: int) -> dict[str, int]:
-    topology, transport = asdict(scenario.topology), asdict(scenario.transport)
+def _config(scenario: Scenario, flows: list[FlowSpec], seed: int) -> dict[str, Any]:
+    fabric, transport = scenario.topology, asdict(scenario.transport)
     kind = transport.pop("kind")
     transport["probed"] = native.PROBING[scenario.transport.probed]
-    hashed = scenario.topology.routing if kind == "mrc" else "ecmp"
-    topology["routing"] = native.ROUTING[hashed]
-    topology["ecn_last_hop"] = int(scenario.topology.ecn_last_hop)
-    topology["one_class"] = int(not topology.pop("control_first"))
-    topology["trims"] = int(topology.pop("trimming"))
-    del topology["mtu"]  # path_mtu sets the size of packets
-    del topology["addresses"]  # simulated hosts have no addresses
-    del topology["absent"]
     if kind == "ecmp-planes":
         transport["evs_per_plane"] = 1
     ends = Counter(host for flow in flows for host in (flow.sender, flow.receiver))
     return {
         "seed": seed,
-        **topology,
+        "topology": {
+            "trims": int(fabric.trimming),
+            **{name: getattr(fabric, name) for name in native.TOPOLOGY if name != "trims"},
+        },
+        "routing": native.ROUTING[fabric.routing if kind == "mrc" else "ecmp"],
+        "ecn_last_hop": int(fabric.ecn_last_hop),
+        "one_class": int(not fabric.control_first),
+        "wake_ns": fabric.wake_ns,
+        "wake_noise_ns": fabric.wake_noise_ns,
+        "sndbuf_bytes": fabric.sndbuf_bytes,
         **transport,
         "transport": native.TRANSPORTS.get(kind, native.MRC),
         "single_path": int(kind == "ecmp"),

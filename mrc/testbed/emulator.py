@@ -31,7 +31,7 @@ from msgspec import Struct, field
 
 from mrc.errors import StateError
 from mrc.linux import netns
-from mrc.testbed.faults import FAULT_KINDS, HOP_KINDS, HOST_UP, SOCKET, Hop, decode_faults
+from mrc.testbed.faults import HOP_KINDS, HOST_UP, SOCKET, Hop, decode_faults
 from mrc.testbed.rootless import KEEPER
 from mrc.testbed.shape import interface_name
 
@@ -44,14 +44,15 @@ _log = logging.getLogger("mrc.testbed")
 class Emulator:
     """Owns one `mrc_emu` and the thread that runs it. A context manager."""
 
-    def __init__(self, config: dict[str, int], links: list[Any], absent: list[Any]) -> None:
+    def __init__(self, config: dict[str, Any], links: list[Any], absent: list[Any]) -> None:
         """`links`: hops that differ from their tier, with their properties. `absent`: hops that do
         not exist. Raises OSError.
         """
         from mrc._emu import ffi, lib  # those who only send requests need it not
 
         self._ffi, self._lib = ffi, lib
-        planes, hosts = range(1, config["planes"] + 1), range(config["hosts"])
+        topology = config["topology"]
+        planes, hosts = range(1, topology["planes"] + 1), range(topology["hosts"])
         missing = {(hop.end, hop.plane) for hop in map(Hop._make, absent) if hop.kind == HOST_UP}
         ports = [(host, plane) for plane in planes for host in hosts]
         self._names = [interface_name(*port) for port in ports if port not in missing]
@@ -92,7 +93,10 @@ class Emulator:
         for number in self._failing - set(numbered):
             self._lib.mrc_emu_set_faults(self._emu, number, self._ffi.NULL, 0)
         for number, faults in numbered.items():
-            rows = [{"kind": FAULT_KINDS.index(kind), "a": a, "b": b} for kind, a, b in faults]
+            rows = [
+                {"kind": getattr(self._lib, f"MRC_SIM_{kind.upper()}"), "a": a, "b": b}
+                for kind, a, b in faults
+            ]
             array = self._ffi.new("struct mrc_emu_fault[]", rows)
             if self._lib.mrc_emu_set_faults(self._emu, number, array, len(rows)) < 0:
                 raise ValueError(f"the emulator refuses {faults}")

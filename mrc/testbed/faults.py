@@ -220,9 +220,6 @@ SOCKET = "fabric.sock"
 # The order is that of the enums in csrc/emu/emu.h.
 HOP_KINDS = ("host-up", "host-down", "t0-up", "t1-down", "t1-up", "t2-down")
 HOST_UP, HOST_DOWN, T0_UP, T1_DOWN, T1_UP, T2_DOWN = HOP_KINDS
-FAULT_KINDS = (
-    "silent", "loss", "corrupt", "duplicate", "reorder", "delay", "jitter", "rate", "mtu",
-)  # fmt: skip
 
 
 class Hop(NamedTuple):

@@ -296,16 +296,19 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
     """The fields of `struct mrc_emu_config`, the hops that differ from their tier, and those that
     are absent.
     """
-    same = ("hosts", "planes", "t0", "t1", "pods", "t2", "mtu", "jitter_ns")
+    same = ("hosts", "planes", "t0", "t1", "pods", "t2", "jitter_ns")
     delays = ("host_delay_ns", "fabric_delay_ns", "core_delay_ns")
     rates = ("host_rate_bps", "fabric_rate_bps", "core_rate_bps")
     config = {
         "seed": 1,
+        "topology": {
+            **{key: getattr(shape, key) for key in (*same, *delays)},
+            **{key: getattr(shape, key) or NO_RATE_BPS for key in rates},
+            **shape.port_queue(),
+            "trims": int(shape.trim),
+        },
         "block": int(shape.addresses.block.network_address) >> 112,
-        **{key: getattr(shape, key) for key in (*same, *delays)},
-        **{key: getattr(shape, key) or NO_RATE_BPS for key in rates},
-        **shape.port_queue(),
-        "trims": int(shape.trim),
+        "mtu": shape.mtu,
     }
     usual, whole = all_hops(replace(shape, links=())), replace(shape, absent=(), links=())
     return {

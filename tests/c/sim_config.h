@@ -12,31 +12,31 @@
 
 /* A field that a test names overrides the default here. */
 #pragma GCC diagnostic ignored "-Woverride-init"
-#define open_sim(...)                                                    \
-  mrc_sim_create(&(struct mrc_sim_config){.seed = 1,                     \
-                                          .hosts = 4,                    \
-                                          .planes = 1,                   \
-                                          .t0 = 2,                       \
-                                          .t1 = 2,                       \
-                                          .host_rate_bps = 100 * GBIT,   \
-                                          .fabric_rate_bps = 100 * GBIT, \
-                                          .host_delay_ns = 500,          \
-                                          .fabric_delay_ns = 500,        \
-                                          .buffer_bytes = 1000000,       \
-                                          .ecn_low_bytes = 100000,       \
-                                          .ecn_high_bytes = 400000,      \
-                                          .sndbuf_bytes = 65536,         \
-                                          .wake_ns = 1000,               \
-                                          .memory_bytes = 1 << 20,       \
-                                          .trims = 1,                    \
-                                          .qps_per_host = 16,            \
-                                          .path_mtu = 4096,              \
-                                          .mpr = 1024,                   \
-                                          .spray = 1,                    \
-                                          .timeout = 10,                 \
-                                          .retry_linear = 7,             \
-                                          .retry_exp = 7,                \
-                                          .sack_delay_ns = 10000,        \
+#define open_sim(...)                                                             \
+  mrc_sim_create(&(struct mrc_sim_config){.seed = 1,                              \
+                                          .topology.hosts = 4,                    \
+                                          .topology.planes = 1,                   \
+                                          .topology.t0 = 2,                       \
+                                          .topology.t1 = 2,                       \
+                                          .topology.host_rate_bps = 100 * GBIT,   \
+                                          .topology.fabric_rate_bps = 100 * GBIT, \
+                                          .topology.host_delay_ns = 500,          \
+                                          .topology.fabric_delay_ns = 500,        \
+                                          .topology.buffer_bytes = 1000000,       \
+                                          .topology.ecn_low_bytes = 100000,       \
+                                          .topology.ecn_high_bytes = 400000,      \
+                                          .sndbuf_bytes = 65536,                  \
+                                          .wake_ns = 1000,                        \
+                                          .memory_bytes = 1 << 20,                \
+                                          .topology.trims = 1,                    \
+                                          .qps_per_host = 16,                     \
+                                          .path_mtu = 4096,                       \
+                                          .mpr = 1024,                            \
+                                          .spray = 1,                             \
+                                          .timeout = 10,                          \
+                                          .retry_linear = 7,                      \
+                                          .retry_exp = 7,                         \
+                                          .sack_delay_ns = 10000,                 \
                                           __VA_ARGS__})
 #define add_flow(sim, ...)                \
   mrc_sim_add_flow(                       \

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "core/base.h"
 #include "sim/gbn.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 #include "sim/tcp.h"
 #include "sim/traffic.h"
 #include "sim_config.h"
@@ -123,8 +123,9 @@ TEST(test_gbn_timeout__ends_after_the_last_retry) {
 
 /* ---- Go-back-N on hosts ---- */
 
-#define open_gbn(...) \
-  open_sim(.transport = MRC_SIM_GO_BACK_N, .routing = MRC_SIM_ECMP, .planes = 2, __VA_ARGS__)
+#define open_gbn(...)                                                                     \
+  open_sim(.transport = MRC_SIM_GO_BACK_N, .routing = MRC_SIM_ECMP, .topology.planes = 2, \
+           __VA_ARGS__)
 
 TEST(test_gbn_run__one_path_at_line_rate) {
   mrc_sim *sim = open_gbn(.cc_base_rtt_ns = 8000, .cc = MRC_CC_NSCC);
@@ -152,7 +153,7 @@ TEST(test_gbn_run__goes_back_for_what_is_lost) {
 }
 
 TEST(test_gbn_run__full_buffers_drop) {
-  mrc_sim *sim = open_gbn(.cc = MRC_CC_NULL, .buffer_bytes = 100000, .timeout = 6);
+  mrc_sim *sim = open_gbn(.cc = MRC_CC_NULL, .topology.buffer_bytes = 100000, .timeout = 6);
   for (uint32_t from = 1; from < 4; from++)
     CHECK_EQ(add_flow(sim, .from = from, .to = 0), (int)from - 1);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -375,9 +376,10 @@ TEST(test_tcp_link__is_filled_and_nothing_is_missing) {
 #define SECOND (1000 * MS)
 
 /* Slow enough for TCP: 1 Gbit/s to hosts, 200 Mbit/s between T0 and T1, a round trip of 10 ms. */
-#define open_slow(...)                                                                          \
-  open_sim(.host_rate_bps = GBIT, .fabric_rate_bps = 200 * MBIT, .fabric_delay_ns = 2 * MS,     \
-           .ecn_high_bytes = 0, .ecn_low_bytes = 0, .wake_ns = 10 * US, .buffer_bytes = 500000, \
+#define open_slow(...)                                                                       \
+  open_sim(.topology.host_rate_bps = GBIT, .topology.fabric_rate_bps = 200 * MBIT,           \
+           .topology.fabric_delay_ns = 2 * MS, .topology.ecn_high_bytes = 0,                 \
+           .topology.ecn_low_bytes = 0, .wake_ns = 10 * US, .topology.buffer_bytes = 500000, \
            .noise_ns = MS, __VA_ARGS__)
 #define add_tcp(sim, ...) add_flow(sim, .bytes = 1448, .tcp_plane = 1, __VA_ARGS__)
 
@@ -399,15 +401,17 @@ TEST(test_tcp_run__fills_its_path_and_never_ends) {
   CHECK(info.received_bytes > 4 * 200 * MBIT / 8 * 1448 / 1598);
   CHECK_EQ(info.retransmitted_packets, info.lost_packets);
   CHECK_EQ(info.repeated_packets, 0);
-  CHECK_EQ(sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0)].packets,
+  CHECK_EQ(sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0)]
+               .packets,
            0);
-  CHECK(sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 1)].packets > 0);
+  CHECK(sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 1)]
+            .packets > 0);
   mrc_sim_destroy(sim);
 }
 
 /* The fabric neither marks nor trims TCP data: it drops it. */
 TEST(test_tcp_run__full_buffers_drop) {
-  mrc_sim *sim = open_slow(.ecn_low_bytes = 1, .ecn_high_bytes = 2);
+  mrc_sim *sim = open_slow(.topology.ecn_low_bytes = 1, .topology.ecn_high_bytes = 2);
   CHECK_EQ(add_tcp(sim), 0);
   CHECK_EQ(mrc_sim_run(sim, 2 * SECOND), 0);
   const struct mrc_sim_stats stats = stats_of(sim);
@@ -453,7 +457,7 @@ TEST(test_tcp_run__beside_writes) {
 
 /* Two flows share the port of one host: neither MRC nor TCP keeps the other out. */
 TEST(test_tcp_run__shares_the_port_of_its_host) {
-  mrc_sim *sim = open_slow(.host_rate_bps = 100 * MBIT, .cc = MRC_CC_NULL, .mpr = 128);
+  mrc_sim *sim = open_slow(.topology.host_rate_bps = 100 * MBIT, .cc = MRC_CC_NULL, .mpr = 128);
   CHECK_EQ(add_tcp(sim), 0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 100), 1);
   CHECK_EQ(mrc_sim_run(sim, 2 * SECOND), 0);

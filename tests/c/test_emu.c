@@ -20,6 +20,7 @@
 #include "core/base.h"
 #include "core/wire.h"
 #include "emu/ethernet.h"
+#include "sim/internal.h"
 
 /* ---- Packets ---- */
 
@@ -324,17 +325,17 @@ TEST(test_ethernet_copy__has_bytes_of_its_own) {
 enum { LOOPBACK = 1, FRAME = 14 + 40 + 40, HOP_LIMIT_AT = 21 };
 
 static const struct mrc_emu_config config = {.seed = 1,
-                                             .hosts = 2,
-                                             .planes = 1,
-                                             .t0 = 2,
-                                             .t1 = 1,
+                                             .topology.hosts = 2,
+                                             .topology.planes = 1,
+                                             .topology.t0 = 2,
+                                             .topology.t1 = 1,
                                              .block = 0xFCBB,
                                              .mtu = 1500,
-                                             .host_rate_bps = 1000000000,
-                                             .fabric_rate_bps = 1000000000,
-                                             .host_delay_ns = 1000,
-                                             .fabric_delay_ns = 1000,
-                                             .buffer_bytes = 100000};
+                                             .topology.host_rate_bps = 1000000000,
+                                             .topology.fabric_rate_bps = 1000000000,
+                                             .topology.host_delay_ns = 1000,
+                                             .topology.fabric_delay_ns = 1000,
+                                             .topology.buffer_bytes = 100000};
 static const int ifindices[] = {LOOPBACK, LOOPBACK};
 
 /* Whether this thread now has its own network namespace, with its loopback up. */
@@ -398,17 +399,17 @@ TEST(test_run__until_the_hop_limit_has_run_out) {
   CHECK_EQ(mrc_emu_ask_hop(emu, hop, &info), 0);
   CHECK_EQ(info.packets, 1);
   CHECK_EQ(info.bytes, FRAME + 24 + 8); /* 126 bytes and no UDP payload */
-  const struct mrc_emu_fault silent = {.kind = MRC_EMU_SILENT};
+  const struct mrc_emu_fault silent = {.kind = MRC_SIM_SILENT};
   CHECK_EQ(mrc_emu_set_faults(emu, hop, &silent, 1), 0);
   send_one(64);
   stats = wait_for(emu, 1, 1);
   CHECK_EQ(stats.sent, 61);
-  const struct mrc_emu_fault small = {.kind = MRC_EMU_MTU, .a = info.bytes - 24 - 14 - 1};
+  const struct mrc_emu_fault small = {.kind = MRC_SIM_MTU, .a = info.bytes - 24 - 14 - 1};
   CHECK_EQ(mrc_emu_set_faults(emu, hop, &small, 1), 0);
   send_one(64);
   stats = wait_for(emu, 1, 2);
   CHECK_EQ(stats.sent, 61);
-  const struct mrc_emu_fault enough = {.kind = MRC_EMU_MTU, .a = info.bytes - 24 - 14};
+  const struct mrc_emu_fault enough = {.kind = MRC_SIM_MTU, .a = info.bytes - 24 - 14};
   CHECK_EQ(mrc_emu_set_faults(emu, hop, &enough, 1), 0);
   send_one(64);
   stats = wait_for(emu, 2, 2);
@@ -421,7 +422,7 @@ TEST(test_run__until_the_hop_limit_has_run_out) {
 TEST(test_destroy__with_packets_inside) {
   if (!is_alone()) return;
   struct mrc_emu_config slow = config;
-  slow.host_delay_ns = 3600ull * 1000000000;
+  slow.topology.host_delay_ns = 3600ull * 1000000000;
   mrc_emu *emu;
   pthread_t thread;
   struct mrc_emu_stats stats;
@@ -469,19 +470,19 @@ TEST(test_create__refuses) {
   const int n_rows = (int)(sizeof rows / sizeof *rows);
   for (int i = 0; i < n_rows; i++)
     rows[i] = config;
-  rows[0].hosts = 1;
-  rows[1].hosts = 3;
-  rows[2].planes = 33;
-  rows[3].t0 = 0;
-  rows[4].hosts = rows[4].t0 = 4097;
-  rows[5].t1 = 0;
-  rows[6].t1 = 257;
+  rows[0].topology.hosts = 1;
+  rows[1].topology.hosts = 3;
+  rows[2].topology.planes = 33;
+  rows[3].topology.t0 = 0;
+  rows[4].topology.hosts = rows[4].topology.t0 = 4097;
+  rows[5].topology.t1 = 0;
+  rows[6].topology.t1 = 257;
   rows[7].block = 65536;
-  rows[8].host_rate_bps = 0;
-  rows[9].fabric_rate_bps = 0;
+  rows[8].topology.host_rate_bps = 0;
+  rows[9].topology.fabric_rate_bps = 0;
   rows[10].mtu = 65536;
-  rows[11].ecn_low_bytes = rows[11].ecn_high_bytes = 1;
-  rows[12].hosts = 16386;
+  rows[11].topology.ecn_low_bytes = rows[11].topology.ecn_high_bytes = 1;
+  rows[12].topology.hosts = 16386;
   for (int i = 0; i < n_rows; i++) {
     CHECK_ROW(i);
     mrc_emu *emu = NULL;
@@ -495,7 +496,7 @@ TEST(test_set_faults__refuses) {
   mrc_emu *emu;
   CHECK_EQ(mrc_emu_create(&config, ifindices, &emu), 0);
   const struct mrc_emu_fault wrong[] = {
-      {.kind = MRC_EMU_RATE}, {.kind = MRC_EMU_MTU}, {.kind = MRC_EMU_MTU + 1}};
+      {.kind = MRC_SIM_RATE}, {.kind = MRC_SIM_MTU}, {.kind = MRC_SIM_MTU + 1}};
   for (int i = 0; i < 3; i++)
     CHECK_EQ(mrc_emu_set_faults(emu, 0, &wrong[i], 1), -EINVAL);
   struct mrc_emu_hop info;

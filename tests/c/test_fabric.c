@@ -7,8 +7,7 @@
 #include "core/wire.h"
 #include "sim/agenda.h"
 #include "sim/fabric.h"
-#include "sim/hop.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 #include "sim/traffic.h"
 #include "sim_config.h"
 
@@ -278,9 +277,10 @@ TEST(test_queue_pop__control_and_trimmed_first) {
 /* Three tiers: three pods of two T0s and two T1s, four T2s, two hosts below each T0. */
 enum { HOSTS = 12, T0S = 6, T1S = 6, PODS = 3, T2S = 4, CAPACITY = 8 };
 
-#define open_pods(...)                                                    \
-  open_sim(.hosts = HOSTS, .t0 = T0S, .t1 = T1S, .pods = PODS, .t2 = T2S, \
-           .core_rate_bps = 50 * GBIT, .core_delay_ns = 700, .path_mtu = 4096, __VA_ARGS__)
+#define open_pods(...)                                                                             \
+  open_sim(.topology.hosts = HOSTS, .topology.t0 = T0S, .topology.t1 = T1S, .topology.pods = PODS, \
+           .topology.t2 = T2S, .topology.core_rate_bps = 50 * GBIT, .topology.core_delay_ns = 700, \
+           .path_mtu = 4096, __VA_ARGS__)
 
 static uint32_t pod_of(uint32_t host) { return host / 4; }
 
@@ -303,7 +303,8 @@ static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops) {
   struct mrc_heap_entry event;
   int n = 0;
   mrc_fabric_enter(&sim->whole.fabric,
-                   mrc_topology_host_up(&sim->whole.world.config, 0, packet->from), packet);
+                   mrc_topology_host_up(&sim->whole.world.config.topology, 0, packet->from),
+                   packet);
   while (mrc_agenda_pop(&sim->whole.world.agenda, &event)) {
     sim->whole.world.now_ns = event.at_ns;
     if (event.kind != MRC_SIM_ON_ARRIVAL) break; /* its host runs */
@@ -364,11 +365,11 @@ TEST(test_arrive__follows_the_usids) {
     uint32_t hops[CAPACITY];
     const int n = walk(sim, make_packet(sim, from, to, path), hops);
     CHECK_EQ(n, rows[i].is_local ? 2 : 4);
-    CHECK_EQ(hops[0], mrc_topology_host_up(&sim->whole.world.config, 0, from));
-    CHECK_EQ(hops[n - 1], mrc_topology_host_down(&sim->whole.world.config, 0, to));
+    CHECK_EQ(hops[0], mrc_topology_host_up(&sim->whole.world.config.topology, 0, from));
+    CHECK_EQ(hops[n - 1], mrc_topology_host_down(&sim->whole.world.config.topology, 0, to));
     if (!rows[i].is_local) {
-      CHECK_EQ(hops[1], mrc_topology_t0_up(&sim->whole.world.config, 0, from / 2, path));
-      CHECK_EQ(hops[2], mrc_topology_t1_down(&sim->whole.world.config, 0, to / 2, path));
+      CHECK_EQ(hops[1], mrc_topology_t0_up(&sim->whole.world.config.topology, 0, from / 2, path));
+      CHECK_EQ(hops[2], mrc_topology_t1_down(&sim->whole.world.config.topology, 0, to / 2, path));
     }
     CHECK_PTR_EQ(sim->whole.hosts.at[to].inbox, sim->whole.hosts.at[to].inbox_last);
     CHECK(sim->whole.hosts.at[to].inbox != NULL);
@@ -384,7 +385,7 @@ TEST(test_arrive__over_the_switches_of_each_path) {
     const struct mrc_sim_config *config = &sim->whole.world.config;
     for (uint32_t to = 0; to < HOSTS; to++) {
       if (to == from) continue;
-      const uint32_t n_paths = mrc_topology_n_paths(config, from, to);
+      const uint32_t n_paths = mrc_topology_n_paths(&config->topology, from, to);
       CHECK_EQ(n_paths, from / 2 == to / 2 ? 1 : pod_of(from) == pod_of(to) ? 2 : T2S);
       for (uint32_t path = 0; path < n_paths; path++, paths++) {
         uint32_t hops[CAPACITY];
@@ -395,9 +396,10 @@ TEST(test_arrive__over_the_switches_of_each_path) {
         for (int i = 1; i < n - 1; i++)
           CHECK_EQ(usid_at_end(sim, hops[i]), nth(&sent, i - 1));
         CHECK_EQ(nth(&sent, n - 2), 0xE000 + to % 2);
-        CHECK_EQ(hops[n - 1], mrc_topology_host_down(config, 0, to));
+        CHECK_EQ(hops[n - 1], mrc_topology_host_down(&config->topology, 0, to));
         uint32_t inner[MRC_TOPOLOGY_INNER_HOPS];
-        CHECK_EQ((int)mrc_topology_inner_hops(config, 0, from / 2, to / 2, path, inner), n - 2);
+        CHECK_EQ((int)mrc_topology_inner_hops(&config->topology, 0, from / 2, to / 2, path, inner),
+                 n - 2);
         CHECK_MEM_EQ(inner, hops + 1, (size_t)(n - 2) * sizeof *inner);
       }
     }
@@ -440,7 +442,7 @@ TEST(test_arrive__usid_of_nobody) {
 }
 
 TEST(test_arrive__ecmp_by_flow_label) {
-  mrc_sim *sim = open_sim(.routing = MRC_SIM_ECMP, .t1 = 4);
+  mrc_sim *sim = open_sim(.routing = MRC_SIM_ECMP, .topology.t1 = 4);
   uint32_t used = 0;
   for (uint32_t label = 0; label < 64; label++) {
     uint32_t hops[2][CAPACITY];
@@ -450,8 +452,8 @@ TEST(test_arrive__ecmp_by_flow_label) {
       CHECK_EQ(walk(sim, packet, hops[again]), 4);
     }
     CHECK_EQ(hops[0][1], hops[1][1]); /* each label keeps its path */
-    CHECK_EQ(hops[0][3], mrc_topology_host_down(&sim->whole.world.config, 0, 2));
-    used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
+    CHECK_EQ(hops[0][3], mrc_topology_host_down(&sim->whole.world.config.topology, 0, 2));
+    used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0));
   }
   CHECK_EQ(used, 0xF); /* all labels together use all uplinks */
   mrc_sim_destroy(sim);
@@ -465,7 +467,7 @@ static uint32_t t2s_by_ecmp(mrc_sim *sim) {
     struct mrc_frame *packet = make_packet(sim, 0, 7, 0);
     packet->flow_label = label;
     CHECK_EQ(walk(sim, packet, hops), 6);
-    CHECK_EQ(hops[5], mrc_topology_host_down(&sim->whole.world.config, 0, 7));
+    CHECK_EQ(hops[5], mrc_topology_host_down(&sim->whole.world.config.topology, 0, 7));
     used |= 1u << sim->whole.fabric.hops[hops[2]].to;
   }
   return used;
@@ -488,11 +490,11 @@ TEST(test_arrive__ecmp_uses_every_t2_that_has_links) {
 TEST(test_build__queues_by_place) {
   mrc_sim *sim = open_sim();
   const struct mrc_hop *up =
-      &sim->whole.fabric.hops[mrc_topology_host_up(&sim->whole.world.config, 0, 0)];
+      &sim->whole.fabric.hops[mrc_topology_host_up(&sim->whole.world.config.topology, 0, 0)];
   const struct mrc_hop *spread =
-      &sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 1)];
+      &sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 1)];
   const struct mrc_hop *last =
-      &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config, 0, 0)];
+      &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config.topology, 0, 0)];
   CHECK_EQ(up->kind->queue.buffer_bytes, 0); /* the host stops before it overflows */
   CHECK_EQ(spread->kind->queue.ecn_high_bytes, 400000);
   CHECK_EQ(spread->kind->queue.trims, true);
@@ -500,7 +502,7 @@ TEST(test_build__queues_by_place) {
   CHECK_EQ(last->kind->queue.buffer_bytes, 1000000);
   mrc_sim_destroy(sim);
   sim = open_sim(.ecn_last_hop = 1);
-  last = &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config, 0, 0)];
+  last = &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config.topology, 0, 0)];
   CHECK_EQ(last->kind->queue.ecn_high_bytes, 400000);
   CHECK_EQ(last->kind->queue.last_hop, true);
   mrc_sim_destroy(sim);
@@ -511,7 +513,7 @@ TEST(test_build__links_of_each_tier) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
   CHECK_EQ(sim->whole.fabric.n_hops, 2 * HOSTS + 2 * 2 * T0S + 2 * PODS * T2S);
   const struct mrc_hop_config *hop =
-      &sim->whole.fabric.hops[mrc_topology_t2_down(config, 0, 2, 3)].kind->config;
+      &sim->whole.fabric.hops[mrc_topology_t2_down(&config->topology, 0, 2, 3)].kind->config;
   CHECK_EQ(hop->rate_bps, 50 * GBIT);
   CHECK_EQ(hop->link.delay_ns, 700);
   CHECK_EQ(sim->lookahead_ns, 500);
@@ -519,12 +521,12 @@ TEST(test_build__links_of_each_tier) {
 }
 
 TEST(test_create__refuses_uneven_pods) {
-  CHECK_PTR_EQ(open_pods(.pods = 1), NULL);
-  CHECK_PTR_EQ(open_pods(.pods = 4), NULL); /* of 6 T0s */
-  CHECK_PTR_EQ(open_pods(.t2 = 3), NULL);   /* with 2 T1s in a pod */
-  CHECK_PTR_EQ(open_pods(.t2 = 0), NULL);   /* nothing joins the pods */
-  CHECK_PTR_EQ(open_pods(.core_rate_bps = 0), NULL);
-  CHECK_PTR_EQ(open_pods(.t2 = MRC_SIM_MAX_T2 + 2), NULL);
+  CHECK_PTR_EQ(open_pods(.topology.pods = 1), NULL);
+  CHECK_PTR_EQ(open_pods(.topology.pods = 4), NULL); /* of 6 T0s */
+  CHECK_PTR_EQ(open_pods(.topology.t2 = 3), NULL);   /* with 2 T1s in a pod */
+  CHECK_PTR_EQ(open_pods(.topology.t2 = 0), NULL);   /* nothing joins the pods */
+  CHECK_PTR_EQ(open_pods(.topology.core_rate_bps = 0), NULL);
+  CHECK_PTR_EQ(open_pods(.topology.t2 = MRC_SIM_MAX_T2 + 2), NULL);
   mrc_sim *sim = open_pods();
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_UPLINK, .index = 0, .t1 = 2), -EINVAL);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_CORE, .index = 0, .t2 = 1), -EINVAL);
@@ -536,7 +538,7 @@ TEST(test_create__refuses_uneven_pods) {
 TEST(test_enter__rate_and_delay) {
   mrc_sim *sim = open_sim();
   struct mrc_heap_entry event;
-  const uint32_t hop = mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0);
+  const uint32_t hop = mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0);
   uint64_t arrivals[3] = {0};
   for (int i = 0; i < 3; i++) {
     struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
@@ -579,7 +581,8 @@ TEST(test_fault__hops_of_a_target) {
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = rows[i].has_pods ? open_pods(.planes = 2) : open_sim(.planes = 2);
+    mrc_sim *sim =
+        rows[i].has_pods ? open_pods(.topology.planes = 2) : open_sim(.topology.planes = 2);
     const struct mrc_sim_fault fault = {.target = rows[i].target,
                                         .plane = 2,
                                         .index = rows[i].index,
@@ -628,7 +631,7 @@ TEST(test_remove__paths_over_it) {
 }
 
 TEST(test_remove__no_packet_enters) {
-  mrc_sim *sim = open_sim(.planes = 2);
+  mrc_sim *sim = open_sim(.topology.planes = 2);
   struct mrc_fabric *fabric = &sim->whole.fabric;
   const struct mrc_sim_config *config = &sim->whole.world.config;
   struct mrc_sim_fault target = {.target = MRC_SIM_UPLINK, .plane = 1, .index = 1, .t1 = 0};
@@ -650,7 +653,7 @@ TEST(test_remove__no_packet_enters) {
   struct mrc_frame *packet = mrc_frame_pool_get(&fabric->pool);
   packet->to = 2;
   mrc_fabric_set_usids(fabric, packet); /* over the uplink that is absent */
-  mrc_fabric_arrive(fabric, mrc_topology_t0_up(config, 0, 0, 0), packet);
+  mrc_fabric_arrive(fabric, mrc_topology_t0_up(&config->topology, 0, 0, 0), packet);
   CHECK_EQ(sim->whole.record.stats.unroutable, 1);
   CHECK_EQ(fabric->pool.n_used, 0);
   target.direction = MRC_SIM_UPWARD;
@@ -661,9 +664,9 @@ TEST(test_remove__no_packet_enters) {
 }
 
 TEST(test_fault__ends_as_the_topology_has_it) {
-  mrc_sim *sim = open_sim(.jitter_ns = 7);
-  const struct mrc_hop_own *hop =
-      mrc_fabric_own(&sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config, 0, 0, 0));
+  mrc_sim *sim = open_sim(.topology.jitter_ns = 7);
+  const struct mrc_hop_own *hop = mrc_fabric_own(
+      &sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0));
   const struct mrc_sim_fault lossy = {.target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 70};
   const struct mrc_sim_fault small = {.target = MRC_SIM_ALL, .kind = MRC_SIM_MTU, .a = 1500};
   CHECK_EQ(mrc_sim_set_links(sim, &lossy), 0);

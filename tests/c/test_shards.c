@@ -31,23 +31,23 @@ struct results {
 
 static struct mrc_sim_config config_of(int row, uint32_t shards, uint32_t threads) {
   const struct mrc_sim_config config = {.seed = 1 + (uint64_t)row,
-                                        .hosts = HOSTS,
-                                        .planes = PLANES,
-                                        .t0 = T0S,
-                                        .t1 = T1S,
+                                        .topology.hosts = HOSTS,
+                                        .topology.planes = PLANES,
+                                        .topology.t0 = T0S,
+                                        .topology.t1 = T1S,
                                         .shards = shards,
                                         .threads = threads,
-                                        .host_rate_bps = 100 * GBIT,
-                                        .fabric_rate_bps = 100 * GBIT,
-                                        .host_delay_ns = 500,
-                                        .fabric_delay_ns = 500,
-                                        .buffer_bytes = 100000,
-                                        .ecn_low_bytes = 20000,
-                                        .ecn_high_bytes = 80000,
+                                        .topology.host_rate_bps = 100 * GBIT,
+                                        .topology.fabric_rate_bps = 100 * GBIT,
+                                        .topology.host_delay_ns = 500,
+                                        .topology.fabric_delay_ns = 500,
+                                        .topology.buffer_bytes = 100000,
+                                        .topology.ecn_low_bytes = 20000,
+                                        .topology.ecn_high_bytes = 80000,
                                         .sndbuf_bytes = 65536,
                                         .wake_ns = 1000,
                                         .memory_bytes = 1 << 17,
-                                        .trims = 1,
+                                        .topology.trims = 1,
                                         .qps_per_host = 32,
                                         .path_mtu = 4096,
                                         .mpr = 128,
@@ -72,20 +72,20 @@ static void vary(int row, struct mrc_sim_config *config) {
   if (row == 6) config->routing = MRC_SIM_ECMP;
   if (row == 7) config->transport = MRC_SIM_GO_BACK_N;
   if (row == 7) config->routing = MRC_SIM_ECMP;
-  if (row == 8) config->jitter_ns = 700;
-  if (row == 9) config->host_rate_bps = config->fabric_rate_bps = 4000 * GBIT;
+  if (row == 8) config->topology.jitter_ns = 700;
+  if (row == 9) config->topology.host_rate_bps = config->topology.fabric_rate_bps = 4000 * GBIT;
   if (row == 10) config->wake_ns = 0;
   if (row >= 13) {
-    config->pods = 4;
-    config->t1 = 4 * T1S;
-    config->t2 = 2 * T1S;
-    config->core_rate_bps = 100 * GBIT;
-    config->core_delay_ns = row == 14 ? 300 : 900;
+    config->topology.pods = 4;
+    config->topology.t1 = 4 * T1S;
+    config->topology.t2 = 2 * T1S;
+    config->topology.core_rate_bps = 100 * GBIT;
+    config->topology.core_delay_ns = row == 14 ? 300 : 900;
     config->cc_base_rtt_ns = 12000;
   }
   if (row == 15) config->routing = MRC_SIM_ECMP;
   if (row == 11) {
-    config->fabric_delay_ns = 3000;
+    config->topology.fabric_delay_ns = 3000;
     config->cc_base_rtt_ns = 20000;
   }
   if (row % 2 == 0) config->sample_ns = 2000;

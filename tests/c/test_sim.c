@@ -8,18 +8,19 @@
 
 #include "check.h"
 #include "sim/engines.h"
+#include "sim/internal.h"
 #include "sim/sim.h"
 #include "sim/traffic.h"
 #include "sim_config.h"
 
 TEST(test_create__refuses_nonsense) {
-  CHECK_PTR_EQ(open_sim(.hosts = 1), NULL);
-  CHECK_PTR_EQ(open_sim(.hosts = 5), NULL); /* not a multiple of the T0s */
-  CHECK_PTR_EQ(open_sim(.planes = 33), NULL);
-  CHECK_PTR_EQ(open_sim(.t1 = 0), NULL);
-  CHECK_PTR_EQ(open_sim(.host_rate_bps = 0), NULL);
+  CHECK_PTR_EQ(open_sim(.topology.hosts = 1), NULL);
+  CHECK_PTR_EQ(open_sim(.topology.hosts = 5), NULL); /* not a multiple of the T0s */
+  CHECK_PTR_EQ(open_sim(.topology.planes = 33), NULL);
+  CHECK_PTR_EQ(open_sim(.topology.t1 = 0), NULL);
+  CHECK_PTR_EQ(open_sim(.topology.host_rate_bps = 0), NULL);
   CHECK_PTR_EQ(open_sim(.path_mtu = 4095), NULL);
-  CHECK_PTR_EQ(open_sim(.ecn_low_bytes = 400000), NULL);
+  CHECK_PTR_EQ(open_sim(.topology.ecn_low_bytes = 400000), NULL);
 }
 
 TEST(test_add__refuses_nonsense) {
@@ -58,7 +59,7 @@ TEST(test_run__contents) {
   };
   for (int i = 0; i < (int)(sizeof faults / sizeof *faults); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_sim(.copies_payload = 1, .planes = 2);
+    mrc_sim *sim = open_sim(.copies_payload = 1, .topology.planes = 2);
     struct mrc_sim_fault fault = faults[i];
     fault.target = MRC_SIM_PLANE;
     fault.plane = 1;
@@ -76,7 +77,8 @@ TEST(test_run__contents) {
 }
 
 static uint64_t trace_of(uint64_t seed, const char *path) {
-  mrc_sim *sim = open_sim(.seed = seed, .planes = 2, .jitter_ns = 300, .sample_ns = 10 * US);
+  mrc_sim *sim =
+      open_sim(.seed = seed, .topology.planes = 2, .topology.jitter_ns = 300, .sample_ns = 10 * US);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 20000), 0);
   CHECK_EQ(add_flow(sim), 0);
   CHECK_EQ(add_flow(sim, .from = 3, .to = 1, .writes = 4, .interval_ns = 20 * US), 1);
@@ -153,7 +155,7 @@ TEST(test_run__busy_hosts_are_late) {
 
 /* Packets are delayed by 3 ms for a while: they are declared lost, and all of them arrive. */
 TEST(test_run__repeated_is_what_came_twice) {
-  mrc_sim *sim = open_sim(.planes = 2);
+  mrc_sim *sim = open_sim(.topology.planes = 2);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PLANE, .at_ns = 100 * US, .until_ns = 110 * US,
                      .kind = MRC_SIM_DELAY, .a = 3 * MS),
            0);
@@ -194,7 +196,7 @@ TEST(test_run__loss_of_control_spares_data) {
 }
 
 TEST(test_run__a_host_sees_its_port_down) {
-  mrc_sim *sim = open_sim(.planes = 2);
+  mrc_sim *sim = open_sim(.topology.planes = 2);
   CHECK_EQ(add_fault(sim, .at_ns = 50 * US, .target = MRC_SIM_PORT, .index = 0, .plane = 2,
                      .kind = MRC_SIM_DOWN),
            0);
@@ -210,8 +212,8 @@ TEST(test_run__a_host_sees_its_port_down) {
 }
 
 TEST(test_run__a_host_sees_a_slow_plane) {
-  mrc_sim *sim =
-      open_sim(.planes = 2, .host_rate_bps = GBIT, .memory_bytes = 64 << 20, .noise_ns = 50000);
+  mrc_sim *sim = open_sim(.topology.planes = 2, .topology.host_rate_bps = GBIT,
+                          .memory_bytes = 64 << 20, .noise_ns = 50000);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PORT, .index = 0, .plane = 2, .kind = MRC_SIM_RATE,
                      .a = GBIT / 10),
            0);
@@ -249,7 +251,7 @@ TEST(test_run__patience_follows_the_noise_of_hosts) {
   } rows[] = {{0, 5 * MS, 20 * MS}, {50000, 500 * US, 3 * MS}, {2000, 150 * US, 400 * US}};
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_sim(.planes = 2, .timeout = 16, .noise_ns = rows[i].noise_ns);
+    mrc_sim *sim = open_sim(.topology.planes = 2, .timeout = 16, .noise_ns = rows[i].noise_ns);
     CHECK_EQ(add_fault(sim, .at_ns = 20 * US, .target = MRC_SIM_PLANE, .plane = 2), 0);
     CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 2), 0);
     CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -303,7 +305,7 @@ TEST(test_traffic__open_loop_keeps_its_mean) {
 }
 
 TEST(test_traffic__keeps_to_its_paths) {
-  mrc_sim *sim = open_sim(.planes = 2, .t1 = 4);
+  mrc_sim *sim = open_sim(.topology.planes = 2, .topology.t1 = 4);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 0, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .plane = 2, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .paths = 0x6), 0);
@@ -314,7 +316,7 @@ TEST(test_traffic__keeps_to_its_paths) {
 }
 
 TEST(test_traffic__other_paths_later) {
-  mrc_sim *sim = open_sim(.planes = 1, .t1 = 4);
+  mrc_sim *sim = open_sim(.topology.planes = 1, .topology.t1 = 4);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .paths = 0x1, .paths_until_ns = 5 * MS, .bytes = 1 << 20, .writes = 1000),
            0);
@@ -327,7 +329,7 @@ TEST(test_traffic__other_paths_later) {
 
 /* Up, T0 by T0; then down. The flow may use one T1 of two, whose link to the other T0 is absent. */
 TEST(test_inner_ports__of_the_links_that_exist) {
-  mrc_sim *sim = open_sim(.planes = 2);
+  mrc_sim *sim = open_sim(.topology.planes = 2);
   const struct mrc_sim_fault link = {.target = MRC_SIM_UPLINK, .plane = 1, .index = 1, .t1 = 0};
   CHECK_EQ(mrc_sim_remove_links(sim, &link), 0);
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2), 0);
@@ -344,7 +346,8 @@ TEST(test_inner_ports__of_the_links_that_exist) {
 }
 
 TEST(test_incast__trims_at_the_last_hop) {
-  mrc_sim *sim = open_sim(.hosts = 8, .t0 = 2, .t1 = 4, .buffer_bytes = 200000);
+  mrc_sim *sim = open_sim(.topology.hosts = 8, .topology.t0 = 2, .topology.t1 = 4,
+                          .topology.buffer_bytes = 200000);
   for (uint32_t from = 1; from < 8; from++)
     CHECK_EQ(add_flow(sim, .from = from, .to = 0, .writes = 4), (int)from - 1);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -363,9 +366,10 @@ TEST(test_incast__trims_at_the_last_hop) {
 
 /* The time of a flow of 64 KiB over 8 paths of 9.5 us, without other traffic. */
 static uint64_t short_flow_ns(uint32_t probed) {
-  mrc_sim *sim = open_sim(.t1 = 8, .host_delay_ns = 1000, .fabric_delay_ns = 1000, .wake_ns = 0,
-                          .cc = MRC_CC_NSCC, .cc_base_rtt_ns = 9500, .noise_ns = 2000,
-                          .sack_threshold_bytes = 16384, .probed = probed);
+  mrc_sim *sim =
+      open_sim(.topology.t1 = 8, .topology.host_delay_ns = 1000, .topology.fabric_delay_ns = 1000,
+               .wake_ns = 0, .cc = MRC_CC_NSCC, .cc_base_rtt_ns = 9500, .noise_ns = 2000,
+               .sack_threshold_bytes = 16384, .probed = probed);
   CHECK_EQ(add_flow(sim, .bytes = 65536), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   CHECK_EQ(info_of(sim, 0).first_ns, 0);
@@ -389,8 +393,8 @@ TEST(test_probed__long_and_slow_ways) {
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim =
-        open_sim(.planes = 4, .timeout = 16, .cc = MRC_CC_DELAY, .noise_ns = 2000, .probed = 1);
+    mrc_sim *sim = open_sim(.topology.planes = 4, .timeout = 16, .cc = MRC_CC_DELAY,
+                            .noise_ns = 2000, .probed = 1);
     CHECK_EQ(mrc_sim_set_links(sim, &rows[i]), 0);
     CHECK_EQ(add_flow(sim, .bytes = 1 << 18, .writes = 4), 0);
     CHECK_EQ(mrc_sim_run(sim, 30000 * MS), 1);
@@ -405,7 +409,7 @@ TEST(test_probed__long_and_slow_ways) {
 /* Probes find the initial faults before the first write. Later faults and samples use times that
    start at the first write. */
 TEST(test_probed__time_begins_after_the_probes) {
-  mrc_sim *sim = open_sim(.planes = 2, .sample_ns = 100 * US, .probed = 1);
+  mrc_sim *sim = open_sim(.topology.planes = 2, .sample_ns = 100 * US, .probed = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 1, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_RATE, .a = GBIT, .at_ns = 200 * US,
                      .until_ns = 300 * US),
@@ -430,7 +434,7 @@ TEST(test_probed__time_begins_after_the_probes) {
 
 /* A path that the controller denies is not probed and not reported as lost. */
 TEST(test_probed__denied_paths_stay_denied) {
-  mrc_sim *sim = open_sim(.t1 = 4, .probed = 1);
+  mrc_sim *sim = open_sim(.topology.t1 = 4, .probed = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .paths = 0x1, .paths_until_ns = 1 * MS, .bytes = 1 << 20, .writes = 200),
            0);
@@ -449,7 +453,7 @@ TEST(test_probed__denied_paths_stay_denied) {
 /* ---- The watch of the auditors ---- */
 
 static mrc_sim *open_run(void) {
-  mrc_sim *sim = open_sim(.audit = 1, .planes = 2, .first_psn = 0xFFFFF0);
+  mrc_sim *sim = open_sim(.audit = 1, .topology.planes = 2, .first_psn = 0xFFFFF0);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 20000), 0);
   CHECK_EQ(add_flow(sim, .bytes = 100001, .writes = 5, .immediate = 1), 0);
   CHECK_EQ(add_flow(sim, .from = 2, .to = 1, .bytes = 5000, .writes = 5), 1);

@@ -9,7 +9,7 @@
 
    A failure prints its seed. A seed that found a defect becomes a test with a name. */
 #include "mrc.h"
-#include "sim/scenario.h"
+#include "sim/internal.h"
 #include "sim/sim.h"
 #include "sweep.h"
 
@@ -20,22 +20,22 @@ enum { MAX_FLOWS = 12, MAX_FAULTS = 8, MAX_FLOW_BYTES = 400000 };
 /* ---- draws ---- */
 
 static void draw_topology(struct mrc_prng *prng, struct mrc_sim_config *config) {
-  config->planes = 1 + below(prng, 4);
-  config->t0 = 1 + below(prng, 3);
-  config->t1 = 1 + below(prng, 5);
-  config->hosts = config->t0 * (1 + below(prng, 4));
-  if (config->hosts == 1) config->hosts = 2;
+  config->topology.planes = 1 + below(prng, 4);
+  config->topology.t0 = 1 + below(prng, 3);
+  config->topology.t1 = 1 + below(prng, 5);
+  config->topology.hosts = config->topology.t0 * (1 + below(prng, 4));
+  if (config->topology.hosts == 1) config->topology.hosts = 2;
   config->routing = one_in(prng, 4) ? MRC_SIM_ECMP : MRC_SIM_SOURCE_ROUTES;
-  config->host_rate_bps = PICK(prng, 1, 10, 100, 400) * GBIT;
-  config->fabric_rate_bps = PICK(prng, 1, 10, 100, 400) * GBIT;
-  config->host_delay_ns = below(prng, 5 * US);
-  config->fabric_delay_ns = below(prng, one_in(prng, 4) ? 200 * US : 5 * US);
-  if (one_in(prng, 3)) config->jitter_ns = below(prng, 20 * US);
-  if (!one_in(prng, 3)) config->buffer_bytes = 20000 + below(prng, 500000);
-  config->trims = !one_in(prng, 3);
+  config->topology.host_rate_bps = PICK(prng, 1, 10, 100, 400) * GBIT;
+  config->topology.fabric_rate_bps = PICK(prng, 1, 10, 100, 400) * GBIT;
+  config->topology.host_delay_ns = below(prng, 5 * US);
+  config->topology.fabric_delay_ns = below(prng, one_in(prng, 4) ? 200 * US : 5 * US);
+  if (one_in(prng, 3)) config->topology.jitter_ns = below(prng, 20 * US);
+  if (!one_in(prng, 3)) config->topology.buffer_bytes = 20000 + below(prng, 500000);
+  config->topology.trims = !one_in(prng, 3);
   if (!one_in(prng, 3)) {
-    config->ecn_low_bytes = below(prng, 100000);
-    config->ecn_high_bytes = config->ecn_low_bytes + 1 + below(prng, 200000);
+    config->topology.ecn_low_bytes = below(prng, 100000);
+    config->topology.ecn_high_bytes = config->topology.ecn_low_bytes + 1 + below(prng, 200000);
   }
   config->sndbuf_bytes = (uint32_t)PICK(prng, 0, 8000, 65536, 1000000);
   config->wake_ns = below(prng, one_in(prng, 4) ? 50 * US : 2 * US);
@@ -59,11 +59,14 @@ static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config,
   config->cc = (uint32_t)PICK(prng, MRC_CC_NSCC, MRC_CC_NSCC, MRC_CC_DELAY, MRC_CC_NULL);
   /* Without congestion control a slow link never drains: trimmed headers go first, and the headers
      of fast hosts alone can fill a slower fabric forever. */
-  const uint64_t slowest_bps = mrc_min_u64(config->host_rate_bps, config->fabric_rate_bps);
-  const bool fills = config->trims && config->fabric_rate_bps < config->host_rate_bps;
+  const uint64_t slowest_bps =
+      mrc_min_u64(config->topology.host_rate_bps, config->topology.fabric_rate_bps);
+  const bool fills =
+      config->topology.trims && config->topology.fabric_rate_bps < config->topology.host_rate_bps;
   if (config->cc == MRC_CC_NULL && (slowest_bps < 10 * GBIT || fills)) config->cc = MRC_CC_DELAY;
   config->cc_base_rtt_ns =
-      2 * (2 * config->host_delay_ns + 2 * config->fabric_delay_ns) + config->wake_ns + 2000;
+      2 * (2 * config->topology.host_delay_ns + 2 * config->topology.fabric_delay_ns) +
+      config->wake_ns + 2000;
   config->sack_threshold_bytes = (uint32_t)PICK(prng, 1, 16384, 100000);
   config->sack_delay_ns = 1000 + below(prng, 100 * US);
   config->noise_ns = (uint32_t)PICK(prng, 1000, 2000, 50000, 500000);
@@ -81,37 +84,38 @@ static void draw_hosts(struct mrc_prng *prng, struct mrc_sim_config *config) {
 static void draw_pods(struct mrc_sim_config *config) {
   if (seed % 5 != 3) return;
   struct mrc_prng prng = {.state = seed << 32};
-  config->pods = 2 + below(&prng, 2);
-  config->t2 = config->t1 * (1 + below(&prng, 3));
-  config->hosts *= config->pods;
-  config->t0 *= config->pods;
-  config->t1 *= config->pods;
-  config->core_rate_bps = PICK(&prng, 10, 100, 400) * GBIT;
-  if (config->cc == MRC_CC_NULL) config->core_rate_bps = config->fabric_rate_bps;
-  config->core_delay_ns = below(&prng, 5 * US);
-  config->cc_base_rtt_ns += 4 * config->core_delay_ns + 2000;
+  config->topology.pods = 2 + below(&prng, 2);
+  config->topology.t2 = config->topology.t1 * (1 + below(&prng, 3));
+  config->topology.hosts *= config->topology.pods;
+  config->topology.t0 *= config->topology.pods;
+  config->topology.t1 *= config->topology.pods;
+  config->topology.core_rate_bps = PICK(&prng, 10, 100, 400) * GBIT;
+  if (config->cc == MRC_CC_NULL) config->topology.core_rate_bps = config->topology.fabric_rate_bps;
+  config->topology.core_delay_ns = below(&prng, 5 * US);
+  config->cc_base_rtt_ns += 4 * config->topology.core_delay_ns + 2000;
 }
 
 /* The T1 at the place of `t1` in the pod of a T0. */
 static uint32_t t1_above(const struct mrc_sim_config *config, uint32_t t0, uint32_t t1) {
-  return mrc_topology_t1_on(config, mrc_topology_pod_of_t0(config, t0), t1);
+  return mrc_topology_t1_on(&config->topology, mrc_topology_pod_of_t0(&config->topology, t0), t1);
 }
 
 /* Makes a part of three tiers a T2, or the link between a T2 and a T1. */
 static void raise_part(struct mrc_prng *prng, const struct mrc_sim_config *config,
                        struct mrc_sim_fault *part) {
-  if (config->t2 == 0 || !one_in(prng, 3)) return;
-  part->t2 = below(prng, config->t2);
+  if (config->topology.t2 == 0 || !one_in(prng, 3)) return;
+  part->t2 = below(prng, config->topology.t2);
   part->target = one_in(prng, 2) ? MRC_SIM_T2 : MRC_SIM_CORE;
-  part->index = part->target == MRC_SIM_T2
-                    ? part->t2
-                    : mrc_topology_t1_on(config, below(prng, config->pods), part->t2);
+  part->index =
+      part->target == MRC_SIM_T2
+          ? part->t2
+          : mrc_topology_t1_on(&config->topology, below(prng, config->topology.pods), part->t2);
 }
 
 /* Whether a part is above the T0s, and on other paths than those over the T1s at this place. */
 static bool is_beside(const struct mrc_sim_config *config, const struct mrc_sim_fault *part,
                       uint32_t place) {
-  const uint32_t each = mrc_topology_t1s_of_pod(config);
+  const uint32_t each = mrc_topology_t1s_of_pod(&config->topology);
   switch (part->target) {
     case MRC_SIM_T1:
       return part->index % each != place;
@@ -130,15 +134,21 @@ static bool is_beside(const struct mrc_sim_config *config, const struct mrc_sim_
 static void draw_absent(mrc_sim *sim, const struct mrc_sim_config *config) {
   struct mrc_prng prng = {.state = ~seed};
   if (!one_in(&prng, 3)) return;
-  const uint32_t whole_plane = 1 + below(&prng, config->planes),
-                 whole_place = below(&prng, config->t1) % mrc_topology_t1s_of_pod(config);
+  const uint32_t whole_plane = 1 + below(&prng, config->topology.planes),
+                 whole_place =
+                     below(&prng, config->topology.t1) % mrc_topology_t1s_of_pod(&config->topology);
   for (uint32_t n = 1 + below(&prng, 6); n > 0; n--) {
     struct mrc_sim_fault part = {
         .target = (uint32_t)PICK(&prng, MRC_SIM_T0, MRC_SIM_T1, MRC_SIM_UPLINK, MRC_SIM_UPLINK,
                                  MRC_SIM_PORT, MRC_SIM_PORT),
-        .plane = 1 + below(&prng, config->planes),
-        .t1 = below(&prng, config->t1)};
-    const uint32_t many[] = {1, 1, config->t0, config->t1, config->t0, config->hosts};
+        .plane = 1 + below(&prng, config->topology.planes),
+        .t1 = below(&prng, config->topology.t1)};
+    const uint32_t many[] = {1,
+                             1,
+                             config->topology.t0,
+                             config->topology.t1,
+                             config->topology.t0,
+                             config->topology.hosts};
     part.index = below(&prng, many[part.target]);
     if (part.target == MRC_SIM_UPLINK) part.t1 = t1_above(config, part.index, part.t1);
     raise_part(&prng, config, &part);
@@ -153,12 +163,12 @@ static void draw_absent(mrc_sim *sim, const struct mrc_sim_config *config) {
 /* Draws planes that have a lower rate or a longer delay for the whole run. */
 static void draw_planes(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_config *config) {
   const bool may_be_slow = config->cc != MRC_CC_NULL;
-  for (uint32_t plane = 1; plane <= config->planes; plane++) {
+  for (uint32_t plane = 1; plane <= config->topology.planes; plane++) {
     struct mrc_sim_fault change = {
         .target = MRC_SIM_PLANE, .plane = plane, .kind = MRC_SIM_DELAY, .a = below(prng, 500 * US)};
     if (one_in(prng, 4)) mrc_assert(mrc_sim_set_links(sim, &change) == 0);
     change.kind = MRC_SIM_RATE;
-    change.a = config->host_rate_bps / PICK(prng, 2, 4, 10, 100);
+    change.a = config->topology.host_rate_bps / PICK(prng, 2, 4, 10, 100);
     if (!one_in(prng, 4) || !may_be_slow) continue;
     mrc_assert(mrc_sim_set_links(sim, &change) == 0);
     if (verbose) printf("  plane %u of %" PRIu64 " Mbit/s\n", plane, change.a / 1000000);
@@ -202,12 +212,13 @@ static void draw_degree(struct mrc_prng *prng, struct mrc_sim_fault *fault) {
 
 static void add_fault(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_config *config) {
   struct mrc_sim_fault fault = {.target = below(prng, MRC_SIM_PORT + 1),
-                                .plane = 1 + below(prng, config->planes),
-                                .t1 = below(prng, config->t1),
+                                .plane = 1 + below(prng, config->topology.planes),
+                                .t1 = below(prng, config->topology.t1),
                                 .kind = below(prng, MRC_SIM_RATE + 1),
                                 .class = one_in(prng, 2) ? 0 : below(prng, 3),
                                 .at_ns = below(prng, MS)};
-  const uint32_t many[] = {1, 1, config->t0, config->t1, config->t0, config->hosts};
+  const uint32_t many[] = {
+      1, 1, config->topology.t0, config->topology.t1, config->topology.t0, config->topology.hosts};
   fault.index = below(prng, many[fault.target]);
   if (fault.target == MRC_SIM_UPLINK) fault.t1 = t1_above(config, fault.index, fault.t1);
   raise_part(prng, config, &fault);
@@ -222,14 +233,16 @@ static void add_fault(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_
 }
 
 static void tell(const struct mrc_sim_config *c) {
+  const struct mrc_topology *topology = &c->topology;
   printf("%u hosts, %u planes, %u pods, %u T0s, %u T1s, %u T2s, routing %u; %" PRIu64
          " and %" PRIu64 " Gbit/s, %" PRIu64 " and %" PRIu64 " ns, jitter %" PRIu64
          "; buffer %" PRIu64 "%s, ECN %" PRIu64 " to %" PRIu64 ", send buffer %" PRIu64
          ", wake %" PRIu64 " + %" PRIu64 "\n",
-         c->hosts, c->planes, mrc_topology_pods(c), c->t0, c->t1, c->t2, c->routing,
-         c->host_rate_bps / GBIT, c->fabric_rate_bps / GBIT, c->host_delay_ns, c->fabric_delay_ns,
-         c->jitter_ns, c->buffer_bytes, c->trims ? " trims" : "", c->ecn_low_bytes,
-         c->ecn_high_bytes, c->sndbuf_bytes, c->wake_ns, c->wake_noise_ns);
+         topology->hosts, topology->planes, mrc_topology_pods(topology), topology->t0, topology->t1,
+         topology->t2, c->routing, topology->host_rate_bps / GBIT, topology->fabric_rate_bps / GBIT,
+         topology->host_delay_ns, topology->fabric_delay_ns, topology->jitter_ns,
+         topology->buffer_bytes, topology->trims ? " trims" : "", topology->ecn_low_bytes,
+         topology->ecn_high_bytes, c->sndbuf_bytes, c->wake_ns, c->wake_noise_ns);
   printf(
       "  EVs %u, active %u%s, MTU %u, MPR %u, spray %u, timeout %u, cc %u, SACK %u B %u ns,"
       " noise %u%s\n",
@@ -272,7 +285,7 @@ static uint64_t run_once(void) {
   const uint32_t n_flows = 1 + below(&prng, MAX_FLOWS);
   uint32_t writes[MAX_FLOWS]; /* of each flow */
   for (uint32_t i = 0; i < n_flows; i++)
-    add_flow(&prng, sim, config.hosts, i, writes, dies);
+    add_flow(&prng, sim, config.topology.hosts, i, writes, dies);
   for (uint32_t n = one_in(&prng, 4) ? 0 : below(&prng, MAX_FAULTS); n > 0; n--)
     add_fault(&prng, sim, &config);
   if (dies) {

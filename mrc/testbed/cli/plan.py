@@ -28,7 +28,7 @@ from mrc.linux.system import write_whole
 from mrc.results import KEYS, Result, like
 from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import TargetFault, hops_of_link
-from mrc.testbed.plan import Census, MachineShare, census, emulator_config
+from mrc.testbed.plan import Census, MachineShare, census
 from mrc.testbed.shape import (
     DEFAULT_RATE,
     MIN_KERNEL_DELAY_NS,
@@ -357,7 +357,7 @@ def _rate_and_delay(rate_bps: int | None, delay_ns: int) -> str:
 
 def _queues(shape: Shape) -> list[str]:
     if shape.fabric is Fabric.EMULATED:
-        told = emulator_config(shape)["config"]
+        told = shape.port_queue()
         sizes = [format_bytes(told[f"{key}_bytes"]) for key in ("buffer", "ecn_low", "ecn_high")]
         end = "trims" if shape.trim else "drops"
         marks = f"mark some packets from {sizes[1]}, all from {sizes[2]}"
