@@ -52,6 +52,11 @@ class Tiers(Topology, frozen=True, kw_only=True):
     max_hosts: ClassVar[int] = MAX_HOSTS  # a simulated host needs less than one of a test bed
     ROUTING: ClassVar[tuple[Routing, ...]] = get_args(Routing)
 
+    def sized_as(self, fabric: Topology) -> Tiers:
+        """With the hosts, planes and switches of another fabric, and without what it lacks."""
+        sizes = {name: getattr(fabric, name) for name in Topology.__struct_fields__}
+        return replace(self, **sizes)
+
     @classmethod
     def read(cls, table: Table) -> Tiers:
         """Raises ConfigError."""

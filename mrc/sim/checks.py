@@ -103,10 +103,6 @@ class Measured(Struct, frozen=True):
     baselines: dict[str, Values]
 
 
-def needs_reference(scenario: Scenario) -> bool:
-    return any(check.of == "reference" for check in scenario.checks)
-
-
 def values_of(scenario: Scenario, result: SimRun, reference: SimRun | None) -> Values:
     """The values of a scenario's checks in one run, of the scenario or of a baseline."""
     return tuple(_value(check, result, reference) for check in scenario.checks)
@@ -161,8 +157,7 @@ def _value(check: Criterion, result: SimRun, reference: SimRun | None) -> float 
         return _time(check, result, reference)
     if check.measure == "failure_convergence":
         return _failure_convergence(check, result, reference)
-    measure: Callable[[Criterion, SimRun], float | None] = _MEASURES[check.measure]
-    return measure(check, result)
+    return _MEASURES[check.measure](check, result, result.of_group(check.group))
 
 
 def _window(check: Criterion, result: SimRun) -> tuple[int, int]:
@@ -228,84 +223,77 @@ def _failure_convergence(
 def _time(check: Criterion, result: SimRun, reference: SimRun | None) -> float | None:
     """A time, of the ideal one or of that of the reference."""
     measure, ideal = _TIMES[check.measure]
-    time_ns, whole = measure(check, result), ideal(check, result)
+    numbers = result.of_group(check.group)
+    time_ns, whole = measure(check, result, numbers), ideal(check, result, numbers)
     if check.of == "reference":
         assert reference is not None
-        whole = measure(check, reference)
+        whole = measure(check, reference, reference.of_group(check.group))
     return None if time_ns is None or not whole else time_ns / (whole * check.share)
 
 
-def completion_ns(check: Criterion, result: SimRun) -> float | None:
+def completion_ns(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
     """Percentile of the durations of the writes that became due in the time of a check.
 
     This is the least duration within which `check.percentile` percent of them completed.
     """
-    numbers = set(result.of_group(check.group))
+    chosen = set(numbers)
     times = sorted(
         message.done_ns - message.wanted_ns
         for message in result.messages
-        if message.flow in numbers and check.from_ns <= message.wanted_ns < check.to_ns
+        if message.flow in chosen and check.from_ns <= message.wanted_ns < check.to_ns
     )
     return percentile(times, check.percentile) if times else None
 
 
-def _completed(check: Criterion, result: SimRun) -> float | None:
-    numbers = [i for i in result.of_group(check.group) if result.flows[i].traffic.kind != "tcp"]
+def _completed(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
+    numbers = [i for i in numbers if result.flows[i].traffic.kind != "tcp"]
     if not numbers:
         return None
     wanted = sum(result.flows[i].writes for i in numbers)
     return sum(result.infos[i].completed for i in numbers) / wanted
 
 
-def _qp_errors(check: Criterion, result: SimRun) -> float:
-    numbers = set(result.of_group(check.group))
-    return sum(event.type == native.QP_ERROR and event.flow in numbers for event in result.events)
-
-
-def flow_goodput_bps(result: SimRun, flow: int) -> float:
-    """Goodput of a flow from its first post to its last completion, or to the end of the run."""
-    info = result.infos[flow]
-    last_ns = info.last_ns if info.completed == result.flows[flow].writes else result.stats.now_ns
-    span_ns = last_ns - info.first_ns
-    return info.received_bytes * 8e9 / span_ns if span_ns > 0 else 0.0
-
-
-def _slowest_flow(check: Criterion, result: SimRun) -> float:
-    return min(
-        flow_goodput_bps(result, i) / line_rate_bps(result.scenario, [result.flows[i]])
-        for i in result.of_group(check.group)
+def _qp_errors(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
+    chosen = set(numbers)
+    return sum(
+        event.type == native.EngineEvent.QP_ERROR and event.flow in chosen
+        for event in result.events
     )
 
 
-def _fairness(check: Criterion, result: SimRun) -> float | None:
+def _slowest_flow(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
+    return min(
+        result.goodput_bps(i) / line_rate_bps(result.scenario, [result.flows[i]]) for i in numbers
+    )
+
+
+def _fairness(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
     """Jain's index: 1 if all flows of the group received the same number of bytes."""
     window = _window(check, result)
     if window[1] <= window[0]:
         return None
-    shares = [_bytes(result, i, window) for i in result.of_group(check.group)]
+    shares = [_bytes(result, i, window) for i in numbers]
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else None
 
 
-def _least_plane(check: Criterion, result: SimRun) -> float | None:
+def _least_plane(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
     """Payload of the plane that carried least, as a share of the mean of all planes."""
     window = _window(check, result)
     if window[1] <= window[0]:
         return None
     planes = result.scenario.topology.plane_numbers()
-    numbers = result.of_group(check.group)
     arrived = [sum(_bytes(result, i, window, plane) for i in numbers) for plane in planes]
     return min(arrived) * len(arrived) / sum(arrived) if sum(arrived) else None
 
 
-def _qps_hit(check: Criterion, result: SimRun) -> float:
+def _qps_hit(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
     """Share of the QPs that lost packets."""
-    numbers = result.of_group(check.group)
     return sum(result.infos[i].lost_packets > 0 for i in numbers) / len(numbers)
 
 
-def _lost_per_qp(check: Criterion, result: SimRun) -> float:
-    lost = sorted(_lost(check, result, i) for i in result.of_group(check.group))
+def _lost_per_qp(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
+    lost = sorted(_lost(check, result, i) for i in numbers)
     return percentile(lost, check.percentile)
 
 
@@ -317,51 +305,30 @@ def _lost(check: Criterion, result: SimRun, flow: int) -> float:
     return again.at(check.to_ns) - again.at(check.from_ns)
 
 
-def _step_time(check: Criterion, result: SimRun) -> float | None:
-    times = step_times_ns(result, result.of_group(check.group))
-    return None if times is None else percentile(sorted(times), check.percentile)
-
-
-def _ideal_step(check: Criterion, result: SimRun) -> float:
-    return ideal_step_ns(result, result.of_group(check.group))
-
-
-def _job(check: Criterion, result: SimRun) -> float | None:
-    return job_ns(result, result.of_group(check.group))
-
-
-def _ideal_job(check: Criterion, result: SimRun) -> float:
-    return _ideal_step(check, result) * result.flows[result.of_group(check.group)[0]].traffic.steps
-
-
-def _bus_bandwidth(check: Criterion, result: SimRun) -> float | None:
-    return bus_bandwidth(result, result.of_group(check.group))
-
-
-def _last_hop_busy(check: Criterion, result: SimRun) -> float:
+def _last_hop_busy(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
     """Share of the time in which the ports to the group's receivers were sending."""
-    receivers = {result.flows[i].receiver for i in result.of_group(check.group)}
+    receivers = {result.flows[i].receiver for i in numbers}
     has_link = result.scenario.topology.has_link
     busy = [
         port.busy_ns
         for (host, plane), port in result.last_hops.items()
         if host in receivers and has_link(host, plane)
     ]
-    return sum(busy) / len(busy) / _sending_ns(check, result)
+    return sum(busy) / len(busy) / _sending_ns(result, numbers)
 
 
-def _sending_ns(check: Criterion, result: SimRun) -> int:
+def _sending_ns(result: SimRun, numbers: Sequence[int]) -> int:
     """From the first post of the group to its last completion."""
-    infos = [result.infos[i] for i in result.of_group(check.group)]
+    infos = [result.infos[i] for i in numbers]
     return max(max(info.last_ns for info in infos) - min(info.first_ns for info in infos), 1)
 
 
-def _inner_busy(check: Criterion, result: SimRun) -> float | None:
+def _inner_busy(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
     busy = sorted(port.busy_ns for port in result.inner_ports)
-    return percentile(busy, check.percentile) / _sending_ns(check, result) if busy else None
+    return percentile(busy, check.percentile) / _sending_ns(result, numbers) if busy else None
 
 
-def _inner_queue(check: Criterion, result: SimRun) -> float | None:
+def _inner_queue(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
     """The longest queue of a link, as base RTTs in which an uplink sends it."""
     longest = sorted(port.peak_bytes for port in result.inner_ports)
     if not longest:
@@ -372,21 +339,20 @@ def _inner_queue(check: Criterion, result: SimRun) -> float | None:
     return queue_ns / result.scenario.base_rtt_ns
 
 
-def _sent_again(check: Criterion, result: SimRun) -> float:
-    numbers = result.of_group(check.group)
+def _sent_again(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
     sent = sum(result.infos[i].sent_packets for i in numbers)
     return sum(result.infos[i].retransmitted_packets for i in numbers) / max(sent, 1)
 
 
-def _spurious(check: Criterion, result: SimRun) -> float:
+def _spurious(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
     """Repeated packets that the simulator counted at receivers, whatever senders declared lost."""
-    return sum(result.infos[i].repeated_packets for i in result.of_group(check.group))
+    return sum(result.infos[i].repeated_packets for i in numbers)
 
 
-def _lost_per_dead_path(check: Criterion, result: SimRun) -> float | None:
+def _lost_per_dead_path(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
     """Packets that the worst flow lost, per path of it that was dead from the start."""
     shares = []
-    for i in result.of_group(check.group):
+    for i in numbers:
         flow = result.flows[i]
         dead = dead_paths(result.scenario, flow.sender, flow.receiver)
         if dead:
@@ -394,40 +360,52 @@ def _lost_per_dead_path(check: Criterion, result: SimRun) -> float | None:
     return max(shares, default=None)
 
 
-def _ev_changes(check: Criterion, result: SimRun) -> float:
+def _ev_changes(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
     """How often EVs of the group became GOOD, ASSUMED_BAD or DENIED in the time of a check."""
-    numbers = set(result.of_group(check.group))
+    chosen = set(numbers)
     return sum(
-        event.type == native.EV_STATE
-        and event.flow in numbers
+        event.type == native.EngineEvent.EV_STATE
+        and event.flow in chosen
         and check.from_ns <= event.now_ns < check.to_ns
         for event in result.events
     )
 
 
-def _ev_bad_after(check: Criterion, result: SimRun) -> float | None:
+def _ev_bad_after(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
     """Base RTTs from the first packet that a fault dropped to the first EV in ASSUMED_BAD."""
-    numbers = set(result.of_group(check.group))
+    chosen = set(numbers)
     bad = [
         event.now_ns
         for event in result.events
-        if event.type == native.EV_STATE
+        if event.type == native.EngineEvent.EV_STATE
         and event.status == EvState.ASSUMED_BAD
-        and event.flow in numbers
+        and event.flow in chosen
     ]
     if not bad or not result.stats.first_lost_ns:
         return None
     return (min(bad) - result.stats.first_lost_ns) / result.scenario.base_rtt_ns
 
 
-_TIMES: dict[str, tuple[Callable[[Criterion, SimRun], float | None], ...]] = {
-    "completion": (completion_ns, lambda _, result: result.scenario.base_rtt_ns),
-    "step_time": (_step_time, _ideal_step),
-    "job_completion": (_job, _ideal_job),
+def _step_time(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
+    times = step_times_ns(result, numbers)
+    return None if times is None else percentile(sorted(times), check.percentile)
+
+
+def _ideal_job_ns(_: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
+    return ideal_step_ns(result, numbers) * result.flows[numbers[0]].traffic.steps
+
+
+_Measure = Callable[[Criterion, SimRun, Sequence[int]], float | None]
+"""A check, a run, and the numbers of the flows in the check's group."""
+
+_TIMES: dict[str, tuple[_Measure, _Measure]] = {
+    "completion": (completion_ns, lambda _, result, __: result.scenario.base_rtt_ns),
+    "step_time": (_step_time, lambda _, *flows: ideal_step_ns(*flows)),
+    "job_completion": (lambda _, *flows: job_ns(*flows), _ideal_job_ns),
 }
 """The measures of times, and the ideal of each."""
 
-_MEASURES: dict[str, Callable[[Criterion, SimRun], float | None]] = {
+_MEASURES: dict[str, _Measure] = {
     "completed": _completed,
     "qp_errors": _qp_errors,
     "slowest_flow": _slowest_flow,
@@ -441,7 +419,7 @@ _MEASURES: dict[str, Callable[[Criterion, SimRun], float | None]] = {
     "least_plane": _least_plane,
     "qps_hit": _qps_hit,
     "lost_per_qp": _lost_per_qp,
-    "bus_bandwidth": _bus_bandwidth,
+    "bus_bandwidth": lambda _, *flows: bus_bandwidth(*flows),
     "inner_busy": _inner_busy,
     "inner_queue": _inner_queue,
 }

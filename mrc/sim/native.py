@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from msgspec import Struct
 
@@ -18,11 +18,6 @@ from mrc.errors import ConfigError
 from mrc.fabric.faults import TimedFault
 from mrc.fabric.topology import Target
 from mrc.sim.results import Stats
-
-EV_STATE: int = lib.MRC_SIM_EV_STATE
-PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
-QP_ERROR: int = lib.MRC_SIM_QP_ERROR
-PLANE_SHARE: int = lib.MRC_SIM_PLANE_SHARE
 
 ROUTING = {"source-routes": lib.MRC_SIM_SOURCE_ROUTES, "ecmp": lib.MRC_SIM_ECMP}
 PROBING = {
@@ -85,6 +80,11 @@ class Sample(Struct, frozen=True):
 
 class EngineEvent(Struct, frozen=True):
     """An event of the engine at one end of a flow."""
+
+    EV_STATE: ClassVar[int] = lib.MRC_SIM_EV_STATE
+    PLANE_STATE: ClassVar[int] = lib.MRC_SIM_PLANE_STATE
+    QP_ERROR: ClassVar[int] = lib.MRC_SIM_QP_ERROR
+    PLANE_SHARE: ClassVar[int] = lib.MRC_SIM_PLANE_SHARE
 
     now_ns: int
     flow: int

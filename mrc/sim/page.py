@@ -6,20 +6,21 @@ all experiments on one HTML page that loads nothing from the network; and the de
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.enums import EvState, WcStatus
 from mrc.results import like
 from mrc.sim import drawing, native, results
-from mrc.sim.checks import Measured, evaluate, flow_goodput_bps, quartiles
+from mrc.sim.checks import Measured, evaluate, quartiles
 from mrc.sim.drawing import Chart, ChartLine, ChartPoint
 from mrc.sim.run import SimRun, line_rate_bps
 from mrc.sim.scenario import Scenario
-from mrc.sim.trials import Series, Summary
+from mrc.sim.trials import Series, Summary, series_of
 from mrc.units import digits
 
 # ---- Plots ---------------------------------------------------------------------------------------
@@ -112,6 +113,31 @@ def time_chart(scenario: Scenario, summaries: Sequence[Summary]) -> Chart:
             " arrived earlier."
         )
     return chart
+
+
+def charts_beside(
+    scenario: Scenario, sides: Mapping[str, Sequence[tuple[str, SimRun]]]
+) -> list[str]:
+    """Goodput of runs over time, as SVG: a chart for each title, with equal axes. Each run has the
+    name of what carried it; its line ends when the run ends.
+    """
+    charts = []
+    for title, runs in sides.items():
+        summaries = [
+            Summary(
+                measured=Measured(seed=result.seed, values=(), baselines={}),
+                series=tuple(replace(each, kind=kind) for each in series_of(result)),
+                end_ns=result.stats.now_ns,
+            )
+            for kind, result in runs
+        ]
+        chart = time_chart(scenario, summaries)
+        chart.title = title
+        charts.append(chart)
+    x_end, y_top = max(chart.x_end for chart in charts), max(map(y_end, charts))
+    for chart in charts:
+        chart.x_end, chart.y_end = x_end, y_top
+    return [chart.svg() for chart in charts]
 
 
 def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> list[ChartPoint]:
@@ -338,7 +364,7 @@ def _flow_of(result: SimRun, number: int) -> results.Flow:
         writes=flow.writes,
         write_bytes=flow.traffic.bytes,
         rtt_ns=None if info.rtt_ns < 0 else info.rtt_ns,
-        goodput_bits_per_second=flow_goodput_bps(result, number),
+        goodput_bits_per_second=result.goodput_bps(number),
         line_rate_bits_per_second=line_rate_bps(result.scenario, [flow]),
         samples=results.FlowSamples(
             now_ns=tuple(curve.times_ns),
@@ -350,11 +376,11 @@ def _flow_of(result: SimRun, number: int) -> results.Flow:
 
 def _event_of(event: native.EngineEvent) -> results.Event:
     path = percent = None
-    if event.type == native.EV_STATE:
+    if event.type == native.EngineEvent.EV_STATE:
         word, path = EvState(event.status).name, event.path
-    elif event.type == native.PLANE_STATE:
+    elif event.type == native.EngineEvent.PLANE_STATE:
         word = "plane resumed" if event.status else "plane suspended"
-    elif event.type == native.PLANE_SHARE:
+    elif event.type == native.EngineEvent.PLANE_SHARE:
         word, percent = "plane no longer slow" if event.status else "plane slow", event.percent
     else:
         word = WcStatus(event.status).name

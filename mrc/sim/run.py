@@ -22,7 +22,7 @@ from mrc.fabric.topology import Target
 from mrc.sim import native
 from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, Rows, Sample, Simulation, WriteRecord
 from mrc.sim.results import Stats, Traffic
-from mrc.sim.scenario import Scenario, payload_share, with_seed
+from mrc.sim.scenario import Scenario, payload_share
 
 # ---- Flows ---------------------------------------------------------------------------------------
 
@@ -262,6 +262,18 @@ class Recorded(Struct, frozen=True):
             found.append(getattr(self.infos[flow], name))
         return tuple(found)
 
+    def curve(self, flow: int) -> Curve:
+        return Curve(self.times_ns, self.column("received_bytes", flow))
+
+    def retransmitted(self, flow: int) -> tuple[int, ...]:
+        """The packets that a flow sent again, at the times of its curve."""
+        return self.column("retransmitted_packets", flow)
+
+    def each(self, make: Callable[[Recorded, int], T]) -> Sequence[T]:
+        """What a method of this class makes of each flow."""
+        found = _OfFlows(self, make)
+        return tuple(found) if len(found) <= AT_HAND else found
+
 
 class _OfFlows(Sequence[T]):
     """Something of each flow, made when it is read."""
@@ -281,28 +293,6 @@ class _OfFlows(Sequence[T]):
 
     def __len__(self) -> int:
         return len(self._recorded.infos)
-
-
-def curves(recorded: Recorded) -> Sequence[Curve]:
-    """The curve of each flow."""
-    return _at_hand(_OfFlows(recorded, _curve))
-
-
-def retransmitted(recorded: Recorded) -> Sequence[tuple[int, ...]]:
-    """The packets that each flow sent again, at the times of its curve."""
-    return _at_hand(_OfFlows(recorded, _retransmitted))
-
-
-def _at_hand(found: Sequence[T]) -> Sequence[T]:
-    return tuple(found) if len(found) <= AT_HAND else found
-
-
-def _curve(recorded: Recorded, flow: int) -> Curve:
-    return Curve(recorded.times_ns, recorded.column("received_bytes", flow))
-
-
-def _retransmitted(recorded: Recorded, flow: int) -> tuple[int, ...]:
-    return recorded.column("retransmitted_packets", flow)
 
 
 class LastHops(Mapping[tuple[int, int], PortInfo]):
@@ -355,6 +345,13 @@ class SimRun(Struct, frozen=True):
         """Numbers of the flows of a group; of all flows if `group` is empty."""
         return [i for i, flow in enumerate(self.flows) if group in ("", flow.traffic.group)]
 
+    def goodput_bps(self, flow: int) -> float:
+        """Of a flow, from its first post to its last completion, or to the end of the run."""
+        info = self.infos[flow]
+        has_ended = info.completed == self.flows[flow].writes
+        span_ns = (info.last_ns if has_ended else self.stats.now_ns) - info.first_ns
+        return info.received_bytes * 8e9 / span_ns if span_ns > 0 else 0.0
+
 
 def run(
     scenario: Scenario,
@@ -367,7 +364,7 @@ def run(
     """Runs a scenario once. `trace` names a file that gets one line for each packet. No result
     depends on `threads`, which simulate parts of a large fabric side by side.
     """
-    scenario = with_seed(scenario, seed)
+    scenario = scenario.with_seed(seed)
     flows = make_flows(scenario, seed)
     with Simulation({**_config(scenario, flows, seed), "threads": threads}) as sim:
         whole = replace(scenario.topology, absent=())
@@ -384,22 +381,6 @@ def run(
         _advance(sim, scenario, flows, progress)
         sim.end_trace()
         return _result(sim, scenario, seed, flows)
-
-
-def baseline_of(scenario: Scenario, kind: str) -> Scenario:
-    """The scenario with another transport."""
-    return replace(scenario, transport=replace(scenario.transport, kind=kind), baselines=())
-
-
-def reference_of(scenario: Scenario) -> Scenario:
-    """The scenario of the reference run, which checks compare with."""
-    groups = scenario.reference.groups
-    return replace(
-        scenario,
-        traffic=tuple(t for t in scenario.traffic if not groups or t.group in groups),
-        faults=scenario.faults if scenario.reference.faults else (),
-        baselines=(),
-    )
 
 
 def _config(scenario: Scenario, flows: list[FlowSpec], seed: int) -> dict[str, Any]:
@@ -483,9 +464,9 @@ def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[FlowSpec
         seed=seed,
         flows=tuple(flows),
         infos=recorded.infos,
-        curves=curves(recorded),
+        curves=recorded.each(Recorded.curve),
         planes=tuple(tuple(_plane_curves(sim, plane, recorded)) for plane in apart),
-        retransmitted=retransmitted(recorded),
+        retransmitted=recorded.each(Recorded.retransmitted),
         events=sim.events(),
         messages=sim.messages(),
         last_hops=LastHops(receivers, planes, sim.last_hops(receivers, planes)),

@@ -20,7 +20,6 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
-from msgspec.structs import replace as replace_fields
 
 from mrc import units
 from mrc.enums import CcKind, PlaneShares
@@ -60,9 +59,7 @@ MEASURES = (
     "least_plane", "qps_hit", "lost_per_qp", "step_time", "job_completion", "bus_bandwidth",
     "failure_convergence", "inner_busy", "inner_queue", "ev_changes",
 )  # fmt: skip
-INNER = ("inner_busy", "inner_queue")
-"""The measures of links between switches."""
-PERCENTILES = ("completion", "lost_per_qp", "step_time", *INNER)
+PERCENTILES = ("completion", "lost_per_qp", "step_time", "inner_busy", "inner_queue")
 """The measures of which a check can take a percentile."""
 
 
@@ -86,6 +83,11 @@ class Criterion(Struct, frozen=True):
     plane: int = 0  # count the goodput of this plane only; 0: of all planes
     note: str = ""  # why hosts on an emulated fabric give another value
 
+    @property
+    def looks_inside(self) -> bool:
+        """Whether it requires the links between switches."""
+        return self.measure in ("inner_busy", "inner_queue")
+
 
 class Scenario(Parameters, frozen=True, kw_only=True):
     """One experiment."""
@@ -106,12 +108,38 @@ class Scenario(Parameters, frozen=True, kw_only=True):
 
     @property
     def looks_inside(self) -> bool:
-        """Whether a check requires the links between switches."""
-        return any(check.measure in INNER for check in self.checks)
+        return any(check.looks_inside for check in self.checks)
+
+    @property
+    def needs_reference(self) -> bool:
+        return any(check.of == "reference" for check in self.checks)
 
     @property
     def base_rtt_ns(self) -> int:
         return base_rtt_ns(self.topology, self.transport)
+
+    def with_seed(self, seed: int) -> Scenario:
+        """With the faults that this seed draws."""
+        faults = [
+            each
+            for number, fault in enumerate(self.faults)
+            for each in _drawn(fault, self, random.Random(f"faults {number} {seed}"))
+        ]
+        return replace(self, faults=tuple(faults))
+
+    def as_baseline(self, kind: str) -> Scenario:
+        """With another transport."""
+        return replace(self, transport=replace(self.transport, kind=kind), baselines=())
+
+    def as_reference(self) -> Scenario:
+        """The run that checks compare with."""
+        groups = self.reference.groups
+        return replace(
+            self,
+            traffic=tuple(t for t in self.traffic if not groups or t.group in groups),
+            faults=self.faults if self.reference.faults else (),
+            baselines=(),
+        )
 
 
 def packet_bytes(transport: Transport) -> int:
@@ -183,16 +211,6 @@ def _crosses(topology: Tiers, target: Target, ends: tuple[int, int], number: int
 
 
 # ---- Faults of a seed ----------------------------------------------------------------------------
-
-
-def with_seed(scenario: Scenario, seed: int) -> Scenario:
-    """The scenario with the faults that this seed draws."""
-    faults = [
-        each
-        for number, fault in enumerate(scenario.faults)
-        for each in _drawn(fault, scenario, random.Random(f"faults {number} {seed}"))
-    ]
-    return replace(scenario, faults=tuple(faults))
 
 
 def _parts_of(target: str, fabric: Topology) -> Sequence[str]:
@@ -319,7 +337,7 @@ def parse_scenario(
     variants = _variants(table.tables("variants"), values, name, place, fabric)
     topology, links = Tiers.read(table.table("topology")), table.tables("links")
     if fabric is not None:
-        topology, links = replace_fields(topology, **sizes_of(fabric)), []
+        topology, links = topology.sized_as(fabric), []
     transport = _transport(table.table("transport"), topology)
     rtt_ns = base_rtt_ns(topology, transport)
     run = table.table("run")
@@ -351,11 +369,6 @@ def parse_scenario(
     table.close()
     _check_groups(table, scenario)
     return scenario
-
-
-def sizes_of(fabric: Topology) -> dict[str, Any]:
-    """How many hosts, planes and switches a fabric has, and what lacks."""
-    return {name: getattr(fabric, name) for name in Topology.__struct_fields__}
 
 
 def _variants(
@@ -574,14 +587,14 @@ def _faults(
             continue
         fault = TimedFault.read(table, topology.target, rtt_ns)
         found += [
-            replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
+            replace(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
             for begin, end in fault.occurrences(end_ns)
         ] if fault.every_ns else [fault]  # fmt: skip
     return tuple(found)
 
 
 def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> TimedFault:
-    """A fault whose target has `*`; `with_seed` finds its parts."""
+    """A fault whose target has `*`; `Scenario.with_seed` finds its parts."""
 
     def check_target(text: str) -> None:
         topology.target(_parts_of(text, topology)[0])
@@ -594,7 +607,7 @@ def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> Tim
         count = round(share * most) if isinstance(value, str) else int(share)
         if not 1 <= count <= most:
             raise table.error("draw", f"{value!r} is not 1 to {most} parts")
-    return replace_fields(TimedFault.read(table, check_target, rtt_ns), draw=count)
+    return replace(TimedFault.read(table, check_target, rtt_ns), draw=count)
 
 
 def _checks(table: Table, run: Table) -> Iterator[Table]:

@@ -28,11 +28,9 @@ from mrc.sim.run import (
     Curve,
     Progress,
     SimRun,
-    baseline_of,
     least_ns,
     line_rate_bps,
     n_flows,
-    reference_of,
     run,
 )
 from mrc.sim.scenario import Scenario, evs_of_qp
@@ -88,8 +86,8 @@ def run_trial(
         reference=_reference(scenario, seed, progress, threads),
         baselines={
             kind: (
-                run(baseline_of(scenario, kind), seed, progress=progress, threads=threads),
-                _reference(baseline_of(scenario, kind), seed, progress, threads),
+                run(scenario.as_baseline(kind), seed, progress=progress, threads=threads),
+                _reference(scenario.as_baseline(kind), seed, progress, threads),
             )
             for kind in scenario.baselines
         },
@@ -98,15 +96,15 @@ def run_trial(
 
 def n_runs(scenario: Scenario) -> int:
     """Number of runs in one trial."""
-    return (1 + len(scenario.baselines)) * (2 if checks.needs_reference(scenario) else 1)
+    return (1 + len(scenario.baselines)) * (2 if scenario.needs_reference else 1)
 
 
 def _reference(
     scenario: Scenario, seed: int, progress: Progress | None, threads: int
 ) -> SimRun | None:
-    if not checks.needs_reference(scenario):
+    if not scenario.needs_reference:
         return None
-    return run(reference_of(scenario), seed, progress=progress, threads=threads)
+    return run(scenario.as_reference(), seed, progress=progress, threads=threads)
 
 
 def measured(trial: Trial) -> Measured:
@@ -141,8 +139,7 @@ def series_of(result: SimRun) -> Iterator[Series]:
             sum(column) for column in zip(*(result.curves[i].bytes for i in numbers), strict=True)
         ]
         shares = (
-            checks.flow_goodput_bps(result, i) / line_rate_bps(scenario, [result.flows[i]])
-            for i in numbers
+            result.goodput_bps(i) / line_rate_bps(scenario, [result.flows[i]]) for i in numbers
         )
         yield Series(
             group=group,

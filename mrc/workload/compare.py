@@ -9,8 +9,9 @@ import argparse
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,14 +26,10 @@ from mrc.linux.system import check_writable, write_whole
 from mrc.results import KEYS, Result, like
 from mrc.sim import checks, drawing, page
 from mrc.sim import results as sim
-from mrc.sim.cli.arguments import seeds_of
-from mrc.sim.cli.sim import usage_errors
-from mrc.sim.drawing import Chart
-from mrc.sim.run import SimRun, reference_of
+from mrc.sim.cli.arguments import loaded, seeds_of
+from mrc.sim.run import SimRun
 from mrc.sim.run import run as simulate
-from mrc.sim.scenario import INNER, Criterion, Scenario, load_scenario, with_seed
-from mrc.sim.sweep import parse_setting
-from mrc.sim.trials import Summary, series_of
+from mrc.sim.scenario import Criterion, Scenario, load_scenario
 from mrc.testbed import bed as beds
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
@@ -94,7 +91,7 @@ class Values(Struct, frozen=True):
 def inapplicable(check: Criterion, over: Over) -> str:
     """Why a test bed cannot tell this figure of a transport; empty: it can."""
     measure = check.measure
-    if measure in INNER:
+    if check.looks_inside:
         return "a test bed records no queues between T0s and T1s"
     if measure in _IN_RTTS or (measure == "completion" and check.of == "line"):
         return "it is in base RTTs, and processors add more than that to a round trip"
@@ -224,16 +221,16 @@ async def compare(
         note(f"{title(part)}, seed {seed}: simulator")
         result = await asyncio.to_thread(simulate, part, seed)
         reference = None
-        if checks.needs_reference(part):
-            reference = await asyncio.to_thread(simulate, reference_of(part), seed)
+        if part.needs_reference:
+            reference = await asyncio.to_thread(simulate, part.as_reference(), seed)
         simulated.append(result)
         found = {SIMULATOR: checks.values_of(part, result, reference)}
         busy = dict[Over, float]()
         for over in overs:
             note(f"{title(part)}, seed {seed}: {over}")
             one, reference = await run(bed, part, seed, over, told), None
-            if checks.needs_reference(part):
-                reference = (await run(bed, reference_of(part), seed, over, told)).result
+            if part.needs_reference:
+                reference = (await run(bed, part.as_reference(), seed, over, told)).result
             found[over] = _values(part, one.result, reference, over)
             busy[over] = one.busy
             ran.append(one)
@@ -335,14 +332,13 @@ def render_page(scenario: Scenario, compared: Sequence[Comparison], notes: Seque
 def _side(compared: Comparison) -> dict[str, object]:
     """A scenario or variant on the page."""
     part = compared.part
-    charts = [
-        _chart(part, [_summary(one, "mrc") for one in compared.simulated], "in the simulator"),
-        _chart(part, [_summary(ran.result, ran.over) for ran in compared.ran], "on the test bed"),
-    ]
-    ends = [chart.x_end for chart in charts], [chart.y_end for chart in charts]
-    for chart in charts:
-        chart.x_end, chart.y_end = map(max, ends)
-    simulated, measured = (chart.svg() for chart in charts)
+    simulated, measured = page.charts_beside(
+        part,
+        {
+            f"{title(part)}, in the simulator": [("mrc", one) for one in compared.simulated],
+            f"{title(part)}, on the test bed": [(ran.over, ran.result) for ran in compared.ran],
+        },
+    )
     return {
         "title": title(part), "simulated": simulated, "measured": measured,
         "columns": (SIMULATOR, *compared.overs), "judged": compared.judged,
@@ -355,22 +351,6 @@ def value_of(judged: CheckVerdict, column: str) -> float | None:
     return judged.baselines.get(column, judged.value)
 
 
-def _summary(result: SimRun, kind: str) -> Summary:
-    """One run for a chart: its line ends when the run ends."""
-    return Summary(
-        measured=checks.Measured(seed=result.seed, values=(), baselines={}),
-        series=tuple(replace(each, kind=kind) for each in series_of(result)),
-        end_ns=result.stats.now_ns,
-    )
-
-
-def _chart(part: Scenario, summaries: Sequence[Summary], where: str) -> Chart:
-    chart = page.time_chart(part, summaries)
-    chart.title = f"{title(part)}, {where}"
-    chart.y_end = page.y_end(chart)
-    return chart
-
-
 # ---- The command ---------------------------------------------------------------------------------
 
 
@@ -381,8 +361,7 @@ def run_traffic(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
     """Runs the traffic of the scenario `args.file`."""
     if args.page is not None and not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
-    with usage_errors(args):
-        scenario = _load(args, bed)
+    scenario = loaded(args, partial(_load, args, bed))
     _require(args.over)
     check_writable(args.page)
     bed.connect()
@@ -400,9 +379,8 @@ def run_traffic(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
     return Exit.FAILED if missed else Exit.OK
 
 
-def _load(args: argparse.Namespace, bed: Testbed) -> Scenario:
+def _load(args: argparse.Namespace, bed: Testbed, settings: dict[str, Any]) -> Scenario:
     """Raises ConfigError, also for what this test bed or a transport cannot do."""
-    settings = dict(parse_setting(text) for text in args.settings)
     try:
         scenario = load(args.file, settings, bed.shape, args.scale)
     except BadFileError as error:
@@ -418,7 +396,7 @@ def _load(args: argparse.Namespace, bed: Testbed) -> Scenario:
             if wrong := unsupported(part, over):
                 raise ConfigError(f"{title(part)}: {wrong}")
         for seed in seeds_of(args):
-            scheduled_faults(with_seed(part, seed), bed.plan)
+            scheduled_faults(part.with_seed(seed), bed.plan)
     return scenario
 
 
@@ -474,7 +452,7 @@ def _traffic_rows(compared: Comparison) -> Iterator[tuple[object, ...]]:
     for group in dict.fromkeys(traffic.group for traffic in compared.part.traffic):
         for name, result in first.items():
             numbers = result.of_group(group)
-            rates = [checks.flow_goodput_bps(result, i) for i in numbers]
+            rates = [result.goodput_bps(i) for i in numbers]
             infos = [result.infos[i] for i in numbers]
             again = sum(info.retransmitted_packets for info in infos)
             end_ns = max(info.last_ns for info in infos)

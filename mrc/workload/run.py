@@ -30,7 +30,7 @@ from mrc.linux import system
 from mrc.sim import native
 from mrc.sim.results import Stats, Traffic, Transport
 from mrc.sim.run import Curve, FlowSpec, SimRun, make_flows
-from mrc.sim.scenario import Scenario, load_scenario, sizes_of, with_seed
+from mrc.sim.scenario import Scenario, load_scenario
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import BedPlan
@@ -105,8 +105,7 @@ def tiers_of(tiers: Tiers, shape: Shape) -> Tiers:
     if is_kernel:
         queue |= {"ecn_low_bytes": 0, "ecn_high_bytes": 0}
     return replace(
-        tiers,
-        **sizes_of(shape),
+        tiers.sized_as(shape),
         **queue,
         routing="source-routes",
         host_rate_bps=shape.host_rate_bps,
@@ -302,7 +301,7 @@ async def run(bed: Testbed, scenario: Scenario, seed: int, over: Over, told: Tol
 
     Raises ConfigError for a scenario that hosts cannot run, StateError if a host fails.
     """
-    scenario = with_seed(scenario, seed)
+    scenario = scenario.with_seed(seed)
     if wrong := unsupported(scenario, over):
         raise ConfigError(f"{scenario.name}: {wrong}")
     flows, faults = make_flows(scenario, seed), Faults(bed, scenario)
@@ -627,12 +626,14 @@ def _events(
     infos: Sequence[native.FlowInfo], answers: Sequence[HostAnswer]
 ) -> Iterator[native.EngineEvent]:
     found = [
-        native.EngineEvent(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0, 0)
+        native.EngineEvent(info.last_ns, i, 0, 0, native.EngineEvent.QP_ERROR, 0, 0, 0)
         for i, info in enumerate(infos)
         if info.failed
     ]
     for change in (each for answer in answers for each in answer.changes):
-        kind = native.PLANE_STATE if change.path is None else native.EV_STATE
+        kind = (
+            native.EngineEvent.PLANE_STATE if change.path is None else native.EngineEvent.EV_STATE
+        )
         found.append(
             native.EngineEvent(
                 change.now_ns, change.flow, change.path or 0, change.plane, kind, change.state, 0, 0

@@ -20,7 +20,7 @@ from mrc.sim import checks, native
 from mrc.sim import scenario as scenarios
 from mrc.sim.checks import Measured, evaluate
 from mrc.sim.results import Value
-from mrc.sim.run import Curve, baseline_of, reference_of, run
+from mrc.sim.run import Curve, run
 from mrc.sim.scenario import Scenario, load_scenario, scenario_names
 from mrc.sim.trials import run_trial, summarize
 
@@ -76,7 +76,7 @@ def test_run__auditors_look_at_every_event() -> None:
     )
     result = run(scenario, seed=1)
     assert result.stats.completed_writes == 32
-    assert any(event.type == native.EV_STATE for event in result.events)
+    assert any(event.type == native.EngineEvent.EV_STATE for event in result.events)
 
 
 def test_run__open_loop_measures_from_when_a_write_was_wanted() -> None:
@@ -108,15 +108,15 @@ def test_run__ecmp_puts_flows_on_the_same_uplinks() -> None:
     sprayed = run(make(traffic), seed=1)
     topology = SMALL["topology"] | {"routing": "ecmp"}  # type: ignore[operator]
     hashed = run(make(traffic, topology=topology, transport={"evs_per_plane": 1}), seed=1)
-    assert checks.flow_goodput_bps(sprayed, 0) > 150e9
-    slowest = min(checks.flow_goodput_bps(hashed, i) for i in range(4))
-    assert slowest < 0.7 * min(checks.flow_goodput_bps(sprayed, i) for i in range(4))
+    assert sprayed.goodput_bps(0) > 150e9
+    slowest = min(hashed.goodput_bps(i) for i in range(4))
+    assert slowest < 0.7 * min(sprayed.goodput_bps(i) for i in range(4))
 
 
 def test_reference_of__leaves_out_faults_and_other_traffic() -> None:
     scenario = scenarios.load_scenario("incast-victim")
-    assert [traffic.group for traffic in reference_of(scenario).traffic] == ["victim"]
-    assert reference_of(scenarios.load_scenario("lossy-ev")).faults == ()
+    assert [traffic.group for traffic in scenario.as_reference().traffic] == ["victim"]
+    assert scenarios.load_scenario("lossy-ev").as_reference().faults == ()
 
 
 def test_completion__percentiles_of_what_was_wanted_in_time() -> None:
@@ -253,9 +253,7 @@ def test_evaluate__median_and_quartiles_of_the_seeds() -> None:
 def test_baselines__run_beside_on_one_path() -> None:
     scenario = make({"kind": "permutation", "write": "1MiB"}, baselines=["ecmp", "go-back-n"])
     trial = run_trial(scenario, seed=1)
-    sprayed, *others = (
-        max(checks.flow_goodput_bps(result, i) for i in range(8)) for result in trial.results
-    )
+    sprayed, *others = (max(result.goodput_bps(i) for i in range(8)) for result in trial.results)
     assert sprayed > 150e9  # two planes
     assert all(60e9 < fastest < 100e9 for fastest in others)  # one of them
     for result in trial.results:
@@ -279,7 +277,7 @@ def test_baselines__go_back_n_suffers_from_loss_where_mrc_does_not() -> None:
 
 def test_baseline_of__leaves_all_else() -> None:
     scenario = scenarios.load_scenario("permutation")
-    baseline = baseline_of(scenario, "ecmp")
+    baseline = scenario.as_baseline("ecmp")
     assert baseline.transport.kind == "ecmp"
     assert (baseline.topology, baseline.traffic) == (scenario.topology, scenario.traffic)
 

@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from mrc.cli.arguments import add, count_argument
+from mrc.cli.output import UsageError
+from mrc.errors import ConfigError
+
+T = TypeVar("T")
 
 SEEDS = """
 --seed N   seed of the random numbers in the first run [%(default)s]
@@ -32,6 +37,23 @@ def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 1 << 64:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {(1 << 64) - 1}")
     return int(text)
+
+
+def loaded(args: argparse.Namespace, load: Callable[[dict[str, Any]], T]) -> T:
+    """What `load` makes of the settings. Wrong values and scenarios are wrong usage."""
+    from mrc.sim.sweep import parse_setting
+
+    with usage_errors(args):
+        return load(dict(parse_setting(text) for text in args.settings))
+
+
+@contextmanager
+def usage_errors(args: argparse.Namespace) -> Iterator[None]:
+    """Wrong values and scenarios are wrong usage."""
+    try:
+        yield
+    except (ValueError, ConfigError) as error:
+        raise UsageError(args.prog, str(error)) from error
 
 
 def seeds_of(args: argparse.Namespace) -> Sequence[int]:

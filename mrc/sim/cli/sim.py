@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,12 +27,11 @@ from mrc.cli.output import (
     format_table,
 )
 from mrc.cli.runner import interruptibly
-from mrc.errors import ConfigError
 from mrc.linux.system import check_writable, write_whole
 from mrc.results import like
 from mrc.sim import drawing, page, sweep
-from mrc.sim.checks import evaluate, flow_goodput_bps
-from mrc.sim.cli.arguments import add_seeds, add_settings, seeds_of
+from mrc.sim.checks import evaluate
+from mrc.sim.cli.arguments import add_seeds, add_settings, loaded, seeds_of, usage_errors
 from mrc.sim.results import (
     Experiment,
     GridPoint,
@@ -46,7 +46,7 @@ from mrc.sim.results import (
 )
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario, load_scenario, scenario_names
-from mrc.sim.sweep import CHOICES, Spot, SweepJob, Swept, executor_named, parse_setting
+from mrc.sim.sweep import CHOICES, Spot, SweepJob, Swept, executor_named
 from mrc.sim.trials import (
     Bounds,
     JobResults,
@@ -306,8 +306,7 @@ def _tell_lost(out: Output, ran: JobResults[T]) -> bool:
 
 
 def _load(args: argparse.Namespace, name: str) -> Scenario:
-    with usage_errors(args):
-        return load_scenario(name, dict(parse_setting(text) for text in args.settings))
+    return loaded(args, partial(load_scenario, name))
 
 
 def _list(out: Output, _: argparse.Namespace) -> int:
@@ -346,7 +345,7 @@ def _print(out: Output, trial: Trial, *, of_several: bool) -> None:
     for result in trial.results:
         for name in dict.fromkeys(flow.traffic.group for flow in result.flows):
             numbers = result.of_group(name)
-            rates = [flow_goodput_bps(result, i) for i in numbers]
+            rates = [result.goodput_bps(i) for i in numbers]
             again = sum(result.infos[i].retransmitted_packets for i in numbers)
             goodput = (format_rate(min(rates)), format_rate(sum(rates) / len(rates)))
             rows.append((name, result.scenario.transport.kind, len(numbers), *goodput, again))
@@ -488,15 +487,6 @@ def _plot(_: Output, args: argparse.Namespace) -> int:
 
 
 # ---- Shared ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def usage_errors(args: argparse.Namespace) -> Iterator[None]:
-    """Wrong values and scenarios are wrong usage."""
-    try:
-        yield
-    except (ValueError, ConfigError) as error:
-        raise UsageError(args.prog, str(error)) from error
 
 
 Bar = Callable[[float, str], None]

@@ -22,7 +22,7 @@ from mrc.fabric.faults import TimedFault
 from mrc.fabric.topology import Topology
 from mrc.sim import run as runs
 from mrc.sim.checks import goodputs_bps
-from mrc.sim.native import EV_STATE
+from mrc.sim.native import EngineEvent
 from mrc.sim.run import SimRun, make_flows, run
 from mrc.sim.scenario import Scenario, dead_paths, packet_bytes, parse_scenario
 from mrc.sim.trials import needed_bytes, run_trial, summarize
@@ -66,7 +66,11 @@ def test_computed__as_probes_would_find_it() -> None:
     assert computed.infos[0].rtt_ns == pytest.approx(probed.infos[0].rtt_ns, rel=0.05)
     ends = [each.infos[0].last_ns for each in (probed, computed)]
     assert ends[0] == pytest.approx(ends[1], rel=0.05)
-    bad = {(e.plane, e.path) for e in computed.events if e.type == EV_STATE and not e.receiver}
+    bad = {
+        (e.plane, e.path)
+        for e in computed.events
+        if e.type == EngineEvent.EV_STATE and not e.receiver
+    }
     assert bad <= {(1, 0)}
 
 

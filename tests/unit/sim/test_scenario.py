@@ -25,7 +25,6 @@ from mrc.sim.scenario import (
     dead_paths,
     packet_bytes,
     parse_scenario,
-    with_seed,
 )
 
 SMALL = """
@@ -367,7 +366,7 @@ def faulty(**fault: Any) -> Scenario:
 
 
 def drawn(*, seed: int = 1, **fault: Any) -> tuple[TimedFault, ...]:
-    return with_seed(faulty(**fault), seed).faults
+    return faulty(**fault).with_seed(seed).faults
 
 
 def test_with_seed__all_parts_of_a_target() -> None:

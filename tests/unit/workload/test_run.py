@@ -394,13 +394,13 @@ def test_result__flows_and_links() -> None:
 
 def test_result__events_in_order() -> None:
     plane, ev = result().events
-    assert (plane.type, plane.now_ns, plane.status) == (native.PLANE_STATE, 8, 0)
-    assert (ev.type, ev.path, ev.plane, ev.status) == (native.EV_STATE, 1, 2, 2)
+    assert (plane.type, plane.now_ns, plane.status) == (native.EngineEvent.PLANE_STATE, 8, 0)
+    assert (ev.type, ev.path, ev.plane, ev.status) == (native.EngineEvent.EV_STATE, 1, 2, 2)
 
 
 def test_result__a_flow_that_failed_is_an_error_of_its_qp() -> None:
     failed = result(sent=replace(SENT, completed=1, failed=3))
-    assert failed.events[-1].type == native.QP_ERROR
+    assert failed.events[-1].type == native.EngineEvent.QP_ERROR
     (errors,) = scenario(checks=[{"measure": "qp_errors"}]).checks
     assert checks.values_of(replace(failed.scenario, checks=(errors,)), failed, None) == (1,)
 
