@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of tests: on a terminal with a person at it, of another user, their ends, and what a
-new interpreter loads.
+"""Processes of tests: on a terminal with a person at it, of another user, their ends, what a new
+interpreter loads, and tshark.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import fcntl
 import os
 import pty
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -163,3 +164,22 @@ def loaded(code: str) -> set[str]:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
+
+
+# ---- Wireshark ----------------------------------------------------------------------------------
+
+needs_tshark = pytest.mark.skipif(
+    shutil.which("tshark") is None, reason="tshark is not installed: apt-get install tshark"
+)
+
+
+def tshark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs tshark. For root, Wireshark 4.4 loads no Lua scripts. In a user namespace of its own
+    tshark is not root, but may still read root's files.
+    """
+    own = ("unshare", "--user") if os.geteuid() == 0 else ()
+    done = subprocess.run(
+        [*own, "tshark", *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    return done

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-import wireshark
 from netns.processes import Hosts
 from printed import printed
+from processes import needs_tshark, tshark
 from scapy.layers.inet import UDP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
@@ -221,7 +221,7 @@ def test_capture__of_a_link_that_is_down_for_a_while(bed: Testbed) -> None:
 
 @pytest.mark.default
 @splits_bursts
-@wireshark.required
+@needs_tshark
 @pytest.mark.parametrize(
     "sealed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "sealed"]
 )
@@ -253,7 +253,7 @@ def test_capture__of_a_transfer_as_mrc_dissect_and_tshark_show_it(
     names = ("mrc.opcode", "mrc.psn", "mrc.ev", "mrc.payload_bytes", "mrc.carrier")
     options = [option for name in names for option in ("-e", name)]
     argv = ["-X", f"lua_script:{dissect_cli.LUA}", "-r", f"{tmp_path}/a.pcap", "-Y", "mrc"]
-    done = wireshark.tshark(*argv, "-T", "fields", *options)
+    done = tshark(*argv, "-T", "fields", *options)
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [[*(int(cell, 0) for cell in row[:4]), row[4]] for row in rows] == [
         [each["headers"]["BTH"]["opcode"], each["headers"]["BTH"]["psn"], each["ev"],

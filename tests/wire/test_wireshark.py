@@ -14,9 +14,9 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-import wireshark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import needs_tshark, tshark
 from scapy.packet import Packet
 from slowness import PATIENCE
 from wire.codec import Codec, Fields, Flow, flows, packets
@@ -30,7 +30,7 @@ LUA = ("-X", f"lua_script:{dissect_cli.LUA}")
 
 
 def ask(path: Path, *options: str, script: Sequence[str] = LUA) -> list[str]:
-    done = wireshark.tshark(*script, "-r", str(path), *options)
+    done = tshark(*script, "-r", str(path), *options)
     assert "Lua" not in done.stderr, done.stderr
     return done.stdout.splitlines()
 
@@ -88,14 +88,14 @@ def check_fields(path: Path, sent: Sequence[tuple[bytes, Flow]]) -> None:
         assert shown == expected | more
 
 
-@wireshark.required
+@needs_tshark
 def test_fields__of_golden_and_sealed_packets(tmp_path: Path) -> None:
     sent = [(golden.packet, golden.flow) for golden in GOLDEN]
     sent += [(sealed(golden.name, mode), V6) for golden in GOLDEN for mode in (1, 2)]
     check_fields(write(tmp_path / "a.pcap", [frame(*each) for each in sent]), sent)
 
 
-@wireshark.required
+@needs_tshark
 @settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(flow=flows(), generated=st.lists(packets(), min_size=20, max_size=60))
 def test_fields__of_any_packet_through_srv6(
@@ -108,7 +108,7 @@ def test_fields__of_any_packet_through_srv6(
 
 
 @pytest.mark.slow
-@wireshark.required
+@needs_tshark
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(payloads=st.lists(st.binary(max_size=120), min_size=20, max_size=50))
 def test_fields__of_rubbish(tmp_path: Path, payloads: list[bytes]) -> None:
@@ -122,7 +122,7 @@ def test_fields__of_rubbish(tmp_path: Path, payloads: list[bytes]) -> None:
 # ---- What only Wireshark shows -----------------------------------------------------------------
 
 
-@wireshark.required
+@needs_tshark
 def test_words__of_a_bitmap(tmp_path: Path) -> None:
     path = write(tmp_path / "a.pcap", [frame(BY_NAME[name].packet, V6) for name in (
         "sack", "sack-of-probe",
@@ -130,7 +130,7 @@ def test_words__of_a_bitmap(tmp_path: Path) -> None:
     assert columns(path, "mrc.sack.received") == [["17 20-21 80"], ["16777152-16777215"]]
 
 
-@wireshark.required
+@needs_tshark
 def test_path__of_a_packet_through_srv6(tmp_path: Path) -> None:
     frames = [
         frame(BY_NAME["write-only-empty"].packet, V6, via=CARRIER),
@@ -145,7 +145,7 @@ def test_path__of_a_packet_through_srv6(tmp_path: Path) -> None:
     assert len(ask(path, "-Y", "mrc.usid == 0x201")) == 2
 
 
-@wireshark.required
+@needs_tshark
 def test_notes(tmp_path: Path) -> None:
     marked = frame(BY_NAME["write-only-empty"].packet, V6, via=CARRIER)
     marked["IPv6"].tc = 3  # the outer one
@@ -165,7 +165,7 @@ def test_notes(tmp_path: Path) -> None:
 
 
 @pytest.mark.more
-@wireshark.required
+@needs_tshark
 @pytest.mark.parametrize("captured", [70, 120])
 def test_notes__not_captured_to_its_end(tmp_path: Path, captured: int) -> None:
     golden = BY_NAME["write-last-imm"]
@@ -179,7 +179,7 @@ def test_notes__not_captured_to_its_end(tmp_path: Path, captured: int) -> None:
     assert noted == (int(is_cut and captured >= 62 + 16), 0)
 
 
-@wireshark.required
+@needs_tshark
 def test_burst__is_taken_apart(tmp_path: Path) -> None:
     packet = BY_NAME["write-middle-timestamp"].packet
     looks_alike = BY_NAME["write-first"].packet[:-4] + packet + b"1234"
@@ -192,7 +192,7 @@ def test_burst__is_taken_apart(tmp_path: Path) -> None:
 # ---- The port, and its other users -------------------------------------------------------------
 
 
-@wireshark.required
+@needs_tshark
 def test_port__keeps_roce(tmp_path: Path) -> None:
     """The dissector of RoCE, which has the same port, gets what is not MRC."""
     roce = bytearray(BY_NAME["write-only-empty"].packet)
@@ -203,7 +203,7 @@ def test_port__keeps_roce(tmp_path: Path) -> None:
     assert ask(path, "-Y", "mrc") == []
 
 
-@wireshark.required
+@needs_tshark
 @pytest.mark.parametrize("option", [("-o", "mrc.port:4971"), ("-d", "udp.port==4971,mrc")])
 def test_port__another(tmp_path: Path, option: tuple[str, str]) -> None:
     frames = [
@@ -214,7 +214,7 @@ def test_port__another(tmp_path: Path, option: tuple[str, str]) -> None:
     assert numbers == (["4971"] if option[0] == "-o" else ["4971", "4791"])
 
 
-@wireshark.required
+@needs_tshark
 def test_port__any_that_no_other_dissector_has(tmp_path: Path) -> None:
     packet = GOLDEN[0].packet
     frames = [
@@ -229,7 +229,7 @@ def test_port__any_that_no_other_dissector_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.more
-@wireshark.required
+@needs_tshark
 def test_readme__its_filters_find_packets(tmp_path: Path) -> None:
     readme = (dissect_cli.LUA.parent / "README.md").read_text()
     filters = re.findall(r"^\| `(mrc\.[^`]+)` \|", readme.split("| Fields")[0], re.M)
@@ -279,7 +279,7 @@ def test_install__root_reads_that_wireshark_ignores_it(
 
 
 @pytest.mark.more
-@wireshark.required
+@needs_tshark
 def test_install__then_every_tshark_decodes_mrc(home: Path) -> None:
     path = write(home / "a.pcap", golden_frames())
     assert run("--install").returncode == 0
@@ -318,7 +318,7 @@ def ask_roce(path: Path) -> list[list[str]]:
     """tshark's columns for every packet of a capture."""
     options = [option for column in COLUMNS for option in ("-e", column)]
     port = ("-d", f"udp.port=={ROCE_PORT},infiniband")
-    done = wireshark.tshark("-r", str(path), *port, "-T", "fields", *options)
+    done = tshark("-r", str(path), *port, "-T", "fields", *options)
     return [[plain(cell) for cell in line.split("\t")] for line in done.stdout.splitlines()]
 
 
@@ -345,7 +345,7 @@ def to_port(flow: Flow) -> Flow:
     return Flow(flow.src, flow.dst, flow.sport, ROCE_PORT)
 
 
-@wireshark.required
+@needs_tshark
 def test_bth__golden(tmp_path: Path) -> None:
     frames = [frame(golden.packet, to_port(golden.flow)) for golden in GOLDEN]
     rows = ask_roce(write(tmp_path / "a.pcap", frames))
@@ -360,7 +360,7 @@ def encapsulated(packet: bytes, flow: Flow) -> Packet:
     return frame(packet, to_port(flow), via=CARRIER)
 
 
-@wireshark.required
+@needs_tshark
 @settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(flow=flows(), generated=st.lists(packets(), min_size=20, max_size=60))
 def test_bth__any_packet_through_srv6(
@@ -374,12 +374,12 @@ def test_bth__any_packet_through_srv6(
     ]
 
 
-@wireshark.required
+@needs_tshark
 def test_flow_label__is_where_the_ev_goes(tmp_path: Path) -> None:
     """The EV of mrc dissect is the source port and the low half of tshark's flow label."""
     golden = GOLDEN[0]
     path = write(tmp_path / "a.pcap", [frame(golden.packet, golden.flow)])
     columns = ("-e", "udp.srcport", "-e", "ipv6.flow")
-    done = wireshark.tshark("-r", str(path), "-T", "fields", *columns)
+    done = tshark("-r", str(path), "-T", "fields", *columns)
     sport, label = (int(text, 0) for text in done.stdout.split())
     assert (sport, label) == (golden.flow.sport, FLOW_LABEL)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wireshark
 from msgspec.structs import replace
 from printed import printed
+from processes import needs_tshark, tshark
 from project_text import ROOT
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment
@@ -402,12 +402,12 @@ def test_vectors__as_typed(tmp_path: Path) -> None:
     assert wrong == []
 
 
-@wireshark.required
+@needs_tshark
 def test_wireshark__finds_nothing_malformed(tmp_path: Path) -> None:
     pcap = tmp_path / "vectors.pcap"
     with pcap.open("wb") as file:
         exchanges.write_golden(file, EVERY_PACKET, exchanges.load_exchanges())
-    done = wireshark.tshark(
+    done = tshark(
         "-X", f"lua_script:{dissect_cli.LUA}", "-r", str(pcap),
         "-T", "fields", "-e", "_ws.malformed", "-e", "mrc.opcode",
     )  # fmt: skip
