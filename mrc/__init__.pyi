@@ -22,7 +22,7 @@ from mrc.connect.profiles import CcProfile as CcProfile
 from mrc.config import CcParameters as CcParameters
 from mrc.connect.profiles import CcSettings as CcSettings
 from mrc.connect.profiles import ProfileState as ProfileState
-from mrc.aio.listener import Listener as Listener
+from mrc.connect.listener import Listener as Listener
 from mrc.aio.context import Opening as Opening
 from mrc.aio.qp import QP as QP
 from mrc.engine.queue_pair import Write as Write

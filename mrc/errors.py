@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 if TYPE_CHECKING:
     from mrc.enums import WcStatus
 
-E = TypeVar("E", bound="MrcError")
 T = TypeVar("T", bound=BaseException)
 
 
@@ -164,10 +163,3 @@ def anew(error: T) -> T:
     and keep their variables alive.
     """
     return copy(error).with_traceback(None)
-
-
-def reworded(error: E, text: str) -> E:
-    """The same error with another text."""
-    found = copy(error)
-    found.args = (text,)
-    return found

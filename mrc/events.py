@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from mrc.enums import EventReason, EvState, QpState, WarningKind, WcOpcode, WcStatus
 
@@ -293,44 +292,6 @@ class QpInfo(Struct, frozen=True):
     def retransmitted_bytes(self) -> int:
         """Payload sent again."""
         return sum(plane.sent_bytes for plane in self.planes) - self.first_sent_bytes
-
-
-_QP_SUMS = (
-    "outstanding", "sent_packets", "retransmitted_packets", "spurious_packets", "first_sent_bytes",
-    "acknowledged_bytes", "received_bytes", "cwnd_bytes", "inflight_bytes", "timeouts", "peer_mpr",
-)  # fmt: skip
-_PLANE_SUMS = (
-    "sent_packets", "sent_bytes", "lost_packets", "received_packets", "received_bytes",
-    "inflight_bytes", "cwnd_bytes",
-)  # fmt: skip
-
-
-def sum_of(infos: Sequence[QpInfo]) -> QpInfo:
-    """Sums several QPs between the same hosts into one, with the QP number of the first."""
-    planes: dict[int, list[PlaneInfo]] = {}
-    for plane in (plane for info in infos for plane in info.planes):
-        planes.setdefault(plane.plane, []).append(plane)
-    sums = {name: sum(getattr(info, name) for info in infos) for name in _QP_SUMS}
-    return replace(
-        infos[0],
-        **sums,
-        rtt_ns=max(known(info.rtt_ns for info in infos), default=None),
-        path_mtu=min(info.path_mtu for info in infos),
-        planes=tuple(_plane_sum(parts) for _, parts in sorted(planes.items())),
-    )
-
-
-def _plane_sum(parts: Sequence[PlaneInfo]) -> PlaneInfo:
-    sums = {name: sum(getattr(part, name) for part in parts) for name in _PLANE_SUMS}
-    return replace(
-        parts[0],
-        **sums,
-        rtt_ns=max(known(part.rtt_ns for part in parts), default=None),
-        base_rtt_ns=min(known(part.base_rtt_ns for part in parts), default=None),
-        suspended=all(part.suspended for part in parts),
-        slow=all(part.slow for part in parts),
-        share_percent=sum(part.share_percent for part in parts) // len(parts),
-    )
 
 
 def known(values: Iterable[int | None]) -> Iterator[int]:

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cancels asyncio tasks, and finds the error of a group of them."""
+"""Cancels asyncio tasks, finds the error of a group of them, and limits their time."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+from contextlib import suppress
 from typing import Any
+
+from mrc.errors import ArgumentError
 
 
 async def cancelled(*tasks: asyncio.Task[Any], why: object = None) -> None:
@@ -34,3 +38,18 @@ def first_error(group: BaseExceptionGroup) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def checked_timeout(seconds: float) -> float:
+    """A caller's time-out. Raises ArgumentError for NaN, which would stop all timers of the event
+    loop.
+    """
+    with suppress(OverflowError):
+        if not math.isnan(seconds):
+            return float(seconds)
+    raise ArgumentError(f"timeout: {seconds} is no number of seconds")
+
+
+def within(timeout: float | None) -> asyncio.Timeout:
+    """As `asyncio.timeout`, for a caller's time-out."""
+    return asyncio.timeout(None if timeout is None else checked_timeout(timeout))

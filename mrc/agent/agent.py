@@ -27,11 +27,11 @@ from mrc.agent.requests import Requests
 from mrc.agent.socket import AgentProfiles, CcProfileRow, Credentials, EvProfileRow
 from mrc.agent.steering import AgentFrame
 from mrc.aio.context import OOB_PORT, Context
-from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
 from mrc.connect.admission import ConnectionPlace
 from mrc.connect.connect import Local
+from mrc.connect.listener import Listener
 from mrc.connect.oob import Channel
 from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.engine.queue_pair import random_qpn

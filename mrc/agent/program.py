@@ -27,7 +27,7 @@ from mrc.aio.context import Context
 from mrc.connect.connect import Local
 from mrc.connect.parse import shown
 from mrc.engine.dispatch import Dispatcher
-from mrc.engine.ports import LocalPorts, finder
+from mrc.engine.ports import LocalPorts
 from mrc.enums import AgentKind
 from mrc.errors import Kind, MrcError, ProtocolError, StateError
 from mrc.fabric.hostconfig import IpAddress
@@ -92,7 +92,7 @@ class ProgramContext(Context):
         self.config = dataclasses.replace(
             shared.config, program=name, local_view=True, metrics=None
         )
-        links = LocalPorts(finder(self.config, shared.host))
+        links = LocalPorts.of(self.config, shared.host)
         if attach.resumed:
             self.engine = await adopt_engine(self._connection, links, attach.n_qps)
         else:

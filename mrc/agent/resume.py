@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from msgspec import Struct, to_builtins
 
 from mrc.agent.steering import MAX_RESUME
-from mrc.connect.oob import Channel, Hello, hello_from_dict, hello_to_dict
+from mrc.connect.oob import Channel, Hello
 from mrc.connect.parse import parse
 from mrc.errors import PeerGoneError, ProtocolError
 from mrc.fabric.hostconfig import read_address
@@ -40,14 +40,14 @@ class ResumeState(Struct, frozen=True):
     @property
     def hello(self) -> Hello:
         """The peer's hello."""
-        return hello_from_dict(self.peer)
+        return Hello.from_dict(self.peer)
 
 
 def pack_resume(
     called: str, remote: str, path_mtu: int, window: int, evs: tuple[PathEv, ...], peer: Hello
 ) -> bytes:
     """The bytes of a state; empty if it is too large to keep: then no later agent knows the QP."""
-    state = ResumeState(called, remote, path_mtu, window, evs, hello_to_dict(peer))
+    state = ResumeState(called, remote, path_mtu, window, evs, peer.to_dict())
     text = json.dumps(to_builtins(state, enc_hook=str)).encode()
     packed = zlib.compress(text)
     return packed if len(packed) <= MAX_RESUME and len(text) <= _MOST else b""

@@ -4,13 +4,26 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import json
 import logging
 import os
 import random
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
+from dataclasses import replace as replaced
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,14 +33,12 @@ from msgspec.structs import replace
 
 import mrc
 from mrc import products
-from mrc.aio.engines import Engines
-from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
-from mrc.aio.streams import checked_timeout
 from mrc.config import CcParameters, ContextConfig
 from mrc.connect.admission import Admission, Budget, Claims
 from mrc.connect.connect import Admit, Local, Terms, connect
+from mrc.connect.listener import Listener
 from mrc.connect.profiles import (
     DEFAULT,
     CcProfile,
@@ -38,9 +49,11 @@ from mrc.connect.profiles import (
     ProfileOperation,
 )
 from mrc.connect.tls import Guard
+from mrc.engine import engine
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
-from mrc.engine.ports import LocalPorts, finder
+from mrc.engine.native import names_of
+from mrc.engine.ports import LocalPorts
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
@@ -54,8 +67,10 @@ from mrc.fabric.paths import LocalPort
 from mrc.observe.snapshot import snapshot
 from mrc.observe.views import Observatory, Observer
 from mrc.results import plain
+from mrc.tasks import cancelled, checked_timeout
 
 logger = logging.getLogger("mrc.establish")
+_log = logging.getLogger("mrc.context")
 
 OOB_PORT = 4791
 _MAX_PRIVATE_BYTES = 65536
@@ -117,7 +132,7 @@ class Context:
     ) -> None:
         """`observer` looks at this Context; None: the views that the configuration enables."""
         self.config = config or ContextConfig()
-        self._engines: Engines | None = None
+        self._engines: _Engines | None = None
         # The dispatcher keeps every open QP alive, so weak references are enough here.
         self._qps: WeakSet[QP] = WeakSet()
         self._listeners: WeakSet[Listener] = WeakSet()
@@ -147,7 +162,7 @@ class Context:
     async def __aenter__(self) -> Self:
         if self._engines is not None:
             raise StateError("the Context was already opened: create a new one")
-        self._engines = Engines(await self._make_local(), lambda: self._qps)
+        self._engines = _Engines(await self._make_local(), lambda: self._qps)
         try:
             self._engines.open()
             await self._observer.open(self)
@@ -160,7 +175,7 @@ class Context:
         """Opens the first datapath; a subclass overrides it."""
         config = self.config
         host = config.host or hostconfig.load(os.environ)
-        links = LocalPorts(finder(config, host))
+        links = LocalPorts.of(config, host)
         dispatcher = Dispatcher(links.open(config))
         for line in links.small:
             logger.warning("%s", line)
@@ -195,7 +210,7 @@ class Context:
         """
         await self._close(orderly=True)
 
-    def _all(self) -> Engines:
+    def _all(self) -> _Engines:
         if self._engines is None:
             raise StateError("the Context is not open: use 'async with'")
         self._engines.first.dispatcher.check_open()
@@ -513,7 +528,7 @@ class Context:
             self._closer = asyncio.get_running_loop().create_task(work)
         await asyncio.shield(self._closer)
 
-    async def _end(self, engines: Engines, *, orderly: bool, reason: str) -> None:
+    async def _end(self, engines: _Engines, *, orderly: bool, reason: str) -> None:
         await engines.stop_following()
         await self._observer.close()
         await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
@@ -526,3 +541,141 @@ def _checked_port(port: int) -> int:
     if not 0 <= port <= 65535:
         raise ArgumentError(f"port: {port} is not within 0..65535")
     return port
+
+
+# ---- Engines ------------------------------------------------------------------------------------
+
+
+class _Engines:
+    """All engines of a Context, from its first one on.
+
+    Each has a datapath thread, sockets and QPs of its own. They share the memory regions, the
+    profiles and the limits, so a QP may belong to any of them. A peer connects to one host, whose
+    QPs receive on several UDP ports.
+    """
+
+    def __init__(self, first: Local, qps: Callable[[], Iterable[QP]]) -> None:
+        """`qps`: those of the Context."""
+        self.first = first
+        self._qps = qps
+        self._all = [first]
+        self._connecting: Counter[Dispatcher] = Counter()
+        self._followers: list[asyncio.Task[None]] = []
+
+    def open(self) -> None:
+        """Opens the other engines of the configuration; each follows the interfaces. The UDP port
+        of the n-th is n above a configured one.
+        """
+        config, host = self.first.config, self.first.host
+        for number in range(1, config.sockets.engines):
+            port = config.udp_port and config.udp_port + number
+            links = LocalPorts.of(config, host)
+            dispatcher = Dispatcher(links.open(replaced(config, udp_port=port)))
+            self._all.append(replace(self.first, links=links, dispatcher=dispatcher))
+        loop = asyncio.get_running_loop()
+        self._followers = [loop.create_task(_follow(local)) for local in self._all]
+
+    def __iter__(self) -> Iterator[Dispatcher]:
+        """Their dispatchers."""
+        return (local.dispatcher for local in self._all)
+
+    @contextmanager
+    def choose(self, *, messages: bool) -> Iterator[Local]:
+        """The engine of a QP that connects inside: the one with the fewest. Messages of all peers
+        are matched by one engine, the first.
+        """
+        qps = self._connecting.copy()
+        qps.update(qp._dispatcher for qp in self._qps() if not qp.closed)
+        fewest = min(self._all, key=lambda local: qps[local.dispatcher])
+        chosen = self.first if messages else fewest
+        self._connecting[chosen.dispatcher] += 1
+        try:
+            yield chosen
+        finally:
+            self._connecting[chosen.dispatcher] -= 1
+
+    # ---- Memory ---------------------------------------------------------------------------
+
+    async def register(self, mr: MR) -> None:
+        """Registers the region with each engine, under the same key."""
+        done: list[Dispatcher] = []
+        try:
+            for dispatcher in self:
+                await dispatcher.register(mr)
+                done.append(dispatcher)
+        except BaseException:
+            for dispatcher in done:
+                dispatcher.deregister(mr)
+            raise
+
+    async def deregister(self, mr: MR) -> None:
+        """Waits until no work request uses the region, then ends it. Nothing happens when the
+        Context is closed or belongs to the parent of a fork.
+        """
+        holders = [each for each in self if not each.gone and each.holds(mr)]
+        if holders:
+            await holders[0].until_idle(mr)
+            ended = [each.deregister(mr) for each in holders]
+            await asyncio.shield(asyncio.gather(*ended))
+
+    async def end_use(self, mr: MR, *, within: float) -> None:
+        """Waits these seconds until no work request uses the region. Then QPs that use it fail:
+        only the end of its QP ends a work request that the engine has taken.
+        """
+        holders = [each for each in self if not each.gone and each.holds(mr)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                for each in holders[:1]:
+                    await each.until_idle(mr)
+        if mr.outstanding:
+            using = {qpn for each in holders for qpn in each.users_of(mr)}
+            for qp in list(self._qps()):
+                if qp.qpn in using:
+                    qp._fail(StateError(f"{qp._called}: the memory of a write was deregistered"))
+
+    # ---- Queries --------------------------------------------------------------------------
+
+    async def values(self, op: CommandOp, kind: str) -> dict[str, int]:
+        """The sums of counters of all engines, by name."""
+        names = names_of(kind)
+        sums = dict.fromkeys(names, 0)
+        for dispatcher in self:
+            command, array = engine.values(op, len(names))
+            count = await dispatcher.call(command, f"read {kind}s")
+            for i, name in enumerate(names[:count]):
+                sums[name] += array[i]
+        return sums
+
+    async def trace(self, count: int) -> list[TraceEntry]:
+        """The newest entries of all traces, oldest first."""
+        names = names_of("trace")
+        traces: list[list[TraceEntry]] = []
+        for dispatcher in self:
+            command, array = engine.trace(count)
+            found = await dispatcher.call(command, "read trace")
+            entries = (array[i] for i in range(found))
+            traces.append([TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries])
+        return list(heapq.merge(*traces, key=lambda entry: entry.now_ns))[-count:]
+
+    # ---- End ------------------------------------------------------------------------------
+
+    async def stop_following(self) -> None:
+        """The interfaces may change from now on: the QPs close."""
+        await cancelled(*self._followers)
+
+    async def close(self) -> None:
+        """Stops the datapaths; their QPs are closed."""
+        for dispatcher in self:
+            await dispatcher.close()
+
+    def end(self) -> None:
+        """The same after the end of the event loop."""
+        for dispatcher in self:
+            dispatcher.end()
+
+
+async def _follow(local: Local) -> None:
+    try:
+        await local.links.follow(local.dispatcher.call, local.dispatcher.engine)
+    except (MrcError, OSError) as error:
+        _log.warning("this Context stopped following changes of its interfaces: %s", error)

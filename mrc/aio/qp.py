@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mrc.aio.streams import ItemQueue, Journal, timed, within
+from mrc.aio.streams import ItemQueue, Journal, timed
 from mrc.config import ContextConfig
 from mrc.connect.oob import Channel, Hello, end_in
 from mrc.connect.profiles import CcProfile, EvController, EvProfile
@@ -55,7 +55,7 @@ from mrc.events import (
 )
 from mrc.fabric.paths import PathEv
 from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, within
 from mrc.units import digits
 
 if TYPE_CHECKING:

@@ -3,32 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from mrc.engine.queue_pair import Waiters
-from mrc.errors import ArgumentError, anew
+from mrc.errors import anew
+from mrc.tasks import within
 
 T = TypeVar("T")
-
-
-def checked_timeout(seconds: float) -> float:
-    """A caller's time-out. Raises ArgumentError for NaN, which would stop all timers of the event
-    loop.
-    """
-    with suppress(OverflowError):
-        if not math.isnan(seconds):
-            return float(seconds)
-    raise ArgumentError(f"timeout: {seconds} is no number of seconds")
-
-
-def within(timeout: float | None) -> asyncio.Timeout:
-    """As `asyncio.timeout`, for a caller's time-out."""
-    return asyncio.timeout(None if timeout is None else checked_timeout(timeout))
 
 
 def timed(items: AsyncIterator[T], timeout: float | None) -> AsyncIterator[T]:

@@ -15,8 +15,16 @@ from typing import Any, TextIO
 
 from mrc import products, versions
 from mrc.cli.arguments import Parser
-from mrc.cli.output import Exit, Interrupted, UsageError, cause, exit_code, print_error, version_of
-from mrc.connect.parse import harmless_lines
+from mrc.cli.output import (
+    Exit,
+    Interrupted,
+    UsageError,
+    cause,
+    exit_code,
+    harmless_lines,
+    print_error,
+    version_of,
+)  # fmt: skip
 from mrc.errors import MrcError
 from mrc.limits import UDP_PORT
 

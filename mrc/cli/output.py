@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from mrc.connect.parse import harmless_lines, printable, shown
+from mrc.connect.parse import printable, shown
 from mrc.enums import WcStatus
 from mrc.errors import (
     BadFileError,
@@ -42,6 +42,11 @@ _OPTIONS = {
     "--quiet": "print no notes and no progress on stderr",
 }
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
+
+
+def harmless_lines(text: str) -> str:
+    """Applies `printable` to each line of `text`."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

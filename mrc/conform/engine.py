@@ -10,6 +10,7 @@ judge's own engine asks for in a session beside the QP that is judged.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -40,12 +41,11 @@ from mrc.connect.oob import (
     Attributes,
     Channel,
     Hello,
-    hello_from_dict,
     reading_names,
 )
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
-from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, Writes, random_psn
+from mrc.engine.queue_pair import QueuePair, Writes
 from mrc.engine.queue_pair import Write as Posted
 from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading
 from mrc.errors import BusyError, CompletionError, MrcError, ProtocolError
@@ -147,10 +147,21 @@ class EngineDevice:
             (ip_address(port.address), port.source_ports) for port in peer.ports
         )
         await call(queue.set_peer(sources), "set the peer's addresses")
-        receive = RtrAttributes(peer.qpn, peer.first_psn, Integrity.ICRC, peer.dynamic_mpr)
-        await call(queue.to_rtr(receive), "QP to RTR")
-        first_psn = random_psn() if ask.first_psn is None else ask.first_psn
-        await call(queue.to_rts(self._rts(ask, first_psn)), "QP to RTS")
+        receive = queue.to_rtr(
+            dest_qpn=peer.qpn, rq_psn=peer.first_psn, integrity=Integrity.ICRC,
+            dynamic_mpr=peer.dynamic_mpr,
+        )  # fmt: skip
+        await call(receive, "QP to RTR")
+        first_psn = secrets.randbits(24) if ask.first_psn is None else ask.first_psn
+        cc = self._local.cc_profiles.find(None).settings
+        send = queue.to_rts(
+            sq_psn=first_psn, path_mtu=PATH_MTU, peer_mpr=peer.mpr, peer_max_wimm=peer.max_wimm,
+            timeout=ask.timeout,
+            retry_linear=LINEAR, retry_exp=EXPONENTIAL,
+            cc=CcKind.NSCC if ask.nscc else cc.kind, cc_profile=ask.nscc, spray=1,
+            plane_shares=PlaneShares.EQUAL if ask.nscc else cc.plane_shares,
+        )  # fmt: skip
+        await call(send, "QP to RTS")
         return self._end(ports, queue, first_psn)
 
     def _ports(self, peer: QpAttributes) -> list[LocalPort]:
@@ -174,16 +185,6 @@ class EngineDevice:
         return paths.pair_evs(
             pairs, self._local.links.sports, peer.udp_port,
             each or self._context.config.spraying.evs_per_pair, self._local.rng,
-        )  # fmt: skip
-
-    def _rts(self, ask: Attach, first_psn: int) -> RtsAttributes:
-        cc, peer = self._local.cc_profiles.find(None).settings, ask.peer
-        return RtsAttributes(
-            sq_psn=first_psn, path_mtu=PATH_MTU, peer_mpr=peer.mpr, peer_max_wimm=peer.max_wimm,
-            timeout=ask.timeout,
-            retry_linear=LINEAR, retry_exp=EXPONENTIAL,
-            cc=CcKind.NSCC if ask.nscc else cc.kind, cc_profile=ask.nscc, spray=1,
-            plane_shares=PlaneShares.EQUAL if ask.nscc else cc.plane_shares,
         )  # fmt: skip
 
     def _end(self, ports: list[LocalPort], queue: QueuePair, first_psn: int) -> QpAttributes:
@@ -423,7 +424,7 @@ class OobDevice:
         """The connecting side of mrc/connect/oob.py."""
         assert self._peer is not None
         await channel.send_hello(_hello(own, private, self._readings))
-        device = hello_from_dict(await channel.expect("hello", HELLO_BYTES)).attributes
+        device = Hello.from_dict(await channel.expect("hello", HELLO_BYTES)).attributes
         ports = _facing([port.address for port in own.ports], device.ports)
         self._peer.aim([port.address for port in ports], device.udp_port)
         with self._answering(self._peer):

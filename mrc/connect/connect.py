@@ -23,21 +23,22 @@ import errno
 import functools
 import logging
 import random
+import secrets
 import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict
 from inspect import isawaitable
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
 from mrc import products
 from mrc.config import ContextConfig
-from mrc.connect.admission import Claims
+from mrc.connect.admission import Claims, is_loopback
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
     HELLO_BYTES,
@@ -47,10 +48,8 @@ from mrc.connect.oob import (
     Hello,
     check_readings,
     extended,
-    hello_from_dict,
     reading_names,
 )
-from mrc.connect.peer import is_loopback
 from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
 from mrc.connect.proof import (
     NoAnswerError,
@@ -69,7 +68,7 @@ from mrc.engine import native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import Command
 from mrc.engine.ports import LocalPorts
-from mrc.engine.queue_pair import QueuePair, RtrAttributes, RtsAttributes, random_psn
+from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind, EvState, Integrity, Seal
 from mrc.errors import (
     BusyError,
@@ -88,7 +87,6 @@ from mrc.errors import (
     StateError,
     kind_of,
     reason_of,
-    reworded,
 )
 from mrc.events import ProbeResult
 from mrc.fabric import paths
@@ -398,7 +396,7 @@ async def _establish(
             messages = terms.peer(local.dispatcher)
         own = None  # without TLS random bytes would be no secret
         if channel.secured:
-            own = _OwnRandom(Secret.random(RANDOM_BYTES), token_hex(RANDOM_BYTES))
+            own = _OwnRandom(Secret.random(RANDOM_BYTES), secrets.token_hex(RANDOM_BYTES))
         mine = _hello(local, channel, ends, queue, terms, messages, own)
         await channel.send_hello(mine, own.random if own else None)
         if peer is None:
@@ -502,7 +500,7 @@ def _hello(
     ]
     attributes = Attributes(
         qpn=queue.qpn,
-        first_psn=random_psn(),
+        first_psn=secrets.randbits(24),
         path_mtu=local.config.spraying.mtu_limit,
         mpr=queue.mpr,
         max_wimm=local.config.queues.max_wimm,
@@ -522,7 +520,7 @@ def _hello(
 
 async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
     """Returns the peer's hello; raises if it is wrong or the peer is not allowed."""
-    peer = hello_from_dict(await channel.expect("hello", HELLO_BYTES))
+    peer = Hello.from_dict(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
         raise ConnectError(f"{channel.remote} is host {peer.called}, not {expected}")
     check_readings(peer.called, peer.attributes.readings, local.config.readings)
@@ -686,10 +684,7 @@ def _pairs(
 
 async def _receive_ready(local: Local, queue: QueuePair, plan: _Agreement, peer: Hello) -> None:
     """INIT to RTR."""
-    attributes = RtrAttributes(
-        peer.attributes.qpn, peer.attributes.first_psn, plan.integrity, plan.dynamic_mpr,
-        peer.attributes.sack_times, peer.attributes.service_time,
-    )  # fmt: skip
+    theirs = peer.attributes
     call = local.dispatcher.call
     try:
         await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
@@ -701,7 +696,15 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Agreement, peer:
         await call(queue.set_peer(plan.sources), "set the peer's addresses")
     except InUseError as error:
         raise ConnectError("another peer already uses a UDP source of this hello") from error
-    await call(queue.to_rtr(attributes), "QP to RTR")
+    command = queue.to_rtr(
+        dest_qpn=theirs.qpn,
+        rq_psn=theirs.first_psn,
+        integrity=plan.integrity,
+        dynamic_mpr=plan.dynamic_mpr,
+        sack_times=theirs.sack_times,
+        service_times=theirs.service_time,
+    )
+    await call(command, "QP to RTR")
 
 
 def _seal_command(
@@ -814,7 +817,7 @@ async def _send_ready(
     if 0 < cc.parameters.max_cwnd < path_mtu:
         wrong = f"max_cwnd {cc.parameters.max_cwnd} is below the path MTU, {path_mtu}"
         raise ConfigError(f"CC profile {terms.cc_profile.name}: {wrong}")
-    attributes = RtsAttributes(
+    command = queue.to_rts(
         sq_psn=mine.attributes.first_psn,
         path_mtu=path_mtu,
         peer_mpr=window,
@@ -828,7 +831,7 @@ async def _send_ready(
         plane_shares=cc.plane_shares,
         ev_active_per_plane=terms.ev_profile.settings.active_per_plane,
     )
-    await local.dispatcher.call(queue.to_rts(attributes), "QP to RTS")
+    await local.dispatcher.call(command, "QP to RTS")
 
 
 # ---- Errors --------------------------------------------------------------------------------------
@@ -876,6 +879,13 @@ def timed_out(host: str, port: int, after: float, channel: Channel | None) -> Co
     return ConnectTimeoutError(late)
 
 
+def _reworded(error: MrcError, text: str) -> MrcError:
+    """The same error with another text."""
+    found = copy(error)
+    found.args = (text,)
+    return found
+
+
 @contextmanager
 def about(host: str, port: int) -> Iterator[None]:
     """Adds host and port to an error of the exchange, which says "the peer", and what to do to one
@@ -888,6 +898,6 @@ def about(host: str, port: int) -> Iterator[None]:
             f"TCP port {port} of {host} answers: open both ports in the firewalls of both hosts;"
             " NAT (a masquerade) between them requires a VPN"
         )
-        raise reworded(error, f"{error} {remedy}") from error
+        raise _reworded(error, f"{error} {remedy}") from error
     except (BusyError, ConnectRefusedError, PeerGoneError, ProtocolError) as error:
-        raise reworded(error, f"{host}: TCP port {port}: {error}") from error
+        raise _reworded(error, f"{host}: TCP port {port}: {error}") from error

@@ -178,29 +178,28 @@ class Hello(Struct, frozen=True, kw_only=True):
         """`host` as part of a line for people."""
         return called(self.host)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The message, with keys in the order of the fields."""
+        found: dict[str, Any] = to_builtins(self, enc_hook=str)
+        if not self.attributes.readings:  # as in earlier versions
+            del found["attributes"]["readings"]
+        return {"type": "hello", **found, "private": self.private}
 
-def hello_to_dict(hello: Hello) -> dict[str, Any]:
-    """The hello as a message, with keys in the order of the fields."""
-    found: dict[str, Any] = to_builtins(hello, enc_hook=str)
-    if not hello.attributes.readings:  # as earlier versions say it
-        del found["attributes"]["readings"]
-    return {"type": "hello", **found, "private": hello.private}
-
-
-def hello_from_dict(message: Mapping[str, Any]) -> Hello:
-    """Checks a hello, its version first; raises ProtocolError."""
-    version = message.get("version")
-    if type(version) is int and version != VERSION:
-        raise ProtocolError(
-            f"the peer speaks version {version} of the exchange, this host version {VERSION};"
-            " install the same mrc on both hosts"
-        )
-    try:
-        hello = take(message, Hello, read=read_address)
-        _check_names(hello)
-    except ValueError as error:
-        raise ProtocolError(f"the peer sent a wrong hello: {shown(str(error))}") from None
-    return hello
+    @classmethod
+    def from_dict(cls, message: Mapping[str, Any]) -> Hello:
+        """Checks a hello, its version first; raises ProtocolError."""
+        version = message.get("version")
+        if type(version) is int and version != VERSION:
+            raise ProtocolError(
+                f"the peer speaks version {version} of the exchange, this host version {VERSION};"
+                " install the same mrc on both hosts"
+            )
+        try:
+            hello = take(message, cls, read=read_address)
+            _check_names(hello)
+        except ValueError as error:
+            raise ProtocolError(f"the peer sent a wrong hello: {shown(str(error))}") from None
+        return hello
 
 
 def _check_names(hello: Hello) -> None:
@@ -395,7 +394,7 @@ class Channel:
 
     async def send_hello(self, hello: Hello, random: Secret | None = None) -> None:
         """Sends a hello, with these random bytes in place of `seal_random`: inside TLS only."""
-        frame = bytearray(encode_frame(hello_to_dict(hello)))
+        frame = bytearray(encode_frame(hello.to_dict()))
         if random is not None:
             write_random(random, frame, hello.attributes.seal_random.encode())
         try:

@@ -12,13 +12,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from typing import Any, NoReturn
 
 MAX_SHOWN = 300  # characters
 _HOST = re.compile(r"[\w.:%-]+")
 _MOST_OF_NAME = 64
-_INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, format, line and paragraph separators
 MAX_WHOLE = (1 << 64) - 1
 
 
@@ -36,11 +34,6 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
-
-
-def has_invisible(text: str) -> bool:
-    """True when `text` contains invisible characters, such as control characters."""
-    return not text.isprintable() and any(unicodedata.category(c) in _INVISIBLE for c in text)
 
 
 def shown(value: object, limit: int = MAX_SHOWN) -> str:
@@ -67,21 +60,6 @@ def called(name: str) -> str:
     a host: it might be half of a line, and forge a question.
     """
     return name if _HOST.fullmatch(name) else quoted(name, _MOST_OF_NAME)
-
-
-def shortened(text: str, limit: int) -> str:
-    """Words with at most `limit` characters: the middle is left out, because an error begins with
-    what it is about and ends with the cause.
-    """
-    if len(text) <= limit:
-        return text
-    end = (limit - 3) // 2
-    return f"{text[: limit - 3 - end]}...{text[-end:]}"
-
-
-def harmless_lines(text: str) -> str:
-    """Applies `printable` to each line of `text`."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 # ---- JSON -----------------------------------------------------------------------------------

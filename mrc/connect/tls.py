@@ -33,7 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mrc.connect.peer import is_own
+from mrc.connect.admission import is_own
 from mrc.errors import (
     ConfigError,
     ConnectError,

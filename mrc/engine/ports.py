@@ -70,18 +70,6 @@ class _Slot(Struct):
     up: bool = True
 
 
-def finder(config: ContextConfig, host: HostConfig | None) -> Find:
-    """The function that selects a Context's ports from the interfaces, by its configuration."""
-    wanted = config.interfaces
-    if host is not None and host.has_srv6:
-        return lambda interfaces, kept: srv6_ports(host, interfaces, wanted)
-    if not wanted and host is not None:
-        wanted = tuple(str(port.address.ip) for port in host.ports)
-    return lambda interfaces, kept: interface_ports(
-        interfaces, wanted, config.spraying.evs_per_pair, kept
-    )
-
-
 def _first_number(found: PortSelection, port: LocalPort) -> int:
     """The lowest number for a port without a reserved one. Loopback leaves room for interfaces that
     appear later, because port n connects to the peer's port n.
@@ -116,6 +104,17 @@ class LocalPorts:
         self._refused: set[LocalPort] = set()
         self.on_change: Callable[[], None] = lambda: None
         """called after every look at changed interfaces"""
+
+    @classmethod
+    def of(cls, config: ContextConfig, host: HostConfig | None) -> LocalPorts:
+        """Those that a Context selects from the interfaces, by its configuration."""
+        wanted = config.interfaces
+        if host is not None and host.has_srv6:
+            return cls(lambda interfaces, kept: srv6_ports(host, interfaces, wanted))
+        if not wanted and host is not None:
+            wanted = tuple(str(port.address.ip) for port in host.ports)
+        evs = config.spraying.evs_per_pair
+        return cls(lambda interfaces, kept: interface_ports(interfaces, wanted, evs, kept))
 
     # ---- State ----------------------------------------------------------------------------
 

@@ -12,23 +12,18 @@ import secrets
 import struct
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-from msgspec import Struct
-from msgspec.structs import asdict
 
 from mrc.config import MAX_MPR, Queues
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.native import CData, Command
 from mrc.enums import (
-    CcKind,
     CommandOp,
     EvState,
     Integrity,
-    PlaneShares,
     QpState,
     Seal,
     WrOpcode,
@@ -53,11 +48,6 @@ _RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint reque
 def random_qpn() -> int:
     """An unpredictable 24-bit QP number."""
     return _RESERVED_QPNS + secrets.randbelow((1 << 24) - _RESERVED_QPNS)
-
-
-def random_psn() -> int:
-    """An unpredictable 24-bit first PSN."""
-    return secrets.randbits(24)
 
 
 # ---- Places in the send queue ---------------------------------------------------------------
@@ -138,34 +128,6 @@ class SendQueue:
 # ---- The queue pair -------------------------------------------------------------------------
 
 
-class RtrAttributes(Struct, frozen=True):
-    """Attributes for the move to RTR: a QP needs them to receive."""
-
-    dest_qpn: int
-    rq_psn: int
-    integrity: Integrity
-    dynamic_mpr: bool = False
-    sack_times: bool = False
-    service_times: bool = False
-
-
-class RtsAttributes(Struct, frozen=True):
-    """Attributes for the move to RTS: a QP needs them to send."""
-
-    sq_psn: int
-    path_mtu: int
-    peer_mpr: int
-    peer_max_wimm: int
-    timeout: int
-    retry_linear: int
-    retry_exp: int
-    cc: CcKind
-    cc_profile: Mapping[str, int] = {}  # fields of struct mrc_cc_profile
-    spray: int = 0
-    ev_active_per_plane: int = 0
-    plane_shares: PlaneShares = PlaneShares.MEASURED
-
-
 @dataclass(eq=False, slots=True)
 class QueuePair:
     """A QP: its number, its state, and the commands that are legal in that state."""
@@ -213,15 +175,27 @@ class QueuePair:
         """RESET to INIT."""
         return self._move(QpState.RESET, QpState.INIT)
 
-    def to_rtr(self, attributes: RtrAttributes) -> Command:
-        """INIT to RTR, after `set_evs` and `set_peer`."""
-        self.dynamic_mpr = attributes.dynamic_mpr
-        attr = native.new_struct("mrc_qp_rtr_attr", **asdict(attributes))
+    def to_rtr(
+        self,
+        *,
+        dest_qpn: int,
+        rq_psn: int,
+        integrity: Integrity,
+        dynamic_mpr: bool = False,
+        sack_times: bool = False,
+        service_times: bool = False,
+    ) -> Command:
+        """INIT to RTR, after `set_evs` and `set_peer`: from now on it receives."""
+        self.dynamic_mpr = dynamic_mpr
+        attr = native.new_struct(
+            "mrc_qp_rtr_attr", dest_qpn=dest_qpn, rq_psn=rq_psn, integrity=integrity,
+            dynamic_mpr=dynamic_mpr, sack_times=sack_times, service_times=service_times,
+        )  # fmt: skip
         return self._move(QpState.INIT, QpState.RTR, pointer=attr)
 
-    def to_rts(self, attributes: RtsAttributes) -> Command:
-        """RTR to RTS."""
-        attr = native.new_struct("mrc_qp_rts_attr", **asdict(attributes))
+    def to_rts(self, **fields: Any) -> Command:
+        """RTR to RTS: from now on it sends. `fields` are those of `struct mrc_qp_rts_attr`."""
+        attr = native.new_struct("mrc_qp_rts_attr", **fields)
         return self._move(QpState.RTR, QpState.RTS, pointer=attr)
 
     def to_error(self) -> Command:

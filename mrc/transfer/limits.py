@@ -13,13 +13,14 @@ import hashlib
 import os
 import re
 import secrets
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from mrc.connect.parse import has_invisible, printable, shown
+from mrc.connect.parse import printable, shown
 from mrc.errors import MrcError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ MAX_NAME_BYTES = 255  # of a part: NAME_MAX of Linux file systems
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL
 MAX_DEPTH = 64  # parts of a name; the receiver holds a descriptor for each folder of one name
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, format, line and paragraph separators
 _KEPT = "-kept"
 _MADE = "-made"
 _TEMPORARY = re.compile(rf"\..*\.mrc-[0-9a-f]{{8}}({_KEPT}|{_MADE})?", re.DOTALL)
@@ -102,7 +104,7 @@ def check_harmless(parts: Sequence[str]) -> None:
     for end, part in enumerate(parts, 1):
         if part[0] in ".-":
             how = f"begins with {part[0]!r}"
-        elif has_invisible(part):
+        elif any(unicodedata.category(c) in _INVISIBLE for c in part):
             how = "contains control characters"
         else:
             continue

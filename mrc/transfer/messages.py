@@ -38,7 +38,7 @@ import xxhash
 from msgspec import Meta, Struct, to_builtins
 
 from mrc import versions
-from mrc.connect.parse import printable, shortened, shown
+from mrc.connect.parse import printable, shown
 from mrc.engine.memory import RemoteMemory
 from mrc.errors import ProtocolError
 from mrc.transfer.limits import (
@@ -89,6 +89,16 @@ def hash_range(
         digest.update(piece)
         done += len(piece)
     return done
+
+
+def shortened(text: str, limit: int) -> str:
+    """Words with at most `limit` characters: the middle is left out, because an error begins with
+    what it is about and ends with the cause.
+    """
+    if len(text) <= limit:
+        return text
+    end = (limit - 3) // 2
+    return f"{text[: limit - 3 - end]}...{text[-end:]}"
 
 
 class Holes:

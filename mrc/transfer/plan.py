@@ -18,7 +18,7 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from mrc.connect.parse import printable, shortened
+from mrc.connect.parse import printable
 from mrc.transfer.folders import Meta
 from mrc.transfer.limits import (
     MAX_DEPTH,
@@ -46,6 +46,7 @@ from mrc.transfer.messages import (
     PackedLink,
     hash_range,
     put_header,
+    shortened,
 )
 from mrc.transfer.results import FailedFile, TransferredFile
 from mrc.transfer.threads import WaitingPipe

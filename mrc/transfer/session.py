@@ -14,20 +14,28 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeVar, get_args
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mrc import mailbox
 from mrc.aio.context import Context
-from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
+from mrc.connect.listener import Listener
 from mrc.connect.parse import shown
 from mrc.errors import ConnectError, MrcError, PathError, PeerGoneError, ProtocolError, reason_of
-from mrc.events import EvInfo, Immediate, QpInfo, sum_of
+from mrc.events import EvInfo, Immediate, PlaneInfo, QpInfo, known
 from mrc.mailbox import Service, SessionError, let_look, until_guessed
 from mrc.running import Limit
 from mrc.tasks import cancelled
@@ -575,3 +583,44 @@ async def refuse(session: TransferSession, why: str, error: str) -> NoReturn:
     """Ends a session before its first offer: the sender hears why. Raises TransferError."""
     await session.say_last(Refuse("stopped", why))
     raise TransferError(error)
+
+
+# ---- Sums over the QPs of a session --------------------------------------------------------------
+
+
+_QP_SUMS = (
+    "outstanding", "sent_packets", "retransmitted_packets", "spurious_packets", "first_sent_bytes",
+    "acknowledged_bytes", "received_bytes", "cwnd_bytes", "inflight_bytes", "timeouts", "peer_mpr",
+)  # fmt: skip
+_PLANE_SUMS = (
+    "sent_packets", "sent_bytes", "lost_packets", "received_packets", "received_bytes",
+    "inflight_bytes", "cwnd_bytes",
+)  # fmt: skip
+
+
+def sum_of(infos: Sequence[QpInfo]) -> QpInfo:
+    """Sums several QPs between the same hosts into one, with the QP number of the first."""
+    planes: dict[int, list[PlaneInfo]] = {}
+    for plane in (plane for info in infos for plane in info.planes):
+        planes.setdefault(plane.plane, []).append(plane)
+    sums = {name: sum(getattr(info, name) for info in infos) for name in _QP_SUMS}
+    return replace(
+        infos[0],
+        **sums,
+        rtt_ns=max(known(info.rtt_ns for info in infos), default=None),
+        path_mtu=min(info.path_mtu for info in infos),
+        planes=tuple(_plane_sum(parts) for _, parts in sorted(planes.items())),
+    )
+
+
+def _plane_sum(parts: Sequence[PlaneInfo]) -> PlaneInfo:
+    sums = {name: sum(getattr(part, name) for part in parts) for name in _PLANE_SUMS}
+    return replace(
+        parts[0],
+        **sums,
+        rtt_ns=max(known(part.rtt_ns for part in parts), default=None),
+        base_rtt_ns=min(known(part.base_rtt_ns for part in parts), default=None),
+        suspended=all(part.suspended for part in parts),
+        slow=all(part.slow for part in parts),
+        share_percent=sum(part.share_percent for part in parts) // len(parts),
+    )

@@ -23,11 +23,11 @@ import msgspec
 import uvloop
 
 from mrc.aio.context import Context
-from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
 from mrc.child import Child
 from mrc.config import CcParameters, ContextConfig, Limits, Queues, Retries, Spraying, Timeouts
 from mrc.connect.admission import raise_descriptor_limit
+from mrc.connect.listener import Listener
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.enums import Access, Integrity
 from mrc.errors import MrcError

@@ -96,13 +96,12 @@ sys.meta_path.insert(0, Refuse())
 
 _HELLO = """
 import mrc
-from mrc.connect.oob import (Attributes, Hello, decode_body, encode_frame, hello_from_dict)
-from mrc.connect.oob import hello_to_dict
+from mrc.connect.oob import Attributes, Hello, decode_body, encode_frame
 
 attributes = Attributes(7, 1, 1024, 1024, 8, 'icrc', 4791, ())
-said = hello_to_dict(Hello(host="h0", attributes=attributes))
+said = Hello(host="h0", attributes=attributes).to_dict()
 try:
-    hello_from_dict(decode_body(encode_frame(said)[4:]))
+    Hello.from_dict(decode_body(encode_frame(said)[4:]))
 except mrc.ProtocolError as error:
     print(error)
 try:

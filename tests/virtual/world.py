@@ -36,8 +36,8 @@ from typing import Any, Self
 from unittest import mock
 
 import mrc.aio.context
-import mrc.aio.listener
 import mrc.cli.runner
+import mrc.connect.listener
 import mrc.engine.ports
 import mrc.observe.views
 import mrc.perf.cli
@@ -136,7 +136,7 @@ class World:
             (mrc.engine.ports, "interfaces", lambda: list(_host().interfaces)),
             (mrc.engine.ports, "Engine", _polled),
             (mrc.engine.ports, "link_snapshots", lambda impatient: _host().interface_changes()),
-            (mrc.aio.listener, "_listening_socket", self.tcp.listening),
+            (mrc.connect.listener, "_listening_socket", self.tcp.listening),
             (mrc.observe.views, "LocalView", _NoView),
             (socket, "gethostname", lambda: _host().name),
             (time, "monotonic", self.loop.time),

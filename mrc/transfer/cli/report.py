@@ -23,7 +23,7 @@ from mrc.aio.context import Context
 from mrc.aio.recording import Recording
 from mrc.cli import figures
 from mrc.cli.output import Exit, Output, format_bytes, format_rate, format_seconds
-from mrc.connect.parse import printable, shortened, shown
+from mrc.connect.parse import printable, shown
 from mrc.enums import WarningKind
 from mrc.errors import MrcError
 from mrc.events import (
@@ -40,7 +40,7 @@ from mrc.events import (
 from mrc.results import like, nonzero
 from mrc.tasks import cancelled
 from mrc.transfer.limits import CHUNK_BYTES, FileError
-from mrc.transfer.messages import MAX_ERROR
+from mrc.transfer.messages import MAX_ERROR, shortened
 from mrc.transfer.results import (
     MAX_LISTED,
     FailedFile,

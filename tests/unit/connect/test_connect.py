@@ -48,9 +48,10 @@ from mrc.connect import connect as connecting_side
 from mrc.connect import connect as route
 from mrc.connect import proof
 from mrc.connect.connect import Terms, about, dial, numeric
-from mrc.connect.oob import Channel, CutOffError, Hello, hello_to_dict
+from mrc.connect.oob import Channel, CutOffError, Hello
 from mrc.connect.proof import NoAnswerError, no_answer
-from mrc.engine.queue_pair import RtrAttributes
+from mrc.engine.native import Command
+from mrc.engine.queue_pair import QueuePair
 from mrc.enums import SHARED_READINGS
 from mrc.errors import (
     BusyError,
@@ -282,16 +283,18 @@ async def test_connect__the_delay_based_window_requests_send_times(
     told: list[bool] = []
     done: list[bool] = []
 
+    to_dict, to_rtr = Hello.to_dict, QueuePair.to_rtr
+
     def tell(hello: Hello) -> dict[str, Any]:
         told.append(hello.attributes.sack_times)
-        return hello_to_dict(hello)
+        return to_dict(hello)
 
-    def attributes(*values: Any) -> RtrAttributes:
-        done.append(RtrAttributes(*values).sack_times)
-        return RtrAttributes(*values)
+    def move(queue: QueuePair, **fields: Any) -> Command:
+        done.append(fields["sack_times"])
+        return to_rtr(queue, **fields)
 
-    monkeypatch.setattr("mrc.connect.oob.hello_to_dict", tell)
-    monkeypatch.setattr("mrc.connect.connect.RtrAttributes", attributes)
+    monkeypatch.setattr(Hello, "to_dict", tell)
+    monkeypatch.setattr(QueuePair, "to_rtr", move)
     async with connected_pair(cc=cc) as pair:
         data = pattern(500_000)
         assert await transfer(pair, data) == data

@@ -15,9 +15,9 @@ from meetings import A, B, TestAuthority, exchange, meet, refused
 from slowness import PATIENCE
 
 import mrc
+from mrc.connect import admission
 from mrc.connect import connect as connecting_module
-from mrc.connect import peer
-from mrc.connect.peer import Owner
+from mrc.connect.admission import Owner
 from mrc.enums import Seal
 from mrc.errors import ConfigError, ConnectError, MrcError
 from mrc.trust.identity import ChangedError, Identity, KnownHosts, load
@@ -235,7 +235,7 @@ async def test_loopback__another_user_proves_himself(
     ours: Identity, theirs: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if both ends were another user's: neither believes the other."""
-    monkeypatch.setattr(peer, "owner_of", lambda *ends: Owner(os.geteuid() + 1, accepted=True))
+    monkeypatch.setattr(admission, "owner_of", lambda *ends: Owner(os.geteuid() + 1, accepted=True))
     known = Security(identity=ours.path, peer=theirs.fingerprint, plain_loopback=True)
     listening = Security(identity=theirs.path, allow=(ours.fingerprint,), plain_loopback=True)
     ((out, back),) = await meet(known, listening)
@@ -248,7 +248,7 @@ async def test_loopback__another_user_proves_himself(
 
 
 async def test_loopback__one_who_hangs_up_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer, "owner_of", lambda *ends: None)
+    monkeypatch.setattr(admission, "owner_of", lambda *ends: None)
     assert "encrypted exchanges only" in await refused(None, Security(plain_loopback=True))
 
 

@@ -25,6 +25,8 @@ from meetings import channels
 from msgspec.structs import replace
 from unit.test_tasks import Jumping
 
+from mrc.cli.output import harmless_lines
+from mrc.connect.admission import Owner, SocketAddress, owner_of
 from mrc.connect.oob import (
     FRAME_BYTES,
     HELLO_BYTES,
@@ -39,14 +41,11 @@ from mrc.connect.oob import (
     decode_body,
     decode_length,
     encode_frame,
-    hello_from_dict,
-    hello_to_dict,
     kind_in,
     patience,
     refusal_fields,
 )
-from mrc.connect.parse import MAX_WHOLE, harmless_lines, parse, printable, shown
-from mrc.connect.peer import Owner, SocketAddress, owner_of
+from mrc.connect.parse import MAX_WHOLE, parse, printable, shown
 from mrc.errors import BusyError, ConnectRefusedError, Kind, PeerGoneError, ProtocolError
 from mrc.fabric.hostconfig import parse_address
 from mrc.fabric.paths import RemotePort
@@ -143,21 +142,21 @@ def test_decode_body__any_bytes_give_a_message_or_a_protocol_error(body: bytes) 
 
 
 def test_hello__round_trip_through_json() -> None:
-    assert hello_from_dict(json.loads(json.dumps(hello_to_dict(HELLO)))) == HELLO
+    assert Hello.from_dict(json.loads(json.dumps(HELLO.to_dict()))) == HELLO
 
 
 def test_hello__other_readings() -> None:
     other = replace(HELLO, attributes=dataclasses.replace(HELLO.attributes, readings=("C3-B",)))
-    message = hello_to_dict(other)
+    message = other.to_dict()
     assert message["attributes"]["readings"] == ("C3-B",)
-    assert hello_from_dict(message) == other
-    assert "readings" not in hello_to_dict(HELLO)["attributes"]
+    assert Hello.from_dict(message) == other
+    assert "readings" not in HELLO.to_dict()["attributes"]
 
 
 def test_hello__its_bytes() -> None:
     """Later versions must send the same bytes, so that different versions can connect."""
     said = replace(HELLO, host="h\u00e9", private={"n": [1, 2.5, {"deep": None}]})
-    assert encode_frame(hello_to_dict(said))[4:].decode() == (
+    assert encode_frame(said.to_dict())[4:].decode() == (
         '{"type":"hello","version":3,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'
         '"attributes":{"qpn":4660,"first_psn":11259375,"path_mtu":8844,"mpr":1024,"max_wimm":128,'
         '"integrity":"icrc","udp_port":4791,"trim_nack":false,"dynamic_mpr":false,'
@@ -168,11 +167,11 @@ def test_hello__its_bytes() -> None:
 
 
 def test_hello__unknown_keys_are_ignored() -> None:
-    message = hello_to_dict(HELLO)
+    message = HELLO.to_dict()
     message["colour"] = "blue"
     message["attributes"]["future"] = {"x": 1}
     message["attributes"]["ports"][0]["speed"] = 400
-    assert hello_from_dict(message) == HELLO
+    assert Hello.from_dict(message) == HELLO
 
 
 @pytest.mark.parametrize("version", [0, 1, 1000])
@@ -180,7 +179,7 @@ def test_hello__another_version_is_named_whatever_else_it_says(version: int) -> 
     with pytest.raises(
         ProtocolError, match=f"speaks version {version} .* this host version {VERSION}"
     ):
-        hello_from_dict({"type": "hello", "version": version})
+        Hello.from_dict({"type": "hello", "version": version})
 
 
 def set_at(message: dict[str, Any], path: str, value: object) -> None:
@@ -216,32 +215,31 @@ def set_at(message: dict[str, Any], path: str, value: object) -> None:
 )
 def test_hello__each_attribute_is_checked(path: str, values: list[object]) -> None:
     for value in values:
-        message = copy.deepcopy(hello_to_dict(HELLO))
+        message = copy.deepcopy(HELLO.to_dict())
         set_at(message, path, value)
         with pytest.raises(ProtocolError, match=path.rpartition(".")[2].rstrip("s")):
-            hello_from_dict(message)
+            Hello.from_dict(message)
 
 
 @given(JSON)
 def test_hello__any_json_gives_a_hello_or_a_protocol_error(value: object) -> None:
-    message = hello_to_dict(HELLO)
+    message = HELLO.to_dict()
     for candidate in (value, {**message, "attributes": value}):
         if not isinstance(candidate, dict):
             continue
         try:
-            hello_from_dict(candidate)
+            Hello.from_dict(candidate)
         except ProtocolError:
             pass
 
 
 def test_hello__optional_capabilities_default_to_none() -> None:
-    message = hello_to_dict(
-        replace(HELLO, attributes=dataclasses.replace(HELLO.attributes, trim_nack=True))
-    )
-    assert hello_from_dict(message).attributes.trim_nack
+    attributes = dataclasses.replace(HELLO.attributes, trim_nack=True)
+    message = replace(HELLO, attributes=attributes).to_dict()
+    assert Hello.from_dict(message).attributes.trim_nack
     for name in ("trim_nack", "dynamic_mpr", "service_time", "sack_times"):
         del message["attributes"][name]
-    assert hello_from_dict(message) == HELLO
+    assert Hello.from_dict(message) == HELLO
 
 
 # ---- Refusals -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from mrc.engine import engine, ports
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Engine, EngineEvent, EventLoss, Notice, ProbeReply, Reply
 from mrc.engine.native import Command, Submission
-from mrc.engine.ports import LocalPorts, finder, link_snapshots, number
+from mrc.engine.ports import LocalPorts, link_snapshots, number
 from mrc.engine.queue_pair import QueuePair, Write, Writes
 from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
 from mrc.errors import (
@@ -402,7 +402,7 @@ class Host:
 
     def __init__(self, *wanted: str, host: hostconfig.HostConfig | None = None) -> None:
         config = ContextConfig(interfaces=wanted, spraying=Spraying(evs_per_pair=2))
-        self.links = LocalPorts(finder(config, host))
+        self.links = LocalPorts.of(config, host)
         self.datapath = Datapath()
 
     async def has(self, *nics: Interface) -> list[str]:

@@ -18,12 +18,19 @@ from transfer_ends import both, make, names, receiving, sending
 
 from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo, Sockets
 from mrc.enums import QpState, WcStatus
-from mrc.events import QpInfo, sum_of
+from mrc.events import QpInfo
 from mrc.transfer import sender, session
 from mrc.transfer.files import PartFile
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import Announced
-from mrc.transfer.session import JOIN, Joins, TransferSession, accept_session, connect_session
+from mrc.transfer.session import (
+    JOIN,
+    Joins,
+    TransferSession,
+    accept_session,
+    connect_session,
+    sum_of,
+)
 
 QPS = 3
 

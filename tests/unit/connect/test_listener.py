@@ -19,9 +19,9 @@ import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 
 from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
-from mrc.aio import listener as listener_module
 from mrc.aio import qp as qp_module
 from mrc.aio.qp import QP
+from mrc.connect import listener as listener_module
 from mrc.connect import oob
 from mrc.connect.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, Channel, encode_frame
 

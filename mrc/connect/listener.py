@@ -17,10 +17,9 @@ import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from mrc.aio.qp import QP
-from mrc.aio.streams import within
+import mrc
 from mrc.connect.admission import Admission, ConnectionPlace
 from mrc.connect.connect import Local, Terms, establish, numeric
 from mrc.connect.oob import (
@@ -48,9 +47,11 @@ from mrc.errors import (
     kind_of,
     reason_of,
 )
-from mrc.observe.views import RemoteView
-from mrc.tasks import cancelled, took_cancellation
+from mrc.tasks import cancelled, took_cancellation, within
 from mrc.units import digits
+
+if TYPE_CHECKING:
+    from mrc.observe.views import RemoteView
 
 logger = logging.getLogger("mrc.listener")
 
@@ -67,7 +68,7 @@ class Listener:
         self,
         local: Local,
         terms: Terms,
-        adopt: Callable[[QP], QP],
+        adopt: Callable[[mrc.QP], mrc.QP],
         viewers: RemoteView,
         admission: Admission,
         choose: Callable[[], AbstractContextManager[Local]] | None = None,
@@ -85,7 +86,7 @@ class Listener:
         self._adopt = adopt
         self._server: asyncio.Server | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._ready: deque[tuple[QP, ConnectionPlace]] = deque()
+        self._ready: deque[tuple[mrc.QP, ConnectionPlace]] = deque()
         self._changed = asyncio.Condition()
         self.port = 0
 
@@ -106,7 +107,7 @@ class Listener:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def accept(self, *, timeout: float | None = None) -> QP:
+    async def accept(self, *, timeout: float | None = None) -> mrc.QP:
         """Returns the next QP, ready to use; the caller closes it.
 
         Raises TimeoutError when no peer connects within `timeout` seconds.
@@ -120,7 +121,7 @@ class Listener:
             place.accept()
             return qp
 
-    def __aiter__(self) -> AsyncIterator[QP]:
+    def __aiter__(self) -> AsyncIterator[mrc.QP]:
         """The QPs of all peers, until the listener is closed."""
         return _Accepted(self)
 
@@ -226,7 +227,7 @@ class Listener:
                 place.connect(_now())
                 await self._deliver(end, place)
 
-    async def _answer(self, channel: Channel) -> QP | None:
+    async def _answer(self, channel: Channel) -> mrc.QP | None:
         """This side's part of the exchange, from the peer's hello on, which is peeked. None: the
         peer wanted no QP, and has its answer.
         """
@@ -241,7 +242,7 @@ class Listener:
                 self._terms.failed(private, error)
             raise
 
-    async def _deliver(self, end: QP, place: ConnectionPlace) -> None:
+    async def _deliver(self, end: mrc.QP, place: ConnectionPlace) -> None:
         """Gives a connected QP to the caller."""
         qp = self._adopt(end)
         async with self._changed:
@@ -299,12 +300,12 @@ class Listener:
             logger.warning("%s", refusal)
 
 
-class _Accepted(AsyncIterator[QP]):
+class _Accepted(AsyncIterator["mrc.QP"]):
     # Not a generator: a generator ends for good when one wait for a peer is cancelled.
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
 
-    async def __anext__(self) -> QP:
+    async def __anext__(self) -> mrc.QP:
         if not self._listener._is_open():
             raise StopAsyncIteration
         try:
