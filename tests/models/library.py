@@ -14,31 +14,32 @@ HERE = Path(__file__).parent
 
 
 @functools.cache
-def _ffi(header: str) -> Any:
-    text = (HERE / header).read_text()
+def _ffi(source: str) -> Any:
+    text = (HERE / source).read_text()
     declarations = text.split("/* cdef begin */")[1].split("/* cdef end */")[0]
     found = cffi.FFI()
     found.cdef(declarations)
     return found
 
 
-def _library(name: str, sources: list[Path], header: str) -> Any:
+def _library(name: str, sources: list[Path]) -> Any:
+    """The last source has the declarations."""
     path = cbuild.shared_library(sources, name, cbuild.SHARED_TRAP)
-    return _ffi(header).dlopen(str(path))
+    return _ffi(sources[-1].name).dlopen(str(path))
 
 
 def ffi() -> Any:
-    return _ffi("shim.h")
+    return _ffi("shim.c")
 
 
 @functools.cache
 def library() -> Any:
     core = cbuild._sources("core")
-    return _library("model", [*core, HERE / "shim.c"], "shim.h")
+    return _library("model", [*core, HERE / "shim.c"])
 
 
 def msg_ffi() -> Any:
-    return _ffi("msg_shim.h")
+    return _ffi("msg_shim.c")
 
 
 @functools.cache
@@ -47,4 +48,4 @@ def msg_library() -> Any:
     used = [cbuild.CSRC / "core" / name for name in ("base.c", "slots.c")]
     pure = {*(cbuild.CSRC / "msg").glob("*.c")} - {cbuild.CSRC / "msg" / "messages.c"}
     sources = [*used, *sorted(pure), HERE / "msg_shim.c"]
-    return _library("msgmodel", sources, "msg_shim.h")
+    return _library("msgmodel", sources)
