@@ -38,3 +38,26 @@ void mrc_slots_free(struct mrc_slots *slots, uint32_t frame);
 bool mrc_slots_owe(const struct mrc_slots *slots);
 
 /* cdef end */
+
+/* ---- Numbers in frames: little-endian, at any alignment ---- */
+
+static inline void mrc_put32(uint8_t *out, uint32_t value) {
+  for (int i = 0; i < 4; i++)
+    out[i] = (uint8_t)(value >> 8 * i);
+}
+
+static inline void mrc_put64(uint8_t *out, uint64_t value) {
+  mrc_put32(out, (uint32_t)value);
+  mrc_put32(out + 4, (uint32_t)(value >> 32));
+}
+
+static inline uint32_t mrc_get32(const uint8_t *in) {
+  uint32_t value = 0;
+  for (int i = 0; i < 4; i++)
+    value |= (uint32_t)in[i] << 8 * i;
+  return value;
+}
+
+static inline uint64_t mrc_get64(const uint8_t *in) {
+  return mrc_get32(in) | (uint64_t)mrc_get32(in + 4) << 32;
+}

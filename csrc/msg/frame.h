@@ -13,11 +13,9 @@
      10  n   credit: frames read */
 #pragma once
 
-#include <endian.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 enum {
   MRC_MSG_SLOTS = 64, /* of an inbox, a power of two */
@@ -81,27 +79,3 @@ size_t mrc_msg_encode(const struct mrc_msg_record *record, uint8_t *out);
 size_t mrc_msg_decode(const uint8_t *in, size_t n, struct mrc_msg_record *record);
 /* Where the message of an eager record begins. */
 static inline const uint8_t *mrc_msg_eager(const uint8_t *record) { return record + 24; }
-
-/* ---- Little-endian numbers in frames, at any alignment ---- */
-
-static inline void mrc_put32(uint8_t *out, uint32_t value) {
-  value = htole32(value);
-  memcpy(out, &value, sizeof value);
-}
-
-static inline void mrc_put64(uint8_t *out, uint64_t value) {
-  value = htole64(value);
-  memcpy(out, &value, sizeof value);
-}
-
-static inline uint32_t mrc_get32(const uint8_t *in) {
-  uint32_t value;
-  memcpy(&value, in, sizeof value);
-  return le32toh(value);
-}
-
-static inline uint64_t mrc_get64(const uint8_t *in) {
-  uint64_t value;
-  memcpy(&value, in, sizeof value);
-  return le64toh(value);
-}

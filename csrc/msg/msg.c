@@ -4,10 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "msg/atomic.h"
 #include "msg/operations.h"
-#include "msg/receive.h"
-#include "msg/send.h"
 
 enum {
   DEFAULT_PEERS = 256,

@@ -9,12 +9,9 @@
  *   4. READs ask the peer for memory, and FETCHes of the peer are answered by such writes
  *   5. completions free what has been sent (mrc_msg_sent)
  */
-#include "msg/send.h"
+#include "msg/operations.h"
 
 #include <errno.h>
-
-#include "msg/frame.h"
-#include "msg/operations.h"
 
 enum { RESERVED_WRS = 4 }; /* places that messages leave to frames and credits */
 

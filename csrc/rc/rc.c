@@ -1,6 +1,96 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rc/rc.h"
 
+/* ======== Records in frames ======== */
+
+enum { HEAD = 8 };
+
+void mrc_rc_put_header(const struct mrc_rc_header *header, uint8_t *out) {
+  mrc_put32(out, header->read);
+  mrc_put32(out + 4, header->granted);
+  mrc_put32(out + 8, header->wanted);
+  mrc_put32(out + 12, 0);
+}
+
+struct mrc_rc_header mrc_rc_get_header(const uint8_t *in) {
+  return (struct mrc_rc_header){
+      .read = mrc_get32(in), .granted = mrc_get32(in + 4), .wanted = mrc_get32(in + 8)};
+}
+
+size_t mrc_rc_fields(uint8_t kind) {
+  switch ((enum mrc_rc_kind)kind) {
+    case MRC_RC_SEND:
+    case MRC_RC_WROTE:
+    case MRC_RC_VALUE:
+      return HEAD + 8;
+    case MRC_RC_READ:
+      return HEAD + 16;
+    case MRC_RC_ATOMIC:
+      return HEAD + 32;
+    case MRC_RC_MORE:
+    case MRC_RC_DATA:
+    case MRC_RC_REFUSED:
+    case MRC_RC_FAILED:
+      break;
+  }
+  return HEAD;
+}
+
+size_t mrc_rc_encode(const struct mrc_rc_record *record, uint8_t *out) {
+  const uint8_t kind = record->kind;
+  out[0] = kind;
+  out[1] = record->flags;
+  out[2] = record->status;
+  out[3] = 0;
+  mrc_put32(out + 4, record->bytes);
+  if (kind == MRC_RC_SEND || kind == MRC_RC_WROTE) {
+    mrc_put32(out + HEAD, record->total);
+    mrc_put32(out + HEAD + 4, record->imm);
+  } else if (kind == MRC_RC_VALUE) {
+    mrc_put64(out + HEAD, record->value);
+  } else if (kind == MRC_RC_READ || kind == MRC_RC_ATOMIC) {
+    mrc_put64(out + HEAD, record->va);
+    mrc_put32(out + HEAD + 8, record->rkey);
+    mrc_put32(out + HEAD + 12, kind == MRC_RC_READ ? record->total : record->operation);
+  }
+  if (kind == MRC_RC_ATOMIC) {
+    mrc_put64(out + HEAD + 16, record->value);
+    mrc_put64(out + HEAD + 24, record->swap);
+  }
+  return mrc_rc_fields(kind);
+}
+
+static bool has_bytes(uint8_t kind) {
+  return kind == MRC_RC_SEND || kind == MRC_RC_MORE || kind == MRC_RC_DATA;
+}
+
+size_t mrc_rc_decode(const uint8_t *in, size_t n, struct mrc_rc_record *record) {
+  *record = (struct mrc_rc_record){0};
+  if (n < HEAD || in[0] < MRC_RC_SEND || in[0] > MRC_RC_LAST_KIND) return 0;
+  const uint8_t kind = record->kind = in[0];
+  record->flags = in[1];
+  record->status = in[2];
+  record->bytes = mrc_get32(in + 4);
+  const size_t bytes = mrc_rc_record_bytes(kind, record->bytes);
+  if (bytes > n || (record->bytes > 0 && !has_bytes(kind))) return 0;
+  if (kind == MRC_RC_SEND || kind == MRC_RC_WROTE) {
+    record->total = mrc_get32(in + HEAD);
+    record->imm = mrc_get32(in + HEAD + 4);
+  } else if (kind == MRC_RC_VALUE) {
+    record->value = mrc_get64(in + HEAD);
+  } else if (kind == MRC_RC_READ || kind == MRC_RC_ATOMIC) {
+    record->va = mrc_get64(in + HEAD);
+    record->rkey = mrc_get32(in + HEAD + 8);
+    *(kind == MRC_RC_READ ? &record->total : &record->operation) = mrc_get32(in + HEAD + 12);
+  }
+  if (kind == MRC_RC_ATOMIC) {
+    record->value = mrc_get64(in + HEAD + 16);
+    record->swap = mrc_get64(in + HEAD + 24);
+    if (record->operation > MRC_RC_FETCH_ADD) return 0;
+  }
+  return bytes;
+}
+
 /* ======== What goes to the peer: WRITEs, frames of records, credits ======== */
 
 /* What a work request was: the upper half of its wr_id. The lower is its place or number. */
@@ -45,6 +135,26 @@ static bool fits(const struct frame *frame, uint8_t kind) {
 
 /* ---- requests ---- */
 
+static struct mrc_rc_request *request_at(const struct mrc_rc *rc, uint32_t place) {
+  return &rc->requests[place & (rc->size - 1)];
+}
+
+/* Whether a request takes a receive of the peer. */
+static bool takes_receive(const struct mrc_rc_request *request) {
+  return request->kind == MRC_RC_DO_SEND || (request->kind == MRC_RC_DO_WRITE && request->with_imm);
+}
+
+/* Whether the next request waits for a receive of the peer. */
+static bool is_starved(const struct mrc_rc *rc) {
+  return rc->next != rc->tail && rc->messages == rc->granted && rc->sent == 0 &&
+         takes_receive(request_at(rc, rc->next));
+}
+
+bool mrc_rc_waits(const struct mrc_rc *rc, bool *for_receive) {
+  *for_receive = is_starved(rc);
+  return rc->connected && !rc->ended && (rc->asking_head != rc->asking_tail || *for_receive);
+}
+
 static void advance(struct mrc_rc *rc) {
   rc->next++;
   rc->sent = 0;
@@ -76,7 +186,7 @@ static uint8_t flags_of(const struct mrc_rc_request *request) {
 
 /* The next request is a WRITE. False: it has to wait. */
 static bool put_write(struct mrc_rc *rc, struct frame *frame, struct mrc_rc_request *request) {
-  if (request->with_imm && (mrc_rc_is_starved(rc) || !fits(frame, MRC_RC_WROTE))) return false;
+  if (request->with_imm && (is_starved(rc) || !fits(frame, MRC_RC_WROTE))) return false;
   start_write(rc, request);
   if (request->with_imm) {
     put(frame, &(struct mrc_rc_record){.kind = MRC_RC_WROTE,
@@ -94,7 +204,7 @@ static bool put_send(struct mrc_rc *rc, struct frame *frame, const struct mrc_rc
   const uint8_t kind = rc->begun ? MRC_RC_MORE : MRC_RC_SEND;
   const uint32_t left = request->bytes - rc->sent;
   const uint32_t bytes = part(frame, kind, left);
-  if (mrc_rc_is_starved(rc) && !rc->begun) return false;
+  if (is_starved(rc) && !rc->begun) return false;
   if (bytes == 0 && (left > 0 || !fits(frame, kind))) return false;
   uint8_t *to = frame->bytes + frame->n + mrc_rc_fields(kind);
   if (bytes > 0 && !rc->owner->gather(rc->user, rc->next, rc->sent, to, bytes)) {
@@ -138,7 +248,7 @@ static bool put_question(struct mrc_rc *rc, struct frame *frame,
 static void put_requests(struct mrc_rc *rc, struct frame *frame) {
   bool goes = true;
   while (goes && rc->next != rc->tail && rc->wrong == 0) {
-    struct mrc_rc_request *request = mrc_rc_request_at(rc, rc->next);
+    struct mrc_rc_request *request = request_at(rc, rc->next);
     if (request->fenced && rc->asking_head != rc->asking_tail) return;
     if (request->kind == MRC_RC_DO_WRITE)
       goes = put_write(rc, frame, request);
@@ -279,7 +389,7 @@ static void send_credits(struct mrc_rc *rc) {
     rc->grants_told = rc->grants;
     send_credit(rc, MRC_RC_IMM_GRANTED, rc->grants);
   }
-  if (rc->credits < MRC_RC_CREDITS && rc->their_receives_shared && mrc_rc_is_starved(rc) &&
+  if (rc->credits < MRC_RC_CREDITS && rc->their_receives_shared && is_starved(rc) &&
       rc->wanted != rc->wanted_told) {
     rc->wanted_told = rc->wanted;
     send_credit(rc, MRC_RC_IMM_WANTED, rc->wanted);
@@ -296,7 +406,7 @@ static bool is_done(const struct mrc_rc *rc, const struct mrc_rc_request *reques
 /* Ends requests in their order, as far as they are done. */
 static void settle(struct mrc_rc *rc) {
   while (!rc->ended && rc->head != rc->next) {
-    const struct mrc_rc_request *request = mrc_rc_request_at(rc, rc->head);
+    const struct mrc_rc_request *request = request_at(rc, rc->head);
     if (!is_done(rc, request)) return;
     if (request->status != MRC_WC_SUCCESS) {
       rc->ended = true;
@@ -329,7 +439,7 @@ void mrc_rc_sent(struct mrc_rc *rc, uint64_t id) {
   const uint32_t number = (uint32_t)id;
   switch ((enum what)(id >> 32)) {
     case WRITE: { /* one with an immediate is done with the frame that tells of it */
-      struct mrc_rc_request *request = mrc_rc_request_at(rc, number);
+      struct mrc_rc_request *request = request_at(rc, number);
       request->acked = !request->with_imm;
       break;
     }
@@ -435,7 +545,7 @@ static bool on_question(struct mrc_rc *rc, const struct mrc_rc_record *record) {
 static struct mrc_rc_request *oldest(const struct mrc_rc *rc, uint32_t *place) {
   if (rc->asking_head == rc->asking_tail) return NULL;
   *place = rc->asking[rc->asking_head % MRC_RC_ANSWERS];
-  return mrc_rc_request_at(rc, *place);
+  return request_at(rc, *place);
 }
 
 static void end_question(struct mrc_rc *rc, struct mrc_rc_request *request,
@@ -579,15 +689,15 @@ void mrc_rc_connect(struct mrc_rc *rc, const struct mrc_rc_peer *peer) {
 
 uint32_t mrc_rc_post(struct mrc_rc *rc, const struct mrc_rc_request *request) {
   mrc_assert(rc->tail - rc->head < rc->size);
-  *mrc_rc_request_at(rc, rc->tail) = *request;
-  if (mrc_rc_takes_receive(request)) rc->wanted++;
+  *request_at(rc, rc->tail) = *request;
+  if (takes_receive(request)) rc->wanted++;
   return rc->tail++;
 }
 
 void mrc_rc_grant(struct mrc_rc *rc, uint32_t n) { rc->grants += n; }
 
 void mrc_rc_fail(struct mrc_rc *rc, uint32_t place, enum mrc_wc_status status) {
-  struct mrc_rc_request *request = mrc_rc_request_at(rc, place);
+  struct mrc_rc_request *request = request_at(rc, place);
   request->status = (uint8_t)status;
   request->acked = true;
   rc->wrong = (uint8_t)status;

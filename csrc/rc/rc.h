@@ -144,27 +144,6 @@ struct mrc_rc {
   uint8_t refusal; /* enum mrc_wc_status, to be told; 0: none */
 };
 
-static inline struct mrc_rc_request *mrc_rc_request_at(const struct mrc_rc *rc, uint32_t place) {
-  return &rc->requests[place & (rc->size - 1)];
-}
-
-/* Whether a request takes a receive of the peer. */
-static inline bool mrc_rc_takes_receive(const struct mrc_rc_request *request) {
-  return request->kind == MRC_RC_DO_SEND || (request->kind == MRC_RC_DO_WRITE && request->with_imm);
-}
-
-/* Whether the next request waits for a receive of the peer. */
-static inline bool mrc_rc_is_starved(const struct mrc_rc *rc) {
-  return rc->next != rc->tail && rc->messages == rc->granted && rc->sent == 0 &&
-         mrc_rc_takes_receive(mrc_rc_request_at(rc, rc->next));
-}
-
-/* Whether a request waits for something that only the peer can do. */
-static inline bool mrc_rc_waits(const struct mrc_rc *rc) {
-  return rc->connected && !rc->ended &&
-         (rc->asking_head != rc->asking_tail || mrc_rc_is_starved(rc));
-}
-
 struct mrc_rc_config {
   const struct mrc_rc_owner *owner;
   void *user;
@@ -196,6 +175,9 @@ void mrc_rc_grant(struct mrc_rc *rc, uint32_t n);
 void mrc_rc_send(struct mrc_rc *rc);
 /* Sends something in any case, so that the engine finds out whether the peer still acknowledges. */
 void mrc_rc_prod(struct mrc_rc *rc);
+/* Whether a request waits for something that only the peer can do, and whether the next one does
+   `for_receive`. */
+bool mrc_rc_waits(const struct mrc_rc *rc, bool *for_receive);
 /* A work request has completed. */
 void mrc_rc_sent(struct mrc_rc *rc, uint64_t wr_id);
 /* Takes an immediate. False: the peer broke the protocol. */

@@ -338,8 +338,9 @@ void vb_rc_send(struct vb_qp *qp) {
   mrc_rc_send(rc);
   if (qp->rc->refusal != 0) fail_refused(qp);
   const bool counts = qp->attr_set & IBV_QP_RNR_RETRY && qp->attr.rnr_retry != WAITS_FOR_EVER;
-  const bool waits = mrc_rc_waits(rc);
-  set_timed(qp->rc, waits, waits && counts && mrc_rc_is_starved(rc));
+  bool for_receive;
+  const bool waits = mrc_rc_waits(rc, &for_receive);
+  set_timed(qp->rc, waits, waits && counts && for_receive);
 }
 
 void vb_rc_turned(void) {
