@@ -40,7 +40,7 @@ CORE, SIM, EMU = (
 )
 VERBS = ("core", "io", "rc", "agent", "verbs")
 OFI = ("core", "io", "msg", "agent", "ofi")
-CM = ("cm", "agent/link.c", "agent/library.c")
+CM = ("cm", "agent/link.c")
 # Every build of C in this project has these flags. gcc for aarch64 would contract a * b + c to one
 # operation that rounds once, so the simulated TCP would differ from that on x86-64.
 LANGUAGE = ("-std=gnu11", "-ffp-contract=off")

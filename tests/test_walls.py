@@ -268,7 +268,7 @@ def test_atomics__only_where_two_contexts_meet() -> None:
     ATOMICs of peers change.
     """
     meet = {"messages", "rc", "spsc", "ring", "sigbus", "wake"}
-    meet |= {f"csrc/agent/{name}" for name in ("engine", "library", "process")}
+    meet |= {f"csrc/agent/{name}" for name in ("link", "process")}
     meet.add("csrc/msg/receive")
     elsewhere = (
         path

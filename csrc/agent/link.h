@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The socket to the agent: frames out, which wait in a bounded queue while it is full, and in. */
+/* The socket to the agent: frames out, which wait in a bounded queue while it is full, and in.
+   Lines of the library for users, and its exported names. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -10,8 +12,8 @@
 struct pr_waiting;
 
 struct pr_link {
-  int fd; /* -1: no agent */
-  struct pr_waiting *first;
+  int fd;                   /* -1: no agent */
+  struct pr_waiting *first; /* frames that wait for room; NULL: none does */
   struct pr_waiting *last;
   uint32_t n_waiting;
   uint64_t lost; /* events that had no room */
@@ -37,6 +39,24 @@ void pr_link_send(struct pr_link *link, const struct mrc_agent_frame *head, cons
                   size_t bytes, const void *more, size_t more_bytes, bool may_lose);
 /* Sends what waits. */
 void pr_link_flush(struct pr_link *link);
-static inline bool pr_link_waits(const struct pr_link *link) { return link->first != NULL; }
 /* 1: a frame; 0: none now; -ECONNRESET: the agent has gone. */
 int pr_link_receive(struct pr_link *link, struct pr_frame *frame);
+
+/* ---- The library ---- */
+
+/* A function that programs call; libmrc.map gives it its version. */
+#define EXPORT __attribute__((visibility("default")))
+
+/* The library that contains this folder, for lines on stderr. Each defines its own. */
+extern const char *const pr_name;
+
+/* Prints its name and a line for the user of a program on stderr, where a process
+   prints at most a few. MRC_QUIET=1 silences them. */
+void pr_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same, once in a process: programs may try again. */
+#define PR_SAY_ONCE(...)                                       \
+  do {                                                         \
+    static atomic_flag said = ATOMIC_FLAG_INIT;                \
+    if (!atomic_flag_test_and_set(&said)) pr_say(__VA_ARGS__); \
+  } while (0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all objects of a process share: one engine, one lock, one connection to the agent. How it
-   attaches to the agent of its host, and leaves it. */
+/* What all objects of a process share: one engine, one lock, one connection to the agent. Who runs
+   the engine: the threads of the program while they poll, else the helper thread. */
 #pragma once
 
 #include <pthread.h>
@@ -50,7 +50,6 @@ struct pr_process {
 extern struct pr_process pr_process;
 
 static inline void pr_lock(void) { pthread_mutex_lock(&pr_process.lock); }
-static inline bool pr_try_lock(void) { return pthread_mutex_trylock(&pr_process.lock) == 0; }
 static inline void pr_unlock(void) { pthread_mutex_unlock(&pr_process.lock); }
 
 /* CLOCK_MONOTONIC */
@@ -74,18 +73,10 @@ uint32_t pr_number(void);
 /* The same, but waits for the agent; 0: no number came in time. Not for the helper. */
 uint32_t pr_await_number(void);
 
-/* ---- Attaching to the agent of the host, and leaving it ---- */
-
-/* Under the lock. Opens the engine as the agent says, if it is not open yet; a positive errno,
-   after a line for the user. */
-int pr_attach(void);
-/* Under the lock. Looks for another agent, if it is time, and gives it the process's QPs. */
-void pr_attach_again(uint64_t now_ns);
 /* Under the lock. Waits until the agent has ended the QPs that the program has destroyed, for half
    a second at most, so that the last acknowledgements reach their peers. */
 void pr_attach_linger(void);
-/* Under the lock. The same at the end of the process, for all its QPs. */
-void pr_attach_leave(void);
+
 /* For how long this process has run without a stop: SIGSTOP, or no core. During a stop packets wait
    in its sockets, so the time proves nothing about a peer. */
 
@@ -101,3 +92,83 @@ static inline uint64_t pr_runs_since(struct pr_runs *runs, uint64_t now_ns) {
   runs->looked_ns = now_ns;
   return runs->since_ns;
 }
+
+/* ---- The library, which owns the QPs ---- */
+
+/* What the library provides. These functions report to it what happens to its QPs. All are called
+   under the lock. */
+struct pr_owner {
+  /* ---- The agent ---- */
+
+  /* QPs that have a connection, or wait for one; and those that the program keeps. */
+  uint32_t (*to_resume)(void);
+  uint32_t (*staying)(void);
+  /* Sends a CONNECT for each of the former, then what else the next agent must know. */
+  void (*tell_all)(void);
+  /* Gives all QPs back: the process ends. */
+  void (*release_all)(void);
+  void (*ready)(const struct mrc_agent_ready *ready, const uint8_t *resume, uint32_t resume_bytes);
+  void (*failed)(uint32_t qpn, const char *reason);
+  void (*gone)(uint32_t qpn, const char *reason); /* "": the peer has named none */
+  /* Ends the QPs whose peers have gone a while ago. */
+  void (*end_gone)(uint64_t now_ns);
+  void (*ports_changed)(bool any_up);                       /* or NULL */
+  void (*ev_event)(const struct mrc_agent_ev_event *event); /* or NULL */
+  /* Another endpoint asks for a QP: the answer is an ADMIT. Or NULL. */
+  void (*peer_request)(const struct mrc_agent_qp_request *request, uint64_t cookie);
+  void (*admitted)(uint32_t qpn, uint32_t dest_qpn); /* or NULL */
+
+  /* ---- The engine ---- */
+
+  void (*turned)(void); /* after a turn; or NULL */
+
+  /* Whether peers may write memory of the program, which may wait for the bytes and not poll. */
+  bool (*watches)(void);
+
+  /* The agent has created or destroyed a QP. */
+  void (*exists)(uint32_t qpn, bool exists);
+  /* The protection domain of a QP. */
+  uint32_t (*domain)(uint32_t qpn);
+  void (*qp_error)(uint32_t qpn, uint32_t status); /* enum mrc_wc_status */
+  void (*completed)(const struct mrc_wc *wc);
+};
+
+/* Each library defines its own. */
+extern const struct pr_owner pr_owner;
+
+/* ---- The engine ---- */
+
+/* Under the lock. Attaches to the agent and starts the helper, unless that was done; a positive
+   errno. The process leaves the agent when it ends. */
+int pr_enter(void);
+
+/* Under the lock. One turn of the engine: sends, receives, and hands out its events. */
+void pr_engine_turn(void);
+/* Under the lock. A thread of the program polls: the helper then leaves it the engine. `turns`: it
+   has no completion without a turn. */
+void pr_engine_poll(bool turns);
+/* Under the lock. After a post; `idle`: the QP had nothing outstanding. */
+void pr_engine_posted(bool idle);
+/* Under the lock. The owner has work for its `turned`, which may wait for the next turn. */
+void pr_engine_owed(void);
+/* Under the lock. Runs a command and returns its result. */
+int pr_engine_call(struct mrc_command *command);
+/* Under the lock. The helper looks at once: there is work that no poller will do. */
+void pr_engine_wake(void);
+/* Under the lock. The calling thread will sleep: the helper runs the engine from now on. */
+void pr_engine_leave(void);
+
+/* Asks the agent by a function of mrc_api.h, and waits for its answer, without the lock. Returns 0
+   or -errno; `bytes` is the room for the results, then their size. */
+int pr_request(int function, const void *body, size_t body_bytes, void *result, size_t *bytes);
+
+/* ---- Memory regions that the program registers, under random keys. Under the lock ---- */
+
+/* Whether this process has the memory and can read it, and write it if it is `written`. It cannot
+   read memory of a GPU, for example. Permissions are those of the first and the last page. */
+bool pr_memory_is_usable(const void *address, size_t bytes, bool written);
+
+/* `access` is a set of enum mrc_access, `domain` that of its QPs or 0. Sets `key`, never to 0. 0;
+   -EAGAIN: no random numbers; or an error of mrc_mr_register. */
+int pr_memory_register(const void *address, size_t bytes, uint32_t access, uint32_t domain,
+                       uint32_t *key);

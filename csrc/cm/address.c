@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/library.h"
+#include "agent/link.h"
 
 static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 

@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "agent/library.h"
+#include "agent/link.h"
 
 /* ---- Channels ---- */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/library.h"
+#include "agent/link.h"
 
 /* ---- The device mrc0 ---- */
 

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/library.h"
+#include "agent/link.h"
 
 /* ---- The table of ids ---- */
 
@@ -17,7 +17,7 @@ struct cm_process cm_process = {
     .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .link.fd = -1};
 
 /* Only the name for lines on stderr: verbs and their engine are libmrc's. */
-const struct pr_owner pr_owner = {.name = "libmrc-cm"};
+const char *const pr_name = "libmrc-cm";
 
 static struct cm_id **place_of(uint32_t number) { return &cm_process.ids[number % CM_PLACES]; }
 
@@ -249,7 +249,7 @@ static void *run(void *argument) {
   for (;;) {
     cm_lock();
     struct pollfd fd = {.fd = cm_process.link.fd, .events = POLLIN};
-    const int wait_ms = fd.fd < 0 ? AGAIN_MS : pr_link_waits(&cm_process.link) ? FLUSH_MS : -1;
+    const int wait_ms = fd.fd < 0 ? AGAIN_MS : cm_process.link.first ? FLUSH_MS : -1;
     cm_unlock();
     poll(&fd, 1, wait_ms);
     cm_lock();

@@ -9,8 +9,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
 #include "agent/process.h"
 #include "ofi/cq.h"
 #include "ofi/mr.h"
@@ -327,8 +325,9 @@ static void qp_error(uint32_t qpn, uint32_t status) {
 /* Completions of QPs belong to csrc/msg. */
 static void completed(const struct mrc_wc *wc) { (void)wc; }
 
+const char *const pr_name = "libmrc-fi";
+
 const struct pr_owner pr_owner = {
-    .name = "libmrc-fi",
     .to_resume = to_resume,
     .staying = staying,
     .tell_all = tell_all,

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
 #include "agent/process.h"
 #include "ofi/av.h"
 #include "ofi/object.h"
@@ -34,7 +32,7 @@ static void counter_add(struct of_counter *counter, bool good) {
 /* A program may read a counter again and again, and do nothing else. */
 static uint64_t look(const uint64_t *number) {
   pr_lock();
-  if (pr_process.ctx) pr_engine_poll();
+  if (pr_process.ctx) pr_engine_poll(true);
   const uint64_t found = *number;
   pr_unlock();
   return found;
@@ -290,9 +288,9 @@ static ssize_t read_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr
   if (pr_process.forked) return -FI_EIO;
   pr_lock();
   if (cq->first)
-    pr_engine_polled();
+    pr_engine_poll(false);
   else if (pr_process.ctx)
-    pr_engine_poll();
+    pr_engine_poll(true);
   const ssize_t n = take(cq, buffer, count, sources);
   pr_unlock();
   return n;

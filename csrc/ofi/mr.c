@@ -5,7 +5,6 @@
 #include <rdma/fi_errno.h>
 #include <stdlib.h>
 
-#include "agent/engine.h"
 #include "agent/process.h"
 #include "ofi/object.h"
 

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
 #include "agent/process.h"
 #include "agent/protocol.h"
 #include "ofi/av.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/engine.h"
+#include "agent/process.h"
 #include "ofi/av.h"
 #include "ofi/connect.h"
 

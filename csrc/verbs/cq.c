@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "agent/engine.h"
+#include "agent/process.h"
 
 struct vb_completion {
   struct ibv_wc wc;
@@ -274,10 +274,10 @@ int vb_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wcs) {
   pr_lock();
   int taken = take(ours, n, wcs);
   if (taken == 0) {
-    pr_engine_poll();
+    pr_engine_poll(true);
     taken = take(ours, n, wcs);
   } else {
-    pr_engine_polled();
+    pr_engine_poll(false);
   }
   pr_unlock();
   return taken;

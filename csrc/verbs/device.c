@@ -9,8 +9,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
 #include "agent/process.h"
 #include "verbs/cq.h"
 #include "verbs/objects.h"
@@ -264,8 +262,9 @@ static void end_timed(uint64_t now_ns) {
   vb_rc_tick(now_ns);
 }
 
+const char *const pr_name = "libmrc";
+
 const struct pr_owner pr_owner = {
-    .name = "libmrc",
     .to_resume = vb_qp_to_resume,
     .staying = count_staying,
     .tell_all = vb_qp_tell_all,

@@ -13,8 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
+#include "agent/process.h"
 #include "verbs/cq.h"
 #include "verbs/device.h"
 #include "verbs/objects.h"
@@ -351,7 +350,9 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp) {
   struct vb_qp *ours = vb_qp_of(qp);
   pr_lock();
   vb_qp_leave(ours);
-  pr_engine_settle(); /* from now on the engine reads none of its memory */
+  struct mrc_command settle = {.op =
+                                   MRC_COMMAND_COUNTERS}; /* none of them: all before it have run */
+  pr_engine_call(&settle); /* from now on the engine reads none of its memory */
   pr_unlock();
   pthread_mutex_lock(&qp->mutex);
   while (qp->events_completed != ours->taken_events)

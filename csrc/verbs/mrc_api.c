@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
+#include "agent/process.h"
 #include "verbs/cq.h"
 #include "verbs/device.h"
 #include "verbs/objects.h"

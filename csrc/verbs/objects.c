@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "agent/engine.h"
+#include "agent/process.h"
 
 struct vb_objects vb_objects;
 

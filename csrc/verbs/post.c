@@ -18,8 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
+#include "agent/process.h"
 #include "ctx_post.h"
 #include "verbs/objects.h"
 #include "verbs/rc.h"

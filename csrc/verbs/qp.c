@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
 #include "agent/process.h"
 #include "verbs/cq.h"
 #include "verbs/objects.h"

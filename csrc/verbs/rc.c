@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "agent/library.h"
+#include "agent/process.h"
 #include "ctx_post.h"
 #include "verbs/cq.h"
 #include "verbs/objects.h"

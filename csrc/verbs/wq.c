@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/library.h"
+#include "agent/process.h"
 #include "verbs/cq.h"
 #include "verbs/objects.h"
 

@@ -4,8 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/engine.h"
-#include "agent/library.h"
 #include "agent/process.h"
 #include "check.h"
 #include "ofi/connect.h"
@@ -42,8 +40,7 @@ int pr_engine_call(struct mrc_command *command) {
 }
 
 void pr_engine_turn(void) {}
-void pr_engine_poll(void) {}
-void pr_engine_polled(void) {}
+void pr_engine_poll(bool turns) { (void)turns; }
 void pr_engine_leave(void) {}
 bool of_mr_is_written(void) { return false; }
 void pr_engine_posted(bool idle) { (void)idle; }

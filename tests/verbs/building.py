@@ -12,7 +12,7 @@ from cbuild import CSRC, SANITIZE, THREAD, Flavour, shared_library
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "mrc/lib/libmrc.so.1"
 CM_LIBRARY = ROOT / "mrc/lib/libmrc-cm.so.1"
-CM_PARTS = [CSRC / "agent/link.c", CSRC / "agent/library.c"]
+CM_PARTS = [CSRC / "agent/link.c"]
 _SHARED = ("-fPIC", f"-Wl,--version-script={CSRC}/verbs/libmrc.map")
 _CM_SHARED = ("-fPIC", f"-Wl,--version-script={CSRC}/cm/libmrc-cm.map")
 SANITIZERS = {
