@@ -14,12 +14,6 @@
 
 #include "agent/link.h"
 
-/*
- * The objects behind the handles of a program that uses rdma_cm, and what they share. Each begins
- * with the public struct. One lock guards all fields but those of the public structs, which belong
- * to the program. No function of verbs is called under it.
- */
-
 enum { CM_PLACES = 1024 };
 
 struct cm_id;
@@ -118,23 +112,10 @@ int cm_session_call(enum mrc_agent_cm_call call, struct mrc_agent_cm *message);
 /* A new id of the program, which has no channel yet. NULL: no memory. Without the lock. */
 struct cm_id *cm_session_new_id(void);
 
-/* ---- address.c: addresses of sockets as GIDs; which address of this host leads to another ---- */
+/* ---- id.c ---- */
 
-/* Bytes of an address; 0: neither IPv4 nor IPv6. */
-socklen_t cm_address_bytes(const struct sockaddr *address);
-/* Host order. */
-uint16_t cm_address_port(const struct sockaddr *address);
-void cm_address_set_port(struct sockaddr *address, uint16_t port);
-bool cm_address_is_any(const struct sockaddr *address);
-bool cm_address_is_loopback(const struct sockaddr *address);
-/* Its GID; all zero for any address. */
-void cm_address_gid(const struct sockaddr *address, uint8_t gid[16]);
 /* The address of a GID, with a port in host order. */
 void cm_address_of_gid(const uint8_t gid[16], uint16_t port, struct sockaddr_storage *address);
-/* The address of this host from which the kernel reaches another; a positive errno. */
-int cm_address_source(const struct sockaddr *to, struct sockaddr_storage *from);
-/* Whether this host has the address; a positive errno. */
-int cm_address_check_own(const struct sockaddr *address);
 
 /* ---- qp.c: the device mrc0 of libmrc, to which all ids belong; the QP of an id ---- */
 
@@ -152,7 +133,7 @@ int cm_qp_connect(struct cm_id *id);
 /* Moves it to ERROR: what is posted there ends. */
 void cm_qp_fail(struct cm_id *id);
 
-/* ---- events.c: event channels, queues with a descriptor that is readable while they hold events;
+/* ---- session.c: event channels, queues with a descriptor that is readable while they hold events;
    events as programs get them ---- */
 
 struct cm_channel *cm_channel_create(void);

@@ -1,10 +1,236 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cm/cm.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/link.h"
+
+/* ---- Addresses of sockets ---- */
+
+static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+/* Bytes of an address; 0: neither IPv4 nor IPv6. */
+static socklen_t address_bytes(const struct sockaddr *address) {
+  if (!address) return 0;
+  if (address->sa_family == AF_INET) return sizeof(struct sockaddr_in);
+  return address->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : 0;
+}
+
+/* Both families have the port at the same place. */
+static uint16_t address_port(const struct sockaddr *address) {
+  return address_bytes(address) ? ntohs(((const struct sockaddr_in *)address)->sin_port) : 0;
+}
+
+static void address_set_port(struct sockaddr *address, uint16_t port) {
+  ((struct sockaddr_in *)address)->sin_port = htons(port);
+}
+
+static const struct in_addr *v4(const struct sockaddr *address) {
+  return &((const struct sockaddr_in *)address)->sin_addr;
+}
+
+static const struct in6_addr *v6(const struct sockaddr *address) {
+  return &((const struct sockaddr_in6 *)address)->sin6_addr;
+}
+
+static bool address_is_any(const struct sockaddr *address) {
+  return address->sa_family == AF_INET ? v4(address)->s_addr == htonl(INADDR_ANY)
+                                       : IN6_IS_ADDR_UNSPECIFIED(v6(address));
+}
+
+static bool address_is_loopback(const struct sockaddr *address) {
+  return address->sa_family == AF_INET ? ntohl(v4(address)->s_addr) >> 24 == IN_LOOPBACKNET
+                                       : IN6_IS_ADDR_LOOPBACK(v6(address));
+}
+
+/* Its GID; all zero for any address. */
+static void address_gid(const struct sockaddr *address, uint8_t gid[16]) {
+  memset(gid, 0, 16);
+  if (address_is_any(address)) return;
+  if (address->sa_family == AF_INET6) {
+    memcpy(gid, v6(address), 16);
+    return;
+  }
+  memcpy(gid, mapped, sizeof mapped);
+  memcpy(gid + sizeof mapped, v4(address), 4);
+}
+
+void cm_address_of_gid(const uint8_t gid[16], uint16_t port, struct sockaddr_storage *address) {
+  *address = (struct sockaddr_storage){0};
+  if (memcmp(gid, mapped, sizeof mapped) == 0) {
+    struct sockaddr_in *made = (struct sockaddr_in *)address;
+    made->sin_family = AF_INET;
+    memcpy(&made->sin_addr, gid + sizeof mapped, 4);
+  } else {
+    struct sockaddr_in6 *made = (struct sockaddr_in6 *)address;
+    made->sin6_family = AF_INET6;
+    memcpy(&made->sin6_addr, gid, 16);
+  }
+  address_set_port((struct sockaddr *)address, port);
+}
+
+/* Ports of UDP do not matter here: no packet is sent. */
+static int udp_socket(const struct sockaddr *address, struct sockaddr_storage *copy) {
+  *copy = (struct sockaddr_storage){0};
+  memcpy(copy, address, address_bytes(address));
+  return socket(address->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+}
+
+/* The address of this host from which the kernel reaches another; a positive errno. */
+static int address_source(const struct sockaddr *to, struct sockaddr_storage *from) {
+  struct sockaddr_storage there;
+  const int fd = udp_socket(to, &there);
+  if (fd < 0) return errno;
+  socklen_t bytes = sizeof *from;
+  address_set_port((struct sockaddr *)&there, 9); /* any but 0 */
+  int error = connect(fd, (struct sockaddr *)&there, address_bytes(to)) == 0 ? 0 : errno;
+  *from = (struct sockaddr_storage){0};
+  if (error == 0 && getsockname(fd, (struct sockaddr *)from, &bytes) != 0) error = errno;
+  close(fd);
+  address_set_port((struct sockaddr *)from, 0);
+  return error;
+}
+
+/* Whether this host has the address; a positive errno. */
+static int address_check_own(const struct sockaddr *address) {
+  struct sockaddr_storage here;
+  const int fd = udp_socket(address, &here);
+  if (fd < 0) return errno;
+  address_set_port((struct sockaddr *)&here, 0);
+  const int error = bind(fd, (struct sockaddr *)&here, address_bytes(address)) == 0 ? 0 : errno;
+  close(fd);
+  return error;
+}
+
+/* Names and addresses, and the functions that are refused. */
+
+EXPORT const char *rdma_event_str(enum rdma_cm_event_type event) {
+  static const char *const names[] = {
+      "RDMA_CM_EVENT_ADDR_RESOLVED",   "RDMA_CM_EVENT_ADDR_ERROR",
+      "RDMA_CM_EVENT_ROUTE_RESOLVED",  "RDMA_CM_EVENT_ROUTE_ERROR",
+      "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
+      "RDMA_CM_EVENT_CONNECT_ERROR",   "RDMA_CM_EVENT_UNREACHABLE",
+      "RDMA_CM_EVENT_REJECTED",        "RDMA_CM_EVENT_ESTABLISHED",
+      "RDMA_CM_EVENT_DISCONNECTED",    "RDMA_CM_EVENT_DEVICE_REMOVAL",
+      "RDMA_CM_EVENT_MULTICAST_JOIN",  "RDMA_CM_EVENT_MULTICAST_ERROR",
+      "RDMA_CM_EVENT_ADDR_CHANGE",     "RDMA_CM_EVENT_TIMEWAIT_EXIT"};
+  const size_t number = event;
+  return number < sizeof names / sizeof names[0] ? names[number] : "UNKNOWN EVENT";
+}
+
+EXPORT __be16 rdma_get_src_port(struct rdma_cm_id *id) {
+  return htobe16(address_port(&id->route.addr.src_addr));
+}
+
+EXPORT __be16 rdma_get_dst_port(struct rdma_cm_id *id) {
+  return htobe16(address_port(&id->route.addr.dst_addr));
+}
+
+/* ---- rdma_getaddrinfo ---- */
+
+static struct sockaddr *copied(const struct sockaddr *address, socklen_t bytes) {
+  struct sockaddr *made = malloc(bytes);
+  if (made) memcpy(made, address, bytes);
+  return made;
+}
+
+/* False: no memory. */
+static bool fill(struct rdma_addrinfo *made, const struct addrinfo *found,
+                 const struct rdma_addrinfo *hints) {
+  made->ai_family = found->ai_family;
+  if (made->ai_flags & RAI_PASSIVE) {
+    made->ai_src_addr = copied(found->ai_addr, found->ai_addrlen);
+    made->ai_src_len = found->ai_addrlen;
+    return made->ai_src_addr;
+  }
+  made->ai_dst_addr = copied(found->ai_addr, found->ai_addrlen);
+  made->ai_dst_len = found->ai_addrlen;
+  if (hints && hints->ai_src_len > 0) {
+    made->ai_src_addr = copied(hints->ai_src_addr, hints->ai_src_len);
+    made->ai_src_len = hints->ai_src_len;
+    if (!made->ai_src_addr) return false;
+  }
+  return made->ai_dst_addr;
+}
+
+EXPORT int rdma_getaddrinfo(const char *node, const char *service,
+                            const struct rdma_addrinfo *hints, struct rdma_addrinfo **info) {
+  struct addrinfo wanted = {.ai_socktype = SOCK_STREAM};
+  struct addrinfo *found = NULL;
+  if (!node && !service && !hints) return cm_result(EINVAL);
+  const int flags = hints ? hints->ai_flags : 0;
+  if (flags & RAI_FAMILY) wanted.ai_family = hints->ai_family;
+  if (flags & RAI_PASSIVE) wanted.ai_flags |= AI_PASSIVE;
+  if (flags & RAI_NUMERICHOST) wanted.ai_flags |= AI_NUMERICHOST;
+  const int error = getaddrinfo(node, node || service ? service : "0", &wanted, &found);
+  if (error != 0) return error;
+  struct rdma_addrinfo *made = calloc(1, sizeof *made);
+  if (made) {
+    made->ai_flags = flags;
+    made->ai_qp_type = hints && hints->ai_qp_type ? hints->ai_qp_type : IBV_QPT_RC;
+    made->ai_port_space = hints && hints->ai_port_space ? hints->ai_port_space : RDMA_PS_TCP;
+  }
+  const bool filled = made && fill(made, found, hints);
+  freeaddrinfo(found);
+  if (filled) {
+    *info = made;
+    return 0;
+  }
+  rdma_freeaddrinfo(made);
+  return cm_result(ENOMEM);
+}
+
+EXPORT void rdma_freeaddrinfo(struct rdma_addrinfo *info) {
+  while (info) {
+    struct rdma_addrinfo *next = info->ai_next;
+    free(info->ai_src_addr);
+    free(info->ai_dst_addr);
+    free(info->ai_connect);
+    free(info);
+    info = next;
+  }
+}
+
+/* ---- Refused ---- */
+
+static int refuse_multicast(void) {
+  PR_SAY_ONCE("multicast of rdma_cm is refused: MRC has none");
+  return cm_result(EOPNOTSUPP);
+}
+
+EXPORT int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *address, void *context) {
+  (void)id, (void)address, (void)context;
+  return refuse_multicast();
+}
+
+EXPORT int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
+                                  void *context) {
+  (void)id, (void)attr, (void)context;
+  return refuse_multicast();
+}
+
+EXPORT int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *address) {
+  (void)id, (void)address;
+  return refuse_multicast();
+}
+
+/* Options of vendors: there are none. */
+EXPORT int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece) {
+  (void)id;
+  return cm_result(ece && ece->vendor_id == 0 ? 0 : EOPNOTSUPP);
+}
+
+EXPORT int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece) {
+  (void)id;
+  if (!ece) return cm_result(EINVAL);
+  *ece = (struct ibv_ece){0};
+  return 0;
+}
 
 /* Ids: made, bound, moved to other channels, destroyed. */
 
@@ -61,8 +287,8 @@ EXPORT int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *cha
 static int take_port(struct cm_id *id, const struct sockaddr *address) {
   struct mrc_agent_cm message = {.id = id->number, .option = id->reuse};
   if (address) {
-    cm_address_gid(address, message.own.gid);
-    message.own.port = cm_address_port(address);
+    address_gid(address, message.own.gid);
+    message.own.port = address_port(address);
   }
   uint8_t gid[16];
   memcpy(gid, message.own.gid, sizeof gid);
@@ -79,16 +305,16 @@ static int take_port(struct cm_id *id, const struct sockaddr *address) {
 static void set_source(struct cm_id *id, const struct sockaddr *address) {
   struct sockaddr_storage *own = &id->id.route.addr.src_storage;
   *own = (struct sockaddr_storage){0};
-  memcpy(own, address, cm_address_bytes(address));
-  cm_address_set_port((struct sockaddr *)own, id->own.port);
+  memcpy(own, address, address_bytes(address));
+  address_set_port((struct sockaddr *)own, id->own.port);
 }
 
 EXPORT int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *address) {
   struct cm_id *own = cm_id_of(id);
-  if (cm_address_bytes(address) == 0) return cm_result(EAFNOSUPPORT);
+  if (address_bytes(address) == 0) return cm_result(EAFNOSUPPORT);
   if (own->state != CM_IDLE) return cm_result(EINVAL);
-  const bool any = cm_address_is_any(address);
-  int error = any ? 0 : cm_address_check_own(address);
+  const bool any = address_is_any(address);
+  int error = any ? 0 : address_check_own(address);
   if (error == 0) error = take_port(own, address);
   if (error != 0) return cm_result(error);
   set_source(own, address);
@@ -101,9 +327,9 @@ EXPORT int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *address) {
 /* A device without loopback reaches its own host by its own address. */
 static int replace_loopback(struct cm_id *id, struct sockaddr_storage *to) {
   uint8_t gid[16];
-  const uint16_t port = cm_address_port((struct sockaddr *)to);
-  const bool any = cm_address_is_any((struct sockaddr *)to);
-  if (!any && !cm_address_is_loopback((struct sockaddr *)to)) return 0;
+  const uint16_t port = address_port((struct sockaddr *)to);
+  const bool any = address_is_any((struct sockaddr *)to);
+  if (!any && !address_is_loopback((struct sockaddr *)to)) return 0;
   const int error = cm_device_gid(id, gid);
   if (error == 0) cm_address_of_gid(gid, port, to);
   return error;
@@ -114,14 +340,14 @@ static int find_route(struct cm_id *id, const struct sockaddr *from, const struc
   struct rdma_addr *address = &id->id.route.addr;
   struct sockaddr_storage source;
   address->dst_storage = (struct sockaddr_storage){0};
-  memcpy(&address->dst_storage, to, cm_address_bytes(to));
+  memcpy(&address->dst_storage, to, address_bytes(to));
   int error = cm_device_take(id, to->sa_family);
   if (error == 0) error = replace_loopback(id, &address->dst_storage);
-  if (error == 0) error = cm_address_source(&address->dst_addr, &source);
+  if (error == 0) error = address_source(&address->dst_addr, &source);
   if (error == 0) error = cm_device_gid(id, address->addr.ibaddr.sgid.raw);
   if (error != 0) return error;
-  set_source(id, from && !cm_address_is_any(from) ? from : (struct sockaddr *)&source);
-  cm_address_gid(&address->dst_addr, address->addr.ibaddr.dgid.raw);
+  set_source(id, from && !address_is_any(from) ? from : (struct sockaddr *)&source);
+  address_gid(&address->dst_addr, address->addr.ibaddr.dgid.raw);
   return 0;
 }
 
@@ -129,10 +355,10 @@ EXPORT int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *from, struc
                              int timeout_ms) {
   (void)timeout_ms; /* no peer is asked */
   struct cm_id *own = cm_id_of(id);
-  if (cm_address_bytes(to) == 0) return cm_result(EAFNOSUPPORT);
-  if (from && cm_address_bytes(from) == 0) return cm_result(EAFNOSUPPORT);
+  if (address_bytes(to) == 0) return cm_result(EAFNOSUPPORT);
+  if (from && address_bytes(from) == 0) return cm_result(EAFNOSUPPORT);
   if (own->state > CM_BOUND) return cm_result(EINVAL);
-  int error = from && !cm_address_is_any(from) ? cm_address_check_own(from) : 0;
+  int error = from && !address_is_any(from) ? address_check_own(from) : 0;
   if (error == 0 && own->state == CM_IDLE) error = take_port(own, from);
   if (error == 0) error = find_route(own, from, to);
   if (error == 0 && !cm_channel_raise(own, RDMA_CM_EVENT_ADDR_RESOLVED, 0)) error = ENOMEM;
@@ -143,7 +369,7 @@ EXPORT int rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms) {
   (void)timeout_ms;
   struct cm_id *own = cm_id_of(id);
   struct ibv_port_attr port;
-  if (!id->verbs || cm_address_bytes(&id->route.addr.dst_addr) == 0) return cm_result(EINVAL);
+  if (!id->verbs || address_bytes(&id->route.addr.dst_addr) == 0) return cm_result(EINVAL);
   const int error = ibv_query_port(id->verbs, id->port_num, &port);
   if (error != 0) return cm_result(error);
   own->path = (struct ibv_sa_path_rec){.sgid = id->route.addr.addr.ibaddr.sgid,
@@ -248,8 +474,8 @@ static int fill_request(struct cm_id *id, const struct rdma_conn_param *param,
   if (error != 0) return error;
   id->retry_count = param ? param->retry_count : RETRIES;
   message->own.port = id->own.port;
-  cm_address_gid(to, message->peer.gid);
-  message->peer.port = cm_address_port(to);
+  address_gid(to, message->peer.gid);
+  message->peer.port = address_port(to);
   copy_params(message, id, param);
   if (param && param->private_data_len > 0)
     return copy_private(message, param->private_data, param->private_data_len, REQUEST_BYTES);

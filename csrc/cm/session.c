@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -293,4 +295,314 @@ int cm_session_start(void) {
   if (error == 0) started = true;
   cm_unlock();
   return error;
+}
+
+/* ======== Event channels ======== */
+
+/* ---- Channels ---- */
+
+struct cm_channel *cm_channel_create(void) {
+  struct cm_channel *channel = calloc(1, sizeof *channel);
+  if (!channel) return NULL;
+  channel->channel.fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+  if (channel->channel.fd >= 0) return channel;
+  free(channel);
+  return NULL;
+}
+
+void cm_channel_destroy(struct cm_channel *channel) {
+  close(channel->channel.fd);
+  while (channel->first) {
+    struct cm_event *next = channel->first->next;
+    free(channel->first);
+    channel->first = next;
+  }
+  free(channel);
+}
+
+static void append(struct cm_channel *channel, struct cm_event *event) {
+  event->next = NULL;
+  if (channel->last)
+    channel->last->next = event;
+  else
+    channel->first = event;
+  channel->last = event;
+  eventfd_write(channel->channel.fd, 1);
+}
+
+void cm_channel_put(struct cm_id *id, struct cm_event *event) {
+  event->id = id;
+  append((struct cm_channel *)id->id.channel, event);
+}
+
+bool cm_channel_raise(struct cm_id *id, enum rdma_cm_event_type type, int status) {
+  struct cm_event *event = calloc(1, sizeof *event);
+  if (!event) return false;
+  event->event.event = type;
+  event->event.status = status;
+  event->event.id = &id->id;
+  cm_lock();
+  cm_channel_put(id, event);
+  cm_unlock();
+  return true;
+}
+
+/* The next event; waits, unless the program has made the descriptor O_NONBLOCK. NULL: errno.
+   Without the lock. */
+static struct cm_event *take_first(struct cm_channel *channel) {
+  for (;;) {
+    eventfd_t one;
+    if (eventfd_read(channel->channel.fd, &one) != 0) return NULL;
+    cm_lock();
+    struct cm_event *event = channel->first;
+    if (event) {
+      channel->first = event->next;
+      if (!channel->first) channel->last = NULL;
+      event->id->taken++;
+    }
+    cm_unlock();
+    if (event) return event; /* otherwise its id was destroyed after the read */
+  }
+}
+
+/* The descriptor counts one event less, unless a thread has just read it and waits for the lock. */
+static void take_back(struct cm_channel *channel) {
+  uint64_t one;
+  const struct iovec to = {.iov_base = &one, .iov_len = sizeof one};
+  preadv2(channel->channel.fd, &to, 1, -1, RWF_NOWAIT);
+}
+
+/* Takes the events of an id out of its channel, and returns them as a list. Under the lock. */
+static struct cm_event *take_events_of(struct cm_id *id) {
+  struct cm_channel *channel = (struct cm_channel *)id->id.channel;
+  struct cm_event *found = NULL;
+  struct cm_event **end = &found;
+  struct cm_event **place = &channel->first;
+  channel->last = NULL;
+  while (*place) {
+    struct cm_event *event = *place;
+    if (event->id != id) {
+      channel->last = event;
+      place = &event->next;
+      continue;
+    }
+    *place = event->next;
+    event->next = NULL;
+    *end = event;
+    end = &event->next;
+    take_back(channel);
+  }
+  return found;
+}
+
+void cm_channel_move(struct cm_id *id, struct cm_channel *to) {
+  struct cm_event *event = take_events_of(id);
+  id->id.channel = &to->channel;
+  while (event) {
+    struct cm_event *next = event->next;
+    append(to, event);
+    event = next;
+  }
+}
+
+/* ---- What an event changes ---- */
+
+/* The pointer is never NULL, as on RoCE: behind what the peer has sent are zeros. */
+static void copy_params(struct cm_event *event) {
+  const struct mrc_agent_cm *message = &event->message;
+  event->event.param.conn =
+      (struct rdma_conn_param){.private_data = message->private_data,
+                               .private_data_len = message->private_bytes,
+                               .responder_resources = message->responder_resources,
+                               .initiator_depth = message->initiator_depth,
+                               .flow_control = message->flow_control,
+                               .retry_count = message->retry_count,
+                               .rnr_retry_count = message->rnr_retry_count,
+                               .srq = message->srq,
+                               .qp_num = message->peer.qpn};
+}
+
+/* Gives the program the id that the peer's request has made. False: it cannot have one. */
+static bool take_request(struct cm_event *event) {
+  struct cm_id *child = event->child;
+  const struct mrc_agent_cm *message = &event->message;
+  struct rdma_addr *address = &child->id.route.addr;
+  cm_address_of_gid(message->own.gid, child->own.port, &address->src_storage);
+  cm_address_of_gid(message->peer.gid, message->peer.port, &address->dst_storage);
+  int error = cm_device_take(child, address->src_addr.sa_family);
+  if (error == 0) error = cm_device_gid(child, address->addr.ibaddr.sgid.raw);
+  if (error == 0 && event->id->sync) error = cm_events_own_channel(child);
+  memcpy(address->addr.ibaddr.dgid.raw, message->peer.gid, sizeof message->peer.gid);
+  event->child = NULL; /* from now on the program's */
+  if (error != 0) {
+    rdma_destroy_id(&child->id);
+    return false;
+  }
+  event->event.id = &child->id;
+  event->event.listen_id = &event->id->id;
+  copy_params(event);
+  return true;
+}
+
+/* The peer has accepted: the QP is ready before the peer hears of it. */
+static void take_response(struct cm_event *event) {
+  struct cm_id *id = event->id;
+  copy_params(event);
+  cm_lock();
+  id->peer = event->message.peer;
+  memcpy(id->own.token, event->message.own.token, sizeof id->own.token);
+  id->rnr_retry_count = event->message.rnr_retry_count; /* each side says it for the other */
+  cm_unlock();
+  if (id->responder_resources > event->message.responder_resources)
+    id->responder_resources = event->message.responder_resources;
+  if (id->initiator_depth > event->message.initiator_depth)
+    id->initiator_depth = event->message.initiator_depth;
+  if (!id->id.qp) return; /* the program connects its own, then calls rdma_establish */
+  int error = cm_qp_connect(id);
+  struct mrc_agent_cm message = {.id = id->number};
+  if (error == 0) error = cm_session_call(MRC_AGENT_CM_ESTABLISH, &message);
+  event->event.event = error == 0 ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_ERROR;
+  event->event.status = -error;
+  cm_set_state(id, error == 0 ? CM_CONNECTED : CM_ENDED);
+  if (error == 0) return;
+  message = (struct mrc_agent_cm){.id = id->number};
+  cm_session_call(MRC_AGENT_CM_REJECT, &message);
+}
+
+/* The agent puts it in place of private data, which such an event has not. */
+static void say_why(struct mrc_agent_cm *message) {
+  if (message->private_bytes > 0)
+    pr_say("%.*s", (int)message->private_bytes, (const char *)message->private_data);
+  memset(message->private_data, 0, sizeof message->private_data);
+  message->private_bytes = 0;
+}
+
+/* False: the program does not get the event. */
+static bool take(struct cm_event *event) {
+  switch (event->event.event) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+      return take_request(event);
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+      take_response(event);
+      break;
+    case RDMA_CM_EVENT_ESTABLISHED:
+      cm_set_state(event->id, CM_CONNECTED);
+      break;
+    case RDMA_CM_EVENT_UNREACHABLE:
+      say_why(&event->message);
+      /* fall through */
+    case RDMA_CM_EVENT_REJECTED:
+      copy_params(event);
+      cm_qp_fail(event->id);
+      cm_set_state(event->id, CM_ENDED);
+      break;
+    case RDMA_CM_EVENT_DISCONNECTED:
+      cm_set_state(event->id, CM_ENDED);
+      break;
+    default:
+      break;
+  }
+  return true;
+}
+
+/* ---- For programs ---- */
+
+static void acknowledge(struct cm_event *event) {
+  cm_lock();
+  event->id->acknowledged++;
+  pthread_cond_broadcast(&cm_process.changed);
+  cm_unlock();
+  free(event);
+}
+
+EXPORT int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event) {
+  if (!channel || !event) return cm_result(EINVAL);
+  for (;;) {
+    struct cm_event *found = take_first((struct cm_channel *)channel);
+    if (!found) return -1;
+    if (take(found)) {
+      *event = &found->event;
+      return 0;
+    }
+    acknowledge(found);
+  }
+}
+
+EXPORT int rdma_ack_cm_event(struct rdma_cm_event *event) {
+  if (!event) return cm_result(EINVAL);
+  acknowledge((struct cm_event *)event);
+  return 0;
+}
+
+EXPORT struct rdma_event_channel *rdma_create_event_channel(void) {
+  const int error = cm_device_open();
+  if (error != 0) {
+    errno = error;
+    return NULL;
+  }
+  return (struct rdma_event_channel *)cm_channel_create();
+}
+
+EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *channel) {
+  cm_channel_destroy((struct cm_channel *)channel);
+}
+
+/* ---- For the other functions ---- */
+
+static void drop_former(struct cm_id *id) {
+  if (id->id.event) rdma_ack_cm_event(id->id.event);
+  id->id.event = NULL;
+}
+
+int cm_events_await(struct cm_id *id) {
+  if (!id->sync) return 0;
+  drop_former(id);
+  if (rdma_get_cm_event(id->id.channel, &id->id.event) != 0) return -1;
+  const int status = id->id.event->status;
+  if (status == 0) return 0;
+  if (id->id.event->event == RDMA_CM_EVENT_REJECTED) return cm_result(ECONNREFUSED);
+  return cm_result(status < 0 ? -status : status);
+}
+
+static void drop_events(struct cm_event *event) {
+  while (event) {
+    struct cm_event *next = event->next;
+    if (event->child) rdma_destroy_id(&event->child->id);
+    free(event);
+    event = next;
+  }
+}
+
+/* An id is no more: drops its events, and waits until the program has acknowledged those that it
+   has taken. */
+static void forget(struct cm_id *id) {
+  drop_former(id);
+  cm_lock();
+  cm_remove(id);
+  struct cm_event *left = take_events_of(id);
+  while (id->acknowledged != id->taken)
+    pthread_cond_wait(&cm_process.changed, &cm_process.lock);
+  cm_unlock();
+  drop_events(left);
+  if (id->sync) rdma_destroy_event_channel(id->id.channel);
+}
+
+/* Here and not beside rdma_create_id: the events of an id hold the ids that peers have made. */
+EXPORT int rdma_destroy_id(struct rdma_cm_id *id) {
+  struct cm_id *own = cm_id_of(id);
+  struct mrc_agent_cm message = {.id = own->number};
+  if (own->state != CM_IDLE) cm_session_call(MRC_AGENT_CM_DESTROY, &message);
+  forget(own);
+  free(own);
+  return 0;
+}
+
+int cm_events_own_channel(struct cm_id *id) {
+  struct cm_channel *channel = cm_channel_create();
+  if (!channel) return errno;
+  cm_lock();
+  cm_channel_move(id, channel);
+  id->sync = true;
+  cm_unlock();
+  return 0;
 }

@@ -77,5 +77,3 @@ size_t mrc_msg_encode(const struct mrc_msg_record *record, uint8_t *out);
 /* Reads a record from the n bytes that are left of a frame. Returns its bytes with its message, or
    0 if it is none. */
 size_t mrc_msg_decode(const uint8_t *in, size_t n, struct mrc_msg_record *record);
-/* Where the message of an eager record begins. */
-static inline const uint8_t *mrc_msg_eager(const uint8_t *record) { return record + 24; }

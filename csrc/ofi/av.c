@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ofi/av.h"
+#include "ofi/ofi.h"
 
 #include <arpa/inet.h>
 #include <rdma/fi_errno.h>
@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "agent/process.h"
-#include "ofi/object.h"
 
 enum { FIRST_PEERS = 64 };
 

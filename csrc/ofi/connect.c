@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ofi/connect.h"
+#include "ofi/ofi.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -10,9 +10,6 @@
 #include <sys/random.h>
 
 #include "agent/process.h"
-#include "ofi/cq.h"
-#include "ofi/mr.h"
-#include "ofi/object.h"
 
 enum { SQ_DEPTH = 256, MAX_WIMM = 128, HEAP_BYTES = 64 << 20 };
 

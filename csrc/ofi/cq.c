@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ofi/cq.h"
+#include "ofi/ofi.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,8 +12,6 @@
 #include <string.h>
 
 #include "agent/process.h"
-#include "ofi/av.h"
-#include "ofi/object.h"
 
 #define FOREVER_MS (1ull << 40)
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ofi/object.h"
+#include "ofi/ofi.h"
 
 #include <rdma/fi_errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ofi/transfer.h"
+#include "ofi/ofi.h"
 
 #include <errno.h>
 #include <rdma/fi_errno.h>
@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "agent/process.h"
-#include "ofi/av.h"
-#include "ofi/connect.h"
 
 /* ---- Posts ---- */
 

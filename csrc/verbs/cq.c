@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "verbs/cq.h"
+#include "verbs/objects.h"
 
 #include <errno.h>
 #include <stdlib.h>

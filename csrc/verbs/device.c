@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "verbs/device.h"
+#include "verbs/objects.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -10,12 +10,6 @@
 #include <unistd.h>
 
 #include "agent/process.h"
-#include "verbs/cq.h"
-#include "verbs/objects.h"
-#include "verbs/post.h"
-#include "verbs/qp.h"
-#include "verbs/rc.h"
-#include "verbs/wq.h"
 
 enum { MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_DISABLED = 3, LINK_UP = 5, COMP_VECTORS = 1 };
 

@@ -14,12 +14,7 @@
 #include <sys/stat.h>
 
 #include "agent/process.h"
-#include "verbs/cq.h"
-#include "verbs/device.h"
 #include "verbs/objects.h"
-#include "verbs/qp.h"
-#include "verbs/rc.h"
-#include "verbs/wq.h"
 
 /* ---- The system's own libibverbs, for devices that are not ours ---- */
 

@@ -6,11 +6,7 @@
 #include <string.h>
 
 #include "agent/process.h"
-#include "verbs/cq.h"
-#include "verbs/device.h"
 #include "verbs/objects.h"
-#include "verbs/post.h"
-#include "verbs/qp.h"
 
 struct mrc_api_context {
   struct ibv_context *verbs;

@@ -8,13 +8,14 @@
 
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <stdbool.h>
 
 #include "agent/process.h"
 #include "agent/protocol.h"
 #include "core/base.h"
 #include "mrc.h"
 #include "rc/rc.h"
-#include "verbs/api.h"
+#include "verbs/mrc_api.h"
 
 enum {
   VB_INLINE_BYTES = 256,         /* most inline data of a work request */
@@ -329,3 +330,196 @@ static inline enum ibv_wc_status vb_status_of(uint32_t status) {
 
 /* A positive errno of verbs for a negative one of the engine. */
 static inline int vb_errno_of(int error) { return error == -ENOBUFS ? ENOMEM : -error; }
+
+/* ---- Completion queues and their channels, without the engine. Under the lock of the process.
+ * ---- */
+
+/* Tells the channel, if the program waits for it: after the completion of a message whose sender
+   asks for an event. */
+void vb_cq_tell(struct vb_cq *cq);
+/* `cqe` places; NULL and errno. */
+struct vb_cq *vb_cq_create(struct ibv_context *context, int cqe, void *cq_context,
+                           struct ibv_comp_channel *channel);
+/* Waits until the program has acknowledged the events of the CQ; takes the lock. EBUSY: QPs use
+   it. */
+int vb_cq_destroy(struct vb_cq *cq);
+/* EINVAL: fewer than it holds. */
+int vb_cq_resize(struct vb_cq *cq, int cqe);
+/* `place` is the first place of the send queue that is free once the program has the completion.
+   It frees none if `qp` is NULL. */
+void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uint32_t place);
+void vb_cq_forget_qp(struct vb_cq *cq, const struct vb_qp *qp);
+
+struct vb_channel *vb_channel_create(struct ibv_context *context);
+int vb_channel_destroy(struct vb_channel *channel);
+/* The next CQ with an event; waits on the descriptor, without the lock. -1 and errno. */
+int vb_channel_take(struct vb_channel *channel, struct ibv_cq **cq, void **cq_context);
+void vb_cq_acknowledge(struct ibv_cq *cq, unsigned int events);
+
+/* ---- Queues of the changes of EVs' states, on this host, in all its programs ---- */
+
+/* NULL and errno. Without the lock. */
+struct vb_cq *vb_ev_cq_create(struct ibv_context *context, int cqe, void *cq_context,
+                              struct ibv_comp_channel *channel);
+int vb_ev_cq_destroy(struct vb_cq *cq);
+/* Under the lock. Puts an event into each queue; a full queue counts it instead. */
+void vb_ev_cq_push(const struct mrc_agent_ev_event *event);
+/* Under the lock. */
+int vb_ev_cq_take(struct vb_cq *cq, int n, struct mrc_api_ev_event *events, size_t stride);
+
+/* ---- The table of a context; each takes the lock ---- */
+
+int vb_cq_poll(struct ibv_cq *cq, int n, struct ibv_wc *wcs);
+int vb_cq_req_notify(struct ibv_cq *cq, int solicited_only);
+struct ibv_cq_ex *vb_cq_create_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
+
+/* ---- The work queues of QPs: receives, shared ones too, and how what was posted completes. Under
+ * the lock of the process. ---- */
+
+/* `with_memory`: messages are copied to the memory of receives. 0 or ENOMEM. */
+int vb_receives_init(struct vb_receives *receives, uint32_t most, uint32_t max_sge,
+                     bool with_memory);
+void vb_receives_free(struct vb_receives *receives);
+static inline uint32_t vb_receives_n(const struct vb_receives *receives) {
+  return receives->tail - receives->head;
+}
+/* Posts a list. 0, or a positive errno and in `bad` the first that was not posted. */
+int vb_receives_post(struct vb_receives *receives, struct ibv_recv_wr *list,
+                     struct ibv_recv_wr **bad);
+/* Takes the oldest one, which must exist; copies its memory to `sges`, unless that is NULL. */
+struct vb_receive vb_receives_take(struct vb_receives *receives, struct ibv_sge *sges);
+
+/* ---- Shared receive queues, of QPs with emulated RC ---- */
+
+/* A peer is granted a receive only for a message that it has posted, so none lies idle at a QP
+   whose peer has nothing to send. */
+
+/* NULL and errno. */
+struct vb_srq *vb_srq_create(struct ibv_pd *pd, const struct ibv_srq_init_attr *attr);
+/* Takes the lock; waits until the program has acknowledged its events. EBUSY: QPs use it. */
+int vb_srq_destroy(struct vb_srq *srq);
+/* A positive errno. */
+int vb_srq_modify(struct vb_srq *srq, const struct ibv_srq_attr *attr, int mask);
+/* 0, or a positive errno and in `bad` the first that was not posted. */
+int vb_srq_post(struct vb_srq *srq, struct ibv_recv_wr *list, struct ibv_recv_wr **bad);
+/* The peer of a QP has messages for so many receives more than it was granted. */
+void vb_srq_want(struct vb_qp *qp, uint32_t n);
+/* Takes a receive that was granted. */
+struct vb_receive vb_srq_take(struct vb_qp *qp, struct ibv_sge *sges);
+/* The QP has failed or is reset: what it has reserved is free for others. */
+void vb_srq_leave(struct vb_qp *qp);
+
+/* ---- From completions of the engine to those of verbs ---- */
+
+/* A completion of the engine. */
+void vb_complete(const struct mrc_wc *wc);
+/* Completes work requests that the engine never sees, if it is their turn. */
+void vb_complete_done(struct vb_qp *qp);
+/* The oldest outstanding work request is done. */
+void vb_complete_next(struct vb_qp *qp);
+/* Moves the QP to ERROR in the engine, too. */
+void vb_complete_fail_engine(struct vb_qp *qp);
+/* The QP is in ERROR: the oldest outstanding work request completes with `status`, the others are
+   flushed. */
+void vb_complete_failed(struct vb_qp *qp, enum ibv_wc_status status);
+/* A receive was posted. */
+void vb_complete_held(struct vb_qp *qp);
+/* The engine's event: a QP went to ERROR. */
+void vb_complete_error(uint32_t qpn, uint32_t status);
+
+/* ---- QPs: their states as a program sees them, and what the agent is told. Under the lock. ----
+ */
+
+/* A QP with a number of the agent's; NULL and errno. Sets the `cap` that it has. Both take the
+   lock. */
+struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+struct ibv_qp *vb_qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+/* What verbs demand of attributes and their mask, and MRC's interface does not. A positive errno.
+ */
+int vb_qp_check(const struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
+/* Without the checks of verbs' masks. A positive errno. */
+int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
+/* Tells the engine how long to try, as the program has asked. */
+void vb_qp_set_retries(struct vb_qp *qp);
+void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init);
+/* Ends the QP for the program; the agent ends it in the engine. The caller frees it. */
+void vb_qp_leave(struct vb_qp *qp);
+void vb_qp_free(struct vb_qp *qp);
+/* Tells the agent that the QP has ended. */
+void vb_qp_release(struct vb_qp *qp);
+
+/* News of the agent. */
+void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *resume, uint32_t resume_bytes);
+void vb_qp_failed(uint32_t qpn, const char *reason);
+void vb_qp_gone(uint32_t qpn, const char *reason);
+/* The engine has created or destroyed a QP at the agent's command. */
+void vb_qp_exists(uint32_t qpn, bool exists);
+/* Fails QPs whose peers have been gone for long enough. */
+void vb_qp_end_gone(uint64_t now_ns);
+/* A new agent: tells it all QPs. */
+void vb_qp_tell_all(void);
+/* How many it will be told. */
+uint32_t vb_qp_to_resume(void);
+
+/* ---- Posted work requests: checked, numbered, and given to the engine. ---- */
+
+/* Of the table of a context; each takes the lock. 0, or a positive errno and in `bad` the first
+   that was not posted. */
+int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr **bad);
+int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad);
+int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct ibv_recv_wr **bad);
+
+/* Under the lock. The QP is connected: posts what has waited for that. */
+void vb_post_waiting(struct vb_qp *qp);
+
+/* ---- Emulated RC (csrc/rc) of a program's QPs: their memory, receives and completions. Under the
+ * lock. ---- */
+
+/* Whether the program was started with `mrc run --rc`. The first time it says so on stderr. */
+bool vb_rc_is_on(void);
+/* The QP moves to RTR: makes its inbox, and tells `qp->connect` where it is. A positive errno. */
+int vb_rc_open(struct vb_qp *qp);
+/* Both ends are in RTS. */
+void vb_rc_ready(struct vb_qp *qp, const struct mrc_agent_ready *ready);
+/* The handle is reset or destroyed. `exists`: the engine may still send from its memory. */
+void vb_rc_leave(struct vb_qp *qp, bool exists);
+/* The engine's QP is destroyed. */
+void vb_rc_gone(uint32_t qpn);
+
+/* A completion of the engine. */
+void vb_rc_complete(struct vb_qp *qp, const struct mrc_wc *wc);
+/* The program has posted n receives. */
+void vb_rc_receives(struct vb_qp *qp, uint32_t n);
+/* Sends what can be sent. */
+void vb_rc_send(struct vb_qp *qp);
+/* After a turn of the engine: the same for all QPs that were touched. */
+void vb_rc_turned(void);
+/* Fails QPs that have waited for a receive of the peer for longer than the program allows. Others
+   that wait for their peer send it something from time to time. */
+void vb_rc_tick(uint64_t now_ns);
+
+/* ---- The device of this host, its contexts, and what they answer. Without the lock. ---- */
+
+/* The device; NULL: no agent runs. */
+struct ibv_device *vb_device(void);
+static inline bool vb_is_ours(const struct ibv_device *device);
+/* NULL and errno. */
+struct ibv_context *vb_device_open(void);
+int vb_device_close(struct ibv_context *context);
+int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr);
+/* Port 1 is the device; ports 2 and on are none of verbs' business. */
+int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
+                         size_t bytes);
+/* What its ports carry together, but loopback. */
+uint64_t vb_device_bits_per_second(void);
+int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid);
+__be64 vb_device_guid(void);
+
+/* Whether an object's context is of our device. */
+static inline bool vb_owns(const struct ibv_context *context) {
+  return vb_is_ours(context->device);
+}
+
+extern struct ibv_device *const vb_own_device;
+
+static inline bool vb_is_ours(const struct ibv_device *device) { return device == vb_own_device; }

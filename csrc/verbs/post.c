@@ -11,7 +11,7 @@
  *
  * Completions come back by wq.c. Posted receives have only the last two stages.
  */
-#include "verbs/post.h"
+#include "verbs/objects.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,9 +20,6 @@
 
 #include "agent/process.h"
 #include "ctx_post.h"
-#include "verbs/objects.h"
-#include "verbs/rc.h"
-#include "verbs/wq.h"
 
 /* ---- 1. Several pieces of memory ---- */
 

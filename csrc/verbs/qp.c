@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "verbs/qp.h"
+#include "verbs/objects.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -8,11 +8,6 @@
 #include <string.h>
 
 #include "agent/process.h"
-#include "verbs/cq.h"
-#include "verbs/objects.h"
-#include "verbs/post.h"
-#include "verbs/rc.h"
-#include "verbs/wq.h"
 
 enum { LEAST_QPN = 3, MOST_QPN = 0xffffff }; /* the others name no connection */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "verbs/rc.h"
+#include "verbs/objects.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -10,9 +10,6 @@
 
 #include "agent/process.h"
 #include "ctx_post.h"
-#include "verbs/cq.h"
-#include "verbs/objects.h"
-#include "verbs/wq.h"
 
 #define STARVED_NS 1000000000ull /* for a host in software to post a receive */
 #define PROD_NS 3000000000ull    /* after which a peer that is waited for gets a packet */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "verbs/wq.h"
+#include "verbs/objects.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "agent/process.h"
-#include "verbs/cq.h"
-#include "verbs/objects.h"
 
 int vb_receives_init(struct vb_receives *receives, uint32_t most, uint32_t max_sge,
                      bool with_memory) {

@@ -6,8 +6,7 @@
 
 #include "agent/process.h"
 #include "check.h"
-#include "ofi/connect.h"
-#include "ofi/mr.h"
+#include "ofi/ofi.h"
 
 static uint32_t numbers; /* handed out */
 static uint32_t opened;  /* peers in csrc/msg */
