@@ -17,13 +17,11 @@ import msgspec
 
 from mrc.agent import socket as agent_socket
 from mrc.agent import steering
-from mrc.agent.connects import ProgramQP
 from mrc.agent.parameters import QpParameters, receive
 from mrc.agent.peers import ASK, QP_REQUEST, RESUME, qp_request_in
-from mrc.agent.profiles import RequestError
-from mrc.agent.program import ProgramContext
+from mrc.agent.profiles import RequestError, Requests
+from mrc.agent.program import ProgramContext, ProgramQP
 from mrc.agent.rdma_cm import CM, CM_END, CmSession, RdmaCm
-from mrc.agent.requests import Requests
 from mrc.agent.socket import AgentProfiles, CcProfileRow, Credentials, EvProfileRow
 from mrc.agent.steering import AgentFrame
 from mrc.aio.context import OOB_PORT, Context

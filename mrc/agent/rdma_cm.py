@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, structs, to_builtins
 
-from mrc.agent import device, steering
+from mrc.agent import steering
+from mrc.agent.parameters import gid_for, gids_of, peer_of, source_of
 from mrc.agent.peers import Qpn, agent_channel, described, repeat
 from mrc.agent.socket import CmPortRow, Credentials
 from mrc.agent.steering import AgentFrame, pack, struct_bytes
@@ -637,16 +638,16 @@ class RdmaCm:
     def _dial(self, gid: IpAddress) -> tuple[Local, str, int]:
         """What to dial for the agent of the host with this GID."""
         local = self._agent.local
-        own = device.gids_of(self._ports())
-        peer = device.peer_of(gid, own, local.host)
-        source = device.source_of(gid, own, peer)
+        own = gids_of(self._ports())
+        peer = peer_of(gid, own, local.host)
+        source = source_of(gid, own, peer)
         return structs.replace(local, source=source), peer, self._agent.port
 
     # ---- Of this host's programs ------------------------------------------------------------
 
     def gid_for(self, called: IpAddress) -> IpAddress:
         """The GID by which a peer knows this host, which has called it at an address."""
-        return device.gid_for(called, self._ports())
+        return gid_for(called, self._ports())
 
     def listen(self, end: CmEnd, session: CmSession) -> None:
         """Peers reach the id from now on."""

@@ -41,7 +41,7 @@ enum : uint8_t { SEND = 0, RECV = 1 };
 
 extern "C" {
 
-// As in csrc/msg/messages.h; mrc/torch/calls.py compares their sizes.
+// As in csrc/msg/messages.h; mrc/torch/transport.py compares their sizes.
 struct mrc_msg_post {
   uint64_t cookie, address, bytes, tag, ignore;
   uint32_t space, peer;

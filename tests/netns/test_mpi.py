@@ -27,9 +27,10 @@ from .conftest import fresh_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/mpi"
+RANKS = PROGRAMS / "ranks.py"
 STEPS = 200
 WINDOWS_BYTES = 10_000_000
-"""fewer than `windows.py` moves"""
+"""fewer than `windows` moves"""
 YIELDING = ["--mca", "mpi_yield_when_idle", "1"]
 """Open MPI does not see that its hosts share cores: ranks that wait would keep them."""
 
@@ -109,7 +110,7 @@ def test_windows(start: Start, mpi: Mpi, bed: Testbed, dead: Sequence[str]) -> N
     for target in dead:
         bed.fail(target)
     before = sum(sent_bytes(bed).values())
-    assert start(mpi, PROGRAMS / "windows.py", over=WINDOWS).ends(0) == "good\n"
+    assert start(mpi, RANKS, "windows", over=WINDOWS).ends(0) == "good\n"
     assert sum(sent_bytes(bed).values()) - before > WINDOWS_BYTES
 
 
@@ -117,19 +118,19 @@ def test_windows(start: Start, mpi: Mpi, bed: Testbed, dead: Sequence[str]) -> N
 def test_windows__of_open_mpi_without_their_options(start: Start, bed: Testbed) -> None:
     """They are over TCP."""
     before = sum(sent_bytes(bed).values())
-    assert start(OPEN_MPI, PROGRAMS / "windows.py").ends(0) == "good\n"
+    assert start(OPEN_MPI, RANKS, "windows").ends(0) == "good\n"
     assert sum(sent_bytes(bed).values()) - before < WINDOWS_BYTES
 
 
 @needs_open_mpi
 def test_crowd__with_the_options_of_windows(start: Start) -> None:
     """Messages are carried too."""
-    assert start(OPEN_MPI, PROGRAMS / "crowd.py", over=WINDOWS).ends(0) == "2\n"
+    assert start(OPEN_MPI, RANKS, "crowd", over=WINDOWS).ends(0) == "2\n"
 
 
 @mpis
 def test_ranks__sizes_order_probes_and_errors(start: Start, mpi: Mpi) -> None:
-    assert start(mpi, PROGRAMS / "basics.py").ends(0) == "good\n"
+    assert start(mpi, RANKS, "basics").ends(0) == "good\n"
 
 
 @mpis
@@ -138,13 +139,13 @@ def test_ranks__sizes_order_probes_and_errors(start: Start, mpi: Mpi) -> None:
 )
 def test_crowd__each_with_all(start: Start, mpi: Mpi, ranks: int, where: str) -> None:
     """Ranks of one host reach each other by mrc too, if their MPI lets them."""
-    assert start(mpi, PROGRAMS / "crowd.py", where=where).ends(0) == f"{ranks}\n"
+    assert start(mpi, RANKS, "crowd", where=where).ends(0) == f"{ranks}\n"
 
 
 @needs_open_mpi
 def test_killed__the_other_rank_gets_an_error(start: Start) -> None:
     """`--continuous`: mpirun does not end the other rank."""
-    ranks = start(OPEN_MPI, PROGRAMS / "killed.py", options=["--continuous"])
+    ranks = start(OPEN_MPI, RANKS, "killed", options=["--continuous"])
     assert ranks.ends(3) == "MPI_ERR_INTERN: internal error\n"
     (line,) = [line for line in ranks.lines if line.startswith("libmrc-fi:")]
     assert re.fullmatch(r"libmrc-fi: the process at [0-9a-f:]+ has ended", line)
@@ -157,13 +158,13 @@ def test_halo_exchange__through_a_planes_death(
 ) -> None:
     """The result is that of one process, bit for bit, and all planes have carried it."""
     alone = subprocess.run(
-        [mpi.python, str(PROGRAMS / "halo.py"), str(STEPS), os.devnull],
+        [mpi.python, str(RANKS), "halo", str(STEPS), os.devnull],
         env=os.environ | {"OMPI_MCA_btl": "self"},  # its "sm" leaves a file of 16 MiB in /dev/shm
         capture_output=True, text=True, check=True, timeout=PATIENCE,
     )  # fmt: skip
     before, gate = sent_bytes(bed), tmp_path / "gate"
     os.mkfifo(gate)
-    ranks = start(mpi, PROGRAMS / "halo.py", str(STEPS), gate)
+    ranks = start(mpi, RANKS, "halo", str(STEPS), gate)
     assert ranks.process.stdout is not None
     assert ranks.process.stdout.readline() == "half\n", ranks.lines
     halfway = sent_bytes(bed)

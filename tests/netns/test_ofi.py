@@ -196,7 +196,7 @@ MESSAGES = [
 MEMORY = [
     "writes", "reads", "rights", "unwritable", "counts", "several", "several-buffers", "delivered",
 ]  # fmt: skip
-ATOMICS = ["offer", "valid", "changes", "fetches", "compares", "rights"]
+ATOMICS = ["offer", "valid", "changes", "fetches", "compares", "atomic-rights"]
 PROGRESS = ["polls", "computes"]
 
 
@@ -204,17 +204,17 @@ PROGRESS = ["polls", "computes"]
 @pytest.mark.parametrize(
     ("program", "cases"),
     [
-        ("contract", OFFERS),
+        ("messages", OFFERS),
         ("messages", MESSAGES),
         ("memory", MEMORY),
-        ("atomics", ATOMICS),
-        ("progress", PROGRESS),
+        ("memory", ATOMICS),
+        ("messages", PROGRESS),
     ],
 )
 def test_manual_pages__what_they_promise(
     bed: Testbed, programs: Path, program: str, cases: list[str]
 ) -> None:
-    assert ended(started(bed, "h0", programs / program)).split() == cases
+    assert ended(started(bed, "h0", programs / program, *cases)).split() == cases
 
 
 @needs_tools

@@ -1,18 +1,187 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training jobs with torch in test beds. Without torch, these tests are skipped."""
+"""Training jobs with torch in test beds: one process for each rank, in the hosts of a bed. Without
+torch, these tests are skipped.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from netns.conftest import fresh_name, missing_privilege
+from ports import free_port
 from skips import mark
-from training.job import Job, Steps, local_job
+from slowness import PATIENCE
 
 from mrc.testbed.bed import Testbed
+
+SCRIPTS = Path(__file__).parent / "scripts"
+RANKS = str(SCRIPTS / "ranks.py")
+MASTER = "fd00:c::1"  # h0 in the management network
+
+
+@dataclass
+class Rank:
+    """One process. It prints a JSON object a line."""
+
+    process: subprocess.Popen[str]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    ended: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._readers = [
+            threading.Thread(target=self._read_lines, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_lines(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(json.loads(line))
+                self.changed.notify_all()
+        with self.changed:
+            self.ended = time.monotonic()
+            self.changed.notify_all()
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        self.errors += [line.rstrip() for line in self.process.stderr]
+
+    def until(self, found: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first line that `found` accepts."""
+        deadline = time.monotonic() + PATIENCE
+        with self.changed:
+            while True:
+                for line in self.lines:
+                    if found(line):
+                        return line
+                assert not self.ended, (self.lines[-1:], self.errors[-20:])
+                assert self.changed.wait(deadline - time.monotonic()), self.lines[-1:]
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a training printed."""
+
+    losses: list[float]
+    weights: set[str]
+    """digests of the final weights of all ranks"""
+    seconds: list[float]
+
+    def median(self, begin: int, end: int) -> float:
+        return statistics.median(self.seconds[begin:end])
+
+
+def command_of(script: str) -> tuple[str, ...]:
+    """A job of ranks.py, or another script."""
+    return (str(SCRIPTS / script),) if script.endswith(".py") else (RANKS, script)
+
+
+@dataclass
+class Job:
+    ranks: list[Rank] = field(default_factory=list)
+
+    def start(self, bed: Testbed, script: str, *options: str, **environment: str) -> Job:
+        """One rank in each host of the bed, over mrc."""
+        for rank in range(bed.shape.hosts):
+            self.start_rank(bed, rank, script, *options, **environment)
+        return self
+
+    def start_rank(
+        self, bed: Testbed, rank: int, script: str, *options: str, **environment: str
+    ) -> None:
+        command = [sys.executable, *command_of(script), *options]
+        argv, base = bed.host_command(f"h{rank}", command)
+        self._start(argv, base, rank, bed.shape.hosts, MASTER, 29500, **environment)
+
+    def _start(
+        self,
+        argv: list[str],
+        base: dict[str, str],
+        rank: int,
+        size: int,
+        master: str,
+        port: int,
+        **environment: str,
+    ) -> None:
+        env = {
+            **base,
+            "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0",
+            "MASTER_ADDR": master, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+            "GLOO_DEVICE_TRANSPORT": "MRC",
+            **environment,
+        }  # fmt: skip
+        pipe = subprocess.PIPE
+        env = {name: value for name, value in env.items() if value}
+        process = subprocess.Popen(
+            argv, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+        self.ranks.append(Rank(process))
+
+    def until_step(self, step: int) -> None:
+        self.ranks[0].until(lambda line: line.get("step") == step)
+
+    def ends(self) -> list[list[dict[str, Any]]]:
+        """Waits for the end of all ranks, with success; returns what each printed."""
+        for rank in self.ranks:
+            assert rank.process.wait(PATIENCE) == 0, rank.errors[-20:]
+            rank.end()
+        return [rank.lines for rank in self.ranks]
+
+    def steps(self) -> Steps:
+        printed = self.ends()
+        steps = [line for line in printed[0] if "step" in line]
+        return Steps(
+            [line["loss"] for line in steps],
+            {line["weights"] for lines in printed for line in lines if "weights" in line},
+            [line["seconds"] for line in steps],
+        )
+
+    def end(self) -> None:
+        for rank in self.ranks:
+            rank.end()
+
+
+def local_job(script: str, *options: str, size: int = 2, transport: str = "TCP") -> Job:
+    """All ranks on the loopback interface; without a `transport`, torch's default."""
+    job = Job()
+    port = free_port()
+    for rank in range(size):
+        argv = [sys.executable, *command_of(script), *options]
+        job._start(
+            argv, dict(os.environ), rank, size, "127.0.0.1", port, GLOO_DEVICE_TRANSPORT=transport
+        )
+    return job
+
+
+# ---- Fixtures -----------------------------------------------------------------------------------
 
 PLANES = 4
 RATE = "500mbit"
@@ -61,4 +230,4 @@ def job(request: pytest.FixtureRequest) -> Iterator[Job]:
 @pytest.fixture(scope="session")
 def over_tcp() -> Steps:
     """The same training over Gloo's TCP, on the loopback interface."""
-    return local_job("ddp.py", "--steps", "90").steps()
+    return local_job("ddp", "--steps", "90").steps()

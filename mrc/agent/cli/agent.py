@@ -13,7 +13,7 @@ from typing import Any
 
 from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
-from mrc.agent.device import device_file
+from mrc.agent.parameters import device_file
 from mrc.agent.socket import AgentProfiles
 from mrc.cli import endpoint
 from mrc.cli.arguments import DEFAULT_PORT, add

@@ -24,8 +24,8 @@ from slowness import PATIENCE
 from mrc.agent import agent as agent_module
 from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent, AgentListener, Numbers
-from mrc.agent.connects import Connects
 from mrc.agent.parameters import QpParameters
+from mrc.agent.program import Connects
 from mrc.agent.steering import pack, read_struct, unpack
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig, Timeouts
