@@ -508,7 +508,7 @@ enum mrc_command_op {
                              address or a source port would change; or the errno of a socket */
   MRC_COMMAND_PORT_CLOSE, /* value = port; sets the port down and closes its sockets. QPs keep their
                              EVs on it until it opens again */
-  MRC_COMMAND_MSG_OPEN,   /* qpn, pointer = struct mrc_msg_opening (msg/messages.h); result = peer. The
+  MRC_COMMAND_MSG_OPEN,   /* qpn, pointer = struct mrc_msg_opening (msg/types.h); result = peer. The
                              completions of the QP belong to messages from now on */
   MRC_COMMAND_MSG_CONNECT,   /* value = peer, pointer = struct mrc_msg_inbox; the QP is in RTS */
   MRC_COMMAND_MSG_IDLE,      /* value = peer; result = 1: all that was sent has arrived */

@@ -31,7 +31,7 @@ DECLARED = [
     "core/slots.h",
 ]
 # Of the programs: for mrc.Messages and the agent. A tree without them has less.
-PROGRAMS = ["msg/messages.h", "agent/api_values.h", "agent/protocol.h"]
+PROGRAMS = ["msg/types.h", "msg/messages.h", "agent/api_values.h", "agent/protocol.h"]
 # Source folders of each module, in csrc.
 CORE, SIM, EMU = (
     ("core", "io", "msg"),

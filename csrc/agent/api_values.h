@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Types and numbers of MRC's C interface that have no pointers: they travel to the agent as they
-   are. See mrc_api.h. */
+   are. See api.h. */
 #pragma once
 
 #include <stdint.h>

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 #include "msg/operations.h"
+#include "msg/receive.h"
+#include "msg/send.h"
 
 enum {
   DEFAULT_PEERS = 256,

@@ -5,7 +5,7 @@
 #include "core/base.h"
 #include "core/slots.h"
 #include "msg/frame.h"
-#include "msg/msg.h"
+#include "msg/types.h"
 
 /* A hash table of list nodes. It knows neither the members nor their keys: the caller hashes, and
    compares the members of one chain. A member leaves by mrc_node_leave. */
@@ -224,48 +224,3 @@ struct mrc_msg_entry *mrc_msg_kept(const struct mrc_msg *msg, const struct mrc_m
 void mrc_msg_forget_promises(struct mrc_msg_peer *peer);
 /* Drops everything of a peer. */
 void mrc_msg_forget_all(struct mrc_msg_peer *peer);
-
-/* ---- What goes to a peer: frames of records, the writes of messages, credits ---- */
-
-/* Queues a record about an operation, in place of one that has not left yet. */
-void mrc_msg_say(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
-                 enum mrc_msg_record_kind record);
-/* Queues an answer, which goes before all records; false: more than the peer has operations. */
-bool mrc_msg_answer(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
-                    uint32_t id, uint64_t bytes);
-/* The peer has read so many frames, by the lower `mask` bits; false if it cannot have. */
-bool mrc_msg_credited(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t read, uint32_t mask);
-/* Begins a WRITE, or a READ; the second one as soon as few enough are unanswered. */
-void mrc_msg_start_write(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);
-void mrc_msg_start_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);
-/* A READ has its answer. */
-void mrc_msg_end_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op,
-                      int32_t result);
-/* Begins to answer a FETCH; false: the peer has too many. */
-bool mrc_msg_fetch(struct mrc_msg *msg, struct mrc_msg_peer *peer,
-                   const struct mrc_msg_record *fetch);
-/* Lets the peer acknowledge something. */
-void mrc_msg_ask(struct mrc_msg *msg, struct mrc_msg_peer *peer);
-/* Posts what can be posted. 0 or the error of the QP. */
-int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns);
-/* A completion of a write. The operation whose last write it was, or NULL. */
-struct mrc_msg_op *mrc_msg_sent(struct mrc_msg *msg, struct mrc_msg_peer *peer,
-                                const struct mrc_wc *wc);
-
-/* ---- What comes from a peer: immediates, and frames of records ---- */
-
-/* Takes an immediate. False: the peer broke the protocol. */
-bool mrc_msg_on_imm(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t imm, uint32_t bytes);
-/* Ends a PEEK. */
-void mrc_msg_peek(struct mrc_msg *msg, struct mrc_msg_op *op);
-/* Matches a receive with what came before it, or lets it wait. A peer that broke the protocol
-   meanwhile, or NULL. */
-struct mrc_msg_peer *mrc_msg_start_receive(struct mrc_msg *msg, struct mrc_msg_op *op);
-/* The same for a send; false: the peer broke the protocol. */
-bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);
-
-/* ---- ATOMICs: changes of one number in memory of a peer ---- */
-
-/* Whether there is such a change of a number of so many bytes at this address. */
-bool mrc_msg_atomic_is_valid(uint32_t change, uint64_t bytes, uint64_t address);
-void mrc_msg_start_atomic(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);

@@ -10,9 +10,12 @@
  *      is kept, and looked through when an operation is posted (mrc_msg_start_receive,
  *      mrc_msg_start_send)
  */
-#include "msg/operations.h"
+#include "msg/receive.h"
 
 #include <errno.h>
+
+#include "msg/operations.h"
+#include "msg/send.h"
 
 enum verdict { TAKEN, WAIT, WRONG };
 

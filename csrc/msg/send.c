@@ -9,7 +9,7 @@
  *   4. READs ask the peer for memory, and FETCHes of the peer are answered by such writes
  *   5. completions free what has been sent (mrc_msg_sent)
  */
-#include "msg/operations.h"
+#include "msg/send.h"
 
 #include <errno.h>
 

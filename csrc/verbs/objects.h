@@ -15,7 +15,7 @@
 #include "core/base.h"
 #include "mrc.h"
 #include "rc/rc.h"
-#include "verbs/mrc_api.h"
+#include "verbs/api.h"
 
 enum {
   VB_INLINE_BYTES = 256,         /* most inline data of a work request */

@@ -614,7 +614,7 @@ def config_of(parameters: CcParameters) -> dict[str, Any]:
 
 _MOST_FIELDS = 256
 _MOST_QPS = 64  # one for each host that was probed lately
-_STATES = {
+_EV_STATES = {
     EvState.GOOD: int(lib.MRC_API_EV_GOOD),
     EvState.ASSUMED_BAD: int(lib.MRC_API_EV_ASSUMED_BAD),
     EvState.DENIED: int(lib.MRC_API_EV_DENIED),
@@ -737,12 +737,12 @@ class Requests:
             evs.bad.add(ev)
         else:
             evs.bad.discard(ev)
-        if not evs.events & _STATES.get(state, 0):
+        if not evs.events & _EV_STATES.get(state, 0):
             return
         fields = {
             "profile": number,
             "ev": {"value": ev.value, "port": ev.plane},
-            "state": _STATES[state],
+            "state": _EV_STATES[state],
         }
         body = struct_bytes("mrc_agent_ev_event", fields)
         for program in self._watchers:
