@@ -88,8 +88,14 @@ class Tiers(Topology, frozen=True, kw_only=True):
             sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
         )
         topology = replace(topology, absent=_absent(table, topology))
-        if table.has("oversubscription"):
-            topology = _oversubscribed(table, topology)
+        if table.has("oversubscription"):  # of the total rate of a T0's hosts, to its uplinks'
+            if table.has("fabric_rate"):
+                raise table.error(
+                    "oversubscription", "sets fabric_rate, too: remove one of the two"
+                )
+            below = topology.host_rate_bps * topology.hosts_per_t0
+            rate = below / topology.t1s_per_pod / table.number("oversubscription", 0.01, 1000.0)
+            topology = replace(topology, fabric_rate_bps=round(rate))
         topology = _with_core(table, topology)
         table.close()
         if not topology.host_rate_bps or not topology.fabric_rate_bps:
@@ -171,15 +177,6 @@ def _absent(table: Table, topology: Tiers) -> tuple[str, ...]:
     if len(replace(topology, absent=found).host_numbers()) < 2:
         raise table.error("absent", "leaves less than two hosts with a link")
     return found
-
-
-def _oversubscribed(table: Table, topology: Tiers) -> Tiers:
-    """Sets fabric_rate: the total rate of a T0's hosts is `oversubscription` times its uplinks'."""
-    if table.has("fabric_rate"):
-        raise table.error("oversubscription", "sets fabric_rate, too: remove one of the two")
-    ratio = table.number("oversubscription", 0.01, 1000.0)
-    below = topology.host_rate_bps * (topology.hosts // topology.t0)
-    return replace(topology, fabric_rate_bps=round(below / topology.t1s_per_pod / ratio))
 
 
 # ---- Faults --------------------------------------------------------------------------------------
@@ -273,7 +270,9 @@ class TimedFault(Struct, frozen=True):
 
 
 def _degree(table: Table, kind: str) -> tuple[int, int]:
-    """The two numbers of a fault, from the keys of its kind."""
+    """The two numbers of a fault, from the keys of its kind. A rate is bits a second and 0, or 0
+    and a share of the link's rate in parts per million.
+    """
     match kind:
         case "silent" | "down":
             return 0, 0
@@ -292,14 +291,8 @@ def _degree(table: Table, kind: str) -> tuple[int, int]:
         case "delay" | "jitter":
             return table.parsed(kind, units.parse_time), 0
         case _:
-            rate, share = table.parsed("rate", _parse_rate)
-            if rate == share == 0:
+            is_share = table.text("rate").endswith(("%", "ppm"))
+            found = table.parsed("rate", units.parse_share if is_share else units.parse_rate)
+            if found == 0:
                 raise table.error("rate", "must not be 0; for a dead link use kind silent")
-            return rate, share
-
-
-def _parse_rate(text: str) -> tuple[int, int]:
-    """Returns (bits a second, 0) or (0, share of the link's rate in parts per million)."""
-    if text.endswith(("%", "ppm")):
-        return 0, units.parse_share(text)
-    return units.parse_rate(text), 0
+            return (0, found) if is_share else (found, 0)

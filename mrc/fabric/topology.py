@@ -262,13 +262,13 @@ class Topology(Struct, frozen=True):
         return pod * self.t1s_per_pod + number % self.t1s_per_pod
 
     def has_link(self, host: int, plane: int) -> bool:
-        return not self.absent or host_link(host, plane) not in _set_of(self.absent)
+        return not self.absent or f"link:h{host}.{plane}" not in _set_of(self.absent)
 
     def has_uplink(self, plane: int, t0: int, t1: int) -> bool:
-        return not self.absent or uplink(plane, t0, t1) not in _set_of(self.absent)
+        return not self.absent or f"uplink:{plane}.{t0}.{t1}" not in _set_of(self.absent)
 
     def has_core_link(self, plane: int, t1: int, t2: int) -> bool:
-        return not self.absent or core_link(plane, t1, t2) not in _set_of(self.absent)
+        return not self.absent or f"core:{plane}.{t1}.{t2}" not in _set_of(self.absent)
 
     def planes_of(self, host: int) -> Sequence[int]:
         """The planes in which a host has a link."""
@@ -507,18 +507,6 @@ def multiples(number: int, divisor: int) -> str:
     """`4 or 6`: the multiples around a number."""
     below = number // divisor * divisor
     return f"{below} or {below + divisor}" if below else str(divisor)
-
-
-def host_link(host: int, plane: int) -> str:
-    return f"link:h{host}.{plane}"
-
-
-def uplink(plane: int, t0: int, t1: int) -> str:
-    return f"uplink:{plane}.{t0}.{t1}"
-
-
-def core_link(plane: int, t1: int, t2: int) -> str:
-    return f"core:{plane}.{t1}.{t2}"
 
 
 @lru_cache(maxsize=64)

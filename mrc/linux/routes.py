@@ -101,8 +101,11 @@ def encode_route(route: Route, index: int) -> bytes:
     if route.src is not None:
         body += attribute(_RTA_PREFSRC, route.src.packed)
     if isinstance(route.action, EncapRed):
+        last = len(route.action.segments) - 1
+        srh = _SRH.pack(_MODE_ENCAP_RED, 0, 2 * last + 2, _SRH_TYPE, last, last, 0, 0)
+        srh += b"".join(each.packed for each in reversed(route.action.segments))
         body += attribute(_RTA_ENCAP_TYPE, _u16(_LWTUNNEL_SEG6))
-        body += attribute(_RTA_ENCAP | _NESTED, attribute(_SEG6_IPTUNNEL_SRH, _srh(route.action)))
+        body += attribute(_RTA_ENCAP | _NESTED, attribute(_SEG6_IPTUNNEL_SRH, srh))
     elif route.action is not None:
         body += attribute(_RTA_ENCAP_TYPE, _u16(_LWTUNNEL_SEG6_LOCAL))
         body += attribute(_RTA_ENCAP | _NESTED, _local(route.action))
@@ -113,12 +116,6 @@ def encode_gateway(via: IPv4Address, index: int) -> bytes:
     """The request to add the IPv4 default route over a next hop."""
     body = _HEADER.pack(socket.AF_INET, 0, 0, 0, _MAIN_TABLE, _PROTOCOL_STATIC, 0, _RTN_UNICAST, 0)
     return body + attribute(_RTA_OIF, _u32(index)) + attribute(_RTA_GATEWAY, via.packed)
-
-
-def _srh(action: EncapRed) -> bytes:
-    last = len(action.segments) - 1
-    head = _SRH.pack(_MODE_ENCAP_RED, 0, 2 * last + 2, _SRH_TYPE, last, last, 0, 0)
-    return head + b"".join(each.packed for each in reversed(action.segments))
 
 
 def _local(action: EndUN | EndDT6) -> bytes:

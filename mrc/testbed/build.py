@@ -346,11 +346,16 @@ def _run_nft(
     arguments: list[str], scripts: Mapping[str, str], ready: Ready | None = None
 ) -> dict[str, str]:
     """`scripts`: namespace -> standard input of nft there. Returns namespace -> its output."""
+    argv, pipe = [*system.require("nft"), *arguments], subprocess.PIPE
     running = []
     try:
         for namespace, script in scripts.items():
             with netns.inside(namespace):
-                running.append((namespace, script, _start_nft(arguments)))
+                # In a process group of its own: ^C at the terminal must not interrupt a change.
+                started = subprocess.Popen(
+                    argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
+                )
+                running.append((namespace, script, started))
         if ready is not None:
             ready()
     finally:
@@ -363,15 +368,6 @@ def _run_nft(
             reason = complaint.strip().splitlines()[0] if complaint.strip() else f"exit code {code}"
             raise NetlinkError(f"nft in {namespace}: {reason}")
     return {namespace: text for namespace, (text, _), _ in answers}
-
-
-def _start_nft(arguments: list[str]) -> subprocess.Popen[str]:
-    (program,) = system.require("nft")
-    pipe = subprocess.PIPE
-    # In a process group of its own: ^C at the terminal must not interrupt a change.
-    return subprocess.Popen(
-        [program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
-    )
 
 
 # ---- Queues of a kernel fabric -------------------------------------------------------------------

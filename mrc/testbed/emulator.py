@@ -154,19 +154,16 @@ class _ControlServer(Struct):
             # Without its folder no request can reach it.
             while Path(SOCKET).exists():
                 ready = {key.fileobj for key, _ in selector.select(_WATCH_SECONDS)}
-                self._warn()
+                overloaded = self.emulator.stats()["overloaded"]
+                if (lost := overloaded - self.overloaded) > 0:
+                    said = "overloaded: lost %d packets without a fault; lower the rates"
+                    _log.warning(said, lost)
+                self.overloaded = overloaded
                 if ready & ends:
                     break
                 if ready:
                     self._accept()
         self.lock.acquire()
-
-    def _warn(self) -> None:
-        overloaded = self.emulator.stats()["overloaded"]
-        if overloaded > self.overloaded:
-            lost = overloaded - self.overloaded
-            _log.warning("overloaded: lost %d packets without a fault; lower the rates", lost)
-        self.overloaded = overloaded
 
     def _accept(self) -> None:
         try:

@@ -373,10 +373,12 @@ def _host_node(name: str, fabric: Topology, host: int) -> Node:
             routes += [
                 Route(way.dst, way.dev, BedLink.UPPER, planes[way.dev], way.action) for way in ways
             ]
-            routes += [
-                Route(way.shared_dst, way.dev, BedLink.UPPER, own, way.action, shared=True)
-                for way in _shared(ways, _shared_in_plane(fabric, len(ways)))
-            ]
+            most, taken = _shared_in_plane(fabric, len(ways)), Counter[str]()
+            for way in ways:  # ECMP uses the first ones of each plane
+                taken[way.dev] += 1
+                if taken[way.dev] <= most:
+                    shared = (way.shared_dst, way.dev, BedLink.UPPER, own, way.action)
+                    routes.append(Route(*shared, shared=True))
     return Node(
         name=host_name(host),
         namespace=namespace_of(name, host_name(host)),
@@ -412,15 +414,6 @@ class _Way(Struct, frozen=True):
     action: EncapRed
     shared_dst: IPv6Network
     """the peer's address on all planes"""
-
-
-def _shared(ways: Sequence[_Way], in_plane: int) -> Iterator[_Way]:
-    """Those that ECMP uses: the first ones of each plane."""
-    taken: Counter[str] = Counter()
-    for way in ways:
-        taken[way.dev] += 1
-        if taken[way.dev] <= in_plane:
-            yield way
 
 
 @lru_cache(maxsize=1024)

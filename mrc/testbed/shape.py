@@ -240,7 +240,13 @@ class Shape(Topology, frozen=True):
         if self.fabric is Fabric.KERNEL and self.jitter_ns:
             raise ValueError("jitter would reorder in a kernel fabric: use --fabric emulated")
         if self.fabric is Fabric.EMULATED:
-            self._check_queue()
+            size, low, high = self.port_queue().values()
+            if 0 < size < self.mtu:
+                raise ValueError(
+                    f"buffer is {size} B, which holds no packet of {self.mtu} B (the MTU)"
+                )
+            if 0 < high <= low:
+                raise ValueError(f"ecn_low is {low} B, not below ecn_high, which is {high} B")
         for link in self.links:
             self.target(link.target)
         if self.outside:
@@ -282,14 +288,6 @@ class Shape(Topology, frozen=True):
             "ecn_low_bytes": buffer_bytes // 10 if low is None else low,
             "ecn_high_bytes": buffer_bytes * 4 // 10 if high is None else high,
         }
-
-    def _check_queue(self) -> None:
-        found = self.port_queue()
-        size, low, high = found["buffer_bytes"], found["ecn_low_bytes"], found["ecn_high_bytes"]
-        if 0 < size < self.mtu:
-            raise ValueError(f"buffer is {size} B, which holds no packet of {self.mtu} B (the MTU)")
-        if 0 < high <= low:
-            raise ValueError(f"ecn_low is {low} B, not below ecn_high, which is {high} B")
 
     def link_properties(self) -> dict[Target, BothWays]:
         """The properties of every link in this fabric, up and down, plane by plane: first the

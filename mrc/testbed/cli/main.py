@@ -161,7 +161,9 @@ def run(args: argparse.Namespace) -> int:
                 return _run(action, args)
             finally:
                 with undisturbed():  # cut off in the middle, it would leave the keeper
-                    leave_namespaces()
+                    from mrc.testbed import rootless, state  # slow imports
+
+                    rootless.leave(state.names)
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
 
@@ -182,11 +184,3 @@ def enter_namespaces(args: argparse.Namespace) -> None:
     if stored.load(args.name) is not None:
         raise StateError(f"test bed {args.name} belongs to root: run this command as root")
     raise StateError(f"test bed {args.name} is not up: mrc testbed up --name {args.name}")
-
-
-def leave_namespaces() -> None:
-    """Ends the keeper of the namespaces if no test bed is up."""
-    from mrc.testbed import rootless  # slow imports
-    from mrc.testbed import state as stored
-
-    rootless.leave(stored.names)
