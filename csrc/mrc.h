@@ -13,10 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "classes.h"
-#include "info.h"
-#include "readings.h"
-
 /* cdef begin */
 
 #define MRC_MAX_PORTS 32           /* ports (planes) of one engine; port numbers are 1..32 */
@@ -29,6 +25,128 @@
 #define MRC_UDP_PORT 4791          /* default UDP destination port, as RoCEv2 */
 #define MRC_SEAL_OVERHEAD_BYTES 24 /* of a sealed packet, beyond the ICRC that it has not */
 #define MRC_MPR_UNIT 128           /* PSNs in one unit of the maximum PSN range */
+
+/* ---- traffic classes, readings ---- */
+
+#define MRC_DSCP_TRIMMED 7       /* default code point of trimmed packets */
+#define MRC_DSCP_TRIMMED_LAST 11 /* default code point of those trimmed at the last hop */
+
+/* Code points (DSCP, 0..63) of what an engine sends, and those by which switches mark what they
+   have trimmed. The latter two differ from each other and from the others. */
+struct mrc_dscps {
+  uint8_t control;        /* SACKs, NACKs, ACKs, probes, port states and answers to them [0] */
+  uint8_t data;           /* data that leaves for the first time [0] */
+  uint8_t retransmission; /* [0] */
+  uint8_t trimmed;        /* [MRC_DSCP_TRIMMED] */
+  uint8_t trimmed_last;   /* trimmed at the last hop [MRC_DSCP_TRIMMED_LAST] */
+  uint8_t reserved[3];    /* 0 */
+};
+
+/* Readings of the specification that an engine follows in place of its own, see
+   csrc/core/specification.md. tools/readings writes them. */
+/* tools/readings */
+enum mrc_reading {
+  MRC_READING_C3_B = 1,    /* puts the source port into the low half of EVs in answers */
+  MRC_READING_C4_A = 2,    /* drops a PSN beyond the window silently */
+  MRC_READING_S5_B = 4,    /* sends no transport ACK while an earlier packet is missing */
+  MRC_READING_S8_B = 8,    /* sends no mark in answers to EV probes */
+  MRC_READING_C6_B = 16,   /* puts the operation of endpoint responses into bits 5:4, and no mark */
+  MRC_READING_G2_A = 32,   /* sends a SACK after 16 KiB */
+  MRC_READING_G2_B = 64,   /* sends a SACK after 4 KiB */
+  MRC_READING_G5_A = 128,  /* lets a marked EV sit out one turn; a packet ends one skip */
+  MRC_READING_G10_B = 256, /* sends no NACK for a packet trimmed within its RETH */
+  MRC_READING_G15_B = 512, /* reflects timestamps as they came */
+  MRC_READING_S1_A = 1024, /* grants 128 PSNs unless Queues.mpr is set */
+  MRC_READING_S4_B = 2048  /* calls EVs bad whose packets all come marked */
+};
+enum { MRC_ALL_READINGS = 4095 };
+/* end */
+
+/* ---- what a caller can read of an engine: EVs, planes, QPs, recordings, the trace ---- */
+
+/* State of one EV. */
+struct mrc_ev_info {
+  uint32_t ev;
+  uint8_t port;
+  uint8_t state;  /* enum mrc_ev_state */
+  uint8_t active; /* 1: in the rotation, 0: backup */
+  uint8_t reserved;
+  uint64_t sent_packets;
+  uint64_t sent_bytes; /* payload */
+  uint64_t lost_packets;
+  uint64_t sent_probes; /* EV probes */
+  int64_t rtt_ns;       /* smoothed; -1 before the first sample */
+};
+
+/* State of one plane of a QP. */
+struct mrc_plane_info {
+  uint64_t sent_packets; /* data packets, retransmissions included */
+  uint64_t sent_bytes;   /* their payload */
+  uint64_t lost_packets;
+  uint64_t received_packets; /* data packets placed */
+  uint64_t received_bytes;   /* their payload, each byte once */
+  int64_t rtt_ns;            /* smoothed; -1 before the first sample */
+  int64_t base_rtt_ns;       /* smallest seen; -1 before the first sample */
+  uint64_t inflight_bytes;
+  uint64_t cwnd_bytes;    /* window of the plane; with NSCC and equal shares that of the QP */
+  uint8_t suspended;      /* 1: carries probes only, as long as another plane carries data */
+  uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
+  uint8_t reserved[2];    /* 0 */
+  uint32_t share_percent; /* bytes carried by all QPs to the peer in the last period, in per cent of
+                             the mean of the other planes; 100 before, and with equal shares */
+};
+
+/* State of one QP. */
+struct mrc_qp_info {
+  uint32_t qpn;
+  uint32_t state;        /* enum mrc_qp_state */
+  uint32_t status;       /* enum mrc_wc_status that ended the QP */
+  uint32_t outstanding;  /* work requests posted and not completed */
+  uint64_t sent_packets; /* data packets, retransmissions included */
+  uint64_t retransmitted_packets;
+  uint64_t spurious_packets;   /* declared lost, but had arrived */
+  uint64_t first_sent_bytes;   /* payload of first transmissions */
+  uint64_t acknowledged_bytes; /* payload acknowledged, each byte once */
+  uint64_t received_bytes;     /* payload placed, each byte once */
+  uint64_t cwnd_bytes;         /* sum over the planes */
+  uint64_t inflight_bytes;
+  int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
+  uint32_t path_mtu;
+  uint32_t timeouts; /* local timeouts and refusals (NACK) since the last progress */
+  uint32_t peer_mpr; /* PSNs that the peer grants now */
+  uint32_t reserved;
+  struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n; 0 where there is no port */
+};
+
+/* Payload delivered to QPs over time, from MRC_COMMAND_RECORD_START on, on CLOCK_MONOTONIC. The
+   caller must not touch it until the reply to RECORD_STOP or the end of the context. */
+struct mrc_recording {
+  const uint32_t *qpns; /* n_qps QP numbers */
+  uint64_t *bytes;      /* n_bins rows with one number for each port; all 0 at the start */
+  uint32_t n_qps;       /* 0: every QP, also QPs that are created later */
+  uint32_t n_ports;     /* ports 1..n_ports are recorded; at most n_ports of the context */
+  uint32_t n_bins;      /* even */
+  uint32_t reserved;    /* 0 */
+  uint64_t width_ns;    /* of a bin; when all bins are in use, pairs are merged and it doubles */
+  /* The caller sets these to 0, the datapath fills them in. */
+  uint64_t start_ns;          /* start of the first bin */
+  uint64_t end_ns;            /* time of RECORD_STOP */
+  uint64_t first_ns;          /* first delivery; 0 before */
+  uint64_t last_ns;           /* last delivery */
+  uint64_t longest_gap_ns;    /* longest time between two deliveries in a row */
+  uint64_t longest_gap_at_ns; /* start of that time */
+};
+
+struct mrc_trace_entry {
+  uint64_t now_ns;
+  uint32_t point; /* index into trace.def */
+  uint32_t qpn;
+  uint64_t a;
+  uint64_t b;
+};
+
+/* The library that seals packets, or 0 when this host has none. The first call loads it. */
+const char *mrc_aead_name(void);
 
 /* Limits of a congestion control profile. */
 #define MRC_CC_UNIT 1000000           /* fractions are in units of 1 / MRC_CC_UNIT */
@@ -590,3 +708,9 @@ enum mrc_trimmed {
   MRC_TRIMMED,        /* inside the fabric: another path may have room */
   MRC_TRIMMED_LASTHOP /* at the port towards this host: no other path avoids this queue */
 };
+
+/* The shortest way of a work request, for C programs that drive a polled context themselves. Posts
+   it at once, before commands that wait. `idle`: nothing of the QP may be outstanding, so its
+   timers begin now; else the time of the last turn does. 0, or -errno as in the reply to a refused
+   MRC_COMMAND_QP_POST. */
+int mrc_ctx_post(mrc_ctx *ctx, uint32_t qpn, const struct mrc_wr *wr, bool idle);

@@ -23,13 +23,7 @@ from cffi import FFI
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 # Headers of csrc whose declarations mrc._core has.
-DECLARED = [
-    "classes.h",
-    "info.h",
-    "readings.h",
-    "mrc.h",
-    "core/slots.h",
-]
+DECLARED = ["mrc.h", "core/base.h"]
 # Of the programs: for mrc.Messages and the agent. A tree without them has less.
 PROGRAMS = ["msg/types.h", "msg/messages.h", "agent/api_values.h", "agent/protocol.h"]
 # Source folders of each module, in csrc.

@@ -319,18 +319,6 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
 
 /* ---- work and control ---- */
 
-/* With `spray` set, as in MRC: the path MTU. */
-static uint32_t part_bytes(const struct mrc_services *services, struct mrc_qp *qp, uint32_t bytes) {
-  struct mrc_requester *req = &qp->req;
-  if (bytes == req->parted_bytes) return req->part_bytes;
-  req->parted_bytes = bytes;
-  req->part_bytes = qp->attr.rts.path_mtu;
-  if (qp->attr.rts.spray == 0)
-    req->part_bytes =
-        mrc_part_bytes(bytes, qp->attr.rts.path_mtu, services->config.max_burst_bytes);
-  return req->part_bytes;
-}
-
 int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wrs, uint32_t n,
                 uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
@@ -352,16 +340,41 @@ int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr
       if (mr == NULL) return -EACCES;
       if (wr->va + wr->bytes < wr->va) return -EINVAL;
     }
-    mrc_requester_prepare(services, req, i, wr, mr, part_bytes(services, qp, wr->bytes));
+    if (wr->bytes != req->parted_bytes) {
+      const uint32_t mtu = qp->attr.rts.path_mtu;
+      req->parted_bytes = wr->bytes;
+      req->part_bytes = qp->attr.rts.spray != 0 /* as in MRC */
+                            ? mtu
+                            : mrc_part_bytes(wr->bytes, mtu, services->config.max_burst_bytes);
+    }
+    /* It takes no effect before the tail moves over it. */
+    req->sq[(req->sq_tail + i) & req->sq_mask] =
+        (struct mrc_wqe){.wr_id = wr->wr_id,
+                         .local = wr->local,
+                         .va = wr->va,
+                         .mr = mr == NULL ? MRC_MR_NONE : (uint32_t)(mr - services->mrs.mrs),
+                         .rkey = wr->rkey,
+                         .bytes = wr->bytes,
+                         .imm = wr->imm,
+                         .part_words = (uint16_t)(req->part_bytes / 4 & 0x1FFF),
+                         .opcode = wr->opcode & 3,
+                         .unsignaled = wr->unsignaled != 0};
     signaled += !wr->unsignaled;
   }
-  if (!mrc_cq_promise_post(&services->cq, signaled)) return -ENOBUFS;
+  if (!mrc_cq_promise(&services->cq, signaled, true)) return -ENOBUFS;
   if (!mrc_requester_is_busy(&qp->req)) {
     req->progress_ns = now_ns;
     req->probed_ns = now_ns;
     mrc_quick_compare(services, qp, now_ns);
   }
-  mrc_requester_push(services, req, n);
+  for (uint32_t i = 0; i < n; i++) {
+    struct mrc_wqe *wqe = &req->sq[req->sq_tail++ & req->sq_mask];
+    if (wqe->mr != MRC_MR_NONE) services->mrs.mrs[wqe->mr].refs++;
+    wqe->rqmsn = req->next_rqmsn;
+    if (wqe->opcode == MRC_WR_WRITE_IMM) req->next_rqmsn++;
+    req->unsent_bytes += wqe->bytes;
+  }
+  req->sq_used += n;
   mrc_qp_touch(services, qp);
   return 0;
 }
@@ -478,10 +491,9 @@ void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, 
        would fill a small socket again each time. */
     struct mrc_node *waiting = &services->ready.port_waiting;
     while (!mrc_list_is_empty(waiting)) {
-      struct mrc_ready_nodes *nodes =
-          MRC_NODE_OWNER(waiting->next, struct mrc_ready_nodes, port_waiting);
-      mrc_node_leave(&nodes->port_waiting);
-      mrc_ready_touch_to_answer(&services->ready, nodes);
+      struct mrc_qp *qp = MRC_NODE_OWNER(waiting->next, struct mrc_qp, nodes.port_waiting);
+      mrc_node_leave(&qp->nodes.port_waiting);
+      mrc_qp_touch_to_answer(services, qp);
     }
   }
 }
@@ -544,7 +556,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.smooth_ns),
                                 .base_rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.base_ns),
                                 .inflight_bytes = req->win.lists[i].bytes,
-                                .cwnd_bytes = mrc_qp_const_cc(qp, i)->cwnd_bytes,
+                                .cwnd_bytes = mrc_qp_cc(qp, i)->cwnd_bytes,
                                 .suspended = plane->suspended,
                                 .slow = share.slow,
                                 .share_percent = share.compared ? share.percent : 100};

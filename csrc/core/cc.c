@@ -106,7 +106,7 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   uint64_t bytes = mrc_mul_div(before_bytes, holds_ns, state->base_ns + state->queue_since_ns);
   if (delay_ns > bare_target_ns(state) / 2) {
     state->foreign_ns = mrc_min_u64(state->foreign_ns, state->base_ns) + delay_ns;
-    state->found_base_ns = state->base_ns + delay_ns;
+    cc->found_base_ns = state->base_ns + delay_ns;
     bytes = before_bytes;
     state->slow_start = true;
     state->newest_samples = 0;
@@ -272,20 +272,13 @@ static bool is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
   return delay_ns + cc->delay.foreign_ns > target_delay_ns(cc) * 3 / 2;
 }
 
-static uint64_t take_base(struct mrc_cc *cc) {
-  const uint64_t base_ns = cc->delay.found_base_ns;
-  cc->delay.found_base_ns = 0;
-  return base_ns;
-}
-
 static const struct mrc_cc_algorithm delay_algorithm = {.init = init,
                                                         .on_ack = on_ack,
                                                         .on_loss = on_loss,
                                                         .on_refused = on_refused,
                                                         .on_timeout = on_timeout,
                                                         .on_spurious_timeout = on_spurious_timeout,
-                                                        .is_congestion = is_congestion,
-                                                        .take_base = take_base};
+                                                        .is_congestion = is_congestion};
 
 /* ---- the interface ---- */
 
@@ -343,10 +336,6 @@ void mrc_cc_on_spurious_timeout(struct mrc_cc *cc) {
   cc->cwnd_before_timeout_bytes = 0;
   if (algorithms[cc->kind]->on_spurious_timeout != NULL)
     algorithms[cc->kind]->on_spurious_timeout(cc);
-}
-
-uint64_t mrc_cc_take_base(struct mrc_cc *cc) {
-  return algorithms[cc->kind]->take_base == NULL ? 0 : algorithms[cc->kind]->take_base(cc);
 }
 
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {

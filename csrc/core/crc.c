@@ -198,40 +198,33 @@ static void put_u16(uint8_t *out, size_t value) {
   out[1] = (uint8_t)value;
 }
 
-/* Identification, flags and fragment offset are ones here, unlike in RoCEv2: the kernel chooses
-   them after the socket call, and a receiving socket cannot read them. This is our choice, as is
-   the whole ICRC over IPv4. */
-static size_t put_ipv4(uint8_t *out, const struct mrc_icrc_flow *flow, size_t udp_bytes) {
-  memset(out, 0xFF, IPV4_BYTES); /* fields that change in flight: TOS, TTL, checksum */
-  out[0] = 0x45;                 /* version 4, no options */
-  put_u16(out + 2, IPV4_BYTES + udp_bytes);
-  out[9] = PROTOCOL_UDP;
-  memcpy(out + 12, flow->src + 12, 4);
-  memcpy(out + 16, flow->dst + 12, 4);
-  return IPV4_BYTES;
-}
-
-static size_t put_ipv6(uint8_t *out, const struct mrc_icrc_flow *flow, size_t udp_bytes) {
-  memset(out, 0xFF, 8); /* fields that change in flight: traffic class, flow label, hop limit */
-  out[0] = 0x6F;        /* version 6 */
-  put_u16(out + 4, udp_bytes);
-  out[6] = PROTOCOL_UDP;
-  memcpy(out + 8, flow->src, 16);
-  memcpy(out + 24, flow->dst, 16);
-  return IPV6_BYTES;
-}
-
 uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_bytes) {
   mrc_assert(flow->family == 4 || flow->family == 6);
-  uint8_t buffer[IPV6_BYTES + UDP_BYTES];
-  size_t udp_bytes = UDP_BYTES + udp_payload_bytes;
-  size_t at =
-      flow->family == 4 ? put_ipv4(buffer, flow, udp_bytes) : put_ipv6(buffer, flow, udp_bytes);
-  put_u16(buffer + at, flow->sport);
-  put_u16(buffer + at + 2, flow->dport);
-  put_u16(buffer + at + 4, udp_bytes);
-  put_u16(buffer + at + 6, 0xFFFF); /* the checksum changes in flight */
-  return mrc_crc32(CRC_OF_ONES, buffer, at + UDP_BYTES) ^ VARIANT_OF_ONES;
+  uint8_t ip[IPV6_BYTES + UDP_BYTES], *udp = ip;
+  const size_t udp_bytes = UDP_BYTES + udp_payload_bytes;
+  memset(ip, 0xFF, sizeof ip); /* also the fields that change in flight */
+  if (flow->family == 4) {     /* TOS, TTL and checksum do */
+    /* Identification, flags and fragment offset are ones here, unlike in RoCEv2: the kernel chooses
+       them after the socket call, and a receiving socket cannot read them. This is our choice, as
+       is the whole ICRC over IPv4. */
+    ip[0] = 0x45; /* version 4, no options */
+    put_u16(ip + 2, IPV4_BYTES + udp_bytes);
+    ip[9] = PROTOCOL_UDP;
+    memcpy(ip + 12, flow->src + 12, 4);
+    memcpy(ip + 16, flow->dst + 12, 4);
+    udp += IPV4_BYTES;
+  } else {        /* traffic class, flow label and hop limit do */
+    ip[0] = 0x6F; /* version 6 */
+    put_u16(ip + 4, udp_bytes);
+    ip[6] = PROTOCOL_UDP;
+    memcpy(ip + 8, flow->src, 16);
+    memcpy(ip + 24, flow->dst, 16);
+    udp += IPV6_BYTES;
+  }
+  put_u16(udp, flow->sport);
+  put_u16(udp + 2, flow->dport);
+  put_u16(udp + 4, udp_bytes); /* the checksum behind it changes in flight */
+  return mrc_crc32(CRC_OF_ONES, ip, (size_t)(udp + UDP_BYTES - ip)) ^ VARIANT_OF_ONES;
 }
 
 /* The difference for another value of that byte: its bits run through the CRC, and from there the
@@ -256,27 +249,4 @@ void mrc_icrc_store(uint32_t crc, uint8_t out[4]) {
   out[1] = (uint8_t)(crc >> 8);
   out[2] = (uint8_t)(crc >> 16);
   out[3] = (uint8_t)(crc >> 24);
-}
-
-void mrc_icrc_prefix_set(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
-                         size_t bytes) {
-  if (bytes == last->bytes && flow->sport == last->sport && flow->dport == last->dport &&
-      flow->family == last->family && memcmp(flow->src, last->src, sizeof last->src) == 0 &&
-      memcmp(flow->dst, last->dst, sizeof last->dst) == 0)
-    return;
-  *last = (struct mrc_icrc_prefix){.sport = flow->sport,
-                                   .dport = flow->dport,
-                                   .family = flow->family,
-                                   .crc = mrc_icrc_begin(flow, bytes),
-                                   .bytes = bytes};
-  memcpy(last->src, flow->src, sizeof last->src);
-  memcpy(last->dst, flow->dst, sizeof last->dst);
-}
-
-bool mrc_icrc_is_good(const struct mrc_icrc_prefix *prefix, const uint8_t *packet) {
-  mrc_assert(prefix->bytes >= MRC_ICRC_BYTES);
-  const size_t covered = prefix->bytes - MRC_ICRC_BYTES;
-  uint8_t icrc[MRC_ICRC_BYTES];
-  mrc_icrc_store(mrc_icrc_packet(prefix->crc, packet, covered), icrc);
-  return memcmp(icrc, packet + covered, sizeof icrc) == 0;
 }

@@ -30,8 +30,8 @@ struct mrc_icrc_flow {
   uint8_t family; /* 4 or 6 */
 };
 
-/* The CRC of mrc_icrc_begin for the last flow and length, which packets of a burst share; all zeros
-   before the first packet. */
+/* The CRC of mrc_icrc_begin for the last flow and length received, which packets of a burst share;
+   all zeros before the first packet. */
 struct mrc_icrc_prefix {
   uint8_t src[16];
   uint8_t dst[16];
@@ -50,9 +50,3 @@ uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_byt
 uint32_t mrc_icrc_packet(uint32_t crc, const uint8_t *bytes, size_t n);
 /* Writes the four ICRC bytes in wire order (little-endian, as RoCE). */
 void mrc_icrc_store(uint32_t crc, uint8_t out[4]);
-
-/* Sets the prefix for packets of `bytes`; keeps it where it is that already. */
-void mrc_icrc_prefix_set(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
-                         size_t bytes);
-/* Whether the last four bytes of `packet` are the ICRC of the bytes before them. */
-bool mrc_icrc_is_good(const struct mrc_icrc_prefix *prefix, const uint8_t *packet);

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "core/loss.h"
-#include "core/reverse.h"
 #include "core/send.h"
 
 /* ---- our ports, reported to the peer ---- */
@@ -466,33 +465,28 @@ static int on_request(struct mrc_services *services, struct mrc_peers *peers,
   return MRC_DROP_NONE;
 }
 
-/* How long a request waited here, in units of its timestamp, if its sender takes that: 0 without.
- */
-static uint16_t waited_units(const struct mrc_services *services, const struct mrc_qp *qp,
-                             const struct mrc_answer *answer) {
-  if (qp->attr.rtr.service_times == 0 || answer->op != MRC_ENDPOINT_EV_PROBE) return 0;
-  if (mrc_services_reads(services, MRC_READING_G15_B)) return 0;
-  const uint64_t units = (services->now_ns - answer->arrived_ns) >> 10;
-  return units <= INT16_MAX ? (uint16_t)units : 0;
-}
-
 static bool send_answer(struct mrc_services *services, const struct mrc_peers *peers,
                         const struct mrc_answer *answer, uint32_t place) {
   struct mrc_qp *qp;
   bool astray; /* ignored: an answer that may get lost is better than none */
   const uint16_t ev = answer_ev(peers, answer, answer->peer, &qp, &astray);
   if (ev == MRC_EV_NONE) return true;
-  struct mrc_burst *burst = mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
+  struct mrc_burst *burst =
+      mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_NONE));
   if (burst == NULL) return false;
+  /* How long the request waited here, in units of its timestamp, if its sender takes that. */
+  uint64_t waited_units = (services->now_ns - answer->arrived_ns) >> 10;
+  if (qp->attr.rtr.service_times == 0 || answer->op != MRC_ENDPOINT_EV_PROBE ||
+      mrc_services_reads(services, MRC_READING_G15_B) || waited_units > INT16_MAX)
+    waited_units = 0;
   struct mrc_wire wire = {
       .opcode = MRC_OP_ENDPOINT_RESPONSE,
       .dest_qpn = MRC_ENDPOINT_QPN,
       .psn = answer->id,
-      .endpoint = {
-          .op = answer->op,
-          .m = answer->m,
-          .lifted = mrc_services_reads(services, MRC_READING_C6_B),
-          .tx_timestamp = (uint16_t)(answer->tx_timestamp + waited_units(services, qp, answer))}};
+      .endpoint = {.op = answer->op,
+                   .m = answer->m,
+                   .lifted = mrc_services_reads(services, MRC_READING_C6_B),
+                   .tx_timestamp = (uint16_t)(answer->tx_timestamp + waited_units)}};
   mrc_burst_add(services, burst, &wire, MRC_KIND_ANSWER, place, true);
   return true;
 }
@@ -688,7 +682,7 @@ int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *end
 
 static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
-  uint8_t tclass = mrc_tclass_probe(services);
+  uint8_t tclass = mrc_tclass_control(services, MRC_ECN_CAPABLE);
   if (probe->purpose == MRC_EV_PROBE_COMMAND) tclass = mrc_tclass_data(services, false);
   if (probe->dscp != 0) tclass = (uint8_t)(probe->dscp << 2 | MRC_ECN_CAPABLE);
   struct mrc_burst *burst = mrc_burst_open(services, qp, probe->ev, tclass);
@@ -710,37 +704,28 @@ static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe
   return true;
 }
 
-/* Whether the probe can be sent now: 1, 0 if its port's socket is full, or a negative errno. A port
-   status uses any port with room. */
-static int may_leave(const struct mrc_services *services, const struct mrc_endpoint *endpoint,
-                     struct mrc_ev_probe *probe) {
-  const struct mrc_ports *ports = &services->ports;
-  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) {
-    struct mrc_port_status *status = mrc_port_status_of(&endpoint->statuses, probe->peer);
-    const bool now =
-        choose_for_status(services, status, mrc_ports_usable(ports), &probe->qp, &probe->ev);
-    if (!now && !choose_for_status(services, status, ports->up, &probe->qp, &probe->ev))
-      return -ENETUNREACH;
-    return now;
-  }
-  const struct mrc_ev *ev = &probe->qp->evset.evs[probe->ev];
-  const uint32_t plane = mrc_plane_of(ev->port);
-  if (ev->state == MRC_EV_DENIED || !mrc_port_is_up(ports, plane)) return -ENETUNREACH;
-  return mrc_port_is_usable(ports, plane);
-}
-
 /* Checks every waiting probe once. A probe whose port is full stays in the queue. */
 bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endpoint *endpoint,
                                   uint64_t now_ns) {
   struct mrc_probes *probes = &services->probes;
+  const struct mrc_ports *ports = &services->ports;
   probes->n_stuck = 0;
-  if (probes->n_unsent == 0) return true;
   for (uint32_t n = probes->n_unsent; n > 0; n--) {
     struct mrc_ev_probe *probe = mrc_probes_dequeue(probes);
-    const int may = may_leave(services, endpoint, probe);
-    if (may < 0) {
-      fail(services, endpoint, probe, may, now_ns);
-    } else if (may == 0) {
+    bool reachable, now; /* `now`: and the socket of its port has room */
+    if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) { /* uses any port with room */
+      struct mrc_port_status *status = mrc_port_status_of(&endpoint->statuses, probe->peer);
+      now = choose_for_status(services, status, mrc_ports_usable(ports), &probe->qp, &probe->ev);
+      reachable = now || choose_for_status(services, status, ports->up, &probe->qp, &probe->ev);
+    } else {
+      const struct mrc_ev *ev = &probe->qp->evset.evs[probe->ev];
+      const uint32_t plane = mrc_plane_of(ev->port);
+      reachable = ev->state != MRC_EV_DENIED && mrc_port_is_up(ports, plane);
+      now = mrc_port_is_usable(ports, plane);
+    }
+    if (!reachable) {
+      fail(services, endpoint, probe, -ENETUNREACH, now_ns);
+    } else if (!now) {
       mrc_probes_enqueue(probes, probe);
       probes->n_stuck++;
     } else if (!send_probe(services, probe, now_ns)) {
@@ -751,12 +736,21 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
   return true;
 }
 
-/* The kernel took the probe: starts its timeout. */
-static void on_sent(struct mrc_services *services, struct mrc_ev_probe *probe, uint64_t now_ns) {
-  probe->sent = true;
+void mrc_endpoint_on_commit(struct mrc_services *services, struct mrc_endpoint *endpoint,
+                            uint32_t slot, int taken, uint64_t now_ns) {
+  struct mrc_ev_probe *probe = &services->probes.slots[slot];
+  if (probe->purpose == MRC_EV_PROBE_FREE) return;
+  if (taken == 0) {
+    mrc_probes_enqueue(&services->probes, probe);
+    return;
+  }
   probe->sent_ns = now_ns;
-  mrc_timers_set(&services->probes.timers, mrc_probes_slot(&services->probes, probe),
-                 now_ns + probe->timeout_ns);
+  if (taken < 0) {
+    fail(services, endpoint, probe, taken, now_ns);
+    return;
+  }
+  probe->sent = true;
+  mrc_timers_set(&services->probes.timers, slot, now_ns + probe->timeout_ns);
   if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) {
     mrc_count(services, MRC_COUNTER_TX_PORT_STATUS, 1);
     return;
@@ -765,20 +759,6 @@ static void on_sent(struct mrc_services *services, struct mrc_ev_probe *probe, u
   qp->evset.evs[probe->ev].probes++;
   qp->planes[mrc_evset_plane_of(&qp->evset, probe->ev)].unsendable = false;
   mrc_count(services, MRC_COUNTER_TX_EV_PROBES, 1);
-}
-
-void mrc_endpoint_on_commit(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                            uint32_t slot, int taken, uint64_t now_ns) {
-  struct mrc_ev_probe *probe = &services->probes.slots[slot];
-  if (probe->purpose == MRC_EV_PROBE_FREE) return;
-  if (taken == 0) {
-    mrc_probes_enqueue(&services->probes, probe);
-  } else if (taken < 0) {
-    probe->sent_ns = now_ns;
-    fail(services, endpoint, probe, taken, now_ns);
-  } else {
-    on_sent(services, probe, now_ns);
-  }
 }
 
 /* ---- time ---- */

@@ -44,19 +44,14 @@ static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
   return false;
 }
 
-/* MRC_DROP_NONE, or why the SACK is wrong: it names unsent PSNs, or belongs to an earlier QP. */
-static enum mrc_drop doubt(const struct mrc_txwin *win, const struct mrc_sack *sack,
-                           uint32_t base) {
-  const uint32_t top = sack->bitmap == 0
-                           ? sack->cum_psn
-                           : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
-  if (!mrc_psn_before(sack->cum_psn, win->next_psn) || !mrc_psn_before(top, win->next_psn) ||
-      names_unsent(win, sack->cum_psn))
-    return MRC_DROP_ACK_UNSENT;
-  return is_stale(win, sack->cum_psn) ? MRC_DROP_STALE : MRC_DROP_NONE;
-}
-
 /* ---- 2. a round trip ---- */
+
+uint64_t mrc_loss_patience_ns(const struct mrc_qp *qp, uint64_t now_ns) {
+  const struct mrc_rtt *rtt = &qp->req.rtt;
+  if (!mrc_rtt_known(rtt)) return mrc_floor_ns(MRC_PROBE_FIRST_NS, qp->noise_ns);
+  const uint64_t floor_ns = mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns);
+  return mrc_qp_overdue_ns(qp, rtt, floor_ns, now_ns) + rtt->smooth_ns;
+}
 
 /* Round trip of a packet sent at `sent_ns`, without the peer's service time; 0 if the reflected
    timestamp is impossible. The peer shifted the timestamp by its service time. The timestamp serves
@@ -174,15 +169,6 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
 
 /* ---- 4. acknowledged PSNs ---- */
 
-/* Whether the original transmission arrived, although the packet was declared lost or sent again:
-   the answer came sooner than any answer to a retransmission could. */
-static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slot,
-                           uint64_t now_ns) {
-  if (slot->state == MRC_TX_LOST) return true;
-  if (slot->tries < 2 || slot->ev_lost == MRC_TX_NONE) return false;
-  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
-}
-
 /* The peer received one PSN. Returns the bytes newly acknowledged, and also adds them to
    newly_acked_bytes of their plane. */
 static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
@@ -192,7 +178,11 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
   if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
   mrc_txwin_on_acked(&req->win, psn);
   struct mrc_plane *plane = &qp->planes[slot.plane];
-  const bool original = is_of_original(qp, &slot, now_ns);
+  /* Whether the original transmission arrived, although the packet was declared lost or sent again:
+     the answer came sooner than any answer to a retransmission could. */
+  const bool original =
+      slot.state == MRC_TX_LOST || (slot.tries >= 2 && slot.ev_lost != MRC_TX_NONE &&
+                                    now_ns - slot.sent_ns < plane->rtt.base_ns / 2);
   /* Whether this shows which transmission arrived. If the packet was sent again, an answer within
      the usual round trip may still belong to the original. */
   const bool evidence =
@@ -247,9 +237,9 @@ static void update_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t no
   struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
   ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
   mrc_cc_on_ack(cc, ack, now_ns);
-  const uint64_t base_ns = mrc_cc_take_base(cc);
-  if (base_ns != 0) /* the path has become longer: the old smallest sample is out of date */
-    rtt->base_ns = mrc_min_u64(base_ns, mrc_max_u64(rtt->last_ns, 1));
+  if (cc->found_base_ns != 0) /* the path is longer now: the old smallest sample is out of date */
+    rtt->base_ns = mrc_min_u64(cc->found_base_ns, mrc_max_u64(rtt->last_ns, 1));
+  cc->found_base_ns = 0;
 }
 
 /* An acknowledgement was handled. `ack` has its data on one plane; newly_acked_bytes of each plane
@@ -336,8 +326,13 @@ int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const str
   const struct mrc_sack *sack = &wire->sack;
   struct mrc_requester *req = &qp->req;
   const uint32_t base = (sack->cum_psn + (uint32_t)(int32_t)sack->sack_offset) & MRC_PSN_MASK;
-  const enum mrc_drop reason = doubt(&req->win, sack, base);
-  if (reason != MRC_DROP_NONE) return mrc_drop(services, reason, qp->qpn, 0);
+  const uint32_t top = sack->bitmap == 0
+                           ? sack->cum_psn
+                           : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
+  if (!mrc_psn_before(sack->cum_psn, req->win.next_psn) ||
+      !mrc_psn_before(top, req->win.next_psn) || names_unsent(&req->win, sack->cum_psn))
+    return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+  if (is_stale(&req->win, sack->cum_psn)) return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
   struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),

@@ -30,12 +30,7 @@ bool mrc_loss_is_due(const struct mrc_qp *qp, uint64_t now_ns);
 uint64_t mrc_loss_silent_ns(const struct mrc_qp *qp, const struct mrc_txslot *oldest,
                             uint64_t now_ns);
 /* The time without news after which a reliability probe is sent. */
-static inline uint64_t mrc_loss_patience_ns(const struct mrc_qp *qp, uint64_t now_ns) {
-  const struct mrc_rtt *rtt = &qp->req.rtt;
-  if (!mrc_rtt_known(rtt)) return mrc_floor_ns(MRC_PROBE_FIRST_NS, qp->noise_ns);
-  const uint64_t floor_ns = mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns);
-  return mrc_qp_overdue_ns(qp, rtt, floor_ns, now_ns) + rtt->smooth_ns;
-}
+uint64_t mrc_loss_patience_ns(const struct mrc_qp *qp, uint64_t now_ns);
 /* Declares one packet lost; `why` is one of the LOST_BY counters. */
 void mrc_loss_declare(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
                       enum mrc_counter why, uint64_t now_ns);

@@ -173,30 +173,25 @@ static void avoid(struct mrc_evset *set, struct mrc_ev *ev, uint64_t now_ns) {
   ev->steered_ns = now_ns;
 }
 
-/* The rotation reaches this EV. Returns true if the EV takes the turn. `skips`: how many skips the
-   search for this turn may still end. */
-static bool take_turn(struct mrc_ev *ev, uint32_t *skips) {
-  if (ev->on_trial) return false;
-  if (ev->state == MRC_EV_SKIP) {
-    if (*skips == 0 || --ev->skip_turns > 0) return false;
-    ev->state = MRC_EV_GOOD;
-    --*skips;
-    return false;
-  }
-  mrc_assert(ev->state == MRC_EV_GOOD);
-  if (ev->skip_level > 0) set_skip(ev);
-  return true;
-}
-
 uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index) {
   struct mrc_ev_plane *plane = &set->planes[plane_index];
   if (!mrc_evset_has_next(set, plane_index)) return MRC_EV_NONE;
   /* At most two rotations: the first one ends every skip of one turn. */
-  uint32_t skips = set->skips_once ? 1 : UINT32_MAX;
+  uint32_t skips = set->skips_once ? 1 : UINT32_MAX; /* that this turn may still end */
   for (uint32_t turn = 0; turn < 2u * plane->n_active; turn++) {
     if (plane->next >= plane->n_active) plane->next = 0;
     const uint16_t index = plane->order[plane->next++];
-    if (take_turn(&set->evs[index], &skips)) return index;
+    struct mrc_ev *ev = &set->evs[index];
+    if (ev->on_trial) continue;
+    if (ev->state == MRC_EV_SKIP) {
+      if (skips == 0 || --ev->skip_turns > 0) continue;
+      ev->state = MRC_EV_GOOD;
+      skips--;
+      continue;
+    }
+    mrc_assert(ev->state == MRC_EV_GOOD);
+    if (ev->skip_level > 0) set_skip(ev);
+    return index;
   }
   /* All EVs that can send are marked, so none is busier than the others: ends all skips. */
   uint16_t first = MRC_EV_NONE;

@@ -453,7 +453,7 @@ struct mrc_plane {
   struct mrc_guard reorder; /* grows when a packet declared lost by order had arrived */
   struct mrc_guard spread;  /* extra difference between its paths; grows likewise */
   uint16_t probed_ev;       /* while suspended: probed last, or MRC_EV_NONE; see endpoint.c */
-  uint16_t reverse_ev;      /* its probe was answered last; or MRC_EV_NONE; see reverse.h */
+  uint16_t reverse_ev;      /* its probe was answered last; or MRC_EV_NONE; see qp.h */
   uint8_t reverse_failures; /* reverse probes that failed in a row */
   uint8_t strikes;          /* bursts in a row lost by silence; 0 after any acknowledgement */
   bool suspended;           /* silent: it sends only probes */
@@ -477,7 +477,7 @@ struct mrc_plane_choice {
   uint64_t most_share_bytes; /* the largest share_bytes of a plane */
 };
 
-/* Probes that find EVs for the answers of a QP that only receives; see reverse.h. */
+/* Probes that find EVs for the answers of a QP that only receives; see qp.h. */
 struct mrc_reverse {
   struct mrc_rtt rtt;   /* of its probes */
   uint64_t next_ns;     /* no probe before */
@@ -526,11 +526,4 @@ static inline uint32_t mrc_planes_up(const struct mrc_plane *planes, const struc
         set->planes[plane].n_active != 0)
       up |= 1u << plane;
   return up;
-}
-/* The planes that may carry packets: the alive ones, or all suspended ones if none is alive. */
-static inline uint32_t mrc_planes_eligible(const struct mrc_plane *planes,
-                                           const struct mrc_evset *set,
-                                           const struct mrc_ports *ports) {
-  const uint32_t alive = mrc_planes_up(planes, set, ports, false);
-  return alive != 0 ? alive : mrc_planes_up(planes, set, ports, true);
 }

@@ -445,31 +445,6 @@ static void compare(struct mrc_services *services, struct mrc_peer *peer) {
   }
 }
 
-/* The base round trip of the shortest plane; UINT64_MAX: unknown. On a slow plane, the base round
-   trip may be mostly the time that its packets take on the wire. */
-static uint64_t shortest_rtt_ns(const struct mrc_qp *qp) {
-  uint64_t shortest_ns = UINT64_MAX;
-  MRC_EACH_BIT(index, qp->evset.plane_mask) {
-    const struct mrc_plane *plane = &qp->planes[index];
-    if (!plane->suspended && plane->rtt.base_ns != 0)
-      shortest_ns = mrc_min_u64(shortest_ns, plane->rtt.base_ns);
-  }
-  return shortest_ns;
-}
-
-static void begin_period(struct mrc_peer *peer, uint32_t noise_ns, uint64_t now_ns) {
-  uint64_t rtt_ns = UINT64_MAX;
-  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
-    qp->req.share = (struct mrc_share_sum){0};
-    MRC_EACH_BIT(plane, qp->evset.plane_mask)
-      qp->planes[plane].share_acked_bytes = 0;
-    rtt_ns = mrc_min_u64(rtt_ns, shortest_rtt_ns(qp));
-  }
-  uint64_t period_ns = mrc_floor_ns(MRC_SHARE_PERIOD_NS, noise_ns);
-  if (rtt_ns != UINT64_MAX) period_ns = mrc_max_u64(period_ns, MRC_SHARE_ROUNDS * rtt_ns);
-  peer->share = (struct mrc_share_period){.end_ns = now_ns + period_ns, .whole = true};
-}
-
 void mrc_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, uint64_t bytes,
                         uint64_t now_ns) {
   if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) return;
@@ -479,7 +454,21 @@ void mrc_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, uint64
   struct mrc_peer *peer = qp->peer;
   if (now_ns < peer->share.end_ns) return;
   if (peer->share.whole) compare(services, peer);
-  begin_period(peer, qp->noise_ns, now_ns);
+  /* A new period, by the base round trip of the shortest plane. On a slow plane, the base round
+     trip may be mostly the time that its packets take on the wire. */
+  uint64_t rtt_ns = UINT64_MAX;
+  for (struct mrc_qp *other = peer->qps; other != NULL; other = other->peer_next) {
+    other->req.share = (struct mrc_share_sum){0};
+    MRC_EACH_BIT(index, other->evset.plane_mask) {
+      struct mrc_plane *plane = &other->planes[index];
+      plane->share_acked_bytes = 0;
+      if (!plane->suspended && plane->rtt.base_ns != 0)
+        rtt_ns = mrc_min_u64(rtt_ns, plane->rtt.base_ns);
+    }
+  }
+  uint64_t period_ns = mrc_floor_ns(MRC_SHARE_PERIOD_NS, qp->noise_ns);
+  if (rtt_ns != UINT64_MAX) period_ns = mrc_max_u64(period_ns, MRC_SHARE_ROUNDS * rtt_ns);
+  peer->share = (struct mrc_share_period){.end_ns = now_ns + period_ns, .whole = true};
 }
 
 void mrc_share_forget(struct mrc_qp *qp, uint32_t plane) {
@@ -495,4 +484,135 @@ struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane) {
   if (qp->peer == NULL || qp->attr.rts.plane_shares == MRC_SHARES_EQUAL)
     return (struct mrc_share){0};
   return qp->peer->shares[plane];
+}
+
+/* ---- EVs for answers ---- */
+
+#define MAX_BACKOFF 6 /* doublings of timeout and interval while no probe is answered */
+#define TIMEOUT_FLOOR_NS 5000000ull /* timeout of a probe, beyond the round trip */
+
+/* The round trip of reverse probes; before the first answer, that of the probes at connect. */
+static const struct mrc_rtt *rtt_of(const struct mrc_qp *qp) {
+  return mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
+}
+
+static uint64_t probe_interval_ns(const struct mrc_qp *qp) {
+  const struct mrc_rtt *rtt = rtt_of(qp), *data = &qp->req.rtt;
+  uint64_t base_ns = mrc_floor_ns(MRC_REVERSE_FIRST_NS, qp->noise_ns);
+  if (mrc_rtt_known(rtt)) base_ns = rtt->base_ns;
+  if (mrc_rtt_known(data)) base_ns = mrc_min_u64(base_ns, data->base_ns);
+  return mrc_max_u64(qp->noise_ns, base_ns) << qp->reverse.backoff;
+}
+
+void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_reverse *reverse = &qp->reverse;
+  const uint64_t arrived_ns = qp->resp.arrived_ns;
+  if (arrived_ns == reverse->seen_ns || now_ns < reverse->next_ns) return;
+  /* A QP that sends data gets the state of its planes from SACKs. */
+  if (!mrc_qp_is_live(qp) || mrc_requester_is_busy(&qp->req)) return;
+  const uint64_t interval_ns = probe_interval_ns(qp);
+  const bool little = qp->resp.received_bytes - reverse->seen_bytes < MRC_REVERSE_BYTES;
+  if (little && now_ns - reverse->next_ns < MRC_REVERSE_SLOW * interval_ns) return;
+  reverse->seen_ns = arrived_ns;
+  reverse->seen_bytes = qp->resp.received_bytes;
+  reverse->next_ns = now_ns + mrc_services_crowd(services) * interval_ns;
+  /* The next plane in turn that may be probed. Own packets that arrived lately show that a plane
+     works, as a probe does: a QP that sends now and then, such as small requests for data, needs
+     few probes. Their SACKs show the state of the plane's EVs, so any EV may carry answers. */
+  const uint64_t lately_ns = 2 * (uint64_t)__builtin_popcount(qp->evset.plane_mask) * interval_ns;
+  uint32_t needy = 0;
+  MRC_EACH_BIT(index, qp->evset.plane_mask) {
+    struct mrc_plane *plane = &qp->planes[index];
+    if (plane->heard_ns != 0 && now_ns - plane->heard_ns < lately_ns) {
+      plane->reverse_ev = MRC_EV_NONE;
+      plane->reverse_failures = 0;
+    } else if (mrc_port_is_usable(&services->ports, index) && !plane->suspended &&
+               !plane->peer_down && (reverse->probing >> index & 1) == 0) {
+      needy |= 1u << index;
+    }
+  }
+  if (needy == 0) return;
+  const uint32_t later = needy & ~(UINT32_MAX >> (MRC_MAX_PORTS - 1 - reverse->plane));
+  const uint32_t plane = (uint32_t)__builtin_ctz(later != 0 ? later : needy);
+  /* After a failure, the EV that was answered before shows whether the plane has failed or only
+     another EV. */
+  uint16_t ev = qp->planes[plane].reverse_failures > 0 ? qp->planes[plane].reverse_ev : MRC_EV_NONE;
+  if (ev == MRC_EV_NONE || qp->evset.evs[ev].state == MRC_EV_DENIED)
+    ev = mrc_evset_any(&qp->evset, plane);
+  if (ev == MRC_EV_NONE) return;
+  const uint64_t floor_ns = mrc_floor_ns(TIMEOUT_FLOOR_NS, qp->noise_ns);
+  const struct mrc_ev_probe probe = {.ev = ev,
+                                     .qp = qp,
+                                     .timeout_ns = mrc_rtt_overdue_ns(rtt_of(qp), floor_ns)
+                                                   << reverse->backoff,
+                                     .purpose = MRC_EV_PROBE_REVERSE};
+  if (mrc_probes_start(&services->probes, &qp->probes, &probe) == NULL) return;
+  reverse->plane = (uint8_t)plane;
+  reverse->probing |= 1u << plane;
+}
+
+void mrc_reverse_on_answer(struct mrc_qp *qp, uint32_t plane, uint16_t ev, uint64_t rtt_ns) {
+  struct mrc_reverse *reverse = &qp->reverse;
+  mrc_rtt_sample(&reverse->rtt, rtt_ns);
+  qp->planes[plane].reverse_ev = ev;
+  qp->planes[plane].reverse_failures = 0;
+  reverse->backoff = 0;
+  reverse->probing &= ~(1u << plane);
+}
+
+void mrc_reverse_on_failure(struct mrc_qp *qp, uint32_t index, uint16_t ev, bool offered) {
+  struct mrc_reverse *reverse = &qp->reverse;
+  struct mrc_plane *plane = &qp->planes[index];
+  reverse->probing &= ~(1u << index);
+  if (!offered) return; /* it never reached the kernel: no evidence about the path */
+  if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE;
+  if (plane->reverse_failures < MRC_REVERSE_FAILURES) plane->reverse_failures++;
+  if (reverse->backoff < MAX_BACKOFF) reverse->backoff++;
+}
+
+void mrc_reverse_on_request(struct mrc_qp *qp) {
+  const bool again = qp->reverse.asked_bytes == qp->resp.received_bytes;
+  qp->reverse.asked_bytes = qp->resp.received_bytes;
+  MRC_EACH_BIT(plane, again ? qp->evset.plane_mask : 0)
+    qp->planes[plane].reverse_ev = MRC_EV_NONE;
+}
+
+bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
+  if (qp->planes[plane].suspended && qp->planes[plane].unsendable) return false;
+  return mrc_requester_is_busy(&qp->req) ||
+         qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;
+}
+
+uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t index) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  uint16_t ev = mrc_requester_is_busy(&qp->req) ? MRC_EV_NONE : plane->reverse_ev;
+  if (plane->suspended && plane->probation.successes > 0) ev = plane->probed_ev;
+  if (ev != MRC_EV_NONE && qp->evset.evs[ev].state != MRC_EV_DENIED) return ev;
+  return mrc_evset_any(&qp->evset, index);
+}
+
+static uint16_t ev_of_plane(const struct mrc_services *services, struct mrc_qp *qp,
+                            uint32_t plane) {
+  if (!mrc_port_is_usable(&services->ports, plane) || qp->planes[plane].peer_down)
+    return MRC_EV_NONE;
+  return mrc_reverse_ev(qp, plane);
+}
+
+/* First choice is the plane of the packet to answer, unless answers get lost there. If that plane
+   cannot send, any other plane serves; suspended planes come last. */
+uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
+  uint16_t ev = MRC_EV_NONE;
+  if (port != 0 && mrc_reverse_works(qp, mrc_plane_of(port)))
+    ev = ev_of_plane(services, qp, mrc_plane_of(port));
+  for (int lossy = 0; lossy < 2 && ev == MRC_EV_NONE; lossy++) {
+    MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+      if (qp->planes[plane].suspended || mrc_reverse_works(qp, plane) == lossy) continue;
+      ev = ev_of_plane(services, qp, plane);
+      if (ev != MRC_EV_NONE) break;
+    }
+    if (ev == MRC_EV_NONE && port != 0) ev = ev_of_plane(services, qp, mrc_plane_of(port));
+  }
+  MRC_EACH_BIT(plane, ev == MRC_EV_NONE ? qp->evset.plane_mask : 0)
+    if ((ev = ev_of_plane(services, qp, plane)) != MRC_EV_NONE) break;
+  return ev;
 }

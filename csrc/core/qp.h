@@ -46,11 +46,8 @@ static inline uint32_t mrc_qp_first_plane(const struct mrc_qp *qp) {
 static inline uint32_t mrc_qp_window_of(const struct mrc_qp *qp, uint32_t plane) {
   return qp->req.one_window ? mrc_qp_first_plane(qp) : plane;
 }
-static inline struct mrc_cc *mrc_qp_cc(struct mrc_qp *qp, uint32_t plane) {
-  return &qp->planes[mrc_qp_window_of(qp, plane)].cc;
-}
-static inline const struct mrc_cc *mrc_qp_const_cc(const struct mrc_qp *qp, uint32_t plane) {
-  return &qp->planes[mrc_qp_window_of(qp, plane)].cc;
+static inline struct mrc_cc *mrc_qp_cc(const struct mrc_qp *qp, uint32_t plane) {
+  return (struct mrc_cc *)&qp->planes[mrc_qp_window_of(qp, plane)].cc;
 }
 /* Bytes in flight that count against that window. */
 static inline uint64_t mrc_qp_inflight_bytes(const struct mrc_qp *qp, uint32_t plane) {
@@ -60,17 +57,19 @@ static inline uint64_t mrc_qp_inflight_bytes(const struct mrc_qp *qp, uint32_t p
 /* Whether that window has room for a packet of `bytes`. One packet may always be in flight. */
 static inline bool mrc_qp_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes) {
   const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
-  return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_cc(qp, plane)->cwnd_bytes;
 }
 
-/* As masks: the planes that carry data of the QP now, and the planes that may (see paths.h). */
+/* As masks: the planes that carry data of the QP now, and the planes that may: those, or all
+   suspended ones if none is alive. */
 static inline uint32_t mrc_qp_alive_planes(const struct mrc_services *services,
                                            const struct mrc_qp *qp) {
   return mrc_planes_up(qp->planes, &qp->evset, &services->ports, false);
 }
 static inline uint32_t mrc_qp_eligible_planes(const struct mrc_services *services,
                                               const struct mrc_qp *qp) {
-  return mrc_planes_eligible(qp->planes, &qp->evset, &services->ports);
+  const uint32_t alive = mrc_qp_alive_planes(services, qp);
+  return alive != 0 ? alive : mrc_planes_up(qp->planes, &qp->evset, &services->ports, true);
 }
 
 /* The time after sending at which an answer is overdue. `rtt` is without the time that packets and
@@ -106,8 +105,10 @@ bool mrc_qp_may_move(uint32_t from, uint32_t to);
 static inline void mrc_qp_touch(struct mrc_services *services, struct mrc_qp *qp) {
   mrc_list_append(&services->ready.ready, &qp->nodes.ready);
 }
+/* The QP owes its peer an answer. Answers leave before the data of all QPs. */
 static inline void mrc_qp_touch_to_answer(struct mrc_services *services, struct mrc_qp *qp) {
-  mrc_ready_touch_to_answer(&services->ready, &qp->nodes);
+  mrc_qp_touch(services, qp);
+  mrc_list_append(&services->ready.answering, &qp->nodes.answering);
 }
 
 /* Prefetch the cache lines that a turn of the QP, or a packet for it, will touch. With thousands of
@@ -246,3 +247,31 @@ void mrc_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, uint64
 void mrc_share_forget(struct mrc_qp *qp, uint32_t plane);
 /* The verdict on a plane of the QP. */
 struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane);
+
+/* ---- EVs for answers ---- */
+
+/* The reverse EVs of a QP that only receives: for each plane, an EV on which its SACKs get through.
+   Probes find these EVs, one per round trip while data arrives, on planes where no packets of its
+   own have arrived lately. */
+
+/* Choices of ours. */
+#define MRC_REVERSE_BYTES 16384 /* if fewer arrived since the last probe, the next one waits */
+#define MRC_REVERSE_SLOW 15     /* this many round trips longer, so that probes stay rare */
+#define MRC_REVERSE_FAILURES 2  /* in a row: the plane carries no answers until one succeeds */
+#define MRC_REVERSE_FIRST_NS 5000000ull /* between probes, before a round trip is known */
+
+/* Packets may have arrived: probes the next plane if a probe is due. */
+void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
+/* A probe of this EV of the plane was answered. */
+void mrc_reverse_on_answer(struct mrc_qp *qp, uint32_t plane, uint16_t ev, uint64_t rtt_ns);
+/* The probe timed out, or the kernel could not send it. `offered`: it reached the kernel. */
+void mrc_reverse_on_failure(struct mrc_qp *qp, uint32_t plane, uint16_t ev, bool offered);
+/* The peer sent a reliability probe. If nothing arrived since the last one, the answer to that one
+   was lost: the next answers try other EVs. */
+void mrc_reverse_on_request(struct mrc_qp *qp);
+/* Whether answers on this plane get through, unless probes or the kernel showed otherwise. */
+bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane);
+/* An EV of the plane for answers, or MRC_EV_NONE: the one whose probe was answered last, or any. */
+uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t plane);
+/* The EV for answers to packets from `port` (0: none arrived yet), or MRC_EV_NONE. */
+uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port);

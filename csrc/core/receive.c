@@ -12,14 +12,13 @@
    7. After the last packet for a QP the cumulative PSN advances over all of them, immediates
       complete in their order, and it is decided when a SACK is due.
    8. At the QP's turn (schedule.c) NACKs, SACKs and the transport ACK leave as bursts (send.c), on
-      EVs that reverse.c chooses. What the kernel refuses is due again. */
+      EVs that qp.c chooses. What the kernel refuses is due again. */
 #include "core/receive.h"
 
 #include <string.h>
 
 #include "core/engine.h"
 #include "core/loss.h"
-#include "core/reverse.h"
 #include "core/send.h"
 #include "core/wire.h"
 
@@ -50,16 +49,32 @@ static void leave_qp(struct mrc_services *services, struct arrival *arrival) {
 static bool icrc_is_good(struct mrc_engine *engine, const uint8_t *packet, size_t bytes,
                          struct arrival *arrival) {
   const struct mrc_meta *meta = arrival->meta;
-  if (!arrival->hashed || bytes != engine->icrc_prefix.bytes) {
+  struct mrc_icrc_prefix *last = &engine->icrc_prefix;
+  const bool same = bytes == last->bytes &&
+                    (arrival->hashed || (meta->sport == last->sport && meta->dport == last->dport &&
+                                         meta->family == last->family &&
+                                         memcmp(meta->src, last->src, sizeof last->src) == 0 &&
+                                         memcmp(meta->dst, last->dst, sizeof last->dst) == 0));
+  if (!same) {
     const struct mrc_icrc_flow flow = {.src = meta->src,
                                        .dst = meta->dst,
                                        .sport = meta->sport,
                                        .dport = meta->dport,
                                        .family = meta->family};
-    mrc_icrc_prefix_set(&engine->icrc_prefix, &flow, bytes);
-    arrival->hashed = true;
+    *last = (struct mrc_icrc_prefix){.sport = meta->sport,
+                                     .dport = meta->dport,
+                                     .family = meta->family,
+                                     .crc = mrc_icrc_begin(&flow, bytes),
+                                     .bytes = bytes};
+    memcpy(last->src, meta->src, sizeof last->src);
+    memcpy(last->dst, meta->dst, sizeof last->dst);
   }
-  return mrc_icrc_is_good(&engine->icrc_prefix, packet);
+  arrival->hashed = true;
+  mrc_assert(bytes >= MRC_ICRC_BYTES);
+  const size_t covered = bytes - MRC_ICRC_BYTES;
+  uint8_t icrc[MRC_ICRC_BYTES];
+  mrc_icrc_store(mrc_icrc_packet(last->crc, packet, covered), icrc);
+  return memcmp(icrc, packet + covered, sizeof icrc) == 0;
 }
 
 static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *wire,
@@ -99,42 +114,7 @@ static MRC_RARE int receive_endpoint(struct mrc_engine *engine, struct arrival *
   return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, NULL, now_ns);
 }
 
-/* ---- 3. the QP ---- */
-
-/* Sets `arrival->qp` to the destination, or returns a drop reason. */
-static int enter_qp(struct mrc_engine *engine, struct arrival *arrival, uint32_t qpn,
-                    size_t bytes) {
-  struct mrc_services *services = &engine->services;
-  const struct mrc_meta *meta = arrival->meta;
-  leave_qp(services, arrival);
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
-  if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, qpn, bytes);
-  if (!mrc_node_joined(&qp->nodes.ready))
-    mrc_qp_prefetch(qp); /* the first packet since its last turn */
-  if (qp->state < MRC_QP_RTR) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, bytes);
-  if (!mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
-    return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
-  arrival->qp = qp;
-  return MRC_DROP_NONE;
-}
-
-/* ---- 4. ICRC or seal ---- */
-
-/* Checks ICRC or seal, and decrypts. Returns 0 or a drop reason. */
-static int check_packet(struct mrc_engine *engine, struct arrival *arrival, struct mrc_wire *wire,
-                        uint8_t *packet, size_t bytes, uint64_t now_ns) {
-  struct mrc_seal *seal = arrival->qp->seal;
-  uint64_t counter;
-  if (wire->sealed != (seal != NULL)) return MRC_DROP_SEAL;
-  if (arrival->meta->trimmed && mrc_opcode_is_data(wire->opcode))
-    return MRC_DROP_NONE; /* cut off: has neither; only a hint to send again */
-  if (seal != NULL)
-    return mrc_seal_open(seal, packet, bytes, mrc_meta_ev(arrival->meta), wire, &counter, now_ns);
-  const bool good = !mrc_qp_has_icrc(arrival->qp) || icrc_is_good(engine, packet, bytes, arrival);
-  return good ? MRC_DROP_NONE : MRC_DROP_ICRC;
-}
-
-/* ---- 1. to 5. from the datagram to the QP ---- */
+/* ---- 1. to 5.: from the datagram to the QP ---- */
 
 /* Cheap checks come first, so that a flood of invalid packets costs neither CRC nor cipher. */
 static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *packet,
@@ -147,17 +127,34 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
   if (meta->ecn == 3) mrc_count(services, MRC_COUNTER_RX_CE, 1);
   if (wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE)
     return receive_endpoint(engine, arrival, &wire, packet, bytes, now_ns);
-  if (arrival->qp == NULL || arrival->qp->qpn != wire.dest_qpn) {
-    reason = enter_qp(engine, arrival, wire.dest_qpn, bytes);
-    if (reason != MRC_DROP_NONE) return reason;
+  if (arrival->qp == NULL || arrival->qp->qpn != wire.dest_qpn) { /* 3. the QP */
+    leave_qp(services, arrival);
+    struct mrc_qp *qp = mrc_engine_qp(engine, wire.dest_qpn);
+    if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, wire.dest_qpn, bytes);
+    if (!mrc_node_joined(&qp->nodes.ready))
+      mrc_qp_prefetch(qp); /* the first packet since its last turn */
+    if (qp->state < MRC_QP_RTR) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, bytes);
+    if (!mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
+      return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
+    arrival->qp = qp;
   }
-  reason = check_packet(engine, arrival, &wire, packet, bytes, now_ns);
+  /* 4. ICRC or seal. What a switch has cut off has neither: only a hint to send again. */
+  struct mrc_qp *qp = arrival->qp;
+  uint64_t counter;
+  if (wire.sealed != (qp->seal != NULL))
+    reason = MRC_DROP_SEAL;
+  else if (meta->trimmed && mrc_opcode_is_data(wire.opcode))
+    reason = MRC_DROP_NONE;
+  else if (qp->seal != NULL)
+    reason = mrc_seal_open(qp->seal, packet, bytes, mrc_meta_ev(meta), &wire, &counter, now_ns);
+  else if (mrc_qp_has_icrc(qp) && !icrc_is_good(engine, packet, bytes, arrival))
+    reason = MRC_DROP_ICRC;
   if (reason != MRC_DROP_NONE)
     return mrc_drop(services, (enum mrc_drop)reason, wire.dest_qpn, bytes);
   /* The peer answers by the readings of this engine. */
   if (wire.opcode == MRC_OP_SACK) wire.sack.ev = mrc_services_ev(services, wire.sack.ev);
   if (wire.opcode == MRC_OP_NACK) wire.nack.ev = mrc_services_ev(services, wire.nack.ev);
-  return to_qp(services, arrival->qp, &wire, meta, now_ns);
+  return to_qp(services, qp, &wire, meta, now_ns);
 }
 
 int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes,
@@ -405,27 +402,6 @@ static uint64_t due_ns(const struct mrc_services *services, uint64_t first_ns) {
   return first_ns + mrc_min_u64(delay_ns, most_ns);
 }
 
-/* Decides when the packets just placed are reported. */
-static void want_sack(struct mrc_services *services, struct mrc_qp *qp,
-                      const struct mrc_arrivals *arrivals, const struct mrc_meta *meta) {
-  struct mrc_responder *resp = &qp->resp;
-  struct mrc_sack_trigger *news = mrc_responder_trigger(resp, arrivals->psn, arrivals->tx_timestamp,
-                                                        meta, false, services->now_ns);
-  news->news_words |= arrivals->words;
-  if (mrc_services_reads(services, MRC_READING_S4_B) &&
-      mrc_marked_take(&resp->marked, news->ev, arrivals->packets, news->m != MRC_M_NONE))
-    news->m = MRC_M_ALWAYS_SKIP;
-  news->now |= news->m != MRC_M_NONE || arrivals->now;
-  resp->unsacked_bytes += arrivals->sack_bytes;
-  if (resp->sack_deadline_ns == MRC_NEVER)
-    mrc_responder_set_deadline(services, resp, due_ns(services, news->first_ns));
-  if (news->now || resp->ack_wanted || resp->sack_now ||
-      resp->unsacked_bytes >= services->config.sack_threshold_bytes)
-    mrc_qp_touch_to_answer(services, qp);
-  else
-    mrc_qp_touch(services, qp);
-}
-
 /* Accounts for the data packets placed since the last call, which all came with `meta`: advances
    the cumulative PSN, completes immediates, decides when a SACK is due. */
 static void account(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_meta *meta) {
@@ -441,7 +417,22 @@ static void account(struct mrc_services *services, struct mrc_qp *qp, const stru
   qp->planes[mrc_plane_of(meta->port)].received_packets += arrivals.packets;
   qp->planes[mrc_plane_of(meta->port)].received_bytes += arrivals.bytes;
   advance(services, qp);
-  want_sack(services, qp, &arrivals, meta);
+  /* When these packets are reported. */
+  struct mrc_sack_trigger *news = mrc_responder_trigger(resp, arrivals.psn, arrivals.tx_timestamp,
+                                                        meta, false, services->now_ns);
+  news->news_words |= arrivals.words;
+  if (mrc_services_reads(services, MRC_READING_S4_B) &&
+      mrc_marked_take(&resp->marked, news->ev, arrivals.packets, news->m != MRC_M_NONE))
+    news->m = MRC_M_ALWAYS_SKIP;
+  news->now |= news->m != MRC_M_NONE || arrivals.now;
+  resp->unsacked_bytes += arrivals.sack_bytes;
+  if (resp->sack_deadline_ns == MRC_NEVER)
+    mrc_responder_set_deadline(services, resp, due_ns(services, news->first_ns));
+  if (news->now || resp->ack_wanted || resp->sack_now ||
+      resp->unsacked_bytes >= services->config.sack_threshold_bytes)
+    mrc_qp_touch_to_answer(services, qp);
+  else
+    mrc_qp_touch(services, qp);
 }
 
 /* ---- 8. answers ---- */
@@ -454,8 +445,9 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
     if (burst == NULL || burst->port != nack->port ||
         !mrc_arena_has_room(&services->arena, burst)) {
       const uint16_t ev = mrc_reverse_choose(services, qp, nack->port);
-      burst =
-          ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
+      burst = ev == MRC_EV_NONE
+                  ? NULL
+                  : mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_NONE));
     }
     if (burst == NULL) return false;
     struct mrc_wire wire = {.opcode = MRC_OP_NACK,
@@ -527,7 +519,9 @@ static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t
   struct mrc_responder *resp = &qp->resp;
   const uint16_t ev = mrc_reverse_choose(services, qp, port);
   struct mrc_burst *burst =
-      ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
+      ev == MRC_EV_NONE
+          ? NULL
+          : mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_NONE));
   if (burst == NULL) return false;
   uint8_t kept = 0;
   for (uint8_t i = 0; i < resp->n_triggers; i++) {
@@ -590,9 +584,12 @@ static bool flush_sacks(struct mrc_services *services, struct mrc_qp *qp, uint64
   return true;
 }
 
-/* Adds the transport ACK to the last burst of this visit if it fits, else to a new burst. */
-static bool flush_ack(struct mrc_services *services, struct mrc_qp *qp, int first_burst) {
+bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  const int first_burst = services->arena.n_bursts;
   struct mrc_responder *resp = &qp->resp;
+  if (qp->state != MRC_QP_ERROR && !flush_nacks(services, qp)) return false;
+  if (qp->state != MRC_QP_ERROR && !flush_sacks(services, qp, now_ns)) return false;
+  /* The transport ACK goes to the last burst of this visit if it fits, else to a new burst. */
   if (!resp->ack_wanted) return true;
   const uint8_t syndrome = resp->nak_syndrome != 0 ? resp->nak_syndrome : MRC_SYNDROME_ACK;
   const bool hole = mrc_psn_diff(resp->win.end_psn, resp->win.next_psn) > 0;
@@ -611,20 +608,14 @@ static bool flush_ack(struct mrc_services *services, struct mrc_qp *qp, int firs
   }
   if (burst == NULL) {
     const uint16_t ev = mrc_reverse_choose(services, qp, resp->last_port);
-    if (ev != MRC_EV_NONE) burst = mrc_burst_open(services, qp, ev, mrc_tclass_control(services));
+    if (ev != MRC_EV_NONE)
+      burst = mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_NONE));
   }
   if (burst == NULL) return false;
   mrc_burst_add(services, burst, &wire, MRC_KIND_ACK, 0, mrc_qp_has_icrc(qp));
   mrc_trace(services, MRC_TRACE_ACK_OUT, qp->qpn, syndrome, resp->done_msn);
   resp->ack_wanted = false;
   return true;
-}
-
-bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  const int first_burst = services->arena.n_bursts;
-  if (qp->state != MRC_QP_ERROR && !flush_nacks(services, qp)) return false;
-  if (qp->state != MRC_QP_ERROR && !flush_sacks(services, qp, now_ns)) return false;
-  return flush_ack(services, qp, first_burst);
 }
 
 void mrc_responder_on_refused(struct mrc_services *services, struct mrc_qp *qp,

@@ -6,7 +6,6 @@
 #include "core/engine.h"
 #include "core/loss.h"
 #include "core/receive.h"
-#include "core/reverse.h"
 #include "core/send.h"
 #include "core/timeout.h"
 
@@ -49,20 +48,22 @@ static bool visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now
   return mrc_requester_transmit(services, qp, now_ns);
 }
 
-/* Answers leave before the data of all QPs: a peer that waits for a SACK stops sending, or counts
-   packets as lost that have arrived. Answers take at most half of a transmit, so that peers that
-   request many of them cannot stop our data. The other answers leave when their QPs have their
-   turn. A QP without data has its whole turn here, while received packets keep it in the cache. */
-static void transmit_answers(struct mrc_services *services, uint64_t now_ns) {
-  const int capacity = services->arena.capacity;
-  services->arena.capacity = capacity / 2;
-  while (!mrc_list_is_empty(&services->ready.answering) && mrc_arena_may_open(&services->arena)) {
-    struct mrc_qp *qp =
-        MRC_NODE_OWNER(services->ready.answering.next, struct mrc_qp, nodes.answering);
+/* Gives QPs their turns until there is nothing to send (true) or the transmit is full (false). */
+static bool transmit_qps(struct mrc_services *services, uint64_t now_ns) {
+  struct mrc_node *const ready = &services->ready.ready, *answering = &services->ready.answering;
+  struct mrc_arena *arena = &services->arena;
+  /* Answers leave before the data of all QPs: a peer that waits for a SACK stops sending, or counts
+     packets as lost that have arrived. Answers take at most half of a transmit, so that peers that
+     request many of them cannot stop our data. The other answers leave when their QPs have their
+     turn. A QP without data has its whole turn here, while received packets keep it in the cache.
+   */
+  const int capacity = arena->capacity;
+  arena->capacity = capacity / 2;
+  while (!mrc_list_is_empty(answering) && mrc_arena_may_open(arena)) {
+    struct mrc_qp *qp = MRC_NODE_OWNER(answering->next, struct mrc_qp, nodes.answering);
     mrc_node_leave(&qp->nodes.answering);
-    if (!mrc_list_is_empty(&services->ready.answering))
-      mrc_qp_prefetch_parts(
-          MRC_NODE_OWNER(services->ready.answering.next, struct mrc_qp, nodes.answering));
+    if (!mrc_list_is_empty(answering))
+      mrc_qp_prefetch_parts(MRC_NODE_OWNER(answering->next, struct mrc_qp, nodes.answering));
     /* If it is not done, this half is full, or no EV may carry its answer now. */
     if (mrc_requester_is_busy(&qp->req))
       mrc_responder_transmit(services, qp, now_ns);
@@ -71,14 +72,7 @@ static void transmit_answers(struct mrc_services *services, uint64_t now_ns) {
     else
       mrc_qp_touch(services, qp); /* behind the QPs that have had no turn */
   }
-  services->arena.capacity = capacity;
-}
-
-/* Gives QPs their turns until there is nothing to send (true) or the transmit is full (false). */
-static bool transmit_qps(struct mrc_services *services, uint64_t now_ns) {
-  struct mrc_node *const ready = &services->ready.ready;
-  const struct mrc_arena *arena = &services->arena;
-  transmit_answers(services, now_ns);
+  arena->capacity = capacity;
   bool room = true;
   while (room && !mrc_list_is_empty(ready)) {
     struct mrc_qp *qp = MRC_NODE_OWNER(ready->next, struct mrc_qp, nodes.ready);
@@ -129,37 +123,6 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
 
 /* ---- what the kernel took ---- */
 
-/* A packet that was not sent keeps its place and is tried again at once. If the send failed and the
-   next try would use the same path, the packet is left to the timers, as if the network lost it. */
-static void commit_packet(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                          struct mrc_qp *qp, const struct mrc_burst *burst,
-                          const struct mrc_packet *packet, int taken, uint64_t now_ns) {
-  static const enum mrc_counter counter_of[] = {[MRC_KIND_SACK] = MRC_COUNTER_TX_SACKS,
-                                                [MRC_KIND_NACK] = MRC_COUNTER_TX_NACKS,
-                                                [MRC_KIND_ACK] = MRC_COUNTER_TX_ACKS,
-                                                [MRC_KIND_PROBE] = MRC_COUNTER_TX_PROBES,
-                                                [MRC_KIND_ANSWER] = MRC_COUNTER_TX_EV_ANSWERS};
-  /* Whether a failed send takes an EV or a plane out of use, so that the next try uses another
-   * path.
-   */
-  const uint32_t plane = mrc_plane_of(burst->port);
-  const bool blamed = qp->state == MRC_QP_RTS && !qp->planes[plane].suspended &&
-                      qp->evset.evs[burst->_ev].place < qp->evset.planes[plane].n_active;
-  if (packet->_kind == MRC_KIND_EV_PROBE) {
-    mrc_endpoint_on_commit(services, endpoint, packet->_slot, taken, now_ns);
-  } else if (taken == 1) {
-    mrc_count(services, counter_of[packet->_kind], 1);
-  } else if (taken == 0 || blamed) {
-    mrc_count(services, MRC_COUNTER_TX_REFUSED, 1);
-    if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
-      mrc_requester_on_refused(services, qp, packet);
-    else if (packet->_kind == MRC_KIND_ANSWER)
-      mrc_answer_on_refused(&endpoint->answers, packet->_slot);
-    else
-      mrc_responder_on_refused(services, qp, packet);
-  }
-}
-
 /* A send failed, for example because there is no route. Under SRv6 each EV has its own route, so
    the EV becomes ASSUMED_BAD. The plane is suspended instead if its rotation is at the minimum or
    the error concerns the interface. The error of an EV probe is only the result of that probe. */
@@ -182,6 +145,11 @@ static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct
 
 void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts, const int *taken,
                        int n, uint64_t now_ns) {
+  static const enum mrc_counter counter_of[] = {[MRC_KIND_SACK] = MRC_COUNTER_TX_SACKS,
+                                                [MRC_KIND_NACK] = MRC_COUNTER_TX_NACKS,
+                                                [MRC_KIND_ACK] = MRC_COUNTER_TX_ACKS,
+                                                [MRC_KIND_PROBE] = MRC_COUNTER_TX_PROBES,
+                                                [MRC_KIND_ANSWER] = MRC_COUNTER_TX_EV_ANSWERS};
   struct mrc_services *services = &engine->services;
   mrc_assert(engine->committing && n == services->arena.n_bursts);
   engine->committing = false;
@@ -194,9 +162,28 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
       mrc_requester_on_taken(services, qp, &bursts[i]);
       continue;
     }
-    for (int k = bursts[i].n_packets - 1; k >= 0; k--)
-      commit_packet(services, &engine->endpoint, qp, &bursts[i], &bursts[i].packets[k], taken[i],
-                    now_ns);
+    /* A packet that was not sent keeps its place and is tried again at once. If the send failed and
+       the next try would use the same path, the packet is left to the timers, as if the network
+       lost it: unless a failed send takes its EV or its plane out of use. */
+    const uint32_t plane = mrc_plane_of(bursts[i].port);
+    const bool blamed = qp->state == MRC_QP_RTS && !qp->planes[plane].suspended &&
+                        qp->evset.evs[bursts[i]._ev].place < qp->evset.planes[plane].n_active;
+    for (int k = bursts[i].n_packets - 1; k >= 0; k--) {
+      const struct mrc_packet *packet = &bursts[i].packets[k];
+      if (packet->_kind == MRC_KIND_EV_PROBE) {
+        mrc_endpoint_on_commit(services, &engine->endpoint, packet->_slot, taken[i], now_ns);
+      } else if (taken[i] == 1) {
+        mrc_count(services, counter_of[packet->_kind], 1);
+      } else if (taken[i] == 0 || blamed) {
+        mrc_count(services, MRC_COUNTER_TX_REFUSED, 1);
+        if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
+          mrc_requester_on_refused(services, qp, packet);
+        else if (packet->_kind == MRC_KIND_ANSWER)
+          mrc_answer_on_refused(&engine->endpoint.answers, packet->_slot);
+        else
+          mrc_responder_on_refused(services, qp, packet);
+      }
+    }
   }
   /* After all commits: a suspension declares lost all packets in flight on the plane, and these
      include packets of other bursts of this transmit. */

@@ -32,21 +32,19 @@ struct candidate {
   bool fresh;      /* has no PSN yet */
 };
 
-static uint8_t opcode_of(const struct mrc_wqe *wqe, uint64_t offset, uint32_t bytes) {
-  const bool imm = wqe->opcode == MRC_WR_WRITE_IMM, last = offset + bytes == wqe->bytes;
-  if (offset == 0 && last) return imm ? MRC_OP_WRITE_ONLY_IMM : MRC_OP_WRITE_ONLY;
-  if (offset == 0) return MRC_OP_WRITE_FIRST;
-  if (!last) return MRC_OP_WRITE_MIDDLE;
-  return imm ? MRC_OP_WRITE_LAST_IMM : MRC_OP_WRITE_LAST;
-}
-
 /* Makes `wire` packet k of the work request at `index`. It writes each field in place: building a
    packet and copying it would cost more than all the computation. */
 static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint32_t index,
                             uint32_t k, uint32_t bytes) {
   const struct mrc_wqe *wqe = &qp->req.sq[index & qp->req.sq_mask];
   const uint64_t offset = (uint64_t)k * mrc_wqe_part_bytes(wqe);
-  wire->opcode = opcode_of(wqe, offset, bytes);
+  const bool imm = wqe->opcode == MRC_WR_WRITE_IMM, last = offset + bytes == wqe->bytes;
+  if (offset == 0 && last)
+    wire->opcode = imm ? MRC_OP_WRITE_ONLY_IMM : MRC_OP_WRITE_ONLY;
+  else if (last)
+    wire->opcode = imm ? MRC_OP_WRITE_LAST_IMM : MRC_OP_WRITE_LAST;
+  else
+    wire->opcode = offset == 0 ? MRC_OP_WRITE_FIRST : MRC_OP_WRITE_MIDDLE;
   wire->rtx = false;
   wire->psn = mrc_psn_add(wqe->first_psn, k);
   wire->rqmsn = wqe->rqmsn;
@@ -98,38 +96,32 @@ uint64_t mrc_quick_answer_ns(const struct mrc_qp *qp, uint32_t index, uint64_t n
       faded_ns, mrc_min_u64(plane->answer_ns, mrc_max_u64(plane->empty_ns, plane->rtt.base_ns)));
 }
 
-/* The planes that take LIMITED times as long as the fastest one for the same bytes, or lose LIMITED
-   times as many bursts as the best one. A plane that was limited remains so until it is half as
-   bad, because the rates of the others vary too. What packets may wait in busy hosts is no lack of
-   rate: many QPs in turn make each other wait. */
-static uint32_t limited_planes(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
+void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_quick quick = {.answer_ns = UINT64_MAX, .compared_ns = now_ns};
+  const uint32_t planes = mrc_qp_eligible_planes(services, qp);
   uint64_t least_ns = UINT64_MAX;
-  uint32_t least_losses = MRC_DELIVERY_ALL, limited = 0;
-  const uint64_t longest_wait_ns = mrc_guard_ns(&qp->req.host_waits, now_ns) / 2;
+  uint32_t least_losses = MRC_DELIVERY_ALL;
   MRC_EACH_BIT(index, planes) {
-    const struct mrc_delivery *delivery = &qp->planes[index].delivery;
+    struct mrc_delivery *delivery = &qp->planes[index].delivery;
+    mrc_delivery_forget(delivery, OLD_NS, now_ns);
     const uint64_t takes_ns = mrc_delivery_takes_ns(delivery);
     if (takes_ns != 0) least_ns = mrc_min_u64(least_ns, takes_ns);
     least_losses = mrc_min_u32(least_losses, delivery->losses);
   }
-  if (least_ns == UINT64_MAX) return 0;
-  MRC_EACH_BIT(index, planes) {
+  /* Limited planes take LIMITED times as long as the fastest one for the same bytes, or lose
+     LIMITED times as many bursts as the best one. A plane that was limited remains so until it is
+     half as bad, because the rates of the others vary too. What packets may wait in busy hosts is
+     no lack of rate: many QPs in turn make each other wait. */
+  const uint64_t longest_wait_ns = mrc_guard_ns(&qp->req.host_waits, now_ns) / 2;
+  MRC_EACH_BIT(index, least_ns == UINT64_MAX ? 0 : planes) {
     const struct mrc_plane *plane = &qp->planes[index];
     const uint32_t times = mrc_quick_is_limited(qp, index) ? LIMITED / 2 : LIMITED;
     const uint64_t limit_ns = times * (least_ns + qp->noise_ns) + longest_wait_ns;
     if (mrc_delivery_takes_ns(&plane->delivery) > limit_ns ||
         (mrc_delivery_is_lossy(&plane->delivery) && plane->delivery.losses > times * least_losses))
-      limited |= 1u << index;
+      quick.limited |= 1u << index;
   }
-  return limited != planes ? limited : 0;
-}
-
-void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  struct mrc_quick quick = {.answer_ns = UINT64_MAX, .compared_ns = now_ns};
-  const uint32_t planes = mrc_qp_eligible_planes(services, qp);
-  MRC_EACH_BIT(plane, planes)
-    mrc_delivery_forget(&qp->planes[plane].delivery, OLD_NS, now_ns);
-  quick.limited = limited_planes(qp, planes, now_ns);
+  if (quick.limited == planes) quick.limited = 0;
   MRC_EACH_BIT(plane, planes & ~quick.limited) {
     const uint64_t ns = mrc_quick_answer_ns(qp, plane, now_ns);
     if (ns != 0) quick.answer_ns = mrc_min_u64(quick.answer_ns, ns);
@@ -236,29 +228,6 @@ static uint64_t may_send_bytes(const struct mrc_qp *qp) {
   return mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.rts.path_mtu);
 }
 
-/* The limited planes in `planes` that might deliver `bytes` later than the others deliver all data
-   that may be sent. Rates are known roughly, so a limited plane must finish well before. */
-static uint32_t late_planes(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes) {
-  const uint32_t limited = planes & qp->choice.quick.limited;
-  if (limited == 0) return 0;
-  uint64_t others_bytes = may_send_bytes(qp), others_rate = 0;
-  MRC_EACH_BIT(plane, planes & ~limited) {
-    const uint64_t takes_ns = mrc_delivery_takes_ns(&qp->planes[plane].delivery);
-    if (takes_ns == 0) continue;
-    others_bytes += qp->req.win.lists[plane].bytes;
-    others_rate += ((uint64_t)MRC_DELIVERY_BYTES << 20) / takes_ns;
-  }
-  if (others_rate == 0) return 0;
-  const uint64_t others_ns = (others_bytes << 20) / others_rate;
-  uint32_t late = 0;
-  MRC_EACH_BIT(plane, limited) {
-    if (qp->planes[plane].rtt.base_ns + mrc_quick_queue_ns(qp, plane, bytes) + qp->noise_ns >
-        others_ns / 4 * 3)
-      late |= 1u << plane;
-  }
-  return late;
-}
-
 /* The planes in `planes`, none of them quick, on which a packet arrives before the quick planes
    could finish all data that may be sent. So short messages, the ends of long messages and the
    shared window of PSNs do not wait for the slowest plane. */
@@ -290,48 +259,56 @@ static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes)
    differ less than twofold do not show that one plane is faster. */
 static bool is_ahead(const struct mrc_qp *qp, uint32_t plane, uint32_t other) {
   const uint64_t bytes = qp->req.win.lists[plane].bytes, others = qp->req.win.lists[other].bytes;
-  const uint64_t cwnd = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
-  const uint64_t others_cwnd = mrc_qp_const_cc(qp, other)->cwnd_bytes;
+  const uint64_t cwnd = mrc_qp_cc(qp, plane)->cwnd_bytes;
+  const uint64_t others_cwnd = mrc_qp_cc(qp, other)->cwnd_bytes;
   if (cwnd < 2 * others_cwnd && others_cwnd < 2 * cwnd) return bytes > others;
   return bytes * others_cwnd > others * cwnd;
 }
 
-/* Whether another plane should take the next burst as soon as its socket has drained. Otherwise, at
-   the end of the data, the plane that drained first would take all that is left and finish last. */
-static bool waits_for_another(const struct mrc_services *services, const struct mrc_qp *qp,
-                              uint32_t plane, uint32_t planes) {
-  const struct mrc_txwin *win = &qp->req.win;
-  if ((planes & services->ports.blocked) == 0) return false;
-  if (mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu) >= win->inflight_bytes)
-    return false;
-  if (win->n_tosend > 0 && mrc_txwin_slot(win, mrc_txwin_first_tosend(win))->state == MRC_TX_LOST)
-    return false;
-  MRC_EACH_BIT(other, planes & services->ports.blocked)
-    if (holds_others_back(services, other) && is_ahead(qp, plane, other)) return true;
-  return false;
-}
-
 /* Quick planes come first. A plane does not make up for data that it could not carry. */
-static int choose_measured(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
-                           uint32_t bytes) {
-  const uint32_t usable = planes & ~services->ports.blocked & ~late_planes(qp, planes, bytes);
+int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
+                     uint32_t bytes) {
+  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL)
+    return choose_equal(services, qp, planes, bytes);
+  /* Late are the limited planes that might deliver `bytes` later than the others deliver all data
+     that may be sent. Rates are known roughly, so a limited plane must finish well before. */
+  const uint32_t limited = planes & qp->choice.quick.limited;
+  uint32_t late = 0;
+  if (limited != 0) {
+    uint64_t others_bytes = may_send_bytes(qp), others_rate = 0;
+    MRC_EACH_BIT(plane, planes & ~limited) {
+      const uint64_t takes_ns = mrc_delivery_takes_ns(&qp->planes[plane].delivery);
+      if (takes_ns == 0) continue;
+      others_bytes += qp->req.win.lists[plane].bytes;
+      others_rate += ((uint64_t)MRC_DELIVERY_BYTES << 20) / takes_ns;
+    }
+    const uint64_t others_ns = others_rate != 0 ? (others_bytes << 20) / others_rate : UINT64_MAX;
+    MRC_EACH_BIT(plane, limited)
+      if (qp->planes[plane].rtt.base_ns + mrc_quick_queue_ns(qp, plane, bytes) + qp->noise_ns >
+          others_ns / 4 * 3)
+        late |= 1u << plane;
+  }
+  const uint32_t usable = planes & ~services->ports.blocked & ~late;
   const uint32_t slow =
       (planes & qp->choice.quick.planes) != 0 ? usable & ~qp->choice.quick.planes : 0;
   int best = least_given(qp, usable & ~slow, bytes);
   if (best < 0 && slow != 0) best = least_given(qp, worth_it(qp, slow, services->now_ns), bytes);
   if (best < 0) return -1;
-  if (waits_for_another(services, qp, (uint32_t)best, planes & qp->choice.quick.planes)) return -1;
+  /* Another plane may take the next burst as soon as its socket has drained. Otherwise, at the end
+     of the data, the plane that drained first would take all that is left and finish last. */
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint32_t full = planes & qp->choice.quick.planes & services->ports.blocked;
+  const bool ends =
+      full != 0 &&
+      mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu) < win->inflight_bytes &&
+      (win->n_tosend == 0 ||
+       mrc_txwin_slot(win, mrc_txwin_first_tosend(win))->state != MRC_TX_LOST);
+  MRC_EACH_BIT(other, ends ? full : 0)
+    if (holds_others_back(services, other) && is_ahead(qp, (uint32_t)best, other)) return -1;
   struct mrc_plane *chosen = &qp->planes[best];
   if (chosen->share_bytes + LEAD_BYTES < qp->choice.most_share_bytes)
     chosen->share_bytes = qp->choice.most_share_bytes - LEAD_BYTES;
   return best;
-}
-
-int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
-                     uint32_t bytes) {
-  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL)
-    return choose_equal(services, qp, planes, bytes);
-  return choose_measured(services, qp, planes, bytes);
 }
 
 /* ---- 4. the EV ---- */
@@ -408,7 +385,7 @@ static uint32_t burst_packets(const struct mrc_services *services, const struct 
                               uint32_t plane, uint32_t next_bytes) {
   const uint32_t planes = (uint32_t)__builtin_popcount(mrc_qp_eligible_planes(services, qp));
   const uint32_t windows = qp->req.one_window ? mrc_max_u32(planes, 1) : 1;
-  const uint64_t share = mrc_qp_const_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * windows);
+  const uint64_t share = mrc_qp_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * windows);
   const uint32_t bytes = mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
   uint64_t packets = share / bytes;
   /* At the end of the data, the packets after which the planes finish together: an even part of
@@ -417,42 +394,13 @@ static uint32_t burst_packets(const struct mrc_services *services, const struct 
   const uint64_t even = left_bytes / ((uint64_t)bytes * mrc_max_u32(planes, 1));
   const uint64_t rtt_ns = qp->planes[plane].rtt.smooth_ns;
   if (packets > even && rtt_ns != 0) {
-    const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+    const uint64_t cwnd_bytes = mrc_qp_cc(qp, plane)->cwnd_bytes;
     const uint64_t quick = mrc_mul_div(cwnd_bytes, SHORT_BURST_NS, rtt_ns) / bytes;
     packets = mrc_min_u64(packets, mrc_max_u64(even, quick));
   }
   if (mrc_quick_is_limited(qp, plane)) packets = 1;
   if (qp->attr.rts.spray != 0) packets = mrc_min_u64(packets, qp->attr.rts.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
-}
-
-/* Whether the packet may join the burst: it may use the same EV, and its length fits. */
-static bool fits(const struct mrc_services *services, const struct mrc_burst *burst,
-                 const struct candidate *next, uint32_t bytes, uint32_t limit) {
-  if (burst->n_packets == 0) return true;
-  if (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst)) return false;
-  if (next->avoid == burst->_ev) return false;
-  if (mrc_tclass_data(services, next->wire.rtx) != burst->tclass) return false;
-  return bytes <= burst->packet_bytes;
-}
-
-/* Packets that may follow a new packet of `bytes` in its burst before the last one of its message.
-   They differ from it only in PSN and place. */
-static uint32_t run_length(const struct mrc_services *services, const struct mrc_qp *qp,
-                           const struct mrc_burst *burst, uint32_t plane, uint32_t bytes,
-                           uint32_t limit) {
-  const struct mrc_requester *req = &qp->req;
-  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  if (req->opened == 0 || req->win.n_tosend > 0 || burst->n_packets >= limit) return 0;
-  const uint64_t left_bytes = wqe->bytes - (uint64_t)req->opened * bytes;
-  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
-  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
-  if (inflight_bytes >= cwnd_bytes) return 0;
-  const uint64_t most =
-      mrc_min_u64((left_bytes - 1) / bytes, (cwnd_bytes - inflight_bytes) / bytes);
-  const uint32_t fit = mrc_min_u32(services->arena.max_burst_bytes / burst->packet_bytes, limit);
-  const uint32_t packets = fit > burst->n_packets ? fit - burst->n_packets : 0;
-  return (uint32_t)mrc_min_u64(most, mrc_min_u32(packets, mrc_requester_window_left(req)));
 }
 
 /* ---- 7. packets and bursts ---- */
@@ -485,15 +433,6 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
   return burst;
 }
 
-/* UDP payload of a data packet with this header and payload. */
-static uint32_t packet_bytes_of(const struct mrc_wire *wire) {
-  uint32_t bytes = MRC_BTH_BYTES + MRC_METH_BYTES + MRC_RETH_BYTES;
-  bytes += wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
-  if (wire->ts) bytes += MRC_TSETH_BYTES;
-  if (mrc_opcode_has_imm(wire->opcode)) bytes += MRC_IMM_BYTES;
-  return bytes + ((wire->payload_bytes + 3u) & ~3u);
-}
-
 static struct mrc_packet *add_packet(struct mrc_services *services, struct mrc_burst *burst,
                                      enum mrc_packet_kind kind, uint32_t slot) {
   mrc_assert(burst == &services->arena.bursts[services->arena.n_bursts - 1]);
@@ -503,19 +442,6 @@ static struct mrc_packet *add_packet(struct mrc_services *services, struct mrc_b
   packet->_slot = slot;
   burst->n_packets++;
   return packet;
-}
-
-/* Room for a packet behind those of its burst; NULL where the burst is not staged. */
-static uint8_t *stage(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t total,
-                      bool encrypts) {
-  if (burst->n_packets == 1 && (encrypts || total <= arena->staged_packet_bytes))
-    burst->staged = arena->staged + arena->staged_bytes;
-  if (burst->staged == NULL) return NULL;
-  mrc_assert(arena->staged_bytes + total <= (size_t)MRC_MAX_BURSTS * arena->max_burst_bytes);
-  uint8_t *room = arena->staged + arena->staged_bytes;
-  arena->staged_bytes += total;
-  if (encrypts) arena->encrypted_bytes += total;
-  return room;
 }
 
 /* Computes the ICRC. The payload is read once, also if it is copied to where the packet is staged.
@@ -569,7 +495,18 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
   const uint32_t covered = packet->header_bytes + packet->payload_bytes;
   packet->trailer_bytes = (uint16_t)(pad + (sealed != NULL ? MRC_SEALED_BYTES : MRC_ICRC_BYTES));
   const uint32_t total = covered + packet->trailer_bytes;
-  uint8_t *staged = stage(&services->arena, burst, total, encrypts);
+  /* Its place behind the packets of its burst; NULL where the burst is not staged. */
+  struct mrc_arena *arena = &services->arena;
+  uint8_t *staged = arena->staged + arena->staged_bytes;
+  if (burst->n_packets == 1 && (encrypts || total <= arena->staged_packet_bytes))
+    burst->staged = staged;
+  if (burst->staged == NULL) {
+    staged = NULL;
+  } else {
+    mrc_assert(arena->staged_bytes + total <= (size_t)MRC_MAX_BURSTS * arena->max_burst_bytes);
+    arena->staged_bytes += total;
+    if (encrypts) arena->encrypted_bytes += total;
+  }
   memset(packet->trailer, 0, 8); /* padding, and an ICRC that nobody checks */
   if (sealed != NULL) {
     add_seal(sealed, burst, packet, wire, pad, staged);
@@ -635,8 +572,8 @@ static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp
   uint64_t *unasked_bytes = &qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes;
   *unasked_bytes += bytes;
   const bool asks =
-      mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane),
-                           *unasked_bytes, services->config.sack_threshold_bytes,
+      mrc_cc_asks_for_sack(mrc_qp_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane), *unasked_bytes,
+                           services->config.sack_threshold_bytes,
                            qp->peer_next != NULL || qp->peer->qps != qp) ||
       (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr.rts, &more)) ||
       !mrc_evset_has_next(&qp->evset, plane);
@@ -649,9 +586,19 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
   struct mrc_requester *req = &qp->req;
   const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
   const uint32_t bytes = next->wire.payload_bytes;
-  if (next->fresh) {
-    const uint32_t psn = mrc_requester_open_new(&qp->req, bytes);
-    mrc_assert(psn == next->wire.psn);
+  if (next->fresh) { /* gets its PSN */
+    struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+    const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
+    mrc_assert(psn == next->wire.psn && req->unsent_bytes >= bytes);
+    req->unsent_bytes -= bytes;
+    if (req->opened == 0) {
+      wqe->first_psn = psn;
+      if (wqe->opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
+    }
+    if ((uint64_t)++req->opened * mrc_wqe_part_bytes(wqe) >= wqe->bytes) {
+      req->opened = 0;
+      req->sq_send++;
+    }
   }
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
@@ -660,11 +607,24 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
   if (next->wire.rtx) mrc_trace(services, MRC_TRACE_RESEND, qp->qpn, next->wire.psn, burst->_ev);
 }
 
-/* Adds n packets after the last one of the burst, which is a new one. */
+/* Adds the packets that may follow a new packet of `bytes` in its burst before the last one of its
+   message. They differ from it only in PSN and place. */
 static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
-                    uint32_t n, uint32_t bytes, uint64_t now_ns) {
+                    uint32_t bytes, uint32_t limit, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  if (req->opened == 0 || req->win.n_tosend > 0 || burst->n_packets >= limit) return;
+  const uint64_t left_bytes = wqe->bytes - (uint64_t)req->opened * bytes;
+  const uint64_t cwnd_bytes = mrc_qp_cc(qp, plane)->cwnd_bytes;
+  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
+  if (inflight_bytes >= cwnd_bytes) return;
+  const uint64_t most =
+      mrc_min_u64((left_bytes - 1) / bytes, (cwnd_bytes - inflight_bytes) / bytes);
+  const uint32_t fit = mrc_min_u32(services->arena.max_burst_bytes / burst->packet_bytes, limit);
+  const uint32_t packets = fit > burst->n_packets ? fit - burst->n_packets : 0;
+  const uint32_t n =
+      (uint32_t)mrc_min_u64(most, mrc_min_u32(packets, mrc_requester_window_left(req)));
   const bool icrc = mrc_qp_has_icrc(qp);
   for (uint32_t i = 0; i < n; i++) {
     const uint32_t psn =
@@ -703,14 +663,20 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
   bool more = true;
   for (bool shorter = false; more && !shorter;) {
     const uint32_t bytes = next.wire.payload_bytes;
-    const uint32_t packet_bytes = packet_bytes_of(&next.wire);
-    if (!fits(services, burst, &next, packet_bytes, limit)) break;
-    if (burst->n_packets > 0 && !mrc_qp_has_room(qp, plane, bytes)) break;
+    const uint32_t packet_bytes = /* UDP payload */
+        MRC_BTH_BYTES + MRC_METH_BYTES + MRC_TSETH_BYTES + MRC_RETH_BYTES +
+        (mrc_opcode_has_imm(next.wire.opcode) ? MRC_IMM_BYTES : 0u) + ((bytes + 3u) & ~3u) +
+        (next.wire.sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES);
+    /* It joins the burst if it may use the same EV, and its length fits. */
+    if (burst->n_packets > 0 &&
+        (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst) ||
+         next.avoid == burst->_ev || packet_bytes > burst->packet_bytes ||
+         mrc_tclass_data(services, next.wire.rtx) != burst->tclass ||
+         !mrc_qp_has_room(qp, plane, bytes)))
+      break;
     shorter = burst->n_packets > 0 && packet_bytes < burst->packet_bytes;
     add_data(services, qp, burst, &next, now_ns);
-    if (next.fresh && !shorter)
-      add_run(services, qp, burst, run_length(services, qp, burst, plane, bytes, limit), bytes,
-              now_ns);
+    if (next.fresh && !shorter) add_run(services, qp, burst, bytes, limit, now_ns);
     more = next_candidate(qp, &next);
   }
   const struct mrc_requester *req = &qp->req;

@@ -73,13 +73,10 @@ static inline void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t by
 /* Builds bursts in the engine's arena: addresses and ports, packets, padding and ICRC. Other
    modules decide what is sent. */
 
-/* The traffic class of answers, which switches do not mark. */
-static inline uint8_t mrc_tclass_control(const struct mrc_services *services) {
-  return (uint8_t)(services->config.dscps.control << 2 | MRC_ECN_NONE);
-}
-/* That of probes, which switches may mark. */
-static inline uint8_t mrc_tclass_probe(const struct mrc_services *services) {
-  return (uint8_t)(services->config.dscps.control << 2 | MRC_ECN_CAPABLE);
+/* The traffic class of answers, which switches do not mark (MRC_ECN_NONE), and of probes, which
+   they may mark (MRC_ECN_CAPABLE). */
+static inline uint8_t mrc_tclass_control(const struct mrc_services *services, uint8_t ecn) {
+  return (uint8_t)(services->config.dscps.control << 2 | ecn);
 }
 /* That of data; `again`: it is a retransmission. */
 static inline uint8_t mrc_tclass_data(const struct mrc_services *services, bool again) {

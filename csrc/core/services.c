@@ -126,19 +126,13 @@ void mrc_cq_free(struct mrc_cq *cq) {
   *cq = (struct mrc_cq){0};
 }
 
-static bool promise(struct mrc_cq *cq, uint32_t n, uint32_t limit) {
+bool mrc_cq_promise(struct mrc_cq *cq, uint32_t n, bool posted) {
+  const uint32_t capacity = cq->mask + 1, limit = posted ? capacity - capacity / 4 : capacity;
   const uint32_t used = cq->tail - cq->head + cq->promised;
   if (used > limit || n > limit - used) return false;
   cq->promised += n;
   return true;
 }
-
-bool mrc_cq_promise_post(struct mrc_cq *cq, uint32_t n) {
-  const uint32_t capacity = cq->mask + 1;
-  return promise(cq, n, capacity - capacity / 4);
-}
-
-bool mrc_cq_promise_delivery(struct mrc_cq *cq) { return promise(cq, 1, cq->mask + 1); }
 
 void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc) {
   mrc_assert(cq->promised > 0);
@@ -247,18 +241,16 @@ struct mrc_ev_probe *mrc_probes_find(const struct mrc_probes *probes, uint16_t i
   return slot != 0 && probes->slots[slot - 1].id == id ? &probes->slots[slot - 1] : NULL;
 }
 
-static bool has_room(const struct mrc_probes *probes, const struct mrc_probe_user *user,
-                     uint8_t purpose) {
-  const uint32_t free_slots = MRC_MAX_EV_PROBES - probes->n;
-  if (purpose == MRC_EV_PROBE_PORT_STATUS) return free_slots > 0;
-  if (free_slots <= KEPT_FOR_STATUS) return false;
-  if (purpose == MRC_EV_PROBE_COMMAND) return probes->n_commanded < MAX_COMMANDED;
-  return user->n_own < mrc_max_u32(1, (free_slots - KEPT_FOR_STATUS) / QP_SHARE);
-}
-
 const struct mrc_ev_probe *mrc_probes_start(struct mrc_probes *probes, struct mrc_probe_user *user,
                                             const struct mrc_ev_probe *request) {
-  if (!has_room(probes, user, request->purpose)) return NULL;
+  const bool status = request->purpose == MRC_EV_PROBE_PORT_STATUS;
+  const bool command = request->purpose == MRC_EV_PROBE_COMMAND;
+  const uint32_t free_slots = MRC_MAX_EV_PROBES - probes->n;
+  if (free_slots <= (status ? 0 : KEPT_FOR_STATUS)) return NULL;
+  if (command && probes->n_commanded >= MAX_COMMANDED) return NULL;
+  if (!status && !command &&
+      user->n_own >= mrc_max_u32(1, (free_slots - KEPT_FOR_STATUS) / QP_SHARE))
+    return NULL;
   /* A random id, so that only a host that has seen the probe can answer it. If another has the same
      rest, the next id that none has: a rest is free. */
   uint16_t id = (uint16_t)mrc_secret_next(&probes->ids);
@@ -277,7 +269,7 @@ const struct mrc_ev_probe *mrc_probes_start(struct mrc_probes *probes, struct mr
   probe->id = id;
   probe->user = user;
   probes->n++;
-  if (request->purpose == MRC_EV_PROBE_COMMAND) {
+  if (command) {
     probes->n_commanded++;
     user->n_commanded++;
   } else {

@@ -171,11 +171,10 @@ struct mrc_cq {
 
 int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) MRC_MUST_CHECK;
 void mrc_cq_free(struct mrc_cq *cq);
-/* Reserve n places, or one; false if there are too few. Posted work leaves a quarter of the places
-   to immediates from peers. Otherwise two hosts full of posted work would wait for each other for
+/* Reserves n places; false if there are too few. Posted work leaves a quarter of the places to
+   immediates from peers. Otherwise two hosts full of posted work would wait for each other for
    ever. */
-bool mrc_cq_promise_post(struct mrc_cq *cq, uint32_t n) MRC_MUST_CHECK;
-bool mrc_cq_promise_delivery(struct mrc_cq *cq) MRC_MUST_CHECK;
+bool mrc_cq_promise(struct mrc_cq *cq, uint32_t n, bool posted) MRC_MUST_CHECK;
 /* Fills a reserved place. */
 void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc);
 /* Takes the oldest completion; false if there is none. `of_qp`: its QP still exists. */
@@ -391,10 +390,3 @@ int mrc_drop(struct mrc_services *services, enum mrc_drop reason, uint32_t qpn, 
 void mrc_event_push(struct mrc_services *services, const struct mrc_event *event);
 /* Copies and removes the oldest events; returns their number. */
 int mrc_events_take(struct mrc_events *events, struct mrc_event *to, int capacity);
-
-/* The QP owes its peer an answer. Answers leave before the data of all QPs. */
-static inline void mrc_ready_touch_to_answer(struct mrc_ready *ready,
-                                             struct mrc_ready_nodes *nodes) {
-  mrc_list_append(&ready->ready, &nodes->ready);
-  mrc_list_append(&ready->answering, &nodes->answering);
-}

@@ -128,7 +128,8 @@ bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, ui
   while ((planes >> plane % MRC_MAX_PORTS & 1) == 0)
     plane++; /* ends: one bit of the mask is set */
   const uint16_t ev = mrc_evset_any(&qp->evset, plane % MRC_MAX_PORTS);
-  struct mrc_burst *burst = mrc_burst_open(services, qp, ev, mrc_tclass_probe(services));
+  struct mrc_burst *burst =
+      mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_CAPABLE));
   if (burst == NULL) return false;
   *probe = (struct mrc_reliability_probe){.sent_ns = now_ns,
                                           .id = (uint16_t)(probe->id + 1),

@@ -234,22 +234,6 @@ uint32_t mrc_requester_window_left(const struct mrc_requester *req) {
                      req->win.psns - mrc_min_u32(outstanding, req->win.psns));
 }
 
-uint32_t mrc_requester_open_new(struct mrc_requester *req, uint32_t bytes) {
-  struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
-  mrc_assert(req->unsent_bytes >= bytes);
-  req->unsent_bytes -= bytes;
-  if (req->opened == 0) {
-    wqe->first_psn = psn;
-    if (wqe->opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
-  }
-  if ((uint64_t)++req->opened * mrc_wqe_part_bytes(wqe) >= wqe->bytes) {
-    req->opened = 0;
-    req->sq_send++;
-  }
-  return psn;
-}
-
 const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
                                                const struct mrc_qp_rts_attr *attr) {
   const struct mrc_txwin *win = &req->win;
@@ -258,33 +242,6 @@ const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
   if (mrc_requester_next_new(req, attr, &bytes)) return NULL;
   const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
   return oldest->state == MRC_TX_INFLIGHT ? oldest : NULL;
-}
-
-void mrc_requester_prepare(const struct mrc_services *services, struct mrc_requester *req,
-                           uint32_t ahead, const struct mrc_wr *wr, const struct mrc_mr *mr,
-                           uint32_t part_bytes) {
-  req->sq[(req->sq_tail + ahead) & req->sq_mask] =
-      (struct mrc_wqe){.wr_id = wr->wr_id,
-                       .local = wr->local,
-                       .va = wr->va,
-                       .mr = mr == NULL ? MRC_MR_NONE : (uint32_t)(mr - services->mrs.mrs),
-                       .rkey = wr->rkey,
-                       .bytes = wr->bytes,
-                       .imm = wr->imm,
-                       .part_words = (uint16_t)(part_bytes / 4 & 0x1FFF),
-                       .opcode = wr->opcode & 3,
-                       .unsignaled = wr->unsignaled != 0};
-}
-
-void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++) {
-    struct mrc_wqe *wqe = &req->sq[req->sq_tail++ & req->sq_mask];
-    if (wqe->mr != MRC_MR_NONE) services->mrs.mrs[wqe->mr].refs++;
-    wqe->rqmsn = req->next_rqmsn;
-    if (wqe->opcode == MRC_WR_WRITE_IMM) req->next_rqmsn++;
-    req->unsent_bytes += wqe->bytes;
-  }
-  req->sq_used += n;
 }
 
 bool mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
@@ -458,18 +415,6 @@ static uint32_t nearest_word(const struct mrc_rxwin *win, uint64_t mask) {
   return (uint32_t)__builtin_ctzll(from_first != 0 ? from_first : mask);
 }
 
-/* The words that hold the PSNs from the window's start to the highest received. */
-static uint64_t words_in_use(const struct mrc_rxwin *win) {
-  const uint32_t words = (win->received.mask >> 6) + 1;
-  const uint32_t first = (win->next_psn & win->received.mask) >> 6;
-  const int32_t psns = mrc_psn_diff(win->end_psn, win->next_psn);
-  if (psns <= 0) return 0;
-  const uint32_t n = ((win->next_psn & 63) + (uint32_t)psns + 63) / 64;
-  const uint64_t run = n >= 64 ? UINT64_MAX : (1ull << n) - 1;
-  const uint64_t all = words == 64 ? UINT64_MAX : (1ull << words) - 1;
-  return (run << first | (first == 0 ? 0 : run >> (words - first))) & all;
-}
-
 /* Whether this word holds PSNs of the window's start, and of its end, too. */
 static bool is_shared(const struct mrc_rxwin *win, uint32_t word) {
   const int32_t psns = (int32_t)win->received.mask + 1;
@@ -483,8 +428,14 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
     win->unreported = 0;
     win->reported_once = 0;
   }
-  /* Words behind the cumulative PSN contain no news. */
-  *wanted &= words_in_use(win);
+  /* Only words with PSNs from the window's start to the highest received contain news. */
+  const uint32_t words = (win->received.mask >> 6) + 1;
+  const uint32_t first = (win->next_psn & win->received.mask) >> 6;
+  const int32_t psns = mrc_psn_diff(win->end_psn, win->next_psn);
+  const uint32_t n = psns <= 0 ? 0 : ((win->next_psn & 63) + (uint32_t)psns + 63) / 64;
+  const uint64_t run = n >= 64 ? UINT64_MAX : (1ull << n) - 1;
+  const uint64_t all = words == 64 ? UINT64_MAX : (1ull << words) - 1;
+  *wanted &= (run << first | (first == 0 ? 0 : run >> (words - first))) & all;
   uint64_t choice = *wanted;
   if (choice == 0) choice = win->unreported;
   if (choice == 0) choice = win->reported_once;
@@ -606,7 +557,7 @@ bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
                            uint32_t max_wimm) {
   const struct mrc_wimm *wimm = mrc_responder_next_wimm(resp);
-  if (resp->wimm_unpolled == max_wimm || !mrc_cq_promise_delivery(&services->cq)) return false;
+  if (resp->wimm_unpolled == max_wimm || !mrc_cq_promise(&services->cq, 1, false)) return false;
   const struct mrc_wc wc = {
       .wr_id = resp->next_rqmsn,
       .qpn = qpn,

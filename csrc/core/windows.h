@@ -276,21 +276,11 @@ static inline bool mrc_requester_next_new(const struct mrc_requester *req,
   *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, part_bytes);
   return true;
 }
-/* Assigns a PSN to that packet and returns it. */
-uint32_t mrc_requester_open_new(struct mrc_requester *req, uint32_t bytes);
 /* The oldest packet in flight, if nothing can be sent before its answer: the PSN window is closed,
    or everything posted has left. Otherwise 0. */
 const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
                                                const struct mrc_qp_rts_attr *attr);
 
-/* Writes a work request to the send queue, `ahead` of its tail, where it takes no effect yet. The
-   caller has checked that there is a place. `mr`: the MR that it reads from, or NULL. `part_bytes`:
-   payload of its packets, see mrc_part_bytes. */
-void mrc_requester_prepare(const struct mrc_services *services, struct mrc_requester *req,
-                           uint32_t ahead, const struct mrc_wr *wr, const struct mrc_mr *mr,
-                           uint32_t part_bytes);
-/* Moves the tail over n prepared work requests. The caller has reserved their completions. */
-void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req, uint32_t n);
 /* Completes the oldest work request. Returns whether that gave a completion. */
 bool mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
                             uint8_t status);

@@ -472,14 +472,18 @@ struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]) {
                                 .counter = get_u64(bytes + SEAL_COUNTER)};
 }
 
-/* Field by field: to zero the whole struct first would cost as much as all the rest. */
-static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
-  if ((p[BTH_BITS] & BTH_TVER) > TVER_SEALED) return MRC_DROP_VERSION;
-  if (get_u16(p + BTH_PKEY) != MRC_PKEY) return MRC_DROP_PKEY;
-  const uint32_t bits = p[BTH_BITS], flags_psn = get_u32(p + BTH_FLAGS), flags = flags_psn >> 24;
-  const bool data = mrc_opcode_is_data(p[BTH_OPCODE]);
+int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire) {
+  if (n < MRC_BTH_BYTES) return MRC_DROP_SHORT;
+  const struct kind *kind = find_kind(bytes[BTH_OPCODE]);
+  if (kind == NULL) return MRC_DROP_OPCODE;
+  /* The BTH, field by field: to zero the whole struct first would cost as much as all the rest. */
+  if ((bytes[BTH_BITS] & BTH_TVER) > TVER_SEALED) return MRC_DROP_VERSION;
+  if (get_u16(bytes + BTH_PKEY) != MRC_PKEY) return MRC_DROP_PKEY;
+  const uint32_t bits = bytes[BTH_BITS], flags_psn = get_u32(bytes + BTH_FLAGS);
+  const uint32_t flags = flags_psn >> 24;
+  const bool data = mrc_opcode_is_data(bytes[BTH_OPCODE]);
   if (!data) *wire = (struct mrc_wire){0};
-  wire->opcode = p[BTH_OPCODE];
+  wire->opcode = bytes[BTH_OPCODE];
   wire->pad = bits >> 4 & 3;
   wire->se = (bits & BTH_SE) != 0;
   wire->m = (bits & BTH_M) != 0;
@@ -487,27 +491,19 @@ static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
   wire->ack_req = (flags & BTH_ACK_REQ) != 0;
   wire->rtx = (flags & BTH_RTX) != 0;
   wire->ts = (flags & BTH_TS) != 0;
-  wire->dest_qpn = get_u32(p + BTH_DEST_QPN - 1) & U24_MAX;
+  wire->dest_qpn = get_u32(bytes + BTH_DEST_QPN - 1) & U24_MAX;
   wire->psn = flags_psn & U24_MAX;
-  return data || (wire->pad == 0 && !wire->ts) ? 0 : MRC_DROP_FIELD;
-}
-
-int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire) {
-  if (n < MRC_BTH_BYTES) return MRC_DROP_SHORT;
-  const struct kind *kind = find_kind(bytes[BTH_OPCODE]);
-  if (kind == NULL) return MRC_DROP_OPCODE;
-  int drop = decode_bth(bytes, wire);
-  if (drop != 0) return drop;
+  if (!data && (wire->pad != 0 || wire->ts)) return MRC_DROP_FIELD;
   size_t header = header_bytes(kind, wire);
   const size_t end = wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
-  if (trimmed && n < header && mrc_opcode_is_data(wire->opcode)) return decode_cut(bytes, n, wire);
+  if (trimmed && n < header && data) return decode_cut(bytes, n, wire);
   if (n < header + (trimmed ? 0 : end)) return MRC_DROP_SHORT;
-  drop = kind->decode(bytes + MRC_BTH_BYTES, wire);
+  const int drop = kind->decode(bytes + MRC_BTH_BYTES, wire);
   if (drop != 0) return drop;
   wire->payload = bytes + header;
   if (trimmed) return 0;
   const size_t rest = n - header - end;
-  if (!mrc_opcode_is_data(wire->opcode)) {
+  if (!data) {
     /* A local extension: an EV probe request may be padded with zeros to the size of a full packet,
        so that its answer also proves the path MTU. Other control packets have no payload. */
     const bool ev_probe =

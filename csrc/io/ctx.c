@@ -15,7 +15,6 @@
  */
 #define _GNU_SOURCE 1
 #include "io/ctx.h"
-#include "ctx_post.h"
 
 #include <errno.h>
 #include <poll.h>

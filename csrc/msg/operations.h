@@ -3,7 +3,6 @@
 #pragma once
 
 #include "core/base.h"
-#include "core/slots.h"
 #include "msg/frame.h"
 #include "msg/types.h"
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "core/base.h"
-#include "core/slots.h"
 #include "mrc.h"
 #include "rc/record.h"
 

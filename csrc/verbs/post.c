@@ -19,7 +19,6 @@
 #include <string.h>
 
 #include "agent/process.h"
-#include "ctx_post.h"
 
 /* ---- 1. Several pieces of memory ---- */
 

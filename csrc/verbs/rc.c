@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 
 #include "agent/process.h"
-#include "ctx_post.h"
 
 #define STARVED_NS 1000000000ull /* for a host in software to post a receive */
 #define PROD_NS 3000000000ull    /* after which a peer that is waited for gets a packet */

@@ -3,7 +3,7 @@
 
 A verdict names the readings that it assumed, such as C4-B. C: sources disagree. G: sources say
 nothing. S: a later source adds to an earlier one. `tools/readings` writes this table into
-csrc/core/specification.md, and its switches into csrc/readings.h and mrc/enums.py: so a switch is
+csrc/core/specification.md, and its switches into csrc/mrc.h and mrc/enums.py: so a switch is
 declared here only.
 """
 
@@ -328,7 +328,7 @@ def switches() -> list[tuple[str, Switch]]:
 
 
 def in_c() -> list[str]:
-    """The enums of csrc/readings.h, flags."""
+    """The enums of csrc/mrc.h, flags."""
     found = switches()
     values = [f"  MRC_READING_{name} = {one.bit}," for name, one in found]
     values[-1] = values[-1].removesuffix(",")

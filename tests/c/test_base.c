@@ -4,7 +4,6 @@
 #include <errno.h>
 
 #include "check.h"
-#include "core/slots.h"
 
 /* ---- PSNs ---- */
 

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 
-#include "core/reverse.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

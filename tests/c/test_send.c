@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "core/reverse.h"
 #include "core/send.h"
 #include "forge.h"
 #include "pair/connect.h"
@@ -462,8 +461,11 @@ TEST(test_probe__of_a_reverse_ev_that_cannot_be_sent_fails) {
   struct mrc_qp *qp = mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[end]->peer]->qpn);
   p->hosts[1].errors[0] = -ENETUNREACH;
   for (int i = 0; i < MRC_REVERSE_FAILURES; i++) {
-    CHECK(mrc_reverse_probe(&p->hosts[1].engine->services, qp, mrc_evset_any(&qp->evset, 0),
-                            10 * MS));
+    const struct mrc_ev_probe probe = {.ev = mrc_evset_any(&qp->evset, 0),
+                                       .qp = qp,
+                                       .timeout_ns = 10 * MS,
+                                       .purpose = MRC_EV_PROBE_REVERSE};
+    CHECK(mrc_probes_start(&p->hosts[1].engine->services.probes, &qp->probes, &probe) != NULL);
     mrc_pair_kick(p, 1);
     run_for(p, MS);
   }

@@ -45,7 +45,6 @@ def msg_ffi() -> Any:
 @functools.cache
 def msg_library() -> Any:
     """Messages over QPs that the model drives, without the engine."""
-    used = [cbuild.CSRC / "core" / name for name in ("base.c", "slots.c")]
     pure = {*(cbuild.CSRC / "msg").glob("*.c")} - {cbuild.CSRC / "msg" / "messages.c"}
-    sources = [*used, *sorted(pure), HERE / "msg_shim.c"]
+    sources = [cbuild.CSRC / "core" / "base.c", *sorted(pure), HERE / "msg_shim.c"]
     return _library("msgmodel", sources)

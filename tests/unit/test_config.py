@@ -159,7 +159,7 @@ def test_context_warning__says_what_its_number_is(warning: ContextWarning, line:
 
 
 CSRC = Path(__file__).resolve().parent.parent.parent / "csrc"
-HEADERS = [name for name in ("mrc.h", "readings.h", "agent/protocol.h") if (CSRC / name).exists()]
+HEADERS = [name for name in ("mrc.h", "agent/protocol.h") if (CSRC / name).exists()]
 PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_qp_state": (enums.QpState, "MRC_QP_"),
     "mrc_ev_state": (enums.EvState, "MRC_EV_"),

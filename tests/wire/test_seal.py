@@ -58,8 +58,7 @@ int vector_open(const struct mrc_aead *aead, const struct mrc_seal_attr *attr, u
 def core() -> tuple[Any, Any]:
     """The compiled core."""
     ffi = cffi.FFI()
-    headers = [(cbuild.CSRC / name).read_text() for name in ("classes.h", "mrc.h")]
-    ffi.cdef("".join(map(cut_cdef, headers)) + _SEALS)
+    ffi.cdef(cut_cdef((cbuild.CSRC / "mrc.h").read_text()) + _SEALS)
     io, extra = cbuild.CSRC / "io", Path(__file__).with_name("vectors.c")
     sources = [*cbuild._sources("core"), io / "aead.c", extra]
     return ffi, ffi.dlopen(str(cbuild.shared_library(sources, "sealing")))
