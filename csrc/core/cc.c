@@ -203,32 +203,29 @@ static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
 
 /* ---- events ---- */
 
-static void on_sample(struct mrc_cc *cc, const struct mrc_cc_ack *ack) {
-  struct mrc_cc_delay *state = &cc->delay;
-  const uint64_t queues_ns = ack->rtt_ns > ack->base_rtt_ns ? ack->rtt_ns - ack->base_rtt_ns : 0;
-  const uint64_t own_ns = queues_ns - mrc_min_u64(queues_ns, ack->reverse_ns);
-  state->base_ns = ack->base_rtt_ns;
-  const uint64_t delay_ns =
-      state->drain != MRC_CC_NO_DRAIN ? own_ns : own_ns + counted_ns(state, queues_ns - own_ns);
-  state->round_delay_ns =
-      state->round_samples == 0 ? delay_ns : mrc_min_u64(state->round_delay_ns, delay_ns);
-  state->round_samples++;
-  state->round_sum_ns += delay_ns;
-  state->round_reverse_ns += queues_ns - own_ns;
-  state->round_rtt_ns = mrc_max_u64(state->round_rtt_ns, ack->smooth_rtt_ns);
-  if (!state->slow_start) return;
-  if (state->newest_samples == NEWEST_SAMPLES) {
-    state->newest_ns[1] = state->newest_ns[0];
-    state->newest_samples = 0;
-  }
-  const bool first = state->newest_samples++ == 0;
-  state->newest_ns[0] = first ? own_ns : mrc_min_u64(state->newest_ns[0], own_ns);
-}
-
 static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   if (ack->bytes == 0 && ack->rtt_ns == 0) return;
-  if (ack->rtt_ns != 0) on_sample(cc, ack);
+  if (ack->rtt_ns != 0) { /* a sample */
+    const uint64_t queues_ns = ack->rtt_ns > ack->base_rtt_ns ? ack->rtt_ns - ack->base_rtt_ns : 0;
+    const uint64_t own_ns = queues_ns - mrc_min_u64(queues_ns, ack->reverse_ns);
+    state->base_ns = ack->base_rtt_ns;
+    const uint64_t delay_ns =
+        state->drain != MRC_CC_NO_DRAIN ? own_ns : own_ns + counted_ns(state, queues_ns - own_ns);
+    state->round_delay_ns =
+        state->round_samples == 0 ? delay_ns : mrc_min_u64(state->round_delay_ns, delay_ns);
+    state->round_samples++;
+    state->round_sum_ns += delay_ns;
+    state->round_reverse_ns += queues_ns - own_ns;
+    state->round_rtt_ns = mrc_max_u64(state->round_rtt_ns, ack->smooth_rtt_ns);
+    if (state->slow_start && state->newest_samples == NEWEST_SAMPLES) {
+      state->newest_ns[1] = state->newest_ns[0];
+      state->newest_samples = 0;
+    }
+    if (state->slow_start)
+      state->newest_ns[0] =
+          state->newest_samples++ == 0 ? own_ns : mrc_min_u64(state->newest_ns[0], own_ns);
+  }
   if (ack->inflight_bytes + 2ull * cc->mtu_bytes >= cc->cwnd_bytes / 2) state->round_limited = true;
   /* Whether all newest samples show a long queue. A window sent as one burst queues behind itself;
      while it does not fill the path, that delay stays below a round trip. So delays up to half a

@@ -501,7 +501,7 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
     const uint32_t place = answers->head % MRC_ANSWER_PLACES;
     const struct mrc_answer answer = answers->ring[place];
     const uint32_t plane = mrc_plane_of(answer.port);
-    const bool usable = mrc_port_is_usable(ports, plane);
+    const bool usable = (mrc_ports_usable(ports) >> plane & 1) != 0;
     const bool stuck = !usable && mrc_port_is_up(ports, plane);
     if (usable && !send_answer(services, peers, &answer, place)) return false;
     answers->head++;
@@ -721,7 +721,7 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
       const struct mrc_ev *ev = &probe->qp->evset.evs[probe->ev];
       const uint32_t plane = mrc_plane_of(ev->port);
       reachable = ev->state != MRC_EV_DENIED && mrc_port_is_up(ports, plane);
-      now = mrc_port_is_usable(ports, plane);
+      now = (mrc_ports_usable(ports) >> plane & 1) != 0;
     }
     if (!reachable) {
       fail(services, endpoint, probe, -ENETUNREACH, now_ns);

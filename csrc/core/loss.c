@@ -25,16 +25,11 @@ static void on_spurious(struct mrc_services *services, struct mrc_qp *qp,
 
 /* ---- 1. is it a SACK of this QP? ---- */
 
-/* An acknowledgement further back than this is stale. The limit exceeds any window, even over the
-   slowest plane. It is a small part of all 2^24 PSNs, and the first PSN of a QP is random, so that
-   few acknowledgements of an earlier QP fall within it. */
+/* An acknowledgement further back than this is stale, however slow the planes: it belongs to an
+   earlier QP with the same QPN. The limit exceeds any window, even over the slowest plane. It is a
+   small part of all 2^24 PSNs, and the first PSN of a QP is random, so that few acknowledgements of
+   an earlier QP fall within it. */
 #define STALE_PSNS 65536
-
-/* Whether an acknowledgement up to `cum_psn` is too far back for this QP, however slow its planes.
-   It then belongs to an earlier QP with the same QPN. */
-static bool is_stale(const struct mrc_txwin *win, uint32_t cum_psn) {
-  return mrc_psn_sub(win->next_psn, mrc_psn_add(cum_psn, 1)) > STALE_PSNS;
-}
 
 /* Whether some PSN up to `last_psn` was never sent, so that an acknowledgement of it is false. */
 static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
@@ -216,19 +211,6 @@ static uint64_t acknowledge_all(struct mrc_services *services, struct mrc_qp *qp
   return bytes;
 }
 
-/* A narrower window of the peer only delays new packets. A SACK that was overtaken by a newer one
-   on another plane is ignored here: its MPR is out of date. */
-static void on_peer_mpr(struct mrc_services *services, struct mrc_qp *qp,
-                        const struct mrc_sack *sack) {
-  struct mrc_requester *req = &qp->req;
-  if (qp->attr.rtr.dynamic_mpr == 0 || sack->mpr == 0) return;
-  if (mrc_psn_before(mrc_psn_add(sack->cum_psn, 1), req->peer_next_psn)) return;
-  const uint32_t psns = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.rts.peer_mpr);
-  if (psns == req->peer_mpr) return;
-  mrc_trace(services, MRC_TRACE_PEER_MPR, qp->qpn, req->peer_mpr, psns);
-  req->peer_mpr = psns;
-}
-
 /* ---- 5. congestion windows ---- */
 
 /* Applies the current acknowledgement to one window. */
@@ -332,7 +314,8 @@ int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const str
   if (!mrc_psn_before(sack->cum_psn, req->win.next_psn) ||
       !mrc_psn_before(top, req->win.next_psn) || names_unsent(&req->win, sack->cum_psn))
     return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
-  if (is_stale(&req->win, sack->cum_psn)) return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
+  if (mrc_psn_sub(req->win.next_psn, mrc_psn_add(sack->cum_psn, 1)) > STALE_PSNS)
+    return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
   struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
@@ -353,7 +336,14 @@ int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const str
   if (slot != NULL && slot->state == MRC_TX_ACKED && !slot->of_original)
     mrc_plane_on_reported(&qp->planes[slot->plane], slot->sent_ns);
   mrc_requester_on_cumulative(req, mrc_psn_add(sack->cum_psn, 1));
-  on_peer_mpr(services, qp, sack);
+  /* A narrower window of the peer only delays new packets. A SACK that was overtaken by a newer one
+     on another plane is ignored here: its MPR is out of date. */
+  const uint32_t mpr = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.rts.peer_mpr);
+  if (qp->attr.rtr.dynamic_mpr != 0 && sack->mpr != 0 && mpr != req->peer_mpr &&
+      !mrc_psn_before(mrc_psn_add(sack->cum_psn, 1), req->peer_next_psn)) {
+    mrc_trace(services, MRC_TRACE_PEER_MPR, qp->qpn, req->peer_mpr, mpr);
+    req->peer_mpr = mpr;
+  }
   if (bytes > 0) {
     mrc_requester_on_progress(req, now_ns);
     req->probe_wait_ns = mrc_loss_patience_ns(qp, now_ns);
@@ -431,7 +421,7 @@ int mrc_loss_on_ack(struct mrc_services *services, struct mrc_qp *qp, const stru
   struct mrc_requester *req = &qp->req;
   const struct mrc_txwin *win = &req->win;
   const uint32_t done = (wire->aeth.msn - req->acked_msn) & 0xFFFFFF;
-  if (done >= 1u << 23 || is_stale(win, wire->psn))
+  if (done >= 1u << 23 || mrc_psn_sub(win->next_psn, mrc_psn_add(wire->psn, 1)) > STALE_PSNS)
     return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
   const bool nak = wire->aeth.syndrome != MRC_SYNDROME_ACK;
   /* The request that failed is outstanding, or stands just before the oldest outstanding PSN. */

@@ -515,15 +515,3 @@ static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent
 static inline void mrc_plane_on_reported(struct mrc_plane *plane, uint64_t sent_ns) {
   plane->reported_ns = mrc_max_u64(plane->reported_ns, sent_ns);
 }
-
-/* The planes of a QP with EVs in use and both ports up, as a mask: either the suspended ones or the
-   others. Full sockets make no difference. */
-static inline uint32_t mrc_planes_up(const struct mrc_plane *planes, const struct mrc_evset *set,
-                                     const struct mrc_ports *ports, bool suspended) {
-  uint32_t up = 0;
-  MRC_EACH_BIT(plane, set->plane_mask & ports->up)
-    if (planes[plane].suspended == suspended && !planes[plane].peer_down &&
-        set->planes[plane].n_active != 0)
-      up |= 1u << plane;
-  return up;
-}

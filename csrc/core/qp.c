@@ -425,12 +425,12 @@ static void compare(struct mrc_services *services, struct mrc_peer *peer) {
   const struct mrc_qp *first = peer->qps; /* the QP that carried most in this period */
   for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
     if (qp->req.share.bytes > first->req.share.bytes) first = qp;
-  const uint32_t live = mrc_qp_alive_planes(services, first);
+  const uint32_t live = mrc_qp_planes(services, first, false);
   const uint32_t n_planes = (uint32_t)__builtin_popcount(live);
   struct mrc_share_sum sum = {0};
   uint64_t carried[MRC_MAX_PORTS] = {0};
   for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
-    if (qp->req.share.bytes == 0 || mrc_qp_alive_planes(services, qp) != live) continue;
+    if (qp->req.share.bytes == 0 || mrc_qp_planes(services, qp, false) != live) continue;
     sum.backed_bytes += qp->req.share.backed_bytes;
     MRC_EACH_BIT(plane, live) {
       carried[plane] += qp->planes[plane].share_acked_bytes;
@@ -526,7 +526,7 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
     if (plane->heard_ns != 0 && now_ns - plane->heard_ns < lately_ns) {
       plane->reverse_ev = MRC_EV_NONE;
       plane->reverse_failures = 0;
-    } else if (mrc_port_is_usable(&services->ports, index) && !plane->suspended &&
+    } else if ((mrc_ports_usable(&services->ports) >> index & 1) != 0 && !plane->suspended &&
                !plane->peer_down && (reverse->probing >> index & 1) == 0) {
       needy |= 1u << index;
     }
@@ -593,7 +593,7 @@ uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t index) {
 
 static uint16_t ev_of_plane(const struct mrc_services *services, struct mrc_qp *qp,
                             uint32_t plane) {
-  if (!mrc_port_is_usable(&services->ports, plane) || qp->planes[plane].peer_down)
+  if ((mrc_ports_usable(&services->ports) >> plane & 1) == 0 || qp->planes[plane].peer_down)
     return MRC_EV_NONE;
   return mrc_reverse_ev(qp, plane);
 }

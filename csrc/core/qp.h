@@ -60,16 +60,22 @@ static inline bool mrc_qp_has_room(const struct mrc_qp *qp, uint32_t plane, uint
   return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_cc(qp, plane)->cwnd_bytes;
 }
 
-/* As masks: the planes that carry data of the QP now, and the planes that may: those, or all
-   suspended ones if none is alive. */
-static inline uint32_t mrc_qp_alive_planes(const struct mrc_services *services,
-                                           const struct mrc_qp *qp) {
-  return mrc_planes_up(qp->planes, &qp->evset, &services->ports, false);
+/* The planes of the QP with EVs in use and both ports up, as a mask: those that carry data now, or
+   the suspended ones. Full sockets make no difference. */
+static inline uint32_t mrc_qp_planes(const struct mrc_services *services, const struct mrc_qp *qp,
+                                     bool suspended) {
+  uint32_t up = 0;
+  MRC_EACH_BIT(plane, qp->evset.plane_mask & services->ports.up)
+    if (qp->planes[plane].suspended == suspended && !qp->planes[plane].peer_down &&
+        qp->evset.planes[plane].n_active != 0)
+      up |= 1u << plane;
+  return up;
 }
+/* The planes that may carry data: those that do, or all suspended ones if none does. */
 static inline uint32_t mrc_qp_eligible_planes(const struct mrc_services *services,
                                               const struct mrc_qp *qp) {
-  const uint32_t alive = mrc_qp_alive_planes(services, qp);
-  return alive != 0 ? alive : mrc_planes_up(qp->planes, &qp->evset, &services->ports, true);
+  const uint32_t alive = mrc_qp_planes(services, qp, false);
+  return alive != 0 ? alive : mrc_qp_planes(services, qp, true);
 }
 
 /* The time after sending at which an answer is overdue. `rtt` is without the time that packets and

@@ -416,7 +416,7 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
   const struct mrc_ev *from = &qp->evset.evs[ev];
   const struct mrc_ev_ends *ends = &qp->evset.ends[from->ends];
   mrc_assert(from->state != MRC_EV_DENIED &&
-             mrc_port_is_usable(&services->ports, mrc_plane_of(from->port)));
+             (mrc_ports_usable(&services->ports) >> mrc_plane_of(from->port) & 1) != 0);
   struct mrc_burst *burst = &services->arena.bursts[services->arena.n_bursts++];
   *burst = (struct mrc_burst){.flow_label = ends->family == 6 ? from->value & 0xFFFF : 0,
                               .sport = (uint16_t)(from->value >> 16),
@@ -442,32 +442,6 @@ static struct mrc_packet *add_packet(struct mrc_services *services, struct mrc_b
   packet->_slot = slot;
   burst->n_packets++;
   return packet;
-}
-
-/* Computes the ICRC. The payload is read once, also if it is copied to where the packet is staged.
- */
-static void add_icrc(struct mrc_burst *burst, struct mrc_packet *packet, uint32_t pad,
-                     uint32_t total, uint8_t *staged) {
-  /* The CRC of the IP and UDP headers: packets of a burst share it, except a shorter last one. */
-  uint32_t crc = burst->_icrc;
-  if (burst->n_packets == 1 || total != burst->packet_bytes) {
-    const struct mrc_icrc_flow flow = {.src = burst->src,
-                                       .dst = burst->dst,
-                                       .sport = burst->sport,
-                                       .dport = burst->dport,
-                                       .family = burst->family};
-    crc = mrc_icrc_begin(&flow, total);
-    if (burst->n_packets == 1) burst->_icrc = crc;
-  }
-  if (staged != NULL && packet->payload_bytes > 0) {
-    crc = mrc_crc32_copy(crc, staged + packet->header_bytes, packet->header_bytes, packet->payload,
-                         packet->payload_bytes);
-  } else {
-    crc = mrc_crc32(crc, packet->header, packet->header_bytes);
-    if (packet->payload_bytes > 0) crc = mrc_crc32(crc, packet->payload, packet->payload_bytes);
-  }
-  if (pad != 0) crc = mrc_crc32(crc, packet->trailer, pad);
-  mrc_icrc_store(crc, packet->trailer + pad);
 }
 
 static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
@@ -512,10 +486,32 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
     add_seal(sealed, burst, packet, wire, pad, staged);
   } else {
     if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
-    if (icrc) /* copies, too */
-      add_icrc(burst, packet, pad, total, staged);
-    else if (staged != NULL && packet->payload_bytes > 0)
+    const bool copies = staged != NULL && packet->payload_bytes > 0;
+    if (icrc) {
+      /* The CRC of the IP and UDP headers: packets of a burst share it, but a shorter last one. */
+      uint32_t crc = burst->_icrc;
+      if (burst->n_packets == 1 || total != burst->packet_bytes) {
+        const struct mrc_icrc_flow flow = {.src = burst->src,
+                                           .dst = burst->dst,
+                                           .sport = burst->sport,
+                                           .dport = burst->dport,
+                                           .family = burst->family};
+        crc = mrc_icrc_begin(&flow, total);
+        if (burst->n_packets == 1) burst->_icrc = crc;
+      }
+      /* The payload is read once, also if it is copied to where the packet is staged. */
+      if (copies) {
+        crc = mrc_crc32_copy(crc, staged + packet->header_bytes, packet->header_bytes,
+                             packet->payload, packet->payload_bytes);
+      } else {
+        crc = mrc_crc32(crc, packet->header, packet->header_bytes);
+        if (packet->payload_bytes > 0) crc = mrc_crc32(crc, packet->payload, packet->payload_bytes);
+      }
+      if (pad != 0) crc = mrc_crc32(crc, packet->trailer, pad);
+      mrc_icrc_store(crc, packet->trailer + pad);
+    } else if (copies) {
       memcpy(staged + packet->header_bytes, packet->payload, packet->payload_bytes);
+    }
     if (staged != NULL) memcpy(staged + covered, packet->trailer, packet->trailer_bytes);
   }
   if (burst->n_packets == 1) burst->packet_bytes = total;

@@ -74,9 +74,6 @@ static inline bool mrc_port_is_up(const struct mrc_ports *ports, uint32_t plane)
 static inline uint32_t mrc_ports_usable(const struct mrc_ports *ports) {
   return ports->up & ~ports->blocked;
 }
-static inline bool mrc_port_is_usable(const struct mrc_ports *ports, uint32_t plane) {
-  return mrc_ports_usable(ports) >> plane & 1;
-}
 
 /* ---- the transmit in progress ---- */
 

@@ -10,24 +10,6 @@ enum {
   MAX_TURNS = 100000       /* at one instant; an engine always needs fewer */
 };
 
-/* True when the engine may have more to send. */
-static bool transmit(struct mrc_turn *turn, uint64_t now_ns) {
-  struct mrc_burst bursts[MRC_MAX_BURSTS];
-  int taken[MRC_MAX_BURSTS];
-  for (int i = 0; i < TRANSMITS; i++) {
-    if (i > 0) now_ns = turn->calls->now(turn->driver);
-    const int n = mrc_engine_transmit(turn->engine, bursts, turn->capacity, now_ns);
-    if (n == 0) return false;
-    turn->sent = true;
-    const uint32_t blocked = turn->calls->send(turn->driver, bursts, taken, n, now_ns);
-    mrc_engine_commit(turn->engine, bursts, taken, n, now_ns);
-    MRC_EACH_BIT(plane, blocked)
-      mrc_engine_port_blocked(turn->engine, (int)plane + 1, true, now_ns);
-    if (n < turn->capacity) return false; /* the rest leaves at its deadline */
-  }
-  return true;
-}
-
 /* Results are published before bursts are sent. A send takes longer than all the rest, and a peer
    may close as soon as it has our answer: by then our caller must have the completions. */
 bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
@@ -39,7 +21,19 @@ bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
     turn->expired_ns = now_ns;
   }
   bool more = turn->calls->publish(turn->driver);
-  more |= transmit(turn, now_ns);
+  struct mrc_burst bursts[MRC_MAX_BURSTS];
+  int taken[MRC_MAX_BURSTS], n = turn->capacity; /* fewer: the rest leaves at its deadline */
+  for (int i = 0; i < TRANSMITS && n == turn->capacity; i++) {
+    if (i > 0) now_ns = turn->calls->now(turn->driver);
+    n = mrc_engine_transmit(turn->engine, bursts, turn->capacity, now_ns);
+    if (n == 0) break;
+    turn->sent = true;
+    const uint32_t blocked = turn->calls->send(turn->driver, bursts, taken, n, now_ns);
+    mrc_engine_commit(turn->engine, bursts, taken, n, now_ns);
+    MRC_EACH_BIT(plane, blocked)
+      mrc_engine_port_blocked(turn->engine, (int)plane + 1, true, now_ns);
+  }
+  more |= n == turn->capacity;
   more |= turn->calls->publish(turn->driver);
   return more;
 }

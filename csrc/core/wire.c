@@ -425,10 +425,6 @@ static const struct kind *find_kind(uint8_t opcode) {
   return ours && kind->header_bytes != 0 ? kind : NULL;
 }
 
-static size_t header_bytes(const struct kind *kind, const struct mrc_wire *wire) {
-  return MRC_BTH_BYTES + kind->header_bytes + (wire->ts ? MRC_TSETH_BYTES : 0);
-}
-
 /* ---- BTH and the whole packet ---- */
 
 size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out) {
@@ -438,7 +434,7 @@ size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out) {
   mrc_assert(data || (!wire->ts && wire->pad == 0));
   mrc_assert(wire->pad <= 3);
   mrc_assert(wire->dest_qpn <= U24_MAX && wire->psn <= U24_MAX);
-  const size_t n = header_bytes(kind, wire);
+  const size_t n = MRC_BTH_BYTES + kind->header_bytes + (wire->ts ? MRC_TSETH_BYTES : 0u);
   const uint32_t bits = (wire->se ? BTH_SE : 0u) | (wire->m ? BTH_M : 0u) |
                         (uint32_t)wire->pad << 4 | (wire->sealed ? TVER_SEALED : 0u);
   const uint32_t flags =
@@ -494,7 +490,7 @@ int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wir
   wire->dest_qpn = get_u32(bytes + BTH_DEST_QPN - 1) & U24_MAX;
   wire->psn = flags_psn & U24_MAX;
   if (!data && (wire->pad != 0 || wire->ts)) return MRC_DROP_FIELD;
-  size_t header = header_bytes(kind, wire);
+  const size_t header = MRC_BTH_BYTES + kind->header_bytes + (wire->ts ? MRC_TSETH_BYTES : 0u);
   const size_t end = wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
   if (trimmed && n < header && data) return decode_cut(bytes, n, wire);
   if (n < header + (trimmed ? 0 : end)) return MRC_DROP_SHORT;

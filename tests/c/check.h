@@ -26,6 +26,7 @@
  *   CHECK_MEM_EQ(actual, expected, bytes)  prints the first byte that differs
  *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
  *   CHECK_ROW(i)                           adds the row to the messages of the checks that follow
+ *   EACH_ROW(i, rows) {                    a loop over the rows of a table, with CHECK_ROW
  *
  * A test that pytest marks `more` or `slow` is a MORE(test_name) or a SLOW(test_name) instead of a
  * TEST.
@@ -110,6 +111,8 @@ __attribute__((unused)) static void check_str_eq(const char *file, int line, con
   check_mem_eq(__FILE__, __LINE__, #actual, actual, expected, bytes)
 #define CHECK_FAIL(...) check_failed(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK_ROW(i) ((void)(check_row = (int)(i)))
+#define EACH_ROW(i, rows) \
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0] && (check_row = (int)i, true); i++)
 
 static struct check_test check_tests[64];
 static size_t check_n;

@@ -4,13 +4,12 @@
  * names its faults, writes, and checks the outcome; the auditor checks the rest at every step
  * (csrc/virtual/audit.h).
  *
- *   struct mrc_pair *p = open_pair(.planes = 2);
+ *   PAIR p = open_pair(.planes = 2);
  *   int end = open_qp(p, .memory_bytes = 4 * MTU);
  *   lose_data(p, 1, 1);
  *   CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
  *   CHECK(mrc_pair_finish(p, 10 * MS));
  *   CHECK_EQ(retransmitted(p, end), 1);
- *   mrc_pair_destroy(p);
  */
 #pragma once
 
@@ -27,6 +26,12 @@
 #define SECOND 1000000000ull
 #define MTU 1024u
 #define PATH_DELAY (10 * US) /* of every path, unless the scenario says otherwise */
+
+/* A pair that is destroyed at the end of its block; that checks all memory a last time. */
+#define PAIR __attribute__((cleanup(destroy_pair))) struct mrc_pair *
+__attribute__((unused)) static void destroy_pair(struct mrc_pair **pair) {
+  mrc_pair_destroy(*pair);
+}
 
 /* A field that a scenario names overrides the default here. */
 #pragma GCC diagnostic ignored "-Woverride-init"

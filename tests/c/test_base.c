@@ -20,8 +20,7 @@ TEST(test_add_sub__wrap_at_24_bits) {
       {0x800000, 0x800000, 0, 0},
       {5, 0x1000005, 10, 0}, /* a step beyond the space wraps as often as it must */
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_psn_add(rows[i].psn, rows[i].n), rows[i].sum);
     CHECK_EQ(mrc_psn_sub(rows[i].psn, rows[i].n), rows[i].difference);
   }
@@ -45,8 +44,7 @@ TEST(test_diff_before__half_the_space) {
       {0xFFFF80, 0x7F, -0xFF, true},
       {0x7F, 0xFFFF80, 0xFF, false},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_psn_diff(rows[i].a, rows[i].b), rows[i].diff);
     CHECK_EQ(mrc_psn_before(rows[i].a, rows[i].b), rows[i].before);
   }
@@ -71,8 +69,7 @@ TEST(test_in__half_open) {
       {0x7FFFFE, 0, 0x7FFFFF, true},
       {0x7FFFFF, 0, 0x7FFFFF, false},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_psn_in(rows[i].psn, rows[i].first, rows[i].n), rows[i].in);
   }
 }

@@ -56,8 +56,7 @@ TEST(test_engine_create__refuses) {
                                                   {.max_mrs = (1u << 20) + 1},
                                                   {.noise_ns = 999},
                                                   {.noise_ns = 1000000001}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK(mrc_engine_create(&rows[i]) == NULL);
   }
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 32});
@@ -79,8 +78,7 @@ TEST(test_qp_create__refuses) {
       {3, 16, 128, 4, -EEXIST}, {0xFFFFFF, 65536, 4096, 1024, 0}, {5, 16, 128, 4, -ENOSPC},
   };
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const struct mrc_qp_create_attr attr = {.qpn = rows[i].qpn,
                                             .sq_depth = rows[i].sq_depth,
                                             .mpr = rows[i].mpr,
@@ -142,8 +140,7 @@ TEST(test_qp_modify__refuses_attributes) {
       {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, retry_exp), 26, true},
       {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, cc), 3, true},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     mrc_engine *engine = engine_in(rows[i].to - 1);
     struct mrc_qp_attr attr = good_attr;
     uint8_t *moved = rows[i].to == MRC_QP_RTR ? (uint8_t *)&attr.rtr : (uint8_t *)&attr.rts;
@@ -222,7 +219,7 @@ TEST(test_calls__of_an_unknown_qp) {
 
 /* ERROR by command flushes the posted work requests in order and raises an event. */
 TEST(test_qp_modify__error_flushes) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   for (int i = 0; i < 10; i++)
     CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
@@ -231,13 +228,12 @@ TEST(test_qp_modify__error_flushes) {
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_WR_FLUSH_ERR], 10);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_QP_ERROR, MRC_WC_WR_FLUSH_ERR), 1);
   CHECK_EQ(mrc_mr_deregister(p->hosts[0].engine, p->ends[end]->lkey), 0); /* no longer in use */
-  mrc_pair_destroy(p);
 }
 
 /* The requester's QP is destroyed during a transfer: its writes are flushed, packets that still
    arrive are dropped, and the peer, which only received, is not affected. */
 TEST(test_qp_destroy__of_the_requester_in_mid_transfer) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   int other = open_qp(p, .memory_bytes = 1u << 18);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -249,12 +245,11 @@ TEST(test_qp_destroy__of_the_requester_in_mid_transfer) {
   CHECK(p->hosts[0].drops[MRC_DROP_QPN] > 0); /* SACKs for the destroyed QP */
   CHECK_EQ(succeeded(p, other), 1);
   CHECK_EQ(mrc_mr_deregister(p->hosts[0].engine, p->ends[end]->lkey), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The responder's QP is destroyed: no more bytes are placed; the requester's retries run out. */
 TEST(test_qp_destroy__of_the_responder_in_mid_transfer) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 2, .retry_exp = 2);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   run_for(p, 300 * US);
@@ -262,13 +257,12 @@ TEST(test_qp_destroy__of_the_responder_in_mid_transfer) {
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_RETRY_EXC_ERR], 1);
   CHECK(p->hosts[1].drops[MRC_DROP_QPN] > 0);
-  mrc_pair_destroy(p);
 }
 
 /* A QP is destroyed with EV probes outstanding: their answers are dropped, and a new QP can probe
    at once. */
 TEST(test_qp_destroy__with_probes_out) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
   for (uint32_t i = 0; i < 100; i++)
@@ -282,12 +276,11 @@ TEST(test_qp_destroy__with_probes_out) {
   mrc_pair_kick(p, 0);
   run_for(p, 5 * MS);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PROBE, MRC_PAIR_ANY), 1);
-  mrc_pair_destroy(p);
 }
 
 /* The responder's CQ is small and polled late: immediates wait, nothing is lost, no queue grows. */
 TEST(test_cq__immediates_wait_for_room) {
-  struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
+  PAIR p = open_pair(.planes = 2, .engine.cq_depth = 8);
   int end = open_qp(p, .sq_depth = 4, .max_wimm = 32);
   p->hosts[1].stops_polling = true;
   for (int round = 0; round < 4; round++) {
@@ -304,13 +297,12 @@ TEST(test_cq__immediates_wait_for_room) {
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(succeeded(p, end), sent);
   CHECK_EQ(audit_of(p, end)->n_immediates, sent);
-  mrc_pair_destroy(p);
 }
 
 /* The requester's CQ is not polled: posts are refused when the CQ could not hold their completions,
    with a quarter reserved for immediates. */
 TEST(test_cq__posts_are_bounded_by_it) {
-  struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
+  PAIR p = open_pair(.planes = 2, .engine.cq_depth = 8);
   int end = open_qp(p, .sq_depth = 128);
   p->hosts[0].stops_polling = true;
   int posted = 0;
@@ -325,12 +317,11 @@ TEST(test_cq__posts_are_bounded_by_it) {
   CHECK(mrc_pair_finish(p, 5 * MS));
   CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
-  mrc_pair_destroy(p);
 }
 
 /* Two ends that fill small CQs with posts and send immediates to each other (sweep, seed 233). */
 TEST(test_cq__full_of_posts_at_both_ends) {
-  struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 16);
+  PAIR p = open_pair(.planes = 2, .engine.cq_depth = 16);
   int end = open_qp(p, .sq_depth = 64), peer = p->ends[end]->peer;
   int posted = 0;
   while (mrc_pair_write_imm(p, end, 0) == 0 && mrc_pair_write_imm(p, peer, 0) == 0)
@@ -338,7 +329,6 @@ TEST(test_cq__full_of_posts_at_both_ends) {
   CHECK_EQ(posted, 24);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(succeeded(p, end) + succeeded(p, peer), 24);
-  mrc_pair_destroy(p);
 }
 
 /* ---- queries ---- */
@@ -379,7 +369,7 @@ TEST(test_counters__fill_what_there_is_room_for) {
 
 /* The ring keeps the newest entries and returns them oldest first. */
 TEST(test_trace__keeps_the_newest) {
-  struct mrc_pair *p = open_pair(.engine.trace_entries = 16);
+  PAIR p = open_pair(.engine.trace_entries = 16);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
   CHECK(mrc_pair_finish(p, 10 * MS));
@@ -393,7 +383,6 @@ TEST(test_trace__keeps_the_newest) {
   CHECK_MEM_EQ(&newest, &entries[15], sizeof newest);
   CHECK_EQ(mrc_engine_trace(p->hosts[0].engine, NULL, 0), 0);
   CHECK_EQ(mrc_engine_trace(p->hosts[0].engine, NULL, -1), 0);
-  mrc_pair_destroy(p);
 }
 
 /* A QP that was just created has no paths and no peer. */
@@ -413,7 +402,7 @@ TEST(test_query__of_a_new_qp) {
 
 /* The counters of a plane count each byte that arrived on it once. */
 TEST(test_planes__count_what_they_bring) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   lose_data(p, 1, 1);
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
@@ -430,13 +419,12 @@ TEST(test_planes__count_what_they_bring) {
   }
   CHECK_EQ(packets, 100);
   CHECK_EQ(bytes, reader.received_bytes);
-  mrc_pair_destroy(p);
 }
 
 /* EV events that are not taken are dropped and counted; an event reports the number, and the QP's
    end is still reported. */
 TEST(test_events__overflow_keeps_room_for_what_matters) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
+  PAIR p = open_pair(.planes = 1, .paths = 2);
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
   const uint32_t qpn = p->ends[end]->qpn;
@@ -457,12 +445,11 @@ TEST(test_events__overflow_keeps_room_for_what_matters) {
   CHECK_EQ(mrc_engine_events(engine, &event, 1), 1);
   CHECK_EQ(event.type, MRC_EVENT_QP_ERROR);
   CHECK_EQ(mrc_engine_events(engine, &event, 1), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The number of lost events is reported after all earlier events, even if no event follows. */
 TEST(test_events__what_was_lost_is_told_last) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
+  PAIR p = open_pair(.planes = 1, .paths = 2);
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
   for (int i = 0; i < MRC_EVENT_RING / 2 + 3; i++)
@@ -476,7 +463,6 @@ TEST(test_events__what_was_lost_is_told_last) {
   CHECK_EQ(events[0].type, MRC_EVENT_LOST);
   CHECK_EQ(events[0].cookie, 3);
   CHECK_EQ(mrc_engine_events(engine, events, 64), 0);
-  mrc_pair_destroy(p);
 }
 
 /* ---- the trace ---- */
@@ -535,7 +521,7 @@ static struct mrc_pair *open_traced(void) {
 
 /* One packet of a message with an immediate is lost; its EV comes back after probes. */
 TEST(test_trace__of_a_loss) {
-  struct mrc_pair *p = open_traced();
+  PAIR p = open_traced();
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
   lose_data(p, 17, 1);
   CHECK_EQ(mrc_pair_write_imm(p, end, 100 * MTU), 0);
@@ -560,13 +546,12 @@ TEST(test_trace__of_a_loss) {
   CHECK(has(&writer, MRC_TRACE_QP_STATE, MRC_QP_RTR, MRC_QP_RTS));
   check_pairs(&reader, MRC_TRACE_SACK_OUT, &writer, MRC_TRACE_SACK_IN);
   check_pairs(&reader, MRC_TRACE_ACK_OUT, &writer, MRC_TRACE_ACK_IN);
-  mrc_pair_destroy(p);
 }
 
 /* One port goes down and the other plane falls silent: a reliability probe requests the state of
    the last packets, the local timeout expires, and both planes come back. */
 TEST(test_trace__of_silence) {
-  struct mrc_pair *p = open_traced();
+  PAIR p = open_traced();
   const int end = open_qp(p, .memory_bytes = 300 * MTU, .timeout = 12);
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
@@ -591,5 +576,4 @@ TEST(test_trace__of_silence) {
   CHECK_EQ(status.b, 3);
   CHECK(has(&writer, MRC_TRACE_PORT_STATUS_OUT, status.a, 3));
   CHECK(has(&writer, MRC_TRACE_PORT_STATUS_TOLD, status.a, 3));
-  mrc_pair_destroy(p);
 }

@@ -74,8 +74,7 @@ TEST(test_on_ack__does_not_grow_what_is_not_used) {
    delay product wait in it. From any start, the window settles at a wait near the target. */
 TEST(test_on_ack__settles_near_the_target) {
   static const uint64_t starts[] = {4 * MTU, MRC_CC_INITIAL_BYTES, 16ull << 20};
-  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, starts) {
     struct mrc_cc cc;
     uint64_t now_ns = 0, delay_ns = 0;
     init(&cc, MRC_CC_DELAY, MAX_BYTES);
@@ -184,8 +183,7 @@ TEST(test_on_ack__a_decrease_is_half_at_most) {
       {1 * MS, 8 * MS, 1, 2},         {1 * MS, 50 * MS, 1, 2},    {160 * MS, 90 * MS, 170, 250},
       {160 * MS, 170 * MS, 170, 330}, {160 * MS, 300 * MS, 1, 2},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_cc cc;
     init(&cc, MRC_CC_DELAY, MAX_BYTES);
     cc.delay.slow_start = false;
@@ -269,8 +267,7 @@ TEST(test_on_ack__growth_doubles_in_calm_rounds) {
   init(&cc, MRC_CC_DELAY, 1ull << 30);
   cc.delay.slow_start = false;
   cc.cwnd_bytes = 1 << 20;
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const uint64_t before = cc.cwnd_bytes, delay_ns = rows[i].delay_ns;
     full_round(&cc, 1, &delay_ns, &now_ns);
     now_ns += 10 * MS; /* the next acknowledgement ends a round again */
@@ -306,8 +303,7 @@ TEST(test_drain__leaves_half_of_what_the_way_holds) {
   static const struct {
     uint64_t base_ns, delay_ns;
   } rows[] = {{10 * MS, 5 * MS}, {10 * MS, 10 * MS}, {20 * MS, 80 * MS}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const struct mrc_cc_ack ack = {.bytes = MTU,
                                    .rtt_ns = rows[i].base_ns + rows[i].delay_ns,
                                    .base_rtt_ns = rows[i].base_ns,
@@ -471,8 +467,7 @@ TEST(test_asks_for_sack__some_times_a_window) {
               {16 * MTU, 0, MTU, false, true},      {4 * MTU, 0, MTU, false, true},
               {1 << 20, 262144, 65536, true, true}, {1 << 20, 262143, 262143, true, false},
               {1 << 20, 262143, 262144, true, true}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_cc cc;
     init(&cc, MRC_CC_DELAY, MAX_BYTES);
     cc.cwnd_bytes = rows[i].cwnd_bytes;

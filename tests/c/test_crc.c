@@ -93,8 +93,7 @@ TEST(test_factors__as_derived) {
       {1024, 0x14a7fe880, 0x1e88ef372}, {1536, 0x12e958ac4, 0x1821d8bc0},
       {2048, 0x1322d1430, 0x11542778a},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(factor(rows[i].distance - 32), rows[i].minus);
     CHECK_EQ(factor(rows[i].distance + 32), rows[i].plus);
   }
@@ -163,8 +162,7 @@ TEST(test_begin__covers_addresses_ports_and_length) {
       {v6_src, v6_dst, 0xC001, 4971, 6}, {v6_src, v6_dst, 0xC001, 4791, 4},
   };
   uint32_t expected = icrc(&v6, cnp, sizeof cnp);
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, others) {
     CHECK(icrc(&others[i], cnp, sizeof cnp) != expected);
   }
   CHECK(mrc_icrc_begin(&v6, 32) != mrc_icrc_begin(&v6, 33));

@@ -55,7 +55,7 @@ static void set_delays(struct mrc_pair *p, uint64_t delay_ns) {
    packets in flight on the other planes, without a timer. It then sends a probe every 64 ms to
    check whether the port is still down. */
 TEST(test_status__the_peer_leaves_the_plane_at_once) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = RATE);
+  PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096);
   for (int i = 0; i < 16; i++)
     CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -84,13 +84,12 @@ TEST(test_status__the_peer_leaves_the_plane_at_once) {
   CHECK(probes >= 8 && probes <= 10);
   CHECK_EQ(p->hosts[0].plane_bytes[2], bytes);
   CHECK(peer_down(p, end, 3) && suspended(p, end, 3));
-  mrc_pair_destroy(p);
 }
 
 /* All other planes are suspended: the QP may still use them, but not the plane where the peer's
    port is down. */
 TEST(test_status__is_no_last_resort) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 1u << 18);
   mrc_pair_port_up(p, 1, 2, false);
   run_for(p, 1 * MS);
@@ -101,12 +100,11 @@ TEST(test_status__is_no_last_resort) {
   CHECK_EQ(mrc_pair_write(p, end, 1u << 18), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(p->hosts[0].plane_bytes[1], 0);
-  mrc_pair_destroy(p);
 }
 
 /* The port is up again: the peer probes the plane at once, marks it good and gives it its share. */
 TEST(test_status__the_way_back) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20);
   for (int i = 0; i < 16; i++)
     CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -124,12 +122,11 @@ TEST(test_status__the_way_back) {
   const uint64_t more_two = p->hosts[0].plane_bytes[1] - two;
   CHECK(more_two > more_one * 9 / 10 && more_two < more_one * 11 / 10);
   CHECK_EQ(told(p, 1), 2);
-  mrc_pair_destroy(p);
 }
 
 /* After the local timeout the QP tries every plane again, except the one with the port down. */
 TEST(test_status__outlasts_the_local_timeout) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_exp = 8);
   mrc_pair_port_up(p, 1, 2, false);
   run_for(p, 1 * MS);
@@ -144,12 +141,11 @@ TEST(test_status__outlasts_the_local_timeout) {
   CHECK(mrc_pair_finish(p, SECOND));
   run_for(p, 20 * MS);
   CHECK(!suspended(p, end, 2) && !suspended(p, peer_of(p, end), 2));
-  mrc_pair_destroy(p);
 }
 
 /* One message for each peer, however many QPs there are. */
 TEST(test_status__one_message_for_each_peer) {
-  struct mrc_pair *p = open_pair(.hosts = 3, .planes = 2, .paths = 2);
+  PAIR p = open_pair(.hosts = 3, .planes = 2, .paths = 2);
   int ends[8];
   for (int i = 0; i < 8; i++)
     ends[i] = open_qp(p, .from = 0, .to = 1 + i % 2);
@@ -163,16 +159,14 @@ TEST(test_status__one_message_for_each_peer) {
   CHECK_EQ(told(p, 0), 4);
   for (int i = 0; i < 8; i++)
     CHECK(!peer_down(p, peer_of(p, ends[i]), 2));
-  mrc_pair_destroy(p);
 }
 
 TEST(test_status__the_same_again_is_no_news) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   open_qp(p, .memory_bytes = 0);
   mrc_pair_port_up(p, 0, 2, true);
   run_for(p, 10 * MS);
   CHECK_EQ(told(p, 0), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Messages or answers are lost: the host repeats the message. It repeats it once more when no older
@@ -180,7 +174,7 @@ TEST(test_status__the_same_again_is_no_news) {
 TEST(test_status__is_repeated_until_answered) {
   for (int answers = 0; answers < 2; answers++) {
     CHECK_ROW(answers);
-    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+    PAIR p = open_pair(.planes = 3, .paths = 2);
     const int end = open_qp(p, .memory_bytes = 0);
     if (answers)
       lose_kind(p, 1, MRC_OP_ENDPOINT_RESPONSE, 3);
@@ -194,14 +188,13 @@ TEST(test_status__is_repeated_until_answered) {
     CHECK_EQ(told(p, 0), 5);
     CHECK_EQ(answers_wanted(p, end), 0);
     CHECK_EQ(counter(p, 1, MRC_COUNTER_RX_PORT_STATUS), 1);
-    mrc_pair_destroy(p);
   }
 }
 
 /* A change before a repetition is due replaces the repetition: no further message leaves at that
    time. */
 TEST(test_status__a_change_takes_the_place_of_a_repetition) {
-  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  PAIR p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   lose_messages(p, 2);
   mrc_pair_port_up(p, 0, 2, false);
@@ -214,24 +207,22 @@ TEST(test_status__a_change_takes_the_place_of_a_repetition) {
   run_for(p, SECOND);
   CHECK_EQ(told(p, 0), 6);
   CHECK(peer_down(p, peer_of(p, end), 2) && peer_down(p, peer_of(p, end), 3));
-  mrc_pair_destroy(p);
 }
 
 /* The peer is gone: the interval between messages grows. */
 TEST(test_status__backs_off) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   open_qp(p, .memory_bytes = 0);
   mrc_pair_silence(p, 1, true);
   mrc_pair_port_up(p, 0, 2, false);
   run_for(p, 10 * SECOND);
   CHECK(told(p, 0) > 10 && told(p, 0) < 20); /* 5 ms doubling to a second, then one a second */
-  mrc_pair_destroy(p);
 }
 
 /* The port is down and up again before the peer answers: the peer ends with the true state, also
    when the old message arrives last. */
 TEST(test_status__old_news_do_not_stay) {
-  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  PAIR p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   set_delays(p, 40 * MS);
   mrc_pair_port_up(p, 0, 2, false);
@@ -245,12 +236,11 @@ TEST(test_status__old_news_do_not_stay) {
   run_for(p, 100 * MS);
   CHECK(!peer_down(p, peer_of(p, end), 2));
   CHECK_EQ(answers_wanted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* An answer to the message before a change confirms nothing and is not counted. */
 TEST(test_status__an_old_answer_confirms_nothing) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
+  PAIR p = open_pair(.planes = 4, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   const mrc_engine *engine = p->hosts[0].engine;
   const struct mrc_port_status *status =
@@ -270,12 +260,11 @@ TEST(test_status__an_old_answer_confirms_nothing) {
   run_for(p, SECOND);
   CHECK_EQ(status->confirmed, 5);
   CHECK_EQ(answers_wanted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The last QP of a peer is destroyed while a repetition is pending: the timer is cleared. */
 TEST(test_status__ends_with_the_peer) {
-  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  PAIR p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   const mrc_engine *engine = p->hosts[0].engine;
   lose_messages(p, 2);
@@ -284,12 +273,11 @@ TEST(test_status__ends_with_the_peer) {
   CHECK(mrc_timers_next(&engine->endpoint.statuses.timers) != MRC_NEVER);
   mrc_pair_destroy_qp(p, end);
   CHECK_EQ(mrc_timers_next(&engine->endpoint.statuses.timers), MRC_NEVER);
-  mrc_pair_destroy(p);
 }
 
 /* QPs created while a port is down, the first one to the peer and later ones. */
 TEST(test_status__new_qps_start_with_what_is_true) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   mrc_pair_port_up(p, 0, 2, false);
   for (int i = 0; i < 2; i++) {
     CHECK_ROW(i);
@@ -308,7 +296,6 @@ TEST(test_status__new_qps_start_with_what_is_true) {
   run_for(p, 20 * MS);
   for (int end = 0; end < 4; end++)
     CHECK(!suspended(p, end, 2) && !peer_down(p, end, 2));
-  mrc_pair_destroy(p);
 }
 
 /* The QP that carried the message ends before the peer has answered: another QP carries the next
@@ -316,7 +303,7 @@ TEST(test_status__new_qps_start_with_what_is_true) {
 TEST(test_status__survives_the_qp_that_speaks) {
   for (int destroy = 0; destroy < 2; destroy++) {
     CHECK_ROW(destroy);
-    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+    PAIR p = open_pair(.planes = 3, .paths = 2);
     const int first = open_qp(p, .memory_bytes = 0), second = open_qp(p, .memory_bytes = 0);
     lose_messages(p, 1);
     mrc_pair_port_up(p, 0, 2, false);
@@ -334,13 +321,12 @@ TEST(test_status__survives_the_qp_that_speaks) {
     run_for(p, 200 * MS);
     CHECK(!peer_down(p, peer_of(p, second), 2));
     CHECK_EQ(answers_wanted(p, second), 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* After the last QP of a peer has failed, a new QP reports the changes since then. */
 TEST(test_status__a_new_qp_takes_over_from_a_failed_one) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const int first = open_qp(p, .memory_bytes = 0);
   mrc_pair_port_up(p, 0, 2, false);
   run_for(p, 1 * MS);
@@ -351,12 +337,11 @@ TEST(test_status__a_new_qp_takes_over_from_a_failed_one) {
   const int second = open_qp(p, .memory_bytes = 0);
   run_for(p, 20 * MS);
   CHECK(!peer_down(p, peer_of(p, first), 2) && !peer_down(p, peer_of(p, second), 2));
-  mrc_pair_destroy(p);
 }
 
 /* The kernel refuses the message, or its plane is down by then: the host uses another plane. */
 TEST(test_status__leaves_on_a_plane_that_works) {
-  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  PAIR p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   p->hosts[0].errors[0] = -ENETUNREACH;
   mrc_pair_port_up(p, 0, 2, false);
@@ -371,13 +356,12 @@ TEST(test_status__leaves_on_a_plane_that_works) {
   run_for(p, 100 * MS);
   CHECK(!peer_down(p, peer_of(p, end), 1));
   CHECK(peer_down(p, peer_of(p, end), 2) && peer_down(p, peer_of(p, end), 3));
-  mrc_pair_destroy(p);
 }
 
 /* All working ports are blocked: the engine sleeps. The message leaves on the first port that is
    unblocked, at once, with the changes made meanwhile. */
 TEST(test_status__waits_for_a_port_with_room) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
+  PAIR p = open_pair(.planes = 4, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   mrc_engine *engine = p->hosts[0].engine;
   for (int port = 1; port <= 4; port++)
@@ -395,13 +379,12 @@ TEST(test_status__waits_for_a_port_with_room) {
   CHECK(peer_down(p, peer_of(p, end), 2) && peer_down(p, peer_of(p, end), 3));
   CHECK_EQ(told(p, 0), 1);
   CHECK_EQ(p->hosts[0].plane_packets[3], 1);
-  mrc_pair_destroy(p);
 }
 
 /* The last QP ended while a port was down, and the peer's ends remained. The next QP is created
    with the port up: it sends the new status. */
 TEST(test_status__a_new_peer_is_told_what_has_changed) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const int first = open_qp(p, .memory_bytes = 0);
   const int other = peer_of(p, first);
   mrc_pair_port_up(p, 0, 2, false);
@@ -413,7 +396,6 @@ TEST(test_status__a_new_peer_is_told_what_has_changed) {
   const int second = open_qp(p, .memory_bytes = 0);
   run_for(p, 1 * MS);
   CHECK(!peer_down(p, other, 2) && !peer_down(p, peer_of(p, second), 2));
-  mrc_pair_destroy(p);
 }
 
 /* ---- claims ---- */
@@ -465,13 +447,12 @@ static int probe_result(struct mrc_pair *p, int end) {
 TEST(test_claim__of_what_is_proved) {
   for (int same = 0; same < 2; same++) {
     CHECK_ROW(same);
-    struct mrc_pair *p = open_pair(.hosts = 3);
+    PAIR p = open_pair(.hosts = 3);
     const int end = open_qp(p, .probe = true);
     CHECK_EQ(claim(p, CLAIM_QPN, 2, mrc_address_udp_port(same ? 0 : 2)), same ? 0 : -EADDRINUSE);
     for (int i = 0; i < 4; i++)
       CHECK_EQ(probe_result(p, end), 0);
     CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, CLAIM_QPN), 0);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -479,13 +460,12 @@ TEST(test_claim__of_what_is_proved) {
 TEST(test_claim__of_what_is_not_proved) {
   for (int first = 0; first < 2; first++) {
     CHECK_ROW(first);
-    struct mrc_pair *p = open_pair(.hosts = 3);
+    PAIR p = open_pair(.hosts = 3);
     if (first) CHECK_EQ(claim(p, CLAIM_QPN, 2, mrc_address_udp_port(2)), 0);
     const int end = open_qp(p);
     if (!first) CHECK_EQ(claim(p, CLAIM_QPN, 2, mrc_address_udp_port(2)), 0);
     for (int i = 0; i < 4; i++)
       CHECK_EQ(probe_result(p, end), 0);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -516,12 +496,11 @@ static uint16_t answered_port(struct mrc_pair *p) {
 /* No source is proved. Among the claims whose answers go to the requesting host, the newest gets
    the answer: the host may have come back with another set of interfaces. */
 TEST(test_claim__of_the_newest_counts) {
-  struct mrc_pair *p = open_pair(.hosts = 3);
+  PAIR p = open_pair(.hosts = 3);
   CHECK_EQ(claim(p, CLAIM_QPN, 0, 5001), 0);
   CHECK_EQ(claim(p, CLAIM_QPN + 1, 0, 5002), 0);
   CHECK_EQ(claim(p, CLAIM_QPN + 2, 2, 5003), 0); /* answers for it go to host 2 */
   CHECK_EQ(answered_port(p), 5002);
-  mrc_pair_destroy(p);
 }
 
 /* The engine checks a limited number of claims for one request, so that peers cannot make a request
@@ -529,12 +508,11 @@ TEST(test_claim__of_the_newest_counts) {
 TEST(test_claim__only_so_many_are_looked_at) {
   for (uint32_t strangers = 3; strangers <= 5; strangers++) {
     CHECK_ROW(strangers);
-    struct mrc_pair *p = open_pair(.hosts = 3);
+    PAIR p = open_pair(.hosts = 3);
     CHECK_EQ(claim(p, CLAIM_QPN, 0, 5000), 0);
     for (uint32_t i = 1; i <= strangers; i++)
       CHECK_EQ(claim(p, CLAIM_QPN + i, 2, (uint16_t)(5000 + i)), 0);
     CHECK_EQ(answered_port(p), strangers < 4 ? 5000 : 5000 + strangers);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -575,8 +553,7 @@ TEST(test_join__the_same_set_is_the_same_peer) {
       {{a, b}, 2, true},  {{b, a}, 2, true},     {{b, a, b}, 3, true}, {{a}, 1, false},
       {{a, a}, 2, false}, {{a, b, c}, 3, false}, {{b, c}, 2, false},   {{a, c}, 2, false},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_peers peers;
     CHECK_EQ(mrc_peers_init(&peers, 2, 5, 1), 0);
     struct mrc_qp one = {0}, two = {0};
@@ -633,8 +610,7 @@ TEST(test_join__not_what_another_has_proved) {
       {{a, b}, 2, 1, 0},                              /* the same process */
       {{c, a}, 2, 1, 0},                              /* the same process; one port up, one down */
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_peers peers;
     CHECK_EQ(mrc_peers_init(&peers, 2, 8, 1), 0);
     struct mrc_qp one = {0}, two = {0};

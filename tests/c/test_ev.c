@@ -37,7 +37,7 @@ static struct mrc_event find_probe(const struct mrc_pair *p, int host, uint64_t 
 }
 
 TEST(test_probe__of_every_ev_in_rtr) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 3);
+  PAIR p = open_pair(.planes = 4, .paths = 3);
   int end = open_rtr(p);
   mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
   mrc_pair_path(p, 1, 0, 3, 0)->config.delay_ns = 500 * US;
@@ -53,13 +53,12 @@ TEST(test_probe__of_every_ev_in_rtr) {
     CHECK_EQ(event.result, ev == 4 ? -ETIMEDOUT : 0); /* plane 2, path 1 */
     if (ev < 3) CHECK(event.rtt_ns >= (int64_t)(2 * PATH_DELAY) && event.rtt_ns < (int64_t)MS);
   }
-  mrc_pair_destroy(p);
 }
 
 /* Two of four paths are dead in both directions, and both ends probe all of them, as at connect.
    Then each knows a path for its answers: no answer is lost on a dead one. */
 TEST(test_probe__answers_take_paths_that_answered) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  PAIR p = open_pair(.planes = 1, .paths = 4);
   const int ends[2] = {open_rtr(p), p->ends[0]->peer};
   for (int path = 2; path < 4; path++)
     for (int host = 0; host < 2; host++)
@@ -75,13 +74,12 @@ TEST(test_probe__answers_take_paths_that_answered) {
   for (uint32_t i = 100; i < 120; i++)
     for (int host = 0; host < 2; host++)
       CHECK_EQ(find_probe(p, host, i).result, 0);
-  mrc_pair_destroy(p);
 }
 
 /* The proof of the path MTU: a full packet passes; a packet one byte longer is lost silently. */
 TEST(test_probe__proves_the_path_mtu) {
   enum { UDP_BYTES = 1500 - 48 };
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 1, .path.mtu_bytes = 1500);
+  PAIR p = open_pair(.planes = 2, .paths = 1, .path.mtu_bytes = 1500);
   int end = open_rtr(p);
   CHECK_EQ(probe(p, end, 0, UDP_BYTES, 1), 0);
   CHECK_EQ(probe(p, end, 0, UDP_BYTES + 4, 2), 0);
@@ -92,11 +90,10 @@ TEST(test_probe__proves_the_path_mtu) {
   CHECK_EQ(find_probe(p, 0, 2).result, -ETIMEDOUT);
   CHECK_EQ(find_probe(p, 0, 3).result, -ETIMEDOUT);
   CHECK_EQ(find_probe(p, 0, 4).result, 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_probe__refuses) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 1);
+  PAIR p = open_pair(.planes = 2, .paths = 1);
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 0});
   mrc_engine *engine = p->hosts[0].engine;
   uint32_t qpn = p->ends[end]->qpn;
@@ -108,12 +105,11 @@ TEST(test_probe__refuses) {
   CHECK_EQ(probe(p, end, 0, 0, 1), 0);
   run_for(p, 10 * MS); /* the peer's engine answers in any state of its QP */
   CHECK_EQ(find_probe(p, 0, 1).result, 0);
-  mrc_pair_destroy(p);
 }
 
 /* The kernel refuses every second burst, answers included: a refused burst keeps its place. */
 TEST(test_probe__answers_are_refused_at_first) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = 2);
   int end = open_rtr(p);
   for (uint64_t i = 0; i < 40; i++)
     CHECK_EQ(probe(p, end, (uint32_t)i % 4, 0, i), 0);
@@ -121,12 +117,11 @@ TEST(test_probe__answers_are_refused_at_first) {
   CHECK(p->hosts[1].refused > 0);
   for (uint64_t i = 0; i < 40; i++)
     CHECK_EQ(find_probe(p, 0, i).result, 0);
-  mrc_pair_destroy(p);
 }
 
 /* The socket of the answering host is full for a while: the answers wait, and no thread spins. */
 TEST(test_probe__answers_wait_for_a_blocked_port) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 1);
+  PAIR p = open_pair(.planes = 1, .paths = 1);
   int end = open_rtr(p);
   mrc_engine *peer = p->hosts[1].engine;
   mrc_engine_port_blocked(peer, 1, true, p->now_ns);
@@ -140,12 +135,11 @@ TEST(test_probe__answers_wait_for_a_blocked_port) {
   mrc_pair_kick(p, 1);
   run_for(p, MS);
   CHECK_EQ(find_probe(p, 0, 1).result, 0);
-  mrc_pair_destroy(p);
 }
 
 /* Probes up to the limit, then -EAGAIN; all of them end. */
 TEST(test_probe__too_many) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_rtr(p);
   int n = 0;
   while (n < 10000 && probe(p, end, 0, 0, (uint64_t)n) == 0)
@@ -155,23 +149,21 @@ TEST(test_probe__too_many) {
   mrc_pair_silence(p, 1, true);
   run_for(p, 20 * MS);
   CHECK_EQ(probe(p, end, 0, 0, 99999), 0);
-  mrc_pair_destroy(p);
 }
 
 /* When a port goes down, its probes end before their timeout. */
 TEST(test_probe__on_a_port_that_is_down) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_rtr(p);
   mrc_pair_port_up(p, 0, 1, false);
   CHECK_EQ(probe(p, end, 0, 0, 7), 0);
   run_for(p, 10 * MS);
   CHECK(find_probe(p, 0, 7).result < 0);
-  mrc_pair_destroy(p);
 }
 
 /* When the kernel cannot send a probe, its error becomes the probe's result at once. */
 TEST(test_probe__that_cannot_be_sent) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_rtr(p);
   p->hosts[0].errors[1] = -EMSGSIZE;
   CHECK_EQ(probe(p, end, 0, 0, 1), 0);
@@ -179,12 +171,11 @@ TEST(test_probe__that_cannot_be_sent) {
   run_for(p, MS);
   CHECK_EQ(find_probe(p, 0, 1).result, 0);
   CHECK_EQ(find_probe(p, 0, 2).result, -EMSGSIZE);
-  mrc_pair_destroy(p);
 }
 
 /* The controller marks an EV as bad: the EV leaves the rotation, and probes bring it back. */
 TEST(test_set_ev_state__assumed_bad) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   CHECK_EQ(
       mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 1, MRC_EV_ASSUMED_BAD, p->now_ns),
@@ -195,12 +186,11 @@ TEST(test_set_ev_state__assumed_bad) {
   CHECK_EQ(mrc_pair_ev(p, end, 1, 1).sent_packets, 0);
   run_for(p, 50 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_GOOD);
-  mrc_pair_destroy(p);
 }
 
 /* When the active EVs are at the floor, a loss brings another EV back; events report both. */
 TEST(test_set_ev_state__at_the_floor_tells_of_both) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
+  PAIR p = open_pair(.planes = 1, .paths = 2);
   const int end = open_qp(p);
   for (uint32_t ev = 0; ev < 2; ev++)
     CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, ev, MRC_EV_ASSUMED_BAD,
@@ -216,13 +206,12 @@ TEST(test_set_ev_state__at_the_floor_tells_of_both) {
   CHECK_EQ(events[2].ev_index, 0);
   CHECK_EQ(events[2].status, MRC_EV_GOOD);
   CHECK_EQ(events[2].reason, MRC_REASON_FLOOR);
-  mrc_pair_destroy(p);
 }
 
 /* A path whose MTU shrank answers small probes, but does not return before it carries a full
    packet. Only the last probe before a return is full, so few of them take the link from data. */
 TEST(test_probation__of_a_path_whose_mtu_shrank) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  PAIR p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
   struct mrc_link *path = mrc_pair_path(p, 0, 1, 2, 1);
   path->config.mtu_bytes = 300;
@@ -238,12 +227,11 @@ TEST(test_probation__of_a_path_whose_mtu_shrank) {
   path->config.mtu_bytes = 0;
   run_for(p, 200 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);
-  mrc_pair_destroy(p);
 }
 
 /* A dead EV stays out of the rotation, is probed, and comes back only after it heals. */
 TEST(test_probation__of_a_dead_path) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  PAIR p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
   mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -261,13 +249,12 @@ TEST(test_probation__of_a_dead_path) {
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK(mrc_pair_ev(p, end, 2, 1).sent_packets > before);
-  mrc_pair_destroy(p);
 }
 
 /* A path loses every tenth packet permanently. Each relapse keeps it away longer, so its cost
    falls. */
 TEST(test_probation__of_a_flapping_path) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  PAIR p = open_pair(.planes = 2, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 0)->config.lose_n = 1;
   mrc_pair_path(p, 0, 1, 1, 0)->config.lose_of = 10;
   int end = open_qp(p, .memory_bytes = 60u << 20, .timeout = 14);
@@ -282,7 +269,6 @@ TEST(test_probation__of_a_flapping_path) {
   }
   CHECK(lost[0] > 0);
   CHECK(lost[1] - lost[0] <= lost[0] / 2 + 1);
-  mrc_pair_destroy(p);
 }
 
 /* Paths that are dead when the first data leaves and were not probed: each loses only the one burst
@@ -292,7 +278,7 @@ TEST(test_trial__a_dead_path_loses_one_burst) {
     int plane, path;
   } dead[] = {{1, 0}, {1, 5}, {2, 7}, {4, 3}};
   const int n_dead = sizeof dead / sizeof dead[0];
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 8);
+  PAIR p = open_pair(.planes = 4, .paths = 8);
   int end = open_qp(p, .memory_bytes = 8u << 20, .spray = 1);
   for (int i = 0; i < n_dead; i++)
     mrc_pair_path(p, 0, 1, dead[i].plane, dead[i].path)->config.silent = true;
@@ -308,7 +294,6 @@ TEST(test_trial__a_dead_path_loses_one_burst) {
   }
   CHECK_EQ(retransmitted(p, end), n_dead);
   CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
-  mrc_pair_destroy(p);
 }
 
 /* Probes answered while connecting prove the paths: the whole first window leaves at once. Without
@@ -317,7 +302,7 @@ TEST(test_trial__probed_paths_have_none) {
   enum { PATHS = 2, PLANES = 2 };
   for (int probed = 0; probed < 2; probed++) {
     CHECK_ROW(probed);
-    struct mrc_pair *p = open_pair(.planes = PLANES, .paths = PATHS);
+    PAIR p = open_pair(.planes = PLANES, .paths = PATHS);
     struct mrc_pair_qp_config config = {.memory_bytes = 1u << 20, .spray = 1};
     int end = mrc_pair_create_qp(p, &config);
     int ends[] = {end, p->ends[end]->peer};
@@ -335,14 +320,13 @@ TEST(test_trial__probed_paths_have_none) {
     else
       CHECK_EQ(mrc_pair_info(p, end).sent_packets, PLANES * PATHS);
     CHECK(mrc_pair_finish(p, 100 * MS));
-    mrc_pair_destroy(p);
   }
 }
 
 /* The auditor asserts that no packet leaves on a DENIED EV. In this test the EV must stop sending
    and then come back. */
 TEST(test_deny__an_ev_in_mid_transfer) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 3, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 2, .paths = 3, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
   for (int i = 0; i < 8; i++)
     CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -356,23 +340,21 @@ TEST(test_deny__an_ev_in_mid_transfer) {
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK(mrc_pair_ev(p, end, 1, 1).sent_packets > before);
   CHECK_EQ(retransmitted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* A whole plane is denied: the others carry all data. */
 TEST(test_deny__a_whole_plane) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   for (int path = 0; path < 2; path++)
     mrc_pair_deny(p, end, 2, path, true);
   CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(mrc_pair_info(p, end).planes[1].sent_packets, 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_set_ev_state__refuses) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
   uint32_t qpn = p->ends[end]->qpn;
@@ -381,11 +363,10 @@ TEST(test_set_ev_state__refuses) {
   CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, MRC_EV_SKIP, p->now_ns), -EINVAL);
   CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, 17, p->now_ns), -EINVAL);
   CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, MRC_EV_GOOD, p->now_ns), 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_query_evs__counts_and_fills) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
   struct mrc_ev_info infos[4];
   memset(infos, 0xAB, sizeof infos);
@@ -397,13 +378,12 @@ TEST(test_query_evs__counts_and_fills) {
   CHECK_EQ(infos[2].port, 0xAB); /* beyond the capacity */
   CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn, NULL, 0), 4);
   CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn + 1, infos, 2), -ENOENT);
-  mrc_pair_destroy(p);
 }
 
 /* Every path loses many packets, so the rotation is at its floor and bad EVs come back in exchange.
    For each EV, events report every change of state and nothing else. */
 TEST(test_events__of_each_ev_alternate) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.loss_ppm = 300000);
+  PAIR p = open_pair(.planes = 2, .paths = 4, .path.loss_ppm = 300000);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .retry_exp = 25);
   uint8_t states[8] = {0};
   CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
@@ -421,5 +401,4 @@ TEST(test_events__of_each_ev_alternate) {
   for (int i = 0; i < 8; i++)
     CHECK_EQ(infos[i].state, states[i]);
   CHECK(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD) > 8);
-  mrc_pair_destroy(p);
 }

@@ -12,7 +12,7 @@
    with its reason, or fails only the QP that the packet addresses. */
 
 TEST(test_receive__drops_the_stranger) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, four);
   forge.wire.dest_qpn ^= 1;
@@ -33,12 +33,11 @@ TEST(test_receive__drops_the_stranger) {
   run_for(p, 5 * MS);
   CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
-  mrc_pair_destroy(p);
 }
 
 /* The QP accepts data in RTR and RTS only. */
 TEST(test_receive__drops_in_the_wrong_state) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
   struct forge forge = make_forge(p, end, four);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_QP_STATE);
@@ -46,12 +45,11 @@ TEST(test_receive__drops_in_the_wrong_state) {
   mrc_pair_modify(p, p->ends[end]->peer, MRC_QP_RTR);
   CHECK_EQ(send_forge(p, &forge), 0);
   CHECK_MEM_EQ(audit_of(p, end)->target, four, 4);
-  mrc_pair_destroy(p);
 }
 
 /* Answers without a request: for unsent PSNs, for unknown probes, with absurd offsets. */
 TEST(test_receive__drops_false_answers) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 10 * MTU);
   int peer = p->ends[end]->peer;
   CHECK_EQ(mrc_pair_write(p, peer, 4 * MTU), 0); /* host 1 sends PSNs from rq_psn on */
@@ -78,12 +76,11 @@ TEST(test_receive__drops_false_answers) {
   CHECK(mrc_pair_finish(p, 10 * MS));
   CHECK_EQ(succeeded(p, peer), 2);
   CHECK_EQ(retransmitted(p, peer), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The peer sends more immediates than agreed. */
 TEST(test_receive__too_many_immediates) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64, .max_wimm = 4);
   struct forge forge = make_forge(p, end, four);
   forge.wire.opcode = MRC_OP_WRITE_ONLY_IMM;
@@ -94,7 +91,6 @@ TEST(test_receive__too_many_immediates) {
     CHECK_EQ(send_forge(p, &forge), i < 4 ? 0 : MRC_DROP_WIMM_LIMIT);
   }
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_ERROR);
-  mrc_pair_destroy(p);
 }
 
 /* An immediate reports the bytes of its message that arrived, not the length that the peer claims:
@@ -118,12 +114,11 @@ TEST(test_receive__an_immediate_tells_what_arrived) {
       {MRC_OP_WRITE_ONLY_IMM, 0, 0, MRC_DROP_NONE},
   };
   static const uint32_t arrived[] = {13, 3, 8, 0};
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, four);
   p->hosts[1].stops_polling = true;
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     forge.wire.opcode = rows[i].opcode;
     forge.wire.payload_bytes = rows[i].bytes;
     forge.wire.pad = -rows[i].bytes & 3;
@@ -139,12 +134,11 @@ TEST(test_receive__an_immediate_tells_what_arrived) {
     CHECK_ROW(i);
     CHECK_EQ(wcs[i].bytes, arrived[i]);
   }
-  mrc_pair_destroy(p);
 }
 
 /* The engine drops random bytes, and good packets with random bytes in them. */
 TEST(test_receive__survives_garbage) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 18, .timeout = 14);
   struct mrc_prng prng = {.state = 5};
   struct forge forge = make_forge(p, end, four);
@@ -159,12 +153,11 @@ TEST(test_receive__survives_garbage) {
   }
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(succeeded(p, end), 1);
-  mrc_pair_destroy(p);
 }
 
 /* Host 1 drops packets for a port that does not exist, and an endpoint operation for a QP. */
 TEST(test_receive__drops_what_has_no_place) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, four);
   forge.meta.port = 0;
@@ -183,13 +176,12 @@ TEST(test_receive__drops_what_has_no_place) {
   CHECK_EQ(mrc_engine_drops(p->hosts[1].engine, drops, MRC_DROP_COUNT), MRC_DROP_COUNT);
   CHECK_EQ(drops[MRC_DROP_PORT], 2);
   CHECK_EQ(drops[MRC_DROP_FIELD], 1);
-  mrc_pair_destroy(p);
 }
 
 /* The responder sends at most one NACK a millisecond for packets beyond the window. */
 TEST(test_receive__few_nacks_for_what_is_beyond) {
   static const uint8_t payload[4];
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   struct forge forge = make_forge(p, open_qp(p, .memory_bytes = 4096, .mpr = 128), payload);
   forge.wire.psn = 4096;
   for (int i = 0; i < 250; i++) {
@@ -197,14 +189,13 @@ TEST(test_receive__few_nacks_for_what_is_beyond) {
     run_for(p, 10 * US);
   }
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), 3);
-  mrc_pair_destroy(p);
 }
 
 /* A packet longer than its message, and a WRITE_ONLY shorter than its message. */
 TEST(test_receive__a_message_that_cannot_be) {
   for (int i = 0; i < 2; i++) {
     CHECK_ROW(i);
-    struct mrc_pair *p = open_pair(.planes = 2);
+    PAIR p = open_pair(.planes = 2);
     int end = open_qp(p, .memory_bytes = 64);
     struct forge forge = make_forge(p, end, four);
     forge.wire.opcode = i ? MRC_OP_WRITE_ONLY : MRC_OP_WRITE_FIRST;
@@ -212,7 +203,6 @@ TEST(test_receive__a_message_that_cannot_be) {
     CHECK_EQ(send_forge(p, &forge), MRC_DROP_LENGTH);
     CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
     CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -227,9 +217,8 @@ TEST(test_receive__refusals_of_the_peer) {
       {MRC_SYNDROME_NAK_REM_OP, MRC_WC_REM_OP_ERR},
       {0, MRC_WC_REM_OP_ERR},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair();
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair();
     int end = open_qp(p, .memory_bytes = 64);
     int peer = p->ends[end]->peer;
     struct forge forge = make_forge(p, end, four);
@@ -252,7 +241,6 @@ TEST(test_receive__refusals_of_the_peer) {
     CHECK(mrc_pair_finish(p, MS));
     CHECK_EQ(audit_of(p, peer)->statuses[rows[i].status], 1);
     CHECK_EQ(audit_of(p, peer)->statuses[MRC_WC_WR_FLUSH_ERR], 1);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -268,9 +256,8 @@ TEST(test_receive__a_nak_names_the_window) {
       {4, -1, MRC_DROP_NONE},  {4, 3, MRC_DROP_NONE},       {4, 4, MRC_DROP_STALE},
       {4, -2, MRC_DROP_STALE}, {4, -65536, MRC_DROP_STALE},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair();
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair();
     const int end = open_qp(p, .memory_bytes = 4 * MTU), peer = p->ends[end]->peer;
     struct forge forge = make_forge(p, end, four);
     mrc_pair_silence(p, 1, true);
@@ -284,13 +271,12 @@ TEST(test_receive__a_nak_names_the_window) {
     CHECK_EQ(send_forge(p, &forge), rows[i].drop);
     CHECK_EQ(mrc_pair_info(p, peer).state,
              rows[i].drop == MRC_DROP_NONE ? MRC_QP_ERROR : MRC_QP_RTS);
-    mrc_pair_destroy(p);
   }
 }
 
 /* A WRITE of no bytes needs no rkey, so a forged one must not take the PSN of the true packet. */
 TEST(test_receive__a_write_of_nothing_takes_no_psn) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 4 * MTU);
   struct forge forge = make_forge(p, end, four);
   forge.wire.va = forge.wire.rkey = forge.wire.payload_bytes = forge.wire.dma_bytes = 0;
@@ -301,7 +287,6 @@ TEST(test_receive__a_write_of_nothing_takes_no_psn) {
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK_EQ(succeeded(p, end), 4);
   CHECK_MEM_EQ(audit_of(p, end)->target, audit_of(p, end)->source, 4 * MTU);
-  mrc_pair_destroy(p);
 }
 
 static struct forge make_request(struct mrc_pair *p, int end, uint8_t op, uint32_t mask) {
@@ -316,7 +301,7 @@ static struct forge make_request(struct mrc_pair *p, int end, uint8_t op, uint32
 /* The engine answers peers only, and a limited number of requests, so that it cannot be used to
    reflect traffic. */
 TEST(test_request__answers_peers_and_only_so_many) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p);
   struct forge forge = make_request(p, end, MRC_ENDPOINT_EV_PROBE, 0);
   for (int i = 0; i < MRC_MAX_ANSWERS; i++)
@@ -329,13 +314,12 @@ TEST(test_request__answers_peers_and_only_so_many) {
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
   mrc_address_make(forge.meta.src, 6, 5, 1, 0);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
-  mrc_pair_destroy(p);
 }
 
 /* The engine checks the source of a packet before it computes the ICRC. */
 TEST(test_request__no_icrc_for_strangers) {
   static const uint8_t opcodes[] = {MRC_OP_ENDPOINT_REQUEST, MRC_OP_ENDPOINT_RESPONSE};
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   struct forge forge = make_request(p, open_qp(p), MRC_ENDPOINT_EV_PROBE, 0);
   for (size_t i = 0; i < sizeof opcodes; i++) {
     CHECK_ROW(i);
@@ -347,12 +331,11 @@ TEST(test_request__no_icrc_for_strangers) {
     meta.sport++;
     CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &meta), MRC_DROP_SOURCE);
   }
-  mrc_pair_destroy(p);
 }
 
 /* When a QP is destroyed, its waiting answers are dropped. */
 TEST(test_request__of_a_qp_that_goes) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p);
   struct forge forge = make_request(p, end, MRC_ENDPOINT_EV_PROBE, 0);
   for (int i = 0; i < 10; i++)
@@ -361,13 +344,12 @@ TEST(test_request__of_a_qp_that_goes) {
   run_for(p, MS);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_EV_ANSWERS), 0);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
-  mrc_pair_destroy(p);
 }
 
 /* When a QP is destroyed, the waiting answers to another peer (here the host itself) stay, the
    oldest one included. */
 TEST(test_request__of_a_qp_that_stays) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p);
   open_qp(p, .from = 1, .to = 1);
   struct forge forge = make_request(p, end, MRC_ENDPOINT_EV_PROBE, 0), other = forge;
@@ -378,13 +360,12 @@ TEST(test_request__of_a_qp_that_stays) {
   mrc_pair_destroy_qp(p, p->ends[end]->peer);
   run_for(p, MS);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_EV_ANSWERS), 1);
-  mrc_pair_destroy(p);
 }
 
 /* The peer reports that its port 2 is down: every QP with that peer leaves the plane until the port
    is up. */
 TEST(test_request__port_status) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int first = open_qp(p, .memory_bytes = 1u << 20), second = open_qp(p, .memory_bytes = 1u << 20);
   struct forge forge = make_request(p, first, MRC_ENDPOINT_PORT_STATUS, 1);
   CHECK_EQ(send_forge(p, &forge), 0);
@@ -400,7 +381,6 @@ TEST(test_request__port_status) {
   CHECK_EQ(mrc_pair_write(p, p->ends[first]->peer, 400 * MTU), 0);
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK(mrc_pair_info(p, p->ends[first]->peer).planes[1].sent_packets > 100);
-  mrc_pair_destroy(p);
 }
 
 /* A status mask is invalid if it reports the port down that delivered it, alone or with all others.
@@ -417,12 +397,11 @@ TEST(test_request__port_status_that_cannot_be) {
       {2, 2, MRC_DROP_NONE},          {1, 1, MRC_DROP_NONE},
       {1, UINT32_MAX, MRC_DROP_NONE},
   };
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int first = open_qp(p);
   const struct mrc_peer *peer =
       mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[first]->peer]->qpn)->peer;
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct forge forge = make_request(p, first, MRC_ENDPOINT_PORT_STATUS, rows[i].mask);
     const uint32_t before = peer->ports_up;
     forge.meta.port = rows[i].port;
@@ -431,14 +410,13 @@ TEST(test_request__port_status_that_cannot_be) {
     CHECK_EQ(p->hosts[1].engine->endpoint.answers.n, rows[i].drop == MRC_DROP_NONE);
     run_for(p, 10 * US); /* the answer */
   }
-  mrc_pair_destroy(p);
 }
 
 /* A forged packet reports all other ports down, and the ports answer probes: transfers go on, every
    QP uses its planes again within 0.2 s, and a true status counts as a change again. */
 TEST(test_request__a_false_port_status_heals) {
   enum { QPS = 2, PLANES = 4 };
-  struct mrc_pair *p = open_pair(.planes = PLANES, .paths = 2);
+  PAIR p = open_pair(.planes = PLANES, .paths = 2);
   int ends[QPS];
   for (int i = 0; i < QPS; i++)
     ends[i] = open_qp(p, .memory_bytes = 1u << 20);
@@ -458,7 +436,6 @@ TEST(test_request__a_false_port_status_heals) {
       for (int plane = 0; plane < PLANES; plane++)
         CHECK_EQ(mrc_pair_info(p, p->ends[ends[i]]->peer).planes[plane].suspended, 0);
   }
-  mrc_pair_destroy(p);
 }
 
 /* ---- a hostile peer ---- */
@@ -514,10 +491,9 @@ TEST(test_hostile__sacks_for_packets_never_sent) {
       {-1, INT16_MIN, UINT64_MAX, MRC_DROP_NONE},      /* the bits are stale */
       {-1 - (1 << 22), INT16_MAX, UINT64_MAX, MRC_DROP_STALE},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     int end, victim;
-    struct mrc_pair *p = open_victim(8, &end, &victim);
+    PAIR p = open_victim(8, &end, &victim);
     const struct mrc_txwin *win = &inside(p, victim)->req.win;
     CHECK_EQ(mrc_txwin_outstanding(win), 8);
     struct forge forge = make_sack(p, end, (win->una_psn + (uint32_t)rows[i].cum) & MRC_PSN_MASK);
@@ -535,7 +511,6 @@ TEST(test_hostile__sacks_for_packets_never_sent) {
     CHECK_EQ(mrc_pair_info(p, victim).acknowledged_bytes, 0);
     CHECK_EQ(win->inflight_bytes, 8 * MTU);
     check_recovers(p, victim, 1);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -548,7 +523,7 @@ TEST(test_hostile__windows_that_shrink) {
     uint32_t granted;
   } rows[] = {{1, 128}, {255, 1024}, {1, 128}, {0, 128}, {8, 1024}, {9, 1024}, {1, 128}};
   int end, victim;
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   end = open_qp(p, .memory_bytes = 600 * MTU, .dynamic_mpr = 1, .cc = MRC_CC_NULL);
   victim = p->ends[end]->peer;
   prove_paths(p->hosts[1].engine, p->ends[victim]->qpn);
@@ -557,8 +532,7 @@ TEST(test_hostile__windows_that_shrink) {
   run_for(p, US);
   const struct mrc_txwin *win = &inside(p, victim)->req.win;
   CHECK_EQ(mrc_txwin_outstanding(win), 300);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct forge forge = make_sack(p, end, mrc_psn_sub(win->una_psn, 1));
     forge.wire.sack.mpr = rows[i].mpr;
     CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE);
@@ -573,7 +547,6 @@ TEST(test_hostile__windows_that_shrink) {
   mrc_pair_silence(p, 1, false);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(succeeded(p, victim), 2);
-  mrc_pair_destroy(p);
 }
 
 /* The responder's window of 128 starts just before the wrap: it accepts and refuses the same as
@@ -597,13 +570,12 @@ TEST(test_hostile__psns_at_the_wrap) {
           {0x000070, MRC_DROP_NONE},
           {0xFFFFF0, MRC_DROP_DUPLICATE},
   };
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .mpr = 128, .sq_psn = 0xFFFFF0);
   const struct mrc_rxwin *win = &inside(p, p->ends[end]->peer)->resp.win;
   uint64_t expected[MRC_DROP_COUNT] = {0}, drops[MRC_DROP_COUNT], placed = 0;
   struct forge forge = make_forge(p, end, four);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     forge.wire.psn = rows[i].psn;
     CHECK_EQ(send_forge(p, &forge), rows[i].drop);
     expected[rows[i].drop]++;
@@ -615,12 +587,11 @@ TEST(test_hostile__psns_at_the_wrap) {
   CHECK_EQ(drops[MRC_DROP_PSN_WINDOW], expected[MRC_DROP_PSN_WINDOW]);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_RX_DUPLICATES), expected[MRC_DROP_DUPLICATE]);
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
-  mrc_pair_destroy(p);
 }
 
 /* The first wrong rkey ends the QP, so an attacker has one guess a QP. */
 TEST(test_hostile__rkeys_guessed) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64), other = open_qp(p, .memory_bytes = 4 * MTU);
   struct forge forge = make_forge(p, end, four);
   const uint32_t rkey = forge.wire.rkey;
@@ -642,7 +613,6 @@ TEST(test_hostile__rkeys_guessed) {
   CHECK_EQ(mrc_pair_write(p, other, 4 * MTU), 0); /* other QPs go on */
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK_EQ(succeeded(p, other), 1);
-  mrc_pair_destroy(p);
 }
 
 /* Ranges outside the region or the address space are refused before a byte is placed. */
@@ -663,8 +633,7 @@ TEST(test_hostile__lengths_that_overflow) {
       {-1, true, 4, MRC_DROP_ACCESS},
       {0, false, UINT32_MAX, MRC_DROP_LENGTH}, /* an Only that is longer than its packet */
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_pair *p = open_pair(.planes = 2);
     const int end = open_qp(p, .memory_bytes = BYTES);
     uint8_t expected[BYTES];
@@ -685,7 +654,7 @@ TEST(test_hostile__lengths_that_overflow) {
 /* Feedback on EVs that never carried the packet, or do not exist, changes no EV. */
 TEST(test_hostile__ev_echoes_never_used) {
   int end, victim;
-  struct mrc_pair *p = open_victim(8, &end, &victim);
+  PAIR p = open_victim(8, &end, &victim);
   const struct mrc_txwin *win = &inside(p, victim)->req.win;
   const struct mrc_evset *set = &inside(p, victim)->evset;
   const uint32_t value = set->evs[0].value;
@@ -712,13 +681,12 @@ TEST(test_hostile__ev_echoes_never_used) {
   CHECK_EQ(counter(p, 1, MRC_COUNTER_LOST_BY_NACK), 0);
   CHECK_EQ(win->inflight_bytes, 8 * MTU);
   check_recovers(p, victim, 1);
-  mrc_pair_destroy(p);
 }
 
 /* A thousand of each false message in one QP: the engine must not allocate; it queues no more than
    its rings hold and sends few answers. */
 TEST(test_hostile__answers_stay_bounded) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .mpr = 128);
   struct forge forge = make_forge(p, end, four);
   for (uint32_t i = 0; i < 1000; i++) {
@@ -732,7 +700,6 @@ TEST(test_hostile__answers_stay_bounded) {
   run_for(p, US);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), 1);
   CHECK(counter(p, 1, MRC_COUNTER_TX_SACKS) <= MRC_MAX_TRIGGERS);
-  mrc_pair_destroy(p);
 }
 
 /* ---- an earlier QP ---- */
@@ -802,10 +769,9 @@ TEST(test_stale__packets_change_nothing) {
   static const uint32_t away[] = {APART, -APART & MRC_PSN_MASK};
   for (size_t row = 0; row < 2 * sizeof opcodes / sizeof opcodes[0]; row++) {
     CHECK_ROW(row);
-    struct mrc_pair *p = open_pair();
+    PAIR p = open_pair();
     const int end = open_waiting(p);
     check_unchanged(p, end, stale(p, end, opcodes[row / 2], away[row % 2]));
-    mrc_pair_destroy(p);
   }
 }
 
@@ -814,7 +780,7 @@ TEST(test_stale__packets_change_nothing) {
 TEST(test_stale__acks_and_probe_answers_with_likely_numbers) {
   for (int row = 0; row < 3; row++) {
     CHECK_ROW(row);
-    struct mrc_pair *p = open_pair();
+    PAIR p = open_pair();
     const int end = open_waiting(p);
     const struct mrc_requester *req = &inside(p, p->ends[end]->peer)->req;
     struct forge forge = stale(p, end, row == 2 ? MRC_OP_SACK : MRC_OP_ACK, -APART & MRC_PSN_MASK);
@@ -826,13 +792,12 @@ TEST(test_stale__acks_and_probe_answers_with_likely_numbers) {
       forge.wire.aeth.msn = req->acked_msn + (row == 0);
     }
     check_unchanged(p, end, forge);
-    mrc_pair_destroy(p);
   }
 }
 
 /* An old probe is answered and has no other effect. */
 TEST(test_stale__probe_is_answered_and_forgotten) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_waiting(p);
   struct mrc_qp *qp = inside(p, p->ends[end]->peer);
   const struct forge forge = stale(p, end, MRC_OP_PROBE, 0);
@@ -842,5 +807,4 @@ TEST(test_stale__probe_is_answered_and_forgotten) {
   CHECK_MEM_EQ(&qp->req, &before.req, sizeof qp->req);
   CHECK_MEM_EQ(&qp->resp.win, &before.resp.win, sizeof qp->resp.win);
   CHECK_EQ(qp->state, MRC_QP_RTS);
-  mrc_pair_destroy(p);
 }

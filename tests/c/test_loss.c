@@ -38,7 +38,7 @@ static int n_active(struct mrc_pair *p, int end, int plane) {
 /* One packet lost, one retransmission on another EV (the auditor checks that). A backup of the same
    plane replaces the lossy EV, which comes back after probes. */
 TEST(test_loss__one_packet) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  PAIR p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 200 * MTU, .spray = 1, .ev_active_per_plane = 2);
   int plane = 1, path = 0;
   lose_data(p, 17, 1);
@@ -59,7 +59,6 @@ TEST(test_loss__one_packet) {
   CHECK(mrc_pair_ev(p, end, plane, path).sent_probes >= 3);
   CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_GOOD, MRC_REASON_PROBES), 1);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 2);
-  mrc_pair_destroy(p);
 }
 
 /* Any single packet of a write: the first, a middle one, or the last, which no packet follows. */
@@ -67,20 +66,19 @@ TEST(test_loss__any_one_packet_costs_one) {
   enum { N = 40 };
   for (uint32_t psn = 0; psn < N; psn++) {
     CHECK_ROW(psn);
-    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+    PAIR p = open_pair(.planes = 2, .paths = 2);
     int end = open_qp(p, .memory_bytes = N * MTU, .spray = 1);
     lose_data(p, psn, 1);
     CHECK_EQ(mrc_pair_write_imm(p, end, N * MTU), 0);
     CHECK(mrc_pair_finish(p, 5 * MS));
     CHECK_EQ(retransmitted(p, end), 1);
-    mrc_pair_destroy(p);
   }
 }
 
 /* One path is silent while the QP is always busy: deliveries on the other paths show the loss. */
 TEST(test_loss__is_found_while_the_qp_is_busy) {
   enum { N = 200 };
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  PAIR p = open_pair(.planes = 1, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 2)->config.loss_mask = UINT64_MAX;
   int end = open_qp(p, .memory_bytes = N * MTU, .sq_depth = 2 * N, .spray = 1);
   for (int i = 0; i < N; i++) {
@@ -91,12 +89,11 @@ TEST(test_loss__is_found_while_the_qp_is_busy) {
   CHECK_EQ(mrc_pair_ev(p, end, 1, 2).state, MRC_EV_ASSUMED_BAD);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
-  mrc_pair_destroy(p);
 }
 
 /* The requester finds two holes of one path in one SACK at once, not a round trip apart. */
 TEST(test_loss__by_order_finds_all_holes_at_once) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
@@ -106,7 +103,6 @@ TEST(test_loss__by_order_finds_all_holes_at_once) {
   run_for(p, 3 * PATH_DELAY);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_ORDER), 2);
   CHECK(mrc_pair_finish(p, 5 * MS));
-  mrc_pair_destroy(p);
 }
 
 /* Writes a packet each 10 us until one was lost for this reason; returns how long that took. */
@@ -132,10 +128,9 @@ TEST(test_loss__waits_for_the_guards) {
       {0, 2 * MS, MRC_COUNTER_LOST_BY_TIME, 2500 * US, 2560 * US},
       {2 * MS, 0, MRC_COUNTER_LOST_BY_TIME, 2500 * US, 2560 * US},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const bool by_time = rows[i].why == MRC_COUNTER_LOST_BY_TIME;
-    struct mrc_pair *p = open_pair(.paths = 2);
+    PAIR p = open_pair(.paths = 2);
     int end = open_qp(p, .memory_bytes = 1000 * MTU, .sq_depth = 1000, .spray = 1);
     CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
     CHECK(mrc_pair_finish(p, 5 * MS));
@@ -149,42 +144,38 @@ TEST(test_loss__waits_for_the_guards) {
     const uint64_t took_ns = write_until_lost(p, end, rows[i].why);
     CHECK(took_ns >= rows[i].least_ns && took_ns <= rows[i].most_ns);
     CHECK(mrc_pair_finish(p, 20 * MS));
-    mrc_pair_destroy(p);
   }
 }
 
 TEST(test_loss__the_only_packet) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
   lose_data(p, 0, 1);
   CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
   CHECK(mrc_pair_finish(p, 10 * MS)); /* no round trip is known yet, so the timeout is longer */
   CHECK_EQ(retransmitted(p, end), 1);
-  mrc_pair_destroy(p);
 }
 
 /* No answer comes from the start: the first reliability probe leaves after 5 ms, because no round
    trip is known, and each next one after one and a half times the time. */
 TEST(test_loss__probes_back_off) {
   static const uint32_t at_us[] = {5000, 12500, 23750, 40625};
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = MTU, .timeout = 18);
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
   const uint64_t start_ns = p->now_ns;
-  for (size_t i = 0; i < sizeof at_us / sizeof at_us[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, at_us) {
     mrc_pair_run(p, start_ns + at_us[i] * US - 1);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_PROBES), i);
     mrc_pair_run(p, start_ns + at_us[i] * US);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_PROBES), i + 1);
   }
-  mrc_pair_destroy(p);
 }
 
 /* Two retransmissions are lost too: three different EVs, three more packets. */
 TEST(test_loss__of_retransmissions) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  PAIR p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 1);
   mrc_pair_lose(p, (struct mrc_pair_rule){
                        .host = 0, .plane = MRC_PAIR_ANY, .psn = 9, .n_psns = 1, .times = 3});
@@ -192,12 +183,11 @@ TEST(test_loss__of_retransmissions) {
   CHECK(mrc_pair_finish(p, 20 * MS));
   CHECK_EQ(retransmitted(p, end), 3);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 3);
-  mrc_pair_destroy(p);
 }
 
 /* The packets of one burst are lost together: many are retransmitted, one EV is blamed. */
 TEST(test_loss__of_a_burst_is_one_event) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  PAIR p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 16);
   lose_data(p, 32, 16);
   CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
@@ -205,13 +195,12 @@ TEST(test_loss__of_a_burst_is_one_event) {
   CHECK_EQ(retransmitted(p, end), 16);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 1);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Each path drops three of 64 data packets by mask. The requester retransmits a lost packet once,
    or twice when the mask drops it again, and never a packet that arrived. */
 TEST(test_loss__by_mask_on_every_path) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  PAIR p = open_pair(.planes = 2, .paths = 4);
   for (int plane = 1; plane <= 2; plane++)
     for (int path = 0; path < 4; path++)
       mrc_pair_path(p, 0, 1, plane, path)->config.loss_mask = 1ull << 3 | 3ull << 40;
@@ -220,12 +209,11 @@ TEST(test_loss__by_mask_on_every_path) {
   CHECK(mrc_pair_finish(p, 500 * MS));
   CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   CHECK(retransmitted(p, end) <= 2000 * 3 / 64 * 2);
-  mrc_pair_destroy(p);
 }
 
 /* SACKs are lost: the next ones repeat the news, and nothing is retransmitted. */
 TEST(test_loss__of_sacks_in_mid_stream) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1000 * MTU, .mpr = 128);
   run_for(p, MS);
   mrc_pair_path(p, 1, 0, 1, 0)->config.lose_n = 1;
@@ -235,12 +223,11 @@ TEST(test_loss__of_sacks_in_mid_stream) {
   printf("DBG ret %d\n", (int)retransmitted(p, end));
   CHECK(retransmitted(p, end) <= 0);
   CHECK_EQ(mrc_pair_info(p, end).timeouts, 0);
-  mrc_pair_destroy(p);
 }
 
 /* All answers to the only packet are lost: a reliability probe leaves long before the timeout. */
 TEST(test_loss__of_the_last_answers) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = MTU, .timeout = 15);
   lose_kind(p, 1, MRC_OP_SACK, 1);
   lose_kind(p, 1, MRC_OP_ACK, 1);
@@ -249,13 +236,12 @@ TEST(test_loss__of_the_last_answers) {
   CHECK(counter(p, 0, MRC_COUNTER_TX_PROBES) >= 1);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
   CHECK(retransmitted(p, end) <= 1);
-  mrc_pair_destroy(p);
 }
 
 /* The answers are once later than the local timeout, because the peer was late. No plane waits
    longer for the next loss, no EV is blamed, and the window stays as it was. */
 TEST(test_loss__by_a_timeout_that_proves_wrong) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 10);
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
@@ -273,25 +259,23 @@ TEST(test_loss__by_a_timeout_that_proves_wrong) {
     CHECK_EQ(qp->planes[i].reorder.ns, 0);
     CHECK_EQ(qp->planes[i].spread.ns, 0);
   }
-  mrc_pair_destroy(p);
 }
 
 /* Only transport ACKs are lost: SACKs acknowledge all packets, and the write must still complete.
  */
 TEST(test_loss__of_transport_acks) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   lose_kind(p, 1, MRC_OP_ACK, 4);
   for (int i = 0; i < 10; i++)
     CHECK_EQ(mrc_pair_write_imm(p, end, 10 * MTU), 0);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK_EQ(succeeded(p, end), 10);
-  mrc_pair_destroy(p);
 }
 
 /* Planes of 10, 200 and 1000 us: reordering between them is no loss. */
 TEST(test_delay__skew_between_planes_is_no_loss) {
-  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  PAIR p = open_pair(.planes = 3, .paths = 2);
   static const uint64_t delays[] = {10 * US, 200 * US, 1000 * US};
   for (int plane = 1; plane <= 3; plane++)
     for (int path = 0; path < 2; path++) {
@@ -304,18 +288,16 @@ TEST(test_delay__skew_between_planes_is_no_loss) {
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The paths of one plane differ too: one is 20 times as long. */
 TEST(test_delay__skew_between_paths_of_a_plane) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  PAIR p = open_pair(.planes = 1, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 2)->config.delay_ns = 20 * PATH_DELAY;
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
   CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK(retransmitted(p, end) <= 40); /* a few, until the path's round trip is known */
-  mrc_pair_destroy(p);
 }
 
 /* Writes over two planes of two paths, of which one has a quarter of the port's rate: its queue
@@ -334,12 +316,11 @@ static struct mrc_pair *write_over_a_slow_path(int *end, struct mrc_link_config 
 TEST(test_slow__path_is_not_dead) {
   int end;
   struct mrc_link_config *slow;
-  struct mrc_pair *p = write_over_a_slow_path(&end, &slow);
+  PAIR p = write_over_a_slow_path(&end, &slow);
   CHECK(mrc_pair_finish(p, SECOND));
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
   const struct mrc_ev *evs = inside(p, end)->evset.evs;
   CHECK(evs[1].packets > evs[0].packets / 8); /* it carries what it can */
-  mrc_pair_destroy(p);
 }
 
 /* Packets wait on a slow path for long before it falls silent, so that takes some of its own round
@@ -347,7 +328,7 @@ TEST(test_slow__path_is_not_dead) {
 TEST(test_slow__path_that_dies) {
   int end;
   struct mrc_link_config *slow;
-  struct mrc_pair *p = write_over_a_slow_path(&end, &slow);
+  PAIR p = write_over_a_slow_path(&end, &slow);
   run_for(p, 100 * MS);
   const int before = n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD);
   const uint64_t silent_ns = p->now_ns, most_ns = 3ull * inside(p, end)->evset.evs[1].rtt_ns;
@@ -357,7 +338,6 @@ TEST(test_slow__path_that_dies) {
     run_for(p, 1 * MS);
   CHECK(p->now_ns < silent_ns + most_ns);
   CHECK(mrc_pair_finish(p, SECOND));
-  mrc_pair_destroy(p);
 }
 
 TEST(test_duplicates__are_placed_once) {
@@ -394,31 +374,29 @@ TEST(test_reordering__on_a_path_is_learnt) {
 
 /* A flipped bit loses the packet and never changes a byte of memory. */
 TEST(test_corruption__is_a_loss) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.corrupt_ppm = 20000);
+  PAIR p = open_pair(.planes = 2, .paths = 4, .path.corrupt_ppm = 20000);
   int end = open_qp(p, .memory_bytes = 2000 * MTU);
   CHECK_EQ(mrc_pair_write_imm(p, end, 2000 * MTU), 0);
   CHECK(mrc_pair_finish(p, SECOND));
   CHECK(p->hosts[1].drops[MRC_DROP_ICRC] > 10);
   CHECK(retransmitted(p, end) < 200);
-  mrc_pair_destroy(p);
 }
 
 /* A switch trims packets: NACKs name them at once, and the EVs only skip turns. */
 TEST(test_trimming__nack_and_skip) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.trim = true,
-                                 .path.rate_bps = 1000000000, .path.queue_bytes = 5500);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path.trim = true, .path.rate_bps = 1000000000,
+                     .path.queue_bytes = 5500);
   int end = open_qp(p, .memory_bytes = 32 * MTU, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 32 * MTU), 0); /* 8 a path, room for 4 */
   CHECK(mrc_pair_finish(p, 5 * MS));
   CHECK(counter(p, 0, MRC_COUNTER_LOST_BY_NACK) >= 10);
   CHECK_EQ(retransmitted(p, end), counter(p, 0, MRC_COUNTER_LOST_BY_NACK));
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
-  mrc_pair_destroy(p);
 }
 
 /* One path is slow and marks packets: its EV skips turns, so it carries less. */
 TEST(test_ecn__skips_the_marked_ev) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  PAIR p = open_pair(.planes = 1, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 500000000;
   mrc_pair_path(p, 0, 1, 1, 2)->config.ecn_bytes = 3000;
   int end = open_qp(p, .memory_bytes = 4u << 20, .spray = 1, .mpr = 128);
@@ -427,13 +405,12 @@ TEST(test_ecn__skips_the_marked_ev) {
   CHECK(counter(p, 1, MRC_COUNTER_RX_CE) > 0);
   CHECK(mrc_pair_ev(p, end, 1, 2).sent_packets < mrc_pair_ev(p, end, 1, 1).sent_packets * 9 / 10);
   CHECK_EQ(retransmitted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Three packets, one on each plane, get no answer: the first reliability probe leaves on the plane
    of the oldest packet. */
 TEST(test_probe__goes_where_a_packet_is_most_overdue) {
-  struct mrc_pair *p = open_pair(.planes = 3);
+  PAIR p = open_pair(.planes = 3);
   const int end = open_qp(p, .memory_bytes = 3 * MTU);
   const struct mrc_qp *qp = inside(p, end);
   for (int plane = 1; plane <= 3; plane++)
@@ -448,13 +425,12 @@ TEST(test_probe__goes_where_a_packet_is_most_overdue) {
   while (!qp->req.probe.outstanding)
     CHECK(mrc_pair_step(p, p->now_ns + SECOND));
   CHECK_EQ(qp->req.probe.plane, first);
-  mrc_pair_destroy(p);
 }
 
 /* Plane 2 loses a packet, and plane 1 delivers one that left later: the first reliability probe
    leaves on plane 1, and its answer proves the loss. */
 TEST(test_probe__leaves_a_plane_that_may_be_silent) {
-  struct mrc_pair *p = open_pair(.planes = 2, .path.delay_ns = 5 * MS);
+  PAIR p = open_pair(.planes = 2, .path.delay_ns = 5 * MS);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17, .spray = 1);
   const struct mrc_qp *qp = inside(p, end);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
@@ -474,13 +450,12 @@ TEST(test_probe__leaves_a_plane_that_may_be_silent) {
     CHECK(mrc_pair_step(p, p->now_ns + SECOND));
   CHECK_EQ(qp->req.probe.id, first);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE), 1);
-  mrc_pair_destroy(p);
 }
 
 /* Plane 2 has never been heard, so the answer over plane 1 proves nothing yet: the second probe for
    the same packet leaves on plane 2. */
 TEST(test_probe__returns_to_the_most_overdue_plane) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 3 * MTU, .spray = 1);
   const struct mrc_qp *qp = inside(p, end);
   mrc_pair_silence(p, 2, true);
@@ -494,14 +469,13 @@ TEST(test_probe__returns_to_the_most_overdue_plane) {
     CHECK_EQ(qp->req.probe.plane, id - 1);
     CHECK_EQ(qp->req.win.lists[1].bytes, MTU);
   }
-  mrc_pair_destroy(p);
 }
 
 /* The last packet is lost, and probes too. The first answer shows that the path is alive, though
    not that a packet arrived: the next probe waits as long as the first one, and the short round
    trip of a probe is not that of an idle path. */
 TEST(test_probe__an_answer_ends_the_back_off) {
-  struct mrc_pair *p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 10000000);
+  PAIR p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 10000000);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17);
   const struct mrc_qp *qp = inside(p, end);
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
@@ -518,14 +492,13 @@ TEST(test_probe__an_answer_ends_the_back_off) {
   CHECK(qp->req.win.una_psn != qp->req.win.next_psn);
   CHECK(qp->req.probe_wait_ns <= 2 * first_ns);
   CHECK_EQ(qp->planes[0].rtt.base_ns, base_ns);
-  mrc_pair_destroy(p);
 }
 
 /* One path. PSNs 0 and 1 are lost, and the first retransmission of 0 is lost too. PSN 1's
    retransmission left after it and arrives, which shows that loss, although the larger PSNs of the
    same SACK left long before. */
 TEST(test_loss__by_the_newest_whatever_its_psn) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 6 * MTU);
   prove_paths(p->hosts[0].engine, p->ends[end]->qpn);
   for (uint32_t psn = 0; psn < 2; psn++)
@@ -534,14 +507,13 @@ TEST(test_loss__by_the_newest_whatever_its_psn) {
   CHECK_EQ(mrc_pair_write(p, end, 6 * MTU), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_ORDER), 3);
-  mrc_pair_destroy(p);
 }
 
 /* The peer is a busy host: it stands still for 20 ms, and then reads the socket of one plane later
    than the others, again for longer than a silent plane would be given. The SACKs of the others
    tell how long packets wait there. A plane that fails later is still found. */
 TEST(test_delay__in_a_busy_host_is_no_silence) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 160u << 20, .mpr = 4096, .timeout = 16,
                           .sq_depth = 160, .path_mtu = 4096);
   for (int i = 0; i < 160; i++)
@@ -566,7 +538,6 @@ TEST(test_delay__in_a_busy_host_is_no_silence) {
   mrc_pair_silence(p, 2, false);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(succeeded(p, end), 160);
-  mrc_pair_destroy(p);
 }
 
 /* ---- the end of the data ---- */
@@ -594,7 +565,7 @@ static uint64_t exchange_ns(struct mrc_pair *p, int end, bool both, uint64_t sil
 static void check_all_moments(bool both, uint32_t silent_ports, uint64_t limit_ns) {
   for (int moment = 0; moment < 18; moment++) {
     CHECK_ROW(moment);
-    struct mrc_pair *p = open_four_planes();
+    PAIR p = open_four_planes();
     const int end = open_qp(p, .memory_bytes = 8u << 20, .mpr = 4096, .sq_depth = 16);
     for (int i = 0; i < 5; i++) {
       exchange_ns(p, end, both, 0, 0);
@@ -605,7 +576,6 @@ static void check_all_moments(bool both, uint32_t silent_ports, uint64_t limit_n
       longest_ns = mrc_max_u64(longest_ns, exchange_ns(p, end, both, 0, 0));
     CHECK(longest_ns < limit_ns);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -648,7 +618,7 @@ static void write_until_reinjected(struct mrc_pair *p, int end) {
 /* The originals arrive soon after: no EV, plane or guard changes, and no packet counts as lost. */
 TEST(test_reinject__blames_nobody) {
   int end;
-  struct mrc_pair *p = open_unequal(&end);
+  PAIR p = open_unequal(&end);
   write_until_reinjected(p, end);
   const uint64_t reinjected = counter(p, 0, MRC_COUNTER_REINJECTED);
   CHECK(reinjected > 0);
@@ -659,7 +629,6 @@ TEST(test_reinject__blames_nobody) {
   const struct mrc_plane *slow = &inside(p, end)->planes[1];
   CHECK_EQ(slow->reorder.ns, 0);
   CHECK_EQ(slow->spread.ns, 0);
-  mrc_pair_destroy(p);
 }
 
 /* ---- wide areas ---- */
@@ -679,60 +648,55 @@ static uint64_t time_of(struct mrc_pair *p, int end, uint32_t bytes, int n) {
 
 /* 40 ms is more than half a wrap of the 16-bit timestamps. */
 TEST(test_wan__of_40_ms) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 20 * MS,
-                                 .port_out.rate_bps = 100000000, .port_out.queue_bytes = 2000000);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 20 * MS,
+                     .port_out.rate_bps = 100000000, .port_out.queue_bytes = 2000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .path_mtu = 8844, .probe = true);
   const uint64_t ns = time_of(p, end, 1u << 20, 32);
   CHECK(ns < 1800 * MS); /* 1.34 s at 200 Mbit/s */
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK(mrc_pair_info(p, end).rtt_ns > (int64_t)(40 * MS));
-  mrc_pair_destroy(p);
 }
 
 /* A round trip of 600 ms, nine times the local timeout. */
 TEST(test_wan__longer_than_the_timeout) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 300 * MS);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 300 * MS);
   int end = open_qp(p, .memory_bytes = 8u << 20, .path_mtu = 8844, .timeout = 16, .probe = true);
   const uint64_t ns = time_of(p, end, 1u << 20, 8);
   CHECK(ns < 7 * 600 * MS);
   CHECK_EQ(retransmitted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Round trips of 2 ms and 600 ms: most samples come from the short one, and the window waits for
    packets on the long one. */
 TEST(test_wan__one_plane_longer_than_the_timeout) {
-  struct mrc_pair *p = open_pair(.planes = 2, .path.delay_ns = 1 * MS);
+  PAIR p = open_pair(.planes = 2, .path.delay_ns = 1 * MS);
   mrc_pair_path(p, 0, 1, 2, 0)->config.delay_ns = 300 * MS;
   mrc_pair_path(p, 1, 0, 2, 0)->config.delay_ns = 300 * MS;
   int end = open_qp(p, .memory_bytes = 64u << 20, .path_mtu = 8844, .timeout = 16, .probe = true,
                     .plane_shares = MRC_SHARES_EQUAL);
   time_of(p, end, 1u << 20, 64);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
-  mrc_pair_destroy(p);
 }
 
 /* A jumbo frame takes 71 ms on the wire, and many wait before it. */
 TEST(test_slow__link_of_1_mbit) {
-  struct mrc_pair *p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 1000000);
+  PAIR p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 1000000);
   int end = open_qp(p, .memory_bytes = 400000, .path_mtu = 8844, .timeout = 16, .retry_linear = 7,
                     .retry_exp = 6, .probe = true);
   const uint64_t ns = time_of(p, end, 100000, 4);
   CHECK(ns < 3600 * MS); /* 3.2 s at 1 Mbit/s */
   CHECK_EQ(retransmitted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* A home line: low rate, small buffer. Overflow is congestion, not a dead path. */
 TEST(test_slow__link_with_a_small_buffer) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 5 * MS,
-                                 .port_out.rate_bps = 10000000, .port_out.queue_bytes = 64000);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 5 * MS,
+                     .port_out.rate_bps = 10000000, .port_out.queue_bytes = 64000);
   int end = open_qp(p, .memory_bytes = 4u << 20, .path_mtu = 1408, .timeout = 16, .probe = true);
   const uint64_t ns = time_of(p, end, 1u << 20, 4);
   CHECK(ns < 3 * SECOND); /* 1.8 s at 20 Mbit/s */
   CHECK(retransmitted(p, end) < 300);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
-  mrc_pair_destroy(p);
 }
 
 /* 1 % of loss everywhere costs about the lost packets (T5, T6 of the papers: go-back-N collapses).

@@ -70,8 +70,7 @@ TEST(test_init__defaults_from_base_rtt_and_rate) {
       {100000000000, 12000, 8, 4096, 1800000, 9000, 98304, 163840, 4915, 2000000},
       {500000000, 400000, 1, 1024, 37500, 300000, 17066, 850, 25, 41666},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_cc_config config = config_of(
         (struct mrc_cc_profile){.link_bps = rows[i].link_bps, .base_rtt_ns = rows[i].base_rtt_ns});
     config.planes = rows[i].planes;
@@ -156,8 +155,7 @@ TEST(test_init__refuses) {
       {.qa_gate = MRC_CC_MAX_QA_GATE + 1},
       {.disable_qa = 2},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_cc cc;
     const struct mrc_cc_config config = config_of(rows[i]);
     CHECK_EQ(mrc_cc_init(&cc, &config), -EINVAL);
@@ -185,8 +183,7 @@ TEST(test_init__takes_the_largest_values) {
       {.qa_gate = MRC_CC_MAX_QA_GATE},
       {.disable_qa = 1},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_cc cc;
     const struct mrc_cc_config config = config_of(rows[i]);
     CHECK_EQ(mrc_cc_init(&cc, &config), 0);
@@ -213,8 +210,7 @@ TEST(test_on_ack__four_cases) {
       {TARGET - 1, true, 50000, 100000 + 511},           /* unchanged */
       {150 * US, true, 4096, 60000 + 511},               /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_cc cc = with_window(100000);
     cc.nscc.avg_delay_ns = 150 * US;
     cc.nscc.profile.disable_qa = 1;
@@ -416,8 +412,7 @@ TEST(test_quick_adapt__fires_or_not) {
       {24000, 0, BASE + TARGET, false, true, false, false},
       {100, 0, BASE + TARGET, true, false, false, true}, /* but not below one PACKET */
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_cc cc = with_window(MAX);
     cc.nscc.profile.disable_qa = rows[i].disabled;
     acked(&cc, 0, 0, false, START); /* the first period begins */
@@ -487,8 +482,7 @@ TEST(test_penalty__from_what_is_in_flight) {
     uint8_t penalty;
     uint64_t cwnd_bytes;
   } rows[] = {{0, 100000}, {64, 48000}, {127, 46032}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_cc cc = with_window(100000);
     struct mrc_cc_ack ack = ack_of(4000, 50 * US, true);
     ack.inflight_bytes = 50000;
@@ -550,8 +544,7 @@ TEST(test_asks_for_sack__when_it_must_wait) {
               {100000, 0, 99999, 16384, false}, /* the receiver sends one by itself before that */
               {100000, 0, 16383, 16385, false},
               {100000, 0, 16384, 16385, true}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const struct mrc_cc cc = with_window(rows[i].cwnd_bytes);
     CHECK_EQ(mrc_cc_asks_for_sack(&cc, rows[i].inflight_bytes, rows[i].unasked_bytes,
                                   rows[i].sack_bytes, i % 2 != 0),
@@ -624,19 +617,18 @@ static void check_busy(const struct outcome *outcome, uint64_t ns) {
 }
 
 TEST(test_nscc__two_senders_share_a_link) {
-  struct mrc_pair *p = open_incast();
+  PAIR p = open_incast();
   const int ends[2] = {open_sender(p, 0), open_sender(p, 1)};
   run_for(p, 20 * MS);
   const struct outcome outcome = watch(p, ends, 100 * MS);
   CHECK(jain(outcome.bytes) >= 950);
   check_busy(&outcome, 100 * MS);
   CHECK_EQ(retransmitted(p, ends[0]) + retransmitted(p, ends[1]), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The second QP never sees an empty queue: the configured base RTT lets it measure the queue. */
 TEST(test_nscc__a_latecomer_gets_its_share) {
-  struct mrc_pair *p = open_incast();
+  PAIR p = open_incast();
   int ends[2] = {open_sender(p, 0)};
   run_for(p, 30 * MS);
   ends[1] = open_sender(p, 1);
@@ -644,7 +636,6 @@ TEST(test_nscc__a_latecomer_gets_its_share) {
   const struct outcome outcome = watch(p, ends, 100 * MS);
   CHECK(jain(outcome.bytes) >= 950);
   check_busy(&outcome, 100 * MS);
-  mrc_pair_destroy(p);
 }
 
 /* A short queue trims: the requester retransmits trimmed packets at once and blames no path, even
@@ -681,7 +672,7 @@ static struct mrc_pair *open_paths(int *end) {
 /* One path has a twentieth of the others' rate: packets in its queue are late, not lost. */
 TEST(test_nscc__late_is_not_lost) {
   int end;
-  struct mrc_pair *p = open_paths(&end);
+  PAIR p = open_paths(&end);
   mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 5 * RATE;
   CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
   CHECK(mrc_pair_finish(p, 5 * MS)); /* 0.7 ms by the others alone; 3.4 ms with equal turns */
@@ -690,7 +681,6 @@ TEST(test_nscc__late_is_not_lost) {
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
   const struct mrc_ev_info slow = mrc_pair_ev(p, end, 1, 2), other = mrc_pair_ev(p, end, 1, 1);
   CHECK(slow.sent_packets < other.sent_packets / 4);
-  mrc_pair_destroy(p);
 }
 
 /* A path that is silent, or loses one packet of five, is detected as on a fabric without trimming.
@@ -699,7 +689,7 @@ TEST(test_nscc__lost_is_not_late) {
   for (int silent = 0; silent < 2; silent++) {
     CHECK_ROW(silent);
     int end;
-    struct mrc_pair *p = open_paths(&end);
+    PAIR p = open_paths(&end);
     CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
     run_for(p, 200 * US);
     struct mrc_link *path = mrc_pair_path(p, 0, 1, 1, 2);
@@ -710,19 +700,17 @@ TEST(test_nscc__lost_is_not_late) {
     CHECK(mrc_pair_finish(p, 5 * MS));
     CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* The window is below the bytes after which the receiver sends a SACK: the requester requests one.
  */
 TEST(test_nscc__small_windows_do_not_wait_for_the_sack_timer) {
-  struct mrc_pair *p = open_pair(.path.delay_ns = 10 * US);
+  PAIR p = open_pair(.path.delay_ns = 10 * US);
   const int end = open_qp(p, .memory_bytes = 256 * MTU, .cc = MRC_CC_NSCC,
                           .cc_profile = {.base_rtt_ns = 20 * US, .max_cwnd = 2 * MTU});
   CHECK_EQ(mrc_pair_write(p, end, 256 * MTU), 0);
   CHECK(mrc_pair_finish(p, 128 * 25 * US)); /* two packets a round trip, and no delay of 200 us */
-  mrc_pair_destroy(p);
 }
 
 /* The largest window of a profile covers all planes together, however they share the load. */
@@ -730,7 +718,7 @@ TEST(test_nscc__the_largest_window_is_of_all_planes) {
   enum { LARGEST = 64 * MTU };
   for (int shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
     CHECK_ROW(shares);
-    struct mrc_pair *p = open_pair(.planes = 4, .path.delay_ns = 500 * US);
+    PAIR p = open_pair(.planes = 4, .path.delay_ns = 500 * US);
     const int end = open_qp(p, .memory_bytes = 4u << 20, .cc = MRC_CC_NSCC, .probe = true,
                             .plane_shares = (uint8_t)shares, .cc_profile.max_cwnd = LARGEST);
     CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
@@ -739,6 +727,5 @@ TEST(test_nscc__the_largest_window_is_of_all_planes) {
       CHECK(mrc_pair_info(p, end).inflight_bytes <= LARGEST);
       CHECK(mrc_pair_info(p, end).inflight_bytes >= LARGEST / 2);
     }
-    mrc_pair_destroy(p);
   }
 }

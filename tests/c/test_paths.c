@@ -259,8 +259,7 @@ TEST(test_on_skip__lasts_longer_when_marks_repeat) {
   struct mrc_evset set = make_set(0);
   int counts[N];
   mark(&set, 1, 40);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     if (rows[i].mark)
       mrc_evset_on_skip(&set, 1, rows[i].sent_ns, rows[i].now_ns);
     else
@@ -572,8 +571,7 @@ TEST(test_sample__follows_rfc_6298) {
   };
   struct mrc_rtt rtt = {0};
   CHECK(!mrc_rtt_known(&rtt));
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     mrc_rtt_sample(&rtt, rows[i].sample);
     CHECK_EQ(rtt.smooth_ns, rows[i].smooth);
     CHECK_EQ(rtt.var_ns, rows[i].var);
@@ -610,8 +608,7 @@ static bool is_near(uint64_t ns, uint64_t expected_ns) {
 /* Whatever the clock of the peer shows: the difference to the shortest way is the wait. */
 TEST(test_sack__waits_are_above_the_shortest_way) {
   static const uint64_t aheads_ns[] = {0, 33 * MS, 67 * MS, 50 * SECOND, -20 * SECOND};
-  for (size_t i = 0; i < sizeof aheads_ns / sizeof aheads_ns[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, aheads_ns) {
     struct mrc_reverse_queue queue = {0};
     uint64_t now_ns = 100 * SECOND;
     CHECK_EQ(sack(&queue, now_ns, 3 * MS, aheads_ns[i]), 0);
@@ -681,8 +678,7 @@ TEST(test_on_timeout__spacing_doubles_to_a_limit) {
   struct mrc_probation p;
   mrc_probation_init(&p);
   mrc_probation_on_failure(&p, MRC_NOISE_NS, 0);
-  for (size_t i = 0; i < sizeof spacing_ms / sizeof spacing_ms[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, spacing_ms) {
     mrc_probation_on_timeout(&p, MRC_NOISE_NS, 0);
     CHECK_EQ(p.next_ns, spacing_ms[i] * MS);
   }

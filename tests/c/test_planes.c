@@ -23,7 +23,7 @@ static uint64_t acked_bytes(struct mrc_pair *p, int end) {
 /* A plane goes silent under load: suspended as a whole in a few round trips, no QP error, and
    resumed by itself after it heals. */
 TEST(test_silence__of_one_plane) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14, .path_mtu = 4096);
   write_all(p, end, 1u << 20, 32);
   run_for(p, 20 * MS);
@@ -44,13 +44,12 @@ TEST(test_silence__of_one_plane) {
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK_EQ(succeeded(p, end), 32);
   CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
-  mrc_pair_destroy(p);
 }
 
 /* The local timeout expires before the silence is detected: the engine still suspends the plane,
    by the deliveries of the other planes between the timeouts. */
 TEST(test_silence__with_a_short_timeout) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 128, .timeout = 10, .retry_linear = 7,
                     .retry_exp = 8, .path_mtu = 4096);
   write_all(p, end, 1u << 20, 16);
@@ -64,13 +63,12 @@ TEST(test_silence__with_a_short_timeout) {
   mrc_pair_silence(p, 2, false);
   CHECK(mrc_pair_finish(p, 500 * MS));
   CHECK_EQ(succeeded(p, end), 16);
-  mrc_pair_destroy(p);
 }
 
 /* Plane 2 is silent. The packets that it loses left after all packets that plane 1 delivered, so
    the timeouts do not show that plane 2 has failed. */
 TEST(test_timeout__blames_no_plane_for_what_left_last) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
@@ -82,13 +80,12 @@ TEST(test_timeout__blames_no_plane_for_what_left_last) {
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), i + 1);
   }
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Plane 1 delivers packets sent after the ones that plane 2 lost: after three timeouts plane 2 is
    suspended, long before its silence alone would suspend it. */
 TEST(test_timeout__blames_the_plane_that_falls_behind) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
@@ -103,7 +100,6 @@ TEST(test_timeout__blames_the_plane_that_falls_behind) {
   }
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
   CHECK(p->now_ns - start_ns < 5 * MS);
-  mrc_pair_destroy(p);
 }
 
 /* Plane 2 is silent, and has the smallest share before and after its packet. One timeout is enough:
@@ -111,7 +107,7 @@ TEST(test_timeout__blames_the_plane_that_falls_behind) {
 TEST(test_timeout__sends_again_on_another_plane) {
   for (uint8_t shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
     CHECK_ROW(shares);
-    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+    PAIR p = open_pair(.planes = 2, .paths = 2);
     int end = open_qp(p, .memory_bytes = 2 * MTU, .timeout = 9, .plane_shares = shares);
     prove_paths(p->hosts[0].engine, p->ends[end]->qpn);
     CHECK_EQ(mrc_pair_write(p, end, MTU), 0); /* on plane 1 */
@@ -123,13 +119,12 @@ TEST(test_timeout__sends_again_on_another_plane) {
     CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT), 1);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 1);
     CHECK_EQ(retransmitted(p, end), 1);
-    mrc_pair_destroy(p);
   }
 }
 
 /* Further posts do not postpone the local timeout. */
 TEST(test_timeout__counts_from_the_last_progress) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 11, .retry_linear = 7);
   mrc_pair_silence(p, 1, true);
   for (int i = 0; i < 100; i++) {
@@ -137,12 +132,11 @@ TEST(test_timeout__counts_from_the_last_progress) {
     run_for(p, 100 * US);
   }
   CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 4); /* one each 2.1 ms, for 10 ms */
-  mrc_pair_destroy(p);
 }
 
 /* Two of four planes at once; then the write of a new message uses the others at once. */
 TEST(test_silence__of_two_of_four) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096, .timeout = 14);
   write_all(p, end, 1u << 20, 16);
   run_for(p, 10 * MS);
@@ -152,14 +146,13 @@ TEST(test_silence__of_two_of_four) {
   CHECK_EQ(succeeded(p, end), 16);
   CHECK(mrc_pair_info(p, end).planes[0].suspended && mrc_pair_info(p, end).planes[3].suspended);
   CHECK(!mrc_pair_info(p, end).planes[1].suspended && !mrc_pair_info(p, end).planes[2].suspended);
-  mrc_pair_destroy(p);
 }
 
 /* Only one direction of the plane is dead: data arrives, answers do not, or the other way. */
 TEST(test_silence__of_one_direction) {
   for (int from = 0; from < 2; from++) {
     CHECK_ROW(from);
-    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
+    PAIR p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
     int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
     write_all(p, end, 1u << 20, 8);
     run_for(p, 10 * MS);
@@ -167,24 +160,22 @@ TEST(test_silence__of_one_direction) {
       mrc_pair_path(p, from, 1 - from, 2, path)->config.silent = true;
     CHECK(mrc_pair_finish(p, 400 * MS));
     CHECK_EQ(succeeded(p, end), 8);
-    mrc_pair_destroy(p);
   }
 }
 
 /* Silent from the first packet on, so the round trip of the plane is unknown. */
 TEST(test_silence__from_the_start) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
+  PAIR p = open_pair(.planes = 4, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
   mrc_pair_silence(p, 3, true);
   CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(succeeded(p, end), 1);
-  mrc_pair_destroy(p);
 }
 
 /* One dead path of a plane, the others alive: the plane goes on. */
 TEST(test_silence__of_one_path) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
   write_all(p, end, 1u << 20, 8);
   run_for(p, 10 * MS);
@@ -193,13 +184,12 @@ TEST(test_silence__of_one_path) {
   CHECK_EQ(mrc_pair_ev(p, end, 1, 3).state, MRC_EV_ASSUMED_BAD);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
   CHECK(retransmitted(p, end) <= 128);
-  mrc_pair_destroy(p);
 }
 
 /* A plane is suspended while its one working path is ASSUMED_BAD and the paths of its rotation are
    dead. The probes of the plane find that path too. */
 TEST(test_silence__of_the_rotation_alone) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
   write_all(p, end, 1u << 20, 32);
   run_for(p, 10 * MS);
@@ -216,12 +206,11 @@ TEST(test_silence__of_the_rotation_alone) {
   run_for(p, 500 * MS);
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
-  mrc_pair_destroy(p);
 }
 
 /* A plane returns with few of its paths, never three in a row. */
 TEST(test_silence__ends_on_some_paths) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
   write_all(p, end, 1u << 20, 8);
   run_for(p, 10 * MS);
@@ -239,7 +228,6 @@ TEST(test_silence__ends_on_some_paths) {
   CHECK(mrc_pair_finish(p, SECOND));
   CHECK(mrc_pair_ev(p, end, 2, 2).sent_packets > sent);
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
-  mrc_pair_destroy(p);
 }
 
 static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t linear,
@@ -251,7 +239,7 @@ static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t l
 
 /* A QP that runs gets other patience. */
 TEST(test_retries__change_in_rts) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU, .timeout = 20, .retry_linear = 7);
   CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
   CHECK(mrc_pair_finish(p, 10 * MS));
@@ -269,7 +257,6 @@ TEST(test_retries__change_in_rts) {
   CHECK(p->now_ns - silent_ns >= 3 * MS && p->now_ns - silent_ns <= 7 * MS);
   CHECK_EQ(mrc_pair_info(p, end).status, MRC_WC_RETRY_EXC_ERR);
   CHECK_EQ(set_retries(p, end, 10, 3, 0), -EINVAL);
-  mrc_pair_destroy(p);
 }
 
 /* All planes silent: the QP fails after linear * T + (2 + 4 + ...) * T, and no later. */
@@ -283,9 +270,8 @@ TEST(test_silence__of_all_planes_ends_the_qp) {
       {10, 3, 4, 33, 45}, /* 3 + 2 + 4 + 8 + 16 times 1.05 ms */
       {12, 7, 2, 54, 70}, /* 7 + 2 + 4 times 4.2 ms */
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair(.planes = 3, .paths = 2);
     int end = open_qp(p, .memory_bytes = 300 * MTU, .timeout = rows[i].timeout,
                       .retry_linear = rows[i].linear, .retry_exp = rows[i].exponential);
     CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
@@ -306,13 +292,12 @@ TEST(test_silence__of_all_planes_ends_the_qp) {
     uint64_t packets = audit_of(p, end)->data_packets;
     run_for(p, 100 * MS); /* and then it is quiet */
     CHECK_EQ(audit_of(p, end)->data_packets, packets);
-    mrc_pair_destroy(p);
   }
 }
 
 /* All planes silent for less time than the retries take: the transfer resumes. */
 TEST(test_silence__of_all_planes_for_a_while) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   mrc_pair_silence(p, 1, true);
@@ -323,13 +308,12 @@ TEST(test_silence__of_all_planes_for_a_while) {
   mrc_pair_silence(p, 2, false);
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK_EQ(succeeded(p, end), 1);
-  mrc_pair_destroy(p);
 }
 
 /* A plane dies and heals every 50 ms: each relapse doubles its probation, so after a few it stays
    suspended and costs nothing any more. */
 TEST(test_silence__of_a_flapping_plane) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 25000000);
+  PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 25000000);
   int end = open_qp(p, .memory_bytes = 40u << 20, .path_mtu = 4096);
   write_all(p, end, 1u << 20, 40);
   uint64_t lost[2] = {0};
@@ -344,7 +328,6 @@ TEST(test_silence__of_a_flapping_plane) {
   CHECK_EQ(lost[1], lost[0]);
   CHECK(counter(p, 0, MRC_COUNTER_PLANES_SUSPENDED) <= 8);
   CHECK(acked_bytes(p, end) > 3 * 9375000 / 100 * 95); /* three planes of 3.1 MB/s for 3 s */
-  mrc_pair_destroy(p);
 }
 
 /* Packets that the kernel refuses were never sent: no loss, no retransmission, every byte in place.
@@ -352,7 +335,7 @@ TEST(test_silence__of_a_flapping_plane) {
 TEST(test_refused__is_not_lost) {
   for (int every = 2; every <= 5; every++) {
     CHECK_ROW(every);
-    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = every);
+    PAIR p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = every);
     int end = open_qp(p, .memory_bytes = 500 * MTU);
     for (int i = 0; i < 25; i++)
       CHECK_EQ(mrc_pair_write_imm(p, end, 20 * MTU), 0);
@@ -362,42 +345,38 @@ TEST(test_refused__is_not_lost) {
     CHECK_EQ(retransmitted(p, end), 0);
     CHECK_EQ(mrc_pair_info(p, end).sent_packets, 500);
     CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* A batch of one burst a call, as from a driver with little room. */
 TEST(test_transmit__one_burst_at_a_time) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.capacity = 1);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .driver.capacity = 1);
   int end = open_qp(p, .memory_bytes = 500 * MTU);
   CHECK_EQ(mrc_pair_write_imm(p, end, 500 * MTU), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(retransmitted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Sockets fill repeatedly: a blocked port gets no packets (the auditor checks), others go on. */
 TEST(test_blocked__ports_wait_for_their_socket) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 1000000000,
-                                 .driver.sndbuf_bytes = 30000);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 1000000000,
+                     .driver.sndbuf_bytes = 30000);
   int end = open_qp(p, .memory_bytes = 4u << 20);
   write_all(p, end, 1u << 20, 4);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK(p->hosts[0].refused > 0);
   CHECK_EQ(retransmitted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* One port stays blocked: its share waits or moves to other ports; nothing is lost or hangs. */
 TEST(test_blocked__one_port_for_long) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   mrc_engine_port_blocked(p->hosts[0].engine, 1, true, p->now_ns);
   p->hosts[0].blocked = 1;
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(p->hosts[0].plane_packets[0], 0);
-  mrc_pair_destroy(p);
 }
 
 /* A packet that the local timeout declares lost avoids its plane and its EV, but it does not wait
@@ -407,9 +386,8 @@ TEST(test_blocked__a_lost_packet_does_not_wait_for_the_port) {
     uint32_t paths;
     uint32_t opcode; /* of the packets that get lost, with all their answers */
   } rows[] = {{1, MRC_PAIR_DATA}, {2, MRC_PAIR_DATA}, {1, MRC_PAIR_ANY}, {2, MRC_PAIR_ANY}};
-  for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
-    CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.planes = 2, .paths = rows[row].paths);
+  EACH_ROW(row, rows) {
+    PAIR p = open_pair(.planes = 2, .paths = rows[row].paths);
     int end = open_qp(p, .memory_bytes = MTU);
     mrc_engine_port_blocked(p->hosts[0].engine, 1, true, p->now_ns);
     p->hosts[0].blocked = 1;
@@ -420,13 +398,12 @@ TEST(test_blocked__a_lost_packet_does_not_wait_for_the_port) {
     CHECK_EQ(p->hosts[0].plane_packets[0], 0);
     CHECK(retransmitted(p, end) > 0);
     CHECK(row < 2 || counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT) > 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* The kernel has no route for a plane's packets: the engine suspends it and retries later. */
 TEST(test_error__of_the_kernel_suspends_the_plane) {
-  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20);
   write_all(p, end, 1u << 20, 16);
   run_for(p, 10 * MS);
@@ -441,13 +418,12 @@ TEST(test_error__of_the_kernel_suspends_the_plane) {
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK_EQ(succeeded(p, end), 16);
-  mrc_pair_destroy(p);
 }
 
 /* A port's link goes down during a transfer: the others carry all; when it is up, it takes its
    share again. */
 TEST(test_port__down_and_up) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .timeout = 14, .mpr = 4096);
   write_all(p, end, 1u << 20, 32);
   run_for(p, 20 * MS);
@@ -460,23 +436,21 @@ TEST(test_port__down_and_up) {
   CHECK(mrc_pair_finish(p, 500 * MS));
   CHECK(p->hosts[0].plane_bytes[2] > on_plane + (1u << 20));
   CHECK_EQ(succeeded(p, end), 32);
-  mrc_pair_destroy(p);
 }
 
 /* The port of the responder goes down: its SACKs leave on another port. */
 TEST(test_port__down_at_the_responder) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
   write_all(p, end, 1u << 20, 8);
   run_for(p, 10 * MS);
   mrc_pair_port_up(p, 1, 1, false);
   CHECK(mrc_pair_finish(p, 400 * MS));
   CHECK_EQ(succeeded(p, end), 8);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_port__all_down_and_one_up) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
   mrc_pair_port_up(p, 0, 1, false);
   mrc_pair_port_up(p, 0, 2, false);
@@ -485,14 +459,13 @@ TEST(test_port__all_down_and_one_up) {
   mrc_pair_port_up(p, 0, 2, true);
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK_EQ(succeeded(p, end), 1);
-  mrc_pair_destroy(p);
 }
 
 /* A link of 500 Mbit/s with a buffer of 1 MB, as a tbf: the standing queue stays short, so the
    buffer does not overflow and no EV is declared dead; the link stays busy. */
 TEST(test_queue__stays_short_on_a_slow_link) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000,
-                                 .port_out.queue_bytes = 1000000);
+  PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000,
+                     .port_out.queue_bytes = 1000000);
   int end = open_qp(p, .memory_bytes = 64u << 20, .mpr = 4096, .path_mtu = 8192, .timeout = 14);
   write_all(p, end, 1u << 20, 64);
   run_for(p, 50 * MS); /* slow start is over */
@@ -509,14 +482,13 @@ TEST(test_queue__stays_short_on_a_slow_link) {
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Two QPs share the links: the first keeps its share, although the second counts the standing queue
    as part of the path. */
 TEST(test_queue__is_shared_by_two_qps) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
-                                 .port_out.queue_bytes = 1000000);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
+                     .port_out.queue_bytes = 1000000);
   int first = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .path_mtu = 4096, .timeout = 14);
   write_all(p, first, 1u << 20, 32);
   run_for(p, 30 * MS);
@@ -530,18 +502,16 @@ TEST(test_queue__is_shared_by_two_qps) {
   CHECK(a > (a + b) / 100 && b > (a + b) / 100);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The buffer is much too short for the window: packets overflow, but the transfer completes. */
 TEST(test_queue__that_overflows) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
-                                 .port_out.queue_bytes = 60000);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
+                     .port_out.queue_bytes = 60000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
   write_all(p, end, 1u << 20, 8);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(succeeded(p, end), 8);
-  mrc_pair_destroy(p);
 }
 
 /* Bytes acknowledged in the next `ns`. */
@@ -609,8 +579,7 @@ TEST(test_probes__once_a_round_trip_while_receiving) {
     uint64_t delay_ns;
     uint64_t most_in_10_ms;
   } rows[] = {{2000, 50 * US, 100}, {500000, 50 * US, 20}, {2000, 500 * US, 10}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_pair *p =
         open_pair(.planes = 2, .paths = 2, .engine.noise_ns = rows[i].noise_ns,
                   .path.delay_ns = rows[i].delay_ns); /* no queues: the window is the limit */
@@ -651,7 +620,7 @@ TEST(test_probes__together_few_of_many_qps) {
 
 /* Both sides send: their SACKs show which EVs work, so neither side probes. */
 TEST(test_probes__none_when_data_goes_both_ways) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 4u << 20);
   for (int i = 0; i < 4; i++) {
     CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -659,7 +628,6 @@ TEST(test_probes__none_when_data_goes_both_ways) {
   }
   run_for(p, 20 * MS);
   CHECK_EQ(probes(p, 0) + probes(p, 1), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The receiving side writes a little now and then, as small requests for data. Where its packets
@@ -687,7 +655,7 @@ TEST(test_probes__few_when_small_writes_tell) {
 /* The return path is dead on one plane: answers leave the plane and come back to it when it heals;
    data goes on in both cases. */
 TEST(test_answers__leave_a_plane_whose_way_back_is_dead) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = start_writing(p, 16);
   const int peer = p->ends[end]->peer;
   run_for(p, 5 * MS);
@@ -706,12 +674,11 @@ TEST(test_answers__leave_a_plane_whose_way_back_is_dead) {
   CHECK(mrc_reverse_works(inside(p, peer), 1));
   CHECK(mrc_pair_finish(p, SECOND));
   CHECK_EQ(mrc_pair_info(p, end).timeouts, 0);
-  mrc_pair_destroy(p);
 }
 
 /* One EV of a plane is dead on the return path: after its probe failed, answers use the others. */
 TEST(test_answers__use_evs_that_answered) {
-  struct mrc_pair *p = open_pair(.paths = 4, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
+  PAIR p = open_pair(.paths = 4, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
   const int end = start_writing(p, 8);
   const int peer = p->ends[end]->peer;
   run_for(p, 5 * MS);
@@ -726,7 +693,6 @@ TEST(test_answers__use_evs_that_answered) {
   }
   CHECK(dead->entered - on_dead <= probes(p, 1) - probed); /* its probes, and no answers */
   CHECK(mrc_pair_finish(p, SECOND));
-  mrc_pair_destroy(p);
 }
 
 /* Most EVs of a plane are dead on the return path: probes of two of them in a row do not show that
@@ -774,7 +740,7 @@ TEST(test_answers__to_ev_probes_use_evs_that_answered) {
 /* The EV that carries all answers may die with the window full. Then the sender only sends
    reliability probes: from the second one on, answers use any EV. */
 TEST(test_answers__leave_their_ev_when_the_peer_asks_again) {
-  struct mrc_pair *p = open_pair(.paths = 8, .port_out.rate_bps = RATE);
+  PAIR p = open_pair(.paths = 8, .port_out.rate_bps = RATE);
   const int end = start_writing(p, 8);
   struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
   run_for(p, 5 * MS);
@@ -785,12 +751,11 @@ TEST(test_answers__leave_their_ev_when_the_peer_asks_again) {
   mrc_reverse_on_request(receiver); /* and nothing arrived since */
   CHECK_EQ(receiver->planes[0].reverse_ev, MRC_EV_NONE);
   CHECK(mrc_pair_finish(p, SECOND));
-  mrc_pair_destroy(p);
 }
 
 /* Every return path is dead for a while: answers use any EV, and the transfer recovers. */
 TEST(test_answers__try_all_when_none_works) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = start_writing(p, 8);
   run_for(p, 5 * MS);
   silence_back(p, 1, true);
@@ -800,5 +765,4 @@ TEST(test_answers__try_all_when_none_works) {
   silence_back(p, 1, false);
   silence_back(p, 2, false);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
-  mrc_pair_destroy(p);
 }

@@ -37,7 +37,7 @@ static int probe_all(struct mrc_pair *p, int host, const uint32_t *qpns, int n_q
 /* One event for each EV: answered ones in the order of the answers, with their round trips, then
    the unanswered ones. */
 TEST(test_batch__one_event_for_each) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
   mrc_pair_path(p, 0, 1, 1, 0)->config.delay_ns = 2 * PATH_DELAY;
   mrc_pair_silence(p, 2, true);
@@ -59,13 +59,12 @@ TEST(test_batch__one_event_for_each) {
     CHECK(event->rtt_ns >= (int64_t)((i == 0 ? 2 : 3) * PATH_DELAY));
     CHECK(event->rtt_ns < (int64_t)(4 * PATH_DELAY));
   }
-  mrc_pair_destroy(p);
 }
 
 /* The engine takes the first probes of a batch, as many as fit; the rest fit when some have ended.
    Another QP adds no room, and the engine's own probes have separate slots. */
 TEST(test_batch__takes_what_there_is_room_for) {
-  struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
+  PAIR p = open_pair(.planes = 8, .paths = 32);
   uint32_t qpns[3];
   for (int i = 0; i < 3; i++)
     qpns[i] = p->ends[open_qp(p)]->qpn;
@@ -76,7 +75,6 @@ TEST(test_batch__takes_what_there_is_room_for) {
   CHECK_EQ(probe_all(p, 0, qpns + 2, 1, 256), 256);
   run_for(p, 10 * MS);
   CHECK_EQ(n_probe_events(p, 0), COMMANDS + 256);
-  mrc_pair_destroy(p);
 }
 
 /* One invalid probe makes the engine refuse the whole batch, whatever its place. */
@@ -92,7 +90,7 @@ TEST(test_batch__is_refused_as_a_whole) {
       {{.timeout_ns = MS, .bytes = 65536}, -EINVAL},
       {{.timeout_ns = MS, .dscp = 64}, -EINVAL},
   };
-  struct mrc_pair *p = open_pair(.paths = 2);
+  PAIR p = open_pair(.paths = 2);
   const int end = open_qp(p);
   const uint32_t qpn = p->ends[end]->qpn;
   mrc_pair_deny(p, end, 1, 1, true);
@@ -109,12 +107,11 @@ TEST(test_batch__is_refused_as_a_whole) {
   run_for(p, 10 * MS);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_EV_PROBES), 0);
   CHECK_EQ(mrc_engine_probe_evs(p->hosts[0].engine, NULL, 0, p->now_ns), 0);
-  mrc_pair_destroy(p);
 }
 
 /* No application polls: the engine refuses probes before the event ring could overflow. */
 TEST(test_batch__finds_room_for_its_events) {
-  struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
+  PAIR p = open_pair(.planes = 8, .paths = 32);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
   p->hosts[0].stops_polling = true;
   int taken = 0;
@@ -126,12 +123,11 @@ TEST(test_batch__finds_room_for_its_events) {
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVENTS_DROPPED), 0);
   CHECK_EQ(p->hosts[0].engine->services.events.tail - p->hosts[0].engine->services.events.head,
            taken);
-  mrc_pair_destroy(p);
 }
 
 /* A probe with a congestion mark is answered like any other, and its event reports the mark. */
 TEST(test_batch__tells_of_congestion) {
-  struct mrc_pair *p = open_pair(.port_out.rate_bps = 100000000, .port_out.ecn_bytes = 1);
+  PAIR p = open_pair(.port_out.rate_bps = 100000000, .port_out.ecn_bytes = 1);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
   struct mrc_probe_attr probes[2] = {{.qpn = qpn, .timeout_ns = 5 * MS, .bytes = 1000},
                                      {.qpn = qpn, .timeout_ns = 5 * MS, .bytes = 1000}};
@@ -142,13 +138,12 @@ TEST(test_batch__tells_of_congestion) {
   CHECK_EQ(probe_event(p, 0, 0)->status, 0);
   CHECK_EQ(probe_event(p, 0, 1)->result, 0);
   CHECK_EQ(probe_event(p, 0, 1)->status, 1); /* it queued behind the first */
-  mrc_pair_destroy(p);
 }
 
 /* A probe with a blocked port, or refused by the kernel, leaves when there is room, even if its QP
    is otherwise idle; until then the engine sleeps. */
 TEST(test_unsent__leaves_when_there_is_room) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
   mrc_engine *engine = p->hosts[0].engine;
   run_for(p, MS);
@@ -163,12 +158,11 @@ TEST(test_unsent__leaves_when_there_is_room) {
   run_for(p, 3 * PATH_DELAY);
   CHECK_EQ(n_probe_events(p, 0), 2);
   CHECK_EQ(probe_event(p, 0, 1)->result, 0);
-  mrc_pair_destroy(p);
 }
 
 /* One probe waits for a full socket. The other is refused and stays due after each refusal. */
 TEST(test_unsent__beside_one_that_waits) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
   mrc_engine *engine = p->hosts[0].engine;
   run_for(p, MS);
@@ -183,12 +177,11 @@ TEST(test_unsent__beside_one_that_waits) {
     CHECK_EQ(mrc_engine_deadline(engine), 0);
   }
   mrc_engine_port_blocked(engine, 2, false, p->now_ns);
-  mrc_pair_destroy(p);
 }
 
 /* The kernel refuses a burst and the port is not blocked: the engine has work at once. */
 TEST(test_unsent__a_refused_one_is_due_at_once) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
   mrc_engine *engine = p->hosts[0].engine;
   run_for(p, MS);
@@ -201,7 +194,6 @@ TEST(test_unsent__a_refused_one_is_due_at_once) {
   mrc_pair_kick(p, 0);
   run_for(p, 3 * PATH_DELAY);
   CHECK_EQ(probe_event(p, 0, 0)->result, 0);
-  mrc_pair_destroy(p);
 }
 
 /* Marks every EV of an end as bad, as far as the floor allows. */
@@ -225,7 +217,7 @@ static int n_bad(const struct mrc_pair *p, int end) {
    is still probed on time, and so is each of theirs, though never all at once. */
 TEST(test_slots__are_shared_by_qps) {
   enum { GREEDY = 8 };
-  struct mrc_pair *p = open_pair(.hosts = 3, .planes = 8, .paths = 32);
+  PAIR p = open_pair(.hosts = 3, .planes = 8, .paths = 32);
   int greedy[GREEDY];
   for (int i = 0; i < GREEDY; i++)
     greedy[i] = open_qp(p, .memory_bytes = 0, .to = 1);
@@ -255,12 +247,11 @@ TEST(test_slots__are_shared_by_qps) {
       const struct mrc_ev_info ev = mrc_pair_ev(p, greedy[i], 8, path);
       CHECK(ev.state != MRC_EV_ASSUMED_BAD || ev.sent_probes > 0);
     }
-  mrc_pair_destroy(p);
 }
 
 /* Unanswered probes of commands fill the slots: port status still leaves at once. */
 TEST(test_slots__leave_room_for_port_status) {
-  struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
+  PAIR p = open_pair(.planes = 8, .paths = 32);
   uint32_t qpns[2];
   int end = 0;
   for (int i = 0; i < 2; i++)
@@ -273,7 +264,6 @@ TEST(test_slots__leave_room_for_port_status) {
   mrc_pair_port_up(p, 0, 1, false);
   run_for(p, 1 * MS);
   CHECK(counter(p, 0, MRC_COUNTER_TX_PORT_STATUS) >= 1);
-  mrc_pair_destroy(p);
 }
 
 /* More peers await a port status message than there are slots, and no message has left. */
@@ -329,7 +319,7 @@ TEST(test_answer__is_to_this_probe) {
       {2, 0, 0, MRC_DROP_SOURCE},     {1, 0, 0, MRC_DROP_NONE},
       {1, 0, 0, MRC_DROP_UNKNOWN_ID}, /* a second one */
   };
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p), prober = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
   mrc_pair_silence(p, 1, true);
@@ -341,8 +331,7 @@ TEST(test_answer__is_to_this_probe) {
   while (probe->purpose != MRC_EV_PROBE_COMMAND)
     probe++; /* ends, because there is one */
   const uint16_t id = probe->id;
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     forge.wire =
         (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_RESPONSE,
                           .dest_qpn = MRC_ENDPOINT_QPN,
@@ -355,7 +344,6 @@ TEST(test_answer__is_to_this_probe) {
   }
   run_for(p, US);
   CHECK_EQ(n_probe_events(p, 1), 1);
-  mrc_pair_destroy(p);
 }
 
 /* If both sides agreed, an answer adds the wait of the probe to its timestamp. */
@@ -369,9 +357,8 @@ TEST(test_answer__tells_how_long_the_probe_waited) {
               {1, 0, 40 * MS, 0}, /* beyond the range of the timestamp */
               {1, MRC_READING_G15_B, 300 * US, 0},
               {0, 0, 300 * US, 0}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair(.engine.readings = rows[i].readings);
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair(.engine.readings = rows[i].readings);
     const int end = open_qp(p, .service_times = rows[i].agreed);
     run_for(p, 50 * MS);
     struct forge forge = make_forge(p, end, four);
@@ -390,7 +377,6 @@ TEST(test_answer__tells_how_long_the_probe_waited) {
     mrc_engine_commit(p->hosts[1].engine, &burst, &(int){1}, 1, p->now_ns);
     CHECK_EQ(forge.wire.opcode, MRC_OP_ENDPOINT_RESPONSE);
     CHECK_EQ(forge.wire.endpoint.tx_timestamp, (uint16_t)(0xFFF0 + rows[i].added));
-    mrc_pair_destroy(p);
   }
 }
 
@@ -406,9 +392,8 @@ TEST(test_answer__its_wait_is_not_the_network_s) {
               {1, 1000, MRC_DROP_UNKNOWN_ID, 0},
               {1, UINT16_MAX, MRC_DROP_UNKNOWN_ID, 0},
               {0, 600, MRC_DROP_UNKNOWN_ID, 0}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair();
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair();
     const int end = open_qp(p, .service_times = rows[i].agreed), prober = p->ends[end]->peer;
     struct forge forge = make_forge(p, end, four);
     mrc_pair_silence(p, 1, true);
@@ -437,13 +422,12 @@ TEST(test_answer__its_wait_is_not_the_network_s) {
       run_for(p, US);
       CHECK_EQ(probe_event(p, 1, 0)->rtt_ns, whole_ns);
     }
-    mrc_pair_destroy(p);
   }
 }
 
 /* The ids of the probes of one batch, in their order. */
 static void ids_of(uint64_t seed, uint16_t ids[16]) {
-  struct mrc_pair *p = open_pair(.seed = seed, .paths = 16);
+  PAIR p = open_pair(.seed = seed, .paths = 16);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
   CHECK_EQ(probe_all(p, 0, &qpn, 1, 16), 16);
   int n = 0;
@@ -451,7 +435,6 @@ static void ids_of(uint64_t seed, uint16_t ids[16]) {
   for (uint32_t slot = 0; slot < probes->n_slots; slot++)
     if (probes->slots[slot].purpose == MRC_EV_PROBE_COMMAND) ids[n++ & 15] = probes->slots[slot].id;
   CHECK_EQ(n, 16);
-  mrc_pair_destroy(p);
 }
 
 /* Ids derive from the seed; no id reveals the next. */
@@ -473,8 +456,8 @@ TEST(test_ids__follow_from_the_seed) {
    they must not fill the link, or data and probes would wait for each other for ever. */
 TEST(test_own__do_not_fill_a_slow_link) {
   enum { QPS = 8, PATHS = 32, BYTES = 100000 };
-  struct mrc_pair *p = open_pair(.paths = PATHS, .engine.noise_ns = 1000,
-                                 .port_out.rate_bps = 1000000000, .port_out.queue_bytes = 300000);
+  PAIR p = open_pair(.paths = PATHS, .engine.noise_ns = 1000, .port_out.rate_bps = 1000000000,
+                     .port_out.queue_bytes = 300000);
   int ends[QPS];
   for (int i = 0; i < QPS; i++) {
     ends[i] = open_qp(p, .memory_bytes = BYTES, .path_mtu = 8844, .retry_exp = 25, .probe = true);
@@ -492,13 +475,12 @@ TEST(test_own__do_not_fill_a_slow_link) {
   run_for(p, 1 * SECOND);
   for (int i = 0; i < QPS; i++)
     CHECK_EQ(n_bad(p, ends[i]), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Data only uses the short path. The bad EV's round trip is 5000 times as long; the probes measured
    it at connecting, so the engine waits long enough for its probes. */
 TEST(test_own__wait_for_an_ev_on_a_long_way) {
-  struct mrc_pair *p = open_pair(.paths = 2);
+  PAIR p = open_pair(.paths = 2);
   mrc_pair_path(p, 0, 1, 1, 1)->config.delay_ns = 100 * MS;
   const int end = open_qp(p, .memory_bytes = 1000 * MTU, .timeout = 16, .probe = true);
   CHECK_EQ(
@@ -512,13 +494,12 @@ TEST(test_own__wait_for_an_ev_on_a_long_way) {
   CHECK_EQ(n_bad(p, end), 1);
   run_for(p, SECOND);
   CHECK_EQ(n_bad(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Other traffic fills a queue of plane 2, which answers after 120 ms from then on. No probe waited
    so long, and the plane stayed suspended as long as that traffic lasted. */
 TEST(test_own__a_plane_behind_a_long_queue_returns) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 9000 * MTU, .timeout = 16, .probe = true);
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
   CHECK(mrc_pair_finish(p, SECOND));
@@ -532,5 +513,4 @@ TEST(test_own__a_plane_behind_a_long_queue_returns) {
   }
   CHECK(n_suspended > 100);
   CHECK(!mrc_pair_info(p, end).planes[1].suspended);
-  mrc_pair_destroy(p);
 }

@@ -79,7 +79,7 @@ TEST(test_reset__forgets_paths_and_peer) {
 
 /* RESET clears the port status that the old peer reported. */
 TEST(test_reset__forgets_the_peers_ports) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
   int peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
@@ -91,7 +91,6 @@ TEST(test_reset__forgets_the_peers_ports) {
   mrc_pair_modify(p, peer, MRC_QP_RESET);
   CHECK(!inside(p, peer)->planes[1].peer_down);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
-  mrc_pair_destroy(p);
 }
 
 /* The bursts requested hold more packets than the arena: the rest is due at once. */
@@ -134,7 +133,7 @@ TEST(test_probe_ev__is_due_at_once) {
 /* The ACK of a message arrives after 2^23 more PSNs were sent and acknowledged (by SACKs, while the
    ACKs were lost): it must not acknowledge the packets in flight now. */
 TEST(test_ack__of_a_message_half_the_psn_space_ago) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
   lose_kind(p, 0, MRC_OP_ACK, 1000);
@@ -153,13 +152,12 @@ TEST(test_ack__of_a_message_half_the_psn_space_ago) {
   CHECK_EQ(mrc_pair_info(p, peer).outstanding, 1);
   CHECK_EQ(mrc_txwin_outstanding(&req->win), 8);
   CHECK_EQ(req->peer_next_psn, req->win.una_psn);
-  mrc_pair_destroy(p);
 }
 
 /* A new QP to a known peer has a base RTT before its first sample. This is not a queue: a
    loss at that time is blamed on the path. */
 TEST(test_loss__before_the_first_round_trip_is_no_congestion) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 4 * MS);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 4 * MS);
   int first = open_qp(p, .memory_bytes = 2000 * MTU);
   CHECK_EQ(mrc_pair_write(p, first, 2000 * MTU), 0);
   CHECK(mrc_pair_finish(p, 200 * MS));
@@ -174,12 +172,11 @@ TEST(test_loss__before_the_first_round_trip_is_no_congestion) {
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK(counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE) > 0);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_TO_CONGESTION), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The peer may report an EV as bad: the EV leaves the rotation, and probes bring it back. */
 TEST(test_sack__always_skip_puts_on_probation) {
-  struct mrc_pair *p = open_pair(.paths = 4);
+  PAIR p = open_pair(.paths = 4);
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
   run_for(p, MS);
@@ -196,14 +193,13 @@ TEST(test_sack__always_skip_puts_on_probation) {
   run_for(p, 100 * MS);
   CHECK_EQ(mrc_pair_ev(p, peer, 1, 2).state, MRC_EV_GOOD);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_EVS_BAD), 1);
-  mrc_pair_destroy(p);
 }
 
 /* A SACK reports everything that its plane delivered, and of other planes what its bitmap happens
    to show. So it shows only late packets of its own plane as lost. */
 TEST(test_sack__tells_of_its_own_plane_only) {
   enum { BEFORE = 20, AFTER = 120 };
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 200 * MTU, .sq_depth = 200, .spray = 1);
   const int peer = p->ends[end]->peer;
   CHECK_EQ(mrc_pair_write(p, peer, BEFORE * MTU), 0);
@@ -234,12 +230,11 @@ TEST(test_sack__tells_of_its_own_plane_only) {
     run_for(p, 50 * US);
     CHECK(qp->planes[plane].lost > 0);
   }
-  mrc_pair_destroy(p);
 }
 
 /* A packet without payload that is marked as trimmed still has its ICRC checked. */
 TEST(test_receive__checks_control_marked_as_trimmed) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, four);
   forge.wire = (struct mrc_wire){.opcode = MRC_OP_ACK,
@@ -251,19 +246,17 @@ TEST(test_receive__checks_control_marked_as_trimmed) {
   CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &forge.meta), MRC_DROP_ICRC);
   CHECK_EQ(mrc_pair_forge(p, 1, bytes, n + MRC_ICRC_BYTES, &forge.meta), MRC_DROP_ICRC);
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
-  mrc_pair_destroy(p);
 }
 
 /* When all planes are suspended, an answer leaves on a suspended plane. */
 TEST(test_answer__over_a_suspended_plane_at_last) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   mrc_engine_port_blocked(p->hosts[1].engine, 1, true, p->now_ns);
   mrc_engine_qp(p->hosts[1].engine, p->ends[peer]->qpn)->planes[1].suspended = true;
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
   run_for(p, MS);
   CHECK_EQ(succeeded(p, end), 1);
-  mrc_pair_destroy(p);
 }
 
 /* The NACK reports where the payload was trimmed. */
@@ -272,7 +265,7 @@ TEST(test_receive__trimmed_where) {
                                     [MRC_TRIMMED_LASTHOP] = MRC_NACK_TRIMMED_LASTHOP};
   for (uint8_t trimmed = MRC_TRIMMED; trimmed <= MRC_TRIMMED_LASTHOP; trimmed++) {
     CHECK_ROW(trimmed);
-    struct mrc_pair *p = open_pair();
+    PAIR p = open_pair();
     struct forge forge = make_forge(p, open_qp(p, .memory_bytes = 64), four);
     forge.meta.trimmed = trimmed;
     CHECK_EQ(send_forge(p, &forge), MRC_DROP_TRIMMED);
@@ -284,7 +277,6 @@ TEST(test_receive__trimmed_where) {
     for (int i = 0; i < n; i++)
       if (entries[i].point == MRC_TRACE_NACK_OUT) reason = entries[i].b;
     CHECK_EQ(reason, reasons[trimmed]);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -303,7 +295,7 @@ static int data_bursts(struct mrc_pair *p, int host) {
 
 /* Endpoint requests without end from a peer do not starve the data of QPs. */
 TEST(test_endpoint__requests_do_not_starve_data) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
   forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
@@ -315,12 +307,11 @@ TEST(test_endpoint__requests_do_not_starve_data) {
     CHECK_EQ(send_forge(p, &forge), 0);
   CHECK(data_bursts(p, 1) > 0);
   CHECK(mrc_engine_deadline(p->hosts[1].engine) == 0); /* the other answers wait */
-  mrc_pair_destroy(p);
 }
 
 /* Reliability probes without end from a peer, with long answers, do not starve other QPs. */
 TEST(test_probe__requests_do_not_starve_other_qps) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int noisy = open_qp(p, .memory_bytes = 64);
   int quiet = open_qp(p, .memory_bytes = 64 * MTU);
   struct forge forge = make_forge(p, noisy, four);
@@ -339,7 +330,6 @@ TEST(test_probe__requests_do_not_starve_other_qps) {
     data += data_bursts(p, 1);
   }
   CHECK(data > 0);
-  mrc_pair_destroy(p);
 }
 
 static uint64_t bytes_of_next_write(struct mrc_pair *p, int end, int plane) {
@@ -352,7 +342,7 @@ static uint64_t bytes_of_next_write(struct mrc_pair *p, int end, int plane) {
 /* The peer or the controller removes planes and returns them: the planes have equal shares from
    then on, and do not catch up. */
 TEST(test_planes__return_without_catching_up) {
-  struct mrc_pair *p = open_pair(.planes = 3);
+  PAIR p = open_pair(.planes = 3);
   int end = open_qp(p, .memory_bytes = 2000 * MTU, .plane_shares = MRC_SHARES_EQUAL),
       peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
@@ -372,12 +362,11 @@ TEST(test_planes__return_without_catching_up) {
   mrc_pair_deny(p, peer, 2, 0, false);
   const uint64_t again = bytes_of_next_write(p, peer, 2);
   CHECK(again > 100 * MTU && again < 170 * MTU);
-  mrc_pair_destroy(p);
 }
 
 /* No EV may carry the answer: the engine waits and does not spin. */
 TEST(test_sack__without_an_ev_does_not_spin) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
   mrc_engine *engine = p->hosts[1].engine;
   struct forge forge = make_forge(p, end, four);
@@ -388,13 +377,12 @@ TEST(test_sack__without_an_ev_does_not_spin) {
   mrc_engine_expire(engine, p->now_ns);
   data_bursts(p, 1);
   CHECK(mrc_engine_deadline(engine) >= p->now_ns + MS);
-  mrc_pair_destroy(p);
 }
 
 /* A failed send suspends the plane: the data in flight there is due again at once, also when the
    failed burst held no data. */
 TEST(test_commit__failed_answer_resends_data_in_flight) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   mrc_engine *engine = p->hosts[1].engine;
   struct forge forge = make_forge(p, end, four);
@@ -410,13 +398,12 @@ TEST(test_commit__failed_answer_resends_data_in_flight) {
   mrc_engine_commit(engine, bursts, failed, 1, p->now_ns);
   CHECK_EQ(mrc_engine_deadline(engine), 0);
   CHECK(data_bursts(p, 1) > 0);
-  mrc_pair_destroy(p);
 }
 
 /* Originals arrive after a premature local timeout. They give no information about the EVs of the
    retransmissions of the same PSNs. */
 TEST(test_loss__originals_do_not_testify_for_retransmissions) {
-  struct mrc_pair *p = open_pair(.paths = 2, .path.delay_ns = MS);
+  PAIR p = open_pair(.paths = 2, .path.delay_ns = MS);
   int end = open_qp(p, .memory_bytes = 300 * MTU, .spray = 1, .retry_linear = 7);
   int peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
@@ -438,7 +425,6 @@ TEST(test_loss__originals_do_not_testify_for_retransmissions) {
   CHECK_EQ(counter(p, 1, MRC_COUNTER_SPURIOUS), 6);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_LOST_BY_ORDER), 0);
   CHECK_EQ(n_events(p, 1, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Every counter of both ends is just before its wrap: PSN (24 bits), MSN (16 on the wire, 24 in

@@ -28,8 +28,7 @@ TEST(test_remote__refuses_what_the_rkey_does_not_open) {
       {.offset = BYTES - MTU, .bytes = 2 * MTU}, /* the second packet is outside */
       {.offset = -0x7FFFFFFF, .bytes = 8},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
     int end = open_qp(p, .memory_bytes = BYTES);
     struct mrc_pair_end *e = p->ends[end];
@@ -60,7 +59,7 @@ TEST(test_remote__refuses_what_the_rkey_does_not_open) {
 TEST(test_domains__separate) {
   enum { OWN = 4, OTHER = 5, OWN_KEY = 7, OTHER_KEY = 8 };
   const uint32_t access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE;
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 2 * MTU, .domain = OWN);
   struct mrc_pair_end *e = p->ends[end];
   const uint64_t addresses[] = {(uintptr_t)e->audit.source, (uintptr_t)e->audit.target};
@@ -80,24 +79,22 @@ TEST(test_domains__separate) {
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
   CHECK(mrc_pair_finish(p, 20 * MS));
   CHECK_EQ(e->audit.statuses[MRC_WC_REM_ACCESS_ERR], 1);
-  mrc_pair_destroy(p);
 }
 
 /* The requester receives the refusal although the first NAKs are lost. */
 TEST(test_remote__refusal_survives_loss) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 64, .retry_linear = 7, .retry_exp = 4);
   lose_kind(p, 1, MRC_OP_ACK, 3);
   p->ends[end]->rkey++;
   CHECK_EQ(mrc_pair_write(p, end, 64), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_REM_ACCESS_ERR], 1);
-  mrc_pair_destroy(p);
 }
 
 /* The responder flushes its own writes in flight, although none of them was refused. */
 TEST(test_remote__the_responders_own_writes_are_flushed) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 500 * US);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 500 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
   int peer = p->ends[end]->peer;
   CHECK_EQ(mrc_pair_write(p, peer, 1u << 20), 0);
@@ -107,12 +104,11 @@ TEST(test_remote__the_responders_own_writes_are_flushed) {
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_REM_ACCESS_ERR], 1);
   CHECK_EQ(audit_of(p, peer)->statuses[MRC_WC_WR_FLUSH_ERR], 2);
-  mrc_pair_destroy(p);
 }
 
 /* Only the QP with the refused write fails. */
 TEST(test_remote__other_qps_live_on) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int bad = open_qp(p, .memory_bytes = 64);
   int good = open_qp(p, .memory_bytes = 1u << 18);
   p->ends[bad]->rkey++;
@@ -121,11 +117,10 @@ TEST(test_remote__other_qps_live_on) {
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK_EQ(succeeded(p, good), 1);
   CHECK_EQ(succeeded(p, bad), 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_post__refuses_local_memory) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 100);
   struct mrc_pair_end *e = p->ends[end];
   const uint64_t source = (uintptr_t)e->audit.source;
@@ -140,17 +135,15 @@ TEST(test_post__refuses_local_memory) {
       {{.local = source, .bytes = 1, .lkey = e->lkey, .opcode = 2}, -EINVAL},
       {{.local = source, .bytes = 2, .lkey = e->lkey, .va = UINT64_MAX}, -EINVAL}, /* wraps */
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn, &rows[i].wr, 1, p->now_ns), rows[i].error);
   }
   CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn + 1, &rows[0].wr, 1, p->now_ns), -ENOENT);
   CHECK_EQ(mrc_pair_info(p, end).outstanding, 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_mr__deregister_waits_for_its_readers) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   mrc_engine *engine = p->hosts[0].engine;
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
@@ -158,12 +151,11 @@ TEST(test_mr__deregister_waits_for_its_readers) {
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK_EQ(mrc_mr_deregister(engine, p->ends[end]->lkey), 0);
   CHECK_EQ(mrc_mr_deregister(engine, p->ends[end]->lkey), -ENOENT);
-  mrc_pair_destroy(p);
 }
 
 /* The owner deregisters the target during a transfer: no byte arrives afterwards. */
 TEST(test_mr__deregister_under_remote_writes) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 100000000);
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 100000000);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
   struct mrc_audit *audit = audit_of(p, end);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -175,7 +167,6 @@ TEST(test_mr__deregister_under_remote_writes) {
   CHECK_EQ(audit->statuses[MRC_WC_REM_ACCESS_ERR], 1);
   CHECK_MEM_EQ(audit->target, copy, 1u << 20);
   free(copy);
-  mrc_pair_destroy(p);
 }
 
 /* ---- refusals ---- */
@@ -217,7 +208,7 @@ TEST(test_refusal__counts_as_a_retry) {
                                     MRC_NACK_NO_RESOURCE, MRC_NACK_PSN_OOR_WINDOW};
   for (size_t row = 0; row < sizeof reasons; row++) {
     CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.paths = 4);
+    PAIR p = open_pair(.paths = 4);
     const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
     for (int i = 0; i < RETRIES; i++)
       refuse(p, end, 0, reasons[row]);
@@ -226,13 +217,12 @@ TEST(test_refusal__counts_as_a_retry) {
     refuse(p, end, 0, reasons[row]);
     CHECK_EQ(mrc_pair_info(p, peer).state, MRC_QP_ERROR);
     CHECK_EQ(mrc_pair_info(p, peer).status, MRC_WC_RETRY_EXC_ERR);
-    mrc_pair_destroy(p);
   }
 }
 
 /* Refusals of a whole window count as one retry. */
 TEST(test_refusal__of_several_packets_counts_once) {
-  struct mrc_pair *p = open_pair(.paths = 4);
+  PAIR p = open_pair(.paths = 4);
   const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
   for (int i = 0; i < RETRIES; i++) {
     refuse(p, end, 1, MRC_NACK_NO_RESOURCE);
@@ -240,23 +230,21 @@ TEST(test_refusal__of_several_packets_counts_once) {
   }
   CHECK_EQ(mrc_pair_info(p, peer).timeouts, RETRIES);
   CHECK_EQ(mrc_pair_info(p, peer).state, MRC_QP_RTS);
-  mrc_pair_destroy(p);
 }
 
 /* One counter counts expiries of the local timeout and refusals together. */
 TEST(test_refusal__shares_the_counter_with_timeouts) {
-  struct mrc_pair *p = open_pair(.paths = 4);
+  PAIR p = open_pair(.paths = 4);
   const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
   for (int i = 0; i < RETRIES; i++)
     refuse(p, end, 0, MRC_NACK_NO_RESOURCE);
   run_for(p, 3 * SECOND); /* the next expiry, after a doubled interval, exceeds the limit */
   CHECK_EQ(mrc_pair_info(p, peer).status, MRC_WC_RETRY_EXC_ERR);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TIMEOUTS), 1);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_refusal__progress_starts_anew) {
-  struct mrc_pair *p = open_pair(.paths = 4);
+  PAIR p = open_pair(.paths = 4);
   const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
   for (int i = 0; i < RETRIES; i++)
     refuse(p, end, 0, MRC_NACK_NO_RESOURCE);
@@ -265,7 +253,6 @@ TEST(test_refusal__progress_starts_anew) {
   CHECK_EQ(mrc_pair_info(p, peer).timeouts, 0);
   CHECK(!inside(p, peer)->req.refused);
   CHECK_EQ(succeeded(p, peer), 1);
-  mrc_pair_destroy(p);
 }
 
 /* Trims are congestion, not refusals; and the number of retries may be unlimited. */
@@ -273,14 +260,12 @@ TEST(test_refusal__what_does_not_count) {
   static const struct {
     uint8_t reason, retry_exp;
   } rows[] = {{MRC_NACK_TRIMMED, 4}, {MRC_NACK_TRIMMED_LASTHOP, 4}, {MRC_NACK_NO_RESOURCE, 25}};
-  for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
-    CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.paths = 4);
+  EACH_ROW(row, rows) {
+    PAIR p = open_pair(.paths = 4);
     const int end = open_silent(p, rows[row].retry_exp);
     for (int i = 0; i < 30; i++)
       refuse(p, end, 0, rows[row].reason);
     CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -289,7 +274,7 @@ TEST(test_trim__at_the_last_hop_blames_no_path) {
   static const uint8_t reasons[] = {MRC_NACK_TRIMMED, MRC_NACK_TRIMMED_LASTHOP};
   for (int row = 0; row < 2; row++) {
     CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.paths = 4);
+    PAIR p = open_pair(.paths = 4);
     const int end = open_silent(p, 4);
     refuse(p, end, 0, reasons[row]);
     static struct mrc_trace_entry entries[4096];
@@ -299,7 +284,6 @@ TEST(test_trim__at_the_last_hop_blames_no_path) {
       skips += entries[i].point == MRC_TRACE_EV_STATE && entries[i].b == MRC_EV_SKIP;
     CHECK_EQ(skips, reasons[row] == MRC_NACK_TRIMMED);
     CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).retransmitted_packets, 1);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -323,7 +307,7 @@ static int transmit(struct mrc_pair *p, int host, struct mrc_burst *bursts, int 
 
 /* The kernel refuses the NACKs of trims at first: the engine offers all again, unchanged. */
 TEST(test_nack__refused_is_given_again) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct forge forge = make_forge(p, end, four);
   forge.meta.trimmed = MRC_TRIMMED;
@@ -345,13 +329,12 @@ TEST(test_nack__refused_is_given_again) {
     CHECK_MEM_EQ(bursts[0].packets[i].header, headers[i], bursts[0].packets[i].header_bytes);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), NACKS);
   CHECK_EQ(transmit(p, 1, bursts, CAPACITY, 1), 0);
-  mrc_pair_destroy(p);
 }
 
 /* Every packet of a peer needs a NACK, and none can leave: the engine drops the NACKs beyond its
    queue. */
 TEST(test_nack__no_more_than_fit) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 256 * MTU);
   struct forge forge = make_forge(p, end, four);
   forge.meta.trimmed = MRC_TRIMMED;
@@ -365,7 +348,6 @@ TEST(test_nack__no_more_than_fit) {
   while (transmit(p, 1, bursts, CAPACITY, 1) > 0)
     CHECK_EQ(bursts[0].packets[0].header[0], MRC_OP_NACK);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), MRC_MAX_NACKS);
-  mrc_pair_destroy(p);
 }
 
 /* ---- SACKs ---- */
@@ -389,7 +371,7 @@ static struct mrc_wire next_sack(struct mrc_pair *p) {
 /* The SACK of a marked packet reports the mark. The next SACK, sent without a new packet, repeats
    the newest packet but not its mark, or the EV would skip another turn. */
 TEST(test_sack__a_mark_is_told_once) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .dynamic_mpr = 1);
   const uint32_t qpn = p->ends[p->ends[end]->peer]->qpn;
   run_for(p, MS);
@@ -404,7 +386,6 @@ TEST(test_sack__a_mark_is_told_once) {
   CHECK_EQ(second.sack.ev, first.sack.ev);
   CHECK_EQ(second.sack.cum_psn, first.sack.cum_psn);
   CHECK_EQ(second.sack.m, MRC_M_NONE);
-  mrc_pair_destroy(p);
 }
 
 /* A SACK carries its send time only if the peer requests it, else the count of packets out of
@@ -412,7 +393,7 @@ TEST(test_sack__a_mark_is_told_once) {
 TEST(test_sack__its_send_time_on_request) {
   for (uint32_t asked = 0; asked <= 1; asked++) {
     CHECK_ROW(asked);
-    struct mrc_pair *p = open_pair();
+    PAIR p = open_pair();
     const int end = open_qp(p, .memory_bytes = 64, .sack_times = asked);
     run_for(p, MS);
     struct forge forge = make_forge(p, end, four);
@@ -424,7 +405,6 @@ TEST(test_sack__its_send_time_on_request) {
     CHECK_EQ(sack.cc_type, asked ? MRC_CC_TYPE_TIMES : MRC_CC_TYPE_NSCC);
     CHECK_EQ(sack.sent_timestamp, asked ? mrc_timestamp(p->now_ns) : 0);
     CHECK_EQ(sack.ooo_count, asked ? 0 : 4);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -433,7 +413,7 @@ TEST(test_sack__its_send_time_on_request) {
 TEST(test_sack__its_wait_is_known) {
   for (uint32_t asked = 0; asked <= 1; asked++) {
     CHECK_ROW(asked);
-    struct mrc_pair *p = open_pair(.port_out.rate_bps = 500000000);
+    PAIR p = open_pair(.port_out.rate_bps = 500000000);
     const int end = open_qp(p, .memory_bytes = 4u << 20, .mpr = 1024, .sack_times = asked);
     const uint32_t sizes[] = {MTU, 2u << 20}; /* the first write finds the empty way back */
     for (int i = 0; i < 2; i++) {
@@ -445,14 +425,13 @@ TEST(test_sack__its_wait_is_known) {
     const struct mrc_qp *qp = mrc_engine_qp(p->hosts[e->host].engine, e->qpn);
     const uint64_t wait_ns = qp->planes[0].cc.delay.reverse_ns;
     CHECK(asked ? wait_ns > MS && wait_ns < 40 * MS : wait_ns == 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* While many QPs receive, the SACK of each may wait longer; QPs that are gone do not count. */
 TEST(test_sack__waits_longer_while_many_qps_receive) {
   enum { QPS = 6 };
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   struct mrc_services *services = &p->hosts[1].engine->services;
   int ends[QPS];
   for (int i = 0; i < QPS; i++)
@@ -476,12 +455,11 @@ TEST(test_sack__waits_longer_while_many_qps_receive) {
   run_for(p, 10 * MS);
   CHECK_EQ(services->ready.n_reporting, 0);
   CHECK_EQ(mrc_services_crowd(services), 1);
-  mrc_pair_destroy(p);
 }
 
 /* Two packets of one port, only one of them marked, need a SACK each: both leave in one burst. */
 TEST(test_sack__of_one_port_in_one_burst) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
   run_for(p, MS);
   struct forge forge = make_forge(p, end, four);
@@ -499,7 +477,6 @@ TEST(test_sack__of_one_port_in_one_burst) {
     n_sacks += burst.packets[i].header[0] == MRC_OP_SACK;
   CHECK_EQ(n_sacks, 2);
   mrc_engine_commit(engine, &burst, &(int){1}, 1, p->now_ns);
-  mrc_pair_destroy(p);
 }
 
 /* After an overflow of this host's socket, SACKs penalize the peer's window for a round trip. */
@@ -509,9 +486,8 @@ TEST(test_sack__penalty_after_an_overflow) {
     uint64_t later_ns;
     uint8_t penalty;
   } rows[] = {{false, 0, 0}, {true, 0, 64}, {true, MRC_NOISE_NS, 0}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair();
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair();
     const int end = open_qp(p, .memory_bytes = 64);
     run_for(p, MS);
     struct forge forge = make_forge(p, end, four);
@@ -520,7 +496,6 @@ TEST(test_sack__penalty_after_an_overflow) {
     CHECK_EQ(send_forge(p, &forge), 0);
     p->now_ns += rows[i].later_ns;
     CHECK_EQ(next_sack(p).sack.rcv_cwnd_pen, rows[i].penalty);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -529,9 +504,8 @@ TEST(test_sack__threshold_of_the_reading) {
   static const struct {
     uint32_t readings, packets;
   } rows[] = {{MRC_READING_G2_B, 4}, {MRC_READING_G2_A, 16}, {0, 256}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair(.engine.readings = rows[i].readings);
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair(.engine.readings = rows[i].readings);
     const int end = open_qp(p, .memory_bytes = 64, .mpr = 1024);
     run_for(p, MS);
     struct mrc_engine *engine = p->hosts[1].engine;
@@ -544,7 +518,6 @@ TEST(test_sack__threshold_of_the_reading) {
       CHECK_EQ(send_forge(p, &forge), 0);
     }
     CHECK(mrc_responder_due_port(&qp->resp, threshold_bytes) != 0);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -591,7 +564,7 @@ static int open_busy(struct mrc_pair *p, uint32_t dynamic_mpr) {
 
 /* The peer grants 4096 PSNs; this end uses only 256 and holds memory for 256. */
 TEST(test_rts__takes_less_than_the_peer_grants) {
-  struct mrc_pair *p = open_long();
+  PAIR p = open_long();
   const struct mrc_pair_qp_config config = {.memory_bytes = 8u << 20,
                                             .path_mtu = MTU,
                                             .mpr = 4096,
@@ -613,11 +586,10 @@ TEST(test_rts__takes_less_than_the_peer_grants) {
   CHECK_EQ(most_ahead(p, end, 20 * MS), 256);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(succeeded(p, end), 8);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_mpr__narrower_and_wider) {
-  struct mrc_pair *p = open_long();
+  PAIR p = open_long();
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
   CHECK_EQ(most_ahead(p, end, 30 * MS), 1024);
   CHECK_EQ(set_mpr(p, peer, 256), 0);
@@ -629,12 +601,11 @@ TEST(test_mpr__narrower_and_wider) {
   CHECK_EQ(most_ahead(p, end, 20 * MS), 640);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(succeeded(p, end), 32);
-  mrc_pair_destroy(p);
 }
 
 /* The window narrows under full load: no sent packet is refused or retransmitted. */
 TEST(test_mpr__a_narrower_window_revokes_nothing) {
-  struct mrc_pair *p = open_long();
+  PAIR p = open_long();
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
   run_for(p, 30 * MS);
   CHECK_EQ(ahead(p, end), 1024);
@@ -644,12 +615,11 @@ TEST(test_mpr__a_narrower_window_revokes_nothing) {
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), 0);
   CHECK_EQ(p->hosts[1].drops[MRC_DROP_PSN_WINDOW], 0);
-  mrc_pair_destroy(p);
 }
 
 /* Every SACK carries the grant, so a lost SACK does no harm. */
 TEST(test_mpr__survives_lost_sacks) {
-  struct mrc_pair *p = open_long();
+  PAIR p = open_long();
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
   run_for(p, 30 * MS);
   lose_kind(p, 1, MRC_OP_SACK, 20);
@@ -657,7 +627,6 @@ TEST(test_mpr__survives_lost_sacks) {
   run_for(p, 100 * MS);
   CHECK_EQ(mrc_pair_info(p, end).peer_mpr, 256);
   CHECK(mrc_pair_finish(p, 4 * SECOND));
-  mrc_pair_destroy(p);
 }
 
 /* The effect of a SACK with this field on the agreed window of 1024. */
@@ -672,9 +641,8 @@ TEST(test_mpr__what_a_sack_may_say) {
       {1, 255, 1024}, /* never more than agreed */
       {0, 2, 1024},   /* not agreed */
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair();
+  EACH_ROW(i, rows) {
+    PAIR p = open_pair();
     const int end = open_qp(p, .memory_bytes = 2 * MTU, .dynamic_mpr = rows[i].dynamic_mpr);
     const int peer = p->ends[end]->peer;
     CHECK_EQ(mrc_pair_write(p, peer, MTU), 0);
@@ -693,12 +661,11 @@ TEST(test_mpr__what_a_sack_may_say) {
       send_forge(p, &forge);
       CHECK_EQ(mrc_pair_info(p, peer).peer_mpr, rows[i].granted);
     }
-    mrc_pair_destroy(p);
   }
 }
 
 TEST(test_set_mpr__refuses) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int fixed = open_qp(p, .mpr = 512), end = open_qp(p, .mpr = 512, .dynamic_mpr = 1);
   CHECK_EQ(set_mpr(p, fixed, 128), -EINVAL);
   CHECK_EQ(set_mpr(p, end, 128), 0);
@@ -709,5 +676,4 @@ TEST(test_set_mpr__refuses) {
   CHECK_EQ(mrc_qp_set_mpr(p->hosts[0].engine, 1, 128, p->now_ns), -ENOENT);
   mrc_pair_modify(p, end, MRC_QP_ERROR);
   CHECK_EQ(set_mpr(p, end, 128), -EINVAL);
-  mrc_pair_destroy(p);
 }

@@ -37,7 +37,7 @@ static int arrive(struct mrc_pair *p, const struct mrc_datagram *packet) {
 TEST(test_seal__writes_arrive) {
   for (int row = 0; row < 2 * MODES; row++) {
     CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.planes = 2, .family = row & 1 ? 4 : 6);
+    PAIR p = open_pair(.planes = 2, .family = row & 1 ? 4 : 6);
     const int end = open_qp(p, .memory_bytes = 200 * MTU, .seal = (uint8_t)(1 + row / 2));
     CHECK_EQ(mrc_pair_write(p, end, 100 * MTU + 3), 0);
     CHECK_EQ(mrc_pair_write_imm(p, end, 7), 0);
@@ -45,7 +45,6 @@ TEST(test_seal__writes_arrive) {
     CHECK(mrc_pair_finish(p, 50 * MS));
     CHECK_EQ(succeeded(p, end), 3);
     CHECK_EQ(retransmitted(p, end), 0);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -70,7 +69,7 @@ TEST(test_seal__a_bad_network) {
 
 /* Keys change every 64 packets, far more often than packets overtake each other. */
 TEST(test_seal__over_many_epochs) {
-  struct mrc_pair *p = open_pair(.planes = 2, .engine.seal_epoch_bits = 6);
+  PAIR p = open_pair(.planes = 2, .engine.seal_epoch_bits = 6);
   const int end = open_qp(p, .memory_bytes = 5000 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
   for (int i = 0; i < 100; i++) {
     CHECK_EQ(mrc_pair_write(p, end, 48 * MTU), 0);
@@ -78,11 +77,10 @@ TEST(test_seal__over_many_epochs) {
   }
   CHECK_EQ(succeeded(p, end), 100);
   CHECK_EQ(p->hosts[1].drops[MRC_DROP_REPLAY], 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_seal__plain_packets_are_nothing) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AEAD);
   struct forge forge = make_forge(p, end, four);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SEAL);
@@ -97,11 +95,10 @@ TEST(test_seal__plain_packets_are_nothing) {
   run_for(p, 5 * MS);
   CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_seal__sealed_packets_for_a_plain_qp_are_nothing) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
   struct forge forge = make_forge(p, end, four);
   uint8_t bytes[FORGE_BYTES + MRC_SEALED_BYTES] = {0};
@@ -109,7 +106,6 @@ TEST(test_seal__sealed_packets_for_a_plain_qp_are_nothing) {
   const size_t n = encode_forge(&forge, bytes) - MRC_ICRC_BYTES + MRC_SEALED_BYTES;
   CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &forge.meta), MRC_DROP_SEAL);
   CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
-  mrc_pair_destroy(p);
 }
 
 /* Every packet of a session with every byte changed, in turn: none is accepted. Nothing of it has
@@ -117,7 +113,7 @@ TEST(test_seal__sealed_packets_for_a_plain_qp_are_nothing) {
 TEST(test_seal__no_byte_can_be_changed) {
   for (uint8_t mode = 1; mode <= MODES; mode++) {
     CHECK_ROW(mode);
-    struct mrc_pair *p = open_pair(.planes = 2);
+    PAIR p = open_pair(.planes = 2);
     const int end = open_qp(p, .memory_bytes = 64 * MTU, .seal = mode, .path_mtu = 256);
     audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
     start_tap(p);
@@ -135,13 +131,12 @@ TEST(test_seal__no_byte_can_be_changed) {
     CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
     CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
     free_tap(p);
-    mrc_pair_destroy(p);
   }
 }
 
 /* The EV is covered too: a packet that was moved to another path of the peer is refused. */
 TEST(test_seal__a_packet_keeps_its_ev) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AUTH);
   audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
   start_tap(p);
@@ -152,7 +147,6 @@ TEST(test_seal__a_packet_keeps_its_ev) {
     CHECK_EQ(arrive(p, tap[i]), MRC_DROP_SEAL);
   }
   free_tap(p);
-  mrc_pair_destroy(p);
 }
 
 static struct mrc_qp_info state_of(const struct mrc_pair *p, int end) {
@@ -164,7 +158,7 @@ static struct mrc_qp_info state_of(const struct mrc_pair *p, int end) {
 TEST(test_seal__what_arrives_again_changes_nothing) {
   for (int row = 0; row < 4; row++) {
     CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.planes = 2);
+    PAIR p = open_pair(.planes = 2);
     const int end = open_qp(p, .memory_bytes = 400 * MTU, .seal = MRC_SEAL_AEAD);
     const int peer = p->ends[end]->peer;
     start_tap(p);
@@ -190,13 +184,12 @@ TEST(test_seal__what_arrives_again_changes_nothing) {
     CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
     p->n_tapped = n;
     free_tap(p);
-    mrc_pair_destroy(p);
   }
 }
 
 /* A lap of PSNs later an old packet would be new again, but its epoch is over. */
 TEST(test_seal__old_packets_are_refused) {
-  struct mrc_pair *p = open_pair(.engine.seal_epoch_bits = 6);
+  PAIR p = open_pair(.engine.seal_epoch_bits = 6);
   const int end = open_qp(p, .memory_bytes = 500 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
   start_tap(p);
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
@@ -211,12 +204,11 @@ TEST(test_seal__old_packets_are_refused) {
     if (tap[i]->to == 1) CHECK_EQ(arrive(p, tap[i]), MRC_DROP_REPLAY);
   p->n_tapped = n;
   free_tap(p);
-  mrc_pair_destroy(p);
 }
 
 /* Probes and port states of a sealed QP are sealed as well, before the QP may send. */
 TEST(test_seal__paths_are_proved) {
-  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  PAIR p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 40 * MTU, .seal = MRC_SEAL_AEAD, .probe = true);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_EV_PROBES), 6);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PROBE, 0), 6);
@@ -225,12 +217,11 @@ TEST(test_seal__paths_are_proved) {
   CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT), 1);
   CHECK_EQ(mrc_pair_write(p, end, 40 * MTU), 0);
   CHECK(mrc_pair_finish(p, 50 * MS));
-  mrc_pair_destroy(p);
 }
 
 /* A sealed and a plain QP between the same hosts; the plain one says nothing for the sealed one. */
 TEST(test_seal__beside_a_plain_qp) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int sealed = open_qp(p, .memory_bytes = 40 * MTU, .seal = MRC_SEAL_AEAD);
   const int plain = open_qp(p, .memory_bytes = 40 * MTU);
   struct forge forge = make_forge(p, plain, four);
@@ -244,7 +235,6 @@ TEST(test_seal__beside_a_plain_qp) {
   audit_of(p, plain)->unwatched = false;
   CHECK_EQ(mrc_pair_write(p, sealed, 40 * MTU), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
-  mrc_pair_destroy(p);
 }
 
 TEST(test_set_seal__arguments) {
@@ -321,7 +311,7 @@ static size_t make_guess(struct mrc_prng *prng, const struct forge *forge, uint3
 TEST(test_guesses__of_the_tag) {
   for (uint8_t mode = MRC_SEAL_AUTH; mode <= MRC_SEAL_AEAD; mode++) {
     CHECK_ROW(mode);
-    struct mrc_pair *p = open_pair(.planes = 2);
+    PAIR p = open_pair(.planes = 2);
     const int end = open_qp(p, .memory_bytes = 64 * MTU, .seal = mode);
     const int peer = p->ends[end]->peer;
     CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
@@ -346,7 +336,6 @@ TEST(test_guesses__of_the_tag) {
     CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
     CHECK(mrc_pair_finish(p, 50 * MS));
     CHECK_EQ(succeeded(p, end), 2);
-    mrc_pair_destroy(p);
   }
 }
 
@@ -388,7 +377,7 @@ static int probe_result(struct mrc_pair *p, int end) {
 TEST(test_claim__draws_no_answers_away) {
   for (int row = 0; row < 4; row++) {
     CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.hosts = 3);
+    PAIR p = open_pair(.hosts = 3);
     if (row & 1) claim(p, row & 2);
     const int end = open_qp(p, .memory_bytes = 8 * MTU, .seal = MRC_SEAL_AEAD);
     if (!(row & 1)) claim(p, row & 2);
@@ -398,14 +387,13 @@ TEST(test_claim__draws_no_answers_away) {
     CHECK(mrc_pair_finish(p, 50 * MS));
     CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, CLAIM_QPN), 0);
     CHECK_EQ(probe_result(p, end), 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* A trimmed packet has lost its tag, so it is a hint only: the window asks for the packets again,
    and the true ones count. */
 TEST(test_trimmed__forged_ones_are_hints) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .seal = MRC_SEAL_AEAD);
   struct forge forge = make_forge(p, end, opcodes);
   forge.wire.sealed = true;
@@ -423,7 +411,6 @@ TEST(test_trimmed__forged_ones_are_hints) {
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(succeeded(p, end), 1);
   CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
-  mrc_pair_destroy(p);
 }
 
 /* An acknowledgement sealed by `out`, and what `in` says of it. */

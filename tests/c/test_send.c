@@ -19,9 +19,8 @@ TEST(test_write__every_size) {
   static const uint32_t sizes[] = {
       0, 1, 2, 3, 4, MTU - 1, MTU, MTU + 1, 2 * MTU, 10 * MTU - 1, 64 * MTU + 1, 1u << 20};
   for (int paths = 1; paths <= 4; paths += 3) {
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-      CHECK_ROW(i);
-      struct mrc_pair *p = open_pair(.planes = paths, .paths = paths);
+    EACH_ROW(i, sizes) {
+      PAIR p = open_pair(.planes = paths, .paths = paths);
       int end = open_qp(p, .memory_bytes = 2 * sizes[i]);
       const uint32_t writes = sizes[i] == 0 ? 1 : 2; /* a write needs bytes */
       if (writes == 2) CHECK_EQ(mrc_pair_write(p, end, sizes[i]), 0);
@@ -32,13 +31,12 @@ TEST(test_write__every_size) {
       CHECK_EQ(retransmitted(p, end), 0);
       uint32_t packets = sizes[i] == 0 ? 1 : (sizes[i] + MTU - 1) / MTU;
       CHECK_EQ(audit_of(p, end)->data_packets, writes * packets);
-      mrc_pair_destroy(p);
     }
   }
 }
 
 TEST(test_write__counts_bytes_on_both_sides) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100000);
   CHECK_EQ(mrc_pair_write(p, end, 100000), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
@@ -47,27 +45,24 @@ TEST(test_write__counts_bytes_on_both_sides) {
   CHECK_EQ(mrc_pair_info(p, end).inflight_bytes, 0);
   CHECK_EQ(mrc_pair_info(p, end).outstanding, 0);
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).received_bytes, 100000);
-  mrc_pair_destroy(p);
 }
 
 /* More than one window of PSNs, across the wrap of the PSN space. */
 TEST(test_write__longer_than_the_window_and_over_the_wrap) {
   static const uint32_t first_psns[] = {0, 0xFFFFFF, 0xFFFFFF - 200, 0x7FFF00};
-  for (size_t i = 0; i < sizeof first_psns / sizeof first_psns[0]; i++) {
-    CHECK_ROW(i);
-    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  EACH_ROW(i, first_psns) {
+    PAIR p = open_pair(.planes = 2, .paths = 2);
     int end = open_qp(p, .memory_bytes = 1000 * MTU, .mpr = 128, .sq_psn = first_psns[i]);
     CHECK_EQ(mrc_pair_write(p, end, 1000 * MTU), 0);
     CHECK(mrc_pair_finish(p, 500 * MS));
     CHECK_EQ(retransmitted(p, end), 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* Several rounds of the 24-bit space would take too long; message numbers wrap at 16 bits. */
 TEST(test_write__more_messages_than_msns) {
   enum { N = 70000 };
-  struct mrc_pair *p = open_pair(.path.delay_ns = 1 * US);
+  PAIR p = open_pair(.path.delay_ns = 1 * US);
   int end = open_qp(p, .memory_bytes = N / 2, .mpr = 4096, .sq_depth = 4096, .max_wimm = 1024);
   for (int i = 0; i < N; i++) {
     int error = i % 2 ? mrc_pair_write_imm(p, end, 0) : mrc_pair_write(p, end, 1);
@@ -79,11 +74,10 @@ TEST(test_write__more_messages_than_msns) {
   CHECK(mrc_pair_finish(p, SECOND));
   CHECK_EQ(succeeded(p, end), N);
   CHECK_EQ(audit_of(p, end)->n_immediates, N / 2);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_write_imm__in_order_over_planes_of_different_delay) {
-  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
+  PAIR p = open_pair(.planes = 4, .paths = 2);
   for (int plane = 1; plane <= 4; plane++)
     for (int path = 0; path < 2; path++)
       mrc_pair_path(p, 0, 1, plane, path)->config.delay_ns = (uint64_t)plane * 50 * US;
@@ -95,23 +89,21 @@ TEST(test_write_imm__in_order_over_planes_of_different_delay) {
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(audit_of(p, end)->n_immediates, 133); /* the auditor checks their order */
   CHECK_EQ(retransmitted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* More immediates than the peer accepts in flight: the requester waits and does not fail. */
 TEST(test_write_imm__never_more_in_flight_than_agreed) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .max_wimm = 1, .sq_depth = 64);
   for (int i = 0; i < 64; i++)
     CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(succeeded(p, end), 64);
   CHECK_EQ(audit_of(p, end)->n_immediates, 64);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_post__queue_full_then_free_again) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .sq_depth = 4);
   for (int round = 0; round < 3; round++) {
     for (int i = 0; i < 4; i++)
@@ -122,11 +114,10 @@ TEST(test_post__queue_full_then_free_again) {
     CHECK(mrc_pair_finish(p, 10 * MS));
   }
   CHECK_EQ(succeeded(p, end), 12);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_write__both_ways_at_once) {
-  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  PAIR p = open_pair(.planes = 3, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   int peer = p->ends[end]->peer;
   for (int i = 0; i < 16; i++) {
@@ -136,11 +127,10 @@ TEST(test_write__both_ways_at_once) {
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK_EQ(succeeded(p, end) + succeeded(p, peer), 32);
   CHECK_EQ(retransmitted(p, end) + retransmitted(p, peer), 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_write__many_qps_and_hosts) {
-  struct mrc_pair *p = open_pair(.hosts = 4, .planes = 2, .paths = 2);
+  PAIR p = open_pair(.hosts = 4, .planes = 2, .paths = 2);
   for (int from = 0; from < 4; from++) {
     for (int to = 0; to < 4; to++) {
       if (from == to) continue;
@@ -151,26 +141,23 @@ TEST(test_write__many_qps_and_hosts) {
   CHECK(mrc_pair_finish(p, 200 * MS));
   for (int i = 0; i < p->n_ends; i++)
     CHECK_EQ(succeeded(p, i), audit_of(p, i)->n_wrs);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_write__over_ipv4) {
-  struct mrc_pair *p = open_pair(.family = 4, .planes = 2, .paths = 4);
+  PAIR p = open_pair(.family = 4, .planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   for (int plane = 1; plane <= 2; plane++)
     for (int path = 0; path < 4; path++)
       CHECK(mrc_pair_ev(p, end, plane, path).sent_packets > 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_write__without_icrc) {
-  struct mrc_pair *p = open_pair(.planes = 2, .udp_checksum = true);
+  PAIR p = open_pair(.planes = 2, .udp_checksum = true);
   int end = open_qp(p, .memory_bytes = 10 * MTU + 1, .integrity = MRC_INTEGRITY_UDP);
   CHECK_EQ(mrc_pair_write(p, end, 10 * MTU + 1), 0);
   CHECK(mrc_pair_finish(p, 10 * MS));
-  mrc_pair_destroy(p);
 }
 
 /* Equal shares: after each MiB no plane is ahead of another by more than a burst. */
@@ -178,7 +165,7 @@ TEST(test_spray__planes_carry_equal_bytes) {
   static const uint32_t sprays[] = {0, 1, 4};
   for (size_t i = 0; i < 3; i++) {
     CHECK_ROW(i);
-    struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
+    PAIR p = open_pair(.planes = 4, .paths = 2);
     int end = open_qp(p, .memory_bytes = 8u << 20, .spray = sprays[i], .mpr = 4096);
     for (int round = 0; round < 8; round++) {
       CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
@@ -191,13 +178,12 @@ TEST(test_spray__planes_carry_equal_bytes) {
       }
       CHECK(most - least <= 65215);
     }
-    mrc_pair_destroy(p);
   }
 }
 
 /* spray = 1 is the spraying of the MRC specification: every packet takes another EV. */
 TEST(test_spray__one_packet_an_ev) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  PAIR p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 160 * MTU, .spray = 1);
   CHECK_EQ(mrc_pair_write(p, end, 160 * MTU), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
@@ -207,7 +193,6 @@ TEST(test_spray__one_packet_an_ev) {
       CHECK(ev.sent_packets >= 19 && ev.sent_packets <= 21);
       CHECK_EQ(ev.sent_bytes, ev.sent_packets * MTU);
     }
-  mrc_pair_destroy(p);
 }
 
 static uint64_t trace_of(uint64_t seed) {
@@ -237,7 +222,7 @@ static const uint32_t sizes[] = {1, MTU, 5 * MTU + 3, 8, 64};
 #define N (sizeof sizes / sizeof sizes[0])
 
 TEST(test_list__completes_once_after_its_last) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 64 * MTU);
   lose_data(p, 2, 3);
   CHECK_EQ(mrc_pair_write_list(p, end, sizes, N), 0);
@@ -246,12 +231,11 @@ TEST(test_list__completes_once_after_its_last) {
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK_EQ(succeeded(p, end), 2 * N);
   CHECK_EQ(mrc_pair_info(p, end).outstanding, 0);
-  mrc_pair_destroy(p);
 }
 
 /* The work request that the responder refuses has no completion of its own. */
 TEST(test_list__reports_the_error_of_an_unsignaled_one) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct mrc_pair_end *e = p->ends[end];
   CHECK_EQ(mrc_pair_write_list(p, end, sizes, N), 0);
@@ -264,11 +248,10 @@ TEST(test_list__reports_the_error_of_an_unsignaled_one) {
   CHECK_EQ(e->audit.statuses[MRC_WC_REM_ACCESS_ERR], 1);
   CHECK_EQ(e->audit.statuses[MRC_WC_WR_FLUSH_ERR], 1);
   CHECK_EQ(succeeded(p, end), N);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_list__is_posted_whole_or_not_at_all) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU, .sq_depth = N);
   struct mrc_pair_end *e = p->ends[end];
   mrc_engine *engine = p->hosts[0].engine;
@@ -289,12 +272,11 @@ TEST(test_list__is_posted_whole_or_not_at_all) {
   CHECK_EQ(mrc_qp_post(engine, e->qpn, wrs, N, p->now_ns), -EINVAL);
   CHECK_EQ(mrc_pair_info(p, end).outstanding, 0);
   CHECK_EQ(mrc_mr_deregister(engine, e->lkey), 0); /* none of them holds the memory */
-  mrc_pair_destroy(p);
 }
 
 /* An unsignaled work request frees its place when it completes, the last one when it is polled. */
 TEST(test_list__frees_its_places) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 640 * MTU, .sq_depth = N);
   for (int i = 0; i < 5; i++) {
     CHECK_EQ(mrc_pair_write_list(p, end, sizes, N), 0);
@@ -302,7 +284,6 @@ TEST(test_list__frees_its_places) {
     CHECK(mrc_pair_finish(p, 50 * MS));
   }
   CHECK_EQ(succeeded(p, end), 5 * N);
-  mrc_pair_destroy(p);
 }
 
 /* ---- sends that fail ---- */
@@ -330,10 +311,9 @@ static struct mrc_pair *write_without(int *end, int plane, uint32_t paths, int e
  */
 TEST(test_data__without_a_route_distrusts_its_ev) {
   static const uint32_t rows[] = {1 << 2, 1 << 0 | 1 << 2, 1 << 0 | 1 << 1 | 1 << 3};
-  for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
-    CHECK_ROW(row);
+  EACH_ROW(row, rows) {
     int end;
-    struct mrc_pair *p = write_without(&end, 1, rows[row], -ENETUNREACH);
+    PAIR p = write_without(&end, 1, rows[row], -ENETUNREACH);
     for (int path = 0; path < 4; path++)
       CHECK_EQ(ev_state(p, end, 1, path) == MRC_EV_ASSUMED_BAD, (rows[row] >> path & 1) != 0);
     CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD, MRC_REASON_SEND),
@@ -342,52 +322,47 @@ TEST(test_data__without_a_route_distrusts_its_ev) {
     CHECK_EQ(counter(p, 0, MRC_COUNTER_PLANES_SUSPENDED), 0);
     CHECK_EQ(retransmitted(p, end), 0); /* packets that never left are sent the first time */
     CHECK(p->hosts[0].plane_bytes[0] > 1u << 20);
-    mrc_pair_destroy(p);
   }
 }
 
 TEST(test_data__an_ev_returns_with_its_route) {
   int end;
-  struct mrc_pair *p = write_without(&end, 1, 1 << 2, -EHOSTUNREACH);
+  PAIR p = write_without(&end, 1, 1 << 2, -EHOSTUNREACH);
   run_for(p, 300 * MS);
   CHECK_EQ(ev_state(p, end, 1, 2), MRC_EV_ASSUMED_BAD);
   p->hosts[0].path_errors[0][2] = 0;
   run_for(p, 100 * MS);
   CHECK_EQ(ev_state(p, end, 1, 2), MRC_EV_GOOD);
-  mrc_pair_destroy(p);
 }
 
 /* When no EV of the plane is left to try, the plane is suspended. */
 TEST(test_data__without_any_route_suspends_the_plane) {
   int end;
-  struct mrc_pair *p = write_without(&end, 1, 0xf, -ENETUNREACH);
+  PAIR p = write_without(&end, 1, 0xf, -ENETUNREACH);
   CHECK_EQ(mrc_pair_info(p, end).planes[0].suspended, 1);
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
   CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 0, MRC_REASON_SEND), 1);
   CHECK_EQ(p->hosts[0].plane_bytes[0], 0);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK_EQ(retransmitted(p, end), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The interface is down or gone, so every path of the plane fails: the plane is suspended. */
 TEST(test_data__of_a_dead_interface_suspends_the_plane) {
   static const int errors[] = {-ENETDOWN, -ENODEV, -ENXIO};
-  for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
-    CHECK_ROW(row);
+  EACH_ROW(row, errors) {
     int end;
-    struct mrc_pair *p = write_without(&end, 2, 0xf, errors[row]);
+    PAIR p = write_without(&end, 2, 0xf, errors[row]);
     CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 0, MRC_REASON_SEND), 1);
     CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD, MRC_REASON_SEND), 0);
     CHECK(mrc_pair_finish(p, 200 * MS));
-    mrc_pair_destroy(p);
   }
 }
 
 /* A single plane has no alternative: the engine does not offer the same burst repeatedly, but waits
    for its timers. */
 TEST(test_data__of_the_only_plane_waits_for_the_timers) {
-  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  PAIR p = open_pair(.planes = 1, .paths = 4);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   for (int path = 0; path < 4; path++)
     p->hosts[0].path_errors[0][path] = -ENETUNREACH;
@@ -398,12 +373,11 @@ TEST(test_data__of_the_only_plane_waits_for_the_timers) {
   for (int path = 0; path < 4; path++)
     p->hosts[0].path_errors[0][path] = 0;
   CHECK(mrc_pair_finish(p, 500 * MS));
-  mrc_pair_destroy(p);
 }
 
 /* Acknowledgements that cannot be sent on one path leave on the others. */
 TEST(test_answer__without_a_route_distrusts_its_ev) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = RATE);
+  PAIR p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 4u << 20);
   p->hosts[1].path_errors[0][1] = -ENETUNREACH;
   CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
@@ -411,15 +385,13 @@ TEST(test_answer__without_a_route_distrusts_its_ev) {
   CHECK_EQ(ev_state(p, p->ends[end]->peer, 1, 1), MRC_EV_ASSUMED_BAD);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_PLANES_SUSPENDED), 0);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The interface of the answering host fails: each answer leaves elsewhere, and none is lost. */
 TEST(test_answer__of_a_dead_interface_takes_another_plane) {
   static const int errors[] = {-ENETUNREACH, -ENETDOWN};
-  for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
-    CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  EACH_ROW(row, errors) {
+    PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
     const int end = open_qp(p, .memory_bytes = 4u << 20);
     p->hosts[1].errors[0] = errors[row];
     CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
@@ -427,16 +399,14 @@ TEST(test_answer__of_a_dead_interface_takes_another_plane) {
     CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).planes[0].suspended, 1);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
     CHECK_EQ(retransmitted(p, end), 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* The error of a probe becomes the probe's result. It does not affect smaller packets. */
 TEST(test_probe__that_cannot_be_sent_blames_nobody) {
   static const int errors[] = {-EMSGSIZE, -ENETUNREACH, -ENETDOWN};
-  for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
-    CHECK_ROW(row);
-    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  EACH_ROW(row, errors) {
+    PAIR p = open_pair(.planes = 2, .paths = 2);
     const int end = open_qp(p);
     p->hosts[0].errors[0] = p->hosts[0].errors[1] = errors[row];
     for (uint32_t ev = 0; ev < 4; ev++)
@@ -449,14 +419,13 @@ TEST(test_probe__that_cannot_be_sent_blames_nobody) {
       CHECK_EQ(p->hosts[0].events[i].result, errors[row]);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_PLANES_SUSPENDED), 0);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
-    mrc_pair_destroy(p);
   }
 }
 
 /* A QP that only receives measures its return path by probes alone: a plane on which the kernel can
    send no probe carries no answers. */
 TEST(test_probe__of_a_reverse_ev_that_cannot_be_sent_fails) {
-  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p);
   struct mrc_qp *qp = mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[end]->peer]->qpn);
   p->hosts[1].errors[0] = -ENETUNREACH;
@@ -471,13 +440,12 @@ TEST(test_probe__of_a_reverse_ev_that_cannot_be_sent_fails) {
   }
   CHECK(!mrc_reverse_works(qp, 0));
   CHECK(mrc_reverse_works(qp, 1));
-  mrc_pair_destroy(p);
 }
 
 /* Each class has its code point. Switches may mark data and probes, but not answers. */
 TEST(test_transmit__code_points_of_the_classes) {
   static struct mrc_datagram *tap[4096];
-  struct mrc_pair *p = open_pair(.engine.dscps = {.control = 46, .data = 10, .retransmission = 18});
+  PAIR p = open_pair(.engine.dscps = {.control = 46, .data = 10, .retransmission = 18});
   const int end = open_qp(p, .memory_bytes = 1u << 20);
   p->tap = tap;
   p->tap_room = 4096;
@@ -498,7 +466,6 @@ TEST(test_transmit__code_points_of_the_classes) {
   }
   CHECK(again > 0 && seen[MRC_OP_SACK] > 0 && seen[MRC_OP_ACK] > 0);
   CHECK(seen[MRC_OP_PROBE] + seen[MRC_OP_ENDPOINT_REQUEST] > 0);
-  mrc_pair_destroy(p);
 }
 
 /* ---- turns of QPs ---- */
@@ -560,7 +527,7 @@ TEST(test_answers__leave_before_data_when_a_port_has_room_again) {
 
 /* A burst is limited by bytes: a new window of whole packets holds many short ones. */
 TEST(test_burst__takes_many_short_packets_from_the_start) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
   mrc_engine *engine = p->hosts[p->ends[end]->host].engine;
   prove_paths(engine, p->ends[end]->qpn);
@@ -572,12 +539,11 @@ TEST(test_burst__takes_many_short_packets_from_the_start) {
   CHECK_EQ(n, 1);
   CHECK_EQ(bursts[0].n_packets, 8);
   mrc_engine_commit(engine, bursts, all_taken, n, p->now_ns);
-  mrc_pair_destroy(p);
 }
 
 /* Answers that no EV can carry now are neither tried repeatedly nor dropped. */
 TEST(test_answers__wait_for_a_port) {
-  struct mrc_pair *p = open_pair();
+  PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 512 * MTU);
   struct forge forge = make_forge(p, end, four);
   mrc_engine *engine = p->hosts[1].engine;
@@ -593,7 +559,6 @@ TEST(test_answers__wait_for_a_port) {
   CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
   CHECK_EQ(burst.packets[0].header[0], MRC_OP_SACK);
   mrc_engine_commit(engine, &burst, &taken, 1, p->now_ns);
-  mrc_pair_destroy(p);
 }
 
 /* Three QPs of host 1 that have data for many transmits. With `spray` they send packet by packet.
@@ -671,7 +636,7 @@ TEST(test_turns__of_other_qps_are_four_bursts_long) {
  */
 TEST(test_held__qps_take_turns_for_the_cq) {
   enum { EACH = 12, DEPTH = 16 };
-  struct mrc_pair *p = open_pair(.hosts = 3, .engine.cq_depth = DEPTH);
+  PAIR p = open_pair(.hosts = 3, .engine.cq_depth = DEPTH);
   const int ends[2] = {open_qp(p, .memory_bytes = EACH * 4),
                        open_qp(p, .from = 2, .to = 1, .memory_bytes = EACH * 4)};
   p->hosts[1].stops_polling = true;
@@ -689,5 +654,4 @@ TEST(test_held__qps_take_turns_for_the_cq) {
     last_qpn = wc.qpn;
   }
   CHECK_EQ(n, 2 * EACH);
-  mrc_pair_destroy(p);
 }

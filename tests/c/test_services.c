@@ -135,8 +135,7 @@ TEST(test_add__refuses) {
   };
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 2), 0);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(
         mrc_mr_table_add(&table, rows[i].address, rows[i].bytes, rows[i].key, rows[i].access, 0),
         rows[i].error);
@@ -169,8 +168,7 @@ TEST(test_find__bounds_and_rights) {
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 4), 0);
   CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 0x100, 7, MRC_ACCESS_REMOTE_WRITE, 0), 0);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(
         mrc_mr_find(&table, rows[i].key, rows[i].address, rows[i].bytes, rows[i].access, 0) != NULL,
         rows[i].found);
@@ -186,8 +184,7 @@ TEST(test_find__domain) {
   } rows[] = {{0, 0, true}, {0, 5, true}, {5, 5, true}, {5, 0, false}, {5, 6, false}};
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 1), 0);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ, rows[i].domain), 0);
     CHECK_EQ(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, rows[i].other) != NULL,
              rows[i].found);

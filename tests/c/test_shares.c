@@ -35,8 +35,7 @@ TEST(test_judge__two_periods_in_a_row) {
   };
   struct mrc_share share = {0};
   CHECK(!share.compared);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const bool changed = mrc_share_judge(&share, rows[i].bytes, rows[i].others_bytes, 3);
     CHECK_EQ(changed, rows[i].changed);
     CHECK_EQ(share.percent, rows[i].percent);
@@ -54,8 +53,7 @@ TEST(test_is_bulk__enough_and_more_waiting) {
       {2, 128, 128, true},  {2, 127, 127, false}, {2, 128, 96, true},    {2, 128, 95, false},
       {3, 128, 128, false}, {3, 192, 192, true},  {2, 100000, 0, false},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const struct mrc_share_sum sum = {.bytes = rows[i].packets * MTU,
                                       .backed_bytes = rows[i].backed_packets * MTU};
     CHECK_EQ(mrc_share_is_bulk(&sum, rows[i].n_planes, MTU), rows[i].bulk);
@@ -114,7 +112,7 @@ static struct mrc_plane_info plane_of(struct mrc_pair *p, int end, int plane) {
 
 /* A plane at a tenth of its rate raises one event, and another when it has healed. */
 TEST(test_event__a_slow_plane_that_heals) {
-  struct mrc_pair *p = open_planes(.seed = 1);
+  PAIR p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   write_for(p, end, MESSAGE, 8, 500 * MS);
   CHECK_EQ(n_share(p, MRC_PAIR_ANY), 0);
@@ -135,11 +133,10 @@ TEST(test_event__a_slow_plane_that_heals) {
   CHECK_EQ(told(p).port, 2);
   CHECK(told(p).result > 75);
   CHECK_EQ(plane_of(p, end, 2).slow, 0);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_event__two_slow_planes) {
-  struct mrc_pair *p = open_planes(.seed = 1);
+  PAIR p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   set_rate(p, 2, RATE_BPS / 10);
   set_rate(p, 3, RATE_BPS / 5);
@@ -149,13 +146,12 @@ TEST(test_event__two_slow_planes) {
     CHECK_ROW(plane);
     CHECK_EQ(plane_of(p, end, plane).slow, plane == 2 || plane == 3);
   }
-  mrc_pair_destroy(p);
 }
 
 /* Each of four QPs has its own shares of the planes; the verdict uses their sum. */
 SLOW(test_event__qps_to_one_peer_are_summed_up) {
   enum { QPS = 4 };
-  struct mrc_pair *p = open_planes(.seed = 1, .port_out.rate_bps = 4 * RATE_BPS);
+  PAIR p = open_planes(.seed = 1, .port_out.rate_bps = 4 * RATE_BPS);
   int ends[QPS];
   for (int i = 0; i < QPS; i++)
     ends[i] = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .sq_depth = 16);
@@ -180,7 +176,6 @@ SLOW(test_event__qps_to_one_peer_are_summed_up) {
         qpns |= 1u << i;
   }
   CHECK_EQ(qpns, (1u << QPS) - 1);
-  mrc_pair_destroy(p);
 }
 
 SLOW(test_event__equal_planes_raise_none) {
@@ -200,18 +195,17 @@ SLOW(test_event__equal_planes_raise_none) {
 
 /* Equal shares stay equal on a slow plane too: a period only shows that its queue fills. */
 TEST(test_event__equal_shares_raise_none) {
-  struct mrc_pair *p = open_planes(.seed = 1);
+  PAIR p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_EQUAL);
   set_rate(p, 2, RATE_BPS / 10);
   write_for(p, end, MESSAGE, 8, SECOND);
   CHECK_EQ(n_share(p, MRC_PAIR_ANY), 0);
   CHECK_EQ(plane_of(p, end, 2).share_percent, 100);
-  mrc_pair_destroy(p);
 }
 
 /* Short messages avoid a long path on purpose; long messages use its share. */
 TEST(test_event__short_messages_say_nothing) {
-  struct mrc_pair *p = open_planes(.seed = 1);
+  PAIR p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   for (int path = 0; path < 2; path++)
     mrc_pair_path(p, 0, 1, 2, path)->config.delay_ns = 7 * MS;
@@ -220,13 +214,12 @@ TEST(test_event__short_messages_say_nothing) {
   const struct mrc_qp_info info = mrc_pair_info(p, end);
   CHECK(4 * info.planes[1].sent_bytes < info.planes[0].sent_bytes); /* it was avoided */
   CHECK(info.acknowledged_bytes > 4 * 4 * 64 * MTU); /* each period had enough bytes to compare */
-  mrc_pair_destroy(p);
 }
 
 /* A slow plane that falls silent is no longer slow, without an event. When it is back, its verdict
    starts anew, and a second event is raised. */
 TEST(test_event__a_suspended_plane_starts_afresh) {
-  struct mrc_pair *p = open_planes(.seed = 1);
+  PAIR p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   start_at_plane_1(p, end); /* then plane 2 carries a packet when it falls silent */
   set_rate(p, 2, RATE_BPS / 10);
@@ -243,12 +236,11 @@ TEST(test_event__a_suspended_plane_starts_afresh) {
   CHECK_EQ(plane_of(p, end, 2).slow, 1);
   CHECK_EQ(n_share(p, 0), 2);
   CHECK_EQ(n_share(p, 1), 0);
-  mrc_pair_destroy(p);
 }
 
 /* The period with an outage of the plane is not compared: only whole periods are. */
 TEST(test_event__a_period_with_an_outage_is_not_compared) {
-  struct mrc_pair *p = open_planes(.seed = 1);
+  PAIR p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
   write_for(p, end, MESSAGE, 8, 500 * MS);
   mrc_pair_port_up(p, 0, 2, false);
@@ -262,7 +254,6 @@ TEST(test_event__a_period_with_an_outage_is_not_compared) {
   }
   CHECK_EQ(plane_of(p, end, 2).suspended, 0);
   CHECK(least >= 90);
-  mrc_pair_destroy(p);
 }
 
 /* ---- quick planes ---- */
@@ -306,7 +297,7 @@ static uint64_t sent_bytes(const struct mrc_pair *p, int end) {
 
 /* Only planes with a measured round trip predict when an answer arrives. */
 TEST(test_others_overdue__planes_that_were_measured) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct mrc_services *services = &p->hosts[0].engine->services;
   struct mrc_qp *qp = inside(p, end);
@@ -317,22 +308,20 @@ TEST(test_others_overdue__planes_that_were_measured) {
   CHECK(mrc_pair_finish(p, 10 * MS));
   const uint64_t overdue_ns = mrc_quick_others_overdue_ns(services, qp, 0);
   CHECK(overdue_ns > 2 * PATH_DELAY && overdue_ns < 10 * MS);
-  mrc_pair_destroy(p);
 }
 
 TEST(test_limited__no_plane_of_equal_ones) {
-  struct mrc_pair *p = open_four_planes();
+  PAIR p = open_four_planes();
   const int end = open_end(p, 64u << 20);
   for (int i = 0; i < 10; i++) {
     message_ns(p, end, 10);
     CHECK_EQ(inside(p, end)->choice.quick.limited, 0);
   }
-  mrc_pair_destroy(p);
 }
 
 /* Short messages nearly do without a plane that has a tenth of its rate. */
 TEST(test_limited__messages_do_without_a_slow_plane) {
-  struct mrc_pair *p = open_four_planes();
+  PAIR p = open_four_planes();
   const int end = open_end(p, 64u << 20);
   const uint64_t before_ns = message_ns(p, end, 50);
   set_bad_rate(p, QUICK_BPS / 10);
@@ -340,12 +329,11 @@ TEST(test_limited__messages_do_without_a_slow_plane) {
   CHECK(mrc_quick_is_limited(inside(p, end), BAD - 1));
   CHECK(mrc_quick_is_slow(inside(p, end), BAD - 1));
   CHECK(message_ns(p, end, 100) < before_ns * 16 / 10);
-  mrc_pair_destroy(p);
 }
 
 /* The same for a plane that loses a fifth of its packets. */
 TEST(test_limited__messages_do_without_a_lossy_plane) {
-  struct mrc_pair *p = open_four_planes();
+  PAIR p = open_four_planes();
   const int end = open_end(p, 64u << 20);
   const uint64_t before_ns = message_ns(p, end, 50);
   for (int path = 0; path < 2; path++)
@@ -353,11 +341,10 @@ TEST(test_limited__messages_do_without_a_lossy_plane) {
   message_ns(p, end, 50);
   CHECK(mrc_quick_is_limited(inside(p, end), BAD - 1));
   CHECK(message_ns(p, end, 100) < before_ns * 16 / 10);
-  mrc_pair_destroy(p);
 }
 
 SLOW(test_limited__a_plane_that_has_recovered_is_used_again) {
-  struct mrc_pair *p = open_four_planes();
+  PAIR p = open_four_planes();
   const int end = open_end(p, 320u << 20);
   set_bad_rate(p, QUICK_BPS / 10);
   message_ns(p, end, 100);
@@ -370,12 +357,11 @@ SLOW(test_limited__a_plane_that_has_recovered_is_used_again) {
   const uint64_t sent = sent_bytes(p, end);
   message_ns(p, end, 100);
   CHECK(sent_bytes(p, end) - sent > 100 * MESSAGE / 8); /* half of its part, and more */
-  mrc_pair_destroy(p);
 }
 
 /* A longer path is no lower rate: while messages are long enough, it is used. */
 TEST(test_limited__not_a_longer_path) {
-  struct mrc_pair *p = open_four_planes();
+  PAIR p = open_four_planes();
   const int end = open_end(p, 320u << 20);
   for (int path = 0; path < 2; path++)
     mrc_pair_path(p, 0, 1, BAD, path)->config.delay_ns = 7 * MS;
@@ -388,12 +374,11 @@ TEST(test_limited__not_a_longer_path) {
   const uint64_t sent = sent_bytes(p, end);
   CHECK(mrc_pair_finish(p, 10 * SECOND));
   CHECK(sent_bytes(p, end) - sent > 16 * 16 * (uint64_t)MESSAGE / 16);
-  mrc_pair_destroy(p);
 }
 
 /* Many QPs make each other's packets wait: a plane is not limited by what hosts waited lately. */
 TEST(test_limited__not_by_the_waits_of_busy_hosts) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = MTU);
   const struct mrc_services *services = &p->hosts[0].engine->services;
   struct mrc_qp *qp = inside(p, end);
@@ -406,22 +391,20 @@ TEST(test_limited__not_by_the_waits_of_busy_hosts) {
   mrc_guard_cover(&qp->req.host_waits, 2 * 8 * MS, p->now_ns);
   mrc_quick_compare(services, qp, p->now_ns);
   CHECK_EQ(qp->choice.quick.limited, 0);
-  mrc_pair_destroy(p);
 }
 
 /* With equal shares no plane is left out. */
 TEST(test_limited__not_with_equal_shares) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL);
   inside(p, end)->choice.quick.limited = 1;
   CHECK(!mrc_quick_is_limited(inside(p, end), 0));
   CHECK(!mrc_quick_is_slow(inside(p, end), 0));
-  mrc_pair_destroy(p);
 }
 
 /* A queue drains while the plane is idle; a longer path stays longer, until it is tried again. */
 TEST(test_answer__what_an_idle_plane_forgets) {
-  struct mrc_pair *p = open_pair(.planes = 2);
+  PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct mrc_qp *qp = inside(p, end);
   struct mrc_plane *plane = &qp->planes[0];
@@ -435,7 +418,6 @@ TEST(test_answer__what_an_idle_plane_forgets) {
   plane->empty_ns = 7 * MS;
   CHECK_EQ(mrc_quick_answer_ns(qp, 0, p->now_ns + 200 * MS), 7 * MS);
   CHECK_EQ(mrc_quick_answer_ns(qp, 0, p->now_ns + 501 * MS), 0);
-  mrc_pair_destroy(p);
 }
 
 /* ---- equal shares ---- */
@@ -443,7 +425,7 @@ TEST(test_answer__what_an_idle_plane_forgets) {
 /* Only eligible planes share equally, and a plane with a full socket is not one: it starts level
    when it comes back. */
 TEST(test_level__only_of_planes_that_may_be_chosen) {
-  struct mrc_pair *p = open_pair(.planes = 3);
+  PAIR p = open_pair(.planes = 3);
   const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL);
   mrc_engine *engine = p->hosts[0].engine;
   struct mrc_qp *qp = inside(p, end);
@@ -459,12 +441,11 @@ TEST(test_level__only_of_planes_that_may_be_chosen) {
   CHECK_EQ(qp->planes[2].share_bytes, 4000);
   mrc_engine_port_blocked(engine, 2, false, p->now_ns);
   mrc_engine_port_blocked(engine, 3, false, p->now_ns);
-  mrc_pair_destroy(p);
 }
 
 /* The first packets of many QPs do not meet on one plane. */
 TEST(test_start__of_many_qps_is_spread) {
-  struct mrc_pair *p = open_pair(.planes = 4);
+  PAIR p = open_pair(.planes = 4);
   struct mrc_qp *qp = inside(p, open_qp(p));
   const struct mrc_services *services = &p->hosts[0].engine->services;
   const uint32_t qpn = qp->qpn;
@@ -483,7 +464,6 @@ TEST(test_start__of_many_qps_is_spread) {
   for (int plane = 0; plane < 4; plane++)
     CHECK(first[plane] >= 8 && first[plane] <= 24); /* of 64 */
   qp->qpn = qpn;
-  mrc_pair_destroy(p);
 }
 
 /* The remaining window is the smaller of the peer's grant and the room in the send window. */

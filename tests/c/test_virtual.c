@@ -255,8 +255,7 @@ TEST(test_audit__stops_at_what_is_wrong) {
       {sent_after_completion, false},
       {too_many_immediates, false},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
@@ -305,8 +304,7 @@ TEST(test_pass__rate_queue_and_mark) {
   };
   struct mrc_link link = make_link((struct mrc_link_config){
       .rate_bps = 8000000000, .queue_bytes = 2000, .ecn_bytes = 1000, .delay_ns = 100});
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_link_backlog(&link, rows[i].now_ns), rows[i].backlog_before);
     const struct mrc_link_fate fate = mrc_link_pass(&link, 1000, rows[i].now_ns);
     CHECK_EQ(fate.copies, rows[i].copies);
@@ -347,8 +345,7 @@ TEST(test_pass__exact_losses) {
       {{.mtu_bytes = 99}, "0000000000"},
       {{.loss_ppm = 1000000}, "0000000000"},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_link link = make_link(rows[i].config);
     char arrives[11] = {0};
     for (int k = 0; k < 10; k++)

@@ -14,8 +14,7 @@ TEST(test_set_clear__touch_one_bit_of_the_ring) {
   uint64_t words[BITS / 64] = {0};
   struct mrc_bitmap map = {.words = words, .mask = BITS - 1};
   static const uint32_t psns[] = {0, 1, 63, 64, 127, 128, 0xFFFFFF};
-  for (size_t i = 0; i < sizeof psns / sizeof psns[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, psns) {
     mrc_bitmap_set(&map, psns[i]);
     CHECK(mrc_bitmap_test(&map, psns[i]));
     CHECK(mrc_bitmap_test(&map, psns[i] + BITS)); /* one ring further lies the same bit */
@@ -41,8 +40,7 @@ TEST(test_extract__is_lsb_first_and_wraps) {
       {127, 1ull << 4}, {0xFFFFFF, 1ull << 4}, /* the ring wraps with the PSN */
       {128 + 3, 1},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_bitmap_extract(&map, rows[i].psn), rows[i].bits);
   }
 }
@@ -57,8 +55,7 @@ TEST(test_find__stops_at_n) {
       {100, 1, 0},   {100, 0, 0},   {99, 1, 1},      {99, 2, 1},      {0, 100, 100},
       {0, 101, 100}, {0, 128, 100}, {101, 127, 127}, {101, 128, 127},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_bitmap_find(&map, rows[i].psn, rows[i].n), rows[i].distance);
   }
 }
@@ -165,8 +162,7 @@ TEST(test_on_acked__truth_table) {
   };
   struct mrc_txwin win = sent_window(4);
   mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 2));
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_txwin_on_acked(&win, mrc_psn_add(FIRST_SENT, rows[i].psn)), rows[i].before);
     CHECK_EQ(win.una_psn, mrc_psn_add(FIRST_SENT, rows[i].una));
     CHECK_EQ(win.n_tosend, rows[i].n_tosend);
@@ -224,8 +220,7 @@ TEST(test_part__even_where_bursts_run_on) {
       {64 * KIB, 1444, 1444}, /* a third more packets at most */
       {UINT32_MAX, 8844, 8844}, {UINT32_MAX, 256, 256},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_part_bytes(rows[i].bytes, rows[i].path_mtu, MRC_BURST_BYTES), rows[i].part);
   }
 }
@@ -281,8 +276,7 @@ TEST(test_judge__truth_table) {
   struct mrc_rxwin win;
   CHECK_EQ(mrc_rxwin_init(&win, 64), 0);
   mrc_rxwin_start(&win, 0xFFFFFE);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, rows[i].psn);
     CHECK_EQ(verdict, rows[i].verdict);
     if (verdict == MRC_RX_NEW) arrive(&win, rows[i].psn);

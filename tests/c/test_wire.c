@@ -146,8 +146,7 @@ TEST(test_decode__payload_fits_opcode_and_message) {
       {MRC_OP_WRITE_ONLY_IMM, 0, 0, 0, MRC_DROP_NONE},
       {MRC_OP_WRITE_ONLY_IMM, 3, 3, 1, MRC_DROP_NONE},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     uint8_t bytes[ROOM];
     size_t n = build(&(struct mrc_wire){.opcode = rows[i].opcode,
                                         .dma_bytes = rows[i].dma_bytes,
@@ -233,8 +232,7 @@ TEST(test_decode__forbidden_values) {
       {MRC_OP_NACK, 28, 0x00, MRC_DROP_FIELD},
       {MRC_OP_PROBE, 27, 0x03, MRC_DROP_FIELD},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     uint8_t bytes[ROOM];
     size_t n = build(sample_of(rows[i].opcode), bytes);
     bytes[rows[i].offset] = rows[i].value;
@@ -282,8 +280,7 @@ TEST(test_decode__reserved_bits_are_ignored) {
       {MRC_OP_ENDPOINT_RESPONSE, 16, 0xFF},
       {MRC_OP_ENDPOINT_RESPONSE, 42, 0xFF},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     uint8_t bytes[ROOM];
     uint8_t again[ROOM];
     struct mrc_wire packet;
@@ -306,8 +303,7 @@ TEST(test_decode__bth_flags) {
       {8, 0x80, offsetof(struct mrc_wire, ack_req)},
       {8, 0x20, offsetof(struct mrc_wire, rtx)},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     uint8_t bytes[ROOM];
     struct mrc_wire packet;
     size_t n = build(&(struct mrc_wire){.opcode = MRC_OP_WRITE_ONLY}, bytes);
@@ -404,8 +400,7 @@ TEST(test_opcode_predicates__truth_table) {
       {MRC_OP_WRITE_LAST, true, true, false},   {MRC_OP_WRITE_LAST_IMM, true, true, true},
       {MRC_OP_WRITE_ONLY, true, true, false},   {MRC_OP_WRITE_ONLY_IMM, true, true, true},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_opcode_is_data(rows[i].opcode), rows[i].data);
     CHECK_EQ(mrc_opcode_is_last(rows[i].opcode), rows[i].last);
     CHECK_EQ(mrc_opcode_has_imm(rows[i].opcode), rows[i].imm);
