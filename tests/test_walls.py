@@ -27,7 +27,9 @@ from project_text import (
 )
 from walls import BELOW, BUDGET, LIMITS
 
-MAX_CDEF_FUNCTIONS = 49
+from mrc._ffi_build import cut_cdef
+
+MAX_CDEF_FUNCTIONS = 47
 
 # Headers that the engine may include: no clock, thread, socket or file.
 CORE_HEADERS = {
@@ -280,10 +282,8 @@ def test_atomics__only_where_two_contexts_meet() -> None:
 
 
 def test_cdef__stays_narrow() -> None:
-    headers = [
-        code_without_comments(Path("csrc", name))
-        for name in ("mrc.h", "msg/types.h", "msg/messages.h")
-    ]
-    functions = re.findall(r"\b(mrc_\w+)\(", "".join(headers))
+    headers = ("mrc.h", "msg/types.h", "msg/messages.h")
+    declared = "".join(cut_cdef((ROOT / "csrc" / name).read_text()) for name in headers)
+    functions = re.findall(r"^[\w ]+[ *](mrc_\w+)\(", declared, re.MULTILINE)
     assert len(functions) == len(set(functions))
     assert 0 < len(functions) < MAX_CDEF_FUNCTIONS

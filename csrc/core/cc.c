@@ -106,7 +106,7 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   uint64_t bytes = mrc_mul_div(before_bytes, holds_ns, state->base_ns + state->queue_since_ns);
   if (delay_ns > bare_target_ns(state) / 2) {
     state->foreign_ns = mrc_min_u64(state->foreign_ns, state->base_ns) + delay_ns;
-    cc->found_base_ns = state->base_ns + delay_ns;
+    state->found_base_ns = state->base_ns + delay_ns;
     bytes = before_bytes;
     state->slow_start = true;
     state->newest_samples = 0;

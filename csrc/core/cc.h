@@ -51,6 +51,7 @@ struct mrc_cc_delay {
   uint64_t queue_since_bytes; /* window at that time; 0: no standing queue */
   uint64_t foreign_ns;        /* part of the base RTT that is the queue of other flows */
   uint64_t drained_ns;        /* end of the last drain */
+  uint64_t found_base_ns;     /* base RTT that a drain found; 0: none */
 };
 
 /* NSCC, as Ultra Ethernet describes it and MRC uses it. */
@@ -76,7 +77,6 @@ struct mrc_cc {
   uint32_t mtu_bytes;
   uint64_t cwnd_bytes;
   uint64_t cwnd_before_timeout_bytes; /* restored if a timeout was spurious; 0: none */
-  uint64_t found_base_ns;             /* a corrected base RTT, until the caller takes it; 0: none */
   uint64_t min_bytes;
   uint64_t max_bytes;
   union {
@@ -151,6 +151,13 @@ void mrc_cc_on_refused(struct mrc_cc *cc, uint64_t inflight_bytes);
 void mrc_cc_on_timeout(struct mrc_cc *cc);
 /* The packets that the timeout declared lost had arrived: restores the earlier window. */
 void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
+/* Returns a corrected base RTT that the algorithm has found, once; 0: none. */
+static inline uint64_t mrc_cc_take_base(struct mrc_cc *cc) {
+  if (cc->kind != MRC_CC_DELAY) return 0;
+  const uint64_t base_ns = cc->delay.found_base_ns;
+  cc->delay.found_base_ns = 0;
+  return base_ns;
+}
 /* Whether a loss at this queueing delay was an overflow, and not a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
 /* Whether a data packet should request a SACK, so that the sender never has to wait for one.

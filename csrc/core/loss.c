@@ -164,6 +164,15 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
 
 /* ---- 4. acknowledged PSNs ---- */
 
+/* Whether the original transmission arrived, although the packet was declared lost or sent again:
+   the answer came sooner than any answer to a retransmission could. */
+static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slot,
+                           uint64_t now_ns) {
+  if (slot->state == MRC_TX_LOST) return true;
+  if (slot->tries < 2 || slot->ev_lost == MRC_TX_NONE) return false;
+  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
+}
+
 /* The peer received one PSN. Returns the bytes newly acknowledged, and also adds them to
    newly_acked_bytes of their plane. */
 static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
@@ -173,11 +182,7 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
   if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
   mrc_txwin_on_acked(&req->win, psn);
   struct mrc_plane *plane = &qp->planes[slot.plane];
-  /* Whether the original transmission arrived, although the packet was declared lost or sent again:
-     the answer came sooner than any answer to a retransmission could. */
-  const bool original =
-      slot.state == MRC_TX_LOST || (slot.tries >= 2 && slot.ev_lost != MRC_TX_NONE &&
-                                    now_ns - slot.sent_ns < plane->rtt.base_ns / 2);
+  const bool original = is_of_original(qp, &slot, now_ns);
   /* Whether this shows which transmission arrived. If the packet was sent again, an answer within
      the usual round trip may still belong to the original. */
   const bool evidence =
@@ -219,9 +224,9 @@ static void update_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t no
   struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
   ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
   mrc_cc_on_ack(cc, ack, now_ns);
-  if (cc->found_base_ns != 0) /* the path is longer now: the old smallest sample is out of date */
-    rtt->base_ns = mrc_min_u64(cc->found_base_ns, mrc_max_u64(rtt->last_ns, 1));
-  cc->found_base_ns = 0;
+  const uint64_t base_ns = mrc_cc_take_base(cc);
+  if (base_ns != 0) /* the path has become longer: the old smallest sample is out of date */
+    rtt->base_ns = mrc_min_u64(base_ns, mrc_max_u64(rtt->last_ns, 1));
 }
 
 /* An acknowledgement was handled. `ack` has its data on one plane; newly_acked_bytes of each plane

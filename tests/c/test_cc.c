@@ -246,8 +246,7 @@ TEST(test_drain__finds_a_longer_way) {
     const uint64_t delays_ns[] = {rtt_ns - base_ns, rtt_ns - base_ns};
     sampled_round(&cc, base_ns, delays_ns, 2, &now_ns);
     now_ns += rtt_ns - base_ns;
-    const uint64_t found_ns = cc.found_base_ns;
-    cc.found_base_ns = 0;
+    const uint64_t found_ns = mrc_cc_take_base(&cc);
     CHECK(found_ns == 0 || round >= 60);
     if (found_ns != 0) base_ns = found_ns;
   }
@@ -342,7 +341,7 @@ TEST(test_drain__others_fill_the_queue) {
   mrc_cc_on_ack(&cc, &ack, 1000 * MS);
   for (int i = 0; i < 3; i++, now_ns += 100 * MS)
     mrc_cc_on_ack(&cc, &ack, now_ns);
-  CHECK_EQ(cc.found_base_ns, 20 * MS);
+  CHECK_EQ(mrc_cc_take_base(&cc), 20 * MS);
   CHECK_EQ(cc.cwnd_bytes, 4 << 20);
   sampled_round(&cc, 20 * MS, none_ns, 8, &now_ns);
   CHECK_EQ(cc.cwnd_bytes, 8 << 20);

@@ -280,6 +280,8 @@ class Build:
         names = [f"-l{part}" for part in self.cbuild.parts([test])]
         if "-lsim" in names and "-lemu" not in names:
             names.insert(0, "-lemu")
+        if "-lmsg" in names and "-lio" not in names:  # messages.c needs it, and a library is whole
+            names.insert(names.index("-lmsg") + 1, "-lio")
         made = str(changed or self.cbuild._object(test, self.asan))
         search = [f"-L{self.folder}", f"-Wl,-rpath-link,{self.folder}"]
         libraries = [*names, *self.cbuild._link_flags(self.asan)]
