@@ -328,9 +328,10 @@ static void engines_port_up(void *transport, uint32_t host, uint32_t port, bool 
 
 /* The memory of a host. */
 static uint8_t *engines_memory(const struct mrc_engines *engines, uint32_t host) {
-  return mrc_sim_memory_at(
-      engines->memory,
-      mrc_topology_shard_of_host(&engines->hosts->world->config.topology, engines->shards, host));
+  const struct mrc_sim_memory *memory = engines->memory;
+  const uint32_t shard =
+      mrc_topology_shard_of_host(&engines->hosts->world->config.topology, engines->shards, host);
+  return memory->at + mrc_min_u32(shard, memory->regions - 1) * memory->stride;
 }
 
 uint8_t *mrc_engines_new_scratch(void) {

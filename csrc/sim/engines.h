@@ -44,6 +44,15 @@ void mrc_fabric_watch_end(const struct mrc_fabric_watch *watch);
 
 #define MRC_ENGINES_KEY 1 /* of the shared memory, at every host */
 
+/* Regions of at least `bytes` bytes, all zero, one behind the other. The last one serves all
+   further hosts. Folded regions map one small piece repeatedly, so that it stays in the CPU cache:
+   only if the contents do not matter. */
+struct mrc_sim_memory {
+  uint8_t *at;
+  uint64_t stride; /* from one region to the next */
+  uint32_t regions;
+};
+
 struct mrc_engines {
   struct mrc_sim_hosts *hosts;
   struct mrc_fabric_watch *watch;      /* 0: no auditors */

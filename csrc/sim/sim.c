@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The interface of the simulator: create, add, run, query. It joins the parts and passes each event
    to its part. */
+#define _GNU_SOURCE 1
 #include "sim/sim.h"
 
 #include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "sim/fabric.h"
 #include "sim/internal.h"
@@ -48,14 +51,43 @@ static void fill_memory(struct mrc_sim *sim) {
   memset(sim->memory.at + half, FILL, half);
 }
 
+#define PIECE_BYTES UINT64_C(65536) /* a multiple of the page; fits the cache of a core */
+#define MAX_PIECES UINT64_C(4096)   /* mappings: the kernel allows some 65,000 */
+
+static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/* Maps the same piece repeatedly over a whole region. */
+static void fold(uint8_t *memory, uint64_t bytes, uint64_t piece) {
+  const int file = memfd_create("mrc-sim", MFD_CLOEXEC);
+  mrc_assert(file >= 0 && ftruncate(file, (off_t)piece) == 0);
+  for (uint64_t at = 0; at < bytes; at += piece)
+    mrc_assert(mmap(memory + at, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) ==
+               memory + at);
+  mrc_assert(close(file) == 0);
+}
+
+static struct mrc_sim_memory new_memory(uint64_t bytes, uint32_t regions, bool folded) {
+  const uint64_t piece =
+      round_up(mrc_max_u64(PIECE_BYTES, bytes * regions / MAX_PIECES), PIECE_BYTES);
+  const struct mrc_sim_memory memory = {
+      .at = mmap(NULL, round_up(bytes, piece) * regions, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+      .stride = round_up(bytes, piece),
+      .regions = regions};
+  mrc_assert(memory.at != MAP_FAILED);
+  for (uint32_t i = 0; i < regions && folded; i++)
+    fold(memory.at + i * memory.stride, memory.stride, piece);
+  return memory;
+}
+
 /* Without content, the hosts of each shard have a region of their own: no two threads write to one
    place. */
 static void make_memory(struct mrc_sim *sim) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
   const bool folded = !config->copies_payload && !config->audit;
-  sim->memory = mrc_sim_memory_new(
-      config->memory_bytes, folded ? mrc_topology_shards(&config->topology, config->shards) : 1,
-      folded);
+  sim->memory =
+      new_memory(config->memory_bytes,
+                 folded ? mrc_topology_shards(&config->topology, config->shards) : 1, folded);
   fill_memory(sim);
 }
 
@@ -111,7 +143,7 @@ void mrc_sim_destroy(mrc_sim *sim) {
   mrc_record_free(&whole->record);
   (void)mrc_record_end_file(&sim->file);
   mrc_agenda_free(&whole->world.agenda);
-  mrc_sim_memory_free(&sim->memory);
+  mrc_assert(munmap(sim->memory.at, sim->memory.stride * sim->memory.regions) == 0);
   free(sim->faults);
   free(sim);
 #ifdef __GLIBC__
