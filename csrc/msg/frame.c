@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "msg/frame.h"
 
-#include "core/slots.h"
+#include "core/base.h"
 
 enum { HEAD = 24, WITH_IDS = 32 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rc/record.h"
 
-#include "core/slots.h"
+#include "core/base.h"
 
 enum { HEAD = 8 };
 
