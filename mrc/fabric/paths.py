@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 # ---- Ports ---------------------------------------------------------------------------------------
 
 
-_IP_HEADER = {4: 20, 6: 40}
-_UDP_HEADER = 8
+_IP_AND_UDP = {4: 28, 6: 48}
 TRANSPORT = 44  # BTH, METH, TSETH, RETH, ImmDt and ICRC
 SEAL_OVERHEAD = 24  # of a sealed packet: seal and tag instead of the ICRC
 UdpPort = Annotated[int, Meta(ge=1, le=65535)]
@@ -93,7 +92,7 @@ def _headers(version: int, segments: int) -> int:
     each further one.
     """
     encapsulation = 48 + 16 * segments if segments else 0
-    return encapsulation + _IP_HEADER[version] + _UDP_HEADER + TRANSPORT
+    return encapsulation + _IP_AND_UDP[version] + TRANSPORT
 
 
 def _carrying(

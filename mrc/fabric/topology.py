@@ -76,9 +76,6 @@ _HOSTS = IPv6Network("fd00:a::/32")
 _MANAGEMENT = IPv6Network("fd00:c::/64")
 _MANAGEMENT_IPV4, _MANAGEMENT_IPV4_BITS = IPv4Address("100.64.0.0"), 10
 
-Switch = tuple[str, int]
-"""Its tier and its number."""
-
 
 class Path(Struct, frozen=True):
     """One path from a host to another."""
@@ -368,8 +365,8 @@ class Topology(Struct, frozen=True):
             usids=usids,
         )
 
-    def way(self, number: int, dst: int, origin: int | None) -> tuple[Switch, ...]:
-        """The switches of a path in their order, from behind the sender's T0 on."""
+    def way(self, number: int, dst: int, origin: int | None) -> tuple[tuple[str, int], ...]:
+        """The switches of a path, tier and number, in order from behind the sender's T0 on."""
         if origin is None:
             return ()
         pod, last = self.pod_of(dst), ("t0", self.t0_of(dst))

@@ -28,8 +28,8 @@ from slowness import PATIENCE
 from mrc.errors import NetlinkError
 from mrc.linux import netlink, netns
 from mrc.linux import rtnetlink as rtnetlink_module
-from mrc.linux.netlink import Netlink, Veth
-from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route, encode_route
+from mrc.linux.netlink import Netlink, Veth, encode_route
+from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.linux.rtnetlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
