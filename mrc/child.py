@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that this process starts and talks with by lines, such as one in a host of a test bed,
+"""Programs that this process starts and exchanges lines with, such as one in a host of a test bed,
 or by ssh on another machine.
 
 `Child` is for asyncio, `BlockingChild` for code without it. Both keep what the program writes to
@@ -116,7 +116,7 @@ class Child:
             with suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        # Its pipes too: uvloop tells of the end of a process before that of its output.
+        # Its pipes too: uvloop reports the end of a process before that of its output.
         self._process._transport.close()  # type: ignore[attr-defined]
         await cancelled(self._noting, *([self._reading] if self._reading is not None else ()))
 

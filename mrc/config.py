@@ -287,7 +287,7 @@ class ContextConfig:
     interfaces: tuple[str, ...] = ()
     """Names or addresses of the interfaces to use, one for each plane; empty: all."""
     name: str = ""
-    """Name of this host as peers see it; empty: the name in `host`, else the machine's name."""
+    """Name of this host for its peers; empty: the name in `host`, else the machine's name."""
     udp_port: int = 0
     """UDP port that peers send to; 0: 4791 when it is free, another port otherwise."""
     cc: CcKind = CcKind.DELAY

@@ -82,13 +82,6 @@ class EvState(IntEnum):
     DENIED = 3
 
 
-class WrOpcode(IntEnum):
-    """Operation of a work request."""
-
-    WRITE = 0
-    WRITE_IMM = 1
-
-
 class WcOpcode(IntEnum):
     """Operation that a completion reports."""
 
@@ -186,13 +179,6 @@ class PlaneShares(IntEnum):
     EQUAL = 1
 
 
-class MessageKind(IntEnum):
-    """Kind of an operation with messages."""
-
-    SEND = 0
-    RECV = 1
-
-
 class CommandOp(IntEnum):
     """Operation of a `struct mrc_command`."""
 
@@ -225,73 +211,3 @@ class CommandOp(IntEnum):
     MSG_FAIL = 26
     MSG_CLOSE = 27
     QP_SET_RETRIES = 28
-
-
-class AgentKind(IntEnum):
-    """Kind of a `struct mrc_agent_frame` (csrc/agent/protocol.h)."""
-
-    ATTACH = 1
-    OPENED = 2
-    NUMBERS = 3
-    CONNECT = 4
-    RELEASE = 5
-    EVENT = 6
-    REQUEST = 7
-    QP_REQUEST = 8
-    ADMIT = 9
-    KEEP = 10
-    CM_ATTACH = 11
-    CM_CALL = 12
-    REFUSED = 64
-    OPEN = 65
-    GRANTED = 66
-    COMMAND = 67
-    READY = 68
-    FAILED = 69
-    GONE = 70
-    PORTS = 71
-    ANSWER = 72
-    EV_EVENT = 73
-    PEER_REQUEST = 74
-    ADMITTED = 75
-    CM_EVENT = 76
-
-
-class CmCall(IntEnum):
-    """What an id of rdma_cm asks its agent (csrc/agent/protocol.h)."""
-
-    BIND = 1
-    LISTEN = 2
-    CONNECT = 3
-    ACCEPT = 4
-    REJECT = 5
-    ESTABLISH = 6
-    DISCONNECT = 7
-    DESTROY = 8
-    RESUME = 9
-
-
-class CmEvent(IntEnum):
-    """What an agent tells an id of rdma_cm, by rdma_cm's numbers (csrc/agent/protocol.h)."""
-
-    CONNECT_REQUEST = 4
-    CONNECT_RESPONSE = 5
-    UNREACHABLE = 7
-    REJECTED = 8
-    ESTABLISHED = 9
-    DISCONNECTED = 10
-    TIMEWAIT_EXIT = 15
-
-
-class AgentFunction(IntEnum):
-    """What a program asks its agent (csrc/agent/protocol.h)."""
-
-    MODIFY_FORMAT = 1
-    QUERY_FORMAT = 2
-    MODIFY_EVS = 3
-    QUERY_EVS = 4
-    MODIFY_CC = 5
-    QUERY_CC = 6
-    WATCH_EVS = 7
-    PROBE = 8
-    PROFILES = 9

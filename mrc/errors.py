@@ -37,7 +37,7 @@ class MrcError(Exception):
 
     @property
     def told(self) -> str:
-        """What the peer is told of it."""
+        """Its text for the peer."""
         return str(self)
 
 
@@ -78,7 +78,7 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
 
 
 class ConnectRefusedError(ConnectError):
-    """The peer refused the connection; `reason` is what the peer said about it."""
+    """The peer refused the connection; `reason` is in its words."""
 
     def __init__(self, message: str, reason: str = "", kind: Kind = Kind.OTHER) -> None:
         super().__init__(message)
@@ -129,7 +129,7 @@ class CompletionError(MrcError):
 
 
 def reason_of(error: BaseException | None) -> str:
-    """What the peer is told of an error that ends a connection; empty without an error."""
+    """The text for the peer of an error that ends a connection; empty without an error."""
     from asyncio import CancelledError  # slow: those who catch errors of tasks have loaded it
 
     while isinstance(error, BaseExceptionGroup):

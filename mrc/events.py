@@ -38,7 +38,7 @@ class Immediate(Struct, frozen=True):
 
 
 class _Timed(Struct, frozen=True, eq=False):
-    """Events are equal if they say the same, whenever it happened."""
+    """Events are equal if everything but their times is."""
 
     def _said(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "at_ns")

@@ -34,8 +34,7 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.mailbox import LOST_TIMEOUTS, explain, paths_lost
-from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import Limit, cancelled
 from mrc.trust.security import secret_id
 from mrc.units import digits
 

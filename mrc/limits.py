@@ -13,8 +13,6 @@ MAX_BURST_PACKETS = 64
 MIN_MTU = 256  # bytes of payload in a packet
 MAX_MTU = 16384
 MPR_UNIT = 128  # the window in PSNs is a multiple of this
-AGENT_CM_PRIVATE = 196  # bytes of private data of rdma_cm
-AGENT_CM_CHILD = 0x80000000  # first number of the ids that peers make
 
 # Limits of a CC profile; fractions are in units of CC_UNIT.
 CC_UNIT = 1_000_000

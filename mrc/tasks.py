@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cancels asyncio tasks, finds the error of a group of them, and limits their time."""
+"""Cancels asyncio tasks, finds the error of a group of them, and limits their time.
+
+Time in which this process does not run, by SIGSTOP or for want of a processor, does not count for
+`Limit` and `RunningClock`. What a peer has not done while this process was stopped proves nothing:
+its answers may lie in the sockets, or it waits for ours.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 from mrc.errors import ArgumentError
+
+_LOOK_SECONDS = 0.25  # between two looks at the time, at most
+_STOPPED_SECONDS = 0.1  # a look that is later than this comes after a stop
+_AGAIN_SECONDS = 1.0  # that a limit leaves after a stop of at least this length
 
 
 async def cancelled(*tasks: asyncio.Task[Any], why: object = None) -> None:
     """Cancels the tasks and returns when all have ended; ignores their exceptions.
 
-    `why` is the argument of their CancelledError, which a peer is told (`mrc.errors.reason_of`).
+    `why` is the argument of their CancelledError, whose text a peer gets (`mrc.errors.reason_of`).
     """
     for task in tasks:
         task.cancel(why)
@@ -53,3 +63,94 @@ def checked_timeout(seconds: float) -> float:
 def within(timeout: float | None) -> asyncio.Timeout:
     """As `asyncio.timeout`, for a caller's time-out."""
     return asyncio.timeout(None if timeout is None else checked_timeout(timeout))
+
+
+# ---- Time in which this process runs -------------------------------------------------------------
+
+
+class RunningClock:
+    """Stands still while this process is stopped. A context manager.
+
+    `on_look` is called at each look with the length of a stop that has just ended, and returns the
+    seconds until the next look.
+    """
+
+    def __init__(self, on_look: Callable[[float], float] = lambda stop: _LOOK_SECONDS) -> None:
+        self._on_look = on_look
+        self._loop = asyncio.get_running_loop()
+        self._due = math.inf  # of the next look
+        self._look: asyncio.TimerHandle | None = None
+        self._stopped = 0.0
+
+    def __enter__(self) -> Self:
+        self._take_look()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        assert self._look is not None
+        self._look.cancel()
+
+    def time(self) -> float:
+        """In seconds."""
+        return self._loop.time() - self.stopped
+
+    @property
+    def stopped(self) -> float:
+        """How long it has stood still so far, in seconds."""
+        return self._stopped + self._stop
+
+    @property
+    def _stop(self) -> float:
+        """The length of a stop since the last look."""
+        late = self._loop.time() - self._due
+        return late if late > _STOPPED_SECONDS else 0.0
+
+    def _take_look(self) -> None:
+        stop = self._stop
+        self._stopped += stop
+        self._due = math.inf
+        wait = min(self._on_look(stop), _LOOK_SECONDS)
+        self._due = self._loop.time() + wait
+        self._look = self._loop.call_at(self._due, self._take_look)
+
+
+class Limit:
+    """As `asyncio.timeout(seconds)`, but only time in which this process runs counts."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        """may be changed, also while the body runs"""
+        self._timeout = asyncio.timeout(None)
+        self._clock = RunningClock(self._on_look)
+        self._begun = 0.0
+        self._least = 0.0  # it does not end before this time
+
+    def begin_anew(self) -> None:
+        """Gives the body all of its time again."""
+        self._begun = self._clock.time()
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        self._begun = self._clock.time()
+        self._clock.__enter__()
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        self._clock.__exit__()
+        await self._timeout.__aexit__(*exc_info)
+
+    def _on_look(self, stop: float) -> float:
+        now = self._clock.time()
+        if stop:
+            self._least = now + min(stop, _AGAIN_SECONDS)
+        left = max(self._begun + self.seconds, self._least) - now
+        if left <= 0 and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+        return left if left > 0 else _LOOK_SECONDS
+
+
+async def sleep_running(seconds: float) -> None:
+    """As `asyncio.sleep`, but only time in which this process runs counts."""
+    with suppress(TimeoutError):
+        async with Limit(seconds):
+            await asyncio.get_running_loop().create_future()

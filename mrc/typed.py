@@ -52,7 +52,7 @@ def take(
 
 
 def _learn(kind: Any) -> None:
-    """Has msgspec learn the type, as it does when it first needs one.
+    """Makes the decoder of the type, as msgspec does when it first needs one.
 
     Two threads that do so at once crash the process (msgspec 0.22).
     """

@@ -12,9 +12,10 @@ from typing import Any
 
 from mrc.agent import socket as agent_socket
 from mrc.agent import steering
-from mrc.agent.steering import AgentFrame, pack, read_struct, struct_bytes, unpack
+from mrc.agent.steering import AgentFrame, AgentKind, pack, read_struct, struct_bytes, unpack
 from mrc.engine.native import ffi, lib
-from mrc.enums import AgentKind, CommandOp, EventType, WrOpcode
+from mrc.engine.queue_pair import WrOpcode
+from mrc.enums import CommandOp, EventType
 from mrc.fabric.hostconfig import pack_address
 
 

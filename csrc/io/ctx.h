@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A context as an extension of the datapath sees it, from any thread; and who may use one. */
+/* A context for an extension of the datapath, from any thread; and which process may use one. */
 #pragma once
 
 #include "io/datapath.h"

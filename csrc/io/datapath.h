@@ -83,7 +83,7 @@ struct mrc_extension {
   void (*run)(void *state, mrc_engine *engine, uint64_t now_ns);
   /* Takes completions of its QPs out of an array, and returns how many are left. */
   int (*take)(void *state, struct mrc_wc *wcs, int n, uint64_t now_ns);
-  /* Looks at the events of the engine: a QP of it may have failed. */
+  /* Gets the events of the engine: a QP of its own may have failed. */
   void (*look)(void *state, const struct mrc_event *events, int n, uint64_t now_ns);
   /* Whether its program has to be woken for what has ended since the last call. */
   bool (*has_published)(void *state);

@@ -82,8 +82,8 @@ static bool handle_fault(uintptr_t address) {
   return true;
 }
 
-/* Sequentially consistent, like the stores of mrc_sigbus_remove: either mrc_sigbus_remove sees this
-   handler and waits, or the handler sees that the range is gone. */
+/* Sequentially consistent, like the stores of mrc_sigbus_remove: either mrc_sigbus_remove finds
+   this handler and waits, or the handler finds no range. */
 static bool handle(uintptr_t address) {
   atomic_fetch_add(&repairing, 1);
   const bool handled = handle_fault(address);

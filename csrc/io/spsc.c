@@ -39,7 +39,7 @@ uint32_t mrc_spsc_room(struct mrc_spsc *ring) {
   uint32_t room = room_at(ring, atomic_load_explicit(&ring->head, memory_order_acquire));
   if (room > 0) return room;
   /* Both sequentially consistent, as are the store of head in mrc_spsc_drop and the exchange in
-     mrc_spsc_starved: either the producer sees the new head, or the consumer sees the flag. */
+     mrc_spsc_starved: either the producer reads the new head, or the consumer reads the flag. */
   atomic_store(&ring->starved, true);
   return room_at(ring, atomic_load(&ring->head));
 }

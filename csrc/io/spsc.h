@@ -52,7 +52,7 @@ static inline void mrc_eventfd_signal(int fd, uint64_t value) {
 }
 
 /* A thread that sleeps on an eventfd, and polls while it has work. All steps are exchanges of one
-   variable: either the sleeper sees the wake-up, or the waker sees it sleep. */
+   variable: either the sleeper reads the wake-up, or the waker reads that it sleeps. */
 struct mrc_sleeper {
   _Alignas(64) atomic_int state;
   int fd;
@@ -86,7 +86,7 @@ static inline void mrc_bell_ring(struct mrc_bell *bell) {
   if (!atomic_exchange(&bell->rung, true)) mrc_eventfd_signal(bell->fd, 1);
 }
 
-/* The listener looks for what it was called for after this. */
+/* The listener reads what there is after this. */
 static inline void mrc_bell_silence(struct mrc_bell *bell) {
   uint64_t value;
   if (atomic_load(&bell->rung) && read(bell->fd, &value, sizeof value) == sizeof value)

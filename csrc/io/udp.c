@@ -397,7 +397,7 @@ static bool any_is_open(const struct mrc_udp *udp) {
   return false;
 }
 
-/* The receive socket of a later port uses the UDP port that peers have learned. While no port is
+/* The receive socket of a later port uses the UDP port that peers have. While no port is
    open and no QP is left, no peer uses that number, and another UDP port is possible. */
 static int open_late_receiver(struct mrc_udp *udp, struct mrc_udp_port *port, bool announced,
                               struct mrc_cause *cause) {

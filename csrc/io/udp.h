@@ -39,7 +39,7 @@ struct mrc_udp_port {
   struct mrc_udp_transmitter *transmitters;
   uint64_t retry_ns;      /* when to try again after ENOBUFS; MRC_NEVER: not waiting */
   uint64_t refused_ns;    /* first ENOBUFS since the last message sent; MRC_NEVER: none */
-  uint32_t overflow_seen; /* the kernel's count of drops at the receive socket, when last seen */
+  uint32_t overflow_seen; /* the kernel's count of drops at the receive socket, when last read */
   uint32_t rcvbuf_bytes;  /* granted */
   uint32_t sndbuf_bytes;  /* granted, the smallest of all transmit sockets */
   int receive_fd;         /* -1: the port is closed; its source ports are kept */

@@ -22,8 +22,8 @@ from mrc.agent.peers import ASK, QP_REQUEST, RESUME, qp_request_in
 from mrc.agent.profiles import RequestError, Requests
 from mrc.agent.program import ProgramContext, ProgramQP
 from mrc.agent.rdma_cm import CM, CM_END, CmSession, RdmaCm
-from mrc.agent.socket import AgentProfiles, CcProfileRow, Credentials, EvProfileRow
-from mrc.agent.steering import AgentFrame
+from mrc.agent.socket import AgentFunction, AgentProfiles, CcProfileRow, Credentials, EvProfileRow
+from mrc.agent.steering import AgentFrame, AgentKind
 from mrc.aio.context import OOB_PORT, Context
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
@@ -33,7 +33,6 @@ from mrc.connect.listener import Listener
 from mrc.connect.oob import Channel
 from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.engine.queue_pair import random_qpn
-from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError, QueueFullError, StateError
 from mrc.tasks import cancelled, took_cancellation
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent import steering
-from mrc.agent.steering import MAX_GIDS, AgentFrame, checked, struct_bytes, text_of
+from mrc.agent.steering import MAX_GIDS, AgentFrame, AgentKind, checked, struct_bytes, text_of
 from mrc.config import MAX_MPR, ContextConfig
 from mrc.connect.oob import Inbox
 from mrc.connect.parse import shown
@@ -28,7 +28,6 @@ from mrc.engine.engine import configuration
 from mrc.engine.native import CData
 from mrc.engine.ports import GONE, OPEN_TRIES, LocalPorts
 from mrc.engine.queue_pair import QueuePair
-from mrc.enums import AgentKind
 from mrc.errors import ConfigError, ConnectError, PathError, ProtocolError
 from mrc.fabric.hostconfig import (
     HostConfig,

@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.parameters import QpParameters
-from mrc.agent.steering import struct_bytes
+from mrc.agent.steering import AgentKind, struct_bytes
 from mrc.connect.connect import Local, about, dial, may_pass
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.engine.native import CData
-from mrc.enums import AgentKind
 from mrc.errors import BusyError, ConnectError, MrcError, PeerGoneError, ProtocolError
 from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
-from mrc.running import Limit, RunningClock
+from mrc.tasks import Limit, RunningClock
 from mrc.typed import take
 from mrc.units import digits
 

@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from mrc.agent import steering
 from mrc.agent.peers import described
-from mrc.agent.steering import read_array, read_struct, struct_bytes, text_of
+from mrc.agent.socket import AgentFunction
+from mrc.agent.steering import AgentKind, read_array, read_struct, struct_bytes, text_of
 from mrc.aio.qp import QP
 from mrc.config import CcParameters
 from mrc.connect.profiles import (
@@ -34,7 +35,7 @@ from mrc.connect.profiles import (
     ProfileState,
 )
 from mrc.engine.native import lib
-from mrc.enums import AgentFunction, AgentKind, CcKind, EvState
+from mrc.enums import CcKind, EvState
 from mrc.errors import InUseError, MrcError
 from mrc.events import EvEvent
 from mrc.fabric.hostconfig import HostConfig, unpack_address

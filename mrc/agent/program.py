@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct, structs, to_builtins
 
-from mrc import running
 from mrc.agent import steering
 from mrc.agent.parameters import (
     OpenEngine,
@@ -40,6 +39,7 @@ from mrc.agent.socket import Credentials
 from mrc.agent.steering import (
     MAX_RESUME,
     AgentFrame,
+    AgentKind,
     ProgramEngine,
     line_of,
     read_struct,
@@ -53,7 +53,7 @@ from mrc.connect.oob import Channel, Hello
 from mrc.connect.parse import parse, shown
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.ports import LocalPorts
-from mrc.enums import AgentKind, QpState
+from mrc.enums import QpState
 from mrc.errors import (
     ArgumentError,
     ConnectError,
@@ -65,8 +65,7 @@ from mrc.errors import (
 )
 from mrc.fabric.hostconfig import IpAddress, read_address
 from mrc.fabric.paths import PathEv
-from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import Limit, cancelled, sleep_running
 from mrc.typed import take
 from mrc.units import digits
 
@@ -352,7 +351,7 @@ class Connects:
         """Waits for the peer's agent, which dials, or answers that it never will."""
         seconds = self._agent.local.config.timeouts.exchange
         try:
-            async with running.Limit(seconds):
+            async with Limit(seconds):
                 self._fail(parameters.qpn, await self._until_gone(parameters))
         except TimeoutError:
             late = f"its agent has not connected QP {parameters.dest_qpn:#x} in {digits(seconds)} s"
@@ -363,10 +362,10 @@ class Connects:
         """Asks the peer's agent until it answers that its QP never connects, and why."""
         pause = _ASK_SECONDS
         while True:
-            await running.sleep(pause)
+            await sleep_running(pause)
             pause *= 2
             try:
-                async with self._asking, running.Limit(_ASKED_SECONDS):
+                async with self._asking, Limit(_ASKED_SECONDS):
                     await ask(*self._program.address_of(parameters.dest_gid), parameters)
             except QpGoneError as error:
                 return str(error)

@@ -30,18 +30,15 @@ from mrc.agent import steering
 from mrc.agent.parameters import gid_for, gids_of, peer_of, source_of
 from mrc.agent.peers import Qpn, agent_channel, described, repeat
 from mrc.agent.socket import CmPortRow, Credentials
-from mrc.agent.steering import AgentFrame, pack, struct_bytes
+from mrc.agent.steering import AgentFrame, AgentKind, pack, struct_bytes
 from mrc.connect.connect import Local
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.engine.native import CData
-from mrc.enums import AgentKind, CmCall, CmEvent
 from mrc.errors import MrcError, ProtocolError
 from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
 from mrc.fabric.paths import LocalPort
-from mrc.limits import AGENT_CM_CHILD, AGENT_CM_PRIVATE
-from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import Limit, cancelled
 from mrc.typed import take
 from mrc.units import digits
 
@@ -59,6 +56,8 @@ PortNumber = Annotated[int, Meta(ge=1, le=0xFFFF)]
 _Byte = Annotated[int, Meta(ge=0, le=0xFF)]
 _Retries = Annotated[int, Meta(ge=0, le=7)]
 _Token = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+AGENT_CM_PRIVATE = 196  # bytes of private data of rdma_cm
+AGENT_CM_CHILD = 0x80000000  # first number of the ids that peers make
 _Private = Annotated[str, Meta(pattern=f"^([0-9a-f]{{2}}){{0,{AGENT_CM_PRIVATE}}}$")]
 _ANY = bytes(16)
 _EPHEMERAL = range(32768, 61000)
@@ -71,6 +70,32 @@ _MOST_WAITING = 65536  # frames for a program that does not read them
 # Programs such as perftest connect again when the other side is about to listen again.
 _LISTEN_SECONDS = 2.0
 _END_SECONDS = 5.0  # to tell the other side that a connection has ended
+
+
+class CmCall(IntEnum):
+    """A request of an id of rdma_cm (csrc/agent/protocol.h)."""
+
+    BIND = 1
+    LISTEN = 2
+    CONNECT = 3
+    ACCEPT = 4
+    REJECT = 5
+    ESTABLISH = 6
+    DISCONNECT = 7
+    DESTROY = 8
+    RESUME = 9
+
+
+class CmEvent(IntEnum):
+    """An event for an id of rdma_cm, by rdma_cm's numbers (csrc/agent/protocol.h)."""
+
+    CONNECT_REQUEST = 4
+    CONNECT_RESPONSE = 5
+    UNREACHABLE = 7
+    REJECTED = 8
+    ESTABLISHED = 9
+    DISCONNECTED = 10
+    TIMEWAIT_EXIT = 15
 
 
 class Reason(IntEnum):

@@ -16,14 +16,14 @@ import socket
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from enum import IntEnum
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
 
 from mrc.agent import steering
-from mrc.agent.steering import AgentFrame
-from mrc.enums import AgentFunction, AgentKind
+from mrc.agent.steering import AgentFrame, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux import system
 from mrc.results import Result
@@ -38,6 +38,20 @@ _MOST_LOOKS = 60  # of a busy machine
 _PAUSE_SECONDS = 0.25
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # a later accept may succeed
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+
+
+class AgentFunction(IntEnum):
+    """A request of a program (csrc/agent/protocol.h)."""
+
+    MODIFY_FORMAT = 1
+    QUERY_FORMAT = 2
+    MODIFY_EVS = 3
+    QUERY_EVS = 4
+    MODIFY_CC = 5
+    QUERY_CC = 6
+    WATCH_EVS = 7
+    PROBE = 8
+    PROFILES = 9
 
 
 class Credentials(Struct, frozen=True):

@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from msgspec import Struct
 from mrc.engine import native
 from mrc.engine.engine import EngineEvent, decode
 from mrc.engine.native import POLL_BATCH, CData, Submission, ffi, lib
-from mrc.enums import AgentKind, CommandOp, EventType, QpState
+from mrc.enums import CommandOp, EventType, QpState
 from mrc.errors import ProtocolError, StateError
 
 VERSION = int(lib.MRC_AGENT_VERSION)
@@ -51,6 +52,36 @@ _MOVES: Mapping[int, tuple[str, bool]] = {
     QpState.RTR: ("struct mrc_qp_rtr_attr", False),
     QpState.RTS: ("struct mrc_qp_rts_attr", False),
 }  # QP_MODIFY, by the state
+
+
+class AgentKind(IntEnum):
+    """Kind of a `struct mrc_agent_frame` (csrc/agent/protocol.h)."""
+
+    ATTACH = 1
+    OPENED = 2
+    NUMBERS = 3
+    CONNECT = 4
+    RELEASE = 5
+    EVENT = 6
+    REQUEST = 7
+    QP_REQUEST = 8
+    ADMIT = 9
+    KEEP = 10
+    CM_ATTACH = 11
+    CM_CALL = 12
+    REFUSED = 64
+    OPEN = 65
+    GRANTED = 66
+    COMMAND = 67
+    READY = 68
+    FAILED = 69
+    GONE = 70
+    PORTS = 71
+    ANSWER = 72
+    EV_EVENT = 73
+    PEER_REQUEST = 74
+    ADMITTED = 75
+    CM_EVENT = 76
 
 
 class AgentFrame(NamedTuple):

@@ -130,7 +130,7 @@ class Context:
     def __init__(
         self, config: ContextConfig | None = None, *, observer: Observer | None = None
     ) -> None:
-        """`observer` looks at this Context; None: the views that the configuration enables."""
+        """`observer` reads this Context; None: the views that the configuration enables."""
         self.config = config or ContextConfig()
         self._engines: _Engines | None = None
         # The dispatcher keeps every open QP alive, so weak references are enough here.
@@ -235,7 +235,7 @@ class Context:
 
     @property
     def name(self) -> str:
-        """The name of this host as peers see it."""
+        """The name of this host for its peers."""
         return self._opened().name
 
     @property

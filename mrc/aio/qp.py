@@ -54,8 +54,7 @@ from mrc.events import (
     known,
 )
 from mrc.fabric.paths import PathEv
-from mrc.running import Limit
-from mrc.tasks import cancelled, within
+from mrc.tasks import Limit, cancelled, within
 from mrc.units import digits
 
 if TYPE_CHECKING:
@@ -226,12 +225,12 @@ class QP:
 
     @property
     def _fault(self) -> str:
-        """Why the engine has ended the QP, as the peer is told; "" unless it has."""
+        """Why the engine has ended the QP, in words for the peer; "" unless it has."""
         return "" if self._status is None else f"its QP failed: {self._status.explanation}"
 
     @property
     def _may_wait(self) -> bool:
-        """Whether work requests may be outstanding; only a query knows those of messages."""
+        """Whether work requests may be outstanding; only a query has those of messages."""
         return bool(self._queue.places.taken or self._messages)
 
     async def __aenter__(self) -> Self:
@@ -644,7 +643,7 @@ class QP:
 
     # ---- A smaller MTU on the way -----------------------------------------------------------
     # When a link on the way gets a smaller MTU, small packets still pass, answers and probes too,
-    # so the engine waits for better times: for ever. This asks the paths as the exchange did before
+    # so the engine waits for better times: for ever. The paths are probed as the exchange did before
     # (mrc.connect.proof): the QP fails only if some paths answer, and none of them carries
     # packets of the QP's size.
 
@@ -707,7 +706,7 @@ class QP:
         await self._close(orderly=True)
 
     async def abort(self, reason: str = "") -> None:
-        """Ends the QP at once and tells the peer the reason; without one, the peer sees the same as
+        """Ends the QP at once and sends the peer the reason; without one, the peer gets the same as
         if this process had died. An exception that leaves `async with` is such a reason.
         """
         await self._close(orderly=False, reason=reason)
@@ -756,7 +755,7 @@ class QP:
             self._channel.abort()
 
     async def _say_bye(self) -> bool:
-        """Tells the peer that this end closes; True if it was told."""
+        """Sends a bye; True if the peer got it."""
         linger = self._config.timeouts.linger
         said = False
         with suppress(TimeoutError, PeerGoneError):
@@ -769,7 +768,7 @@ class QP:
         return said or await self._say_gone(f"messages were not taken within {digits(linger)} s")
 
     async def _say_gone(self, reason: str) -> bool:
-        """Tells the peer why this end is no more; True if it was told. It may have gone before."""
+        """Sends the peer why this end is no more; True if it got that. It may have gone before."""
         if not reason or self._peer_gone.is_set():
             return False
         return await self._send_gone(reason)

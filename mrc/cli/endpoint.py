@@ -36,7 +36,7 @@ from mrc.enums import Seal
 from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError
 from mrc.fabric import hostconfig
 from mrc.limits import UDP_PORT
-from mrc.running import RunningClock
+from mrc.tasks import RunningClock
 from mrc.trust import proofs
 from mrc.trust.identity import allowed, check_fingerprint, default_allowed
 from mrc.trust.secret import Secret, leave_out_of_cores

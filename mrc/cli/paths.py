@@ -29,7 +29,7 @@ from mrc.errors import MrcError, PeerGoneError
 from mrc.events import EvInfo, PlaneInfo, ProbeResult, known
 from mrc.fabric.topology import Topology
 from mrc.results import KEYS, Result, like
-from mrc.running import RunningClock
+from mrc.tasks import RunningClock
 from mrc.units import counted
 
 

@@ -39,8 +39,7 @@ from mrc.observe import views
 from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot, Unanswered
 from mrc.observe.views import ANSWER_SECONDS
 from mrc.results import SCHEMA, Result, like, names_of
-from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import Limit, cancelled
 from mrc.trust.security import Security
 from mrc.typed import take
 from mrc.units import counted, digits

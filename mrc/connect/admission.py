@@ -130,7 +130,7 @@ class ConnectionPlace(Struct, eq=False):
         self.since, self.silent = now, False
 
     def attempt(self, now: float) -> None:
-        """The peer wants TLS. Raises BusyError after too many attempts of its source."""
+        """The peer begins TLS. Raises BusyError after too many attempts of its source."""
         attempts = self.admission.attempts
         self.tokens = attempts.begin(self.source, self.network, known=self.known, now=now)
 
@@ -268,7 +268,7 @@ class Evictable(Protocol):
     source: str
     network: str
     silent: bool
-    """the peer has said nothing yet"""
+    """no message of the peer has arrived"""
     since: float
     """when it came, or sent its last message"""
 
@@ -280,7 +280,7 @@ _source, _network, _since = map(attrgetter, ("source", "network", "since"))
 def victim(places: Sequence[E], now: float) -> E:
     """The place to take away, of at least one; the newcomer's own is the last of `places`.
 
-    An honest peer speaks at once and answers each message after a round trip, so the one whose last
+    An honest peer sends at once and answers each message after a round trip, so the one whose last
     message is the oldest goes. But a flood can be faster than an honest peer that is far away. So
     the source with the most places pays first, and among sources that have as many, the network. No
     rate of connections from few sources, or from one network, takes the only place of another peer.
@@ -480,7 +480,7 @@ def is_loopback(channel: Channel) -> bool:
 async def is_own(channel: Channel) -> bool:
     """Whether the peer is a process of this host and of the user that this one acts for.
 
-    False where the kernel does not tell. A listener gets some time to accept the connection.
+    False where the kernel hides it. A listener gets some time to accept the connection.
     """
     uid = os.geteuid()
     if uid == _UNKNOWN_UID or not is_loopback(channel):

@@ -93,8 +93,7 @@ from mrc.fabric import paths
 from mrc.fabric.hostconfig import HostConfig, IpAddress, parse_address
 from mrc.fabric.paths import SEAL_OVERHEAD, LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
 from mrc.limits import MAX_MTU, MIN_MTU
-from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import Limit, cancelled
 from mrc.trust.secret import Secret
 from mrc.units import digits
 
@@ -178,8 +177,7 @@ class Terms(Struct, frozen=True):
 async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> QP:
     """As `Context.connect`; retries while the peer is busy.
 
-    A user who is asked about the peer, or for its code, has all the time he wants: nobody waits
-    meanwhile.
+    A user has all the time for an answer about the peer, or for its code: nobody waits meanwhile.
     """
     try:
         return await _connect(local, terms, host, port, timeout)
@@ -572,7 +570,7 @@ async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> d
 
 
 def _seal_for(config: ContextConfig, channel: Channel) -> Seal:
-    """What this side wants for the packets; raises ConnectError if that cannot be had."""
+    """The seal that this side requires; raises ConnectError if that cannot be had."""
     seal = config.seal
     if not channel.secured:
         if seal:

@@ -17,7 +17,7 @@ messages:
     rts              ------>
                      <------   rts               both may send
     bye              <----->   bye_ok            the side that closes first sends bye
-    gone             <----->                     in place of a bye: `reason` says what went wrong
+    gone             <----->                     in place of a bye: `reason` is what went wrong
 
 A viewer sends `top` instead of a hello, and again for each snapshot (mrc.observe).
 """
@@ -61,8 +61,7 @@ from mrc.errors import (
 from mrc.fabric.hostconfig import IpInterface, parse_address, read_address
 from mrc.fabric.paths import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
-from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import Limit, cancelled
 from mrc.trust.secret import Secret
 from mrc.typed import take
 
@@ -351,7 +350,7 @@ class Channel:
         self._at_end: list[Callable[[], None]] = []
         self._refused = False  # nothing follows
         self.secured = False
-        """nobody but the two ends reads or changes what is said here"""
+        """nobody but the two ends reads or changes the messages"""
         self.peer_identity = ""
         """what the peer has proved: a fingerprint, a SPIFFE name, or how; empty: nothing"""
         self.randoms: list[Secret] = []
@@ -389,7 +388,7 @@ class Channel:
         await self._send(encode_frame({"type": kind, **fields}), awaited=kind not in (PING, PONG))
 
     async def send_gone(self, reason: str, kind: Kind) -> None:
-        """Says that this end of a QP is no more, and why."""
+        """Sends that this end of a QP is no more, and why."""
         await self.send(GONE, **refusal_fields(reason, kind))
 
     async def send_hello(self, hello: Hello, random: Secret | None = None) -> None:

@@ -19,7 +19,7 @@ what each of them needs:
 - an EV is dead: as often, and for at least `_QUIET_SECONDS`, witnesses were answered and the EV was
   not; or its probes could not be sent; or no EV at all has answered for `_SILENT_SECONDS`.
 
-Time in which this process itself did not run does not count. If the caller can ask the peer over
+Time in which this process itself did not run does not count. If the caller can ping the peer over
 TCP, neither does time in which the peer answered nothing at all: it may be stopped or unreachable.
 
 Addresses that the peer named may belong to third parties. An address therefore gets only small
@@ -53,7 +53,7 @@ COMMON_MTUS = (
 NEAR_BYTES = 16  # a search ends this close below the true size
 _SIZES = 7  # in question at once, between one that fits and one that is too large
 AGAIN = 2  # sizes that are asked for again in a round after the first of a step
-PEER = -1  # index of an Ask that is a question over TCP: does the peer's program run?
+PEER = -1  # index of an Ask that is a ping over TCP: whether the peer's program runs
 SMALL_BYTES = 80  # size of a small probe with IPv6 and UDP headers
 ADDRESS_TRIES = 6
 MOST_UNDER_WAY = 32  # more full-size probes could fill the queues on the way
@@ -64,12 +64,12 @@ _LONGEST_GAP_SECONDS = 0.5
 _QUIET_SECONDS = 1.0
 _ADDRESS_SECONDS = 2.0  # as _QUIET_SECONDS, for an address that has never answered
 _SILENT_SECONDS = 4.0
-_ASK_SECONDS = 0.5  # with two round trips: after such a silence the peer is asked over TCP
+_ASK_SECONDS = 0.5  # with two round trips: after such a silence the peer gets a ping over TCP
 _REFINE_SECONDS = 4.0  # after the first answer no more searches between common sizes begin
 _GRACE_SECONDS = 0.02  # packets of one EV overtake each other by less
 _WITNESS_GRACE_SECONDS = 0.1  # the same for different EVs
 # How long an answer may come, at first and when hosts are late. No verdict waits for it. With a
-# shorter time a busy host that proves many QPs asks again for what it has not read yet, and so on.
+# shorter time a busy host that proves many QPs probes again for what it has not read yet.
 _TIMEOUT_SECONDS = (4.0, 8.0)
 _OVERSLEPT_SECONDS = 0.005
 _LONG_SECONDS = 0.1  # with a longer round trip a control leaves with the first probe
@@ -125,12 +125,12 @@ class SizeSearch:
 
     @property
     def doubtful(self) -> bool:
-        """Whether a probe of the goal was missed, and nothing else has been asked yet."""
+        """Whether a probe of the goal was missed, and nothing else has been probed yet."""
         return not self.wide and self._missed[self.goal] > 0
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to ask."""
+        """Whether nothing is left to probe."""
         return self.low >= self.goal or not self._sizes
 
     def widen(self) -> None:
@@ -409,7 +409,7 @@ class Prover:
 
     @property
     def _ran(self) -> float:
-        """For how long the peer is known to have run."""
+        """For how long the peer has run, as its answers show."""
         return self._seconds if self._asks_peer else self._now - self._start
 
     @property
@@ -497,7 +497,7 @@ class Prover:
     def _gap(self, ev: _EvProof, sizes: int) -> float:
         """The time until the next round; answers shorten it."""
         gap = max(_GAP_SECONDS, 2 * self._late)  # a busy process must not make itself busier
-        if sizes > AGAIN:  # what to ask next depends on the answers
+        if sizes > AGAIN:  # what to probe next depends on the answers
             return 4 * gap + 2 * ev.plane.rtt
         free = self._needed if ev.alive else 0
         doublings = max(0, ev.rounds - free) + (0 if ev.alive else 1)
@@ -637,8 +637,8 @@ async def prove(
 
     A destination is an address from the peer, or None if our own configuration names the address.
     `planes` has the plane of each EV. `allowance` is in bytes of packets. `rtt` is a round trip to
-    the peer in seconds; 0: unknown. `ping` asks the peer over TCP and returns when it has answered.
-    Then the proof goes on for as long as the peer answers nothing at all.
+    the peer in seconds; 0: unknown. `ping` sends one over TCP and returns with its answer. Then
+    the proof goes on for as long as the peer answers nothing at all.
     """
     prover = Prover(
         destinations, planes, agreed, allowance=allowance, rtt=rtt, asks_peer=ping is not None
@@ -652,7 +652,7 @@ async def prove(
 
 
 class _ProbeSender:
-    """Sends what a prover wants, and tells it what comes back."""
+    """Sends the probes of a prover, and passes on what comes back."""
 
     def __init__(
         self,

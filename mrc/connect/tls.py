@@ -2,7 +2,7 @@
 """The encrypted exchange: both sides go over to TLS 1.3, and prove themselves inside.
 
   connecting side              listening side
-  tls           ---->                           asks for TLS; a plain listener refuses
+  tls           ---->                           requests TLS; a plain listener refuses
                 <----          tls              both: TLS 1.3
                 <----          want             a nonce, and the ways in which it lets peers in
   prove         ---->                           one of them: key, secret, code or authority
@@ -184,7 +184,7 @@ def _load(context: ssl.SSLContext, authority: Authority) -> None:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{authority.ca}: holds no certificate of an authority") from error
     try:
-        # Without a function for the password, OpenSSL would ask for it on the terminal.
+        # Without a function for the password, OpenSSL would request it on the terminal.
         context.load_cert_chain(authority.certificate, authority.key, password=lambda: "")
     except (OSError, ssl.SSLError) as error:
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
@@ -202,7 +202,7 @@ def spiffe_name(certificate: Any) -> str:
     names = [
         value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "URI"
     ]
-    if len(names) > 1:  # SPIFFE forbids it, since nobody could say which one counts
+    if len(names) > 1:  # SPIFFE forbids it, since it would be open which one counts
         raise ConnectError("the peer's certificate has more than one URI: SPIFFE allows one")
     return names[0] if names and names[0].startswith(SPIFFE) else ""
 
@@ -247,7 +247,7 @@ class TlsStream:
     streams that a Channel uses.
 
     asyncio's own start_tls closes the connection when a certificate is refused, but does not send
-    the alert. The peer would then not learn the reason, and its user could not act on it.
+    the alert. The peer would then not get the reason, and its user could not act on it.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class TlsStream:
         await self._writer.drain()
 
     def _say_end(self) -> None:
-        with contextlib.suppress(ssl.SSLError):  # the peer has not said it yet
+        with contextlib.suppress(ssl.SSLError):  # it has not come yet
             self.tls.unwrap()
         self._flush()
 
@@ -360,7 +360,7 @@ class TlsStream:
 
 
 class QuestionError(ConnectError):
-    """The user of this side can be asked before another attempt."""
+    """The user of this side may answer before another attempt."""
 
 
 class CodeWantedError(QuestionError):
@@ -608,7 +608,7 @@ async def _by_key(
 async def _by_code(channel: Channel, guard: Guard, binding: Binding, way: str) -> None:
     guess = Guess(guard.code, connects=True)
     answer = await _prove(channel, way, binding, message=guess.message.hex())
-    guard.use_code()  # what this side says to the answer shows whether the answer was right
+    guard.use_code()  # what this side sends next shows whether the answer was right
     key = guess.key(_bytes(answer, "message", 64))
     wrong = WrongCodeError(guard.security.commands.wrong_code())
     proofs.check_mac(_bytes(answer, "mac"), key, "listens", binding, wrong)
@@ -703,7 +703,7 @@ async def _check_code(
     guess = Guess(guard.code, connects=False)
     key = guess.key(_bytes(proof, "message", 64))
     mine = proofs.mac(key, "listens", binding)
-    guard.use_code()  # by this answer the peer learns whether its guess was right
+    guard.use_code()  # this answer shows whether the peer's guess was right
     channel.give_time(_CODE_SECONDS)  # no other peer waits for this place: there is no other guess
     try:
         await channel.send("proved", message=guess.message.hex(), mac=mine.hex())
@@ -756,7 +756,7 @@ def _bytes(message: dict[str, Any], name: str, most: int = 32) -> bytes:
 
 # ---- Random bytes in hellos ----------------------------------------------------------------------
 
-# Each hello carries 32 random bytes, which only the two ends know, because the exchange is
+# Each hello carries 32 random bytes, which only the two ends have, because the exchange is
 # encrypted. The engine (`seal.c`) derives the secrets of a QP from them. They travel as text in
 # JSON, and Python would leave copies of this text in its memory. So a frame is encoded with a mark
 # in their place, and decoded after they have been cut out of it.

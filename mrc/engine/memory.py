@@ -196,7 +196,7 @@ class MR(Struct):
     waiting: list[Future[None]] = field(default_factory=list)
     """They end when `outstanding` becomes 0."""
     engines: int = 0
-    """Number of engines that know the region."""
+    """Number of engines that have registered the region."""
 
     @classmethod
     def over(cls, buffer: Any, access: Access) -> MR:

@@ -177,7 +177,7 @@ def aead_name() -> str | None:
 def names_of(kind: str, what: str = "name") -> list[str]:
     """Returns the names in a .def list: "counter", "drop" or "trace", in the order of the list.
 
-    `what`: "meaning" for what each of them counts, which only counters say.
+    `what`: "meaning" for what each of them counts, which only counters have.
     """
     name_at = getattr(lib, f"mrc_{kind}_{what}")
     names: list[str] = []

@@ -14,26 +14,28 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from mrc.config import MAX_MPR, Queues
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.native import CData, Command
-from mrc.enums import (
-    CommandOp,
-    EvState,
-    Integrity,
-    QpState,
-    Seal,
-    WrOpcode,
-)
+from mrc.enums import CommandOp, EvState, Integrity, QpState, Seal
 from mrc.errors import ArgumentError, StateError
 from mrc.events import Completion
 from mrc.fabric.hostconfig import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
 from mrc.trust.secret import Secret
+
+
+class WrOpcode(IntEnum):
+    """Operation of a work request."""
+
+    WRITE = 0
+    WRITE_IMM = 1
+
 
 MAX_MESSAGE_BYTES = 0xFFFFFFFF
 _PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES
@@ -84,7 +86,7 @@ class Waiters:
 
 
 class SendQueue:
-    """`count` places, given out in the order of requests: a semaphore that also tells who waits for
+    """`count` places, given out in the order of requests: a semaphore that also wakes who waits for
     all of them when they are free.
     """
 

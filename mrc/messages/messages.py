@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from enum import IntEnum
 from typing import Any, NamedTuple, Self, cast
 
 from msgspec import Struct
@@ -24,7 +25,7 @@ from mrc.engine.engine import AnyEngine
 from mrc.engine.memory import HeldBuffer
 from mrc.engine.native import CData, Command, check, ffi, lib
 from mrc.engine.queue_pair import QueuePair
-from mrc.enums import CommandOp, MessageKind
+from mrc.enums import CommandOp
 from mrc.errors import ArgumentError, MrcError, PeerGoneError, ProtocolError, StateError
 
 _LOOK_SECONDS = 0.001  # between two looks at what is still on its way, the first time
@@ -44,6 +45,13 @@ _ERRORS: dict[int, tuple[type[MrcError], str]] = {
 
 ANY = int(lib.MRC_MSG_ANY)
 """in place of a peer: any"""
+
+
+class MessageKind(IntEnum):
+    """Kind of an operation with messages."""
+
+    SEND = 0
+    RECV = 1
 
 
 class MessageCompletion(NamedTuple):

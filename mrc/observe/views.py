@@ -33,8 +33,7 @@ from mrc.errors import InUseError, MrcError, ProtocolError, ResolveError
 from mrc.events import QpInfo
 from mrc.observe.snapshot import Ledger, ObservedContext, ObservedQp, Snapshot, public, snapshot
 from mrc.results import plain
-from mrc.running import Limit
-from mrc.tasks import cancelled, took_cancellation
+from mrc.tasks import Limit, cancelled, took_cancellation
 
 # ---- Connections that have a place ---------------------------------------------------------------
 

@@ -40,8 +40,7 @@ from mrc.perf.messages import (
     say_outcome,
 )
 from mrc.perf.meter import Meter
-from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import Limit, cancelled
 from mrc.units import digits
 
 CONNECT_SECONDS = 30.0  # time limit for connecting all QPs of a test

@@ -37,8 +37,7 @@ from mrc.connect.parse import shown
 from mrc.errors import ConnectError, MrcError, PathError, PeerGoneError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, PlaneInfo, QpInfo, known
 from mrc.mailbox import Service, SessionError, let_look, until_guessed
-from mrc.running import Limit
-from mrc.tasks import cancelled
+from mrc.tasks import Limit, cancelled
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import (
     MAX_FILE_BYTES,

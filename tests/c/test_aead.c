@@ -125,7 +125,7 @@ TEST(test_aead__libraries_agree) {
   drop_key(other, keys[1]);
 }
 
-/* ipsec_mb.h beside the header of the installed version. */
+/* aead.h beside the header of the installed version. */
 TEST(test_ipsec_mb__layout) {
 #if defined(IMB_VERSION_NUM) && IMB_VERSION_NUM < 0x30000
 #define SAME(field) CHECK(offsetof(struct ipsec_mb_manager, field) == offsetof(IMB_MGR, field))

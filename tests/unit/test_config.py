@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum, IntFlag
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import walls
 
-from mrc import enums, limits
+from mrc import enums, limits, products
 from mrc._ffi_build import cut_cdef
 from mrc.config import (
     CcParameters,
@@ -27,6 +28,7 @@ from mrc.config import (
 from mrc.connect.profiles import CcSettings
 from mrc.engine import native
 from mrc.engine.native import lib
+from mrc.engine.queue_pair import WrOpcode
 from mrc.enums import CcKind, PlaneShares, Reading, WarningKind
 from mrc.errors import ConfigError
 from mrc.events import ContextWarning
@@ -163,7 +165,7 @@ HEADERS = [name for name in ("mrc.h", "agent/protocol.h") if (CSRC / name).exist
 PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_qp_state": (enums.QpState, "MRC_QP_"),
     "mrc_ev_state": (enums.EvState, "MRC_EV_"),
-    "mrc_wr_opcode": (enums.WrOpcode, "MRC_WR_"),
+    "mrc_wr_opcode": (WrOpcode, "MRC_WR_"),
     "mrc_access": (enums.Access, "MRC_ACCESS_"),
     "mrc_wc_status": (enums.WcStatus, "MRC_WC_"),
     "mrc_reading": (enums.Reading, "MRC_READING_"),
@@ -176,15 +178,14 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_cc_kind": (enums.CcKind, "MRC_CC_"),
     "mrc_plane_shares": (enums.PlaneShares, "MRC_SHARES_"),
     "mrc_command_op": (enums.CommandOp, "MRC_COMMAND_"),
-    "mrc_agent_kind": (enums.AgentKind, "MRC_AGENT_"),
-    "mrc_agent_function": (enums.AgentFunction, "MRC_AGENT_"),
-    "mrc_agent_cm_call": (enums.CmCall, "MRC_AGENT_CM_"),
-    "mrc_agent_cm_event": (enums.CmEvent, "MRC_AGENT_CM_"),
 }
-
-
-if "agent/protocol.h" not in HEADERS:  # a tree without programs
-    PREFIXES = {name: each for name, each in PREFIXES.items() if "agent" not in name}
+if rdma_cm := products.load("mrc.agent.rdma_cm"):  # not in a tree without programs
+    PREFIXES |= {
+        "mrc_agent_kind": (import_module("mrc.agent.steering").AgentKind, "MRC_AGENT_"),
+        "mrc_agent_function": (import_module("mrc.agent.socket").AgentFunction, "MRC_AGENT_"),
+        "mrc_agent_cm_call": (rdma_cm.CmCall, "MRC_AGENT_CM_"),
+        "mrc_agent_cm_event": (rdma_cm.CmEvent, "MRC_AGENT_CM_"),
+    }
 
 
 def declared() -> dict[str, list[str]]:
@@ -220,13 +221,12 @@ def test_explanation__every_member_has_one(
 # ---- Every limit equals its value in C -----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=walls.needs("programs") if name.startswith("AGENT_") else ())
-        for name in vars(limits)
-        if name.isupper()
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in vars(limits) if name.isupper()])
 def test_limits__are_those_of_c(name: str) -> None:
     assert getattr(limits, name) == getattr(lib, f"MRC_{name}")
+
+
+@walls.needs("programs")
+@pytest.mark.parametrize("name", ["AGENT_CM_PRIVATE", "AGENT_CM_CHILD"])
+def test_limits__of_rdma_cm(name: str) -> None:
+    assert getattr(rdma_cm, name) == getattr(lib, f"MRC_{name}")

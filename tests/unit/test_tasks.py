@@ -12,8 +12,7 @@ from typing import Any, ParamSpec
 
 import pytest
 
-from mrc.running import Limit, RunningClock
-from mrc.tasks import took_cancellation
+from mrc.tasks import Limit, RunningClock, took_cancellation
 
 P = ParamSpec("P")
 

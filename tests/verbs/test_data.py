@@ -14,7 +14,7 @@ from verbs.building import LIBRARY, sanitized
 
 from mrc.agent import socket as agent_socket
 from mrc.agent import steering
-from mrc.enums import AgentKind
+from mrc.agent.steering import AgentKind
 
 from .conftest import Agent
 

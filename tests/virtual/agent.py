@@ -25,10 +25,11 @@ import mrc.agent.cli.agent
 import mrc.agent.parameters
 import mrc.agent.socket
 from mrc.agent.agent import Agent
-from mrc.agent.steering import AgentFrame, read_struct, struct_bytes
+from mrc.agent.steering import AgentFrame, AgentKind, read_struct, struct_bytes
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import ffi, lib
-from mrc.enums import AgentKind, CommandOp, EventType, QpState, WcOpcode, WcStatus, WrOpcode
+from mrc.engine.queue_pair import WrOpcode
+from mrc.enums import CommandOp, EventType, QpState, WcOpcode, WcStatus
 from mrc.errors import MrcError
 from mrc.tasks import took_cancellation
 from virtual.connect import stalls

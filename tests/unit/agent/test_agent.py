@@ -26,12 +26,13 @@ from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent, AgentListener, Numbers
 from mrc.agent.parameters import QpParameters
 from mrc.agent.program import Connects
-from mrc.agent.steering import pack, read_struct, unpack
+from mrc.agent.socket import AgentFunction
+from mrc.agent.steering import AgentKind, pack, read_struct, unpack
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig, Timeouts
 from mrc.connect.oob import Channel
 from mrc.engine.native import ffi
-from mrc.enums import AgentFunction, AgentKind, WcStatus
+from mrc.enums import WcStatus
 from mrc.errors import (
     BusyError,
     ConnectError,

@@ -29,10 +29,11 @@ from mrc.agent import libraries, steering
 from mrc.agent import socket as agent_socket
 from mrc.agent.cli import run
 from mrc.agent.cli.agent import _until_idle
+from mrc.agent.socket import AgentFunction
+from mrc.agent.steering import AgentKind
 from mrc.cli.main import main
 from mrc.cli.output import Exit
 from mrc.doctor import Finding, State
-from mrc.enums import AgentFunction, AgentKind
 from mrc.errors import ConfigError, InUseError
 from mrc.linux import system
 from mrc.linux.system import Process

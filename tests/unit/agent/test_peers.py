@@ -36,10 +36,9 @@ from mrc.agent.peers import (
     resume,
 )
 from mrc.agent.program import Connects, ProgramQP, unpack_resume
-from mrc.agent.steering import read_struct
+from mrc.agent.steering import AgentKind, read_struct
 from mrc.connect.connect import Local, Terms
 from mrc.connect.oob import GONE, Channel
-from mrc.enums import AgentKind
 from mrc.errors import (
     ArgumentError,
     BusyError,

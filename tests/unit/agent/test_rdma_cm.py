@@ -21,13 +21,16 @@ from msgspec import structs
 from mrc import ContextConfig, Timeouts
 from mrc.agent import rdma_cm, steering
 from mrc.agent.rdma_cm import (
+    AGENT_CM_CHILD,
     CM,
     CM_END,
     CmAddress,
     CmAnswer,
+    CmCall,
     CmDisconnect,
     CmEnd,
     CmError,
+    CmEvent,
     CmParams,
     CmPorts,
     CmRequest,
@@ -43,11 +46,17 @@ from mrc.agent.rdma_cm import (
     read,
 )
 from mrc.agent.socket import Credentials
-from mrc.agent.steering import MAX_FRAME, pack, prepare, read_struct, struct_bytes, unpack
-from mrc.enums import AgentKind, CmCall, CmEvent
+from mrc.agent.steering import (
+    MAX_FRAME,
+    AgentKind,
+    pack,
+    prepare,
+    read_struct,
+    struct_bytes,
+    unpack,
+)
 from mrc.errors import ConnectError, PeerGoneError, ProtocolError
 from mrc.fabric.hostconfig import IpAddress, pack_address
-from mrc.limits import AGENT_CM_CHILD
 
 # ---- Messages -----------------------------------------------------------------------------------
 

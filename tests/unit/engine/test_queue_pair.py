@@ -28,11 +28,12 @@ from mrc.engine.queue_pair import (
     QueuePair,
     Write,
     Writes,
+    WrOpcode,
     pieces,
     random_qpn,
     size_of,
 )
-from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState, WrOpcode
+from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState
 from mrc.errors import ArgumentError, InUseError, ProtocolError, QueueFullError, StateError
 
 RTR: dict[str, Any] = {"dest_qpn": 9, "rq_psn": 8, "integrity": Integrity.UDP}
