@@ -643,7 +643,7 @@ class QP:
 
     # ---- A smaller MTU on the way -----------------------------------------------------------
     # When a link on the way gets a smaller MTU, small packets still pass, answers and probes too,
-    # so the engine waits for better times: for ever. The paths are probed as the exchange did before
+    # so the engine waits for better times: for ever. The paths are probed as in the exchange
     # (mrc.connect.proof): the QP fails only if some paths answer, and none of them carries
     # packets of the QP's size.
 
