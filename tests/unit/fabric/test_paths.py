@@ -44,73 +44,38 @@ def split_nic(index: int, address: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("local", "remote", "expected"),
+    "case",  # local | remote | plane>address of each pair
     [
         # one link, one subnet
-        (["10.0.1.1/24"], ["10.0.1.2/24"], [(1, "10.0.1.2")]),
+        "10.0.1.1/24 | 10.0.1.2/24 | 1>10.0.1.2",
         # two links, matched by subnet although the peer numbers them in reverse
-        (
-            ["10.0.1.1/24", "10.0.2.1/24"],
-            ["10.0.2.2/24", "10.0.1.2/24"],
-            [(1, "10.0.1.2"), (2, "10.0.2.2")],
-        ),
+        "10.0.1.1/24 10.0.2.1/24 | 10.0.2.2/24 10.0.1.2/24 | 1>10.0.1.2 2>10.0.2.2",
         # two NICs in one subnet are two planes
-        (
-            ["10.0.1.1/24", "10.0.1.2/24"],
-            ["10.0.1.3/24", "10.0.1.4/24"],
-            [(1, "10.0.1.3"), (2, "10.0.1.4")],
-        ),
+        "10.0.1.1/24 10.0.1.2/24 | 10.0.1.3/24 10.0.1.4/24 | 1>10.0.1.3 2>10.0.1.4",
         # different subnets: by order
-        (
-            ["10.0.1.1/24", "10.0.2.1/24"],
-            ["10.1.1.1/24", "10.1.2.1/24"],
-            [(1, "10.1.1.1"), (2, "10.1.2.1")],
-        ),
+        "10.0.1.1/24 10.0.2.1/24 | 10.1.1.1/24 10.1.2.1/24 | 1>10.1.1.1 2>10.1.2.1",
         # a common subnet goes first, the rest by order
-        (
-            ["10.9.9.1/24", "10.0.2.1/24"],
-            ["10.0.2.2/24", "10.1.1.1/24"],
-            [(1, "10.1.1.1"), (2, "10.0.2.2")],
-        ),
+        "10.9.9.1/24 10.0.2.1/24 | 10.0.2.2/24 10.1.1.1/24 | 1>10.1.1.1 2>10.0.2.2",
         # the peer has fewer links: both local links reach its one
-        (
-            ["10.0.1.1/24", "10.0.1.2/24"],
-            ["10.0.1.3/24"],
-            [(1, "10.0.1.3"), (2, "10.0.1.3")],
-        ),
+        "10.0.1.1/24 10.0.1.2/24 | 10.0.1.3/24 | 1>10.0.1.3 2>10.0.1.3",
         # this host has fewer links: its one reaches both
-        (
-            ["10.0.1.1/24"],
-            ["10.0.1.3/24", "10.0.1.4/24"],
-            [(1, "10.0.1.3"), (1, "10.0.1.4")],
-        ),
+        "10.0.1.1/24 | 10.0.1.3/24 10.0.1.4/24 | 1>10.0.1.3 1>10.0.1.4",
         # a link left over without a common subnet stays unused
-        (["10.0.1.1/24", "10.7.7.1/24"], ["10.0.1.3/24"], [(1, "10.0.1.3")]),
+        "10.0.1.1/24 10.7.7.1/24 | 10.0.1.3/24 | 1>10.0.1.3",
         # both IP versions: IPv6, and each interface once
-        (
-            ["a@2001:db8::1/64", "a@10.0.1.1/24"],
-            ["x@2001:db8::2/64", "x@10.0.1.2/24"],
-            [(1, "2001:db8::2")],
-        ),
+        "a@2001:db8::1/64 a@10.0.1.1/24 | x@2001:db8::2/64 x@10.0.1.2/24 | 1>2001:db8::2",
         # IPv4 in a common subnet is better than IPv6 through a router
-        (
-            ["a@2001:db8::1/64", "a@10.0.1.1/24"],
-            ["x@2001:db9::2/64", "x@10.0.1.2/24"],
-            [(2, "10.0.1.2")],
-        ),
+        "a@2001:db8::1/64 a@10.0.1.1/24 | x@2001:db9::2/64 x@10.0.1.2/24 | 2>10.0.1.2",
         # no IP version in common
-        (["10.0.1.1/24"], ["2001:db8::2/64"], []),
+        "10.0.1.1/24 | 2001:db8::2/64 | ",
         # an address that both hosts have (a container bridge) does not count as the peer's
-        (
-            ["172.17.0.1/16", "10.0.1.1/24"],
-            ["172.17.0.1/16", "10.0.1.2/24"],
-            [(2, "10.0.1.2")],
-        ),
+        "172.17.0.1/16 10.0.1.1/24 | 172.17.0.1/16 10.0.1.2/24 | 2>10.0.1.2",
     ],
 )
-def test_pair(local: list[str], remote: list[str], expected: list[tuple[int, str]]) -> None:
+def test_pair(case: str) -> None:
+    local, remote, expected = (part.split() for part in case.split("|"))
     pairs = paths.pair(local_ports(*local), remote_ports(*remote))
-    assert [(port.plane, str(other.address.ip)) for port, other in pairs] == expected
+    assert [f"{port.plane}>{other.address.ip}" for port, other in pairs] == expected
 
 
 def test_pair__link_local_addresses_may_be_on_any_link() -> None:
