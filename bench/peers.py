@@ -186,7 +186,8 @@ def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
         bed, common, [*common, target, *job], _UCX_PORT, environment=environment
     )
     with result_of(sent):
-        rows = [row for row in csv.reader(sent.output.splitlines()) if row[:1] == [str(count)]]
+        lines = map(str.strip, sent.output.splitlines())  # small numbers have blanks before them
+        rows = [row for row in csv.reader(lines) if row[:1] == [str(count)]]
         mib_per_second = float(rows[-1][5])
     total = count * size
     return {**raw, "bytes": total, "ns": total / (mib_per_second * MIB) * 1e9}
