@@ -12,7 +12,6 @@ from mrc.errors import ConfigError
 from mrc.fabric.hostconfig import HostConfig
 from mrc.trust.security import Security
 
-MAX_PEER_BYTES = 1 << 30
 MAX_MPR = 4096  # PSNs that a host grants at most, as OCP allows
 MAX_ENGINES = 64
 MAX_BINS = 1 << 16  # of a recording; one that needs more gets bins of twice the width
@@ -240,7 +239,7 @@ class Limits:
     """Maximum number of peers that are connecting or waiting to be accepted at one time."""
     max_pending_per_source: int = 8
     """Maximum number of connecting peers from one source."""
-    max_peer_bytes: int = MAX_PEER_BYTES
+    max_peer_bytes: int = 1 << 30
     """Memory in bytes for the sessions of all peers; one source gets at most half of it."""
 
     def __post_init__(self) -> None:

@@ -147,10 +147,3 @@ class Limit:
         if left <= 0 and not self._timeout.expired():
             self._timeout.reschedule(asyncio.get_running_loop().time())
         return left if left > 0 else _LOOK_SECONDS
-
-
-async def sleep_running(seconds: float) -> None:
-    """As `asyncio.sleep`, but only time in which this process runs counts."""
-    with suppress(TimeoutError):
-        async with Limit(seconds):
-            await asyncio.get_running_loop().create_future()

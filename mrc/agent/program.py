@@ -65,7 +65,7 @@ from mrc.errors import (
 )
 from mrc.fabric.hostconfig import IpAddress, read_address
 from mrc.fabric.paths import PathEv
-from mrc.tasks import Limit, cancelled, sleep_running
+from mrc.tasks import Limit, cancelled
 from mrc.typed import take
 from mrc.units import digits
 
@@ -362,7 +362,9 @@ class Connects:
         """Asks the peer's agent until it answers that its QP never connects, and why."""
         pause = _ASK_SECONDS
         while True:
-            await sleep_running(pause)
+            with suppress(TimeoutError):  # as asyncio.sleep, but a stop does not count
+                async with Limit(pause):
+                    await asyncio.get_running_loop().create_future()
             pause *= 2
             try:
                 async with self._asking, Limit(_ASKED_SECONDS):

@@ -67,10 +67,10 @@ def source_of(address: str) -> str:
     return str(_first(parse_address(address), _SOURCE_BITS))
 
 
-def network_of(address: str) -> str:
-    """The network of an address, such as 10.9.0.0/16 or 2001:db8:1::/48."""
+def origin_of(address: str) -> tuple[str, str]:
+    """The source of an address, and its network, such as 10.9.0.0/16 or 2001:db8:1::/48."""
     found = parse_address(address)
-    return f"{_first(found, _NETWORK_BITS)}/{_NETWORK_BITS[found.version]}"
+    return source_of(address), f"{_first(found, _NETWORK_BITS)}/{_NETWORK_BITS[found.version]}"
 
 
 def _first(address: IpAddress, bits: dict[int, int]) -> IpAddress:
@@ -185,10 +185,10 @@ class Admission:
         Raises ConnectError, or BusyError if a retry can help. May evict another connection: this
         calls the other connection's `drop`, which must not block.
         """
-        source = source_of(address)
+        source, network = origin_of(address)
         self._check_descriptors(descriptor)
         self._check_source(source)
-        network, known = network_of(address), source in self._known
+        known = source in self._known
         self.attempts.check(source, network, known=known, now=now)
         place = ConnectionPlace(self, source, network, drop, now, known)
         if self.pending >= self._limits.max_pending:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from mrc.connect.admission import network_of, source_of, victim
+from mrc.connect.admission import origin_of, victim
 from mrc.connect.oob import SNAPSHOT_BYTES, TOP, Channel
 from mrc.connect.parse import parse
 from mrc.errors import InUseError, MrcError, ProtocolError, ResolveError
@@ -89,7 +89,7 @@ class Visits:
         """A place for a connection from this address ("" if all are of one user of this machine);
         `start` has to follow at once. None: there is no place.
         """
-        source, network = (source_of(address), network_of(address)) if address else ("", "")
+        source, network = origin_of(address) if address else ("", "")
         now = asyncio.get_running_loop().time()
         if self._closed or not self._has_room(source, now):
             return None

@@ -17,7 +17,7 @@ from mrc.cli.arguments import (
     port_number,
 )
 from mrc.cli.output import Output, UsageError
-from mrc.config import MAX_PEER_BYTES, ContextConfig, Spraying
+from mrc.config import ContextConfig, Limits, Spraying
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
 from mrc.trust.security import Commands
@@ -40,6 +40,7 @@ examples:
 SWEEP_SIZES = tuple(2**power for power in range(1, 24))
 SWEEP_SECONDS = 1.0
 DEFAULT_SIZE = 1 << 20
+_MAX_PEER_BYTES = Limits().max_peer_bytes
 DEFAULT_SECONDS = 10.0
 DEFAULT_BIN = "1ms"
 INSTEAD = {
@@ -61,7 +62,7 @@ ENDS = f"""
 """
 MORE_ENDS = f"""
 --max-memory BYTES  server: memory for the tests of all clients; one host gets at most half
-                    [{MAX_PEER_BYTES >> 30}G]
+                    [{_MAX_PEER_BYTES >> 30}G]
 --timeout SECONDS   client: time limit for connecting [%(default)s]
 """
 TEST = f"""
@@ -100,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     endpoint.add_engines(ends)
     endpoint.add_trust_options(parser, listens=True)
     endpoint.add_view_options(ends, listens=True)
-    add(ends, MORE_ENDS, max_memory={"default": MAX_PEER_BYTES}, timeout={"default": 5.0})
+    add(ends, MORE_ENDS, max_memory={"default": _MAX_PEER_BYTES}, timeout={"default": 5.0})
     add(ends, WAIT.replace("while", "client: while"), wait={"type": pause_argument, "default": 0.0})
     add(
         parser.add_argument_group("test (client only)"),

@@ -26,7 +26,7 @@ from mrc.connect.admission import (
     KnownSources,
     Tokens,
     descriptor_limit,
-    network_of,
+    origin_of,
     raise_descriptor_limit,
     source_of,
     victim,
@@ -587,7 +587,7 @@ def test_taken__given_back_after_an_error() -> None:
     ],
 )
 def test_source_of__and_its_network(address: str, source: str, network: str) -> None:
-    assert (source_of(address), network_of(address)) == (source, network)
+    assert origin_of(address) == (source_of(address), network) == (source, network)
 
 
 def test_known__the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
