@@ -156,7 +156,7 @@ def builder() -> FFI:
 def sim_builder() -> FFI:
     """The engine in the simulated fabric."""
     return describe(
-        "mrc._sim", ["sim/topology.h", "sim/scenario.h", "sim/sim.h"], SIM, ["-pthread"]
+        "mrc._sim", ["sim/topology.h", "sim/sim.h"], SIM, ["-pthread"]
     )
 
 

@@ -188,14 +188,43 @@ struct driver {
   uint32_t host;
 };
 
-/* Assembles the packet in one piece. If payload is not copied, its bytes stay zeros. */
+/* ---- addresses of hosts ---- */
+
+/* Addresses of the simulated hosts, with which QPs are connected. Planes count from 0. */
+
+/* Bytes of an address that name host, plane and path + 1; path 0 is the host's own address. */
+enum { HOST_AT = 3, PLANE_AT = 11, PATH_AT = 14 };
+
+static void path_address(uint8_t out[16], uint32_t host, uint32_t plane, uint32_t path) {
+  memset(out, 0, 16);
+  out[0] = 0xFD;
+  out[HOST_AT] = (uint8_t)(host >> 16);
+  out[HOST_AT + 1] = (uint8_t)(host >> 8);
+  out[HOST_AT + 2] = (uint8_t)host;
+  out[PLANE_AT] = (uint8_t)plane;
+  out[PATH_AT] = (uint8_t)((path + 1) >> 8);
+  out[PATH_AT + 1] = (uint8_t)(path + 1);
+}
+static void host_address(uint8_t out[16], uint32_t host, uint32_t plane) {
+  path_address(out, host, plane, UINT32_MAX);
+}
+/* The host and the path in an address. */
+static uint32_t host_of(const uint8_t address[16]) {
+  return (uint32_t)(address[HOST_AT] << 16 | address[HOST_AT + 1] << 8 | address[HOST_AT + 2]);
+}
+static uint16_t path_of(const uint8_t address[16]) {
+  return (uint16_t)((address[PATH_AT] << 8 | address[PATH_AT + 1]) - 1);
+}
+
+/* ---- packets ---- */
+
+/* Assembles the packet in one piece. Without auditors, its payload stays zeros. */
 static uint8_t *assemble(const struct mrc_engines *engines, const struct mrc_frame *packet) {
   uint8_t *at = engines->scratch;
   memset(at, 0, MRC_MAX_HEADER);
   memcpy(at, packet->header, packet->header_bytes);
   at += packet->header_bytes;
-  if ((engines->hosts->world->config.copies_payload || engines->watch) && packet->payload_bytes)
-    memcpy(at, packet->payload, packet->payload_bytes);
+  if (engines->watch && packet->payload_bytes) memcpy(at, packet->payload, packet->payload_bytes);
   memcpy(at + packet->payload_bytes, packet->header + packet->header_bytes, packet->trailer_bytes);
   return engines->scratch;
 }
@@ -219,8 +248,8 @@ static void send_packet(struct mrc_engines *engines, uint32_t from, const struct
   packet->flow_label = burst->flow_label;
   packet->sport = burst->sport;
   packet->from = from;
-  packet->to = mrc_sim_host_of(burst->dst);
-  packet->path = mrc_sim_path_of(burst->dst);
+  packet->to = host_of(burst->dst);
+  packet->path = path_of(burst->dst);
   packet->plane = (uint8_t)(burst->port - 1);
   packet->ecn = burst->tclass & 3;
   packet->control = (burst->tclass & 3) == MRC_ECN_NONE;
@@ -268,8 +297,8 @@ static void engines_receive(void *transport, uint32_t host, const struct mrc_fra
                           .port = (uint8_t)(packet->plane + 1),
                           .ecn = packet->ecn,
                           .trimmed = packet->trimmed};
-  mrc_sim_host_address(meta.src, packet->from, packet->plane);
-  mrc_sim_path_address(meta.dst, packet->to, packet->plane, packet->path);
+  host_address(meta.src, packet->from, packet->plane);
+  path_address(meta.dst, packet->to, packet->plane, packet->path);
   uint8_t *bytes = assemble(engines, packet);
   const size_t n = mrc_frame_udp_bytes(packet);
   const int drop =
@@ -447,8 +476,8 @@ static void make_evs(const struct mrc_fabric *fabric, struct mrc_sim_flow *flow,
           .dport = MRC_UDP_PORT,
           .port = (uint8_t)(plane + 1),
           .family = 6};
-      mrc_sim_host_address(attr->src, from, plane);
-      mrc_sim_path_address(attr->dst, to, plane, paths[i]);
+      host_address(attr->src, from, plane);
+      path_address(attr->dst, to, plane, paths[i]);
     }
   }
   flow->evs[end] = malloc((size_t)flow->n_evs * sizeof(*evs));
@@ -463,7 +492,7 @@ static void set_paths(struct mrc_engines *engines, struct mrc_sim_flow *flow, ui
   make_evs(engines->hosts->fabric, flow, end, evs);
   mrc_engine *engine = engines->of[mrc_flow_host(flow, end)];
   for (uint32_t plane = 0; plane < engines->hosts->world->config.topology.planes; plane++) {
-    mrc_sim_host_address(sources[plane].address, mrc_flow_host(flow, 1 - end), plane);
+    host_address(sources[plane].address, mrc_flow_host(flow, 1 - end), plane);
     sources[plane].sport = mrc_sim_source_port(plane);
   }
   mrc_assert(mrc_qp_set_evs(engine, qpn, evs, flow->n_evs) == 0);
@@ -706,16 +735,14 @@ static int post(void *transport, uint32_t index) {
   const struct mrc_world *world = engines->hosts->world;
   const struct mrc_sim_flow *flow = &engines->hosts->flows->at[index];
   const struct mrc_sim_flow_config *config = &flow->config;
-  const uint64_t target = world->config.copies_payload ? world->config.memory_bytes / 2 : 0;
-  struct mrc_wr wr = {
-      .wr_id = flow->posted,
-      .local = (uintptr_t)engines_memory(engines, config->from) + config->offset,
-      .va = (uintptr_t)engines_memory(engines, config->to) + target + config->offset,
-      .lkey = MRC_ENGINES_KEY,
-      .rkey = MRC_ENGINES_KEY,
-      .bytes = config->bytes,
-      .imm = flow->posted,
-      .opcode = opcode_of(flow)};
+  struct mrc_wr wr = {.wr_id = flow->posted,
+                      .local = (uintptr_t)engines_memory(engines, config->from),
+                      .va = (uintptr_t)engines_memory(engines, config->to),
+                      .lkey = MRC_ENGINES_KEY,
+                      .rkey = MRC_ENGINES_KEY,
+                      .bytes = config->bytes,
+                      .imm = flow->posted,
+                      .opcode = opcode_of(flow)};
   if (engines->watch) place(engines->watch, index, &wr);
   const int error =
       mrc_qp_post(engines->of[config->from], mrc_flow_qpn(index, MRC_FROM), &wr, 1, world->now_ns);

@@ -235,9 +235,9 @@ uint32_t mrc_fabric_shard_of_end(const struct mrc_fabric *fabric, uint32_t shard
     case MRC_NODE_T0:
       return mrc_topology_shard_of_t0(topology, shards, hop->to);
     case MRC_NODE_T1:
-      return mrc_topology_shard_of_t1(topology, shards, hop->to);
+      return hop->to * shards / topology->t1;
     default:
-      return mrc_topology_shard_of_t2(topology, shards, hop->to);
+      return hop->to * shards / topology->t2;
   }
 }
 

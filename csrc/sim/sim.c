@@ -15,8 +15,6 @@
 #include "sim/internal.h"
 #include "sim/shards.h"
 
-enum { FILL = 0x5A }; /* initial value of the bytes of the target memory */
-
 /* ---- create ---- */
 
 static bool is_within(uint64_t value, uint64_t low, uint64_t high) {
@@ -39,16 +37,6 @@ const char *mrc_sim_refusal(const struct mrc_sim_config *config) {
            "at "
            "most 1 s, 10 Tbit/s, and at least one packet of path_mtu in flight";
   return NULL;
-}
-
-/* Writes read the first half and fill the second. */
-static void fill_memory(struct mrc_sim *sim) {
-  struct mrc_world *world = &sim->whole.world;
-  if (!world->config.copies_payload) return;
-  const uint64_t half = world->config.memory_bytes / 2;
-  for (uint64_t i = 0; i < half; i++)
-    sim->memory.at[i] = (uint8_t)mrc_prng_next(&world->prng);
-  memset(sim->memory.at + half, FILL, half);
 }
 
 #define PIECE_BYTES UINT64_C(65536) /* a multiple of the page; fits the cache of a core */
@@ -84,11 +72,10 @@ static struct mrc_sim_memory new_memory(uint64_t bytes, uint32_t regions, bool f
    place. */
 static void make_memory(struct mrc_sim *sim) {
   const struct mrc_sim_config *config = &sim->whole.world.config;
-  const bool folded = !config->copies_payload && !config->audit;
+  const bool folded = !config->audit;
   sim->memory =
       new_memory(config->memory_bytes,
                  folded ? mrc_topology_shards(&config->topology, config->shards) : 1, folded);
-  fill_memory(sim);
 }
 
 mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
@@ -150,8 +137,6 @@ void mrc_sim_destroy(mrc_sim *sim) {
   malloc_trim(0); /* otherwise the next fabric of this process takes memory of its own */
 #endif
 }
-
-uint8_t *mrc_sim_memory(mrc_sim *sim) { return sim->memory.at; }
 
 int mrc_sim_add_flow(mrc_sim *sim, const struct mrc_sim_flow_config *config) {
   if (sim->started) return -EINVAL;

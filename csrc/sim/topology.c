@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "sim/numbers.h"
+#include "sim/internal.h"
 
 static bool are_pods_sound(const struct mrc_topology *topology) {
   const uint32_t pods = mrc_topology_pods(topology);

@@ -23,6 +23,7 @@
 #define MRC_SIM_MAX_T1 256      /* above one T0: a path number fills a byte of the EV */
 #define MRC_SIM_MAX_ALL_T1 4096 /* of a plane with T2s */
 #define MRC_SIM_MAX_T2 4096     /* of a plane */
+
 /* A fabric: every plane is a Clos network of its own. Rates and delays are of one direction of a
    link. */
 struct mrc_topology {

@@ -211,8 +211,7 @@ int mrc_traffic_add(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow_c
        config->writes % config->step_writes || config->interval_ns))
     return -EINVAL;
   if (!can_flow(traffic->hosts->fabric, config)) return -EINVAL;
-  const uint64_t room = sim->memory_bytes / (sim->copies_payload ? 2 : 1);
-  if (config->offset > room || config->bytes > room - config->offset) return -EINVAL;
+  if (config->bytes > sim->memory_bytes) return -EINVAL;
   if (sim->audit && (uint64_t)config->bytes * config->writes > MRC_FABRIC_WATCH_MAX_BYTES)
     return -EINVAL;
   traffic->n_unfinished++;
