@@ -155,9 +155,7 @@ def builder() -> FFI:
 
 def sim_builder() -> FFI:
     """The engine in the simulated fabric."""
-    return describe(
-        "mrc._sim", ["sim/topology.h", "sim/sim.h"], SIM, ["-pthread"]
-    )
+    return describe("mrc._sim", ["sim/topology.h", "sim/sim.h"], SIM, ["-pthread"])
 
 
 def emu_builder() -> FFI:

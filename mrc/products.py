@@ -25,7 +25,7 @@ COMMANDS = {
     "testbed": "mrc.testbed.cli.main",
     "demo": "mrc.demo.cli",
     "lab": "mrc.lab.cli",
-    "sim": "mrc.sim.cli.sim",
+    "sim": "mrc.sim.cli",
     "doctor": "mrc.doctor",
     "schema": "mrc.cli.schema",
     "completion": "mrc.cli.completion",

@@ -17,7 +17,7 @@ from mrc.cli.output import Output, UsageError, format_seconds
 from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
 from mrc.results import Result
-from mrc.sim.cli.arguments import add_seeds, add_settings
+from mrc.sim.options import add_seeds, add_settings
 from mrc.testbed import bed as beds
 from mrc.testbed import schedule
 from mrc.testbed.cli.main import Action

@@ -26,7 +26,7 @@ from mrc.linux.system import check_writable, write_whole
 from mrc.results import KEYS, Result, like
 from mrc.sim import checks, drawing, page
 from mrc.sim import results as sim
-from mrc.sim.cli.arguments import loaded, seeds_of
+from mrc.sim.options import loaded, seeds_of
 from mrc.sim.run import SimRun
 from mrc.sim.run import run as simulate
 from mrc.sim.scenario import Criterion, Scenario, load_scenario

@@ -402,7 +402,7 @@ def test_command__plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 def test_command__report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrc.sim.cli.sim.scenario_names", lambda: ["loss-of-control", "lossy-ev"])
+    monkeypatch.setattr("mrc.sim.cli.scenario_names", lambda: ["loss-of-control", "lossy-ev"])
     path = tmp_path / "report.html"
     settings = ["--set", "variants=[]", "--set", "traffic.0.writes=2", "--seeds", "2"]
     assert main(["sim", "report", "--output", str(path), "--json", *settings]) == 0
@@ -416,7 +416,7 @@ def test_command__report_of_the_paper(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["cold-start", "loss-of-control", "lossy-ev"]
-    monkeypatch.setattr("mrc.sim.cli.sim.scenario_names", lambda: names)
+    monkeypatch.setattr("mrc.sim.cli.scenario_names", lambda: names)
     path = tmp_path / "paper.html"
     settings = ["--set", "variants=[]", "--set", "traffic.0.writes=2", "--seeds", "2"]
     main(["sim", "report", "--paper", "--output", str(path), "--json", *settings])
@@ -434,7 +434,7 @@ def test_command__report_of_the_paper(
 def test_command__report_leaves_out_slow_scenarios(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrc.sim.cli.sim.scenario_names", lambda: ["lossy-ev"])
+    monkeypatch.setattr("mrc.sim.cli.scenario_names", lambda: ["lossy-ev"])
     arguments = ["--output", str(tmp_path / "report.html"), "--json", "--seeds", "1"]
     assert main(["sim", "report", *arguments, "--set", "slow=true"]) == 0
     assert printed("sim report", capsys.readouterr().out)["checks"] == []

@@ -34,7 +34,7 @@ from slowness import PATIENCE
 
 from mrc.cli.schema import schema
 from mrc.enums import CcKind
-from mrc.sim.cli import sim
+from mrc.sim import cli
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -330,7 +330,7 @@ def test_sim__says_at_once_what_it_cannot_write(
 
 def test_main__loads_no_library_of_pictures() -> None:
     modules = "[m for m in ('matplotlib', 'jinja2') if m in sys.modules]"
-    code = f"import sys, mrc.sim.cli.sim; print({modules})"
+    code = f"import sys, mrc.sim.cli; print({modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -348,7 +348,7 @@ def test_sim__ends_in_the_middle_of_c_code(
         os.kill(os.getpid(), signal.SIGINT)
         over.wait(PATIENCE)
 
-    monkeypatch.setattr(sim, "run_trial", run_trial)
+    monkeypatch.setattr(cli, "run_trial", run_trial)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
     assert main(["sim", "lossy-ev", "--set", "variants=[]", "--quiet"]) == 130
     over.set()

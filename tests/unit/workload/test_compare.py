@@ -342,6 +342,6 @@ def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> No
     modules = loaded(f"from mrc.cli.main import build_parser\n{code}except SystemExit: pass")
     assert "mrc.workload.cli" in modules
     assert not {"mrc.workload.compare", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
-    options = {"mrc.sim.cli", "mrc.sim.cli.arguments", "mrc.sim.results"}
+    options = {"mrc.sim.options", "mrc.sim.results"}
     running = {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload.run"))}
     assert not running - options

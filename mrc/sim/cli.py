@@ -31,7 +31,7 @@ from mrc.linux.system import check_writable, write_whole
 from mrc.results import like
 from mrc.sim import drawing, page, sweep
 from mrc.sim.checks import evaluate
-from mrc.sim.cli.arguments import add_seeds, add_settings, loaded, seeds_of, usage_errors
+from mrc.sim.options import add_seeds, add_settings, loaded, seeds_of, usage_errors
 from mrc.sim.results import (
     Experiment,
     GridPoint,
