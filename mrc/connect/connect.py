@@ -141,11 +141,6 @@ class Local(Struct, frozen=True):
             )
             self.warned.append(line)
 
-    def integrity_with(self, theirs: str) -> Integrity:
-        """UDP's checksum alone, the weaker protection, applies only if both sides choose it."""
-        both = self.config.integrity is Integrity.UDP and theirs == "udp"
-        return Integrity.UDP if both else Integrity.ICRC
-
     @property
     def srv6(self) -> HostConfig | None:
         """The host configuration if it defines SRv6 paths, else None."""
@@ -659,7 +654,8 @@ def _plan(
         _sources(peer),
         min(limits.values()),
         limits,
-        integrity=local.integrity_with(theirs.integrity),
+        # UDP's checksum alone, the weaker protection, applies only if both sides choose it.
+        integrity=local.config.integrity if theirs.integrity == "udp" else Integrity.ICRC,
         seal=seal,
         dynamic_mpr=local.config.queues.dynamic_mpr and theirs.dynamic_mpr,
         configured=configured,
