@@ -54,7 +54,7 @@ from mrc.fabric import paths
 from mrc.fabric.paths import LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 from mrc.mailbox import SessionError, connect_session
-from mrc.perf.messages import SERVICE, ask_memory
+from mrc.perf.session import SERVICE, ask_memory
 from mrc.tasks import took_cancellation
 from mrc.units import counted
 

@@ -39,9 +39,7 @@ from mrc.config import ContextConfig, Limits, Queues
 from mrc.enums import PlaneShares
 from mrc.errors import MrcError
 from mrc.mailbox import MAX_UNREAD, race, until_guessed
-from mrc.perf.client import Client, TestResult, connect
 from mrc.perf.load import MAX_QPS, Pattern, PerfDirection, PerfPlan
-from mrc.perf.messages import PerfOutcome
 from mrc.perf.meter import History, MeterInterval
 from mrc.perf.results import (
     Changes,
@@ -65,7 +63,7 @@ from mrc.perf.results import (
     TestEvent,
     TestPlan,
 )
-from mrc.perf.server import PerfServer
+from mrc.perf.session import Client, PerfOutcome, PerfServer, TestResult, connect
 from mrc.results import like, plain
 from mrc.units import counted, digits
 

@@ -21,7 +21,7 @@ from mrc import Context, ContextConfig
 from mrc.events import Immediate
 from mrc.mailbox import MailboxSession, connect_session
 from mrc.perf.load import PerfPlan
-from mrc.perf.messages import SERVICE as PERF
+from mrc.perf.session import SERVICE as PERF
 from mrc.transfer.session import SERVICE as FILES
 from mrc.trust.security import Security
 

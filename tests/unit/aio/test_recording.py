@@ -28,13 +28,12 @@ from mrc.cli.figures import bins, bins_lines
 from mrc.config import MAX_BINS
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
-from mrc.perf.client import connect
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
-from mrc.perf.messages import PlanRefusedError
 from mrc.perf.meter import History, Meter, PeerBins
 from mrc.perf.report import MAX_LINES, change_lines, changes, summary_lines
 from mrc.perf.report import test_of as shown_of
 from mrc.perf.results import EvChange, PlaneChange, ShareChange
+from mrc.perf.session import PlanRefusedError, connect
 from mrc.results import plain
 from mrc.typed import take
 

@@ -26,12 +26,10 @@ from mrc.cli.main import main
 from mrc.cli.output import Output
 from mrc.errors import ArgumentError, MrcError, PathError
 from mrc.mailbox import MailboxSession
-from mrc.perf import load, server
+from mrc.perf import load
+from mrc.perf import session as perf_session
 from mrc.perf.cli import INSTEAD
-from mrc.perf.client import Client, connect, next_lap
-from mrc.perf.client import TestResult as Result
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
-from mrc.perf.messages import PerfOutcome, PlanRefusedError
 from mrc.perf.meter import Histogram, History, MeterInterval, PeerBins
 from mrc.perf.report import (
     PerfReport,
@@ -42,7 +40,8 @@ from mrc.perf.report import (
     sweep_table,
 )
 from mrc.perf.results import EvChange, Latency, PerfMachine, PlaneChange, Setup, ShareChange
-from mrc.perf.server import PerfServer
+from mrc.perf.session import Client, PerfOutcome, PerfServer, PlanRefusedError, connect, next_lap
+from mrc.perf.session import TestResult as Result
 from mrc.results import plain
 from mrc.transfer import memory as transfer_memory
 
@@ -498,19 +497,21 @@ async def test_session__of_a_client_that_does_nothing(
     monkeypatch: pytest.MonkeyPatch, wait: str
 ) -> None:
     what = {"plan": "a plan", "start": "the start of its test"}[wait]
-    patience = server._patience
+    patience = perf_session._patience
 
     def brief(session: MailboxSession, missing: str, seconds: float = 0.0) -> Any:
-        monkeypatch.setattr(server, "IDLE_SECONDS", 0.1 if missing == what else BUDGET_SECONDS)
+        monkeypatch.setattr(
+            perf_session, "IDLE_SECONDS", 0.1 if missing == what else BUDGET_SECONDS
+        )
         return patience(session, missing, seconds)
 
-    monkeypatch.setattr(server, "_patience", brief)
+    monkeypatch.setattr(perf_session, "_patience", brief)
     failures: list[str] = []
     monkeypatch.setattr(PerfServer, "serve", _told(failures, PerfServer.serve))
     async with ends() as (client, _):
         if wait == "start":
             hold = asyncio.Event()
-            monkeypatch.setattr("mrc.perf.client.ClientTest.run", lambda *_: hold.wait())
+            monkeypatch.setattr("mrc.perf.session.ClientTest.run", lambda *_: hold.wait())
             run = spawn(client.run(PerfPlan(size=4096, seconds=1.0)))
         while not failures:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
