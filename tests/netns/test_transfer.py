@@ -26,13 +26,15 @@ import pytest
 from netns.plain import without_route
 from netns.processes import Hosts
 from printed import printed
+from slowness import until
 
 from mrc.linux import netns
 from mrc.mailbox import KEEPALIVE_SECONDS
 from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
 from mrc.transfer.limits import part_name, record_name
 
-from .conftest import needs_real_root
+from .conftest import fresh_name, needs_real_root
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -51,8 +53,9 @@ GIVE_UP_SECONDS = 25  # 9.0 s of configured retries, more after long queues
 
 
 @pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(f"transfer-{os.getpid()}", planes=PLANES, t1=2, rate="100mbit") as bed:
+def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    shape = getattr(request, "param", {"planes": PLANES, "t1": 2, "rate": "100mbit"})
+    with Testbed(fresh_name(), **shape) as bed:
         yield bed
 
 
@@ -493,3 +496,127 @@ def _random_faults(draw: random.Random, planes: range) -> list[dict[str, Any]]:
         return [{"target": f"plane:{plane}", "loss": 0.01} for plane in planes]
     kinds: list[dict[str, Any]] = [{}, {"mode": "down"}, {"loss": 0.2}]
     return [{"target": f"plane:{draw.choice(planes)}", **draw.choice(kinds)} for _ in range(4)]
+
+
+# ---- Lost connections ----------------------------------------------------------------------------
+
+
+SIZE = 32 << 20
+FEW = 2
+
+
+on_few_planes = pytest.mark.parametrize(
+    "bed", [{"planes": FEW, "t1": 1, "rate": "100mbit"}], indirect=True, ids=["few planes"]
+)
+
+
+@on_few_planes
+@pytest.mark.slow
+def test_send__goes_on_by_itself(hosts: Hosts, bed: Testbed, tmp_path: Path) -> None:
+    """Both ends wait while no plane is left, and the receiver takes its sender for the same."""
+    inbox, file = tmp_path / "inbox", tmp_path / "a"
+    inbox.mkdir()
+    file.write_bytes(random.Random(1).randbytes(SIZE))
+    receiver = hosts.recv(inbox, "--once", "--json")
+    sender = hosts.send("--json", file)
+    receiver.until_received(SIZE // 4)
+    for plane in range(1, FEW + 1):
+        bed.fail(f"plane:{plane}")
+    until(lambda: any("all paths to h1 are lost" in line for line in sender.lines), sender.lines)
+    bed.heal()
+    result = printed("send", sender.ends(0))
+    assert result["retries"] == 1 and result["resumed_bytes"] >= SIZE // 8
+    receiver.ends(0)
+    assert (inbox / "a").read_bytes() == file.read_bytes() and os.listdir(inbox) == ["a"]
+
+
+@on_few_planes
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", ["sender", "receiver"])
+def test_send__goes_on_after_a_stop(
+    hosts: Hosts, bed: Testbed, tmp_path: Path, stopped: str
+) -> None:
+    """The other end takes the one that is stopped for lost. It goes on when it runs again."""
+    inbox, file = tmp_path / "inbox", tmp_path / "a"
+    inbox.mkdir()
+    file.write_bytes(random.Random(1).randbytes(SIZE))
+    receiver = hosts.recv(inbox, "--once", "--json")
+    sender = hosts.send("--json", file)
+    receiver.until_received(SIZE // 4)
+    still, waits = (sender, receiver) if stopped == "sender" else (receiver, sender)
+    os.kill(still.process.pid, signal.SIGSTOP)
+    waits.until_says("are lost")
+    os.kill(still.process.pid, signal.SIGCONT)
+    result = printed("send", sender.ends(0))
+    assert result["retries"] == 1 and result["resumed_bytes"] >= SIZE // 8
+    receiver.ends(0)
+    assert (inbox / "a").read_bytes() == file.read_bytes() and os.listdir(inbox) == ["a"]
+
+
+@on_few_planes
+@pytest.mark.slow
+def test_send__a_folder_with_refused_files_over_a_lost_path(
+    hosts: Hosts, bed: Testbed, tmp_path: Path
+) -> None:
+    """What was refused before the loss, and after it, is told at both ends; so is what was stored.
+
+    All files are of one pack, which is lost in its middle.
+    """
+    inbox, top = tmp_path / "inbox", tmp_path / "top"
+    for folder in (top, inbox / "top"):
+        folder.mkdir(parents=True)
+    (inbox / "top" / "taken").write_bytes(b"theirs")
+    for name in ("-refused", "taken"):  # the first and the last of the pack
+        (top / name).write_bytes(b"ours")
+    data = random.Random(1).randbytes(SIZE)
+    names = [f"f{n:03}" for n in range(SIZE >> 17)]
+    for n, name in enumerate(names):
+        (top / name).write_bytes(data[n << 17 : n + 1 << 17])
+    receiver = hosts.recv(inbox, "--once", "--json")
+    sender = hosts.send("--json", "--rate", "40M", top)
+    until(lambda: (inbox / "top" / names[len(names) // 4]).exists(), sender.lines)
+    for plane in range(1, FEW + 1):
+        bed.fail(f"plane:{plane}")
+    sender.until_says("the connection is lost")
+    bed.heal()
+    sent = printed("send", sender.ends(6))
+    *_, last = receiver.ends(6).splitlines()  # a line for the lost connection is before
+    got = printed("recv", last)
+    assert sent["retries"] == 1
+    for result in (sent, got):
+        assert {each["name"] for each in result["failed"]} == {"top/-refused", "top/taken"}
+        assert result["failed_count"] == 2
+        assert [each["name"] for each in result["files"]] == [f"top/{name}" for name in names]
+        assert result["bytes"] == SIZE and result["folders"] == 1
+    assert sorted(os.listdir(inbox / "top")) == [*names, "taken"]
+    assert (inbox / "top" / "taken").read_bytes() == b"theirs"
+    assert b"".join((inbox / "top" / name).read_bytes() for name in names) == data
+    assert os.listdir(inbox) == ["top"], "no mark is left"
+
+
+# ---- A long path ---------------------------------------------------------------------------------
+
+
+PAYLOAD = 1344  # at an interface MTU of 1500
+
+
+FAR = {"planes": 4, "t1": 2, "mtu": 1500, "rate": "200mbit", "delay_ns": 31_000_000}
+
+
+@pytest.mark.parametrize("bed", [FAR | {"fabric": Fabric.EMULATED}], indirect=True, ids=["far"])
+@pytest.mark.slow
+def test_send__several_qps_where_the_way_is_long(hosts: Hosts, tmp_path: Path) -> None:
+    inbox, file = tmp_path / "inbox", tmp_path / "a"
+    inbox.mkdir()
+    file.write_bytes(random.Random(1).randbytes(160 << 20))
+    receiver = hosts.recv(inbox, "--once", "--json", "--bins")
+    sent = printed("send", hosts.send("--json", file).ends(0))
+    received = printed("recv", receiver.ends(0))
+    assert (inbox / "a").read_bytes() == file.read_bytes()
+    assert (sent["mpr"], sent["path_mtu_bytes"]) == (4096, PAYLOAD)
+    assert 1 < sent["qps"] == received["qps"] <= 16
+    moved = sum(plane["received_bytes"] for plane in received["planes"])
+    assert 1 <= moved / (160 << 20) < 1.01, "over all QPs each byte once, plus some messages"
+    recorded = sum(received["bins"]["bytes"])
+    assert recorded == pytest.approx(moved, rel=0.001), "of all QPs, except some messages"
+    assert len(sent["evs"]) == 8 * sent["qps"]

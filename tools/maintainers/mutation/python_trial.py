@@ -22,7 +22,7 @@ SUITES = (
     "tests/unit/connect", "tests/unit/aio", "tests/unit/transfer", "tests/unit/agent",
     "tests/unit/test_mailbox.py", "tests/unit/perf", "tests/unit/trust", "tests/unit/observe",
     "tests/unit/test_group.py", "tests/netns/test_transfer.py", "tests/netns/test_trust.py",
-    "tests/netns/test_copier.py", "tests/netns/test_transfer_retry.py",
+    "tests/netns/test_copier.py",
     "tests/netns/test_verbs.py", "tests/netns/test_ofi.py", "tests/netns/test_programs.py",
 )  # fmt: skip
 KINDS = ("connect", "copy", "end", "group")  # of tests/virtual
