@@ -25,7 +25,7 @@ from threading import Lock
 from typing import Self
 
 from mrc.connect.parse import printable, shown
-from mrc.transfer.folders import RECEIVERS, SECOND_NS, Chain, Folder, Meta
+from mrc.transfer.folders import RECEIVERS, SECOND_NS, Folder, Mark, Meta
 from mrc.transfer.limits import (
     CopyError,
     FileError,
@@ -301,7 +301,12 @@ class ExistingFile:
 
 
 class SessionTree:
-    """An output directory as one session uses it, with the folders that it has open.
+    """An output directory as one session uses it, and the open folders from there down to the one
+    in use.
+
+    A sender walks its folders depth first, so each folder is opened once, and one descriptor is
+    held for each part of a name. A folder that is not complete has a mark, and those that earlier
+    transfers have left count. With `fsync`, the disk has a folder when the sender has left it.
 
     Calls `on_make` before it makes a folder, and `on_open` before it opens one or looks for a file.
     """
@@ -310,18 +315,17 @@ class SessionTree:
         self, directory: OutputDirectory, on_make: Callable[[], None], on_open: Callable[[], None]
     ) -> None:
         self._directory = directory
+        self._on_make = on_make
         self._on_open = on_open
         self._stopped = False
-        self._chain = Chain(
-            directory.root, on_make, self._before_opening, directory.complete,
-            syncs=directory.fsync,
-        )  # fmt: skip
+        self._folders = [directory.root]
+        self._lacking: set[str] = set()  # paths of folders of which an entry was not stored
         self._found = False  # a file that the disk may lack
 
     def same(self, name: str, size: int, *, sparse: bool = False) -> ExistingFile | None:
         """The file of this name and size if it exists already."""
         parts = self._directory.check(name)
-        folder = self._chain.enter(parts[:-1])
+        folder = self._enter(parts[:-1])
         fd = folder.open_same(parts[-1], size) if self._directory.resume else None
         if fd is None:
             return None
@@ -337,7 +341,7 @@ class SessionTree:
         it creates another.
         """
         parts = self._directory.check(name)
-        folder = self._chain.enter(parts[:-1])
+        folder = self._enter(parts[:-1])
         self._directory.check_free(folder, name)
         chunk_bytes = chunk_bytes if self._directory.resume else 0
         target = PartFile(
@@ -364,7 +368,7 @@ class SessionTree:
         parts = directory.check(name)
         with about(name):
             check_link(target, len(parts) - 1)
-        folder = self._chain.enter(parts[:-1])
+        folder = self._enter(parts[:-1])
         directory.check_free(folder, name, link=True)
         try:
             folder.make_link(parts[-1], target, directory.root, overwrite=directory.overwrite)
@@ -374,15 +378,90 @@ class SessionTree:
             raise cannot(error, f"{printable(name)}: cannot be made") from error
 
     def lacks(self, name: str) -> None:
-        """This file or folder is not stored: a later transfer may store it."""
-        self._chain.lacks(name.split("/"))
+        """This file or folder cannot be stored. The folder around it keeps its mark: a later
+        transfer that stores the entry renews the folder's date, and so has to set it again.
+        """
+        self._lacking.add(name.rpartition("/")[0])
 
     def finish_folder(self, name: str, meta: Meta) -> bool:
         """All files of this folder have been received: sets its mode and time.
 
-        False for a folder that this session has not made; that one keeps its own.
+        False for a folder that no receiver has made; that one keeps its own.
         """
-        return self._chain.finish(self._directory.check(name), meta)
+        folder = self._enter(self._directory.check(name))
+        made = folder.made
+        self._complete(folder, meta)
+        self._settle()
+        return made
+
+    def _enter(self, parts: list[str]) -> Folder:
+        """The folder with this path below the root; makes folders that are missing. Raises
+        FinalError without a root.
+        """
+        root, same = self._folders[0], 0
+        if not os.fstat(root.fd).st_nlink:
+            raise FinalError(f"{root.path}: the folder was removed; start mrc recv again")
+        for folder, part in zip(self._folders[1:], parts, strict=False):
+            if folder.name != part:
+                break
+            same += 1
+        self._leave(same)
+        for end in range(same, len(parts)):
+            self._before_opening()
+            self._folders.append(self._open(parts[: end + 1]))
+        return self._folders[-1]
+
+    def _open(self, parts: list[str]) -> Folder:
+        """The last folder of this path; the others are open."""
+        root, path = self._folders[0].fd, "/".join(parts)
+        mark: Mark | None = None
+
+        def on_make() -> None:
+            nonlocal mark
+            self._on_make()
+            mark = Mark.make(root, path)
+
+        made = False
+        try:
+            folder = self._folders[-1].enter(parts[-1], on_make)
+            made = folder.made
+        finally:
+            if mark is not None and not made:  # perhaps another session was faster
+                mark.remove()
+        if not made:
+            folder.mark = Mark.of(root, path, folder.fd)
+            folder.made = folder.mark is not None
+        elif mark is not None:
+            mark.put(folder.fd)
+            folder.mark = mark
+        return folder
+
+    def _complete(self, folder: Folder, meta: Meta) -> None:
+        if folder.made:
+            self._directory.complete(folder, meta)
+            if folder.mark is not None:
+                folder.mark.keep(folder.fd)
+            folder.made, folder.unsynced = False, True
+
+    def _settle(self) -> None:
+        """The last folder changes no more. The disk has its mode before its mark goes."""
+        folder = self._folders[-1]
+        if self._directory.fsync and folder.unsynced:
+            folder.sync()
+        lacks = "/".join(each.name for each in self._folders[1:]) in self._lacking
+        if folder.mark is not None and not folder.made and not lacks:
+            folder.mark.remove()
+            folder.mark = None
+
+    def _leave(self, depth: int) -> None:
+        """Closes all folders but the root and `depth` folders below it. Their sender has left them,
+        so they are complete.
+        """
+        while len(self._folders) > depth + 1:
+            with suppress(CopyError):  # it keeps the mode of a new folder
+                self._complete(self._folders[-1], RECEIVERS)
+            self._settle()
+            self._folders.pop().close()
 
     def _before_opening(self) -> None:
         self.check_stop()
@@ -399,20 +478,24 @@ class SessionTree:
 
     def sync(self) -> None:
         """With `fsync`: returns when the disk has all files that the session has stored or found,
-        and their names; raises FinalError.
+        and their names; raises FinalError. The root is first, because the marks are there; other
+        sessions use it too.
         """
         if self._directory.fsync:
             self._directory.sync_all(again=self._found)
+            for folder in self._folders:
+                if folder is self._folders[0] or folder.unsynced:
+                    folder.sync()
         self._found = False
-        self._chain.sync()
 
     def finish(self) -> None:
         """The sender has no more files: completes the folders whose end it has not sent."""
-        self._chain.leave(0)
+        self._leave(0)
 
     def close(self) -> None:
-        """Leaves the folders that are not complete to a later transfer."""
-        self._chain.close()
+        """Closes all folders; those that are not complete keep their marks for a later transfer."""
+        while len(self._folders) > 1:
+            self._folders.pop().close()
 
 
 class OutputDirectory:
