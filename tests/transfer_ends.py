@@ -291,6 +291,19 @@ async def receiving(
     return [file async for batch in receiving for file in batch.files]
 
 
+OF_SENDER = {"failed", "how", "links", "name", "rate", "update"}
+
+
+async def copied(paths: list[str], inbox: Path, **options: Any) -> list[Any]:
+    """Results or exceptions of both ends of a transfer; the options are those of `sending`, all
+    others those of `receiving`.
+    """
+    ours = {name: options.pop(name) for name in OF_SENDER & options.keys()}
+    async with sessions() as ends:
+        sent = sending(ends.sender, paths, **ours)
+        return await both(sent, receiving(ends.receiver, inbox, **options))
+
+
 def chunks(qp: FakeQp) -> list[int]:
     """The indices of the chunks written on the QP, in the order of posting."""
     return [chunk_of(imm, 0)[0] for imm in qp.posted if imm < 1 << 31]

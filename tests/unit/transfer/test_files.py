@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transfer_ends import both, make, names, receiving, sending, sessions
+from transfer_ends import both, copied, make, names, receiving, sessions
 
 from mrc.transfer import files
 from mrc.transfer.files import OutputDirectory, sync_file_system
@@ -564,11 +564,7 @@ async def test_receive__a_file_that_cannot_be_synced(
 ) -> None:
     fails(monkeypatch, errno.EIO, folders=False)
     failed: list[FailedFile] = []
-    async with sessions() as ends:
-        await both(
-            sending(ends.sender, [make(tmp_path, "a", b"hello")], failed=failed),
-            receiving(ends.receiver, inbox, fsync=True),
-        )
+    await copied([make(tmp_path, "a", b"hello")], inbox, failed=failed, fsync=True)
     assert [each.error for each in failed] == [
         f"{inbox}/a: cannot be completed: input/output error"
     ]
@@ -579,11 +575,7 @@ async def test_receive__a_folder_that_cannot_be_synced(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails(monkeypatch, errno.EIO, folders=True)
-    async with sessions() as ends:
-        sent, received = await both(
-            sending(ends.sender, [make(tmp_path, "a", b"hello")]),
-            receiving(ends.receiver, inbox, fsync=True),
-        )
+    sent, received = await copied([make(tmp_path, "a", b"hello")], inbox, fsync=True)
     assert isinstance(sent, TransferError), "the sender is not told that the file is stored"
     assert "inbox: cannot be synced: input/output error" in str(sent)
     assert isinstance(received, FinalError)
@@ -593,11 +585,7 @@ async def test_receive__a_file_system_without_fsync_for_folders(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails(monkeypatch, errno.EINVAL, folders=True)
-    async with sessions() as ends:
-        sent, _ = await both(
-            sending(ends.sender, [make(tmp_path, "a", b"hello")]),
-            receiving(ends.receiver, inbox, fsync=True),
-        )
+    sent, _ = await copied([make(tmp_path, "a", b"hello")], inbox, fsync=True)
     assert [file.name for file in sent] == names(inbox) == ["a"]
 
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from processes import USER, needs_root
-from transfer_ends import both, chunks, make, names, receiving, sending, sessions
+from transfer_ends import both, chunks, copied, make, names, receiving, sending, sessions
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
@@ -80,8 +80,7 @@ def found(top: Path) -> dict[str, tuple[int, int, bytes | None]]:
 
 
 async def test_send_plan__folder(tree: Path, inbox: Path) -> None:
-    async with sessions() as ends:
-        sent, got = await both(sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox))
+    sent, got = await copied([str(tree)], inbox)
     expected = found(tree)
     mode, mtime, data = expected["a"]
     expected["a"] = (mode & ~stat.S_ISUID, mtime, data)
@@ -101,8 +100,7 @@ async def test_send_plan__modes_without_what_the_receivers_umask_takes(
     os.chmod(top, 0o777)
     before = os.umask(0o027)
     try:
-        async with sessions() as ends:
-            await both(sending(ends.sender, [str(top)]), receiving(ends.receiver, inbox))
+        await copied([str(top)], inbox)
     finally:
         os.umask(before)
     modes = {name: stat.S_IMODE(mode) for name, (mode, *_) in found(inbox).items()}
@@ -120,8 +118,7 @@ async def test_send_plan__dates_beyond_64_bits_of_nanoseconds(
     files = [make(top, "small", b"1"), make(top, "large", bytes(5 * CHUNK_BYTES))]
     for path in (*files, str(top)):
         os.utime(path, ns=(0, seconds * 10**9 + 7))
-    async with sessions() as ends:
-        await both(sending(ends.sender, [str(top)]), receiving(ends.receiver, inbox))
+    await copied([str(top)], inbox)
     assert found(inbox / "top") == found(top)
     assert (inbox / "top").stat().st_mtime_ns == top.stat().st_mtime_ns == seconds * 10**9 + 7
 
@@ -147,8 +144,7 @@ async def test_send_plan__many_files_take_few_messages(tmp_path: Path, inbox: Pa
 async def test_receive_files__folder_into_an_existing_one(tree: Path, inbox: Path) -> None:
     (inbox / "tree").mkdir(mode=0o711)
     (inbox / "tree" / "mine").write_bytes(b"kept")
-    async with sessions() as ends:
-        await both(sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox))
+    await copied([str(tree)], inbox)
     assert (inbox / "tree" / "mine").read_bytes() == b"kept"
     assert (inbox / "tree" / "a").read_bytes() == b"12"
     assert stat.S_IMODE((inbox / "tree").stat().st_mode) == 0o711, "an existing folder keeps it"
@@ -211,8 +207,7 @@ async def test_send_plan__sparse_file_arrives_sparse(tmp_path: Path, inbox: Path
         file.truncate(30 << 20)
         file.seek(8 << 20)
         file.write(b"data")
-    async with sessions() as ends:
-        await both(sending(ends.sender, [str(path)]), receiving(ends.receiver, inbox))
+    await copied([str(path)], inbox)
     assert (inbox / "holes").read_bytes() == path.read_bytes()
     assert (inbox / "holes").stat().st_blocks * 512 < 1 << 20
 
@@ -374,11 +369,8 @@ async def test_receive_files__packed_file_larger_than_the_disk(
 async def test_send_plan__existing_file_in_a_folder(tree: Path, inbox: Path) -> None:
     (inbox / "tree").mkdir()
     (inbox / "tree" / "a").write_bytes(b"old")
-    async with sessions() as ends:
-        failed: list[FailedFile] = []
-        sent, got = await both(
-            sending(ends.sender, [str(tree)], failed=failed), receiving(ends.receiver, inbox)
-        )
+    failed: list[FailedFile] = []
+    sent, got = await copied([str(tree)], inbox, failed=failed)
     assert [(each.name, each.end) for each in failed] == [("tree/a", "receiver")]
     assert "tree/a: exists in" in failed[0].error
     assert sent == [replace(file, path=mine.path) for file, mine in zip(got, sent, strict=True)]
@@ -395,10 +387,7 @@ async def test_send_plan__overwrites_a_file_of_equal_size(tree: Path, inbox: Pat
     data = bytearray(theirs.read_bytes())
     data[at] ^= 1
     ours.write_bytes(data)
-    async with sessions() as ends:
-        sent, _ = await both(
-            sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox, overwrite=True)
-        )
+    sent, _ = await copied([str(tree)], inbox, overwrite=True)
     assert not isinstance(sent, BaseException), sent
     assert ours.read_bytes() == theirs.read_bytes()
     assert names(inbox) == ["tree"]
@@ -412,10 +401,7 @@ async def test_send_plan__same_bytes_get_the_new_date_only_to_overwrite(
     (inbox / "tree").mkdir()
     make(inbox / "tree", "a", b"12")
     before = (inbox / "tree/a").stat().st_ino
-    async with sessions() as ends:
-        await both(
-            sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox, overwrite=overwrite)
-        )
+    await copied([str(tree)], inbox, overwrite=overwrite)
     after = (inbox / "tree/a").stat()
     assert after.st_ino == before
     assert (after.st_mtime_ns == 1_000_000_007) is overwrite
@@ -423,19 +409,14 @@ async def test_send_plan__same_bytes_get_the_new_date_only_to_overwrite(
 
 async def test_send_plan__update_leaves_out_what_is_there(tree: Path, inbox: Path) -> None:
     """Size and date decide; a name behind a symbolic link is not there."""
-    async with sessions() as ends:
-        await both(sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox))
+    await copied([str(tree)], inbox)
     os.utime(tree / "a", ns=(0, 5))
     (tree / "sub/new").touch()
     deep = inbox / "tree/sub/deep"
     deep.rename(inbox / "deep")
     deep.symlink_to(inbox / "deep")
-    async with sessions() as ends:
-        failed: list[FailedFile] = []
-        sent, _ = await both(
-            sending(ends.sender, [str(tree)], update=True, failed=failed),
-            receiving(ends.receiver, inbox, overwrite=True),
-        )
+    failed: list[FailedFile] = []
+    sent, _ = await copied([str(tree)], inbox, update=True, failed=failed, overwrite=True)
     assert [file.name for file in sent] == ["tree/a", "tree/sub/new"]
     assert [each.name for each in failed] == ["tree/sub/deep/b", "tree/sub/deep"]
     assert (inbox / "tree/a").stat().st_mtime_ns == 5
@@ -461,11 +442,7 @@ async def test_send_plan__links_as_links(tmp_path: Path, inbox: Path) -> None:
         (tmp_path / name).symlink_to(target)
     for overwrite in (False, False, True):  # the same links may be there
         failed: list[FailedFile] = []
-        async with sessions() as ends:
-            await both(
-                sending(ends.sender, [str(top)], links=True, failed=failed),
-                receiving(ends.receiver, inbox, overwrite=overwrite),
-            )
+        await copied([str(top)], inbox, links=True, failed=failed, overwrite=overwrite)
         assert sorted(each.name for each in failed) == sorted(outside)
         found = {f"top/{p.relative_to(inbox / 'top')}" for p in (inbox / "top").rglob("*")}
         assert found == {*inside, "top/a", "top/in"}

@@ -23,6 +23,7 @@ from transfer_ends import (
     FakeQp,
     both,
     chunks,
+    copied,
     make,
     names,
     receiving,
@@ -131,10 +132,7 @@ async def test_receive_files__disk_full_in_the_middle(
 ) -> None:
     SlowDisk(monkeypatch, full_at=5 * CHUNK_BYTES).open.set()
     path, how = make(tmp_path, "a", bytes(20 * CHUNK_BYTES)), SendOptions()
-    async with sessions() as ends:
-        sent, received = await both(
-            sending(ends.sender, [path], how=how), receiving(ends.receiver, inbox)
-        )
+    sent, received = await copied([path], inbox, how=how)
     assert isinstance(sent, TransferError) and "h1 refused the file: a: no room" in str(sent)
     assert isinstance(received, FinalError)
     assert names(inbox) == []
@@ -233,10 +231,7 @@ async def test_limits__of_a_session(
 ) -> None:
     sizes = {"a": 10, "b": 10, "c": 20}
     paths = [make(tmp_path, name, bytes(size)) for name, size in sizes.items()]
-    async with sessions() as ends:
-        sent, received = await both(
-            sending(ends.sender, paths), receiving(ends.receiver, inbox, **limits)
-        )
+    sent, received = await copied(paths, inbox, **limits)
     if cause:
         assert names(inbox) == []
         with pytest.raises(TransferError, match=f"h1 refused the files: {cause}"):
@@ -469,11 +464,9 @@ def test_announced__of_a_plan(tmp_path: Path) -> None:
 async def test_receive__no_more_than_agreed(tmp_path: Path, agreed: Announced, why: str) -> None:
     top, inbox = source_tree(tmp_path / "from"), tmp_path / "inbox"
     inbox.mkdir()
-    async with sessions() as ends:
-        _, refused = await both(
-            sending(ends.sender, [str(top / "tree"), str(top / "plain")], links=True),
-            receiving(ends.receiver, inbox, agreed=agreed),
-        )
+    _, refused = await copied(
+        [str(top / "tree"), str(top / "plain")], inbox, links=True, agreed=agreed
+    )
     assert isinstance(refused, FinalError) and why in str(refused)
     assert sum(path.is_file() for path in inbox.rglob("[!.]*")) < 2
 
@@ -760,9 +753,7 @@ async def test_send_plan__folder_that_is_there_needs_no_room(
         make(tmp_path / "tree", name, name.encode())
     for free_bytes in (1 << 60, 0):
         monkeypatch.setattr(Folder, "free_bytes", lambda _, free_bytes=free_bytes: free_bytes)
-        async with sessions() as ends:
-            ways = sending(ends.sender, [str(tmp_path / "tree")]), receiving(ends.receiver, inbox)
-            sent, got = await both(*ways)
+        sent, got = await copied([str(tmp_path / "tree")], inbox)
         assert [file.digest for file in sent] == [file.digest for file in got], (sent, got)
 
 
@@ -771,7 +762,5 @@ async def test_send_plan__packed_holes_need_no_room(
 ) -> None:
     monkeypatch.setattr(Folder, "free_bytes", lambda _: 0)
     os.truncate(make(tmp_path, "hole", b""), 1 << 20)
-    async with sessions() as ends:
-        ways = sending(ends.sender, [str(tmp_path / "hole")]), receiving(ends.receiver, inbox)
-        _, got = await both(*ways)
+    _, got = await copied([str(tmp_path / "hole")], inbox)
     assert [(file.name, file.bytes) for file in got] == [("hole", 1 << 20)]

@@ -23,6 +23,7 @@ from slowness import PATIENCE
 from transfer_ends import (
     both,
     chunks,
+    copied,
     make,
     names,
     qp_pair,
@@ -79,8 +80,7 @@ SIZES = [0, 1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 11 * CHUNK_B
 async def test_send_files__every_size_at_once(tmp_path: Path, inbox: Path) -> None:
     data = {f"file{n}": os.urandom(size) for n, size in enumerate(SIZES)}
     paths = [make(tmp_path, name, content) for name, content in data.items()]
-    async with sessions() as ends:
-        sent, received = await both(sending(ends.sender, paths), receiving(ends.receiver, inbox))
+    sent, received = await copied(paths, inbox)
     assert [file.name for file in sent] == list(data)
     assert names(inbox) == sorted(data)
     assert all((inbox / name).read_bytes() == content for name, content in data.items())
@@ -138,8 +138,7 @@ async def test_receive_files__refused_before_data_flows(
 async def test_receive_files__existing_file_with_overwrite(tmp_path: Path, inbox: Path) -> None:
     path = make(tmp_path, "a", b"new")
     (inbox / "a").write_bytes(b"older")
-    async with sessions() as ends:
-        await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox, overwrite=True))
+    await copied([path], inbox, overwrite=True)
     assert (inbox / "a").read_bytes() == b"new"
 
 
@@ -148,11 +147,8 @@ async def test_send_files__refusal_names_the_peer_and_the_cause(
 ) -> None:
     path = make(tmp_path, "a", b"new")
     (inbox / "a").write_bytes(b"old")
-    async with sessions() as ends:
-        failed: list[FailedFile] = []
-        sent, received = await both(
-            sending(ends.sender, [path], failed=failed), receiving(ends.receiver, inbox)
-        )
+    failed: list[FailedFile] = []
+    sent, received = await copied([path], inbox, failed=failed)
     assert sent == received == []
     assert [(each.name, each.end) for each in failed] == [("a", "receiver")]
     assert "a: exists" in failed[0].error
@@ -546,10 +542,10 @@ def top(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def copy(top: Path, inbox: Path) -> Copy:
     """Copies the folder, and checks that all but `b` arrives. Returns what each end leaves out."""
-    return partial(copied, top, inbox)
+    return partial(all_but_b, top, inbox)
 
 
-async def copied(top: Path, inbox: Path) -> tuple[list[FailedFile], list[FailedFile]]:
+async def all_but_b(top: Path, inbox: Path) -> tuple[list[FailedFile], list[FailedFile]]:
     ours: list[FailedFile] = []
     theirs: list[FailedFile] = []
     async with sessions() as ends:
@@ -617,11 +613,7 @@ async def test_send_plan__a_file_that_grows(
     for module in (plan, sender):
         opens_not(monkeypatch, grow, module)
     grown: list[str] = []
-    async with sessions() as ends:
-        sent, got = await both(
-            sending(ends.sender, [str(top)], how=SendOptions(on_grew=grown.append)),
-            receiving(ends.receiver, inbox),
-        )
+    sent, got = await copied([str(top)], inbox, how=SendOptions(on_grew=grown.append))
     assert [file.name for file in sent] == [file.name for file in got] == list(NAMES)
     copy = inbox / "top" / "b"
     assert (copy.read_bytes(), copy.stat().st_mtime_ns) == before
@@ -699,11 +691,7 @@ async def test_send_plan__folder_that_is_a_file_there(tmp_path: Path, inbox: Pat
     (inbox / "top").mkdir()
     make(inbox / "top", "in", b"a file")
     failed: list[FailedFile] = []
-    async with sessions() as ends:
-        sent, _ = await both(
-            sending(ends.sender, [f"{tmp_path}/top"], failed=failed),
-            receiving(ends.receiver, inbox),
-        )
+    sent, _ = await copied([f"{tmp_path}/top"], inbox, failed=failed)
     assert [file.name for file in sent] == ["top/a", "top/z"]
     assert [each.name for each in failed] == ["top/in/x", "top/in/y", "top/in"]
 
@@ -812,9 +800,7 @@ async def test_send_plan__a_system_that_lets_nothing_be_removed(
     monkeypatch.setattr(PartFile, "commit", changed)
     (tmp_path / "top").mkdir()
     make(tmp_path / "top", "b", b"1")
-    async with sessions() as ends:
-        ways = sending(ends.sender, [f"{tmp_path}/top"]), receiving(ends.receiver, inbox)
-        sent, received = await both(*ways)
+    sent, received = await copied([f"{tmp_path}/top"], inbox)
     assert isinstance(received, FinalError) and "disk quota exceeded" in str(received)
     assert isinstance(sent, TransferError) and "disk quota exceeded" in str(sent)
 
@@ -828,9 +814,7 @@ async def test_receive_files__an_error_of_its_system_is_told(
 
     monkeypatch.setattr(PackSink, "store", fails)
     (tmp_path / "top").mkdir()
-    async with sessions() as ends:
-        ways = sending(ends.sender, [f"{tmp_path}/top"]), receiving(ends.receiver, inbox)
-        sent, received = await both(*ways)
+    sent, received = await copied([f"{tmp_path}/top"], inbox)
     assert isinstance(received, type(error))
     assert isinstance(sent, TransferError) and "refused the files" in str(sent)
 
