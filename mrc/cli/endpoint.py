@@ -292,7 +292,11 @@ def listening(
     if closed and not attended:
         out.note(f"only processes of this user on this host may connect; for others {_OTHERS}")
     elif args.code or (closed and not asks):
-        code = _known_code(args) if has_theirs else _printed_code(out, commands)
+        # Printed also under --quiet. A code that is given could be guessed at each start.
+        code = _known_code(args) if has_theirs else proofs.new_code()
+        if not has_theirs:
+            out.warn(f"one-time code: {code}")
+            out.warn(f"on the other host run: {commands.connects} --code")
     security = Security(
         identity=args.identity,
         allow=allow,
@@ -320,14 +324,6 @@ def _allow(args: argparse.Namespace) -> tuple[str, ...]:
     except ConfigError as error:
         raise UsageError(args.prog, f"--allow: {error}") from None
     return entries
-
-
-def _printed_code(out: Output, commands: Commands) -> str:
-    """A new one-time code, also under --quiet. One that is given could be guessed at each start."""
-    code = proofs.new_code()
-    out.warn(f"one-time code: {code}")
-    out.warn(f"on the other host run: {commands.connects} --code")
-    return code
 
 
 def _plain(args: argparse.Namespace) -> dict[str, Any]:

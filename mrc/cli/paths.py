@@ -229,7 +229,8 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
     probes = await _probed(qp, args.timeout) if args.probe or args.watch or args.check else ()
     evs = await qp.evs()
     found = await _measured(args, qp, evs)
-    quality = with_extra_delays(evs, found)
+    extra = extra_delays(found, {ev.index: ev.plane for ev in evs})
+    quality = {index: replace(each, extra_delay_ns=extra[index]) for index, each in found.items()}
     info, evs = await qp.query(), await qp.evs()
     result = Paths(
         peer=qp.peer_host,
@@ -384,21 +385,14 @@ async def measure(
         deadline = clock.time() + seconds
         while not latest or (clock.time() < deadline and not qp.peer_has_gone):
             stopped = clock.stopped
-            latest = await _train_round(qp, evs, payload, timeout)
+            latest = {}
+            for start in range(0, len(evs), _EVS_AT_ONCE):
+                some = evs[start : start + _EVS_AT_ONCE]
+                sent = await asyncio.gather(*(_train(qp, each, payload, timeout) for each in some))
+                latest |= zip(some, sent, strict=True)
             if not qp.peer_has_gone and clock.stopped == stopped:
                 rounds.append(latest)
     return {index: quality([each[index] for each in rounds or [latest]]) for index in evs}
-
-
-async def _train_round(
-    qp: QP, evs: Sequence[int], payload: int, timeout: float
-) -> dict[int, Train]:
-    latest: dict[int, Train] = {}
-    for start in range(0, len(evs), _EVS_AT_ONCE):
-        some = evs[start : start + _EVS_AT_ONCE]
-        sent = await asyncio.gather(*(_train(qp, each, payload, timeout) for each in some))
-        latest |= zip(some, sent, strict=True)
-    return latest
 
 
 async def _train(qp: QP, index: int, payload: int, timeout: float) -> Train:
@@ -412,12 +406,6 @@ async def _train(qp: QP, index: int, payload: int, timeout: float) -> Train:
 
     rtts = await asyncio.gather(*map(probe, range(TRAIN)))
     return Train(tuple(rtts), tuple(arrivals))
-
-
-def with_extra_delays(evs: Sequence[EvInfo], found: Mapping[int, Quality]) -> dict[int, Quality]:
-    """EV -> its quality beside the other EVs."""
-    extra = extra_delays(found, {ev.index: ev.plane for ev in evs})
-    return {index: replace(each, extra_delay_ns=extra[index]) for index, each in found.items()}
 
 
 def quality_cells(found: Quality | None) -> list[str]:

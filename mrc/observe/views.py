@@ -539,7 +539,12 @@ class Observatory:
         """Raises InUseError or ResolveError if the address of the metrics is not available."""
         self._ctx = ctx
         if ctx.config.metrics is not None:
-            self._metrics = self._metrics_server()
+            from mrc.observe import metrics  # slow: prometheus_client takes half as long as mrc
+
+            async def page(accept: str) -> tuple[bytes, str]:
+                return metrics.exposition(await metrics.read(ctx, self._ledger), accept)
+
+            self._metrics = MetricsServer(page)
             await self._metrics.open(*ctx.config.metrics)
             self.metrics_port = self._metrics.port
         if ctx.config.local_view:
@@ -573,11 +578,3 @@ class Observatory:
 
     async def _show(self) -> Snapshot:
         return await snapshot(self._ctx)
-
-    def _metrics_server(self) -> MetricsServer:
-        from mrc.observe import metrics  # slow import: prometheus_client takes half as long as mrc
-
-        async def page(accept: str) -> tuple[bytes, str]:
-            return metrics.exposition(await metrics.read(self._ctx, self._ledger), accept)
-
-        return MetricsServer(page)

@@ -462,7 +462,8 @@ class PerfService:
 
     def _on_outcome(self, client: str, plan: PerfPlan, outcome: PerfOutcome) -> None:
         self._out.text(server_line(client, plan, outcome))
-        self._out.result(served_of(client, plan, outcome))
+        end = end_of(plan, outcome, receives=plan.server_receives)
+        self._out.result(PerfServed(peer=client, plan=plan_of(plan), server=end))
 
 
 # ---- results ------------------------------------------------------------------------------------
@@ -534,11 +535,6 @@ def test_of(result: TestResult) -> Test:
         client=end_of(plan, result.client, receives=plan.client_receives),
         server=None if server is None else end_of(plan, server, receives=plan.server_receives),
     )
-
-
-def served_of(peer: str, plan: PerfPlan, outcome: PerfOutcome) -> PerfServed:
-    end = end_of(plan, outcome, receives=plan.server_receives)
-    return PerfServed(peer=peer, plan=plan_of(plan), server=end)
 
 
 def goodput(result: TestResult) -> float:

@@ -232,7 +232,8 @@ class Client:
             try:
                 return await test.run()
             except MrcError:
-                on_failed(await test.so_far())
+                client = await test.outcome()
+                on_failed(TestResult(plan, client, None, tuple(test.intervals), interrupted=True))
                 raise
 
     async def _connect_all(self, qps: list[QP], count: int, token: object) -> None:
@@ -286,7 +287,7 @@ class ClientTest:
         self._meter = meter
         self._interval_seconds = interval_seconds
         self._on_interval = on_interval
-        self._intervals: list[MeterInterval] = []
+        self.intervals: list[MeterInterval] = []
         self._server_finished = False
 
     async def run(self) -> TestResult:
@@ -299,20 +300,15 @@ class ClientTest:
                     interrupted = await self._part(self._plan.omit_seconds, patience, laps=False)
                 if not interrupted:
                     interrupted = await self._part(self._plan.seconds, patience, laps=True)
-                client = await self._outcome()
+                client = await self.outcome()
                 await say(self._session, "end", seconds=client.total.seconds)
                 server = await hear_outcome(self._session)
         except TimeoutError:
             if not patience.expired():
                 raise
             interrupted = True
-        client = client or await self._outcome()
-        return TestResult(self._plan, client, server, tuple(self._intervals), interrupted)
-
-    async def so_far(self) -> TestResult:
-        """What was measured until the test failed."""
-        client = await self._outcome()
-        return TestResult(self._plan, client, None, tuple(self._intervals), True)
+        client = client or await self.outcome()
+        return TestResult(self._plan, client, server, tuple(self.intervals), interrupted)
 
     async def _part(self, seconds: float, patience: asyncio.Timeout, *, laps: bool) -> bool:
         """Both ends write, for `seconds` if that is above 0, and then wait a little for their
@@ -363,7 +359,7 @@ class ClientTest:
 
     async def _laps(self) -> None:
         """Reports an interval at a time. One that would end about when the test does goes on to the
-        end of the test instead, which `_outcome` reports.
+        end of the test instead, which `outcome` reports.
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -376,14 +372,14 @@ class ClientTest:
             await asyncio.sleep(begun + after - loop.time())
             self._tell(await self._meter.lap())
 
-    async def _outcome(self) -> PerfOutcome:
+    async def outcome(self) -> PerfOutcome:
         """Ends the last interval, and with it the measurements of this end."""
         with suppress(MrcError):  # a QP has failed: count up to the last interval
             self._tell(await self._meter.lap())
         return await outcome_of(self._meter, self._load.tally)
 
     def _tell(self, interval: MeterInterval) -> None:
-        self._intervals.append(interval)
+        self.intervals.append(interval)
         self._on_interval(interval)
 
 

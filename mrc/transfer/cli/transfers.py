@@ -101,7 +101,9 @@ class SendCommand:
             update=args.update,
             rate=args.rate,
             resume=not args.no_resume,
-            on_grew=self._grew,
+            on_grew=lambda path: self.meter.note(
+                f"{shown(path)}: grew while it was sent: copied as it was at the begin"
+            ),
             on_failed=self._report.left_out,
             waiting=lambda: self.meter.waiting(self._host),
         )
@@ -127,9 +129,6 @@ class SendCommand:
                 endpoint.announce(self._out, ctx)
                 self.meter.detail(figures.parameters(ctx, session.qp))
                 yield session
-
-    def _grew(self, path: str) -> None:
-        self.meter.note(f"{shown(path)}: grew while it was sent: copied as it was at the begin")
 
     async def run(self, session: TransferSession, retry: Retry) -> int:
         """Sends what is left; returns the exit code."""
