@@ -215,6 +215,7 @@ def _bytes_argument(text: str) -> int:
 
 _KINDS: dict[str, Callable[[str], Any]] = {
     "SECONDS": seconds_argument, "TIME": time_argument, "SIZE": size_argument,
-    "BYTES": _bytes_argument, "HOST[:PORT]": host_and_port, "N": int,
+    "BYTES": _bytes_argument, "HOST[:PORT]": host_and_port, "N": int, "PORT": port_number,
+    "RATE": bit_rate, "BITRATE": bit_rate,
 }  # fmt: skip
 """The types of arguments, by their metavars."""

@@ -25,7 +25,6 @@ from mrc.cli.arguments import (
     add,
     count_argument,
     listening_address,
-    port_number,
     time_argument,
     where,
 )
@@ -100,7 +99,7 @@ def add_listening(parser: Any, port_help: str) -> None:
         f"--port PORT     {port_help} [%(default)s]\n"
         "--bind ADDRESS  listen on this address of this host only, for TCP [every address]"
     )
-    add(parser, lines, port={"type": port_number, "default": DEFAULT_PORT})
+    add(parser, lines, port={"default": DEFAULT_PORT})
 
 
 def endpoint_settings(args: argparse.Namespace) -> dict[str, Any]:

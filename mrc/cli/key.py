@@ -12,8 +12,7 @@ from mrc.cli.output import Output, add_options
 from mrc.errors import ConfigError
 from mrc.linux.system import write_whole
 from mrc.results import Result
-from mrc.trust.identity import default_path, load
-from mrc.trust.security import SECRET_BYTES
+from mrc.trust.security import SECRET_BYTES, Security
 
 
 class KeyFile(Result, frozen=True, kw_only=True):
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         out.note(f"made {args.secret}")
         out.result(KeyFile(path=str(args.secret), fingerprint=None))
         return 0
-    identity = load(args.identity or default_path())
+    identity = Security(identity=args.identity).load_identity()
     out.text(identity.fingerprint)
     out.result(KeyFile(path=str(identity.path), fingerprint=identity.fingerprint))
     return 0

@@ -36,6 +36,8 @@ from mrc.units import digits
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from mrc.results import Failure
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _OPTIONS = {
     "--json": "print only JSON on stdout",
@@ -166,6 +168,30 @@ class Output:
         """Prints a failure that did not end the command on stderr."""
         print(f"{self.prog}: {printable(text)}", file=sys.stderr, flush=True)
 
+    def failed(self, error: BaseException, *, as_json: bool) -> Failure:
+        """Prints why the command failed, `as_json` also on stdout."""
+        from mrc.results import Failure
+
+        why, code = cause(error), int(exit_code(error))
+        print_error(self.prog, why, code, as_json=as_json)
+        return Failure(error=why, exit_code=code)
+
+    def session_failed(self, peer: str, error: Exception) -> int:
+        """Prints the error as one line. Returns the exit code for a command that serves only this
+        peer.
+
+        Another error than MrcError, OSError and MemoryError is a bug in mrc. It ends only its own
+        session, like any other error.
+        """
+        ours = not isinstance(error, (MrcError, OSError, MemoryError))
+        text = f"{type(error).__name__}: {error}; MRC_DEBUG=1 shows where" if ours else cause(error)
+        if ours and os.environ.get("MRC_DEBUG") == "1":
+            sys.excepthook(type(error), error, error.__traceback__)
+        code = exit_code(error)
+        about = "" if text.startswith(f"{shown(peer)} ") else f"{shown(peer)}: "
+        print_error(self.prog, f"{about}{text}", code, as_json=self.as_json)
+        return code
+
 
 def print_json(result: Struct) -> None:
     from mrc.results import plain  # mrc --version needs no msgspec
@@ -183,22 +209,6 @@ def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> No
             from mrc.results import Failure
 
             print_json(Failure(error=line, exit_code=int(exit_code)))
-
-
-def session_failed(out: Output, peer: str, error: Exception) -> int:
-    """Prints the error as one line. Returns the exit code for a command that serves only this peer.
-
-    Another error than MrcError, OSError and MemoryError is a bug in mrc. It ends only its own
-    session, like any other error.
-    """
-    ours = not isinstance(error, (MrcError, OSError, MemoryError))
-    text = f"{type(error).__name__}: {error}; MRC_DEBUG=1 shows where" if ours else cause(error)
-    if ours and os.environ.get("MRC_DEBUG") == "1":
-        sys.excepthook(type(error), error, error.__traceback__)
-    code = exit_code(error)
-    about = "" if text.startswith(f"{shown(peer)} ") else f"{shown(peer)}: "
-    print_error(out.prog, f"{about}{text}", code, as_json=out.as_json)
-    return code
 
 
 def listed(names: Iterable[str]) -> str:

@@ -11,10 +11,8 @@ from mrc.cli.arguments import (
     DEFAULT_PORT,
     WAIT,
     add,
-    bit_rate,
     host_and_port,
     pause_argument,
-    port_number,
 )
 from mrc.cli.output import Output, UsageError
 from mrc.config import ContextConfig, Limits, Spraying
@@ -96,7 +94,7 @@ OUTPUT = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, HOST, host={"nargs": "?"})
     ends = parser.add_argument_group("client or server")
-    add(ends, ENDS, client={"type": host_and_port}, port={"type": port_number})
+    add(ends, ENDS, client={"type": host_and_port})
     endpoint.add_endpoint_options(ends, "--bind")
     endpoint.add_engines(ends)
     endpoint.add_trust_options(parser, listens=True)
@@ -108,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         TEST,
         omit={"default": 0.0},
         parallel={"type": int, "default": 1},
-        bitrate={"type": bit_rate, "default": 0.0},
+        bitrate={"default": 0.0},
         depth={"type": int, "default": 8},
     )
     add(

@@ -21,19 +21,13 @@ from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, figures
 from mrc.cli.endpoint import Retry
-from mrc.cli.figures import carried_percent, sentence, shares_text
 from mrc.cli.output import (
     Exit,
     Output,
-    cause,
-    exit_code,
     format_bytes,
     format_rate,
     format_seconds,
     format_table,
-    print_error,
-    print_json,
-    session_failed,
 )
 from mrc.config import ContextConfig, Limits, Queues
 from mrc.enums import PlaneShares
@@ -95,7 +89,7 @@ def interval_line(plan: PerfPlan, interval: MeterInterval, *, verbose: bool = Fa
     changes = f"  {interval.ev_changes:4} EV changes" if verbose else ""
     end = interval.start_seconds + interval.seconds
     span = f"{interval.start_seconds:7.2f}-{end:<7.2f} s"
-    shares = shares_text(planes, marks)
+    shares = figures.shares_text(planes, marks)
     return f"{span}  {_rates(plan, interval)}{again}{changes}  {shares}".rstrip()
 
 
@@ -104,8 +98,8 @@ def slow_planes(result: TestResult) -> list[str]:
     total = result.client.total
     ends = [total, *result.intervals, *([result.server.total] if result.server else [])]
     lost = {plane for each in ends for plane in each.planes_suspended}
-    there = sentence(total.planes, lost) if result.plan.client_writes else ""
-    back = sentence(total.planes_received, lost) if result.plan.server_writes else ""
+    there = figures.sentence(total.planes, lost) if result.plan.client_writes else ""
+    back = figures.sentence(total.planes_received, lost) if result.plan.server_writes else ""
     if back and result.plan.client_writes:
         back += " on the way back"
     return [each for each in (there, back) if each]
@@ -306,7 +300,7 @@ class PerfReport:
             f"cc {setup.cc}, integrity {setup.integrity}, window {counted(setup.mpr, 'PSN')}"
         )
         if self._stream:
-            print_json(like(StartEvent, setup))
+            self._out.result(like(StartEvent, setup))
 
     def interval(self, plan: PerfPlan) -> Callable[[MeterInterval], None]:
         """Returns the function that prints each interval of this plan."""
@@ -315,7 +309,7 @@ class PerfReport:
             if not self._sweep:
                 self._out.text(interval_line(plan, interval, verbose=self._out.verbose))
             if self._stream:
-                print_json(like(IntervalEvent, interval_of(interval)))
+                self._out.result(like(IntervalEvent, interval_of(interval)))
 
         return show
 
@@ -331,23 +325,23 @@ class PerfReport:
                 short = f"half RTT p50 {format_seconds(result.client.latency.p50_ns / 1e9)}"
             self._out.note(f"{format_bytes(result.plan.size)}: {short}")
         if self._stream:
-            print_json(like(TestEvent, test_of(result)))
+            self._out.result(like(TestEvent, test_of(result)))
 
     def end(self) -> None:
         whole = self._whole()
         if self._stream:
-            print_json(like(EndEvent, whole))
+            self._out.result(like(EndEvent, whole))
         else:
             self._out.result(whole)
 
     def fail(self, error: BaseException) -> int:
         """Prints the tests until an error, and the error; returns the exit code."""
-        whole, code = self._whole(), exit_code(error)
+        whole = self._whole()
         # One object has both, except in a stream, which ends with the error.
-        print_error(self._out.prog, cause(error), code, as_json=self._stream)
+        failure = self._out.failed(error, as_json=self._stream)
         if not self._stream:
-            self._out.result(like(PerfFailed, whole, error=cause(error), exit_code=int(code)))
-        return code
+            self._out.result(like(PerfFailed, whole, failure))
+        return failure.exit_code
 
     def _whole(self) -> Perf:
         """All tests so far; prints them for people and as CSV."""
@@ -455,7 +449,7 @@ class PerfService:
         try:
             await self._server.serve(qp)
         except Exception as error:
-            code = session_failed(self._out, qp.peer_host, error)
+            code = self._out.session_failed(qp.peer_host, error)
         if session and (self._one_off or self._ctx._is_closed):
             self._exit = Exit(code)
             await listener.close()
@@ -475,22 +469,20 @@ def interval_of(interval: MeterInterval) -> Interval:
 
 def _by_plane(interval: MeterInterval) -> dict[str, Any]:
     sent, received = interval.planes, interval.planes_received
-    sent_percent, received_percent = carried_percent(sent), carried_percent(received)
+    percent, back = figures.carried_percent(sent), figures.carried_percent(received)
     return {
         "planes": tuple(
             SentPlane(
                 plane=plane,
                 sent_bytes=count,
-                carried_percent=sent_percent[plane],
+                carried_percent=percent[plane],
                 slow=plane in interval.planes_slow,
                 suspended=plane in interval.planes_suspended,
             )
             for plane, count in sent.items()
         ),
         "planes_received": tuple(
-            ReceivedPlane(
-                plane=plane, received_bytes=count, carried_percent=received_percent[plane]
-            )
+            ReceivedPlane(plane=plane, received_bytes=count, carried_percent=back[plane])
             for plane, count in received.items()
         ),
     }

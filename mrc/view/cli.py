@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from mrc.cli.arguments import add, port_number
+from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
 from mrc.cli.runner import run_async
 from mrc.errors import InUseError
@@ -31,7 +31,7 @@ HINT = "the page requires tornado: pip install 'mrc-transport[view]'"
 
 
 def add_port(parser: Any) -> None:
-    add(parser, PORT, port={"type": port_number, "default": 0})
+    add(parser, PORT, port={"default": 0})
 
 
 def listener(prog: str, port: int) -> socket.socket:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from mrc.cli import endpoint
-from mrc.cli.arguments import add, bit_rate, count_argument, size_argument
+from mrc.cli.arguments import add, count_argument, size_argument
 from mrc.cli.output import Output, UsageError, add_options
 from mrc.transfer.limits import CHUNK_BYTES, SenderLimits
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         LIMITS,
         max_bytes={"default": DEFAULTS.bytes},
         max_files={"type": count_argument(1 << 40, "a number of files"), "default": DEFAULTS.files},
-        rate={"type": bit_rate, "default": 0.0},
+        rate={"default": 0.0},
         idle={"default": DEFAULTS.idle_seconds},
         memory={"type": _window_bytes, "default": DEFAULTS.window_bytes},
     )

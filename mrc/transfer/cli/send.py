@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from mrc.cli import endpoint
-from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, bit_rate, pause_argument
+from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, pause_argument
 from mrc.cli.output import Output, UsageError, add_options
 from mrc.transfer.limits import FileError, check_path
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     endpoint.add_endpoint_options(parser)
     endpoint.add_engines(parser)
     endpoint.add_trust_options(parser, listens=False)
-    add(parser, CHOICE, name={"type": _name}, rate={"type": bit_rate, "default": 0.0})
+    add(parser, CHOICE, name={"type": _name}, rate={"default": 0.0})
     endpoint.add_view_options(parser, listens=False)
     add_options(parser)
 

@@ -20,8 +20,7 @@ from mrc.aio.context import Context
 from mrc.aio.recording import Recorder
 from mrc.cli import endpoint, figures
 from mrc.cli.endpoint import Question, Retry
-from mrc.cli.main import STDOUT
-from mrc.cli.output import Output, format_bytes, session_failed
+from mrc.cli.output import Output, format_bytes
 from mrc.connect.parse import quoted, shown
 from mrc.enums import EvState
 from mrc.errors import MrcError
@@ -179,7 +178,7 @@ async def recv(
 def _place(args: argparse.Namespace, out: Output) -> Iterator[OutputDirectory | PipeWriter]:
     """Where the files go: a folder, or standard output."""
     if args.stdout:
-        with PipeWriter(STDOUT) as pipe:
+        with PipeWriter(1) as pipe:
             yield pipe
         return
     with OutputDirectory(
@@ -230,7 +229,7 @@ class RecvCommand:
 
     def failed(self, host: str, error: Exception) -> int:
         with self.meter.lines():
-            return session_failed(self.out, host, error)
+            return self.out.session_failed(host, error)
 
     def may_return(self, host: str) -> None:
         idle = digits(self.limits.idle_seconds)

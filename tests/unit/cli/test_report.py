@@ -22,7 +22,7 @@ from mrc import ContextConfig, Queues, Retries, Spraying
 from mrc.cli import figures
 from mrc.cli.figures import carried_percent, column_chart, settings
 from mrc.cli.main import main
-from mrc.cli.output import Exit, Output, session_failed
+from mrc.cli.output import Exit, Output
 from mrc.connect.parse import printable
 from mrc.enums import EventReason, EvState, WcStatus
 from mrc.errors import MrcError, StateError
@@ -109,7 +109,7 @@ def test_session_failed__names_the_peer_once(
     capsys: pytest.CaptureFixture[str], text: str, line: str
 ) -> None:
     out = Output("mrc recv", as_json=False, quiet=False)
-    assert session_failed(out, "h0", MrcError(text)) == Exit.FAILED
+    assert out.session_failed("h0", MrcError(text)) == Exit.FAILED
     assert capsys.readouterr().err == f"mrc recv: {line}\n"
 
 
