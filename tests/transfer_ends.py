@@ -25,7 +25,7 @@ from mrc.errors import CompletionError
 from mrc.events import Immediate, QpInfo
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import SenderLimits
-from mrc.transfer.messages import Announced, chunk_of
+from mrc.transfer.messages import Accept, Announced, Offer, Pack, chunk_of
 from mrc.transfer.plan import plan_of
 from mrc.transfer.receiver import ReceiveEvents, receive_files
 from mrc.transfer.results import FailedFile, TransferredFile
@@ -302,6 +302,19 @@ async def copied(paths: list[str], inbox: Path, **options: Any) -> list[Any]:
     async with sessions() as ends:
         sent = sending(ends.sender, paths, **ours)
         return await both(sent, receiving(ends.receiver, inbox, **options))
+
+
+@asynccontextmanager
+async def accepted(
+    inbox: Path, offer: Offer | Pack, **limits: Any
+) -> AsyncIterator[tuple[Ends, asyncio.Task[list[TransferredFile]], Accept]]:
+    """A receiver that has accepted this offer: the test is its sender."""
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox, **limits))
+        await ends.sender.say(offer)
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        yield ends, received, accept
 
 
 def chunks(qp: FakeQp) -> list[int]:

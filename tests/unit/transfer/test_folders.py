@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from processes import USER, needs_root
-from transfer_ends import both, chunks, copied, make, names, receiving, sending, sessions
+from transfer_ends import accepted, both, chunks, copied, make, names, receiving, sending, sessions
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
@@ -30,7 +30,6 @@ from mrc.transfer.folders import Folder, Mark, Meta
 from mrc.transfer.limits import CHUNK_BYTES, FileError, mark_name
 from mrc.transfer.messages import (
     FRAME,
-    Accept,
     Bye,
     Digest,
     FailedFiles,
@@ -279,17 +278,15 @@ async def say_done(session: TransferSession) -> str:
 
 async def deliver(inbox: Path, chunk: bytes, **limits: Any) -> tuple[str, list[str]]:
     """The complaint of a receiver that gets this chunk of a pack, and the names in its folder."""
-    async with sessions() as ends:
-        task = asyncio.create_task(receiving(ends.receiver, inbox, **limits))
-        await ends.sender.say(Pack(1, 1, CHUNK_BYTES))
-        accept = await ends.sender.hear()
-        assert isinstance(accept, Accept)
-        async with ends.out.ctx.register(chunk, Access.LOCAL_READ) as mr:
-            await ends.out.write_imm(mr, accept.window, imm=chunk_imm(0, 0), length=len(chunk))
-            saying = asyncio.create_task(say_done(ends.sender))
-            (error,) = await both(task)
-            ends.out.close()
-            (told,) = await both(saying)
+    async with (
+        accepted(inbox, Pack(1, 1, CHUNK_BYTES), **limits) as (ends, task, accept),
+        ends.out.ctx.register(chunk, Access.LOCAL_READ) as mr,
+    ):
+        await ends.out.write_imm(mr, accept.window, imm=chunk_imm(0, 0), length=len(chunk))
+        saying = asyncio.create_task(say_done(ends.sender))
+        (error,) = await both(task)
+        ends.out.close()
+        (told,) = await both(saying)
     return f"{error}" if isinstance(error, MrcError) else told, names(inbox)
 
 
@@ -347,10 +344,7 @@ async def test_receive_files__more_bytes_than_the_limit(inbox: Path) -> None:
 
 
 async def test_receive_files__wrong_number_of_chunks(inbox: Path) -> None:
-    async with sessions() as ends:
-        task = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Pack(1, 1, CHUNK_BYTES))
-        assert isinstance(await ends.sender.hear(), Accept)
+    async with accepted(inbox, Pack(1, 1, CHUNK_BYTES)) as (ends, task, _):
         await ends.out.write_imm(imm=chunk_imm(2, 0))
         await ends.sender.say(OfferDone("", 2))
         (error,) = await both(task)

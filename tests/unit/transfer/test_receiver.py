@@ -21,6 +21,7 @@ from slowness import PATIENCE
 from transfer_ends import (
     Ends,
     FakeQp,
+    accepted,
     both,
     chunks,
     copied,
@@ -143,10 +144,7 @@ async def test_receive_files__chunks_without_credit(
     inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(monkeypatch)
-    async with sessions() as ends:
-        task = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Offer("a", 3 << 20, 1 << 20))
-        assert isinstance(await ends.sender.hear(), Accept)
+    async with accepted(inbox, Offer("a", 3 << 20, 1 << 20)) as (ends, task, _):
         for index in range(3):
             await ends.out.write_imm(imm=chunk_imm(index, index % 2))
         await turns(100)  # it receives all three before it waits for its disk
@@ -319,10 +317,11 @@ async def test_receive_files__the_input_of_a_sender_may_pause(
         return await query(qp)
 
     monkeypatch.setattr(FakeQp, "query", counted)
-    async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=1.0))
-        await ends.sender.say(Offer("a", None, CHUNK_BYTES))
-        assert isinstance(await ends.sender.hear(), Accept)
+    async with accepted(inbox, Offer("a", None, CHUNK_BYTES), idle_seconds=1.0) as (
+        ends,
+        received,
+        _,
+    ):
         await until(lambda: received.done() or len(looks) > 2)
         await ends.sender.say(OfferDone(Digest().hexdigest(), 0))
         assert isinstance(await ends.sender.hear(), Stored)

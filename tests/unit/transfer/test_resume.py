@@ -15,13 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slowness import PATIENCE
-from transfer_ends import both, make, names, receiving, sending, sessions, until
+from transfer_ends import accepted, both, make, names, sending, sessions, until
 
 from mrc.enums import WcStatus
 from mrc.transfer.files import KEPT_SECONDS, OutputDirectory, PartFile, PartRecord
 from mrc.transfer.limits import CHUNK_BYTES, part_name, record_name
 from mrc.transfer.messages import (
-    Accept,
     Begin,
     Bye,
     Digest,
@@ -259,11 +258,12 @@ async def test_transfer__a_complete_file_is_not_sent_again(source: str, inbox: P
 async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(inbox: Path) -> None:
     """A size is all that an offer needs; with a digest, a PIN could be found in any other way."""
     (inbox / "pin").write_bytes(b"4711")
-    async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Offer("pin", 4, CHUNK_BYTES, resume=True))
-        accept = await ends.sender.hear()
-        assert isinstance(accept, Accept) and accept.kept == 1
+    async with accepted(inbox, Offer("pin", 4, CHUNK_BYTES, resume=True)) as (
+        ends,
+        received,
+        accept,
+    ):
+        assert accept.kept == 1
         assert set(to_dict(accept)) == {"type", "window", "token", "kept", "rate", "reading"}
         await ends.sender.say(Mine(Digest(b"1234").hexdigest()))
         assert await ends.sender.hear() == Begin(0)

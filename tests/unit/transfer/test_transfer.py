@@ -21,6 +21,7 @@ import pytest
 import xxhash
 from slowness import PATIENCE
 from transfer_ends import (
+    accepted,
     both,
     chunks,
     copied,
@@ -156,11 +157,8 @@ async def test_send_files__refusal_names_the_peer_and_the_cause(
 
 
 async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) -> None:
-    async with sessions() as ends:
-        task = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Offer("a", 1000, 4096))
-        accept = await ends.sender.hear()
-        assert isinstance(accept, Accept) and accept.window.length
+    async with accepted(inbox, Offer("a", 1000, 4096)) as (ends, task, accept):
+        assert accept.window.length
         async with ends.out.ctx.register(bytes(1000), Access.LOCAL_READ) as mr:
             await ends.out.write_imm(mr, accept.window, imm=0)  # not the bytes of the digest
         await ends.sender.say(OfferDone(xxhash.xxh3_128_hexdigest(b"x" * 1000), 1))
@@ -429,15 +427,13 @@ async def test_receive_files__peer_talks_nonsense(
 async def test_receive_files__chunks_that_cannot_be(
     inbox: Path, imms: list[int], complaint: str
 ) -> None:
-    async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Offer("a", 9 << 20, 4 << 20))
-        accept = await ends.sender.hear()
-        assert isinstance(accept, Accept)
-        async with ends.out.ctx.register(bytes(4 << 20), Access.LOCAL_READ) as mr:
-            for imm in imms:
-                await ends.out.write_imm(mr, accept.window, imm=imm)
-            (outcome,) = await both(received)
+    async with (
+        accepted(inbox, Offer("a", 9 << 20, 4 << 20)) as (ends, received, accept),
+        ends.out.ctx.register(bytes(4 << 20), Access.LOCAL_READ) as mr,
+    ):
+        for imm in imms:
+            await ends.out.write_imm(mr, accept.window, imm=imm)
+        (outcome,) = await both(received)
     assert isinstance(outcome, ProtocolError) and complaint in str(outcome)
     assert names(inbox) == []
 
@@ -448,11 +444,7 @@ async def test_receive_files__chunks_count_with_the_bytes_that_came(
     inbox: Path, sent: int, size: int | None
 ) -> None:
     """An immediate alone would make the receiver store the slot's old bytes once more."""
-    async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Offer("a", size, 4096))
-        accept = await ends.sender.hear()
-        assert isinstance(accept, Accept)
+    async with accepted(inbox, Offer("a", size, 4096)) as (ends, received, accept):
         first = bytearray(4096)
         seal(memoryview(first), 4096 - FRAME.size)
         async with ends.out.ctx.register(bytes(first), Access.LOCAL_READ) as mr:
@@ -471,11 +463,7 @@ async def test_receive_files__chunks_count_with_the_bytes_that_came(
 async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
     """Chunks are stored in file order, and no credit is sent before the first one arrives."""
     data = os.urandom(3 * 4096 - 1)
-    async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Offer("a", len(data), 4096))
-        accept = await ends.sender.hear()
-        assert isinstance(accept, Accept)
+    async with accepted(inbox, Offer("a", len(data), 4096)) as (ends, received, accept):
         async with ends.out.ctx.register(data, Access.LOCAL_READ) as mr:
             for index, slot in ((2, 9), (1, 0), (0, 200)):
                 assert not [imm for imm in ends.back.posted if imm < 1 << 31]
