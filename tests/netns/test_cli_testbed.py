@@ -25,7 +25,7 @@ import pytest
 import walls
 from netns.processes import Hosts
 from printed import printed
-from processes import terminal, tshark
+from processes import needs_tshark, terminal, tshark
 from scapy.layers.inet import UDP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
@@ -717,7 +717,7 @@ def test_capture__of_a_link_that_is_down_for_a_while(bed: Testbed) -> None:
 
 @pytest.mark.default
 @splits_bursts
-@wireshark.required
+@needs_tshark
 @pytest.mark.parametrize(
     "sealed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "sealed"]
 )
