@@ -35,7 +35,6 @@ from mrc.enums import Seal
 from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError
 from mrc.fabric import hostconfig
 from mrc.limits import UDP_PORT
-from mrc.tasks import RunningClock
 from mrc.trust import proofs
 from mrc.trust.identity import allowed, check_fingerprint, default_allowed
 from mrc.trust.secret import Secret, leave_out_of_cores
@@ -398,6 +397,8 @@ class Retry:
     """
 
     def __init__(self, seconds: float, note: Callable[[str], None], *, first: float = 0.0) -> None:
+        from mrc.tasks import RunningClock  # not to parse a command line
+
         self._seconds = seconds
         self._first = first
         self._note = note
