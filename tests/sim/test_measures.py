@@ -18,19 +18,26 @@ from mrc.sim.trials import run_trial, summarize
 RING = {"kind": "ring", "write": "256KiB", "steps": 3, "compute": "50us", "group_size": 4}
 
 
-def make(*faults: dict[str, Any], **check: Any) -> Scenario:
+def make(
+    *faults: dict[str, Any],
+    traffic: dict[str, Any] = RING,
+    hosts: int = 8,
+    sample: str = "10us",
+    **check: Any,
+) -> Scenario:
     values = {
         "title": "t",
-        "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 4},
-        "traffic": [RING],
+        "topology": {"hosts": hosts, "planes": 2, "t0": 2, "t1": 4},
+        "traffic": [traffic],
         "faults": list(faults),
+        "run": {"sample": sample},
         "checks": [{"at_most": 1} | check] if check else [],
     }
     return parse_scenario(values, "t", "t.toml")
 
 
-def value(*faults: dict[str, Any], **check: Any) -> float | None:
-    trial = run_trial(make(*faults, **check), seed=1)
+def value(*faults: dict[str, Any], **scenario: Any) -> float | None:
+    trial = run_trial(make(*faults, **scenario), seed=1)
     [found] = checks.values_of(trial.result.scenario, trial.result, trial.reference)
     return found
 
@@ -95,32 +102,15 @@ def test_lost_per_qp__over_time() -> None:
 def test_failure_convergence__is_the_goodput_that_is_missing() -> None:
     """All links of a host are silent for a time, in which nothing arrives."""
     outage = {"target": "link:h0.*", "kind": "silent", "at": "200us", "until": "260us"}
-    values = {
-        "title": "t",
-        "topology": {"hosts": 2, "planes": 2, "t0": 2, "t1": 4},
-        "traffic": [{"kind": "pairs", "pairs": [[0, 1]], "write": "4MiB", "writes": 20}],
-        "faults": [outage],
-        "run": {"sample": "5us"},
-        "checks": [
-            {"measure": "failure_convergence", "from": "200us", "to": "2ms", "at_most": 1}
-        ],
-    }  # fmt: skip
-    trial = run_trial(parse_scenario(values, "t", "t.toml"), seed=1)
-    scenario = trial.result.scenario
-    [found] = checks.values_of(scenario, trial.result, trial.reference)
-    assert found is not None and found > 60_000 / scenario.base_rtt_ns
-    assert found < 10 * 60_000 / scenario.base_rtt_ns
+    pair = {"kind": "pairs", "pairs": [[0, 1]], "write": "4MiB", "writes": 20}
+    check = {"measure": "failure_convergence", "from": "200us", "to": "2ms"}
+    found = value(outage, traffic=pair, hosts=2, sample="5us", **check)
+    base_rtts = 60_000 / make(traffic=pair, hosts=2).base_rtt_ns
+    assert found is not None and base_rtts < found < 10 * base_rtts
 
 
-def inner(at: float, traffic: dict[str, Any], **check: Any) -> float:
-    values = {
-        "title": "t",
-        "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 4},
-        "traffic": [{"write": "1MiB"} | traffic],
-        "checks": [{"percentile": at, "at_most": 1} | check],
-    }
-    trial = run_trial(parse_scenario(values, "t", "t.toml"), seed=1)
-    [found] = checks.values_of(trial.result.scenario, trial.result, trial.reference)
+def inner(at: float, traffic: dict[str, Any], measure: str) -> float:
+    found = value(traffic={"write": "1MiB"} | traffic, measure=measure, percentile=at)
     assert found is not None
     return found
 
@@ -129,14 +119,14 @@ def test_inner_links__one_path_is_full_and_the_others_are_idle() -> None:
     one = {"kind": "pairs", "pairs": [[0, 4]], "paths": [1]}
     two = {"kind": "pairs", "pairs": [[0, 4], [1, 5]], "paths": [1]}
     every = {"kind": "pairs", "pairs": [[i, i + 4] for i in range(4)]}
-    assert inner(100, one, measure="inner_busy") > 0.85
-    assert inner(50, one, measure="inner_busy") == 0
-    assert inner(100, two, measure="inner_busy") > 0.9
-    assert inner(30, every, measure="inner_busy") < 0.1  # half of the links carry SACKs alone
-    assert inner(60, every, measure="inner_busy") > 0.8
-    assert inner(100, one, measure="inner_queue") < 0.2
-    assert inner(50, two, measure="inner_queue") == 0
-    assert inner(100, two, measure="inner_queue") > 0.5
+    assert inner(100, one, "inner_busy") > 0.85
+    assert inner(50, one, "inner_busy") == 0
+    assert inner(100, two, "inner_busy") > 0.9
+    assert inner(30, every, "inner_busy") < 0.1  # half of the links carry SACKs alone
+    assert inner(60, every, "inner_busy") > 0.8
+    assert inner(100, one, "inner_queue") < 0.2
+    assert inner(50, two, "inner_queue") == 0
+    assert inner(100, two, "inner_queue") > 0.5
 
 
 # ---- TCP -----------------------------------------------------------------------------------------
