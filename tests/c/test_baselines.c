@@ -128,7 +128,7 @@ TEST(test_gbn_timeout__ends_after_the_last_retry) {
            __VA_ARGS__)
 
 TEST(test_gbn_run__one_path_at_line_rate) {
-  mrc_sim *sim = open_gbn(.cc_base_rtt_ns = 8000, .cc = MRC_CC_NSCC);
+  SIM sim = open_gbn(.cc_base_rtt_ns = 8000, .cc = MRC_CC_NSCC);
   CHECK_EQ(add_flow(sim, .bytes = 1000001, .writes = 8), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   const struct mrc_sim_flow_info info = info_of(sim, 0);
@@ -137,11 +137,10 @@ TEST(test_gbn_run__one_path_at_line_rate) {
   CHECK_EQ(info.sent_packets, 8 * 245); /* none twice */
   /* one of two planes: 640 us of payload at 100 Gbit/s */
   CHECK(info.last_ns > 660 * US && info.last_ns < 720 * US);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_gbn_run__goes_back_for_what_is_lost) {
-  mrc_sim *sim = open_gbn(.cc = MRC_CC_NULL, .mpr = 128, .timeout = 6);
+  SIM sim = open_gbn(.cc = MRC_CC_NULL, .mpr = 128, .timeout = 6);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSE, .a = 1, .b = 200), 0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 4), 0);
   CHECK_EQ(add_flow(sim, .bytes = 5, .writes = 40), 1);
@@ -149,11 +148,10 @@ TEST(test_gbn_run__goes_back_for_what_is_lost) {
   CHECK_EQ(info_of(sim, 0).received_bytes, 4 << 20);
   CHECK_EQ(info_of(sim, 1).received_bytes, 200);
   CHECK(info_of(sim, 0).retransmitted_packets > 20);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_gbn_run__full_buffers_drop) {
-  mrc_sim *sim = open_gbn(.cc = MRC_CC_NULL, .topology.buffer_bytes = 100000, .timeout = 6);
+  SIM sim = open_gbn(.cc = MRC_CC_NULL, .topology.buffer_bytes = 100000, .timeout = 6);
   for (uint32_t from = 1; from < 4; from++)
     CHECK_EQ(add_flow(sim, .from = from, .to = 0), (int)from - 1);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -161,11 +159,10 @@ TEST(test_gbn_run__full_buffers_drop) {
   CHECK_EQ(stats.completed_writes, 3);
   CHECK(stats.dropped > 0);
   CHECK_EQ(stats.trimmed, 0); /* only MRC packets are trimmed */
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_gbn_run__no_path_ends_the_flow) {
-  mrc_sim *sim = open_gbn(.retry_linear = 2, .timeout = 6);
+  SIM sim = open_gbn(.retry_linear = 2, .timeout = 6);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .at_ns = 5 * US), 0);
   CHECK_EQ(add_flow(sim, .writes = 20, .depth = 4), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -173,16 +170,14 @@ TEST(test_gbn_run__no_path_ends_the_flow) {
   struct mrc_sim_event event;
   CHECK_EQ(mrc_sim_events(sim, &event, 1), 1);
   CHECK_EQ(event.type, MRC_SIM_QP_ERROR);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_gbn_run__writes_wait_for_another_flow) {
-  mrc_sim *sim = open_gbn(.cc = MRC_CC_NULL);
+  SIM sim = open_gbn(.cc = MRC_CC_NULL);
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3), 0);
   CHECK_EQ(add_flow(sim, .from = 2, .to = 0, .writes = 4, .after = 1), 1);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   CHECK_EQ(info_of(sim, 1).completed, 4);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_gbn_create__needs_ecmp) { CHECK_PTR_EQ(open_sim(.transport = MRC_SIM_GO_BACK_N), NULL); }
@@ -384,16 +379,15 @@ TEST(test_tcp_link__is_filled_and_nothing_is_missing) {
 #define add_tcp(sim, ...) add_flow(sim, .bytes = 1448, .tcp_plane = 1, __VA_ARGS__)
 
 TEST(test_tcp_add__refuses_nonsense) {
-  mrc_sim *sim = open_slow();
+  SIM sim = open_slow();
   CHECK_EQ(add_tcp(sim, .tcp_plane = 2), -EINVAL);
   CHECK_EQ(add_tcp(sim, .bytes = 0), -EINVAL);
   CHECK_EQ(add_tcp(sim, .paths = 1, .paths_until_ns = MS), -EINVAL);
   CHECK_EQ(add_tcp(sim, .paths = 4), -EINVAL); /* only paths 0 and 1 exist */
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_tcp_run__fills_its_path_and_never_ends) {
-  mrc_sim *sim = open_slow();
+  SIM sim = open_slow();
   CHECK_EQ(add_tcp(sim, .paths = 2, .start_ns = 100 * MS), 0);
   CHECK_EQ(mrc_sim_run(sim, 5 * SECOND), 0);
   const struct mrc_sim_flow_info info = info_of(sim, 0);
@@ -406,19 +400,17 @@ TEST(test_tcp_run__fills_its_path_and_never_ends) {
            0);
   CHECK(sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 1)]
             .packets > 0);
-  mrc_sim_destroy(sim);
 }
 
 /* The fabric neither marks nor trims TCP data: it drops it. */
 TEST(test_tcp_run__full_buffers_drop) {
-  mrc_sim *sim = open_slow(.topology.ecn_low_bytes = 1, .topology.ecn_high_bytes = 2);
+  SIM sim = open_slow(.topology.ecn_low_bytes = 1, .topology.ecn_high_bytes = 2);
   CHECK_EQ(add_tcp(sim), 0);
   CHECK_EQ(mrc_sim_run(sim, 2 * SECOND), 0);
   const struct mrc_sim_stats stats = stats_of(sim);
   CHECK(stats.dropped > 0);
   CHECK_EQ(stats.trimmed, 0);
   CHECK_EQ(stats.marked, 0);
-  mrc_sim_destroy(sim);
 }
 
 SLOW(test_tcp_run__survives_what_links_do) {
@@ -431,7 +423,7 @@ SLOW(test_tcp_run__survives_what_links_do) {
   };
   for (int i = 0; i < (int)(sizeof faults / sizeof *faults); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_slow();
+    SIM sim = open_slow();
     struct mrc_sim_fault fault = faults[i];
     if (fault.until_ns == 0) fault.until_ns = UINT64_MAX;
     CHECK_EQ(mrc_sim_add_fault(sim, &fault), 0);
@@ -440,31 +432,28 @@ SLOW(test_tcp_run__survives_what_links_do) {
     const uint64_t before = info_of(sim, 0).received_bytes;
     CHECK_EQ(mrc_sim_run(sim, 6 * SECOND), 0);
     CHECK(info_of(sim, 0).received_bytes - before > 1000000);
-    mrc_sim_destroy(sim);
   }
 }
 
 /* An MRC write from the same host at the same time, checked by the auditors. */
 TEST(test_tcp_run__beside_writes) {
-  mrc_sim *sim = open_slow(.audit = 1, .cc = MRC_CC_DELAY);
+  SIM sim = open_slow(.audit = 1, .cc = MRC_CC_DELAY);
   CHECK_EQ(add_tcp(sim, .paths = 1), 0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 1);
   CHECK_EQ(mrc_sim_run(sim, 3 * SECOND), 0);
   CHECK_EQ(info_of(sim, 1).completed, 8);
   CHECK(info_of(sim, 0).received_bytes > 10000000);
-  mrc_sim_destroy(sim);
 }
 
 /* Two flows share the port of one host: neither MRC nor TCP keeps the other out. */
 TEST(test_tcp_run__shares_the_port_of_its_host) {
-  mrc_sim *sim = open_slow(.topology.host_rate_bps = 100 * MBIT, .cc = MRC_CC_NULL, .mpr = 128);
+  SIM sim = open_slow(.topology.host_rate_bps = 100 * MBIT, .cc = MRC_CC_NULL, .mpr = 128);
   CHECK_EQ(add_tcp(sim), 0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 100), 1);
   CHECK_EQ(mrc_sim_run(sim, 2 * SECOND), 0);
   const uint64_t all = 2 * 100 * MBIT / 8;
   CHECK(info_of(sim, 0).received_bytes > all / 4);
   CHECK(info_of(sim, 1).received_bytes > all / 4);
-  mrc_sim_destroy(sim);
 }
 
 static uint64_t trace_of(uint64_t seed) {

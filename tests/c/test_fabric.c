@@ -345,11 +345,10 @@ TEST(test_usids__are_those_of_the_path) {
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = rows[i].has_pods ? open_pods() : open_sim();
+    SIM sim = rows[i].has_pods ? open_pods() : open_sim();
     const struct mrc_frame *packet = make_packet(sim, rows[i].from, rows[i].to, rows[i].path);
     CHECK_EQ(packet->usids, rows[i].usids);
     CHECK_EQ(packet->usids_beyond, rows[i].beyond);
-    mrc_sim_destroy(sim);
   }
 }
 
@@ -360,7 +359,7 @@ TEST(test_arrive__follows_the_usids) {
   } rows[] = {{0, 2, 0, false}, {0, 2, 1, false}, {3, 1, 1, false}, {0, 1, 0, true}};
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_sim();
+    SIM sim = open_sim();
     const uint32_t from = rows[i].from, to = rows[i].to, path = rows[i].path;
     uint32_t hops[CAPACITY];
     const int n = walk(sim, make_packet(sim, from, to, path), hops);
@@ -373,7 +372,6 @@ TEST(test_arrive__follows_the_usids) {
     }
     CHECK_PTR_EQ(sim->whole.hosts.at[to].inbox, sim->whole.hosts.at[to].inbox_last);
     CHECK(sim->whole.hosts.at[to].inbox != NULL);
-    mrc_sim_destroy(sim);
   }
 }
 
@@ -381,7 +379,7 @@ TEST(test_arrive__follows_the_usids) {
 TEST(test_arrive__over_the_switches_of_each_path) {
   uint32_t paths = 0;
   for (uint32_t from = 0; from < HOSTS; from++) {
-    mrc_sim *sim = open_pods();
+    SIM sim = open_pods();
     const struct mrc_sim_config *config = &sim->whole.world.config;
     for (uint32_t to = 0; to < HOSTS; to++) {
       if (to == from) continue;
@@ -404,7 +402,6 @@ TEST(test_arrive__over_the_switches_of_each_path) {
       }
     }
     CHECK_EQ(sim->whole.record.stats.unroutable, 0);
-    mrc_sim_destroy(sim);
   }
   CHECK_EQ(paths, HOSTS * (1 + 2 * 2 + 8 * T2S));
 }
@@ -431,18 +428,17 @@ TEST(test_arrive__usid_of_nobody) {
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = rows[i].has_pods ? open_pods() : open_sim();
+    SIM sim = rows[i].has_pods ? open_pods() : open_sim();
     uint32_t hops[CAPACITY];
     struct mrc_frame *packet = make_packet(sim, 0, rows[i].has_pods ? 7 : 2, 0);
     packet->usids = rows[i].usids;
     CHECK_EQ(walk(sim, packet, hops), rows[i].hops);
     CHECK_EQ(sim->whole.record.stats.unroutable, 1);
-    mrc_sim_destroy(sim);
   }
 }
 
 TEST(test_arrive__ecmp_by_flow_label) {
-  mrc_sim *sim = open_sim(.routing = MRC_SIM_ECMP, .topology.t1 = 4);
+  SIM sim = open_sim(.routing = MRC_SIM_ECMP, .topology.t1 = 4);
   uint32_t used = 0;
   for (uint32_t label = 0; label < 64; label++) {
     uint32_t hops[2][CAPACITY];
@@ -456,7 +452,6 @@ TEST(test_arrive__ecmp_by_flow_label) {
     used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0));
   }
   CHECK_EQ(used, 0xF); /* all labels together use all uplinks */
-  mrc_sim_destroy(sim);
 }
 
 /* Which T2s the packets of many flow labels use. */
@@ -474,7 +469,7 @@ static uint32_t t2s_by_ecmp(mrc_sim *sim) {
 }
 
 TEST(test_arrive__ecmp_uses_every_t2_that_has_links) {
-  mrc_sim *sim = open_pods(.routing = MRC_SIM_ECMP);
+  SIM sim = open_pods(.routing = MRC_SIM_ECMP);
   CHECK_EQ(t2s_by_ecmp(sim), 0xF);
   mrc_sim_destroy(sim);
   sim = open_pods(.routing = MRC_SIM_ECMP);
@@ -484,11 +479,10 @@ TEST(test_arrive__ecmp_uses_every_t2_that_has_links) {
   target = (struct mrc_sim_fault){.target = MRC_SIM_T2, .plane = 1, .index = 3};
   CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
   CHECK_EQ(t2s_by_ecmp(sim), 0x5); /* no T0 chooses a T1 that leads nowhere */
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_build__queues_by_place) {
-  mrc_sim *sim = open_sim();
+  SIM sim = open_sim();
   const struct mrc_hop *up =
       &sim->whole.fabric.hops[mrc_topology_host_up(&sim->whole.world.config.topology, 0, 0)];
   const struct mrc_hop *spread =
@@ -505,11 +499,10 @@ TEST(test_build__queues_by_place) {
   last = &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config.topology, 0, 0)];
   CHECK_EQ(last->kind->queue.ecn_high_bytes, 400000);
   CHECK_EQ(last->kind->queue.last_hop, true);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_build__links_of_each_tier) {
-  mrc_sim *sim = open_pods();
+  SIM sim = open_pods();
   const struct mrc_sim_config *config = &sim->whole.world.config;
   CHECK_EQ(sim->whole.fabric.n_hops, 2 * HOSTS + 2 * 2 * T0S + 2 * PODS * T2S);
   const struct mrc_hop_config *hop =
@@ -517,7 +510,6 @@ TEST(test_build__links_of_each_tier) {
   CHECK_EQ(hop->rate_bps, 50 * GBIT);
   CHECK_EQ(hop->link.delay_ns, 700);
   CHECK_EQ(sim->lookahead_ns, 500);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_create__refuses_uneven_pods) {
@@ -527,16 +519,15 @@ TEST(test_create__refuses_uneven_pods) {
   CHECK_PTR_EQ(open_pods(.topology.t2 = 0), NULL);   /* nothing joins the pods */
   CHECK_PTR_EQ(open_pods(.topology.core_rate_bps = 0), NULL);
   CHECK_PTR_EQ(open_pods(.topology.t2 = MRC_SIM_MAX_T2 + 2), NULL);
-  mrc_sim *sim = open_pods();
+  SIM sim = open_pods();
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_UPLINK, .index = 0, .t1 = 2), -EINVAL);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_CORE, .index = 0, .t2 = 1), -EINVAL);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T2, .index = T2S), -EINVAL);
-  mrc_sim_destroy(sim);
 }
 
 /* Three packets of 1000 bytes on the wire at 100 Gbit/s: 80 ns each, then 500 ns of delay. */
 TEST(test_enter__rate_and_delay) {
-  mrc_sim *sim = open_sim();
+  SIM sim = open_sim();
   struct mrc_heap_entry event;
   const uint32_t hop = mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0);
   uint64_t arrivals[3] = {0};
@@ -554,7 +545,6 @@ TEST(test_enter__rate_and_delay) {
   CHECK_EQ(arrivals[1], 660);
   CHECK_EQ(arrivals[2], 740);
   CHECK_EQ(sim->whole.fabric.hops[hop].busy_ns, 240);
-  mrc_sim_destroy(sim);
 }
 
 /* How many hops are silent when a fault has begun or ended. */
@@ -581,8 +571,7 @@ TEST(test_fault__hops_of_a_target) {
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim =
-        rows[i].has_pods ? open_pods(.topology.planes = 2) : open_sim(.topology.planes = 2);
+    SIM sim = rows[i].has_pods ? open_pods(.topology.planes = 2) : open_sim(.topology.planes = 2);
     const struct mrc_sim_fault fault = {.target = rows[i].target,
                                         .plane = 2,
                                         .index = rows[i].index,
@@ -597,13 +586,12 @@ TEST(test_fault__hops_of_a_target) {
     CHECK_EQ(silent_hops(sim, &up, false), 0);
     CHECK_EQ(silent_hops(sim, &up, true), rows[i].hops / 2);
     CHECK_EQ(silent_hops(sim, &fault, false), 0);
-    mrc_sim_destroy(sim);
   }
 }
 
 /* A fault on a link hits the paths that cross it, and only those. */
 TEST(test_fault__hits_the_paths_of_its_link) {
-  mrc_sim *sim = open_pods();
+  SIM sim = open_pods();
   const struct mrc_sim_fault fault = {.target = MRC_SIM_CORE,
                                       .plane = 1,
                                       .index = 3,
@@ -616,22 +604,20 @@ TEST(test_fault__hits_the_paths_of_its_link) {
   CHECK_EQ(walk(sim, make_packet(sim, 0, 7, 3), hops), 6); /* another T2, the same T1 */
   CHECK_EQ(walk(sim, make_packet(sim, 7, 0, 1), hops), 6); /* up over the same link */
   CHECK_EQ(walk(sim, make_packet(sim, 0, 8, 1), hops), 6); /* the same T2, another pod */
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_remove__paths_over_it) {
-  mrc_sim *sim = open_pods();
+  SIM sim = open_pods();
   const struct mrc_fabric *fabric = &sim->whole.fabric;
   const struct mrc_sim_fault target = {.target = MRC_SIM_CORE, .plane = 1, .index = 3, .t2 = 1};
   CHECK_EQ(mrc_sim_remove_links(sim, &target), 0);
   CHECK(!mrc_fabric_has_path(fabric, 0, 0, 7, 1) && !mrc_fabric_has_path(fabric, 0, 7, 0, 1));
   CHECK(mrc_fabric_has_path(fabric, 0, 0, 7, 3) && mrc_fabric_has_path(fabric, 0, 0, 8, 1));
   CHECK(mrc_fabric_has_path(fabric, 0, 4, 7, 1)); /* within the pod */
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_remove__no_packet_enters) {
-  mrc_sim *sim = open_sim(.topology.planes = 2);
+  SIM sim = open_sim(.topology.planes = 2);
   struct mrc_fabric *fabric = &sim->whole.fabric;
   const struct mrc_sim_config *config = &sim->whole.world.config;
   struct mrc_sim_fault target = {.target = MRC_SIM_UPLINK, .plane = 1, .index = 1, .t1 = 0};
@@ -660,11 +646,10 @@ TEST(test_remove__no_packet_enters) {
   CHECK_EQ(mrc_sim_remove_links(sim, &target), -EINVAL);
   target = (struct mrc_sim_fault){.target = MRC_SIM_PORT, .plane = 3};
   CHECK_EQ(mrc_sim_remove_links(sim, &target), -EINVAL);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_fault__ends_as_the_topology_has_it) {
-  mrc_sim *sim = open_sim(.topology.jitter_ns = 7);
+  SIM sim = open_sim(.topology.jitter_ns = 7);
   const struct mrc_hop_own *hop = mrc_fabric_own(
       &sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0));
   const struct mrc_sim_fault lossy = {.target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 70};
@@ -690,5 +675,4 @@ TEST(test_fault__ends_as_the_topology_has_it) {
     CHECK_EQ(hop->link.config.duplicate_ppm + hop->link.config.reorder_ppm, 0);
     CHECK_EQ(hop->link.config.lose_n + hop->link.config.lose_of + hop->link.config.loss_mask, 0);
   }
-  mrc_sim_destroy(sim);
 }

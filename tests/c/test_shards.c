@@ -229,7 +229,7 @@ TEST(test_run__no_result_depends_on_threads) {
 /* A trace has its lines in the order of time, and without delay between shards there is no window.
  */
 TEST(test_make__one_shard_where_there_can_be_no_more) {
-  mrc_sim *sim = open_sim(.shards = 2);
+  SIM sim = open_sim(.shards = 2);
   CHECK_EQ(add_flow(sim), 0);
   CHECK_EQ(mrc_sim_trace_to(sim, "/dev/null"), 0);
   CHECK_EQ(mrc_sim_run(sim, 10 * MS), 1);
@@ -252,5 +252,4 @@ TEST(test_make__one_shard_where_there_can_be_no_more) {
   CHECK_EQ(mrc_sim_run(sim, 10 * MS), 1);
   CHECK_EQ(sim->n_shards, 2); /* one for each T0 */
   CHECK_EQ(mrc_sim_trace_to(sim, "/dev/null"), -EINVAL);
-  mrc_sim_destroy(sim);
 }

@@ -24,7 +24,7 @@ TEST(test_create__refuses_nonsense) {
 }
 
 TEST(test_add__refuses_nonsense) {
-  mrc_sim *sim = open_sim();
+  SIM sim = open_sim();
   CHECK_EQ(add_flow(sim, .to = 4), -EINVAL);
   CHECK_EQ(add_flow(sim, .to = 0), -EINVAL);
   CHECK_EQ(add_flow(sim, .bytes = (1 << 20) + 1), -EINVAL);
@@ -40,7 +40,6 @@ TEST(test_add__refuses_nonsense) {
   CHECK_EQ(mrc_sim_run(sim, 10 * MS), 1);
   CHECK_EQ(add_flow(sim), -EINVAL); /* the run has begun */
   CHECK_EQ(add_fault(sim), -EINVAL);
-  mrc_sim_destroy(sim);
 }
 
 /* All bytes arrive in place, whatever the links do. */
@@ -59,7 +58,7 @@ TEST(test_run__contents) {
   };
   for (int i = 0; i < (int)(sizeof faults / sizeof *faults); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_sim(.audit = 1, .topology.planes = 2);
+    SIM sim = open_sim(.audit = 1, .topology.planes = 2);
     struct mrc_sim_fault fault = faults[i];
     fault.target = MRC_SIM_PLANE;
     fault.plane = 1;
@@ -70,7 +69,6 @@ TEST(test_run__contents) {
     CHECK_EQ(sim->watch.of[0]->ends[0].verified,
              1); /* all of its bytes; and at the end, no others */
     CHECK_EQ(info_of(sim, 0).received_bytes, 500001);
-    mrc_sim_destroy(sim);
   }
 }
 
@@ -95,7 +93,7 @@ TEST(test_run__same_seed_same_trace) {
 }
 
 TEST(test_run__faults_have_their_time) {
-  mrc_sim *sim = open_sim(.sample_ns = 100 * US);
+  SIM sim = open_sim(.sample_ns = 100 * US);
   CHECK_EQ(add_fault(sim, .at_ns = 200 * US, .until_ns = 300 * US, .target = MRC_SIM_ALL,
                      .kind = MRC_SIM_RATE, .a = GBIT),
            0);
@@ -108,13 +106,12 @@ TEST(test_run__faults_have_their_time) {
   CHECK_EQ(samples[2].now_ns, 300 * US);
   CHECK(before > 1000000 && before < 1250000); /* 100 Gbit/s */
   CHECK(during < before / 10);
-  mrc_sim_destroy(sim);
 }
 
 /* A fault's rate may be a share of the link's rate, its own rate included. A fault may begin when
    another ends. */
 TEST(test_run__rates_take_turns) {
-  mrc_sim *sim = open_sim(.sample_ns = 100 * US);
+  SIM sim = open_sim(.sample_ns = 100 * US);
   const struct mrc_sim_fault own = {
       .target = MRC_SIM_PLANE, .plane = 1, .kind = MRC_SIM_RATE, .a = 40 * GBIT};
   CHECK_EQ(mrc_sim_set_links(sim, &own), 0);
@@ -137,23 +134,21 @@ TEST(test_run__rates_take_turns) {
     CHECK(bytes < (is_slow ? 60000 : 260000));
     CHECK(bytes > (is_slow ? 30000 : 150000));
   }
-  mrc_sim_destroy(sim);
 }
 
 /* Hosts sleep for up to 1 ms: a round trip includes the sleep of both, 0.5 ms each on average. */
 TEST(test_run__busy_hosts_are_late) {
-  mrc_sim *sim = open_sim(.wake_noise_ns = MS, .noise_ns = MS, .timeout = 16);
+  SIM sim = open_sim(.wake_noise_ns = MS, .noise_ns = MS, .timeout = 16);
   CHECK_EQ(add_flow(sim, .bytes = 1, .writes = 100, .depth = 1), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   const struct mrc_sim_flow_info info = info_of(sim, 0);
   CHECK_EQ(info.completed, 100);
   CHECK(info.last_ns > 80 * MS && info.last_ns < 130 * MS);
-  mrc_sim_destroy(sim);
 }
 
 /* Packets are delayed by 3 ms for a while: they are declared lost, and all of them arrive. */
 TEST(test_run__repeated_is_what_came_twice) {
-  mrc_sim *sim = open_sim(.topology.planes = 2);
+  SIM sim = open_sim(.topology.planes = 2);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PLANE, .at_ns = 100 * US, .until_ns = 110 * US,
                      .kind = MRC_SIM_DELAY, .a = 3 * MS),
            0);
@@ -163,22 +158,20 @@ TEST(test_run__repeated_is_what_came_twice) {
   CHECK_EQ(stats_of(sim).lost, 0);
   CHECK(info.retransmitted_packets > 0);
   CHECK_EQ(info.repeated_packets, info.retransmitted_packets);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_run__copies_of_a_fault_are_not_repeated) {
-  mrc_sim *sim = open_sim();
+  SIM sim = open_sim();
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_DUPLICATE, .a = 100000, .b = 100),
            0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   CHECK_EQ(info_of(sim, 0).retransmitted_packets, 0);
   CHECK_EQ(info_of(sim, 0).repeated_packets, 0);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_run__loss_of_control_spares_data) {
-  mrc_sim *sim = open_sim();
+  SIM sim = open_sim();
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSE, .a = 1, .b = 4,
                      .class = MRC_SIM_CONTROL_CLASS),
            0);
@@ -190,11 +183,10 @@ TEST(test_run__loss_of_control_spares_data) {
   CHECK_EQ(mrc_sim_last_hop(sim, 2, 1, &arrived), 0);
   const uint64_t packet_ns = 4096 * 8 / 100; /* of data, and less than its headers make it */
   CHECK(mrc_fabric_port(&sim->whole.fabric, 0, 0)->busy_ns < arrived.busy_ns + packet_ns);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_run__a_host_sees_its_port_down) {
-  mrc_sim *sim = open_sim(.topology.planes = 2);
+  SIM sim = open_sim(.topology.planes = 2);
   CHECK_EQ(add_fault(sim, .at_ns = 50 * US, .target = MRC_SIM_PORT, .index = 0, .plane = 2,
                      .kind = MRC_SIM_DOWN),
            0);
@@ -206,12 +198,11 @@ TEST(test_run__a_host_sees_its_port_down) {
   CHECK_EQ(events[0].type, MRC_SIM_PLANE_STATE);
   CHECK_EQ(events[0].plane, 2);
   CHECK_EQ(events[0].status, 0);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_run__a_host_sees_a_slow_plane) {
-  mrc_sim *sim = open_sim(.topology.planes = 2, .topology.host_rate_bps = GBIT,
-                          .memory_bytes = 64 << 20, .noise_ns = 50000);
+  SIM sim = open_sim(.topology.planes = 2, .topology.host_rate_bps = GBIT, .memory_bytes = 64 << 20,
+                     .noise_ns = 50000);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PORT, .index = 0, .plane = 2, .kind = MRC_SIM_RATE,
                      .a = GBIT / 10),
            0);
@@ -223,11 +214,10 @@ TEST(test_run__a_host_sees_a_slow_plane) {
   CHECK_EQ(events[0].plane, 2);
   CHECK_EQ(events[0].status, 0);
   CHECK(events[0].percent >= 5 && events[0].percent < 50);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_run__no_path_ends_the_flow) {
-  mrc_sim *sim = open_sim(.retry_linear = 1, .retry_exp = 1);
+  SIM sim = open_sim(.retry_linear = 1, .retry_exp = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .writes = 20, .depth = 4), 0);
   CHECK_EQ(mrc_sim_run(sim, 1000 * MS), 1);
@@ -238,7 +228,6 @@ TEST(test_run__no_path_ends_the_flow) {
   CHECK(n >= 1 && n <= 8);
   CHECK_EQ(events[n - 1].type, MRC_SIM_QP_ERROR);
   CHECK_EQ(events[n - 1].status, MRC_WC_RETRY_EXC_ERR);
-  mrc_sim_destroy(sim);
 }
 
 /* A plane falls silent permanently: the hosts' timeouts depend on the configured noise of hosts. */
@@ -249,19 +238,18 @@ TEST(test_run__patience_follows_the_noise_of_hosts) {
   } rows[] = {{0, 5 * MS, 20 * MS}, {50000, 500 * US, 3 * MS}, {2000, 150 * US, 400 * US}};
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_sim(.topology.planes = 2, .timeout = 16, .noise_ns = rows[i].noise_ns);
+    SIM sim = open_sim(.topology.planes = 2, .timeout = 16, .noise_ns = rows[i].noise_ns);
     CHECK_EQ(add_fault(sim, .at_ns = 20 * US, .target = MRC_SIM_PLANE, .plane = 2), 0);
     CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 2), 0);
     CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
     const uint64_t end_ns = stats_of(sim).now_ns;
     CHECK(end_ns >= rows[i].soonest_ns && end_ns <= rows[i].latest_ns);
-    mrc_sim_destroy(sim);
   }
 }
 
 /* Write n + 1 of the second flow leaves its host when write n of the first has arrived. */
 TEST(test_traffic__after_another_flow) {
-  mrc_sim *sim = open_sim();
+  SIM sim = open_sim();
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3, .interval_ns = 500 * US), 0);
   CHECK_EQ(add_flow(sim, .from = 2, .to = 0, .writes = 4, .after = 1), 1);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -275,20 +263,18 @@ TEST(test_traffic__after_another_flow) {
     CHECK(gap_ns < 10 * US);
   }
   CHECK(gap_ns > 0);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_traffic__begins_after_what_it_waits_for) {
-  mrc_sim *sim = open_sim();
+  SIM sim = open_sim();
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3), 0);
   CHECK_EQ(add_flow(sim, .from = 2, .to = 0, .writes = 4, .after = 1, .start_ns = MS), 1);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   CHECK_EQ(info_of(sim, 1).completed, 4);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_traffic__open_loop_keeps_its_mean) {
-  mrc_sim *sim = open_sim();
+  SIM sim = open_sim();
   CHECK_EQ(add_flow(sim, .bytes = 4096, .writes = 2000, .interval_ns = 5 * US), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   static struct mrc_sim_message messages[2000];
@@ -299,22 +285,20 @@ TEST(test_traffic__open_loop_keeps_its_mean) {
   for (int i = 1; i < 2000; i++)
     long_gaps += messages[i].wanted_ns - messages[i - 1].wanted_ns > 5 * US;
   CHECK(long_gaps > 680 && long_gaps < 790);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_traffic__keeps_to_its_paths) {
-  mrc_sim *sim = open_sim(.topology.planes = 2, .topology.t1 = 4);
+  SIM sim = open_sim(.topology.planes = 2, .topology.t1 = 4);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 0, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .plane = 2, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .paths = 0x6), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   CHECK_EQ(stats_of(sim).lost, 0);
   CHECK_EQ(stats_of(sim).completed_writes, 1);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_traffic__other_paths_later) {
-  mrc_sim *sim = open_sim(.topology.planes = 1, .topology.t1 = 4);
+  SIM sim = open_sim(.topology.planes = 1, .topology.t1 = 4);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .paths = 0x1, .paths_until_ns = 5 * MS, .bytes = 1 << 20, .writes = 1000),
            0);
@@ -322,12 +306,11 @@ TEST(test_traffic__other_paths_later) {
   CHECK_EQ(stats_of(sim).lost, 0);
   CHECK_EQ(mrc_sim_run(sim, 6 * MS), 0);
   CHECK(stats_of(sim).lost > 0);
-  mrc_sim_destroy(sim);
 }
 
 /* Up, T0 by T0; then down. The flow may use one T1 of two, whose link to the other T0 is absent. */
 TEST(test_inner_ports__of_the_links_that_exist) {
-  mrc_sim *sim = open_sim(.topology.planes = 2);
+  SIM sim = open_sim(.topology.planes = 2);
   const struct mrc_sim_fault link = {.target = MRC_SIM_UPLINK, .plane = 1, .index = 1, .t1 = 0};
   CHECK_EQ(mrc_sim_remove_links(sim, &link), 0);
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2), 0);
@@ -340,12 +323,11 @@ TEST(test_inner_ports__of_the_links_that_exist) {
   CHECK(ports[5].busy_ns == ports[1].busy_ns && ports[5].peak_bytes > 0); /* to T0 1 */
   CHECK_EQ(mrc_sim_inner_ports(sim, 2, ports, 1), 8);
   CHECK_EQ(mrc_sim_inner_ports(sim, 3, ports, 8), 0);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_incast__trims_at_the_last_hop) {
-  mrc_sim *sim = open_sim(.topology.hosts = 8, .topology.t0 = 2, .topology.t1 = 4,
-                          .topology.buffer_bytes = 200000);
+  SIM sim = open_sim(.topology.hosts = 8, .topology.t0 = 2, .topology.t1 = 4,
+                     .topology.buffer_bytes = 200000);
   for (uint32_t from = 1; from < 8; from++)
     CHECK_EQ(add_flow(sim, .from = from, .to = 0, .writes = 4), (int)from - 1);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
@@ -357,7 +339,6 @@ TEST(test_incast__trims_at_the_last_hop) {
   CHECK_EQ(stats_of(sim).completed_writes, 28);
   CHECK_EQ(mrc_sim_last_hop(sim, 8, 1, &last), -EINVAL);
   CHECK_EQ(mrc_sim_last_hop(sim, 0, 2, &last), -EINVAL);
-  mrc_sim_destroy(sim);
 }
 
 /* ---- QPs that have probed their paths before the first write ---- */
@@ -391,8 +372,8 @@ TEST(test_probed__long_and_slow_ways) {
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
-    mrc_sim *sim = open_sim(.topology.planes = 4, .timeout = 16, .cc = MRC_CC_DELAY,
-                            .noise_ns = 2000, .probed = 1);
+    SIM sim = open_sim(.topology.planes = 4, .timeout = 16, .cc = MRC_CC_DELAY, .noise_ns = 2000,
+                       .probed = 1);
     CHECK_EQ(mrc_sim_set_links(sim, &rows[i]), 0);
     CHECK_EQ(add_flow(sim, .bytes = 1 << 18, .writes = 4), 0);
     CHECK_EQ(mrc_sim_run(sim, 30000 * MS), 1);
@@ -400,14 +381,13 @@ TEST(test_probed__long_and_slow_ways) {
     CHECK_EQ(info.retransmitted_packets, 0);
     CHECK_EQ(info.lost_packets, 0);
     CHECK_EQ(stats_of(sim).completed_writes, 4);
-    mrc_sim_destroy(sim);
   }
 }
 
 /* Probes find the initial faults before the first write. Later faults and samples use times that
    start at the first write. */
 TEST(test_probed__time_begins_after_the_probes) {
-  mrc_sim *sim = open_sim(.topology.planes = 2, .sample_ns = 100 * US, .probed = 1);
+  SIM sim = open_sim(.topology.planes = 2, .sample_ns = 100 * US, .probed = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 1, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_RATE, .a = GBIT, .at_ns = 200 * US,
                      .until_ns = 300 * US),
@@ -427,12 +407,11 @@ TEST(test_probed__time_begins_after_the_probes) {
   CHECK(before > 2000000 && before < 2500000);
   CHECK(samples[2].received_bytes - samples[1].received_bytes < before / 10);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
-  mrc_sim_destroy(sim);
 }
 
 /* A path that the controller denies is not probed and not reported as lost. */
 TEST(test_probed__denied_paths_stay_denied) {
-  mrc_sim *sim = open_sim(.topology.t1 = 4, .probed = 1);
+  SIM sim = open_sim(.topology.t1 = 4, .probed = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
   CHECK_EQ(add_flow(sim, .paths = 0x1, .paths_until_ns = 1 * MS, .bytes = 1 << 20, .writes = 200),
            0);
@@ -445,7 +424,6 @@ TEST(test_probed__denied_paths_stay_denied) {
     CHECK_EQ(events[i].status, MRC_EV_DENIED);
   CHECK_EQ(mrc_sim_run(sim, 2 * MS), 0);
   CHECK(stats_of(sim).lost > 0);
-  mrc_sim_destroy(sim);
 }
 
 /* ---- The watch of the auditors ---- */
@@ -459,7 +437,7 @@ static mrc_sim *open_run(void) {
 }
 
 TEST(test_watch__sees_bytes_in_their_place) {
-  mrc_sim *sim = open_run();
+  SIM sim = open_run();
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   const struct mrc_audit *audit = &sim->watch.of[0]->ends[0];
   CHECK_EQ(audit->verified, 5);
@@ -467,7 +445,6 @@ TEST(test_watch__sees_bytes_in_their_place) {
   CHECK(audit->retransmitted > 0);
   CHECK_EQ(sim->watch.of[1]->ends[0].verified, 5);
   CHECK_EQ(sim->watch.n_touched, 0);
-  mrc_sim_destroy(sim);
 }
 
 TEST(test_watch__refuses_what_it_cannot_see) {
