@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import checks
@@ -31,6 +32,14 @@ def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path: None)
     assert set(peers.missing()) == {"ucx_perftest", "fi_pingpong", "socat", "iperf3", "sshd"}
     assert "apt-get install ucx-utils" in peers.missing()["ucx_perftest"]
+
+
+def test_ucx__blanks_before_a_small_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = "iterations,50.0_percentile_lat\n  20,3.9,9918.1,9918.1,100.8,200.0,101,101\n"
+    ran = (SimpleNamespace(output=output), {"ns": 1})
+    monkeypatch.setattr(peers, "serve_and_run", lambda *_, **__: ran)
+    bed: Any = SimpleNamespace(planes=4, plane_address=lambda *_: "fd00::1")
+    assert peers.ucx(bed, "tag_bw", 1 << 20, 1) == {"ns": 0.1e9, "bytes": 20 << 20}
 
 
 def test_metrics_of__rates_and_costs() -> None:
