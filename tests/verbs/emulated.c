@@ -1,9 +1,168 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Emulated RC, for a program that was started with `mrc run --rc`. Prints each part that passed. */
-#include "emulated.h"
+/* Emulated RC, for a program that was started with `mrc run --rc`. Prints each part that passed.
+
+     emulated            messages, receives, READs and ATOMICs, events
+     emulated shared     shared receive queues, and many QPs
+     emulated victim     waits for a peer that breaks the protocol; says how its QP ends */
+#include "pair.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <sys/resource.h>
+
+/* ======== Two ends with all rights ======== */
+
+enum {
+  RNR_FOR_EVER = 7,
+  ALL_RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+      IBV_ACCESS_REMOTE_ATOMIC
+};
+
+static struct ibv_comp_channel *rc_channel; /* of the CQs of ends made from now on */
+
+struct rc_end {
+  struct ibv_pd *pd, *other_pd;
+  struct ibv_mr *mr;      /* all rights */
+  struct ibv_mr *plain;   /* the same memory, for WRITEs only */
+  struct ibv_mr *foreign; /* the same, of another PD */
+  struct ibv_cq *cq;
+  struct ibv_qp *qp;
+  uint8_t *memory;
+};
+
+static struct rc_end make_rc_end(struct ibv_context *context, struct ibv_srq *srq) {
+  struct rc_end end = {.pd = srq ? srq->pd : ibv_alloc_pd(context),
+                       .other_pd = ibv_alloc_pd(context),
+                       .memory = calloc(1, PAIR_BYTES)};
+  CHECK(end.pd && end.other_pd && end.memory);
+  end.mr = ibv_reg_mr(end.pd, end.memory, PAIR_BYTES, ALL_RIGHTS);
+  end.plain =
+      ibv_reg_mr(end.pd, end.memory, PAIR_BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  end.foreign = ibv_reg_mr(end.other_pd, end.memory, PAIR_BYTES, ALL_RIGHTS);
+  end.cq = ibv_create_cq(context, 4 * PAIR_DEPTH, NULL, rc_channel, 0);
+  CHECK(end.mr && end.plain && end.foreign && end.cq);
+  struct ibv_qp_init_attr init = {.send_cq = end.cq,
+                                  .recv_cq = end.cq,
+                                  .srq = srq,
+                                  .qp_type = IBV_QPT_RC,
+                                  .cap = {.max_send_wr = PAIR_DEPTH,
+                                          .max_recv_wr = PAIR_DEPTH,
+                                          .max_send_sge = PAIR_SGES,
+                                          .max_recv_sge = PAIR_SGES,
+                                          .max_inline_data = PAIR_INLINE}};
+  end.qp = ibv_create_qp(end.pd, &init);
+  CHECK(end.qp);
+  return end;
+}
+
+static void destroy_end(struct rc_end *end) {
+  struct ibv_srq *srq = end->qp->srq;
+  CHECK(ibv_destroy_qp(end->qp) == 0 && ibv_destroy_cq(end->cq) == 0);
+  CHECK(ibv_dereg_mr(end->mr) == 0 && ibv_dereg_mr(end->plain) == 0);
+  CHECK(ibv_dereg_mr(end->foreign) == 0 && ibv_dealloc_pd(end->other_pd) == 0);
+  CHECK(srq || ibv_dealloc_pd(end->pd) == 0);
+  free(end->memory);
+}
+
+static void move(struct rc_end *end, uint32_t dest_qpn, uint8_t rnr_retry) {
+  struct ibv_qp_attr attr = {
+      .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_RIGHTS};
+  CHECK(ibv_modify_qp(end->qp, &attr, TO_INIT) == 0);
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_4096;
+  attr.dest_qp_num = dest_qpn;
+  attr.max_dest_rd_atomic = 4;
+  attr.ah_attr.is_global = 1;
+  attr.ah_attr.port_num = 1;
+  CHECK(ibv_query_gid(end->qp->context, 1, 0, &attr.ah_attr.grh.dgid) == 0);
+  CHECK(ibv_modify_qp(end->qp, &attr, TO_RTR) == 0);
+  attr.qp_state = IBV_QPS_RTS;
+  attr.rnr_retry = rnr_retry;
+  attr.max_rd_atomic = 4;
+  CHECK(ibv_modify_qp(end->qp, &attr, TO_RTS) == 0);
+}
+
+static void join_rc(struct rc_end *one, struct rc_end *other, uint8_t rnr_retry) {
+  move(one, other->qp->qp_num, rnr_retry);
+  move(other, one->qp->qp_num, rnr_retry);
+}
+
+/* ---- Work requests ---- */
+
+static struct ibv_sge piece(const struct rc_end *end, uint32_t at, uint32_t bytes) {
+  return (struct ibv_sge){
+      .addr = (uintptr_t)end->memory + at, .length = bytes, .lkey = end->mr->lkey};
+}
+
+static void post_receive(struct rc_end *end, uint64_t id, struct ibv_sge *sges, int n) {
+  struct ibv_recv_wr *bad, wr = {.wr_id = id, .sg_list = sges, .num_sge = n};
+  CHECK((end->qp->srq ? ibv_post_srq_recv(end->qp->srq, &wr, &bad)
+                      : ibv_post_recv(end->qp, &wr, &bad)) == 0);
+}
+
+static int post_request(struct rc_end *end, struct ibv_send_wr wr) {
+  struct ibv_send_wr *bad;
+  return ibv_post_send(end->qp, &wr, &bad);
+}
+
+static struct ibv_send_wr sending(uint64_t id, struct ibv_sge *sges, int n) {
+  return (struct ibv_send_wr){.wr_id = id,
+                              .opcode = IBV_WR_SEND,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .sg_list = sges,
+                              .num_sge = n};
+}
+
+static struct ibv_send_wr reading(uint64_t id, struct ibv_sge *sges, int n,
+                                  const struct rc_end *from, uint32_t at) {
+  struct ibv_send_wr wr = sending(id, sges, n);
+  wr.opcode = IBV_WR_RDMA_READ;
+  wr.wr.rdma.remote_addr = (uintptr_t)from->memory + at;
+  wr.wr.rdma.rkey = from->mr->rkey;
+  return wr;
+}
+
+static struct ibv_send_wr adding(uint64_t id, struct ibv_sge *back, const struct rc_end *to,
+                                 uint32_t at, uint64_t value) {
+  struct ibv_send_wr wr = sending(id, back, 1);
+  wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  wr.wr.atomic.remote_addr = (uintptr_t)to->memory + at;
+  wr.wr.atomic.rkey = to->mr->rkey;
+  wr.wr.atomic.compare_add = value;
+  return wr;
+}
+
+/* ---- Completions ---- */
+
+static struct ibv_wc ends_with(struct rc_end *end, uint64_t id, enum ibv_wc_status status) {
+  const struct ibv_wc wc = poll_one(end->cq);
+  if (wc.status != status || wc.wr_id != id)
+    fprintf(stderr, "%llu: %s\n", (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
+  CHECK(wc.status == status && wc.wr_id == id && wc.qp_num == end->qp->qp_num);
+  return wc;
+}
+
+static struct ibv_wc ends_well(struct rc_end *end, uint64_t id, enum ibv_wc_opcode opcode) {
+  const struct ibv_wc wc = ends_with(end, id, IBV_WC_SUCCESS);
+  CHECK(wc.opcode == opcode);
+  return wc;
+}
+
+static void none_within(struct rc_end *end, double time) {
+  struct ibv_wc wc;
+  for (const double until = seconds() + time; seconds() < until;)
+    CHECK(ibv_poll_cq(end->cq, 1, &wc) == 0);
+}
+
+static void until_failed(struct rc_end *end) {
+  struct ibv_wc wc;
+  for (const double until = seconds() + PATIENCE_SECONDS; end->qp->state != IBV_QPS_ERR;) {
+    ibv_poll_cq(end->cq, 1, &wc);
+    CHECK(seconds() < until);
+  }
+}
+
+/* ======== Parts ======== */
 
 static struct ibv_context *context;
 static struct rc_end a, b;
@@ -299,7 +458,7 @@ static void another_life(void) {
   passed("another life");
 }
 
-int main(void) {
+static int run_parts(void) {
   context = open_first();
   several_pieces();
   immediates_and_inline();
@@ -315,4 +474,206 @@ int main(void) {
   another_life();
   CHECK(ibv_close_device(context) == 0);
   return 0;
+}
+
+/* ======== Shared receive queues ======== */
+
+enum { PAIRS = 2, MANY = 128, KIB_OF_PAIR = 400 };
+
+static struct ibv_pd *pd;
+static struct ibv_srq *srq;
+static struct rc_end clients[PAIRS], servers[PAIRS];
+
+static void start_shared(void) {
+  pd = ibv_alloc_pd(context);
+  struct ibv_srq_init_attr attr = {.attr = {.max_wr = 2 * PAIR_DEPTH, .max_sge = 2}};
+  srq = ibv_create_srq(pd, &attr);
+  CHECK(pd && srq);
+  for (int i = 0; i < PAIRS; i++) {
+    clients[i] = make_rc_end(context, NULL);
+    servers[i] = make_rc_end(context, srq);
+    join_rc(&clients[i], &servers[i], RNR_FOR_EVER);
+  }
+}
+
+static void stop_shared(void) {
+  for (int i = 0; i < PAIRS; i++) {
+    destroy_end(&clients[i]);
+    destroy_end(&servers[i]);
+  }
+  CHECK(ibv_destroy_srq(srq) == 0 && ibv_dealloc_pd(pd) == 0);
+}
+
+static void send_from(int i, uint64_t id) {
+  struct ibv_sge from = piece(&clients[i], 0, 100);
+  clients[i].memory[0] = (uint8_t)id;
+  CHECK(post_request(&clients[i], sending(id, &from, 1)) == 0);
+}
+
+/* Regions belong to a PD: the server's is common to all. */
+static void post_shared(uint64_t id) {
+  struct ibv_sge to[] = {piece(&servers[0], 1000 * (uint32_t)id, 1),
+                         piece(&servers[0], 1000 * (uint32_t)id + 1, 99)};
+  post_receive(&servers[0], id, to, 2);
+}
+
+static void one_takes_all(void) {
+  start_shared();
+  for (uint64_t id = 1; id <= PAIR_DEPTH; id++)
+    post_shared(id);
+  for (uint64_t id = 1; id <= PAIR_DEPTH; id++)
+    send_from(0, id);
+  for (uint64_t id = 1; id <= PAIR_DEPTH; id++) {
+    ends_well(&servers[0], id, IBV_WC_RECV);
+    ends_well(&clients[0], id, IBV_WC_SEND);
+  }
+  send_from(1, 1);
+  none_within(&clients[1], 0.1);
+  post_shared(3);
+  CHECK(ends_well(&servers[1], 3, IBV_WC_RECV).byte_len == 100);
+  ends_well(&clients[1], 1, IBV_WC_SEND);
+  stop_shared();
+  passed("one takes all");
+}
+
+static void turns(void) {
+  start_shared();
+  for (uint64_t id = 1; id <= 3; id++)
+    for (int i = 0; i < PAIRS; i++)
+      send_from(i, id);
+  none_within(&servers[0], 0.1);
+  for (uint64_t id = 1; id <= 6; id++)
+    post_shared(id);
+  for (int i = 0; i < PAIRS; i++)
+    for (uint64_t id = 1; id <= 3; id++) {
+      CHECK(poll_one(servers[i].cq).status == IBV_WC_SUCCESS);
+      ends_well(&clients[i], id, IBV_WC_SEND);
+    }
+  stop_shared();
+  passed("turns");
+}
+
+static void limit(void) {
+  start_shared();
+  struct ibv_srq_attr attr = {.srq_limit = 3};
+  struct ibv_async_event event;
+  for (uint64_t id = 1; id <= 4; id++)
+    post_shared(id);
+  CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+  CHECK(ibv_query_srq(srq, &attr) == 0 && attr.srq_limit == 3 && attr.max_wr == 2 * PAIR_DEPTH);
+  for (uint64_t id = 1; id <= 2; id++) {
+    send_from(0, id);
+    ends_well(&servers[0], id, IBV_WC_RECV);
+    ends_well(&clients[0], id, IBV_WC_SEND);
+  }
+  CHECK(ibv_get_async_event(context, &event) == 0);
+  CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+  ibv_ack_async_event(&event);
+  CHECK(ibv_query_srq(srq, &attr) == 0 && attr.srq_limit == 0);
+  CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
+  CHECK(ibv_destroy_srq(srq) == EBUSY);
+  stop_shared();
+  passed("limit");
+}
+
+/* A QP that fails gives back what it has reserved. */
+static void failed_end(void) {
+  start_shared();
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+  post_shared(1);
+  send_from(0, 1);
+  ends_well(&servers[0], 1, IBV_WC_RECV); /* so the QPs are connected */
+  ends_well(&clients[0], 1, IBV_WC_SEND);
+  send_from(0, 1);
+  none_within(&servers[0], 0.1);
+  struct ibv_async_event event;
+  CHECK(ibv_modify_qp(servers[0].qp, &attr, IBV_QP_STATE) == 0);
+  CHECK(ibv_get_async_event(context, &event) == 0);
+  CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == servers[0].qp);
+  ibv_ack_async_event(&event);
+  post_shared(1);
+  send_from(1, 2);
+  ends_well(&servers[1], 1, IBV_WC_RECV);
+  struct ibv_recv_wr *bad, wr = {.wr_id = 1};
+  CHECK(ibv_post_recv(servers[1].qp, &wr, &bad) == EINVAL);
+  stop_shared();
+  passed("failed end");
+}
+
+static long most_kib(void) {
+  struct rusage used;
+  getrusage(RUSAGE_SELF, &used);
+  return used.ru_maxrss;
+}
+
+static void many(void) {
+  static struct rc_end ends[2 * MANY];
+  const long before = most_kib();
+  for (int i = 0; i < 2 * MANY; i++)
+    ends[i] = make_rc_end(context, NULL);
+  for (int i = 0; i < 2 * MANY; i += 2)
+    join_rc(&ends[i], &ends[i + 1], RNR_FOR_EVER);
+  for (int i = 0; i < 2 * MANY; i += 2) {
+    struct ibv_sge from = piece(&ends[i], 0, 8), to = piece(&ends[i + 1], 0, 8);
+    post_receive(&ends[i + 1], 1, &to, 1);
+    CHECK(post_request(&ends[i], sending(2, &from, 1)) == 0);
+  }
+  for (int i = 0; i < 2 * MANY; i += 2) {
+    ends_well(&ends[i + 1], 1, IBV_WC_RECV);
+    ends_well(&ends[i], 2, IBV_WC_SEND);
+  }
+  const long kib = (most_kib() - before) / MANY;
+  if (kib >= KIB_OF_PAIR) fprintf(stderr, "%ld KiB for a pair\n", kib);
+  CHECK(kib < KIB_OF_PAIR);
+  for (int i = 0; i < 2 * MANY; i++)
+    destroy_end(&ends[i]);
+  passed("many");
+}
+
+static int run_shared(void) {
+  context = open_first();
+  one_takes_all();
+  turns();
+  limit();
+  failed_end();
+  many();
+  CHECK(ibv_close_device(context) == 0);
+  return 0;
+}
+
+/* ======== A victim ======== */
+
+/* Beside it, two other ends go on. */
+
+enum { PEER = 3 /* the least QPN: that peer dials */ };
+
+static int run_victim(void) {
+  context = open_first();
+  struct rc_end victim = make_rc_end(context, NULL), a = make_rc_end(context, NULL),
+                b = make_rc_end(context, NULL);
+  struct ibv_sge to = piece(&victim, 0, 100), from = piece(&a, 0, 8), into = piece(&b, 0, 8);
+  struct ibv_async_event event;
+  memset(victim.memory, 1, PAIR_BYTES);
+  move(&victim, PEER, RNR_FOR_EVER);
+  post_receive(&victim, 1, &to, 1);
+  printf("%u\n", victim.qp->qp_num);
+  fflush(stdout);
+  until_failed(&victim);
+  CHECK(ibv_get_async_event(context, &event) == 0 && event.element.qp == victim.qp);
+  ibv_ack_async_event(&event);
+  for (uint32_t i = 0; i < PAIR_BYTES; i++)
+    CHECK(victim.memory[i] == 1);
+  join_rc(&a, &b, RNR_FOR_EVER);
+  post_receive(&b, 1, &into, 1);
+  CHECK(post_request(&a, sending(2, &from, 1)) == 0);
+  ends_well(&b, 1, IBV_WC_RECV);
+  destroy_end(&victim);
+  passed("failed");
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "shared") == 0) return run_shared();
+  if (argc > 1 && strcmp(argv[1], "victim") == 0) return run_victim();
+  return run_parts();
 }

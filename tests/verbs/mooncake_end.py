@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One end of Mooncake's transfer engine over the device mrc0; test_mooncake.py runs two.
+"""One end of Mooncake's transfer engine over the device mrc0; test_others.py runs two.
 
 mooncake_end.py                 print port and address of its memory; print it after a line
 mooncake_end.py PORT ADDRESS    READ the memory of the other end, then WRITE four bytes there

@@ -32,12 +32,12 @@ EMULATED = [
     "solicited events", "another life",
 ]  # fmt: skip
 SHARED = ["one takes all", "turns", "limit", "failed end", "many"]
-PARTS = {"emulated": (EMULATED, SAID + REFUSED), "shared": (SHARED, SAID)}
+PARTS = {"parts": (EMULATED, SAID + REFUSED), "shared": (SHARED, SAID)}
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_program(agent: Agent, programs: Path, name: str) -> None:
-    code, out, err = agent.output(programs / name, rc=True)
+    code, out, err = agent.output(programs / "emulated", name, rc=True)
     assert (code, err) == (0, PARTS[name][1])
     assert out.splitlines() == PARTS[name][0]
 
@@ -46,7 +46,7 @@ def test_program(agent: Agent, programs: Path, name: str) -> None:
 def test_stopped_peer__is_noticed_while_a_message_waits_for_its_receive(
     agent: Agent, programs: Path
 ) -> None:
-    assert agent.output(programs / "stopped", "quiet", rc=True)[:2] == (0, "quiet\n")
+    assert agent.output(programs / "peers", "stopped", "quiet", rc=True)[:2] == (0, "quiet\n")
 
 
 @pytest.mark.slow
@@ -56,7 +56,11 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
     environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0", "MRC_RC": "1"}
     for name, (parts, said) in PARTS.items():
         done = subprocess.run(
-            [folder / name], env=environment, capture_output=True, text=True, timeout=PATIENCE
+            [folder / "emulated", name],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
         if name == "shared":  # a sanitizer needs memory of its own
             assert done.stdout.splitlines()[: len(parts) - 1] == parts[:-1]
@@ -99,7 +103,7 @@ async def attack(agent: Agent, qpn: int, frame: bytes) -> None:
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES.keys())
 def test_hostile_peer__fails_its_own_qp_only(agent: Agent, programs: Path, frame: bytes) -> None:
-    with agent.started(programs / "victim", rc=True) as victim:
+    with agent.started(programs / "emulated", "victim", rc=True) as victim:
         try:
             assert victim.stdout is not None
             asyncio.run(attack(agent, int(victim.stdout.readline()), frame))

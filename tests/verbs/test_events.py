@@ -69,12 +69,12 @@ async def events_of(watcher: Process, count: int) -> list[str]:
 
 
 async def test_events__another_program_counts_what_its_cq_drops(programs: Path) -> None:
-    path = programs / "watcher"
+    command = (programs / "peers", "watcher")
     async with (
         asyncio.timeout(PATIENCE),
         running() as agent,
-        started(path, "use") as user,
-        started(path, "look", str(ROOM)) as watcher,
+        started(*command, "use") as user,
+        started(*command, "look", str(ROOM)) as watcher,
     ):
         assert await line_of(watcher) == "watches"
         qpn = int(await line_of(user))
@@ -127,8 +127,12 @@ def slices_of(process: int) -> dict[str, int]:
 
 
 async def test_helper__a_program_that_spins_does_not_keep_the_core_from_it(programs: Path) -> None:
-    async with asyncio.timeout(PATIENCE), running(), started(programs / "watcher", "use") as user:
+    async with (
+        asyncio.timeout(PATIENCE),
+        running(),
+        started(programs / "peers", "watcher", "use") as user,
+    ):
         assert int(await line_of(user)) > 0
         slices = slices_of(user.pid)
     # A kernel without slices says 0.
-    assert slices["libmrc"] == (100_000 if slices["watcher"] else 0)
+    assert slices["libmrc"] == (100_000 if slices["peers"] else 0)

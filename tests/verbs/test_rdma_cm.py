@@ -34,7 +34,7 @@ NO_DATAGRAMS = (
 )
 REFUSED = NO_DATAGRAMS + "libmrc-cm: multicast of rdma_cm is refused: MRC has none\n"
 PARTS = {
-    "managed": (
+    "ids": (
         ["ports", "no listener", "rejected", "connected", "own QP", "limits", "polled",
          "left over", "refused"], SAID + REFUSED,
     ),
@@ -61,7 +61,7 @@ def cm_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_program(agent: Agent, cm_programs: Path, name: str) -> None:
-    code, out, err = agent.output(cm_programs / name, rc=True)
+    code, out, err = agent.output(cm_programs / "managed", name, rc=True)
     assert (code, err) == (0, PARTS[name][1])
     assert out.splitlines() == PARTS[name][0]
 
@@ -70,8 +70,8 @@ def test_program(agent: Agent, cm_programs: Path, name: str) -> None:
 def test_program__goes_on_with_the_next_agent(agent: Agent, cm_programs: Path) -> None:
     environment = agent.environment | {"MRC_RC": "1"}
     with subprocess.Popen(
-        [cm_programs / "resumed"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        [cm_programs / "managed", "resumed"], env=environment, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as program:  # fmt: skip
         try:
             assert program.stdout is not None
@@ -94,7 +94,11 @@ def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: st
     environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0", "MRC_RC": "1"}
     for name, (parts, said) in PARTS.items():
         done = subprocess.run(
-            [folder / name], env=environment, capture_output=True, text=True, timeout=PATIENCE
+            [folder / "managed", name],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
         assert (done.returncode, done.stderr) == (0, said), name
         assert done.stdout.splitlines() == parts

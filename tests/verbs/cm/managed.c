@@ -1,6 +1,128 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdma_cm: ports, connections and their events, both ends in one process. */
-#include "managed.h"
+/* rdma_cm, with both ends in one process. Prints each part that passed.
+
+     managed             ports, connections and their events
+     managed endpoints   ids without a channel, whose calls wait: rdma_create_ep and what belongs to
+   it managed resumed     ids whose agent ends, and that the next one takes up */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ======== Ids, their events and QPs ======== */
+
+#define CHECK(condition)                                                        \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
+      exit(1);                                                                  \
+    }                                                                           \
+  } while (0)
+
+/* The call fails with this errno. */
+#define FAILS(call, error) CHECK((errno = 0, (call) == -1 && errno == (error)))
+
+static void passed(const char *what) {
+  puts(what);
+  fflush(stdout);
+}
+
+static struct sockaddr_in address(uint16_t port) {
+  return (struct sockaddr_in){
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+static struct rdma_event_channel *new_channel(void) {
+  struct rdma_event_channel *channel = rdma_create_event_channel();
+  CHECK(channel);
+  return channel;
+}
+
+static struct rdma_cm_id *new_id(struct rdma_event_channel *channel) {
+  struct rdma_cm_id *id = NULL;
+  CHECK(rdma_create_id(channel, &id, channel, RDMA_PS_TCP) == 0);
+  return id;
+}
+
+static int bind_to(struct rdma_cm_id *id, uint16_t port) {
+  struct sockaddr_in at = address(port);
+  return rdma_bind_addr(id, (struct sockaddr *)&at);
+}
+
+static uint16_t port_of(struct rdma_cm_id *id) { return ntohs(rdma_get_src_port(id)); }
+
+/* Listens at a free port. */
+static struct rdma_cm_id *listening(struct rdma_event_channel *channel, int backlog) {
+  struct rdma_cm_id *id = new_id(channel);
+  CHECK(bind_to(id, 0) == 0 && port_of(id) != 0);
+  CHECK(rdma_listen(id, backlog) == 0);
+  return id;
+}
+
+/* The next event of the channel, which has to be of this type. */
+static struct rdma_cm_event *next_event(struct rdma_event_channel *channel,
+                                        enum rdma_cm_event_type type) {
+  struct rdma_cm_event *event = NULL;
+  CHECK(rdma_get_cm_event(channel, &event) == 0);
+  if (event->event != type)
+    fprintf(stderr, "%s, not %s\n", rdma_event_str(event->event), rdma_event_str(type));
+  CHECK(event->event == type);
+  return event;
+}
+
+/* The same for one that has nothing more to say. Returns its status. */
+static int expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
+  struct rdma_cm_event *event = next_event(channel, type);
+  const int status = event->status;
+  CHECK(rdma_ack_cm_event(event) == 0);
+  return status;
+}
+
+/* An id whose route to this port is known. */
+static struct rdma_cm_id *resolved(struct rdma_event_channel *channel, uint16_t port) {
+  struct rdma_cm_id *id = new_id(channel);
+  struct sockaddr_in to = address(port);
+  CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000) == 0);
+  CHECK(expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED) == 0 && id->verbs);
+  CHECK(rdma_resolve_route(id, 1000) == 0);
+  CHECK(expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED) == 0 && id->route.num_paths == 1);
+  return id;
+}
+
+static struct ibv_qp_init_attr qp_attr(void) {
+  return (struct ibv_qp_init_attr){
+      .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = IBV_QPT_RC,
+      .sq_sig_all = 1};
+}
+
+static void give_qp(struct rdma_cm_id *id) {
+  struct ibv_qp_init_attr attr = qp_attr();
+  CHECK(rdma_create_qp(id, NULL, &attr) == 0 && id->qp && id->pd && id->send_cq && id->recv_cq);
+}
+
+static struct rdma_conn_param params(const char *text) {
+  return (struct rdma_conn_param){.private_data = text,
+                                  .private_data_len = text ? (uint8_t)strlen(text) : 0,
+                                  .responder_resources = 1,
+                                  .initiator_depth = 2,
+                                  .retry_count = 7,
+                                  .rnr_retry_count = 7};
+}
+
+static void end(struct rdma_cm_id *id) {
+  if (id->qp) rdma_destroy_qp(id);
+  CHECK(rdma_destroy_id(id) == 0);
+}
+
+/* ======== Ids with a channel ======== */
 
 /* Reasons of the InfiniBand specification. */
 enum { NO_RESOURCES = 3, NO_LISTENER = 8, CONSUMER = 28 };
@@ -284,7 +406,7 @@ static void refused(void) {
   passed("refused");
 }
 
-int main(void) {
+static int run_managed(void) {
   ports();
   no_listener();
   rejected();
@@ -295,4 +417,187 @@ int main(void) {
   left_over();
   refused();
   return 0;
+}
+
+/* ======== Ids without a channel ======== */
+
+struct server {
+  struct rdma_cm_id *listener;
+  bool rejects;
+  pthread_t thread;
+};
+
+static struct rdma_addrinfo *found(const char *port, int flags) {
+  struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP, .ai_flags = flags};
+  struct rdma_addrinfo *info = NULL;
+  CHECK(rdma_getaddrinfo("127.0.0.1", port, &hints, &info) == 0);
+  CHECK(info->ai_qp_type == IBV_QPT_RC && info->ai_family == AF_INET);
+  return info;
+}
+
+static void *serve(void *argument) {
+  struct server *server = argument;
+  struct rdma_cm_id *id;
+  struct ibv_wc wc;
+  char got[32] = "";
+  CHECK(rdma_get_request(server->listener, &id) == 0);
+  CHECK(id->qp && id->event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+  if (server->rejects) {
+    CHECK(rdma_reject(id, NULL, 0) == 0);
+    rdma_destroy_ep(id);
+    return NULL;
+  }
+  struct ibv_mr *mr = rdma_reg_msgs(id, got, sizeof got);
+  CHECK(mr && rdma_post_recv(id, NULL, got, sizeof got, mr) == 0);
+  CHECK(rdma_accept(id, NULL) == 0);
+  CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+  CHECK(strcmp(got, "from an endpoint") == 0);
+  rdma_disconnect(id);
+  rdma_dereg_mr(mr);
+  rdma_destroy_ep(id);
+  return NULL;
+}
+
+static void start(struct server *server) {
+  struct rdma_addrinfo *info = found("0", RAI_PASSIVE);
+  struct ibv_qp_init_attr attr = qp_attr();
+  CHECK(rdma_create_ep(&server->listener, info, NULL, &attr) == 0);
+  CHECK(rdma_listen(server->listener, 0) == 0);
+  rdma_freeaddrinfo(info);
+  CHECK(pthread_create(&server->thread, NULL, serve, server) == 0);
+}
+
+static void stop(struct server *server) {
+  CHECK(pthread_join(server->thread, NULL) == 0);
+  rdma_destroy_ep(server->listener);
+}
+
+static struct rdma_cm_id *endpoint(uint16_t port) {
+  char text[8];
+  snprintf(text, sizeof text, "%u", port);
+  struct rdma_addrinfo *info = found(text, 0);
+  struct ibv_qp_init_attr attr = qp_attr();
+  struct rdma_cm_id *id = NULL;
+  CHECK(rdma_create_ep(&id, info, NULL, &attr) == 0 && id->qp);
+  rdma_freeaddrinfo(info);
+  return id;
+}
+
+static void connected_endpoint(void) {
+  struct server server = {0};
+  struct ibv_wc wc;
+  char text[32] = "from an endpoint";
+  start(&server);
+  struct rdma_cm_id *id = endpoint(port_of(server.listener));
+  struct ibv_mr *mr = rdma_reg_msgs(id, text, sizeof text);
+  CHECK(mr && rdma_connect(id, NULL) == 0);
+  CHECK(rdma_post_send(id, NULL, text, 17, mr, IBV_SEND_INLINE) == EINVAL || errno == EINVAL);
+  CHECK(rdma_post_send(id, NULL, text, 16, mr, IBV_SEND_INLINE) == 0); /* as NICs have room for */
+  CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+  CHECK(rdma_disconnect(id) == 0);
+  rdma_dereg_mr(mr);
+  rdma_destroy_ep(id);
+  stop(&server);
+  passed("connected");
+}
+
+static void rejected_endpoint(void) {
+  struct server server = {.rejects = true};
+  start(&server);
+  struct rdma_cm_id *id = endpoint(port_of(server.listener));
+  FAILS(rdma_connect(id, NULL), ECONNREFUSED);
+  CHECK(id->event->event == RDMA_CM_EVENT_REJECTED && id->event->status == 28);
+  rdma_destroy_ep(id);
+  stop(&server);
+  passed("rejected");
+}
+
+/* A shared receive queue of an id. */
+static void shared(void) {
+  struct rdma_event_channel *channel = new_channel();
+  struct rdma_cm_id *id = resolved(channel, 9);
+  struct ibv_srq_init_attr attr = {.attr = {.max_wr = 4, .max_sge = 1}};
+  struct ibv_qp_init_attr qp = qp_attr();
+  CHECK(rdma_create_srq(id, NULL, &attr) == 0 && id->srq);
+  CHECK(rdma_create_qp(id, NULL, &qp) == 0 && id->qp->srq == id->srq);
+  rdma_destroy_qp(id);
+  rdma_destroy_srq(id);
+  CHECK(!id->srq && !id->qp);
+  end(id);
+  rdma_destroy_event_channel(channel);
+  passed("shared");
+}
+
+static int run_endpoints(void) {
+  connected_endpoint();
+  rejected_endpoint();
+  shared();
+  return 0;
+}
+
+/* ======== The next agent ======== */
+
+static struct rdma_event_channel *channel;
+static struct rdma_event_channel *there;
+
+struct both {
+  struct rdma_cm_id *id;
+  struct rdma_cm_id *child;
+};
+
+static struct both connect_both(struct rdma_cm_id *listener) {
+  struct both made = {.id = resolved(channel, port_of(listener))};
+  struct rdma_conn_param param = params(NULL);
+  give_qp(made.id);
+  CHECK(rdma_connect(made.id, &param) == 0);
+  struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
+  made.child = event->id;
+  rdma_ack_cm_event(event);
+  give_qp(made.child);
+  CHECK(rdma_accept(made.child, &param) == 0);
+  CHECK(expect(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+  CHECK(expect(there, RDMA_CM_EVENT_ESTABLISHED) == 0);
+  return made;
+}
+
+static void disconnect_both(struct both both, struct rdma_cm_id *first) {
+  CHECK(rdma_disconnect(first) == 0);
+  CHECK(expect(channel, RDMA_CM_EVENT_DISCONNECTED) == 0);
+  CHECK(expect(there, RDMA_CM_EVENT_DISCONNECTED) == 0);
+  end(both.id);
+  end(both.child);
+}
+
+static int run_resumed(void) {
+  channel = new_channel();
+  there = new_channel();
+  struct rdma_cm_id *listener = listening(there, 4);
+  struct both first = connect_both(listener);
+  struct both second = connect_both(listener);
+  struct rdma_cm_id *asking = resolved(channel, port_of(listener));
+  struct rdma_conn_param param = params(NULL);
+  give_qp(asking);
+  CHECK(rdma_connect(asking, &param) == 0);
+  struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
+  struct rdma_cm_id *asked = event->id;
+  rdma_ack_cm_event(event);
+  passed("connected");
+  CHECK(getchar() == '\n'); /* meanwhile there is another agent */
+  CHECK(expect(channel, RDMA_CM_EVENT_UNREACHABLE) == -ECONNRESET);
+  CHECK(expect(there, RDMA_CM_EVENT_UNREACHABLE) == -ECONNRESET);
+  end(asking);
+  end(asked);
+  disconnect_both(first, first.id);
+  disconnect_both(second, second.child);
+  struct both third = connect_both(listener);
+  disconnect_both(third, third.id);
+  end(listener);
+  passed("resumed");
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "endpoints") == 0) return run_endpoints();
+  if (argc > 1 && strcmp(argv[1], "resumed") == 0) return run_resumed();
+  return run_managed();
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rdma-core's own tests and programs, as Debian packages them, over libmrc."""
+"""Programs of others over libmrc, unmodified: rdma-core's own tests and programs, UCX, Mooncake."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import gzip
 import os
 import re
 import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from ports import free_port
+from slowness import PATIENCE, limit
+
+from mrc.agent import socket as agent_socket
+from mrc.agent.cli import run
 
 from .conftest import Agent
 
@@ -115,3 +123,87 @@ def test_rdma_core__passes_its_rc_tests_where_rc_is_emulated(agent: Agent, tmp_p
         "qp_ex_rc_send", "qp_ex_rc_send_imm", "qp_ex_rc_rdma_read", "qp_ex_rc_atomic_cmp_swp",
     ):  # fmt: skip
         assert verdict(log, test) == "ok", test
+
+
+# ---- UCX's transport rc_verbs -------------------------------------------------------------------
+
+UNSHARE = ("unshare", "-m", "-p", "-f", "--kill-child", "--mount-proc")
+SCRIPT = """\
+set -e
+mount --make-rprivate /
+mkdir "$1"
+mount --rbind /dev "$1"
+mount -t tmpfs -o mode=755 mrc /dev
+mkdir /dev/shm
+mount --bind "$1/shm" /dev/shm
+for each in null zero random urandom; do
+  touch "/dev/$each"
+  mount --bind "$1/$each" "/dev/$each"
+done
+$AGENT &
+agent=$!
+until [ -e /dev/infiniband/mrc0 ]; do kill -0 $agent; done
+$RUN $TEST &
+server=$!
+until grep -q ":$PORT_HEX 00000000" /proc/net/tcp; do kill -0 $server; done
+$RUN $TEST 127.0.0.1
+wait $server
+kill $agent
+wait $agent || true
+! [ -e /dev/infiniband/mrc0 ]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+@pytest.mark.skipif(
+    not shutil.which("ucx_perftest"), reason="needs ucx_perftest: apt-get install ucx-utils"
+)
+@pytest.mark.parametrize("test", ["am_lat", "put_bw", "get -D bcopy", "fadd"])
+def test_ucx_perftest(tmp_path: object, test: str) -> None:
+    mrc, ucx = f"{sys.executable} -m mrc", free_port()
+    agent = f"{mrc} agent --node --port {free_port()} --insecure --bind 127.0.0.1 -B lo --quiet"
+    environment = os.environ | {
+        agent_socket.ENVIRONMENT: f"@mrc-test-{os.getpid()}",
+        "AGENT": agent,
+        "RUN": f"{mrc} run --rc --",
+        "TEST": f"ucx_perftest -x rc_verbs -d mrc0:1 -t {test} -n 100 -s 8 -p {ucx}",
+        "PORT_HEX": f"{ucx:04X}",
+    }
+    done = subprocess.run(
+        [*UNSHARE, "sh", "-c", SCRIPT, "sh", f"{tmp_path}/dev"], env=environment,
+        capture_output=True, text=True, timeout=limit(60),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^Final: +100 ", done.stdout, re.MULTILINE)) >= 1, done.stdout
+
+
+# ---- Mooncake's transfer engine, which READs by default -----------------------------------------
+
+END = Path(__file__).with_name("mooncake_end.py")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("mooncake") is None,
+    reason="needs Mooncake: pip install mooncake-transfer-engine-non-cuda",
+)
+def test_mooncake__reads_and_writes(agent: Agent) -> None:
+    environment = agent.environment | run.environment(rc=True)
+    command = [sys.executable, str(END)]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as target:  # fmt: skip
+        try:
+            assert target.stdout is not None
+            port_and_address = target.stdout.readline().split()
+            done = subprocess.run(
+                [*command, *port_and_address], env=environment, capture_output=True, text=True,
+                timeout=PATIENCE,
+            )  # fmt: skip
+            out, err = target.communicate("\n", timeout=PATIENCE)
+        finally:
+            target.kill()
+    assert done.returncode == 0, (done.stderr, err)
+    assert (target.returncode, out) == (0, "back\n"), err
