@@ -8,7 +8,6 @@ import argparse
 from mrc.cli import endpoint
 from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, pause_argument
 from mrc.cli.output import Output, UsageError, add_options
-from mrc.transfer.limits import FileError, check_path
 
 HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\
@@ -94,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _name(text: str) -> str:
+    from mrc.transfer.limits import FileError, check_path
+
     try:
         check_path(text)
     except FileError as error:
