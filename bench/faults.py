@@ -294,16 +294,12 @@ FIRST_SECONDS = 0.1  # only gaps in this time count: later gaps are as long with
 REUSE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Timeline):
     """Payload that arrived, in bins; seconds count from the first traffic."""
 
-    start: float
-    width: float
-    bytes: Sequence[int]
-
-    def timeline(self) -> Timeline:
-        return Timeline(self.start, self.width, self.bytes)
+    def __init__(self, start: float, width: float, counts: Sequence[int]) -> None:
+        super().__init__(start, width, counts)
+        self.start, self.width, self.bytes = start, width, counts
 
     def stall(self, start: float, end: float) -> tuple[float, float]:
         """The longest time without a byte in [start, end), and its begin; 0 for none.
@@ -321,40 +317,22 @@ class Series:
         return (longest + 1) * self.width if longest else 0.0, at
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseFigures:
-    """Goodput after a change."""
-
-    name: str
-    start_seconds: float
-    end_seconds: float
-    planes: float
-    back_seconds: float | None  # until goodput reached back_share of the capacity; None: never
-    below_seconds: float  # time in which goodput was below 95%
-    worst_share: float | None  # lowest goodput of the capacity, after the allowed seconds
-    mean_share: float | None
-    dip_share: float | None  # lowest goodput of the earlier phase's capacity, until back_seconds
-    longest_gap_seconds: float
-    first_gap_seconds: float  # the longest in the first 0.1 s, probably caused by the change
-
-
 def figures(
     series: Series, events: Sequence[Event], seconds: float, planes: int, plane_bps: float
 ) -> dict[str, Any]:
     """All figures of a run, for JSON. `plane_bps` is the payload rate of a plane."""
-    timeline = series.timeline()
     parts = phases(events, seconds, planes)
     stall, stall_at = series.stall(0.1, seconds)
     capacity = _carried(parts, events, planes, plane_bps)
     faults = {event.name: event for event in events}
     before = [parts[0], *parts]
     return {
-        "delivered_bytes": round(timeline.bytes_at(seconds) - timeline.bytes_at(0.0)),
+        "delivered_bytes": round(series.bytes_at(seconds) - series.bytes_at(0.0)),
         "capacity_bytes": round(capacity),
         "longest_stall_seconds": stall,
         "longest_stall_at_seconds": stall_at,
         "phases": [
-            asdict(_phase(series, timeline, earlier, part, plane_bps, faults.get(part.name)))
+            _phase(series, earlier, part, plane_bps, faults.get(part.name))
             for earlier, part in zip(before, parts, strict=False)
         ],
     }
@@ -384,32 +362,30 @@ def back_share(event: Event | None) -> float:
 
 
 def _phase(
-    series: Series,
-    timeline: Timeline,
-    earlier: Phase,
-    part: Phase,
-    plane_bps: float,
-    event: Event | None,
-) -> PhaseFigures:
+    series: Series, earlier: Phase, part: Phase, plane_bps: float, event: Event | None
+) -> dict[str, Any]:
+    """Goodput after a change."""
     capacity = part.planes * plane_bps
-    back = _back(timeline, part, back_share(event) * capacity) if part.planes else None
+    back = _back(series, part, back_share(event) * capacity) if part.planes else None
     settled = part.start + allowed_seconds(event)
     until_back = part.end if back is None else part.start + back
-    return PhaseFigures(
-        name=part.name,
-        start_seconds=part.start,
-        end_seconds=part.end,
-        planes=part.planes,
-        back_seconds=back,
-        below_seconds=_below(timeline, part, LOW_SHARE * capacity),
-        worst_share=_worst(timeline, settled, part.end, capacity),
-        mean_share=timeline.goodput(settled, part.end) / capacity
-        if capacity and part.end > settled
-        else None,
-        dip_share=_worst(timeline, part.start, until_back, earlier.planes * plane_bps),
-        longest_gap_seconds=series.stall(part.start, part.end)[0],
-        first_gap_seconds=series.stall(part.start, min(part.end, part.start + FIRST_SECONDS))[0],
-    )
+    mean = series.goodput(settled, part.end) / capacity if capacity and part.end > settled else None
+    soon = min(part.end, part.start + FIRST_SECONDS)
+    return {
+        "name": part.name,
+        "start_seconds": part.start,
+        "end_seconds": part.end,
+        "planes": part.planes,
+        "back_seconds": back,  # until goodput reached back_share of the capacity; None: never
+        "below_seconds": _below(series, part, LOW_SHARE * capacity),
+        # The lowest goodput of the capacity after the allowed seconds; of the earlier phase's until
+        # `back_seconds`.
+        "worst_share": _worst(series, settled, part.end, capacity),
+        "mean_share": mean,
+        "dip_share": _worst(series, part.start, until_back, earlier.planes * plane_bps),
+        "longest_gap_seconds": series.stall(part.start, part.end)[0],
+        "first_gap_seconds": series.stall(part.start, soon)[0],  # probably caused by the change
+    }
 
 
 def _windows(start: float, end: float) -> Iterator[float]:
@@ -418,33 +394,33 @@ def _windows(start: float, end: float) -> Iterator[float]:
         yield start + i * STEP_SECONDS
 
 
-def _goodput(timeline: Timeline, at: float) -> float:
-    return timeline.goodput(at, at + WINDOW_SECONDS)
+def _goodput(series: Series, at: float) -> float:
+    return series.goodput(at, at + WINDOW_SECONDS)
 
 
-def _back(timeline: Timeline, part: Phase, level: float) -> float | None:
+def _back(series: Series, part: Phase, level: float) -> float | None:
     for at in _windows(part.start, part.end):
-        if _goodput(timeline, at) >= level:
+        if _goodput(series, at) >= level:
             return at - part.start
     return None
 
 
-def _below(timeline: Timeline, part: Phase, level: float) -> float:
+def _below(series: Series, part: Phase, level: float) -> float:
     """Time below a level. The last window of a phase is shortened."""
     low = 0
     steps = int((part.end - part.start) / STEP_SECONDS + 1e-6)
     for i in range(steps):
         at = part.start + i * STEP_SECONDS
         end = min(at + WINDOW_SECONDS, part.end)
-        low += timeline.goodput(at, end) < level and end - at >= WINDOW_SECONDS / 2
+        low += series.goodput(at, end) < level and end - at >= WINDOW_SECONDS / 2
     return low * STEP_SECONDS
 
 
-def _worst(timeline: Timeline, start: float, end: float, capacity: float) -> float | None:
+def _worst(series: Series, start: float, end: float, capacity: float) -> float | None:
     """The lowest share of any window; None if the time is shorter, or the capacity is 0."""
     if not capacity or end - start < WINDOW_SECONDS:
         return None
-    return min(_goodput(timeline, at) for at in _windows(start, end)) / capacity
+    return min(_goodput(series, at) for at in _windows(start, end)) / capacity
 
 
 # ---- targets of mrc -----------------------------------------------------------------------------
@@ -507,10 +483,10 @@ def events_of(run: Run) -> list[Event]:
 def rates(run: Run, start: float, end: float, step: float) -> list[tuple[float, float]]:
     """(seconds, goodput in bit/s) of each step, from start to end."""
     bins = run["bins"]
-    timeline = Timeline(bins["start_seconds"], bins["width_seconds"], bins["bytes"])
+    series = Series(bins["start_seconds"], bins["width_seconds"], bins["bytes"])
     count = round((end - start) / step)
     moments = [start + i * step for i in range(count + 1)]
-    return [((a + b) / 2, timeline.goodput(a, b)) for a, b in pairwise(moments)]
+    return [((a + b) / 2, series.goodput(a, b)) for a, b in pairwise(moments)]
 
 
 def summary(run: Run) -> str:
