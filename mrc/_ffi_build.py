@@ -155,7 +155,9 @@ def builder() -> FFI:
 
 def sim_builder() -> FFI:
     """The engine in the simulated fabric."""
-    return describe("mrc._sim", ["sim/topology.h", "sim/sim.h"], SIM, ["-pthread"])
+    return describe(
+        "mrc._sim", ["sim/topology.h", "sim/scenario.h", "sim/sim.h"], SIM, ["-pthread"]
+    )
 
 
 def emu_builder() -> FFI:

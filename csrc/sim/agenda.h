@@ -6,7 +6,7 @@
 #pragma once
 
 #include "core/base.h"
-#include "sim/sim.h"
+#include "sim/scenario.h"
 #include "virtual/link.h"
 
 #define MRC_AGENDA_SLOTS 32768u /* length of the wheel, ns: a power of 2, at most 64 * 64 * 64 */

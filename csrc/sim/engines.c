@@ -8,7 +8,7 @@
 #include "core/engine.h"
 #include "core/turn.h"
 #include "core/wire.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 #include "virtual/link.h"
 #include "virtual/sealer.h"
 

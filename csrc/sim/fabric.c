@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "sim/internal.h"
+#include "sim/numbers.h"
 #include "virtual/link.h"
 
 static void put(struct mrc_mailbox *box, struct mrc_mail mail) {

@@ -75,6 +75,25 @@ void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet);
 void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame *packet);
 /* A hop is free: it sends the first packet that waits. */
 void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t hop);
+/* Gives a packet the uSIDs of its path between its hosts, the first in the top 16 bits; none under
+   ECMP. */
+void mrc_fabric_set_usids(const struct mrc_fabric *fabric, struct mrc_frame *packet);
+/* The shard that has the node at the end of a hop. */
+uint32_t mrc_fabric_shard_of_end(const struct mrc_fabric *fabric, uint32_t shards,
+                                 const struct mrc_hop *hop);
+/* Packets in the queues of all hops. */
+uint64_t mrc_fabric_count_frames(const struct mrc_fabric *fabric);
+/* Whether the hops of a path between two hosts exist; planes from 0. */
+bool mrc_fabric_has_path(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from,
+                         uint32_t to, uint32_t path);
+/* Whether two hosts have a path in a plane. */
+bool mrc_fabric_joins(const struct mrc_fabric *fabric, uint32_t plane, uint32_t from, uint32_t to);
+/* A random plane in which two hosts have a path; they must have one. */
+uint32_t mrc_fabric_draw_plane(const struct mrc_fabric *fabric, uint32_t from, uint32_t to);
+/* The host's end of its link in a plane; planes from 0. */
+struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host);
+/* A packet joins the queue of a hop. */
+void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame *packet);
 
 /* ---- Faults ---- */
 
@@ -82,3 +101,9 @@ void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t hop);
 
 /* Adds a fault to a hop; faults of other kinds stay. */
 void mrc_fault_add(struct mrc_hop_own *hop, const struct mrc_sim_fault *fault);
+/* A fault begins or ends. */
+void mrc_fault_switch(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, bool begins);
+/* Sets the property that the target's links have without faults to the fault's value. */
+void mrc_fault_rebase(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault);
+/* Removes the target's links, before the first packet. */
+void mrc_fault_remove(struct mrc_fabric *fabric, const struct mrc_sim_fault *target);

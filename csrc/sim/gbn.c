@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 
 int mrc_gbn_sender_init(struct mrc_gbn_sender *sender, const struct mrc_gbn_config *config) {
   *sender = (struct mrc_gbn_sender){.config = *config, .deadline_ns = MRC_NEVER};

@@ -6,7 +6,7 @@
 
 #include "core/base.h"
 #include "core/wire.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 
 _Static_assert(offsetof(struct mrc_frame, header) + 12 <= 64, "one cache line");
 _Static_assert(sizeof(struct mrc_frame) == 128, "two cache lines");

@@ -51,6 +51,22 @@ struct mrc_frame_pool {
 struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool);
 void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet);
 
+static inline uint32_t mrc_frame_udp_bytes(const struct mrc_frame *packet) {
+  return (uint32_t)packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
+}
+
+static inline uint32_t mrc_frame_wire_bytes(const struct mrc_frame *packet) {
+  return mrc_frame_udp_bytes(packet) + MRC_FRAME_OVERHEAD_BYTES;
+}
+
+/* A copy of the packet and of the room behind it. */
+struct mrc_frame *mrc_frame_pool_copy(struct mrc_frame_pool *pool, const struct mrc_frame *packet);
+/* Moves up to n free packets to another pool. Packets may be put back into any pool of a fabric;
+   the sum of `n_used` counts those that are in use. */
+void mrc_frame_pool_move(struct mrc_frame_pool *from, struct mrc_frame_pool *to, uint64_t n);
+/* Frees every packet of the pool, including packets in use. */
+void mrc_frame_pool_free(struct mrc_frame_pool *pool);
+
 /* ---- Queues ---- */
 
 /* The output queue of a switch port or a NIC: two classes under strict priority, or one queue for
@@ -80,6 +96,15 @@ struct mrc_queue {
   uint64_t peak_bytes; /* of both classes */
 };
 
+/* Queues a packet, trimmed if necessary. False when there is no room: the caller keeps the
+   packet. */
+bool mrc_queue_push(struct mrc_queue *queue, const struct mrc_queue_config *config,
+                    struct mrc_frame *packet);
+/* The next packet to send, control first; 0 when empty. Data is marked here, as it leaves: the mark
+   then reflects the current queue, however long the packet has waited. */
+struct mrc_frame *mrc_queue_pop(struct mrc_queue *queue, const struct mrc_queue_config *config);
+/* Packets of a class that wait. */
+uint64_t mrc_queue_count(const struct mrc_queue_class *class);
 static inline uint64_t mrc_queue_bytes(const struct mrc_queue *queue) {
   return queue->control.bytes + queue->data.bytes;
 }
@@ -142,3 +167,14 @@ struct mrc_hop {
 uint64_t mrc_hop_lost(const struct mrc_hop *hop);
 /* Changes rate, delay or faults of a hop with a state of its own, from the next packet on. */
 void mrc_hop_configure(struct mrc_hop_own *own, const struct mrc_hop_config *config);
+/* 0: it has none. */
+static inline struct mrc_hop_own *mrc_hop_own(const struct mrc_hop *hop) {
+  return hop->is_owner ? (struct mrc_hop_own *)hop->kind : NULL;
+}
+/* Gives the hop a state of its own, once. `seed` decides about its packets. */
+void mrc_hop_make_own(struct mrc_hop *hop, uint64_t seed);
+void mrc_hop_free(struct mrc_hop *hop);
+/* Starts to send a packet at `now_ns`; the hop must be free. Returns the packet's fate with its
+   arrival times. */
+struct mrc_link_fate mrc_hop_send(struct mrc_hop *hop, const struct mrc_frame *packet,
+                                  uint64_t now_ns);

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "sim/internal.h"
+#include "sim/numbers.h"
 
 enum { MAX_TURNS = 64 /* of a host at one time */ };
 

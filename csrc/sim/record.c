@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 #include "virtual/link.h"
 
 uint32_t mrc_flows_add(struct mrc_sim_flows *flows, const struct mrc_sim_flow_config *config) {

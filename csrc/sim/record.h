@@ -9,7 +9,7 @@
 #include "mrc.h"
 #include "sim/agenda.h"
 #include "sim/hop.h"
-#include "sim/sim.h"
+#include "sim/scenario.h"
 
 enum { MRC_FROM, MRC_TO };
 enum { MRC_FLOW_FIRST_QPN = 3 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 
 struct mrc_crew {
   pthread_barrier_t barrier; /* before and after each job */

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include "sim/fabric.h"
-#include "sim/internal.h"
+#include "sim/links.h"
+#include "sim/numbers.h"
 #include "sim/shards.h"
 
 /* ---- create ---- */

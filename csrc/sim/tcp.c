@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 
 enum { ARRIVED, FLYING, LOST }; /* states of a segment */
 

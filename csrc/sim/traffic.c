@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "sim/internal.h"
+#include "sim/numbers.h"
 
 static struct mrc_sim_flow *flow_at(const struct mrc_sim_traffic *traffic, uint32_t index) {
   return &traffic->hosts->flows->at[index];

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "core/base.h"
 #include "sim/gbn.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 #include "sim/tcp.h"
 #include "sim/traffic.h"
 #include "sim_config.h"

@@ -20,7 +20,7 @@
 #include "core/base.h"
 #include "core/wire.h"
 #include "emu/ethernet.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 
 /* ---- Packets ---- */
 

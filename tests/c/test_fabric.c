@@ -7,7 +7,7 @@
 #include "core/wire.h"
 #include "sim/agenda.h"
 #include "sim/fabric.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 #include "sim/traffic.h"
 #include "sim_config.h"
 

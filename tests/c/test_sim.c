@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "sim/engines.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 #include "sim/sim.h"
 #include "sim/traffic.h"
 #include "sim_config.h"

@@ -9,7 +9,7 @@
 
    A failure prints its seed. A seed that found a defect becomes a test with a name. */
 #include "mrc.h"
-#include "sim/internal.h"
+#include "sim/numbers.h"
 #include "sim/sim.h"
 #include "sweep.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/topology.h"
+#include "sim/links.h"
 
 #include <errno.h>
 
-#include "sim/internal.h"
+#include "sim/numbers.h"
 
 static bool are_pods_sound(const struct mrc_topology *topology) {
   const uint32_t pods = mrc_topology_pods(topology);
