@@ -232,7 +232,8 @@ class Capture(Struct):
         self, plan: BedPlan, where: Sequence[LinkEnd], begun: Callable[[], None],
         has_ended: Callable[[], bool],
     ) -> Captured:  # fmt: skip
-        """Captures until `has_ended()` or the limit. Calls `begun` once all rings are open.
+        """Captures until `has_ended()` or the limit. Calls `begun` once all rings are open; no
+        packet is from before, when some interfaces would lack theirs.
 
         Raises NetlinkError if an interface disappears, BrokenPipeError if the file's reader does.
         """
@@ -242,6 +243,7 @@ class Capture(Struct):
                 stack.enter_context(Ring(plan.nodes[node].namespace, interface))
                 for node, interface in where
             ]
+            begin_ns = time.time_ns()
             write_header(self.file, self.snap_bytes)
             self.file.flush()
             poll = select.poll()
@@ -259,7 +261,7 @@ class Capture(Struct):
                     time.sleep(_SETTLED_NS / 1e9)  # the kernel delivers its unfinished blocks
                     is_over = True
                 for ring in rings:
-                    pending += ring.read()
+                    pending += (each for each in ring.read() if each[0] >= begin_ns)
                 pending.sort(key=lambda each: each[0])
                 oldest = time.time_ns() - (0 if is_over else _SETTLED_NS)
                 ready = bisect(pending, oldest, key=lambda each: each[0])

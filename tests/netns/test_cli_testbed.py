@@ -626,6 +626,30 @@ def test_capture__in_a_switch_writes_each_packet_twice(bed: Testbed) -> None:
 
 
 @splits_bursts
+def test_capture__begins_when_all_interfaces_are_captured(
+    bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first and the last, packets of only some interfaces are captured."""
+    early: list[bytes] = []
+    late: list[bytes] = []
+
+    class Ring(capture.Ring):
+        def __init__(self, namespace: str, interface: str) -> None:
+            if interface == "t0-1":
+                early.extend(send_burst(bed))
+            super().__init__(namespace, interface)
+
+    monkeypatch.setattr(capture, "Ring", Ring)
+    with (tmp_path / "a.pcap").open("wb") as file:
+        wanted = capture.Capture(file, 1 << 16, None)
+        where = capture.interfaces(bed.plan, "t1:1.0")
+        wanted.run(bed.plan, where, lambda: late.extend(send_burst(bed)), lambda: bool(late))
+    captured = (tmp_path / "a.pcap").read_bytes()
+    assert [captured.count(each) for each in early] == [0] * 5
+    assert [captured.count(each) for each in late] == [2] * 5
+
+
+@splits_bursts
 def test_capture__in_an_emulated_fabric(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED) as bed:
         check_packets_of_a_burst(bed, "h0", ["h0:p1"])
