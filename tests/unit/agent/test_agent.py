@@ -234,6 +234,7 @@ async def test_release__while_the_agents_connect() -> None:
         assert (gone.value, gone.body) == (theirs, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialler_ends", [True, False])
 @pytest.mark.parametrize("stopped", ["agent", "program"])
 async def test_release__while_the_agents_connect_after_a_stop(
