@@ -695,38 +695,39 @@ TEST(test_answers__use_evs_that_answered) {
   CHECK(mrc_pair_finish(p, SECOND));
 }
 
-/* Most EVs of a plane are dead on the return path: probes of two of them in a row do not show that
-   the plane has failed. */
-TEST(test_answers__stay_on_a_plane_with_one_ev_that_works) {
+/* A transfer over two planes whose answers have found EV 8, the only one of plane 2 that is not
+   dead on the return path. */
+static struct mrc_pair *open_with_one_reverse_ev(int *end) {
   struct mrc_pair *p =
       open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
-  const int end = start_writing(p, 16);
-  const struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
+  *end = start_writing(p, 16);
+  const struct mrc_qp *receiver = inside(p, p->ends[*end]->peer);
   run_for(p, 5 * MS);
   for (int path = 1; path < 8; path++)
     mrc_pair_path(p, 1, 0, 2, path)->config.silent = true;
   while (receiver->planes[1].reverse_ev != 8)
     CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  return p;
+}
+
+/* Most EVs of a plane are dead on the return path: probes of two of them in a row do not show that
+   the plane has failed. */
+TEST(test_answers__stay_on_a_plane_with_one_ev_that_works) {
+  int end;
+  PAIR p = open_with_one_reverse_ev(&end);
+  const struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
   for (int i = 0; i < 40; i++) {
     run_for(p, MS);
     CHECK(mrc_reverse_works(receiver, 1));
   }
   CHECK(mrc_pair_finish(p, SECOND));
-  mrc_pair_destroy(p);
 }
 
 /* Likewise for answers to the probes of an EV: they show the state of that EV, and not of the EV
    that the answer happens to take. */
 TEST(test_answers__to_ev_probes_use_evs_that_answered) {
-  struct mrc_pair *p =
-      open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
-  const int end = start_writing(p, 16);
-  const struct mrc_qp *receiver = inside(p, p->ends[end]->peer);
-  run_for(p, 5 * MS);
-  for (int path = 1; path < 8; path++)
-    mrc_pair_path(p, 1, 0, 2, path)->config.silent = true;
-  while (receiver->planes[1].reverse_ev != 8)
-    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  int end;
+  PAIR p = open_with_one_reverse_ev(&end);
   CHECK_EQ(
       mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 8, MRC_EV_ASSUMED_BAD, p->now_ns),
       0);
@@ -734,7 +735,6 @@ TEST(test_answers__to_ev_probes_use_evs_that_answered) {
   CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 0).sent_probes, 1 + 3); /* one at the connect */
   CHECK(mrc_pair_finish(p, SECOND));
-  mrc_pair_destroy(p);
 }
 
 /* The EV that carries all answers may die with the window full. Then the sender only sends
