@@ -145,7 +145,8 @@ def test_run__every_kind_of_traffic_by_mrc_and_by_tcp(
     completed, errors, steps = result["checks"]
     assert completed["met"] and completed["baselines"] == {"tcp": 1.0, "simulator": 1.0}
     assert errors["met"] and errors["value"] == 0
-    assert steps["value"] > 1 and steps["baselines"]["tcp"] > 1
+    # A host that reads late makes one step longer and the next one shorter than it could be.
+    assert steps["value"] > 0 and steps["baselines"]["tcp"] > 0
     assert [each["transport"] for each in result["runs"]] == ["mrc", "tcp"]
     for each in result["runs"]:
         groups = by_group(each)
