@@ -124,7 +124,7 @@ setup(
     ],
     cffi_modules=[
         f"mrc/_ffi_build.py:{builder}"
-        for builder, folder in (("builder", "io"), ("sim_builder", "sim"), ("emu_builder", "emu"))
+        for builder, folder in (("builder", "io"), ("sim_builder", "sim"), ("emu_builder", "sim"))
         if Path("csrc", folder).is_dir()  # a tree may be without test beds: tools/without
     ],
     data_files=[

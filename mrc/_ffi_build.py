@@ -27,11 +27,8 @@ DECLARED = ["mrc.h", "core/base.h"]
 # Of the programs: for mrc.Messages and the agent. A tree without them has less.
 PROGRAMS = ["msg/types.h", "msg/messages.h", "agent/api_values.h", "agent/protocol.h"]
 # Source folders of each module, in csrc.
-CORE, SIM, EMU = (
-    ("core", "io", "msg"),
-    ("core", "virtual", "sim"),
-    ("core", "virtual", "sim", "emu"),
-)
+CORE = ("core", "io", "msg")
+SIM = ("core", "virtual", "sim")  # also of mrc._emu
 VERBS = ("core", "io", "rc", "agent", "verbs")
 OFI = ("core", "io", "msg", "agent", "ofi")
 CM = ("cm", "agent/link.c")
@@ -162,7 +159,7 @@ def sim_builder() -> FFI:
 
 def emu_builder() -> FFI:
     """The simulated fabric in real time, between interfaces."""
-    return describe("mrc._emu", ["sim/topology.h", "emu/emu.h"], EMU, ["-pthread"])
+    return describe("mrc._emu", ["sim/topology.h", "sim/emu.h"], SIM, ["-pthread"])
 
 
 def libraries() -> dict[str, dict[str, Any]]:

@@ -145,9 +145,8 @@ _SIGNS = {
     "msg": r'^#include "msg/',
     "io": r'^#include "io/|\bmrc_ctx_create\(',
     "pair": r'^#include "pair/',
-    "emu": r'^#include "emu/',
-    "sim": r'^#include "(sim|emu)/',
-    "virtual": r'^#include "(virtual|sim|emu|pair)/',
+    "sim": r'^#include "sim/',
+    "virtual": r'^#include "(virtual|sim|pair)/',
 }
 
 

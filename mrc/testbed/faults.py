@@ -217,7 +217,7 @@ def no_drop_rules(target: Target) -> str:
 
 SOCKET = "fabric.sock"
 
-# The order is that of the enums in csrc/emu/emu.h.
+# The order is that of the enums in csrc/sim/emu.h.
 HOP_KINDS = ("host-up", "host-down", "t0-up", "t1-down", "t1-up", "t2-down")
 HOST_UP, HOST_DOWN, T0_UP, T1_DOWN, T1_UP, T2_DOWN = HOP_KINDS
 
@@ -257,7 +257,7 @@ class Hop(NamedTuple):
 
 
 FaultRow = tuple[str, int, int]
-"""kind and its two numbers, see csrc/emu/emu.h"""
+"""kind and its two numbers, see csrc/sim/emu.h"""
 
 
 def hops_of_link(link: Target, fabric: Topology) -> tuple[Hop, Hop]:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and runs tests/c/test_*.c under the sanitizers: each C test function is a result here.
 
-Programs that include csrc/io or csrc/emu have threads, so they also run under the thread
-sanitizer.
+Programs that include csrc/io, or what has threads in csrc/sim, also run under the thread sanitizer.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ def flavours(source: Path) -> list[cbuild.Flavour]:
 
 
 def has_threads(source: Path) -> bool:
-    if '#include "sim/shards.h"' in source.read_text():
+    if re.search(r'^#include "sim/(shards|emu)\.h"', source.read_text(), re.M):
         return True
-    return not {"io", "emu"}.isdisjoint(cbuild.parts([source]))
+    return "io" in cbuild.parts([source])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
    namespace, which stands for both hosts: the packets that it sends come back to it until their hop
    limit is used up. */
 #define _GNU_SOURCE 1
-#include "emu/emu.h"
+#include "sim/emu.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "check.h"
 #include "core/base.h"
 #include "core/wire.h"
-#include "emu/ethernet.h"
+#include "sim/ethernet.h"
 #include "sim/numbers.h"
 
 /* ---- Packets ---- */

@@ -11,7 +11,6 @@ import pytest
 from mrc import _ffi_build
 from mrc._ffi_build import (
     CORE,
-    EMU,
     SIM,
     compile_flags,
     crc_library,
@@ -69,7 +68,7 @@ def test_sources__are_the_engine_and_the_socket_driver_in_a_fixed_order(tmp_path
     assert headers(tmp_path, CORE) == found
 
 
-@pytest.mark.parametrize("folders", [CORE, SIM, EMU])
+@pytest.mark.parametrize("folders", [CORE, SIM])
 def test_sources__are_there(folders: tuple[str, ...]) -> None:
     found = sources(ROOT, folders)
     there = {each for each in folders if (ROOT / "csrc" / each).is_dir()}  # of this tree

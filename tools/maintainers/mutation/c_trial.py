@@ -161,7 +161,6 @@ def culprit(output: str, program: Path, base: Path) -> str:
 
 PARTS = (
     "pair",
-    "emu",
     "sim",
     "virtual",
     "rc",
@@ -278,8 +277,6 @@ class Build:
     def link_test(self, test: Path, changed: Path | None, folder: Path | None = None) -> Path:
         target = (folder or self.folder) / test.stem
         names = [f"-l{part}" for part in self.cbuild.parts([test])]
-        if "-lsim" in names and "-lemu" not in names:
-            names.insert(0, "-lemu")
         if "-lmsg" in names and "-lio" not in names:  # messages.c needs it, and a library is whole
             names.insert(names.index("-lmsg") + 1, "-lio")
         made = str(changed or self.cbuild._object(test, self.asan))

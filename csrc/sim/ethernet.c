@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "emu/ethernet.h"
+#include "sim/ethernet.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

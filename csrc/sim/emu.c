@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "emu/emu.h"
+#include "sim/emu.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,11 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "emu/ethernet.h"
-#include "emu/ring.h"
 #include "sim/agenda.h"
+#include "sim/ethernet.h"
 #include "sim/fabric.h"
 #include "sim/links.h"
+#include "sim/ring.h"
 
 enum {
   BATCH = 8, /* packets taken before the fabric's next turn */

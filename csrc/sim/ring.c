@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "emu/ring.h"
+#include "sim/ring.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
