@@ -253,8 +253,8 @@ async def test_release__while_the_agents_connect_after_a_stop(
         ending, number, staying = (one, ours, other) if dialler_ends else (other, theirs, one)
         async with asyncio.timeout(PATIENCE):
             if stopped == "program":
-                # A listener has heard its peer before it creates the QP; a dialler when the QP is in
-                # INIT, which takes two commands: an agent that has not yet may give up.
+                # A listener has heard its peer before it creates the QP, a dialler once its QP is
+                # in INIT, after two commands. An agent that has not may give up.
                 while len(ending.cookies) < (3 if dialler_ends else 1):  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 other.stop()
