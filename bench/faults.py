@@ -23,8 +23,7 @@ from figures import Check, checks_table
 from program import note
 from streams import BIN_SECONDS, Contender, Seen
 
-from mrc.cli.figures import column_chart
-from mrc.cli.output import format_rate, format_table
+from mrc.cli.output import format_table
 from mrc.demo.cli import Timeline
 from mrc.linux.system import stolen_seconds
 from mrc.testbed.faults import Fault, Mode
@@ -507,37 +506,17 @@ def duration(seconds: float | None) -> str:
 
 # ---- text ----------------------------------------------------------------------------------------
 
-_COLUMNS, _ROWS = 80, 4
-_LETTERS = {DOWN: ("D", "U"), LOSS: ("L", "O"), SLOW: ("T", "F")}
-
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
     """The whole result, line by line."""
-    story, bed = story_of(result), result["bed"]
+    story = story_of(result)
     for run in story:
         yield f"{run['contender']}: {summary(run)}"
-        yield from _chart(run, bed["planes"] * bed["plane_payload_bits_per_second"])
     if story:
-        seconds = story[0]["seconds"]
-        yield (
-            f"{'':>14}0 to {seconds:g} s; plane 1 S: silent, H: healed, D: link down, U: link up,"
-        )
-        yield f"{'':>14}L: 20% loss, O: over, T: a tenth of its rate, F: full rate again"
         yield ""
         yield _table(story)
     yield ""
     yield checks_table(result["checks"], result.get("busy", ""))
-
-
-def _chart(run: Mapping[str, Any], capacity: float) -> list[str]:
-    seconds = run["seconds"]
-    values = [bps for _, bps in rates(run, 0.0, seconds, seconds / _COLUMNS)]
-    marks = {}
-    for event in events_of(run):
-        begin, end = _LETTERS.get(event.mode, ("S", "H"))
-        for at, letter in ((event.at, begin), (event.until, end)):
-            marks[int(_COLUMNS * min(at / seconds, 1))] = letter
-    return column_chart(values, top=capacity, rows=_ROWS, marks=marks, label=format_rate)
 
 
 def _table(story: Sequence[Mapping[str, Any]]) -> str:

@@ -5,7 +5,7 @@ plane beside the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -111,10 +111,6 @@ def parameters(ctx: Context, qp: QP) -> str:
 # ---- Goodput over time ---------------------------------------------------------------------------
 
 
-COLUMNS = 64
-ROWS = 8
-
-
 def bins(recording: Recording) -> Bins:
     planes = sorted(recording.planes.items())
     return like(
@@ -125,53 +121,24 @@ def bins(recording: Recording) -> Bins:
 
 
 def bins_lines(receiver: str, recording: Recording) -> list[str]:
-    """A chart of the bytes received, with one column for several bins, and the longest gap."""
+    """Goodput in the bins, and the longest gap."""
     counts = recording.bytes
     if not any(counts):
         return [f"{receiver}: nothing arrived"]
-    each = -(-len(counts) // COLUMNS)
-    column_ns = each * recording.width_ns
-    rates = [8e9 * sum(counts[i : i + each]) / column_ns for i in range(0, len(counts), each)]
-    gap_ns, at_ns = recording.longest_gap_ns, recording.longest_gap_at_ns
-    marks = {} if at_ns is None else {at_ns // column_ns: "^"}
-    title = (
-        f"goodput at the {receiver}, each column is {format_seconds(column_ns / 1e9)}"
-        f" ({each} bins of {format_seconds(recording.width_ns / 1e9)})"
+    most_bps, mean_bps = (
+        8e9 * count / recording.width_ns for count in (max(counts), sum(counts) / len(counts))
     )
-    chart = column_chart(rates, top=max(rates), rows=ROWS, marks=marks, label=format_rate)
-    lines = [title, *chart]
+    gap_ns, at_ns = recording.longest_gap_ns, recording.longest_gap_at_ns
+    lines = [
+        f"goodput at the {receiver}, {counted(len(counts), 'bin')} of"
+        f" {format_seconds(recording.width_ns / 1e9)}: {format_rate(mean_bps)} on average,"
+        f" {format_rate(most_bps)} at most"
+    ]
     if at_ns is not None:
-        lines.append(f"longest gap {format_seconds(gap_ns / 1e9)}, from {at_ns / 1e9:.6f} s on (^)")
+        lines.append(f"longest gap {format_seconds(gap_ns / 1e9)}, from {at_ns / 1e9:.6f} s on")
     tail_ns = recording.duration_ns - (recording.last_ns or 0)
     if tail_ns > gap_ns:
         lines.append(f"nothing arrived in the last {format_seconds(tail_ns / 1e9)}")
-    return lines
-
-
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
-_LABEL_WIDTH = 12
-
-
-def column_chart(
-    values: Sequence[float],
-    *,
-    top: float,
-    rows: int,
-    marks: Mapping[int, str],
-    label: Callable[[float], str],
-) -> list[str]:
-    """A chart as lines of text: one column for each value, `rows` lines high.
-
-    `top` is the value of the highest line; a larger value fills its column. `marks` are the
-    characters below some columns. `label` formats the value of a line.
-    """
-    lines = []
-    for row in reversed(range(rows)):
-        cells = (min(max(value / top * rows - row, 0), 1) for value in values)
-        blocks = "".join(_EIGHTHS[round(cell * 8)] for cell in cells)
-        lines.append(f"{label(top * (row + 1) / rows):>{_LABEL_WIDTH}} |{blocks}".rstrip())
-    axis = "".join(marks.get(column, "-") for column in range(len(values)))
-    lines.append(f"{'':>{_LABEL_WIDTH}} +{axis}")
     return lines
 
 

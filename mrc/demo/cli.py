@@ -34,7 +34,6 @@ from msgspec.structs import replace
 
 from mrc.child import Child
 from mrc.cli.arguments import size_argument
-from mrc.cli.figures import column_chart
 from mrc.cli.output import (
     Exit,
     Output,
@@ -669,8 +668,6 @@ examples:
   mrc demo --json | jq .recovery_seconds
 """
 _MIN_BYTES = 1 << 20
-_CHART_ROWS = 6
-_CHART_COLUMNS = 72
 
 
 def size(text: str) -> int:
@@ -742,8 +739,6 @@ async def _demo(plan: DemoPlan, out: Output) -> int:
     machine = min(earlier, await in_thread(system.measure_processors), key=attrgetter("share"))
     out.text(_planes_table(result))
     out.text("")
-    out.text("\n".join(_chart(result)))
-    out.text("")
     lower = "; the figures above are lower for it" if machine.is_busy else ""
     out.text("\n".join([*_summary(result), f"the machine     {machine}{lower}"]))
     out.result(replace(result.report(), processor_share=machine.share))
@@ -772,25 +767,6 @@ def _planes_table(result: DemoResult) -> str:
         share = f"{plane['sent_bytes'] / total:.1%}"
         rows.append((number, *rates, plane["sent_packets"], plane["lost_packets"], share))
     return format_table(head, rows)
-
-
-def _chart(result: DemoResult) -> list[str]:
-    """Goodput over time. Marks show when the plane failed and when it was healed."""
-    bins = result.bins()
-    if not bins:
-        return ["too short for a chart: use a larger --size"]
-    group = -(-len(bins) // _CHART_COLUMNS)
-    grouped = [bins[i : i + group] for i in range(0, len(bins), group)]
-    values = [sum(each.bits_per_second for each in part) / len(part) for part in grouped]
-    width = bins[0].width * group
-    marks = {
-        int((moment - result.began) / width): letter
-        for moment, letter in ((result.failed, "F"), (result.healed, "H"))
-    }
-    rows = _CHART_ROWS
-    lines = column_chart(values, top=result.capacity, rows=rows, marks=marks, label=format_rate)
-    meaning = f"F: plane {FAULTY_PLANE} falls silent, H: it is healed"
-    return [*lines, f"{'':>14}a column is {format_seconds(width)}; {meaning}"]
 
 
 def _summary(result: DemoResult) -> list[str]:

@@ -33,7 +33,7 @@ examples:
   mrc perf h1 --lat --size 2           latency of a 2-byte WRITE_IMM
   mrc perf h1 -a -J > sweep.json       every message size, as JSON
   mrc perf h1 --csv > perf.csv         a line for each interval
-  mrc perf h1 --bins                   chart goodput in bins of 1 ms
+  mrc perf h1 --bins                   goodput in bins of 1 ms
 """
 SWEEP_SIZES = tuple(2**power for power in range(1, 24))
 SWEEP_SECONDS = 1.0
@@ -134,8 +134,8 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
     endpoint.add_bins_option(
         group,
         DEFAULT_BIN,
-        "show the bytes received in each bin of this width, the longest gap, and the changes of"
-        " EVs and planes",
+        "record the bytes received in bins of this width; show the longest gap, and the changes"
+        " of EVs and planes",
     )
     add(group, OUTPUT, interval={"default": 1.0})
     output.add_csv_option(group, "each interval; with -a or --lat each test, at both ends")

@@ -22,7 +22,7 @@ examples:
   mrc recv --output inbox --overwrite  replace existing files
   mrc recv --output inbox --once       exit after one sender
   mrc recv --stdout | tar x            pass on the bytes of one sender
-  mrc recv --once --bins               chart goodput in bins of 10 ms
+  mrc recv --once --bins               goodput in bins of 10 ms
   mrc recv --output inbox -B eth1 --udp-port 4800
                                        on one interface, and a UDP port for the firewall
   mrc recv --output inbox --json       print one line of JSON for each sender
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     endpoint.add_bins_option(
         parser,
         DEFAULT_BIN,
-        "with --once: show the bytes received in each bin of this width, and the longest gap",
+        "with --once: record the bytes received in bins of this width; show the longest gap",
     )
     endpoint.add_view_options(parser, listens=True)
     add_options(parser)

@@ -20,7 +20,7 @@ from unit.transfer.test_session import PLANE
 
 from mrc import ContextConfig, Queues, Retries, Spraying
 from mrc.cli import figures
-from mrc.cli.figures import carried_percent, column_chart, settings
+from mrc.cli.figures import carried_percent, settings
 from mrc.cli.main import main
 from mrc.cli.output import Exit, Output
 from mrc.connect.parse import printable
@@ -571,28 +571,3 @@ def test_note__on_stderr_unless_quiet(
     meter.note("")
     meter.note("plane 2")
     assert capsys.readouterr() == ("", said)
-
-
-# ---- Charts --------------------------------------------------------------------------------------
-
-
-def test_column_chart__blocks_labels_and_marks() -> None:
-    lines = column_chart(
-        [0, 1, 2, 4, 8, 16, 7, 0.4],
-        top=8,
-        rows=2,
-        marks={3: "F", 7: "H", 99: "?"},
-        label=lambda value: f"{value:g} b",
-    )
-    assert lines == [
-        "         8 b |    ██▆",
-        "         4 b | ▂▄████▁",
-        "             +---F---H",
-    ]
-
-
-def test_column_chart__without_values() -> None:
-    assert column_chart([], top=1, rows=1, marks={}, label=str) == [
-        "         1.0 |",
-        "             +",
-    ]

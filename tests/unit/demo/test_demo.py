@@ -153,12 +153,6 @@ def test_report__all_of_it() -> None:
     assert {"recovery_seconds", "goodput_before_bits_per_second"} <= body.keys()
 
 
-def test_chart__of_a_transfer_shorter_than_a_bin() -> None:
-    found = result(dead=0.0)
-    found.ended = found.began + 0.01
-    assert demo._chart(found) == ["too short for a chart: use a larger --size"]
-
-
 def test_write_random__same_seed_same_bytes(tmp_path: Path) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     for path, seed in ((a, 1), (b, 1), (c, 2)):
