@@ -36,7 +36,6 @@ from mrc.testbed import plan as plans
 from mrc.testbed.plan import BedLink, BedPlan, MachineShare, Node
 from mrc.testbed.shape import (
     MANAGEMENT,
-    LentInterface,
     Outside,
     RealHost,
     Shape,
@@ -65,40 +64,14 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 
 def read(table: Table) -> Outside:
     """The table `[outside]` of a topology file. Raises ConfigError."""
-    found = Outside(
-        uplink=table.text("uplink") if table.has("uplink") else None,
-        interfaces=tuple(
-            LentInterface(each.text("interface"), each.text("node"))
-            for each in _closed(table.tables("interfaces"), "interface", "node")
-        ),
-        hosts=tuple(
-            RealHost(
-                each.text("host"),
-                each.texts("interfaces"),
-                each.text("management") if each.has("management") else None,
-            )
-            for each in _closed(table.tables("hosts"), "host", "interfaces", "management")
-        ),
-    )
+    hosts = []
+    for each in table.tables("hosts"):
+        management = each.text("management") if each.has("management") else None
+        hosts.append(RealHost(each.text("host"), each.texts("interfaces"), management))
+        each.close()
+    uplink = table.text("uplink") if table.has("uplink") else None
     table.close()
-    return found
-
-
-def _closed(tables: Sequence[Table], *keys: str) -> Iterator[Table]:
-    """The tables, none of which has other keys."""
-    for table in tables:
-        for key in keys:
-            table.has(key)
-        table.close()
-        yield table
-
-
-def parse_lent(text: str) -> LentInterface:
-    """`eth2=h0`, `eth2=t1:2.0`"""
-    interface, equals, node = text.partition("=")
-    if not (equals and interface and node):
-        raise ValueError(f"{text!r} is not INTERFACE=NODE, such as eth2=h0 or eth2=t1:2.0")
-    return LentInterface(interface, node)
+    return Outside(uplink, tuple(hosts))
 
 
 def parse_real_host(text: str) -> RealHost:
@@ -131,10 +104,6 @@ def check(outside: Outside, shape: Shape) -> None:
     _no_twins("host", real)
     if len(real) == len(hosts):
         raise ValueError("all hosts are real hosts: leave one to the test bed")
-    for lent in outside.interfaces:
-        if lent.node in real:
-            raise ValueError(f"{lent.interface}: {lent.node} is a real host, and has its own")
-        shape.node_of(lent.node)
     _no_twins("interface", list(_interfaces(outside)))
     for interface in _interfaces(outside):
         check_interface(interface)
@@ -150,7 +119,6 @@ def _interfaces(outside: Outside) -> Iterator[str]:
     """Every interface of the machine, as often as it is named."""
     if outside.uplink is not None:
         yield outside.uplink
-    yield from (each.interface for each in outside.interfaces)
     for each in outside.hosts:
         yield from each.interfaces
         if each.management is not None:
@@ -232,8 +200,6 @@ def _with_way_out(node: Node, shape: Shape) -> Node:
 
 OUTSIDE = """
 --uplink IFNAME               hosts reach what this machine reaches over this interface, by NAT
---interface IFNAME=NODE...    move an interface of this machine into a host or a switch, such as
-                              eth2=h0 or eth3=t1:2.0; down returns it
 --real-host HOST=IFNAMES...   this host is what is at the other end of these interfaces, one for
                               each plane: h1=tap1,tap2; at the end mgmt:tap0 for the management
                               network. mrc testbed join prints what it has to configure
@@ -247,8 +213,7 @@ _NAMED = 6  # switches of a machine that a line names
 
 def add_outside(group: argparse._ArgumentGroup) -> None:
     real = {"type": argument(parse_real_host)}
-    lent = {"type": argument(parse_lent)}
-    add(group, OUTSIDE, interface=lent, real_host=real)
+    add(group, OUTSIDE, real_host=real)
 
 
 def outside_of(args: argparse.Namespace, outside: Outside) -> Outside:
@@ -256,7 +221,6 @@ def outside_of(args: argparse.Namespace, outside: Outside) -> Outside:
     return replace(
         outside,
         uplink=args.uplink or outside.uplink,
-        interfaces=(*outside.interfaces, *args.interface),
         hosts=(*outside.hosts, *args.real_host),
     )
 
@@ -264,7 +228,6 @@ def outside_of(args: argparse.Namespace, outside: Outside) -> Outside:
 def outside_lines(outside: Outside) -> list[str]:
     """What joins the test bed to the world, for people."""
     found = [f"uplink {outside.uplink}: hosts reach the world by NAT"] if outside.uplink else []
-    found += [f"{each.node} has the interface {each.interface}" for each in outside.interfaces]
     for each in outside.hosts:
         management = f", management {each.management}" if each.management else ""
         found.append(

@@ -40,7 +40,7 @@ from mrc.linux.rtnetlink import Interface, interfaces
 from mrc.linux.system import write_whole
 from mrc.testbed import build, rootless, state
 from mrc.testbed.plan import BedLink, BedPlan
-from mrc.testbed.shape import MANAGEMENT, machine_namespace, part_name
+from mrc.testbed.shape import MANAGEMENT, machine_namespace
 
 # ---- Interfaces of the machine -------------------------------------------------------------------
 
@@ -88,40 +88,29 @@ def save_record(name: str, record: Record) -> None:
 
 def lend(plan: BedPlan) -> None:
     """Moves the interfaces of the machine into the test bed. Raises StateError, NetlinkError."""
-    wanted = list(_wanted(plan))
-    if not wanted:
+    real = plan.shape.outside.hosts
+    if not real:
         return
     machine = machine_namespace(plan.name)
     netns.keep(machine)
     there = {each.name: each for each in interfaces(machine)}
     ways_out = _with_default_route(machine)
     lent = []
-    for interface, node, inside in wanted:
-        found = existing(interface, there)
-        if interface in ways_out:
-            raise StateError(f"{interface} has the default route: the machine would be cut off")
-        addresses = tuple(map(str, found.addresses))
-        place = plan.nodes[node].namespace
-        _check_free(inside, node, place)
-        lent.append(InterfaceLoan(interface, place, inside, found.mtu, found.enabled, addresses))
+    for host in real:
+        place = plan.nodes[host.host].namespace
+        for interface, port in bridges(host, plan).items():
+            found = existing(interface, there)
+            if interface in ways_out:
+                raise StateError(f"{interface} has the default route: the machine would be cut off")
+            addresses, inside = tuple(map(str, found.addresses)), _port(port)
+            lent.append(
+                InterfaceLoan(interface, place, inside, found.mtu, found.enabled, addresses)
+            )
     save_record(plan.name, Record(tuple(lent)))
     for each in lent:
         with Netlink(machine) as netlink:
             netlink.move(each.interface, each.namespace, each.inside)
-        if each.interface == each.inside:  # else it is a port of a bridge
-            _enable(each.namespace, each)
     _join_real_hosts(plan)
-
-
-def _check_free(name: str, node: str, place: str) -> None:
-    """Raises StateError if the node has an interface of this name, such as lo: the two could not be
-    told apart when one returns.
-    """
-    if name in {each.name for each in interfaces(place)}:
-        raise StateError(
-            f"{part_name(node)} has an interface {name} of its own: lend another one, or rename "
-            "this one first"
-        )
 
 
 def existing(interface: str, there: Mapping[str, Interface]) -> Interface:
@@ -155,17 +144,6 @@ def follow(plan: BedPlan, held_down: Collection[build.LinkEnd]) -> None:
         with Netlink(plan.nodes[real.host].namespace) as netlink:
             for port in bridges(real, plan).values():
                 netlink.set_links([_port(port)], up=upper[port] not in held_down)
-
-
-def _wanted(plan: BedPlan) -> Iterator[tuple[str, str, str]]:
-    """Interface of the machine, node, and the name there."""
-    shape = plan.shape
-    for lent in shape.outside.interfaces:
-        node = shape.node_of(lent.node)
-        yield lent.interface, node, lent.interface
-    for real in shape.outside.hosts:
-        for interface, port in bridges(real, plan).items():
-            yield interface, real.host, _port(port)
 
 
 def _port(name: str) -> str:

@@ -128,15 +128,6 @@ _MIN_QUEUE_BYTES = 256 * 1024
 MIN_KERNEL_DELAY_NS = 50_000
 
 
-class LentInterface(Struct, frozen=True):
-    """An interface of the machine inside a host or switch of a test bed."""
-
-    interface: str
-    """Its name, here and there."""
-    node: str
-    """The host or switch: h0, t1:2.0, mgmt."""
-
-
 class RealHost(Struct, frozen=True):
     """A host that is no namespace, but the machine at the other end of these interfaces."""
 
@@ -153,8 +144,6 @@ class Outside(Struct, frozen=True):
 
     uplink: str | None = None
     """The interface over which hosts reach the world by NAT; null: there is none."""
-    interfaces: tuple[LentInterface, ...] = ()
-    """Interfaces of the machine in hosts and switches."""
     hosts: tuple[RealHost, ...] = ()
     """Hosts that are no namespaces."""
 

@@ -231,7 +231,7 @@ def test_uplink__refusals(
     assert not [each for each in netns.names() if names[0] in each]
 
 
-# ---- A real interface ------------------------------------------------------------------------
+# ---- An interface that leads to a real host ----------------------------------------------------
 
 
 def shown(around: Around, interface: str = "eth1") -> tuple[object, ...]:
@@ -239,42 +239,15 @@ def shown(around: Around, interface: str = "eth1") -> tuple[object, ...]:
     return found.enabled, found.mtu, {each for each in found.addresses if not each.is_link_local}
 
 
-@pytest.mark.default
-@pytest.mark.parametrize("fabric", [*Fabric])
-def test_interface__of_a_host(around: Around, names: list[str], fabric: Fabric) -> None:
-    before = shown(around)
-    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--fabric", fabric)
-    assert around.run(*argv, "--interface", "eth1=h0") == 0
-    assert "eth1" not in around.interfaces()
-    bed = Testbed.existing(names[0])
-    assert reaches(bed, "198.51.100.1") and reaches(bed, "2001:db8:2::1")
-    assert around.run("down", "--name", names[0]) == 0
-    assert shown(around) == before
-    assert reached_from(around.machine, "198.51.100.1", seconds=PATIENCE)
-
-
-def test_interface__of_a_switch(
-    around: Around, names: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """That is down, with another MTU: so it returns."""
-    ip(f"-n {around.machine} link set eth1 down")
-    before = shown(around)
-    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0], "--interface", "eth1=t1:1.0")
-    assert around.run(*argv, "--fabric", "emulated") == 2
-    assert "t1:1.0 is no namespace" in capsys.readouterr().err
-    assert around.run(*argv) == 0
-    there = {each.name for each in interfaces(f"mrc-{names[0]}-t1-1-0")}
-    assert "eth1" in there
-    assert around.run("down", "--name", names[0]) == 0
-    assert shown(around) == before
-
-
 def test_interface__returns_also_without_the_name_of_the_machine(
     around: Around, names: list[str]
 ) -> None:
-    """Also when somebody removed the name of the namespace that it came from."""
+    """Also when somebody removed the name of the namespace that it came from, where it was down,
+    with another MTU.
+    """
+    ip(f"-n {around.machine} link set eth1 down")
     before = shown(around)
-    assert around.up(names[0], "--interface", "eth1=h0") == 0
+    assert around.up(names[0], "--real-host", "h1=eth1") == 0
     netns.remove(f"mrc-{names[0]}-machine")
     assert around.run("down", "--name", names[0]) == 0
     assert shown(around) == before
@@ -283,7 +256,7 @@ def test_interface__returns_also_without_the_name_of_the_machine(
 def test_interface__returns_after_up_was_killed(around: Around, names: list[str]) -> None:
     """Method: kills `up` as soon as the interface is gone."""
     before = shown(around)
-    words = ["up", "--name", names[0], "--interface", "eth1=h0"]
+    words = ["up", "--planes", "1", "--name", names[0], "--real-host", "h1=eth1"]
     with netns.inside(around.machine):
         process = subprocess.Popen([sys.executable, "-m", "mrc", "testbed", *words])
     with process:
@@ -298,7 +271,7 @@ def test_interface__returns_after_up_was_killed(around: Around, names: list[str]
 
 def test_interface__cannot_return_to_a_name_that_is_taken(around: Around, names: list[str]) -> None:
     before = shown(around)
-    assert around.up(names[0], "--interface", "eth1=h0") == 0
+    assert around.up(names[0], "--real-host", "h1=eth1") == 0
     ip(f"-n {around.machine} link add eth1 type bridge")
     with pytest.raises(StateError, match="eth1 cannot return, because"):
         Testbed.existing(names[0]).down()
@@ -311,30 +284,14 @@ def test_interface__with_the_default_route_stays(
     around: Around, names: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = shown(around, "eth0")
-    assert around.run("up", "--name", names[0], "--interface", "eth0=h0") == 1
+    assert around.up(names[0], "--real-host", "h1=eth0") == 1
     assert "eth0 has the default route" in capsys.readouterr().err
     assert shown(around, "eth0") == before
     assert uplinks.load_record(names[0]) == uplinks.Record()
 
 
-@pytest.mark.parametrize("taken", ["lo", "p1"])
-def test_interface__whose_name_a_host_has(
-    around: Around, names: list[str], taken: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`down` would take the host's own interface for the one of the machine."""
-    if taken == "p1":
-        ip(f"-n {around.machine} link set eth1 name p1")
-    before = shown(around, taken)
-    argv = ("up", "--planes", "1", "--t1", "1", "--name", names[0])
-    assert around.run(*argv, "--interface", f"{taken}=h0") == 1
-    assert f"h0 has an interface {taken} of its own" in capsys.readouterr().err
-    assert shown(around, taken) == before
-    assert around.run("down", "--name", names[0]) == 0
-    assert around.run(*argv) == 0
-
-
 def test_give_back__of_an_interface_that_is_gone(around: Around, names: list[str]) -> None:
-    assert around.up(names[0], "--interface", "eth1=h0") == 0
+    assert around.up(names[0], "--real-host", "h1=eth1") == 0
     ip(f"-n {around.lan} link del l0")  # both ends go
     until(lambda: "eth1" not in around.interfaces())
     assert around.run("down", "--name", names[0]) == 0
