@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -287,3 +288,10 @@ def test_cdef__stays_narrow() -> None:
     functions = re.findall(r"^[\w ]+[ *](mrc_\w+)\(", declared, re.MULTILINE)
     assert len(functions) == len(set(functions))
     assert 0 < len(functions) < MAX_CDEF_FUNCTIONS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("product", [name for name in BELOW if name != "core"])
+def test_without__a_product_the_rest_passes_its_tests(product: str) -> None:
+    subprocess.run([ROOT / "tools" / "without", product], check=True, stdin=subprocess.DEVNULL)
