@@ -77,64 +77,6 @@ class MailboxClosedError(MrcError):
     """The peer closed the QP in order, and all its messages have been received."""
 
 
-class Slots:
-    """The slots of the inboxes of two peers, and the credits for them: struct mrc_slots.
-
-    Immediates carry the bits of `mask` of a number of frames.
-    """
-
-    def __init__(self, count: int, bytes: int, mask: int) -> None:
-        self._native: Any = native.new_struct("mrc_slots", count=count, bytes=bytes)
-        self._mask = mask
-
-    @property
-    def arrived(self) -> int:
-        """The number of the peer's next frame."""
-        return int(self._native.arrived)
-
-    def place(self, frame: int) -> int:
-        """Where a frame begins in its inbox."""
-        return int(lib.mrc_slots_place(self._native, frame))
-
-    def may_send(self) -> bool:
-        """Whether the slot of our next frame is free."""
-        return bool(lib.mrc_slots_may_send(self._native))
-
-    def send(self) -> tuple[int, int]:
-        """Takes the slot of our next frame: its place, and the frame's number in an immediate."""
-        frame = self._native.sent
-        self._native.sent = (frame + 1) & 0xFFFFFFFF
-        return self.place(frame), frame & self._mask
-
-    def credit(self, freed: int) -> bool:
-        """Takes a credit of the peer; False: for frames that were never sent."""
-        return bool(lib.mrc_slots_credit(self._native, freed, self._mask))
-
-    def is_next(self, frame: int) -> bool:
-        """Whether a frame of the peer is the next one."""
-        return bool(lib.mrc_slots_is_next(self._native, frame, self._mask))
-
-    def granted(self) -> bool:
-        """Whether the peer had credit for its next frame."""
-        return bool(lib.mrc_slots_granted(self._native))
-
-    def arrive(self) -> int:
-        """Counts the peer's next frame; returns its place."""
-        place = self.place(self.arrived)
-        self._native.arrived = (self.arrived + 1) & 0xFFFFFFFF
-        return place
-
-    def free(self, frame: int) -> bool:
-        """Frees the peer's frames before this one. Whether a credit is due now."""
-        lib.mrc_slots_free(self._native, frame)
-        return bool(lib.mrc_slots_owe(self._native))
-
-    def tell(self) -> int:
-        """The credit for the peer, which it gets now."""
-        self._native.told = self._native.freed
-        return int(self._native.told) & self._mask
-
-
 class MailboxMemory(Struct, frozen=True):
     """Registered memory of a mailbox. It must outlive the QP because the peer writes into it."""
 
@@ -184,7 +126,7 @@ class Mailbox:
         self._most_bytes = most_bytes  # limit on a message of the peer
         self._keepalive = keepalive
         self._sending = asyncio.Lock()
-        self._slots = Slots(SLOTS, SLOT_BYTES, _COUNT)
+        self._slots: Any = native.new_struct("mrc_slots", count=SLOTS, bytes=SLOT_BYTES, least=1)
         self._credit_came = asyncio.Event()
         self._begin = 0  # the first frame of the incomplete message
         self._credit_due = asyncio.Event()
@@ -246,12 +188,14 @@ class Mailbox:
         async with self._sending:
             for start in range(0, len(data), SLOT_BYTES):
                 piece = data[start : start + SLOT_BYTES]
-                while not self._slots.may_send():
+                while not lib.mrc_slots_may_send(self._slots):
                     self._credit_came.clear()
                     await self._credit_came.wait()
-                offset, number = self._slots.send()
+                frame = self._slots.sent
+                self._slots.sent = (frame + 1) & 0xFFFFFFFF
+                offset = lib.mrc_slots_place(self._slots, frame)
                 self._memory.outbox[offset : offset + len(piece)] = piece
-                imm = _CONTROL | _FRAME | number
+                imm = _CONTROL | _FRAME | frame & _COUNT
                 if start + SLOT_BYTES < len(data):
                     imm |= _MORE
                 await self._qp.write_imm(
@@ -262,6 +206,7 @@ class Mailbox:
                     local_offset=offset,
                     remote_offset=offset,
                 )
+                self._slots.done = self._slots.sent
 
     async def receive(self) -> Message | Immediate:
         """The next message, or the next immediate of the peer's user, in posting order.
@@ -308,7 +253,7 @@ class Mailbox:
                     self._put(immediate)
                 elif imm & _FRAME:
                     self._on_frame(imm, immediate.bytes)
-                elif self._slots.credit(imm & _COUNT):
+                elif lib.mrc_slots_credit(self._slots, imm, _COUNT):
                     self._credit_came.set()
                 else:
                     peer = self._qp.peer_host
@@ -327,11 +272,10 @@ class Mailbox:
         self._changed.set()
 
     def _on_frame(self, imm: int, size: int) -> None:
-        if not self._slots.is_next(imm) or not 0 < size <= SLOT_BYTES:
-            raise ProtocolError(f"{self._qp.peer_host} sent a frame out of order")
-        if not self._slots.granted():
-            raise ProtocolError(f"{self._qp.peer_host} sent a frame without credit")
-        offset = self._slots.arrive()
+        offset = lib.mrc_slots_arrive(self._slots, imm, _COUNT, size)
+        if offset < 0:
+            wrong = "out of order" if offset == lib.MRC_SLOTS_OUT_OF_ORDER else "without credit"
+            raise ProtocolError(f"{self._qp.peer_host} sent a frame {wrong}")
         self._partial += self._memory.inbox[offset : offset + size]
         if len(self._partial) > self._most_bytes:
             raise ProtocolError(
@@ -348,7 +292,9 @@ class Mailbox:
         time.
         """
         unread = next((item for item in self._items if isinstance(item, _Unread)), None)
-        if self._slots.free(self._slots.arrived if unread is None else unread.begin):
+        begin = self._slots.arrived if unread is None else unread.begin
+        lib.mrc_slots_free(self._slots, begin)
+        if lib.mrc_slots_owe(self._slots):
             self._credit_due.set()
 
     async def _send_credits(self) -> None:
@@ -362,7 +308,8 @@ class Mailbox:
                     continue
             self._credit_due.clear()
             try:
-                await self._qp.write_imm(imm=_CONTROL | self._slots.tell())
+                self._slots.told = self._slots.freed
+                await self._qp.write_imm(imm=_CONTROL | self._slots.told & _COUNT)
             except CompletionError:
                 return  # _read reports the cause when the immediates end
 

@@ -75,7 +75,7 @@ uint32_t mrc_slots_place(const struct mrc_slots *slots, uint32_t frame) {
 }
 
 bool mrc_slots_may_send(const struct mrc_slots *slots) {
-  return slots->sent - slots->credit < slots->count;
+  return slots->sent - slots->credit < slots->count && slots->sent - slots->done < slots->count;
 }
 
 bool mrc_slots_credit(struct mrc_slots *slots, uint32_t freed, uint32_t mask) {
@@ -85,12 +85,11 @@ bool mrc_slots_credit(struct mrc_slots *slots, uint32_t freed, uint32_t mask) {
   return true;
 }
 
-bool mrc_slots_is_next(const struct mrc_slots *slots, uint32_t frame, uint32_t mask) {
-  return ((frame - slots->arrived) & mask) == 0;
-}
-
-bool mrc_slots_granted(const struct mrc_slots *slots) {
-  return slots->arrived - slots->told < slots->count;
+int mrc_slots_arrive(struct mrc_slots *slots, uint32_t frame, uint32_t mask, uint32_t bytes) {
+  const bool next = ((frame - slots->arrived) & mask) == 0;
+  if (!next || bytes < slots->least || bytes > slots->bytes) return MRC_SLOTS_OUT_OF_ORDER;
+  if (slots->arrived - slots->told >= slots->count) return MRC_SLOTS_NO_CREDIT;
+  return (int)mrc_slots_place(slots, slots->arrived++);
 }
 
 void mrc_slots_free(struct mrc_slots *slots, uint32_t frame) {

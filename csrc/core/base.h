@@ -229,41 +229,59 @@ void mrc_keymap_remove(struct mrc_keymap *map, uint32_t key);
 
 /* ---- slots ---- */
 
-/* The slots of the inboxes of two peers, and the credits for them: of messages and, by cffi, of
-   mailboxes (mrc/mailbox.py), which have fewer and smaller slots.
+/* The slots of the inboxes of two peers, and the credits for them: of messages, of emulated RC and,
+   by cffi, of mailboxes (mrc/mailbox.py). Each has its own format of frames and immediates.
 
    Frame k of a direction goes to slot k modulo `count`. The sender reuses a slot after a
    credit: how many frames the receiver has freed. Numbers of frames wrap, and immediates carry only
-   the bits of `mask`. */
+   the bits of `mask`.
+
+   The user decides when a frame of the peer is freed: as soon as it is read (emulated RC), when its
+   records are matched or kept (messages), or when the program has received what it brought
+   (mailboxes). And how a credit goes: in frames and alone, or always alone (mailboxes). */
 
 /* cdef begin */
 
 struct mrc_slots {
   uint32_t count;   /* of an inbox, a power of two */
   uint32_t bytes;   /* of a slot */
+  uint32_t least;   /* bytes of a frame */
   uint32_t sent;    /* our frames */
+  uint32_t done;    /* of these, acknowledged */
   uint32_t credit;  /* of these, freed by the peer */
   uint32_t arrived; /* frames of the peer */
   uint32_t freed;   /* of these, freed */
   uint32_t told;    /* `freed` as the peer knows it */
 };
 
+/* What mrc_slots_arrive returns in place of a place. */
+enum { MRC_SLOTS_OUT_OF_ORDER = -1, MRC_SLOTS_NO_CREDIT = -2 };
+
 /* Where frame number `frame` begins in its inbox. */
 uint32_t mrc_slots_place(const struct mrc_slots *slots, uint32_t frame);
-/* Whether the slot of our next frame is free. */
+/* Whether the slot of our next frame is free: at the peer, and here for its bytes. */
 bool mrc_slots_may_send(const struct mrc_slots *slots);
 /* Takes a credit of the peer; false: for frames that were never sent. */
 bool mrc_slots_credit(struct mrc_slots *slots, uint32_t freed, uint32_t mask);
-/* Whether a frame of the peer is the next one. */
-bool mrc_slots_is_next(const struct mrc_slots *slots, uint32_t frame, uint32_t mask);
-/* Whether the peer had credit for its next frame. */
-bool mrc_slots_granted(const struct mrc_slots *slots);
+/* Counts a frame of the peer and returns its place, or why the peer may not send it: it is not the
+   next one, or not of such a length, or the peer had no credit for it. */
+int mrc_slots_arrive(struct mrc_slots *slots, uint32_t frame, uint32_t mask, uint32_t bytes);
 /* Frees the peer's frames before number `frame`, unless they are free. */
 void mrc_slots_free(struct mrc_slots *slots, uint32_t frame);
 /* Whether a credit is due: half an inbox has been freed since the last one. */
 bool mrc_slots_owe(const struct mrc_slots *slots);
 
 /* cdef end */
+
+/* ---- immediates ---- */
+
+/* Two bits that say what it is, and a number. */
+
+#define MRC_IMM_NUMBER 0x3FFFFFFFu
+
+static inline uint32_t mrc_imm(uint32_t what, uint32_t number) {
+  return what << 30 | (number & MRC_IMM_NUMBER);
+}
 
 /* ---- numbers in frames ---- */
 

@@ -6,7 +6,7 @@
    space, tag and length; an eager message follows it, padded to 8 bytes. Eager records and RTS have
    32 bits of data beside their tag.
 
-   Immediates, whose upper two bits tell them apart:
+   Immediates (mrc_imm), whose upper two bits tell them apart:
 
      00  i   the data of receive or READ i are in place
      01  n   frame n is in its slot
@@ -29,12 +29,6 @@ enum {
 };
 
 enum mrc_msg_imm { MRC_MSG_IMM_DATA, MRC_MSG_IMM_FRAME, MRC_MSG_IMM_CREDIT };
-
-#define MRC_MSG_NUMBER 0x3FFFFFFFu /* bits of an immediate's number */
-
-static inline uint32_t mrc_msg_imm(enum mrc_msg_imm what, uint32_t number) {
-  return (uint32_t)what << 30 | (number & MRC_MSG_NUMBER);
-}
 
 enum mrc_msg_record_kind {
   MRC_MSG_EAGER = 1,

@@ -100,7 +100,8 @@ static int make_peer(struct mrc_msg *msg, uint32_t qpn, const struct mrc_msg_lim
   if (peer == NULL) return -ENOMEM;
   peer->qpn = qpn;
   peer->limits = *limits;
-  peer->slots = (struct mrc_slots){.count = MRC_MSG_SLOTS, .bytes = MRC_MSG_SLOT_BYTES};
+  peer->slots = (struct mrc_slots){
+      .count = MRC_MSG_SLOTS, .bytes = MRC_MSG_SLOT_BYTES, .least = MRC_MSG_FRAME_HEADER};
   if (limits->heap_bytes == 0) peer->limits.heap_bytes = msg->config.heap_bytes;
   mrc_list_init(&peer->out);
   mrc_list_init(&peer->writing);

@@ -110,7 +110,6 @@ struct mrc_msg_peer {
   uint16_t sizes[MRC_MSG_SLOTS]; /* bytes of the frames that arrived */
 
   struct mrc_slots slots; /* a frame is freed when it has been read */
-  uint32_t frames_done;   /* of the frames sent, completed */
   uint32_t offset;        /* in the frame that is being read */
   uint32_t filled;        /* bytes of the next frame, which the engine had no room for; 0: none */
   uint32_t wrs, imms;     /* work requests, immediates posted and not completed */

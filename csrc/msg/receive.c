@@ -462,15 +462,11 @@ static bool read_frames(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
 
 static bool on_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t number,
                      uint32_t bytes) {
-  if (!mrc_slots_is_next(&peer->slots, number, MRC_MSG_NUMBER)) return false;
-  if (!mrc_slots_granted(&peer->slots)) return false;
-  if (bytes < MRC_MSG_FRAME_HEADER || bytes > MRC_MSG_SLOT_BYTES) return false;
-  const uint32_t place = mrc_slots_place(&peer->slots, peer->slots.arrived);
-  /* The credit counts even while the records have to wait. */
-  const uint32_t read = mrc_get32(peer->inbox + place);
-  if (!mrc_msg_credited(msg, peer, read, UINT32_MAX)) return false;
+  const int place = mrc_slots_arrive(&peer->slots, number, MRC_IMM_NUMBER, bytes);
+  if (place < 0) return false;
   peer->sizes[place / MRC_MSG_SLOT_BYTES] = (uint16_t)bytes;
-  peer->slots.arrived++;
+  /* The credit counts even while the records have to wait. */
+  if (!mrc_slots_credit(&peer->slots, mrc_get32(peer->inbox + place), UINT32_MAX)) return false;
   return read_frames(msg, peer);
 }
 
@@ -490,14 +486,15 @@ static bool on_data(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t id)
 }
 
 bool mrc_msg_on_imm(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t imm, uint32_t bytes) {
-  const uint32_t number = imm & MRC_MSG_NUMBER;
+  const uint32_t number = imm & MRC_IMM_NUMBER;
+  mrc_msg_mark(msg, peer); /* a credit lets more go */
   switch (imm >> 30) {
     case MRC_MSG_IMM_DATA:
       return on_data(msg, peer, number);
     case MRC_MSG_IMM_FRAME:
       return on_frame(msg, peer, number, bytes);
     case MRC_MSG_IMM_CREDIT:
-      return mrc_msg_credited(msg, peer, number, MRC_MSG_NUMBER);
+      return mrc_slots_credit(&peer->slots, number, MRC_IMM_NUMBER);
     default:
       return false;
   }

@@ -35,13 +35,6 @@ bool mrc_msg_answer(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg
   return true;
 }
 
-bool mrc_msg_credited(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t read,
-                      uint32_t mask) {
-  if (!mrc_slots_credit(&peer->slots, read, mask)) return false;
-  mrc_msg_mark(msg, peer);
-  return true;
-}
-
 static bool has_room(const struct mrc_msg_peer *peer, bool imm, uint32_t reserved) {
   return peer->wrs + reserved < peer->limits.sq_depth &&
          (!imm || peer->imms < peer->theirs.max_wimm);
@@ -98,7 +91,7 @@ static void left(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_
 static void end_sent(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   while (!mrc_list_is_empty(&peer->sent)) {
     struct mrc_msg_op *op = MRC_MSG_OP(node, peer->sent.next);
-    if ((int32_t)(peer->frames_done - op->theirs) <= 0) return;
+    if ((int32_t)(peer->slots.done - op->theirs) <= 0) return;
     mrc_msg_finish(msg, op, 0);
   }
 }
@@ -130,11 +123,6 @@ static uint32_t fill(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint8_t *fr
   return (uint32_t)n;
 }
 
-static bool may_send_frame(const struct mrc_msg_peer *peer) {
-  return mrc_slots_may_send(&peer->slots) && peer->slots.sent - peer->frames_done < MRC_MSG_SLOTS &&
-         has_room(peer, true, 0);
-}
-
 static int send_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
   const uint32_t place = mrc_slots_place(&peer->slots, peer->slots.sent);
   uint8_t *frame = peer->outbox + place;
@@ -146,7 +134,7 @@ static int send_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t n
                                .lkey = peer->outbox_key,
                                .rkey = peer->theirs.rkey,
                                .bytes = peer->filled,
-                               .imm = mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.sent),
+                               .imm = mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.sent),
                                .opcode = MRC_WR_WRITE_IMM};
   const int error = post(msg, peer, FRAME, 0, &write, now_ns);
   if (error != 0) return error;
@@ -158,7 +146,7 @@ static int send_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t n
 }
 
 static int send_credit(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
-  const struct mrc_wr write = {.imm = mrc_msg_imm(MRC_MSG_IMM_CREDIT, peer->slots.freed),
+  const struct mrc_wr write = {.imm = mrc_imm(MRC_MSG_IMM_CREDIT, peer->slots.freed),
                                .opcode = MRC_WR_WRITE_IMM};
   const int error = post(msg, peer, CREDIT, 0, &write, now_ns);
   if (error != 0) return error;
@@ -192,7 +180,7 @@ static int send_chunk(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc
                                .lkey = op->key,
                                .rkey = op->rkey,
                                .bytes = bytes,
-                               .imm = mrc_msg_imm(MRC_MSG_IMM_DATA, op->theirs),
+                               .imm = mrc_imm(MRC_MSG_IMM_DATA, op->theirs),
                                .opcode = imm ? MRC_WR_WRITE_IMM : MRC_WR_WRITE};
   const int error = post(msg, peer, op->fetched ? FETCHED : CHUNK, op->id, &write, now_ns);
   if (error != 0) return error;
@@ -308,7 +296,8 @@ static bool has_records(const struct mrc_msg_peer *peer) {
 
 int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
   int error = 0;
-  while (error == 0 && has_records(peer) && may_send_frame(peer))
+  while (error == 0 && has_records(peer) && mrc_slots_may_send(&peer->slots) &&
+         has_room(peer, true, 0))
     error = send_frame(msg, peer, now_ns);
   const bool owes = mrc_slots_owe(&peer->slots) || (peer->asked && peer->wrs == 0);
   if (error == 0 && owes && has_room(peer, true, 0)) error = send_credit(msg, peer, now_ns);
@@ -336,7 +325,7 @@ struct mrc_msg_op *mrc_msg_sent(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   mrc_msg_mark(msg, peer);
   switch ((enum what)(wc->wr_id >> 32)) {
     case FRAME:
-      peer->frames_done++;
+      peer->slots.done++;
       if (wc->status == MRC_WC_SUCCESS) end_sent(msg, peer);
       return NULL;
     case CREDIT:

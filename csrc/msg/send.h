@@ -10,8 +10,6 @@ void mrc_msg_say(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_
 /* Queues an answer, which goes before all records; false: more than the peer has operations. */
 bool mrc_msg_answer(struct mrc_msg *msg, struct mrc_msg_peer *peer, enum mrc_msg_record_kind kind,
                     uint32_t id, uint64_t bytes);
-/* The peer has read so many frames, by the lower `mask` bits; false if it cannot have. */
-bool mrc_msg_credited(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint32_t read, uint32_t mask);
 /* Begins a WRITE, or a READ; the second one as soon as few enough are unanswered. */
 void mrc_msg_start_write(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);
 void mrc_msg_start_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op);

@@ -258,13 +258,13 @@ static void send_frame(struct mrc_rc *rc, uint8_t *bytes, uint32_t place, uint32
                             .va = rc->their_inbox + place,
                             .rkey = rc->their_rkey,
                             .bytes = n,
-                            .imm = mrc_rc_imm(MRC_RC_IMM_FRAME, number),
+                            .imm = mrc_imm(MRC_RC_IMM_FRAME, number),
                             .opcode = MRC_WR_WRITE_IMM};
   rc->owner->post(rc->user, &wr);
 }
 
 static void send_frames(struct mrc_rc *rc) {
-  while (mrc_slots_may_send(&rc->slots) && rc->slots.sent - rc->frames_done < MRC_RC_SLOTS) {
+  while (mrc_slots_may_send(&rc->slots)) {
     const uint32_t place = mrc_slots_place(&rc->slots, rc->slots.sent);
     uint8_t *bytes = rc->outbox + place;
     const uint32_t n = fill(rc, bytes);
@@ -279,7 +279,7 @@ static void send_frames(struct mrc_rc *rc) {
 
 static void send_credit(struct mrc_rc *rc, enum mrc_rc_imm what, uint32_t number) {
   const struct mrc_wr wr = {
-      .wr_id = wr_id(CREDIT, 0), .imm = mrc_rc_imm(what, number), .opcode = MRC_WR_WRITE_IMM};
+      .wr_id = wr_id(CREDIT, 0), .imm = mrc_imm(what, number), .opcode = MRC_WR_WRITE_IMM};
   rc->credits++;
   rc->owner->post(rc->user, &wr);
 }
@@ -354,7 +354,7 @@ void mrc_rc_sent(struct mrc_rc *rc, uint64_t id) {
       break;
     }
     case FRAME:
-      rc->frames_done = number + 1;
+      rc->slots.done = number + 1;
       rc->acked = rc->frame_next[number % MRC_RC_SLOTS];
       break;
     case CREDIT:
@@ -532,7 +532,10 @@ static bool on_record(struct mrc_rc *rc, const struct mrc_rc_record *record, con
   return false;
 }
 
-static bool read_frame(struct mrc_rc *rc, const uint8_t *frame, uint32_t size) {
+static bool on_frame(struct mrc_rc *rc, uint32_t number, uint32_t size) {
+  const int place = mrc_slots_arrive(&rc->slots, number, MRC_IMM_NUMBER, size);
+  if (place < 0) return false;
+  const uint8_t *frame = rc->inbox + place;
   const struct mrc_rc_header header = mrc_rc_get_header(frame);
   if (!mrc_slots_credit(&rc->slots, header.read, UINT32_MAX)) return false;
   if (!on_granted(rc, header.granted, UINT32_MAX)) return false;
@@ -545,31 +548,22 @@ static bool read_frame(struct mrc_rc *rc, const uint8_t *frame, uint32_t size) {
     at += (uint32_t)bytes;
   }
   settle(rc);
-  return true;
-}
-
-static bool on_frame(struct mrc_rc *rc, uint32_t number, uint32_t bytes) {
-  if (!mrc_slots_is_next(&rc->slots, number, MRC_RC_NUMBER)) return false;
-  if (!mrc_slots_granted(&rc->slots)) return false;
-  if (bytes < MRC_RC_FRAME_HEADER || bytes > MRC_RC_SLOT_BYTES) return false;
-  const uint32_t place = mrc_slots_place(&rc->slots, rc->slots.arrived++);
-  if (!read_frame(rc, rc->inbox + place, bytes)) return false;
   rc->slots.freed++;
   return true;
 }
 
 bool mrc_rc_take(struct mrc_rc *rc, uint32_t imm, uint32_t bytes) {
-  const uint32_t number = imm & MRC_RC_NUMBER;
+  const uint32_t number = imm & MRC_IMM_NUMBER;
   if (rc->ended && imm >> 30 != MRC_RC_IMM_READ) return true; /* the refusal may need a slot */
   switch ((enum mrc_rc_imm)(imm >> 30)) {
     case MRC_RC_IMM_FRAME:
       return on_frame(rc, number, bytes);
     case MRC_RC_IMM_READ:
-      return mrc_slots_credit(&rc->slots, number, MRC_RC_NUMBER);
+      return mrc_slots_credit(&rc->slots, number, MRC_IMM_NUMBER);
     case MRC_RC_IMM_GRANTED:
-      return on_granted(rc, number, MRC_RC_NUMBER);
+      return on_granted(rc, number, MRC_IMM_NUMBER);
     case MRC_RC_IMM_WANTED:
-      return on_wanted(rc, number, MRC_RC_NUMBER);
+      return on_wanted(rc, number, MRC_IMM_NUMBER);
   }
   return false;
 }
@@ -578,14 +572,15 @@ bool mrc_rc_take(struct mrc_rc *rc, uint32_t imm, uint32_t bytes) {
 
 void mrc_rc_init(struct mrc_rc *rc, const struct mrc_rc_config *config) {
   mrc_assert(config->size > 0 && (config->size & (config->size - 1)) == 0);
-  *rc = (struct mrc_rc){.owner = config->owner,
-                        .user = config->user,
-                        .inbox = config->inbox,
-                        .outbox = config->outbox,
-                        .outbox_key = config->outbox_key,
-                        .requests = config->requests,
-                        .size = config->size,
-                        .slots = {.count = MRC_RC_SLOTS, .bytes = MRC_RC_SLOT_BYTES}};
+  *rc = (struct mrc_rc){
+      .owner = config->owner,
+      .user = config->user,
+      .inbox = config->inbox,
+      .outbox = config->outbox,
+      .outbox_key = config->outbox_key,
+      .requests = config->requests,
+      .size = config->size,
+      .slots = {.count = MRC_RC_SLOTS, .bytes = MRC_RC_SLOT_BYTES, .least = MRC_RC_FRAME_HEADER}};
 }
 
 void mrc_rc_connect(struct mrc_rc *rc, const struct mrc_rc_peer *peer) {

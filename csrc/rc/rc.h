@@ -108,7 +108,6 @@ struct mrc_rc {
   bool ended; /* nothing more is taken or sent, but `refusal` */
 
   struct mrc_slots slots;            /* a frame is freed when it has been read */
-  uint32_t frames_done;              /* of the frames sent, completed */
   uint32_t frame_next[MRC_RC_SLOTS]; /* of each frame sent: `next` at that time */
   uint32_t credits;                  /* immediates without a frame in flight */
 

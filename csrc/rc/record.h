@@ -6,7 +6,8 @@
    three counts since the connection began, then records follow. A record begins with kind, flags,
    status, a zero byte and the bytes that follow its fields; it is padded to 8 bytes.
 
-   Immediates, whose upper two bits tell them apart. Each carries the lower 30 bits of a count:
+   Immediates (mrc_imm), whose upper two bits tell them apart. Each carries the lower 30 bits of a
+   count:
 
      00  n   frame n is in its slot
      01  n   frames that the sender of this has read
@@ -27,12 +28,6 @@ enum {
 };
 
 enum mrc_rc_imm { MRC_RC_IMM_FRAME, MRC_RC_IMM_READ, MRC_RC_IMM_GRANTED, MRC_RC_IMM_WANTED };
-
-#define MRC_RC_NUMBER 0x3FFFFFFFu /* bits of an immediate's number */
-
-static inline uint32_t mrc_rc_imm(enum mrc_rc_imm what, uint32_t number) {
-  return (uint32_t)what << 30 | (number & MRC_RC_NUMBER);
-}
 
 struct mrc_rc_header {
   uint32_t read;    /* frames of the other side */

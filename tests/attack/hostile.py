@@ -16,8 +16,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 from mrc import Context, ContextConfig
+from mrc.engine.native import lib
 from mrc.events import Immediate
 from mrc.mailbox import MailboxSession, connect_session
 from mrc.perf.load import PerfPlan
@@ -66,7 +68,9 @@ async def unread(session: MailboxSession, _connect: Connect) -> None:
     """Sends 32 messages that grow 24-fold when decoded, while the victim waits for credit."""
     mailbox = session.mailbox
     # It never waits for credit, and grants none, as it receives nothing.
-    mailbox._slots.may_send = lambda: True  # type: ignore[method-assign]
+    unlimited = Mock(wraps=lib)
+    unlimited.mrc_slots_may_send.return_value = True
+    patch("mrc.mailbox.lib", unlimited).start()
     say("sending")
     for n in range(9):
         file = {"name": f"empty{n}", "bytes": 0, "chunk_bytes": CHUNK}

@@ -43,7 +43,7 @@ static void forge(struct wire_qp *qp, uint8_t kind, uint32_t first, uint32_t n) 
                                           .id = first + i};
     bytes += (uint32_t)mrc_msg_encode(&record, frame + bytes);
   }
-  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), bytes);
+  wire_immediate(qp, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), bytes);
 }
 
 static void forge_many(struct wire_qp *qp, uint8_t kind, uint32_t n) {

@@ -43,7 +43,7 @@ static inline void say(struct wire_qp *qp, const struct mrc_msg_record *record, 
   memset(frame, 0, bytes);
   for (int i = 0; i < n; i++)
     bytes += mrc_msg_encode(record, frame + bytes);
-  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), (uint32_t)bytes);
+  wire_immediate(qp, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), (uint32_t)bytes);
   wire_turn(&wire[0]);
 }
 

@@ -202,16 +202,18 @@ TEST(test_remove__keeps_every_other_key) {
 
 /* ---- slots ---- */
 
-/* Slots and credits of messages and of mailboxes, also where the numbers of frames wrap. */
+/* Slots and credits, also where the numbers of frames wrap. */
 
-enum { COUNT = 4, BYTES = 100, MASK = 0xFF };
+enum { COUNT = 4, BYTES = 100, LEAST = 8, MASK = 0xFF };
 
 static const uint32_t firsts[] = {0, 0xFE, 0xFFFFFFFE};
 
 static struct mrc_slots after(uint32_t first) {
   return (struct mrc_slots){.count = COUNT,
                             .bytes = BYTES,
+                            .least = LEAST,
                             .sent = first,
+                            .done = first,
                             .credit = first,
                             .arrived = first,
                             .freed = first,
@@ -232,8 +234,12 @@ TEST(test_send__as_many_as_there_are_slots_until_a_credit) {
     for (int i = 0; i < COUNT; i++, slots.sent++)
       CHECK(mrc_slots_may_send(&slots));
     CHECK(!mrc_slots_may_send(&slots));
-    CHECK(mrc_slots_credit(&slots, (firsts[row] + 1) & MASK, MASK));
+    slots.done++;
+    CHECK(!mrc_slots_may_send(&slots));
+    CHECK(mrc_slots_credit(&slots, (firsts[row] + 2) & MASK, MASK));
     CHECK(mrc_slots_may_send(&slots));
+    slots.sent++; /* the next slot is free at the peer, but not here */
+    CHECK(!mrc_slots_may_send(&slots));
   }
 }
 
@@ -256,17 +262,24 @@ TEST(test_arrival__next_and_with_credit) {
   for (size_t row = 0; row < 3; row++) {
     CHECK_ROW(row);
     struct mrc_slots slots = after(firsts[row]);
-    for (int i = 0; i < COUNT; i++, slots.arrived++) {
-      CHECK(mrc_slots_is_next(&slots, slots.arrived & MASK, MASK));
-      CHECK(!mrc_slots_is_next(&slots, (slots.arrived + 1) & MASK, MASK));
-      CHECK(!mrc_slots_is_next(&slots, (slots.arrived - 1) & MASK, MASK));
-      CHECK(mrc_slots_granted(&slots));
+    for (uint32_t i = 0; i < COUNT; i++) {
+      const uint32_t frame = slots.arrived & MASK;
+      const uint32_t wrong[][2] = {{(frame + 1) & MASK, BYTES},
+                                   {(frame - 1) & MASK, BYTES},
+                                   {frame, LEAST - 1},
+                                   {frame, BYTES + 1}};
+      for (size_t k = 0; k < 4; k++)
+        CHECK_EQ(mrc_slots_arrive(&slots, wrong[k][0], MASK, wrong[k][1]), MRC_SLOTS_OUT_OF_ORDER);
+      const int place = (int)mrc_slots_place(&slots, firsts[row] + i);
+      CHECK_EQ(mrc_slots_arrive(&slots, frame, MASK, i % 2 == 0 ? LEAST : BYTES), place);
     }
-    CHECK(!mrc_slots_granted(&slots));
+    const uint32_t late = slots.arrived;
+    CHECK_EQ(late, firsts[row] + COUNT);
+    CHECK_EQ(mrc_slots_arrive(&slots, late & MASK, MASK, BYTES), MRC_SLOTS_NO_CREDIT);
     slots.freed++; /* which the peer does not know yet */
-    CHECK(!mrc_slots_granted(&slots));
+    CHECK_EQ(mrc_slots_arrive(&slots, late & MASK, MASK, BYTES), MRC_SLOTS_NO_CREDIT);
     slots.told++;
-    CHECK(mrc_slots_granted(&slots));
+    CHECK(mrc_slots_arrive(&slots, late & MASK, MASK, BYTES) >= 0);
   }
 }
 

@@ -17,7 +17,7 @@ TEST(test_numbers__wrap) {
     for (int i = 0; i < 2; i++) {
       struct mrc_msg *msg = wire[i].msg;
       struct mrc_msg_peer *peer = msg->peers[0];
-      peer->slots.sent = peer->frames_done = peer->slots.credit = firsts[row];
+      peer->slots.sent = peer->slots.done = peer->slots.credit = firsts[row];
       peer->slots.arrived = peer->slots.freed = peer->slots.told = firsts[row];
       for (uint32_t k = 0; k < msg->config.max_operations; k++)
         msg->ops[k].id |= 0x3FFE0000;
@@ -291,7 +291,7 @@ TEST(test_liar__does_not_get_a_receive_past_its_room) {
   say(qp, &rts, 1);
   for (uint32_t i = 0; i < 4; i++)
     if (wire[0].msg->ops[i].state != MRC_MSG_FREE)
-      wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_DATA, wire[0].msg->ops[i].id), 1000);
+      wire_immediate(qp, mrc_imm(MRC_MSG_IMM_DATA, wire[0].msg->ops[i].id), 1000);
   wire_turn(&wire[0]);
   const struct mrc_msg_done *done = wire_ended(&wire[0], 1);
   CHECK(done != NULL && (done->result != 0 || done->bytes <= 1000));
@@ -573,7 +573,7 @@ TEST(test_refuse__after_the_data) {
   struct wire_qp *qp = start_alone();
   receive(0, 1, 5, BIG, true);
   const uint32_t id = id_of(1);
-  wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_DATA, id), BIG);
+  wire_immediate(qp, mrc_imm(MRC_MSG_IMM_DATA, id), BIG);
   say(qp, &(struct mrc_msg_record){.kind = MRC_MSG_REFUSE, .id = id, .bytes = BIG + 1}, 1);
   check_ended(0, 1, -EPROTO, 0);
   CHECK_EQ(mrc_msg_counters(wire[0].msg)->violations, 1);

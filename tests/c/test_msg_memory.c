@@ -358,7 +358,7 @@ TEST(test_liar__answers_what_was_not_asked) {
     if (!full) id += 5;
     const struct mrc_msg_record unreadable = {.kind = MRC_MSG_UNREADABLE, .id = id};
     if (row % 2)
-      wire_immediate(qp, mrc_msg_imm(MRC_MSG_IMM_DATA, id), 100);
+      wire_immediate(qp, mrc_imm(MRC_MSG_IMM_DATA, id), 100);
     else
       say(qp, &unreadable, 1);
     wire_turn(&wire[0]);

@@ -758,10 +758,10 @@ static bool attack(struct pair_end *end) {
   if (what < 14) {
     uint8_t *frame = rc->inbox + mrc_slots_place(&rc->slots, rc->slots.arrived);
     const uint32_t bytes = hostile_frame(frame, rc);
-    return mrc_rc_take(rc, mrc_rc_imm(MRC_RC_IMM_FRAME, rc->slots.arrived), bytes);
+    return mrc_rc_take(rc, mrc_imm(MRC_RC_IMM_FRAME, rc->slots.arrived), bytes);
   }
   if (what < 15) return mrc_rc_take(rc, (uint32_t)mrc_prng_next(&prng), below(100));
-  return mrc_rc_take(rc, mrc_rc_imm(MRC_RC_IMM_GRANTED, rc->granted + below(2)), 0);
+  return mrc_rc_take(rc, mrc_imm(MRC_RC_IMM_GRANTED, rc->granted + below(2)), 0);
 }
 
 static void run_hostile(uint64_t seed) {

@@ -164,7 +164,7 @@ static void send_frame(void) {
     mrc_msg_encode(&record, frame + n);
     n += (uint32_t)mrc_msg_record_bytes(&record);
   }
-  wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), n);
+  wire_immediate(hostile, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), n);
   wire_turn(&wire[0]);
 }
 
@@ -174,7 +174,7 @@ static void send_rubbish(void) {
   const uint32_t n = take(1);
   for (uint32_t i = 0; i < n; i++)
     frame[i] = (uint8_t)take(1);
-  wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived),
+  wire_immediate(hostile, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived),
                  n < 4 ? take(4) : MRC_MSG_FRAME_HEADER + n);
 }
 
@@ -182,7 +182,7 @@ static void send_data(void) {
   const struct mrc_msg_op *op = any_operation(take(1) & 3 ? MRC_MSG_RECV : MRC_MSG_READ);
   const bool asked = op != NULL && op->key != 0 && !mrc_node_joined(&op->out);
   if (asked || lies())
-    wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_DATA, asked ? op->id : take(4)), take(2));
+    wire_immediate(hostile, mrc_imm(MRC_MSG_IMM_DATA, asked ? op->id : take(4)), take(2));
 }
 
 static void act_hostile(uint32_t action) {
@@ -196,7 +196,7 @@ static void act_hostile(uint32_t action) {
   else if (action < 0x18)
     send_data();
   else if (action < 0x28)
-    wire_immediate(hostile, mrc_msg_imm(MRC_MSG_IMM_CREDIT, next_credit(n)), 0);
+    wire_immediate(hostile, mrc_imm(MRC_MSG_IMM_CREDIT, next_credit(n)), 0);
   else if (action < 0x50)
     for (uint32_t i = 0; i < n; i++)
       action & 1 ? wire_deliver(hostile) : wire_complete(hostile);
