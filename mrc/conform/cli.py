@@ -29,7 +29,6 @@ from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
 from mrc.linux.system import check_writable, write_whole
 from mrc.results import like
-from mrc.sim import drawing
 from mrc.units import counted
 
 HELP = "judge an implementation of MRC by its packets"
@@ -45,7 +44,7 @@ examples:
   mrc conform show beyond-window          the steps of a case
   mrc conform readings                    where sources disagree, and what mrc does
   mrc conform vectors --json > v.json     golden packets, explained byte by byte
-  mrc conform judge a.pcap --html a.html  what a capture shows of two implementations, with plots
+  mrc conform judge a.pcap                what a capture shows of two implementations
   mrc conform device                      the adapter of mrc's engine: for the other host
 """
 RUN = """
@@ -76,7 +75,6 @@ DEVICE = """
 """
 JUDGE = """
 file FILE        pcap or pcapng file with both directions
---html PAGE      write a page with plots, too
 -p, --port PORT  UDP port that packets are sent to; may be repeated [all that carry MRC]
 """
 JUDGE_HELP = "judge two implementations by a capture; exit code 1 if they break an invariant"
@@ -96,9 +94,7 @@ def add_arguments(parser: Parser) -> None:
         "case": {"metavar": "PATTERN"}, "cases": path, "captures": path, "junit": path,
         "html": path,
     }  # fmt: skip
-    of_judge = {
-        "file": {"nargs": None}, "port": {"type": number, "action": "append"}, "html": path,
-    }  # fmt: skip
+    of_judge = {"file": {"nargs": None}, "port": {"type": number, "action": "append"}}
     rows: tuple[tuple[str, Callable[[argparse.Namespace], int], str, dict[str, Any], str], ...] = (
         ("run", _run, RUN, of_run, "play cases against a device; exit code 1 if one fails"),
         ("list", _list, CASES, {"cases": path}, "list the cases"),
@@ -279,14 +275,10 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Case
 
 def _judge(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    if args.html is not None and not drawing.available():
-        raise UsageError(args.prog, drawing.HINT)
     judge, packets = report.judged(read_file(args.file), args.port)
     result = report.capture_result(judge, packets)
     out.text("\n".join(report.capture_lines(result)))
     out.result(result)
-    if args.html is not None:
-        write_whole(args.html, report.capture_page(args.file, judge, result).encode())
     if not result.directions:
         out.note("no data of MRC was found")
     return Exit.FAILED if any(way.broken for way in result.directions) else Exit.OK

@@ -25,28 +25,8 @@ _UNFINISHED = (_FIRST, _MIDDLE)  # they end no message, so no event is due
 _SKIP_ONCE = 1
 _PSN_OOR_WINDOW = 0x0B
 _MOST_FINDINGS = 1000  # kept of one direction; the counts go on
-MOST_SAMPLES = 4000  # of each curve; then every second one is dropped
 _ROUNDS = 4  # round trips in which a reaction must show
 _LEAST_FLIGHT = 4  # PSNs: a smaller flight cannot show a reaction
-
-
-class Samples(Struct):
-    """Samples over time; of many, evenly chosen ones."""
-
-    samples: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds and value."""
-    every: int = 1
-    _left: int = 0
-
-    def add(self, seconds: float, value: float) -> None:
-        self._left -= 1
-        if self._left > 0:
-            return
-        self._left = self.every
-        self.samples.append((seconds, value))
-        if len(self.samples) >= MOST_SAMPLES:
-            del self.samples[1::2]
-            self.every *= 2
 
 
 class News(Struct):
@@ -62,10 +42,6 @@ class News(Struct):
 class SenderHistory(Struct):
     """Of one direction of a QP."""
 
-    flight: Samples = field(default_factory=Samples)
-    """PSNs between the cumulative PSN and the highest one sent."""
-    round_trips: Samples = field(default_factory=Samples)
-    """Seconds from a packet to its SACK."""
     waits_reported: list[float] = field(default_factory=list)
     """From a packet to its retransmission, after a SACK or NACK that showed the loss."""
     waits_silent: list[float] = field(default_factory=list)
@@ -77,7 +53,6 @@ class SenderHistory(Struct):
 
     def on_flight(self, seconds: float, psns: int) -> None:
         """After a packet, or an answer."""
-        self.flight.add(seconds, psns)
         late = seconds - _ROUNDS * self._round_trip
         for news in [each for each in self._open if each.seconds < late]:
             self._open.remove(news)
@@ -85,9 +60,8 @@ class SenderHistory(Struct):
         for news in self._open:
             news.least = min(news.least, psns)
 
-    def on_round_trip(self, seconds: float, took: float) -> None:
+    def on_round_trip(self, took: float) -> None:
         self._round_trip = took if not self._round_trip else (7 * self._round_trip + took) / 8
-        self.round_trips.add(seconds, took)
 
     def on_news(self, kind: str, seconds: float, psns: int) -> None:
         """The sender learns of a loss, a trim or a mark; more of it in one reaction is one."""
@@ -397,7 +371,7 @@ class Judge:
         trigger = None if seth["pr"] else way.sent.get(cum + seth["ack_psn_offset"])
         if trigger is not None and len(trigger.evs) == 1:
             way.rtts.append(seconds - trigger.seconds[0])
-            way.course.on_round_trip(seconds, way.rtts[-1])
+            way.course.on_round_trip(way.rtts[-1])
 
     def _nack(self, seconds: float, packet: Packet) -> None:
         neth = packet.headers["NETH"]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports: the verdicts on a device, as results for programs, JUnit XML and HTML, and captures of
-failed cases; and what a capture shows, as a result, as lines for people, and as a page with plots
-that loads nothing from the network.
+failed cases; and what a capture shows, as a result and as lines for people.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from mrc.conform.readings import READINGS
 from mrc.dissect.capture import CapturedFrame
 from mrc.linux.system import write_whole
 from mrc.results import Result, like
-from mrc.sim.drawing import Chart, style_sheet
 from mrc.units import counted, digits
 
 
@@ -141,22 +139,15 @@ _PAGE = """\
 <meta charset="utf-8">
 <title>{title}</title>
 <style>
-{style}
+body {{ font: 15px/1.4 sans-serif; margin: 2em; }}
+td, th {{ text-align: left; padding: 0.1em 1em 0.1em 0; vertical-align: top; }}
+.failed {{ color: #b00; }} .skipped {{ color: #777; }}
+pre {{ background: #f4f4f4; padding: 0.7em; overflow-x: auto; }}
 </style>
 <h1>{title}</h1>
 {body}
 </html>
 """
-_TABLE_STYLE = """\
-body { font: 15px/1.4 sans-serif; margin: 2em; }
-td, th { text-align: left; padding: 0.1em 1em 0.1em 0; vertical-align: top; }
-.failed { color: #b00; } .skipped { color: #777; }
-pre { background: #f4f4f4; padding: 0.7em; overflow-x: auto; }"""
-_PLOT_STYLE = """\
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em;
-  color: var(--ink); background: var(--paper); }
-svg { max-width: 100%; height: auto; } pre { overflow-x: auto; }"""
 
 
 def write_html(path: Path, device: str, outcomes: Sequence[CaseOutcome]) -> None:
@@ -174,7 +165,7 @@ def write_html(path: Path, device: str, outcomes: Sequence[CaseOutcome]) -> None
         lines.append(f'<tr class="{each.verdict}">{text}<td>{more}</td></tr>')
     title = html.escape(f"mrc conform: {device}")
     body = "\n".join([*lines, "</table>"])
-    write_whole(path, _PAGE.format(title=title, style=_TABLE_STYLE, body=body).encode())
+    write_whole(path, _PAGE.format(title=title, body=body).encode())
 
 
 def write_junit(path: Path, device: str, outcomes: Sequence[CaseOutcome]) -> None:
@@ -463,69 +454,3 @@ def reading_lines(found: ReadingCounts) -> Iterator[str]:
         yield f"{one.reading:6} {one.packets:7} packets  {one.subject}: {one.text}{ours}"
     if found.hidden:
         yield f"the capture shows nothing of {', '.join(found.hidden)}"
-
-
-# ---- Plots of a capture --------------------------------------------------------------------------
-
-
-_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
-
-
-def capture_page(name: str, judge: Judge, found: CaptureReport) -> str:
-    """The page of a capture. Requires the extra `plot`."""
-    plots = []
-    for way in judge.directions.values():
-        ends = f"{way.source} to {way.destination}, QPN 0x{way.qpn:06x}"
-        plots.append(f"<h2>{html.escape(ends)}</h2>")
-        plots += [chart.svg() for chart in _charts(way) if chart.lines]
-    text = html.escape("\n".join(capture_lines(found)))
-    return _PAGE.format(
-        title=html.escape(f"mrc conform judge: {name}"), style=f"{style_sheet()}\n{_PLOT_STYLE}",
-        body="\n".join([f"<pre>{text}</pre>", *plots]),
-    )  # fmt: skip
-
-
-def _charts(way: QpDirection) -> Iterator[Chart]:
-    course = way.course
-    unit, scale = _unit([value for _, value in course.round_trips.samples])
-    for title, name, samples, size in (
-        ("PSNs in flight", "PSNs", course.flight.samples, 1.0),
-        ("Round trips", f"from a packet to its SACK, {unit}", course.round_trips.samples, scale),
-    ):
-        times, second = _unit([seconds for seconds, _ in samples])
-        points = [(seconds / second, value / size) for seconds, value in samples]
-        yield _chart(title, f"time, {times}", name, {"": points})
-    mean = sum(way.evs.values()) / len(way.evs) if way.evs else 1.0
-    shares = _sorted([100 * count / mean for count in way.evs.values()])
-    yield _chart("Packets of each EV", "EVs, the busiest last", "% of the mean", {"data": shares})
-    waits = {"after a SACK or NACK": course.waits_reported, "by a timer": course.waits_silent}
-    unit, scale = _unit([wait for each in waits.values() for wait in each])
-    yield _chart("Times until a retransmission", "retransmissions, the latest last", unit, {
-        name: _sorted([wait / scale for wait in each]) for name, each in waits.items()
-    })  # fmt: skip
-
-
-def _sorted(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Point n is the n-th smallest value."""
-    return list(enumerate(sorted(values), 1))
-
-
-def _unit(seconds: Sequence[float]) -> tuple[str, float]:
-    """A unit for these times, and its length in seconds."""
-    most = max(seconds, default=0.0)
-    return next(one for one in _UNITS if most >= 2 * one[1] or one[0] == "us")
-
-
-def _chart(
-    title: str, x_title: str, y_title: str, lines: dict[str, list[tuple[float, float]]]
-) -> Chart:
-    points = [point for each in lines.values() for point in each]
-    chart = Chart(
-        x_title=x_title, y_title=y_title, title=title,
-        x_end=max((x for x, _ in points), default=0.0) or 1.0,
-        y_end=1.05 * max((y for _, y in points), default=0.0) or 1.0,
-    )  # fmt: skip
-    for name, each in lines.items():
-        if each:
-            chart.add(name or y_title, each, marked=len(each) < 50)
-    return chart

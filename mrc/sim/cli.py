@@ -77,7 +77,6 @@ examples:
   mrc sim report --output report.html   all scenarios, 20 seeds each
   mrc sim report --paper --output paper.html   the figures of the MRC paper
   mrc sim sweep permutation --grid topology.t1=4,8,16 --seeds 5 --output runs
-  mrc sim plot runs --x topology.t1 --y "writes completed" --output t1.svg
 """
 ONE = """
 scenario NAME|FILE  name of a built-in scenario, or a TOML file
@@ -101,13 +100,6 @@ scenario NAME|FILE     name of a built-in scenario, or a TOML file
 --memory SIZE          start a job only if it fits, by an estimate, beside those that run [the
                        available memory; with --on no limit]
 """
-PLOT = """
-folder FOLDER    what mrc sim sweep --output wrote
---x KEY          a parameter of the sweep
---y KEY          a check, or one of the fabric's totals such as trimmed_packets
---by KEY...      draw a line for each value of this parameter; repeatable
---output FILE    the SVG file; requires matplotlib and Jinja2
-"""
 SWEEP_HELP = "run a scenario over a grid of parameters; exit code 1 if a job has no result"
 
 REPORT_SEEDS = 20
@@ -126,7 +118,6 @@ def add_arguments(parser: Parser) -> None:
         ("run", _one, _add_one, "run a scenario; exit code 1 if it misses one of its targets"),
         ("report", _report, _add_report, "run all built-in scenarios and write an HTML report"),
         ("sweep", _sweep, _add_sweep, SWEEP_HELP),
-        ("plot", _plot, _add_plot, "draw the results of a sweep"),
     ):
         action = actions.add_parser(word, help=text, description=text)
         action.set_defaults(act=act)
@@ -158,11 +149,6 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     output.add_csv_option(parser, "the value of each check of each job")
     add_options(parser)
-
-
-def _add_plot(parser: argparse.ArgumentParser) -> None:
-    add(parser, PLOT, x=_REQUIRED, y=_REQUIRED, output=_REQUIRED)
-    parser.set_defaults(json=False, quiet=False)
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -472,18 +458,6 @@ def _show_sweep(
             lost=tuple(lost),
         )
     )
-
-
-def _plot(_: Output, args: argparse.Namespace) -> int:
-    if not drawing.available():
-        raise UsageError(args.prog, drawing.HINT)
-    jobs = sweep.read_jobs(Path(args.folder))
-    with usage_errors(args):
-        if not jobs:
-            raise ValueError(f"{args.folder} has no lines of mrc sim sweep")
-        svg = sweep.draw_sweep(jobs, args.x, args.y, args.by)
-    write_whole(Path(args.output), drawing.standalone(svg).encode())
-    return Exit.OK
 
 
 # ---- Shared ----------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws pictures with matplotlib, as SVG with real text, pages with Jinja2, and charts. A chart has
-axes that begin at 0, a legend, and lines with bands. Independent of experiments.
+"""Draws pictures with matplotlib, as SVG with real text, and charts. A chart has axes that begin
+at 0, a legend, and lines with bands. Independent of experiments.
 
-The same data give the same bytes. Both libraries are an optional extra of the package. Importing
-them takes as long as importing all of mrc, so the functions import them when they draw. The height
-of a chart grows with the text, so that no text is cut.
+The same data give the same bytes. The library is an optional extra of the package. Importing it
+takes as long as importing all of mrc, so the functions import it when they draw. The height of a
+chart grows with the text, so that no text is cut.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from html import escape
 from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -86,39 +85,15 @@ def draw(width: int, height: int, label: str, paint: Callable[[Figure], None]) -
 
 
 def _tidy(body: str) -> str:
-    """Shortens numbers, inserts colour variables and tooltips, and removes ids, which would clash
-    on a page with several pictures.
+    """Inserts colour variables and tooltips, and removes ids, which would clash on a page with
+    several pictures.
     """
     body = body.replace(f"'{_FONT}'", _FONTS_SHOWN).replace("xlink:href", "href")
     for name, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{name})")
     body = re.sub(r' transform="rotate\(-0 [^"]*"', "", re.sub(r"\n +", "\n", body))
-    body = re.sub(r"<g id=([\"'])(title: )?(.*?)\1>", _group_of, body)
-    return re.sub(r' (?:d|x|y|transform)="[^"]*"', _short_numbers, _without_bare_groups(body))
-
-
-def _group_of(match: re.Match[str]) -> str:
-    return f"<g><title>{match[3]}</title>" if match[2] else "<g>"
-
-
-def _without_bare_groups(body: str) -> str:
-    """A group without attributes and title changes nothing, and an empty one shows nothing."""
-    bare: list[bool] = []  # of the open groups
-
-    def keep(match: re.Match[str]) -> str:
-        if match[1] == "/":
-            return "" if bare.pop() else match[0]
-        if match[2] == "/":
-            return ""
-        bare.append(match[0] == "<g>\n")
-        return "" if bare[-1] else match[0]
-
-    return re.sub(r"<(/?)g\b[^>]*?(/?)>\n?", keep, body)
-
-
-def _short_numbers(match: re.Match[str]) -> str:
-    attribute = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}", match[0])
-    return re.sub(r"\.0\b", "", attribute.replace("\n", ""))
+    body = re.sub(r"<g id=([\"'])title: (.*?)\1>", r"<g><title>\2</title>", body)
+    return re.sub(r"<g id=\"[^\"]*\">", "<g>", body)
 
 
 def standalone(svg: str) -> str:
@@ -134,17 +109,6 @@ def style_sheet(selector: str = ":root") -> str:
         for theme in (LIGHT, DARK)
     )
     return f"{light}@media(prefers-color-scheme:dark){{{dark}}}"
-
-
-def fill_page(template: Path, **values: Any) -> str:
-    """A page from a template, which extends layout.html and escapes all text but the pictures."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader([template.parent, Path(__file__).parent]), autoescape=True,
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template(template.name).render(values, style=style_sheet())
 
 
 # ---- Charts --------------------------------------------------------------------------------------
@@ -190,11 +154,6 @@ class Chart(Struct):
     bands: list[tuple[float, float, str]] = field(default_factory=list)
     """shaded parts of the x axis: from, to, title"""
     lines: list[ChartLine] = field(default_factory=list)
-
-    def add(self, label: str, points: Sequence[tuple[float, float]], *, marked: bool) -> None:
-        """A line through points without quartiles."""
-        medians = [ChartPoint(x, y, y, y) for x, y in points]
-        self.lines.append(ChartLine(label, medians, marked=marked))
 
     def svg(self) -> str:
         labels = [fill(line.label, _LETTERS - 8) for line in self.lines]

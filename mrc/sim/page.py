@@ -6,12 +6,11 @@ all experiments on one HTML page that loads nothing from the network; and the de
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from mrc.enums import EvState, WcStatus
 from mrc.results import like
@@ -20,7 +19,7 @@ from mrc.sim.checks import Measured, evaluate, quartiles
 from mrc.sim.drawing import Chart, ChartLine, ChartPoint
 from mrc.sim.run import SimRun, line_rate_bps
 from mrc.sim.scenario import Scenario
-from mrc.sim.trials import Series, Summary, series_of
+from mrc.sim.trials import Series, Summary
 from mrc.units import digits
 
 # ---- Plots ---------------------------------------------------------------------------------------
@@ -113,31 +112,6 @@ def time_chart(scenario: Scenario, summaries: Sequence[Summary]) -> Chart:
             " arrived earlier."
         )
     return chart
-
-
-def charts_beside(
-    scenario: Scenario, sides: Mapping[str, Sequence[tuple[str, SimRun]]]
-) -> list[str]:
-    """Goodput of runs over time, as SVG: a chart for each title, with equal axes. Each run has the
-    name of what carried it; its line ends when the run ends.
-    """
-    charts = []
-    for title, runs in sides.items():
-        summaries = [
-            Summary(
-                measured=Measured(seed=result.seed, values=(), baselines={}),
-                series=tuple(replace(each, kind=kind) for each in series_of(result)),
-                end_ns=result.stats.now_ns,
-            )
-            for kind, result in runs
-        ]
-        chart = time_chart(scenario, summaries)
-        chart.title = title
-        charts.append(chart)
-    x_end, y_top = max(chart.x_end for chart in charts), max(map(y_end, charts))
-    for chart in charts:
-        chart.x_end, chart.y_end = x_end, y_top
-    return [chart.svg() for chart in charts]
 
 
 def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> list[ChartPoint]:
@@ -281,8 +255,13 @@ def render(
 ) -> str:
     """The page as HTML. `is_paper`: its table has the figures of the paper."""
     demanded = [outcome for outcome in flat(experiments) if outcome.target is not None]
-    return drawing.fill_page(
-        _TEMPLATE,
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.from_string(_TEMPLATE.read_text()).render(
+        style=drawing.style_sheet(),
         experiments=experiments,
         is_paper=is_paper,
         met=sum(outcome.met is True for outcome in demanded),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import cache
@@ -23,17 +23,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from mrc import units
 from mrc.errors import BadFileError, ConfigError, MrcError
 from mrc.fabric import document
-from mrc.results import plain
 from mrc.sim import page
-from mrc.sim.checks import Measured, quartiles
-from mrc.sim.drawing import Chart, ChartLine, ChartPoint
+from mrc.sim.checks import Measured
 from mrc.sim.results import CheckValue, SweptJob, SweptRun
 from mrc.sim.scenario import Scenario, load_scenario
 from mrc.sim.trials import Job, measured, run_trial
-from mrc.units import counted
 
 Grid = Mapping[str, Sequence[Any]]
 """The values of each key, as `--set` names it."""
@@ -303,104 +299,3 @@ def _imported(name: str, remedy: str) -> Any:
         return import_module(name)
     except (ImportError, RuntimeError) as error:  # mpi4py without libmpi: RuntimeError
         raise ConfigError(f"--on: cannot import {name}: {error}; {remedy}") from error
-
-
-# ---- The picture ---------------------------------------------------------------------------------
-
-
-Row = dict[str, Any]
-_PARSERS: tuple[Callable[[str], int], ...] = (
-    units.parse_size, units.parse_time, units.parse_rate, units.parse_share,
-)  # fmt: skip
-
-
-def draw_sweep(jobs: Sequence[SweptJob], x: str, y: str, by: Sequence[str]) -> str:
-    """The picture as SVG. Raises ConfigError for a key that the jobs do not have."""
-    rows = [row for job in jobs for row in _rows_of_job(job)]
-    columns = dict.fromkeys(key for keys, _ in rows for key in keys)
-    for option, key in (("--x", x), *(("--by", key) for key in by)):
-        if key not in columns:
-            raise ConfigError(f"{option} {key}: unknown; known are {', '.join(columns)}")
-    known = dict.fromkeys(key for _, values in rows for key in values)
-    if y not in known:
-        raise ConfigError(f"--y {y}: unknown; known are {', '.join(known)}")
-    lines: dict[tuple[Any, ...], dict[Any, list[tuple[Row, float]]]] = {}
-    for keys, values in rows:
-        if (value := values.get(y)) is not None:
-            line = lines.setdefault(tuple(keys.get(key) for key in by), {})
-            line.setdefault(keys.get(x), []).append((keys, value))
-    _refuse_mixed([cell for line in lines.values() for cell in line.values()])
-    names = ", ".join(sorted({job.scenario for job in jobs}))
-    seeds = {job.seed for job in jobs}
-    chart = _chart(lines, x, y, by)
-    chart.title = f"{names}: {y}"
-    if len(seeds) > 1:
-        chart.notes.append(f"Medians of {counted(len(seeds), 'seed')}; bands show the quartiles.")
-    missing = sum(values.get(y) is None for _, values in rows)
-    if missing:
-        chart.notes.append(f"Without a value: {missing} of {counted(len(rows), 'run')}.")
-    return chart.svg()
-
-
-def _rows_of_job(job: SweptJob) -> Iterable[tuple[Row, dict[str, float | None]]]:
-    """What selects a run, and what it measured."""
-    keys = {key: text_of(value) for key, value in job.parameters.items()}
-    keys |= {"scenario": job.scenario, "variant": job.variant, "version": job.version}
-    for run in job.runs:
-        stats = {key: value for key, value in plain(run.stats).items() if key != "trace"}
-        figures = {figure.check: figure.value for figure in run.figures}
-        yield keys | {"transport": run.transport, "seed": job.seed}, stats | figures
-
-
-def _refuse_mixed(cells: Iterable[list[tuple[Row, float]]]) -> None:
-    """The runs of one point may differ in their seeds only."""
-    for cell in cells:
-        first, *others = (keys for keys, _ in cell)
-        for key in dict.fromkeys(key for keys in (first, *others) for key in keys):
-            if key != "seed" and any(keys.get(key) != first.get(key) for keys in others):
-                raise ConfigError(f"the runs differ in {key}, too: add --by {key}")
-
-
-def _chart(
-    lines: dict[tuple[Any, ...], dict[Any, list[tuple[Row, float]]]],
-    x: str,
-    y: str,
-    by: Sequence[str],
-) -> Chart:
-    places = sorted({place for line in lines.values() for place in line}, key=_order)
-    is_number = all(_is_number(place) for place in places)
-    chart = Chart(
-        x_title=x, y_title=y,
-        x_end=max(places, default=1) if is_number else len(places), y_end=1.0,
-        x_names=() if is_number else [str(place) for place in places],
-    )  # fmt: skip
-    for values in sorted(lines, key=lambda each: tuple(map(_order, each))):
-        points = [
-            ChartPoint(
-                place if is_number else places.index(place) + 0.5,
-                *quartiles([value for _, value in lines[values][place]]),
-            )
-            for place in places
-            if place in lines[values]
-        ]
-        named = zip(by, values, strict=True)
-        label = ", ".join(f"{key}={value}" for key, value in named) or y
-        chart.lines.append(ChartLine(label, points, marked=True))
-    chart.y_end = 1.05 * max((p.high for line in chart.lines for p in line.points), default=0) or 1
-    return chart
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _order(value: Any) -> tuple[int, float, str]:
-    """Numbers first, then text by its quantity: "64KiB" stands before "1MiB"."""
-    if _is_number(value):
-        return 0, value, ""
-    for parse in _PARSERS:
-        try:
-            return 1, parse(str(value)), ""
-        except ValueError:
-            continue
-    return 2, 0, str(value)

@@ -46,8 +46,6 @@ TRAFFIC = """
 --over LIST      what carries the traffic: mrc, tcp, mptcp, iperf3 (only flows without steps), or
                  several with commas, one run after the other [mrc]
 --scale FACTOR   multiply the sizes of writes, and the times, by this, such as 0.1 [1]
---page FILE      write both sides, and where they differ, to this HTML file; requires matplotlib
-                 and Jinja2
 """
 
 

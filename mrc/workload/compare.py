@@ -10,21 +10,19 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.cli.output import Exit, Output, UsageError, format_rate, format_seconds, format_table
+from mrc.cli.output import Exit, Output, format_rate, format_seconds, format_table
 from mrc.cli.runner import run_async
 from mrc.enums import CcKind
 from mrc.errors import BadFileError, ConfigError, StateError
 from mrc.fabric.faults import TimedFault
 from mrc.linux import system
-from mrc.linux.system import check_writable, write_whole
 from mrc.results import KEYS, Result, like
-from mrc.sim import checks, drawing, page
+from mrc.sim import checks, page
 from mrc.sim import results as sim
 from mrc.sim.options import loaded, seeds_of
 from mrc.sim.run import SimRun
@@ -306,51 +304,6 @@ def notes(scenario: Scenario, overs: Sequence[Over]) -> Iterator[str]:
     yield from fault_differences(part.faults)
 
 
-# ---- The page ------------------------------------------------------------------------------------
-
-
-_TEMPLATE = Path(__file__).with_name("page.html")
-
-
-def render_page(scenario: Scenario, compared: Sequence[Comparison], notes: Sequence[str]) -> str:
-    """The page as HTML."""
-    demanded = [each for part in compared for each in part.judged if each.met is not None]
-    return drawing.fill_page(
-        _TEMPLATE,
-        scenario=scenario,
-        sides=[_side(each) for each in compared],
-        met=sum(each.met is True for each in demanded),
-        demanded=len(demanded),
-        differing=sum(bool(each.differs) for part in compared for each in part.judged),
-        notes=notes,
-        seeds=sorted({ran.result.seed for each in compared for ran in each.ran}),
-        number=page.number,
-        value_of=value_of,
-    )
-
-
-def _side(compared: Comparison) -> dict[str, object]:
-    """A scenario or variant on the page."""
-    part = compared.part
-    simulated, measured = page.charts_beside(
-        part,
-        {
-            f"{title(part)}, in the simulator": [("mrc", one) for one in compared.simulated],
-            f"{title(part)}, on the test bed": [(ran.over, ran.result) for ran in compared.ran],
-        },
-    )
-    return {
-        "title": title(part), "simulated": simulated, "measured": measured,
-        "columns": (SIMULATOR, *compared.overs), "judged": compared.judged,
-        "explanations": explanations(compared.judged),
-    }  # fmt: skip
-
-
-def value_of(judged: CheckVerdict, column: str) -> float | None:
-    """The value in a column of the table."""
-    return judged.baselines.get(column, judged.value)
-
-
 # ---- The command ---------------------------------------------------------------------------------
 
 
@@ -359,11 +312,8 @@ _LATE_NS = 50_000_000  # a change of a fault takes less, on a machine that is no
 
 def run_traffic(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
     """Runs the traffic of the scenario `args.file`."""
-    if args.page is not None and not drawing.available():
-        raise UsageError(args.prog, drawing.HINT)
     scenario = loaded(args, partial(_load, args, bed))
     _require(args.over)
-    check_writable(args.page)
     bed.connect()
     compared = run_async(_compare(args, out, bed, scenario))
     noted = list(notes(scenario, args.over))
@@ -373,8 +323,6 @@ def run_traffic(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
         out.note(line)
     if out.as_json:
         out.result(workload_result(scenario, compared))
-    if args.page is not None:
-        write_whole(Path(args.page), render_page(scenario, compared, noted).encode())
     missed = any(judged.met is False for each in compared for judged in each.judged)
     return Exit.FAILED if missed else Exit.OK
 
@@ -469,7 +417,9 @@ def _check_row(judged: CheckVerdict, columns: Sequence[str]) -> Iterator[str]:
         if name in judged.not_applicable:
             yield "does not apply *"
         else:
-            yield page.number(value_of(judged, name)) + (" *" if name in judged.differs else "")
+            yield page.number(judged.baselines.get(name, judged.value)) + (
+                " *" if name in judged.differs else ""
+            )
     yield "" if judged.target is None else f"{judged.relation} {digits(judged.target)}"
     unmet = "" if judged.target is None else "not judged"
     yield unmet if judged.met is None else "yes" if judged.met else "no"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc sim sweep` and `mrc sim plot`: resumed, interrupted, in parts, and on other machines."""
+"""`mrc sim sweep`: resumed, interrupted, in parts, and on other machines."""
 
 from __future__ import annotations
 
@@ -192,18 +192,6 @@ def test_sweep__wrong_usage(
 ) -> None:  # fmt: skip
     assert main(words(small, tmp_path / "runs", *more)) == code
     assert cause in capsys.readouterr().err
-
-
-def test_plot__of_a_folder(small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs, picture = tmp_path / "runs", tmp_path / "runs.svg"
-    assert main(words(small, runs, seeds=1)) == 0
-    plot = ["sim", "plot", str(runs), "--x", "transport.mpr", "--y", "goodput"]
-    assert main([*plot, "--output", str(picture)]) == 2
-    assert "the runs differ in topology.host_rate, too: add --by" in capsys.readouterr().err
-    assert main([*plot, "--by", "topology.host_rate", "--output", str(picture)]) == 0
-    assert "topology.host_rate=50Gbit/s" in picture.read_text()
-    assert main(["sim", "plot", str(tmp_path / "no"), *plot[3:], "--output", "x"]) == 2
-    assert "has no lines of mrc sim sweep" in capsys.readouterr().err
 
 
 # ---- Dask ----

@@ -5,7 +5,6 @@ ends.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from unit.workload.test_run import SENT, result, scenario
 from mrc.cli.main import build_parser, main
 from mrc.errors import StateError
 from mrc.linux import system
-from mrc.sim import checks, drawing
+from mrc.sim import checks
 from mrc.sim.run import run
 from mrc.sim.scenario import Criterion
 from mrc.testbed import schedule
@@ -124,10 +123,10 @@ def test_differs(measure: str, simulated: float, value: float, expected: bool) -
     assert compare.differs(measure, simulated, value) is expected
 
 
-# ---- The page ------------------------------------------------------------------------------------
+# ---- JSON ----------------------------------------------------------------------------------------
 
 
-PAGE_CHECKS = [
+JSON_CHECKS = [
     {"measure": "goodput", "at_least": 0.0, "note": "hosts are <late>"},
     {"measure": "inner_busy", "at_least": 0.5},
     {"measure": "completed"},
@@ -135,7 +134,7 @@ PAGE_CHECKS = [
 
 
 def compared(busy: float = 0.5) -> Comparison:
-    part = scenario(checks=PAGE_CHECKS, title="a <scene>")
+    part = scenario(checks=JSON_CHECKS, title="a <scene>")
     answers = (HostAnswer(sent=(SENT,), received=(), changes=()),)
     ran = BedResult(replace(result(), scenario=part), "mrc", answers, busy, 7)
     simulated = run(part, 1)
@@ -147,28 +146,6 @@ def compared(busy: float = 0.5) -> Comparison:
     }
     judged = compare.verdicts(part, ("mrc",), [compare.Values(1, found, {"mrc": busy})])
     return Comparison(part, ("mrc",), (ran,), (simulated,), tuple(judged))
-
-
-@pytest.mark.skipif(not drawing.available(), reason=drawing.HINT)
-def test_render__both_sides() -> None:
-    text = compare.render_page(
-        scenario(title="a <scene>"), [compared()], ["the switches do not trim"]
-    )
-    assert text.count("<svg") == 2 and "2 of 2 checks met" in text
-    for words in (
-        "scene, in the simulator", "scene, on the test bed", "goodput: hosts are &lt;late&gt;",
-        "inner_busy does not apply to mrc", "does not apply\n", "<li>the switches do not trim",
-        "a &lt;scene&gt;",
-    ):  # fmt: skip
-        assert words in text
-    assert re.search(r"https?://(?!www.w3.org)", text) is None  # nothing from elsewhere
-
-
-@pytest.mark.skipif(not drawing.available(), reason=drawing.HINT)
-def test_render__of_a_busy_machine() -> None:
-    text = compare.render_page(scenario(), [compared(busy=1.0)], [])
-    assert "1 of 1 checks met" in text and "the processors were 100% busy" in text
-    assert "What a test bed does otherwise" not in text
 
 
 def test_workload__as_json() -> None:
