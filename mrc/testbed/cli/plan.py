@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import fields, replace
@@ -144,15 +144,11 @@ def outside_lines(shape: Shape) -> list[str]:
 # ---- For programs --------------------------------------------------------------------------------
 
 
-class BedHost(Struct, frozen=True, kw_only=True):
-    """A host of a test bed."""
+class HostAddresses(Struct, frozen=True, kw_only=True):
+    """Addresses of a host."""
 
     host: str
     """Its name: h0, h1, ..."""
-    namespace: str
-    """Its network namespace."""
-    config: str
-    """Path of its host configuration file."""
     address: str
     """Its address on all planes (ECMP): the name h1 or h1.any."""
     plane_addresses: tuple[str, ...]
@@ -161,15 +157,18 @@ class BedHost(Struct, frozen=True, kw_only=True):
     """Its management address, over which mrc exchanges the attributes of QPs: the name h1.mgmt."""
 
 
-class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
-    """A test bed that is up."""
+class BedHost(HostAddresses, frozen=True, kw_only=True):
+    """A host of a test bed."""
 
-    name: str
-    """Name of the test bed."""
-    state: Literal["up"] = "up"
-    """The test bed is up."""
-    hosts: tuple[BedHost, ...]
-    """Its hosts."""
+    namespace: str
+    """Its network namespace."""
+    config: str
+    """Path of its host configuration file."""
+
+
+class BedSize(Result, frozen=True, kw_only=True, rename=KEYS):
+    """A test bed that is up, or that `up` would build."""
+
     planes: int
     """Number of planes."""
     t0: int
@@ -192,6 +191,19 @@ class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     """What forwards packets: the Linux kernel, or the emulator."""
     outside: Outside
     """What joins it to the world."""
+    machines: tuple[MachineShare, ...]
+    """Its machines; empty: all of it is on this one."""
+
+
+class Bed(BedSize, frozen=True, kw_only=True):
+    """A test bed that is up."""
+
+    name: str
+    """Name of the test bed."""
+    state: Literal["up"] = "up"
+    """The test bed is up."""
+    hosts: tuple[BedHost, ...]
+    """Its hosts."""
     faults: tuple[TargetFault, ...]
     """What fails now."""
     missing: tuple[str, ...]
@@ -201,8 +213,6 @@ class Bed(Result, frozen=True, kw_only=True, rename=KEYS):
     taken_down: tuple[str, ...]
     """Ends of links that somebody took down by hand, as NODE:INTERFACE; they may be up again, but
     without routes."""
-    machines: tuple[MachineShare, ...]
-    """Its machines; empty: all of it is on this one."""
 
 
 class Built(Bed, frozen=True, kw_only=True):
@@ -212,37 +222,13 @@ class Built(Bed, frozen=True, kw_only=True):
     """True: this command built it. False: it was up already."""
 
 
-class HostAddresses(Struct, frozen=True, kw_only=True):
-    """Addresses of a host."""
-
-    host: str
-    """Its name: h0, h1, ..."""
-    address: str
-    """Its address on all planes (ECMP): the name h1 or h1.any."""
-    plane_addresses: tuple[str, ...]
-    """Its address in each plane: the names h1.p1, h1.p2, ..."""
-    oob: str
-    """Its management address: the name h1.mgmt."""
-
-
-class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
+class Planned(BedSize, frozen=True, kw_only=True):
     """`mrc testbed plan`: what `up` would build."""
-
-    texts_of: ClassVar = Bed
 
     title: str
     """Title of the topology."""
-    fabric: Literal["kernel", "emulated"]
     hosts: int
     """Number of hosts."""
-    planes: int
-    t0: int
-    t1: int
-    pods: int
-    t2: int
-    host_rate_bps: int | None
-    fabric_rate_bps: int | None
-    core_rate_bps: int | None
     host_delay_ns: int
     """Delay of a link between host and T0."""
     fabric_delay_ns: int
@@ -251,16 +237,12 @@ class Planned(Result, frozen=True, kw_only=True, rename=KEYS):
     """Delay of a link between T1 and T2."""
     jitter_ns: int
     """Random delay added at most."""
-    mtu: int
     addresses: tuple[HostAddresses, ...]
     """Addresses of the hosts."""
     links: dict[str, LinkProperties]
     """Every link, by the name that faults use; each direction, if the two differ."""
-    outside: Outside
     built: Census
     """What the test bed takes."""
-    machines: tuple[MachineShare, ...]
-    """What each machine of `--on` takes; empty without `--on`."""
 
 
 # ---- The action ----------------------------------------------------------------------------------
