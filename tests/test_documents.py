@@ -41,7 +41,7 @@ DOCUMENTS = [path for path in sources() if path.suffix == ".md"]
 MORE = {
     "csrc/ofi/README.md", "mrc/conform/README.md", "mrc/lab/README.md", "mrc/perf/README.md",
     "mrc/testbed/README.md",
-    "mrc/torch/README.md", "mrc/workload/README.md", "tests/virtual/README.md",
+    "mrc/torch/README.md", "mrc/sim/README.md", "tests/virtual/README.md",
 }  # fmt: skip
 SLOW = {  # these show rates, which depend on the speed of the machine
     "mrc/lab/lessons/1-spraying.md": [

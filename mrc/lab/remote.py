@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Self
 
 from msgspec import convert, to_builtins
 
-from mrc import errors, products
+from mrc import errors
 from mrc.child import BlockingChild
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
@@ -618,7 +618,9 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_part(args: argparse.Namespace) -> int:
     if args.traffic:
-        products.need("mrc.workload.hosts", "this test bed").serve_relay(args.name)
+        from mrc.sim.hosts import serve_relay  # slow import: the simulator
+
+        serve_relay(args.name)
     else:
         serve_part(args.name, sys.stdin.buffer, sys.stdout.buffer)
     return 0

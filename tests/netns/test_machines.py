@@ -344,7 +344,7 @@ def test_run__traffic_between_machines(
         first, last = (f(flow[key] for flow in run["flows"][2:])
                        for f, key in ((min, "first_ns"), (max, "last_ns")))  # fmt: skip
         assert first >= 120_000_000 and last - first >= 2 * 20_000_000
-    assert not any(b"mrc.workload" in line for each in pair for line in command_lines(each))
+    assert not any(b"mrc.sim.host" in line for each in pair for line in command_lines(each))
 
 
 @pytest.mark.slow
@@ -376,12 +376,12 @@ def test_run__a_machine_that_dies_ends_it(
     file = tmp_path / "scene.toml"
     file.write_text(TRAFFIC.replace("writes = 8", "writes = 1000000"))
     with a.start("run", file) as run:
-        until(lambda: any(b"mrc.workload.host" in line for line in command_lines(b)))
+        until(lambda: any(b"mrc.sim.host" in line for line in command_lines(b)))
         b.kill()
         _, said = run.communicate(timeout=PATIENCE)
     assert run.returncode == 3 and "Traceback" not in said, said
     assert "h1: host-b does not answer: " in said
-    assert not any(b"mrc.workload" in line for line in command_lines(a))
+    assert not any(b"mrc.sim.host" in line for line in command_lines(a))
     a.run("down", code=3)
 
 

@@ -24,13 +24,13 @@ from slowness import PATIENCE
 from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.linux import netns, system
+from mrc.sim import hosts
+from mrc.sim import traffic as runs
 from mrc.sim.scenario import Scenario
 from mrc.testbed import bed as beds
 from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed, find_programs
 from mrc.testbed.state import folder
-from mrc.workload import hosts
-from mrc.workload import run as runs
 
 from .conftest import fresh_name
 

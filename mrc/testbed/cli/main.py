@@ -97,7 +97,7 @@ ACTIONS = {
     "drain": (_HERE, "move the hosts' traffic off a plane, a switch or a link without loss"),
     "undrain": (_HERE, "let traffic return to what was drained"),
     "run": (
-        "mrc.workload.cli",
+        "mrc.sim.action",
         "run the traffic and the faults of a scenario, or the faults that a file schedules",
     ),
     "heal": (_HERE, "end the fault of a target, or all faults"),

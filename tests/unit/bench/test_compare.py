@@ -23,9 +23,9 @@ from streams import Seen, long_contenders, settled
 from mrc.enums import CcKind
 from mrc.fabric.topology import Addresses
 from mrc.sim import scenario
+from mrc.sim import traffic as run
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Fabric, shape_of
-from mrc.workload import run
 
 
 def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

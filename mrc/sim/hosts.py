@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes in the hosts of a test bed, from outside: what they are told and say.
 
-Those on other machines are reached by one relay (`mrc.workload.hosts`) on each.
+Those on other machines are reached by one relay (`mrc.sim.hosts`) on each.
 """
 
 from __future__ import annotations
@@ -9,25 +9,35 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import uvloop
 
 from mrc.child import Child
 from mrc.errors import ConnectError, MrcError, StateError
-from mrc.lab.machines import BedMachine
+from mrc.sim.task import CLOCK, GREETING, HostAnswer, HostEnd, HostNews, HostTask, Ready
 from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
-from mrc.workload.task import CLOCK, GREETING, HostAnswer, HostEnd, HostNews, HostTask, Ready
 
 T = TypeVar("T", Ready, HostAnswer)
 
-_PROGRAM = ("-P", "-m", "mrc.workload.host")
+_PROGRAM = ("-P", "-m", "mrc.sim.host")
 _MOST_BYTES = 1 << 28  # of a line
 _CLOCKS = 5  # answers, of which the fastest counts
 _DECODER = msgspec.json.Decoder(Ready | HostNews | HostAnswer | HostEnd)
+
+
+class OtherMachine(Protocol):
+    """Another machine, which has a part of the test bed."""
+
+    @property
+    def name(self) -> str: ...
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Arguments that run `mrc testbed` with these words there."""
 
 
 class HostProcess:
@@ -113,7 +123,7 @@ class RemoteHost(HostProcess):
 class Relay:
     """`mrc testbed part --traffic` on another machine, with the processes in all its hosts."""
 
-    def __init__(self, machine: BedMachine, child: Child) -> None:
+    def __init__(self, machine: OtherMachine, child: Child) -> None:
         self._machine = machine
         self._child = child
         self._hosts: dict[str, RemoteHost] = {}
@@ -123,7 +133,7 @@ class Relay:
         """the monotonic clock there, before ours"""
 
     @classmethod
-    async def start(cls, bed: Testbed, machine: BedMachine, stack: AsyncExitStack) -> Relay:
+    async def start(cls, bed: Testbed, machine: OtherMachine, stack: AsyncExitStack) -> Relay:
         """Raises ConnectError if the machine does not answer."""
         argv = machine.command(["part", "--name", bed.name, "--traffic"])
         # ssh may ask for a password at the terminal.

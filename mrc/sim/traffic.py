@@ -28,16 +28,16 @@ from mrc.fabric.faults import Tiers, TimedFault
 from mrc.fabric.paths import payload_mtu
 from mrc.linux import system
 from mrc.sim import native
+from mrc.sim.hosts import HostProcess, Hosts
 from mrc.sim.results import Stats, Traffic, Transport
 from mrc.sim.run import Curve, FlowSpec, SimRun, make_flows
 from mrc.sim.scenario import Scenario, load_scenario
+from mrc.sim.task import FlowTask, HostAnswer, HostNews, HostTask, Over, Ready, SentFlow
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import Fabric, Shape
 from mrc.units import counted, digits
-from mrc.workload.hosts import HostProcess, Hosts
-from mrc.workload.task import FlowTask, HostAnswer, HostNews, HostTask, Over, Ready, SentFlow
 
 # ---- 1. The scenario -----------------------------------------------------------------------------
 
@@ -533,7 +533,7 @@ def gathered(
     moved: Moved,
     over: Over,
 ) -> SimRun:
-    """What no host counts is 0; mrc.workload.compare says which measures need it."""
+    """What no host counts is 0; mrc.sim.compare says which measures need it."""
     sent = {each.number: each for answer in answers for each in answer.sent}
     samples = {each.number: each.samples for answer in answers for each in answer.received}
     if over == "iperf3":

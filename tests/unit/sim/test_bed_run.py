@@ -27,27 +27,12 @@ from mrc.fabric.faults import LinkChange, TimedFault
 from mrc.fabric.topology import Target
 from mrc.lab.machines import BedMachine
 from mrc.sim import checks, native
+from mrc.sim import host as host_process
+from mrc.sim.host import Writer
+from mrc.sim.hosts import LocalHost, Relay
 from mrc.sim.run import SimRun, make_flows
 from mrc.sim.scenario import Scenario, parse_scenario
-from mrc.testbed.bed import Testbed
-from mrc.testbed.faults import Fault
-from mrc.testbed.plan import make_plan
-from mrc.testbed.shape import Fabric, Shape
-from mrc.workload import host as host_process
-from mrc.workload.host import Writer
-from mrc.workload.hosts import LocalHost, Relay
-from mrc.workload.run import (
-    Faults,
-    Moved,
-    fault_differences,
-    fitted,
-    gathered,
-    host_tasks,
-    load,
-    scheduled_faults,
-    unsupported,
-)
-from mrc.workload.task import (
+from mrc.sim.task import (
     GREETING,
     Counts,
     FlowTask,
@@ -60,6 +45,21 @@ from mrc.workload.task import (
     ReceivedFlow,
     SentFlow,
 )
+from mrc.sim.traffic import (
+    Faults,
+    Moved,
+    fault_differences,
+    fitted,
+    gathered,
+    host_tasks,
+    load,
+    scheduled_faults,
+    unsupported,
+)
+from mrc.testbed.bed import Testbed
+from mrc.testbed.faults import Fault
+from mrc.testbed.plan import make_plan
+from mrc.testbed.shape import Fabric, Shape
 
 SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2, host_rate_bps=10**8, fabric_rate_bps=10**8)
 EMULATED = Shape(
@@ -488,7 +488,7 @@ STUCK = "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"
 STARTER = f"""
 import asyncio
 from contextlib import AsyncExitStack
-from mrc.workload.hosts import LocalHost
+from mrc.sim.hosts import LocalHost
 
 class Bed:
     def host_command(self, name, command):

@@ -13,22 +13,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from processes import loaded
-from unit.workload.test_run import SENT, result, scenario
+from unit.sim.test_bed_run import SENT, result, scenario
 
 from mrc.cli.main import build_parser, main
 from mrc.errors import StateError
 from mrc.linux import system
-from mrc.sim import checks
+from mrc.sim import action as testbed_run
+from mrc.sim import checks, compare
+from mrc.sim.compare import SIMULATOR, CheckVerdict, Comparison, Values
 from mrc.sim.run import run
 from mrc.sim.scenario import Criterion
+from mrc.sim.task import HostAnswer, Over
+from mrc.sim.traffic import BedResult
 from mrc.testbed import schedule
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Fabric, Shape
-from mrc.workload import cli as testbed_run
-from mrc.workload import compare
-from mrc.workload.compare import SIMULATOR, CheckVerdict, Comparison, Values
-from mrc.workload.run import BedResult
-from mrc.workload.task import HostAnswer, Over
 
 # ---- Which checks apply --------------------------------------------------------------------------
 
@@ -317,8 +316,7 @@ def test_overs_argument__each_once() -> None:
 def test_testbed__loads_the_simulator_and_the_engine_only_where_they_run() -> None:
     code = "p = build_parser(['testbed'])\ntry: p.parse_args(['testbed', 'run', '--help'])\n"
     modules = loaded(f"from mrc.cli.main import build_parser\n{code}except SystemExit: pass")
-    assert "mrc.workload.cli" in modules
-    assert not {"mrc.workload.compare", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
-    options = {"mrc.sim.options", "mrc.sim.results"}
-    running = {name for name in modules if name.startswith(("mrc.sim.", "mrc.workload.run"))}
-    assert not running - options
+    assert "mrc.sim.action" in modules
+    assert not {"mrc.sim.compare", "mrc._sim", "mrc._core", "numpy", "rich"} & modules
+    parsed = {f"mrc.sim.{name}" for name in ("action", "options", "results", "task")}
+    assert not {name for name in modules if name.startswith("mrc.sim.")} - parsed

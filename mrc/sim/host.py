@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process in a host: it carries the flows that begin or end here (mrc/workload/task.py). The
+"""The process in a host: it carries the flows that begin or end here (mrc/sim/task.py). The
 ends of flows, and when each write of a flow is due: by mrc, by TCP or MPTCP, and by iperf3.
 """
 
@@ -33,8 +33,7 @@ from mrc.enums import Access, Integrity
 from mrc.errors import MrcError
 from mrc.events import EvEvent, PlaneEvent
 from mrc.linux import system
-from mrc.units import digits
-from mrc.workload.task import (
+from mrc.sim.task import (
     IPERF3,
     Counts,
     FlowTask,
@@ -46,6 +45,7 @@ from mrc.workload.task import (
     ReceivedFlow,
     SentFlow,
 )
+from mrc.units import digits
 
 # ---- Writes --------------------------------------------------------------------------------------
 

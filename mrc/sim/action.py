@@ -18,11 +18,11 @@ from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
 from mrc.results import Result
 from mrc.sim.options import add_seeds, add_settings
+from mrc.sim.task import OVERS, Over
 from mrc.testbed import bed as beds
 from mrc.testbed import schedule
 from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import TargetFault
-from mrc.workload.task import OVERS, Over
 
 DESCRIPTION = """\
 Run a scenario of mrc sim on the test bed: its traffic between the hosts, with
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = beds.existing(args.name)
     if not args.faults_only and _has_traffic(args.file):
-        from mrc.workload import compare  # slow import: the simulator
+        from mrc.sim import compare  # slow import: the simulator
 
         return compare.run_traffic(args, out, bed)
     scheduled = schedule.load_faults(args.file, bed.plan)

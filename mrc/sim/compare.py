@@ -28,11 +28,8 @@ from mrc.sim.options import loaded, seeds_of
 from mrc.sim.run import SimRun
 from mrc.sim.run import run as simulate
 from mrc.sim.scenario import Criterion, Scenario, load_scenario
-from mrc.testbed import bed as beds
-from mrc.testbed import schedule
-from mrc.testbed.bed import Testbed
-from mrc.units import digits
-from mrc.workload.run import (
+from mrc.sim.task import IPERF3, Over
+from mrc.sim.traffic import (
     BedResult,
     Told,
     fault_differences,
@@ -41,7 +38,10 @@ from mrc.workload.run import (
     scheduled_faults,
     unsupported,
 )
-from mrc.workload.task import IPERF3, Over
+from mrc.testbed import bed as beds
+from mrc.testbed import schedule
+from mrc.testbed.bed import Testbed
+from mrc.units import digits
 
 # ---- Which checks apply --------------------------------------------------------------------------
 
