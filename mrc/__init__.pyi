@@ -11,11 +11,11 @@ from mrc.config import Sockets as Sockets
 from mrc.config import Limits as Limits
 from mrc.config import Timeouts as Timeouts
 from mrc.config import TrafficClasses as TrafficClasses
-from mrc.trust.security import Security as Security
-from mrc.trust.security import Authority as Authority
-from mrc.trust.identity import Identity as Identity
-from mrc.trust.secret import Secret as Secret
-from mrc.trust.security import Commands as Commands
+from mrc.connect.security import Security as Security
+from mrc.connect.security import Authority as Authority
+from mrc.connect.identity import Identity as Identity
+from mrc.linux.secret import Secret as Secret
+from mrc.connect.security import Commands as Commands
 from mrc.connect.profiles import EvProfile as EvProfile
 from mrc.connect.profiles import EvSelection as EvSelection
 from mrc.connect.profiles import CcProfile as CcProfile
@@ -82,7 +82,7 @@ from mrc.errors import ProtocolError as ProtocolError
 from mrc.errors import QueueFullError as QueueFullError
 from mrc.errors import ResolveError as ResolveError
 from mrc.errors import StateError as StateError
-from mrc.trust.security import load_secret as load_secret
+from mrc.connect.security import load_secret as load_secret
 
 __all__: list[str]
 __version__: str

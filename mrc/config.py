@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mrc import limits
+from mrc.connect.security import Security
 from mrc.enums import CcKind, Integrity, PlaneShares, Reading, Seal
 from mrc.errors import ConfigError
 from mrc.fabric.hostconfig import HostConfig
-from mrc.trust.security import Security
 
 MAX_MPR = 4096  # PSNs that a host grants at most, as OCP allows
 MAX_ENGINES = 64

@@ -22,6 +22,7 @@ from msgspec import Struct
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.connect.parse import shown
+from mrc.connect.security import secret_id
 from mrc.errors import (
     ArgumentError,
     CompletionError,
@@ -35,7 +36,6 @@ from mrc.errors import (
 )
 from mrc.mailbox import LOST_TIMEOUTS, explain, paths_lost
 from mrc.tasks import Limit, cancelled
-from mrc.trust.security import secret_id
 from mrc.units import digits
 
 logger = logging.getLogger("mrc.group")

@@ -22,9 +22,9 @@ from slowness import PATIENCE
 
 import mrc
 from mrc.connect.oob import FRAME_BYTES, Channel
+from mrc.connect.security import Authority, Security
 from mrc.enums import Seal
 from mrc.errors import ConnectError
-from mrc.trust.security import Authority, Security
 
 
 async def meet(

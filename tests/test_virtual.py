@@ -90,7 +90,7 @@ def test_run__hears_what_a_program_leaves_behind(complaint: str) -> None:
 _LONG_WAY = """
 import mrc
 from mrc import Sockets, Timeouts
-from mrc.trust.security import Security
+from mrc.connect.security import Security
 from virtual import end, sweep
 
 met = []

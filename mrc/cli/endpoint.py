@@ -30,15 +30,16 @@ from mrc.cli.arguments import (
 )
 from mrc.cli.output import Output, UsageError
 from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS, Sockets
+from mrc.connect import proofs
+from mrc.connect.identity import AllowedPeers, check_fingerprint
 from mrc.connect.parse import shown
+from mrc.connect.security import Authority, Commands, Security, load_secret
 from mrc.enums import Seal
 from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError
 from mrc.fabric import hostconfig
 from mrc.limits import UDP_PORT
-from mrc.trust import proofs
-from mrc.trust.identity import allowed, check_fingerprint, default_allowed
-from mrc.trust.secret import Secret, leave_out_of_cores
-from mrc.trust.security import Authority, Commands, Security, load_secret
+from mrc.linux import system
+from mrc.linux.secret import Secret
 from mrc.units import digits
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def add_trust_options(
     prints a code.
     """
     parser.check = _check_no_words
-    group = parser.add_argument_group("trust (mrc/trust/README.md)")
+    group = parser.add_argument_group("trust (mrc/connect/trust.md)")
     add(group, f"--code  {_code_help(prints, listens=listens, connects=connects)}")
     if listens:
         add(group, ALLOW)
@@ -236,7 +237,7 @@ def connecting(
     explicit = args.code or args.secret or args.ca or args.peer or args.identity
     if args.insecure or (not explicit and _is_exempt()):
         return _plain(args)
-    leave_out_of_cores()
+    system.leave_out_of_cores()
     peer = args.peer
     if peer and not args.ca:
         peer = _checked(args, check_fingerprint, peer, "--peer")
@@ -279,7 +280,7 @@ def listening(
     explicit = args.code or args.secret or args.ca or args.allow or args.identity
     if args.insecure or (not explicit and _is_exempt()):
         return _plain(args)
-    leave_out_of_cores()
+    system.leave_out_of_cores()
     allow, code, has_theirs = _allow(args), "", connects and bool(os.environ.get(CODE))
     authority, secret = _authority(args), _secret(args)
     closed = not (allow or args.code or authority or secret)
@@ -315,10 +316,10 @@ def _allow(args: argparse.Namespace) -> tuple[str, ...]:
     """Who is let in by his key: as the options say, or the user's file."""
     entries = tuple(args.allow)
     with suppress(ConfigError, OSError):  # this user has no home folder, or may not open it
-        if not entries and (default := default_allowed()).exists():
+        if not entries and (default := AllowedPeers().path).exists():
             entries = (str(default),)
     try:
-        allowed(entries)
+        AllowedPeers.named(entries)
     except ConfigError as error:
         raise UsageError(args.prog, f"--allow: {error}") from None
     return entries

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, add_options
+from mrc.connect.security import SECRET_BYTES, Security
 from mrc.errors import ConfigError
 from mrc.linux.system import write_whole
 from mrc.results import Result
-from mrc.trust.security import SECRET_BYTES, Security
 
 
 class KeyFile(Result, frozen=True, kw_only=True):

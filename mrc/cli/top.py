@@ -30,6 +30,7 @@ from mrc.cli.terminal import Block, Screen, blocks_text, keys
 from mrc.connect.connect import about, dial, may_pass, timed_out
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
+from mrc.connect.security import Security
 from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import MrcError, ProtocolError, kind_of, reason_of
 from mrc.events import known
@@ -40,7 +41,6 @@ from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot
 from mrc.observe.views import ANSWER_SECONDS
 from mrc.results import SCHEMA, Result, like, names_of
 from mrc.tasks import Limit, cancelled
-from mrc.trust.security import Security
 from mrc.typed import take
 from mrc.units import counted, digits
 

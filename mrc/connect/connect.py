@@ -93,8 +93,8 @@ from mrc.fabric import paths
 from mrc.fabric.hostconfig import HostConfig, IpAddress, parse_address
 from mrc.fabric.paths import SEAL_OVERHEAD, LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
 from mrc.limits import MAX_MTU, MIN_MTU
+from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled
-from mrc.trust.secret import Secret
 from mrc.units import digits
 
 if TYPE_CHECKING:

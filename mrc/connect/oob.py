@@ -61,8 +61,8 @@ from mrc.errors import (
 from mrc.fabric.hostconfig import IpInterface, parse_address, read_address
 from mrc.fabric.paths import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
+from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled
-from mrc.trust.secret import Secret
 from mrc.typed import take
 
 T = TypeVar("T")

@@ -33,7 +33,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mrc.connect import proofs
 from mrc.connect.admission import is_own
+from mrc.connect.identity import (
+    AllowedPeers,
+    Identity,
+    KnownHosts,
+    fingerprint_of,
+    is_signed,
+    public_of,
+)
+from mrc.connect.proofs import Binding, Guess
+from mrc.connect.security import SPIFFE, Authority, Commands, Security, secret_id
 from mrc.errors import (
     ConfigError,
     ConnectError,
@@ -42,18 +53,7 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
 )
-from mrc.trust import proofs
-from mrc.trust.identity import (
-    Identity,
-    KnownHosts,
-    allowed,
-    fingerprint_of,
-    is_signed,
-    public_of,
-)
-from mrc.trust.proofs import Binding, Guess
-from mrc.trust.secret import Secret, read_trusted
-from mrc.trust.security import SPIFFE, Authority, Commands, Security, secret_id
+from mrc.linux.secret import Secret, read_trusted
 
 if TYPE_CHECKING:
     from mrc.connect.oob import Channel
@@ -651,7 +651,7 @@ async def _accept(channel: Channel, guard: Guard) -> None:
         raise ConnectError(used if way == "code" else "this host does not take this proof")
     if way == "authority":
         name = spiffe_name(channel.certificate())
-        if security.allow and name not in allowed(security.allow):
+        if security.allow and name not in AllowedPeers.named(security.allow):
             raise ConnectError(f"{name or _NAMELESS} may not connect: it is not in --allow")
         channel.peer_identity = name or "certificate"  # any, where no name is required
         await channel.send("proved")
@@ -692,7 +692,7 @@ def _by_signature(proof: dict[str, Any], binding: Binding, security: Security) -
     if not is_signed(public, _bytes(proof, "signature", 64), binding.over("connects")):
         raise ConnectError("the peer's signature is wrong")
     shown = fingerprint_of(public)
-    if not security.allow_any and shown not in allowed(security.allow):
+    if not security.allow_any and shown not in AllowedPeers.named(security.allow):
         raise ConnectError(security.commands.not_allowed(shown))
     return shown
 

@@ -20,7 +20,7 @@ from mrc.dissect.packet import SEAL_BYTES, TAG_BYTES, Packet, UdpFlow
 VERSION = 1
 """Grows when the bytes of a packet change; packets may be added."""
 FILE = Path(__file__).parent / "packets.txt"
-SEALED = Path(__file__).parents[1] / "trust" / "vectors.json"
+SEALED = Path(__file__).parents[1] / "connect" / "vectors.json"
 
 _V6 = UdpFlow(ip_address("fd00:a::1"), ip_address("fd00:a:1::1:0"), 0xC001, 4791, 0x7ABCD)
 _V4 = UdpFlow(ip_address("192.0.2.1"), ip_address("198.51.100.2"), 0xC002, 4791)
@@ -69,7 +69,7 @@ _SEALED_TEXTS = {"auth": "payload and pad", "aead": "immediate, payload and pad,
 
 
 def sealed() -> list[Vector]:
-    """The sealed packets of `mrc/trust/vectors.json`, which has their keys."""
+    """The sealed packets of `mrc/connect/vectors.json`, which has their keys."""
     found = []
     for each in json.loads(SEALED.read_text())["packets"]:
         ev, payload = int(each["ev"], 16), bytes.fromhex(each["sealed"])

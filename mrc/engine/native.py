@@ -18,7 +18,7 @@ from msgspec import Struct
 from mrc._core import ffi as ffi
 from mrc._core import lib as lib
 from mrc.errors import ArgumentError, InUseError, MrcError, QueueFullError, StateError
-from mrc.trust.secret import Secret
+from mrc.linux.secret import Secret
 
 T = TypeVar("T")
 

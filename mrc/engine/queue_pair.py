@@ -27,7 +27,7 @@ from mrc.events import Completion
 from mrc.fabric.hostconfig import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
-from mrc.trust.secret import Secret
+from mrc.linux.secret import Secret
 
 
 class WrOpcode(IntEnum):

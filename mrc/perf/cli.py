@@ -16,9 +16,9 @@ from mrc.cli.arguments import (
 )
 from mrc.cli.output import Output, UsageError
 from mrc.config import ContextConfig, Limits, Spraying
+from mrc.connect.security import Commands
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
-from mrc.trust.security import Commands
 
 if TYPE_CHECKING:
     from mrc.perf.load import PerfPlan

@@ -28,13 +28,13 @@ from msgspec import Struct, field
 from mrc.aio.context import Context
 from mrc.config import ContextConfig
 from mrc.connect.parse import shown
+from mrc.connect.security import Security, load_secret
 from mrc.errors import ConfigError, ConnectError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.group import NOTE_BYTES, Group, Member, MemberAddress, MemberEnd
 from mrc.messages.messages import MessageFunctions
 from mrc.tasks import cancelled
 from mrc.torch.build import TorchError, built
-from mrc.trust.security import Security, load_secret
 from mrc.units import digits
 
 logger = logging.getLogger("mrc.torch")

@@ -19,13 +19,13 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 from mrc import Context, ContextConfig
+from mrc.connect.security import Security
 from mrc.engine.native import lib
 from mrc.events import Immediate
 from mrc.mailbox import MailboxSession, connect_session
 from mrc.perf.load import PerfPlan
 from mrc.perf.session import SERVICE as PERF
 from mrc.transfer.session import SERVICE as FILES
-from mrc.trust.security import Security
 
 MUCH = 1 << 43  # allowed
 CHUNK = 4 << 20

@@ -21,8 +21,8 @@ from typing import Any
 from attack.net import ADDRESSES
 
 from mrc import QP, Access, Context, ContextConfig, MrcError, RemoteMemory, Spraying
+from mrc.connect.security import Security
 from mrc.enums import Seal
-from mrc.trust.security import Security
 
 BYTES = 40_000  # some packets
 SECRET = bytes(range(32))

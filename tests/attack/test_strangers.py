@@ -26,10 +26,10 @@ from slowness import PATIENCE, until
 
 from mrc.connect import oob
 from mrc.connect.oob import Channel, encode_frame
+from mrc.connect.security import Security
 from mrc.connect.tls import Guard
 from mrc.dissect.packet import UdpFlow
 from mrc.errors import ConnectError, PeerGoneError
-from mrc.trust.security import Security
 from mrc.versions import EXCHANGE
 
 MIB = 1 << 20

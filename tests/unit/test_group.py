@@ -15,9 +15,9 @@ from endpoints import BUDGET_SECONDS, loopback_config
 from msgspec.structs import replace
 
 from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError, Retries
+from mrc.connect.security import Security
 from mrc.engine import native
 from mrc.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Group, Member, MemberAddress
-from mrc.trust.security import Security
 
 SLOT_BYTES = 8192  # of an inbox of messages
 ADDRESS = MemberAddress(b"0123456789abcdef", "h1", 4791, b"of 8 has")

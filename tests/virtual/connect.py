@@ -14,10 +14,10 @@ from typing import Any
 
 import mrc
 from mrc import Sockets
+from mrc.connect import proofs
 from mrc.connect.proof import NEAR_BYTES
+from mrc.connect.security import Security
 from mrc.fabric.paths import SEAL_OVERHEAD, payload_mtu
-from mrc.trust import proofs
-from mrc.trust.security import Security
 from virtual.host import Host
 from virtual.network import Path
 from virtual.world import Audit, World

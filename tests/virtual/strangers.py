@@ -21,10 +21,10 @@ from mrc import Sockets
 from mrc.connect import tls
 from mrc.connect.admission import Admission
 from mrc.connect.oob import Channel, encode_frame
+from mrc.connect.security import Security
 from mrc.connect.tls import TLS, Guard, TlsStream
 from mrc.enums import Access
 from mrc.errors import MrcError
-from mrc.trust.security import Security
 from virtual.host import Host, Program
 from virtual.loop import PROGRAM
 from virtual.world import Audit, World

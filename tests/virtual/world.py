@@ -39,6 +39,7 @@ import mrc.aio.context
 import mrc.cli.runner
 import mrc.connect.listener
 import mrc.engine.ports
+import mrc.linux.secret
 import mrc.observe.views
 import mrc.perf.cli
 import mrc.perf.report
@@ -47,7 +48,6 @@ import mrc.transfer.cli.send
 import mrc.transfer.cli.transfers
 import mrc.transfer.files
 import mrc.transfer.threads
-import mrc.trust.secret
 from mrc import products
 from mrc.cli.main import build_parser
 from mrc.cli.output import Interrupted, UsageError, exit_code
@@ -147,7 +147,7 @@ class World:
             (resource, "getrusage", lambda who: SimpleNamespace(ru_utime=0.0, ru_stime=0.0)),
             (os, "urandom", self._entropy.randbytes),
             (mrc.transfer.files, "ThreadPoolExecutor", _NoThread),
-            (mrc.trust.secret, "fill", self._fill),
+            (mrc.linux.secret, "fill", self._fill),
             (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
             (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),
             (secrets, "randbits", self._entropy.getrandbits),

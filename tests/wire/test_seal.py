@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C engine and an independent decoder (seal.py) agree about sealed packets; and the published
-test vectors, mrc/trust/vectors.json beside an independent derivation (vectors.py), the C core, and
-both sides of the exchange.
+test vectors, mrc/connect/vectors.json beside an independent derivation (vectors.py), the C core,
+and both sides of the exchange.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from meetings import A, B, TestAuthority, channels
 from wire import seal, vectors
 from wire.seal import AEAD, AUTH, Direction, Opened
 
-import mrc.trust.proofs
+import mrc.connect.proofs
 from mrc._ffi_build import cut_cdef
 from mrc.connect import tls
+from mrc.connect.identity import Identity, load
 from mrc.connect.oob import Channel
+from mrc.connect.proofs import Binding, digest_of
+from mrc.connect.security import Security
 from mrc.connect.tls import Guard
 from mrc.engine import native
-from mrc.trust.identity import Identity, load
-from mrc.trust.proofs import Binding, digest_of
-from mrc.trust.secret import Secret
-from mrc.trust.security import Security
+from mrc.linux.secret import Secret
 
 EPOCH_BITS = 6  # the smallest: a new key after 64 packets
 PATH_MTU = 256
@@ -548,7 +548,7 @@ def required(way: str, identities: dict[str, Identity], folder: Path) -> tuple[S
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The random numbers of both sides are those of the vectors."""
     nonces: Iterator[bytes] = iter((vectors.NONCES["listens"], vectors.NONCES["connects"]))
-    monkeypatch.setattr(mrc.trust.proofs, "nonce", lambda: next(nonces))
+    monkeypatch.setattr(mrc.connect.proofs, "nonce", lambda: next(nonces))
     for side, name in (("connects", "SPAKE2_A"), ("listens", "SPAKE2_B")):
         number = bytes.fromhex(PROOFS["code"]["random"][side])
         made = partial(getattr(spake2, name), entropy_f=lambda _, number=number: number)

@@ -2,7 +2,7 @@
 """Test vectors of the key schedule, the sealed packets and the proofs, for other implementations.
 
 They are derived from fixed inputs with seal.py, hashlib and `cryptography`, without code
-of mrc. `tools/vectors` writes them to mrc/trust/vectors.json.
+of mrc. `tools/vectors` writes them to mrc/connect/vectors.json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from wire.seal import AEAD, AUTH, Direction, Meeting, Opened, epoch_keys, epoch_secret, qp_secret
 
-FILE = Path(__file__).parents[2] / "mrc" / "trust" / "vectors.json"
+FILE = Path(__file__).parents[2] / "mrc" / "connect" / "vectors.json"
 Vector = dict[str, Any]
 SIDES = ("connects", "listens")
 EPOCH_BITS = 21

@@ -20,7 +20,7 @@ from mrc.cli.arguments import DEFAULT_PORT, add
 from mrc.cli.output import Output, UsageError
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
-from mrc.trust.security import Commands
+from mrc.connect.security import Commands
 
 HELP = "serve programs written for MRC's C interface or for RDMA verbs"
 EXAMPLES = """\

@@ -93,8 +93,8 @@ def _window_bytes(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.runner import run_async
+    from mrc.connect.security import Commands
     from mrc.transfer.cli.transfers import recv
-    from mrc.trust.security import Commands
 
     args.once = args.once or args.stdout
     if args.bins and not args.once:

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -21,7 +21,9 @@ from mrc.aio.recording import Recorder
 from mrc.cli import endpoint, figures
 from mrc.cli.endpoint import Question, Retry
 from mrc.cli.output import Output, format_bytes
+from mrc.connect.identity import AllowedPeers, check_fingerprint
 from mrc.connect.parse import quoted, shown
+from mrc.connect.security import Security
 from mrc.enums import EvState
 from mrc.errors import MrcError
 from mrc.mailbox import MAX_UNREAD
@@ -43,8 +45,6 @@ from mrc.transfer.session import (
     refuse,
 )
 from mrc.transfer.sinks import PipeWriter
-from mrc.trust.identity import PREFIX, allow, allowed, default_allowed
-from mrc.trust.security import Security
 from mrc.units import counted, digits
 
 
@@ -355,9 +355,8 @@ class Consents:
                 del self._open[address]
 
     def _has(self, session: TransferSession) -> bool:
-        who, path = session.qp.peer_identity, default_allowed()
-        always = allowed([str(path)]) if path.exists() else ()
-        return _is_key(who) and (who in self._given or who in always)
+        who = session.qp.peer_identity
+        return _is_key(who) and (who in self._given or who in AllowedPeers())
 
     async def _answer(self, session: TransferSession, announced: Announced) -> Consent | None:
         """None: no."""
@@ -374,14 +373,14 @@ class Consents:
     def _remember(self, who: str, address: str, answer: str) -> bool:
         """What the answer about a proved key means, also for later."""
         if answer == "always":
-            path = default_allowed()
+            peers = AllowedPeers()
             try:
-                allow(path, who, f"{address}, {datetime.now(UTC):%Y-%m-%d}")
+                peers.add(who, f"{address}, {datetime.now(UTC):%Y-%m-%d}")
             except OSError as error:
                 why = (error.strerror or str(error)).lower()
-                self._meter.note(f"{path}: {why}: the answer counts until this command ends")
+                self._meter.note(f"{peers.path}: {why}: the answer counts until this command ends")
             else:
-                self._meter.note(f"{path} has {who} now: remove that line to be asked again")
+                self._meter.note(f"{peers.path} has {who} now: remove that line to be asked again")
                 return True
         elif answer in _YES:
             self._meter.note(f"no further question about {who} until this command ends")
@@ -392,7 +391,9 @@ class Consents:
 
 
 def _is_key(identity: str) -> bool:
-    return identity.startswith(PREFIX)
+    with suppress(ValueError):
+        return bool(check_fingerprint(identity))
+    return False
 
 
 def _question(session: TransferSession, announced: Announced) -> str:

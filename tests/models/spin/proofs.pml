@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The proofs of two hosts inside TLS, by keys and by a secret that both have (mrc/trust/proofs.py).
+/* The proofs of two hosts inside TLS, by keys and by a secret that both have (mrc/connect/proofs.py).
 
    Each host connects once and listens once, with the same key and secret. The attacker leads each
    connection to a host of his choice, or ends TLS himself: then he reads all, and sends what he has

@@ -32,7 +32,7 @@ from mrc.errors import ConfigError, ConnectError, ProtocolError
 from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource
 from mrc.fabric.paths import LocalPort
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
-from mrc.trust.secret import Secret
+from mrc.linux.secret import Secret
 
 GID = gid_of(ip_address("10.0.0.1"))
 

@@ -26,13 +26,13 @@ from slowness import PATIENCE
 
 from mrc.cli.endpoint import Question
 from mrc.cli.output import Output
+from mrc.connect.identity import load
+from mrc.connect.security import Security
 from mrc.errors import ProtocolError
 from mrc.transfer.cli.report import ProgressMeter
 from mrc.transfer.cli.transfers import Consents, _question
 from mrc.transfer.messages import Announced, ConsentQuestion, TransferMessage
 from mrc.transfer.session import TAKES_ASKING, TransferError
-from mrc.trust.identity import load
-from mrc.trust.security import Security
 
 
 def mrc(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:

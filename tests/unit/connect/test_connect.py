@@ -48,8 +48,10 @@ from mrc.connect import connect as connecting_side
 from mrc.connect import connect as route
 from mrc.connect import proof
 from mrc.connect.connect import Terms, about, dial, numeric
+from mrc.connect.identity import load
 from mrc.connect.oob import Channel, CutOffError, Hello
 from mrc.connect.proof import NoAnswerError, no_answer
+from mrc.connect.security import Security
 from mrc.engine.native import Command
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import SHARED_READINGS
@@ -67,8 +69,6 @@ from mrc.errors import (
 )
 from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource
 from mrc.tasks import cancelled
-from mrc.trust.identity import load
-from mrc.trust.security import Security
 
 FOREIGN = "127.0.0.77"  # no host answers here
 

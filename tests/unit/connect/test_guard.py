@@ -18,11 +18,11 @@ import mrc
 from mrc.connect import admission
 from mrc.connect import connect as connecting_module
 from mrc.connect.admission import Owner
+from mrc.connect.identity import ChangedError, Identity, KnownHosts, load
+from mrc.connect.proofs import new_code
+from mrc.connect.security import Authority, Commands, Security
 from mrc.enums import Seal
 from mrc.errors import ConfigError, ConnectError, MrcError
-from mrc.trust.identity import ChangedError, Identity, KnownHosts, load
-from mrc.trust.proofs import new_code
-from mrc.trust.security import Authority, Commands, Security
 
 SECRET = bytes(range(32))
 

@@ -24,12 +24,12 @@ from meetings import A, B, TestAuthority, channels
 from slowness import PATIENCE
 
 from mrc.connect import tls
+from mrc.connect.identity import Identity, fingerprint_of, load
 from mrc.connect.oob import FRAME_BYTES, Channel, encode_frame
+from mrc.connect.security import Authority, Security
 from mrc.connect.tls import TLS, Guard, TlsStream
 from mrc.errors import MrcError
-from mrc.trust.identity import Identity, fingerprint_of, load
-from mrc.trust.secret import Secret
-from mrc.trust.security import Authority, Security
+from mrc.linux.secret import Secret
 
 # ---- Somebody in between ------------------------------------------------------------------------
 

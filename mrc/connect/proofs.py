@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from mrc.errors import ConnectError, ProtocolError
-from mrc.trust.secret import Secret
+from mrc.linux.secret import Secret
 
 if TYPE_CHECKING:
     from spake2 import SPAKE2_A, SPAKE2_B

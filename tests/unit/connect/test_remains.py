@@ -33,12 +33,11 @@ from slowness import PATIENCE
 from wire import seal
 
 import mrc
-from mrc.connect import tls
+from mrc.connect import proofs, tls
+from mrc.connect.identity import load
+from mrc.connect.security import Security
 from mrc.engine import native
-from mrc.trust import proofs
-from mrc.trust.identity import load
-from mrc.trust.secret import Secret
-from mrc.trust.security import Security
+from mrc.linux.secret import Secret
 
 HOLDER = Path(__file__).with_name("holder.py")
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrc.errors import ConfigError, ConnectError
+from mrc.linux.secret import Secret, read_trusted
 from mrc.linux.system import write_whole
-from mrc.trust.secret import Secret, read_secret, read_trusted
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-PREFIX = "mrc:SHA256:"
+_PREFIX = "mrc:SHA256:"
 _PRIVATE = re.compile(rb"-----BEGIN PRIVATE KEY-----(.*?)-----END PRIVATE KEY-----", re.DOTALL)
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _YEARS = 30  # our own check is the fingerprint; the certificate carries the key only
@@ -116,7 +116,7 @@ def _certificate(path: Path, text: Secret) -> bytes:
 def fingerprint_of(public: bytes) -> str:
     """The fingerprint of an Ed25519 public key of 32 bytes."""
     digest = hashlib.sha256(public).digest()
-    return PREFIX + base64.b64encode(digest).decode().rstrip("=")
+    return _PREFIX + base64.b64encode(digest).decode().rstrip("=")
 
 
 def load(path: Path) -> Identity:
@@ -132,7 +132,7 @@ def load(path: Path) -> Identity:
 
 def stored(path: Path) -> Identity:
     """Reads an identity. Raises OSError, and ConfigError for another file."""
-    return Identity(path, read_secret(path))
+    return Identity(path, Secret.read(path))
 
 
 def fresh() -> Identity:
@@ -216,10 +216,10 @@ class ChangedError(ConnectError):
 def check_fingerprint(text: str) -> str:
     """Returns `text` if it is a fingerprint; raises ValueError."""
     try:
-        digest = base64.b64decode(text.removeprefix(PREFIX) + "=", validate=True)
+        digest = base64.b64decode(text.removeprefix(_PREFIX) + "=", validate=True)
     except (binascii.Error, ValueError):
         digest = b""
-    if not text.startswith(PREFIX) or len(digest) != 32:
+    if not text.startswith(_PREFIX) or len(digest) != 32:
         raise ValueError(f"{text!r:.60} is no fingerprint, such as those of: mrc key")
     return text
 
@@ -257,31 +257,35 @@ class KnownHosts:
         _append(self.path, f"{host} {shown}")
 
 
-def default_allowed() -> Path:
-    """The user's file of peers that may connect."""
-    return folder() / "allowed"
+class AllowedPeers:
+    """The user's file of peers that may connect: a fingerprint or SPIFFE name in each line."""
 
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or folder() / "allowed"
 
-def allow(path: Path, fingerprint: str, comment: str) -> None:
-    """Adds a peer that may connect. Raises OSError."""
-    _append(path, f"{fingerprint}  # {comment}")
+    def __contains__(self, peer: str) -> bool:
+        return self.path.exists() and peer in self.named([str(self.path)])
 
+    def add(self, fingerprint: str, comment: str) -> None:
+        """Raises OSError."""
+        _append(self.path, f"{fingerprint}  # {comment}")
 
-def allowed(entries: Iterable[str]) -> frozenset[str]:
-    """The fingerprints and SPIFFE names that may connect: given as such, or as files of them.
+    @staticmethod
+    def named(entries: Iterable[str]) -> frozenset[str]:
+        """The fingerprints and SPIFFE names in `entries`: given as such, or as files of them.
 
-    A line of a file holds one, and may go on with a comment. Files are read anew in each call.
-    """
-    found: set[str] = set()
-    for entry in entries:
-        if entry.startswith((PREFIX, "spiffe://")):
-            found.add(entry)
-            continue
-        for number, words in _lines(Path(entry), required=True):
-            if not words[0].startswith((PREFIX, "spiffe://")):
-                raise ConfigError(f"{entry}:{number}: {words[0]!r:.40} is no fingerprint")
-            found.add(words[0])
-    return frozenset(found)
+        A line of a file holds one, and may go on with a comment. Files are read anew in each call.
+        """
+        found: set[str] = set()
+        for entry in entries:
+            if entry.startswith((_PREFIX, "spiffe://")):
+                found.add(entry)
+                continue
+            for number, words in _lines(Path(entry), required=True):
+                if not words[0].startswith((_PREFIX, "spiffe://")):
+                    raise ConfigError(f"{entry}:{number}: {words[0]!r:.40} is no fingerprint")
+                found.add(words[0])
+        return frozenset(found)
 
 
 def _append(path: Path, line: str) -> None:

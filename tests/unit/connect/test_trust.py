@@ -15,13 +15,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mrc.connect import tls
+from mrc.connect import proofs, tls
+from mrc.connect.identity import AllowedPeers, KnownHosts, load, public_of
+from mrc.connect.proofs import Binding, Guess
+from mrc.connect.security import WAYS, Commands, Security, load_secret
 from mrc.errors import ConfigError, ConnectError, ProtocolError
-from mrc.trust import proofs
-from mrc.trust.identity import KnownHosts, allow, allowed, default_allowed, load, public_of
-from mrc.trust.proofs import Binding, Guess
-from mrc.trust.secret import Secret, read_secret, read_trusted
-from mrc.trust.security import WAYS, Commands, Security, load_secret
+from mrc.linux.secret import Secret, read_trusted
 
 
 def test_public_of__a_certificate_that_is_damaged_anywhere(tmp_path: Path) -> None:
@@ -48,17 +47,17 @@ A, B = (f"mrc:SHA256:{letter * 43}" for letter in "AB")
 
 def test_allow__adds_a_line_that_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mrc" / "allowed"
-    allow(path, A, "10.0.0.1, 2026-01-01")
+    AllowedPeers(path).add(A, "10.0.0.1, 2026-01-01")
     path.write_text(path.read_text().rstrip())  # as an editor may leave it
-    allow(path, B, "10.0.0.2, 2026-01-01")
-    assert allowed([str(path)]) == {A, B}
+    AllowedPeers(path).add(B, "10.0.0.2, 2026-01-01")
+    assert AllowedPeers.named([str(path)]) == {A, B}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 def test_allowed__of_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
-        allowed([str(tmp_path)])
+        AllowedPeers.named([str(tmp_path)])
     assert str(raised.value) == f"{tmp_path}: cannot be read: is a directory"
 
 
@@ -79,7 +78,7 @@ def test_folder__of_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delenv(name, raising=False)
     assert "HOME" not in os.environ
     with pytest.raises(ConfigError, match=r"no home folder for keys: set \$HOME"):
-        default_allowed()
+        AllowedPeers()
 
 
 # ---- Proofs and one-time codes -------------------------------------------------------------------
@@ -133,7 +132,7 @@ def test_mac__is_for_one_connection(field: str) -> None:
 READERS: dict[str, Callable[[Path], object]] = {
     "identity": load,
     "secret": load_secret,
-    "allowed": lambda path: allowed([str(path)]),
+    "allowed": lambda path: AllowedPeers.named([str(path)]),
     "known_hosts": lambda path: KnownHosts(path).fingerprint("h1"),
 }
 
@@ -180,7 +179,7 @@ def test_read__secrets_are_for_their_owner(tmp_path: Path, mode: int) -> None:
     path.chmod(mode)
     assert read_trusted(path) == b"x"
     with pytest.raises(ConfigError, match=f"others may read it .*: chmod 600 {path}"):
-        read_secret(path)
+        Secret.read(path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -210,10 +209,10 @@ def test_read__a_secret_that_root_shares_with_a_group(
     for name, found in (("geteuid", 23456), ("getegid", 23456), ("getgroups", [23456])):
         monkeypatch.setattr(os, name, lambda found=found: found)
     if is_read:
-        assert bytes(read_secret(path).bytes) == b"x"
+        assert bytes(Secret.read(path).bytes) == b"x"
     else:
         with pytest.raises(ConfigError, match="others may"):
-            read_secret(path)
+            Secret.read(path)
 
 
 # ---- Memory --------------------------------------------------------------------------------------
@@ -264,7 +263,7 @@ def test_read_secret__from_a_pipe() -> None:
     out, into = os.pipe()
     os.write(into, b"secret")
     os.close(into)
-    assert bytes(read_secret(Path(f"/dev/fd/{out}")).bytes) == b"secret"
+    assert bytes(Secret.read(Path(f"/dev/fd/{out}")).bytes) == b"secret"
     os.close(out)
 
 

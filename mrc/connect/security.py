@@ -12,10 +12,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from mrc.connect.identity import Identity, default_path, fresh, load, stored
+from mrc.connect.proofs import normal_code
 from mrc.errors import ConfigError
-from mrc.trust.identity import Identity, default_path, fresh, load, stored
-from mrc.trust.proofs import normal_code
-from mrc.trust.secret import Secret, read_secret
+from mrc.linux.secret import Secret
 
 SECRET_BYTES = 32
 SPIFFE = "spiffe://"
@@ -36,7 +36,7 @@ def load_secret(path: Path) -> Secret:
     """The secret in a file that only its owner may read; raises ConfigError."""
     made = f"make one with: mrc key --secret {path}"
     try:
-        content = read_secret(path)
+        content = Secret.read(path)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ConfigError(f"{path}: {why}; {made}") from None

@@ -8,7 +8,6 @@ into a `Secret`, in no core dump and gone when its last user is, and its users t
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -17,7 +16,6 @@ from typing import Any
 
 from mrc.errors import ConfigError
 
-_ONLY_HEADERS = "0x10"  # bits of core(5)
 _BEGIN = bytes.__basicsize__ - 1  # where a bytes object has its bytes; a 0 follows them
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
 _GROUP_READS = 0o040
@@ -61,6 +59,16 @@ class Secret:
         fill(made.bytes)
         return made
 
+    @classmethod
+    def read(cls, path: Path) -> Secret:
+        """The content of a file as `read_trusted` returns it, which nobody else may read either."""
+        with open(path, "rb", buffering=0) as file:
+            _check(path, os.fstat(file.fileno()), secret=True)
+            room, count = cls(_MOST_SECRET), 0
+            while more := file.readinto(room.bytes[count:]):
+                count += more
+            return cls.copy(room.bytes[:count])
+
     def __len__(self) -> int:
         return len(self.bytes)
 
@@ -81,15 +89,6 @@ class Secret:
         self.bytes[:] = bytes(len(self))
 
 
-def leave_out_of_cores() -> None:
-    """Core dumps of this process, and of its children, hold no memory from now on.
-
-    Debuggers and /proc work as before, which PR_SET_DUMPABLE would change.
-    """
-    with contextlib.suppress(OSError):  # a kernel without core dumps
-        Path("/proc/self/coredump_filter").write_text(_ONLY_HEADERS)
-
-
 def fill(view: memoryview) -> None:
     """Fills a view with random bytes of the kernel."""
     with open("/dev/urandom", "rb", buffering=0) as source:
@@ -107,16 +106,6 @@ def read_trusted(path: Path) -> bytes:
     with open(path, "rb") as file:
         _check(path, os.fstat(file.fileno()), secret=False)
         return file.read()
-
-
-def read_secret(path: Path) -> Secret:
-    """The same for a file that nobody else may read either."""
-    with open(path, "rb", buffering=0) as file:
-        _check(path, os.fstat(file.fileno()), secret=True)
-        room, count = Secret(_MOST_SECRET), 0
-        while more := file.readinto(room.bytes[count:]):
-            count += more
-        return Secret.copy(room.bytes[:count])
 
 
 def _check(path: Path, info: os.stat_result, *, secret: bool) -> None:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import mrc
-from mrc.trust.security import Security, load_secret
+from mrc.connect.security import Security, load_secret
 
 
 async def _yes(host: str, shown: str) -> bool:

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Who a peer is, and how two hosts prove it to each other."""
