@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from contextlib import suppress
 
-# Below those that the kernel gives out: nobody's connection or listener takes one by chance
-# between the look and its use.
-_PORTS = range(20_000, 32_000)
+# Below those that the kernel gives out, and each worker of a run has its own: nobody's connection
+# or listener takes one by chance between the look and its use.
+_EACH = 12_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_FIRST = 20_000 + _EACH * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = range(_FIRST, _FIRST + _EACH)
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:

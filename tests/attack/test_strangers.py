@@ -272,7 +272,7 @@ def sealed(secret: Path | None) -> forge.Message:
 
 def test_hello__the_sources_of_a_live_peer_are_its_own(net: Net, secret: Path | None) -> None:
     net.mrc("b", "perf", "--server", *options(secret)).until_listening()
-    net.mrc("a", "perf", ADDRESSES["b"], "-t", "30", "-b", "1M", *options(secret))
+    net.mrc("a", "perf", ADDRESSES["b"], "-t", "600", "-b", "1M", *options(secret))
 
     def refusal() -> str:
         ports = net.udp_ports("a")[:64] or [1]

@@ -96,9 +96,9 @@ def test_send__an_ordinary_transfer_is_quiet(start: Start, tmp_path: Path, file:
     receiver.until_listening()
     sender = start(A, "send", "-B", "x1", file, "10.0.1.2")
     assert sender.ends(0).startswith(f"{file}  3 MiB")
-    assert sender.lines == []
+    assert sender.said() == []
     receiver.ends(0)
-    assert receiver.lines == [
+    assert receiver.said() == [
         f"mrc recv: made the folder {inbox}",
         "mrc recv: listening on TCP port 4791, UDP port 4800",
     ]

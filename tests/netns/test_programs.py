@@ -344,8 +344,10 @@ def test_down__typed_in_the_test_bed_leaves_its_own_shell(bed_name: str) -> None
     """Each of the two is in h0, and only the sleep ends."""
     bed = Testbed(bed_name, planes=1, t1=1)
     bed.up()
+    runs = 'until grep -q sleep "/proc/$!/comm"; do :; done'
     down = f"'{sys.executable}' -m mrc testbed down --name {bed_name}"
-    argv, environment = bed.host_command("h0", ["sh", "-c", f"sleep 64 & {down}; echo alive"])
+    script = f"sleep 64 & {runs}; {down}; echo alive"
+    argv, environment = bed.host_command("h0", ["sh", "-c", script])
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     ended, is_down, alive = done.stdout.splitlines()
     assert ended.startswith("ended in h0: sleep 64 (process ")

@@ -26,7 +26,7 @@ from netns.conftest import fresh_name, has_ended, needs_real_root
 from netns.plain import address, ip, join, until_running
 from netns.processes import ROOT, Mrc, shown_to_all
 from printed import printed
-from slowness import PATIENCE
+from slowness import PATIENCE, until
 
 from mrc.linux import netns
 
@@ -66,6 +66,13 @@ class User:
         file = self.home / "mrc" / "keeper"
         words = file.read_text().split() if file.exists() else []
         return int(words[0]) if words else None
+
+    def kill_keeper(self) -> None:
+        """Returns when it has ended."""
+        keeper = self.keeper()
+        assert keeper is not None
+        os.kill(keeper, signal.SIGKILL)
+        until(lambda: has_ended(keeper))
 
     def left(self) -> list[str]:
         """What mrc left outside its namespaces."""
@@ -171,13 +178,9 @@ def test_up__that_fails_leaves_nothing(user: User) -> None:
 def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
     up = ("testbed", "up", "--name", "one", "--planes", "1", "--fabric", "emulated")
     user.does(*up)
-    keeper = user.keeper()
-    assert keeper is not None
-    os.kill(keeper, signal.SIGKILL)
+    user.kill_keeper()
     assert user.run(*up).stdout.startswith("one is up")
-    keeper = user.keeper()
-    assert keeper is not None
-    os.kill(keeper, signal.SIGKILL)
+    user.kill_keeper()
     assert user.run("testbed", "down", "--name", "one").stdout == "one was not up\n"
     assert user.left() == []
 
@@ -195,6 +198,8 @@ def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
         try:
             assert running.stdout is not None
             running.stdout.readline()
+            command = Path(f"/proc/{running.pid}/cmdline")
+            until(lambda: command.read_bytes() == b"sleep\x0060\0")
             done = user.run("testbed", "down", "--json")
             (ended,) = printed("testbed down", done.stdout)["ended"]
             assert (ended["node"], ended["command"], done.stderr) == ("h0", "sleep 60", "")

@@ -233,13 +233,9 @@ def test_send__a_fault_in_the_middle(
     if "mode" not in fault:  # who sees his port go down may lose nothing
         assert sent["retransmitted_packets"] > 0
     if lost is not None:
-        back = sent["seconds"]  # of a plane that did not come back before the end
-        lasted = [
-            ((o["back_at_seconds"] or back) - o["lost_at_seconds"], o["plane"])
-            for o in sent["outages"]
-        ]
-        assert max(lasted)[1] == lost, "others may stall on a busy machine"
-        assert f"plane {lost} was lost " in sender.complaint(), "at, or for, by how long it took"
+        assert lost in {each["plane"] for each in sent["outages"]}, "others may stall, too"
+        (told,) = sender.lines
+        assert f"plane {lost} was lost " in told, "at, or for, by how long it took"
 
 
 @pytest.mark.slow
@@ -345,13 +341,13 @@ def rewrite(file: Path) -> None:
 def test_send__source_changes_in_the_middle(
     hosts: Hosts, tmp_path: Path, inbox: Path, change: Callable[[Path], None]
 ) -> None:
-    file = make(tmp_path, "a", LONG // 2)
+    file = make(tmp_path, "a", LONG)
     receiver = hosts.recv(inbox, "--once")
     sender = hosts.send(*SLOWLY, file)
     receiver.until_received(BEGUN)
     change(file)
     sender.ends(6)
-    assert "changed while it was sent" in sender.lines[-1]
+    assert "changed while it was sent" in sender.said()[-1]
     receiver.ends(6)
     assert "not copied: h0: " in receiver.complaint()
     assert names(inbox) == KEPT

@@ -148,13 +148,14 @@ def moved_by_planes(hosts: Hosts) -> tuple[list[int], float]:
     before = sent()
     (row,) = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "2"))
     moved = [late - early for early, late in zip(before, sent(), strict=True)]
-    assert len(moved) == PLANES and bits_per_second(row) < PLANES * RATE_BPS
+    # What was under way when its measurement began may count in it.
+    assert len(moved) == PLANES and bits_per_second(row) < 1.1 * PLANES * RATE_BPS
     return moved, bits_per_second(row)
 
 
 def test_write_bw__uses_all_planes(hosts: Hosts) -> None:
-    moved, _ = moved_by_planes(hosts)
-    assert min(moved) > 100_000, "not only probes"
+    """Not only probes, in the first test during which neither end stands still."""
+    until(lambda: min(moved_by_planes(hosts)[0]) > 100_000)
 
 
 @pytest.mark.slow
@@ -251,7 +252,7 @@ LIVELY = 1 << 20
 @pytest.mark.parametrize(
     "command",
     [
-        ("ib_send_bw", "-d", "mrc0", "-D", "3"),
+        ("ib_send_bw", "-d", "mrc0", "-D", "4", "-f", "0"),  # counts all of its seconds
         *(
             pytest.param(each, marks=pytest.mark.slow)
             for each in [
@@ -312,7 +313,7 @@ def test_control__every_function(hosts: Hosts, bed: Testbed, tmp_path: Path) -> 
 @pytest.mark.default
 def test_write_bw__the_peer_is_killed(hosts: Hosts) -> None:
     """The other end gets a completion with an error, at once."""
-    server, client = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "20")
+    server, client = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "600")
     until_it_writes(client)
     server.process.send_signal(signal.SIGKILL)
     output = client.ends(1)

@@ -263,10 +263,11 @@ def test_run__a_host_that_dies_ends_all(
 # ---- The demonstration ---------------------------------------------------------------------------
 
 
-# Slow, so that a busy machine injects and heals the fault during the transfer, which takes 2 s.
+# Slow, so that also a command that stands still for some seconds injects and heals the fault during
+# the transfer, which takes 11 s.
 BYTES = 16 << 20
-DEMO_BPS = 20e6
-SMALL = ("--planes", "3", "--t1", "1", "--rate", "20mbit", "--size", "16MiB")
+DEMO_BPS = 5e6
+SMALL = ("--planes", "3", "--t1", "1", "--rate", "5mbit", "--size", "16MiB")
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ static void probe(const union ibv_gid *to) {
   for (int i = 0; i < n_evs; i++)
     requests[i] = (struct mrc_api_request){
         .id = (uint16_t)(100 + i), .dgid = *to, .format = MRC_API_FORMAT_SRV6, .ev = evs[i]};
-  CHECK(mrc_ctl_ep_batch_send_wait(context, 0, MRC_API_PROBE, requests, n_evs, 2000000000u, answers,
+  CHECK(mrc_ctl_ep_batch_send_wait(context, 0, MRC_API_PROBE, requests, n_evs, UINT32_MAX, answers,
                                    &n) == 0);
   CHECK(n == n_evs);
   uint64_t seen = 0;

@@ -351,7 +351,7 @@ async def test_query__planes_that_were_never_compared_are_equal() -> None:
 async def test_probe_ev__a_small_and_a_full_one() -> None:
     async with connected_pair() as pair:
         for payload in (0, pair.near.path_mtu):
-            result = await pair.near.probe_ev(0, payload=payload)
+            result = await pair.near.probe_ev(0, payload=payload, timeout=BUDGET_SECONDS)
             assert (result.error, result.index) == (0, 0)
             assert result.rtt_ns is not None and result.rtt_ns > 0
         with pytest.raises(ArgumentError):

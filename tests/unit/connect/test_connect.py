@@ -406,7 +406,7 @@ async def test_connect__the_last_answer_before_the_time_limit_is_the_reason(
     monkeypatch.setattr(route, "dial", dial)
     monkeypatch.setattr(route, "establish", establish)
     with pytest.raises(error) as raised:
-        await route.connect(local, Mock(), "h1", 7000, timeout=0.05)
+        await route.connect(local, Mock(), "h1", 7000, timeout=0.5)
     assert type(raised.value) is error
 
 

@@ -751,14 +751,15 @@ async def test_probe_evs__one_result_for_each_in_order() -> None:
     async with contexts() as (near, far), pair_with(near, far) as pair:
         await pair.near.deny(1)
         before = [ev.sent_probes for ev in await pair.near.evs()]
-        results = await pair.near.probe_evs(payload=pair.near.path_mtu, concurrency=2)
+        patient: dict[str, Any] = {"concurrency": 2, "timeout": BUDGET_SECONDS}
+        results = await pair.near.probe_evs(payload=pair.near.path_mtu, **patient)
         assert [result.index for result in results] == [0, 1, 2, 3]
         assert [result.error for result in results] == [0, errno.EPERM, 0, 0]
         assert [result.answered for result in results] == [True, False, True, True]
         assert all((result.rtt_ns is not None) is result.answered for result in results)
         sent = [ev.sent_probes - old for ev, old in zip(await pair.near.evs(), before, strict=True)]
         assert sent == [1, 0, 1, 1]
-        some = await pair.near.probe_evs(["*#2", 0, 3])
+        some = await pair.near.probe_evs(["*#2", 0, 3], **patient)
         assert [result.index for result in some] == [1, 3, 0]
         assert await pair.near.probe_evs([]) == ()
 

@@ -229,9 +229,9 @@ def test_until__what_is_due_before_it_happens_however_late(monkeypatch: pytest.M
     ended: list[bool] = []
 
     def run(_: Any, __: Any, wait: Callable[[float | None], bool], ___: Any) -> None:
-        begun = time.monotonic()
-        assert wait(begun + 60)  # due after the end
-        ended.extend((wait(begun + 0.01), wait(None)))
+        now = time.monotonic()
+        assert wait(now + 60)  # due after the end
+        ended.extend((wait(now - 60), wait(None)))  # the first was due before the end
 
     monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: BedOfFaults())
     monkeypatch.setattr("mrc.testbed.schedule.load_faults", lambda path, plan: ())

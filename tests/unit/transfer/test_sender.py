@@ -180,8 +180,8 @@ async def test_send_plan__goes_on_behind_what_is_stored_of_a_pack(
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         sent = asyncio.create_task(send(ends.sender))
         await until(lambda: any(5 <= imm < 1 << 31 for imm in ends.back.posted))
+        ends.out.held = True  # so that it does not end before it fails
         await turns(50)  # the sender hears it
-        ends.out.held = True
         ends.out.fail(WcStatus.RETRY_EXC_ERR)
         ends.back.fail(WcStatus.RETRY_EXC_ERR)
         lost, _ = await both(sent, received)
