@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Go-back-N on one path, as in RoCE's reliable connection: a baseline for MRC. The receiver accepts
    packets only in PSN order and reports the first missing one; the sender goes back to it. The
-   window uses the same congestion control as MRC. PSNs are
-   counted from 0 here and do not wrap. */
+   window uses the same congestion control as MRC. PSNs are counted from 0 here and do not wrap. */
 #pragma once
 
 #include "core/engine.h"
-#include "sim/host.h"
 
 struct mrc_gbn_config {
   struct mrc_cc_config cc;
@@ -56,21 +54,3 @@ bool mrc_gbn_on_timeout(struct mrc_gbn_sender *sender);
 
 /* A packet was received. True when it is the expected one and accepted. */
 bool mrc_gbn_receive(struct mrc_gbn_receiver *receiver, uint32_t psn, bool ce);
-
-/* ---- Hosts ---- */
-
-/* Go-back-N flows on the simulated hosts, in place of MRC's engines and drivers. The packets are
-   RoCE's: BTH, RETH on the first of a write, AETH, ICRC. */
-
-struct mrc_gbn_hosts {
-  struct mrc_sim_hosts *hosts;
-  const uint8_t *memory;
-  uint32_t (*first)[2]; /* by host: number + 1 of the first flow that begins, and ends, there */
-};
-
-/* The transport whose `transport` is struct mrc_gbn_hosts. */
-extern const struct mrc_transport_calls mrc_gbn_transport;
-
-/* The caller sets hosts and memory first. */
-void mrc_gbn_hosts_create(struct mrc_gbn_hosts *gbn);
-void mrc_gbn_hosts_free(struct mrc_gbn_hosts *gbn);

@@ -96,8 +96,8 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   mrc_fabric_build(&whole->fabric);
   mrc_sim_hosts_create(&whole->hosts);
   mrc_engines_create(&whole->engines);
-  mrc_gbn_hosts_create(&whole->gbn);
-  mrc_tcp_hosts_create(&whole->tcp);
+  mrc_baseline_create(&whole->gbn);
+  mrc_baseline_create(&whole->tcp);
   return sim;
 }
 
@@ -120,8 +120,8 @@ void mrc_sim_destroy(mrc_sim *sim) {
   if (sim == NULL) return;
   struct mrc_sim_parts *whole = &sim->whole;
   if (whole->world.config.audit) end_watch(sim);
-  mrc_tcp_hosts_free(&whole->tcp);
-  mrc_gbn_hosts_free(&whole->gbn);
+  mrc_baseline_free(&whole->tcp);
+  mrc_baseline_free(&whole->gbn);
   mrc_engines_free(&whole->engines);
   mrc_shards_free(sim);
   mrc_sim_hosts_free(&whole->hosts);

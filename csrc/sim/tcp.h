@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One TCP flow that always has data, to share links with MRC: CUBIC (RFC 9438) with slow start,
    selective acknowledgements, loss detection by send time (as in RACK) and a retransmission
-   timeout. Segments are counted from 0 and do not wrap; the
-   receiver acknowledges each one at once. */
+   timeout. Segments are counted from 0 and do not wrap; the receiver acknowledges each one at
+   once. */
 #pragma once
 
 #include "core/engine.h"
-#include "sim/host.h"
 
 #define MRC_TCP_MAX_WINDOW 32768u /* most segments in flight: a power of two */
 
@@ -69,22 +68,3 @@ void mrc_tcp_receiver_init(struct mrc_tcp_receiver *receiver);
 void mrc_tcp_receiver_free(struct mrc_tcp_receiver *receiver);
 /* A segment was received. False if it was received before. */
 bool mrc_tcp_receive(struct mrc_tcp_receiver *receiver, uint64_t segment);
-
-/* ---- Hosts ---- */
-
-/* TCP flows on the simulated hosts, beside flows of other transports: each over one path of one
-   plane, in the data class, without ECN. A host sends segments until its port holds 1.5 times the
-   engine's send buffer, so that neither starves the other. */
-
-struct mrc_tcp_hosts {
-  struct mrc_sim_hosts *hosts;
-  const uint8_t *memory;
-  uint32_t *first; /* by host: number + 1 of the first flow that begins there */
-};
-
-/* The transport whose `transport` is struct mrc_tcp_hosts. The first post of a flow starts it. */
-extern const struct mrc_transport_calls mrc_tcp_transport;
-
-/* The caller sets hosts and memory first. */
-void mrc_tcp_hosts_create(struct mrc_tcp_hosts *tcp);
-void mrc_tcp_hosts_free(struct mrc_tcp_hosts *tcp);

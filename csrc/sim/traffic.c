@@ -240,10 +240,10 @@ void mrc_traffic_start(struct mrc_sim_traffic *traffic) {
 static void join_transports(struct mrc_sim_parts *parts) {
   struct mrc_transport *transports = parts->hosts.transports;
   if (parts->world.config.transport == MRC_SIM_GO_BACK_N)
-    transports[MRC_HOST_GBN] = (struct mrc_transport){&mrc_gbn_transport, &parts->gbn};
+    transports[MRC_HOST_GBN] = (struct mrc_transport){&mrc_baseline_transport, &parts->gbn};
   else
     transports[MRC_HOST_MRC] = (struct mrc_transport){&mrc_qps_transport, &parts->engines};
-  transports[MRC_HOST_TCP] = (struct mrc_transport){&mrc_tcp_transport, &parts->tcp};
+  transports[MRC_HOST_TCP] = (struct mrc_transport){&mrc_baseline_transport, &parts->tcp};
 }
 
 void mrc_sim_join(struct mrc_sim *sim, struct mrc_sim_parts *parts) {
@@ -263,6 +263,7 @@ void mrc_sim_join(struct mrc_sim *sim, struct mrc_sim_parts *parts) {
   parts->engines.watch = watch;
   parts->engines.memory = &sim->memory;
   parts->gbn.memory = parts->tcp.memory = sim->memory.at;
+  parts->tcp.tcp = true;
   parts->traffic.hosts = &parts->hosts;
   parts->traffic.record = &parts->record;
   parts->traffic.watch = watch;

@@ -3,11 +3,10 @@
    of the transports. */
 #pragma once
 
+#include "sim/baseline.h"
 #include "sim/engines.h"
-#include "sim/gbn.h"
 #include "sim/host.h"
 #include "sim/record.h"
-#include "sim/tcp.h"
 
 struct mrc_sim_traffic {
   struct mrc_sim_hosts *hosts;
@@ -45,8 +44,8 @@ struct mrc_sim_parts {
   struct mrc_fabric fabric;
   struct mrc_sim_hosts hosts;
   struct mrc_engines engines;
-  struct mrc_gbn_hosts gbn;
-  struct mrc_tcp_hosts tcp;
+  struct mrc_baseline gbn;
+  struct mrc_baseline tcp;
   struct mrc_sim_traffic traffic;
 };
 

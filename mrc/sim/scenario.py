@@ -44,7 +44,7 @@ from mrc.units import counted
 OVERHEAD_BYTES = 126  # of a packet on a link, besides its UDP payload; csrc/sim/hop.h
 DATA_HEADER_BYTES = 44  # of a packet in the middle of a message, ICRC included
 SACK_BYTES = 52  # UDP payload of a SACK
-TCP_HEADER_BYTES = 24  # csrc/sim/tcp.c
+TCP_HEADER_BYTES = 24  # csrc/sim/baseline.c
 
 TRANSPORTS: tuple[TransportKind, ...] = get_args(TransportKind)
 """The transports of QPs; all except the first, "mrc", are baselines."""

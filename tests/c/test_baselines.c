@@ -47,8 +47,7 @@ TEST(test_gbn_receive__takes_in_order_only) {
       {1, false, true, false, 3}, /* arrived before: the answer may have been lost */
   };
   struct mrc_gbn_receiver receiver = {0};
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     receiver.ack_due = receiver.nak_due = false;
     CHECK_EQ(mrc_gbn_receive(&receiver, rows[i].psn, i == 3), rows[i].taken);
     CHECK_EQ(receiver.ack_due, rows[i].ack_due);
@@ -317,8 +316,7 @@ TEST(test_tcp_receive__any_order_once) {
   } rows[] = {{0, true, 1}, {2, true, 1}, {3, true, 1}, {2, false, 1}, {1, true, 4}, {0, false, 4}};
   struct mrc_tcp_receiver receiver;
   mrc_tcp_receiver_init(&receiver);
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(mrc_tcp_receive(&receiver, rows[i].segment), rows[i].is_new);
     CHECK_EQ(receiver.expected, rows[i].expected);
   }
@@ -421,8 +419,7 @@ SLOW(test_tcp_run__survives_what_links_do) {
       {.kind = MRC_SIM_REORDER, .a = 100000, .b = 5000},
       {.kind = MRC_SIM_SILENT, .at_ns = SECOND, .until_ns = 2 * SECOND},
   };
-  for (int i = 0; i < (int)(sizeof faults / sizeof *faults); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, faults) {
     SIM sim = open_slow();
     struct mrc_sim_fault fault = faults[i];
     if (fault.until_ns == 0) fault.until_ns = UINT64_MAX;

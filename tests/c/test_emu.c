@@ -104,8 +104,7 @@ TEST(test_ethernet_read__describes_the_packet) {
       {MRC_OP_PROBE, ECT0, 40, 40, false}, /* in the data class, so switches may mark it */
       {0x45, 0, 1000, 0, false},           /* not an MRC opcode */
   };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_frame *packet = make(rows[i].opcode, rows[i].payload_bytes);
     struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
     put_u16(bytes->at + OUTER, 0x6001 | (uint32_t)rows[i].ecn << 4);
@@ -232,8 +231,7 @@ TEST(test_ethernet_next_carrier__refuses) {
       {INNER + 4, 2},      /* a last segment that has no room */
       {INNER + 8 + 19, 2}, /* a carrier of plane 2 */
   };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_frame *packet = make_with_srh(2);
     mrc_ethernet_of(packet)->at[rows[i].at] = rows[i].value;
     CHECK(mrc_ethernet_read(packet, 0xFCBB, 0));

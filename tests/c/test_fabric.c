@@ -140,8 +140,7 @@ TEST(test_queue_push__room_and_trimming) {
       {3000, 2000, true, true, false},
       {100, 0, true, false, false}, /* not even the header fits */
   };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const struct mrc_queue_config config = {.buffer_bytes = rows[i].buffer_bytes,
                                             .trims = rows[i].trims};
     struct mrc_queue queue = {0};
@@ -202,8 +201,7 @@ TEST(test_queue_pop__ecn_ramp) {
       {1000, 2000, 5000, 0, 0, 0},         /* not ECN-capable */
       {0, 0, 5000, ECT, 0, 0},             /* marking is off */
   };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const struct mrc_queue_config config = {.ecn_low_bytes = rows[i].low,
                                             .ecn_high_bytes = rows[i].high};
     struct mrc_queue queue = {.prng = {1}};
@@ -343,8 +341,7 @@ TEST(test_usids__are_those_of_the_path) {
       {true, 5, 7, 1, 0x30030203E0010000ull, 0},          /* within pod 1, over its second T1 */
       {true, 6, 7, 0, 0xE001000000000000ull, 0},
   };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     SIM sim = rows[i].has_pods ? open_pods() : open_sim();
     const struct mrc_frame *packet = make_packet(sim, rows[i].from, rows[i].to, rows[i].path);
     CHECK_EQ(packet->usids, rows[i].usids);
@@ -357,8 +354,7 @@ TEST(test_arrive__follows_the_usids) {
     uint32_t from, to, path;
     bool is_local;
   } rows[] = {{0, 2, 0, false}, {0, 2, 1, false}, {3, 1, 1, false}, {0, 1, 0, true}};
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     SIM sim = open_sim();
     const uint32_t from = rows[i].from, to = rows[i].to, path = rows[i].path;
     uint32_t hops[CAPACITY];
@@ -426,8 +422,7 @@ TEST(test_arrive__usid_of_nobody) {
       {true, 0x300020003006ull << 16, 3},
       {true, 0x0100ull << 48, 1},
   };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     SIM sim = rows[i].has_pods ? open_pods() : open_sim();
     uint32_t hops[CAPACITY];
     struct mrc_frame *packet = make_packet(sim, 0, rows[i].has_pods ? 7 : 2, 0);
@@ -569,8 +564,7 @@ TEST(test_fault__hops_of_a_target) {
       {true, MRC_SIM_T2, 3, 0, 0, 6},    {true, MRC_SIM_PORT, 3, 0, 0, 2},
       {true, MRC_SIM_CORE, 3, 0, 1, 2},  {true, MRC_SIM_UPLINK, 2, 3, 0, 2},
   };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     SIM sim = rows[i].has_pods ? open_pods(.topology.planes = 2) : open_sim(.topology.planes = 2);
     const struct mrc_sim_fault fault = {.target = rows[i].target,
                                         .plane = 2,

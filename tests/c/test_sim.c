@@ -56,8 +56,7 @@ TEST(test_run__contents) {
       {.kind = MRC_SIM_JITTER, .a = 2000},
       {.kind = MRC_SIM_DELAY, .a = 20000},
   };
-  for (int i = 0; i < (int)(sizeof faults / sizeof *faults); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, faults) {
     SIM sim = open_sim(.audit = 1, .topology.planes = 2);
     struct mrc_sim_fault fault = faults[i];
     fault.target = MRC_SIM_PLANE;
@@ -236,8 +235,7 @@ TEST(test_run__patience_follows_the_noise_of_hosts) {
     uint32_t noise_ns;
     uint64_t soonest_ns, latest_ns;
   } rows[] = {{0, 5 * MS, 20 * MS}, {50000, 500 * US, 3 * MS}, {2000, 150 * US, 400 * US}};
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     SIM sim = open_sim(.topology.planes = 2, .timeout = 16, .noise_ns = rows[i].noise_ns);
     CHECK_EQ(add_fault(sim, .at_ns = 20 * US, .target = MRC_SIM_PLANE, .plane = 2), 0);
     CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 2), 0);
@@ -370,8 +368,7 @@ TEST(test_probed__long_and_slow_ways) {
       {.target = MRC_SIM_ALL, .kind = MRC_SIM_DELAY, .a = 31250000},          /* 250 ms and back */
       {.target = MRC_SIM_PLANE, .plane = 2, .kind = MRC_SIM_RATE, .a = GBIT}, /* not 100 Gbit/s */
   };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     SIM sim = open_sim(.topology.planes = 4, .timeout = 16, .cc = MRC_CC_DELAY, .noise_ns = 2000,
                        .probed = 1);
     CHECK_EQ(mrc_sim_set_links(sim, &rows[i]), 0);
@@ -476,8 +473,7 @@ TEST(test_watch__stops_at_what_is_wrong) {
   } rows[] = {{do_nothing, 20 * US, true},    {place_twice, 200 * MS, false},
               {write_astray, 20 * US, false}, {lose_a_frame, 20 * US, false},
               {lose_the_carrier, 0, false},   {narrow_the_window, 0, false}};
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const pid_t child = fork();
     if (child == 0) {
       freopen("/dev/null", "w", stderr);
