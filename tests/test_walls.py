@@ -270,7 +270,7 @@ def test_atomics__only_where_two_contexts_meet() -> None:
     reads, the count of lines that any thread prints, when a program has polled, and memory that
     ATOMICs of peers change.
     """
-    meet = {"messages", "rc", "spsc", "ring", "sigbus", "wake"}
+    meet = {"messages", "rc", "spsc", "emu", "sigbus", "wake"}
     meet |= {f"csrc/agent/{name}" for name in ("link", "process")}
     meet.add("csrc/msg/receive")
     elsewhere = (

@@ -2,21 +2,134 @@
 #define _GNU_SOURCE 1
 #include "sim/emu.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "sim/agenda.h"
 #include "sim/ethernet.h"
 #include "sim/fabric.h"
-#include "sim/links.h"
-#include "sim/ring.h"
+#include "sim/numbers.h"
+
+/* ---- the ring ---- */
+
+/* The kernel fills it with packets from the interfaces of this namespace: one packet socket for all
+   interfaces, with mapped slots, so that receiving needs no system call. */
+struct ring {
+  uint8_t *slots;      /* mapped */
+  uint64_t overflowed; /* packets without a free slot, up to the last ring_overflowed */
+  uint32_t slot_bytes;
+  uint32_t slots_per_block;
+  uint32_t n_slots;
+  uint32_t next; /* slot that the kernel fills next, or has filled */
+  int fd;
+};
+
+/* One packet in its slot. */
+struct arrival {
+  const uint8_t *bytes;
+  uint32_t n; /* bytes there */
+  int ifindex;
+  bool cut;         /* it was longer than a slot */
+  bool unfinished;  /* the host left a checksum to its interface */
+  uint64_t real_ns; /* arrival time, CLOCK_REALTIME */
+};
+
+enum {
+  RING_BYTES = 64 << 20, /* at 100,000 packets/s of 4096 bytes and 9000-byte slots, 70 ms */
+  BLOCK_BYTES = 1 << 20,
+  HEADROOM_BYTES = 128 /* in a slot before the packet: header, address, alignment */
+};
+
+static int map_slots(struct ring *ring, uint32_t frame_bytes) {
+  const uint32_t slot_bytes = TPACKET_ALIGN(frame_bytes + HEADROOM_BYTES);
+  const struct tpacket_req request = {
+      .tp_block_size = BLOCK_BYTES,
+      .tp_block_nr = RING_BYTES / BLOCK_BYTES,
+      .tp_frame_size = slot_bytes,
+      .tp_frame_nr = RING_BYTES / BLOCK_BYTES * (BLOCK_BYTES / slot_bytes)};
+  const int version = TPACKET_V2;
+  if (setsockopt(ring->fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0 ||
+      setsockopt(ring->fd, SOL_PACKET, PACKET_RX_RING, &request, sizeof request) != 0)
+    return -errno;
+  ring->slot_bytes = slot_bytes;
+  ring->slots_per_block = BLOCK_BYTES / slot_bytes;
+  ring->n_slots = request.tp_frame_nr;
+  ring->slots = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, 0);
+  return ring->slots == MAP_FAILED ? -errno : 0;
+}
+
+static void ring_close(struct ring *ring) {
+  if (ring->slots != MAP_FAILED) munmap(ring->slots, RING_BYTES);
+  close(ring->fd);
+}
+
+/* Opens a ring for Ethernet frames of at most `frame_bytes`. 0 or -errno; after an error nothing is
+   open. */
+static int ring_open(struct ring *ring, uint32_t frame_bytes) {
+  *ring = (struct ring){.slots = MAP_FAILED};
+  ring->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+  if (ring->fd < 0) return -errno;
+  int error = map_slots(ring, frame_bytes);
+  /* IPv6 only, so that our own packets do not come back. */
+  const struct sockaddr_ll all = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IPV6)};
+  if (error == 0 && bind(ring->fd, (const struct sockaddr *)&all, sizeof all) != 0) error = -errno;
+  if (error != 0) ring_close(ring);
+  return error;
+}
+
+static struct tpacket2_hdr *slot_of(const struct ring *ring) {
+  const uint64_t block = ring->next / ring->slots_per_block;
+  const uint32_t within = ring->next % ring->slots_per_block;
+  return (struct tpacket2_hdr *)(ring->slots + block * BLOCK_BYTES +
+                                 (uint64_t)within * ring->slot_bytes);
+}
+
+/* The oldest packet; false when there is none. It stays valid until the release. */
+static bool ring_peek(const struct ring *ring, struct arrival *arrival) {
+  const struct tpacket2_hdr *slot = slot_of(ring);
+  /* Pairs with the kernel's barrier between filling the slot and handing it over. */
+  const uint32_t status = __atomic_load_n(&slot->tp_status, __ATOMIC_ACQUIRE);
+  if (!(status & TP_STATUS_USER)) return false;
+  const struct sockaddr_ll *from =
+      (const void *)((const uint8_t *)slot + TPACKET_ALIGN(sizeof *slot));
+  *arrival = (struct arrival){.bytes = (const uint8_t *)slot + slot->tp_mac,
+                              .n = slot->tp_snaplen,
+                              .ifindex = from->sll_ifindex,
+                              .cut = slot->tp_snaplen < slot->tp_len,
+                              .unfinished = (status & TP_STATUS_CSUMNOTREADY) != 0,
+                              .real_ns = (uint64_t)slot->tp_sec * 1000000000u + slot->tp_nsec};
+  return true;
+}
+
+static void ring_release(struct ring *ring) {
+  /* Pairs with the kernel's barrier before it fills the slot: our reads are over. */
+  __atomic_store_n(&slot_of(ring)->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
+  ring->next = (ring->next + 1) % ring->n_slots;
+}
+
+/* The number of packets so far for which the kernel had no slot. */
+static uint64_t ring_overflowed(struct ring *ring) {
+  struct tpacket_stats news; /* since the last call */
+  socklen_t bytes = sizeof news;
+  const int error = getsockopt(ring->fd, SOL_PACKET, PACKET_STATISTICS, &news, &bytes);
+  mrc_assert(error == 0);
+  ring->overflowed += news.tp_drops;
+  return ring->overflowed;
+}
+
+/* ---- the emulator ---- */
 
 enum {
   BATCH = 8, /* packets taken before the fabric's next turn */
@@ -30,7 +143,7 @@ struct mrc_emu {
   struct mrc_world world;
   struct mrc_sim_record record;
   struct mrc_fabric fabric;
-  struct mrc_emu_ring ring;
+  struct ring ring;
   struct mrc_emu_outbox outbox;
   int *ifindices; /* [plane * hosts + host] */
   int *port_of;   /* [ifindex]: place in ifindices; -1: another interface */
@@ -120,7 +233,7 @@ static void learn_ports(struct mrc_emu *emu, const int *ifindices) {
 }
 
 static int open_sockets(struct mrc_emu *emu) {
-  int error = mrc_emu_ring_open(&emu->ring, emu->frame_bytes);
+  int error = ring_open(&emu->ring, emu->frame_bytes);
   if (error != 0) return error;
   error = mrc_emu_outbox_open(&emu->outbox);
   if (error == 0) {
@@ -129,7 +242,7 @@ static int open_sockets(struct mrc_emu *emu) {
     error = -errno;
     mrc_emu_outbox_close(&emu->outbox);
   }
-  mrc_emu_ring_close(&emu->ring);
+  ring_close(&emu->ring);
   return error;
 }
 
@@ -164,7 +277,7 @@ int mrc_emu_create(const struct mrc_emu_config *config, const int *ifindices, mr
 void mrc_emu_destroy(mrc_emu *emu) {
   close(emu->wake);
   mrc_emu_outbox_close(&emu->outbox);
-  mrc_emu_ring_close(&emu->ring);
+  ring_close(&emu->ring);
   pthread_mutex_destroy(&emu->lock);
   pthread_mutex_destroy(&emu->turn);
   free_memory(emu);
@@ -188,7 +301,7 @@ static void advance(struct mrc_emu *emu, uint64_t until_ns) {
 }
 
 /* Moves a packet from the ring into the fabric, or counts why it cannot. */
-static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
+static void admit(struct mrc_emu *emu, const struct arrival *arrival) {
   struct mrc_fabric *fabric = &emu->fabric;
   const int port = arrival->ifindex < emu->n_port_of ? emu->port_of[arrival->ifindex] : -1;
   if (port < 0) return;
@@ -223,14 +336,14 @@ static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
 
 /* Takes arrived packets, each at its arrival time; false when the ring is empty. */
 static bool take(struct mrc_emu *emu) {
-  struct mrc_emu_arrival arrival;
+  struct arrival arrival;
   const uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
   const uint64_t lead_ns = clock_ns(CLOCK_REALTIME) - now_ns;
   for (int i = 0; i < BATCH; i++) {
-    if (!mrc_emu_ring_peek(&emu->ring, &arrival)) return false;
+    if (!ring_peek(&emu->ring, &arrival)) return false;
     advance(emu, mrc_min_u64(arrival.real_ns - lead_ns, now_ns));
     admit(emu, &arrival);
-    mrc_emu_ring_release(&emu->ring);
+    ring_release(&emu->ring);
   }
   return true;
 }
@@ -323,7 +436,7 @@ void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats) {
       .unroutable = emu->record.stats.unroutable,
       .refused = emu->outbox.refused,
       .offloaded = emu->offloaded,
-      .overloaded = emu->overloaded + emu->outbox.overloaded + mrc_emu_ring_overflowed(&emu->ring)};
+      .overloaded = emu->overloaded + emu->outbox.overloaded + ring_overflowed(&emu->ring)};
   memcpy(stats->late, emu->outbox.late, sizeof stats->late);
   for (uint32_t i = 0; i < emu->fabric.n_hops; i++) {
     const struct mrc_hop *hop = &emu->fabric.hops[i];

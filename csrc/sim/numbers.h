@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers: of hops, paths and shards in a fabric, and in headers. Planes count from 0 here. */
+/* Numbers: of hops, paths and shards in a fabric, and in headers; which links a fabric has. Planes
+   count from 0 here. */
 #pragma once
 
 #include <stdbool.h>
@@ -181,3 +182,15 @@ static inline uint32_t mrc_get_u24(const uint8_t *bytes) {
 }
 /* The source port of packets in a plane. */
 static inline uint16_t mrc_sim_source_port(uint32_t plane) { return (uint16_t)(49152 + plane); }
+
+/* ---- Links ---- */
+
+/* Whether a fabric can be built. */
+bool mrc_topology_is_sound(const struct mrc_topology *topology);
+/* Whether these nodes have a link: `near` is a T0 or T1, `end` the host, T1 or T2 at its other
+   end. */
+bool mrc_topology_has_link(const struct mrc_topology *topology, enum mrc_topology_tier tier,
+                           uint32_t near, uint32_t end);
+/* The number of one direction of such a link, in a plane from 0; or -EINVAL. */
+int mrc_topology_hop(const struct mrc_topology *topology, enum mrc_topology_tier tier, bool down,
+                     uint32_t plane, uint32_t near, uint32_t end);

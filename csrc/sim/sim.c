@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "sim/fabric.h"
-#include "sim/links.h"
 #include "sim/numbers.h"
 #include "sim/shards.h"
 

@@ -187,7 +187,7 @@ class Ring:
             if not status & _STATUS_USER:
                 return
             # Arm may reorder the next loads before this one, but only within some hundred
-            # instructions: Python runs thousands in between. sim/ring.c has barriers.
+            # instructions: Python runs thousands in between. sim/emu.c has barriers.
             at = start + offset
             for _ in range(count):
                 following, seconds, ns, length, _, _, mac = _PACKET.unpack_from(self._memory, at)

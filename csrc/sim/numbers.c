@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/links.h"
+#include "sim/numbers.h"
 
 #include <errno.h>
-
-#include "sim/numbers.h"
 
 static bool are_pods_sound(const struct mrc_topology *topology) {
   const uint32_t pods = mrc_topology_pods(topology);
