@@ -22,10 +22,9 @@ import cbuild
 
 from mrc.child import BlockingChild
 from mrc.fabric.paths import TRANSPORT, payload_mtu
-from mrc.fabric.topology import segments
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
-from mrc.testbed.shape import Fabric, t0_name
+from mrc.testbed.shape import Fabric
 
 Raw = dict[str, Any]
 """What a measurement returns: `bytes`, the payload that arrived in `ns`. Contenders that count them
@@ -34,9 +33,6 @@ add `messages`, percentiles, `packets`, `syscalls` and `retransmissions`.
 HERE = Path(__file__).resolve().parent
 HOSTS = (0, 1)  # the sender's number, the receiver's
 _LINKS = 4  # on a path
-_LOWER = "fe80::2"
-_IPV4_USID = 0xE004
-_END_DX4 = "encap seg6local action End.DX4 nh4 0.0.0.0"  # next hop: the packet's own destination
 _BUFFERS = "4096 1048576 67108864"  # of TCP: enough for each of its rates
 _WIRE_OVERHEAD = 14 + 40 + 40 + 8  # Ethernet, outer and inner IPv6, UDP: as tbf counts a packet
 _TCP_OVERHEAD = 40 + 40 + 32  # outer and inner IPv6, TCP with timestamps
@@ -84,13 +80,11 @@ class Bed:
     def namespace(self, host: int) -> str:
         return self.testbed.plan.nodes[f"h{host}"].namespace
 
-    def command(
-        self, host: int, argv: list[str], *, pinned: bool = True
-    ) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that run a program in a host, on its core if both the bed and
-        the program are pinned.
+    def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]:
+        """Arguments and environment that run a program in a host, on its core if the bed is
+        pinned.
         """
-        prefix = ["taskset", "-c", str(core(host))] if self.pinned and pinned else []
+        prefix = ["taskset", "-c", str(core(host))] if self.pinned else []
         return self.testbed.host_command(f"h{host}", [*prefix, *argv])
 
     def address(self, host: int) -> str:
@@ -128,31 +122,6 @@ class Bed:
             return None
         wire_bytes = self.packet_bytes + _WIRE_OVERHEAD
         return self.planes * rate_bps * self.path_mtu / wire_bytes
-
-    def add_ipv4(self) -> None:
-        """Adds an encapsulated path for IPv4 in plane 1, for programs that support only IPv4.
-
-        It has a uSID of its own, because the host's uSID ends only carriers of IPv6.
-        """
-        shape = self.testbed.shape
-        block = shape.addresses.locator_block(1)
-        end = f"{shape.addresses.locator(1, _IPV4_USID)}"
-        for host in HOSTS:
-            usids = (shape.usid("t1", 0), shape.usid("t0", 1 - host), _IPV4_USID)
-            (carrier,) = segments(block, usids)
-            here, there = self.ipv4_address(host), self.ipv4_address(1 - host)
-            encap = f"encap seg6 mode encap.red segs {carrier}"
-            t0 = self.testbed.plan.nodes[t0_name(1, host)].namespace
-            for namespace, line in (
-                (self.namespace(host), f"addr add {here}/32 dev p1"),
-                (self.namespace(host), f"route add {there}/32 {encap} dev p1 src {here}"),
-                (self.namespace(host), f"-6 route add {end} {_END_DX4} dev p1"),
-                (t0, f"-6 route add {end} via {_LOWER} dev h{host}"),
-            ):
-                subprocess.run(["ip", "-n", namespace, *line.split()], check=True)
-
-    def ipv4_address(self, host: int) -> str:
-        return f"10.0.0.{host + 1}"
 
     def remove_link_local(self) -> None:
         """Leaves each interface of a host one address, for programs that would take the other one.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that start for every measurement: those of other projects, which are UCX, libfabric,
-iperf3, perftest and MPIs, and those that copy a file, plain and encrypted.
+"""Programs that start for every measurement: those of other projects, which are UCX, iperf3,
+perftest and MPIs, and those that copy a file, plain and encrypted.
 
 A missing peer is skipped. `install` installs it. Each MPI has an environment of its own, which a
 variable names, because they have files of the same names. Open MPI may be in this one.
@@ -46,12 +46,11 @@ from mrc.linux import netns
 
 PACKAGES = {
     "ucx_perftest": "ucx-utils",
-    "fi_pingpong": "libfabric-bin",
     "socat": "socat",
     "iperf3": "iperf3",
     "sshd": "openssh-server",
 }
-_UCX_PORT, _FI_PORT, _IPERF_PORT = 13337, 14500, 5201
+_UCX_PORT, _IPERF_PORT = 13337, 5201
 MIB = 1 << 20
 
 
@@ -191,19 +190,6 @@ def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
         mib_per_second = float(rows[-1][5])
     total = count * size
     return {**raw, "bytes": total, "ns": total / (mib_per_second * MIB) * 1e9}
-
-
-def libfabric(bed: Bed, size: int, ms: int) -> Raw:
-    """libfabric's reliable datagrams over UDP. They support only one interface and IPv4."""
-    count = max(ms // 20, 5)  # at some 20 ms each
-    common = ["fi_pingpong", "-p", "udp;ofi_rxd", "-e", "rdm", "-I", str(count), "-S", str(size)]
-    server = [*common, "-B", str(_FI_PORT)]
-    client = [*common, "-P", str(_FI_PORT), bed.ipv4_address(HOSTS[1])]
-    sent, raw = serve_and_run(bed, server, client, _FI_PORT)
-    with result_of(sent):
-        half_us = float(sent.output.strip().splitlines()[-1].split()[6])
-    total = {"bytes": size * count * 2, "ns": half_us * 2e3 * count}
-    return {**raw, **total, "p50_ns": half_us * 1e3}
 
 
 # ---- copies of a file ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import median
 from typing import Any, Self
@@ -33,12 +33,6 @@ class Transport:
     what: str
     tcp: bool = True
     mptcp: bool = False
-    pinned: bool = True
-
-    def unpinned(self) -> Transport:
-        """The same with ranks that may run on every core."""
-        what = f"{self.what}; ranks on all cores"
-        return replace(self, name=f"{self.name}, unpinned", what=what, pinned=False)
 
     def variables(self) -> dict[str, str]:
         """The environment of the ranks."""
@@ -68,7 +62,6 @@ class RankBed:
 
     def __init__(self, bed: Bed, transport: Transport) -> None:
         self._bed = bed
-        self._pinned = transport.pinned
         self._variables = {
             **transport.variables(),
             "MASTER_ADDR": _MASTER, "MASTER_PORT": str(next(_PORTS)),
@@ -77,7 +70,7 @@ class RankBed:
         }  # fmt: skip
 
     def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]:
-        command, environment = self._bed.command(host, argv, pinned=self._pinned)
+        command, environment = self._bed.command(host, argv)
         return command, {**environment, **self._variables, "RANK": str(host)}
 
 

@@ -133,10 +133,6 @@ def _full(make: Maker) -> Iterator[Row]:
         for what, test in (("put", "ucp_put_bw"), ("tag, every plane", "tag_bw")):
             measure = partial(peers.ucx, bed, test, MIB, make.ms)
             yield Row(f"UCX over TCP, {what}, 1 MiB", measure, peer=True)
-    if shutil.which("fi_pingpong"):
-        bed.add_ipv4()
-        measure = partial(peers.libfabric, bed, 64 * KIB, make.ms)
-        yield Row("libfabric udp;ofi_rxd, ping-pong 64 KiB", measure, peer=True)
 
 
 def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Iterator[Row]:

@@ -30,7 +30,7 @@ from mrc.testbed.shape import Fabric, shape_of
 
 def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path: None)
-    assert set(peers.missing()) == {"ucx_perftest", "fi_pingpong", "socat", "iperf3", "sshd"}
+    assert set(peers.missing()) == {"ucx_perftest", "socat", "iperf3", "sshd"}
     assert "apt-get install ucx-utils" in peers.missing()["ucx_perftest"]
 
 
