@@ -53,10 +53,6 @@ struct mrc_msg *mrc_msg_new(const struct mrc_msg_config *config) {
   return NULL;
 }
 
-const struct mrc_msg_counters *mrc_msg_counters(const struct mrc_msg *msg) {
-  return &msg->counters;
-}
-
 /* ---- peers ---- */
 
 static struct mrc_msg_peer *peer_at(const struct mrc_msg *msg, uint32_t number) {
@@ -153,8 +149,7 @@ int mrc_msg_connect(struct mrc_msg *msg, uint32_t number, const struct mrc_msg_i
 bool mrc_msg_is_idle(const struct mrc_msg *msg, uint32_t number) {
   const struct mrc_msg_peer *peer = peer_at(msg, number);
   if (peer == NULL || peer->error != 0) return true;
-  return peer->wrs == 0 && peer->filled == 0 && peer->answers_n == 0 &&
-         mrc_list_is_empty(&peer->out) && mrc_list_is_empty(&peer->writing);
+  return peer->wrs == 0 && !mrc_msg_has_records(peer) && mrc_list_is_empty(&peer->writing);
 }
 
 static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint64_t now_ns) {
@@ -172,7 +167,7 @@ static void fail(struct mrc_msg *msg, struct mrc_msg_peer *peer, int error, uint
       op->result = error;
   }
   peer->answers_n = 0;
-  mrc_msg_forget_promises(peer);
+  mrc_msg_forget(peer, true);
   mrc_node_leave(&peer->busy);
   mrc_node_leave(&peer->stalled);
 }
@@ -200,7 +195,7 @@ void mrc_msg_close(struct mrc_msg *msg, uint32_t number) {
     op->writes = 0;
     mrc_msg_finish(msg, op, op->result);
   }
-  mrc_msg_forget_all(peer);
+  mrc_msg_forget(peer, false);
   mrc_keymap_remove(&msg->by_qpn, peer->qpn);
   msg->peers[number] = NULL;
   free_peer(msg, peer);
@@ -313,10 +308,6 @@ bool mrc_msg_owns(const struct mrc_msg *msg, uint32_t qpn) {
   return mrc_keymap_get(&msg->by_qpn, qpn) != MRC_KEYMAP_NONE;
 }
 
-static int error_of(uint8_t status) {
-  return status == MRC_WC_RETRY_EXC_ERR ? -ETIMEDOUT : -ECONNRESET;
-}
-
 void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns) {
   struct mrc_msg_peer *peer = peer_at(msg, mrc_keymap_get(&msg->by_qpn, wc->qpn));
   mrc_assert(peer != NULL);
@@ -327,8 +318,8 @@ void mrc_msg_take(struct mrc_msg *msg, const struct mrc_wc *wc, uint64_t now_ns)
     return;
   }
   struct mrc_msg_op *op = mrc_msg_sent(msg, peer, wc);
-  if (wc->status != MRC_WC_SUCCESS && peer->error == 0) {
-    fail(msg, peer, error_of(wc->status), now_ns); /* ends the operation too */
+  if (wc->status != MRC_WC_SUCCESS && peer->error == 0) { /* ends the operation too */
+    fail(msg, peer, wc->status == MRC_WC_RETRY_EXC_ERR ? -ETIMEDOUT : -ECONNRESET, now_ns);
     return;
   }
   if (op == NULL) return;
@@ -342,8 +333,9 @@ uint64_t mrc_msg_deadline(const struct mrc_msg *msg) { return msg->expire_ns; }
 static uint64_t listen(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
   if (peer->heard_ns == 0) peer->heard_ns = now_ns;
   if (now_ns - peer->heard_ns >= MRC_MSG_SILENCE_NS) {
-    peer->heard_ns = now_ns; /* from now on the QP watches it */
-    mrc_msg_ask(msg, peer);
+    peer->heard_ns = now_ns; /* from now on the QP watches it: the credit has a completion */
+    peer->asked = true;
+    mrc_msg_mark(msg, peer);
   }
   return peer->heard_ns + MRC_MSG_SILENCE_NS;
 }

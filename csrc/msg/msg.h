@@ -59,5 +59,3 @@ uint64_t mrc_msg_deadline(const struct mrc_msg *msg);
 void mrc_msg_expire(struct mrc_msg *msg, uint64_t now_ns);
 /* Posts what waits, as far as the QPs allow: once for all calls before. */
 void mrc_msg_pump(struct mrc_msg *msg, uint64_t now_ns);
-
-const struct mrc_msg_counters *mrc_msg_counters(const struct mrc_msg *msg);

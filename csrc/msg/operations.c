@@ -277,9 +277,8 @@ struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg *msg, const struct mrc_msg_
 
 /* ---- what a peer has sent ---- */
 
-/* The oldest of an operation's space and tag: a CTS, or a message. */
-static struct mrc_msg_entry *oldest_for(const struct mrc_msg_peer *peer,
-                                        const struct mrc_msg_op *op, bool cts) {
+struct mrc_msg_entry *mrc_msg_oldest_for(const struct mrc_msg_peer *peer,
+                                         const struct mrc_msg_op *op, bool cts) {
   const struct mrc_node *chain = mrc_msg_chain(&peer->by_tag, op->hash);
   for (struct mrc_node *node = chain->next; node != chain; node = node->next) {
     struct mrc_msg_entry *entry = MRC_MSG_ENTRY(same, node);
@@ -303,7 +302,7 @@ struct mrc_msg_entry *mrc_msg_match_message(struct mrc_msg *msg, const struct mr
   const struct mrc_msg_post *post = &op->post;
   if (post->peer == MRC_MSG_ANY) return oldest_of_all(msg, post);
   const struct mrc_msg_peer *peer = msg->peers[post->peer];
-  if (is_plain(post)) return oldest_for(peer, op, false);
+  if (is_plain(post)) return mrc_msg_oldest_for(peer, op, false);
   const struct mrc_node *messages = &peer->unexpected;
   for (struct mrc_node *node = messages->next; node != messages; node = node->next) {
     struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
@@ -327,11 +326,6 @@ struct mrc_msg_entry *mrc_msg_claimed(struct mrc_msg *msg, const struct mrc_msg_
     if (entry->claim == post->tag && entry->record.space == post->space) return entry;
   }
   return NULL;
-}
-
-struct mrc_msg_entry *mrc_msg_match_request(const struct mrc_msg_peer *peer,
-                                            const struct mrc_msg_op *op) {
-  return oldest_for(peer, op, true);
 }
 
 static size_t bytes_of(const struct mrc_msg_record *record) {
@@ -387,25 +381,15 @@ void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry) {
   free(entry);
 }
 
-/* Drops the entries of a list: all, or those that are promises. */
-static void drop(struct mrc_msg_peer *peer, struct mrc_node *list, bool promises) {
-  struct mrc_node *next;
-  for (struct mrc_node *node = list->next; node != list; node = next) {
-    struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
-    next = node->next;
-    if (!promises || entry->record.kind != MRC_MSG_EAGER) mrc_msg_drop(peer, entry);
+void mrc_msg_forget(struct mrc_msg_peer *peer, bool promises) {
+  struct mrc_node *lists[] = {&peer->unexpected, &peer->claimed, &peer->requests};
+  for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+    struct mrc_node *next;
+    for (struct mrc_node *node = lists[i]->next; node != lists[i]; node = next) {
+      struct mrc_msg_entry *entry = MRC_MSG_ENTRY(node, node);
+      next = node->next;
+      if (!promises || entry->record.kind != MRC_MSG_EAGER) mrc_msg_drop(peer, entry);
+    }
   }
-}
-
-void mrc_msg_forget_promises(struct mrc_msg_peer *peer) {
-  drop(peer, &peer->unexpected, true);
-  drop(peer, &peer->claimed, true);
-  drop(peer, &peer->requests, true);
-}
-
-void mrc_msg_forget_all(struct mrc_msg_peer *peer) {
-  drop(peer, &peer->unexpected, false);
-  drop(peer, &peer->claimed, false);
-  drop(peer, &peer->requests, false);
-  mrc_assert(peer->heap == 0);
+  mrc_assert(promises || peer->heap == 0);
 }

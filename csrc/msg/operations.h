@@ -205,11 +205,12 @@ void mrc_msg_claim(struct mrc_msg *msg, struct mrc_msg_entry *entry, uint64_t co
 struct mrc_msg_entry *mrc_msg_claimed(struct mrc_msg *msg, const struct mrc_msg_post *post);
 /* Whether an older receive without a CTS could take what this exact one asks for. */
 bool mrc_msg_is_ambiguous(struct mrc_msg *msg, const struct mrc_msg_op *op);
-/* The oldest send that waits for this CTS; the oldest CTS that waits for this send. */
+/* The oldest send that waits for this CTS; the oldest CTS that waits for this send, or message that
+   waits for this receive of one peer and tag. */
 struct mrc_msg_op *mrc_msg_match_send(struct mrc_msg *msg, const struct mrc_msg_peer *peer,
                                       const struct mrc_msg_record *record);
-struct mrc_msg_entry *mrc_msg_match_request(const struct mrc_msg_peer *peer,
-                                            const struct mrc_msg_op *op);
+struct mrc_msg_entry *mrc_msg_oldest_for(const struct mrc_msg_peer *peer,
+                                         const struct mrc_msg_op *op, bool cts);
 
 /* Keeps what matches nothing. False: no memory, or over the peer's share. */
 bool mrc_msg_keep(struct mrc_msg *msg, struct mrc_msg_peer *peer,
@@ -218,7 +219,6 @@ void mrc_msg_drop(struct mrc_msg_peer *peer, struct mrc_msg_entry *entry);
 /* The CTS or RTS of a peer with this id that was kept; NULL if there is none. */
 struct mrc_msg_entry *mrc_msg_kept(const struct mrc_msg *msg, const struct mrc_msg_peer *peer,
                                    enum mrc_msg_record_kind kind, uint32_t id);
-/* Drops what a peer that has failed will never go on with: RTS and CTS, but no message. */
-void mrc_msg_forget_promises(struct mrc_msg_peer *peer);
-/* Drops everything of a peer. */
-void mrc_msg_forget_all(struct mrc_msg_peer *peer);
+/* Drops everything of a peer, or its promises: RTS and CTS, with which a peer that has failed will
+   never go on. */
+void mrc_msg_forget(struct mrc_msg_peer *peer, bool promises);

@@ -163,12 +163,6 @@ static void announce(struct mrc_msg *msg, struct mrc_msg_op *op, const struct mr
   if (op->arrived) mrc_msg_finish(msg, op, op->result);
 }
 
-static void ask(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc_msg_op *op) {
-  if (!mrc_msg_op_register(msg, op, op->post.bytes)) return; /* waits for the RTS instead */
-  op->state = MRC_MSG_ASKED;
-  mrc_msg_say(msg, peer, op, MRC_MSG_CTS);
-}
-
 /* Reads the frames that wait for room, of one peer or of any: a new operation may take what they
    hold. A peer that broke the protocol, or NULL. */
 static struct mrc_msg_peer *read_stalled(struct mrc_msg *msg, uint32_t number) {
@@ -207,7 +201,10 @@ static struct mrc_msg_peer *await(struct mrc_msg *msg, struct mrc_msg_op *op) {
   mrc_msg_await(msg, op);
   struct mrc_msg_peer *wrong = read_stalled(msg, post->peer);
   const bool waits = wrong == NULL && op->state == MRC_MSG_POSTED;
-  if (waits && exact && !mrc_msg_is_ambiguous(msg, op)) ask(msg, msg->peers[post->peer], op);
+  if (!waits || !exact || mrc_msg_is_ambiguous(msg, op)) return wrong;
+  if (!mrc_msg_op_register(msg, op, post->bytes)) return wrong; /* waits for the RTS instead */
+  op->state = MRC_MSG_ASKED;
+  mrc_msg_say(msg, msg->peers[post->peer], op, MRC_MSG_CTS);
   return wrong;
 }
 
@@ -274,7 +271,7 @@ bool mrc_msg_start_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct m
     return true;
   }
   mrc_msg_prepare(msg, op);
-  struct mrc_msg_entry *request = mrc_msg_match_request(peer, op);
+  struct mrc_msg_entry *request = mrc_msg_oldest_for(peer, op, true);
   op->state = MRC_MSG_WAITING;
   mrc_msg_await(msg, op);
   mrc_msg_say(msg, peer, op, MRC_MSG_RTS);
@@ -328,16 +325,13 @@ static enum verdict on_rts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
   return TAKEN;
 }
 
-static bool is_waiting(const struct mrc_msg_op *op) {
-  return op != NULL && (op->state == MRC_MSG_WAITING || op->state == MRC_MSG_WITHDRAWN_ASKED);
-}
-
 static enum verdict on_cts(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                            const struct mrc_msg_record *record) {
   struct mrc_msg_op *op;
   if (record->other != 0) {
     op = mrc_msg_op_at(msg, record->other, peer->number, MRC_MSG_SEND);
-    if (!is_waiting(op)) return WRONG;
+    if (op == NULL) return WRONG;
+    if (op->state != MRC_MSG_WAITING && op->state != MRC_MSG_WITHDRAWN_ASKED) return WRONG;
   } else {
     op = mrc_msg_match_send(msg, peer, record);
     if (op == NULL) return keep_promise(msg, peer, record);

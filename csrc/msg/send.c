@@ -284,19 +284,13 @@ bool mrc_msg_fetch(struct mrc_msg *msg, struct mrc_msg_peer *peer,
 
 /* ---- 5. The peer, and its completions ---- */
 
-/* An immediate that says nothing new. It has a completion, or the QP fails. */
-void mrc_msg_ask(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
-  peer->asked = true;
-  mrc_msg_mark(msg, peer);
-}
-
-static bool has_records(const struct mrc_msg_peer *peer) {
+bool mrc_msg_has_records(const struct mrc_msg_peer *peer) {
   return peer->filled > 0 || peer->answers_n > 0 || !mrc_list_is_empty(&peer->out);
 }
 
 int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns) {
   int error = 0;
-  while (error == 0 && has_records(peer) && mrc_slots_may_send(&peer->slots) &&
+  while (error == 0 && mrc_msg_has_records(peer) && mrc_slots_may_send(&peer->slots) &&
          has_room(peer, true, 0))
     error = send_frame(msg, peer, now_ns);
   const bool owes = mrc_slots_owe(&peer->slots) || (peer->asked && peer->wrs == 0);

@@ -19,8 +19,8 @@ void mrc_msg_end_read(struct mrc_msg *msg, struct mrc_msg_peer *peer, struct mrc
 /* Begins to answer a FETCH; false: the peer has too many. */
 bool mrc_msg_fetch(struct mrc_msg *msg, struct mrc_msg_peer *peer,
                    const struct mrc_msg_record *fetch);
-/* Lets the peer acknowledge something. */
-void mrc_msg_ask(struct mrc_msg *msg, struct mrc_msg_peer *peer);
+/* Whether something waits for a frame. */
+bool mrc_msg_has_records(const struct mrc_msg_peer *peer);
 /* Posts what can be posted. 0 or the error of the QP. */
 int mrc_msg_send(struct mrc_msg *msg, struct mrc_msg_peer *peer, uint64_t now_ns);
 /* A completion of a write. The operation whose last write it was, or NULL. */

@@ -239,17 +239,13 @@ static uint32_t fill(struct mrc_rc *rc, uint8_t *bytes) {
   return frame.n;
 }
 
-static void tell_credits(struct mrc_rc *rc) {
-  rc->slots.told = rc->slots.freed;
-  rc->grants_told = rc->grants;
-  rc->wanted_told = rc->wanted;
-}
-
 static void send_frame(struct mrc_rc *rc, uint8_t *bytes, uint32_t place, uint32_t n) {
   const struct mrc_rc_header header = {
       .read = rc->slots.freed, .granted = rc->grants, .wanted = rc->wanted};
   mrc_rc_put_header(&header, bytes);
-  tell_credits(rc);
+  rc->slots.told = rc->slots.freed;
+  rc->grants_told = rc->grants;
+  rc->wanted_told = rc->wanted;
   const uint32_t number = rc->slots.sent++;
   rc->frame_next[number % MRC_RC_SLOTS] = rc->next;
   const struct mrc_wr wr = {.wr_id = wr_id(FRAME, number),
@@ -284,18 +280,14 @@ static void send_credit(struct mrc_rc *rc, enum mrc_rc_imm what, uint32_t number
   rc->owner->post(rc->user, &wr);
 }
 
-/* The peer knows of at most half of the receives that it may use. */
-static bool owes_grants(const struct mrc_rc *rc) {
-  const uint32_t left = rc->grants_told - rc->arrived;
-  return rc->grants != rc->grants_told && left <= (rc->grants - rc->arrived) / 2;
-}
-
 static void send_credits(struct mrc_rc *rc) {
   if (rc->credits < MRC_RC_CREDITS && mrc_slots_owe(&rc->slots)) {
     rc->slots.told = rc->slots.freed;
     send_credit(rc, MRC_RC_IMM_READ, rc->slots.freed);
   }
-  if (rc->credits < MRC_RC_CREDITS && owes_grants(rc)) {
+  /* The peer knows of at most half of the receives that it may use. */
+  if (rc->credits < MRC_RC_CREDITS && rc->grants != rc->grants_told &&
+      rc->grants_told - rc->arrived <= (rc->grants - rc->arrived) / 2) {
     rc->grants_told = rc->grants;
     send_credit(rc, MRC_RC_IMM_GRANTED, rc->grants);
   }
@@ -308,16 +300,12 @@ static void send_credits(struct mrc_rc *rc) {
 
 /* ---- sending, completions ---- */
 
-static bool is_done(const struct mrc_rc *rc, const struct mrc_rc_request *request) {
-  if (request->kind >= MRC_RC_DO_READ) return request->answered;
-  return request->acked || (int32_t)(rc->acked - rc->head) > 0;
-}
-
 /* Ends requests in their order, as far as they are done. */
 static void settle(struct mrc_rc *rc) {
   while (!rc->ended && rc->head != rc->next) {
     const struct mrc_rc_request *request = request_at(rc, rc->head);
-    if (!is_done(rc, request)) return;
+    const bool acked = request->acked || (int32_t)(rc->acked - rc->head) > 0;
+    if (request->kind >= MRC_RC_DO_READ ? !request->answered : !acked) return;
     if (request->status != MRC_WC_SUCCESS) {
       rc->ended = true;
       rc->owner->failed(rc->user, request->status);

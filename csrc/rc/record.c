@@ -60,10 +60,6 @@ size_t mrc_rc_encode(const struct mrc_rc_record *record, uint8_t *out) {
   return mrc_rc_fields(kind);
 }
 
-static bool has_bytes(uint8_t kind) {
-  return kind == MRC_RC_SEND || kind == MRC_RC_MORE || kind == MRC_RC_DATA;
-}
-
 size_t mrc_rc_decode(const uint8_t *in, size_t n, struct mrc_rc_record *record) {
   *record = (struct mrc_rc_record){0};
   if (n < HEAD || in[0] < MRC_RC_SEND || in[0] > MRC_RC_LAST_KIND) return 0;
@@ -71,8 +67,9 @@ size_t mrc_rc_decode(const uint8_t *in, size_t n, struct mrc_rc_record *record) 
   record->flags = in[1];
   record->status = in[2];
   record->bytes = mrc_get32(in + 4);
-  const size_t bytes = mrc_rc_record_bytes(kind, record->bytes);
-  if (bytes > n || (record->bytes > 0 && !has_bytes(kind))) return 0;
+  const size_t bytes = mrc_rc_fields(kind) + (((size_t)record->bytes + 7) & ~(size_t)7);
+  const bool has_bytes = kind == MRC_RC_SEND || kind == MRC_RC_MORE || kind == MRC_RC_DATA;
+  if (bytes > n || (record->bytes > 0 && !has_bytes)) return 0;
   if (kind == MRC_RC_SEND || kind == MRC_RC_WROTE) {
     record->total = mrc_get32(in + HEAD);
     record->imm = mrc_get32(in + HEAD + 4);

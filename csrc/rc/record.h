@@ -71,10 +71,6 @@ struct mrc_rc_record {
 
 /* Bytes of a record's fields. */
 size_t mrc_rc_fields(uint8_t kind);
-/* The same with the bytes that follow, padded. */
-static inline size_t mrc_rc_record_bytes(uint8_t kind, uint32_t bytes) {
-  return mrc_rc_fields(kind) + (((size_t)bytes + 7) & ~(size_t)7);
-}
 /* Writes the fields; returns their bytes. */
 size_t mrc_rc_encode(const struct mrc_rc_record *record, uint8_t *out);
 /* Reads a record from the n bytes that are left of a frame. Returns its bytes with those that

@@ -134,7 +134,7 @@ int main(int argc, char **argv) {
   const int ended = wire[0].n_done;
   measured(argv[1], by_peer, n);
   if (strncmp(argv[1], "match", 5) == 0) mrc_assert(wire[0].n_done == ended + STEPS);
-  mrc_assert(mrc_msg_counters(wire[0].msg)->violations == 0);
+  mrc_assert(wire[0].msg->counters.violations == 0);
   wire_stop();
   return 0;
 }

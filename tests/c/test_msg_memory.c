@@ -309,7 +309,7 @@ TEST(test_atomic__ends_with_its_peer) {
 
 /* ---- a peer that lies ---- */
 
-static uint64_t violations(void) { return mrc_msg_counters(wire[0].msg)->violations; }
+static uint64_t violations(void) { return wire[0].msg->counters.violations; }
 
 TEST(test_liar__fetches_more_than_its_share) {
   for (int more = 0; more < 2; more++) {
@@ -449,7 +449,7 @@ TEST(test_delivered__ends_with_the_acknowledgement) {
 
 static void expire(uint64_t now_ns, uint32_t credits) {
   mrc_msg_expire(wire[0].msg, now_ns);
-  CHECK_EQ(mrc_msg_counters(wire[0].msg)->credits_sent, credits);
+  CHECK_EQ(wire[0].msg->counters.credits_sent, credits);
 }
 
 TEST(test_silence__is_broken) {
@@ -462,7 +462,7 @@ TEST(test_silence__is_broken) {
   wire_run();
   CHECK_EQ(qp->completed, 1);
   mrc_msg_expire(wire[0].msg, 5 + 4 * SILENCE_NS);
-  CHECK_EQ(mrc_msg_counters(wire[0].msg)->credits_sent, 2);
+  CHECK_EQ(wire[0].msg->counters.credits_sent, 2);
   wire_fail(qp, MRC_WC_RETRY_EXC_ERR);
   receive(0, 1, 5, 10, false);
   wire_turn(&wire[0]);

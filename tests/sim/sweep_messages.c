@@ -158,7 +158,7 @@ static void check_bounds(int host) {
     mrc_assert(peer->slots.sent - peer->slots.credit <= MRC_MSG_SLOTS);
     mrc_assert(peer->wrs <= peer->limits.sq_depth && peer->imms <= peer->theirs.max_wimm);
   }
-  mrc_assert(mrc_msg_counters(msg)->violations == 0);
+  mrc_assert(msg->counters.violations == 0);
 }
 
 /* ---- draws ---- */
