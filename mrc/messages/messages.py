@@ -12,7 +12,6 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from enum import IntEnum
 from typing import Any, NamedTuple, Self, cast
 
 from msgspec import Struct
@@ -45,13 +44,7 @@ _ERRORS: dict[int, tuple[type[MrcError], str]] = {
 
 ANY = int(lib.MRC_MSG_ANY)
 """in place of a peer: any"""
-
-
-class MessageKind(IntEnum):
-    """Kind of an operation with messages."""
-
-    SEND = 0
-    RECV = 1
+_SEND, _RECV = int(lib.MRC_MSG_SEND), int(lib.MRC_MSG_RECV)
 
 
 class MessageCompletion(NamedTuple):
@@ -63,41 +56,6 @@ class MessageCompletion(NamedTuple):
     bytes: int
     tag: int
     peer: int
-
-
-class MessageSpace:
-    """A space of messages of one context, whose completions are polled."""
-
-    def __init__(self, context: AnyEngine, space: int) -> None:
-        """Opens the space; raises InUseError if it is open, ArgumentError for a wrong number."""
-        if not 0 <= space <= 0xFFFFFFFF:
-            raise ArgumentError(f"space: {space} does not fit 32 bits")
-        self._ctx = context.handle()
-        self.space = space
-        check(lib.mrc_ctx_msg_space(self._ctx, space, ffi.NULL, ffi.NULL), f"space {space}")
-
-    def post(
-        self, kind: MessageKind, cookie: int, peer: int, memory: tuple[int, int], tag: int,
-        ignore: int = 0, *, exact: bool = False,
-    ) -> None:  # fmt: skip
-        """Starts an operation; `memory` is address and length."""
-        each = ffi.new(
-            "struct mrc_msg_post *",
-            {
-                "cookie": cookie, "address": memory[0], "bytes": memory[1], "tag": tag,
-                "ignore": ignore, "space": self.space, "peer": peer, "kind": int(kind),
-                "exact": int(exact),
-            },
-        )  # fmt: skip
-        check(lib.mrc_ctx_msg_post(self._ctx, each, 1), "message")
-
-    def cancel(self, cookie: int) -> None:
-        """Asks to cancel an operation; its completion comes in any case."""
-        check(lib.mrc_ctx_msg_cancel(self._ctx, self.space, cookie), "cancel")
-
-    def close(self) -> None:
-        """Closes the space."""
-        lib.mrc_ctx_msg_close_space(self._ctx, self.space)
 
 
 class MessageFunctions(NamedTuple):
@@ -248,18 +206,25 @@ class Messages:
     def __init__(self, dispatcher: Dispatcher, qps: Callable[[int], QP], space: int) -> None:
         self._dispatcher = dispatcher
         self._qp_of = qps  # by the number of their peer
-        self._number = space
-        self._space: MessageSpace | None = None
+        self._space = space
+        self._ctx: CData = None  # while the space is open
         self._messages: MessageDispatcher
         self._operations: dict[int, _MessageOperation] = {}
 
     async def __aenter__(self) -> Self:
-        """Opens the space; raises InUseError if this Context has it open."""
-        self._space = MessageSpace(self._dispatcher.engine, self._number)
+        """Opens the space; raises InUseError if this Context has it open, ArgumentError for a wrong
+        number.
+        """
+        if not 0 <= self._space <= 0xFFFFFFFF:
+            raise ArgumentError(f"space: {self._space} does not fit 32 bits")
+        ctx = self._dispatcher.engine.handle()
+        opened = lib.mrc_ctx_msg_space(ctx, self._space, ffi.NULL, ffi.NULL)
+        check(opened, f"space {self._space}")
+        self._ctx = ctx
         if self._dispatcher.messages is None:
             self._dispatcher.messages = MessageDispatcher(self._dispatcher.engine)
         self._messages = cast(MessageDispatcher, self._dispatcher.messages)
-        self._messages.spaces[self._number] = self
+        self._messages.spaces[self._space] = self
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -267,21 +232,20 @@ class Messages:
 
         If the wait is cancelled, the space closes later by itself.
         """
-        if self._space is None or self._dispatcher.gone:
+        if self._ctx is None or self._dispatcher.gone:
             return
-        space, self._space = self._space, None
         for cookie in self._operations:
-            space.cancel(cookie)
-        self._dispatcher.run_soon()
-        await asyncio.shield(asyncio.get_running_loop().create_task(self._close(space)))
+            self._cancel(cookie)
+        ctx, self._ctx = self._ctx, None
+        await asyncio.shield(asyncio.get_running_loop().create_task(self._close(ctx)))
 
-    async def _close(self, space: MessageSpace) -> None:
+    async def _close(self, ctx: CData) -> None:
         waits = [operation.done for operation in self._operations.values()]
         await asyncio.gather(*waits, return_exceptions=True)
         with suppress(StateError):  # the Context ends, and the space with it
             self._dispatcher.check_open()
-            del self._messages.spaces[self._number]
-            space.close()
+            del self._messages.spaces[self._space]
+            lib.mrc_ctx_msg_close_space(ctx, self._space)
 
     async def send(self, qp: QP, buffer: Any, *, tag: int = 0) -> None:
         """Sends a message: any contiguous buffer, also an empty one; `tag` has 64 bits.
@@ -289,7 +253,7 @@ class Messages:
         Raises PeerGoneError when the QP fails, ProtocolError when the peer breaks the protocol of
         messages, ArgumentError when the message is longer than the buffer that receives it.
         """
-        await self._run(MessageKind.SEND, qp, buffer, tag)
+        await self._run(_SEND, qp, buffer, tag)
 
     async def recv(
         self, buffer: Any, qp: QP | None = None, *, tag: int = 0, ignore: int = 0,
@@ -300,25 +264,32 @@ class Messages:
         Bits of `ignore` do not count in the comparison of tags. With `exact` the message has the
         length of the buffer, so that a long one needs no round trip. Raises as `send`.
         """
-        done = await self._run(MessageKind.RECV, qp, buffer, tag, ignore, exact=exact)
+        done = await self._run(_RECV, qp, buffer, tag, ignore, exact=exact)
         return Message(done.bytes, done.tag, qp or self._qp_of(done.peer))
 
     async def _run(
-        self, kind: MessageKind, qp: QP | None, buffer: Any, tag: int, ignore: int = 0, *,
+        self, kind: int, qp: QP | None, buffer: Any, tag: int, ignore: int = 0, *,
         exact: bool = False,
     ) -> MessageCompletion:  # fmt: skip
-        if self._space is None:
+        if self._ctx is None:
             raise StateError("messages: use 'async with'")
         self._dispatcher.check_open()
         if (tag | ignore) >> 64:
             raise ArgumentError("tag, ignore: must be whole numbers from 0 to 2^64 - 1")
         peer = ANY if qp is None else qp.message_peer
-        held = HeldBuffer.hold(buffer, writable=kind is MessageKind.RECV)
+        held = HeldBuffer.hold(buffer, writable=kind == _RECV)
         cookie = self._dispatcher.next_id()
         operation = _MessageOperation(self._dispatcher.loop.create_future(), held)
-        memory = (held.address, held.length)
         try:
-            self._space.post(kind, cookie, peer, memory, tag, ignore, exact=exact)
+            post = ffi.new(
+                "struct mrc_msg_post *",
+                {
+                    "cookie": cookie, "address": held.address, "bytes": held.length, "tag": tag,
+                    "ignore": ignore, "space": self._space, "peer": peer, "kind": kind,
+                    "exact": int(exact),
+                },
+            )  # fmt: skip
+            check(lib.mrc_ctx_msg_post(self._ctx, post, 1), "message")
         except BaseException:
             held.release()
             raise
@@ -327,13 +298,17 @@ class Messages:
         try:
             done = await asyncio.shield(operation.done)
         except asyncio.CancelledError:
-            if self._space is not None:
-                self._space.cancel(cookie)
-                self._dispatcher.run_soon()
+            if self._ctx is not None:
+                self._cancel(cookie)
             raise
         if done.result != 0:
             raise self._error(done, qp)
         return done
+
+    def _cancel(self, cookie: int) -> None:
+        """Asks to cancel an operation; its completion comes in any case."""
+        check(lib.mrc_ctx_msg_cancel(self._ctx, self._space, cookie), "cancel")
+        self._dispatcher.run_soon()
 
     def _error(self, done: MessageCompletion, qp: QP | None) -> MrcError:
         what = "messages" if qp is None else f"messages with {qp.peer_host}"
@@ -354,4 +329,4 @@ class Messages:
                 operation.done.set_exception(StateError("the Context is closed"))
                 operation.done.exception()
         self._operations.clear()
-        self._space = None
+        self._ctx = None

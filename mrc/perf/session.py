@@ -33,7 +33,6 @@ from mrc.engine.memory import RemoteMemory
 from mrc.errors import InUseError, MrcError, ProtocolError, reason_of
 from mrc.events import Immediate
 from mrc.mailbox import (
-    MAX_SENT_BYTES,
     MailboxClosedError,
     MailboxSession,
     Service,
@@ -62,7 +61,7 @@ from mrc.typed import Whole, take
 from mrc.units import digits
 
 # answer_bytes: a result with many changes is long.
-SERVICE = Service("perf", "performance test", 5, answer_bytes=MAX_SENT_BYTES)
+SERVICE = Service("perf", "performance test", 5, answer_bytes=1 << 20)
 QP_SERVICE = "perf-qp"  # service of the QPs that carry a test's writes
 
 Message = dict[str, Any]

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import uvloop
 from msgspec import Struct, field
 
+import mrc
 from mrc.aio.context import Context
 from mrc.config import ContextConfig
 from mrc.connect.parse import shown
@@ -32,7 +33,6 @@ from mrc.connect.security import Security, load_secret
 from mrc.errors import ConfigError, ConnectError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.group import NOTE_BYTES, Group, Member, MemberAddress, MemberEnd
-from mrc.messages.messages import MessageFunctions
 from mrc.tasks import cancelled
 from mrc.torch.build import TorchError, built
 from mrc.units import digits
@@ -402,7 +402,7 @@ class Shim:
         )
         return result
 
-    def attach(self, functions: MessageFunctions) -> None:
+    def attach(self, functions: mrc.MessageFunctions) -> None:
         """The engine is open: operations go to these functions from now on."""
         engine = _EngineTable(*functions.addresses)
         result = self._library.mrc_gloo_attach(

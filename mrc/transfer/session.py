@@ -29,14 +29,15 @@ from typing import Any, Literal, NoReturn, Protocol, Self, TypeVar, get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.connect.listener import Listener
 from mrc.connect.parse import shown
 from mrc.errors import ConnectError, MrcError, PathError, PeerGoneError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, PlaneInfo, QpInfo, known
-from mrc.mailbox import Service, SessionError, let_look, until_guessed
+from mrc.mailbox import MailboxSession, Service, SessionError, let_look, until_guessed
+from mrc.mailbox import accept_session as accept_mailbox
+from mrc.mailbox import connect_session as connect_mailbox
 from mrc.tasks import Limit, cancelled
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import (
@@ -236,7 +237,7 @@ class Joins:
         return self._sessions.get(token) if isinstance(token, str) else None
 
 
-class TransferSession(mailbox.MailboxSession, frozen=True):
+class TransferSession(MailboxSession, frozen=True):
     """A session of a file transfer: a QP with a mailbox, and further QPs that carry chunks."""
 
     joined: JoinedQps
@@ -306,7 +307,7 @@ async def connect_session(
 
     about = announced.to_dict() | {TAKES_ASKING: True, TRANSFER: transfer}
     async with (
-        mailbox.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
+        connect_mailbox(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,
     ):
         yield TransferSession(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
@@ -318,7 +319,7 @@ async def accept_session(ctx: Context, qp: QP, joins: Joins) -> AsyncIterator[Tr
 
     The sender's further QPs join the session through `joins`.
     """
-    async with mailbox.accept_session(ctx, qp, SERVICE) as opened, joins.session() as joined:
+    async with accept_mailbox(ctx, qp, SERVICE) as opened, joins.session() as joined:
         yield TransferSession(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
 
 

@@ -28,8 +28,9 @@ from mrc import Sockets, Timeouts
 from mrc.aio import qp as qp_module
 from mrc.connect.oob import Inbox
 from mrc.engine.dispatch import Dispatcher
+from mrc.engine.native import lib
 from mrc.errors import ArgumentError, ConnectError, InUseError, PeerGoneError, StateError
-from mrc.messages.messages import MessagePeer, Messages, MessageSpace
+from mrc.messages.messages import MessagePeer, Messages
 
 SIZES = [0, 1, 4096, 4097, 100_000, (3 << 20) + 5]
 
@@ -204,8 +205,9 @@ async def test_exit__that_is_cancelled_closes_the_space_all_the_same() -> None:
 async def test_send__that_cannot_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with talking() as talk:
         held = bytearray(1)
-        post = Mock(side_effect=OSError(errno.ENOMEM, "message"))
-        monkeypatch.setattr(MessageSpace, "post", post)
+        full = Mock(wraps=lib)
+        full.mrc_ctx_msg_post.side_effect = [-errno.ENOMEM]
+        monkeypatch.setattr("mrc.messages.messages.lib", full)
         with pytest.raises(OSError, match="message"):
             await talk.near.send(talk.to_far, held)
         held.append(1)  # its memory is free again
