@@ -93,6 +93,8 @@ static inline void check_pending(int host, uint64_t cookie) {
   CHECK(wire_ended(&wire[host], cookie) == NULL);
 }
 
+static inline uint64_t violations(void) { return wire[0].msg->counters.violations; }
+
 /* Nothing is left behind: no operation, no memory region but the rings, nothing in a heap. */
 static inline void check_clean(int hosts) {
   for (int i = 0; i < hosts; i++) {

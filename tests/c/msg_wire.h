@@ -198,9 +198,8 @@ static void wire_start(int index, const struct mrc_msg_config *config) {
 }
 
 /* A QP of a host, whose peer is the test until it is joined. */
-static __attribute__((unused)) struct wire_qp *wire_open(int index,
-                                                         const struct mrc_msg_limits *limits,
-                                                         struct mrc_msg_inbox *inbox) {
+static inline struct wire_qp *wire_open(int index, const struct mrc_msg_limits *limits,
+                                        struct mrc_msg_inbox *inbox) {
   struct wire_host *host = &wire[index];
   struct wire_qp *qp = &host->qps[host->n_qps];
   mrc_assert(host->n_qps < WIRE_QPS && limits->sq_depth <= WIRE_WRS);
@@ -215,8 +214,7 @@ static __attribute__((unused)) struct wire_qp *wire_open(int index,
 }
 
 /* Joins two hosts; returns the QP of the first. */
-static __attribute__((unused)) struct wire_qp *wire_join(int one, int other,
-                                                         const struct mrc_msg_limits *limits) {
+static inline struct wire_qp *wire_join(int one, int other, const struct mrc_msg_limits *limits) {
   struct mrc_msg_inbox at_one, at_other;
   struct wire_qp *a = wire_open(one, limits, &at_one), *b = wire_open(other, limits, &at_other);
   a->peer = b;
@@ -274,7 +272,7 @@ static bool wire_complete(struct wire_qp *qp) {
 }
 
 /* Delivers and completes everything, until nothing changes. */
-static __attribute__((unused)) void wire_run(void) {
+static inline void wire_run(void) {
   bool changed = true;
   while (changed) {
     changed = false;
@@ -307,16 +305,14 @@ static void wire_stop(void) {
 
 /* ---- operations ---- */
 
-static __attribute__((unused)) int wire_post(struct wire_host *host,
-                                             const struct mrc_msg_post *post) {
+static inline int wire_post(struct wire_host *host, const struct mrc_msg_post *post) {
   const int taken = mrc_msg_post(host->msg, post, 1, 1);
   mrc_msg_pump(host->msg, 1);
   return taken;
 }
 
 /* The completion with this cookie; NULL if there is none yet. */
-static __attribute__((unused)) const struct mrc_msg_done *wire_ended(const struct wire_host *host,
-                                                                     uint64_t cookie) {
+static inline const struct mrc_msg_done *wire_ended(const struct wire_host *host, uint64_t cookie) {
   const struct mrc_msg_done *found = NULL;
   for (int i = 0; i < host->n_done; i++) {
     if (host->done[i].cookie != cookie) continue;

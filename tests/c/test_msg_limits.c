@@ -270,7 +270,7 @@ TEST(test_liar__fails_and_nobody_else) {
     memcpy(wire[0].msg->peers[qp->number]->inbox, rows[i].frame, sizeof rows[i].frame);
     wire_immediate(qp, rows[i].imm, rows[i].bytes);
     wire_turn(&wire[0]);
-    CHECK_EQ(wire[0].msg->counters.violations, rows[i].good ? 0 : 1);
+    CHECK_EQ(violations(), rows[i].good ? 0 : 1);
     CHECK_EQ(qp->failed, !rows[i].good);
     if (rows[i].good)
       check_pending(0, 1);
@@ -564,7 +564,7 @@ TEST(test_refuse__without_a_length) {
   receive(0, 1, 5, BIG, true);
   say(qp, &(struct mrc_msg_record){.kind = MRC_MSG_REFUSE, .id = id_of(1)}, 1);
   check_ended(0, 1, -EMSGSIZE, 0);
-  CHECK_EQ(wire[0].msg->counters.violations, 0);
+  CHECK_EQ(violations(), 0);
   wire_stop();
 }
 
@@ -576,7 +576,7 @@ TEST(test_refuse__after_the_data) {
   wire_immediate(qp, mrc_imm(MRC_MSG_IMM_DATA, id), BIG);
   say(qp, &(struct mrc_msg_record){.kind = MRC_MSG_REFUSE, .id = id, .bytes = BIG + 1}, 1);
   check_ended(0, 1, -EPROTO, 0);
-  CHECK_EQ(wire[0].msg->counters.violations, 1);
+  CHECK_EQ(violations(), 1);
   wire_stop();
 }
 
@@ -591,7 +591,7 @@ TEST(test_kept__twice) {
     if (i & 2) record.kind = kinds[~i & 1]; /* the ids of sends and receives are apart */
     record.tag = 6;
     say(qp, &record, 1);
-    CHECK_EQ(wire[0].msg->counters.violations, i & 2 ? 0 : 1);
+    CHECK_EQ(violations(), i & 2 ? 0 : 1);
     wire_stop();
   }
 }

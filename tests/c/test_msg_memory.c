@@ -9,14 +9,12 @@ enum { KEY = 77, SHOWN = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ };
 
 static void access_memory(int kind, uint64_t cookie, uint64_t at, uint64_t bytes, uint32_t key) {
   const bool reads = kind == MRC_MSG_READ;
-  const struct mrc_msg_post post = {.cookie = cookie,
-                                    .address = (uintptr_t)(reads ? target : source) + at,
-                                    .bytes = bytes,
-                                    .tag = (uintptr_t)(reads ? source : target) + at,
-                                    .ignore = key,
-                                    .space = SPACE,
-                                    .kind = (uint8_t)kind};
-  CHECK_EQ(wire_post(&wire[0], &post), 1);
+  post(0, (struct mrc_msg_post){.cookie = cookie,
+                                .address = (uintptr_t)(reads ? target : source) + at,
+                                .bytes = bytes,
+                                .tag = (uintptr_t)(reads ? source : target) + at,
+                                .ignore = key,
+                                .kind = (uint8_t)kind});
 }
 
 static void show(const uint8_t *memory, uint64_t bytes, uint32_t access) {
@@ -46,39 +44,6 @@ TEST(test_memory__of_every_size) {
     }
 }
 
-/* A READ is refused, and the peer goes on. */
-TEST(test_read__of_memory_that_is_not_shown) {
-  const struct {
-    uint32_t key, access;
-    uint64_t at, bytes;
-    int result;
-  } rows[] = {
-      {KEY, SHOWN, 0, 100, 0},
-      {KEY + 1, SHOWN, 0, 100, -EACCES},
-      {KEY, MRC_ACCESS_REMOTE_READ, 0, 100, -EACCES},
-      {KEY, MRC_ACCESS_LOCAL_READ, 0, 100, -EACCES},
-      {KEY, MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE, 0, 100, -EACCES},
-      {KEY, SHOWN, 1, 100, -EACCES},
-      {KEY, SHOWN, 0, 101, -EACCES},
-      {KEY, SHOWN, 100, 1, -EACCES},
-  };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
-    start_pair();
-    show(source, 100, rows[i].access);
-    access_memory(MRC_MSG_READ, 1, rows[i].at, rows[i].bytes, rows[i].key);
-    wire_run();
-    check_ended(0, 1, rows[i].result, rows[i].result == 0 ? rows[i].bytes : 0);
-    CHECK_EQ(target[0], rows[i].result == 0 ? source[0] : 0);
-    receive(1, 3, 5, 10, false);
-    send(0, 2, 5, 10);
-    wire_run();
-    check_ended(1, 3, 0, 10);
-    hide();
-    check_clean(2);
-  }
-}
-
 /* The region ends between two chunks of the answer. */
 TEST(test_read__of_memory_that_goes) {
   enum { LONG = MRC_MSG_CHUNKS_AT_ONCE + 4 };
@@ -86,13 +51,12 @@ TEST(test_read__of_memory_that_goes) {
   start_pair();
   struct wire_qp *far = wire[0].qps[0].peer;
   show(from, sizeof from, SHOWN);
-  const struct mrc_msg_post post = {.cookie = 1,
-                                    .address = (uintptr_t)to,
-                                    .bytes = sizeof to,
-                                    .tag = (uintptr_t)from,
-                                    .ignore = KEY,
-                                    .kind = MRC_MSG_READ};
-  CHECK_EQ(wire_post(&wire[0], &post), 1);
+  post(0, (struct mrc_msg_post){.cookie = 1,
+                                .address = (uintptr_t)to,
+                                .bytes = sizeof to,
+                                .tag = (uintptr_t)from,
+                                .ignore = KEY,
+                                .kind = MRC_MSG_READ});
   CHECK(wire_deliver(&wire[0].qps[0]));
   wire_turn(&wire[1]);
   CHECK_EQ(far->posted, MRC_MSG_CHUNKS_AT_ONCE);
@@ -125,15 +89,8 @@ TEST(test_read__while_all_else_waits) {
   start(2, &(struct mrc_msg_config){.eager_bytes = EAGER, .heap_bytes = 2 * MRC_MSG_SLOT_BYTES});
   wire_join(0, 1, &limits);
   show(source, MOST, SHOWN);
-  for (uint64_t i = 0; i < 2000;
-       i++) { /* host 1 fills the heap, the slots and the queue of host 0 */
-    const struct mrc_msg_post post = {.cookie = i,
-                                      .address = (uintptr_t)source,
-                                      .bytes = EAGER,
-                                      .space = SPACE,
-                                      .kind = MRC_MSG_SEND};
-    CHECK_EQ(wire_post(&wire[1], &post), 1);
-  }
+  for (uint64_t i = 0; i < 2000; i++) /* host 1 fills the heap, the slots and the queue of host 0 */
+    send(1, i, 0, EAGER);
   access_memory(MRC_MSG_READ, 1, 0, BIG, KEY);
   wire_run();
   check_ended(0, 1, 0, BIG);
@@ -173,16 +130,14 @@ static void show_numbers(void) { show((const uint8_t *)numbers, sizeof numbers, 
 
 static void change(uint64_t cookie, uint32_t how, uint64_t bytes, uint64_t operand,
                    uint64_t expected) {
-  const struct mrc_msg_post post = {.cookie = cookie,
-                                    .address = operand,
-                                    .bytes = bytes,
-                                    .tag = (uintptr_t)&numbers[1],
-                                    .ignore = KEY,
-                                    .space = SPACE,
-                                    .kind = MRC_MSG_ATOMIC,
-                                    .data = how,
-                                    .least = expected};
-  CHECK_EQ(wire_post(&wire[0], &post), 1);
+  post(0, (struct mrc_msg_post){.cookie = cookie,
+                                .address = operand,
+                                .bytes = bytes,
+                                .tag = (uintptr_t)&numbers[1],
+                                .ignore = KEY,
+                                .kind = MRC_MSG_ATOMIC,
+                                .data = how,
+                                .least = expected});
 }
 
 static void check_before(uint64_t cookie, uint64_t before) {
@@ -248,26 +203,44 @@ TEST(test_atomic__of_each_kind) {
   }
 }
 
-/* An ATOMIC is refused, and the peer goes on. */
-TEST(test_atomic__of_memory_that_is_not_shown) {
+/* A READ or ATOMIC is refused, and the peer goes on. */
+TEST(test_memory__that_is_not_shown) {
   const struct {
+    uint8_t kind;
     uint32_t key, access;
+    uint64_t at, bytes;
     int result;
-  } rows[] = {{KEY, BOTH, 0},
-              {KEY + 1, BOTH, -EACCES},
-              {KEY, MRC_ACCESS_REMOTE_WRITE, -EACCES},
-              {KEY, MRC_ACCESS_REMOTE_READ | MRC_ACCESS_LOCAL_READ, -EACCES}};
+  } rows[] = {
+      {MRC_MSG_READ, KEY, SHOWN, 0, 100, 0},
+      {MRC_MSG_READ, KEY + 1, SHOWN, 0, 100, -EACCES},
+      {MRC_MSG_READ, KEY, MRC_ACCESS_REMOTE_READ, 0, 100, -EACCES},
+      {MRC_MSG_READ, KEY, MRC_ACCESS_LOCAL_READ, 0, 100, -EACCES},
+      {MRC_MSG_READ, KEY, MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE, 0, 100, -EACCES},
+      {MRC_MSG_READ, KEY, SHOWN, 1, 100, -EACCES},
+      {MRC_MSG_READ, KEY, SHOWN, 0, 101, -EACCES},
+      {MRC_MSG_READ, KEY, SHOWN, 100, 1, -EACCES},
+      {MRC_MSG_ATOMIC, KEY, BOTH, 0, 8, 0},
+      {MRC_MSG_ATOMIC, KEY + 1, BOTH, 0, 8, -EACCES},
+      {MRC_MSG_ATOMIC, KEY, MRC_ACCESS_REMOTE_WRITE, 0, 8, -EACCES},
+      {MRC_MSG_ATOMIC, KEY, SHOWN, 0, 8, -EACCES},
+  };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
+    const bool reads = rows[i].kind == MRC_MSG_READ, good = rows[i].result == 0;
+    const uintptr_t memory = reads ? (uintptr_t)source : (uintptr_t)numbers;
     start_pair();
-    CHECK_EQ(mrc_mr_register((mrc_engine *)&wire[1], (uintptr_t)numbers, sizeof numbers,
+    CHECK_EQ(mrc_mr_register((mrc_engine *)&wire[1], memory, reads ? 100 : sizeof numbers,
                              rows[i].key, rows[i].access, 0),
              0);
     numbers[1] = 5;
-    change(1, MRC_MSG_ADD, 8, 7, 0);
+    if (reads)
+      access_memory(MRC_MSG_READ, 1, rows[i].at, rows[i].bytes, KEY);
+    else
+      change(1, MRC_MSG_ADD, rows[i].bytes, 7, 0);
     wire_run();
-    check_ended(0, 1, rows[i].result, rows[i].result == 0 ? 8 : 0);
-    CHECK_EQ(numbers[1], rows[i].result == 0 ? 12 : 5);
+    check_ended(0, 1, rows[i].result, good ? rows[i].bytes : 0);
+    CHECK_EQ(target[0], reads && good ? source[0] : 0);
+    CHECK_EQ(numbers[1], !reads && good ? 12 : 5);
     receive(1, 3, 5, 10, false);
     send(0, 2, 5, 10);
     wire_run();
@@ -308,8 +281,6 @@ TEST(test_atomic__ends_with_its_peer) {
 }
 
 /* ---- a peer that lies ---- */
-
-static uint64_t violations(void) { return wire[0].msg->counters.violations; }
 
 TEST(test_liar__fetches_more_than_its_share) {
   for (int more = 0; more < 2; more++) {
@@ -420,15 +391,12 @@ TEST(test_delivered__ends_with_the_acknowledgement) {
   for (int fails = 0; fails < 2; fails++) {
     CHECK_ROW(fails);
     struct wire_qp *qp = start_pair();
-    for (uint64_t i = 0; i < 200; i++) { /* several frames */
-      const struct mrc_msg_post post = {.cookie = i,
-                                        .address = (uintptr_t)source,
-                                        .bytes = EAGER,
-                                        .space = SPACE,
-                                        .kind = MRC_MSG_SEND,
-                                        .delivered = true};
-      CHECK_EQ(wire_post(&wire[0], &post), 1);
-    }
+    for (uint64_t i = 0; i < 200; i++) /* several frames */
+      post(0, (struct mrc_msg_post){.cookie = i,
+                                    .address = (uintptr_t)source,
+                                    .bytes = EAGER,
+                                    .kind = MRC_MSG_SEND,
+                                    .delivered = true});
     while (wire_deliver(qp))
       continue;
     check_pending(0, 0);

@@ -192,26 +192,21 @@ int shim_txwin_list(void *win, uint8_t plane, uint32_t *psns, int capacity) {
   return n;
 }
 
-struct shim_evset {
-  struct mrc_evset set;
-};
-
 void *shim_evset_new(uint32_t n, uint32_t active) {
-  struct shim_evset *shim = allocate(sizeof *shim);
+  struct mrc_evset *set = allocate(sizeof *set);
   struct mrc_ev_attr *attrs = allocate(n * sizeof *attrs);
   for (uint32_t i = 0; i < n; i++)
     attrs[i] = (struct mrc_ev_attr){.ev = 1 + i, .port = 1, .family = 6};
   struct mrc_prng prng = {.state = 1};
-  mrc_assert(mrc_evset_init(&shim->set, attrs, (int)n, 1, MRC_NOISE_NS) == 0);
-  mrc_evset_start(&shim->set, active, &prng);
+  mrc_assert(mrc_evset_init(set, attrs, (int)n, 1, MRC_NOISE_NS) == 0);
+  mrc_evset_start(set, active, &prng);
   free(attrs);
-  return shim;
+  return set;
 }
 
 void shim_evset_free(void *set) {
-  struct shim_evset *shim = set;
-  mrc_evset_free(&shim->set);
-  free(shim);
+  mrc_evset_free(set);
+  free(set);
 }
 
 /* Marks the EV until it counts as fuller than others that are not marked. */
@@ -223,33 +218,32 @@ static bool be_marked(struct mrc_evset *set, uint16_t ev, uint64_t now_ns) {
 }
 
 uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns) {
-  struct shim_evset *shim = set;
   uint16_t index = (uint16_t)ev, back;
   switch (event) {
     case SHIM_MARKED:
-      return be_marked(&shim->set, index, now_ns);
+      return be_marked(set, index, now_ns);
     case SHIM_CLEAR:
-      mrc_evset_on_clear(&shim->set, index, now_ns, 0, now_ns);
+      mrc_evset_on_clear(set, index, now_ns, 0, now_ns);
       return 0;
     case SHIM_LOST:
-      return mrc_evset_on_loss(&shim->set, index, &back, now_ns);
+      return mrc_evset_on_loss(set, index, &back, now_ns);
     case SHIM_TRUSTED:
-      return mrc_evset_on_trust(&shim->set, index);
+      return mrc_evset_on_trust(set, index);
     case SHIM_DENIED:
-      return mrc_evset_on_deny(&shim->set, index);
+      return mrc_evset_on_deny(set, index);
     default:
-      return mrc_evset_next(&shim->set, 0);
+      return mrc_evset_next(set, 0);
   }
 }
 
 void shim_evset_look(void *set, uint32_t ev, struct shim_ev *out) {
-  const struct shim_evset *shim = set;
-  const struct mrc_ev *from = &shim->set.evs[ev];
+  const struct mrc_evset *evs = set;
+  const struct mrc_ev *from = &evs->evs[ev];
   *out = (struct shim_ev){.bad_since_ns = from->bad_since_ns,
                           .state = from->state,
                           .skip_level = from->skip_level,
                           .skip_turns = from->skip_turns,
-                          .active = from->place < shim->set.planes[0].n_active};
+                          .active = from->place < evs->planes[0].n_active};
 }
 
 bool shim_qp_may_move(uint8_t from, uint8_t to) { return mrc_qp_may_move(from, to); }
