@@ -25,7 +25,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args
 
 import mrc
 from mrc import MR, Access, ContextConfig, StateError
-from mrc.engine.native import FORKED
+from mrc.engine import native
 from mrc.tasks import cancelled
 
 P = ParamSpec("P")
@@ -59,7 +59,7 @@ class _Loop:
             return await start(*args, **options)
 
         if self.forked:
-            raise StateError(FORKED)
+            raise StateError(native.FORKED)
         if threading.current_thread() is self._thread:
             raise StateError("a call that blocks would wait for itself here, inside `admit`")
         with self._lock:

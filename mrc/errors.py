@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from mrc.enums import WcStatus
-
-T = TypeVar("T", bound=BaseException)
 
 
 class Kind(StrEnum):
@@ -29,6 +27,14 @@ class Kind(StrEnum):
     WRONG_CODE = "wrong code"
     ENDED = "ended"  # the program, without a reason of its own
 
+    @staticmethod
+    def of(error: BaseException) -> Kind:
+        """The kind of an error that ends a connection."""
+        if isinstance(error, MrcError):
+            return error.kind
+        cause = error.args[0] if error.args else None  # of a cancellation: mrc.tasks.cancelled
+        return cause.kind if isinstance(cause, MrcError) else Kind.OTHER
+
 
 class MrcError(Exception):
     """Base class of all errors of mrc."""
@@ -39,6 +45,12 @@ class MrcError(Exception):
     def told(self) -> str:
         """Its text for the peer."""
         return str(self)
+
+    def anew(self) -> Self:
+        """The same error to be raised once more: one object would collect the frames of all who got
+        it, and keep their variables alive.
+        """
+        return copy(self).with_traceback(None)
 
 
 class ArgumentError(MrcError, ValueError):
@@ -148,18 +160,3 @@ def reason_of(error: BaseException | None) -> str:
         case CancelledError() | KeyboardInterrupt():
             return str(error) or "it was interrupted, or a time limit has passed"
     return f"its program failed ({type(error).__name__})"
-
-
-def kind_of(error: BaseException) -> Kind:
-    """The kind of an error that ends a connection."""
-    if isinstance(error, MrcError):
-        return error.kind
-    cause = error.args[0] if error.args else None  # of a cancellation, see mrc.tasks.cancelled
-    return cause.kind if isinstance(cause, MrcError) else Kind.OTHER
-
-
-def anew(error: T) -> T:
-    """The same error to be raised once more: one object would collect the frames of all who got it,
-    and keep their variables alive.
-    """
-    return copy(error).with_traceback(None)

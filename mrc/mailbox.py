@@ -48,7 +48,6 @@ from mrc.errors import (
     PathError,
     PeerGoneError,
     ProtocolError,
-    anew,
     reason_of,
 )
 from mrc.events import Immediate
@@ -215,7 +214,7 @@ class Mailbox:
         """
         while not self._items:
             if self._failure is not None:
-                raise anew(self._failure)
+                raise self._failure.anew()
             self._changed.clear()
             await self._changed.wait()
         item = self._items.popleft()
@@ -236,7 +235,7 @@ class Mailbox:
         """
         await self._failed.wait()
         assert self._failure is not None
-        raise anew(self._failure)
+        raise self._failure.anew()
 
     def _fail(self, error: MrcError) -> None:
         self._failure = error
@@ -322,6 +321,9 @@ MAX_VISITS = 16  # most visits at one time in this process
 CAUSE_SECONDS = 0.5  # wait for the error of the QP, which follows the first failed work request
 
 
+_visits = Visits(MAX_VISITS)
+
+
 class SessionError(MrcError):
     """The session failed; the message names the end that failed and the cause."""
 
@@ -333,6 +335,80 @@ class Service(Struct, frozen=True):
     title: str  # for people
     version: int
     answer_bytes: int = MAX_MESSAGE_BYTES  # limit on a message to the connecting peer
+
+    @asynccontextmanager
+    async def connect(
+        self,
+        ctx: Context,
+        host: str,
+        port: int,
+        *,
+        private: dict[str, Any] | None = None,
+        timeout: float,
+    ) -> AsyncIterator[MailboxSession]:
+        """A session with the peer that serves this at `host`; the peer also gets `private`."""
+        async with AsyncExitStack() as held:
+            memory = await held.enter_async_context(mailbox_memory(ctx))
+            about = {
+                **(private or {}),
+                "service": self.name,
+                "version": self.version,
+                "inbox": memory.inbox_mr.remote.to_dict(),
+            }
+            async with await ctx.connect(host, port, private=about, timeout=timeout) as qp:
+                served = qp.private.get("service")
+                if served != self.name:
+                    raise SessionError(
+                        f"{host}: TCP port {port} serves '{shown(served, 40)}', not {self.name!r}:"
+                        " is it the wrong port?"
+                    )
+                mailbox = Mailbox(qp, memory, most_bytes=self.answer_bytes)
+                async with _opened(mailbox, qp.peer_host):
+                    yield MailboxSession(ctx, qp, mailbox, held)
+
+    @asynccontextmanager
+    async def accept(self, ctx: Context, qp: QP) -> AsyncIterator[MailboxSession]:
+        """A session with the peer of an accepted `qp`; closes the QP at the end."""
+        async with AsyncExitStack() as held:
+            try:
+                held.enter_context(ctx._peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
+                memory = await held.enter_async_context(mailbox_memory(ctx))
+            except BaseException as error:
+                await qp.abort(reason_of(error))
+                raise
+            async with qp:
+                version = qp.private.get("version")
+                if version != self.version:
+                    raise ProtocolError(
+                        f"{qp.peer_host} speaks version {shown(version, 20)} of the {self.title},"
+                        f" this host version {self.version}; install the same mrc on both hosts"
+                    )
+                inbox = RemoteMemory.from_dict(qp.private.get("inbox"))
+                mailbox = Mailbox(qp, memory, peer=inbox)
+                async with _opened(mailbox, qp.peer_host):
+                    yield MailboxSession(ctx, qp, mailbox, held)
+
+    @staticmethod
+    async def until_guessed(ctx: Context) -> NoReturn:
+        """Raises when the one-time code is used up without success, and nobody else may connect."""
+        raise MrcError(await ctx._code_failed())
+
+    @staticmethod
+    async def let_look(qp: QP) -> None:
+        """Keeps a QP open for a peer that only looks at its paths, then closes the QP. It closes
+        earlier when all places are taken and a peer of another source has fewer of them.
+        """
+        async with qp:
+            visit = _visits.admit(qp.peer_address)
+            if visit is None:
+                return
+            visit.ask()  # it has connected
+            looking = asyncio.create_task(qp.until_peer_gone())
+            _visits.start(visit, looking)
+            try:
+                await asyncio.wait((looking,), timeout=VISIT_SECONDS)
+            finally:
+                await cancelled(looking)
 
 
 class MailboxSession(Struct, frozen=True):
@@ -411,60 +487,6 @@ async def race(work: Coroutine[Any, Any, T], *watchers: Coroutine[Any, Any, NoRe
 
 
 @asynccontextmanager
-async def connect_session(
-    ctx: Context,
-    host: str,
-    port: int,
-    service: Service,
-    *,
-    private: dict[str, Any] | None = None,
-    timeout: float,
-) -> AsyncIterator[MailboxSession]:
-    """A session with the peer that serves `service` at `host`; the peer also gets `private`."""
-    async with AsyncExitStack() as held:
-        memory = await held.enter_async_context(mailbox_memory(ctx))
-        about = {
-            **(private or {}),
-            "service": service.name,
-            "version": service.version,
-            "inbox": memory.inbox_mr.remote.to_dict(),
-        }
-        async with await ctx.connect(host, port, private=about, timeout=timeout) as qp:
-            served = qp.private.get("service")
-            if served != service.name:
-                raise SessionError(
-                    f"{host}: TCP port {port} serves '{shown(served, 40)}', not {service.name!r}:"
-                    " is it the wrong port?"
-                )
-            mailbox = Mailbox(qp, memory, most_bytes=service.answer_bytes)
-            async with _opened(mailbox, qp.peer_host):
-                yield MailboxSession(ctx, qp, mailbox, held)
-
-
-@asynccontextmanager
-async def accept_session(ctx: Context, qp: QP, service: Service) -> AsyncIterator[MailboxSession]:
-    """A session with the peer of an accepted `qp`; closes the QP at the end."""
-    async with AsyncExitStack() as held:
-        try:
-            held.enter_context(ctx._peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
-            memory = await held.enter_async_context(mailbox_memory(ctx))
-        except BaseException as error:
-            await qp.abort(reason_of(error))
-            raise
-        async with qp:
-            version = qp.private.get("version")
-            if version != service.version:
-                raise ProtocolError(
-                    f"{qp.peer_host} speaks version {shown(version, 20)} of the {service.title},"
-                    f" this host version {service.version}; install the same mrc on both hosts"
-                )
-            inbox = RemoteMemory.from_dict(qp.private.get("inbox"))
-            mailbox = Mailbox(qp, memory, peer=inbox)
-            async with _opened(mailbox, qp.peer_host):
-                yield MailboxSession(ctx, qp, mailbox, held)
-
-
-@asynccontextmanager
 async def _opened(mailbox: Mailbox, host: str) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         try:
@@ -472,28 +494,3 @@ async def _opened(mailbox: Mailbox, host: str) -> AsyncIterator[None]:
         except CompletionError as error:
             raise explain(error, host) from error
         yield
-
-
-async def until_guessed(ctx: Context) -> NoReturn:
-    """Raises when the one-time code is used up without success, and nobody else may connect."""
-    raise MrcError(await ctx._code_failed())
-
-
-_visits = Visits(MAX_VISITS)
-
-
-async def let_look(qp: QP) -> None:
-    """Keeps a QP open for a peer that only looks at its paths, then closes the QP. It closes
-    earlier when all places are taken and a peer of another source has fewer of them.
-    """
-    async with qp:
-        visit = _visits.admit(qp.peer_address)
-        if visit is None:
-            return
-        visit.ask()  # it has connected
-        looking = asyncio.create_task(qp.until_peer_gone())
-        _visits.start(visit, looking)
-        try:
-            await asyncio.wait((looking,), timeout=VISIT_SECONDS)
-        finally:
-            await cancelled(looking)

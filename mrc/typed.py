@@ -19,7 +19,6 @@ from msgspec import Meta, inspect
 MAX_WHOLE = (1 << 63) - 1  # msgspec has no bounds beyond it
 Whole = Annotated[int, Meta(ge=0, le=MAX_WHOLE)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_WHOLE)]
-Real = Annotated[float, Meta(ge=-1e15, le=1e15)]
 Text = Annotated[str, Meta(min_length=1)]
 T = TypeVar("T")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")

@@ -38,7 +38,7 @@ SEEDS = [
     pytest.param("perf", 59, 1, marks=pytest.mark.slow),  # no plane when the test ends
     pytest.param("strangers", 1, 15, marks=pytest.mark.slow),
 ]
-OF_PRODUCTS = {"agent": "mrc.agent", "group": "mrc.group"}
+OF_PRODUCTS = {"agent": "mrc.agent", "group": "mrc.torch.group"}
 
 
 @pytest.mark.parametrize(

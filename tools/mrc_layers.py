@@ -32,7 +32,7 @@ def _fields(header: str) -> Iterator[Any]:
         name = field.name or f"reserved{number}"
         if field.signed:
             yield SignedShortField(name, default)
-        elif names := formats.NAMES.get(field.name):
+        elif names := formats.Packet.NAMES.get(field.name):
             yield BitEnumField(name, default, field.bits, names)
         else:
             yield BitField(name, default, field.bits)
@@ -63,7 +63,7 @@ SETH, CC_STATE, CC_TIMES = _layer("SETH"), _layer("CC_STATE"), _layer("CC_TIMES"
 NETH, PETH, ERTH = _layer("NETH"), _layer("PETH"), _layer("ERTH")
 EETH, AETH = _layer("EETH"), _layer("AETH")
 
-for _opcode in formats.DATA:
+for _opcode in formats.Packet.DATA:
     bind_layers(BTH, METH, opcode=_opcode)
 for _opcode, _headers in formats.BEHIND.items():
     bind_layers(BTH, globals()[_headers[0]], opcode=_opcode)

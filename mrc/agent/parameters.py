@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
+from mrc import limits
 from mrc.agent import steering
 from mrc.agent.steering import MAX_GIDS, AgentFrame, AgentKind, checked, struct_bytes, text_of
 from mrc.config import MAX_MPR, ContextConfig
@@ -26,7 +27,7 @@ from mrc.connect.proof import links_bps
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import configuration
 from mrc.engine.native import CData
-from mrc.engine.ports import GONE, OPEN_TRIES, LocalPorts
+from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
 from mrc.errors import ConfigError, ConnectError, PathError, ProtocolError
 from mrc.fabric.hostconfig import (
@@ -37,7 +38,6 @@ from mrc.fabric.hostconfig import (
     unpack_address,
 )
 from mrc.fabric.paths import LocalPort
-from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 from mrc.linux.rtnetlink import interfaces
 from mrc.messages.messages import MessagePeer
 from mrc.typed import take
@@ -262,8 +262,8 @@ def qp_parameters(connect: CData) -> QpParameters:
         dest_gid=unpack_address(bytes(connect.dgid)),
         sq_depth=min(connect.sq_depth, 65536),
         max_wimm=min(connect.max_wimm, 1024),
-        mpr=min(-(-connect.mpr // MPR_UNIT) * MPR_UNIT, MAX_MPR),
-        path_mtu=_within(connect.path_mtu & ~3, range(MIN_MTU, MAX_MTU + 1)),
+        mpr=min(-(-connect.mpr // limits.MPR_UNIT) * limits.MPR_UNIT, MAX_MPR),
+        path_mtu=_within(connect.path_mtu & ~3, range(limits.MIN_MTU, limits.MAX_MTU + 1)),
         ev_profile=connect.ev_profile,
         cc_profile=connect.cc_profile,
         timeout=_within(connect.timeout, _TIMEOUTS),
@@ -308,7 +308,7 @@ async def open_engine(
     grant: Callable[[], list[int]],
 ) -> OpenEngine:
     """Lets a program open its engine, with QPNs by `grant`; raises PathError, ProtocolError."""
-    for left in reversed(range(OPEN_TRIES)):
+    for left in reversed(range(links.OPEN_TRIES)):
         ports = links.find()
         there = [port for port in ports if port is not None]
         if not there:
@@ -329,7 +329,7 @@ async def open_engine(
         answer, _ = checked(await receive(connection), AgentKind.OPENED, "mrc_agent_opened")
         if answer.error == 0:
             return OpenEngine(answer, ports, gids, ports_body=ports_body(there))
-        if -answer.error not in GONE or left == 0:
+        if -answer.error not in links.GONE or left == 0:
             break
     raise PathError(f"the program cannot open its sockets: {shown(text_of(answer.cause))}")
 

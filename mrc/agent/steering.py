@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mrc.engine import native
 from mrc.engine.engine import EngineEvent, decode
-from mrc.engine.native import POLL_BATCH, CData, Submission, ffi, lib
+from mrc.engine.native import CData, ffi, lib
 from mrc.enums import CommandOp, EventType, QpState
 from mrc.errors import ProtocolError, StateError
 
@@ -176,7 +176,7 @@ class _PendingCommand(Struct):
 
     memory: CData | None  # that the reply fills
     size: int
-    keep: Submission
+    keep: native.Submission
 
 
 class ProgramEngine:
@@ -251,7 +251,7 @@ class ProgramEngine:
             self._waiting.clear()  # `poll` finds the end of the program
         self.on_room(False)
 
-    def submit(self, batch: Iterable[Submission]) -> int:
+    def submit(self, batch: Iterable[native.Submission]) -> int:
         """Sends commands; there is always room."""
         sent = 0
         for each in batch:
@@ -260,7 +260,7 @@ class ProgramEngine:
             sent += 1
         return sent
 
-    def _send_command(self, command: CData, each: Submission) -> None:
+    def _send_command(self, command: CData, each: native.Submission) -> None:
         op = CommandOp(command.op)
         moves = _MOVES.get(command.value) if op == CommandOp.QP_MODIFY else None
         kind, filled = moves or _ARRAYS.get(op) or _STRUCTS.get(op) or ("", False)
@@ -290,7 +290,7 @@ class ProgramEngine:
         """
         n = 0
         try:
-            while n < POLL_BATCH and not self.gone:
+            while n < native.POLL_BATCH and not self.gone:
                 packet = self._socket.recv(MAX_FRAME)
                 if not packet:
                     self._end("")

@@ -36,23 +36,20 @@ from mrc import products
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.config import CcParameters, ContextConfig
-from mrc.connect.admission import Admission, Budget, Claims
+from mrc.connect.admission import Admission
 from mrc.connect.connect import Admit, Local, Terms, connect
 from mrc.connect.listener import Listener
 from mrc.connect.profiles import (
-    DEFAULT,
     CcProfile,
     CcSettings,
     ContextProfiles,
     EvProfile,
     EvSelection,
-    ProfileOperation,
 )
 from mrc.connect.tls import Guard
-from mrc.engine import engine
+from mrc.engine import engine, native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
-from mrc.engine.native import names_of
 from mrc.engine.ports import LocalPorts
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
@@ -138,9 +135,9 @@ class Context:
         self._listeners: WeakSet[Listener] = WeakSet()
         self._closer: asyncio.Task[None] | None = None
         self._observer = observer or Observatory()
-        self._peer_memory = Budget(self.config.limits.max_peer_bytes)
         """Limits the memory for sessions of peers, by the address of the peer."""
         self._admission = Admission(self.config.limits)
+        self._peer_memory = self._admission.memory
 
     async def _code_failed(self) -> str:
         """Returns why the one-time code is used up, when that is so and no other peer can connect;
@@ -188,10 +185,9 @@ class Context:
             links=links,
             dispatcher=dispatcher,
             rng=random.Random(secrets.randbits(64)),
-            claims=Claims(),
             guard=None if config.security is None else Guard(config.security),
-            ev_profiles=ContextProfiles(EvProfile(DEFAULT, selection)),
-            cc_profiles=ContextProfiles(CcProfile(DEFAULT, settings)),
+            ev_profiles=ContextProfiles(EvProfile("default", selection)),
+            cc_profiles=ContextProfiles(CcProfile("default", settings)),
         )
 
     async def __aexit__(
@@ -473,8 +469,8 @@ class Context:
         nothing else, and so must the listener's.
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
-        terms.ev_profile._check(ProfileOperation.USE)
-        terms.cc_profile._check(ProfileOperation.USE)
+        terms.ev_profile.check_usable()
+        terms.cc_profile.check_usable()
         work = self._connect(host, _checked_port(port), terms, checked_timeout(timeout))
         return Opening(work, QP.__aexit__)
 
@@ -637,7 +633,7 @@ class _Engines:
 
     async def values(self, op: CommandOp, kind: str) -> dict[str, int]:
         """The sums of counters of all engines, by name."""
-        names = names_of(kind)
+        names = native.names_of(kind)
         sums = dict.fromkeys(names, 0)
         for dispatcher in self:
             command, array = engine.values(op, len(names))
@@ -648,7 +644,7 @@ class _Engines:
 
     async def trace(self, count: int) -> list[TraceEntry]:
         """The newest entries of all traces, oldest first."""
-        names = names_of("trace")
+        names = native.names_of("trace")
         traces: list[list[TraceEntry]] = []
         for dispatcher in self:
             command, array = engine.trace(count)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mrc.aio.streams import ItemQueue, Journal, timed
 from mrc.config import ContextConfig
-from mrc.connect.oob import Channel, Hello, end_in
+from mrc.connect.oob import Channel, Hello
 from mrc.connect.profiles import CcProfile, EvController, EvProfile
 from mrc.connect.proof import prove
 from mrc.engine.dispatch import Dispatcher
@@ -34,7 +34,6 @@ from mrc.errors import (
     PeerGoneError,
     QueueFullError,
     StateError,
-    anew,
     reason_of,
 )
 from mrc.events import (
@@ -371,7 +370,7 @@ class QP:
         if self._status is not None:
             raise CompletionError(self._status, f"{self._called} has failed")
         if self._failure is not None:
-            raise anew(self._failure)
+            raise self._failure.anew()
         if self._closer is not None:
             raise StateError(f"{self._called} is closed")
 
@@ -564,7 +563,7 @@ class QP:
             await self._on_unanswered(PeerGoneError(f"{self.peer_host} closed the connection"))
         elif kind == "bye_ok":
             self._bye_ok.set()
-        elif (ending := end_in(message)) is not None:
+        elif (ending := self._channel.end_in(message)) is not None:
             why, reason = ending
             error = self._without_bye(reason)
             await self._on_ended(PathError(str(error)) if why is Kind.PATHS_LOST else error)

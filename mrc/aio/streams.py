@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 from mrc.engine.queue_pair import Waiters
-from mrc.errors import anew
+from mrc.errors import MrcError
 from mrc.tasks import within
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class ItemQueue(AsyncIterator[T]):
         self._items: deque[T] = deque()
         self._limit = limit
         self._finished = False
-        self._error: Exception | None = None
+        self._error: MrcError | None = None
         self._waiting = Waiters()
 
     @property
@@ -56,7 +56,7 @@ class ItemQueue(AsyncIterator[T]):
         self._items.append(item)
         self._waiting.wake()
 
-    def finish(self, error: Exception | None = None) -> None:
+    def finish(self, error: MrcError | None = None) -> None:
         """Ends the stream; only the first call counts."""
         if not self._finished:
             self._finished, self._error = True, error
@@ -66,7 +66,7 @@ class ItemQueue(AsyncIterator[T]):
         while not self._items:
             if self._finished:
                 if self._error is not None:
-                    raise anew(self._error)
+                    raise self._error.anew()
                 raise StopAsyncIteration
             await self._waiting.wait(self._waiting.wake)
         return self._items.popleft()

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
+from mrc import units
 from mrc.cli.output import UsageError
-from mrc.units import parse_short_rate, parse_short_size, parse_short_time, parse_time
 
 
 class Parser(argparse.ArgumentParser):
@@ -163,15 +163,15 @@ def argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
     return parsed
 
 
-time_argument = argument(parse_time)  # ns
-size_argument = argument(parse_short_size)
+time_argument = argument(units.parse_time)  # ns
+size_argument = argument(units.parse_short_size)
 
 _LEAST_LIMIT_BPS = 1000
 
 
 def _limit(text: str) -> int:
     """A rate that limits; 0: no limit."""
-    rate_bps = parse_short_rate(text)
+    rate_bps = units.parse_short_rate(text)
     if rate_bps < _LEAST_LIMIT_BPS and text != "0":
         raise ValueError(
             f"rate {text!r} is below 1 kbit/s: give a unit, such as 500mbit, 10gbit or 2.5G"
@@ -184,7 +184,7 @@ bit_rate = argument(_limit)
 
 def seconds_argument(text: str) -> float:
     """An argparse type: a time above 0, in seconds or with a unit; at most a day."""
-    found = argument(parse_short_time)(text)
+    found = argument(units.parse_short_time)(text)
     if not 0 < found <= 86400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, at most a day")
     return found

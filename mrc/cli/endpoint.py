@@ -20,6 +20,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import mrc
+from mrc import limits
 from mrc.cli.arguments import (
     DEFAULT_PORT,
     add,
@@ -29,15 +31,14 @@ from mrc.cli.arguments import (
     where,
 )
 from mrc.cli.output import Output, UsageError
-from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS, Sockets
+from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS
 from mrc.connect import proofs
 from mrc.connect.identity import AllowedPeers, check_fingerprint
 from mrc.connect.parse import shown
-from mrc.connect.security import Authority, Commands, Security, load_secret
+from mrc.connect.security import Commands, Security
 from mrc.enums import Seal
 from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError
 from mrc.fabric import hostconfig
-from mrc.limits import UDP_PORT
 from mrc.linux import system
 from mrc.linux.secret import Secret
 from mrc.units import digits
@@ -52,7 +53,7 @@ _OPTIONS = f"""
 -B, --interface IFACE...  use only this interface (name or address); repeat it for each interface
                           [all]
 --udp-port PORT           UDP port that peers send to, for a firewall that must know it
-                          [{UDP_PORT} if it is free, else a random port]
+                          [{limits.UDP_PORT} if it is free, else a random port]
 -v, --verbose             also print the parameters of the QP and the changes of its paths
 """
 
@@ -105,7 +106,7 @@ def add_listening(parser: Any, port_help: str) -> None:
 def endpoint_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ContextConfig."""
     found = {"interfaces": tuple(dict.fromkeys(args.interfaces)), "udp_port": args.udp_port}
-    return {**found, "sockets": Sockets(engines=getattr(args, "engines", 1))}
+    return {**found, "sockets": mrc.Sockets(engines=getattr(args, "engines", 1))}
 
 
 # ---- Views ---------------------------------------------------------------------------------------
@@ -347,18 +348,18 @@ def _secret(args: argparse.Namespace) -> bytes | Secret:
     if args.secret is None:
         return b""
     try:
-        return load_secret(args.secret)
+        return mrc.load_secret(args.secret)
     except ConfigError as error:
         raise UsageError(args.prog, f"--secret: {error}") from None
 
 
-def _authority(args: argparse.Namespace) -> Authority | None:
+def _authority(args: argparse.Namespace) -> mrc.Authority | None:
     files = (args.ca, args.cert, args.key)
     if not any(files):
         return None
     if not all(files):
         raise UsageError(args.prog, f"--ca, --cert, --key: give all three; see {args.prog} --help")
-    return Authority(*files)
+    return mrc.Authority(*files)
 
 
 def _checked(args: argparse.Namespace, check: Callable[[str], str], text: str, option: str) -> str:

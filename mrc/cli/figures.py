@@ -9,9 +9,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from mrc.aio.context import Context
-from mrc.aio.qp import QP
-from mrc.aio.recording import Recording
+import mrc
 from mrc.cli.output import format_rate, format_seconds, version_of
 from mrc.results import KEYS, Result, like
 from mrc.units import counted
@@ -80,7 +78,7 @@ class Bins(Struct, frozen=True, kw_only=True):
     """The same for each plane."""
 
 
-def settings(ctx: Context, qp: QP, *, tcp_port: int) -> Settings:
+def settings(ctx: mrc.Context, qp: mrc.QP, *, tcp_port: int) -> Settings:
     """Every parameter that affects the speed of a QP."""
     config = ctx.config
     return like(
@@ -98,7 +96,7 @@ def settings(ctx: Context, qp: QP, *, tcp_port: int) -> Settings:
     )
 
 
-def parameters(ctx: Context, qp: QP) -> str:
+def parameters(ctx: mrc.Context, qp: mrc.QP) -> str:
     """The parameters of a QP in one line, for -v."""
     config = ctx.config
     return (
@@ -111,7 +109,7 @@ def parameters(ctx: Context, qp: QP) -> str:
 # ---- Goodput over time ---------------------------------------------------------------------------
 
 
-def bins(recording: Recording) -> Bins:
+def bins(recording: mrc.Recording) -> Bins:
     planes = sorted(recording.planes.items())
     return like(
         Bins,
@@ -120,7 +118,7 @@ def bins(recording: Recording) -> Bins:
     )
 
 
-def bins_lines(receiver: str, recording: Recording) -> list[str]:
+def bins_lines(receiver: str, recording: mrc.Recording) -> list[str]:
     """Goodput in the bins, and the longest gap."""
     counts = recording.bytes
     if not any(counts):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, TextIO
 
-from mrc import products, versions
+from mrc import limits, products, versions
 from mrc.cli.arguments import Parser
 from mrc.cli.output import (
     Exit,
@@ -26,7 +26,6 @@ from mrc.cli.output import (
     version_of,
 )  # fmt: skip
 from mrc.errors import MrcError
-from mrc.limits import UDP_PORT
 
 EXAMPLES = """\
 examples:
@@ -104,7 +103,7 @@ def version_text() -> str:
     """The versions of mrc, its protocols and its libraries."""
     return (
         f"mrc {version_of('mrc-transport')}\n"
-        f"protocol: MRC over UDP port {UDP_PORT}, OOB exchange version {versions.EXCHANGE},"
+        f"protocol: MRC over UDP port {limits.UDP_PORT}, OOB exchange version {versions.EXCHANGE},"
         f" file transfer version {versions.TRANSFER} with {versions.DIGEST}\n"
         f"libraries: uvloop {version_of('uvloop')}, xxhash {version_of('xxhash')},"
         f" Python {sys.version.split()[0]}, Linux {os.uname().release}"

@@ -32,11 +32,9 @@ T = TypeVar("T")
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
-    from mrc.connect.admission import raise_descriptor_limit  # slow import
-
     guarded = _with_signals(work)
     try:
-        raise_descriptor_limit()
+        system.raise_descriptor_limit()
         gc.freeze()  # imported objects live until exit: the collector need not scan them
         with _runner() as runner:
             return runner.run(guarded)
@@ -116,7 +114,11 @@ def undisturbed() -> Iterator[None]:
 
 
 def begun(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Runs a function in a thread whose end nothing waits for, not even the end of the command."""
+    """Runs a function in a thread whose end nothing waits for, not even the end of the command.
+
+    ^C ends a command that waits for the result also in the middle of C code, which does not look
+    for signals.
+    """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 
@@ -128,13 +130,6 @@ def begun(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future
 
     threading.Thread(target=run, daemon=True).start()
     return future
-
-
-def interruptibly(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of a function: ^C ends this command also in the middle of C code, which does not
-    look for signals.
-    """
-    return begun(function, *args, **kwargs).result()
 
 
 def _handle(handler: Callable[[int, FrameType | None], None], *signals: int) -> dict[int, Any]:

@@ -32,13 +32,12 @@ from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.connect.security import Security
 from mrc.connect.tls import Guard, QuestionError
-from mrc.errors import MrcError, ProtocolError, kind_of, reason_of
+from mrc.errors import Kind, MrcError, ProtocolError, reason_of
 from mrc.events import known
 from mrc.fabric import hostconfig
 from mrc.linux import system
 from mrc.observe import views
 from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot, Unanswered
-from mrc.observe.views import ANSWER_SECONDS
 from mrc.results import SCHEMA, Result, like, names_of
 from mrc.tasks import Limit, cancelled
 from mrc.typed import take
@@ -190,7 +189,9 @@ def _all(top: Top) -> list[Block]:
 
 
 @asynccontextmanager
-async def here(seconds: float = ANSWER_SECONDS, *, all_users: bool = False) -> AsyncIterator[Look]:
+async def here(
+    seconds: float = views.ANSWER_SECONDS, *, all_users: bool = False
+) -> AsyncIterator[Look]:
     """Looks at the endpoints of this machine, and waits this long for an answer."""
     keeper = products.load(products.KEEPER)
     beds = None if keeper is None else keeper.run_folder()
@@ -268,7 +269,7 @@ class _Distant:
                 raise timed_out(host, port, self._timeout, channel) from error
             except MrcError as error:
                 if channel is not None:
-                    await channel.refuse(reason_of(error), kind_of(error))
+                    await channel.refuse(reason_of(error), Kind.of(error))
                 raise
         self._channel, self._pause = channel, 0.0
 

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from mrc.conform import packets, readings
 from mrc.conform.packets import OPCODE
-from mrc.dissect.packet import fields_of
+from mrc.dissect.packet import Packet
 from mrc.errors import BadFileError
 from mrc.results import Result
 
@@ -260,7 +260,7 @@ def _allowed(sign: str, what: str, fields: Mapping[str, str]) -> set[str]:
         return SEEN
     if what not in OPCODE:
         raise ValueError(f"{what!r} is no packet")
-    names = fields_of(what, ts="tx_timestamp" in fields or sign != ">")
+    names = Packet.fields_of(what, ts="tx_timestamp" in fields or sign != ">")
     return names | (SENT if sign == ">" else SEEN)
 
 

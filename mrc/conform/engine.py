@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from mrc import limits
 from mrc.aio.context import Context
 from mrc.config import ContextConfig, Queues
 from mrc.conform.adapter import (
@@ -37,7 +38,6 @@ from mrc.conform.adapter import (
 from mrc.conform.packets import Peer
 from mrc.connect.connect import dial
 from mrc.connect.oob import (
-    HELLO_BYTES,
     Attributes,
     Channel,
     Hello,
@@ -52,8 +52,7 @@ from mrc.errors import BusyError, CompletionError, MrcError, ProtocolError
 from mrc.events import Completion, Immediate
 from mrc.fabric import paths
 from mrc.fabric.paths import LocalPort, RemotePort
-from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
-from mrc.mailbox import SessionError, connect_session
+from mrc.mailbox import SessionError
 from mrc.perf.session import SERVICE, ask_memory
 from mrc.tasks import took_cancellation
 from mrc.units import counted
@@ -133,7 +132,10 @@ class EngineDevice:
         self._sources: dict[int, MR] = {}
         narrow = Reading.S1_A in self._context.config.readings
         sizes = Queues(
-            sq_depth=SQ_DEPTH, mpr=MPR_UNIT if narrow else MPR, max_wimm=MAX_WIMM, dynamic_mpr=True
+            sq_depth=SQ_DEPTH,
+            mpr=limits.MPR_UNIT if narrow else MPR,
+            max_wimm=MAX_WIMM,
+            dynamic_mpr=True,
         )
         queue = self._queue = QueuePair.sized(sizes)
         call = self._local.dispatcher.call
@@ -408,9 +410,7 @@ class OobDevice:
             return nothing, RemoteMemory(0, 0, 0)
         if self._context is None:
             self._context = await Context(ContextConfig(readings=self._readings)).__aenter__()
-        opening = connect_session(
-            self._context, self._host, self._port, SERVICE, timeout=_PATIENCE_SECONDS
-        )
+        opening = SERVICE.connect(self._context, self._host, self._port, timeout=_PATIENCE_SECONDS)
         try:
             session = await self._held.enter_async_context(opening)
         except SessionError:  # it serves something else
@@ -424,15 +424,17 @@ class OobDevice:
         """The connecting side of mrc/connect/oob.py."""
         assert self._peer is not None
         await channel.send_hello(_hello(own, private, self._readings))
-        device = Hello.from_dict(await channel.expect("hello", HELLO_BYTES)).attributes
+        device = (await Hello.receive(channel)).attributes
         ports = _facing([port.address for port in own.ports], device.ports)
         self._peer.aim([port.address for port in ports], device.udp_port)
         with self._answering(self._peer):
             await _turn(channel, "rtr")
             told = (await _turn(channel, "proved", mtu=own.path_mtu)).get("mtu")
             await _turn(channel, "rts")
-        if type(told) is not int or not MIN_MTU <= told <= MAX_MTU:
-            raise ProtocolError(f"the peer sent a proved.mtu outside of {MIN_MTU}..{MAX_MTU}")
+        if type(told) is not int or not limits.MIN_MTU <= told <= limits.MAX_MTU:
+            raise ProtocolError(
+                f"the peer sent a proved.mtu outside of {limits.MIN_MTU}..{limits.MAX_MTU}"
+            )
         self._held.push_async_callback(_say_bye, channel)
         return QpAttributes(
             qpn=device.qpn, first_psn=device.first_psn, path_mtu=min(told, own.path_mtu),

@@ -18,7 +18,7 @@ from statistics import median
 from msgspec import Struct, field
 
 from mrc.conform.case import after
-from mrc.dissect.packet import DATA, NAMES, Packet, UdpFlow
+from mrc.dissect.packet import Packet, UdpFlow
 
 _FIRST, _MIDDLE, _LAST, _LAST_IMM = 0xC6, 0xC7, 0xC8, 0xC9
 _UNFINISHED = (_FIRST, _MIDDLE)  # they end no message, so no event is due
@@ -99,7 +99,7 @@ class PacketInference:
         if packet.icrc_is_right and flow.source.version == 4:
             yield "S6-B" if packet.icrc_covers_fragment else "S6-A"
         headers = packet.headers
-        if packet.opcode in DATA:
+        if packet.opcode in Packet.DATA:
             yield from self._data(packet)
         elif headers.get("SETH", {}).get("mark") == _ALWAYS_SKIP:
             yield "S4-B"
@@ -256,7 +256,7 @@ class Judge:
             self.wrong_icrc += 1
             return
         self.readings.update(self._inference.shown(flow, packet))
-        if packet.opcode in DATA:
+        if packet.opcode in Packet.DATA:
             self._data(seconds, flow, packet)
         elif "SETH" in packet.headers:
             self._sack(seconds, packet)
@@ -378,7 +378,7 @@ class Judge:
         way = self._answered(neth["spdcid"])
         if way is None:
             return
-        way.nacks[NAMES["reason"].get(neth["reason"], str(neth["reason"]))] += 1
+        way.nacks[Packet.NAMES["reason"].get(neth["reason"], str(neth["reason"]))] += 1
         if neth["reason"] == _PSN_OOR_WINDOW:
             way.readings["C4-B"] += 1
         psn = after(neth["nack_psn"], way.first_psn)

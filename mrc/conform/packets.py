@@ -24,14 +24,14 @@ from typing import BinaryIO, Self
 from msgspec import Struct, field
 
 from mrc.conform.adapter import QpPort
-from mrc.dissect.packet import NAMES, Packet, UdpFlow, encode
+from mrc.dissect.packet import Packet, UdpFlow
 from mrc.enums import Reading
 from mrc.testbed import capture
 
 IpAddress = IPv4Address | IPv6Address
 OPERATION_BYTE = 13  # of an endpoint response
 ENDPOINT_QPN = 2
-OPCODE = {name: code for code, name in NAMES["opcode"].items()}
+OPCODE = {name: code for code, name in Packet.NAMES["opcode"].items()}
 
 
 def endpoint_response(number: int, request: Mapping[str, int], readings: Reading) -> bytes:
@@ -41,7 +41,7 @@ def endpoint_response(number: int, request: Mapping[str, int], readings: Reading
         "operation": 0 if lifted else request["operation"], "psn": number,
         "tx_timestamp": request["tx_timestamp"], "dest_qpn": ENDPOINT_QPN,
     }  # fmt: skip
-    body = bytearray(encode("ENDPOINT_RESPONSE", fields))
+    body = bytearray(Packet.encode("ENDPOINT_RESPONSE", fields))
     if lifted:
         body[OPERATION_BYTE] |= request["operation"] << 4
     return bytes(body)
@@ -301,7 +301,7 @@ class Peer:
     def answer(self, seen: Datagram, readings: Reading) -> None:
         """Answers an endpoint request, as each peer must."""
         erth = seen.packet.headers.get("ERTH")
-        if erth is None or erth["operation"] not in NAMES["operation"]:
+        if erth is None or erth["operation"] not in Packet.NAMES["operation"]:
             return
         path = next((each for each in self.paths if each.source == seen.flow.destination),
                     self.paths[0])  # fmt: skip

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
+from mrc import units
 from mrc.conform import packets
 from mrc.conform.adapter import (
     AdapterAnswer,
@@ -30,9 +31,9 @@ from mrc.conform.adapter import (
 from mrc.conform.case import PSNS, Case, Choice, Step, after, span, value
 from mrc.conform.packets import Datagram, FaultyPath, Peer, finished
 from mrc.conform.situation import DevicePacket, Situation
-from mrc.dissect.packet import DATA, encode
+from mrc.dissect.packet import Packet
 from mrc.enums import Reading
-from mrc.units import counted, digits, parse_short_time
+from mrc.units import counted, digits
 
 OWN_MEMORY = 0x10_0000_0000  # addresses of memory that the judge does not really have
 OWN_RKEY = 0x5EED
@@ -243,7 +244,7 @@ class Play:
                     if self._differs(step, at) == "":
                         raise StepFailure(f"{step.line}: the device sent one")
             case "." if step.what == "wait":
-                time.sleep(parse_short_time(step.fields["time"]))
+                time.sleep(units.parse_short_time(step.fields["time"]))
             case "." if step.what == "receive":
                 self._receive_all(step)
             case ".":
@@ -285,7 +286,7 @@ class Play:
 
     def _expect(self, step: Step) -> None:
         limit = step.fields.get("within")
-        seconds = parse_short_time(limit) if limit else self._seconds
+        seconds = units.parse_short_time(limit) if limit else self._seconds
         until = time.monotonic() + seconds
         near = ""  # how the last packet of this kind differs
         at = self._fresh
@@ -370,7 +371,7 @@ class Play:
         path = self._peer.paths[self._path]
         if not path.known:
             path = self._peer.paths[0]
-        self._peer.send(path, finished(encode(kind, fields), self._peer.flow(path)))
+        self._peer.send(path, finished(Packet.encode(kind, fields), self._peer.flow(path)))
 
     def _receive(self, until: float) -> bool:
         """Takes one datagram before that time. Answers endpoint requests."""
@@ -394,7 +395,7 @@ class Play:
         wanted = set(span(fields["psn"], situation.names))
         network = self._limping = FaultyPath(
             self._limps(step),
-            int(parse_short_time(fields.get("late", "0s")) * 1e9),
+            int(units.parse_short_time(fields.get("late", "0s")) * 1e9),
             situation.number("loses", fields.get("loses", "0")),
             set(situation.reported),
         )
@@ -428,7 +429,11 @@ class Play:
         """
         situation, headers_ = self._situation, seen.packet.headers
         opcode = headers_.get("BTH", {}).get("opcode")
-        psn = after(headers_["BTH"]["psn"], situation.device.first_psn) if opcode in DATA else None
+        psn = (
+            after(headers_["BTH"]["psn"], situation.device.first_psn)
+            if opcode in Packet.DATA
+            else None
+        )
         if psn is not None:
             network.received.add(psn)
         elif "PETH" not in headers_:

@@ -8,20 +8,20 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from mrc import units
 from mrc.conform.adapter import QpAttributes
 from mrc.conform.case import SENT, Step, after, members, psn_at, span, value
 from mrc.conform.packets import ENDPOINT_QPN, OPCODE, OPERATION_BYTE, Datagram, finished
-from mrc.dissect.packet import DATA, NAMES, Packet, UdpFlow, encode, fields_of
+from mrc.dissect.packet import Packet, UdpFlow
 from mrc.enums import Reading
-from mrc.units import parse_short_time
 
 PSN_FIELDS = ("psn", "cum_psn", "nack_psn")
 _TIMESTAMP = 1  # ftype
 _MPR_UNIT = 128  # PSNs
 _TICK_NS = 1024  # of timestamps
 _ANSWERS = ("SACK", "NACK", "ACK")
-_KINDS = NAMES["opcode"]
-_WORDS = {name: NAMES[name] for name in ("mark", "reason", "syndrome", "operation")}
+_KINDS = Packet.NAMES["opcode"]
+_WORDS = {name: Packet.NAMES[name] for name in ("mark", "reason", "syndrome", "operation")}
 _ICRC_BYTES = 4
 
 
@@ -97,9 +97,9 @@ class Situation(Struct):
         stamped = stamp.get("tx_timestamp", self.last.timestamp)
         came = DevicePacket(seen.at_ns, ev, stamped, str(seen.flow.destination))
         self.names["no_time"] = (came.timestamp + (1 << 15)) % (1 << 16)
-        if bth["opcode"] in DATA or "PETH" in headers_:
+        if bth["opcode"] in Packet.DATA or "PETH" in headers_:
             self.last = came
-        if bth["opcode"] in DATA:
+        if bth["opcode"] in Packet.DATA:
             psn = after(bth["psn"], self.device.first_psn)
             before = self.carried.setdefault(psn, [])
             seen.same_ev = any(ev == each.ev for each in before)
@@ -136,20 +136,20 @@ class Situation(Struct):
     def sent(self, step: Step, psn: int, now_ns: int = 0) -> bytes:
         """The packet of a step, without its ICRC. `now_ns`: since the epoch."""
         kind, texts = step.what, step.fields
-        own = {name for name in texts if name in SENT} - fields_of(kind, ts=False)
+        own = {name for name in texts if name in SENT} - Packet.fields_of(kind, ts=False)
         fields = {name: self.number(name, text) for name, text in texts.items()
                   if name not in own and name not in ("psn", "nack_psn")}  # fmt: skip
         if "nack_psn" in texts:
             fields["nack_psn"] = psn
         payload = b""
-        if OPCODE[kind] in DATA:
+        if OPCODE[kind] in Packet.DATA:
             payload = self._data(step, fields, psn)
         else:
             self._control(kind, step, fields, psn, now_ns)
         fields.setdefault("dest_qpn", self.device.qpn)
-        if "tx_timestamp" in texts and OPCODE[kind] in DATA:
+        if "tx_timestamp" in texts and OPCODE[kind] in Packet.DATA:
             fields["ts"] = 1
-        return encode(kind, fields) + payload
+        return Packet.encode(kind, fields) + payload
 
     def _data(self, step: Step, fields: dict[str, int], psn: int) -> bytes:
         count = self.number("bytes", step.fields.get("bytes", "64"))
@@ -203,7 +203,7 @@ class Situation(Struct):
 
     def delay_ns(self, step: Step) -> int:
         """The queueing delay that an answer pretends."""
-        return int(parse_short_time(step.fields.get("delay", "0s")) * 1e9)
+        return int(units.parse_short_time(step.fields.get("delay", "0s")) * 1e9)
 
     def _sack(self, step: Step, fields: dict[str, int]) -> None:
         has: set[int] = set()
@@ -288,7 +288,7 @@ class Situation(Struct):
             return f"goes to QPN {bth['dest_qpn']:#x}, not {qpn:#x}"
         if bth["tver"] or bth["pkey"] != 0xFFFF or bth["var_res"] or has_reserved_bits(seen):
             return "has another version or partition key, or reserved bits"
-        if packet.opcode not in DATA and (bth["pad"] or bth["ts"] or bth["rtx"]):
+        if packet.opcode not in Packet.DATA and (bth["pad"] or bth["ts"] or bth["rtx"]):
             return "has flags of data"
         stamps = (packet.headers[name] for name in ("TSETH", "PETH", "ERTH")
                   if name in packet.headers)  # fmt: skip
@@ -337,7 +337,7 @@ class Situation(Struct):
             found |= each
         found["marked_ev"] = int(seen.flow.ev in self.marked)
         kind = _KINDS[packet.opcode]
-        first = self.device.first_psn if packet.opcode in DATA else self.own.first_psn
+        first = self.device.first_psn if packet.opcode in Packet.DATA else self.own.first_psn
         if kind != "PROBE" and not kind.startswith("ENDPOINT"):
             found |= {name: after(found[name], first) for name in PSN_FIELDS if name in found}
         if "SETH" in packet.headers:
@@ -371,7 +371,7 @@ class Situation(Struct):
 def has_reserved_bits(seen: Datagram) -> bool:
     """Whether a bit is set that belongs to no field: the fields alone make other headers."""
     found = {name: text for each in seen.packet.headers.values() for name, text in each.items()}
-    again = bytearray(encode(seen.packet.kind, found))
+    again = bytearray(Packet.encode(seen.packet.kind, found))
     if is_lifted(seen):
         again[OPERATION_BYTE] |= 1 << 4
     return again != seen.payload[: len(again)]

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import os
 import re
-import resource
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,9 +29,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
-from mrc.errors import BusyError, ConfigError, ConnectError, MrcError
+from mrc.errors import BusyError, ConnectError, MrcError
 from mrc.fabric.hostconfig import IpAddress, parse_address
 from mrc.fabric.paths import PeerSource
+from mrc.linux import system
 from mrc.units import counted
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ _HOST, _HOST_PER_SECOND = 512.0, 256.0
 _MOST_BUCKETS = 4096  # of each kind; the one that was used least recently makes way
 _GRACE_SECONDS = 0.1  # the first message of a new connection may still be unread
 _STRANGERS_PART = 4  # one of so many places is for strangers, however many others connect
-_LEAST_FILES = 64  # that a process can open
-_FIRST_FILES = 32  # of its loop, sockets and modules
 _KEPT_BACK = 64  # file descriptors that peers cannot take: the process needs them for other uses
 
 _PAUSE_SECONDS = 0.001  # doubles
@@ -162,7 +160,7 @@ class Admission:
 
     def __init__(self, limits: Limits, *, descriptors: Callable[[], int] | None = None) -> None:
         self._limits = limits
-        self._descriptors = descriptors or descriptor_limit
+        self._descriptors = descriptors or system.descriptor_limit
         self._descriptors_ran_out = False
         self._of: dict[Stage, list[ConnectionPlace]] = {
             stage: [] for stage in (Stage.CONNECTING, Stage.READY)
@@ -171,6 +169,8 @@ class Admission:
         self._connected: Counter[str] = Counter()
         self._known = KnownSources()
         self.attempts = Attempts(limits.max_pending_per_source)
+        self.memory = Budget(limits.max_peer_bytes)
+        """what transfers of peers may take"""
 
     @property
     def pending(self) -> int:
@@ -534,42 +534,3 @@ def _written(address: IpAddress, port: int) -> list[str]:
         digits = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
         written.append(f"{digits}:{port:04X}")
     return written
-
-
-# ---- File descriptors ----------------------------------------------------------------------------
-
-
-def descriptor_limit() -> int:
-    """How many files this process may have open; 0: any number."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(0, soft)
-
-
-def raise_descriptor_limit() -> None:
-    """Raises this process's limit of open files to the hard limit: each peer needs one file.
-
-    Raises ConfigError if even that is too low to begin.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
-        raise ConfigError(
-            f"at most {counted(hard, 'open file')} (ulimit -Hn): mrc needs {_LEAST_FILES}"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _try_descriptors()
-
-
-def _try_descriptors() -> None:
-    """Raises ConfigError if this process cannot open the files it needs to begin: whoever started
-    it may have left most of its descriptors open. libuv aborts when it lacks one.
-    """
-    opened: list[int] = []
-    try:
-        while len(opened) < _FIRST_FILES:
-            opened.append(os.eventfd(0))  # needs no file: /dev/null may be missing
-    except OSError as error:
-        why = str(error.strerror).lower()
-        raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error
-    finally:
-        for each in opened:
-            os.close(each)

@@ -36,12 +36,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
-from mrc import products
+from mrc import limits, products
 from mrc.config import ContextConfig
 from mrc.connect.admission import Claims, is_loopback
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
-    HELLO_BYTES,
     Attributes,
     Channel,
     CutOffError,
@@ -85,14 +84,12 @@ from mrc.errors import (
     QueueFullError,
     ResolveError,
     StateError,
-    kind_of,
     reason_of,
 )
 from mrc.events import ProbeResult
 from mrc.fabric import paths
 from mrc.fabric.hostconfig import HostConfig, IpAddress, parse_address
-from mrc.fabric.paths import SEAL_OVERHEAD, LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
-from mrc.limits import MAX_MTU, MIN_MTU
+from mrc.fabric.paths import LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled
 from mrc.units import digits
@@ -126,12 +123,12 @@ class Local(Struct, frozen=True):
     links: LocalPorts
     dispatcher: Dispatcher
     rng: random.Random
-    claims: Claims
     guard: Guard | None
     ev_profiles: ContextProfiles[EvProfile]
     cc_profiles: ContextProfiles[CcProfile]
     warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
     source: IpAddress | None = None  # the address to connect from; None: any
+    claims: Claims = field(default_factory=Claims)
 
     def warn(self, line: str) -> None:
         """Logs the line, if there is one. A transfer has several QPs with the same findings."""
@@ -245,7 +242,7 @@ class _Attempt:
 
     async def refuse(self, error: BaseException) -> None:
         if self.channel is not None:
-            await self.channel.refuse(reason_of(error), kind_of(error))
+            await self.channel.refuse(reason_of(error), Kind.of(error))
 
 
 # ---- 1. The TCP connection -----------------------------------------------------------------------
@@ -513,7 +510,7 @@ def _hello(
 
 async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
     """Returns the peer's hello; raises if it is wrong or the peer is not allowed."""
-    peer = Hello.from_dict(await channel.expect("hello", HELLO_BYTES))
+    peer = await Hello.receive(channel)
     if expected and peer.host != expected:
         raise ConnectError(f"{channel.remote} is host {peer.called}, not {expected}")
     check_readings(peer.called, peer.attributes.readings, local.config.readings)
@@ -634,11 +631,11 @@ def _plan(
         mtus = [(ours.plane, min(ours.mtu, other.mtu)) for ours, other in pairs]
     if not evs:
         raise PathError(f"{host} and this host have no IP version in common")
-    overhead = SEAL_OVERHEAD if seal else 0
+    overhead = paths.SEAL_OVERHEAD if seal else 0
     most = min(local.config.spraying.mtu_limit, theirs.path_mtu)
-    limits = plane_limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
+    payloads = plane_limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
     planes = {ev.attr.port for ev in evs}
-    if small := sorted(plane for plane in planes if limits[plane] < MIN_MTU):
+    if small := sorted(plane for plane in planes if payloads[plane] < limits.MIN_MTU):
         what = f"{plane_names(small, ends.nics)} to {host}"
         if len(small) == len(planes):
             raise PathError(f"{what}: the MTU is too small: raise it")
@@ -648,12 +645,12 @@ def _plan(
     if not evs:
         raise PathError(f"EV profile {terms.ev_profile.name} has no path to {host}")
     used = {ev.attr.port for ev in evs}
-    limits = {plane: mtu for plane, mtu in limits.items() if plane in used}
+    payloads = {plane: mtu for plane, mtu in payloads.items() if plane in used}
     return _Agreement(
         evs,
         _sources(peer),
-        min(limits.values()),
-        limits,
+        min(payloads.values()),
+        payloads,
         # UDP's checksum alone, the weaker protection, applies only if both sides choose it.
         integrity=local.config.integrity if theirs.integrity == "udp" else Integrity.ICRC,
         seal=seal,
@@ -754,8 +751,10 @@ async def _prove(
     channel.at_end(local.claims.take(channel.remote, proved))
     answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
     theirs = answer.get("mtu")
-    if type(theirs) is not int or not MIN_MTU <= theirs <= MAX_MTU:
-        raise ProtocolError(f"the peer sent a proved.mtu that is not within {MIN_MTU}..{MAX_MTU}")
+    if type(theirs) is not int or not limits.MIN_MTU <= theirs <= limits.MAX_MTU:
+        raise ProtocolError(
+            f"the peer sent a proved.mtu that is not within {limits.MIN_MTU}..{limits.MAX_MTU}"
+        )
     path_mtu = min(proof.mtu, theirs & ~3)
     local.warn(smaller_packets(end.peer_host, path_mtu, plan.mtus, proof.carried, ends.nics))
     return path_mtu, rtt_ns

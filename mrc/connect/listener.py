@@ -40,11 +40,11 @@ from mrc.errors import (
     ConnectError,
     ConnectRefusedError,
     InUseError,
+    Kind,
     MrcError,
     PeerGoneError,
     ResolveError,
     StateError,
-    kind_of,
     reason_of,
 )
 from mrc.tasks import cancelled, took_cancellation, within
@@ -286,7 +286,7 @@ class Listener:
 
     async def _refuse(self, channel: Channel, error: MrcError | OSError) -> None:
         self._log(f"refused {channel.remote}: {error}")
-        await channel.refuse(reason_of(error), kind_of(error))
+        await channel.refuse(reason_of(error), Kind.of(error))
 
     def _log(self, refusal: str) -> None:
         """Logs the first _LOG_LINES refusals of each period, so strangers cannot fill the log."""

@@ -45,7 +45,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, Struct, to_builtins
 
-from mrc import versions
+from mrc import limits, versions
 from mrc.config import MAX_MPR
 from mrc.connect.parse import called, parse, shown
 from mrc.connect.tls import TlsStream, cut_random, explain, write_random
@@ -60,7 +60,6 @@ from mrc.errors import (
 )
 from mrc.fabric.hostconfig import IpInterface, parse_address, read_address
 from mrc.fabric.paths import RemotePort, UdpPort
-from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled
 from mrc.typed import take
@@ -144,8 +143,8 @@ class Attributes:
 
     qpn: Annotated[int, Meta(ge=3, le=0xFFFFFF)]
     first_psn: Annotated[int, Meta(ge=0, le=0xFFFFFF)]
-    path_mtu: Annotated[int, Meta(ge=MIN_MTU, le=MAX_MTU, multiple_of=4)]
-    mpr: Annotated[int, Meta(ge=MPR_UNIT, le=MAX_MPR, multiple_of=MPR_UNIT)]
+    path_mtu: Annotated[int, Meta(ge=limits.MIN_MTU, le=limits.MAX_MTU, multiple_of=4)]
+    mpr: Annotated[int, Meta(ge=limits.MPR_UNIT, le=MAX_MPR, multiple_of=limits.MPR_UNIT)]
     max_wimm: Annotated[int, Meta(ge=1, le=65535)]
     integrity: Literal["icrc", "udp"]
     udp_port: UdpPort
@@ -161,7 +160,7 @@ class Attributes:
     readings: Annotated[tuple[ReadingName, ...], Meta(max_length=32)] = field(
         default=(), kw_only=True
     )
-    ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
+    ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=limits.MAX_PORTS)]
 
 
 class Hello(Struct, frozen=True, kw_only=True):
@@ -183,6 +182,11 @@ class Hello(Struct, frozen=True, kw_only=True):
         if not self.attributes.readings:  # as in earlier versions
             del found["attributes"]["readings"]
         return {"type": "hello", **found, "private": self.private}
+
+    @classmethod
+    async def receive(cls, channel: Channel) -> Hello:
+        """The hello of the peer."""
+        return cls.from_dict(await channel.expect("hello", HELLO_BYTES))
 
     @classmethod
     def from_dict(cls, message: Mapping[str, Any]) -> Hello:
@@ -257,14 +261,6 @@ def kind_in(message: Mapping[str, Any]) -> Kind:
     if message.get("busy") is True:
         return Kind.BUSY
     return next((kind for kind in Kind if kind == message.get("kind")), Kind.OTHER)
-
-
-def end_in(message: Mapping[str, Any]) -> tuple[Kind, str] | None:
-    """Kind and reason of a message by which the peer ends the QP; None: it is another one."""
-    if message["type"] not in (GONE, REFUSE):
-        return None
-    kind = kind_in(message)
-    return kind, "" if kind is Kind.ENDED else shown(message.get("reason", ""))
 
 
 def accepted(message: dict[str, Any]) -> dict[str, Any]:
@@ -612,6 +608,14 @@ class Channel:
         """Drops the connection at once."""
         self._writer.transport.abort()
         self._end()
+
+    @staticmethod
+    def end_in(message: Mapping[str, Any]) -> tuple[Kind, str] | None:
+        """Kind and reason of a message by which the peer ends the QP; None: it is another one."""
+        if message["type"] not in (GONE, REFUSE):
+            return None
+        kind = kind_in(message)
+        return kind, "" if kind is Kind.ENDED else shown(message.get("reason", ""))
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Registers a function to call when this side closes or drops the connection."""

@@ -27,10 +27,9 @@ from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind, EvState, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, QueueFullError, StateError
 from mrc.events import ProbeResult
-from mrc.fabric.paths import SEAL_OVERHEAD, TRANSPORT, PathEv
+from mrc.fabric.paths import PathEv, transport_bytes
 from mrc.units import counted
 
-DEFAULT = "default"
 """The name of every Context's own profile. It is ONLINE and follows ContextConfig."""
 _MOST_SECONDS = 3600  # until the answer to a probe
 
@@ -191,6 +190,10 @@ class Profile(Generic[Settings]):
             state = self._state.name
             raise StateError(f"{self._named}: cannot {operation.value}, it is {state}")
 
+    def check_usable(self) -> None:
+        """Raises StateError if no QP may use it now."""
+        self._check(ProfileOperation.USE)
+
     @property
     def _named(self) -> str:
         return f"{self._what} {self.name}"
@@ -209,7 +212,7 @@ class Profile(Generic[Settings]):
 
     def _take(self) -> None:
         """Counts a new QP as a user, until `give_back`. Raises StateError."""
-        self._check(ProfileOperation.USE)
+        self.check_usable()
         self._qps += 1
 
     def give_back(self) -> None:
@@ -461,8 +464,8 @@ class EvController:
             raise ArgumentError(f"timeout: {timeout} is not above 0 and up to {_MOST_SECONDS}")
         if index in self._denied:
             return ProbeResult(index, errno.EPERM, None)
-        overhead = SEAL_OVERHEAD if self._queue.seal else 0
-        size = payload + TRANSPORT + overhead if payload else 0
+        overhead = transport_bytes(sealed=bool(self._queue.seal))
+        size = payload + overhead if payload else 0
         command = self._queue.probe_ev(index, bytes=size, timeout_ns=int(timeout * 1e9))
         what = f"QP {self._queue.qpn:#x}: probe EV {index}"
         return await self._dispatcher.probe(command, what)

@@ -37,10 +37,10 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from mrc import limits
 from mrc.config import MAX_MPR
 from mrc.errors import Kind, PathError, QueueFullError
 from mrc.events import ProbeResult
-from mrc.limits import MIN_MTU, MPR_UNIT
 from mrc.tasks import first_error
 from mrc.units import counted
 
@@ -48,7 +48,7 @@ from mrc.units import counted
 # IPv4, IPv6 or SRv6, and RoCE's sizes. A search begins with them.
 COMMON_MTUS = (
     8928, 8908, 8844, 4096, 2048, 1428, 1408, 1376, 1348, 1328, 1308, 1208, 1188, 1124, 1024, 512,
-    MIN_MTU,
+    limits.MIN_MTU,
 )  # fmt: skip
 NEAR_BYTES = 16  # a search ends this close below the true size
 _SIZES = 7  # in question at once, between one that fits and one that is too large
@@ -824,7 +824,7 @@ def silent_paths(
 
 
 def psns_for(link_bps: int, rtt_ns: int, path_mtu: int) -> int:
-    """How many PSNs a QP may have in flight: a multiple of MPR_UNIT from 1024 to MAX_MPR.
+    """How many PSNs a QP may have in flight: a multiple of limits.MPR_UNIT from 1024 to MAX_MPR.
 
     The receiving side grants MAX_MPR; this costs it three bits per PSN. The sending side keeps 24
     bytes per PSN, so it uses only as many as its links and the round trip need. `link_bps` is the
@@ -833,8 +833,8 @@ def psns_for(link_bps: int, rtt_ns: int, path_mtu: int) -> int:
     """
     covered_ns = _ROUND_TRIPS * rtt_ns + LATE_NS
     window_bytes = max(link_bps * covered_ns // 8_000_000_000, _LEAST_WINDOW_BYTES)
-    units = -(-window_bytes // (path_mtu * MPR_UNIT))
-    return min(max(units * MPR_UNIT, _LEAST_PSNS), MAX_MPR)
+    units = -(-window_bytes // (path_mtu * limits.MPR_UNIT))
+    return min(max(units * limits.MPR_UNIT, _LEAST_PSNS), MAX_MPR)
 
 
 def links_bps(nics: Iterable[str], sysfs: Path = Path("/sys/class/net")) -> int:

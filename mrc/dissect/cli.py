@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mrc import products
+from mrc import limits, products
 from mrc.cli.arguments import add, count_argument
 from mrc.cli.output import Exit, Output, UsageError, add_options
 from mrc.dissect import capture
 from mrc.dissect.capture import CapturedFrame
 from mrc.dissect.packet import Packet, UdpFlow
 from mrc.errors import MrcError
-from mrc.limits import UDP_PORT
 from mrc.linux.system import write_whole
 from mrc.results import Result, like
 from mrc.units import counted
@@ -155,7 +154,7 @@ def _print(args: argparse.Namespace, out: Output, frames: Iterator[CapturedFrame
     printed = seen = 0
     for seen, frame in enumerate(frames, 1):  # noqa: B007 - counted for the note
         start = frame.seconds if start is None else start
-        for flow, packet, part, parts in frame.packets(args.port, UDP_PORT):
+        for flow, packet, part, parts in frame.packets(args.port, limits.UDP_PORT):
             seconds = frame.seconds - start
             at = f" {part}/{parts}" if parts > 1 else ""
             line = f"{seconds:.6f} {flow.line()}{at} {packet.line(flow)}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address, IPv6Address
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from msgspec import Struct, field
 
@@ -20,7 +20,6 @@ OPCODES = {
     0xCA: "WRITE_ONLY", 0xCB: "WRITE_ONLY_IMM", 0xD1: "ACK", 0xD8: "ENDPOINT_REQUEST",
     0xD9: "ENDPOINT_RESPONSE", 0xDC: "SACK", 0xDD: "NACK", 0xDE: "PROBE",
 }  # fmt: skip
-DATA = range(0xC6, 0xCC)
 WITH_IMM = (0xC9, 0xCB)
 MARKS = {0: "NONE", 1: "SKIP_ONCE", 2: "ALWAYS_SKIP"}
 REASONS = {
@@ -31,12 +30,6 @@ OPERATIONS = {0: "PORT_STATUS", 1: "EV_PROBE"}
 SYNDROMES = {0x1F: "ACK", 0x61: "NAK_INV_REQ", 0x62: "NAK_REM_ACCESS", 0x63: "NAK_REM_OP"}
 AUTH = 1
 SEALS = {AUTH: "auth", 2: "aead"}
-
-NAMES = {
-    "opcode": OPCODES, "mark": MARKS, "reason": REASONS, "operation": OPERATIONS,
-    "syndrome": SYNDROMES, "mode": SEALS,
-}  # fmt: skip
-"""Of the fields whose values have names."""
 
 # name:bits; a minus sign: signed. Fields without a name are reserved.
 _FORMATS = {
@@ -80,7 +73,7 @@ TABLES = {
 BYTES = {header: sum(field.bits for field in table) // 8 for header, table in TABLES.items()}
 BEHIND = {0xD1: ["AETH"], 0xD8: ["ERTH"], 0xD9: ["EETH"], 0xDC: ["SETH", "CC_STATE"],
           0xDD: ["NETH"], 0xDE: ["PETH"]}  # fmt: skip
-"""The headers behind the BTH, by opcode; those of DATA depend on its fields."""
+"""The headers behind the BTH, by opcode; those of data packets depend on its fields."""
 
 WIRESHARK = {
     "BTH": ("bth", "Base transport header"), "METH": ("meth", "Message numbers"),
@@ -162,6 +155,14 @@ class UdpFlow(Struct, frozen=True):
 class Packet(Struct):
     """One MRC packet. `headers` has the fields of each header that was complete."""
 
+    DATA: ClassVar = range(0xC6, 0xCC)
+    """the opcodes of data packets"""
+    NAMES: ClassVar[dict[str, dict[int, str]]] = {
+        "opcode": OPCODES, "mark": MARKS, "reason": REASONS, "operation": OPERATIONS,
+        "syndrome": SYNDROMES, "mode": SEALS,
+    }  # fmt: skip
+    """of the fields whose values have names"""
+
     size: int  # also of bytes that the capture lacks
     headers: dict[str, dict[str, int]] = field(default_factory=dict)
     payload_bytes: int = 0
@@ -170,6 +171,36 @@ class Packet(Struct):
     trimmed: bool = False
     icrc_is_right: bool | None = None  # None: it has none
     icrc_covers_fragment: bool = False  # it is right as RoCEv2 in hardware computes it over IPv4
+
+    @staticmethod
+    def encode(kind: str, fields: Mapping[str, int]) -> bytes:
+        """The BTH and the headers behind it. Raises ValueError for a field that none has."""
+        bth = {"opcode": _OPCODE[kind], "ts": 0, **fields}
+        left = set(fields)
+        made = b""
+        for header in ("BTH", *_headers_behind({**bth, "opcode": _OPCODE[kind]})):
+            if header == "CC_STATE" and bth.get("cc_type") == CC_TIMES:
+                header = "CC_TIMES"
+            values = {**_USUAL.get(header, {}), **bth}
+            number = 0
+            for name, bits, signed in TABLES[header]:
+                value = values.get(name, 0) if name else 0
+                least = -(1 << bits - 1) if signed else 0
+                most = least + (1 << bits) - 1
+                if not least <= value <= most:
+                    raise ValueError(f"{name}: {value} is not within {least}..{most}")
+                number = number << bits | value & (1 << bits) - 1
+            made += number.to_bytes(BYTES[header], "big")
+            left -= {field.name for field in TABLES[header]}
+        if left:
+            raise ValueError(f"{kind} has no field {', '.join(sorted(left))}")
+        return made
+
+    @staticmethod
+    def fields_of(kind: str, *, ts: bool) -> set[str]:
+        """The names of all fields of a packet."""
+        stack = ("BTH", *_headers_behind({"opcode": _OPCODE[kind], "ts": int(ts)}))
+        return {field.name for header in stack for field in TABLES[header] if field.name}
 
     @classmethod
     def decode(cls, payload: bytes, flow: UdpFlow, *, missing: int = 0) -> Self:
@@ -240,7 +271,7 @@ class Packet(Struct):
 
 def _headers_behind(bth: Mapping[str, int]) -> list[str]:
     """The headers behind the BTH."""
-    if bth["opcode"] in DATA:
+    if bth["opcode"] in Packet.DATA:
         imm = ["ImmDt"] * (bth["opcode"] in WITH_IMM)
         return ["METH", *["TSETH"] * bth["ts"], "RETH", *imm]
     return BEHIND.get(bth["opcode"], [])
@@ -293,36 +324,6 @@ _USUAL = {
 }
 """Values of fields that have one usual value other than 0."""
 _OPCODE = {name: code for code, name in OPCODES.items()}
-
-
-def encode(kind: str, fields: Mapping[str, int]) -> bytes:
-    """The BTH and the headers behind it. Raises ValueError for a field that none of them has."""
-    bth = {"opcode": _OPCODE[kind], "ts": 0, **fields}
-    left = set(fields)
-    made = b""
-    for header in ("BTH", *_headers_behind({**bth, "opcode": _OPCODE[kind]})):
-        if header == "CC_STATE" and bth.get("cc_type") == CC_TIMES:
-            header = "CC_TIMES"
-        values = {**_USUAL.get(header, {}), **bth}
-        number = 0
-        for name, bits, signed in TABLES[header]:
-            value = values.get(name, 0) if name else 0
-            least = -(1 << bits - 1) if signed else 0
-            most = least + (1 << bits) - 1
-            if not least <= value <= most:
-                raise ValueError(f"{name}: {value} is not within {least}..{most}")
-            number = number << bits | value & (1 << bits) - 1
-        made += number.to_bytes(BYTES[header], "big")
-        left -= {field.name for field in TABLES[header]}
-    if left:
-        raise ValueError(f"{kind} has no field {', '.join(sorted(left))}")
-    return made
-
-
-def fields_of(kind: str, *, ts: bool) -> set[str]:
-    """The names of all fields of a packet."""
-    stack = ("BTH", *_headers_behind({"opcode": _OPCODE[kind], "ts": int(ts)}))
-    return {field.name for header in stack for field in TABLES[header] if field.name}
 
 
 # ---- Packets as lines for people -----------------------------------------------------------------

@@ -43,7 +43,7 @@ from mrc.engine.memory import MR
 from mrc.engine.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.engine.queue_pair import QueuePair, Writes
 from mrc.enums import WarningKind, WcStatus
-from mrc.errors import CompletionError, MrcError, StateError, anew
+from mrc.errors import CompletionError, MrcError, StateError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 
 logger = logging.getLogger("mrc.dispatch")
@@ -171,7 +171,7 @@ class Dispatcher:
         """Ends the waits for work requests of a QP that will not complete; C flushes them later."""
         for writes in self._writes.values():
             if writes.queue is queue and not writes.done.done():
-                writes.done.set_exception(anew(error))
+                writes.done.set_exception(error.anew())
 
     def run_soon(self) -> None:
         """Runs a polled context in this turn: something was queued without a command."""

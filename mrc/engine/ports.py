@@ -21,6 +21,7 @@ from dataclasses import asdict
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mrc import limits
 from mrc.config import ContextConfig
 from mrc.engine import engine, native
 from mrc.engine.engine import AnyEngine, Engine
@@ -31,10 +32,7 @@ from mrc.fabric.paths import (
     LocalPort,
     PortSelection,
     SourcePorts,
-    interface_ports,
-    srv6_ports,
 )
-from mrc.limits import MAX_PORTS
 from mrc.linux.rtnetlink import Interface, interfaces
 
 logger = logging.getLogger("mrc.links")
@@ -46,9 +44,7 @@ Call = Callable[[Command, str], Awaitable[int]]
 _ROOM = 4
 # Every QP needs memory for each possible port, so a Context with few ports allows fewer.
 _FEW_PORTS, _MOST_OF_FEW = 12, 16
-OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
 _MOST_SAID = 16  # log lines of a Context that waits for its interfaces
-GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
 
 
 # RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of linux/rtnetlink.h
@@ -79,25 +75,32 @@ def _first_number(found: PortSelection, port: LocalPort) -> int:
 
 
 def number(found: PortSelection) -> dict[int, LocalPort]:
-    """Gives each port a number; ports beyond MAX_PORTS are left out."""
+    """Gives each port a number; ports beyond limits.MAX_PORTS are left out."""
     numbered: list[LocalPort] = []
     for port in found.ports:
         taken = {each.plane for each in numbered}
         free = (n for n in itertools.count(_first_number(found, port)) if n not in taken)
         numbered.append(replace(port, plane=port.plane or next(free)))
     most = max((port.plane for port in numbered), default=found.reserved)
-    if found.reserved and most > MAX_PORTS:
-        raise ConfigError(f"interfaces: {most} ports are needed, at most {MAX_PORTS} are possible")
-    return {port.plane: port for port in numbered if port.plane <= MAX_PORTS}
+    if found.reserved and most > limits.MAX_PORTS:
+        raise ConfigError(
+            f"interfaces: {most} ports are needed, at most {limits.MAX_PORTS} are possible"
+        )
+    return {port.plane: port for port in numbered if port.plane <= limits.MAX_PORTS}
 
 
 class LocalPorts:
     """The current ports of a Context."""
 
+    OPEN_TRIES = 5
+    """an interface may disappear between its listing and the opening of its sockets"""
+    GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
+    """the errors that it causes then"""
+
     def __init__(self, find: Find) -> None:
         self._find = find
         self._slots: dict[int, _Slot] = {}
-        self._most = MAX_PORTS
+        self._most = limits.MAX_PORTS
         self._found = PortSelection(())
         self._telling = False
         self._said: set[str] = set()
@@ -110,11 +113,13 @@ class LocalPorts:
         """Those that a Context selects from the interfaces, by its configuration."""
         wanted = config.interfaces
         if host is not None and host.has_srv6:
-            return cls(lambda interfaces, kept: srv6_ports(host, interfaces, wanted))
+            return cls(lambda interfaces, kept: PortSelection.of_srv6(host, interfaces, wanted))
         if not wanted and host is not None:
             wanted = tuple(str(port.address.ip) for port in host.ports)
         evs = config.spraying.evs_per_pair
-        return cls(lambda interfaces, kept: interface_ports(interfaces, wanted, evs, kept))
+        return cls(
+            lambda interfaces, kept: PortSelection.of_interfaces(interfaces, wanted, evs, kept)
+        )
 
     # ---- State ----------------------------------------------------------------------------
 
@@ -191,7 +196,7 @@ class LocalPorts:
         self._found = self._find(interfaces(), frozenset())
         ports = number(self._found)
         few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
-        self._most = _MOST_OF_FEW if few else MAX_PORTS
+        self._most = _MOST_OF_FEW if few else limits.MAX_PORTS
         return [ports.get(n + 1) for n in range(self._most)]
 
     def take(self, ports: Sequence[LocalPort | None], opened: AnyEngine) -> None:
@@ -203,7 +208,7 @@ class LocalPorts:
 
     def open(self, config: ContextConfig) -> Engine:
         """Opens an engine with the ports of the current interfaces; others may be added later."""
-        for left in reversed(range(OPEN_TRIES)):
+        for left in reversed(range(self.OPEN_TRIES)):
             ports = self.find()
             try:
                 opened = _open_engine(config, ports)
@@ -212,7 +217,7 @@ class LocalPorts:
                     raise InUseError(
                         f"UDP port {config.udp_port} is in use: choose another"
                     ) from error
-                if error.errno not in GONE or left == 0:
+                if error.errno not in self.GONE or left == 0:
                     raise
             else:
                 break

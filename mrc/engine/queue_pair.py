@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from mrc import limits
 from mrc.config import MAX_MPR, Queues
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
@@ -26,7 +27,6 @@ from mrc.errors import ArgumentError, StateError
 from mrc.events import Completion
 from mrc.fabric.hostconfig import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
-from mrc.limits import MPR_UNIT
 from mrc.linux.secret import Secret
 
 
@@ -263,7 +263,7 @@ class QueuePair:
         """Changes the window that this side grants the peer."""
         if not self.dynamic_mpr:
             raise StateError(f"QP {self.qpn:#x}: no dynamic MPR: both sides must set dynamic_mpr")
-        if not 0 < mpr <= self.mpr or mpr % MPR_UNIT:
+        if not 0 < mpr <= self.mpr or mpr % limits.MPR_UNIT:
             raise ArgumentError(f"mpr: {mpr} is not a multiple of 128 up to {self.mpr}")
         return self._command(CommandOp.QP_SET_MPR, value=mpr)
 

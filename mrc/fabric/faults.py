@@ -16,7 +16,6 @@ from mrc.fabric.document import Table
 from mrc.fabric.topology import (
     MAX_ALL_T1,
     MAX_MTU,
-    MAX_T1,
     MAX_T2,
     MIN_MTU,
     Topology,
@@ -109,7 +108,7 @@ def _switches(table: Table) -> tuple[int, int, int, int, int]:
     """The numbers of hosts, T0s, T1s, pods and T2s."""
     hosts, t2 = table.integer("hosts", 2, MAX_HOSTS), table.integer("t2", 0, MAX_T2, 0)
     t0 = table.integer("t0", 1, MAX_T0, hosts)
-    t1 = table.integer("t1", 1, MAX_ALL_T1 if t2 else MAX_T1)
+    t1 = table.integer("t1", 1, MAX_ALL_T1 if t2 else Topology.MAX_T1)
     pods = table.integer("pods", 1, MAX_T0, 1)
     if hosts % t0:
         remedy = f"use {multiples(hosts, t0)}"

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from mrc import limits
 from mrc.errors import BadFileError
-from mrc.limits import MAX_PORTS
 from mrc.typed import Text, take
 
 # ---- Addresses -----------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class HostPort(Struct, frozen=True):
     """Its address with the prefix length."""
     mtu: Annotated[int, Meta(ge=576, le=65536)]
     """Its MTU in bytes."""
-    plane: Annotated[int, Meta(ge=0, le=MAX_PORTS)] = 0
+    plane: Annotated[int, Meta(ge=0, le=limits.MAX_PORTS)] = 0
     """Its plane; 0: its place in the file."""
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class HostConfig(Struct, frozen=True):
     """Name of this host."""
     source: PathSource
     """Source of the paths: this file (srv6) or the interfaces."""
-    ports: Annotated[tuple[HostPort, ...], Meta(max_length=MAX_PORTS)] = ()
+    ports: Annotated[tuple[HostPort, ...], Meta(max_length=limits.MAX_PORTS)] = ()
     """The ports, in the order of their planes."""
     peers: dict[str, HostPeer] = {}
     """The peers by name."""

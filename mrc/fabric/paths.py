@@ -13,14 +13,14 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import ip_address, ip_interface
 from itertools import product
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from mrc import limits
 from mrc.errors import ConfigError
 from mrc.fabric.hostconfig import HostConfig, HostPath, IpAddress, IpInterface
-from mrc.limits import MAX_EVS, MAX_MTU, MAX_PEER_SOURCES, MAX_PORTS, MIN_MTU
 
 if TYPE_CHECKING:
     from mrc.linux.rtnetlink import Interface
@@ -70,6 +70,91 @@ class PortSelection(Struct, frozen=True):
     missing: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
 
+    @classmethod
+    def of_srv6(
+        cls, host: HostConfig, interfaces: Sequence[Interface], wanted: Sequence[str] = ()
+    ) -> Self:
+        """The usable ports of the host configuration, followed by loopback ports.
+
+        These ports receive on any local address, because each EV has its own destination address.
+        `wanted` selects some by interface or address, which keep their planes; empty: all.
+        """
+        by_name = {interface.name: interface for interface in interfaces}
+        own = {address.ip for interface in interfaces for address in interface.addresses}
+        ports: list[LocalPort] = []
+        names = {name for port in host.ports for name in (port.ifname, str(port.address.ip))}
+        known = ", ".join(port.ifname for port in host.ports)
+        missing = [
+            f"{name} is no port of the host configuration, which has {known}"
+            for name in wanted
+            if name not in names
+        ]
+        segments = host.most_segments
+        for plane, port in host.planes.items():
+            if wanted and not {port.ifname, str(port.address.ip)} & set(wanted):
+                continue
+            interface = by_name.get(port.ifname)
+            if interface is None or not interface.up:
+                missing.append(
+                    f"{port.ifname} is down" if interface else f"no interface {port.ifname}"
+                )
+                continue
+            if port.address.ip not in own:
+                missing.append(f"{port.address.ip} is not an address of this host")
+                continue
+            mtu = payload_mtu(port.mtu, port.address.version, segments=segments)
+            made = replace(
+                _tied_port(interface, port.address), plane=plane, mtu=mtu, any_address=True
+            )
+            ports += _carrying([made], missing, segments=segments)
+        # Bound to lo, they can share the UDP port with sockets that receive on any address.
+        loopback = [replace(port, ifname=port.nic) for port in _loopback_ports(interfaces)]
+        return cls(
+            (*ports, *_with_sockets(loopback, 8)), max(host.planes, default=0), tuple(missing)
+        )
+
+    @classmethod
+    def of_interfaces(
+        cls,
+        interfaces: Sequence[Interface],
+        wanted: Sequence[str],
+        tx_sockets: int,
+        kept: _Kept = frozenset(),
+    ) -> Self:
+        """The usable ports of a host without SRv6: interfaces that are up, then loopback.
+
+        `wanted` has interfaces or addresses in the order of the planes; empty: all. An interface
+        with both IP versions provides two ports. All second ports follow all first ports, so the
+        planes of an ordinary peer have the numbers 1, 2, ... A link-local address counts only where
+        an interface in `wanted`, or the whole host, has no other address: many hosts have idle
+        interfaces with one.
+        """
+        groups: list[list[LocalPort]] = []
+        missing: list[str] = []
+        small: list[str] = []
+        if not wanted:
+            links = [each for each in interfaces if each.up and not _is_loopback(each)]
+            groups = [_group(each, kept) for each in links]
+            if not any(groups):
+                groups = [_group(each, kept, link_local=True) for each in links]
+            groups = [_carrying(group, small) for group in groups]
+        for plane, name in enumerate(wanted, start=1):
+            try:
+                group = _carrying(_wanted_group(interfaces, name, kept), missing)
+            except ConfigError as error:
+                missing.append(str(error))
+            else:
+                groups.append([replace(port, plane=plane) for port in group[:1]] + group[1:])
+        ports = [group[0] for group in groups if group]
+        ports += [port for group in groups for port in group[1:]]
+        if not any(port.loopback for port in ports):
+            loopback = _loopback_ports(interfaces)
+            if not wanted:  # a host with many bridges must work without a configuration
+                ports = ports[: limits.MAX_PORTS - len(loopback)]
+            ports += loopback
+        found = tuple(_with_sockets(ports, tx_sockets))
+        return cls(found, len(wanted), tuple(missing), tuple(small))
+
 
 class RemotePort(Struct, frozen=True):
     """A port of the peer, as described in its hello."""
@@ -77,14 +162,19 @@ class RemotePort(Struct, frozen=True):
     nic: Annotated[str, Meta(max_length=64)]
     address: IpInterface
     source_ports: Annotated[tuple[UdpPort, ...], Meta(min_length=1, max_length=64)]
-    mtu: Annotated[int, Meta(ge=0, le=MAX_MTU)]
+    mtu: Annotated[int, Meta(ge=0, le=limits.MAX_MTU)]
 
 
 def payload_mtu(link_mtu: int, version: int, *, segments: int = 0) -> int:
     """Bytes of payload that fit a packet on a link, behind an encapsulation with so many segments
     of SRv6: a multiple of 4, at most MRC_MAX_MTU.
     """
-    return max(0, min(link_mtu - _headers(version, segments), MAX_MTU)) & ~3
+    return max(0, min(link_mtu - _headers(version, segments), limits.MAX_MTU)) & ~3
+
+
+def transport_bytes(*, sealed: bool) -> int:
+    """Of a packet, around its payload, without IP and UDP."""
+    return TRANSPORT + (SEAL_OVERHEAD if sealed else 0)
 
 
 def _headers(version: int, segments: int) -> int:
@@ -101,10 +191,10 @@ def _carrying(
     """The ports with room for the smallest packet; adds a line for each other to `left_out`."""
     found = []
     for port in ports:
-        if port.mtu >= MIN_MTU:
+        if port.mtu >= limits.MIN_MTU:
             found.append(port)
         else:
-            least = _headers(port.address.version, segments) + MIN_MTU
+            least = _headers(port.address.version, segments) + limits.MIN_MTU
             left_out.append(
                 f"{port.nic} ({port.address.ip}) carries too little: raise its MTU to {least}"
             )
@@ -113,85 +203,6 @@ def _carrying(
 
 _Kept = frozenset[IpAddress]
 """Addresses that a Context uses already. A newer address of an interface does not replace them."""
-
-
-def srv6_ports(
-    host: HostConfig, interfaces: Sequence[Interface], wanted: Sequence[str] = ()
-) -> PortSelection:
-    """The usable ports of the host configuration, followed by loopback ports.
-
-    These ports receive on any local address, because each EV has its own destination address.
-    `wanted` selects some by interface or address, which keep their planes; empty: all.
-    """
-    by_name = {interface.name: interface for interface in interfaces}
-    own = {address.ip for interface in interfaces for address in interface.addresses}
-    ports: list[LocalPort] = []
-    names = {name for port in host.ports for name in (port.ifname, str(port.address.ip))}
-    known = ", ".join(port.ifname for port in host.ports)
-    missing = [
-        f"{name} is no port of the host configuration, which has {known}"
-        for name in wanted
-        if name not in names
-    ]
-    segments = host.most_segments
-    for plane, port in host.planes.items():
-        if wanted and not {port.ifname, str(port.address.ip)} & set(wanted):
-            continue
-        interface = by_name.get(port.ifname)
-        if interface is None or not interface.up:
-            missing.append(f"{port.ifname} is down" if interface else f"no interface {port.ifname}")
-            continue
-        if port.address.ip not in own:
-            missing.append(f"{port.address.ip} is not an address of this host")
-            continue
-        mtu = payload_mtu(port.mtu, port.address.version, segments=segments)
-        made = replace(_tied_port(interface, port.address), plane=plane, mtu=mtu, any_address=True)
-        ports += _carrying([made], missing, segments=segments)
-    # Bound to lo, they can share the UDP port with sockets that receive on any address.
-    loopback = [replace(port, ifname=port.nic) for port in _loopback_ports(interfaces)]
-    return PortSelection(
-        (*ports, *_with_sockets(loopback, 8)), max(host.planes, default=0), tuple(missing)
-    )
-
-
-def interface_ports(
-    interfaces: Sequence[Interface],
-    wanted: Sequence[str],
-    tx_sockets: int,
-    kept: _Kept = frozenset(),
-) -> PortSelection:
-    """The usable ports of a host without SRv6: interfaces that are up, then loopback.
-
-    `wanted` has interfaces or addresses in the order of the planes; empty: all. An interface with
-    both IP versions provides two ports. All second ports follow all first ports, so the planes of
-    an ordinary peer have the numbers 1, 2, ... A link-local address counts only where an interface
-    in `wanted`, or the whole host, has no other address: many hosts have idle interfaces with one.
-    """
-    groups: list[list[LocalPort]] = []
-    missing: list[str] = []
-    small: list[str] = []
-    if not wanted:
-        links = [each for each in interfaces if each.up and not _is_loopback(each)]
-        groups = [_group(each, kept) for each in links]
-        if not any(groups):
-            groups = [_group(each, kept, link_local=True) for each in links]
-        groups = [_carrying(group, small) for group in groups]
-    for plane, name in enumerate(wanted, start=1):
-        try:
-            group = _carrying(_wanted_group(interfaces, name, kept), missing)
-        except ConfigError as error:
-            missing.append(str(error))
-        else:
-            groups.append([replace(port, plane=plane) for port in group[:1]] + group[1:])
-    ports = [group[0] for group in groups if group]
-    ports += [port for group in groups for port in group[1:]]
-    if not any(port.loopback for port in ports):
-        loopback = _loopback_ports(interfaces)
-        if not wanted:  # a host with many bridges must work without a configuration
-            ports = ports[: MAX_PORTS - len(loopback)]
-        ports += loopback
-    found = tuple(_with_sockets(ports, tx_sockets))
-    return PortSelection(found, len(wanted), tuple(missing), tuple(small))
 
 
 def _tied_port(interface: Interface, address: IpInterface) -> LocalPort:
@@ -452,11 +463,11 @@ def distinct(evs: Iterable[PathEv]) -> list[PathEv]:
     planes: dict[int, list[PathEv]] = {}
     for ev in seen.values():
         planes.setdefault(ev.attr.port, []).append(ev)
-    share = MAX_EVS // max(1, len(planes))
+    share = limits.MAX_EVS // max(1, len(planes))
     return [ev for plane in sorted(planes) for ev in planes[plane][:share]]
 
 
 def peer_sources(addresses: Iterable[tuple[IpAddress, Iterable[int]]]) -> list[PeerSource]:
     """The distinct sources of a peer's packets, from addresses with their source ports."""
     sources = {(address, sport): None for address, sports in addresses for sport in sports}
-    return [PeerSource(*source) for source in sources][:MAX_PEER_SOURCES]
+    return [PeerSource(*source) for source in sources][: limits.MAX_PEER_SOURCES]

@@ -59,8 +59,6 @@ _MAX_USID = (1 << _USID_BITS) - 1
 MIN_MTU, MAX_MTU = 1400, 65535
 MAX_HOSTS = 4096
 MAX_PLANES = 64
-MAX_T1 = 256
-"""above one T0"""
 MAX_ALL_T1 = 4096
 """of a plane with T2s"""
 MAX_T2 = 4096
@@ -181,6 +179,9 @@ def _network(usual: IPv6Network, text: str) -> IPv6Network:
 class Topology(Struct, frozen=True):
     """The numbers of hosts, planes and switches."""
 
+    MAX_T1: ClassVar = 256
+    """above one T0"""
+
     hosts: int
     planes: int
     t1: int
@@ -199,7 +200,7 @@ class Topology(Struct, frozen=True):
     def __post_init__(self) -> None:
         _check("hosts", self.hosts, 2, self.max_hosts)
         _check("planes", self.planes, 1, MAX_PLANES)
-        _check("t1", self.t1, 1, MAX_ALL_T1 if self.t2 else MAX_T1)
+        _check("t1", self.t1, 1, MAX_ALL_T1 if self.t2 else self.MAX_T1)
         force_setattr(self, "t0", self.t0 or self.hosts)
         _check("t0", self.t0, 1, self.hosts)
         _check("pods", self.pods, 1, self.max_hosts)
@@ -492,8 +493,8 @@ def wrong_pods(t0: int, t1: int, pods: int, t2: int) -> tuple[str, str] | None:
         if number % pods:
             remedy = f"use {multiples(number, pods)}"
             return key, f"is {number}, not a multiple of pods ({pods}): {remedy}"
-    if t1 // pods > MAX_T1:
-        return "t1", f"is {t1}, more than {MAX_T1} in each of {counted(pods, 'pod')}"
+    if t1 // pods > Topology.MAX_T1:
+        return "t1", f"is {t1}, more than {Topology.MAX_T1} in each of {counted(pods, 'pod')}"
     if t2 % (each := t1 // pods):
         why = f"is {t2}, not a multiple of the T1s of a pod ({each}): use {multiples(t2, each)}"
         return "t2", why

@@ -28,7 +28,6 @@ from mrc.testbed.plan import (
     BedPlan,
     MachineShare,
     Node,
-    Tunnel,
 )
 from mrc.testbed.shape import MANAGEMENT, Fabric, Shape, part_name
 from mrc.units import counted
@@ -281,7 +280,7 @@ def _links(plan: BedPlan, of: Mapping[str, int], machines: Machines) -> Iterator
         if here in (lower, upper):
             end = int(upper == here)
             remote = machines.every[lower if end else upper].ip
-            yield replace(link, tunnel=Tunnel(end, vni, remote, machines.port))
+            yield link.through(end, vni, remote, machines.port)
 
     for one, other in combinations(range(len(machines.every)), 2):
         # As large as those of the planes, to try at `up` whether packets of this size pass.

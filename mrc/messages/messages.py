@@ -22,7 +22,7 @@ from mrc.engine import native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import AnyEngine
 from mrc.engine.memory import HeldBuffer
-from mrc.engine.native import CData, Command, check, ffi, lib
+from mrc.engine.native import CData, Command, ffi, lib
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CommandOp
 from mrc.errors import ArgumentError, MrcError, PeerGoneError, ProtocolError, StateError
@@ -106,7 +106,9 @@ class MessageDispatcher:
             space._on_end()
 
     def _poll(self, done: CData, room: int) -> int:
-        return check(lib.mrc_ctx_msg_poll(self._context.handle(), done, room), "poll messages")
+        return native.check(
+            lib.mrc_ctx_msg_poll(self._context.handle(), done, room), "poll messages"
+        )
 
 
 def _decode(done: CData) -> tuple[int, MessageCompletion]:
@@ -219,7 +221,7 @@ class Messages:
             raise ArgumentError(f"space: {self._space} does not fit 32 bits")
         ctx = self._dispatcher.engine.handle()
         opened = lib.mrc_ctx_msg_space(ctx, self._space, ffi.NULL, ffi.NULL)
-        check(opened, f"space {self._space}")
+        native.check(opened, f"space {self._space}")
         self._ctx = ctx
         if self._dispatcher.messages is None:
             self._dispatcher.messages = MessageDispatcher(self._dispatcher.engine)
@@ -289,7 +291,7 @@ class Messages:
                     "exact": int(exact),
                 },
             )  # fmt: skip
-            check(lib.mrc_ctx_msg_post(self._ctx, post, 1), "message")
+            native.check(lib.mrc_ctx_msg_post(self._ctx, post, 1), "message")
         except BaseException:
             held.release()
             raise
@@ -307,7 +309,7 @@ class Messages:
 
     def _cancel(self, cookie: int) -> None:
         """Asks to cancel an operation; its completion comes in any case."""
-        check(lib.mrc_ctx_msg_cancel(self._ctx, self._space, cookie), "cancel")
+        native.check(lib.mrc_ctx_msg_cancel(self._ctx, self._space, cookie), "cancel")
         self._dispatcher.run_soon()
 
     def _error(self, done: MessageCompletion, qp: QP | None) -> MrcError:

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
-from mrc.engine.native import names_of
+from mrc.engine import native
 from mrc.enums import EvState
 from mrc.events import EvInfo, PlaneInfo, known
 from mrc.observe.snapshot import MEANINGS, Ledger, ObservedContext, OpenQp, Totals
@@ -39,7 +39,7 @@ class Scrape(Struct, frozen=True, eq=False):
         info = GaugeMetricFamily("mrc_info", "Version of mrc.", labels=("host", "version"))
         info.add_metric((self.host, _version()), 1)
         yield info
-        meanings = names_of("counter", "meaning")
+        meanings = native.names_of("counter", "meaning")
         for meaning, (name, count) in zip(meanings, self.counters.items(), strict=False):
             metric, text = f"mrc_{COUNTERS[name]}", f"{meaning[0].upper()}{meaning[1:]}."
             yield CounterMetricFamily(metric, text, value=count)

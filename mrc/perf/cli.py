@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+import mrc
 from mrc.cli import endpoint, output
 from mrc.cli.arguments import (
     DEFAULT_PORT,
@@ -15,9 +16,7 @@ from mrc.cli.arguments import (
     pause_argument,
 )
 from mrc.cli.output import Output, UsageError
-from mrc.config import ContextConfig, Limits, Spraying
 from mrc.connect.security import Commands
-from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ examples:
 SWEEP_SIZES = tuple(2**power for power in range(1, 24))
 SWEEP_SECONDS = 1.0
 DEFAULT_SIZE = 1 << 20
-_MAX_PEER_BYTES = Limits().max_peer_bytes
+_MAX_PEER_BYTES = mrc.Limits().max_peer_bytes
 DEFAULT_SECONDS = 10.0
 DEFAULT_BIN = "1ms"
 INSTEAD = {
@@ -48,7 +47,7 @@ INSTEAD = {
     ("-V",): "-v prints details",
 }
 """Options of iperf3 that mrc perf lacks, and what to use instead."""
-_SHARES = [shares.name.lower() for shares in PlaneShares]
+_SHARES = [shares.name.lower() for shares in mrc.PlaneShares]
 
 
 HOST = "host HOST[:PORT]  host that runs mrc perf --server; this end is the client"
@@ -176,11 +175,11 @@ def _serves(port: int) -> str:
     return "mrc perf --server" if port == DEFAULT_PORT else f"mrc perf --server -p {port}"
 
 
-def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> ContextConfig:
-    return ContextConfig(
-        integrity=Integrity[args.integrity.upper()],
-        spraying=Spraying(burst_packets=args.spray),
-        plane_shares=PlaneShares[args.plane_shares.upper()],
+def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextConfig:
+    return mrc.ContextConfig(
+        integrity=mrc.Integrity[args.integrity.upper()],
+        spraying=mrc.Spraying(burst_packets=args.spray),
+        plane_shares=mrc.PlaneShares[args.plane_shares.upper()],
         **endpoint.endpoint_settings(args),
         **endpoint.view_settings(args),
         **trusted,

@@ -18,19 +18,20 @@ from typing import Annotated, Any, Self, TypeVar
 from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import asdict, replace
 
+import mrc
+from mrc import limits
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.aio.recording import Recorder, Recording
 from mrc.config import MAX_BINS
 from mrc.connect.parse import shown
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent, QpInfo
-from mrc.limits import MAX_PORTS
 from mrc.perf.results import EvChange, Latency, PlaneChange, ShareChange
 from mrc.tasks import cancelled
-from mrc.typed import Real, Whole, take
+from mrc.typed import Whole, take
 
+Real = Annotated[float, Meta(ge=-1e15, le=1e15)]
 MAX_CHANGES = 4096  # of each kind: the first ones are kept, later ones only counted
 _PIECE = 16384  # bins in one message
 _STEPS = 64  # buckets of a histogram in an octave
@@ -187,7 +188,7 @@ class Meter:
 class History(Struct, frozen=True):
     """The history of one test. `lost_changes` counts the changes that are not included."""
 
-    recording: Recording
+    recording: mrc.Recording
     evs: tuple[EvChange, ...]
     planes: tuple[PlaneChange, ...]
     shares: tuple[ShareChange, ...]
@@ -235,7 +236,7 @@ def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:
 
 
 class BinsMessage(Struct, frozen=True):
-    plane: Annotated[int, Meta(ge=1, le=MAX_PORTS)]
+    plane: Annotated[int, Meta(ge=1, le=limits.MAX_PORTS)]
     bytes: tuple[Whole, ...]
 
 
@@ -265,7 +266,7 @@ class Historian:
         self._qps = tuple(qps)
         self._bin_ns = bin_ns
         self._recording = AsyncExitStack()
-        self._recorder: Recorder | None = None
+        self._recorder: mrc.Recorder | None = None
         self._changes: dict[type, list[Any]] = {EvChange: [], PlaneChange: [], ShareChange: []}
         # (QPN, EV index) -> state, for each EV that has changed.
         self._states: dict[tuple[int, int], EvState] = {}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mrc
+from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, figures
@@ -32,7 +33,6 @@ from mrc.cli.output import (
 from mrc.config import ContextConfig, Limits, Queues
 from mrc.enums import PlaneShares
 from mrc.errors import MrcError
-from mrc.mailbox import MAX_UNREAD, race, until_guessed
 from mrc.perf.load import MAX_QPS, Pattern, PerfDirection, PerfPlan
 from mrc.perf.meter import History, MeterInterval
 from mrc.perf.results import (
@@ -410,7 +410,7 @@ async def _run(
 async def serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) -> int:
     config = ContextConfig(
         limits=Limits(max_peer_bytes=args.max_memory, max_qps_per_source=2 * MAX_QPS),
-        queues=Queues(max_unread=MAX_UNREAD),
+        queues=Queues(max_unread=mailbox.MAX_UNREAD),
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **endpoint.endpoint_settings(args),
         **endpoint.view_settings(args),
@@ -421,7 +421,7 @@ async def serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) 
         async with await ctx.listen(port=args.port, private=service.private) as listener:
             endpoint.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            return await race(service.run(listener), until_guessed(ctx))
+            return await mailbox.race(service.run(listener), mailbox.Service.until_guessed(ctx))
 
 
 class PerfService:

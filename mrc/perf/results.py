@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from mrc.cli.figures import Bins, Settings
+from mrc.cli import figures
 from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.results import SCHEMA, Failure, Result
 from mrc.typed import Whole
@@ -204,7 +204,7 @@ class PerfEnd(Interval, frozen=True, kw_only=True):
     """What `latency` measures. completion: from the post of a message to its completion."""
     latency: Latency | None
     """null: this end measured none, because it wrote no message or only answered."""
-    bins: Bins | None
+    bins: figures.Bins | None
     """Payload that arrived here over time; null without --bins, and where nothing is written to."""
     changes: Changes | None
     """EVs and planes that changed; null without --bins."""
@@ -229,7 +229,7 @@ class Test(Struct, frozen=True, kw_only=True):
     """
 
 
-class Setup(Settings, frozen=True, kw_only=True):
+class Setup(figures.Settings, frozen=True, kw_only=True):
     """The parameters of a session with a server."""
 
     planes: tuple[int, ...]

@@ -32,14 +32,7 @@ from mrc.connect.parse import shown
 from mrc.engine.memory import RemoteMemory
 from mrc.errors import InUseError, MrcError, ProtocolError, reason_of
 from mrc.events import Immediate
-from mrc.mailbox import (
-    MailboxClosedError,
-    MailboxSession,
-    Service,
-    accept_session,
-    connect_session,
-    let_look,
-)
+from mrc.mailbox import MailboxClosedError, MailboxSession, Service
 from mrc.perf.load import (
     MAX_SECONDS,
     Load,
@@ -187,7 +180,7 @@ class TestResult(Struct, frozen=True):
 @asynccontextmanager
 async def connect(ctx: Context, host: str, port: int, *, timeout: float) -> AsyncIterator[Client]:
     """A client of the server at `host`; raises ConnectError, PathError or ResolveError."""
-    async with connect_session(ctx, host, port, SERVICE, timeout=timeout) as session:
+    async with SERVICE.connect(ctx, host, port, timeout=timeout) as session:
         yield Client(ctx, session, host, port, timeout)
 
 
@@ -427,12 +420,12 @@ class PerfServer:
     async def serve(self, qp: QP) -> None:
         """Serves a QP until the peer closes it; raises the error that ends a session."""
         if self.is_session(qp):
-            async with accept_session(self._ctx, qp, SERVICE) as session:
+            async with SERVICE.accept(self._ctx, qp) as session:
                 await self._serve_session(session)
         elif qp.private.get("service") == QP_SERVICE:
             await self._join(qp)
         else:
-            await let_look(qp)
+            await SERVICE.let_look(qp)
 
     async def _join(self, qp: QP) -> None:
         """Adds a QP to the test that its token names, and keeps it until the test ends."""

@@ -26,7 +26,7 @@ from mrc.cli.output import (
     format_seconds,
     format_table,
 )
-from mrc.cli.runner import interruptibly
+from mrc.cli.runner import begun
 from mrc.linux.system import check_writable, write_whole
 from mrc.results import like
 from mrc.sim import drawing, page, sweep
@@ -220,9 +220,9 @@ def _run(
     if len(jobs) == 1:
         with _progress_bar(out, scenario.name, n_runs(scenario)) as bar:
             show = None if bar is None else _by_run(bar)
-            trial = interruptibly(
+            trial = begun(
                 run_trial, *jobs[0], trace=args.trace, progress=show, threads=args.threads
-            )
+            ).result()
             return JobResults([trial], interrupted=False)
     with _progress_bar(out, scenario.name, len(jobs)) as bar:
         return run_all(full_trial, jobs, bounds, _by_job(bar, [part.name for part, _ in jobs]))

@@ -22,16 +22,8 @@ from typing import Any, Protocol
 import msgspec
 import uvloop
 
-from mrc.aio.context import Context
-from mrc.aio.qp import QP
+import mrc
 from mrc.child import Child
-from mrc.config import CcParameters, ContextConfig, Limits, Queues, Retries, Spraying, Timeouts
-from mrc.connect.admission import raise_descriptor_limit
-from mrc.connect.listener import Listener
-from mrc.engine.memory import MR, RemoteMemory
-from mrc.enums import Access, Integrity
-from mrc.errors import MrcError
-from mrc.events import EvEvent, PlaneEvent
 from mrc.linux import system
 from mrc.sim.task import (
     IPERF3,
@@ -91,7 +83,7 @@ class Writer:
             if not self.flow.interval_ns:
                 self.begin_step()
             await asyncio.gather(*slots)
-        except (MrcError, OSError) as error:
+        except (mrc.MrcError, OSError) as error:
             self._error = str(error) or type(error).__name__
             self._failed = self.flow.writes - self._completed
             self._last_ns = time.monotonic_ns()
@@ -168,9 +160,9 @@ _MANY = 16384
 class MrcLink:
     """A QP, for the writes of one flow."""
 
-    def __init__(self, flow: FlowTask, qp: QP, memory: MR) -> None:
+    def __init__(self, flow: FlowTask, qp: mrc.QP, memory: mrc.MR) -> None:
         self._flow, self._qp, self._memory = flow, qp, memory
-        self._remote = RemoteMemory(**qp.private)
+        self._remote = mrc.RemoteMemory(**qp.private)
 
     async def write(self) -> None:
         length, remote = self._flow.bytes, self._remote
@@ -199,19 +191,19 @@ class MrcTransport:
         self._task, self._stack, self._on_arrival = task, stack, on_arrival
         self._sends = [flow for flow in task.sends if flow.over == "mrc"]
         self._receives = {flow.number: flow for flow in task.receives if flow.over == "mrc"}
-        self._out: dict[int, QP] = {}
-        self._in: dict[int, QP] = {}
+        self._out: dict[int, mrc.QP] = {}
+        self._in: dict[int, mrc.QP] = {}
         self.changes: deque[PathChange] = deque(maxlen=_MANY)
         """the last ones, with times of the monotonic clock"""
         self._all_here = asyncio.Event()
         self._jobs: list[asyncio.Task[None]] = []
-        self._context: Context
-        self._memory: MR
+        self._context: mrc.Context
+        self._memory: mrc.MR
 
     async def open(self) -> None:
         """Listens."""
-        self._context = await self._stack.enter_async_context(Context(_config(self._task)))
-        access = Access.LOCAL_READ | Access.REMOTE_WRITE
+        self._context = await self._stack.enter_async_context(mrc.Context(_config(self._task)))
+        access = mrc.Access.LOCAL_READ | mrc.Access.REMOTE_WRITE
         # Not zeros: the kernel would have one page for all of them.
         memory = bytearray(b"\1" * self._task.memory_bytes)
         opening = self._context.register(memory, access=access)
@@ -224,7 +216,7 @@ class MrcTransport:
     def _start(self, job: Coroutine[None, None, None]) -> None:
         self._jobs.append(asyncio.create_task(job))
 
-    async def _accept(self, listener: Listener) -> None:
+    async def _accept(self, listener: mrc.Listener) -> None:
         if not self._receives:
             self._all_here.set()
         async for qp in listener:
@@ -260,24 +252,24 @@ class MrcTransport:
                         self._start(self._allow(flow, qp, start_ns + flow.allow_ns))
 
     @staticmethod
-    async def _allow(flow: FlowTask, qp: QP, at_ns: int) -> None:
+    async def _allow(flow: FlowTask, qp: mrc.QP, at_ns: int) -> None:
         await sleep_until(at_ns)
         await qp.allow(*flow.denied)
 
-    async def _count(self, number: int, qp: QP) -> None:
+    async def _count(self, number: int, qp: mrc.QP) -> None:
         """Counts the writes that arrived."""
-        with suppress(MrcError):  # of a QP that failed: its sender reports it
+        with suppress(mrc.MrcError):  # of a QP that failed: its sender reports it
             count = 0
             async for _ in qp.immediates():
                 count += 1
                 self._on_arrival(number, count)
 
-    async def _watch(self, number: int, qp: QP) -> None:
+    async def _watch(self, number: int, qp: mrc.QP) -> None:
         async for event in qp.events():
-            if isinstance(event, EvEvent):
+            if isinstance(event, mrc.EvEvent):
                 path = int(event.path.rpartition(".")[2])
                 where: dict[str, Any] = {"path": path, "state": int(event.state)}
-            elif isinstance(event, PlaneEvent):
+            elif isinstance(event, mrc.PlaneEvent):
                 where = {"path": None, "state": int(not event.suspended)}
             else:
                 continue
@@ -302,31 +294,31 @@ class MrcTransport:
             await qp.abort()
 
 
-def _config(task: HostTask) -> ContextConfig:
+def _config(task: HostTask) -> mrc.ContextConfig:
     transport, n = task.transport, len(task.sends) + len(task.receives)
-    return ContextConfig(
+    return mrc.ContextConfig(
         cc=transport.cc,
-        cc_parameters=CcParameters(link_bps=task.link_bps, base_rtt_ns=task.base_rtt_ns),
+        cc_parameters=mrc.CcParameters(link_bps=task.link_bps, base_rtt_ns=task.base_rtt_ns),
         plane_shares=transport.plane_shares,
-        integrity=Integrity.UDP,
-        queues=Queues(mpr=transport.mpr),
-        retries=Retries(
+        integrity=mrc.Integrity.UDP,
+        queues=mrc.Queues(mpr=transport.mpr),
+        retries=mrc.Retries(
             ack_timeout_exponent=transport.timeout,
             linear=transport.retry_linear,
             exponential=transport.retry_exp,
         ),
-        spraying=Spraying(
+        spraying=mrc.Spraying(
             burst_packets=transport.spray,
             evs_active_per_plane=transport.ev_active_per_plane,
             mtu_limit=transport.path_mtu,
         ),
-        limits=Limits(
+        limits=mrc.Limits(
             max_qps=max(n, 1),
             max_qps_per_source=max(n, 1),
             max_pending=max(n, 64),
             max_pending_per_source=64,
         ),
-        timeouts=Timeouts(linger=0.0, hello=_CONNECT_SECONDS, exchange=_CONNECT_SECONDS),
+        timeouts=mrc.Timeouts(linger=0.0, hello=_CONNECT_SECONDS, exchange=_CONNECT_SECONDS),
     )
 
 
@@ -695,7 +687,7 @@ async def serve() -> None:
     reader = asyncio.StreamReader(limit=1 << 26)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    raise_descriptor_limit()
+    system.raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         task = msgspec.json.decode(await reader.readline(), type=HostTask)
         host = TrafficHost(task, stack)
@@ -719,7 +711,7 @@ def main() -> int:
     """0; 1 after an error, whose line is on stderr."""
     try:
         uvloop.run(serve())
-    except (OSError, MrcError) as error:
+    except (OSError, mrc.MrcError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

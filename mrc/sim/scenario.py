@@ -21,14 +21,13 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc import units
+from mrc import limits, units
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
 from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import LinkChange, Tiers, TimedFault
-from mrc.fabric.topology import MAX_T1, Target, Topology
-from mrc.limits import MAX_EVS
+from mrc.fabric.topology import Target, Topology
 from mrc.sim.results import (
     Parameters,
     Placement,
@@ -416,8 +415,8 @@ def _transport(table: Table, topology: Tiers) -> Transport:
         path_mtu=table.integer("path_mtu", 256, 16384, 4096),
         mpr=table.integer("mpr", 128, 4096, 1024),
         spray=table.integer("spray", 0, 64, 1),
-        evs_per_plane=table.integer("evs_per_plane", 0, MAX_T1, 0),
-        ev_active_per_plane=table.integer("ev_active_per_plane", 0, MAX_T1, 0),
+        evs_per_plane=table.integer("evs_per_plane", 0, Topology.MAX_T1, 0),
+        ev_active_per_plane=table.integer("ev_active_per_plane", 0, Topology.MAX_T1, 0),
         probed=table.boolean_or("probed", _COMPUTED, True),
         timeout=table.integer("timeout", 1, 24, 16),
         retry_linear=table.integer("retry_linear", 0, 7, 7),
@@ -439,10 +438,11 @@ def _transport(table: Table, topology: Tiers) -> Transport:
     if transport.path_mtu % 4:
         raise table.error("path_mtu", f"{transport.path_mtu} is not a multiple of 4")
     evs = evs_of_qp(topology, transport)
-    if transport.kind == "mrc" and evs > MAX_EVS:
-        most = MAX_EVS // topology.planes
+    if transport.kind == "mrc" and evs > limits.MAX_EVS:
+        most = limits.MAX_EVS // topology.planes
         raise table.error(
-            "evs_per_plane", f"{counted(evs, 'EV')} exceed the {MAX_EVS} of a QP: 1 to {most}"
+            "evs_per_plane",
+            f"{counted(evs, 'EV')} exceed the {limits.MAX_EVS} of a QP: 1 to {most}",
         )
     if transport.mpr % 128:
         raise table.error("mpr", f"{transport.mpr} is not a multiple of 128")

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError, StateError
+from mrc.fabric import paths
 from mrc.fabric.faults import Tiers, TimedFault
-from mrc.fabric.paths import payload_mtu
 from mrc.linux import system
 from mrc.sim import native
 from mrc.sim.hosts import HostProcess, Hosts
@@ -126,7 +126,7 @@ def transport_of(transport: Transport, shape: Shape) -> Transport:
     forwards bursts, and hosts that send single packets would take the processors' time.
     """
     is_kernel = shape.fabric is Fabric.KERNEL
-    room = payload_mtu(shape.mtu, 6, segments=1)
+    room = paths.payload_mtu(shape.mtu, 6, segments=1)
     return replace(
         transport,
         path_mtu=min(transport.path_mtu, room),

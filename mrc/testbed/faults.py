@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from mrc import units
 from mrc.fabric.faults import TimedFault
 from mrc.fabric.topology import Target, Topology
 from mrc.results import KEYS, like
@@ -30,7 +31,7 @@ from mrc.testbed.shape import (
     t1_name,
     t2_name,
 )
-from mrc.units import digits, quantity
+from mrc.units import digits
 
 LOSSY = "mrc_lossy"
 """Name of the nftables table with the losses that links have without a fault."""
@@ -170,7 +171,7 @@ class Fault(Struct, frozen=True):
 
 def parse_loss(text: str) -> float:
     """A percentage such as `20%` or `0.5%`, as a share."""
-    steps = quantity(text, {"": _LOSS_STEPS // 100, "%": _LOSS_STEPS // 100}) or 0.0
+    steps = units.quantity(text, {"": _LOSS_STEPS // 100, "%": _LOSS_STEPS // 100}) or 0.0
     if not 0 < steps <= _LOSS_STEPS or abs(steps - round(steps)) > 1e-6:
         raise ValueError(f"{text!r} is not a percentage from 0.01% to 100%, in steps of 0.01%")
     return steps / _LOSS_STEPS

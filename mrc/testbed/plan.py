@@ -127,6 +127,10 @@ class BedLink(Struct, frozen=True):
     tunnel: Tunnel | None = None
     """to the end that another machine has; None: both are here"""
 
+    def through(self, end: int, vni: int, remote: IPv4Address | IPv6Address, port: int) -> BedLink:
+        """The link by a tunnel to another machine; see Tunnel."""
+        return replace(self, tunnel=Tunnel(end, vni, remote, port))
+
     @property
     def ends(self) -> tuple[tuple[str, str, Egress], ...]:
         """Node, interface and what it does when it sends, of the ends on this machine."""

@@ -35,14 +35,13 @@ from typing import Any
 from msgspec import Struct, convert
 from msgspec.structs import fields, force_setattr, replace
 
-from mrc import products
+from mrc import products, units
 from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import LinkChange, Tiers
 from mrc.fabric.topology import Addresses, Target, Topology
 from mrc.results import KEYS
-from mrc.units import parse_short_rate
 
 DEFAULT_NAME = "lab"
 FABRIC = "fabric"
@@ -334,7 +333,7 @@ def parse_rate(text: str) -> int | None:
     if text == "none":
         return None
     try:
-        return parse_short_rate(text)
+        return units.parse_short_rate(text)
     except ValueError as error:
         raise ValueError(f"{error}, or none") from error
 

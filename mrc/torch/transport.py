@@ -26,15 +26,12 @@ import uvloop
 from msgspec import Struct, field
 
 import mrc
-from mrc.aio.context import Context
-from mrc.config import ContextConfig
 from mrc.connect.parse import shown
-from mrc.connect.security import Security, load_secret
 from mrc.errors import ConfigError, ConnectError, MrcError, StateError
 from mrc.fabric import hostconfig
-from mrc.group import NOTE_BYTES, Group, Member, MemberAddress, MemberEnd
 from mrc.tasks import cancelled
 from mrc.torch.build import TorchError, built
+from mrc.torch.group import NOTE_BYTES, Group, Member, MemberAddress, MemberEnd
 from mrc.units import digits
 
 logger = logging.getLogger("mrc.torch")
@@ -45,7 +42,7 @@ INTERFACES = "GLOO_SOCKET_IFNAME"  # Gloo's own variable: names with commas betw
 SECRET = "MRC_SECRET"  # file of the secret that all ranks have; unset: nothing is encrypted
 
 
-def config_of(environ: Mapping[str, str]) -> ContextConfig:
+def config_of(environ: Mapping[str, str]) -> mrc.ContextConfig:
     """The interfaces of the host configuration ($MRC_CONFIG), those that $GLOO_SOCKET_IFNAME
     names, or all. If $MASTER_ADDR is a loopback address, all ranks are processes of this host. With
     $MRC_SECRET the exchange is encrypted and packets are sealed. Raises ConfigError.
@@ -56,15 +53,15 @@ def config_of(environ: Mapping[str, str]) -> ContextConfig:
     rank = environ.get("RANK", "")
     program = f"torch rank {rank}" if rank.isdecimal() else "torch"
     secret = environ.get(SECRET, "")
-    return ContextConfig(
+    return mrc.ContextConfig(
         interfaces=interfaces,
         program=program,
         local_view=True,
-        security=Security(secret=load_secret(Path(secret))) if secret else None,
+        security=mrc.Security(secret=mrc.load_secret(Path(secret))) if secret else None,
     )
 
 
-def check_interfaces(config: ContextConfig, missing: Sequence[str]) -> None:
+def check_interfaces(config: mrc.ContextConfig, missing: Sequence[str]) -> None:
     """Raises ConfigError if no wanted interface can be used: the ranks would wait for each other in
     vain.
     """
@@ -154,7 +151,7 @@ class GlooTransport:
 
     async def _open(self) -> None:
         config = config_of(os.environ)
-        self._context = Context(config)
+        self._context = mrc.Context(config)
         await self._context.__aenter__()
         try:
             check_interfaces(config, self._context.missing)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from mrc.cli.figures import Bins, Settings
+from mrc.cli import figures
 from mrc.events import EvInfo, PlaneInfo
 
 Role = Literal["sender", "receiver"]
@@ -72,7 +72,7 @@ class Waits(Struct, frozen=True):
     """The receiver had to hash and store chunks. The sender waits only when the window is full."""
 
 
-class Transfer(Settings, frozen=True, kw_only=True, rename=_KEYS):
+class Transfer(figures.Settings, frozen=True, kw_only=True, rename=_KEYS):
     """One transfer, as one end saw it: its files, planes and paths, and its parameters."""
 
     role: Role
@@ -140,7 +140,7 @@ class Transfer(Settings, frozen=True, kw_only=True, rename=_KEYS):
     """Chunks that a sender has posted and not completed at most."""
     digest_algorithm: str
     """Algorithm of the files' digests."""
-    bins: Bins | None
+    bins: figures.Bins | None
     """Payload that arrived over time; null without --bins."""
 
 

@@ -35,9 +35,7 @@ from mrc.connect.listener import Listener
 from mrc.connect.parse import shown
 from mrc.errors import ConnectError, MrcError, PathError, PeerGoneError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, PlaneInfo, QpInfo, known
-from mrc.mailbox import MailboxSession, Service, SessionError, let_look, until_guessed
-from mrc.mailbox import accept_session as accept_mailbox
-from mrc.mailbox import connect_session as connect_mailbox
+from mrc.mailbox import MailboxSession, Service, SessionError
 from mrc.tasks import Limit, cancelled
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import (
@@ -307,7 +305,7 @@ async def connect_session(
 
     about = announced.to_dict() | {TAKES_ASKING: True, TRANSFER: transfer}
     async with (
-        connect_mailbox(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
+        SERVICE.connect(ctx, host, port, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,
     ):
         yield TransferSession(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
@@ -319,7 +317,7 @@ async def accept_session(ctx: Context, qp: QP, joins: Joins) -> AsyncIterator[Tr
 
     The sender's further QPs join the session through `joins`.
     """
-    async with accept_mailbox(ctx, qp, SERVICE) as opened, joins.session() as joined:
+    async with SERVICE.accept(ctx, qp) as opened, joins.session() as joined:
         yield TransferSession(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
 
 
@@ -442,7 +440,7 @@ class TransferServer:
         one-time code until the one peer has been. Returns the exit code.
         """
         accepting = asyncio.create_task(self._accept())
-        guessing = asyncio.create_task(until_guessed(self._ctx))
+        guessing = asyncio.create_task(SERVICE.until_guessed(self._ctx))
         try:
             ends = (accepting, guessing, self._code)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -475,7 +473,7 @@ class TransferServer:
             elif service == JOIN:
                 await self._joins.take(qp)
             else:
-                await let_look(qp)
+                await SERVICE.let_look(qp)
         except Exception as error:
             code = self._user.failed(qp.peer_host, error)
             returns = isinstance(error, PathError) and transfer != ""

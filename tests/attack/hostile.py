@@ -22,7 +22,7 @@ from mrc import Context, ContextConfig
 from mrc.connect.security import Security
 from mrc.engine.native import lib
 from mrc.events import Immediate
-from mrc.mailbox import MailboxSession, connect_session
+from mrc.mailbox import MailboxSession
 from mrc.perf.load import PerfPlan
 from mrc.perf.session import SERVICE as PERF
 from mrc.transfer.session import SERVICE as FILES
@@ -100,7 +100,7 @@ async def main(security: Security | None) -> None:
     async with Context(ContextConfig(name="[/]", security=security)) as ctx:
         service = PERF if attack is plans else FILES
         host, port, about = sys.argv[2], int(sys.argv[3]), {"bytes": MUCH}
-        connect = partial(connect_session, ctx, host, port, service, private=about, timeout=60)
+        connect = partial(service.connect, ctx, host, port, private=about, timeout=60)
         async with connect() as session:
             await attack(session, connect)
             await asyncio.Event().wait()

@@ -27,7 +27,7 @@ from mrc.mailbox import (
     SLOTS,
     Mailbox,
     MailboxClosedError,
-    let_look,
+    Service,
     mailbox_memory,
 )
 
@@ -346,7 +346,7 @@ class Visitor:
 
 async def test_let_look__until_the_peer_has_seen_enough() -> None:
     visitor: Any = Visitor()
-    visit = asyncio.create_task(let_look(visitor))
+    visit = asyncio.create_task(Service.let_look(visitor))
     await asyncio.sleep(0)
     assert not visitor.closed
     visitor.gone.set()
@@ -358,22 +358,22 @@ async def test_let_look__not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mailbox.VISIT_SECONDS == 10
     monkeypatch.setattr(mailbox, "VISIT_SECONDS", 0.01)
     visitor: Any = Visitor()
-    await let_look(visitor)
+    await Service.let_look(visitor)
     assert visitor.closed
 
 
 async def test_let_look__no_more_than_so_many() -> None:
     assert MAX_VISITS == 16
     visitors: list[Any] = [Visitor() for _ in range(MAX_VISITS)]
-    visits = [asyncio.create_task(let_look(visitor)) for visitor in visitors]
+    visits = [asyncio.create_task(Service.let_look(visitor)) for visitor in visitors]
     await asyncio.sleep(0)
     late: Any = Visitor()
     later: Any = Visitor()
-    await let_look(late)
+    await Service.let_look(late)
     assert late.closed and not any(visitor.closed for visitor in visitors)
     visitors[0].gone.set()
     await visits[0]
-    another = asyncio.create_task(let_look(later))
+    another = asyncio.create_task(Service.let_look(later))
     await asyncio.sleep(0)
     assert not later.closed
     for task in (another, *visits):
@@ -384,10 +384,10 @@ async def test_let_look__no_more_than_so_many() -> None:
 async def test_let_look__one_source_does_not_take_all_places() -> None:
     """A newcomer gets the place of a source that has more than its own share."""
     visitors: list[Any] = [Visitor() for _ in range(MAX_VISITS)]
-    visits = [asyncio.create_task(let_look(visitor)) for visitor in visitors]
+    visits = [asyncio.create_task(Service.let_look(visitor)) for visitor in visitors]
     await asyncio.sleep(0)
     other: Any = Visitor("10.0.0.2")
-    visits.append(asyncio.create_task(let_look(other)))
+    visits.append(asyncio.create_task(Service.let_look(other)))
     await asyncio.wait(visits, return_when=asyncio.FIRST_COMPLETED)
     assert not other.closed
     assert [visitor.closed for visitor in visitors].count(True) == 1

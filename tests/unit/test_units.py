@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct, field
 
 import mrc
-from mrc.typed import Real, Text, Whole, take
+from mrc.perf.meter import Real
+from mrc.typed import Text, Whole, take
 from mrc.units import (
     counted,
     digits,

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import mrc
-from mrc.group import Group, MemberAddress
+from mrc.torch.group import Group, MemberAddress
 from virtual.connect import stalls
 from virtual.host import Host
 from virtual.world import Audit, World

@@ -130,15 +130,11 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
     """Shows a test bed on the terminal, which scrolls. True: the key q ended it; False: the test
     bed is down.
     """
-    from mrc.cli.terminal import (
-        Block,
-        Screen,
-        keys,  # slow imports: rich
-    )
+    from mrc.cli import terminal  # slow imports: rich
 
     ended = asyncio.get_running_loop().create_future()
     look: _Look | None = None
-    blocks = [Block(f"measuring {name}")]
+    blocks = [terminal.Block(f"measuring {name}")]
 
     def on_key(key: str) -> None:
         if key == "q" and not ended.done():
@@ -146,7 +142,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
         screen.window.move(key)
         screen.show(blocks, help_text)
 
-    with Screen() as screen, keys(on_key) as has_keys:
+    with terminal.Screen() as screen, terminal.keys(on_key) as has_keys:
         help_text = _SCROLL if has_keys else "^C ends; no keys: stdin is no terminal"
         while not ended.done():
             screen.show(blocks, help_text)
@@ -158,7 +154,7 @@ async def _watch(name: str, seconds: float, out: Output) -> bool:
                 return False
             else:
                 first, *rest = _lines(look, with_addresses=False)
-                blocks[:] = [Block(first), Block("\n".join(rest), style="")]
+                blocks[:] = [terminal.Block(first), terminal.Block("\n".join(rest), style="")]
                 if not look.links:
                     await asyncio.wait({ended}, timeout=seconds)
     return True

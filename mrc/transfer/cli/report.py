@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
+import mrc
 from mrc import versions
 from mrc.aio.context import Context
-from mrc.aio.recording import Recording
 from mrc.cli import figures
 from mrc.cli.output import Exit, Output, format_bytes, format_rate, format_seconds
 from mrc.connect.parse import printable, shown
@@ -604,7 +604,7 @@ class TransferReport:
         incidents: Incidents,
         *,
         about: str = "",
-        recording: Recording | None = None,
+        recording: mrc.Recording | None = None,
         **numbers: float,
     ) -> None:
         """Prints what happened to the planes, after `about`, the bins, and the JSON, with

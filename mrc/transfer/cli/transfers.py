@@ -16,8 +16,8 @@ from typing import Any
 from msgspec import Struct
 
 import mrc
+from mrc import mailbox
 from mrc.aio.context import Context
-from mrc.aio.recording import Recorder
 from mrc.cli import endpoint, figures
 from mrc.cli.endpoint import Question, Retry
 from mrc.cli.output import Output, format_bytes
@@ -26,7 +26,6 @@ from mrc.connect.parse import quoted, shown
 from mrc.connect.security import Security
 from mrc.enums import EvState
 from mrc.errors import MrcError
-from mrc.mailbox import MAX_UNREAD
 from mrc.transfer.cli.report import Incidents, ProgressMeter, TransferReport
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.limits import SenderLimits
@@ -159,7 +158,7 @@ async def recv(
     """`peer_bytes`: memory for what all senders together have sent and is not stored."""
     config = mrc.ContextConfig(
         limits=mrc.Limits(max_peer_bytes=peer_bytes),
-        queues=mrc.Queues(max_unread=MAX_UNREAD),
+        queues=mrc.Queues(max_unread=mailbox.MAX_UNREAD),
         **endpoint.endpoint_settings(args),
         **endpoint.view_settings(args),
         **trusted,
@@ -214,7 +213,7 @@ class RecvCommand:
         self.consents = Consents(ctx.config.security, self.meter, idle_seconds=args.idle)
         self._rate = args.rate  # of all senders, in bits per second; 0: no limit
         self._bin_ns = args.bins  # 0: without --bins
-        self.recorder: Recorder | None = None
+        self.recorder: mrc.Recorder | None = None
         self._stack = AsyncExitStack()
         self._server: TransferServer | None = None
 

@@ -42,7 +42,7 @@ from mrc.conform.packets import finished, frame, ip_packets
 from mrc.conform.readings import BY_ID, READINGS, check, switches
 from mrc.dissect import cli as dissect_cli
 from mrc.dissect.capture import ETHERNET, udp_of
-from mrc.dissect.packet import OPCODES, Packet, UdpFlow, encode
+from mrc.dissect.packet import OPCODES, Packet, UdpFlow
 from mrc.dissect.vectors import FLOWS, Vector, load, sealed
 
 CASE = """\
@@ -217,16 +217,16 @@ def test_headers__of_the_golden_packets(golden: Golden) -> None:
     packet = Packet.decode(golden.packet, flow)
     fields = {name: value for header in packet.headers.values() for name, value in header.items()}
     kind = OPCODES[fields.pop("opcode")]
-    made = encode(kind, fields)
+    made = Packet.encode(kind, fields)
     payload = golden.packet[len(made) : -4]
     assert finished(made + payload, flow).hex() == golden.packet.hex()
 
 
 def test_headers__refuse_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="psn: 16777216 is not within"):
-        encode("SACK", {"psn": 1 << 24})
+        Packet.encode("SACK", {"psn": 1 << 24})
     with pytest.raises(ValueError, match="ACK has no field bitmap"):
-        encode("ACK", {"bitmap": 1})
+        Packet.encode("ACK", {"bitmap": 1})
 
 
 # ---- IP packets ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from mrc.conform.packets import finished
 from mrc.conform.readings import READINGS
 from mrc.dissect import vectors
 from mrc.dissect.capture import ETHERNET, udp_of
-from mrc.dissect.packet import Packet, UdpFlow, encode
+from mrc.dissect.packet import Packet, UdpFlow
 
 A, B = ip_address("192.0.2.1"), ip_address("192.0.2.2")
 A_QPN, B_QPN = 0xAAAAAA, 0xBBBBBB
@@ -38,7 +38,7 @@ def data(at: float, psn: int, sport: int = 50000, kind: str = "WRITE_ONLY", **fi
         "dest_qpn": B_QPN, "psn": (FIRST + psn) % (1 << 24), "msn": psn, "va": 4096,
         "rkey": 1, "dma_bytes": size, **fields,
     }  # fmt: skip
-    return at, flow, finished(encode(kind, settings) + bytes(size), flow)
+    return at, flow, finished(Packet.encode(kind, settings) + bytes(size), flow)
 
 
 def answer(at: float, kind: str, cum: int, bits: tuple[int, ...] = (), **fields: int) -> Any:
@@ -53,7 +53,7 @@ def answer(at: float, kind: str, cum: int, bits: tuple[int, ...] = (), **fields:
         settings.setdefault("ev", 50000 << 16)
     if kind == "NACK":
         settings |= {"nack_psn": settings["psn"], "spdcid": B_QPN & 0xFFFF}
-    return at, flow, finished(encode(kind, settings), flow)
+    return at, flow, finished(Packet.encode(kind, settings), flow)
 
 
 def judged(*datagrams: Datagram) -> Judge:
@@ -132,8 +132,10 @@ def test_take__readings() -> None:
 @pytest.mark.parametrize(("bits", "reading"), [(4, "C6-A"), (16, "C6-B")])
 def test_take__operation_of_an_endpoint_response(bits: int, reading: str) -> None:
     flow = UdpFlow(A, B, 50000, 4791)
-    request = finished(encode("ENDPOINT_REQUEST", {"operation": 1, "psn": 7, "dest_qpn": 2}), flow)
-    made = bytearray(encode("ENDPOINT_RESPONSE", {"psn": 7, "dest_qpn": 2}))
+    request = finished(
+        Packet.encode("ENDPOINT_REQUEST", {"operation": 1, "psn": 7, "dest_qpn": 2}), flow
+    )
+    made = bytearray(Packet.encode("ENDPOINT_RESPONSE", {"psn": 7, "dest_qpn": 2}))
     made[13] = bits
     judge = judged((0, flow, request), (1, flow, finished(bytes(made), flow)))
     assert {name for name in judge.readings if name.startswith("C6")} == {reading}
@@ -265,7 +267,7 @@ Sent = tuple[UdpFlow, bytes]
 
 
 def packet(kind: str, flow: UdpFlow = FLOW, payload: bytes = b"", **fields: int) -> Sent:
-    return flow, finished(encode(kind, fields) + payload, flow)
+    return flow, finished(Packet.encode(kind, fields) + payload, flow)
 
 
 def shown_readings(*sent: Sent) -> set[str]:
@@ -275,13 +277,13 @@ def shown_readings(*sent: Sent) -> set[str]:
 
 def middle(*, byte_1: int) -> Sent:
     """A Middle packet with these bits in byte 1 of its BTH."""
-    body = bytearray(encode("WRITE_MIDDLE", {"dma_bytes": 64}) + bytes(4))
+    body = bytearray(Packet.encode("WRITE_MIDDLE", {"dma_bytes": 64}) + bytes(4))
     body[1] = byte_1
     return FLOW, finished(bytes(body), FLOW)
 
 
 PROBE: dict[str, Any] = {"operation": 1, "psn": 7}
-CUT = (TRIMMED, encode("WRITE_ONLY", {"dest_qpn": 0xB0001, "psn": 5})[:26])
+CUT = (TRIMMED, Packet.encode("WRITE_ONLY", {"dest_qpn": 0xB0001, "psn": 5})[:26])
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ def test_shown__by_packets(sent: tuple[Sent, ...], names: set[str]) -> None:
 def test_shown__what_the_icrc_covers(name: str) -> None:
     """The identification of the header is in the capture, so its ICRC can be checked both ways."""
     flow = vectors.FLOWS["v4"]
-    body = encode("ACK", {"syndrome": 0x1F})
+    body = Packet.encode("ACK", {"syndrome": 0x1F})
     fragment = packets.frame(flow, body + bytes(4))[14 + 4 : 14 + 8]
     check = flow.icrc(body) if name == "S6-A" else flow.icrc(body, fragment=fragment)
     found = udp_of(packets.frame(flow, body + check), ETHERNET)

@@ -41,7 +41,7 @@ from mrc.errors import (
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 from mrc.fabric import hostconfig
 from mrc.fabric.hostconfig import unpack_address
-from mrc.fabric.paths import interface_ports
+from mrc.fabric.paths import PortSelection
 from mrc.linux.rtnetlink import Interface
 
 
@@ -414,16 +414,16 @@ class Host:
 
 def test_number__in_order_behind_those_that_are_reserved() -> None:
     nics = [LO, ETH0, ETH1]
-    numbered = number(interface_ports(nics, (), 1))
+    numbered = number(PortSelection.of_interfaces(nics, (), 1))
     assert {plane: port.nic for plane, port in numbered.items()} == {1: "eth0", 2: "eth1", 5: "lo"}
-    assert list(number(interface_ports([LO], (), 1))) == [5]
-    assert list(number(interface_ports(nics, ["eth9", "eth1"], 1))) == [2, 3]
+    assert list(number(PortSelection.of_interfaces([LO], (), 1))) == [5]
+    assert list(number(PortSelection.of_interfaces(nics, ["eth9", "eth1"], 1))) == [2, 3]
 
 
 def test_number__more_than_the_engine_has() -> None:
     nics = [nic(f"eth{i}", f"10.0.{i}.1/24") for i in range(33)]
     with pytest.raises(ConfigError, match="34 ports are needed, at most 32"):
-        number(interface_ports([LO, *nics], [each.name for each in nics], 1))
+        number(PortSelection.of_interfaces([LO, *nics], [each.name for each in nics], 1))
 
 
 async def test_apply__late_gone_and_back() -> None:

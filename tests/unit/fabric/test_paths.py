@@ -13,11 +13,10 @@ from mrc.fabric import hostconfig, paths
 from mrc.fabric.hostconfig import HostPath
 from mrc.fabric.paths import (
     LocalPort,
+    PortSelection,
     RemotePort,
     SourcePorts,
-    interface_ports,
     payload_mtu,
-    srv6_ports,
 )
 from mrc.linux.rtnetlink import Interface
 
@@ -217,7 +216,7 @@ def summary(ports: Sequence[LocalPort]) -> list[tuple[int, str, str]]:
 
 
 def test_interface_ports__second_addresses_come_behind_and_loopback_last() -> None:
-    ports = interface_ports([LO, ETH0, ETH1], (), 8).ports
+    ports = PortSelection.of_interfaces([LO, ETH0, ETH1], (), 8).ports
     assert summary(ports) == [
         (0, "eth0", "2001:db8::1"),
         (0, "eth1", "10.0.1.1"),
@@ -233,23 +232,23 @@ def test_interface_ports__second_addresses_come_behind_and_loopback_last() -> No
 def test_interface_ports__what_is_down_or_has_only_link_local_addresses_is_left_out() -> None:
     down = nic("eth2", "10.0.2.1/24", up=False)
     bare = nic("veth", "fe80::2/64")
-    found = interface_ports([LO, down, bare, ETH1], (), 1)
+    found = PortSelection.of_interfaces([LO, down, bare, ETH1], (), 1)
     assert "veth" not in {port.ifname for port in found.ports}
     assert not found.missing
 
 
 def test_interface_ports__link_local_addresses_of_a_host_without_others() -> None:
     links = [nic("eth2", "fe80::2/64"), nic("eth3", "fe80::3/64")]
-    found = interface_ports([LO, *links], (), 1)
+    found = PortSelection.of_interfaces([LO, *links], (), 1)
     assert summary(found.ports)[:2] == [(0, "eth2", "fe80::2"), (0, "eth3", "fe80::3")]
-    named = interface_ports([LO, ETH0, *links], ["eth3", "eth0"], 1)
+    named = PortSelection.of_interfaces([LO, ETH0, *links], ["eth3", "eth0"], 1)
     assert summary(named.ports)[:2] == [(1, "eth3", "fe80::3"), (2, "eth0", "2001:db8::1")]
 
 
 def test_interface_ports__an_address_in_use_stays_the_one_of_its_interface() -> None:
     two = nic("eth0", "2001:db8::2/64", "2001:db8::1/64", "10.0.0.2/24", "10.0.0.1/24")
     kept = frozenset({ip_address("2001:db8::1"), ip_address("10.0.0.1")})
-    found = interface_ports([two], (), 1, kept)
+    found = PortSelection.of_interfaces([two], (), 1, kept)
     assert [str(port.address.ip) for port in found.ports] == ["2001:db8::1", "10.0.0.1"]
 
 
@@ -267,7 +266,7 @@ def test_interface_ports__an_address_in_use_stays_the_one_of_its_interface() -> 
 def test_interface_ports__wanted_ones_have_their_planes(
     wanted: list[str], expected: list[tuple[int, str]]
 ) -> None:
-    found = interface_ports([LO, ETH0, ETH1], wanted, 1)
+    found = PortSelection.of_interfaces([LO, ETH0, ETH1], wanted, 1)
     assert [(port.plane, port.ifname or "-") for port in found.ports] == expected
     assert found.reserved == len(wanted)
 
@@ -284,7 +283,7 @@ def test_interface_ports__wanted_ones_have_their_planes(
 )
 def test_interface_ports__a_wanted_one_that_is_missing(wanted: str, complaint: str) -> None:
     nics = [LO, ETH0, nic("eth2", "10.0.2.1/24", up=False), nic("eth3")]
-    found = interface_ports(nics, [wanted], 1)
+    found = PortSelection.of_interfaces(nics, [wanted], 1)
     assert found.missing == (complaint,)
     assert all(port.loopback for port in found.ports)
 
@@ -293,23 +292,23 @@ def test_interface_ports__one_that_cannot_carry_a_packet_is_left_out() -> None:
     """MTU 327 leaves 252 bytes of payload with IPv4, 4 below the smallest packet."""
     small, least = nic("tun0", "10.0.7.1/24", mtu=327), nic("tun1", "10.0.8.1/24", mtu=328)
     tiny = nic("tun2", "10.0.9.1/24", mtu=68)
-    found = interface_ports([LO, small, ETH0, tiny, least], (), 1)
+    found = PortSelection.of_interfaces([LO, small, ETH0, tiny, least], (), 1)
     names = [port.ifname for port in found.ports if not port.loopback]
     assert names == ["eth0", "tun1", "eth0"]
     lines = tuple(f"{each} carries too little: raise its MTU to 328"
                   for each in ("tun0 (10.0.7.1)", "tun2 (10.0.9.1)"))  # fmt: skip
     assert (found.small, found.missing) == (lines, ())
     for wanted in ("tun0", "10.0.7.1"):
-        found = interface_ports([LO, small, ETH0], ["eth0", wanted], 1)
+        found = PortSelection.of_interfaces([LO, small, ETH0], ["eth0", wanted], 1)
         assert [port.plane for port in found.ports if not port.loopback] == [1, 0]
         assert (found.small, found.missing) == ((), lines[:1])
     lo = nic("lo", "127.0.0.1/8", mtu=68)
-    assert interface_ports([lo], (), 1).ports == ()
+    assert PortSelection.of_interfaces([lo], (), 1).ports == ()
 
 
 def test_interface_ports__more_than_the_engine_has() -> None:
     nics = [nic(f"eth{i}", f"10.0.{i}.1/24") for i in range(33)]
-    ports = interface_ports([LO, *nics], (), 1).ports
+    ports = PortSelection.of_interfaces([LO, *nics], (), 1).ports
     assert [port.nic for port in ports] == [f"eth{i}" for i in range(30)] + ["lo", "lo"]
 
 
@@ -333,7 +332,7 @@ SRV6_LO = nic("lo", "127.0.0.1/8", "fd00:a::1/128", "::1/128", mtu=65536)
 
 
 def test_srv6_ports__take_any_address_and_count_the_encapsulation() -> None:
-    ports = srv6_ports(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    ports = PortSelection.of_srv6(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert summary(ports)[:2] == [(1, "p1", "fd00:a::1"), (2, "p2", "fd00:a::1")]
     assert [port.any_address for port in ports] == [True, True, False, False]
     assert [port.mtu for port in ports] == [8844, 8844, 16384, 16384]
@@ -351,32 +350,32 @@ dst = "fd00:a:1::1:0"
 segments = ["fcbb:1:100:201::", "fcbb:1:e000::"]
 usids = ["0100", "0201", "e000"]
 """
-    ports = srv6_ports(hostconfig.parse(HOST + peer, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    ports = PortSelection.of_srv6(hostconfig.parse(HOST + peer, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert ports[0].mtu == 8844 - 16
 
 
 def test_srv6_ports__loopback_is_tied_to_share_the_udp_port() -> None:
-    ports = srv6_ports(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    ports = PortSelection.of_srv6(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert [(port.ifname, port.loopback) for port in ports[2:]] == [("lo", True), ("lo", True)]
 
 
 def test_srv6_ports__those_that_are_usable_keep_their_planes() -> None:
     host = hostconfig.parse(HOST, "h0.toml")
-    found = srv6_ports(host, [SRV6_LO, nic("p1", up=False), P2])
+    found = PortSelection.of_srv6(host, [SRV6_LO, nic("p1", up=False), P2])
     assert summary(found.ports)[0] == (2, "p2", "fd00:a::1")
     assert found.reserved == 2
     assert found.missing == ("p1 is down",)
-    assert srv6_ports(host, [SRV6_LO, P2]).missing == ("no interface p1",)
+    assert PortSelection.of_srv6(host, [SRV6_LO, P2]).missing == ("no interface p1",)
     away = nic("lo", "127.0.0.1/8")
     assert (
-        srv6_ports(host, [away, P1, P2]).missing
+        PortSelection.of_srv6(host, [away, P1, P2]).missing
         == ("fd00:a::1 is not an address of this host",) * 2
     )
 
 
 def test_srv6_ports__wanted_ones_keep_their_planes() -> None:
     host = hostconfig.parse(HOST, "h0.toml")
-    found = srv6_ports(host, [SRV6_LO, P1, P2], ["p2", "p9"])
+    found = PortSelection.of_srv6(host, [SRV6_LO, P1, P2], ["p2", "p9"])
     assert [(port.plane, port.nic) for port in found.ports if not port.loopback] == [(2, "p2")]
     assert found.reserved == 2
     assert found.missing == ("p9 is no port of the host configuration, which has p1, p2",)

@@ -38,7 +38,7 @@ def test_paths__one_in_full() -> None:
 
 def test_addresses__of_the_largest_fabric_are_distinct() -> None:
     """No uSID, no prefix and no path address is used twice."""
-    host, t1 = topology.MAX_HOSTS - 1, topology.MAX_T1 - 1
+    host, t1 = topology.MAX_HOSTS - 1, topology.Topology.MAX_T1 - 1
     two, three = Topology(2, 1, 1), Topology(2, 1, 2, pods=2, t2=1)
     numbers = {"t0": host, "t1": topology.MAX_ALL_T1 - 1, "t2": topology.MAX_T2 - 1}
     usids = {three.usid(tier, at) for tier, last in numbers.items() for at in (0, last)}

@@ -19,8 +19,8 @@ from slowness import PATIENCE
 
 from mrc import ConfigError, ContextConfig
 from mrc.errors import ConnectError
-from mrc.group import MemberAddress
 from mrc.torch import entry
+from mrc.torch.group import MemberAddress
 from mrc.torch.transport import GlooTransport, check_interfaces, config_of, name_of
 
 SPACE, USER = 7, 1

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
+from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.connect.parse import shown
@@ -34,7 +35,6 @@ from mrc.errors import (
     StateError,
     reason_of,
 )
-from mrc.mailbox import LOST_TIMEOUTS, explain, paths_lost
 from mrc.tasks import Limit, cancelled
 from mrc.units import digits
 
@@ -110,9 +110,9 @@ class Member(Struct, frozen=True):
 
         The peer may have found all paths lost before this process, and so have ended.
         """
-        if self.qp.closed or (await self.qp.query()).timeouts < LOST_TIMEOUTS:
+        if self.qp.closed or (await self.qp.query()).timeouts < mailbox.LOST_TIMEOUTS:
             return None
-        return paths_lost(self.qp.peer_host)
+        return mailbox.paths_lost(self.qp.peer_host)
 
 
 class Group:
@@ -339,7 +339,7 @@ async def _end_of(member: Member, taking: Iterable[asyncio.Task[None]]) -> Membe
         async for _ in member.qp.immediates():
             pass
     except CompletionError as error:
-        return MemberEnd(await _violation(taking) or explain(error, host), died=True)
+        return MemberEnd(await _violation(taking) or mailbox.explain(error, host), died=True)
     except PeerGoneError as error:
         return MemberEnd(await member.lost() or error, died=True)
     except MrcError as error:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError, Retries
 from mrc.connect.security import Security
 from mrc.engine import native
-from mrc.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Group, Member, MemberAddress
+from mrc.torch.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Group, Member, MemberAddress
 
 SLOT_BYTES = 8192  # of an inbox of messages
 ADDRESS = MemberAddress(b"0123456789abcdef", "h1", 4791, b"of 8 has")
@@ -171,7 +171,7 @@ async def test_member__that_has_closed_before_it_was_asked_for(
     drawn = SimpleNamespace(
         token_bytes=lambda count: tokens.pop(0), compare_digest=secrets.compare_digest
     )
-    monkeypatch.setattr("mrc.group.secrets", drawn)
+    monkeypatch.setattr("mrc.torch.group.secrets", drawn)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config()) as one,
