@@ -93,7 +93,7 @@ def _tidy(body: str) -> str:
         body = body.replace(colour, f"var(--{name})")
     body = re.sub(r' transform="rotate\(-0 [^"]*"', "", re.sub(r"\n +", "\n", body))
     body = re.sub(r"<g id=([\"'])title: (.*?)\1>", r"<g><title>\2</title>", body)
-    return re.sub(r"<g id=\"[^\"]*\">", "<g>", body)
+    return re.sub(r"<g id=\"[^\"]*\"", "<g", body)
 
 
 def standalone(svg: str) -> str:
