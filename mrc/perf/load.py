@@ -24,7 +24,7 @@ from mrc.engine.memory import MR, RemoteMemory
 from mrc.enums import Access
 from mrc.errors import ArgumentError, ProtocolError
 from mrc.perf.meter import Histogram
-from mrc.tasks import cancelled, first_error
+from mrc.tasks import Limit, cancelled, first_error
 from mrc.transfer.memory import anonymous
 from mrc.transfer.threads import in_thread
 from mrc.typed import take
@@ -315,11 +315,13 @@ async def stopped(work: asyncio.Task[None]) -> None:
 
 async def settled(work: asyncio.Task[None]) -> None:
     """Waits for the end of a task that has been stopped; cancels it after SETTLE_SECONDS."""
-    done, _ = await asyncio.wait({work}, timeout=SETTLE_SECONDS)
-    if done:
-        await stopped(work)
-    else:
+    try:
+        async with Limit(SETTLE_SECONDS):
+            await asyncio.wait({work})
+    except TimeoutError:
         await cancelled(work)
+    else:
+        await stopped(work)
 
 
 async def failing(work: asyncio.Task[None]) -> NoReturn:
