@@ -183,8 +183,8 @@ def paths_are_lost(job: Job, failed: float, others: dict[int, int]) -> None:
 
 def test_failure__the_timeout_of_the_group() -> None:
     """Both ranks raise at once, and so does their next operation: the group is over."""
-    job = local_job("waiting", "5", "1800", transport="MRC")
-    late = "timed out after 5000 ms: a receive did not complete"
+    job = local_job("waiting", "10", "1800", transport="MRC")
+    late = "timed out after 10000 ms: a receive did not complete"
     over = "mrc: another operation of this group timed out, which ended the group"
     for rank, errors in zip(
         job.ranks, ([f"mrc: {late}", over], [f"mrc: rank 0: {late}"] * 2), strict=True

@@ -146,10 +146,16 @@ def parting() -> None:
 
 def waiting() -> None:
     """Two ranks, of which each waits for a message that the other never sends. The arguments are
-    the ranks' timeouts, in seconds.
+    the ranks' timeouts, in seconds, which count from when both are there.
     """
-    seconds = float(sys.argv[2 + int(os.environ["RANK"])]) if len(sys.argv) > 2 else 1800.0
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
+    store, rank, size = next(dist.rendezvous("env://"))
+    store.set(f"rank {rank}", "is here")
+    store.wait([f"rank {other}" for other in range(size)])
+    seconds = float(sys.argv[2 + rank]) if len(sys.argv) > 2 else 1800.0
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore("group", store), rank=rank, world_size=size,
+        timeout=datetime.timedelta(seconds=seconds),
+    )  # fmt: skip
     dist.barrier()
     print(json.dumps({"step": 0}), flush=True)
     try:

@@ -201,14 +201,14 @@ def test_send__goes_on_by_itself(tmp_path: Path) -> None:
     with source.open("wb") as file:
         for _ in range(SIZE // len(BLOCK)):
             file.write(BLOCK)
-    with receiving("--output", inbox, *SLOWLY) as (receiver, where):
+    port = str(free_port())
+    with receiving("--output", inbox, "--port", port, *SLOWLY) as (receiver, where):
         command = [*MRC, "send", "--json", "--retry", f"{PATIENCE}s", str(source), where]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
             part = inbox / part_name("image")
             until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
             receiver.kill()
             receiver.wait(PATIENCE)
-            port = where.rpartition(":")[2]
             with receiving("--output", inbox, "--port", port) as (receiver, _):
                 out, notes = sender.communicate(timeout=PATIENCE)
                 assert sender.returncode == 0, notes
