@@ -117,24 +117,21 @@ int mrc_ctx_msg_close_space(mrc_ctx *ctx, uint32_t space) {
 
 /* ---- completions ---- */
 
-static void keep(struct mrc_messages *messages, const struct mrc_msg_done *done) {
-  pthread_mutex_lock(&messages->done_lock);
-  const bool room = reserve(&messages->done, 1, sizeof *done);
-  mrc_assert(room); /* without its completion the program would wait for ever */
-  struct mrc_msg_done *items = messages->done.items;
-  items[messages->done.n++] = *done;
-  messages->published = true;
-  pthread_mutex_unlock(&messages->done_lock);
-}
-
 static void on_done(void *user, const struct mrc_msg_done *done) {
   struct mrc_messages *messages = user;
   pthread_mutex_lock(&messages->spaces_lock);
   const struct mrc_message_space *space = find_space(messages, done->space);
-  if (space != NULL && space->sink != NULL)
+  if (space != NULL && space->sink != NULL) {
     space->sink(space->user, done);
-  else if (space != NULL)
-    keep(messages, done);
+  } else if (space != NULL) {
+    pthread_mutex_lock(&messages->done_lock);
+    const bool room = reserve(&messages->done, 1, sizeof *done);
+    mrc_assert(room); /* without its completion the program would wait for ever */
+    struct mrc_msg_done *items = messages->done.items;
+    items[messages->done.n++] = *done;
+    messages->published = true;
+    pthread_mutex_unlock(&messages->done_lock);
+  }
   pthread_mutex_unlock(&messages->spaces_lock);
 }
 

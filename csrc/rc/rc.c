@@ -239,33 +239,29 @@ static uint32_t fill(struct mrc_rc *rc, uint8_t *bytes) {
   return frame.n;
 }
 
-static void send_frame(struct mrc_rc *rc, uint8_t *bytes, uint32_t place, uint32_t n) {
-  const struct mrc_rc_header header = {
-      .read = rc->slots.freed, .granted = rc->grants, .wanted = rc->wanted};
-  mrc_rc_put_header(&header, bytes);
-  rc->slots.told = rc->slots.freed;
-  rc->grants_told = rc->grants;
-  rc->wanted_told = rc->wanted;
-  const uint32_t number = rc->slots.sent++;
-  rc->frame_next[number % MRC_RC_SLOTS] = rc->next;
-  const struct mrc_wr wr = {.wr_id = wr_id(FRAME, number),
-                            .local = (uintptr_t)bytes,
-                            .lkey = rc->outbox_key,
-                            .va = rc->their_inbox + place,
-                            .rkey = rc->their_rkey,
-                            .bytes = n,
-                            .imm = mrc_imm(MRC_RC_IMM_FRAME, number),
-                            .opcode = MRC_WR_WRITE_IMM};
-  rc->owner->post(rc->user, &wr);
-}
-
 static void send_frames(struct mrc_rc *rc) {
   while (mrc_slots_may_send(&rc->slots)) {
-    const uint32_t place = mrc_slots_place(&rc->slots, rc->slots.sent);
+    const uint32_t number = rc->slots.sent, place = mrc_slots_place(&rc->slots, number);
     uint8_t *bytes = rc->outbox + place;
     const uint32_t n = fill(rc, bytes);
     if (n == MRC_RC_FRAME_HEADER) return;
-    send_frame(rc, bytes, place, n);
+    const struct mrc_rc_header header = {
+        .read = rc->slots.freed, .granted = rc->grants, .wanted = rc->wanted};
+    mrc_rc_put_header(&header, bytes);
+    rc->slots.told = rc->slots.freed;
+    rc->grants_told = rc->grants;
+    rc->wanted_told = rc->wanted;
+    rc->slots.sent++;
+    rc->frame_next[number % MRC_RC_SLOTS] = rc->next;
+    const struct mrc_wr wr = {.wr_id = wr_id(FRAME, number),
+                              .local = (uintptr_t)bytes,
+                              .lkey = rc->outbox_key,
+                              .va = rc->their_inbox + place,
+                              .rkey = rc->their_rkey,
+                              .bytes = n,
+                              .imm = mrc_imm(MRC_RC_IMM_FRAME, number),
+                              .opcode = MRC_WR_WRITE_IMM};
+    rc->owner->post(rc->user, &wr);
   }
   struct frame none = {0};
   if (!rc->ended) put_requests(rc, &none);

@@ -31,19 +31,12 @@ static uint8_t memory[2 * LONG];
 /* The next frame of the peer: n records of one kind, with ids from `first`, which are their tags
    too. */
 static void forge(struct wire_qp *qp, uint8_t kind, uint32_t first, uint32_t n) {
-  const struct mrc_msg_peer *peer = wire[0].msg->peers[qp->number];
-  uint8_t *frame = peer->inbox + peer->slots.arrived % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
-  uint32_t bytes = MRC_MSG_FRAME_HEADER;
-  memset(frame, 0, MRC_MSG_FRAME_HEADER);
-  for (uint32_t i = 0; i < n; i++) {
-    const struct mrc_msg_record record = {.kind = kind,
-                                          .space = SPACE,
-                                          .tag = first + i,
-                                          .bytes = kind == MRC_MSG_EAGER ? 0 : LONG,
-                                          .id = first + i};
-    bytes += (uint32_t)mrc_msg_encode(&record, frame + bytes);
-  }
-  wire_immediate(qp, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), bytes);
+  const struct mrc_msg_record record = {.kind = kind,
+                                        .space = SPACE,
+                                        .tag = first,
+                                        .bytes = kind == MRC_MSG_EAGER ? 0 : LONG,
+                                        .id = first};
+  wire_records(qp, record, n, true);
 }
 
 static void forge_many(struct wire_qp *qp, uint8_t kind, uint32_t n) {

@@ -37,13 +37,7 @@ static inline struct wire_qp *start_alone(void) {
 
 /* The peer's next frame has `n` records like this one. */
 static inline void say(struct wire_qp *qp, const struct mrc_msg_record *record, int n) {
-  const struct mrc_msg_peer *peer = wire[0].msg->peers[qp->number];
-  uint8_t *frame = peer->inbox + mrc_slots_place(&peer->slots, peer->slots.arrived);
-  size_t bytes = MRC_MSG_FRAME_HEADER;
-  memset(frame, 0, bytes);
-  for (int i = 0; i < n; i++)
-    bytes += mrc_msg_encode(record, frame + bytes);
-  wire_immediate(qp, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), (uint32_t)bytes);
+  wire_records(qp, *record, (uint32_t)n, false);
   wire_turn(&wire[0]);
 }
 

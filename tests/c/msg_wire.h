@@ -244,6 +244,29 @@ static void wire_immediate(struct wire_qp *qp, uint32_t imm, uint32_t bytes) {
                                       .opcode = MRC_WC_RECV_IMM});
 }
 
+/* Where the peer's next frame goes. */
+static inline uint8_t *wire_next_frame(const struct wire_qp *qp) {
+  const struct mrc_msg_peer *peer = qp->host->msg->peers[qp->number];
+  return peer->inbox + mrc_slots_place(&peer->slots, peer->slots.arrived);
+}
+
+/* It has come, with so many bytes. */
+static inline void wire_frame(struct wire_qp *qp, uint32_t bytes) {
+  const struct mrc_msg_peer *peer = qp->host->msg->peers[qp->number];
+  wire_immediate(qp, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), bytes);
+}
+
+/* The peer's next frame has n records like this one, whose ids, and tags if it has one, rise. */
+static inline void wire_records(struct wire_qp *qp, struct mrc_msg_record record, uint32_t n,
+                                bool rise) {
+  uint8_t *frame = wire_next_frame(qp);
+  uint32_t bytes = MRC_MSG_FRAME_HEADER;
+  memset(frame, 0, MRC_MSG_FRAME_HEADER);
+  for (uint32_t i = 0; i < n; i++, record.id += rise, record.tag += rise)
+    bytes += (uint32_t)mrc_msg_encode(&record, frame + bytes);
+  wire_frame(qp, bytes);
+}
+
 /* The next write arrives. False if there is none, or the peer is gone. */
 static bool wire_deliver(struct wire_qp *qp) {
   if (qp->failed || qp->delivered == qp->posted) return false;

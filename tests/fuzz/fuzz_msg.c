@@ -74,8 +74,6 @@ static void post(int at, uint32_t peer) {
 
 /* ---- the hostile peer ---- */
 
-static const struct mrc_msg_peer *victim(void) { return wire[0].msg->peers[hostile->number]; }
-
 /* Most of what the peer says is plausible, or it would not live for long. */
 static bool lies(void) { return take(1) >= 0xFC; }
 
@@ -147,15 +145,14 @@ static struct mrc_msg_record any_record(void) {
 }
 
 static uint32_t next_credit(uint32_t n) {
-  const struct mrc_msg_peer *peer = victim();
+  const struct mrc_msg_peer *peer = wire[0].msg->peers[hostile->number];
   const uint32_t unread = peer->slots.sent - peer->slots.credit;
   return peer->slots.credit + (n < unread || lies() ? n : unread);
 }
 
 /* Writes a frame of records into its slot. */
 static void send_frame(void) {
-  const struct mrc_msg_peer *peer = victim();
-  uint8_t *frame = peer->inbox + peer->slots.arrived % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
+  uint8_t *frame = wire_next_frame(hostile);
   const uint32_t credit = next_credit(take(1) & 1);
   uint32_t n = MRC_MSG_FRAME_HEADER;
   memcpy(frame, &credit, sizeof credit);
@@ -164,18 +161,16 @@ static void send_frame(void) {
     mrc_msg_encode(&record, frame + n);
     n += (uint32_t)mrc_msg_record_bytes(&record);
   }
-  wire_immediate(hostile, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived), n);
+  wire_frame(hostile, n);
   wire_turn(&wire[0]);
 }
 
 static void send_rubbish(void) {
-  const struct mrc_msg_peer *peer = victim();
-  uint8_t *frame = peer->inbox + peer->slots.arrived % MRC_MSG_SLOTS * MRC_MSG_SLOT_BYTES;
+  uint8_t *frame = wire_next_frame(hostile);
   const uint32_t n = take(1);
   for (uint32_t i = 0; i < n; i++)
     frame[i] = (uint8_t)take(1);
-  wire_immediate(hostile, mrc_imm(MRC_MSG_IMM_FRAME, peer->slots.arrived),
-                 n < 4 ? take(4) : MRC_MSG_FRAME_HEADER + n);
+  wire_frame(hostile, n < 4 ? take(4) : MRC_MSG_FRAME_HEADER + n);
 }
 
 static void send_data(void) {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import walls
@@ -82,6 +82,7 @@ class Read:
 
 
 Operation = Send | Receive | Read
+T = TypeVar("T", bound=Operation)
 
 
 class MessagesMachine(RuleBasedStateMachine):
@@ -95,17 +96,8 @@ class MessagesMachine(RuleBasedStateMachine):
         self.operations: dict[int, Operation] = {}
         self.failed: set[frozenset[int]] = set()
 
-    @property
-    def sends(self) -> list[Send]:
-        return [each for each in self.operations.values() if isinstance(each, Send)]
-
-    @property
-    def receives(self) -> list[Receive]:
-        return [each for each in self.operations.values() if isinstance(each, Receive)]
-
-    @property
-    def reads(self) -> list[Read]:
-        return [each for each in self.operations.values() if isinstance(each, Read)]
+    def all_of(self, kind: type[T]) -> list[T]:
+        return [each for each in self.operations.values() if isinstance(each, kind)]
 
     def is_lost(self, send: Send) -> bool:
         return frozenset((send.source, send.target)) in self.failed
@@ -226,15 +218,15 @@ class MessagesMachine(RuleBasedStateMachine):
         for _ in range(10):  # refused posts are posted again in the next turn
             self.c.shim_msg_run()
         self.take_ended()
-        for read in self.reads:
+        for read in self.all_of(Read):
             if read.result is None:
                 assert self.c.shim_msg_is_stalled(read.source)
-        for receive in self.receives:
+        for receive in self.all_of(Receive):
             if receive.result is not None or self.c.shim_msg_is_stalled(receive.host):
                 continue
             assert not [
                 send
-                for send in self.sends
+                for send in self.all_of(Send)
                 if receive.fits(send)
                 and send.taken_by is None
                 and send.result in (None, 0)
@@ -276,7 +268,7 @@ class MessagesMachine(RuleBasedStateMachine):
         whole = ended.result == 0
         sends = [
             send
-            for send in self.sends
+            for send in self.all_of(Send)
             if receive.fits(send)
             and send.taken_by is None
             and (send.result in (None, 0, -errno.EMSGSIZE) or self.is_lost(send))
@@ -292,11 +284,11 @@ class MessagesMachine(RuleBasedStateMachine):
 
     def check_order(self) -> None:
         """No message overtakes an older one, and no receive an older one."""
-        for receive in self.receives:
+        for receive in self.all_of(Receive):
             took = receive.took
             if took is None:
                 continue
-            for send in self.sends:
+            for send in self.all_of(Send):
                 if send.number >= took.number or not receive.fits(send):
                     continue
                 if send.source != took.source or self.is_lost(send):
@@ -305,7 +297,7 @@ class MessagesMachine(RuleBasedStateMachine):
                     assert send.result == -errno.ECANCELED
                 else:
                     assert send.taken_by.number < receive.number
-            for older in self.receives:
+            for older in self.all_of(Receive):
                 if older.number < receive.number and older.fits(took) and older.took is not None:
                     assert older.took.source != took.source or older.took.number < took.number
 
@@ -315,8 +307,9 @@ class MessagesMachine(RuleBasedStateMachine):
             return
         self.run_all()
         for host, space in itertools.product(range(3), (FREE, AGREED)):
-            for _ in [send for send in self.sends if (send.target, send.space) == (host, space)]:
-                self.receive(host, 0, space, 0, ALL_BITS, ROOM, False)
+            for send in self.all_of(Send):
+                if (send.target, send.space) == (host, space):
+                    self.receive(host, 0, space, 0, ALL_BITS, ROOM, False)
         self.run_all()
         for each in list(self.operations.values()):
             if each.result is None and isinstance(each, Receive):
@@ -324,7 +317,7 @@ class MessagesMachine(RuleBasedStateMachine):
         self.run_all()
         for each in self.operations.values():
             assert each.result is not None
-        for send in self.sends:
+        for send in self.all_of(Send):
             if not self.is_lost(send) and send.result != -errno.ECANCELED:
                 assert send.taken_by is not None
         self.check_order()
