@@ -58,9 +58,9 @@ class Exchange(Struct, frozen=True):
     packets: tuple[ExchangePacket, ...]
 
 
-def load_exchanges(text: str | None = None) -> list[Exchange]:
+def load_exchanges() -> list[Exchange]:
     """All exchanges. Raises ValueError."""
-    blocks = ("\n" + (FILE.read_text() if text is None else text)).split("\nexchange ")[1:]
+    blocks = ("\n" + FILE.read_text()).split("\nexchange ")[1:]
     return [_exchange(block.strip().splitlines()) for block in blocks]
 
 

@@ -201,7 +201,7 @@ class SendPath(Struct, frozen=True):
 class Peer:
     """Receives at each of its addresses at one UDP port, and sends on several paths."""
 
-    def __init__(self, addresses: list[str], sockets_each: int = 4) -> None:
+    def __init__(self, addresses: list[str]) -> None:
         self.receivers: list[socket.socket] = []
         self._senders: list[list[socket.socket]] = []
         self._strangers: list[socket.socket] = []
@@ -221,7 +221,7 @@ class Peer:
                 receiver = _bound(address, self.udp_port)
                 self.udp_port = receiver.getsockname()[1]
                 self.receivers.append(receiver)
-                self._senders.append([_bound(address, 0) for _ in range(sockets_each)])
+                self._senders.append([_bound(address, 0) for _ in range(4)])
                 self._strangers.append(_bound(address, 0))
         except BaseException:
             self.close()
