@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from slowness import PATIENCE
 
-from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus
+from mrc import MR, QP, Access, Context, ContextConfig, Listener, WcStatus
 from mrc.engine import engine
 
 READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
@@ -50,17 +50,57 @@ def loopback_config(version: int = 4, **options: Any) -> ContextConfig:
 
 
 @asynccontextmanager
-async def connected_pair(version: int = 4, **options: Any) -> AsyncIterator[Pair]:
-    config = loopback_config(version, **options)
+async def listening(
+    near: ContextConfig, far: ContextConfig | None = None, version: int = 4
+) -> AsyncIterator[tuple[Context, Context, Listener]]:
+    """Two Contexts, of which the far one listens on loopback."""
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(config) as near_context,
-        Context(config) as far_context,
+        Context(near) as near_context,
+        Context(far or near) as far_context,
         await far_context.listen(LOOPBACK[version], 0) as listener,
-        await near_context.connect(LOOPBACK[version], listener.port) as near,
-        await listener.accept() as far,
     ):
-        yield Pair(near_context, far_context, listener, near, far)
+        yield near_context, far_context, listener
+
+
+@asynccontextmanager
+async def listening_to_itself(
+    config: ContextConfig | None = None, version: int = 4, **options: Any
+) -> AsyncIterator[tuple[Context, Listener]]:
+    """A Context that listens on loopback, with the options of `listen`."""
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(config or loopback_config(version)) as context,
+        context.listen(LOOPBACK[version], 0, **options) as listener,
+    ):
+        yield context, listener
+
+
+@asynccontextmanager
+async def joined(
+    near: ContextConfig, far: ContextConfig | None = None, version: int = 4
+) -> AsyncIterator[Pair]:
+    """A connected QP between two Contexts."""
+    async with (
+        listening(near, far, version) as (near_context, far_context, listener),
+        await near_context.connect(LOOPBACK[version], listener.port) as one,
+        await listener.accept() as other,
+    ):
+        yield Pair(near_context, far_context, listener, one, other)
+
+
+def connected_pair(version: int = 4, **options: Any) -> AbstractAsyncContextManager[Pair]:
+    return joined(loopback_config(version, **options), version=version)
+
+
+@asynccontextmanager
+async def memory(pair: Pair, data: Any, target: Any) -> AsyncIterator[tuple[MR, MR]]:
+    """Memory of the near end that has the data, and memory that it may write to."""
+    async with (
+        pair.near_context.register(data, access=READ) as source,
+        pair.far_context.register(target, access=WRITE) as mr,
+    ):
+        yield source, mr
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -81,10 +121,7 @@ def pattern(size: int, seed: int = 0) -> bytes:
 async def transfer(pair: Pair, data: bytes) -> bytes:
     """Writes `data` from the near to the far end and returns the bytes at the far end."""
     target = bytearray(len(data))
-    async with (
-        pair.near_context.register(data, access=READ) as source,
-        pair.far_context.register(target, access=WRITE) as mr,
-    ):
+    async with memory(pair, data, target) as (source, mr):
         completion = await pair.near.write(source, mr.remote)
         assert completion.bytes == len(data)
         assert completion.status is WcStatus.SUCCESS

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime
 import ipaddress
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -27,6 +27,20 @@ from mrc.enums import Seal
 from mrc.errors import ConnectError
 
 
+def host(security: Security | None, **options: Any) -> mrc.Context:
+    """A Context that requires this."""
+    return mrc.Context(mrc.ContextConfig(interfaces=("lo",), security=security, **options))
+
+
+@contextlib.asynccontextmanager
+async def waiting(
+    security: Security | None, **options: Any
+) -> AsyncIterator[tuple[mrc.Context, mrc.Listener]]:
+    """A Context that requires this, and listens."""
+    async with host(security, **options) as context, context.listen("127.0.0.1", 0) as listener:
+        yield context, listener
+
+
 async def meet(
     connecting: Security | None,
     listening: Security | None,
@@ -35,12 +49,7 @@ async def meet(
     seal: Seal | None = None,
 ) -> list[tuple[mrc.QP, mrc.QP]]:
     """Connects, sends a few bytes each way, and returns the two ends, closed."""
-    config = mrc.ContextConfig(interfaces=("lo",), security=connecting, seal=seal)
-    async with (
-        mrc.Context(config) as one,
-        mrc.Context(dataclasses.replace(config, security=listening)) as other,
-        await other.listen("127.0.0.1", 0) as listener,
-    ):
+    async with host(connecting, seal=seal) as one, waiting(listening, seal=seal) as (_, listener):
         return [await exchange(one, listener) for _ in range(times)]
 
 

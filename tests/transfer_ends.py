@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from mrc.engine.memory import RemoteMemory
 from mrc.enums import Access, QpState, WcStatus
 from mrc.errors import CompletionError
 from mrc.events import Immediate, QpInfo
-from mrc.transfer.files import OutputDirectory
+from mrc.transfer.files import OutputDirectory, SessionTree
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import Accept, Announced, Offer, Pack, chunk_of
 from mrc.transfer.plan import plan_of
@@ -289,6 +289,15 @@ async def receiving(
         session, directory, limits=SenderLimits(**limits), events=events, agreed=agreed
     )
     return [file async for batch in receiving for file in batch.files]
+
+
+@contextmanager
+def tree_in(folder: Path, **options: Any) -> Iterator[SessionTree]:
+    """What a session stores in this folder."""
+    with OutputDirectory(str(folder), **options) as directory:
+        tree = directory.tree()
+        yield tree
+        tree.close()
 
 
 OF_SENDER = {"failed", "how", "links", "name", "rate", "update"}

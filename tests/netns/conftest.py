@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -72,9 +71,7 @@ def start() -> Iterator[Start]:
 
     def start(namespace: str, *arguments: str | Path) -> Mrc:
         command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "mrc"]
-        pipe = subprocess.PIPE
-        argv = [*command, *map(str, arguments)]
-        running.append(Mrc(subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True)))
+        running.append(Mrc.begin([*command, *map(str, arguments)]))
         return running[-1]
 
     yield start
@@ -205,7 +202,7 @@ def check_fault(bed: Testbed, target: str, mode: str, *cases: Case) -> None:
         for pair, (_, _, usual, dead) in zip(pairs, cases, strict=True):
             pair.send(usual - dead)
             pair.flush(usual - dead)
-        bed.heal(target)
+        assert bed.heal(target) == [target]
         for pair, (_, _, usual, _) in zip(pairs, cases, strict=True):
             pair.send(usual)
     for pair, (_, _, usual, dead) in zip(pairs, cases, strict=True):

@@ -29,6 +29,19 @@ def ip(command: str) -> None:
     subprocess.run(["ip", *command.split()], check=True)
 
 
+@contextmanager
+def namespaces(*names: str) -> Iterator[None]:
+    """Creates namespaces, in which loopback is up; removes those that are left."""
+    try:
+        for name in names:
+            netns.create(name)
+            ip(f"-n {name} link set lo up")
+        yield
+    finally:
+        for name in names:
+            netns.remove(name)
+
+
 def join(a: str, x: str, b: str, y: str, *, mtu: int = 1500) -> None:
     """Joins two namespaces by a veth pair."""
     ip(f"link add {x} netns {a} mtu {mtu} type veth peer name {y} netns {b} mtu {mtu}")

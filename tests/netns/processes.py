@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -32,12 +31,16 @@ class Mrc:
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
     changed: threading.Event = field(default_factory=threading.Event)
-    started: float = field(default_factory=time.monotonic)
     socket: Path | None = None  # its socket for `mrc top`
 
     def __post_init__(self) -> None:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @classmethod
+    def begin(cls, argv: list[str], environment: dict[str, str] | None = None) -> Mrc:
+        pipe = subprocess.PIPE
+        return cls(subprocess.Popen(argv, env=environment, stdout=pipe, stderr=pipe, text=True))
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -137,6 +140,31 @@ class Mrc:
 
 _STOOD_STILL = re.compile(r"plane \d+ (was lost|carried \d+% of the others)")
 Start = Callable[..., Mrc]
+
+
+def sockets(pid: int, port: int, state: str) -> list[str]:
+    """The TCP sockets with this port and state, in the namespace of this process."""
+    tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    lines = "\n".join(tables).splitlines()
+    return [line for line in lines if f":{port:04X} " in line and f" {state} " in line]
+
+
+def sent_bytes(process: int | str) -> list[int]:
+    """What each plane's interface of this process's host has sent."""
+    lines = Path(f"/proc/{process}/net/dev").read_text().splitlines()
+    return [int(line.split()[9]) for line in lines if re.match(r" *p\d:", line)]
+
+
+def until_it_sends(program: Mrc, amount: int) -> None:
+    """Waits until so many bytes have left the host of a program that runs on."""
+
+    def sent() -> int:
+        assert program.process.poll() is None, program.lines
+        return sum(sent_bytes(program.process.pid))
+
+    until(sent, program.lines)  # before, it is not in its host yet
+    start = sent()
+    until(lambda: sent() >= start + amount, program.lines)
 
 
 @dataclass

@@ -46,18 +46,21 @@ def nothing_stays() -> Iterator[None]:
     assert not [name for name, found in new.items() if found and found[1] not in runs]
 
 
+def bench(name: str, *options: str, within: float = PATIENCE) -> str:
+    """Runs a program of bench/; what it prints."""
+    command = [sys.executable, str(ROOT / "bench" / name), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture
 def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Runs bench/compare --quick; returns its JSON."""
 
     def run(*options: str) -> dict[str, Any]:
         files = ["--json", str(tmp_path / "run.json")]
-        command = [sys.executable, str(ROOT / "bench" / "compare"), "--quick", *options, *files]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit(110), check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert "Checks" in done.stdout
+        assert "Checks" in bench("compare", "--quick", *options, *files, within=limit(110))
         result: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())
         assert result["schema"] == 1
         assert result["machine"]["kernel"] and result["commit"]
@@ -136,11 +139,8 @@ def check_limited(bed: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_fabric__quick() -> None:
-    options = ["--rates", "2000", "--seconds", "0.3", "--planes", "1", "--json"]
-    command = [sys.executable, str(ROOT / "bench" / "fabric"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["rows"]
+    options = ("--rates", "2000", "--seconds", "0.3", "--planes", "1", "--json")
+    (found,) = json.loads(bench("fabric", *options))["rows"]
     assert 1500 < found["offered_pps"] < 2500
     assert found["carried_pps"] > 1500
     assert found["overloaded"] == found["dropped"] == 0
@@ -149,21 +149,15 @@ def test_fabric__quick() -> None:
 
 @pytest.mark.slow
 def test_beds__quick() -> None:
-    options = ["--rounds", "1", "--only", "pair", "--json"]
-    command = [sys.executable, str(ROOT / "bench" / "beds"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)["rows"]
+    options = ("--rounds", "1", "--only", "pair", "--json")
+    (found,) = json.loads(bench("beds", *options))["rows"]
     assert (found["namespaces"], found["routes"]) == (19, 110)
     assert 0 < found["up_seconds"] < limit(10) and 20 < found["up_peak_mib"] < 200
 
 
 @pytest.mark.slow
 def test_cores__quick() -> None:
-    command = [sys.executable, str(ROOT / "bench" / "cores"), "--quick", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
+    rows = json.loads(bench("cores", "--quick", "--json"))["rows"]
     assert [(row["cores"], row["engines"]) for row in rows] == [(1, 1), (2, 1), (4, 2)]
     own = len(os.sched_getaffinity(0))
     assert [row["measured"] for row in rows] == [row["cores"] <= own for row in rows]
@@ -254,10 +248,7 @@ def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) 
 @pytest.mark.slow
 def test_knee__quick(tmp_path: Path) -> None:
     file = tmp_path / "knee.json"
-    options = ["--quick", "--only", "burst", "--json", str(file)]
-    command = [sys.executable, str(ROOT / "bench" / "knee"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
+    bench("knee", "--quick", "--only", "burst", "--json", str(file))
     (axis,) = json.loads(file.read_text())["axes"]
     assert [point["value"] for point in axis["points"]] == [1, 2, 3, 4, 5, 7]
     packets = [point["metrics"]["syscalls_per_gib"]["median"] for point in axis["points"]]
@@ -270,10 +261,8 @@ def test_knee__quick(tmp_path: Path) -> None:
 )
 def test_perftest__quick(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    command = [sys.executable, str(ROOT / "bench" / "perftest"), "--quick", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(90), check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("4 KiB") == 3
+    shown = bench("perftest", "--quick", "--json", str(path), within=limit(90))
+    assert shown.count("4 KiB") == 3
     bandwidth, latency = json.loads(path.read_text())["rows"]
     (goodput,) = bandwidth["metrics"].values()
     assert min(goodput[name]["min"] for name in ("perftest", "mrc perf")) > 0
@@ -291,9 +280,7 @@ def test_perftest__quick(tmp_path: Path) -> None:
 )
 def test_mpi__quick(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    command = [sys.executable, str(ROOT / "bench" / "mpi"), "--quick", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(200), check=False)
-    assert done.returncode == 0, done.stderr
+    shown = bench("mpi", "--quick", "--json", str(path), within=limit(200))
     result = json.loads(path.read_text())
     measured = {(row["mpi"], row["metric"], row["bytes"]) for row in result["rows"]}
     latencies = [(name, size) for name in ("p50_ns", "p99_ns") for size in (8, 1024, 4096, 65536)]
@@ -303,7 +290,7 @@ def test_mpi__quick(tmp_path: Path) -> None:
     for each in result["rows"]:
         assert min(each["mrc"] + each["TCP"]) > 0
     assert len(result["checks"]) == 2 * len(installed)
-    assert done.stdout.count("over TCP") == 3 * len(installed)
+    assert shown.count("over TCP") == 3 * len(installed)
 
 
 TINY = """
@@ -441,30 +428,27 @@ def beds(process: subprocess.Popen[str]) -> list[str]:
     return [name for name in netns.names() if name.startswith(f"mrc-soak{process.pid}-")]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_soak__a_minute_finds_nothing(tmp_path: Path) -> None:
-    process = start(tmp_path, "--minutes", "1", "--json")
-    output, complaints = process.communicate(timeout=390)
-    document = json.loads(output)
-    assert document["findings"] == [], complaints
-    assert document["verified_bytes"] > 0
-    assert {"send", "perf", "connects", "fault"} <= document["done"].keys()
-    assert beds(process) == []
-    assert list(tmp_path.iterdir()) == []
+ODD = ["odd pack", "signal", "reconnect", "changing", "odd interface"]
+ONLY_ODD = [word for kind in ODD for word in ("--only", kind)]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_soak__odd_transfers_find_nothing(tmp_path: Path) -> None:
-    """The seed draws each kind."""
-    kinds = ["odd pack", "signal", "reconnect", "changing", "odd interface"]
-    only = [word for kind in kinds for word in ("--only", kind)]
-    process = start(tmp_path, "--rounds", "12", *only, "--json")
+@pytest.mark.parametrize(
+    ("options", "done"),
+    [
+        (["--minutes", "1"], {"send", "perf", "connects", "fault"}),
+        (["--rounds", "12", *ONLY_ODD], set(ODD)),  # the seed draws each kind
+    ],
+    ids=["a minute", "odd transfers"],
+)
+def test_soak__finds_nothing(tmp_path: Path, options: list[str], done: set[str]) -> None:
+    process = start(tmp_path, *options, "--json")
     output, complaints = process.communicate(timeout=390)
     document = json.loads(output)
     assert document["findings"] == [], complaints
-    assert document["rounds"] == 12 and set(kinds) <= document["done"].keys()
+    assert document["verified_bytes"] > 0 and done <= document["done"].keys()
+    assert "--rounds" not in options or document["rounds"] == 12
     assert beds(process) == []
     assert list(tmp_path.iterdir()) == []
 

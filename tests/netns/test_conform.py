@@ -46,10 +46,8 @@ def test_run__over_two_planes(
     start(device, "conform", "device", "-B", "w1", "-B", "w2", "--listen").until_says("waiting for")
     addresses = ("--address", "10.1.0.1", "--address", "10.2.0.1")
     words = [word for pattern in patterns for word in ("--case", pattern)]
-    told = start(
-        judge, "conform", "run", "10.1.0.2", *addresses, *words, "--wait", "60", "--json"
-    ).ends(0)
-    played = printed("conform run", told)["cases"]
+    run = ("conform", "run", "10.1.0.2", *addresses, *words, "--wait", "60", "--json")
+    played = printed("conform run", start(judge, *run).ends(0))["cases"]
     assert len(played) > 10
     wrong = [(each["name"], each["reason"]) for each in played if each["verdict"] != "passed"]
     assert [each for each in wrong if "this host is too busy" not in each[1]] == []
@@ -73,7 +71,7 @@ def test_judge__paths_with_segment_routing_headers(
     bed_name: str, tmp_path: Path, carrier_usids: int, fabric: Fabric, shape: dict[str, Any]
 ) -> None:
     """Each path has three uSIDs, or five: switches and hosts take the next carrier from the SRH."""
-    file, pipe = tmp_path / "a.pcap", subprocess.PIPE
+    file = tmp_path / "a.pcap"
     addresses = Addresses(carrier_usids=carrier_usids)
     with (
         Testbed(bed_name, addresses=addresses, fabric=fabric, **shape) as bed,
@@ -81,7 +79,7 @@ def test_judge__paths_with_segment_routing_headers(
     ):
         words = ("testbed", "--name", bed.name, "capture", "h1", file, "--count", str(PACKETS))
         command = [sys.executable, "-m", "mrc", *map(str, words)]
-        capturing = Mrc(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True))
+        capturing = Mrc.begin(command)
         hosts.running.append(capturing)
         capturing.until_says("h1")
         hosts.start("h1", "perf", "--server").until_listening()

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 from netns.conftest import fresh_name
-from netns.plain import address, ip, join, until_running
+from netns.plain import address, ip, join, namespaces, until_running
 from netns.processes import Start
 from printed import printed
 
 from mrc.connect.proof import NEAR_BYTES
-from mrc.linux import netns
 
 pytestmark = pytest.mark.netns
 
@@ -30,10 +29,7 @@ LEAST = LEAST_MTU - 72  # payload of such a packet
 
 @pytest.fixture(scope="module", autouse=True)
 def hosts() -> Iterator[None]:
-    try:
-        for name in (A, B, BRIDGES):
-            netns.create(name)
-            ip(f"-n {name} link set lo up")
+    with namespaces(A, B, BRIDGES):
         join(A, "x1", B, "y1", mtu=9000)
         join(A, "x2", BRIDGES, "r1", mtu=9000)
         join(B, "y2", BRIDGES, "r2", mtu=9000)
@@ -52,9 +48,6 @@ def hosts() -> Iterator[None]:
         until_running(A, "x1", "x2", "x3")
         until_running(B, "y1", "y2", "y3")
         yield
-    finally:
-        for name in (A, B, BRIDGES):
-            netns.remove(name)
 
 
 @pytest.fixture

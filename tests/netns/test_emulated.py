@@ -392,85 +392,79 @@ def test_fail__refuses_what_only_netem_could(
 # ---- End ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def small(bed_name: str) -> Testbed:
+    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
+    bed.up()
+    return bed
+
+
 @pytest.mark.default
-def test_down__ends_the_emulator(bed_name: str) -> None:
-    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
-    bed.up()
-    pid = bed.counters()["pid"]
-    assert bed.down().removed
+@pytest.mark.parametrize("hangs", [False, True])
+def test_down__ends_the_emulator(
+    small: Testbed, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    pid = small.counters()["pid"]
+    if hangs:
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(control, "_END_SECONDS", 0.1)
+    assert small.down().removed
     assert has_ended(pid)
-    assert not [name for name in netns.names() if bed_name in name]
-    assert not state.folder(bed_name).exists()
+    assert not [name for name in netns.names() if small.name in name]
+    assert not state.folder(small.name).exists()
 
 
-def test_up__again_after_the_emulator_was_killed(bed_name: str) -> None:
-    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
-    bed.up()
-    pid = bed.counters()["pid"]
+def test_up__again_after_the_emulator_was_killed(small: Testbed) -> None:
+    pid = small.counters()["pid"]
     os.kill(pid, signal.SIGKILL)
     while not has_ended(pid):
         os.sched_yield()
-    assert bed.missing() == ["fabric"]
+    assert small.missing() == ["fabric"]
     with pytest.raises(StateError, match="lacks fabric"):
-        bed.fail("plane:1")
-    assert bed.up() is True
-    assert exchange(bed, 3) == [0, 1, 2]
-    os.kill(bed.counters()["pid"], signal.SIGKILL)
-    assert bed.down().removed
+        small.fail("plane:1")
+    assert small.up() is True
+    assert exchange(small, 3) == [0, 1, 2]
+    os.kill(small.counters()["pid"], signal.SIGKILL)
+    assert small.down().removed
 
 
-def test_emulator__ends_when_its_folder_is_gone(bed_name: str) -> None:
-    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
-    bed.up()
-    pid = bed.counters()["pid"]
-    state.forget(bed_name)
+def test_emulator__ends_when_its_folder_is_gone(small: Testbed) -> None:
+    pid = small.counters()["pid"]
+    state.forget(small.name)
     while not has_ended(pid):
         os.sched_yield()
 
 
 @pytest.mark.slow
-def test_fail__an_emulator_that_stands_still(bed_name: str) -> None:
+def test_fail__an_emulator_that_stands_still(small: Testbed) -> None:
     """An answer that is late is no verdict: the command waits for it."""
-    with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED) as bed:
-        pid = bed.counters()["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        argv = [sys.executable, "-m", "mrc", "testbed", "--name", bed_name, "fail", "plane:1"]
-        failing = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        with failing:
-            with pytest.raises(subprocess.TimeoutExpired):
-                failing.wait(ONCE_WAITED_SECONDS + 2)
-            os.kill(pid, signal.SIGCONT)
-            told, said = failing.communicate(timeout=PATIENCE)
-        assert (failing.returncode, told, said) == (0, "plane:1 fails: silent\n", "")
-
-
-def test_ask__a_client_that_stands_still(bed_name: str) -> None:
-    """It delays no other client, and gets its answer when it goes on."""
-    with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED) as bed:
-        folder = state.folder(bed_name)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
-            slow.connect(str(folder / SOCKET))
-            assert control.ask(folder, {"do": "status", "hops": []})
-            slow.sendall(b'{"do": "status", "hops": []}\n')
-            assert b"stats" in slow.recv(1 << 16)
-        assert bed.counters()
-
-
-def test_down__ends_an_emulator_that_hangs(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
-    bed.up()
-    pid = bed.counters()["pid"]
+    pid = small.counters()["pid"]
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(control, "_END_SECONDS", 0.1)
-    assert bed.down().removed
-    assert has_ended(pid)
+    argv = [sys.executable, "-m", "mrc", "testbed", "--name", small.name, "fail", "plane:1"]
+    failing = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with failing:
+        with pytest.raises(subprocess.TimeoutExpired):
+            failing.wait(ONCE_WAITED_SECONDS + 2)
+        os.kill(pid, signal.SIGCONT)
+        told, said = failing.communicate(timeout=PATIENCE)
+    assert (failing.returncode, told, said) == (0, "plane:1 fails: silent\n", "")
 
 
-def test_up__an_emulator_that_cannot_run_is_no_fabric(bed_name: str, tmp_path: Path) -> None:
+def test_ask__a_client_that_stands_still(small: Testbed) -> None:
+    """It delays no other client, and gets its answer when it goes on."""
+    folder = state.folder(small.name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
+        slow.connect(str(folder / SOCKET))
+        assert control.ask(folder, {"do": "status", "hops": []})
+        slow.sendall(b'{"do": "status", "hops": []}\n')
+        assert b"stats" in slow.recv(1 << 16)
+    assert small.counters()
+
+
+def test_up__an_emulator_that_cannot_run_is_no_fabric(small: Testbed, tmp_path: Path) -> None:
     """It fails after it has left its parent."""
     (tmp_path / "fabric.log").mkdir()
-    with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED):
-        config = json.loads((state.folder(bed_name) / "fabric.json").read_text())
-        with pytest.raises(StateError, match=r"did not start: IsADirectoryError: .*fabric\.log"):
-            control.start(tmp_path, namespace_of(bed_name, "fabric"), config)
-        assert not control.is_running(tmp_path)
+    config = json.loads((state.folder(small.name) / "fabric.json").read_text())
+    with pytest.raises(StateError, match=r"did not start: IsADirectoryError: .*fabric\.log"):
+        control.start(tmp_path, namespace_of(small.name, "fabric"), config)
+    assert not control.is_running(tmp_path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from pathlib import Path
 
 import pytest
 from netns.conftest import fresh_name
-from netns.plain import BUDGET_SECONDS, address, ip, join, run_in, until_running
+from netns.plain import BUDGET_SECONDS, address, ip, join, namespaces, run_in, until_running
 from netns.processes import Mrc, Start
 from slowness import least
 
@@ -55,7 +56,6 @@ from mrc import (
 )
 from mrc.connect.proof import NEAR_BYTES
 from mrc.fabric.hostconfig import PathSource
-from mrc.linux import netns
 from mrc.linux.netlink import Netlink
 from mrc.testbed import findings
 
@@ -68,14 +68,8 @@ OOB_PORT = 4791  # every namespace has its own ports
 @pytest.fixture
 def hosts() -> Iterator[None]:
     """Namespaces a, b and two routers between them, not yet joined."""
-    try:
-        for name in (A, B, ROUTER, ROUTER_B):
-            netns.create(name)
-            ip(f"-n {name} link set lo up")
+    with namespaces(A, B, ROUTER, ROUTER_B):
         yield
-    finally:
-        for name in (A, B, ROUTER, ROUTER_B):
-            netns.remove(name)
 
 
 @pytest.fixture
@@ -206,10 +200,8 @@ def test_interfaces__both_ip_versions_use_ipv6(two_links: None) -> None:
         address(B, f"y{n}", f"10.0.{n}.2/24", f"fd00:{n}::2/64")
     outcome = transfer("10.0.1.2")
     assert outcome.path_mtu == 1408
-    assert {(ev.plane, ev.destination) for ev in outcome.evs} == {
-        (1, "fd00:1::2"),
-        (2, "fd00:2::2"),
-    }
+    found = {(ev.plane, ev.destination) for ev in outcome.evs}
+    assert found == {(1, "fd00:1::2"), (2, "fd00:2::2")}
 
 
 def test_interfaces__link_local_addresses_only(hosts: None) -> None:
@@ -304,25 +296,22 @@ def test_srv6__paths_of_the_host_configuration(ipv6_link: None) -> None:
     assert [(ev.path, ev.plane) for ev in outcome.evs] == [("path 1", 1), ("path 2", 1)]
 
 
-def test_srv6__a_host_that_is_not_configured(ipv6_link: None) -> None:
-    a = srv6_host("a", "b", "fd00:1::2", "fd00:1::2", "x1")
-    b = srv6_host("b", "c", "fd00:1::1", "fd00:1::1", "y1")
-    told = refusal(a, b, "b")
-    assert (
-        told == "b: TCP port 4791: the peer refused: host a is not among the configured peers of b"
-    )
-
-
-def test_srv6__a_host_that_sends_from_elsewhere(ipv6_link: None) -> None:
-    a = srv6_host("a", "b", "fd00:1::2", "fd00:1::2", "x1")
-    b = srv6_host("b", "a", "fd00:1::1", "fd00:1::99", "y1")
-    assert "host a sends from addresses that are not configured" in refusal(a, b, "b")
-
-
-def test_srv6__another_host_than_the_one_asked_for(ipv6_link: None) -> None:
-    a = srv6_host("a", "c", "fd00:1::2", "fd00:1::2", "x1")
-    b = srv6_host("b", "a", "fd00:1::1", "fd00:1::1", "y1")
-    assert "fd00:1::2 is host b, not c" in refusal(a, b, "c")
+@pytest.mark.parametrize(
+    ("asked", "peer", "source", "told"),
+    [
+        ("b", "c", "fd00:1::1", "^b: TCP port 4791: the peer refused: "
+                                "host a is not among the configured peers of b$"),
+        ("b", "a", "fd00:1::99", "host a sends from addresses that are not configured"),
+        ("c", "a", "fd00:1::1", "fd00:1::2 is host b, not c"),
+    ],
+    ids=[
+        "a host that is not configured", "one that sends from elsewhere", "another than asked for",
+    ],
+)  # fmt: skip
+def test_srv6__refused(ipv6_link: None, asked: str, peer: str, source: str, told: str) -> None:
+    a = srv6_host("a", asked, "fd00:1::2", "fd00:1::2", "x1")
+    b = srv6_host("b", peer, "fd00:1::1", source, "y1")
+    assert re.search(told, refusal(a, b, asked))
 
 
 @pytest.fixture
@@ -519,15 +508,10 @@ def begin() -> Iterator[Start]:
     running: list[Mrc] = []
 
     def begin_in(host: str, *command: str | Path) -> Mrc:
-        argv = ["ip", "netns", "exec", names[host], *map(str, command)]
-        pipe = subprocess.PIPE
-        running.append(Mrc(subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True)))
+        running.append(Mrc.begin(["ip", "netns", "exec", names[host], *map(str, command)]))
         return running[-1]
 
-    try:
-        for each in names.values():
-            netns.create(each)
-            ip(f"-n {each} link set lo up")
+    with namespaces(*names.values()):
         for host, ours, theirs, net in (("a", "a1", "r1", 1), ("b", "b1", "r2", 2)):
             join(names[host], ours, names["r"], theirs)
             address(names[host], ours, f"10.{net}.0.2/24")
@@ -537,11 +521,8 @@ def begin() -> Iterator[Start]:
             ip(f"-n {names[host]} route add default via 10.{net}.0.1")
         begin_in("r", "sysctl", "-qw", "net.ipv4.ip_forward=1").ends(0)
         yield begin_in
-    finally:
         for program in running:
             program.end()
-        for each in names.values():
-            netns.remove(each)
 
 
 def mrc(begin: Start, host: str, *arguments: str | Path) -> Mrc:

@@ -83,10 +83,8 @@ def built_as_containerlab_does(plan: BedPlan, folder: Path) -> Iterator[None]:
                 a, b = f"mrc-{plan.name}-{a}", f"mrc-{plan.name}-{b}"
                 words = f"link add {p} netns {a} type veth peer name {q} netns {b}"
                 subprocess.run(["ip", *words.split()], check=True)
-                for namespace, interface in ((a, p), (b, q)):
-                    subprocess.run(
-                        ["ip", "-n", namespace, "link", "set", interface, "up"], check=True
-                    )
+                for where, interface in ((a, p), (b, q)):
+                    subprocess.run(["ip", "-n", where, "link", "set", interface, "up"], check=True)
         for node in plan.nodes.values():
             enter = ["ip", "netns", "exec", node.namespace, "unshare", "-m", "sh", "-ec"]
             etc = folder / "etc"
@@ -125,19 +123,17 @@ def test_netns_script__carries_mrc(bed_name: str, tmp_path: Path) -> None:
         assert (again.returncode, again.stderr.count("\n")) == (1, 1)
         assert f"mrc-{bed_name}-h0 exists: run {script} down" in again.stderr
         recv = [str(script), "exec", "h3", *mrc, "recv", "--output", str(tmp_path / "inbox")]
-        with subprocess.Popen(
-            recv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as end:
-            receiver = Mrc(end)
+        receiver = Mrc.begin(recv)
+        try:
             receiver.until_listening()
             send: list[str | Path] = [script, "exec", "h0", *mrc, "send", tmp_path / "sent", "h3"]
             subprocess.run(send, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
+        finally:
             receiver.end()
         assert (tmp_path / "inbox" / "sent").read_bytes() == payload
     assert not [name for name in netns.names() if name.startswith(f"mrc-{bed_name}-")]
-    wrong = subprocess.run(
-        [script, "exec", "h0", "true"], capture_output=True, text=True, check=False
-    )
+    argv = [str(script), "exec", "h0", "true"]
+    wrong = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (wrong.returncode, wrong.stderr) == (1, f"{script}: no h0: run {script} up\n")
 
 

@@ -13,11 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from netns.processes import Hosts
+from netns.processes import Hosts, sockets
 from slowness import PATIENCE, until
 
 from mrc.agent.libraries import FOLDER, PROVIDER
-from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 
 from .conftest import fresh_name
@@ -62,14 +61,6 @@ def started(bed: Testbed, host: str, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def is_ready(bed: Testbed, server: subprocess.Popen[str]) -> bool:
-    """Whether it listens, or has ended."""
-    with netns.inside(bed.plan.nodes["h1"].namespace):
-        lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()
-    listens = any(f":{PORT:04X} " in line and f" {LISTENING} " in line for line in lines)
-    return listens or server.poll() is not None
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     not FABTESTS.is_dir() or not (FOLDER / PROVIDER).exists(),
@@ -86,7 +77,7 @@ def test_fabtests(bed: Testbed, command: str, passes: bool) -> None:
             words.insert(1, f"-E={PORT}")
             server = stack.enter_context(started(bed, "h1", *words))
             stack.callback(server.kill)
-            until(lambda: is_ready(bed, server))
+            until(lambda: sockets(server.pid, PORT, LISTENING) or server.poll() is not None)
             address = str(bed.shape.addresses.oob_ipv4(1).ip)
             ends = [started(bed, "h0", *words, address), server]
         stack.enter_context(ends[0])

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from netns.conftest import fresh_name
-from netns.plain import BUDGET_SECONDS, address, ip, join, run_in, until_running
+from netns.plain import BUDGET_SECONDS, address, ip, join, namespaces, run_in, until_running
 from netns.processes import Start
 
 from mrc import (
@@ -39,7 +39,6 @@ from mrc import (
     RemoteMemory,
 )
 from mrc.fabric.hostconfig import PathSource
-from mrc.linux import netns
 
 A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
 
@@ -47,14 +46,8 @@ A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
 @pytest.fixture
 def hosts() -> Iterator[None]:
     """Namespaces a and b without a link."""
-    try:
-        for name in (A, B):
-            netns.create(name)
-            ip(f"-n {name} link set lo up")
+    with namespaces(A, B):
         yield
-    finally:
-        for name in (A, B):
-            netns.remove(name)
 
 
 def link(n: int) -> None:

@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.default
 
 VIA = IPv6Address("fe80::1")
 OWN = IPv6Address("fd00:a::1")
-CARRIER = IPv6Address("fcbb:1:100:201:e000::")
+CARRIER, OTHER = IPv6Address("fcbb:1:100:201:e000::"), IPv6Address("fcbb:1:7::")
 
 # False for root of a user namespace, which maps fewer users.
 IS_MACHINES_ROOT = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
@@ -68,13 +68,7 @@ ROUTES = {
         "via fe80::1 dev p1 table main proto static scope global src fd00:a::1",
     ),
     "encap.red, two carriers": (
-        Route(
-            IPv6Network("fd00:a:1::1:1/128"),
-            "p1",
-            VIA,
-            OWN,
-            EncapRed((CARRIER, IPv6Address("fcbb:1:7::"))),
-        ),
+        Route(IPv6Network("fd00:a:1::1:1/128"), "p1", VIA, OWN, EncapRed((CARRIER, OTHER))),
         "unicast fd00:a:1::1:1  encap seg6 mode encap.red "
         "segs 2 [ fcbb:1:100:201:e000:: fcbb:1:7:: ] via fe80::1 dev p1",
     ),
@@ -140,9 +134,18 @@ def test_interfaces__closes_its_socket() -> None:
         interfaces()
 
 
-def test_interfaces__names_a_missing_namespace() -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        interfaces,
+        lambda name: Netlink.set_tunnel_source(name, OWN),
+        lambda name: netns.inside(name).__enter__(),
+    ],
+    ids=["interfaces", "tunnel source", "inside"],
+)
+def test_namespace__that_is_missing_is_named(use: Callable[[str], object]) -> None:
     with pytest.raises(NetlinkError, match="no namespace mrc-test-nowhere"):
-        interfaces("mrc-test-nowhere")
+        use("mrc-test-nowhere")
 
 
 def test_wait_until_up__names_the_interface(pair: Pair) -> None:
@@ -207,9 +210,8 @@ def test_add_gateway__is_the_ipv4_default_route(here: Netlink) -> None:
 
 def test_add_addresses__are_usable_at_once(here: Netlink) -> None:
     here.add_addresses([("p1", IPv6Interface("fd00:9::9/64"))])
-    assert "tentative" not in run(
-        here, "ip", "-6", "address", "show", "dev", "p1", "to", "fd00:9::9"
-    )
+    shown = run(here, "ip", "-6", "address", "show", "dev", "p1", "to", "fd00:9::9")
+    assert "tentative" not in shown
 
 
 def test_add_neighbours__are_permanent(here: Netlink) -> None:
@@ -356,14 +358,7 @@ def test_set_tunnel_source__as_ip_shows_it(pair: Pair) -> None:
     granted = Netlink.set_tunnel_source(namespace, OWN)
     assert granted is IS_MACHINES_ROOT
     if granted:  # otherwise nobody may even look
-        command = ["ip", "netns", "exec", namespace, "ip", "sr", "tunsrc", "show"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert f"tunsrc addr {OWN}\n" == shown
-
-
-def test_set_tunnel_source__names_a_missing_namespace() -> None:
-    with pytest.raises(NetlinkError, match="no-such"):
-        Netlink.set_tunnel_source("no-such", OWN)
+        assert run(pair[0], "ip", "sr", "tunsrc", "show") == f"tunsrc addr {OWN}\n"
 
 
 # ---- Requests that the kernel refuses ------------------------------------------------------------
@@ -460,7 +455,7 @@ def test_dump__refused_is_an_error(rtnetlink: Rtnetlink) -> None:
 # ---- Named namespaces ----------------------------------------------------------------------------
 
 
-STAY, KEPT, GONE, STUMP = (f"mrc-{fresh_name()}" for _ in range(4))
+KEPT, GONE, STUMP = (f"mrc-{fresh_name()}" for _ in range(3))
 
 
 def identity() -> str:
@@ -471,15 +466,6 @@ def test_create__as_ip_would(namespace_pair: tuple[str, str]) -> None:
     listed = subprocess.run(["ip", "netns"], check=True, capture_output=True, text=True).stdout
     assert set(namespace_pair) <= {line.split()[0] for line in listed.splitlines()}
     assert set(namespace_pair) <= set(netns.names())
-
-
-def test_create__leaves_the_caller_where_it_was() -> None:
-    before = identity()
-    netns.create(STAY)
-    try:
-        assert identity() == before
-    finally:
-        netns.remove(STAY)
 
 
 def test_create__refuses_a_taken_name(namespace_pair: tuple[str, str]) -> None:
@@ -502,11 +488,13 @@ def test_keep__names_the_namespace_of_the_caller(namespace_pair: tuple[str, str]
         netns.remove(KEPT)
 
 
-def test_remove__takes_the_name_away_and_may_be_repeated() -> None:
+def test_create__and_remove_leave_the_caller_where_it_was() -> None:
+    before = identity()
     netns.create(GONE)
-    netns.remove(GONE)
-    netns.remove(GONE)
-    assert GONE not in netns.names()
+    assert identity() == before
+    for _ in range(2):
+        netns.remove(GONE)
+    assert GONE not in netns.names() and identity() == before
 
 
 def test_remove__clears_a_name_that_never_became_a_namespace() -> None:
@@ -528,10 +516,6 @@ def test_inside__moves_one_thread_and_its_children(namespace_pair: tuple[str, st
     assert within != before
     assert child.strip() == within
     assert identity() == before
-
-
-def test_inside__comes_back_after_an_error(namespace_pair: tuple[str, str]) -> None:
-    before = identity()
     with pytest.raises(RuntimeError), netns.inside(namespace_pair[0]):
         raise RuntimeError
     assert identity() == before
@@ -544,9 +528,3 @@ def test_inside__sees_the_sysctls_of_the_namespace(namespace_pair: tuple[str, st
         key.write_text("1")
         assert key.read_text() == "1\n"
     assert key.read_text() == before
-
-
-def test_inside__names_what_is_missing() -> None:
-    missing = pytest.raises(NetlinkError, match="no namespace mrc-test-nowhere")
-    with missing, netns.inside("mrc-test-nowhere"):
-        pass

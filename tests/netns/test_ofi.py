@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from cbuild import has_header
-from netns.processes import Hosts, Mrc
+from netns.processes import Hosts, Mrc, sockets
 from slowness import PATIENCE, limit, until
 
 from mrc.agent.agent import EXCHANGE_SECONDS
@@ -169,13 +169,6 @@ def pair(talker: Start) -> tuple[Talker, Talker]:
     sender.calls(receiver.address)
     assert sender.line() == receiver.line() == "talks"
     return sender, receiver
-
-
-def sockets(pid: int, port: int, state: str) -> list[str]:
-    """The TCP sockets with this port and state, in the namespace of this process."""
-    tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
-    lines = "\n".join(tables).splitlines()
-    return [line for line in lines if f":{port:04X} " in line and f" {state} " in line]
 
 
 def until_agents_are_joined(pid: int, qps: int) -> None:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 from netns.conftest import fresh_name
 from netns.plain import address, ip, join, until_running
-from netns.processes import Mrc
+from netns.processes import Mrc, run
 from printed import printed
 from slowness import PATIENCE, until
 
@@ -125,8 +125,7 @@ def test_uplink__hosts_reach_the_world(around: Around, names: list[str], fabric:
     """By both IP versions. The machine then forwards nothing else, and `down` leaves no trace."""
     before = around.sysctls(), around.tables()
     assert not reached_from(around.lan, FAR6)
-    small = ("--planes", "1", "--t1", "1")
-    assert around.run("up", *small, "--name", names[0], "--fabric", fabric, "--uplink", "eth0") == 0
+    assert around.up(names[0], "--fabric", fabric, "--uplink", "eth0") == 0
     bed = Testbed.existing(names[0])
     assert reaches(bed, FAR) and reaches(bed, FAR6) and reaches(bed, "h1.p1")
     assert not reached_from(around.lan, FAR6)
@@ -210,9 +209,7 @@ def test_uplink__names_resolve(
     assert around.up(names[0], "--uplink", "eth0") == 0
     end = answer_names(around.world)
     try:
-        command = ["getent", "ahostsv4", "page.example"]
-        inside, env = Testbed.existing(names[0]).host_command("h0", command)
-        found = subprocess.run(inside, env=env, capture_output=True, text=True, check=True).stdout
+        found = run(Testbed.existing(names[0]), "h0", "getent", "ahostsv4", "page.example")
         assert found.startswith(PAGE)
     finally:
         end()
@@ -336,10 +333,7 @@ class Site:
         return os.environ | {"MRC_CONFIG": str(folder / f"mrc-{self.name}-h1" / "mrc.toml")}
 
     def start(self, env: dict[str, str], argv: list[str]) -> Mrc:
-        pipe = subprocess.PIPE
-        self.running.append(
-            Mrc(subprocess.Popen(argv, env=env, stdout=pipe, stderr=pipe, text=True))
-        )
+        self.running.append(Mrc.begin(argv, env))
         return self.running[-1]
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from netns.processes import Hosts
+from netns.processes import Hosts, run
 from slowness import PATIENCE, until
 
 from mrc.linux import netns
@@ -97,18 +97,14 @@ def carried(bed: Testbed) -> dict[str, int]:
 
 def test_ping__by_each_name(bed: Testbed) -> None:
     for name in ("h1", "h1.any", "h1.p1", "h1.p2", "h1.mgmt"):
-        argv, environment = bed.host_command("h0", ["ping", "-c1", f"-W{PATIENCE:g}", name])
-        shown = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-        assert (shown.returncode, name in shown.stdout) == (0, True), shown
+        assert name in run(bed, "h0", "ping", "-c1", f"-W{PATIENCE:g}", name)
 
 
 @pytest.mark.parametrize("name", ["h1", "h1.p2", "h1.mgmt"])
 def test_ping__larger_than_the_mtu(bed: Testbed, name: str) -> None:
     """The kernel fragments it on the way out; the management network is IPv4, too."""
     for version in ("-6", "-4") if name == "h1.mgmt" else ("-6",):
-        ping = ["ping", version, "-c1", f"-W{PATIENCE:g}", "-s", "20000", name]
-        argv, environment = bed.host_command("h0", ping)
-        subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+        run(bed, "h0", "ping", version, "-c1", f"-W{PATIENCE:g}", "-s", "20000", name)
 
 
 def test_udp__larger_than_the_mtu(bed: Testbed) -> None:
@@ -122,10 +118,8 @@ def test_udp__larger_than_the_mtu(bed: Testbed) -> None:
 def test_name__of_a_host_is_on_the_planes_first_and_by_ipv4_on_the_management(bed: Testbed) -> None:
     first = ["fd00:a:1::1", "100.64.0.2"]
     for database, addresses in (("ahosts", first), ("ahostsv4", first[1:])):
-        argv, environment = bed.host_command("h0", ["getent", database, "h1"])
-        shown = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
-        found = [line.split()[0] for line in shown.stdout.splitlines() if "STREAM" in line]
-        assert found == addresses
+        shown = run(bed, "h0", "getent", database, "h1").splitlines()
+        assert [line.split()[0] for line in shown if "STREAM" in line] == addresses
 
 
 def test_tcp__stays_in_its_plane(bed: Testbed) -> None:
@@ -189,10 +183,7 @@ def test_mrc__exchanges_over_the_address_that_it_is_given(
     """h1 is the management address for mrc, although it is the fabric for other programs."""
 
     def sent() -> int:
-        with netns.inside(bed.plan.nodes["h0"].namespace):
-            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-        (counts,) = (line.split() for line in lines if line.strip().startswith("mgmt:"))
-        return int(counts[9])
+        return int(run(bed, "h0", "cat", "/sys/class/net/mgmt/statistics/tx_bytes"))
 
     before = sent()
     hosts.recv(tmp_path)
@@ -233,14 +224,14 @@ def test_mptcp__uses_every_plane(bed: Testbed) -> None:
         try:
             assert taking.stdout is not None
             port = taking.stdout.readline().strip()
-            before = carried(bed)
+            before, links = carried(bed), ("h0>t0:1.0", "h0>t0:2.0")
+
+            def both_carry() -> bool:
+                return all(carried(bed)[link] - before[link] > MIB for link in links)
+
             with subprocess.Popen([*mrc, "h0", "--mptcp", *program, port]) as giving:
                 try:
-                    links = ("h0>t0:1.0", "h0>t0:2.0")
-                    until(
-                        lambda: all(carried(bed)[link] - before[link] > MIB for link in links),
-                        pause=0.05,
-                    )
+                    until(both_carry, pause=0.05)
                     assert giving.poll() is None
                 finally:
                     giving.kill()
@@ -251,6 +242,13 @@ def test_mptcp__uses_every_plane(bed: Testbed) -> None:
 
 
 # ---- Their end ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(bed_name: str) -> Testbed:
+    bed = Testbed(bed_name, planes=1, t1=1)
+    bed.up()
+    return bed
 
 
 def started(bed: Testbed, *command: str, where: str = "h0") -> subprocess.Popen[str]:
@@ -269,7 +267,9 @@ def until_running(bed: Testbed, commands: set[str]) -> None:
 
 
 @pytest.mark.default
-def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down__ends_programs_and_names_them(
+    small: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One ends by SIGTERM, one ignores it, and one was left behind by its parent."""
     wait = beds._wait_for
 
@@ -279,15 +279,13 @@ def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(beds, "_GRACE_SECONDS", 0.2)
     monkeypatch.setattr(beds, "_wait_for", wait_until_polite_ends)
-    bed = Testbed(bed_name, planes=1, t1=1)
-    bed.up()
-    polite = started(bed, "sh", "-c", "echo; exec sleep 60")
-    stubborn = started(bed, "sh", "-c", "trap '' TERM; echo; sleep 61; sleep 61")
-    orphan = started(bed, "sh", "-c", "sleep 62 & echo $!")
+    polite = started(small, "sh", "-c", "echo; exec sleep 60")
+    stubborn = started(small, "sh", "-c", "trap '' TERM; echo; sleep 61; sleep 61")
+    orphan = started(small, "sh", "-c", "sleep 62 & echo $!")
     orphan.wait(PATIENCE)
-    until_running(bed, {"sleep 60", "sleep 61", "sleep 62"})
+    until_running(small, {"sleep 60", "sleep 61", "sleep 62"})
     try:
-        found = bed.down()
+        found = small.down()
         assert (found.removed, found.left) == (True, ())
         told = {(each.node, each.command) for each in found.ended}
         assert told >= {("h0", "sleep 60"), ("h0", "sleep 61"), ("h0", "sleep 62")}
@@ -303,12 +301,10 @@ def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.M
             each.stdout.close()
 
 
-def test_down__ends_programs_in_switches(bed_name: str) -> None:
-    bed = Testbed(bed_name, planes=1, t1=1)
-    bed.up()
-    with started(bed, "sh", "-c", "echo; exec sleep 65", where="t1:1.0") as process:
+def test_down__ends_programs_in_switches(small: Testbed) -> None:
+    with started(small, "sh", "-c", "echo; exec sleep 65", where="t1:1.0") as process:
         try:
-            found = bed.down()
+            found = small.down()
             told = [(each.node, each.pid) for each in found.ended]
             assert (told, found.left) == ([("t1:1.0", process.pid)], ())
             assert process.wait(PATIENCE) == -signal.SIGTERM
@@ -316,23 +312,14 @@ def test_down__ends_programs_in_switches(bed_name: str) -> None:
             process.kill()
 
 
-def test_down__leaves_what_others_started(bed_name: str) -> None:
-    bed = Testbed(bed_name, planes=1, t1=1)
-    bed.up()
-    argv = [
-        "ip",
-        "netns",
-        "exec",
-        bed.plan.nodes["h1"].namespace,
-        "sh",
-        "-c",
-        "echo; exec sleep 63",
-    ]
+def test_down__leaves_what_others_started(small: Testbed) -> None:
+    enter = ["ip", "netns", "exec", small.plan.nodes["h1"].namespace]
+    argv = [*enter, "sh", "-c", "echo; exec sleep 63"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as foreign:
         try:
             assert foreign.stdout is not None
             foreign.stdout.readline()
-            found = bed.down()
+            found = small.down()
             assert found.ended == ()
             assert [(each.pid, each.node) for each in found.left] == [(foreign.pid, "h1")]
             assert foreign.poll() is None
@@ -340,21 +327,19 @@ def test_down__leaves_what_others_started(bed_name: str) -> None:
             foreign.kill()
 
 
-def test_down__typed_in_the_test_bed_leaves_its_own_shell(bed_name: str) -> None:
+def test_down__typed_in_the_test_bed_leaves_its_own_shell(small: Testbed) -> None:
     """Each of the two is in h0, and only the sleep ends."""
-    bed = Testbed(bed_name, planes=1, t1=1)
-    bed.up()
     runs = 'until grep -q sleep "/proc/$!/comm"; do :; done'
-    down = f"'{sys.executable}' -m mrc testbed down --name {bed_name}"
+    down = f"'{sys.executable}' -m mrc testbed down --name {small.name}"
     script = f"sleep 64 & {runs}; {down}; echo alive"
-    argv, environment = bed.host_command("h0", ["sh", "-c", script])
+    argv, environment = small.host_command("h0", ["sh", "-c", script])
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     ended, is_down, alive = done.stdout.splitlines()
     assert ended.startswith("ended in h0: sleep 64 (process ")
-    assert (is_down, alive) == (f"{bed_name} is down", "alive")
+    assert (is_down, alive) == (f"{small.name} is down", "alive")
     assert done.stderr.startswith("mrc testbed down: still runs, in h0 that is gone: sh -c sleep")
     assert done.stderr.count("\n") == 1
-    assert not state.folder(bed_name).exists()
+    assert not state.folder(small.name).exists()
 
 
 @pytest.mark.default

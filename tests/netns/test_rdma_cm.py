@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from netns.processes import Hosts, Mrc
+from netns.processes import Hosts, Mrc, until_it_sends
 from slowness import until
 from verbs.building import CM_LIBRARY
 
@@ -79,20 +79,6 @@ def outputs(ends: tuple[Mrc, Mrc]) -> list[str]:
     """What both print; both succeed."""
     with ThreadPoolExecutor() as pool:
         return list(pool.map(lambda end: end.ends(0), ends))
-
-
-def until_it_sends(hosts: Hosts, client: Mrc, amount: int = LIVELY) -> None:
-    """Waits until h1 has sent so many bytes over the planes."""
-
-    def sent() -> int:
-        if client.process.poll() is not None:
-            pytest.fail(f"it has ended: {client.ends(0)} {client.lines}")
-        with netns.inside(hosts.bed.plan.nodes["h1"].namespace):
-            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-        return sum(int(line.split()[9]) for line in lines if line.lstrip().startswith("p"))
-
-    start = sent()
-    until(lambda: sent() >= start + amount, client.lines)
 
 
 @pytest.fixture
@@ -166,12 +152,11 @@ BUSY = {
 def test_rping__goes_on_when_a_plane_dies(hosts: Hosts, seal: str, bed: Testbed) -> None:
     """It compares what comes back, and would end with an error (-V)."""
     endless = ["-S", "60000"]
-    server, client = start(
-        hosts, 7174, ["rping", "-s", *endless], ["rping", "-c", "-a", "h0", "-V", *endless]
-    )
-    until_it_sends(hosts, client)
+    served, asked = ["rping", "-s", *endless], ["rping", "-c", "-a", "h0", "-V", *endless]
+    server, client = start(hosts, 7174, served, asked)
+    until_it_sends(client, LIVELY)
     bed.fail("plane:2")
-    until_it_sends(hosts, client, 32 * LIVELY)  # more than was in flight
+    until_it_sends(client, 32 * LIVELY)  # more than was in flight
     client.process.kill()
     server.ends(0)
 
@@ -180,7 +165,7 @@ def test_rping__goes_on_when_a_plane_dies(hosts: Hosts, seal: str, bed: Testbed)
 @pytest.mark.parametrize("name", ["ucmatose", pytest.param("ib_send_bw", marks=needs_perftest)])
 def test_data__a_plane_dies_in_the_middle(hosts: Hosts, seal: str, bed: Testbed, name: str) -> None:
     ends = start(hosts, *BUSY[name])
-    until_it_sends(hosts, ends[1])
+    until_it_sends(ends[1], LIVELY)
     bed.fail("plane:2")
     assert ends[1].process.poll() is None, "it must die in the middle"
     outputs(ends)
@@ -191,7 +176,7 @@ def test_peer_killed__the_other_one_is_told(hosts: Hosts, seal: str) -> None:
     server, client = start(
         hosts, 7174, ["rping", "-s", *endless], ["rping", "-c", "-a", "h0", *endless]
     )
-    until_it_sends(hosts, client)
+    until_it_sends(client, LIVELY)
     client.process.kill()
     server.ends(0)
     assert any("DISCONNECT EVENT" in line for line in server.lines), server.lines

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_interface
 from pathlib import Path
@@ -61,16 +62,13 @@ class User:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def keeper(self) -> int | None:
+    def keeper(self) -> int:
         """The process that holds the user's namespaces."""
-        file = self.home / "mrc" / "keeper"
-        words = file.read_text().split() if file.exists() else []
-        return int(words[0]) if words else None
+        return int((self.home / "mrc" / "keeper").read_text().split()[0])
 
     def kill_keeper(self) -> None:
         """Returns when it has ended."""
         keeper = self.keeper()
-        assert keeper is not None
         os.kill(keeper, signal.SIGKILL)
         until(lambda: has_ended(keeper))
 
@@ -86,9 +84,8 @@ def user() -> Iterator[User]:
         os.chown(home, USER, USER)
         user = User(Path(home), runtime=home)
         yield user
-        # All processes in its namespaces end with it.
-        if (keeper := user.keeper()) and not has_ended(keeper):
-            os.kill(keeper, signal.SIGKILL)
+        with suppress(OSError, IndexError):  # all processes in its namespaces end with it
+            os.kill(user.keeper(), signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -101,15 +98,13 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     user.does("testbed", "up", "--name", "one", *shape)
     user.does("testbed", "up", "--name", "two", *shape, "--fabric", "emulated")
     keeper = user.keeper()
-    assert keeper is not None
     done = user.run("testbed", "exec", "--name", "one", "h0", "--", "sh", "-c", "pwd; exit 7")
     assert (done.returncode, done.stdout) == (7, f"{user.home}\n"), done.stderr
     done = user.run("testbed", "exec", "--name", "one", "t1:1.0", "--", "ip", "-6", "route")
     assert "fcbb:1:100::/48" in done.stdout, done.stderr
     done = user.run("testbed", "exec", "--name", "one", "--user", "nobody", "h0", "--", "true")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    capture = ("testbed", "capture", "h0", "a.pcap", "--seconds", "0.1", "--name", "one")
-    user.does(*capture)
+    user.does("testbed", "capture", "h0", "a.pcap", "--seconds", "0.1", "--name", "one")
     user.does("testbed", "fail", "t1:1.0", "--rate", "10%", "--name", "two")
     done = user.run("testbed", "status", "--name", "two")
     assert "t1:1.0 fails: rate 10.00% of its own" in done.stdout and done.stderr == ""
@@ -134,10 +129,8 @@ def test_up__has_no_interface_of_the_machine(user: User) -> None:
 def test_down__of_several_at_once_leaves_nothing(user: User) -> None:
     names = ("one", "two", "three")
     for name in names:
-        up = ("testbed", "up", "--name", name, "--planes", "1", "--fabric", "emulated")
-        user.does(*up)
+        user.does("testbed", "up", "--name", name, "--planes", "1", "--fabric", "emulated")
     keeper = user.keeper()
-    assert keeper is not None
     downs = [user.start("testbed", "down", "--name", name) for name in names]
     assert [down.communicate()[0] for down in downs] == [f"{name} is down\n" for name in names]
     assert has_ended(keeper)
@@ -156,10 +149,8 @@ def test_down__without_a_runtime_folder_leaves_nothing(user: User) -> None:
 
 def test_down__while_a_command_watches(user: User) -> None:
     """The command that ends last removes what they share."""
-    up = ("testbed", "up", "--planes", "1", "--fabric", "emulated")
-    user.does(*up)
+    user.does("testbed", "up", "--planes", "1", "--fabric", "emulated")
     keeper = user.keeper()
-    assert keeper is not None
     with user.start("testbed", "capture", "h0", "a.pcap") as capture:
         assert capture.stderr is not None
         assert "capturing" in capture.stderr.readline()
@@ -189,8 +180,7 @@ def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
 @pytest.mark.parametrize("fabric", ["kernel", pytest.param("emulated", marks=pytest.mark.slow)])
 def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
     """Names resolve without a file in /etc, and `down` ends what still runs."""
-    shape = ("--planes", "2", "--t1", "1", "--fabric", fabric)
-    user.does("testbed", "up", *shape)
+    user.does("testbed", "up", "--planes", "2", "--t1", "1", "--fabric", fabric)
     for name in ("h1", "h1.p2"):
         done = user.run("testbed", "exec", "h0", "--", "ping", "-c1", f"-W{PATIENCE:g}", name)
         assert (done.returncode, name in done.stdout) == (0, True), done.stderr
@@ -210,12 +200,9 @@ def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
 
 @pytest.mark.slow
 def test_top__sees_from_outside_who_is_inside(user: User) -> None:
-    shape = ("--planes", "1", "--t1", "1", "--fabric", "emulated")
-    assert (
-        printed("top", user.run("top", "--local", "--json", "-i", "0.1").stdout)["endpoints"] == []
-    )
-    assert not (user.home / "mrc").exists()
-    user.does("testbed", "up", *shape)
+    nobody = printed("top", user.run("top", "--local", "--json", "-i", "0.1").stdout)
+    assert nobody["endpoints"] == [] and not (user.home / "mrc").exists()
+    user.does("testbed", "up", "--planes", "1", "--t1", "1", "--fabric", "emulated")
     recv = ["testbed", "exec", "h1", "--", sys.executable, "-m", "mrc", "recv"]
     recv += ["--output", str(user.home)]
     with user.start(*recv) as receiving:
@@ -307,10 +294,7 @@ class Cluster:
         argv += [f"--groups={ids['fsGroup']}", "--"]
         argv += words or [sys.executable, "-m", "mrc", *(_moved(each, pod) for each in pod.args)]
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-        pipe = subprocess.PIPE
-        self.running.append(
-            Mrc(subprocess.Popen(argv, env=env, stdout=pipe, stderr=pipe, text=True))
-        )
+        self.running.append(Mrc.begin(argv, env))
         return self.running[-1]
 
     def _mounts(self, pod: Pod) -> str:

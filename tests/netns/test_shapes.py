@@ -390,18 +390,20 @@ def own(request: pytest.FixtureRequest) -> Iterator[Testbed]:
         yield bed
 
 
+def lost_since(before: dict[str, dict[str, int]], bed: Testbed) -> dict[str, int]:
+    """The packets that each direction has lost since then, if any."""
+    grown = {name: now["lost"] - before[name]["lost"] for name, now in bed.links().items()}
+    return {name: lost for name, lost in grown.items() if lost}
+
+
 def test_own_links__lose_in_one_direction(own: Testbed) -> None:
     """Datagrams of full size: those for h2 over T1 0 of plane 2 are larger than its MTU."""
     before = own.links()
     assert probe(own, 0, 2) == EACH - Counter({"t1:1.1": 1, "t1:2.0": 1})
     assert probe(own, 2, 0) == EACH
     assert probe(own, 3, 1) == EACH - Counter({"t1:1.0": 1, "t1:1.1": 1})
-    lost = {
-        name: now["lost"] - before[name]["lost"]
-        for name, now in own.links().items()
-        if now["lost"] > before[name]["lost"]
-    }
-    assert lost == {"t0:1.0>t1:1.1": 1, "h3>t0:1.1": 2, "t1:2.0>t0:2.1": 1}
+    lost = {"t0:1.0>t1:1.1": 1, "h3>t0:1.1": 2, "t1:2.0>t0:2.1": 1}
+    assert lost_since(before, own) == lost
 
 
 def test_own_links__keep_what_they_lose_when_faults_end(own: Testbed) -> None:
@@ -427,12 +429,8 @@ def test_fail__an_mtu(own: Testbed) -> None:
     before = own.links()
     assert probe(own, 0, 2) == Counter()
     assert probe(own, 2, 0) == EACH
-    lost = {
-        name: now["lost"] - before[name]["lost"]
-        for name, now in own.links().items()
-        if now["lost"] > before[name]["lost"]
-    }
-    assert lost == {"t0:2.0>t1:2.1": 1, "h0>t0:1.0": 2, "t1:2.0>t0:2.1": 1}
+    lost = {"t0:2.0>t1:2.1": 1, "h0>t0:1.0": 2, "t1:2.0>t0:2.1": 1}
+    assert lost_since(before, own) == lost
     own.fail("uplink:2.0.1", "down")
     own.heal("uplink:2.0.1")
     own.heal("h0>t0:1.0")

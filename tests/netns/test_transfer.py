@@ -198,6 +198,11 @@ def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Pa
 # ---- Faults of the fabric -------------------------------------------------------------------
 
 
+def fail_all(bed: Testbed, **fault: Any) -> None:
+    """Every plane fails."""
+    bed.fail([f"plane:{plane}" for plane in bed.shape.plane_numbers()], **fault)
+
+
 @pytest.mark.default
 @pytest.mark.parametrize(
     ("fault", "lost"),
@@ -211,12 +216,7 @@ def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Pa
     ids=["silent", "down", "lossy", "t1", "link"],
 )
 def test_send__a_fault_in_the_middle(
-    hosts: Hosts,
-    bed: Testbed,
-    tmp_path: Path,
-    inbox: Path,
-    fault: dict[str, Any],
-    lost: int | None,
+    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path, fault: dict[str, Any], lost: int | None
 ) -> None:
     file, fed = make(tmp_path, "a", MIDDLE), tmp_path / "fed"
     receiver = hosts.recv(inbox, "--once")
@@ -261,8 +261,7 @@ def test_send__one_percent_lost_everywhere(
     hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
 ) -> None:
     file = make(tmp_path, "a", MIDDLE)
-    for plane in range(1, PLANES + 1):
-        bed.fail(f"plane:{plane}", loss=0.01)
+    fail_all(bed, loss=0.01)
     receiver = hosts.recv(inbox, "--once")
     hosts.send(file).ends(0)
     receiver.ends(0)
@@ -274,8 +273,7 @@ def test_send__all_planes_silent(hosts: Hosts, bed: Testbed, tmp_path: Path, inb
     receiver = hosts.recv(inbox, "--once")
     sender = hosts.send(*SLOWLY, make(tmp_path, "a", LONG), "--retry", "0")
     receiver.until_received(BEGUN)
-    for plane in range(1, PLANES + 1):
-        bed.fail(f"plane:{plane}")
+    fail_all(bed)
     for end in (sender, receiver):  # who finds it out first tells the other by TCP
         end.ends(4, within=GIVE_UP_SECONDS)
         assert re.search("all paths to h[01] are lost", end.complaint())
@@ -296,8 +294,7 @@ def test_recv__sender_falls_silent(hosts: Hosts, tmp_path: Path, inbox: Path) ->
 
 def test_send__no_plane_from_the_start(hosts: Hosts, bed: Testbed, tmp_path: Path) -> None:
     hosts.recv(tmp_path)
-    for plane in range(1, PLANES + 1):
-        bed.fail(f"plane:{plane}")
+    fail_all(bed)
     sender = hosts.send("--timeout", "60", make(tmp_path, "a", 1))
     sender.ends(4)
     assert "answers on UDP port 4791" in sender.complaint()
@@ -370,19 +367,13 @@ def test_recv__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     assert same(file, inbox / "a")
 
 
-def test_send__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
-    receiver = hosts.recv(inbox, "--once")
-    sender = hosts.send(*SLOWLY, make(tmp_path, "a", LONG))
-    receiver.until_received(BEGUN)
-    sender.process.kill()
-    receiver.ends(1)
-    assert "h0 ended without closing the connection" in receiver.complaint()
-    assert names(inbox) == KEPT
-
-
-@pytest.mark.parametrize(("signum", "code"), STOPS)
+@pytest.mark.parametrize(
+    ("signum", "code", "said"),
+    [(signal.SIGKILL, -signal.SIGKILL, "h0 ended without closing the connection")]
+    + [pytest.param(*stop.values, "h0", marks=stop.marks) for stop in STOPS],
+)
 def test_send__stopped(
-    hosts: Hosts, tmp_path: Path, inbox: Path, signum: signal.Signals, code: int
+    hosts: Hosts, tmp_path: Path, inbox: Path, signum: signal.Signals, code: int, said: str
 ) -> None:
     receiver = hosts.recv(inbox, "--once")
     sender = hosts.send(*SLOWLY, make(tmp_path, "a", LONG))
@@ -390,7 +381,7 @@ def test_send__stopped(
     sender.process.send_signal(signum)
     sender.ends(code)
     receiver.ends(1)
-    assert "h0" in receiver.complaint()
+    assert said in receiver.complaint()
     assert names(inbox) == KEPT
 
 
@@ -508,45 +499,28 @@ on_few_planes = pytest.mark.parametrize(
 
 @on_few_planes
 @pytest.mark.slow
-def test_send__goes_on_by_itself(hosts: Hosts, bed: Testbed, tmp_path: Path) -> None:
-    """Both ends wait while no plane is left, and the receiver takes its sender for the same."""
-    inbox, file = tmp_path / "inbox", tmp_path / "a"
-    inbox.mkdir()
-    file.write_bytes(random.Random(1).randbytes(SIZE))
-    receiver = hosts.recv(inbox, "--once", "--json")
-    sender = hosts.send("--json", file)
-    receiver.until_received(SIZE // 4)
-    for plane in range(1, FEW + 1):
-        bed.fail(f"plane:{plane}")
-    until(lambda: any("all paths to h1 are lost" in line for line in sender.lines), sender.lines)
-    bed.heal()
-    result = printed("send", sender.ends(0))
-    assert result["retries"] == 1 and result["resumed_bytes"] >= SIZE // 8
-    receiver.ends(0)
-    assert (inbox / "a").read_bytes() == file.read_bytes() and os.listdir(inbox) == ["a"]
-
-
-@on_few_planes
-@pytest.mark.slow
-@pytest.mark.parametrize("stopped", ["sender", "receiver"])
-def test_send__goes_on_after_a_stop(
-    hosts: Hosts, bed: Testbed, tmp_path: Path, stopped: str
+@pytest.mark.parametrize("lost", ["planes", "sender", "receiver"])
+def test_send__goes_on_by_itself(
+    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path, lost: str
 ) -> None:
-    """The other end takes the one that is stopped for lost. It goes on when it runs again."""
-    inbox, file = tmp_path / "inbox", tmp_path / "a"
-    inbox.mkdir()
-    file.write_bytes(random.Random(1).randbytes(SIZE))
+    """Both ends wait while no plane is left, and take for the same that the other is stopped."""
+    file = make(tmp_path, "a", SIZE)
     receiver = hosts.recv(inbox, "--once", "--json")
     sender = hosts.send("--json", file)
     receiver.until_received(SIZE // 4)
-    still, waits = (sender, receiver) if stopped == "sender" else (receiver, sender)
-    os.kill(still.process.pid, signal.SIGSTOP)
-    waits.until_says("are lost")
-    os.kill(still.process.pid, signal.SIGCONT)
+    if lost == "planes":
+        fail_all(bed)
+        sender.until_says("all paths to h1 are lost")
+        bed.heal()
+    else:
+        still, waits = (sender, receiver) if lost == "sender" else (receiver, sender)
+        os.kill(still.process.pid, signal.SIGSTOP)
+        waits.until_says("are lost")
+        os.kill(still.process.pid, signal.SIGCONT)
     result = printed("send", sender.ends(0))
     assert result["retries"] == 1 and result["resumed_bytes"] >= SIZE // 8
     receiver.ends(0)
-    assert (inbox / "a").read_bytes() == file.read_bytes() and os.listdir(inbox) == ["a"]
+    assert same(file, inbox / "a") and names(inbox) == ["a"]
 
 
 @on_few_planes
@@ -571,8 +545,7 @@ def test_send__a_folder_with_refused_files_over_a_lost_path(
     receiver = hosts.recv(inbox, "--once", "--json")
     sender = hosts.send("--json", "--rate", "40M", top)
     until(lambda: (inbox / "top" / names[len(names) // 4]).exists(), sender.lines)
-    for plane in range(1, FEW + 1):
-        bed.fail(f"plane:{plane}")
+    fail_all(bed)
     sender.until_says("the connection is lost")
     bed.heal()
     sent = printed("send", sender.ends(6))
@@ -601,14 +574,12 @@ FAR = {"planes": 4, "t1": 2, "mtu": 1500, "rate": "200mbit", "delay_ns": 31_000_
 
 @pytest.mark.parametrize("bed", [FAR | {"fabric": Fabric.EMULATED}], indirect=True, ids=["far"])
 @pytest.mark.slow
-def test_send__several_qps_where_the_way_is_long(hosts: Hosts, tmp_path: Path) -> None:
-    inbox, file = tmp_path / "inbox", tmp_path / "a"
-    inbox.mkdir()
-    file.write_bytes(random.Random(1).randbytes(160 << 20))
+def test_send__several_qps_where_the_way_is_long(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
+    file = make(tmp_path, "a", 160 << 20)
     receiver = hosts.recv(inbox, "--once", "--json", "--bins")
     sent = printed("send", hosts.send("--json", file).ends(0))
     received = printed("recv", receiver.ends(0))
-    assert (inbox / "a").read_bytes() == file.read_bytes()
+    assert same(file, inbox / "a")
     assert (sent["mpr"], sent["path_mtu_bytes"]) == (4096, PAYLOAD)
     assert 1 < sent["qps"] == received["qps"] <= 16
     moved = sum(plane["received_bytes"] for plane in received["planes"])

@@ -11,19 +11,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from netns.conftest import fresh_name, needs_real_root
-from netns.plain import address, ip, join, until_running
+from netns.plain import address, join, namespaces, until_running
 from processes import Terminal, terminal
 from slowness import PATIENCE
 
 from mrc.connect.oob import encode_frame
 from mrc.connect.tls import TLS
-from mrc.linux import netns
 
 pytestmark = pytest.mark.netns
 B = "10.0.1.2"
@@ -66,21 +65,13 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hos
     monkeypatch.delenv("MRC_INSECURE")
     monkeypatch.delenv("MRC_CONFIG", raising=False)
     a, b = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
-    with ExitStack() as stack:
-        for name in (a, b):
-            stack.callback(netns.remove, name)
-            netns.create(name)
-            ip(f"-n {name} link set lo up")
+    with namespaces(a, b), terminal() as one, terminal() as other:
         join(a, "x", b, "y")
         address(a, "x", "10.0.1.1/24")
         address(b, "y", f"{B}/24")
         until_running(a, "x")
         until_running(b, "y")
-        made = [
-            Host(name, stack.enter_context(terminal()), tmp_path / home)
-            for name, home in ((a, "a"), (b, "b"))
-        ]
-        yield made[0], made[1]
+        yield Host(a, one, tmp_path / "a"), Host(b, other, tmp_path / "b")
 
 
 def test_perf__each_side_says_what_to_run(hosts: tuple[Host, Host]) -> None:

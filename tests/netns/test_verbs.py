@@ -11,17 +11,14 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from netns.plain import address, ip, join, until_running
-from netns.processes import Hosts, Mrc
+from netns.plain import address, join, namespaces, until_running
+from netns.processes import Hosts, Mrc, Start, sent_bytes, sockets, until_it_sends
 from printed import printed
 from slowness import least, limit, until
 from verbs.building import LIBRARY, compiled
@@ -43,6 +40,7 @@ pytestmark = [
 ]
 
 PLANES, RATE_BPS = 4, 500_000_000
+MUCH = PLANES * RATE_BPS // 80  # bytes in a tenth of a second
 PORT = 18515  # where perftest listens
 LISTENING = "0A"
 EMULATES = "libmrc: --rc: "
@@ -66,50 +64,20 @@ def usual_priority() -> Iterator[None]:
         os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-def listens(pid: int, port: int) -> bool:
-    """Whether a program in the namespace of this process accepts TCP connections."""
-    lines = [
-        line.split()
-        for family in ("tcp", "tcp6")
-        for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]
-    ]
-    return any(
-        words[3] == LISTENING and int(words[1].rpartition(":")[2], 16) == port for words in lines
-    )
-
-
 def until_listening(server: Mrc, port: int) -> None:
     def ready() -> bool:
         assert server.process.poll() is None, (server.lines, server.ends(0))
-        return listens(server.process.pid, port)
+        return bool(sockets(server.process.pid, port, LISTENING))
 
     until(ready, server.lines)
 
 
-def start(hosts: Hosts, *command: str, rc: bool = False) -> tuple[Mrc, Mrc]:
+def begin(hosts: Hosts, *command: str, rc: bool = False) -> tuple[Mrc, Mrc]:
     """Server and client of a test of perftest."""
     words = ("run", "--rc", "--", *command) if rc else ("run", "--", *command)
     server = hosts.start("h0", *words)
     until_listening(server, PORT)
     return server, hosts.start("h1", *words, "h0")
-
-
-def sent_bytes(process: int | str) -> list[int]:
-    """What each plane's interface of this process's host has sent."""
-    lines = Path(f"/proc/{process}/net/dev").read_text().splitlines()
-    return [int(line.split()[9]) for line in lines if re.match(r" *p\d:", line)]
-
-
-def until_it_writes(client: Mrc, amount: int = PLANES * RATE_BPS // 80) -> None:
-    """Waits until so many bytes, or a tenth of a second's traffic, have left its host."""
-
-    def sent() -> int:
-        assert client.process.poll() is None, client.lines
-        return sum(sent_bytes(client.process.pid))
-
-    until(sent, client.lines)  # before, it is not in its host yet
-    start = sent()
-    until(lambda: sent() >= start + amount, client.lines)
 
 
 def table(output: str) -> list[list[float]]:
@@ -146,7 +114,7 @@ def moved_by_planes(hosts: Hosts) -> tuple[list[int], float]:
             return sent_bytes("thread-self")
 
     before = sent()
-    (row,) = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "2"))
+    (row,) = result(begin(hosts, "ib_write_bw", "-d", "mrc0", "-D", "2"))
     moved = [late - early for early, late in zip(before, sent(), strict=True)]
     # What was under way when its measurement began may count in it.
     assert len(moved) == PLANES and bits_per_second(row) < 1.1 * PLANES * RATE_BPS
@@ -184,7 +152,7 @@ def test_write_bw__uses_all_planes_equally(hosts: Hosts) -> None:
     ],
 )
 def test_write_bw__options(hosts: Hosts, options: str) -> None:
-    rows = result(start(hosts, "ib_write_bw", "-d", "mrc0", *options.split()))
+    rows = result(begin(hosts, "ib_write_bw", "-d", "mrc0", *options.split()))
     assert len(rows) == 1 and rows[0][3] > 0
 
 
@@ -192,14 +160,14 @@ def test_write_bw__options(hosts: Hosts, options: str) -> None:
 def test_write_bw__256_qps_connect_in_3_seconds(hosts: Hosts) -> None:
     """Both hosts on one machine. The test posts at once and so waits for the connections."""
     options = ["-q", "256", "-n", "5", "-s", "4096", "-t", "5"]
-    (row,) = result(start(hosts, "ib_write_bw", "-d", "mrc0", *options))
+    (row,) = result(begin(hosts, "ib_write_bw", "-d", "mrc0", *options))
     rate = row[4] * 1e6
     assert row[1] / rate < limit(3)
 
 
 @pytest.mark.slow
 def test_write_bw__every_size(hosts: Hosts) -> None:
-    rows = result(start(hosts, "ib_write_bw", "-d", "mrc0", "-a", "-n", "200"))
+    rows = result(begin(hosts, "ib_write_bw", "-d", "mrc0", "-a", "-n", "200"))
     assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
 
 
@@ -211,7 +179,7 @@ def test_write_lat(hosts: Hosts) -> None:
     """
 
     def typical_us() -> float:
-        (row,) = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-s", "8", "-n", "2000"))
+        (row,) = result(begin(hosts, "ib_write_lat", "-d", "mrc0", "-s", "8", "-n", "2000"))
         assert row[:2] == [8, 2000]
         return row[4]
 
@@ -220,7 +188,7 @@ def test_write_lat(hosts: Hosts) -> None:
 
 @pytest.mark.slow
 def test_write_lat__every_size(hosts: Hosts) -> None:
-    rows = result(start(hosts, "ib_write_lat", "-d", "mrc0", "-a", "-n", "100"))
+    rows = result(begin(hosts, "ib_write_lat", "-d", "mrc0", "-a", "-n", "100"))
     assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
 
 
@@ -236,8 +204,8 @@ def test_write_lat__every_size(hosts: Hosts) -> None:
 )
 def test_write_bw__a_fault_in_the_middle(hosts: Hosts, bed: Testbed, fault: dict[str, Any]) -> None:
     seconds = 4
-    ends = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", str(seconds))
-    until_it_writes(ends[1])
+    ends = begin(hosts, "ib_write_bw", "-d", "mrc0", "-D", str(seconds))
+    until_it_sends(ends[1], MUCH)
     bed.fail("plane:2", **fault)
     (row,) = result(ends)
     assert bits_per_second(row) > RATE_BPS, "more than one plane carries"
@@ -270,8 +238,8 @@ LIVELY = 1 << 20
 def test_rc__goes_on_when_a_plane_dies(
     hosts: Hosts, bed: Testbed, command: tuple[str, ...]
 ) -> None:
-    ends = start(hosts, *command, rc=True)
-    until_it_writes(ends[0 if "read" in command[0] else 1], LIVELY)
+    ends = begin(hosts, *command, rc=True)
+    until_it_sends(ends[0 if "read" in command[0] else 1], LIVELY)
     bed.fail("plane:2")
     rows = result(ends)
     assert "pingpong" in command[0] or (len(rows) == 1 and rows[0][1] > 0)
@@ -313,37 +281,14 @@ def test_control__every_function(hosts: Hosts, bed: Testbed, tmp_path: Path) -> 
 @pytest.mark.default
 def test_write_bw__the_peer_is_killed(hosts: Hosts) -> None:
     """The other end gets a completion with an error, at once."""
-    server, client = start(hosts, "ib_write_bw", "-d", "mrc0", "-D", "600")
-    until_it_writes(client)
+    server, client = begin(hosts, "ib_write_bw", "-d", "mrc0", "-D", "600")
+    until_it_sends(client, MUCH)
     server.process.send_signal(signal.SIGKILL)
     output = client.ends(1)
     assert "status 12" in output + "\n".join(client.lines), "IBV_WC_RETRY_EXC_ERR"
 
 
 # ---- Plain hosts ----------------------------------------------------------------------------
-
-
-@dataclass
-class PlainHosts:
-    """Two namespaces that one link joins, with an agent in each."""
-
-    names: tuple[str, str]
-    running: list[Mrc] = field(default_factory=list)
-
-    def start(self, host: int, *words: str) -> Mrc:
-        command = ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "mrc", *words]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
-        self.running.append(Mrc(process))
-        return self.running[-1]
-
-    def start_agent(self, host: int, *options: str) -> None:
-        self.start(host, "agent", "--insecure", *options).until_says("socket @")
-
-    def measure(self, *command: str) -> list[list[float]]:
-        server = self.start(0, "run", "--", *command)
-        until_listening(server, PORT)
-        return result((server, self.start(1, "run", "--", *command, "10.1.0.1")))
 
 
 def received_over_ipv6(pid: int) -> int:
@@ -354,33 +299,29 @@ def received_over_ipv6(pid: int) -> int:
 
 
 @pytest.fixture
-def plain() -> Iterator[PlainHosts]:
-    names = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
-    found = PlainHosts(names)
-    try:
-        for name in names:
-            netns.create(name)
-            ip(f"-n {name} link set lo up")
+def plain() -> Iterator[list[str]]:
+    """Two namespaces that one link joins."""
+    names = [f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"]
+    with namespaces(*names):
         join(names[0], "x", names[1], "x")
         for number, name in enumerate(names, 1):
             address(name, "x", f"10.1.0.{number}/24", f"fd00:1::{number}/64")
             until_running(name, "x")
-        yield found
-    finally:
-        for each in found.running:
-            each.end()
-        for name in names:
-            netns.remove(name)
+        yield names
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("addresses", ["10.1.0.{}", "fd00:1::{}"], ids=["ipv4", "ipv6"])
-def test_plain_hosts__bandwidth_and_latency(plain: PlainHosts, addresses: str) -> None:
+def test_plain_hosts__bandwidth_and_latency(plain: list[str], start: Start, addresses: str) -> None:
     """The programs' own TCP connection is always IPv4: this perftest has no other."""
-    for host in (0, 1):
-        plain.start_agent(host, "-B", addresses.format(host + 1))
-    (row,) = plain.measure("ib_write_bw", "-d", "mrc0", "-n", "500")
-    assert row[1] == 500 and row[3] > 0
-    (row,) = plain.measure("ib_write_lat", "-d", "mrc0", "-n", "500")
-    assert row[1] == 500 and row[4] > 0
-    assert (received_over_ipv6(plain.running[0].process.pid) > 0) == (":" in addresses)
+    agents = [
+        start(host, "agent", "--insecure", "-B", addresses.format(number)).until_says("socket @")
+        for number, host in enumerate(plain, 1)
+    ]
+    for program, column in (("ib_write_bw", 3), ("ib_write_lat", 4)):
+        command = ("run", "--", program, "-d", "mrc0", "-n", "500")
+        server = start(plain[0], *command)
+        until_listening(server, PORT)
+        (row,) = result((server, start(plain[1], *command, "10.1.0.1")))
+        assert row[1] == 500 and row[column] > 0
+    assert (received_over_ipv6(agents[0].process.pid) > 0) == (":" in addresses)

@@ -27,7 +27,7 @@ from mrc.agent.agent import Agent, AgentListener, Numbers
 from mrc.agent.parameters import QpParameters
 from mrc.agent.program import Connects
 from mrc.agent.socket import AgentFunction
-from mrc.agent.steering import AgentKind, pack, read_struct, unpack
+from mrc.agent.steering import AgentFrame, AgentKind, pack, read_struct, unpack
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig, Timeouts
 from mrc.connect.oob import Channel
@@ -77,12 +77,21 @@ async def connected_pair(
     """Two programs and their connected QPs."""
     async with attached(name) as a, attached(name) as b:
         ours, theirs = a.numbers[0], b.numbers[0]
-        await a.connect(ours, theirs, a.gids[0], b.gids[0])
-        await b.connect(theirs, ours, b.gids[0], a.gids[0])
         async with asyncio.timeout(PATIENCE):
-            await until_ready(a, ours)
-            await until_ready(b, theirs)
+            await connect(a, ours, b, theirs)
+            await until_both_ready(a, ours, b, theirs)
         yield a, ours, b, theirs
+
+
+async def connect(a: AttachedProgram, ours: int, b: AttachedProgram, theirs: int) -> None:
+    """Both programs ask for it."""
+    await a.connect(ours, theirs, a.gids[0], b.gids[0])
+    await b.connect(theirs, ours, b.gids[0], a.gids[0])
+
+
+async def until_both_ready(a: AttachedProgram, ours: int, b: AttachedProgram, theirs: int) -> None:
+    await until_ready(a, ours)
+    await until_ready(b, theirs)
 
 
 async def until_ready(program: AttachedProgram, qpn: int) -> None:
@@ -136,8 +145,7 @@ async def test_connect__the_peer_may_come_first_or_last() -> None:
             await asyncio.sleep(0.05)  # the other one is late
             await there.connect(theirs, ours, there.gids[0], here.gids[0])
             async with asyncio.timeout(PATIENCE):
-                await until_ready(here, ours)
-                await until_ready(there, theirs)
+                await until_both_ready(here, ours, there, theirs)
 
 
 @pytest.mark.parametrize("error", [BusyError("full"), PeerGoneError("it has ended")])
@@ -185,10 +193,8 @@ async def test_connect__again_while_the_former_connection_still_closes(
         await until(lambda: ours in a.destroyed and theirs in b.destroyed)
         a.frames.clear()
         b.frames.clear()
-        await a.connect(ours, theirs, a.gids[0], b.gids[0])
-        await b.connect(theirs, ours, b.gids[0], a.gids[0])
-        await until_ready(a, ours)
-        await until_ready(b, theirs)
+        await connect(a, ours, b, theirs)
+        await until_both_ready(a, ours, b, theirs)
         may_close.set()
         await write(a, ours, b)
 
@@ -198,12 +204,10 @@ async def test_connect__many_at_once(count: int) -> None:
     async with running(), attached() as a, attached() as b:
         pairs = list(zip(a.numbers[:count], b.numbers[:count], strict=True))
         for ours, theirs in pairs:
-            await a.connect(ours, theirs, a.gids[0], b.gids[0])
-            await b.connect(theirs, ours, b.gids[0], a.gids[0])
+            await connect(a, ours, b, theirs)
         async with asyncio.timeout(PATIENCE):
             for ours, theirs in pairs:
-                await until_ready(a, ours)
-                await until_ready(b, theirs)
+                await until_both_ready(a, ours, b, theirs)
 
 
 async def test_release__ends_both_sides_in_order() -> None:
@@ -223,8 +227,7 @@ async def test_release__while_the_agents_connect() -> None:
     async with running() as agent, attached() as a, attached() as b:
         one, other = sorted((a, b), key=lambda each: each.numbers[0])  # the lower number dials
         ours, theirs = one.numbers[0], other.numbers[0]
-        await one.connect(ours, theirs, one.gids[0], other.gids[0])
-        await other.connect(theirs, ours, other.gids[0], one.gids[0])
+        await connect(one, ours, other, theirs)
         async with asyncio.timeout(PATIENCE):
             while not one.cookies:  # noqa: ASYNC110 until it has a QP, and no longer
                 await asyncio.sleep(0)
@@ -248,8 +251,7 @@ async def test_release__while_the_agents_connect_after_a_stop(
     async with running(linger=linger), attached() as a, attached() as b:
         one, other = sorted((a, b), key=lambda each: each.numbers[0])  # the lower number dials
         ours, theirs = one.numbers[0], other.numbers[0]
-        await one.connect(ours, theirs, one.gids[0], other.gids[0])
-        await other.connect(theirs, ours, other.gids[0], one.gids[0])
+        await connect(one, ours, other, theirs)
         ending, number, staying = (one, ours, other) if dialler_ends else (other, theirs, one)
         async with asyncio.timeout(PATIENCE):
             if stopped == "program":
@@ -360,8 +362,7 @@ async def test_keep__a_number_of_a_former_agent_is_the_programs() -> None:
     async with running() as agent, attached() as a, attached() as b, asyncio.timeout(PATIENCE):
         ours, theirs = a.numbers[0], b.numbers[0]
         await a.send(AgentKind.KEEP, number)
-        await a.connect(ours, theirs, a.gids[0], b.gids[0])
-        await b.connect(theirs, ours, b.gids[0], a.gids[0])
+        await connect(a, ours, b, theirs)
         await until_ready(a, ours)
         await b.send(AgentKind.KEEP, number)
         await until(lambda: len(agent.programs) == 1)
@@ -405,38 +406,34 @@ async def test_connect__with_a_profile_that_is_not_there() -> None:
     assert b"EV profile 99" in failed.body
 
 
-async def test_attach__of_another_version_is_refused() -> None:
-    async with running():
-        connection = await connected(NAME)
-        loop = asyncio.get_running_loop()
-        body = attach_body("old", version=0)
-        await loop.sock_sendall(connection, pack(AgentKind.ATTACH, body=body))
-        async with asyncio.timeout(PATIENCE):
-            answer = unpack(await loop.sock_recv(connection, 4096))
-        connection.close()
-        assert answer.kind is AgentKind.REFUSED
-        assert b"different versions" in answer.body
+async def answer_to(packet: bytes = b"") -> AgentFrame:
+    """What the agent answers somebody who is not attached."""
+    connection, loop = await connected(NAME), asyncio.get_running_loop()
+    async with asyncio.timeout(PATIENCE):
+        if packet:
+            await loop.sock_sendall(connection, packet)
+        answer = unpack(await loop.sock_recv(connection, 4096))
+    connection.close()
+    return answer
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "answered"),
+    ("packet", "answered", "said"),
     [
-        (AgentKind.REQUEST, AgentFunction.PROFILES, AgentKind.ANSWER),
-        (AgentKind.REQUEST, AgentFunction.PROBE, AgentKind.REFUSED),
-        (AgentKind.PEER_REQUEST, AgentFunction.PROFILES, AgentKind.REFUSED),
+        (pack(AgentKind.REQUEST, AgentFunction.PROFILES), AgentKind.ANSWER, b""),
+        (pack(AgentKind.REQUEST, AgentFunction.PROBE), AgentKind.REFUSED, b""),
+        (pack(AgentKind.PEER_REQUEST, AgentFunction.PROFILES), AgentKind.REFUSED, b""),
+        (pack(AgentKind.ATTACH, body=attach_body("old", version=0)), AgentKind.REFUSED,
+         b"different versions"),
     ],
-)
+    ids=["profiles", "probe", "of a peer", "another version"],
+)  # fmt: skip
 async def test_attach__instead_a_program_may_ask_for_the_profiles(
-    kind: AgentKind, value: AgentFunction, answered: AgentKind
+    packet: bytes, answered: AgentKind, said: bytes
 ) -> None:
     async with running():
-        connection = await connected(NAME)
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(connection, pack(kind, value))
-        async with asyncio.timeout(PATIENCE):
-            answer = unpack(await loop.sock_recv(connection, 4096))
-        connection.close()
-        assert answer.kind is answered
+        answer = await answer_to(packet)
+        assert answer.kind is answered and said in answer.body
 
 
 async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
@@ -494,10 +491,7 @@ async def test_serve__goes_on_without_descriptors(caplog: pytest.LogCaptureFixtu
 async def test_admit__leaves_places_for_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_module, "_MOST_OF_USER", 1)
     async with running(), attached():
-        connection = await connected(NAME)
-        async with asyncio.timeout(PATIENCE):
-            answer = unpack(await asyncio.get_running_loop().sock_recv(connection, 4096))
-        connection.close()
+        answer = await answer_to()
         assert answer.kind is AgentKind.REFUSED
         assert f"1 programs of user {os.geteuid()} are attached".encode() in answer.body
 

@@ -365,17 +365,13 @@ async def test_accept__waits_for_descriptors_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = Mock()
-    answers = [
-        *(OSError(number, "too few") for number in (EMFILE, ENFILE, ENOMEM)),
-        (connection, 0),
-    ]
-    accepted = AsyncMock(side_effect=[*answers, OSError(EINVAL, "closed")])
+    few = [OSError(number, "too few") for number in (EMFILE, ENFILE, ENOMEM)]
+    accepted = AsyncMock(side_effect=[*few, (connection, 0), OSError(EINVAL, "closed")])
     monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", accepted, raising=False)
     monkeypatch.setattr(agent_socket, "_PAUSE_SECONDS", 0)
     assert await agent_socket.accept(Mock()) is connection
-    assert [record.message for record in caplog.records] == [
-        "cannot let further programs in: too few"
-    ]
+    (record,) = caplog.records
+    assert record.message == "cannot let further programs in: too few"
     with pytest.raises(OSError, match="closed"):
         await agent_socket.accept(Mock())
 
@@ -384,34 +380,31 @@ async def test_accept__waits_for_descriptors_and_says_so_once(
 def test_may_attach__this_user_root_and_the_group() -> None:
     other, group = 65534, 54321
     asking = "import os, sys; os.setgroups([54321]); print(flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-I", "-c", asking], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    command = [sys.executable, "-I", "-c", asking]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline() == b"\n"
         member, alone = process.pid, os.getpid()
-        assert agent_socket.may_attach(agent_socket.Credentials(alone, os.geteuid(), 1), None)
-        assert agent_socket.may_attach(agent_socket.Credentials(alone, 0, 1), None)
-        assert not agent_socket.may_attach(agent_socket.Credentials(alone, other, group), None)
-        assert agent_socket.may_attach(agent_socket.Credentials(alone, other, group), group)
-        assert agent_socket.may_attach(agent_socket.Credentials(member, other, 1), group)
-        assert not agent_socket.may_attach(agent_socket.Credentials(alone, other, 1), group)
+        for pid, user, of_group, admitted, may in (
+            (alone, os.geteuid(), 1, None, True),
+            (alone, 0, 1, None, True),
+            (alone, other, group, None, False),
+            (alone, other, group, group, True),
+            (member, other, 1, group, True),
+            (alone, other, 1, group, False),
+        ):
+            found = agent_socket.may_attach(agent_socket.Credentials(pid, user, of_group), admitted)
+            assert found is may
         process.stdin.close()
-    assert not agent_socket.may_attach(agent_socket.Credentials(member, other, 1), group), (
-        "it has ended"
-    )
+    ended = agent_socket.Credentials(member, other, 1)
+    assert not agent_socket.may_attach(ended, group), "it has ended"
 
 
 @needs_root
 def test_run__at_the_socket_of_another_user() -> None:
     environment = os.environ | {agent_socket.ENVIRONMENT: NAME}
     with squatting(NAME) as pid:
-        done = subprocess.run(
-            [*MRC, "run", "--", "true"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [*MRC, "run", "--", "true"]
+        done = subprocess.run(command, env=environment, stderr=-1, text=True, check=False)
     assert done.returncode == 1
     assert f"mrc run: socket {NAME}: process {pid} of user {USER}" in done.stderr

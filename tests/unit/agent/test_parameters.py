@@ -8,6 +8,7 @@ import socket
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from attached import connect_body, gid_of
@@ -241,10 +242,7 @@ def test_node__something_else_is_there(tmp_path: Path) -> None:
 
 
 def test_node__not_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mknod(*arguments: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "mknod", mknod)
+    monkeypatch.setattr(os, "mknod", Mock(side_effect=PermissionError))
     with (
         pytest.raises(ConfigError, match="only root can make it"),
         device_file(tmp_path / "d" / "mrc0"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from socket import IPPROTO_TCP, TCP_USER_TIMEOUT
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
@@ -70,19 +70,12 @@ def test_body__there_and_back() -> None:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("qpn",), 2),
-        (("qpn",), 1 << 24),
-        (("qpn",), "7"),
-        (("to", "number"), 0),
-        (("to", "number"), -1),
-        (("to", "token"), "0" * 31),
-        (("to", "token"), "G" * 32),
-        (("to", "token"), "0" * 32 + "\n0"),
-        (("by", "gid"), "nowhere"),
-        (("by", "gid"), 7),
+        (("qpn",), 2), (("qpn",), 1 << 24), (("qpn",), "7"), (("to", "number"), 0),
+        (("to", "number"), -1), (("to", "token"), "0" * 31), (("to", "token"), "G" * 32),
+        (("to", "token"), "0" * 32 + "\n0"), (("by", "gid"), "nowhere"), (("by", "gid"), 7),
         (("by",), None),
     ],
-)
+)  # fmt: skip
 def test_knock_in__refuses(place: tuple[str, ...], value: object) -> None:
     message: dict[str, Any] = ASKED.message
     inner = message
@@ -208,14 +201,26 @@ async def test_request_qp__refused(kind: Kind, error: type[Exception]) -> None:
         assert type(found.value) is error
 
 
-async def test_request_qp__a_wrong_answer() -> None:
+@pytest.mark.parametrize(
+    ("asks", "said", "error"),
+    [
+        (request_qp, {"qpn": 0}, ProtocolError("a wrong answer to a knock")),
+        (resume, {"from": 7, "to": 5}, ProtocolError("means another QP")),
+        (resume, {"gone": True}, QpGoneError("QP 0x6 has ended")),
+    ],
+)
+async def test_answer__that_is_wrong_or_of_a_qp_that_has_ended(
+    asks: Callable[..., Awaitable[object]], said: dict[str, Any], error: MrcError
+) -> None:
+    kind, words = ("resume", PARAMETERS) if asks is resume else ("knock", AT_LOOPBACK)
+
     async def answer(channel: Channel) -> None:
         await channel.receive()
-        await channel.send("knock", qpn=0)
+        await channel.send(kind, **said)
 
     async with peer(answer) as port:
-        with pytest.raises(ProtocolError, match="a wrong answer to a knock"):
-            await request_qp(LOCAL, HOST, port, AT_LOOPBACK)
+        with pytest.raises(type(error), match=str(error)):
+            await asks(LOCAL, HOST, port, words)
 
 
 async def test_ask__says_why_the_qp_never_comes() -> None:
@@ -246,26 +251,6 @@ async def test_resume__the_connection_stays() -> None:
         assert tcp.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT) == 0, "its silence is no error"
         assert (await channel.receive())["type"] == "gone"
         channel.abort()
-
-
-async def test_resume__another_qp() -> None:
-    async def answer(channel: Channel) -> None:
-        await channel.receive()
-        await channel.send("resume", **{"from": 7, "to": 5})
-
-    async with peer(answer) as port:
-        with pytest.raises(ProtocolError, match="means another QP"):
-            await resume(LOCAL, HOST, port, PARAMETERS)
-
-
-async def test_resume__of_a_qp_that_has_ended() -> None:
-    async def answer(channel: Channel) -> None:
-        await channel.receive()
-        await channel.send("resume", gone=True)
-
-    async with peer(answer) as port:
-        with pytest.raises(QpGoneError, match="QP 0x6 has ended"):
-            await resume(LOCAL, HOST, port, PARAMETERS)
 
 
 # ---- By a program and to one, with stand-ins for it and for other agents ------------------------
@@ -314,10 +299,16 @@ def answers(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception | None) -
     monkeypatch.setattr(peers, "_FIRST_PAUSE_SECONDS", 0)
 
 
-async def test_ask__the_answer_of_a_busy_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers(monkeypatch, BusyError("not now"), BusyError("not yet"), 0x123456)
+async def asked() -> Program:
+    """A program that has asked for a QP of another host."""
     program: Any = Program()
     await QpRequests(program).ask(BETWEEN_HOSTS)
+    return cast(Program, program)
+
+
+async def test_ask__the_answer_of_a_busy_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, BusyError("not now"), BusyError("not yet"), 0x123456)
+    program = await asked()
     assert program.sent == [(AgentKind.ADMITTED, 9, 0, bytes([0x56, 0x34, 0x12, 0]))]
     assert program.failed == {}
 
@@ -335,8 +326,7 @@ async def test_ask__fails(
     monkeypatch: pytest.MonkeyPatch, answer: Exception | None, reason: str
 ) -> None:
     answers(monkeypatch, answer)
-    program: Any = Program()
-    await QpRequests(program).ask(BETWEEN_HOSTS)
+    program = await asked()
     assert program.sent == [] and program.failed == {9: reason}
 
 
@@ -345,9 +335,7 @@ async def test_ask__the_last_answer_counts_when_the_time_is_over(
 ) -> None:
     """The time ends in the middle of a try. The tries before have told why."""
     answers(monkeypatch, BusyError("h1: not yet"), None)
-    program: Any = Program()
-    await QpRequests(program).ask(BETWEEN_HOSTS)
-    assert program.failed == {9: "h1: not yet"}
+    assert (await asked()).failed == {9: "h1: not yet"}
 
 
 async def requested(requests: QpRequests, program: Program) -> tuple[asyncio.Task[int], int]:

@@ -123,12 +123,11 @@ async def test_explicit__populates_each_place(profiles: EvProfiles) -> None:
     await profiles.modify(replace, [entry(EvValue(0, bytes(32)), ALL[2], flags=1)], [])
     assert profiles[7].entries == [ALL[2]] * 2
     strange = EvValue(9, bytes(32))
-    assert "no EV" in await refused(
-        errno.ENOENT, profiles.modify(replace, [entry(strange, ALL[2])], [])
-    )
-    assert "no path" in await refused(
-        errno.EINVAL, profiles.modify(replace, [entry(ALL[2], strange)], [])
-    )
+    for wrong, number, said in (
+        (entry(strange, ALL[2]), errno.ENOENT, "no EV"),
+        (entry(ALL[2], strange), errno.EINVAL, "no path"),
+    ):
+        assert said in await refused(number, profiles.modify(replace, [wrong], []))
     assert profiles[7].entries == [ALL[2]] * 2, "after an error nothing has changed"
 
 

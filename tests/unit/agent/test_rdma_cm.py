@@ -8,7 +8,7 @@ import errno
 import json
 import random
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -46,15 +46,7 @@ from mrc.agent.rdma_cm import (
     read,
 )
 from mrc.agent.socket import Credentials
-from mrc.agent.steering import (
-    MAX_FRAME,
-    AgentKind,
-    pack,
-    prepare,
-    read_struct,
-    struct_bytes,
-    unpack,
-)
+from mrc.agent.steering import AgentKind, pack, read_struct, struct_bytes, unpack
 from mrc.errors import ConnectError, PeerGoneError, ProtocolError
 from mrc.fabric.hostconfig import IpAddress, pack_address
 
@@ -131,7 +123,10 @@ def ports() -> CmPorts:
     return CmPorts(random.Random(1))
 
 
-def number(caught: pytest.ExceptionInfo[CmError]) -> int:
+def refusal(call: Callable[..., object], *words: object) -> int:
+    """The error number with which a call is refused."""
+    with pytest.raises(CmError) as caught:
+        call(*words)
     return caught.value.number
 
 
@@ -140,9 +135,7 @@ def test_bind__a_taken_port() -> None:
     first = table.bind(FIRST, 7471)
     table.bind(SECOND, 7471)  # another address
     for gid in (FIRST, None):
-        with pytest.raises(CmError) as caught:
-            table.bind(gid, 7471)
-        assert number(caught) == errno.EADDRINUSE
+        assert refusal(table.bind, gid, 7471) == errno.EADDRINUSE
     table.free(first)
     table.bind(FIRST, 7471)
 
@@ -151,10 +144,7 @@ def test_bind__shared_while_nobody_listens() -> None:
     table = ports()
     first = table.bind(None, 7471, shares=True)
     second = table.bind(None, 7471, shares=True)
-    with pytest.raises(CmError):
-        table.bind(None, 7471)
-    with pytest.raises(CmError):
-        table.listen(first, 1)
+    assert refusal(table.bind, None, 7471) and refusal(table.listen, first, 1)
     table.free(second)
     table.listen(first, 1)
     with pytest.raises(CmError):
@@ -165,12 +155,8 @@ def test_bind__any_port_and_those_of_root(monkeypatch: pytest.MonkeyPatch) -> No
     table = ports()
     monkeypatch.setattr(rdma_cm, "_EPHEMERAL", range(40000, 40003))
     assert {table.bind(None, 0).port for _ in range(3)} == {40000, 40001, 40002}
-    with pytest.raises(CmError) as caught:
-        table.bind(None, 0)
-    assert number(caught) == errno.EADDRNOTAVAIL
-    with pytest.raises(CmError) as caught:
-        table.bind(None, 1023)
-    assert number(caught) == errno.EACCES
+    assert refusal(table.bind, None, 0) == errno.EADDRNOTAVAIL
+    assert refusal(table.bind, None, 1023) == errno.EACCES
     table.bind(None, 1023, root=True)
 
 
@@ -179,9 +165,7 @@ def test_bind__the_most_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
     table = ports()
     first = table.bind(None, 5000)
     table.bind(None, 5001)
-    with pytest.raises(CmError) as caught:
-        table.bind(None, 5002)
-    assert number(caught) == errno.ENOMEM
+    assert refusal(table.bind, None, 5002) == errno.ENOMEM
     table.free(first)
     table.bind(None, 5002)
 
@@ -263,7 +247,7 @@ class Host:
         )  # fmt: skip
         self.rdma_cm = RdmaCm(self)  # type: ignore[arg-type]
         self.ours, self.program = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        prepare(self.ours)
+        steering.prepare(self.ours)
         self.session = CmSession(self.rdma_cm, self.ours, Credentials(1, 0, 0))
         self.told: list[Any] = []
 
@@ -273,7 +257,7 @@ class Host:
         found: list[CmEvent] = []
         while True:
             try:
-                frame = unpack(self.program.recv(MAX_FRAME))
+                frame = unpack(self.program.recv(steering.MAX_FRAME))
             except BlockingIOError:
                 return found
             self.told.append(read_struct("mrc_agent_cm", frame.body)[0])
@@ -365,9 +349,8 @@ async def test_connect__accepted_and_established(
 
 
 async def test_connect__rejected(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    reaches(
-        monkeypatch, Channel([message_of(CmAnswer(reason=28, params=CmParams(private="6e6f")))])
-    )
+    answer = CmAnswer(reason=28, params=CmParams(private="6e6f"))
+    reaches(monkeypatch, Channel([message_of(answer)]))
     await call(host)
     assert host.events() == [CmEvent.REJECTED]
     assert (host.told[0].status, bytes(host.told[0].private_data[0:2])) == (28, b"no")
@@ -396,15 +379,22 @@ async def test_connect__unreachable(
 # ---- The side that listens ------------------------------------------------------------------
 
 
-def begin(host: Host, channel: Channel) -> asyncio.Task[None]:
-    return asyncio.create_task(host.rdma_cm.answer(channel))  # type: ignore[arg-type]
+async def requested(host: Host) -> tuple[Channel, asyncio.Task[None]]:
+    """The channel of a request, and its answer, as far as it comes now."""
+    channel = Channel([message_of(REQUEST)])
+    answering = asyncio.create_task(host.rdma_cm.answer(channel))  # type: ignore[arg-type]
+    await settled()
+    return channel, answering
+
+
+async def stop(answering: asyncio.Task[None]) -> None:
+    answering.cancel()
+    await asyncio.wait([answering])
 
 
 async def test_answer__accepted(host: Host) -> None:
     host.listening()
-    channel = Channel([message_of(REQUEST)])
-    answering = begin(host, channel)
-    await settled()
+    channel, answering = await requested(host)
     assert host.events() == [CmEvent.CONNECT_REQUEST]
     child = host.end(host.told[0].child)
     assert child.own is not None
@@ -419,38 +409,32 @@ async def test_answer__accepted(host: Host) -> None:
 
 
 async def test_answer__nobody_listens(host: Host) -> None:
-    channel = Channel([message_of(REQUEST)])
-    await begin(host, channel)
+    channel, answering = await requested(host)
+    await answering
     assert channel.told[0][1]["reason"] == Reason.NO_LISTENER and channel.closed
 
 
 async def test_answer__somebody_listens_soon(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdma_cm, "_LISTEN_SECONDS", 60.0)
-    answering = begin(host, Channel([message_of(REQUEST)]))
-    await settled()
+    _, answering = await requested(host)
     host.listening()
     await settled()
     assert host.events() == [CmEvent.CONNECT_REQUEST]
-    answering.cancel()
-    await asyncio.wait([answering])
+    await stop(answering)
 
 
 async def test_answer__more_than_the_backlog(host: Host) -> None:
     host.listening(backlog=1)
-    first = begin(host, Channel([message_of(REQUEST)]))
-    await settled()
-    second = Channel([message_of(REQUEST)])
-    await begin(host, second)
-    assert second.told[0][1]["reason"] == Reason.NO_RESOURCES
-    first.cancel()
-    await asyncio.wait([first])
+    _, first = await requested(host)
+    channel, second = await requested(host)
+    await second
+    assert channel.told[0][1]["reason"] == Reason.NO_RESOURCES
+    await stop(first)
 
 
 async def test_answer__the_peer_goes_before_the_program_decides(host: Host) -> None:
     host.listening()
-    channel = Channel([message_of(REQUEST)])
-    answering = begin(host, channel)
-    await settled()
+    channel, answering = await requested(host)
     channel.say(None)
     with pytest.raises(PeerGoneError):
         await answering
@@ -460,9 +444,7 @@ async def test_answer__the_peer_goes_before_the_program_decides(host: Host) -> N
 
 async def test_answer__the_peer_is_not_ready_after_all(host: Host) -> None:
     host.listening()
-    channel = Channel([message_of(REQUEST)])
-    answering = begin(host, channel)
-    await settled()
+    channel, answering = await requested(host)
     host.events()
     child = host.end(host.told[0].child)
     child.answer(CmAnswer(child.own))
@@ -554,9 +536,8 @@ class Program:
         steering.prepare(self.theirs)
         self.socket.setblocking(False)
         self.connections = Connections()
-        self.session = CmSession(
-            cast(RdmaCm, self.connections), self.theirs, Credentials(1, 1000, 1000)
-        )
+        connections, credentials = cast(RdmaCm, self.connections), Credentials(1, 1000, 1000)
+        self.session = CmSession(connections, self.theirs, credentials)
         self.serving = asyncio.get_running_loop().create_task(self.session.serve())
 
     async def receive(self, kind: AgentKind) -> tuple[int, Any]:

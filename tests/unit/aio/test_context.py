@@ -16,8 +16,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,10 @@ from endpoints import (
     READ,
     WRITE,
     connected_pair,
+    listening,
+    listening_to_itself,
     loopback_config,
+    memory,
     pattern,
     spawn,
     transfer,
@@ -52,6 +55,7 @@ from mrc import (
     InUseError,
     Listener,
     PathError,
+    PeerGoneError,
     PlaneShares,
     ResolveError,
     Sockets,
@@ -64,19 +68,10 @@ from mrc.aio.context import Opening
 
 
 async def test_connect__many_qps_at_once() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as near_context,
-        Context(loopback_config()) as far_context,
-        await far_context.listen("127.0.0.1", 0) as listener,
-    ):
+    async with listening(loopback_config()) as (context, _, listener):
+        there: dict[str, Any] = {"port": listener.port, "timeout": BUDGET_SECONDS}
         near = await asyncio.gather(
-            *(
-                near_context.connect(
-                    "127.0.0.1", listener.port, private={"n": n}, timeout=BUDGET_SECONDS
-                )
-                for n in range(32)
-            )
+            *(context.connect("127.0.0.1", **there, private={"n": n}) for n in range(32))
         )
         far = [await listener.accept() for _ in range(32)]
         assert sorted(qp.private["n"] for qp in far) == list(range(32))
@@ -89,9 +84,7 @@ async def test_connect__many_qps_at_once() -> None:
 
 async def test_connect__to_itself() -> None:
     async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(6)) as context,
-        await context.listen("::1", 0) as listener,
+        listening_to_itself(version=6) as (context, listener),
         await context.connect("::1", listener.port) as near,
         await listener.accept() as far,
     ):
@@ -101,27 +94,20 @@ async def test_connect__to_itself() -> None:
 
 
 async def test_connect__several_planes_share_the_load() -> None:
-    addresses = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+    addresses, data = ("127.0.0.1", "127.0.0.2", "127.0.0.3"), pattern(1 << 22)
+    target = bytearray(len(data))
     async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(ContextConfig(interfaces=addresses, plane_shares=PlaneShares.EQUAL)) as context,
-        await context.listen("127.0.0.1", 0) as listener,
-        await context.connect("127.0.0.1", listener.port) as near,
-        await listener.accept() as far,
+        connected_pair(interfaces=addresses, plane_shares=PlaneShares.EQUAL) as pair,
+        memory(pair, data, target) as (source, mr),
     ):
-        data, target = pattern(1 << 22), bytearray(1 << 22)
-        async with (
-            context.register(data, access=READ) as source,
-            context.register(target, access=WRITE) as mr,
-        ):
-            after, sent_again = await near.query(), 1
-            while sent_again:  # planes that stood still come back one after the other
-                before = after
-                await near.write(source, mr.remote)
-                after = await near.query()
-                sent_again = after.retransmitted_packets - before.retransmitted_packets
+        after, sent_again = await pair.near.query(), 1
+        while sent_again:  # planes that stood still come back one after the other
+            before = after
+            await pair.near.write(source, mr.remote)
+            after = await pair.near.query()
+            sent_again = after.retransmitted_packets - before.retransmitted_packets
         assert bytes(target) == data
-        assert near.planes == far.planes == (1, 2, 3)
+        assert pair.near.planes == pair.far.planes == (1, 2, 3)
         pairs = zip(before.planes, after.planes, strict=True)
         shares = [now.sent_bytes - then.sent_bytes for then, now in pairs]
         assert min(shares) > 0.2 * sum(shares)
@@ -186,11 +172,8 @@ async def test_register__a_mapped_file_is_written_in_place(tmp_path: Path) -> No
     path.write_bytes(bytes(8192))
     data = pattern(8192)
     async with connected_pair() as pair:
-        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-            async with (
-                pair.near_context.register(data, access=READ) as source,
-                pair.far_context.register(memory, access=WRITE) as mr,
-            ):
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            async with memory(pair, data, mapped) as (source, mr):
                 await pair.near.write(source, mr.remote)
     assert path.read_bytes() == data
 
@@ -301,12 +284,7 @@ async def test_connect__private_data_that_is_no_json() -> None:
 
 
 async def test_connect__no_ip_version_in_common() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(4)) as near,
-        Context(loopback_config(6)) as far,
-        await far.listen("127.0.0.1", 0) as listener,
-    ):
+    async with listening(loopback_config(4), loopback_config(6)) as (near, _, listener):
         with pytest.raises(PathError, match="no IP version in common"):
             await near.connect(LOOPBACK[4], listener.port)
 
@@ -326,11 +304,8 @@ async def test_context__an_interface_that_does_not_exist(caplog: pytest.LogCaptu
 
 async def test_connect__cancelled_at_any_moment() -> None:
     """Everything made by then is removed, and both Contexts go on."""
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(timeouts=Timeouts(exchange=0.2))) as context,
-        await context.listen("127.0.0.1", 0) as listener,
-    ):
+    config = loopback_config(timeouts=Timeouts(exchange=0.2))
+    async with listening_to_itself(config) as (context, listener):
         for turns in range(0, 60, 3):
             connecting = spawn(context.connect("127.0.0.1", listener.port))
             for _ in range(turns):
@@ -385,8 +360,8 @@ def test_context__polled_by_the_event_loop(run: Callable[[Any], None]) -> None:
     run(work())
 
 
-def thread_names() -> set[str]:
-    return {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
+def thread_names() -> list[str]:
+    return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
 
 
 def test_context__forgotten_at_exit() -> None:
@@ -400,12 +375,8 @@ async def work():
     print("made")
 asyncio.run(work())
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=BUDGET_SECONDS,
-    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUDGET_SECONDS)
     assert (done.returncode, done.stdout) == (0, "made\n"), done.stderr
 
 
@@ -527,17 +498,13 @@ async def test_context__that_cannot_open_leaves_nothing() -> None:
 
 
 async def test_opening__an_error_in_the_block_aborts_the_qp() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as near,
-        Context(loopback_config()) as far,
-        far.listen(LOOPBACK[4], 0) as listener,
-    ):
+    async with listening(loopback_config()) as (near, _, listener):
         with pytest.raises(KeyError):
             async with near.connect(LOOPBACK[4], listener.port):
                 raise KeyError
         peer = await listener.accept()
-        with pytest.raises(ConnectionError, match=r"its program failed \(KeyError\)"):
+        await peer.until_peer_gone()
+        with pytest.raises(PeerGoneError, match=r"its program failed \(KeyError\)"):
             await anext(peer.immediates())
         await peer.close()
 
@@ -551,11 +518,7 @@ async def test_opening__never_used_opens_nothing() -> None:
 
 
 async def test_qps__one_that_the_caller_forgot_is_closed_with_its_context() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as far,
-        far.listen(LOOPBACK[4], 0) as listener,
-    ):
+    async with listening_to_itself() as (_, listener):
         async with Context(loopback_config()) as near:
             await near.connect(LOOPBACK[4], listener.port)
             gc.collect()
@@ -583,28 +546,31 @@ def engine_of(context: Context, qp: QP) -> int:
     return found
 
 
-async def connected(
-    near: Context, far: Context, stack: AsyncExitStack, count: int, **options: Any
-) -> list[tuple[QP, QP]]:
-    listener = await stack.enter_async_context(far.listen("127.0.0.1", 0, **options))
-    ends = []
-    for _ in range(count):
-        there = near.connect("127.0.0.1", listener.port, **options)
-        ours = await stack.enter_async_context(there)
-        ends.append((ours, await stack.enter_async_context(await listener.accept())))
-    return ends
+@asynccontextmanager
+async def joined(
+    near: Context, far: Context, count: int, **options: Any
+) -> AsyncIterator[tuple[Context, Context, list[tuple[QP, QP]]]]:
+    """Two Contexts with so many connections: both ends of each."""
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        near,
+        far,
+        far.listen("127.0.0.1", 0, **options) as listener,
+        AsyncExitStack() as stack,
+    ):
+        ends = []
+        for _ in range(count):
+            there = near.connect("127.0.0.1", listener.port, **options)
+            ours = await stack.enter_async_context(there)
+            ends.append((ours, await stack.enter_async_context(await listener.accept())))
+        yield near, far, ends
 
 
 async def test_qps__are_spread_over_the_engines_of_both_ends() -> None:
     data, count = pattern(100 * KIB), 7
     target = bytearray(count * len(data))
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        several(3, **two_planes()) as near,
-        several(2, **two_planes()) as far,
-        AsyncExitStack() as stack,
-    ):
-        ends = await connected(near, far, stack, count)
+    contexts = several(3, **two_planes()), several(2, **two_planes())
+    async with joined(*contexts, count) as (near, far, ends):
         assert Counter(engine_of(near, qp) for qp, _ in ends) == {0: 3, 1: 2, 2: 2}
         assert Counter(engine_of(far, qp) for _, qp in ends) == {0: 4, 1: 3}
         async with (
@@ -624,12 +590,8 @@ async def test_qps__are_spread_over_the_engines_of_both_ends() -> None:
 
 
 async def test_qps__many_that_connect_at_once_are_spread_too() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        several(4) as near,
-        several(4) as far,
-        far.listen("127.0.0.1", 0) as listener,
-    ):
+    config = loopback_config(sockets=Sockets(engines=4))
+    async with listening(config) as (near, far, listener):
         waits = [spawn(listener.accept()) for _ in range(8)]
         ours = await asyncio.gather(*(near.connect("127.0.0.1", listener.port) for _ in range(8)))
         theirs = await asyncio.gather(*waits)
@@ -639,25 +601,13 @@ async def test_qps__many_that_connect_at_once_are_spread_too() -> None:
 
 @walls.needs("programs")
 async def test_qps__with_messages_are_all_of_the_first_engine() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        several(3) as near,
-        several(3) as far,
-        AsyncExitStack() as stack,
-    ):
-        ends = await connected(near, far, stack, 3, messages=True)
+    async with joined(several(3), several(3), 3, messages=True) as (near, far, ends):
         assert {engine_of(near, a) for a, _ in ends} == {0} == {engine_of(far, b) for _, b in ends}
 
 
 async def test_record__qps_of_several_engines() -> None:
     data = bytes(10 * KIB)
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        several(3) as near,
-        several(3) as far,
-        AsyncExitStack() as stack,
-    ):
-        ends = await connected(near, far, stack, 3)
+    async with joined(several(3), several(3), 3) as (near, far, ends):
         target = bytearray(len(data))
         async with (
             near.register(data, access=READ) as source,
@@ -679,13 +629,7 @@ async def test_record__qps_of_several_engines() -> None:
 
 async def test_deregister__waits_for_all_engines_and_then_nobody_writes() -> None:
     target = bytearray(4 * KIB)
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        several(2) as near,
-        several(2) as far,
-        AsyncExitStack() as stack,
-    ):
-        ends = await connected(near, far, stack, 2)
+    async with joined(several(2), several(2), 2) as (near, far, ends):
         source = await near.register(bytes(4 * KIB), access=READ)
         mr = await far.register(target, access=WRITE)
         writes = [spawn(qp.write(source, mr.remote)) for qp, _ in ends]
@@ -737,17 +681,14 @@ def collected() -> Iterator[None]:
 
 def leaves_open(test: Callable[..., Any]) -> Callable[..., Any]:
     """asyncio warns of its own TCP connections when their loop has ended."""
-    for mark in (
-        pytest.mark.filterwarnings("ignore::ResourceWarning"),
-        pytest.mark.usefixtures("collected"),
-    ):
+    quiet = pytest.mark.filterwarnings("ignore::ResourceWarning")
+    for mark in (quiet, pytest.mark.usefixtures("collected")):
         test = mark(test)
     return test
 
 
 def datapath_threads() -> int:
-    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
-    return sum(name.startswith("mrc-datapath") for name in names)
+    return sum(name.startswith("mrc-datapath") for name in thread_names())
 
 
 async def leave_open() -> tuple[Context, Listener, QP]:
@@ -827,11 +768,6 @@ print("done")
 def test_exit__with_a_context_left_open(closes: bool) -> None:
     places = (FOLDER, FOLDER.parents[1], FOLDER.parents[2] / "tools")
     script = _ENDS.format(path=[str(place) for place in places], closes=closes)
-    ended = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import os
 import time
 from typing import Any
@@ -17,6 +18,7 @@ from endpoints import (
     WRITE,
     connected_pair,
     loopback_config,
+    memory,
     pattern,
     spawn,
     transfer,
@@ -57,6 +59,8 @@ from mrc.enums import EventType
 from mrc.errors import PathMtuError
 from mrc.events import PlaneEvent, PlaneShareEvent, PortEvent, QpInfo
 from mrc.tasks import cancelled
+
+FEW = Retries(ack_timeout_exponent=6, linear=1, exponential=1)
 
 # ---- Writes ---------------------------------------------------------------------------------
 
@@ -101,12 +105,10 @@ async def test_set_mpr__the_peer_keeps_within_it() -> None:
     async with connected_pair(queues=queues, spraying=Spraying(mtu_limit=256)) as pair:
         assert await transfer(pair, data) == data
         assert (await pair.near.query()).peer_mpr == 1024
-        await pair.far.set_mpr(128)
-        assert await transfer(pair, data) == data
-        assert (await pair.near.query()).peer_mpr == 128
-        await pair.far.set_mpr(1024)
-        assert await transfer(pair, data) == data
-        assert (await pair.near.query()).peer_mpr == 1024
+        for mpr in (128, 1024):
+            await pair.far.set_mpr(mpr)
+            assert await transfer(pair, data) == data
+            assert (await pair.near.query()).peer_mpr == mpr
 
 
 async def test_set_mpr__must_be_agreed() -> None:
@@ -118,10 +120,7 @@ async def test_set_mpr__must_be_agreed() -> None:
 async def test_write__offsets_touch_nothing_else() -> None:
     async with connected_pair() as pair:
         data, target = pattern(1000), bytearray(b"." * 1000)
-        async with (
-            pair.near_context.register(data, access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
-        ):
+        async with memory(pair, data, target) as (source, mr):
             await pair.near.write(
                 source, mr.remote, length=100, local_offset=300, remote_offset=500
             )
@@ -163,16 +162,10 @@ async def test_write__from_memory_that_the_peer_may_write() -> None:
 async def test_write__beyond_the_send_queue_waits_its_turn() -> None:
     async with connected_pair(queues=Queues(sq_depth=4)) as pair:
         data, target = pattern(64_000), bytearray(64_000)
-        async with (
-            pair.near_context.register(data, access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
-        ):
-            await asyncio.gather(
-                *(
-                    pair.near.write(source, mr.remote, length=1000, local_offset=i, remote_offset=i)
-                    for i in range(0, 64_000, 1000)
-                )
-            )
+        async with memory(pair, data, target) as (source, mr):
+            write = functools.partial(pair.near.write, source, mr.remote, length=1000)
+            places = range(0, 64_000, 1000)
+            await asyncio.gather(*(write(local_offset=i, remote_offset=i) for i in places))
         assert bytes(target) == data
         assert (await pair.near.query()).outstanding == 0
 
@@ -181,10 +174,7 @@ async def test_write__beyond_the_send_queue_waits_its_turn() -> None:
 async def test_post__without_a_task(polled: bool) -> None:
     async with connected_pair(sockets=Sockets(polled=polled), queues=Queues(sq_depth=2)) as pair:
         data, target = pattern(1000), bytearray(1000)
-        async with (
-            pair.near_context.register(data, access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
-        ):
+        async with memory(pair, data, target) as (source, mr):
             posted = [pair.near.post(source, mr.remote), pair.near.post(imm=7)]
             with pytest.raises(QueueFullError, match="send queue: 0 of 2, needed: 1"):
                 pair.near.post(imm=8)
@@ -247,36 +237,23 @@ async def test_write__cancelled_ones_keep_their_memory_until_the_engine_is_done(
 async def test_write_imm__immediates_come_in_the_order_of_posting() -> None:
     async with connected_pair() as pair:
         data, target = pattern(1 << 20), bytearray(1 << 20)
-        async with (
-            pair.near_context.register(data, access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
-        ):
+        async with memory(pair, data, target) as (source, mr):
+            write, sizes = pair.near.write_imm, [0 if i % 3 else 4096 * i for i in range(200)]
             sends = [
-                spawn(
-                    pair.near.write_imm(source, mr.remote, imm=i, length=0 if i % 3 else 4096 * i)
-                )
-                for i in range(200)
+                spawn(write(source, mr.remote, imm=i, length=size)) for i, size in enumerate(sizes)
             ]
-            got = []
-            async for immediate in pair.far.immediates():
-                got.append(immediate)
-                if len(got) == 200:
-                    break
+            stream = pair.far.immediates()
+            got = [await anext(stream) for _ in range(200)]
             await asyncio.gather(*sends)
         assert [immediate.imm for immediate in got] == list(range(200))
         assert [immediate.index for immediate in got] == list(range(200))
-        assert [immediate.bytes for immediate in got] == [
-            0 if i % 3 else 4096 * i for i in range(200)
-        ]
+        assert [immediate.bytes for immediate in got] == sizes
 
 
 async def test_write_imm__what_was_written_before_is_in_place() -> None:
     async with connected_pair() as pair:
         data, target = pattern(1 << 20), bytearray(1 << 20)
-        async with (
-            pair.near_context.register(data, access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
-        ):
+        async with memory(pair, data, target) as (source, mr):
             write = spawn(pair.near.write(source, mr.remote))
             imm = spawn(pair.near.write_imm(imm=0xFFFFFFFF))
             immediate = await anext(pair.far.immediates())
@@ -392,10 +369,7 @@ async def test_close__a_write_that_just_ended_stays_ended_for_both() -> None:
 async def test_close__while_writing() -> None:
     async with connected_pair(queues=Queues(sq_depth=4)) as pair:
         data, target = pattern(1 << 22), bytearray(1 << 22)
-        async with (
-            pair.near_context.register(data, access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
-        ):
+        async with memory(pair, data, target) as (source, mr):
             writes = [spawn(pair.near.write(source, mr.remote)) for _ in range(16)]
             await asyncio.sleep(0)
             await pair.near.close()
@@ -418,21 +392,6 @@ async def test_abort__looks_like_a_crash_to_the_peer() -> None:
         with pytest.raises(PeerGoneError, match="ended without closing"):
             await anext(stream)
         assert pair.far.peer_has_gone
-
-
-async def test_abort__by_an_exception_in_the_body() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
-        await context.listen("127.0.0.1", 0) as listener,
-    ):
-        with pytest.raises(RuntimeError, match="mine"):
-            async with await context.connect("127.0.0.1", listener.port):
-                raise RuntimeError("mine")
-        far = await listener.accept()
-        await far.until_peer_gone()
-        with pytest.raises(PeerGoneError):
-            await anext(far.immediates())
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -458,9 +417,7 @@ async def test_write__to_a_peer_that_has_ended(orderly: bool) -> None:
 
 
 async def test_retries__a_peer_that_vanished_ends_in_retry_exc_err() -> None:
-    async with connected_pair(
-        retries=Retries(ack_timeout_exponent=6, linear=1, exponential=1)
-    ) as pair:
+    async with connected_pair(retries=FEW) as pair:
         assert pair.near._watcher is not None
         await cancelled(pair.near._watcher)  # TCP says nothing
         await pair.far.abort()
@@ -529,9 +486,7 @@ async def test_write__is_answered_while_this_process_is_stopped() -> None:
 
 
 async def test_close__of_a_qp_that_failed_tells_the_reason() -> None:
-    async with connected_pair(
-        retries=Retries(ack_timeout_exponent=6, linear=1, exponential=1)
-    ) as pair:
+    async with connected_pair(retries=FEW) as pair:
         await pair.near.deny("*")
         with pytest.raises(CompletionError):
             await pair.near.write_imm(imm=1)
@@ -652,8 +607,7 @@ async def test_watch__fails_the_qp_and_tells_the_peer(monkeypatch: pytest.Monkey
     monkeypatch.setattr(qp, "_stuck_bytes", lambda before, now: 1408)
     async with (
         connected_pair(spraying=Spraying(mtu_limit=1408)) as pair,
-        pair.near_context.register(pattern(100_000), access=READ) as source,
-        pair.far_context.register(bytearray(100_000), access=WRITE) as target,
+        memory(pair, pattern(100_000), bytearray(100_000)) as (source, target),
     ):
         with pytest.raises(PathMtuError, match=r"packets of 1408 bytes .* only up to 1024: "):
             while True:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from endpoints import (
     BUDGET_SECONDS,
-    READ,
-    WRITE,
     connected_pair,
     loopback_config,
+    memory,
     set_port,
     spawn,
     two_planes,
@@ -62,20 +61,17 @@ HISTORY = History(
 
 @pytest.mark.parametrize("direction", PerfDirection)
 async def test_plan__both_ends_tell_their_history(direction: PerfDirection) -> None:
+    size = 4 << 20
     plan = PerfPlan(
-        direction=direction, size=65536, seconds=0.0, total_bytes=4 << 20, bin_ns=MS, qps=2
+        direction=direction, size=65536, seconds=0.0, total_bytes=size, bin_ns=MS, qps=2
     )
     async with ends() as (client, outcomes):
         result = await client.run(plan)
     assert result.server is not None and result.server == outcomes[0]
-    for end, receives in (
-        (result.client, plan.client_receives),
-        (result.server, plan.server_receives),
-    ):
-        assert end.history is not None
-        assert sum(end.history.recording.bytes) == (4 << 20 if receives else 0)
     shown = plain(shown_of(result))
     for name, receives in (("client", plan.client_receives), ("server", plan.server_receives)):
+        history = getattr(result, name).history
+        assert sum(history.recording.bytes) == (size if receives else 0)
         assert (shown[name]["bins"] is not None) == receives
         assert shown[name]["changes"]["evs"] == []
     charts = [line for line in summary_lines(result) if line.startswith("goodput at the")]
@@ -90,9 +86,8 @@ async def test_history__a_plane_that_becomes_slow() -> None:
         historian = meter._historian
         assert historian is not None
         at_ns = time.monotonic_ns()
-        pair.near._on_notice(
-            Notice(EventType.PLANE_SHARE, 0, 0, 2, 0, EventReason.DELIVERY, at_ns, 9)
-        )
+        notice = Notice(EventType.PLANE_SHARE, 0, 0, 2, 0, EventReason.DELIVERY, at_ns, 9)
+        pair.near._on_notice(notice)
 
         async def told() -> bool:
             return bool(historian._changes[ShareChange])
@@ -253,10 +248,7 @@ def test_change_lines__the_same_change_is_one_line() -> None:
 async def test_record__what_arrived_when() -> None:
     async with connected_pair(**two_planes()) as pair:
         target = bytearray(64 * KIB)
-        async with (
-            pair.near_context.register(bytes(64 * KIB), access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
-        ):
+        async with memory(pair, bytes(64 * KIB), target) as (source, mr):
             await pair.near.write(source, mr.remote)  # before the recording
             before_ns = time.monotonic_ns()
             async with pair.far_context.record([pair.far], width_ns=10 * MS) as recorder:
@@ -283,8 +275,7 @@ async def test_record__other_qps_do_not_count() -> None:
         async with (
             await pair.near_context.connect("127.0.0.1", pair.listener.port) as other,
             await pair.listener.accept() as accepted,
-            pair.near_context.register(bytes(KIB), access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
+            memory(pair, bytes(KIB), target) as (source, mr),
             pair.far_context.record([accepted]) as recorder,
         ):
             await pair.near.write(source, mr.remote)
@@ -299,8 +290,7 @@ async def test_record__all_qps_also_those_that_come() -> None:
         async with (
             await pair.near_context.connect("127.0.0.1", pair.listener.port) as other,
             await pair.listener.accept(),
-            pair.near_context.register(bytes(KIB), access=READ) as source,
-            pair.far_context.register(target, access=WRITE) as mr,
+            memory(pair, bytes(KIB), target) as (source, mr),
         ):
             await pair.near.write(source, mr.remote)
             await other.write(source, mr.remote, length=100)

@@ -11,7 +11,7 @@ import pickle
 import random
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,7 +21,9 @@ from endpoints import (
     READ,
     WRITE,
     connected_pair,
+    listening_to_itself,
     loopback_config,
+    memory,
     pattern,
     set_port,
     spawn,
@@ -178,11 +180,7 @@ async def test_write__in_pieces_when_too_large(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(queue_pair, "MAX_MESSAGE_BYTES", 10_000)
     monkeypatch.setattr(queue_pair, "_PIECE_BYTES", 4_096)
     data, target = pattern(20_000), bytearray(20_000)
-    async with (
-        connected_pair() as pair,
-        pair.near_context.register(data, access=READ) as source,
-        pair.far_context.register(target, access=WRITE) as mr,
-    ):
+    async with connected_pair() as pair, memory(pair, data, target) as (source, mr):
         done = await pair.near.write_imm(
             source, mr.remote, imm=9, local_offset=100, remote_offset=50, length=15_000
         )
@@ -218,9 +216,7 @@ async def test_until_peer_gone__ends_when_this_side_closes() -> None:
 async def test_write__a_qp_of_messages_takes_none() -> None:
     """One of them ended the process: nobody was there for its completion."""
     async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
-        context.listen("127.0.0.1", 0, messages=True) as listener,
+        listening_to_itself(messages=True) as (context, listener),
         context.connect("127.0.0.1", listener.port, messages=True) as near,
         context.register(bytearray(8), access=WRITE) as mr,
         await listener.accept(),
@@ -290,11 +286,7 @@ async def test_admit__refuses(
     logged: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
-        context.listen("127.0.0.1", 0, admit=admit) as listener,
-    ):
+    async with listening_to_itself(admit=admit) as (context, listener):
         with pytest.raises(ConnectError, match=reason):
             await context.connect("127.0.0.1", listener.port, private={"name": "me"})
         assert not context.qps
@@ -309,9 +301,7 @@ async def test_admit__lets_in(verdict: bool | None, waits: bool) -> None:
         return verdict
 
     async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
-        context.listen("127.0.0.1", 0, admit=later if waits else lambda _: verdict) as listener,
+        listening_to_itself(admit=later if waits else lambda _: verdict) as (context, listener),
         context.connect("127.0.0.1", listener.port),
         await listener.accept(),
     ):
@@ -319,11 +309,7 @@ async def test_admit__lets_in(verdict: bool | None, waits: bool) -> None:
 
 
 async def test_listener__its_iterator_outlives_a_timeout() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
-        context.listen("127.0.0.1", 0) as listener,
-    ):
+    async with listening_to_itself() as (context, listener):
         peers = aiter(listener)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(peers), 0.01)
@@ -418,38 +404,24 @@ async def test_events__what_a_reader_or_the_engine_lost_is_told_in_its_place(
 
 async def test_events__a_port_that_goes_and_comes_back_at_both_ends() -> None:
     async with connected_pair(**two_planes()) as pair:
-        streams = {
-            EventReason.OWN_PORT: pair.far.events(),
-            EventReason.PEER_PORT: pair.near.events(),
-        }
-        await set_port(pair.far_context, 2, up=False)
-        for whose, events in streams.items():
-            assert await anext(events) == PortEvent(2, False, whose)
-            assert await anext(events) == PlaneEvent(2, True, whose)
-        await set_port(pair.far_context, 2, up=True)
-        for whose, events in streams.items():
-            assert await anext(events) == PortEvent(2, True, whose)
-            assert await anext(events) == PlaneEvent(2, False, EventReason.PROBES)
+        own, peer = EventReason.OWN_PORT, EventReason.PEER_PORT
+        streams = {own: pair.far.events(), peer: pair.near.events()}
+        for up in (False, True):
+            await set_port(pair.far_context, 2, up=up)
+            for whose, events in streams.items():
+                assert await anext(events) == PortEvent(2, up, whose)
+                why = EventReason.PROBES if up else whose
+                assert await anext(events) == PlaneEvent(2, not up, why)
         await pair.near.close()
-        assert [event async for event in streams[EventReason.PEER_PORT]] == []
+        assert [event async for event in streams[peer]] == []
 
 
 async def test_events__a_plane_that_carries_less_than_the_others() -> None:
     async with connected_pair(**two_planes()) as pair:
         events = pair.near.events()
+        reason, kind = EventReason.DELIVERY, EventType.PLANE_SHARE
         for status, percent in ((0, 9), (1, 88)):
-            pair.near._on_notice(
-                Notice(
-                    EventType.PLANE_SHARE,
-                    pair.near.qpn,
-                    0,
-                    2,
-                    status,
-                    EventReason.DELIVERY,
-                    7,
-                    percent,
-                )
-            )
+            pair.near._on_notice(Notice(kind, pair.near.qpn, 0, 2, status, reason, 7, percent))
         assert await anext(events) == PlaneShareEvent(2, True, 9, EventReason.DELIVERY)
         assert await anext(events) == PlaneShareEvent(2, False, 88, EventReason.DELIVERY)
 
@@ -487,29 +459,32 @@ async def test_stream__the_oldest_item_is_dropped_beyond_the_limit() -> None:
     assert [item async for item in stream] == [2, 3]
 
 
+async def waiting(*readers: AsyncIterator[int]) -> Sequence[asyncio.Future[int]]:
+    """A wait of each reader for its next item."""
+    waits = [asyncio.ensure_future(anext(reader)) for reader in readers]
+    await asyncio.sleep(0)
+    return waits
+
+
 async def test_stream__waiting_readers_share_the_items() -> None:
     stream: ItemQueue[int] = ItemQueue(8)
-    readers = [asyncio.ensure_future(anext(stream)) for _ in range(2)]
-    await asyncio.sleep(0)
+    waits = await waiting(stream, stream)
     stream.push(1)
     stream.push(2)
-    assert sorted(await asyncio.gather(*readers)) == [1, 2]
+    assert sorted(await asyncio.gather(*waits)) == [1, 2]
 
 
 async def test_stream__finish_wakes_every_reader() -> None:
     stream: ItemQueue[int] = ItemQueue(8)
-    readers = [asyncio.ensure_future(anext(stream)) for _ in range(3)]
-    await asyncio.sleep(0)
+    waits = await waiting(stream, stream, stream)
     stream.finish(StateError("over"))
-    results = await asyncio.gather(*readers, return_exceptions=True)
+    results = await asyncio.gather(*waits, return_exceptions=True)
     assert [type(result) for result in results] == [StateError] * 3
 
 
 async def test_stream__a_wake_up_is_not_lost_with_a_cancelled_reader() -> None:
     stream: ItemQueue[int] = ItemQueue(8)
-    cancelled = asyncio.ensure_future(anext(stream))
-    other = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    cancelled, other = await waiting(stream, stream)
     stream.push(1)
     cancelled.cancel()
     assert await other == 1
@@ -554,26 +529,23 @@ async def test_journal__what_a_reader_missed_is_counted_and_told_in_place() -> N
 async def test_journal__one_item_wakes_every_reader_and_the_end_too() -> None:
     items = journal()
     readers = [items.reader() for _ in range(3)]
-    waiting = [asyncio.ensure_future(anext(reader)) for reader in readers]
-    await asyncio.sleep(0)
+    waits = await waiting(*readers)
     items.push(1)
-    assert await asyncio.gather(*waiting) == [1, 1, 1]
-    waiting = [asyncio.ensure_future(anext(reader)) for reader in readers]
-    await asyncio.sleep(0)
+    assert await asyncio.gather(*waits) == [1, 1, 1]
+    waits = await waiting(*readers)
     items.finish()
-    results = await asyncio.gather(*waiting, return_exceptions=True)
+    results = await asyncio.gather(*waits, return_exceptions=True)
     assert [type(result) for result in results] == [StopAsyncIteration] * 3
 
 
 async def test_journal__a_reader_outlives_a_cancelled_wait_and_misses_nothing() -> None:
     items = journal()
     reader = items.reader()
-    waiting = asyncio.ensure_future(anext(reader))
-    await asyncio.sleep(0)
+    (cancelled,) = await waiting(reader)
     items.push(1)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert waiting.cancelled()
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    assert cancelled.cancelled()
     assert await anext(reader) == 1
 
 

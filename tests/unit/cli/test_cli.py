@@ -10,7 +10,6 @@ import errno
 import json
 import logging
 import os
-import re
 import resource
 import shlex
 import shutil
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from file_commands import MRC, receiving
+from file_commands import MRC, listening, receiving
 from ports import free_port
 from printed import printed
 from processes import loaded, terminal
@@ -173,12 +172,8 @@ def test_exit_code__of_every_error(error: BaseException, code: int) -> None:
 
 
 def test_format__units_are_spelled() -> None:
-    assert [format_bytes(n) for n in (0, 1023, 1536, 256 << 20)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "256 MiB",
-    ]
+    sizes = [format_bytes(n) for n in (0, 1023, 1536, 256 << 20)]
+    assert sizes == ["0 B", "1023 B", "1.5 KiB", "256 MiB"]
     assert [format_rate(n) for n in (0, 999, 1.94e9)] == ["0 bit/s", "999 bit/s", "1.94 Gbit/s"]
     assert [format_seconds(n) for n in (38e-6, 0.0016, 2.5)] == ["38 us", "1.6 ms", "2.5 s"]
 
@@ -195,6 +190,9 @@ def test_format_table__numbers_to_the_right() -> None:
         (["send", "a.bin"], "HOST"),
         (["send", "a.bin", "h1:x"], "'x' is not a port number"),
         (["send", "a.bin", "h1", "--frob"], "unrecognized arguments: --frob"),
+        (["send", "--name", "x", "a", "b", "h1"], "--name: requires exactly one FILE"),
+        (["send", "-", "-", "h1"], "standard input twice"),
+        (["recv", "--stdout", "--output", "/tmp"], "--stdout: not with --output"),
         (["recv", "--port", "70000"], "'70000' is not a port number"),
         (["recv", "--memory", "4095K"], "--memory: '4095K' is not within 4M..1T"),
         (["recv"], "name the folder for the files: --output DIR"),
@@ -207,6 +205,9 @@ def test_format_table__numbers_to_the_right() -> None:
         (["recv", "--once", "--bins", "1"], "'1' is not a time; units are"),
         (["recv", "--once", "--bins", "999ns"], "'999ns' is less than 1us"),
         (["paths"], "HOST"),
+        (["paths", "--udp-port", "0", "h1"], "'0' is not a port number from 1 to 65535"),
+        (["paths", "--udp-port", "65536", "h1"], "'65536' is not a port number from 1 to 65535"),
+        (["paths", "--udp-port", "x", "h1"], "'x' is not a port number from 1 to 65535"),
         (["top"], "name a HOST or use --local"),
         (["top", "h1", "--local"], "use either a HOST or --local"),
         (["perf", "h1", "--top"], "--top: requires --server"),
@@ -260,26 +261,20 @@ def test_main__version_names_protocol_and_libraries(mrc: Mrc) -> None:
 
 def test_main__error_as_json(mrc: Mrc) -> None:
     done = mrc("send", "--json", "/nowhere", "h1")
-    line = complaint(done, 1)
-    assert line == "mrc send: /nowhere: no such file"
-    assert printed("send", done.stdout) == {
-        "schema": 1,
-        "error": "/nowhere: no such file",
-        "exit_code": 1,
-    }
+    assert complaint(done, 1) == "mrc send: /nowhere: no such file"
+    told = {"schema": 1, "error": "/nowhere: no such file", "exit_code": 1}
+    assert printed("send", done.stdout) == told
 
 
-def test_main__usage_error_as_json(mrc: Mrc) -> None:
-    done = mrc("recv", "--json", "--port", "x")
+@pytest.mark.parametrize(
+    "words",
+    [("recv", "--json", "--port", "x")]
+    + [("perf", option, "h1", "-t", "-1") for option in ("-J", "--json", "--json-stream")],
+)
+def test_main__usage_error_as_json(mrc: Mrc, words: tuple[str, ...]) -> None:
+    done = mrc(*words)
     complaint(done, 2)
-    assert printed("recv", done.stdout)["exit_code"] == 2
-
-
-@pytest.mark.parametrize("option", ["-J", "--json", "--json-stream"])
-def test_perf__usage_error_as_json(mrc: Mrc, option: str) -> None:
-    done = mrc("perf", option, "h1", "-t", "-1")
-    complaint(done, 2)
-    assert printed("perf", done.stdout)["exit_code"] == 2
+    assert printed(words[0], done.stdout)["exit_code"] == 2
 
 
 def test_main__traceback_only_when_asked_for(mrc: Mrc) -> None:
@@ -294,14 +289,10 @@ def test_send__what_is_no_file(mrc: Mrc, tmp_path: Path) -> None:
     assert "mrc send -" in complaint(mrc("send", "/proc/self/status", "h1"), 1)
 
 
-def test_send__options_that_do_not_fit(mrc: Mrc, tmp_path: Path) -> None:
-    assert "--name: requires exactly one FILE" in complaint(
-        mrc("send", "--name", "x", "a", "b", "h1"), 2
-    )
-    assert "standard input twice" in complaint(mrc("send", "-", "-", "h1"), 2)
-    assert "--stdout: not with --output" in complaint(
-        mrc("recv", "--stdout", "--output", tmp_path), 2
-    )
+def without_privilege(*words: object) -> subprocess.CompletedProcess[str]:
+    drop = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    command = [*drop, *MRC, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without read access")
@@ -309,15 +300,7 @@ def test_send__unreadable(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.touch(mode=0o000)
     tmp_path.chmod(0o755)
-    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "mrc"]
-    done = subprocess.run(
-        [*command, "send", path, "h1"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert "this user may not read it" in complaint(done, 1)
+    assert "this user may not read it" in complaint(without_privilege("send", path, "h1"), 1)
 
 
 def test_send__no_such_host(mrc: Mrc, tmp_path: Path) -> None:
@@ -326,10 +309,10 @@ def test_send__no_such_host(mrc: Mrc, tmp_path: Path) -> None:
     assert "no-such-host.invalid: no such host" in line
 
 
-def test_send__nobody_listens(mrc: Mrc, tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
+@pytest.mark.parametrize("words", [("send", __file__), ("paths",)])
+def test_client__nobody_listens(mrc: Mrc, words: tuple[str, ...]) -> None:
     port = free_port()
-    line = complaint(mrc("send", tmp_path / "a", f"127.0.0.1:{port}"), 3)
+    line = complaint(mrc(*words, f"127.0.0.1:{port}"), 3)
     assert f"no program listens on TCP port {port}" in line
 
 
@@ -347,22 +330,10 @@ def test_send__peer_talks_garbage(tmp_path: Path) -> None:
     assert len(errors.splitlines()) == 1 and "127.0.0.1" in errors
 
 
-def test_paths__nobody_listens(mrc: Mrc) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert "no program listens" in complaint(mrc("paths", f"127.0.0.1:{port}"), 3)
-
-
 def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
-    command: list[str | Path] = [*MRC, "recv", "--port", "0", "--output", tmp_path]
-    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as receiver:
-        assert receiver.stderr is not None
-        ports = re.search(r"TCP port (\d+), UDP port (\d+)", receiver.stderr.readline())
-        assert ports is not None
-        host = f"127.0.0.1:{ports[1]}"
+    with listening("recv", "--output", tmp_path) as (_, _, host):
         plain, probed = mrc("paths", "--json", host), mrc("paths", "--json", "--probe", host)
         table = mrc("paths", "--probe", host)
-        receiver.terminate()
     evs = printed("paths", probed.stdout)["evs"]
     unprobed = printed("paths", plain.stdout)["evs"]
     assert len(evs) == 8
@@ -420,32 +391,21 @@ def test_recv__output_is_no_directory(mrc: Mrc, tmp_path: Path, output: str, par
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without write access")
 def test_recv__output_not_writable(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
-    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "mrc"]
-    done = subprocess.run(
-        [*command, "recv", "--output", tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = without_privilege("recv", "--output", tmp_path)
     tmp_path.chmod(0o755)
     assert "may not write there" in complaint(done, 1)
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_send__over_loopback_with_nothing_set_up(mrc: Mrc, tmp_path: Path, host: str) -> None:
-    inbox = tmp_path / "inbox"
-    inbox.mkdir()
+def test_send__over_loopback_with_nothing_set_up(
+    mrc: Mrc, tmp_path: Path, inbox: Path, host: str
+) -> None:
     files = [tmp_path / f"file{n}" for n in range(3)]
     for path, count in zip(files, (0, 1, (5 << 20) + 1), strict=True):
         path.write_bytes(os.urandom(count))
-    command: list[str | Path] = [*MRC, "recv", "--once", "--port", "0", "--output", inbox]
-    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as receiver:
-        assert receiver.stderr is not None
-        ports = re.search(r"TCP port (\d+), UDP port (\d+)", receiver.stderr.readline())
-        assert ports is not None
-        sent = mrc("send", *files, f"{host}:{ports[1]}")
+    with listening("recv", "--once", "--output", inbox) as (receiver, _, where):
+        sent = mrc("send", *files, where.replace("127.0.0.1", host))
         lines, errors = receiver.communicate(timeout=PATIENCE)
     assert (sent.returncode, receiver.returncode) == (0, 0), (sent.stderr, errors)
     assert len(lines.splitlines()) == len(sent.stdout.splitlines()) == 3
@@ -453,19 +413,14 @@ def test_send__over_loopback_with_nothing_set_up(mrc: Mrc, tmp_path: Path, host:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, as_json: bool) -> None:
+def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, inbox: Path, as_json: bool) -> None:
     """Bins as in `mrc perf`: each byte of the file and of a few messages counts once."""
     file, size = tmp_path / "file", 3 << 20
     file.write_bytes(os.urandom(size))
-    (tmp_path / "inbox").mkdir()
-    command = [sys.executable, "-m", "mrc", "recv", "--once", "--port", "0", "--bins", "2ms"]
-    command += ["--output", str(tmp_path / "inbox"), *(["--json"] if as_json else [])]
-    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as receiver:
-        assert receiver.stderr is not None
-        port = re.search(r"TCP port (\d+)", receiver.stderr.readline())
-        assert port is not None
+    recv = ("recv", "--once", "--bins", "2ms", "--output", inbox, *(["--json"] if as_json else []))
+    with listening(*recv) as (receiver, _, where):
         before_ns = time.monotonic_ns()
-        assert mrc("send", file, f"127.0.0.1:{port[1]}").returncode == 0
+        assert mrc("send", file, where).returncode == 0
         output, errors = receiver.communicate(timeout=PATIENCE)
         after_ns = time.monotonic_ns()
     assert receiver.returncode == 0, errors
@@ -558,10 +513,7 @@ def test_add__a_number_of_bytes_is_above_0(capsys: pytest.CaptureFixture[str]) -
 # ---- Completion ----------------------------------------------------------------------------------
 
 
-START = {
-    "bash": ("bash", "--norc", "--noprofile", "-i"),
-    "zsh": ("zsh", "-f", "-i"),
-}
+START = {"bash": ("bash", "--norc", "--noprofile", "-i"), "zsh": ("zsh", "-f", "-i")}
 BEFORE = {"bash": "", "zsh": "autoload -U compinit && compinit -D; "}
 HERE = [
     pytest.param(
@@ -579,9 +531,8 @@ def test_completion__of_a_typed_line(shell: str, tmp_path: Path) -> None:
     (tmp_path / "big.bin").touch()
     program = f'mrc() {{ {shlex.quote(sys.executable)} -m mrc "$@"; }}; '
     with terminal() as term, term.running(*START[shell], PS1="> ", ZDOTDIR=str(tmp_path)):
-        term.press(
-            f"cd {tmp_path}; {program}{BEFORE[shell]}{command}; echo is ready | tr a-z A-Z\n"
-        )
+        setting_up = f"cd {tmp_path}; {program}{BEFORE[shell]}{command}"
+        term.press(f"{setting_up}; echo is ready | tr a-z A-Z\n")
         term.until("IS READY")
         for typed, rest in (
             ("mrc se", "nd"),
@@ -617,10 +568,8 @@ def test_refusal__not_executable(tmp_path: Path, by_path: bool) -> None:
 def test_refusal__a_folder_or_nothing(tmp_path: Path) -> None:
     assert refusal(str(tmp_path)) == (126, f"{tmp_path}: is a folder")
     assert refusal("mrc-nothing") == (127, "mrc-nothing: command not found")
-    assert refusal(tmp_path.name, str(tmp_path.parent)) == (
-        127,
-        f"{tmp_path.name}: command not found",
-    )
+    not_found = (127, f"{tmp_path.name}: command not found")
+    assert refusal(tmp_path.name, str(tmp_path.parent)) == not_found
 
 
 @pytest.mark.parametrize(("text", "code"), [("no program", 126), ("#!/mrc/nothing\n", 127)])
@@ -732,43 +681,38 @@ def test_start__of_processes_imports_nothing_from_the_current_folder() -> None:
     assert not [text for text in sources if 'sys.executable, "-m"' in text]
 
 
+def started(limit: int, *words: str, left_open: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs mrc, which may have so many open files, and has some from whoever started it."""
+
+    def set_up() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        for fd in range(3, left_open):
+            os.dup2(0, fd)
+
+    return subprocess.run(
+        [*MRC, *words], preexec_fn=set_up, close_fds=not left_open, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.more
 @pytest.mark.parametrize("limit", [12, 63])
 def test_start__with_too_few_open_files(limit: int) -> None:
-    def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
     for words in (["send", __file__, "127.0.0.1:1"], ["recv", "--insecure", "--output", "."]):
-        done = subprocess.run(
-            [sys.executable, "-m", "mrc", *words], preexec_fn=few, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = started(limit, *words)
         said = f"mrc {words[0]}: at most {limit} open files (ulimit -Hn): mrc needs 64\n"
         assert (done.returncode, done.stderr) == (1, said)
 
 
 def test_start__with_most_descriptors_left_open() -> None:
-    """Those of whoever started mrc: libuv aborts where it lacks one."""
-
-    def leave_open() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-        for fd in range(3, 110):
-            os.dup2(0, fd)
-
-    done = subprocess.run(
-        [sys.executable, "-m", "mrc", "send", __file__, "127.0.0.1:1"], preexec_fn=leave_open,
-        close_fds=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    """Libuv aborts where it lacks one."""
+    done = started(128, "send", __file__, "127.0.0.1:1", left_open=110)
     said = "mrc send: too many open files: mrc needs 32 more to begin (ulimit -n)\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 
 def test_start__with_just_enough_open_files() -> None:
-    def few() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-
-    command = [sys.executable, "-m", "mrc", "send", "--insecure", __file__, "127.0.0.1:1"]
-    done = subprocess.run(command, preexec_fn=few, capture_output=True, text=True, check=False)
+    done = started(64, "send", "--insecure", __file__, "127.0.0.1:1")
     assert done.returncode == 3 and "no program listens" in done.stderr
 
 
@@ -802,11 +746,9 @@ def test_send__a_closed_input_is_not_an_empty_file(tmp_path: Path) -> None:
 
 def test_recv__a_closed_output_loses_no_data(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
-    command = ["sh", "-c", 'exec "$@" >&-', "sh", *MRC, "recv", "--stdout", "--port", "0"]
-    with subprocess.Popen(command, stderr=-1, text=True) as receiver:
-        assert receiver.stderr is not None
-        port = receiver.stderr.readline().split("TCP port ")[1].partition(",")[0]
-        done = shell(f"send {tmp_path / 'a'} 127.0.0.1:{port}", "</dev/null")
+    before = ("sh", "-c", 'exec "$@" >&-', "sh")
+    with listening("recv", "--stdout", before=before) as (receiver, _, where):
+        done = shell(f"send {tmp_path / 'a'} {where}", "</dev/null")
         assert done.returncode == 1 and "standard output: bad file descriptor" in done.stderr
         assert receiver.wait(PATIENCE) == 1
 

@@ -11,14 +11,14 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from file_commands import MRC
+from file_commands import MRC, listening
 from ports import free_port
 from printed import printed
 from processes import Terminal, terminal
@@ -35,29 +35,14 @@ from mrc.transfer.messages import Announced, ConsentQuestion, TransferMessage
 from mrc.transfer.session import TAKES_ASKING, TransferError
 
 
-def mrc(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+def mrc(*words: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs mrc, without a terminal, to its end."""
     done = subprocess.run(
-        [*MRC, *map(str, words)], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+        [*MRC, *map(str, words)], capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL, env={**os.environ, **environment}, timeout=PATIENCE,
+    )  # fmt: skip
     assert done.returncode == code, (done.stdout, done.stderr)
     return done
-
-
-@contextmanager
-def said_by_receiver(*options: object) -> Iterator[tuple[str, int]]:
-    """A running `mrc recv`: what it printed until it listened, and its TCP port."""
-    command = [*MRC, "recv", "--port", "0", *map(str, options)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as receiver:
-        assert receiver.stderr is not None
-        said = ""
-        while (found := re.search(r"TCP port (\d+)", said)) is None:
-            line = receiver.stderr.readline()
-            assert line, said
-            said += line
-        try:
-            yield said, int(found[1])
-        finally:
-            receiver.terminate()
 
 
 @pytest.fixture
@@ -72,15 +57,14 @@ def test_send__over_the_interface_and_udp_port_that_were_given(
     file.write_bytes(b"x" * 5000)
     inbox = tmp_path / "new" / "inbox"
     options = ("--output", inbox, "--udp-port", free_udp_port, "--bind", "127.0.0.1")
-    with said_by_receiver(*options) as (said, port):
+    with listening("recv", *options) as (_, said, host):
         assert f"made the folder {inbox}" in said
         assert f"UDP port {free_udp_port}" in said
-        host = f"127.0.0.1:{port}"
         sent = printed("send", mrc("send", "--json", "-B", "127.0.0.1", file, host).stdout)
         paths = printed("paths", mrc("paths", "--json", "--interface", "lo", host).stdout)
         mrc("send", "-B", "lo", f"--udp-port={free_udp_port}", file, host, code=1)
         with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("::1", port))
+            socket.create_connection(("::1", int(host.rpartition(":")[2])))
     assert (inbox / "file").read_bytes() == file.read_bytes()
     assert [plane["plane"] for plane in sent["planes"]] == [1]
     assert {ev["destination"] for ev in paths["evs"]} == {"127.0.0.1"}
@@ -91,14 +75,6 @@ def test_udp_port__that_is_taken(free_udp_port: int) -> None:
         sock.bind(("::", free_udp_port))
         done = mrc("paths", "-B", "lo", "--udp-port", free_udp_port, "127.0.0.1", code=1)
     assert f"UDP port {free_udp_port} is in use: choose another" in done.stderr
-
-
-@pytest.mark.parametrize("port", ["0", "65536", "x"])
-def test_udp_port__that_is_none(port: str) -> None:
-    assert (
-        "is not a port number from 1 to 65535"
-        in mrc("paths", "--udp-port", port, "h1", code=2).stderr
-    )
 
 
 @pytest.mark.parametrize("command", [["send", "/dev/null"], ["paths"], ["perf"]])
@@ -321,26 +297,11 @@ def test_recv__is_interrupted_instead_of_an_answer(home: Path, tty: Terminal) ->
     assert list((home / "inbox").iterdir()) == []
 
 
-@contextmanager
-def receiving_with_key(home: Path, key: Path) -> Iterator[str]:
-    """`mrc recv` with this key, which takes files of this user; where it listens."""
-    allowed = fingerprint_of(home / "config" / "mrc" / "identity.pem")
-    words = ["--identity", str(key), "--allow", allowed, "--output", str(home / "inbox")]
-    command = [*MRC, "recv", "--port", "0", *words]
-    with subprocess.Popen(command, stderr=-1, text=True) as receiver:
-        assert receiver.stderr is not None
-        lines = iter(receiver.stderr.readline, "")
-        port = next(found[1] for line in lines if (found := re.search(r"TCP port (\d+)", line)))
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            receiver.kill()
-
-
 def test_send__asks_about_an_unknown_host(home: Path, tty: Terminal) -> None:
     own, known = home / "config" / "mrc" / "identity.pem", home / "config" / "mrc" / "known_hosts"
     first, second = home / "first.pem", home / "second.pem"
-    with receiving_with_key(home, first) as where:
+    recv = ("recv", "--allow", fingerprint_of(own), "--output", home / "inbox", "--identity")
+    with listening(*recv, first) as (_, _, where):
         send = (*MRC, "send", home / "disk.img", where, "--identity", own)
         with tty.running(*send) as sender:
             tty.until(f"127.0.0.1 is {fingerprint_of(first)}; trust it? [y/N] ")
@@ -357,7 +318,7 @@ def test_send__asks_about_an_unknown_host(home: Path, tty: Terminal) -> None:
             assert sender.wait(PATIENCE) == 0
             assert "trust it" not in tty.rest()
     with (
-        receiving_with_key(home, second) as where,
+        listening(*recv, second) as (_, _, where),
         tty.running(*MRC, "send", home / "disk.img", where, "--identity", own) as sender,
     ):
         changed = tty.until(f"remove its line from {known}")
@@ -398,112 +359,63 @@ def test_send__is_interrupted_instead_of_the_code(home: Path, tty: Terminal) -> 
 FINGERPRINT = re.compile(r"mrc:SHA256:[A-Za-z0-9+/]{43}")
 
 
-def ended(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MRC, *map(str, command)], capture_output=True, text=True, check=False,
-        stdin=subprocess.DEVNULL, env={**os.environ, **environment}, timeout=PATIENCE,
-    )  # fmt: skip
-
-
 @contextmanager
-def listening(*words: object) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """A command with --code: its process, its port, and the code."""
-    with subprocess.Popen(
-        [*MRC, *map(str, words), "--code"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=-1, text=True,
-    ) as process:  # fmt: skip
-        assert process.stderr is not None
-        code = port = None
-        while not port:
-            line = process.stderr.readline()
-            assert line
-            code = code or re.search(r"one-time code: (\S+)", line)
-            port = re.search(r"TCP port (\d+)", line)
+def with_code(*words: object) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A command with --code: its process, where it listens, and the code."""
+    with listening(*words, "--code") as (process, said, where):
+        code = re.search(r"one-time code: (\S+)", said)
         assert code is not None
-        try:
-            yield process, f"127.0.0.1:{port[1]}", code[1]
-        finally:
-            process.terminate()
+        yield process, where, code[1]
 
 
-@contextmanager
 def receiving_once(
     inbox: Path, *options: str, **environment: str
-) -> Iterator[tuple[list[str], str]]:
-    """`mrc recv --once`: the lines that it prints until the end, and where it listens."""
-    command = [*MRC, "recv", "--once", "--port", "0", "--output", str(inbox), *options]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=-1, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, **environment},
-    ) as receiver:  # fmt: skip
-        assert receiver.stdout is not None
-        lines: list[str] = []
-        while not (lines and "TCP port" in lines[-1]):
-            lines.append(receiver.stdout.readline())
-            assert lines[-1], lines
-        port = re.search(r"TCP port (\d+)", lines[-1])
-        assert port is not None
-        try:
-            yield lines, f"127.0.0.1:{port[1]}"
-        finally:
-            receiver.terminate()
-            lines += receiver.communicate(timeout=PATIENCE)[0].splitlines()
+) -> AbstractContextManager[tuple[subprocess.Popen[str], str, str]]:
+    env = {**os.environ, **environment}
+    return listening("recv", "--once", "--output", inbox, *options, env=env)
 
 
 @pytest.fixture
 def file(home: Path) -> Path:
-    (home / "disk.img").write_bytes(os.urandom(1 << 20))
     return home / "disk.img"
 
 
-def fingerprint(**environment: str) -> str:
-    found = FINGERPRINT.fullmatch(ended("key", **environment).stdout.strip())
+def fingerprint(**environment: Any) -> str:
+    found = FINGERPRINT.fullmatch(mrc("key", **environment).stdout.strip())
     assert found is not None
     return found[0]
 
 
 def test_key__is_made_once(home: Path) -> None:
-    first = ended("key", "--json")
-    key = printed("key", first.stdout)
+    key = printed("key", mrc("key", "--json").stdout)
     assert key["fingerprint"] == fingerprint()
     path = home / "config" / "mrc" / "identity.pem"
     assert key["path"] == str(path) and stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    wrong = ended("key")
-    assert wrong.returncode == 1 and f"chmod 600 {path}" in wrong.stderr
+    assert f"chmod 600 {path}" in mrc("key", code=1).stderr
 
 
 def test_key__secret(home: Path) -> None:
     path = home / "fleet"
-    assert ended("key", "--secret", path).returncode == 0
+    mrc("key", "--secret", path)
     assert len(path.read_bytes()) == 32 and stat.S_IMODE(path.stat().st_mode) == 0o600
-    again = ended("key", "--secret", path)
-    assert again.returncode == 1 and "exists" in again.stderr
+    assert "exists" in mrc("key", "--secret", path, code=1).stderr
 
 
 def test_recv__nobody_may_send_without_a_word(home: Path) -> None:
-    done = ended("recv", "--output", home)
-    assert done.returncode == 2
-    assert "--code" in done.stderr and "--insecure" in done.stderr
+    said = mrc("recv", "--output", home, code=2).stderr
+    assert "--code" in said and "--insecure" in said
 
 
 @pytest.mark.slow
 def test_perf__without_a_terminal_for_processes_of_this_host(home: Path) -> None:
     """As under nohup and systemd."""
-    command = [*MRC, "perf", "--server", "--one-off", "--port", "0"]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True
-    ) as server:
-        assert server.stderr is not None
-        closed = server.stderr.readline()
-        assert "only processes of this user on this host may connect" in closed
-        assert "--code" in closed
-        port = re.search(r"TCP port (\d+)", "".join(server.stderr.readline() for _ in range(2)))
-        assert port is not None
-        other = ended("perf", "127.0.0.1", "--port", port[1], "--identity", home / "x.pem")
-        assert other.returncode == 3 and f"mrc perf 127.0.0.1:{port[1]} --code" in other.stderr
-        done = ended("perf", "127.0.0.1", "--port", port[1], "-n", "1M")
-        assert done.returncode == 0, done.stderr
+    with listening("perf", "--server", "--one-off") as (server, said, where):
+        assert "only processes of this user on this host may connect" in said
+        assert "--code" in said.splitlines()[0]
+        other = mrc("perf", where, "--identity", home / "x.pem", code=3)
+        assert f"mrc perf {where} --code" in other.stderr
+        mrc("perf", where, "-n", "1M")
         assert server.wait(PATIENCE) == 0
 
 
@@ -513,97 +425,88 @@ def test_perf__without_a_terminal_for_processes_of_this_host(home: Path) -> None
     ["--code=maple-rocket-cider", "a.bin", "h1"],
 ])  # fmt: skip
 def test_code__takes_no_words(home: Path, words: list[str]) -> None:
-    done = ended("send", *words)
-    assert done.returncode == 2 and "--code takes no words: it asks for them" in done.stderr
-    assert "maple" not in done.stderr
+    said = mrc("send", *words, code=2).stderr
+    assert "--code takes no words: it asks for them" in said and "maple" not in said
 
 
 def test_send__with_a_code(home: Path, file: Path) -> None:
-    with receiving_once(home / "inbox", "--code") as (lines, where):
-        code = re.search(r"one-time code: (\S+)", "".join(lines))
-        assert code is not None
-        sent = ended("send", file, where, "--code", MRC_CODE=code[1].replace("-", " "))
-        assert sent.returncode == 0, sent.stderr
+    with with_code("recv", "--once", "--output", home / "inbox") as (_, where, code):
+        mrc("send", file, where, "--code", MRC_CODE=code.replace("-", " "))
     assert (home / "inbox" / "disk.img").read_bytes() == file.read_bytes()
 
 
 def test_recv__ends_after_the_one_peer_of_its_code(home: Path, file: Path) -> None:
     """Nobody else could connect."""
-    with listening("recv", "--port", "0", "--output", home / "inbox") as (receiver, where, code):
-        sent = ended("send", file, where, "--code", MRC_CODE=code)
-        assert sent.returncode == 0, sent.stderr
+    with with_code("recv", "--output", home / "inbox") as (receiver, where, code):
+        mrc("send", file, where, "--code", MRC_CODE=code)
         assert receiver.wait(PATIENCE) == 0
 
 
 def test_recv__the_one_peer_of_its_code_sends_nothing(home: Path) -> None:
-    with listening("recv", "--port", "0", "--output", home / "inbox") as (receiver, where, code):
-        looked = ended("paths", where, "--code", MRC_CODE=code)
-        assert looked.returncode == 0, looked.stderr
+    with with_code("recv", "--output", home / "inbox") as (receiver, where, code):
+        mrc("paths", where, "--code", MRC_CODE=code)
         assert receiver.wait(PATIENCE) == 1
         assert receiver.stderr is not None
         assert "mrc recv --code prints a new one" in receiver.stderr.read()
 
 
 def test_perf__its_server_ends_after_the_one_peer_of_its_code(home: Path) -> None:
-    with listening("perf", "--server", "-p", "0") as (server, where, code):
-        test = ended("perf", where, "-n", "1", "--code", MRC_CODE=code)
-        assert test.returncode == 0, test.stderr
+    with with_code("perf", "--server") as (server, where, code):
+        mrc("perf", where, "-n", "1", "--code", MRC_CODE=code)
         assert server.wait(PATIENCE) == 0
 
 
-def test_send__with_a_wrong_code(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MRC_CODE", "maple-rocket-cider")
-    with listening("recv", "--port", "0", "--output", home) as (receiver, where, code):
-        assert code != "maple-rocket-cider"  # it is always new
-        sent = ended("send", file, where, "--code")
-        assert sent.returncode == 3 and "the code is wrong" in sent.stderr
+def test_send__with_a_wrong_code(home: Path, file: Path) -> None:
+    wrong = "maple-rocket-cider"
+    with with_code("recv", "--output", home) as (receiver, where, code):
+        assert code != wrong  # it is always new
+        send = ("send", file, where, "--code")
+        assert "the code is wrong" in mrc(*send, code=3, MRC_CODE=wrong).stderr
         assert receiver.wait(PATIENCE) == 1 and receiver.stderr is not None
         assert "mrc recv: the code is wrong, and was good for one guess" in receiver.stderr.read()
-    monkeypatch.delenv("MRC_CODE")
-    assert ended("send", file, where, "--code", MRC_CODE="maple rocket").returncode == 2
-    assert "set $MRC_CODE" in ended("send", file, where, "--code").stderr
+    mrc(*send, code=2, MRC_CODE="maple rocket")
+    assert "set $MRC_CODE" in mrc(*send, code=2).stderr
 
 
 @pytest.mark.more
 def test_send__keys_that_know_each_other(home: Path, file: Path) -> None:
     receivers = {"MRC_IDENTITY": str(home / "b.pem")}
     ours, theirs = fingerprint(), fingerprint(**receivers)
-    with receiving_once(home / "inbox", "--allow", ours, **receivers) as (lines, where):
-        assert theirs in "".join(lines)
-        unknown = ended("send", file, where, "--identity", home / "config/mrc/identity.pem")
-        assert unknown.returncode == 3
-        assert "is not known" in unknown.stderr and theirs in unknown.stderr
-        stranger = ended("send", file, where, "--peer", theirs, MRC_IDENTITY=str(home / "c.pem"))
-        assert stranger.returncode == 3 and "may not connect: mrc recv --allow" in stranger.stderr
-        sent = ended("send", file, where, "--peer", theirs)
-        assert sent.returncode == 0, sent.stderr
+    with receiving_once(home / "inbox", "--allow", ours, **receivers) as (receiver, said, where):
+        assert theirs in said
+        own = home / "config/mrc/identity.pem"
+        unknown = mrc("send", file, where, "--identity", own, code=3).stderr
+        assert "is not known" in unknown and theirs in unknown
+        send, other = ("send", file, where, "--peer", theirs), str(home / "c.pem")
+        stranger = mrc(*send, code=3, MRC_IDENTITY=other).stderr
+        assert "may not connect: mrc recv --allow" in stranger
+        mrc(*send)
+        assert receiver.wait(PATIENCE) == 0
     assert (home / "inbox" / "disk.img").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.more
 def test_send__a_secret_file(home: Path, file: Path) -> None:
-    secret = home / "fleet"
-    ended("key", "--secret", secret)
-    with receiving_once(home / "inbox", "--secret", str(secret)) as (_, where):
-        other = home / "other"
-        ended("key", "--secret", other)
-        wrong = ended("send", file, where, "--secret", other)
-        assert wrong.returncode == 3 and "both hosts need the same file" in wrong.stderr
-        assert ended("send", file, where, "--secret", secret).returncode == 0
+    secret, other = home / "fleet", home / "other"
+    for each in (secret, other):
+        mrc("key", "--secret", each)
+    with receiving_once(home / "inbox", "--secret", str(secret)) as (_, _, where):
+        wrong = mrc("send", file, where, "--secret", other, code=3).stderr
+        assert "both hosts need the same file" in wrong
+        mrc("send", file, where, "--secret", secret)
     assert not (home / "config").exists()  # no key, and no folder for it
     secret.chmod(0o644)
-    assert "chmod 600" in ended("send", file, where, "--secret", secret).stderr
+    assert "chmod 600" in mrc("send", file, where, "--secret", secret, code=1).stderr
 
 
 @pytest.mark.slow
 def test_send__insecure_and_secure_ends(home: Path, file: Path) -> None:
-    with receiving_once(home / "inbox", "--allow", fingerprint()) as (_, where):
-        plain = ended("send", file, where, "--insecure")
-        assert plain.returncode == 3 and "encrypted exchanges only" in plain.stderr
-    with receiving_once(home / "inbox", "--insecure") as (_, where):
-        sealed = ended("send", file, where, "--peer", fingerprint())
-        assert sealed.returncode == 3 and "--insecure" in sealed.stderr
-    assert ended("send", file, "127.0.0.1:1", "--insecure", "--seal", "aead").returncode == 2
+    with receiving_once(home / "inbox", "--allow", fingerprint()) as (_, _, where):
+        plain = mrc("send", file, where, "--insecure", code=3).stderr
+        assert "encrypted exchanges only" in plain
+    with receiving_once(home / "inbox", "--insecure") as (_, _, where):
+        assert "--insecure" in mrc("send", file, where, "--peer", fingerprint(), code=3).stderr
+    mrc("send", file, "127.0.0.1:1", "--insecure", "--seal", "aead", code=2)
 
 
 # ---- Consent: what a receiver does with a sender that its user has to accept ---------------------
@@ -612,118 +515,110 @@ def test_send__insecure_and_secure_ends(home: Path, file: Path) -> None:
 A, B = (f"mrc:SHA256:{letter * 43}" for letter in "AB")
 
 
-class Sender:
+def sender(identity: str, *, name: str = "h0", **private: object) -> Any:
     """A session with a sender."""
+    said: list[TransferMessage] = []
 
-    def __init__(self, identity: str, *, name: str = "h0", **private: object) -> None:
-        self.said: list[TransferMessage] = []
-        self.qp = SimpleNamespace(
-            private=private, peer_identity=identity, peer_name=name, peer_address="10.0.0.1",
-            until_peer_gone=asyncio.Event().wait,
-        )  # fmt: skip
+    async def say(message: TransferMessage) -> None:
+        said.append(message)
 
-    async def say(self, message: TransferMessage) -> None:
-        self.said.append(message)
+    qp = SimpleNamespace(
+        private=private, peer_identity=identity, peer_name=name, peer_address="10.0.0.1",
+        until_peer_gone=asyncio.Event().wait,
+    )  # fmt: skip
+    return SimpleNamespace(qp=qp, said=said, say=say, say_last=say)
 
-    say_last = say
+
+Consent = Callable[..., Consents]
 
 
 @pytest.fixture
-def questions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def questions() -> list[str]:
+    """What the user was asked."""
     return []
 
 
-def consent(
-    questions: list[str], answers: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> Consents:
-    left = list(answers)
+@pytest.fixture
+def consent(questions: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Consent:
+    """A receiver whose user gives these answers."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
-    async def ask(_: Question, question: str) -> str:
-        questions.append(question)
-        await asyncio.sleep(0)
-        return left.pop(0)
+    def made(*answers: str) -> Consents:
+        left = list(answers)
 
-    monkeypatch.setattr(Question, "ask", ask)
-    meter = ProgressMeter(Output("mrc recv", as_json=False, quiet=True), "receiver")
-    return Consents(Security(allow_any=True), meter, idle_seconds=10.0)
+        async def ask(_: Question, question: str) -> str:
+            questions.append(question)
+            await asyncio.sleep(0)
+            return left.pop(0)
+
+        monkeypatch.setattr(Question, "ask", ask)
+        meter = ProgressMeter(Output("mrc recv", as_json=False, quiet=True), "receiver")
+        return Consents(Security(allow_any=True), meter, idle_seconds=10.0)
+
+    return made
 
 
 async def test_get__announces_the_question_to_senders_that_know_the_message(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch
+    consent: Consent,
 ) -> None:
-    asks = consent(questions, ["y", "y"], monkeypatch)
+    asks = consent("y", "y")
     takes: dict[str, Any] = {TAKES_ASKING: True}
-    new: Any = Sender(A, **takes)
-    old: Any = Sender(B)
+    new, old = sender(A, **takes), sender(B)
     await asks.get(new)
     await asks.get(old)
     assert (new.said, old.said) == ([ConsentQuestion()], [])
 
 
 async def test_get__two_transfers_of_one_key_at_once_are_one_question(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch
+    questions: list[str], consent: Consent
 ) -> None:
-    asks = consent(questions, ["y"], monkeypatch)
-    senders: list[Any] = [Sender(A), Sender(A)]
-    await asyncio.gather(*map(asks.get, senders))
+    await asyncio.gather(*map(consent("y").get, [sender(A), sender(A)]))
     assert len(questions) == 1
 
 
-async def test_get__a_no_is_for_one_transfer(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asks = consent(questions, ["n", "yes"], monkeypatch)
-    first: Any = Sender(A)
+async def test_get__a_no_is_for_one_transfer(questions: list[str], consent: Consent) -> None:
+    asks = consent("n", "yes")
     with pytest.raises(TransferError, match="were not accepted"):
-        await asks.get(first)
-    second: Any = Sender(A)
-    await asks.get(second)
+        await asks.get(sender(A))
+    await asks.get(sender(A))
     assert len(questions) == 2
 
 
 @pytest.mark.parametrize("identity", ["", "code", "secret"])
 async def test_get__without_a_key_nothing_is_remembered(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, identity: str
+    questions: list[str], consent: Consent, tmp_path: Path, identity: str
 ) -> None:
     """Neither a name nor an address carries consent."""
-    asks = consent(questions, ["y", "always"], monkeypatch)
-    first: Any = Sender(identity)
-    await asks.get(first)
-    second: Any = Sender(identity)
+    asks = consent("y", "always")
+    await asks.get(sender(identity))
     with pytest.raises(TransferError):
-        await asks.get(second)
+        await asks.get(sender(identity))
     assert len(questions) == 2 and "always" not in "".join(questions)
     assert not (tmp_path / "mrc" / "allowed").exists()
 
 
 async def test_get__always_where_the_file_cannot_be_written(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    questions: list[str], consent: Consent, tmp_path: Path
 ) -> None:
     (tmp_path / "mrc").write_text("no folder")
-    asks = consent(questions, ["always"], monkeypatch)
+    asks = consent("always")
     for _ in range(2):
-        sender: Any = Sender(A)
-        await asks.get(sender)
+        await asks.get(sender(A))
     assert len(questions) == 1
 
 
-async def test_get__what_the_question_shows_is_agreed_to(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    announced = Announced(bytes=5, files=1, names=("a",))
-    asks = consent(questions, ["y"], monkeypatch)
+async def test_get__what_the_question_shows_is_agreed_to(consent: Consent) -> None:
+    announced, asks = Announced(bytes=5, files=1, names=("a",)), consent("y")
     for agreed in (announced, None):  # the second time its key is trusted
-        sender: Any = Sender(A, **announced.to_dict())
-        assert (await asks.get(sender)).agreed == agreed
+        assert (await asks.get(sender(A, **announced.to_dict()))).agreed == agreed
 
 
 async def test_get__one_open_question_about_an_address(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch
+    questions: list[str], consent: Consent
 ) -> None:
     """Many keys are nobody's many questions."""
-    asks = consent(questions, ["n", "y"], monkeypatch)
-    senders: list[Any] = [Sender(A), Sender(B), Sender("")]
+    asks = consent("n", "y")
+    senders = [sender(A), sender(B), sender("")]
     ended = await asyncio.gather(*map(asks.get, senders), return_exceptions=True)
     assert len(questions) == 1
     assert ["a question is open" in str(error) for error in ended] == [False, True, True]
@@ -733,8 +628,7 @@ async def test_get__one_open_question_about_an_address(
 
 
 def question(announced: Announced, name: str = "h0") -> str:
-    sender: Any = Sender(A, name=name)
-    return _question(sender, announced)
+    return _question(sender(A, name=name), announced)
 
 
 def test_question__who_it_is_comes_first() -> None:
@@ -756,20 +650,17 @@ def test_question__a_name_forms_no_prompt(claimed: str) -> None:
     assert asked.isprintable() and len(asked) < 250
 
 
-async def test_get__a_transfer_that_cannot_be_shown(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asks = consent(questions, [], monkeypatch)
+async def test_get__a_transfer_that_cannot_be_shown(consent: Consent) -> None:
+    asks = consent()
     for wrong in ({"files": -1}, {"names": "abc"}, {"names": ["a"] * 17}, {"bytes": "much"}):
-        sender: Any = Sender(A, **wrong)
         with pytest.raises(ProtocolError, match="announces no proper transfer"):
-            await asks.get(sender)
+            await asks.get(sender(A, **wrong))
 
 
 async def test_get__the_wait_for_another_question_counts(
-    questions: list[str], monkeypatch: pytest.MonkeyPatch
+    consent: Consent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asks, seconds = consent(questions, ["y"], monkeypatch), 0.05
+    asks, seconds = consent("y"), 0.05
     ask = Question.ask
 
     async def slow(asking: Question, question: str) -> str:
@@ -777,6 +668,5 @@ async def test_get__the_wait_for_another_question_counts(
         return await ask(asking, question)
 
     monkeypatch.setattr(Question, "ask", slow)
-    senders: list[Any] = [Sender(A), Sender(A)]
-    for given in await asyncio.gather(*map(asks.get, senders)):
+    for given in await asyncio.gather(*map(asks.get, [sender(A), sender(A)])):
         assert given.seconds >= seconds

@@ -52,7 +52,12 @@ from mrc.transfer.cli.report import (
     waits_sentence,
 )
 from mrc.transfer.limits import FileError
-from mrc.transfer.results import FailedFile, Outage, StoredBatch, Waits
+from mrc.transfer.results import FailedFile, Outage, Role, StoredBatch, Waits
+
+
+def meter(role: Role = "receiver", *, quiet: bool = False, as_json: bool = False) -> ProgressMeter:
+    command = "mrc send" if role == "sender" else "mrc recv"
+    return ProgressMeter(Output(command, as_json=as_json, quiet=quiet), role)
 
 
 def test_batch_lines__counts_what_a_pack_has() -> None:
@@ -86,8 +91,7 @@ def test_waits_sentence__without_what_took_no_time() -> None:
 
 def test_left_out__one_line_for_one_cause(capsys: pytest.CaptureFixture[str]) -> None:
     """A folder whose name is refused may have thousands of files."""
-    out = Output("mrc send", as_json=True, quiet=False)
-    report = TransferReport(ProgressMeter(out, "sender"), "h1")
+    report = TransferReport(meter("sender", as_json=True), "h1")
     hidden = [FailedFile(f"a/.git/{n}", "'a/.git': begins with '.'", "receiver") for n in range(9)]
     other = FailedFile("b", "b: exists", "receiver")
     for failed in (*hidden, other, hidden[0]):
@@ -124,8 +128,7 @@ def test_send__says_how_many_it_excludes(
 
 
 def test_left_out__counts_all_and_names_some(capsys: pytest.CaptureFixture[str]) -> None:
-    out = Output("mrc recv", as_json=True, quiet=False)
-    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
+    report = TransferReport(meter(as_json=True), "h0")
     for n in range(3 * MAX_NAMED):
         report.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
         report.left_out(FailedFile(f"f{n}", f"f{n}: exists", "receiver"))
@@ -139,8 +142,7 @@ def test_left_out__counts_all_and_names_some(capsys: pytest.CaptureFixture[str])
 @pytest.mark.more
 def test_left_out__a_name_counts_once_however_many_there_are() -> None:
     """A pack that is sent again after a loss names its files again."""
-    out = Output("mrc recv", as_json=False, quiet=True)
-    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
+    report = TransferReport(meter(quiet=True), "h0")
     names = [f"f{n}" for n in range(3 << 16)]
     for name in (*names, *names, "another"):
         report.left_out(FailedFile(name, "exists", "receiver"))
@@ -148,8 +150,7 @@ def test_left_out__a_name_counts_once_however_many_there_are() -> None:
 
 
 def test_left_out__its_limit_holds_over_all_connections() -> None:
-    out = Output("mrc recv", as_json=False, quiet=True)
-    report = TransferReport(ProgressMeter(out, "receiver"), "h0", limit=2)
+    report = TransferReport(meter(quiet=True), "h0", limit=2)
     for name in ("a", "b", "a"):
         report.left_out(FailedFile(name, "exists", "receiver"))
     with pytest.raises(FileError, match="limit of 2 files and folders"):
@@ -157,8 +158,7 @@ def test_left_out__its_limit_holds_over_all_connections() -> None:
 
 
 def test_left_out__a_long_path_keeps_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
-    out = Output("mrc recv", as_json=False, quiet=False)
-    report = TransferReport(ProgressMeter(out, "receiver"), "h0")
+    report = TransferReport(meter(), "h0")
     report.left_out(FailedFile("x", f"{'x' * 4000}: cannot be made: no space left", "receiver"))
     line = capsys.readouterr().err
     assert line.endswith(": cannot be made: no space left\n") and len(line) < 600
@@ -308,71 +308,64 @@ def test_payload_bytes__of_each_end() -> None:
     assert payload_bytes("receiver", info) == 7
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """The terminal on which a bar is drawn, without pauses."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
+    return screen
 
 
-async def test_watch__qp_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch__qp_that_is_gone(screen: io.StringIO) -> None:
     class GoneQp(CountingQp):
         async def query(self) -> Info:
             self.enough.set()
             raise StateError("gone")
 
-    monkeypatch.setattr("sys.stderr", Terminal())
-    meter, qp = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender"), GoneQp(1)
-    async with meter.watch(qp, "title", None):  # type: ignore[arg-type]
+    qp = GoneQp(1)
+    async with meter("sender").watch(qp, "title", None):  # type: ignore[arg-type]
         await qp.enough.wait()
 
 
 async def test_watch__nobody_asks_without_a_terminal() -> None:
-    meter, qp = (
-        ProgressMeter(Output("mrc test", as_json=False, quiet=True), "sender"),
-        CountingQp(1),
-    )
-    async with meter.watch(qp, "title", None):  # type: ignore[arg-type]
+    qp = CountingQp(1)
+    async with meter("sender", quiet=True).watch(qp, "title", None):  # type: ignore[arg-type]
         await asyncio.sleep(0)
     assert qp.asked == 0
 
 
 @pytest.mark.parametrize("peer", ["[/]", "[bold]x", "\x1b[2J", "x" * 300, "\u202e"])
-async def test_watch__a_peer_cannot_touch_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, peer: str
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
-    qp = CountingQp(answers=3)
-    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver")
-    async with meter.watch(qp, f"from {peer}", 1 << 63):  # type: ignore[arg-type]
+async def test_watch__a_peer_cannot_touch_the_terminal(screen: io.StringIO, peer: str) -> None:
+    qp, watching = CountingQp(answers=3), meter()
+    async with watching.watch(qp, f"from {peer}", 1 << 63):  # type: ignore[arg-type]
         await qp.enough.wait()
-        meter.note("a line")
-    shown = terminal.getvalue()
+        watching.note("a line")
+    shown = screen.getvalue()
     assert printable(peer)[:6] in shown
     assert "2/2 planes" in shown
     assert "\x1b[2J" not in shown and "\u202e" not in shown and "x" * 60 not in shown
     assert "a line" in shown
 
 
-async def test_watch__what_need_not_move_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
-    meter, qp = (
-        ProgressMeter(Output("mrc send", as_json=False, quiet=False), "sender"),
-        CountingQp(2),
-    )
-    async with meter.watch(qp, "to h1", 1000, lambda: 800):  # type: ignore[arg-type]
+async def test_watch__what_need_not_move_is_done(screen: io.StringIO) -> None:
+    qp = CountingQp(2)
+    async with meter("sender").watch(qp, "to h1", 1000, lambda: 800):  # type: ignore[arg-type]
         await qp.enough.wait()
         await asyncio.sleep(0)
-    assert "100%  " in terminal.getvalue() and "1000 B of 1000 B" in terminal.getvalue()
+    assert "100%  " in screen.getvalue() and "1000 B of 1000 B" in screen.getvalue()
 
 
 async def test_note_once__the_first_of_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver")
+    noting = meter()
     for text in ("", "one", "two"):
-        meter.note_once(text)
-    assert capsys.readouterr().err == "mrc test: one\n"
+        noting.note_once(text)
+    assert capsys.readouterr().err == "mrc recv: one\n"
 
 
 @pytest.mark.parametrize("verbose", [True, False])
@@ -384,18 +377,13 @@ def test_detail__only_with_v(capsys: pytest.CaptureFixture[str], verbose: bool) 
 
 @pytest.mark.parametrize("columns", [60, 80])
 async def test_watch__one_line_that_fits_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, columns: int
+    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
-    qp = CountingQp(answers=4)
-    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender")
-    title = "to a-host-with-a-long-name.example"
-    async with meter.watch(qp, title, 1 << 40):  # type: ignore[arg-type]
+    qp, title = CountingQp(answers=4), "to a-host-with-a-long-name.example"
+    async with meter("sender").watch(qp, title, 1 << 40):  # type: ignore[arg-type]
         await qp.enough.wait()
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     assert lines and all(line.startswith("  0%  ") for line in lines), "none continues another"
     assert all("2/2" in line and len(line) < columns for line in lines)
@@ -409,9 +397,8 @@ async def test_resumed__part_of_a_file_or_all(
     capsys: pytest.CaptureFixture[str], there: int, said: str
 ) -> None:
     """A file that has only another mode or date has all its bytes there."""
-    meter = ProgressMeter(Output("mrc send", as_json=False, quiet=False), "sender")
     moving: Any = CountingQp(1)
-    meter.resumed(moving, "a", there, 8192)
+    meter("sender").resumed(moving, "a", there, 8192)
     assert said in capsys.readouterr().err
 
 
@@ -421,28 +408,25 @@ async def test_resumed__part_of_a_file_or_all(
 MOVED = Moved("to h1", 1_950_000_000, 4 << 30, 480e6, "4/4")
 
 
-def test_progress_line__at_80_columns() -> None:
-    line = progress_line(MOVED, 80)
-    assert line.startswith(" 45%  ━━━━━─")
-    assert line.endswith("1.82 GiB of 4 GiB   480 Mbit/s  ETA 0:39  4/4 planes  to h1")
-
-
-def test_progress_line__at_60_columns() -> None:
-    line = progress_line(replace(MOVED, title="to a-host-with-a-long-name.example"), 60)
-    assert line.startswith(" 45%  1.82 GiB of 4 GiB   480 Mbit/s  ETA 0:39  4/4 planes")
-    assert len(line) <= 60
+@pytest.mark.parametrize(
+    ("title", "width", "begins", "ends"),
+    [
+        ("to h1", 120, " 45%  ━━━━━━━━━━━━━─────────────────  1.82 GiB of 4 GiB", "to h1"),
+        ("to h1", 80, " 45%  ━━━━━─",
+         "1.82 GiB of 4 GiB   480 Mbit/s  ETA 0:39  4/4 planes  to h1"),
+        ("to a-host-with-a-long-name.example", 60,
+         " 45%  1.82 GiB of 4 GiB   480 Mbit/s  ETA 0:39  4/4 planes", ""),
+    ],
+)  # fmt: skip
+def test_progress_line__at_a_width(title: str, width: int, begins: str, ends: str) -> None:
+    line = progress_line(replace(MOVED, title=title), width)
+    assert line.startswith(begins) and line.endswith(ends) and len(line) <= width
 
 
 def test_progress_line__while_nothing_can_move() -> None:
     waiting = replace(MOVED, done=0, rate=27.0, waiting="waiting for h1 to accept")
     assert progress_line(waiting, 80) == "waiting for h1 to accept"
     assert progress_line(waiting, 10) == "waiting fo"
-
-
-def test_progress_line__a_bar_where_there_is_room() -> None:
-    line = progress_line(MOVED, 120)
-    assert line.startswith(" 45%  ━━━━━━━━━━━━━─────────────────  1.82 GiB of 4 GiB")
-    assert line.endswith("to h1")
 
 
 @pytest.mark.parametrize("width", [*range(1, 130, 7), 60, 80])
@@ -556,18 +540,16 @@ def test_sentence__of_what_each_end_saw() -> None:
         replace(PLANE, plane=plane, sent_bytes=sent * MIB, received_bytes=received * MIB)
         for plane, sent, received in ((1, 90, 8), (2, 9, 80))
     ]
-    assert figures.sentence(carried_bytes("sender", planes)) == "plane 2 carried 10% of the others"
-    assert (
-        figures.sentence(carried_bytes("receiver", planes)) == "plane 1 carried 10% of the others"
-    )
+    sent, received = carried_bytes("sender", planes), carried_bytes("receiver", planes)
+    assert figures.sentence(sent) == "plane 2 carried 10% of the others"
+    assert figures.sentence(received) == "plane 1 carried 10% of the others"
 
 
 @pytest.mark.parametrize(("quiet", "said"), [(False, "mrc send: plane 2\n"), (True, "")])
 def test_note__on_stderr_unless_quiet(
     quiet: bool, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = Output("mrc send", as_json=True, quiet=quiet)
-    meter = ProgressMeter(out, "sender")
-    meter.note("")
-    meter.note("plane 2")
+    noting = meter("sender", quiet=quiet, as_json=True)
+    noting.note("")
+    noting.note("plane 2")
     assert capsys.readouterr() == ("", said)

@@ -70,8 +70,8 @@ async def test_recv__its_account_of_a_transfer_that_came_back(tmp_path: Path) ->
     with receiving("--output", inbox, "--json") as (receiver, where):
         async with mrc.Context() as first, connected(first, where) as session:
             plan = plan_of([str(tmp_path / "missing"), large, small])
-            sent = await anext(send_plan(session, plan))
-            assert [file.name for file in sent.files] == ["large"]
+            batch = await anext(send_plan(session, plan))
+            assert [file.name for file in batch.files] == ["large"]
             async with mrc.Context() as second, connected(second, where) as again:
                 async for _ in send_plan(again, plan_of([small])):
                     pass
@@ -133,26 +133,34 @@ SIZE = 10 * len(BLOCK)
 SLOWLY = ("--rate", "400mbit")  # 7 s for SIZE: a test that ends it in the middle has time
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("who", "how"),
-    [
-        ("sender", signal.SIGINT),
-        pytest.param("sender", signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param("receiver", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("receiver", signal.SIGKILL, marks=pytest.mark.slow),
-    ],
-)
-def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
-    source, inbox = tmp_path / "image", tmp_path / "inbox"
-    with source.open("wb") as file:
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    with (tmp_path / "image").open("wb") as file:
         for _ in range(SIZE // len(BLOCK)):
             file.write(BLOCK)
+    return tmp_path / "image"
+
+
+def until_stored(inbox: Path) -> None:
+    """Waits until a block of the image is there."""
+    part = inbox / part_name("image")
+    until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
+
+
+def sent(*words: str | Path, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    command: list[str | Path] = [*MRC, "send", *words]
+    return subprocess.run(command, input=data, capture_output=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("who", ["sender", "receiver"])
+def test_send__goes_on(source: Path, tmp_path: Path, who: str, how: signal.Signals) -> None:
+    inbox = tmp_path / "inbox"
     with receiving("--output", inbox, *SLOWLY) as (receiver, where):
         command: list[str | Path] = [*MRC, "send", "--retry", "0", source, where]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
-            part = inbox / part_name("image")
-            until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
+            until_stored(inbox)
             (sender if who == "sender" else receiver).send_signal(how)
             _, notes = sender.communicate(timeout=PATIENCE)
         receiver.communicate(timeout=PATIENCE)
@@ -161,9 +169,7 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
         assert (inbox / record_name(part_name("image"))).exists()
         assert "the same command goes on" in notes
     with receiving("--output", inbox) as (receiver, where):
-        done = subprocess.run(
-            [*MRC, "send", "--json", source, where], capture_output=True, text=True, check=False
-        )
+        done = sent("--json", source, where)
         receiver.communicate(timeout=PATIENCE)
     assert (done.returncode, receiver.returncode) == (0, 0), done.stderr
     resumed = json.loads(done.stdout)["resumed_bytes"]
@@ -171,7 +177,7 @@ def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
     assert subprocess.run(["cmp", source, inbox / "image"], check=False).returncode == 0
     if how == signal.SIGINT:
         assert resumed > len(BLOCK) // 2
-        assert "goes on behind" in done.stderr
+        assert b"goes on behind" in done.stderr
     assert sorted(os.listdir(inbox)) == ["image"]
 
 
@@ -195,18 +201,13 @@ def test_send__standard_input_does_not_go_on(tmp_path: Path, how: signal.Signals
 
 
 @pytest.mark.more
-def test_send__goes_on_by_itself(tmp_path: Path) -> None:
+def test_send__goes_on_by_itself(source: Path, tmp_path: Path) -> None:
     """The receiver is killed and starts again, while the sender waits for it."""
-    source, inbox = tmp_path / "image", tmp_path / "inbox"
-    with source.open("wb") as file:
-        for _ in range(SIZE // len(BLOCK)):
-            file.write(BLOCK)
-    port = str(free_port())
+    inbox, port = tmp_path / "inbox", str(free_port())
     with receiving("--output", inbox, "--port", port, *SLOWLY) as (receiver, where):
         command = [*MRC, "send", "--json", "--retry", f"{PATIENCE}s", str(source), where]
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
-            part = inbox / part_name("image")
-            until(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
+            until_stored(inbox)
             receiver.kill()
             receiver.wait(PATIENCE)
             with receiving("--output", inbox, "--port", port) as (receiver, _):
@@ -256,12 +257,10 @@ def test_send__a_folder_arrives_as_it_is(tmp_path: Path) -> None:
     os.symlink("d00/run", source / "link")
     inbox = tmp_path / "inbox"
     with receiving("--output", inbox) as (receiver, where):
-        sent = subprocess.run(
-            [*MRC, "send", source, where], capture_output=True, text=True, check=False
-        )
-        assert receiver.wait(PATIENCE) == sent.returncode == 0, sent.stderr
+        done = sent(source, where)
+        assert receiver.wait(PATIENCE) == done.returncode == 0, done.stderr
     (source / "link").unlink()
-    assert "skipped 1 file" in sent.stderr and "--follow" in sent.stderr
+    assert b"skipped 1 file" in done.stderr and b"--follow" in done.stderr
     stored, original = content(inbox / "tree"), content(source)
     assert stored.keys() == original.keys()
     files = {name for name in stored if (source / name).is_file()}
@@ -274,19 +273,16 @@ def test_send__one_bad_file_does_not_stop_the_others(tmp_path: Path) -> None:
     (inbox / "tree" / "d00").mkdir(parents=True)
     (inbox / "tree" / "d00" / "f01").write_bytes(b"theirs")
     with receiving("--output", inbox, "--json") as (receiver, where):
-        sent = subprocess.run(
-            [*MRC, "send", "--json", source, tmp_path / "nothing", where],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = sent("--json", source, tmp_path / "nothing", where)
         out, notes = receiver.communicate(timeout=PATIENCE)
-    assert (sent.returncode, receiver.returncode) == (6, 6), sent.stderr
+    assert (done.returncode, receiver.returncode) == (6, 6), done.stderr
     failed = [("nothing", "sender"), ("tree/d00/f01", "receiver")]
-    for told in (sent.stdout, out):
+    for told in (done.stdout, out):
         result = json.loads(told)
         assert [(each["name"], each["end"]) for each in result["failed"]] == failed
         assert len(result["files"]) == 2
-    assert "not copied: 127.0.0.1: tree/d00/f01: exists in" in sent.stderr
-    assert "not copied: tree/d00/f01: exists in" in notes.decode()
+    assert b"not copied: 127.0.0.1: tree/d00/f01: exists in" in done.stderr
+    assert b"not copied: tree/d00/f01: exists in" in notes
     assert (inbox / "tree/d00/f02").read_bytes() == (source / "d00/f02").read_bytes()
 
 
@@ -295,12 +291,9 @@ def test_send__from_a_pipe_to_a_pipe(tmp_path: Path) -> None:
     with tarfile.open(fileobj=archive, mode="w") as tar:
         tar.add(many(tmp_path / "tree", 2, 3), "tree")
     with receiving("--stdout") as (receiver, where):
-        sent = subprocess.run(
-            [*MRC, "send", "-", where, "--name", "x.tar"],
-            input=archive.getvalue(), capture_output=True, check=False,
-        )  # fmt: skip
+        done = sent("-", where, "--name", "x.tar", data=archive.getvalue())
         out, notes = receiver.communicate(timeout=PATIENCE)
-    assert (sent.returncode, receiver.returncode) == (0, 0), sent.stderr
+    assert (done.returncode, receiver.returncode) == (0, 0), done.stderr
     assert out == archive.getvalue()
     assert b"x.tar" in notes
 
@@ -317,8 +310,8 @@ def test_send__many_small_files_beside_tar(tmp_path: Path) -> None:
         inbox, theirs = tmp_path / f"mrc{next(number)}", tmp_path / "tar"
         with receiving("--output", inbox) as (receiver, where):
             begin = time.monotonic()
-            sent = subprocess.run([*MRC, "send", source, where], capture_output=True, check=False)
-            assert receiver.wait(PATIENCE) == sent.returncode == 0, sent.stderr
+            done = sent(source, where)
+            assert receiver.wait(PATIENCE) == done.returncode == 0, done.stderr
             ours = time.monotonic() - begin
         found = ours / by_tar(source, theirs)
         shutil.rmtree(inbox)

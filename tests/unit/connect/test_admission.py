@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Any
 
 import pytest
 
@@ -90,9 +91,7 @@ def test_enter__a_source_has_so_many_qps_and_no_more() -> None:
         enter(ours, "10.0.0.1")
     places[0].leave()
     enter(ours, "10.0.0.1")
-    with pytest.raises(
-        BusyError, match=r"from 10\.0\.0\.1: 1 peer:"
-    ):  # the connecting peer may become a QP
+    with pytest.raises(BusyError, match=r"from 10\.0\.0\.1: 1 peer:"):  # it may become a QP
         enter(ours, "10.0.0.1")
 
 
@@ -255,9 +254,8 @@ def test_claims__a_source_is_of_who_proved_it_until_he_ends() -> None:
     claims = Claims()
     claims.check("10.0.0.1", [A1, B1])
     give_back = claims.take("10.0.0.1", [A1, B1])
-    with pytest.raises(
-        ConnectError, match=r"UDP port 40000 of 10\.0\.0\.1 belongs to another peer"
-    ):
+    taken = r"UDP port 40000 of 10\.0\.0\.1 belongs to another peer"
+    with pytest.raises(ConnectError, match=taken):
         claims.check("10.0.0.9", [A2, A1])
     claims.check("10.0.0.9", [A2])
     give_back()
@@ -297,46 +295,25 @@ def named(found: EvictablePlace) -> tuple[str, float]:
     return found.source, found.since
 
 
-def test_victim__waits_longest() -> None:
-    assert named(
-        victim([EvictablePlace("a", 2), EvictablePlace("b", 1), EvictablePlace("c", 3)], 9)
-    ) == ("b", 1)
-
-
-def test_victim__is_of_the_source_with_most_places() -> None:
-    places = [
-        EvictablePlace("a", 1),
-        EvictablePlace("b", 3),
-        EvictablePlace("b", 2),
-        EvictablePlace("c", 0),
-        EvictablePlace("b", 4),
-    ]
-    assert named(victim(places, 9)) == ("b", 2)
-
-
-def test_victim__is_silent_if_anybody_is() -> None:
-    places = [
-        EvictablePlace("a", 1),
-        EvictablePlace("a", 1),
-        EvictablePlace("b", 8.9, silent=True),
-        EvictablePlace("c", 5, silent=True),
-    ]
-    assert named(victim(places, 9)) == ("c", 5)
-
-
-def test_victim__may_be_silent_for_a_moment() -> None:
-    """The first message may be unread."""
-    places = [EvictablePlace("a", 1), EvictablePlace("b", 8.91, silent=True)]
-    assert named(victim(places, 9)) == ("a", 1)
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([("a", 2), ("b", 1), ("c", 3)], ("b", 1)),
+        ([("a", 1), ("b", 3), ("b", 2), ("c", 0), ("b", 4)], ("b", 2)),
+        ([("a", 1), ("a", 1), ("b", 8.9, True), ("c", 5, True)], ("c", 5)),
+        ([("a", 1), ("b", 8.91, True)], ("a", 1)),  # the first message may be unread
+    ],
+    ids=["waits longest", "of the source with most", "silent", "silent for a moment"],
+)
+def test_victim__of_places(places: list[tuple[Any, ...]], expected: tuple[str, float]) -> None:
+    assert named(victim([EvictablePlace(*place) for place in places], 9)) == expected
 
 
 def test_victim__is_of_the_source_with_most_places_also_when_a_network_has_more() -> None:
     """Otherwise a few sources elsewhere would push a peer out of a network that holds many."""
     crowd = [EvictablePlace(f"n{n}", n, network="n") for n in range(5)]
-    assert named(victim([*crowd, EvictablePlace("far", 7), EvictablePlace("far", 8)], 9)) == (
-        "far",
-        7,
-    )
+    places = [*crowd, EvictablePlace("far", 7), EvictablePlace("far", 8)]
+    assert named(victim(places, 9)) == ("far", 7)
 
 
 @pytest.mark.parametrize(("of_network", "source"), [(2, "other"), (3, "n0")])

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import reduce
 from ipaddress import ip_address, ip_interface
 from operator import or_
@@ -24,20 +24,21 @@ from endpoints import (
     LOOPBACK,
     Pair,
     connected_pair,
+    joined,
+    listening_to_itself,
     loopback_config,
     pattern,
     transfer,
     two_planes,
 )
+from meetings import host, waiting
 from msgspec.structs import replace
 from slowness import PATIENCE
 
-import mrc
 from mrc import (
     Access,
     CcKind,
     Context,
-    ContextConfig,
     EvState,
     Integrity,
     Reading,
@@ -73,24 +74,11 @@ from mrc.tasks import cancelled
 FOREIGN = "127.0.0.77"  # no host answers here
 
 
-@asynccontextmanager
-async def connected(near: ContextConfig, far: ContextConfig) -> AsyncIterator[Pair]:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(near) as near_context,
-        Context(far) as far_context,
-        await far_context.listen(LOOPBACK[4], 0) as listener,
-        await near_context.connect(LOOPBACK[4], listener.port) as one,
-        await listener.accept() as other,
-    ):
-        yield Pair(near_context, far_context, listener, one, other)
-
-
 @pytest.mark.parametrize("near", Integrity)
 @pytest.mark.parametrize("far", Integrity)
 async def test_integrity__the_stronger_of_both_sides(near: Integrity, far: Integrity) -> None:
     data = pattern(100_000)
-    async with connected(loopback_config(integrity=near), loopback_config(integrity=far)) as pair:
+    async with joined(loopback_config(integrity=near), loopback_config(integrity=far)) as pair:
         assert await transfer(pair, data) == data
         assert pair.near._peer.attributes.integrity == far.name.lower()
         assert pair.far._peer.attributes.integrity == near.name.lower()
@@ -109,7 +97,7 @@ async def test_readings__all_together() -> None:
 async def check_readings(near: Reading, far: Reading) -> None:
     """Data goes both ways."""
     data = pattern(1_000_000)
-    async with connected(loopback_config(readings=near), loopback_config(readings=far)) as pair:
+    async with joined(loopback_config(readings=near), loopback_config(readings=far)) as pair:
         assert await transfer(pair, data) == data
         back = Pair(pair.far_context, pair.near_context, pair.listener, pair.far, pair.near)
         assert await transfer(back, data) == data
@@ -124,14 +112,9 @@ async def test_readings__that_do_not_fit(reading: Reading, near_has_it: bool) ->
         True: rf"mrc's own readings, this host reading {name}: set ContextConfig.readings",
         False: rf"follows reading {name}, this host mrc's own",
     }
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(readings=near)) as near_context,
-        Context(loopback_config(readings=far)) as far_context,
-        await far_context.listen(LOOPBACK[4], 0) as listener,
-    ):
-        with pytest.raises(ConnectError, match=told[True] + "|" + told[False]):
-            await near_context.connect(LOOPBACK[4], listener.port)
+    with pytest.raises(ConnectError, match=told[True] + "|" + told[False]):
+        async with joined(loopback_config(readings=near), loopback_config(readings=far)):
+            pass
 
 
 async def test_traffic_classes__are_on_the_wire() -> None:
@@ -146,7 +129,7 @@ async def test_traffic_classes__are_on_the_wire() -> None:
         tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
         tap.bind(("lo", 0))
         tap.setblocking(False)
-        async with connected(config, config) as pair:
+        async with joined(config, config) as pair:
             ports = {
                 context._opened().dispatcher.engine.udp_port
                 for context in (pair.near_context, pair.far_context)
@@ -219,10 +202,10 @@ async def test_plan__a_plane_that_carries_too_little_is_left_out(
     near, far = loopback_config(**two_planes()), loopback_config(**two_planes())
     if mtus == (0, 255):
         with pytest.raises(PathError, match=r"planes 1 \(lo\) and 2 \(lo\) to 127.0.0.1: the MTU"):
-            async with connected(near, far):
+            async with joined(near, far):
                 pass
         return
-    async with connected(near, far) as pair:
+    async with joined(near, far) as pair:
         assert await transfer(pair, pattern(100_000)) == pattern(100_000)
         (plane,) = {ev.plane for ev in await pair.near.evs()}
         assert (mtus[plane - 1], pair.near.path_mtu) == (1428, 1428)
@@ -318,7 +301,7 @@ FORGED = "alice (10.77.1.2, your own key) offers a photo: accept? [y/N]"
 )
 async def test_peer_host__a_name_that_is_none_is_quoted(name: str, told: str) -> None:
     """It would pass for what mrc itself says, such as a question."""
-    async with connected(loopback_config(name=name or "x"), loopback_config()) as pair:
+    async with joined(loopback_config(name=name or "x"), loopback_config()) as pair:
         far = pair.far
         far._peer = replace(far._peer, host=name)
         assert (pair.far.peer_name, pair.far.peer_host) == (name, told)
@@ -355,11 +338,7 @@ async def test_connect__a_refusal_keeps_its_reason_and_kind() -> None:
     def admit(_: object) -> None:
         raise NoAnswerError("not you")
 
-    async with (
-        asyncio.timeout(PATIENCE),
-        Context(loopback_config()) as context,
-        context.listen("127.0.0.1", 0, admit=admit) as listener,
-    ):
+    async with listening_to_itself(admit=admit) as (context, listener):
         with pytest.raises(ConnectRefusedError, match="the peer refused: not you") as refused:
             await context.connect("127.0.0.1", listener.port)
     assert (refused.value.reason, refused.value.kind) == ("not you", Kind.NO_ANSWER)
@@ -400,11 +379,8 @@ async def test_connect__the_last_answer_before_the_time_limit_is_the_reason(
     async def dial(*_: object) -> Mock:
         return Mock(watchers=[], received_bytes=0) if left else await silent
 
-    async def establish(*_: object, **__: object) -> None:
-        raise left.pop(0)
-
     monkeypatch.setattr(route, "dial", dial)
-    monkeypatch.setattr(route, "establish", establish)
+    monkeypatch.setattr(route, "establish", AsyncMock(side_effect=left.pop(0)))
     with pytest.raises(error) as raised:
         await route.connect(local, Mock(), "h1", 7000, timeout=0.5)
     assert type(raised.value) is error
@@ -592,7 +568,6 @@ async def test_dial__keeps_the_zone_of_a_link_local_address(
 
 CODE = "maple-rocket-cider"
 LOCAL = "127.0.0.1"
-CONFIG = mrc.ContextConfig(interfaces=("lo",))
 
 
 class Way:
@@ -639,23 +614,14 @@ async def way(port: int, delay: float, most: int = 1 << 30) -> AsyncIterator[int
 
 
 @pytest.fixture
-def listening(tmp_path: Path) -> mrc.ContextConfig:
-    security = Security(code=CODE, identity=load(tmp_path / "b.pem").path)
-    return dataclasses.replace(CONFIG, security=security)
+def coded(tmp_path: Path) -> Security:
+    return Security(code=CODE, identity=load(tmp_path / "b.pem").path)
 
 
-def connecting(code: str = CODE) -> mrc.ContextConfig:
-    return dataclasses.replace(CONFIG, security=Security(code=code))
-
-
-async def test_connect__a_silent_peer_gains_nothing_by_a_long_way(
-    listening: mrc.ContextConfig,
-) -> None:
-    there = dataclasses.replace(listening, timeouts=Timeouts(hello=0.2))
+async def test_connect__a_silent_peer_gains_nothing_by_a_long_way(coded: Security) -> None:
     async with (
         asyncio.timeout(PATIENCE),
-        mrc.Context(there) as other,
-        other.listen(LOCAL, 0) as listener,
+        waiting(coded, timeouts=Timeouts(hello=0.2)) as (_, listener),
         way(listener.port, 0.1) as port,
     ):
         reader, writer = await asyncio.open_connection(LOCAL, port)
@@ -663,15 +629,12 @@ async def test_connect__a_silent_peer_gains_nothing_by_a_long_way(
         writer.close()
 
 
-async def test_code__is_still_good_after_an_attempt_that_was_too_slow(
-    listening: mrc.ContextConfig,
-) -> None:
+async def test_code__is_still_good_after_an_attempt_that_was_too_slow(coded: Security) -> None:
     """The peer gives up before this side has shown anything by which a guess can be checked."""
     async with (
         asyncio.timeout(PATIENCE),
-        mrc.Context(listening) as other,
-        other.listen(LOCAL, 0) as listener,
-        mrc.Context(connecting()) as one,
+        waiting(coded) as (_, listener),
+        host(Security(code=CODE)) as one,
     ):
         async with way(listener.port, 0.0, most=200) as port:  # until TLS
             with pytest.raises(ConnectTimeoutError):
@@ -681,7 +644,7 @@ async def test_code__is_still_good_after_an_attempt_that_was_too_slow(
 
 
 async def test_code__an_end_after_the_guess_is_not_called_wrong(
-    listening: mrc.ContextConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    coded: Security, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The listener has answered the guess, so the code is used; but it was not wrong. The next
     attempt says so too.
@@ -698,9 +661,8 @@ async def test_code__an_end_after_the_guess_is_not_called_wrong(
     monkeypatch.setattr(connecting_side, "_DROPS", 0)
     async with (
         asyncio.timeout(PATIENCE),
-        mrc.Context(listening) as other,
-        other.listen(LOCAL, 0) as listener,
-        mrc.Context(connecting()) as one,
+        waiting(coded) as (other, listener),
+        host(Security(code=CODE)) as one,
     ):
         with pytest.raises(PeerGoneError):
             await one.connect(LOCAL, listener.port)

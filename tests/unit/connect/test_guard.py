@@ -11,10 +11,9 @@ import os
 from pathlib import Path
 
 import pytest
-from meetings import A, B, TestAuthority, exchange, meet, refused
+from meetings import A, B, TestAuthority, exchange, host, meet, refused, waiting
 from slowness import PATIENCE
 
-import mrc
 from mrc.connect import admission
 from mrc.connect import connect as connecting_module
 from mrc.connect.admission import Owner
@@ -109,9 +108,7 @@ async def test_known_hosts__first_asked_then_remembered_then_changed(
 async def test_known_hosts__nobody_waits_while_the_user_thinks(
     ours: Identity, theirs: Identity, tmp_path: Path
 ) -> None:
-    config = mrc.ContextConfig(interfaces=("lo",))
-    listening = dataclasses.replace(config, security=Security(identity=theirs.path, allow_any=True))
-    async with mrc.Context(listening) as other, await other.listen("127.0.0.1", 0) as listener:
+    async with waiting(Security(identity=theirs.path, allow_any=True)) as (other, listener):
 
         async def ask(host: str, shown: str) -> bool:
             async with asyncio.timeout(PATIENCE):
@@ -120,7 +117,7 @@ async def test_known_hosts__nobody_waits_while_the_user_thinks(
             return True
 
         connecting = Security(identity=ours.path, known_hosts=tmp_path / "known", ask=ask)
-        async with mrc.Context(dataclasses.replace(config, security=connecting)) as one:
+        async with host(connecting) as one:
             out, _ = await exchange(one, listener)
     assert out.peer_identity == theirs.fingerprint
 
@@ -180,16 +177,10 @@ async def test_code__is_good_for_one_pair_and_its_further_qps(theirs: Identity) 
 
 
 async def test_code__a_wrong_one_is_the_only_guess(theirs: Identity) -> None:
-    listening = Security(identity=theirs.path, code="maple-rocket-cider")
-    config = mrc.ContextConfig(interfaces=("lo",))
-    async with (
-        mrc.Context(dataclasses.replace(config, security=listening)) as other,
-        await other.listen("127.0.0.1", 0) as listener,
-    ):
-        said = []
-        for guess in ("maple-rocket-cobra", "maple-rocket-cider"):
-            guessing = dataclasses.replace(config, security=Security(code=guess))
-            async with mrc.Context(guessing) as one:
+    right, said = "maple-rocket-cider", []
+    async with waiting(Security(identity=theirs.path, code=right)) as (_, listener):
+        for guess in ("maple-rocket-cobra", right):
+            async with host(Security(code=guess)) as one:
                 with pytest.raises(ConnectError) as caught:
                     await one.connect("127.0.0.1", listener.port, timeout=PATIENCE)
                 said.append(str(caught.value))
@@ -333,12 +324,9 @@ async def test_names__a_certificate_has_one(
     connecting: Security, listening: Security, ca: TestAuthority
 ) -> None:
     two = ca.issue(A, B, file="two")
-    assert "more than one" in await refused(
-        dataclasses.replace(connecting, authority=two), listening
-    )
-    assert "more than one" in await refused(
-        connecting, dataclasses.replace(listening, authority=two)
-    )
+    ours, theirs = (dataclasses.replace(each, authority=two) for each in (connecting, listening))
+    assert "more than one" in await refused(ours, listening)
+    assert "more than one" in await refused(connecting, theirs)
 
 
 async def test_no_name__the_address_counts(ca: TestAuthority, connecting: Security) -> None:
@@ -355,14 +343,9 @@ async def test_no_name__the_address_counts(ca: TestAuthority, connecting: Securi
     ("begins", "ends", "words"), [(-3, -2, "has expired"), (2, 3, "is not valid yet")]
 )
 async def test_dates__of_either_side(
-    connecting: Security,
-    listening: Security,
-    ca: TestAuthority,
-    begins: int,
-    ends: int,
-    words: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    connecting: Security, listening: Security, ca: TestAuthority, begins: int, ends: int,
+    words: str, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     """Both sides learn why: the one that must act, and the one that refuses."""
     theirs = ca.issue(B, file="late", begins=begins, ends=ends)
     why = await refused(connecting, dataclasses.replace(listening, authority=theirs))
@@ -418,15 +401,10 @@ async def test_files__are_read_anew_when_they_change(
 ) -> None:
     """Between the writes of certificate and key the pair of before counts."""
     listening = Security(authority=ca.issue(B))
-    config = mrc.ContextConfig(interfaces=("lo",), security=connecting)
-    async with (
-        mrc.Context(dataclasses.replace(config, security=listening)) as other,
-        await other.listen("127.0.0.1", 0) as listener,
-    ):
+    async with waiting(listening) as (_, listener):
 
         async def shown(peer: str) -> str:
-            security = dataclasses.replace(connecting, peer=peer)
-            async with mrc.Context(dataclasses.replace(config, security=security)) as one:
+            async with host(dataclasses.replace(connecting, peer=peer)) as one:
                 return (await exchange(one, listener))[0].peer_identity
 
         assert await shown(B) == B
@@ -447,20 +425,15 @@ async def test_files__a_new_authority_ends_the_old_one(
     connecting: Security, ca: TestAuthority, tmp_path: Path
 ) -> None:
     listening = Security(authority=ca.issue(B))
-    config = mrc.ContextConfig(interfaces=("lo",), security=listening)
     new = TestAuthority(tmp_path, "new")
-    async with (
-        mrc.Context(config) as other,
-        await other.listen("127.0.0.1", 0) as listener,
-        mrc.Context(dataclasses.replace(config, security=connecting)) as one,
-    ):
+    async with waiting(listening) as (_, listener), host(connecting) as one:
         await exchange(one, listener)
         new.issue(A), new.issue(B)  # over the files of both hosts
         os.replace(new.ca, ca.ca)
         await exchange(one, listener)
         old = TestAuthority(tmp_path, "old").issue(A, file="old")
         stale = Security(authority=dataclasses.replace(old, ca=ca.ca), peer=B)
-        async with mrc.Context(dataclasses.replace(config, security=stale)) as late:
+        async with host(stale) as late:
             with pytest.raises(ConnectError, match="does not know this host's authority"):
                 await late.connect("127.0.0.1", listener.port, timeout=PATIENCE)
 
@@ -479,12 +452,7 @@ async def test_files__wrong_ones_are_named(
         "password": (Authority(good.ca, other.certificate, other.key), "without a password"),
         "no ca": (Authority(garbage, good.certificate, good.key), "no certificate of an auth"),
     }[wrong]
-    config = mrc.ContextConfig(interfaces=("lo",), security=listening)
-    async with (
-        mrc.Context(config) as other_side,
-        await other_side.listen("127.0.0.1", 0) as listener,
-        mrc.Context(dataclasses.replace(config, security=Security(authority=files))) as one,
-    ):
+    async with waiting(listening) as (_, listener), host(Security(authority=files)) as one:
         with pytest.raises(ConfigError) as caught:
             await one.connect("127.0.0.1", listener.port, timeout=PATIENCE)
     assert words in str(caught.value) and "\n" not in str(caught.value)

@@ -11,12 +11,11 @@ import os
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
+from endpoints import BUDGET_SECONDS, connected_pair, listening_to_itself, loopback_config
 
 from mrc import ConnectError, Context, InUseError, Limits, Listener, ResolveError, Timeouts
 from mrc.aio import qp as qp_module
@@ -26,21 +25,15 @@ from mrc.connect import oob
 from mrc.connect.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, Channel, encode_frame
 
 
-@asynccontextmanager
-async def listening(**options: Any) -> AsyncIterator[tuple[Context, Listener]]:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(**options)) as context,
-        await context.listen("127.0.0.1", 0) as listener,
-    ):
-        yield context, listener
+def listens(**options: Any) -> AbstractAsyncContextManager[tuple[Context, Listener]]:
+    return listening_to_itself(loopback_config(**options))
 
 
 async def test_refusals__a_few_of_each_period_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also just after the host has started, when its clock is near 0."""
-    async with listening() as (_, listener):
+    async with listens() as (_, listener):
         for now, count in ((0.0, 7), (9.0, 1), (11.0, 6), (22.0, 1)):
             monkeypatch.setattr(listener_module, "_now", lambda now=now: now)
             for number in range(count):
@@ -132,11 +125,8 @@ def hello_from(address: str) -> bytes:
     ids=lambda value: repr(value)[:24],
 )
 async def test_admit__a_stranger_is_told_why(first_sent_bytes: bytes, reason: str) -> None:
-    async with listening() as (context, listener):
-        message = await answer_to(listener, first_sent_bytes)
-        assert message is not None
-        assert message["type"] == "refuse"
-        assert reason in message["reason"]
+    async with listens() as (context, listener):
+        assert reason in (await refusal_to(listener, first_sent_bytes))["reason"]
         async with (
             await context.connect("127.0.0.1", listener.port) as near,
             await listener.accept() as far,
@@ -145,9 +135,15 @@ async def test_admit__a_stranger_is_told_why(first_sent_bytes: bytes, reason: st
             assert (await anext(far.immediates())).imm == 1
 
 
+async def refusal_to(listener: Listener, *pieces: bytes) -> dict[str, Any]:
+    answer = await answer_to(listener, *pieces)
+    assert answer is not None and answer["type"] == "refuse"
+    return answer
+
+
 async def test_admit__any_garbage_ends_in_bounded_time() -> None:
     junk = random.Random(11)
-    async with listening(timeouts=Timeouts(exchange=0.2)) as (context, listener):
+    async with listens(timeouts=Timeouts(exchange=0.2)) as (context, listener):
         await asyncio.gather(
             *(answer_to(listener, junk.randbytes(junk.randrange(200))) for _ in range(32))
         )
@@ -156,34 +152,25 @@ async def test_admit__any_garbage_ends_in_bounded_time() -> None:
 
 
 async def test_admit__a_peer_that_ends_in_the_middle() -> None:
-    async with listening() as (_, listener):
+    async with listens() as (_, listener):
         for size in (0, 2, 4, 10, len(hello()) - 1):
             assert await answer_to(listener, hello()[:size], end=True) is None
 
 
-async def test_admit__a_slow_peer_gets_no_more_than_its_time() -> None:
-    async with listening(timeouts=Timeouts(exchange=0.1)) as (_, listener):
-        message = await answer_to(listener, hello()[:10])
-        assert message is not None
-        assert message["reason"] == "the exchange did not finish within 0.1 s"
+@pytest.mark.parametrize("timeouts", [Timeouts(exchange=0.1), Timeouts(hello=0.1)])
+async def test_admit__a_slow_peer_gets_no_more_than_its_time(timeouts: Timeouts) -> None:
+    async with listens(timeouts=timeouts) as (_, listener):
+        told = await refusal_to(listener, hello()[:10])
+        assert told["reason"] == "the exchange did not finish within 0.1 s"
 
 
 async def test_admit__no_path_leads_back_to_the_peer() -> None:
-    async with listening(timeouts=Timeouts(exchange=0.1)) as (_, listener):
-        message = await answer_to(listener, hello(), encode_frame({"type": "rtr"}))
-        assert message is not None
-        assert message["type"] == "refuse"
-
-
-async def test_admit__a_silent_stranger_gets_less_time() -> None:
-    async with listening(timeouts=Timeouts(hello=0.1)) as (_, listener):
-        message = await answer_to(listener, hello()[:10])
-        assert message is not None
-        assert message["reason"] == "the exchange did not finish within 0.1 s"
+    async with listens(timeouts=Timeouts(exchange=0.1)) as (_, listener):
+        await refusal_to(listener, hello(), encode_frame({"type": "rtr"}))
 
 
 async def test_admit__one_source_takes_its_places_only() -> None:
-    async with listening(limits=Limits(max_pending_per_source=2)) as (context, listener):
+    async with listens(limits=Limits(max_pending_per_source=2)) as (context, listener):
         address = ("127.0.0.1", listener.port)
         silent = [
             await asyncio.open_connection(*address, local_addr=("127.0.0.9", 0)) for _ in range(3)
@@ -198,7 +185,7 @@ async def test_admit__one_source_takes_its_places_only() -> None:
 
 
 async def test_admit__the_silent_make_way(caplog: pytest.LogCaptureFixture) -> None:
-    async with listening(limits=Limits(max_pending=2)) as (context, listener):
+    async with listens(limits=Limits(max_pending=2)) as (context, listener):
         writers = []
         for n in range(2, 22):
             local = (f"127.0.0.{n}", 0)
@@ -212,7 +199,7 @@ async def test_admit__the_silent_make_way(caplog: pytest.LogCaptureFixture) -> N
 
 
 async def test_admit__more_qps_than_a_source_may_have() -> None:
-    async with listening(limits=Limits(max_qps_per_source=2)) as (context, listener):
+    async with listens(limits=Limits(max_qps_per_source=2)) as (context, listener):
         qps = [await context.connect("127.0.0.1", listener.port) for _ in range(2)]
         with pytest.raises(ConnectError, match=r"127.0.0.1 has 2 QPs here, .*max_qps_per_source"):
             await context.connect("127.0.0.1", listener.port)
@@ -223,25 +210,25 @@ async def test_admit__more_qps_than_a_source_may_have() -> None:
 
 
 async def test_admit__qps_that_nobody_accepts_count_too() -> None:
-    async with listening(limits=Limits(max_pending=2)) as (context, listener):
+    async with listens(limits=Limits(max_pending=2)) as (context, listener):
         for _ in range(2):
             await context.connect("127.0.0.1", listener.port)
-        message = await answer_to(listener, hello())
-        assert message is not None and message["busy"] and "too many peers" in message["reason"]
+        told = await refusal_to(listener, hello())
+        assert told["busy"] and "too many peers" in told["reason"]
         waiting = asyncio.create_task(context.connect("127.0.0.1", listener.port))
         await listener.accept()
         await waiting
 
 
 async def test_connect__a_place_is_waited_for() -> None:
-    async with listening(limits=Limits(max_pending_per_source=1)) as (context, listener):
+    async with listens(limits=Limits(max_pending_per_source=1)) as (context, listener):
         await asyncio.gather(*(context.connect("127.0.0.1", listener.port) for _ in range(4)))
 
 
 async def test_admit__a_large_hello_waits_for_its_turn() -> None:
     """Private data of many small values takes long to parse, and any stranger can send it."""
     private: dict[str, Any] = {"n": [{}] * 20_000}
-    async with listening() as (context, listener):
+    async with listens() as (context, listener):
         slow = [asyncio.create_task(answer_to(listener, hello(private=private))) for _ in range(4)]
         async with await context.connect("127.0.0.1", listener.port), await listener.accept():
             assert not any(task.done() for task in slow)
@@ -251,7 +238,7 @@ async def test_admit__a_large_hello_waits_for_its_turn() -> None:
 
 
 async def test_admit__nothing_is_made_for_a_stranger_without_a_right_hello() -> None:
-    async with listening() as (context, listener):
+    async with listens() as (context, listener):
         for first_sent_bytes in (hello(attributes={}), hello()[:100], b"", hello(version=9)):
             await answer_to(listener, first_sent_bytes, end=True)
         made = [entry for entry in await context.trace() if entry.qpn]
@@ -269,13 +256,9 @@ async def test_answer__a_fault_of_ours_ends_one_exchange_in_one_line(
         return await whole(self, channel)
 
     monkeypatch.setattr(Listener, "_answer", broken)
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
-        await context.listen("127.0.0.1", 0) as listener,
-    ):
-        answer = await answer_to(listener, hello(private={"a": 1}))
-        assert answer is not None and answer["reason"] == "mrc has failed there: its log says how"
+    async with listens() as (context, listener):
+        told = await refusal_to(listener, hello(private={"a": 1}))
+        assert told["reason"] == "mrc has failed there: its log says how"
         (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
         assert "bug in an exchange: ZeroDivisionError: ours (" in line.message
         assert line.exc_info is None
@@ -286,14 +269,14 @@ async def test_answer__a_fault_of_ours_ends_one_exchange_in_one_line(
 async def test_admit__refused_strangers_do_not_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with listening() as (_, listener):
+    async with listens() as (_, listener):
         for _ in range(20):
             await answer_to(listener, encode_frame({"type": "rtr"}))
     assert len([record for record in caplog.records if "refused" in record.message]) == 5
 
 
 async def test_listen__many_may_come_while_the_event_loop_is_busy() -> None:
-    async with listening() as (_, listener):
+    async with listens() as (_, listener):
         with contextlib.ExitStack() as stack:
             for _ in range(200):  # no await in between, so nothing accepts
                 address = ("127.0.0.1", listener.port)
@@ -301,7 +284,7 @@ async def test_listen__many_may_come_while_the_event_loop_is_busy() -> None:
 
 
 async def test_listen__a_port_that_is_taken() -> None:
-    async with listening() as (context, listener):
+    async with listens() as (context, listener):
         with pytest.raises(InUseError, match=f"TCP port {listener.port} is in use"):
             await context.listen("127.0.0.1", listener.port)
 
@@ -336,7 +319,7 @@ async def test_listen__private_data_goes_to_whoever_connects() -> None:
 
 
 async def test_listener__iterates_until_it_is_closed() -> None:
-    async with listening() as (context, listener):
+    async with listens() as (context, listener):
         seen = []
         for _ in range(3):
             await context.connect("127.0.0.1", listener.port)
@@ -348,7 +331,7 @@ async def test_listener__iterates_until_it_is_closed() -> None:
 
 
 async def test_close__an_exchange_under_way_is_told() -> None:
-    async with listening() as (_, listener):
+    async with listens() as (_, listener):
         answer = asyncio.create_task(answer_to(listener, hello()))
         while not listener._exchanges:  # noqa: ASYNC110 - the listener has no event for it
             await asyncio.sleep(0)
@@ -367,7 +350,7 @@ async def test_close__while_the_event_loop_ends_too(monkeypatch: pytest.MonkeyPa
         refusing.set()
         await asyncio.Event().wait()
 
-    async with listening() as (_, listener):
+    async with listens() as (_, listener):
         answer = asyncio.create_task(answer_to(listener, hello()))
         while not listener._exchanges:  # noqa: ASYNC110 - the listener has no event for it
             await asyncio.sleep(0)

@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from endpoints import (
     BUDGET_SECONDS,
     LOOPBACK,
     Pair,
+    connected_pair,
     loopback_config,
     pattern,
     spawn,
@@ -92,12 +93,8 @@ def move_of(profile: EvProfile, state: ProfileState) -> Callable[[], None]:
 
 
 def in_state(state: ProfileState, **selection: Any) -> EvProfile:
-    ways: dict[ProfileState, tuple[ProfileState, ...]] = {
-        INIT: (),
-        OFFLINE: (OFFLINE,),
-        ONLINE: (OFFLINE, ONLINE),
-    }
-    return moved(EvProfile("p", EvSelection(**selection)), *ways[state])
+    way = (INIT, OFFLINE, ONLINE)
+    return moved(EvProfile("p", EvSelection(**selection)), *way[1 : way.index(state) + 1])
 
 
 # ---- Life cycle -----------------------------------------------------------------------------
@@ -384,22 +381,29 @@ async def contexts() -> AsyncIterator[tuple[Context, Context]]:
 
 @asynccontextmanager
 async def pair_with(
-    near: Context,
-    far: Context,
-    *,
-    ev: EvProfile | None = None,
-    cc: CcProfile | None = None,
-    far_ev: EvProfile | None = None,
+    near: Context, far: Context, ev: EvProfile | None = None, cc: CcProfile | None = None
 ) -> AsyncIterator[Pair]:
     async with (
-        await far.listen(LOOPBACK[4], 0, ev_profile=far_ev) as listener,
+        await far.listen(LOOPBACK[4], 0) as listener,
         await near.connect(LOOPBACK[4], listener.port, ev_profile=ev, cc_profile=cc) as qp,
         await listener.accept() as other,
     ):
         yield Pair(near, far, listener, qp, other)
 
 
-def online(profile: EvProfile) -> EvProfile:
+async def refused(near: Context, far: Context, ev: EvProfile | None = None,
+                  cc: CcProfile | None = None) -> MrcError:  # fmt: skip
+    """The error of a connect with these profiles."""
+    with pytest.raises(MrcError) as caught:
+        async with pair_with(near, far, ev, cc):
+            pass
+    return caught.value
+
+
+P = TypeVar("P", EvProfile, CcProfile)
+
+
+def online(profile: P) -> P:
     profile.to_offline()
     profile.to_online()
     return profile
@@ -442,8 +446,7 @@ async def test_ev_profile__only_an_online_one_makes_qps() -> None:
         async with await far.listen(LOOPBACK[4], 0, ev_profile=profile) as listener:
             with pytest.raises(ConnectError, match=r"profile p: cannot be used .* it is INIT"):
                 await near.connect(LOOPBACK[4], listener.port)
-            profile.to_offline()
-            profile.to_online()
+            online(profile)
             with pytest.raises(StateError, match="profile mine: cannot be used"):
                 await near.connect(LOOPBACK[4], listener.port, ev_profile=mine)
             with pytest.raises(ArgumentError, match="profile p: does not belong"):
@@ -475,9 +478,8 @@ async def test_ev_profile__that_leaves_nothing(
 ) -> None:
     async with contexts() as (near, far):
         profile = online(near.ev_profile("p", **options))  # type: ignore[arg-type]
-        async with await far.listen(LOOPBACK[4], 0) as listener:
-            with pytest.raises(PathError, match=problem):
-                await near.connect(LOOPBACK[4], listener.port, ev_profile=profile)
+        error = await refused(near, far, ev=profile)
+        assert isinstance(error, PathError) and problem in str(error)
         assert profile.qps == 0
         await profile.deny("x")  # no QP is left to follow it
 
@@ -509,12 +511,9 @@ async def test_cc_profile__is_what_its_qps_run() -> None:
         parameters = CcParameters(base_rtt_ns=1_000_000, max_cwnd=100_000, disable_qa=True)
         profile = near.cc_profile("fabric", parameters=parameters)
         assert near.cc_profiles["fabric"].settings.kind is CcKind.NSCC
-        async with await far.listen(LOOPBACK[4], 0) as listener:
-            with pytest.raises(StateError, match="profile fabric: cannot be used"):
-                await near.connect(LOOPBACK[4], listener.port, cc_profile=profile)
-        profile.to_offline()
-        profile.to_online()
-        async with pair_with(near, far, cc=profile) as pair:
+        error = await refused(near, far, cc=profile)
+        assert isinstance(error, StateError) and "profile fabric: cannot be used" in str(error)
+        async with pair_with(near, far, cc=online(profile)) as pair:
             assert await transfer(pair, pattern(1 << 20)) == pattern(1 << 20)
             assert 0 < (await pair.near.query()).cwnd_bytes <= 100_000
             assert (await pair.far.query()).cwnd_bytes > 100_000
@@ -529,23 +528,16 @@ async def test_cc_profile__plane_shares_are_what_its_qps_have() -> None:
         with pytest.raises(ConfigError, match=r"^plane_shares: 'equal' is not a PlaneShares"):
             near.cc_profile("text", plane_shares="equal")  # type: ignore[arg-type]
         assert "text" not in near.cc_profiles
-        profile.to_offline()
-        profile.to_online()
-        async with (
-            await far.listen(LOOPBACK[4], 0) as listener,
-            await near.connect(LOOPBACK[4], listener.port, cc_profile=profile) as qp,
-        ):
-            assert qp.cc_profile.settings.plane_shares is PlaneShares.EQUAL
+        async with pair_with(near, far, cc=online(profile)) as pair:
+            assert pair.near.cc_profile.settings.plane_shares is PlaneShares.EQUAL
 
 
 async def test_cc_profile__a_window_below_the_path_mtu() -> None:
     async with contexts() as (near, far):
-        profile = near.cc_profile("tight", parameters=CcParameters(max_cwnd=256))
-        profile.to_offline()
-        profile.to_online()
-        async with await far.listen(LOOPBACK[4], 0) as listener:
-            with pytest.raises(ConfigError, match="tight: max_cwnd 256 is below the path MTU"):
-                await near.connect(LOOPBACK[4], listener.port, cc_profile=profile)
+        profile = online(near.cc_profile("tight", parameters=CcParameters(max_cwnd=256)))
+        error = await refused(near, far, cc=profile)
+        assert isinstance(error, ConfigError)
+        assert "tight: max_cwnd 256 is below the path MTU" in str(error)
         assert profile.qps == 0
 
 
@@ -600,21 +592,14 @@ async def test_deny__by_the_profile_reaches_all_its_qps_and_no_other() -> None:
 
 
 async def test_deny__everything_is_the_end_of_all_paths_and_of_nothing_else() -> None:
-    config = loopback_config(
-        spraying=Spraying(evs_per_pair=2),
-        retries=Retries(ack_timeout_exponent=6, linear=1, exponential=1),
-    )
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(config) as near,
-        Context(config) as far,
-        pair_with(near, far) as pair,
-    ):
+    few = Retries(ack_timeout_exponent=6, linear=1, exponential=1)
+    async with connected_pair(spraying=Spraying(evs_per_pair=2), retries=few) as pair:
         await pair.near.deny("*")
         with pytest.raises(CompletionError) as caught:
             await pair.near.write_imm(imm=1)
         assert caught.value.status is WcStatus.RETRY_EXC_ERR
-        await near.ev_profiles["default"].deny("*#1")  # a failed QP gets the change, too
+        profile = pair.near_context.ev_profiles["default"]
+        await profile.deny("*#1")  # a failed QP gets the change, too
         assert await states(pair.near) == [DENIED, DENIED]
 
 

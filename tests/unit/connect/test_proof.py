@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import heapq
+import re
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,19 +22,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from endpoints import (
-    BUDGET_SECONDS,
-    LOOPBACK,
-    Pair,
-    connected_pair,
-    loopback_config,
-    pattern,
-    transfer,
-)
+from endpoints import connected_pair, joined, loopback_config, pattern, transfer
 from slowness import PATIENCE
 from unit.test_tasks import in_virtual_time
 
-from mrc import Context, Queues, Spraying
+from mrc import Queues, Spraying
 from mrc.connect import proof
 from mrc.connect.proof import (
     ADDRESS_TRIES,
@@ -664,50 +657,35 @@ def test_between__nothing_is_left_to_find() -> None:
 NICS = {1: "eth1", 2: "eth2", 3: "eth3"}
 
 
-def test_smaller_packets__nothing_to_tell() -> None:
-    same = {1: 8908, 2: 8908}
-    assert smaller_packets("h1", 8908, same, same, NICS) == ""
-    allowed = {1: 1408, 2: 1388}
-    found = {1: 1388, 2: 1388}
-    assert smaller_packets("h1", 1388, allowed, found, NICS) == "", "IPv4 and IPv6"
-
-
-def test_smaller_packets__one_plane_slows_down_the_others() -> None:
-    allowed = {1: 8908, 2: 8908, 3: 8908}
-    line = smaller_packets("h1", 1308, allowed, {1: 8908, 2: 1308, 3: 8908}, NICS)
-    assert line == (
-        "plane 2 (eth2) to h1 carries only 1308 bytes in a packet, other planes 8908: all planes"
-        " use 1308, which costs 6% of the rate and 6.8 times as many packets; raise its MTU, or"
-        " leave it out: -B eth1 -B eth3"
-    )
-
-
-def test_smaller_packets__what_a_small_difference_costs() -> None:
-    allowed = {1: 1428, 2: 1428}
-    line = smaller_packets("h1", 1376, allowed, {1: 1428, 2: 1376}, NICS)
-    assert "all planes use 1376, which costs 4% more packets; raise" in line
-    line = smaller_packets("h1", 1124, allowed, {1: 1428, 2: 1124}, NICS)
-    assert "which costs 2% of the rate and 27% more packets; raise" in line
-
-
-def test_smaller_packets__an_interface_has_a_smaller_mtu() -> None:
-    """The probes have the size that every interface allows, and all of them were answered."""
-    line = smaller_packets("h1", 1408, {1: 8908, 2: 1408}, {1: 1408, 2: 1408}, NICS)
-    assert line.startswith("plane 2 (eth2) to h1 carries only 1408 bytes in a packet, other planes")
-    assert line.endswith("leave it out: -B eth1")
-
-
-def test_smaller_packets__all_planes() -> None:
-    line = smaller_packets("h1", 1308, {1: 1408, 2: 1408}, {1: 1308, 2: 1308}, NICS)
-    assert line == (
-        "packets to h1 carry 1308 bytes, not 1408: on every plane a link on the way has a smaller"
-        " MTU"
-    )
-
-
-def test_smaller_packets__only_the_peer_noticed() -> None:
-    line = smaller_packets("h1", 1308, {1: 1408}, {1: 1408}, NICS)
-    assert line.startswith("packets to h1 carry 1308 bytes, not 1408: h1 reports")
+@pytest.mark.parametrize(
+    ("mtu", "allowed", "found", "said"),
+    [
+        (8908, {1: 8908, 2: 8908}, {1: 8908, 2: 8908}, "^$"),
+        (1388, {1: 1408, 2: 1388}, {1: 1388, 2: 1388}, "^$"),  # IPv4 and IPv6
+        # One plane slows down the others.
+        (1308, {1: 8908, 2: 8908, 3: 8908}, {1: 8908, 2: 1308, 3: 8908},
+         r"^plane 2 \(eth2\) to h1 carries only 1308 bytes in a packet, other planes 8908: all "
+         "planes use 1308, which costs 6% of the rate and 6.8 times as many packets; raise its "
+         "MTU, or leave it out: -B eth1 -B eth3$"),
+        (1376, {1: 1428, 2: 1428}, {1: 1428, 2: 1376},
+         "all planes use 1376, which costs 4% more packets; raise"),
+        (1124, {1: 1428, 2: 1428}, {1: 1428, 2: 1124},
+         "which costs 2% of the rate and 27% more packets; raise"),
+        # An interface has a smaller MTU: probes of the size that every interface allows passed.
+        (1408, {1: 8908, 2: 1408}, {1: 1408, 2: 1408},
+         r"^plane 2 \(eth2\) to h1 carries only 1408 bytes in a packet, other planes .*"
+         "leave it out: -B eth1$"),
+        # All planes; only the peer noticed.
+        (1308, {1: 1408, 2: 1408}, {1: 1308, 2: 1308},
+         "^packets to h1 carry 1308 bytes, not 1408: on every plane a link on the way has a "
+         "smaller MTU$"),
+        (1308, {1: 1408}, {1: 1408}, "^packets to h1 carry 1308 bytes, not 1408: h1 reports"),
+    ],
+)  # fmt: skip
+def test_smaller_packets__in_a_line(
+    mtu: int, allowed: dict[int, int], found: dict[int, int], said: str
+) -> None:
+    assert re.search(said, smaller_packets("h1", mtu, allowed, found, NICS))
 
 
 def test_smaller_packets__no_remedy_when_the_planes_share_an_interface() -> None:
@@ -731,11 +709,8 @@ def test_named__many_planes() -> None:
 
 
 def test_limits__the_least_of_each_plane() -> None:
-    assert plane_limits([(1, 8908), (2, 1408), (1, 1388), (3, 9999)], 8908) == {
-        1: 1388,
-        2: 1408,
-        3: 8908,
-    }
+    limits = plane_limits([(1, 8908), (2, 1408), (1, 1388), (3, 9999)], 8908)
+    assert limits == {1: 1388, 2: 1408, 3: 8908}
 
 
 # ---- The window ----------------------------------------------------------------------------------
@@ -808,17 +783,8 @@ async def test_connect__as_many_psns_as_the_way_calls_for(
 
 
 async def test_connect__each_end_keeps_to_what_the_other_grants() -> None:
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(spraying=Spraying(mtu_limit=256))) as near_context,
-        Context(
-            loopback_config(spraying=Spraying(mtu_limit=256), queues=Queues(mpr=256))
-        ) as far_context,
-        await far_context.listen(LOOPBACK[4], 0) as listener,
-        await near_context.connect(LOOPBACK[4], listener.port) as near,
-        await listener.accept() as far,
-    ):
-        assert (near.mpr, far.mpr) == (256, 256)
-        pair = Pair(near_context, far_context, listener, near, far)
-        data = pattern(2_000_000)
+    small, data = Spraying(mtu_limit=256), pattern(2_000_000)
+    far = loopback_config(spraying=small, queues=Queues(mpr=256))
+    async with joined(loopback_config(spraying=small), far) as pair:
+        assert (pair.near.mpr, pair.far.mpr) == (256, 256)
         assert await transfer(pair, data) == data

@@ -11,7 +11,7 @@ import json
 import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,12 +229,15 @@ async def ends(client: ssl.SSLContext, server: ssl.SSLContext) -> AsyncIterator[
         listening.close()
 
 
+def begun(tmp_path: Path) -> AbstractAsyncContextManager[Ends]:
+    """Both ends before they start; the server has a key."""
+    server = tls.server_context(load(tmp_path / "id.pem"), None)
+    return ends(tls.client_context(None).context(), server.context())
+
+
 @pytest.fixture
 async def met(tmp_path: Path) -> AsyncIterator[Ends]:
-    identity = load(tmp_path / "id.pem")
-    async with ends(
-        tls.client_context(None).context(), tls.server_context(identity, None).context()
-    ) as both:
+    async with begun(tmp_path) as both:
         await asyncio.gather(*(end.start() for end in both))
         yield both
 
@@ -252,12 +255,9 @@ async def test_readexactly__gets_what_the_other_side_writes(met: Ends) -> None:
 
 def test_close__of_a_connection_that_is_gone(tmp_path: Path) -> None:
     """With uvloop, as in the commands: a closed transport refuses what is written to it."""
-    identity = load(tmp_path / "id.pem")
 
     async def run() -> None:
-        async with ends(
-            tls.client_context(None).context(), tls.server_context(identity, None).context()
-        ) as both:
+        async with begun(tmp_path) as both:
             await asyncio.gather(*(end.start() for end in both))
             one, other = both
             other.transport.abort()
@@ -290,8 +290,7 @@ async def test_read__of_a_connection_that_is_cut(met: Ends) -> None:
 
 
 async def test_start__of_a_connection_that_ends(tmp_path: Path) -> None:
-    server = tls.server_context(load(tmp_path / "id.pem"), None).context()
-    async with ends(tls.client_context(None).context(), server) as (one, other):
+    async with begun(tmp_path) as (one, other):
         other._writer.close()
         with pytest.raises(ConnectionError):
             await one.start()
@@ -303,8 +302,7 @@ async def test_write_eof__before_tls_has_begun(tmp_path: Path, alert: bytes) -> 
 
     Some versions of OpenSSL send a close_notify alert even then.
     """
-    server = tls.server_context(load(tmp_path / "id.pem"), None).context()
-    async with ends(tls.client_context(None).context(), server) as (one, other):
+    async with begun(tmp_path) as (one, other):
         other._writer.write(alert)
         other.write_eof()
         with pytest.raises(ConnectionError):

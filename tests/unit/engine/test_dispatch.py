@@ -18,7 +18,7 @@ from ipaddress import ip_interface
 from typing import Any, cast
 
 import pytest
-from endpoints import READ, WRITE, Pair, connected_pair, spawn, until
+from endpoints import Pair, connected_pair, memory, spawn, until
 from msgspec.structs import replace
 
 from mrc import Spraying
@@ -333,8 +333,7 @@ async def has_error_reports(pair: Pair) -> bool:
 async def test_idle__icmp_errors_leave_nothing_to_do(version: int) -> None:
     async with (
         connected_pair(version) as pair,
-        pair.near_context.register(bytes(1 << 20), access=READ) as source,
-        pair.far_context.register(bytearray(1 << 20), access=WRITE) as target,
+        memory(pair, bytes(1 << 20), bytearray(1 << 20)) as (source, target),
     ):
         assert await cpu_per_second() < 0.1, "before any error"
         far = pair.far_context._opened().dispatcher

@@ -12,9 +12,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from transfer_ends import both, copied, make, names, receiving, sessions
+from transfer_ends import both, copied, make, names, receiving, sessions, tree_in
 
 from mrc.transfer import files
 from mrc.transfer.files import OutputDirectory, sync_file_system
@@ -38,19 +39,9 @@ from mrc.transfer.sender import SendOptions, send_plan
 from mrc.transfer.session import TransferError
 
 SAFE = [
-    "a",
-    "a.bin",
-    "a..",
-    " ",
-    "a\\b",
-    "~",
-    "%2e%2e",
-    "ä" * 127,
-    "x" * 255,
-    os.fsdecode(b"\xff\xfe"),
-    "a.mrc-01234567",
-    "(1)~#;$x",
-]
+    "a", "a.bin", "a..", " ", "a\\b", "~", "%2e%2e", "ä" * 127, "x" * 255, os.fsdecode(b"\xff\xfe"),
+    "a.mrc-01234567", "(1)~#;$x",
+]  # fmt: skip
 
 ODD = [
     (".hidden", "begins with '.'"),
@@ -111,11 +102,8 @@ def test_check_path__counts_a_byte_as_one() -> None:
 def test_write__of_a_file_that_is_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, cause: str
 ) -> None:
-    def too_large(*_: object) -> None:
-        raise OSError(errno.EFBIG, "File too large")
-
     monkeypatch.setattr("resource.getrlimit", lambda _: (limit, limit))
-    monkeypatch.setattr(os, "pwrite", too_large)
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.EFBIG, "File too large")))
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.tree().create("a", 20)
         with pytest.raises(FileError, match=cause):
@@ -178,13 +166,11 @@ def test_has__a_file_of_this_date(tmp_path: Path, there: int, told: int, *, same
     (tmp_path / "a").write_bytes(b"12345")
     os.utime(tmp_path / "a", ns=(0, there))
     (tmp_path / "folder").mkdir()
-    with OutputDirectory(str(tmp_path)) as directory:
-        tree = directory.tree()
+    with tree_in(tmp_path) as tree:
         assert tree.has("a", 5, told) is same
         assert not tree.has("a", 6, there) and not tree.has("b", 5, there)
         folder = (tmp_path / "folder").stat()
         assert not tree.has("folder", folder.st_size, folder.st_mtime_ns)
-        tree.close()
 
 
 def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
@@ -230,9 +216,7 @@ def test_check_room__no_room(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
         directory.tree().create("b", 1).check_room()
         target = directory.tree().create("a", 1 << 60)
-        with pytest.raises(
-            FinalError, match=r"a: no room for 1152921504606846976 bytes in .* free"
-        ):
+        with pytest.raises(FinalError, match=r"a: no room for 1152921504606846976 bytes in .* fre"):
             target.check_room()
         target.close()
 
@@ -275,10 +259,8 @@ def test_write__takes_room_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_write__no_room_for_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_fd: int, _at: int, _size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=full))
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.tree().create("a", 10)
         with pytest.raises(FinalError, match="a: no room for 10 bytes"):
@@ -304,13 +286,11 @@ def test_write__in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_write__fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, cause: str
 ) -> None:
-    def pwrite(fd: int, data: memoryview, offset: int) -> int:
-        raise OSError(error, os.strerror(error))
-
+    broken = OSError(error, os.strerror(error))
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.tree().create("a", 10)
         with monkeypatch.context() as patched, pytest.raises(CopyError, match=cause):
-            patched.setattr(os, "pwrite", pwrite)
+            patched.setattr(os, "pwrite", Mock(side_effect=broken))
             target.write(0, memoryview(b"0123456789"))
         target.close()
     assert os.listdir(tmp_path) == []
@@ -418,12 +398,10 @@ def test_create__its_temporary_is_locked(tmp_path: Path) -> None:
 def test_create__a_disk_without_inodes(inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be room for bytes."""
 
-    def full(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = OSError(errno.ENOSPC, "No space left on device")
     room = os.statvfs_result((1, 1, 1, 1, 1, 40, 0, 0, 0, 255))
     with OutputDirectory(str(inbox)) as directory:
-        monkeypatch.setattr(os, "open", full)
+        monkeypatch.setattr(os, "open", Mock(side_effect=full))
         monkeypatch.setattr(os, "fstatvfs", lambda fd: room)
         with pytest.raises(FinalError, match=r"a: cannot be created in .*: .* no inodes left"):
             directory.tree().create("a", 1)
@@ -471,8 +449,7 @@ def test_target__synced_before_it_has_its_name_and_its_folders_after(
     inbox: Path, synced: list[str]
 ) -> None:
     inbox.chmod(0o755)
-    with OutputDirectory(str(inbox), fsync=True) as directory:
-        tree = directory.tree()
+    with tree_in(inbox, fsync=True) as tree:
         target = tree.create("d/a", 5)
         target.write(0, memoryview(b"hello"))
         target.commit(META)
@@ -483,31 +460,26 @@ def test_target__synced_before_it_has_its_name_and_its_folders_after(
         tree.finish_folder("d", META)
         assert synced[4:] == ["d, 751: a"]
         tree.finish()
-        tree.close()
     assert names(inbox) == ["d"]
 
 
 def test_finish_folder__its_mark_stays_until_it_is_synced(
     inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with OutputDirectory(str(inbox), fsync=True) as directory:
-        tree = directory.tree()
+    with tree_in(inbox, fsync=True) as tree:
         tree.create("d/a", 0).close()
         fails(monkeypatch, errno.EIO, folders=True)
         with pytest.raises(FinalError, match="inbox/d: cannot be synced: input/output error"):
             tree.finish_folder("d", META)
-        tree.close()
     assert mark_name("d") in names(inbox)
 
 
 def test_link__its_folder_is_synced(inbox: Path, synced: list[str]) -> None:
     inbox.chmod(0o755)
-    with OutputDirectory(str(inbox), fsync=True) as directory:
-        tree = directory.tree()
+    with tree_in(inbox, fsync=True) as tree:
         tree.sync()
         tree.make_link("a", "b")
         tree.sync()
-        tree.close()
     assert synced == ["all", "., 755:", "., 755: a"]
 
 
@@ -517,22 +489,19 @@ def test_same__also_what_was_there(inbox: Path, monkeypatch: pytest.MonkeyPatch)
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     monkeypatch.setattr(files, "sync_file_system", lambda fd: None)
-    with OutputDirectory(str(inbox), fsync=True) as directory:
-        tree = directory.tree()
+    with tree_in(inbox, fsync=True) as tree:
         same = tree.same("d/a", 5)
         assert same is not None
         same.commit(META)
         same.close()
         tree.sync()
-        tree.close()
     assert synced == [f"{inbox}/d/a", f"{inbox}", f"{inbox}/d"]
 
 
 def test_has__also_what_is_left_out(inbox: Path, synced: list[str]) -> None:
     (inbox / "a").write_bytes(b"hello")
     os.utime(inbox / "a", ns=(0, 1_000_000_007))
-    with OutputDirectory(str(inbox), fsync=True) as directory:
-        tree = directory.tree()
+    with tree_in(inbox, fsync=True) as tree:
         assert not tree.has("a", 6, 1_000_000_007)
         for _ in range(2):
             tree.sync()
@@ -542,12 +511,10 @@ def test_has__also_what_is_left_out(inbox: Path, synced: list[str]) -> None:
         assert synced.count("all") == 2
         tree.sync()
         assert synced.count("all") == 2
-        tree.close()
 
 
 def test_receive__syncs_nothing_by_default(tmp_path: Path, inbox: Path, synced: list[str]) -> None:
-    with OutputDirectory(str(inbox)) as directory:
-        tree = directory.tree()
+    with tree_in(inbox) as tree:
         target = tree.create("d/a", 5)
         target.write(0, memoryview(b"hello"))
         target.commit(META)
@@ -555,7 +522,6 @@ def test_receive__syncs_nothing_by_default(tmp_path: Path, inbox: Path, synced: 
         tree.finish_folder("d", META)
         tree.sync()
         tree.finish()
-        tree.close()
     assert synced == []
 
 
@@ -565,9 +531,8 @@ async def test_receive__a_file_that_cannot_be_synced(
     fails(monkeypatch, errno.EIO, folders=False)
     failed: list[FailedFile] = []
     await copied([make(tmp_path, "a", b"hello")], inbox, failed=failed, fsync=True)
-    assert [each.error for each in failed] == [
-        f"{inbox}/a: cannot be completed: input/output error"
-    ]
+    (error,) = [each.error for each in failed]
+    assert error == f"{inbox}/a: cannot be completed: input/output error"
     assert names(inbox) == []
 
 
@@ -590,16 +555,12 @@ async def test_receive__a_file_system_without_fsync_for_folders(
 
 
 def test_sync_all__fails(inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(fd: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(files, "sync_file_system", broken)
-    with OutputDirectory(str(inbox), fsync=True) as directory:
-        tree = directory.tree()
+    broken = OSError(errno.EIO, os.strerror(errno.EIO))
+    monkeypatch.setattr(files, "sync_file_system", Mock(side_effect=broken))
+    with tree_in(inbox, fsync=True) as tree:
         for _ in range(2):
             with pytest.raises(FinalError, match="inbox: cannot be synced: input/output error"):
                 tree.sync()
-        tree.close()
 
 
 def test_sync_file_system(inbox: Path) -> None:
@@ -652,9 +613,7 @@ def test_has__a_date_that_the_file_system_does_not_keep(
         os, "utime", lambda file, *, ns: utime(file, ns=(keeps(ns[0]), keeps(ns[1])))
     )
     os.utime(make(tmp_path, "a", b"1"), ns=(date, date))
-    with OutputDirectory(str(tmp_path)) as directory:
-        tree = directory.tree()
+    with tree_in(tmp_path) as tree:
         assert tree.has("a", 1, date)
         assert not tree.has("a", 1, 0)
-        tree.close()
     assert names(tmp_path) == ["a"]

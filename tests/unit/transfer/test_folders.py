@@ -19,7 +19,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from processes import USER, needs_root
-from transfer_ends import accepted, both, chunks, copied, make, names, receiving, sending, sessions
+from transfer_ends import (
+    accepted,
+    both,
+    chunks,
+    copied,
+    make,
+    names,
+    receiving,
+    sending,
+    sessions,
+    tree_in,
+)
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
@@ -216,13 +227,11 @@ def test_tree__symbolic_link_leads_nowhere(tmp_path: Path, inbox: Path, name: st
     outside = tmp_path / "outside"
     outside.mkdir(mode=0o711)
     (inbox / "out").symlink_to(outside)
-    with OutputDirectory(str(inbox), overwrite=True) as directory:
-        tree = directory.tree()
+    with tree_in(inbox, overwrite=True) as tree:
         with pytest.raises(FileError, match="follows no symbolic links"):
             tree.create("out/x", 0)
         with pytest.raises(FileError, match="follows no symbolic links"):
             tree.finish_folder(name, Meta(0o777, 0))
-        tree.close()
     assert os.listdir(outside) == [] and stat.S_IMODE(outside.stat().st_mode) == 0o711
 
 
@@ -230,14 +239,12 @@ def test_tree__folder_replaced_by_a_link_meanwhile(tmp_path: Path, inbox: Path) 
     """The receiver holds the folder itself, so the file goes there and not where the link leads."""
     outside = tmp_path / "outside"
     outside.mkdir()
-    with OutputDirectory(str(inbox)) as directory:
-        tree = directory.tree()
+    with tree_in(inbox) as tree:
         target = tree.create("a/x", 0)
         (inbox / "a").rename(inbox / "moved")
         (inbox / "a").symlink_to(outside)
         target.commit()
         target.close()
-        tree.close()
     assert os.listdir(outside) == [] and os.listdir(inbox / "moved") == ["x"]
 
 
@@ -446,23 +453,18 @@ async def test_send_plan__links_as_links(tmp_path: Path, inbox: Path) -> None:
 
 @pytest.mark.parametrize("target", ["/etc", "../x", "a/../../x", "a/..", "", "a\0b"])
 def test_make_link__that_leads_out(inbox: Path, target: str) -> None:
-    with OutputDirectory(str(inbox), overwrite=True) as directory:
-        tree = directory.tree()
-        with pytest.raises(FileError, match="link"):
-            tree.make_link("x", target)
-        tree.close()
+    with tree_in(inbox, overwrite=True) as tree, pytest.raises(FileError, match="link"):
+        tree.make_link("x", target)
     assert os.listdir(inbox) == []
 
 
 def test_make_link__name_in_use(inbox: Path) -> None:
     make(inbox, "a", b"1")
     (inbox / "l").symlink_to("other")
-    with OutputDirectory(str(inbox)) as directory:
-        tree = directory.tree()
+    with tree_in(inbox) as tree:
         for name in ("a", "l"):
             with pytest.raises(FileError, match="exists in"):
                 tree.make_link(name, "target")
-        tree.close()
     assert names(inbox) == ["a", "l"] and os.readlink(inbox / "l") == "other"
 
 
@@ -586,8 +588,7 @@ META = Meta(0o751, 1_000_000_007)
 
 def made(inbox: Path, *, until: str, **options: bool) -> None:
     """A session that makes a/b and a file in it; `until` is the last thing that it does."""
-    with OutputDirectory(str(inbox), **options) as directory:
-        tree = directory.tree()
+    with tree_in(inbox, **options) as tree:
         target = tree.create("a/b/x", 0)
         if until != "file":
             target.commit()
@@ -597,7 +598,6 @@ def made(inbox: Path, *, until: str, **options: bool) -> None:
                 tree.finish_folder(folder, META)
         if until == "bye":
             tree.finish()
-        tree.close()
 
 
 def looks(path: Path) -> tuple[int, int]:

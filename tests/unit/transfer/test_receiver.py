@@ -30,6 +30,7 @@ from transfer_ends import (
     receiving,
     sending,
     sessions,
+    tree_in,
     turns,
     until,
 )
@@ -249,8 +250,11 @@ async def _silent(_: Ends) -> None:
     """Connects and sends nothing."""
 
 
+OFFER = Offer("a", 10 * 4096, 4096)
+
+
 async def _offers(ends: Ends) -> None:
-    await ends.sender.say(Offer("a", 10 * 4096, 4096))
+    await ends.sender.say(OFFER)
 
 
 async def _starts(ends: Ends) -> None:
@@ -286,19 +290,13 @@ async def test_receive_files__nobody_reads_the_acceptance(inbox: Path) -> None:
 
 
 async def test_receive_files__a_slow_sender_is_no_silent_one(inbox: Path) -> None:
-    async with sessions() as ends:
-        idle = 1.0
-        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=idle))
-        await _offers(ends)
-        accept = await ends.sender.hear()
-        assert isinstance(accept, Accept)
-        loop = asyncio.get_running_loop()
+    loop, idle = asyncio.get_running_loop(), 1.0
+    async with accepted(inbox, OFFER, idle_seconds=idle) as (ends, received, accept):
         start = loop.time()
         async with ends.out.ctx.register(bytes(4096), Access.LOCAL_READ) as mr:
             for index in range(9, 0, -1):
-                await ends.out.write_imm(
-                    mr, accept.window, imm=chunk_imm(index, index), length=4096
-                )
+                imm = chunk_imm(index, index)
+                await ends.out.write_imm(mr, accept.window, imm=imm, length=4096)
                 await asyncio.sleep(idle / 8)
         assert loop.time() - start > idle and not received.done()
         await ends.sender.say(Bye())
@@ -317,11 +315,8 @@ async def test_receive_files__the_input_of_a_sender_may_pause(
         return await query(qp)
 
     monkeypatch.setattr(FakeQp, "query", counted)
-    async with accepted(inbox, Offer("a", None, CHUNK_BYTES), idle_seconds=1.0) as (
-        ends,
-        received,
-        _,
-    ):
+    offer = Offer("a", None, CHUNK_BYTES)
+    async with accepted(inbox, offer, idle_seconds=1.0) as (ends, received, _):
         await until(lambda: received.done() or len(looks) > 2)
         await ends.sender.say(OfferDone(Digest().hexdigest(), 0))
         assert isinstance(await ends.sender.hear(), Stored)
@@ -412,8 +407,7 @@ async def test_window__smaller_the_less_memory_is_left(
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         await _offers(ends)
         accept = await ends.sender.hear()
-        assert isinstance(accept, Accept)
-        assert accept.window.length == window << 20
+        assert isinstance(accept, Accept) and accept.window.length == window << 20
         assert ends.back.ctx._peer_memory.left("10.0.0.1") == (budget // 2 - window) << 20
         received.cancel()
         await both(received)
@@ -460,14 +454,15 @@ def test_announced__of_a_plan(tmp_path: Path) -> None:
     (Announced(files=9, names=("tree", "plain2")), "plain: the receiver's user accepted other"),
     (Announced(files=9, names=("plain",)), "accepted other names"),
 ])  # fmt: skip
-async def test_receive__no_more_than_agreed(tmp_path: Path, agreed: Announced, why: str) -> None:
-    top, inbox = source_tree(tmp_path / "from"), tmp_path / "inbox"
-    inbox.mkdir()
-    _, refused = await copied(
-        [str(top / "tree"), str(top / "plain")], inbox, links=True, agreed=agreed
-    )
+async def test_receive__no_more_than_agreed(
+    tmp_path: Path, inbox: Path, agreed: Announced, why: str
+) -> None:
+    top = source_tree(tmp_path / "from")
+    paths = [str(top / "tree"), str(top / "plain")]
+    _, refused = await copied(paths, inbox, links=True, agreed=agreed)
     assert isinstance(refused, FinalError) and why in str(refused)
-    assert sum(path.is_file() for path in inbox.rglob("[!.]*")) < 2
+    stored = [name for _, _, files in os.walk(inbox) for name in files if name[0] != "."]
+    assert len(stored) < 2
 
 
 def test_quota__other_limits_still_hold() -> None:
@@ -476,12 +471,8 @@ def test_quota__other_limits_still_hold() -> None:
         quota.take("a", size=11)
     with pytest.raises(FinalError, match="--max-files"):
         quota.take("a", files=2)
-
-
-def test_quota__an_error_says_what_is_left() -> None:
-    quota = Quota(SenderLimits(bytes=9))
-    quota.take("a", size=4)
-    with pytest.raises(FinalError, match="6 bytes exceed the 5 bytes left of the limit of 9 bytes"):
+    quota.take("a", size=5)
+    with pytest.raises(FinalError, match="6 bytes exceed the 5 bytes left of the limit of 10 byte"):
         quota.take("b", size=6)
 
 
@@ -495,11 +486,7 @@ def test_quota__names_beyond_the_announced_ones() -> None:
 @pytest.mark.parametrize(
     ("told", "limits", "cause"),
     [
-        (
-            Announced(bytes=9, files=3, folders=2),
-            {"files": 4},
-            "5 files and folders: exceeds the l",
-        ),
+        (Announced(bytes=9, files=3, folders=2), {"files": 4}, "5 files and folders: exceeds the"),
         (Announced(bytes=9, files=3), {"bytes": 8}, "9 bytes exceed the limit of 8 bytes"),
         (Announced(bytes=9), {"bytes": 8}, "the announced files: 9 bytes exceed"),
     ],
@@ -525,10 +512,8 @@ async def test_receive_files__all_that_is_announced_is_more_than_the_limit(
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[SessionTree]:
-    with OutputDirectory(str(tmp_path)) as directory:
-        tree = directory.tree()
+    with tree_in(tmp_path) as tree:
         yield tree
-        tree.close()
 
 
 @pytest.mark.parametrize(
@@ -591,20 +576,17 @@ def test_pack__told_to_stop_stores_no_further_record(
 
 
 def test_pack__told_to_stop_opens_no_further_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: SessionTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter = Folder.enter
 
     def last(self: Folder, *rest: Any) -> Folder:
-        opened.stop()
+        tree.stop()
         return enter(self, *rest)
 
     monkeypatch.setattr(Folder, "enter", last)
-    with OutputDirectory(str(tmp_path)) as directory:
-        opened = directory.tree()
-        with pytest.raises(StoppedError):
-            pack_sink(opened).store(0, pack_of(packed("a/b/c")))
-        opened.close()
+    with pytest.raises(StoppedError):
+        pack_sink(tree).store(0, pack_of(packed("a/b/c")))
     assert not (tmp_path / "a" / "b").exists()
 
 
@@ -697,22 +679,25 @@ def test_pack__opens_only_so_many_folders(tmp_path: Path, there: bool) -> None:
     assert openings <= 16_001
 
 
-async def test_pack__its_files_folders_links_and_bytes_are_counted(tmp_path: Path) -> None:
-    top, inbox = tmp_path / "from", tmp_path / "inbox"
+async def counted(ends: Ends, inbox: Path, total: Total) -> None:
+    """Receives files, and counts them."""
+    with OutputDirectory(str(inbox)) as directory:
+        async for batch in receive_files(ends.receiver, directory):
+            total.add(batch, listed=True)
+
+
+async def test_pack__its_files_folders_links_and_bytes_are_counted(
+    tmp_path: Path, inbox: Path
+) -> None:
+    top = tmp_path / "from"
     (top / "folder").mkdir(parents=True)
-    inbox.mkdir()
     for name, size in (("a", 5), ("folder/b", 10_000), ("folder/c", 0)):
         (top / name).write_bytes(bytes(size))
     (top / "link").symlink_to("a")
     total = Total()
-
-    async def receive() -> None:
-        with OutputDirectory(str(inbox)) as directory:
-            async for batch in receive_files(ends.receiver, directory):
-                total.add(batch, listed=True)
-
     async with sessions() as ends:
-        assert await both(sending(ends.sender, [str(top)], links=True), receive())
+        counting = counted(ends, inbox, total)
+        assert await both(sending(ends.sender, [str(top)], links=True), counting)
     assert (total.count, total.folders, total.links, total.bytes) == (3, 2, 1, 10_005)
     assert len(total.files) == 3
 
@@ -730,14 +715,9 @@ async def test_receive_files__of_an_interrupted_pack_it_yields_what_is_stored(
         if index == 1:
             receiver.get_loop().call_soon_threadsafe(receiver.cancel)
 
-    async def receive() -> None:
-        with OutputDirectory(str(inbox)) as directory:
-            async for batch in receive_files(ends.receiver, directory):
-                got.add(batch, listed=True)
-
     monkeypatch.setattr(PackSink, "store", stops)
     async with sessions() as ends:
-        receiver = asyncio.create_task(receive())
+        receiver = asyncio.create_task(counted(ends, inbox, got))
         await both(sending(ends.sender, [f"{tmp_path}/top"]), receiver)
     assert list(got.files) == [f"top/{name}" for name in names(inbox / "top") if name in "abc"]
     assert got.count >= 1

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -127,16 +128,8 @@ async def stopped_receiver(
     kept: list[int] = []
     async with sessions() as ends:
         with OutputDirectory(str(folder), resume=resume) as directory:
-
-            async def receive() -> None:
-                async for _ in receive_files(
-                    ends.receiver,
-                    directory,
-                    events=ReceiveEvents(on_kept=lambda _, n: kept.append(n)),
-                ):
-                    pass
-
-            received = asyncio.create_task(receive())
+            events = ReceiveEvents(on_kept=lambda _, n: kept.append(n))
+            received = asyncio.create_task(all_received(ends.receiver, directory, events))
             sent = asyncio.create_task(sending(ends.sender, [path]))
             await until(lambda: any(3 <= imm < 1 << 31 for imm in ends.back.posted))  # credit
             received.cancel()
@@ -152,8 +145,11 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Stop:
     return partial(interrupted, monkeypatch)
 
 
-async def all_received(session: TransferSession, directory: OutputDirectory) -> list[StoredBatch]:
-    return [batch async for batch in receive_files(session, directory)]
+async def all_received(
+    session: TransferSession, directory: OutputDirectory, events: ReceiveEvents | None = None
+) -> list[StoredBatch]:
+    received = receive_files(session, directory, events=events or ReceiveEvents())
+    return [batch async for batch in received]
 
 
 async def again(folder: Path, path: str, **options: bool) -> tuple[int, int]:
@@ -186,18 +182,11 @@ async def test_transfer__what_was_kept_is_no_progress(
     """A connection that is lost before a further chunk is stored has moved nothing."""
     kept, how = await stop(inbox, source), SendOptions()
 
-    def none(self: PartFile, offset: int, chunk: memoryview) -> None:
-        raise AssertionError("no chunk is stored")
-
-    monkeypatch.setattr(PartFile, "write", none)
+    monkeypatch.setattr(PartFile, "write", Mock(side_effect=AssertionError("no chunk is stored")))
     async with sessions() as ends:
         with OutputDirectory(str(inbox)) as directory:
-            work = asyncio.create_task(
-                both(
-                    sending(ends.sender, [source], how=how),
-                    all_received(ends.receiver, directory),
-                )
-            )
+            sent = sending(ends.sender, [source], how=how)
+            work = asyncio.create_task(both(sent, all_received(ends.receiver, directory)))
             await until(lambda: ends.sender.waiting.seconds().reading_seconds)  # it writes
             ends.out.fail(WcStatus.RETRY_EXC_ERR)
             ends.back.fail(WcStatus.RETRY_EXC_ERR)
@@ -215,32 +204,18 @@ async def test_transfer__a_damaged_part_is_sent_again(stop: Stop, source: str, i
     assert (inbox / "a").read_bytes() == DATA
 
 
-async def test_transfer__of_a_source_that_has_changed_begins_anew(
-    stop: Stop, source: str, inbox: Path
+@pytest.mark.parametrize("change", ["rewritten", "grown", "shrunk"])
+async def test_transfer__of_a_source_that_has_changed(
+    stop: Stop, source: str, inbox: Path, change: str
 ) -> None:
-    await stop(inbox, source)
-    changed = b"x" + DATA[1:]
-    make(Path(source).parent, "a", changed)
-    assert (await again(inbox, source))[0] == 0
-    assert (inbox / "a").read_bytes() == changed
-
-
-async def test_transfer__of_a_source_that_has_grown_goes_on(
-    stop: Stop, source: str, inbox: Path
-) -> None:
+    """One that has grown goes on, and one that has been rewritten begins anew."""
     kept = await stop(inbox, source)
-    make(Path(source).parent, "a", DATA + DATA)
-    assert (await again(inbox, source))[0] == kept // CHUNK_BYTES * CHUNK_BYTES
-    assert (inbox / "a").read_bytes() == DATA + DATA
-
-
-async def test_transfer__of_a_source_that_has_shrunk_keeps_what_is_left(
-    stop: Stop, source: str, inbox: Path
-) -> None:
-    await stop(inbox, source)
-    os.truncate(source, CHUNK_BYTES + 1)
-    await again(inbox, source)
-    assert (inbox / "a").read_bytes() == DATA[: CHUNK_BYTES + 1]
+    data = {"rewritten": b"x" + DATA[1:], "grown": DATA + DATA, "shrunk": DATA[: CHUNK_BYTES + 1]}
+    make(Path(source).parent, "a", data[change])
+    resumed, _ = await again(inbox, source)
+    if change != "shrunk":
+        assert resumed == (kept // CHUNK_BYTES * CHUNK_BYTES if change == "grown" else 0)
+    assert (inbox / "a").read_bytes() == data[change]
 
 
 async def test_transfer__without_resume_keeps_nothing(stop: Stop, source: str, inbox: Path) -> None:
@@ -258,11 +233,8 @@ async def test_transfer__a_complete_file_is_not_sent_again(source: str, inbox: P
 async def test_receive__tells_nothing_of_a_file_that_the_sender_does_not_have(inbox: Path) -> None:
     """A size is all that an offer needs; with a digest, a PIN could be found in any other way."""
     (inbox / "pin").write_bytes(b"4711")
-    async with accepted(inbox, Offer("pin", 4, CHUNK_BYTES, resume=True)) as (
-        ends,
-        received,
-        accept,
-    ):
+    offer = Offer("pin", 4, CHUNK_BYTES, resume=True)
+    async with accepted(inbox, offer) as (ends, received, accept):
         assert accept.kept == 1
         assert set(to_dict(accept)) == {"type", "window", "token", "kept", "rate", "reading"}
         await ends.sender.say(Mine(Digest(b"1234").hexdigest()))
@@ -330,10 +302,8 @@ FILE = TransferredFile("a", 7, "0" * 32, "/a")
 
 def test_add__counts_what_all_batches_have() -> None:
     total = Total()
-    total.add(
-        StoredBatch((FILE,), 3, 2, 70, packed=True, resumed_bytes=5, hole_bytes=9, links=4),
-        listed=True,
-    )
+    pack = StoredBatch((FILE,), 3, 2, 70, packed=True, resumed_bytes=5, hole_bytes=9, links=4)
+    total.add(pack, listed=True)
     total.add(StoredBatch((FILE,), 1, 0, 7, packed=False, resumed_bytes=1, links=1), listed=False)
     assert total == Total(
         {"a": FILE}, count=4, folders=2, bytes=77, resumed_bytes=6, hole_bytes=9, links=5
@@ -345,10 +315,8 @@ def test_add__what_came_again_after_a_loss_counts_once() -> None:
     b, changed = TransferredFile("b", 1, "1" * 32, "/b"), TransferredFile("a", 9, "2" * 32, "/a")
     total = Total()
     total.add(StoredBatch((FILE,), 1, 1, 7, packed=True, links=1, others=("l", "in/")), listed=True)
-    total.add(
-        StoredBatch((changed, b), 2, 2, 10, packed=True, links=1, others=("l", "in/", "top/")),
-        listed=True,
-    )
+    others = ("l", "in/", "top/")
+    total.add(StoredBatch((changed, b), 2, 2, 10, packed=True, links=1, others=others), listed=True)
     total.add(StoredBatch.of(b, resumed_bytes=1), listed=True)
     assert list(total.files.values()) == [changed, b]
     counts = total.count, total.folders, total.links, total.bytes, total.resumed_bytes

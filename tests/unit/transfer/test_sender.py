@@ -51,17 +51,11 @@ from mrc.transfer.sender import (
 from mrc.transfer.session import TransferSession
 
 
-def test_source__is_mapped(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"0123456789")
-    with SourceFile(str(tmp_path / "a")) as source:
-        assert (source.bytes, source.map[:]) == (10, b"0123456789")
-        assert not source.grew(b"not read again")
-
-
-def test_source__empty_file_has_no_mapping(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    with SourceFile(str(tmp_path / "a")) as source:
-        assert source.bytes == 0
+@pytest.mark.parametrize("data", [b"0123456789", b""])
+def test_source__is_mapped_unless_it_is_empty(tmp_path: Path, data: bytes) -> None:
+    with SourceFile(make(tmp_path, "a", data)) as source:
+        assert source.bytes == len(data)
+        assert not data or source.map[:] == data
         assert not source.grew(b"not read again")
 
 
@@ -211,9 +205,8 @@ def test_fill__told_to_stop_reads_no_further_file(
     paths = [str(tmp_path / name) for name in "ab"]
     for path in paths:
         Path(path).touch()
-    packing = Packer(
-        [FileEntry(path, path[-1], 0, 0, follow=True) for path in paths], keep_meta=True
-    )
+    entries = [FileEntry(path, path[-1], 0, 0, follow=True) for path in paths]
+    packing = Packer(entries, keep_meta=True)
     with pytest.raises(StoppedError):
         packing.fill(memoryview(bytearray(CHUNK_BYTES)))
     assert opened == paths[:1]
@@ -301,16 +294,13 @@ async def test_until__waits_for_the_bytes_before(monkeypatch: pytest.MonkeyPatch
     assert clock.waited == [0.0, 0.5, 0.5, 0.0, 1.0]
 
 
-async def test_send_plan__at_a_rate(tmp_path: Path) -> None:
-    (tmp_path / "inbox").mkdir()
+async def test_send_plan__at_a_rate(tmp_path: Path, inbox: Path) -> None:
     data = os.urandom(5 * CHUNK_BYTES + 1)
     path = make(tmp_path, "a", data)
     async with sessions() as ends:
-        await both(
-            sending(ends.sender, [path], rate=1e9), receiving(ends.receiver, tmp_path / "inbox")
-        )
+        await both(sending(ends.sender, [path], rate=1e9), receiving(ends.receiver, inbox))
         assert chunks(ends.out) == list(range(6))
-    assert (tmp_path / "inbox/a").read_bytes() == data
+    assert (inbox / "a").read_bytes() == data
 
 
 async def test_wait__only_for_what_came_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,10 +320,9 @@ async def test_wait__only_for_what_came_too_soon(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_receive_files__a_sender_that_ignores_the_rate_is_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """In one file by its credit, in several ones by the receiver's acceptance of the next."""
-    (tmp_path / "inbox").mkdir()
     rate, window = 80e6, 2 * CHUNK_BYTES if count == 1 else 8 * CHUNK_BYTES
     each = 4 * CHUNK_BYTES // count
     paths = [make(tmp_path, f"file{n}", os.urandom(each)) for n in range(count)]
@@ -342,7 +331,7 @@ async def test_receive_files__a_sender_that_ignores_the_rate_is_held(
     now = asyncio.get_running_loop().time
     async with sessions() as ends:
         began = now()
-        got = receiving(ends.receiver, tmp_path / "inbox", rate=rate, window_bytes=window)
+        got = receiving(ends.receiver, inbox, rate=rate, window_bytes=window)
         sent, stored = await both(sending(ends.sender, paths), got)
         assert len(sent) == len(stored) == count
     # The last two chunks need no credit, and no file follows them.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
+from endpoints import BUDGET_SECONDS, LOOPBACK, listening_to_itself, loopback_config
 from msgspec.structs import replace
 from transfer_ends import both, make, names, receiving, sending
 
@@ -81,13 +81,10 @@ async def sessions(engines: int = 1) -> AsyncIterator[Ends]:
         async for qp in listener:
             await joins.take(qp)
 
+    config, private = loopback_config(sockets=Sockets(engines=engines)), {"service": "files"}
     async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config(sockets=Sockets(engines=engines))) as near,
-        Context(loopback_config(sockets=Sockets(engines=engines))) as far,
-        await far.listen(
-            LOOPBACK[4], 0, private={"service": "files"}, admit=joins.admit
-        ) as listener,
+        Context(config) as near,
+        listening_to_itself(config, private=private, admit=joins.admit) as (far, listener),
     ):
         accepting = asyncio.create_task(listener.accept())
         connecting = connect_session(
@@ -117,12 +114,8 @@ async def test_send_files__a_large_one_over_a_qp_of_each_engine(
         assert len(ends.sender.qps) == 1
         disk.clear()
         large_one = [make(tmp_path, "large", large)]
-        work = asyncio.create_task(
-            both(
-                sending(ends.sender, large_one),
-                receiving(ends.receiver, inbox, window_bytes=4 * CHUNK_BYTES),
-            )
-        )
+        received = receiving(ends.receiver, inbox, window_bytes=4 * CHUNK_BYTES)
+        work = asyncio.create_task(both(sending(ends.sender, large_one), received))
         await ends.until_joined()  # the window is full, and the disk does not empty it
         disk.set()
         await work
@@ -141,16 +134,12 @@ async def test_send_files__over_several_qps(
     data = [os.urandom(size) for size in (30 * CHUNK_BYTES + 1, 0, 4096)]
     paths = [make(tmp_path, f"file{n}", content) for n, content in enumerate(data)]
     async with sessions() as ends:
-        work = asyncio.create_task(
-            both(
-                sending(ends.sender, paths),
-                receiving(ends.receiver, inbox, window_bytes=8 * CHUNK_BYTES),
-            )
-        )
+        received = receiving(ends.receiver, inbox, window_bytes=8 * CHUNK_BYTES)
+        work = asyncio.create_task(both(sending(ends.sender, paths), received))
         await ends.until_joined()  # by then the first QP has filled the window, not sent all
         disk.set()
-        sent, received = await work
-        assert [file.digest for file in sent] == [file.digest for file in received]
+        sent, got = await work
+        assert [file.digest for file in sent] == [file.digest for file in got]
         for qp in ends.sender.qps:
             assert (await qp.query()).acknowledged_bytes >= CHUNK_BYTES
         for session, field in (

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -235,10 +235,8 @@ def pipe() -> Iterator[tuple[int, int]]:
         yield ends
     finally:
         for fd in ends:
-            try:
+            with suppress(OSError):  # the test closed it
                 os.close(fd)
-            except OSError:
-                pass  # the test closed it
 
 
 def feed(fd: int, data: bytes) -> threading.Thread:
@@ -365,10 +363,8 @@ async def test_transfer__to_stdout(tmp_path: Path) -> None:
         thread, out = drain(reads)
         async with sessions() as ends:
             with PipeWriter(writes) as writer:
-                await both(
-                    sending(ends.sender, [str(tmp_path / "tree")]),
-                    receiving(ends.receiver, writer),
-                )
+                sent = sending(ends.sender, [str(tmp_path / "tree")])
+                await both(sent, receiving(ends.receiver, writer))
         os.close(writes)
         thread.join()
     assert bytes(out) == b"".join(data)

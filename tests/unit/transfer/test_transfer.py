@@ -12,15 +12,18 @@ import json
 import os
 import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import xxhash
 from slowness import PATIENCE
 from transfer_ends import (
+    Ends,
     accepted,
     both,
     chunks,
@@ -243,11 +246,20 @@ async def test_send_files__source_changes_on_the_way(tmp_path: Path, inbox: Path
     assert "a" not in names(inbox) and "b" in names(inbox)
 
 
-async def test_send_files__stopped_tells_the_receiver(tmp_path: Path, inbox: Path) -> None:
+@asynccontextmanager
+async def copying(
+    tmp_path: Path, inbox: Path
+) -> AsyncIterator[tuple[Ends, asyncio.Task[Any], asyncio.Task[Any]]]:
+    """A file of three chunks on its way: both ends, and what each of them does."""
     path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
     async with sessions() as ends:
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         sent = asyncio.create_task(sending(ends.sender, [path]))
+        yield ends, sent, received
+
+
+async def test_send_files__stopped_tells_the_receiver(tmp_path: Path, inbox: Path) -> None:
+    async with copying(tmp_path, inbox) as (ends, sent, received):
         ends.back.held = True  # the acceptance does not leave
         await until(lambda: os.listdir(inbox))
         sent.cancel()
@@ -260,10 +272,7 @@ async def test_send_files__stopped_tells_the_receiver(tmp_path: Path, inbox: Pat
 
 
 async def test_receive_files__stopped_tells_the_sender(tmp_path: Path, inbox: Path) -> None:
-    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
-    async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox))
-        sent = asyncio.create_task(sending(ends.sender, [path]))
+    async with copying(tmp_path, inbox) as (ends, sent, received):
         await until(lambda: 0 in ends.out.posted)
         received.cancel()
         outcomes = await both(sent, received)
@@ -311,12 +320,9 @@ async def test_send_files__refusal_together_with_the_last_chunk(tmp_path: Path) 
 
 
 async def test_transfer__all_paths_lost(tmp_path: Path, inbox: Path) -> None:
-    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
-    async with sessions() as ends:
-        received = asyncio.create_task(receiving(ends.receiver, inbox))
-        sent = asyncio.create_task(sending(ends.sender, [path]))
+    async with copying(tmp_path, inbox) as (ends, sent, received):
         await until(lambda: 0 in ends.out.posted)
         ends.out.held = True
         ends.out.fail(WcStatus.RETRY_EXC_ERR)
@@ -353,10 +359,7 @@ async def test_send_files__a_write_that_fails_is_the_reason(
 
 
 async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None:
-    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
-    async with sessions() as ends:
-        sent = asyncio.create_task(sending(ends.sender, [path]))
-        received = asyncio.create_task(receiving(ends.receiver, inbox))
+    async with copying(tmp_path, inbox) as (ends, sent, received):
         await until(lambda: 0 in ends.out.posted)
         ends.out.fail(WcStatus.REM_ACCESS_ERR)
         ends.back.close()
@@ -367,6 +370,9 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
     assert names(inbox) == []
 
 
+OFFER = {"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 4096}
+
+
 @pytest.mark.parametrize(
     ("message", "complaint"),
     [
@@ -374,26 +380,14 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
         ({"type": "hello"}, "unknown type 'hello'"),
         ({"type": ["x"]}, "unknown type '(list)'"),
         ({"type": "x\x1b[2J"}, r"unknown type 'x\x1b[2J'"),
-        ({"type": "offer", "name": "a", "bytes": 10**400, "chunk_bytes": 4096}, "not JSON"),
         ({}, "unknown type 'None'"),
         ({"type": "offer"}, "bad message 'offer': name: is missing"),
-        (
-            {"type": "offer", "name": "a", "bytes": -1, "chunk_bytes": 4096},
-            "'offer': bytes: must be a whole number from 0",
-        ),
-        (
-            {"type": "offer", "name": "a", "bytes": 1 << 63, "chunk_bytes": 4096},
-            "'offer': bytes: must be a whole number from 0",
-        ),
-        (
-            {"type": "offer", "name": "a", "bytes": True, "chunk_bytes": 4096},
-            "'offer': bytes: must be a whole number from 0",
-        ),
-        (
-            {"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 0},
-            "'offer': chunk_bytes: must be a whole number from 4096",
-        ),
-        ({"type": "offer", "name": 5, "bytes": 1, "chunk_bytes": 4096}, "name: must be a string"),
+        (OFFER | {"bytes": -1}, "'offer': bytes: must be a whole number from 0"),
+        (OFFER | {"bytes": 1 << 63}, "'offer': bytes: must be a whole number from 0"),
+        (OFFER | {"bytes": True}, "'offer': bytes: must be a whole number from 0"),
+        (OFFER | {"bytes": 10**400}, "not JSON"),
+        (OFFER | {"chunk_bytes": 0}, "'offer': chunk_bytes: must be a whole number from 4096"),
+        (OFFER | {"name": 5}, "name: must be a string"),
         ({"type": "accept", "window": {}}, "bad message 'accept': window.address: is missing"),
         ({"type": "accept", "window": {"address": 0, "rkey": 1, "length": 1}}, "token: is missing"),
         (
@@ -480,15 +474,15 @@ async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
     assert (inbox / "a").read_bytes() == data
 
 
-async def test_receive_files__ends_when_the_sender_closes_between_files(inbox: Path) -> None:
+@pytest.mark.parametrize("bye", [False, True])
+async def test_receive_files__ends_when_the_sender_closes_between_files(
+    inbox: Path, bye: bool
+) -> None:
     async with sessions() as ends:
-        ends.back.close()
-        assert await receiving(ends.receiver, inbox) == []
-
-
-async def test_receive_files__nothing_after_bye(inbox: Path) -> None:
-    async with sessions() as ends:
-        await ends.sender.say(Bye())
+        if bye:
+            await ends.sender.say(Bye())
+        else:
+            ends.back.close()
         assert await receiving(ends.receiver, inbox) == []
 
 
@@ -781,11 +775,8 @@ async def test_send_plan__a_system_that_lets_nothing_be_removed(
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
         unlink(path, **options)
 
-    def changed(*_: object) -> None:
-        raise FileError("b: is odd")
-
     monkeypatch.setattr(os, "unlink", refuses)
-    monkeypatch.setattr(PartFile, "commit", changed)
+    monkeypatch.setattr(PartFile, "commit", Mock(side_effect=FileError("b: is odd")))
     (tmp_path / "top").mkdir()
     make(tmp_path / "top", "b", b"1")
     sent, received = await copied([f"{tmp_path}/top"], inbox)
@@ -797,10 +788,7 @@ async def test_send_plan__a_system_that_lets_nothing_be_removed(
 async def test_receive_files__an_error_of_its_system_is_told(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fails(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(PackSink, "store", fails)
+    monkeypatch.setattr(PackSink, "store", Mock(side_effect=error))
     (tmp_path / "top").mkdir()
     sent, received = await copied([f"{tmp_path}/top"], inbox)
     assert isinstance(received, type(error))
