@@ -30,6 +30,14 @@ PORT = 4791  # TCP and UDP
 _PREFIX = "mrc-attack-"
 
 
+def secret_in(folder: Path, name: str = "secret") -> Path:
+    """A new file with a secret, which its user alone may read."""
+    file = folder / name
+    file.write_bytes(os.urandom(32))
+    file.chmod(0o600)
+    return file
+
+
 def crowd(number: int) -> str:
     """A source address of x."""
     return f"10.9.{number >> 8}.{number & 0xFF}"

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from attack.net import ADDRESSES, PORT, Net
+from attack.net import ADDRESSES, PORT, Net, secret_in
 from slowness import PATIENCE, until
 
 from mrc.linux import netns
@@ -84,10 +84,7 @@ def trust(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """The options about trust of every mrc."""
     if request.param == "plain":
         return ["--insecure"]
-    secret = tmp_path_factory.mktemp("fleet") / "secret"
-    secret.write_bytes(os.urandom(32))
-    secret.chmod(0o600)
-    return ["--secret", str(secret)]
+    return ["--secret", str(secret_in(tmp_path_factory.mktemp("fleet")))]
 
 
 @contextmanager
@@ -215,10 +212,8 @@ def test_recv__strangers_start_no_session(
     net: Net, trust: list[str], receiver: Victim, tmp_path: Path
 ) -> None:
     """Who does not have the secret is refused before anything of his is read."""
-    other = tmp_path / "other"
-    other.write_bytes(os.urandom(32))
-    other.chmod(0o600)
-    for options, why in ((["--secret", str(other)], "secret is another one"), ([], "encrypted")):
+    other = ["--secret", str(secret_in(tmp_path, "other"))]
+    for options, why in ((other, "secret is another one"), ([], "encrypted")):
         with hostile(net, options, "disk") as answer:
             assert answer == ""
         receiver.until_said(why)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from attack import flood, forge
-from attack.net import ADDRESSES, PORT, Net, crowd, descriptors, memory_bytes
+from attack.net import ADDRESSES, PORT, Net, crowd, descriptors, memory_bytes, secret_in
 from netns.processes import Mrc
 from printed import printed
 from slowness import PATIENCE, until
@@ -47,10 +47,7 @@ def trust(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str | Path, .
     """The options of both honest hosts: none, or a shared secret."""
     if request.param == "plain":
         return ("--insecure",)
-    secret = tmp_path / "secret"
-    secret.write_bytes(bytes(range(32)))
-    secret.chmod(0o600)
-    return "--secret", secret, "--identity", tmp_path / "identity.pem"
+    return "--secret", secret_in(tmp_path), "--identity", tmp_path / "identity.pem"
 
 
 def send(net: Net, folder: Path, *trust: str | Path, seconds: int = 60) -> None:
@@ -60,13 +57,18 @@ def send(net: Net, folder: Path, *trust: str | Path, seconds: int = 60) -> None:
     assert (folder / "in" / "f").read_bytes() == b"honest"
 
 
+def receiving(net: Net, folder: Path, *trust: str | Path) -> Mrc:
+    """A receiver that has served the honest sender once."""
+    words = ("recv", *trust, "--output", inbox(folder), "--overwrite")
+    receiver = net.mrc("b", *words).until_listening()
+    send(net, folder, *trust)
+    return receiver
+
+
 def test_strangers__silent_ones_keep_nobody_out(
     net: Net, tmp_path: Path, trust: tuple[str | Path, ...]
 ) -> None:
-    receiver = net.mrc(
-        "b", "recv", *trust, "--output", inbox(tmp_path), "--overwrite"
-    ).until_listening()
-    send(net, tmp_path, *trust)
+    receiver = receiving(net, tmp_path, *trust)
     files, memory = descriptors(receiver), memory_bytes(receiver)
     with contextlib.ExitStack() as stack:
         for number in range(200):  # eight from each of 25 addresses
@@ -148,10 +150,7 @@ def check_sent(counts: list[list[int]], connections: int, packets: int) -> None:
 def test_flood__an_honest_sender_connects_within_three_seconds(
     net: Net, tmp_path: Path, trust: tuple[str | Path, ...], connections: int, packets: int
 ) -> None:
-    receiver = net.mrc(
-        "b", "recv", *trust, "--output", inbox(tmp_path), "--overwrite"
-    ).until_listening()
-    send(net, tmp_path, *trust)
+    receiver = receiving(net, tmp_path, *trust)
     files, memory = descriptors(receiver), memory_bytes(receiver)
     attacker = net.python("x", flood.__file__, connections, packets)
     end = time.monotonic() + FLOOD_SECONDS
@@ -198,12 +197,7 @@ VICTIM = f"{ADDRESSES['v']}/24"
 @pytest.fixture(params=["plain", pytest.param("keys", marks=pytest.mark.slow)])
 def secret(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     """The file of the secret that all hosts have; None: they are plain."""
-    if request.param == "plain":
-        return None
-    file = tmp_path / "secret"
-    file.write_bytes(os.urandom(32))
-    file.chmod(0o600)
-    return file
+    return None if request.param == "plain" else secret_in(tmp_path)
 
 
 def options(secret: Path | None) -> list[str]:
@@ -284,16 +278,6 @@ def test_hello__the_sources_of_a_live_peer_are_its_own(net: Net, secret: Path | 
 
 
 # ---- the tools of the attacks --------------------------------------------------------------------
-
-
-@pytest.mark.default
-def test_net__an_honest_sender_is_served(net: Net, tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"honest")
-    (tmp_path / "in").mkdir()
-    receiver = net.mrc("b", "recv", "--once", "--output", tmp_path / "in").until_listening()
-    net.mrc("a", "send", tmp_path / "f", ADDRESSES["b"]).ends(0)
-    receiver.ends(0)
-    assert (tmp_path / "in" / "f").read_bytes() == b"honest"
 
 
 def test_spoof__any_source_address_and_a_right_icrc(net: Net) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from cbuild import FAST, shared_library
-from file_commands import MRC, receiving
+from file_commands import MRC, listening, receiving
 from slowness import PATIENCE
 from wire.golden import GOLDEN, frame, write
 
@@ -280,14 +280,8 @@ def _makes_a_secret(place: Place, calls: Calls) -> Done:
 
 def _tests(place: Place, calls: Calls) -> Done:
     """A performance test."""
-    server = [*MRC, "perf", "--server", "--port", "0"]
-    with subprocess.Popen(server, stderr=subprocess.PIPE, text=True, stdout=-1) as process:
-        assert process.stderr is not None
-        port = process.stderr.readline().split("TCP port ")[1].partition(",")[0]
-        words = ["perf", f"127.0.0.1:{port}", "-n", "1M", "--json"]
-        done = run(words, calls, place.home)
-        process.terminate()
-        process.communicate(timeout=PATIENCE)
+    with listening("perf", "--server") as (_, _, where):
+        done = run(["perf", where, "-n", "1M", "--json"], calls, place.home)
     done.judge((0, 1, 3))
     return done
 

@@ -107,11 +107,8 @@ def test_dissect__installs_all_or_nothing(state: str, bad: Path, tmp_path: Path)
     script = 'HOME="$folder" "$@" dissect --install; code=$?; find "$folder" -type f; (exit $code)'
     done = inside(script, state, bad, tmp_path)
     (line,) = done.err
-    assert (
-        done.code == 1
-        and line.startswith(f"mrc dissect: {bad}/")
-        and line.endswith(f"/mrc.lua: {_REASONS[state]}")
-    )
+    assert done.code == 1 and line.startswith(f"mrc dissect: {bad}/")
+    assert line.endswith(f"/mrc.lua: {_REASONS[state]}")
     assert [Path(each).name for each in done.out] in ([], ["ballast"])
 
 
@@ -133,9 +130,8 @@ def test_key__without_room_for_it(words: str, state: str, bad: Path, tmp_path: P
     done = inside(f'HOME="$folder" "$@" {words}', state, bad, tmp_path)
     assert done.code == 1 and done.out == []
     (line,) = done.err
-    assert (
-        f"{bad}/.config/mrc/identity.pem: cannot be made: {_REASONS[state]}: name another" in line
-    )
+    said = f"{bad}/.config/mrc/identity.pem: cannot be made: {_REASONS[state]}: name another"
+    assert said in line
 
 
 def test_agent__at_a_socket_on_a_read_only_disk(bad: Path, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import stat
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,13 +70,15 @@ def test_known_hosts__behind_a_line_without_its_end(tmp_path: Path) -> None:
     assert (known.fingerprint("a"), known.fingerprint("b")) == (A, B)
 
 
-def test_folder__of_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(uid: int) -> NoReturn:
-        raise KeyError(uid)
-
-    monkeypatch.setattr("pwd.getpwuid", nobody)
-    for name in ("HOME", "XDG_CONFIG_HOME"):
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a home."""
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
+    for name in ("HOME", "XDG_CONFIG_HOME", "MRC_IDENTITY"):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_folder__of_a_user_without_a_home(homeless: None) -> None:
     assert "HOME" not in os.environ
     with pytest.raises(ConfigError, match=r"no home folder for keys: set \$HOME"):
         AllowedPeers()
@@ -194,13 +197,9 @@ def test_read__secrets_are_for_their_owner(tmp_path: Path, mode: int) -> None:
     ],
 )
 def test_read__a_secret_that_root_shares_with_a_group(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: int,
-    group: int,
-    mode: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, group: int, mode: int,
     is_read: bool,
-) -> None:
+) -> None:  # fmt: skip
     """User 23456 is in the group 23456 only."""
     path = tmp_path / "file"
     path.write_text("x")
@@ -303,13 +302,7 @@ def test_load_identity__another_way_makes_one(config: Path, way: dict[str, Any])
     assert (config / "identity.pem").exists()
 
 
-def test_load_identity__of_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(uid: int) -> NoReturn:
-        raise KeyError(uid)
-
-    monkeypatch.setattr("pwd.getpwuid", nobody)
-    for name in ("HOME", "XDG_CONFIG_HOME", "MRC_IDENTITY"):
-        monkeypatch.delenv(name, raising=False)
+def test_load_identity__of_a_user_without_a_home(homeless: None) -> None:
     assert Security(secret=SECRET).load_identity().certificate
     with pytest.raises(ConfigError, match="no home folder"):
         Security().load_identity()

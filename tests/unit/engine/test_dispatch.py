@@ -11,11 +11,12 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from endpoints import Pair, connected_pair, memory, spawn, until
@@ -582,15 +583,6 @@ async def test_link_snapshots__go_on_when_interfaces_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ports, "_RETRY_SECONDS", 0.0)
-    answers: Iterator[NetlinkError | list[Interface]] = iter(
-        [NetlinkError("cannot read from the kernel"), []]
-    )
-
-    def interfaces() -> list[Interface]:
-        answer = next(answers)
-        if isinstance(answer, NetlinkError):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(ports, "interfaces", interfaces)
+    answers = [NetlinkError("cannot read from the kernel"), []]
+    monkeypatch.setattr(ports, "interfaces", Mock(side_effect=answers))
     assert await anext(link_snapshots(lambda: True)) == []

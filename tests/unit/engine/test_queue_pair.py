@@ -38,16 +38,9 @@ from mrc.errors import ArgumentError, InUseError, ProtocolError, QueueFullError,
 
 RTR: dict[str, Any] = {"dest_qpn": 9, "rq_psn": 8, "integrity": Integrity.UDP}
 RTS: dict[str, Any] = {
-    "sq_psn": 5,
-    "path_mtu": 1024,
-    "peer_mpr": 1024,
-    "peer_max_wimm": 128,
-    "timeout": 14,
-    "retry_linear": 7,
-    "retry_exp": 8,
-    "cc": CcKind.NULL,
-    "cc_profile": {"base_rtt_ns": 7},
-}
+    "sq_psn": 5, "path_mtu": 1024, "peer_mpr": 1024, "peer_max_wimm": 128, "timeout": 14,
+    "retry_linear": 7, "retry_exp": 8, "cc": CcKind.NULL, "cc_profile": {"base_rtt_ns": 7},
+}  # fmt: skip
 MOVES: dict[tuple[QpState, QpState], Callable[[QueuePair], Command]] = {
     (QpState.RESET, QpState.INIT): QueuePair.to_init,
     (QpState.INIT, QpState.RTR): lambda queue: queue.to_rtr(**RTR),

@@ -11,7 +11,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,6 +28,7 @@ from endpoints import (
     transfer,
     two_planes,
 )
+from file_commands import MRC, listening
 from hypothesis import given
 from hypothesis import strategies as st
 from printed import printed
@@ -210,25 +210,21 @@ def test_folders__of_services_only_for_all_users() -> None:
         made.parent.rmdir()
 
 
-async def test_look__an_answer_without_end(home: Path) -> None:
+async def test_look__an_answer_without_end(folder: Path) -> None:
     async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with suppress(ConnectionError):
             while True:
                 writer.write(b"x" * 65536)
                 await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+        writer.close()
 
-    os.mkdir(home, 0o700)
-    async with await asyncio.start_unix_server(flood, home / "x.sock"):
+    async with await asyncio.start_unix_server(flood, folder / "x.sock"):
         with pytest.raises(ProtocolError, match="not a snapshot"):
-            await views.look(home / "x.sock")
+            await views.look(folder / "x.sock")
 
 
 async def test_look__an_answer_while_this_process_is_stopped(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "ANSWER_SECONDS", 0.3)
 
@@ -238,9 +234,8 @@ async def test_look__an_answer_while_this_process_is_stopped(
         writer.write(b"{}\n")
         writer.close()
 
-    os.mkdir(home, 0o700)
-    async with await asyncio.start_unix_server(answer, home / "x.sock"):
-        assert await views.look(home / "x.sock") == {}
+    async with await asyncio.start_unix_server(answer, folder / "x.sock"):
+        assert await views.look(folder / "x.sock") == {}
 
 
 # ---- remote viewers -------------------------------------------------------------------------
@@ -361,48 +356,31 @@ def test_with_rates__of_the_time_between() -> None:
 # ---- the commands ---------------------------------------------------------------------------
 
 
-def start(*words: object, **environ: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "mrc", *map(str, words)]
-    environment = {**os.environ, **environ}
-    return subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=environment)
-
-
-def tcp_port(receiver: subprocess.Popen[str]) -> str:
-    assert receiver.stderr is not None
-    found = re.search(r"TCP port (\d+)", receiver.stderr.readline())
-    assert found is not None
-    return found[1]
+def top(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*MRC, "top", *words], capture_output=True, text=True, check=False)
 
 
 def test_top__local_and_remote(tmp_path: Path) -> None:
-    with start("recv", "--top", "--port", 0, "--output", tmp_path) as receiver:
-        host = f"127.0.0.1:{tcp_port(receiver)}"
-        with start("top", host, "--json", "-i", "0.1") as viewer:
-            (seen,) = printed("top", viewer.communicate(timeout=PATIENCE)[0])["endpoints"]
-        with start("top", "--local", "--once", "-i", "0.1") as viewer:
-            text = viewer.communicate(timeout=PATIENCE)[0]
-        receiver.terminate()
-        receiver.communicate(timeout=PATIENCE)
+    with listening("recv", "--top", "--output", tmp_path) as (receiver, _, host):
+        (seen,) = printed("top", top(host, "--json", "-i", "0.1").stdout)["endpoints"]
+        text = top("--local", "--once", "-i", "0.1").stdout
     assert seen["pid"] == receiver.pid and seen["program"] == "mrc recv"
     assert f"mrc recv, pid {receiver.pid}" in text
 
 
 def test_top__not_shown(tmp_path: Path) -> None:
-    with start("recv", "--port", 0, "--output", tmp_path) as receiver:
-        with start("top", f"127.0.0.1:{tcp_port(receiver)}", "--json") as viewer:
-            output, line = viewer.communicate(timeout=PATIENCE)
-        receiver.terminate()
-        receiver.communicate(timeout=PATIENCE)
-    assert viewer.returncode == 3 and "restart the program with --top" in line
-    assert printed("top", output)["exit_code"] == 3
+    with listening("recv", "--output", tmp_path) as (_, _, host):
+        done = top(host, "--json")
+    assert done.returncode == 3 and "restart the program with --top" in done.stderr
+    assert printed("top", done.stdout)["exit_code"] == 3
 
 
 @pytest.mark.parametrize("words", [("paths", "--watch"), ("paths", "--watch", "--json"), ("top",)])
 def test_watching__until_interrupted(tmp_path: Path, words: tuple[str, ...]) -> None:
-    with start("recv", "--top", "--port", 0, "--output", tmp_path) as receiver:
-        host = f"127.0.0.1:{tcp_port(receiver)}"
-        command, *options = words
-        with start(command, host, *options, "-i", "0.05") as viewer:
+    command, *options = words
+    with listening("recv", "--top", "--output", tmp_path) as (_, _, host):
+        argv = [*MRC, command, host, *options, "-i", "0.05"]
+        with subprocess.Popen(argv, stdout=-1, stderr=-1, text=True) as viewer:
             assert viewer.stdout is not None
             heads = 0
             while heads < 2:
@@ -411,14 +389,10 @@ def test_watching__until_interrupted(tmp_path: Path, words: tuple[str, ...]) -> 
                 heads += re.match(r'paths to|\S+: mrc recv|\{"schema"', line) is not None
             viewer.send_signal(signal.SIGINT)
             viewer.communicate(timeout=PATIENCE)
-        receiver.terminate()
-        receiver.communicate(timeout=PATIENCE)
     assert viewer.returncode == 130
 
 
-# ---- The endpoints of this machine ---------------------------------------------------------------
-#
-# The endpoints of this machine, also those whose process does not answer.
+# ---- The endpoints of this machine, also those whose process does not answer ---------------------
 
 
 ANSWER = json.dumps(SNAPSHOT).encode() + b"\n"
@@ -426,12 +400,9 @@ NEVER = 0.05  # seconds for an endpoint that does not answer
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for sockets without this machine's own sockets."""
-    folder = tmp_path / "endpoints"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setattr(views, "_folders", lambda all_users: iter([folder]))
-    yield folder
+def folder(home: Path) -> Path:
+    home.mkdir(mode=0o700)
+    return home
 
 
 @pytest.fixture
@@ -444,7 +415,7 @@ def stopped() -> Iterator[int]:
         process.kill()
 
 
-def listening(path: Path) -> socket.socket:
+def silent_at(path: Path) -> socket.socket:
     """The kernel takes connections to it, and nobody answers them."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
@@ -463,7 +434,7 @@ def endpoint(path: Path, line: bytes) -> Iterator[None]:
                     if visit.recv(1):
                         visit.sendall(line)
 
-    with listening(path) as server:
+    with silent_at(path) as server:
         thread = Thread(target=serve, args=[server])
         thread.start()
         try:
@@ -485,7 +456,7 @@ def answer_one(server: socket.socket) -> None:
 async def test_look__names_a_process_that_is_stopped(folder: Path, stopped: int) -> None:
     path = folder / f"{stopped}-1.sock"
     async with EndpointWatch(NEVER) as here:
-        with listening(path):
+        with silent_at(path):
             await here.look()
             here.seconds = 1e6
             with endpoint(folder / "1-1.sock", ANSWER):
@@ -501,7 +472,7 @@ async def test_look__waits_once_for_what_does_not_answer(folder: Path) -> None:
     """Others are shown without a delay; a late answer counts when it comes."""
     path = folder / "1-1.sock"
     async with EndpointWatch(NEVER) as here:
-        with listening(path) as silent:
+        with silent_at(path) as silent:
             assert len((await here.look()).unanswered) == 1
             here.seconds = 1e6
             assert len((await here.look()).unanswered) == 1
@@ -518,7 +489,7 @@ async def test_look__many_that_do_not_answer(folder: Path) -> None:
     async with EndpointWatch(NEVER) as here:
         with ExitStack() as stack:
             for number in range(12):
-                stack.enter_context(listening(folder / f"1-{number}.sock"))
+                stack.enter_context(silent_at(folder / f"1-{number}.sock"))
             await here.look()
             here.seconds = 1e6
             stack.enter_context(endpoint(folder / "1-99.sock", ANSWER))

@@ -7,8 +7,6 @@ import argparse
 import asyncio
 import re
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from endpoints import (
     two_planes,
     until,
 )
+from file_commands import listening
 from msgspec.structs import replace
 from project_text import ROOT
 from prometheus_client.openmetrics import parser as open_metrics
@@ -74,10 +73,13 @@ class Noted:
         self.told.append("close")
 
 
-async def test_observatory__shows_nothing_unless_the_configuration_says_so() -> None:
+@pytest.mark.parametrize("given", [False, True])
+async def test_observer__shows_nothing_unless_the_configuration_says_so(given: bool) -> None:
+    """A given observer replaces the views of the configuration."""
+    views_of: dict[str, Any] = {"metrics": (LOOPBACK[4], 0), "remote_view": True} if given else {}
     async with (
         asyncio.timeout(BUDGET_SECONDS),
-        Context(loopback_config()) as context,
+        Context(loopback_config(**views_of), observer=Noted() if given else None) as context,
         await context.listen(LOOPBACK[4], 0) as listener,
     ):
         assert context.metrics_port == 0
@@ -100,20 +102,6 @@ async def test_observer__a_given_one_is_told_of_everything_in_order() -> None:
         begin = [f"open of {near.name}", f"adopt {far.name}"]
         assert noted.told == begin
     assert noted.told == [*begin, "retire", "close"]
-
-
-async def test_observer__a_given_one_replaces_the_views_of_the_configuration() -> None:
-    config = loopback_config(metrics=(LOOPBACK[4], 0), remote_view=True)
-    async with (
-        asyncio.timeout(BUDGET_SECONDS),
-        Context(config, observer=Noted()) as context,
-        await context.listen(LOOPBACK[4], 0) as listener,
-    ):
-        assert context.metrics_port == 0
-        channel = await dial(None, LOOPBACK[4], listener.port)
-        with pytest.raises(ConnectError, match="remote viewing is off"):
-            await views.look_at_peer(channel)
-        await channel.close()
 
 
 # ---- Views whose program does not answer ------------------------------------------------------
@@ -420,14 +408,11 @@ def test_listening_address(text: str, address: Any) -> None:
 
 
 def test_recv__serves_metrics(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mrc", "recv", "--port", "0", "--metrics", "0"]
-    with subprocess.Popen([*command, "--output", tmp_path], stderr=-1, text=True) as receiver:
-        assert receiver.stderr is not None
-        url = receiver.stderr.readline().split()[-1]
-        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-            families = {family.name for family in parse_text(answer.read().decode())}
-        receiver.terminate()
-        receiver.communicate(timeout=PATIENCE)
+    with (
+        listening("recv", "--metrics", "0", "--output", tmp_path) as (_, said, _),
+        urllib.request.urlopen(said.split()[-1], timeout=PATIENCE) as answer,
+    ):
+        families = {family.name for family in parse_text(answer.read().decode())}
     assert "mrc_info" in families
 
 

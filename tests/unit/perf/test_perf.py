@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
-from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
+from endpoints import BUDGET_SECONDS, LOOPBACK, listening_to_itself, loopback_config, spawn
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
@@ -47,6 +47,7 @@ from mrc.transfer import memory as transfer_memory
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
+NONE = Latency(0, 0, 0, 0, 0, 0, 0)
 
 # ---- plans ----------------------------------------------------------------------------------
 
@@ -91,9 +92,7 @@ def test_plan__memory_is_bounded() -> None:
 
 
 def test_outcome__travels() -> None:
-    interval = MeterInterval(
-        0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0}, (2,), (1,)
-    )
+    interval = moving({1: 600, 2: 400}, {1: 500, 2: 0}, (2,), (1,))
     outcome = PerfOutcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
     assert PerfOutcome.from_dict(outcome.to_dict(), PeerBins()) == outcome
     assert interval.written_bits_per_second == 4000
@@ -101,8 +100,12 @@ def test_outcome__travels() -> None:
         PerfOutcome.from_dict({"total": {}}, PeerBins())
 
 
+def moving(there: dict[int, int], back: dict[int, int], *marks: tuple[int, ...]) -> MeterInterval:
+    """What the planes carry each way; those that are slow, and those that are suspended."""
+    return MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back, *marks)
+
+
 def _outcome_with_history() -> PerfOutcome:
-    interval = MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600}, {1: 500})
     history = History(
         Recording(5, 2_000_000, 1_000_000, {1: (7, 9)}, 10, 1_500_000, 100, 20),
         (EvChange(1, 7, 1, "t1:1.0", "GOOD", "SKIP", "MARKED"),),
@@ -110,7 +113,7 @@ def _outcome_with_history() -> PerfOutcome:
         (ShareChange(3, 7, 1, True, 40, "SLOW"),),
         0,
     )
-    return PerfOutcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6), history)
+    return PerfOutcome(moving({1: 600}, {1: 500}), 7, Latency(7, 1, 2, 3, 4, 5, 6), history)
 
 
 def _set(told: Any, path: str, value: object) -> None:
@@ -173,22 +176,16 @@ def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
 def test_interval_line__shares_of_what_the_plan_moves(
     direction: PerfDirection, shares: str
 ) -> None:
-    interval = MeterInterval(
-        0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375}
-    )
+    interval = moving({1: 600, 2: 400}, {1: 125, 2: 375})
     assert interval_line(PerfPlan(direction=direction), interval).endswith(shares)
     assert "EV changes" not in interval_line(PerfPlan(), interval)
     assert " EV changes  " in interval_line(PerfPlan(), interval, verbose=True)
 
 
 def test_interval__slow_and_suspended_planes_are_marked() -> None:
-    moved = {1: 600, 2: 30, 3: 370}
-    interval = MeterInterval(
-        0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {1: 0, 2: 0, 3: 0}, (2,), (3,)
-    )
-    assert interval_line(PerfPlan(), interval).endswith(
-        "planes 1: 60% 2: 3% (slow) 3: 37% (suspended)"
-    )
+    interval = moving({1: 600, 2: 30, 3: 370}, {1: 0, 2: 0, 3: 0}, (2,), (3,))
+    planes = "planes 1: 60% 2: 3% (slow) 3: 37% (suspended)"
+    assert interval_line(PerfPlan(), interval).endswith(planes)
     shown = plain(interval_of(interval))
     assert shown["planes"][:2] == [
         {"plane": 1, "sent_bytes": 600, "carried_percent": 300, "slow": False, "suspended": False},
@@ -206,29 +203,22 @@ def test_interval__slow_and_suspended_planes_are_marked() -> None:
     [
         (PerfDirection.FORWARD, ["plane 2 carried 9% of the others"]),
         (PerfDirection.REVERSE, ["plane 1 carried 5% of the others"]),
-        (
-            PerfDirection.BOTH,
-            [
-                "plane 2 carried 9% of the others",
-                "plane 1 carried 5% of the others on the way back",
-            ],
-        ),
+        (PerfDirection.BOTH, ["plane 2 carried 9% of the others",
+                              "plane 1 carried 5% of the others on the way back"]),
     ],
-)
+)  # fmt: skip
 def test_slow_planes__in_each_direction(direction: PerfDirection, said: list[str]) -> None:
     there, back = {1: 100 * MIB, 2: 9 * MIB}, {1: 5 * MIB, 2: 100 * MIB}
-    total = MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back)
-    nothing = Latency(0, 0, 0, 0, 0, 0, 0)
-    result = Result(PerfPlan(direction=direction), PerfOutcome(total, 0, nothing), None, (), False)
+    moved = PerfOutcome(moving(there, back), 0, NONE)
+    result = Result(PerfPlan(direction=direction), moved, None, (), False)
     assert slow_planes(result) == said
 
 
 def test_slow_planes__not_one_that_was_suspended_meanwhile() -> None:
     moved = {1: 100 * MIB, 2: 9 * MIB, 3: 100 * MIB, 4: 8 * MIB}
-    total = MeterInterval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {})
+    total = moving(moved, {})
     part = replace(total, planes_suspended=(2,))
-    nothing = Latency(0, 0, 0, 0, 0, 0, 0)
-    result = Result(PerfPlan(), PerfOutcome(total, 0, nothing), None, (part, total), False)
+    result = Result(PerfPlan(), PerfOutcome(total, 0, NONE), None, (part, total), False)
     assert slow_planes(result) == ["plane 4 carried 8% of the others"]
 
 
@@ -255,10 +245,8 @@ async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[PerfOutcome]]
     """A client, and the server's outcome of each test."""
     outcomes: list[PerfOutcome] = []
     async with (
-        asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config()) as near,
-        Context(loopback_config(**options)) as far,
-        await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
+        listening_to_itself(loopback_config(**options), private=SERVED) as (far, listener),
     ):
         server = PerfServer(far, lambda _client, _plan, outcome: outcomes.append(outcome))
 
@@ -427,13 +415,8 @@ async def test_plans__one_after_the_other() -> None:
 async def test_interrupted__keeps_what_was_measured() -> None:
     async with ends() as (client, outcomes):
         started = asyncio.Event()
-        running = spawn(
-            client.run(
-                PerfPlan(size=4096, seconds=60.0),
-                interval_seconds=0.05,
-                on_interval=lambda _: started.set(),
-            )
-        )
+        plan, on_interval = PerfPlan(size=4096, seconds=60.0), lambda _: started.set()
+        running = spawn(client.run(plan, interval_seconds=0.05, on_interval=on_interval))
         await started.wait()
         running.cancel()
         result = await running
@@ -446,10 +429,8 @@ async def test_interrupted__keeps_what_was_measured() -> None:
 
 async def test_server_vanishes() -> None:
     async with (
-        asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config()) as near,
-        Context(loopback_config()) as far,
-        await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
+        listening_to_itself(private=SERVED) as (far, listener),
     ):
         server = PerfServer(far, lambda *_: None)
         serving: list[asyncio.Task[None]] = []
@@ -467,12 +448,9 @@ async def test_server_vanishes() -> None:
         accepting, failed = spawn(serve()), list[Any]()
         with pytest.raises(PeerGoneError, match="ended without closing the connection"):
             async with connect(near, LOOPBACK[4], listener.port, timeout=BUDGET_SECONDS) as client:
-                await client.run(
-                    PerfPlan(size=4096, seconds=60.0),
-                    interval_seconds=0.02,
-                    on_interval=abort,
-                    on_failed=failed.append,
-                )
+                told: dict[str, Any] = {"on_interval": abort, "on_failed": failed.append}
+                plan = PerfPlan(size=4096, seconds=60.0)
+                await client.run(plan, interval_seconds=0.02, **told)
         (result,) = failed
         assert result.interrupted and result.server is None and result.intervals
         assert result.client.total.written_bytes == sum(i.written_bytes for i in result.intervals)
@@ -500,9 +478,8 @@ async def test_session__of_a_client_that_does_nothing(
     patience = perf_session._patience
 
     def brief(session: MailboxSession, missing: str, seconds: float = 0.0) -> Any:
-        monkeypatch.setattr(
-            perf_session, "IDLE_SECONDS", 0.1 if missing == what else BUDGET_SECONDS
-        )
+        idle = 0.1 if missing == what else BUDGET_SECONDS
+        monkeypatch.setattr(perf_session, "IDLE_SECONDS", idle)
         return patience(session, missing, seconds)
 
     monkeypatch.setattr(perf_session, "_patience", brief)
@@ -544,7 +521,6 @@ def test_next_lap__a_process_that_stood_still(number: int, elapsed: float, expec
 
 
 MB = 10**6
-NONE = Latency(0, 0, 0, 0, 0, 0, 0)
 
 
 def latency(count: int, p50_ns: int) -> Latency:
