@@ -64,6 +64,18 @@ def fresh_name() -> str:
     return f"t{os.getpid()}-{next(_numbers)}"
 
 
+def bed_of(*fabrics: Fabric, **options: Any) -> Any:
+    """A fixture: one test bed for all tests of a file, or one in each of these fabrics."""
+
+    @pytest.fixture(scope="module", params=fabrics or None)
+    def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+        fabric = {"fabric": request.param} if fabrics else {}
+        with Testbed(fresh_name(), **options, **fabric) as made:
+            yield made
+
+    return bed
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts mrc in a namespace; ends the processes that still run."""

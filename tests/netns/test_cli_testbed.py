@@ -43,15 +43,12 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
 
-from .conftest import fresh_name, needs_real_root, udp_socket
+from .conftest import bed_of, needs_real_root, udp_socket
 
 SMALL = ("--planes", "1", "--t1", "1")
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(fresh_name(), planes=1, t1=1) as bed:
-        yield bed
+bed = bed_of(planes=1, t1=1)
 
 
 @pytest.fixture(scope="module")

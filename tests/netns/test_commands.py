@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,13 @@ from mrc.linux import netns, system
 from mrc.testbed import findings
 from mrc.testbed.bed import Testbed
 
-from .conftest import HAS_USERS
+from .conftest import HAS_USERS, bed_of
 
 PLANES = 2
 CAPACITY = PLANES * 200e6
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(f"perf-{os.getpid()}", planes=PLANES, t1=2, rate="200mbit") as bed:
-        yield bed
+bed = bed_of(planes=PLANES, t1=2, rate="200mbit")
 
 
 def server(hosts: Hosts, *options: str) -> Mrc:

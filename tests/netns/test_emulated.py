@@ -36,7 +36,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import SOCKET
 from mrc.testbed.shape import Fabric, namespace_of
 
-from .conftest import datagrams, fresh_name, has_ended, udp_socket
+from .conftest import bed_of, datagrams, fresh_name, has_ended, udp_socket
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -52,13 +52,7 @@ FILL = 30
 """packets of 4222 bytes on the wire that fit into a buffer"""
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(
-        fresh_name(), hosts=3, planes=1, t1=2, rate=f"{RATE_BPS}", fabric=Fabric.EMULATED,
-        buffer_bytes=128 << 10,
-    ) as bed:  # fmt: skip
-        yield bed
+bed = bed_of(Fabric.EMULATED, hosts=3, planes=1, t1=2, rate=f"{RATE_BPS}", buffer_bytes=128 << 10)
 
 
 def receiver(bed: Testbed) -> socket.socket:

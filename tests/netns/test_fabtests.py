@@ -43,14 +43,10 @@ def test_listed__both_kinds() -> None:
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Testbed]:
-    with Testbed(fresh_name(), planes=4, t1=2, rate="500mbit") as bed:
-        hosts = Hosts(bed)
-        try:
-            for host in ("h0", "h1"):
-                hosts.agent(host)
-            yield bed
-        finally:
-            hosts.end()
+    with Testbed(fresh_name(), planes=4, t1=2, rate="500mbit") as bed, Hosts(bed) as hosts:
+        for host in ("h0", "h1"):
+            hosts.agent(host)
+        yield bed
 
 
 def started(bed: Testbed, host: str, *words: str) -> subprocess.Popen[str]:

@@ -23,7 +23,7 @@ from slowness import PATIENCE
 from mrc.agent.libraries import PROVIDER
 from mrc.testbed.bed import Testbed
 
-from .conftest import fresh_name
+from .conftest import bed_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/mpi"
@@ -62,21 +62,15 @@ needs_open_mpi = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(fresh_name(), hosts=3, planes=4, t1=2, rate="500mbit") as bed:
-        yield bed
+bed = bed_of(hosts=3, planes=4, t1=2, rate="500mbit")
 
 
 @pytest.fixture(scope="module")
 def agents(bed: Testbed) -> Iterator[Hosts]:
-    hosts = Hosts(bed)
-    try:
+    with Hosts(bed) as hosts:
         for name in ("h0", "h1", "h2"):
             hosts.agent(name)
         yield hosts
-    finally:
-        hosts.end()
 
 
 @pytest.fixture

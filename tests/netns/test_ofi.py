@@ -26,7 +26,7 @@ from mrc.aio.context import OOB_PORT
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
-from .conftest import fresh_name
+from .conftest import bed_of, fresh_name
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "mrc/lib"
@@ -50,10 +50,7 @@ needs_tools = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(fresh_name(), planes=2, t1=2, rate="500mbit") as bed:
-        yield bed
+bed = bed_of(planes=2, t1=2, rate="500mbit")
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +91,8 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture(scope="module")
 def lasting(bed: Testbed) -> Iterator[Hosts]:
-    hosts = Hosts(bed)
-    yield hosts
-    hosts.end()
+    with Hosts(bed) as hosts:
+        yield hosts
 
 
 @pytest.fixture

@@ -29,16 +29,13 @@ from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
-from .conftest import PORT, fresh_name, has_ended, udp_pair
+from .conftest import PORT, bed_of, has_ended, udp_pair
 
 RATE_BPS = 200_000_000
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module", params=[*Fabric])
-def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
-    with Testbed(fresh_name(), planes=2, t1=2, rate="200mbit", fabric=request.param) as bed:
-        yield bed
+bed = bed_of(*Fabric, planes=2, t1=2, rate="200mbit")
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from mrc.agent import socket as agent_socket
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 
-from .conftest import fresh_name
+from .conftest import bed_of
 
 pytestmark = [
     pytest.mark.usefixtures("healed"),
@@ -44,10 +44,7 @@ LIVELY = 1 << 20
 """bytes that a program has sent when it runs"""
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(fresh_name(), planes=4, t1=2, rate="500mbit") as bed:
-        yield bed
+bed = bed_of(planes=4, t1=2, rate="500mbit")
 
 
 @pytest.fixture(params=SEALS)

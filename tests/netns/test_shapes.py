@@ -33,10 +33,21 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
 
-from .conftest import PORT, arrivals, check_fault, fresh_name, probe, probing, udp_pair, udp_socket
+from .conftest import (
+    PORT,
+    arrivals,
+    bed_of,
+    check_fault,
+    fresh_name,
+    probe,
+    probing,
+    udp_pair,
+    udp_socket,
+)
 
 pytestmark = pytest.mark.usefixtures("healed")
 
+SHAPE = {"hosts": 4, "planes": 2, "t0": 2, "t1": 2, "rate": "1gbit"}
 NEAR = {"t0:1.0", "t0:2.0"}
 FAR = {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
 
@@ -52,12 +63,7 @@ FAULTS: dict[str, tuple[set[str], set[str], set[str]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=[*Fabric])
-def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
-    with Testbed(
-        fresh_name(), hosts=4, planes=2, t0=2, t1=2, rate="1gbit", fabric=request.param
-    ) as bed:
-        yield bed
+bed = bed_of(*Fabric, **SHAPE)
 
 
 @pytest.mark.parametrize("fabric", Fabric)
@@ -382,12 +388,7 @@ LINKS = (
 )
 
 
-@pytest.fixture(scope="module", params=[*Fabric])
-def own(request: pytest.FixtureRequest) -> Iterator[Testbed]:
-    with Testbed(
-        fresh_name(), hosts=4, planes=2, t0=2, t1=2, rate="1gbit", fabric=request.param, links=LINKS
-    ) as bed:
-        yield bed
+own = bed_of(*Fabric, **SHAPE, links=LINKS)
 
 
 def lost_since(before: dict[str, dict[str, int]], bed: Testbed) -> dict[str, int]:
@@ -526,11 +527,7 @@ FAULTS_IN_PODS: dict[str, tuple[set[str], set[str], set[str]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=[*Fabric])
-def pods(request: pytest.FixtureRequest) -> Iterator[Testbed]:
-    shape = {"hosts": 4, "planes": 1, "t0": 4, "t1": 4, "pods": 2, "t2": 4}
-    with Testbed(fresh_name(), rate="1gbit", fabric=request.param, **shape) as bed:
-        yield bed
+pods = bed_of(*Fabric, hosts=4, planes=1, t0=4, t1=4, pods=2, t2=4, rate="1gbit")
 
 
 @pytest.mark.default

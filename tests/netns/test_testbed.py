@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -39,7 +38,15 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.shape import Fabric
 
-from .conftest import PORT, arrivals, check_fault, fresh_name, needs_real_root, probe, udp_pair
+from .conftest import (
+    PORT,
+    arrivals,
+    bed_of,
+    check_fault,
+    needs_real_root,
+    probe,
+    udp_pair,
+)
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -59,10 +66,7 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope="module", params=[*Fabric])
-def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
-    with Testbed(fresh_name(), planes=2, t1=2, rate="1gbit", fabric=request.param) as bed:
-        yield bed
+bed = bed_of(*Fabric, planes=2, t1=2, rate="1gbit")
 
 
 # An emulated fabric has no switches to look into.

@@ -26,7 +26,7 @@ from verbs.building import LIBRARY, compiled
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 
-from .conftest import fresh_name
+from .conftest import bed_of, fresh_name
 
 pytestmark = [
     pytest.mark.usefixtures("healed"),
@@ -46,10 +46,7 @@ LISTENING = "0A"
 EMULATES = "libmrc: --rc: "
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(fresh_name(), planes=PLANES, t1=2, rate="500mbit") as bed:
-        yield bed
+bed = bed_of(planes=PLANES, t1=2, rate="500mbit")
 
 
 @pytest.fixture

@@ -26,14 +26,13 @@ from mrc.errors import ArgumentError, StateError
 from mrc.testbed.bed import Testbed
 from mrc.view.fabric import FabricChange, FabricView
 
+from .conftest import bed_of
+
 RATE_BPS = 100_000_000
 BELOW, ABOVE = 3.3 * RATE_BPS, 3.5 * RATE_BPS  # of four planes: one fails, none fails
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(f"view-{os.getpid()}", rate=str(RATE_BPS)) as bed:
-        yield bed
+bed = bed_of(rate=str(RATE_BPS))
 
 
 def view_of(bed: Testbed) -> FabricView:

@@ -32,7 +32,7 @@ from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed, find_programs
 from mrc.testbed.state import folder
 
-from .conftest import fresh_name
+from .conftest import bed_of
 
 HEAD = """
 title = "traffic of a test"
@@ -100,10 +100,7 @@ measure = "completed"
 """
 
 
-@pytest.fixture(scope="module")
-def bed() -> Iterator[Testbed]:
-    with Testbed(fresh_name(), hosts=4, planes=2, t0=2, t1=2, rate="200mbit") as bed:
-        yield bed
+bed = bed_of(hosts=4, planes=2, t0=2, t1=2, rate="200mbit")
 
 
 @pytest.fixture

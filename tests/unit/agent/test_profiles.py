@@ -47,6 +47,7 @@ PATHS = {
     EvValue(plane, bytes([t1]) + bytes(31)): f"t1:{plane}.{t1}" for plane in (1, 2) for t1 in (0, 1)
 }
 ALL = tuple(PATHS)
+NOTHING, STRANGE = EvValue(0, bytes(32)), EvValue(9, bytes(32))
 
 
 def evs(**fields: Any) -> Any:
@@ -60,16 +61,27 @@ def entry(old: EvValue, new: EvValue | None = None, state: int = 0, flags: int =
     return ffi.new("struct mrc_api_ev_entry *", fields)
 
 
+def change_format(formats: Formats, number: int, state: int, mask: int = 0, **fields: Any) -> None:
+    head = {"id": number, "mask": STATE | mask, "state": state, **fields}
+    formats.modify(ffi.new("struct mrc_agent_format *", head))
+
+
 def make_format(formats: Formats, number: int, *bits: int) -> None:
     """An SRv6 format that is ONLINE."""
-    fields = {
-        "id": number, "mask": STATE | lib.MRC_API_FORMAT_MODE | lib.MRC_API_FORMAT_OP,
-        "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_FORMAT_SRV6, "n_fields": len(bits),
-        "bits": bits,
-    }  # fmt: skip
-    formats.modify(ffi.new("struct mrc_agent_format *", fields))
-    online = {"id": number, "mask": STATE, "state": lib.MRC_API_ONLINE}
-    formats.modify(ffi.new("struct mrc_agent_format *", online))
+    mask = lib.MRC_API_FORMAT_MODE | lib.MRC_API_FORMAT_OP
+    fields = {"mode": lib.MRC_API_FORMAT_SRV6, "n_fields": len(bits), "bits": bits}
+    change_format(formats, number, lib.MRC_API_OFFLINE, mask, **fields)
+    change_format(formats, number, lib.MRC_API_ONLINE)
+
+
+def change_cc(table: CcProfiles, number: int, state: int, mask: int = 0, **fields: Any) -> None:
+    head = {"id": number, "mask": STATE | mask, "state": state, **fields}
+    table.modify(ffi.new("struct mrc_agent_cc *", head), "uet-1.0-nscc")
+
+
+@pytest.fixture
+def table() -> CcProfiles:
+    return CcProfiles(ContextProfiles(CcProfile("default", CcSettings(CcKind.DELAY))))
 
 
 @pytest.fixture
@@ -84,16 +96,21 @@ def profiles(formats: Formats) -> EvProfiles:
     return EvProfiles(ContextProfiles(EvProfile("default", EvSelection())), formats, PATHS)
 
 
+def offline(mode: int, mask: int = 0, **fields: Any) -> Any:
+    """A head that makes profile 7, or takes it OFFLINE."""
+    mask |= STATE | MODE | lib.MRC_API_EVS_FORMAT
+    return evs(id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=mode, **fields)
+
+
 async def explicit(profiles: EvProfiles, *chosen: EvValue) -> None:
-    mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_COUNT
-    head = evs(
-        id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_EXPLICIT, format=1,
-        n_evs=len(chosen),
-    )  # fmt: skip
+    head = offline(lib.MRC_API_EVS_EXPLICIT, lib.MRC_API_EVS_COUNT, format=1, n_evs=len(chosen))
     await profiles.modify(head, [], [])
-    replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
-    nothing = EvValue(0, bytes(32))
-    await profiles.modify(replace, [entry(nothing, each) for each in chosen], [])
+    await replace(profiles, *[entry(NOTHING, each) for each in chosen])
+
+
+async def replace(profiles: EvProfiles, *entries: Any) -> None:
+    head = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
+    await profiles.modify(head, list(entries), [])
 
 
 async def move(profiles: EvProfiles, state: int, number: int = 7) -> None:
@@ -117,25 +134,22 @@ async def test_explicit__selects_its_paths(profiles: EvProfiles) -> None:
 
 
 async def test_explicit__populates_each_place(profiles: EvProfiles) -> None:
-    await explicit(profiles, *[EvValue(0, bytes(32))] * 2)
+    await explicit(profiles, NOTHING, NOTHING)
     assert "not populated" in await refused(errno.EINVAL, move(profiles, lib.MRC_API_ONLINE))
-    replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
-    await profiles.modify(replace, [entry(EvValue(0, bytes(32)), ALL[2], flags=1)], [])
+    await replace(profiles, entry(NOTHING, ALL[2], flags=1))
     assert profiles[7].entries == [ALL[2]] * 2
-    strange = EvValue(9, bytes(32))
     for wrong, number, said in (
-        (entry(strange, ALL[2]), errno.ENOENT, "no EV"),
-        (entry(ALL[2], strange), errno.EINVAL, "no path"),
+        (entry(STRANGE, ALL[2]), errno.ENOENT, "no EV"),
+        (entry(ALL[2], STRANGE), errno.EINVAL, "no path"),
     ):
-        assert said in await refused(number, profiles.modify(replace, [wrong], []))
+        assert said in await refused(number, replace(profiles, wrong))
     assert profiles[7].entries == [ALL[2]] * 2, "after an error nothing has changed"
 
 
 async def test_explicit__is_replaced_only_while_it_is_offline(profiles: EvProfiles) -> None:
     await explicit(profiles, *ALL[:2])
     await move(profiles, lib.MRC_API_ONLINE)
-    replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
-    again = profiles.modify(replace, [entry(ALL[0], ALL[2])], [])
+    again = replace(profiles, entry(ALL[0], ALL[2]))
     assert "while the profile is OFFLINE" in await refused(errno.EINVAL, again)
     assert profiles[7].entries == list(ALL[:2])
 
@@ -145,8 +159,7 @@ async def test_generated__selects_those_that_are_paths(
 ) -> None:
     make_format(formats, 2, 8, 248)
     fields = {"bits": 8, "initial": 0, "least": 0, "most": 1, "mask": 1}
-    mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_FIELDS_OP
-    head = evs(id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_GENERATED, format=2)
+    head = offline(lib.MRC_API_EVS_GENERATED, lib.MRC_API_EVS_FIELDS_OP, format=2)
     wide = {"bits": 248, "initial": 0, "least": 0, "most": 0, "mask": 0}
     made = [ffi.new("struct mrc_api_ev_field *", each) for each in (fields, wide)]
     await profiles.modify(head, [], made)
@@ -175,7 +188,7 @@ async def test_states__are_denied_and_allowed_by_path(profiles: EvProfiles) -> N
     bad = entry(ALL[1], state=lib.MRC_API_EV_ASSUMED_BAD)
     await refused(errno.EOPNOTSUPP, profiles.modify(head, [bad], []))
     await refused(errno.ENOENT, profiles.modify(head, [entry(ALL[3], state=4)], []))
-    await refused(errno.ENOENT, profiles.modify(head, [entry(EvValue(9, bytes(32)), state=4)], []))
+    await refused(errno.ENOENT, profiles.modify(head, [entry(STRANGE, state=4)], []))
 
 
 async def test_profile__moves_from_the_state_that_the_call_names(profiles: EvProfiles) -> None:
@@ -225,23 +238,19 @@ async def test_profile__a_refused_call_changes_nothing(
     profiles: EvProfiles, formats: Formats
 ) -> None:
     """A new profile does not come to exist, one that exists keeps its state and settings."""
-    mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_MIN_ACTIVE
-    offline = {"id": 7, "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_EVS_AUTO}
-    wrong = evs(**offline, mask=mask, format=2)
+    wrong = offline(lib.MRC_API_EVS_AUTO, lib.MRC_API_EVS_MIN_ACTIVE, format=2)
     await refused(errno.EINVAL, profiles.modify(wrong, [], []))
     await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
-    deny = evs(
-        **offline, mask=STATE | lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_MODIFY_STATE, min_active=3
-    )
-    strange = entry(EvValue(9, bytes(32)), state=lib.MRC_API_EV_DENIED)
-    known = entry(ALL[0], state=lib.MRC_API_EV_DENIED)
-    await refused(errno.EINVAL, profiles.modify(deny, [known, strange], []))
+    op = {"op": lib.MRC_API_EVS_MODIFY_STATE, "mask": STATE | lib.MRC_API_EVS_OP}
+    deny = evs(id=7, state=lib.MRC_API_OFFLINE, min_active=3, **op)
+    both = [entry(each, state=lib.MRC_API_EV_DENIED) for each in (ALL[0], STRANGE)]
+    await refused(errno.EINVAL, profiles.modify(deny, both, []))
     await refused(errno.EINVAL, move(profiles, lib.MRC_API_INIT))
     await explicit(profiles, ALL[0])
     await move(profiles, lib.MRC_API_ONLINE)
     wrong.mask |= lib.MRC_API_EVS_EVENTS
     await refused(errno.EINVAL, profiles.modify(wrong, [], []))
-    await refused(errno.ENOENT, profiles.modify(deny, [known, strange], []))
+    await refused(errno.ENOENT, profiles.modify(deny, both, []))
     found = profiles[7]
     assert found.profile.state is ProfileState.ONLINE and found.profile.denied == ()
     assert (found.mode, found.format) == (lib.MRC_API_EVS_EXPLICIT, 1)
@@ -251,17 +260,13 @@ async def test_profile__a_refused_call_changes_nothing(
 async def test_format__is_as_wide_as_its_evs(profiles: EvProfiles, formats: Formats) -> None:
     """EVs that do not fit, fields of other widths, and formats wider than an EV are refused."""
     make_format(formats, 2, 4, 3)
-    mask = STATE | MODE | lib.MRC_API_EVS_FORMAT | lib.MRC_API_EVS_COUNT
-    explicit = evs(
-        id=7, mask=mask, state=lib.MRC_API_OFFLINE, mode=lib.MRC_API_EVS_EXPLICIT, format=2, n_evs=1
-    )
+    explicit = offline(lib.MRC_API_EVS_EXPLICIT, lib.MRC_API_EVS_COUNT, format=2, n_evs=1)
     await profiles.modify(explicit, [], [])
-    replace = evs(id=7, mask=lib.MRC_API_EVS_OP, op=lib.MRC_API_EVS_REPLACE)
-    new = [entry(EvValue(0, bytes(32)), ALL[1])]  # its eighth bit is 1
-    assert "the 7 bits" in await refused(errno.EINVAL, profiles.modify(replace, new, []))
+    new = entry(NOTHING, ALL[1])  # its eighth bit is 1
+    assert "the 7 bits" in await refused(errno.EINVAL, replace(profiles, new))
     explicit.format = 1
     await profiles.modify(explicit, [], [])
-    await profiles.modify(replace, new, [])
+    await replace(profiles, new)
     narrow = evs(id=7, mask=lib.MRC_API_EVS_FORMAT, format=2)
     await profiles.modify(narrow, [], [])
     assert "the 7 bits" in await refused(errno.EINVAL, move(profiles, lib.MRC_API_ONLINE))
@@ -282,28 +287,23 @@ def test_format__in_use_keeps_its_fields(formats: Formats) -> None:
 
 
 def test_format__a_refused_call_changes_nothing(formats: Formats) -> None:
-    fields = {
-        "id": 1, "mask": STATE | lib.MRC_API_FORMAT_OP | lib.MRC_API_FORMAT_MODE,
-        "state": lib.MRC_API_OFFLINE, "mode": lib.MRC_API_FORMAT_STEV, "n_fields": 1, "bits": [9],
-    }  # fmt: skip
+    mask = lib.MRC_API_FORMAT_OP | lib.MRC_API_FORMAT_MODE
+    fields = {"mode": lib.MRC_API_FORMAT_STEV, "n_fields": 1, "bits": [9]}
     with pytest.raises(RequestError, match="STEV"):
-        formats.modify(ffi.new("struct mrc_agent_format *", fields))
+        change_format(formats, 1, lib.MRC_API_OFFLINE, mask, **fields)
     assert formats[1].state is ProfileState.ONLINE and formats[1].settings.bits == (8,)
 
 
-def test_cc__a_refused_call_changes_nothing() -> None:
-    table = CcProfiles(ContextProfiles(CcProfile("default", CcSettings(CcKind.DELAY))))
-    offline = {"id": 3, "mask": STATE | lib.MRC_API_CC_CONFIG, "state": lib.MRC_API_OFFLINE}
-    wrong = {"config": {"gamma": math.nan}}
+def test_cc__a_refused_call_changes_nothing(table: CcProfiles) -> None:
+    wrong = {"mask": lib.MRC_API_CC_CONFIG, "config": {"gamma": math.nan}}
     with pytest.raises(RequestError, match="out of range"):
-        table.modify(ffi.new("struct mrc_agent_cc *", offline | wrong), "uet-1.0-nscc")
+        change_cc(table, 3, lib.MRC_API_OFFLINE, **wrong)
     with pytest.raises(RequestError, match="does not exist"):
         _ = table[3]
-    table.modify(ffi.new("struct mrc_agent_cc *", offline), "uet-1.0-nscc")
-    online = {"id": 3, "mask": STATE, "state": lib.MRC_API_ONLINE}
-    table.modify(ffi.new("struct mrc_agent_cc *", online), "uet-1.0-nscc")
+    change_cc(table, 3, lib.MRC_API_OFFLINE, lib.MRC_API_CC_CONFIG)
+    change_cc(table, 3, lib.MRC_API_ONLINE)
     with pytest.raises(RequestError, match="out of range"):
-        table.modify(ffi.new("struct mrc_agent_cc *", offline | wrong), "uet-1.0-nscc")
+        change_cc(table, 3, lib.MRC_API_OFFLINE, **wrong)
     assert table[3].state is ProfileState.ONLINE
 
 
@@ -315,36 +315,27 @@ def test_format__no_more_than_the_most(formats: Formats, monkeypatch: pytest.Mon
         make_format(formats, 3, 8)
 
 
-def test_cc__no_more_than_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cc__no_more_than_the_most(table: CcProfiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrc.agent.profiles.MAX_PROFILES", 2)
-    table = CcProfiles(ContextProfiles(CcProfile("default", CcSettings(CcKind.DELAY))))
-
-    def offline(number: int) -> None:
-        fields = {"id": number, "mask": STATE, "state": lib.MRC_API_OFFLINE}
-        table.modify(ffi.new("struct mrc_agent_cc *", fields), "uet-1.0-nscc")
-
-    offline(3)
-    offline(4)
-    offline(3)
+    for number in (3, 4, 3):
+        change_cc(table, number, lib.MRC_API_OFFLINE)
     with pytest.raises(RequestError, match="there are 2 CC profiles, the most") as refused:
-        offline(5)
+        change_cc(table, 5, lib.MRC_API_OFFLINE)
     assert refused.value.number == errno.ENOMEM
 
 
 def test_format__is_kept_while_profiles_use_it(formats: Formats) -> None:
     formats[1]._take()
-    offline = {"id": 1, "mask": STATE, "state": lib.MRC_API_OFFLINE}
-    formats.modify(ffi.new("struct mrc_agent_format *", offline))
-    gone = {"id": 1, "mask": STATE, "state": lib.MRC_API_INIT}
+    change_format(formats, 1, lib.MRC_API_OFFLINE)
     with pytest.raises(InUseError):
-        formats.modify(ffi.new("struct mrc_agent_format *", gone))
+        change_format(formats, 1, lib.MRC_API_INIT)
     formats[1].give_back()
-    formats.modify(ffi.new("struct mrc_agent_format *", gone))
+    change_format(formats, 1, lib.MRC_API_INIT)
     with pytest.raises(RequestError):
-        formats.query(ffi.new("struct mrc_agent_format *", gone))
+        formats.query(ffi.new("struct mrc_agent_format *", {"id": 1, "mask": STATE}))
 
 
-def test_cc__parameters_survive_the_way(formats: Formats) -> None:
+def test_cc__parameters_survive_the_way(table: CcProfiles) -> None:
     config = ffi.new("struct mrc_api_nscc *", {"gamma": 0.25, "fi": 3.0, "base_rtt_ns": 7000})
     kept = parameters_of(config)
     assert (kept.gamma, kept.fi, kept.base_rtt_ns) == (250_000, 3, 7000)
@@ -352,7 +343,6 @@ def test_cc__parameters_survive_the_way(formats: Formats) -> None:
     for value in (math.nan, math.inf, -1.0, 1e30):
         with pytest.raises(RequestError):
             parameters_of(ffi.new("struct mrc_api_nscc *", {"gamma": value}))
-    table = CcProfiles(ContextProfiles(CcProfile("default", CcSettings(CcKind.DELAY))))
     fields = {"id": 3, "mask": STATE | lib.MRC_API_CC_ALGORITHM, "state": lib.MRC_API_OFFLINE}
     with pytest.raises(RequestError, match="'reno' is not known"):
         table.modify(ffi.new("struct mrc_agent_cc *", fields), "reno")

@@ -379,8 +379,11 @@ async def test_connect__the_last_answer_before_the_time_limit_is_the_reason(
     async def dial(*_: object) -> Mock:
         return Mock(watchers=[], received_bytes=0) if left else await silent
 
+    async def establish(*_: object, **__: object) -> None:
+        raise left.pop(0)
+
     monkeypatch.setattr(route, "dial", dial)
-    monkeypatch.setattr(route, "establish", AsyncMock(side_effect=left.pop(0)))
+    monkeypatch.setattr(route, "establish", establish)
     with pytest.raises(error) as raised:
         await route.connect(local, Mock(), "h1", 7000, timeout=0.5)
     assert type(raised.value) is error

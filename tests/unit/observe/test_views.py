@@ -410,7 +410,7 @@ def test_listening_address(text: str, address: Any) -> None:
 def test_recv__serves_metrics(tmp_path: Path) -> None:
     with (
         listening("recv", "--metrics", "0", "--output", tmp_path) as (_, said, _),
-        urllib.request.urlopen(said.split()[-1], timeout=PATIENCE) as answer,
+        urllib.request.urlopen(said.splitlines()[0].split()[-1], timeout=PATIENCE) as answer,
     ):
         families = {family.name for family in parse_text(answer.read().decode())}
     assert "mrc_info" in families
