@@ -496,7 +496,7 @@ def test_send__a_secret_file(home: Path, file: Path) -> None:
         mrc("send", file, where, "--secret", secret)
     assert not (home / "config").exists()  # no key, and no folder for it
     secret.chmod(0o644)
-    assert "chmod 600" in mrc("send", file, where, "--secret", secret, code=1).stderr
+    assert "chmod 600" in mrc("send", file, where, "--secret", secret, code=2).stderr
 
 
 @pytest.mark.slow

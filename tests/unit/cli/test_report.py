@@ -308,26 +308,26 @@ def test_payload_bytes__of_each_end() -> None:
     assert payload_bytes("receiver", info) == 7
 
 
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """The terminal on which a bar is drawn, without pauses."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
+    made = Terminal()
+    monkeypatch.setattr("sys.stderr", made)
     monkeypatch.setattr("mrc.transfer.cli.report.BAR_SECONDS", 0.0)
-    return screen
+    return made
 
 
-async def test_watch__qp_that_is_gone(screen: io.StringIO) -> None:
+async def test_watch__qp_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     class GoneQp(CountingQp):
         async def query(self) -> Info:
             self.enough.set()
             raise StateError("gone")
 
+    terminal(monkeypatch)
     qp = GoneQp(1)
     async with meter("sender").watch(qp, "title", None):  # type: ignore[arg-type]
         await qp.enough.wait()
@@ -341,7 +341,10 @@ async def test_watch__nobody_asks_without_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("peer", ["[/]", "[bold]x", "\x1b[2J", "x" * 300, "\u202e"])
-async def test_watch__a_peer_cannot_touch_the_terminal(screen: io.StringIO, peer: str) -> None:
+async def test_watch__a_peer_cannot_touch_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, peer: str
+) -> None:
+    screen = terminal(monkeypatch)
     qp, watching = CountingQp(answers=3), meter()
     async with watching.watch(qp, f"from {peer}", 1 << 63):  # type: ignore[arg-type]
         await qp.enough.wait()
@@ -353,7 +356,8 @@ async def test_watch__a_peer_cannot_touch_the_terminal(screen: io.StringIO, peer
     assert "a line" in shown
 
 
-async def test_watch__what_need_not_move_is_done(screen: io.StringIO) -> None:
+async def test_watch__what_need_not_move_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
     qp = CountingQp(2)
     async with meter("sender").watch(qp, "to h1", 1000, lambda: 800):  # type: ignore[arg-type]
         await qp.enough.wait()
@@ -377,8 +381,9 @@ def test_detail__only_with_v(capsys: pytest.CaptureFixture[str], verbose: bool) 
 
 @pytest.mark.parametrize("columns", [60, 80])
 async def test_watch__one_line_that_fits_the_terminal(
-    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch, columns: int
+    monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
+    screen = terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(columns))
     qp, title = CountingQp(answers=4), "to a-host-with-a-long-name.example"
     async with meter("sender").watch(qp, title, 1 << 40):  # type: ignore[arg-type]
