@@ -130,7 +130,7 @@ void pr_link_send(struct pr_link *link, const struct mrc_agent_frame *head, cons
   keep(link, parts, 3, sizeof *head + bytes + more_bytes, may_lose);
 }
 
-void pr_link_flush(struct pr_link *link) {
+static void flush(struct pr_link *link) {
   while (link->first) {
     struct pr_waiting *waiting = link->first;
     if (send(link->fd, waiting->packet, waiting->bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
@@ -153,6 +153,18 @@ int pr_link_receive(struct pr_link *link, struct pr_frame *frame) {
   frame->body = packet + sizeof frame->head;
   frame->bytes = (size_t)bytes - sizeof frame->head;
   return 1;
+}
+
+bool pr_link_take(struct pr_link *link, int (*take)(const struct pr_frame *frame)) {
+  struct pr_frame frame;
+  int found = 1;
+  flush(link);
+  while (found == 1) {
+    found = pr_link_receive(link, &frame);
+    if (found == 1 && take(&frame) != 0) found = -EPROTO;
+  }
+  if (found < 0) pr_link_close(link);
+  return found == 0;
 }
 
 /* ---- Lines for users ---- */

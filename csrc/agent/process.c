@@ -54,21 +54,16 @@ void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, si
   pr_link_send(&pr_process.link, &head, body, bytes, more, more_bytes, false);
 }
 
-uint32_t pr_number(void) {
-  if (!pr_process.asked && pr_process.n_numbers <= MRC_AGENT_MAX_NUMBERS / 2) {
-    pr_process.asked = true;
-    pr_tell(MRC_AGENT_NUMBERS, 0, 0, NULL, 0, NULL, 0);
-  }
-  return pr_process.n_numbers > 0 ? pr_process.numbers[--pr_process.n_numbers] : 0;
-}
-
-uint32_t pr_await_number(void) {
+uint32_t pr_number(bool waits) {
   const uint64_t until_ns = pr_now_ns() + NUMBER_NS;
-  for (;;) {
-    const uint32_t number = pr_number();
-    if (number != 0) return number;
-    if (!pr_wait(until_ns)) return 0;
-  }
+  do {
+    if (!pr_process.asked && pr_process.n_numbers <= MRC_AGENT_MAX_NUMBERS / 2) {
+      pr_process.asked = true;
+      pr_tell(MRC_AGENT_NUMBERS, 0, 0, NULL, 0, NULL, 0);
+    }
+    if (pr_process.n_numbers > 0) return pr_process.numbers[--pr_process.n_numbers];
+  } while (waits && pr_wait(until_ns));
+  return 0;
 }
 
 /* ---- Attaching ---- */
@@ -475,7 +470,7 @@ static int take_admitted(const struct pr_frame *frame) {
   return 0;
 }
 
-/* A frame of the agent. -EPROTO: the agent is to be left. */
+/* A frame of the agent. An error: the agent is to be left. */
 static int take_frame(const struct pr_frame *frame) {
   switch ((enum mrc_agent_kind)frame->head.kind) {
     case MRC_AGENT_COMMAND:
@@ -557,31 +552,18 @@ void pr_engine_turn(void) {
 
 static uint64_t tended_ns; /* when the agent's frames were last read */
 
-static void take_frames(void) {
-  struct pr_frame frame;
-  int found;
-  while ((found = pr_link_receive(&pr_process.link, &frame)) == 1) {
-    if (take_frame(&frame) == 0) continue;
-    found = -EPROTO;
-    break;
-  }
-  if (found < 0) {
-    pr_link_close(&pr_process.link);
-    forget_agent();
-  }
-}
-
 static void tend(uint64_t now_ns) {
   tended_ns = now_ns;
-  pr_link_flush(&pr_process.link);
-  take_frames();
+  if (!pr_link_take(&pr_process.link, take_frame)) forget_agent();
 }
 
 static bool asleep; /* the helper, until packets, deadlines or a wake */
 
+static void wake_helper(void) { eventfd_write(pr_process.wake_fd, 1); }
+
 /* After the program has run the engine or given it work: the helper's sleep must end in time. */
 static void keep_armed(void) {
-  if (asleep && !mrc_ctx_arm(pr_process.ctx)) pr_engine_wake();
+  if (asleep && !mrc_ctx_arm(pr_process.ctx)) wake_helper();
 }
 
 static void set_polled(uint64_t ns) {
@@ -605,7 +587,7 @@ void pr_engine_posted(bool idle) {
 }
 
 void pr_engine_owed(void) {
-  if (asleep) pr_engine_wake();
+  if (asleep) wake_helper();
 }
 
 int pr_engine_call(struct mrc_command *command) {
@@ -619,11 +601,9 @@ int pr_engine_call(struct mrc_command *command) {
 
 /* ---- The helper ---- */
 
-void pr_engine_wake(void) { eventfd_write(pr_process.wake_fd, 1); }
-
 void pr_engine_leave(void) {
   set_polled(0);
-  pr_engine_wake();
+  wake_helper();
 }
 
 /* What wakes the helper: a wake, frames of the agent, the engine. */

@@ -68,10 +68,9 @@ void pr_submit(const struct mrc_command *command);
 /* Sends the agent a frame whose body has two parts. */
 void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, size_t bytes,
              const void *more, size_t more_bytes);
-/* A QPN of the agent's block; 0: none is left. Asks for another block in time. */
-uint32_t pr_number(void);
-/* The same, but waits for the agent; 0: no number came in time. Not for the helper. */
-uint32_t pr_await_number(void);
+/* A QPN of the agent's block; 0: none is left. Asks for another block in time, and `waits` for it,
+   which the helper must not: 0 if none came. */
+uint32_t pr_number(bool waits);
 
 /* Under the lock. Waits until the agent has ended the QPs that the program has destroyed, for half
    a second at most, so that the last acknowledgements reach their peers. */
@@ -149,12 +148,11 @@ void pr_engine_turn(void);
 void pr_engine_poll(bool turns);
 /* Under the lock. After a post; `idle`: the QP had nothing outstanding. */
 void pr_engine_posted(bool idle);
-/* Under the lock. The owner has work for its `turned`, which may wait for the next turn. */
+/* Under the lock. There is work for the engine, or for the owner's `turned`, which may wait for the
+   next turn. */
 void pr_engine_owed(void);
 /* Under the lock. Runs a command and returns its result. */
 int pr_engine_call(struct mrc_command *command);
-/* Under the lock. The helper looks at once: there is work that no poller will do. */
-void pr_engine_wake(void);
 /* Under the lock. The calling thread will sleep: the helper runs the engine from now on. */
 void pr_engine_leave(void);
 

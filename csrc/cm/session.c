@@ -183,7 +183,7 @@ static void take_event(const struct pr_frame *frame) {
   cm_channel_put(id, event);
 }
 
-static void take_frame(const struct pr_frame *frame) {
+static int take_frame(const struct pr_frame *frame) {
   if (frame->head.kind == MRC_AGENT_REFUSED) {
     PR_SAY_ONCE("the agent of this host refuses: %.*s", (int)frame->bytes,
                 (const char *)frame->body);
@@ -191,6 +191,7 @@ static void take_frame(const struct pr_frame *frame) {
     if (frame->head.kind == MRC_AGENT_ANSWER) take_answer(frame);
     if (frame->head.kind == MRC_AGENT_CM_EVENT) take_event(frame);
   }
+  return 0;
 }
 
 /* ---- The agent ends, and the next one ---- */
@@ -231,19 +232,9 @@ static int attach(void) {
 
 static void detach(void) {
   cm_process.up = false;
-  pr_link_close(&cm_process.link);
   for (struct pending *each = all_pending; each; each = each->next)
     each->lost = true;
   pthread_cond_broadcast(&cm_process.changed);
-}
-
-static void take_all(void) {
-  struct pr_frame frame;
-  int found;
-  pr_link_flush(&cm_process.link);
-  while ((found = pr_link_receive(&cm_process.link, &frame)) == 1)
-    take_frame(&frame);
-  if (found < 0) detach();
 }
 
 static void *run(void *argument) {
@@ -255,10 +246,10 @@ static void *run(void *argument) {
     cm_unlock();
     poll(&fd, 1, wait_ms);
     cm_lock();
-    if (cm_process.link.fd >= 0)
-      take_all();
-    else
+    if (cm_process.link.fd < 0)
       attach();
+    else if (!pr_link_take(&cm_process.link, take_frame))
+      detach();
     cm_unlock();
   }
   return NULL;

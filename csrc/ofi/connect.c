@@ -92,7 +92,7 @@ static int make(struct of_qp *qp, uint32_t qpn) {
 /* This process itself: two QPs of it are connected with each other. */
 static int use_own(struct of_peer *peer) {
   if (!has_room(2)) return -ENOSPC;
-  const uint32_t qpns[2] = {pr_await_number(), pr_await_number()};
+  const uint32_t qpns[2] = {pr_number(true), pr_number(true)};
   if (peer->qps[0].qpn != 0) return 0; /* another thread was first */
   if (qpns[0] == 0 || qpns[1] == 0) return -EAGAIN;
   for (int i = 0; i < 2; i++) {
@@ -114,7 +114,7 @@ int of_connect_use(struct of_peer *peer) {
   if (peer->error != 0 || peer->qps[0].qpn != 0) return peer->error;
   if (is_own(&peer->point)) return use_own(peer);
   if (!has_room(1)) return -ENOSPC;
-  const uint32_t qpn = pr_await_number();
+  const uint32_t qpn = pr_number(true);
   if (peer->qps[0].qpn != 0) return peer->error;
   if (qpn == 0) return -EAGAIN;
   const int error = make(&peer->qps[0], qpn);
@@ -128,7 +128,7 @@ const struct mrc_agent_endpoint *of_connect_point(void) { return &own; }
 
 int of_connect_open(void) {
   if (is_open) return -EBUSY;
-  struct mrc_agent_endpoint made = {.number = pr_await_number()};
+  struct mrc_agent_endpoint made = {.number = pr_number(true)};
   if (made.number == 0) return -EAGAIN;
   if (getrandom(made.token, sizeof made.token, 0) != (ssize_t)sizeof made.token) return -EIO;
   memcpy(made.gid, pr_process.gids[0], sizeof made.gid);
@@ -287,7 +287,7 @@ static int32_t admit(const struct mrc_agent_qp_request *request, struct of_peer 
   if (*peer && ((*peer)->error != 0 || (*peer)->qps[0].leaving)) return -ENOENT;
   if (*peer && (*peer)->qps[0].qpn != 0) return (int32_t)(*peer)->qps[0].qpn;
   if (!has_room(1)) return -ENOSPC;
-  const uint32_t qpn = pr_number();
+  const uint32_t qpn = pr_number(false);
   if (qpn == 0) return 0;
   if (!*peer) *peer = of_peer_of(&request->from);
   const int error = *peer ? make(&(*peer)->qps[0], qpn) : -ENOMEM;

@@ -13,7 +13,12 @@
 
 #include "agent/process.h"
 
-#define FOREVER_MS (1ull << 40)
+#define FOREVER_MS (1ull << 40) /* 35 years: as good as for ever */
+
+/* How a program may wait. */
+static bool is_served(enum fi_wait_obj wait) {
+  return wait == FI_WAIT_NONE || wait == FI_WAIT_UNSPEC || wait == FI_WAIT_YIELD;
+}
 
 struct of_counter {
   struct of_object object;
@@ -92,20 +97,6 @@ static int wait_for(struct fid_cntr *fid, uint64_t threshold, int timeout_ms) {
   return reached ? 0 : -FI_ETIMEDOUT;
 }
 
-static int close_counter(struct fid *fid) {
-  pr_lock();
-  const int error = of_object_leave((struct of_object *)fid);
-  pr_unlock();
-  if (error == 0) free(fid);
-  return error;
-}
-
-static struct fi_ops fid_ops = {.size = sizeof fid_ops,
-                                .close = close_counter,
-                                .bind = of_no_bind,
-                                .control = of_no_control,
-                                .ops_open = of_no_ops_open};
-
 static struct fi_ops_cntr counter_ops = {.size = sizeof counter_ops,
                                          .read = read_value,
                                          .readerr = read_errors,
@@ -117,20 +108,19 @@ static struct fi_ops_cntr counter_ops = {.size = sizeof counter_ops,
 
 int of_counter_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **counter,
                     void *context) {
-  const enum fi_wait_obj wait = attr ? attr->wait_obj : FI_WAIT_UNSPEC;
-  if (wait != FI_WAIT_NONE && wait != FI_WAIT_UNSPEC && wait != FI_WAIT_YIELD) return -FI_ENOSYS;
-  if (attr && (attr->events != FI_CNTR_EVENTS_COMP || attr->flags != 0)) return -FI_ENOSYS;
+  if (attr &&
+      (!is_served(attr->wait_obj) || attr->events != FI_CNTR_EVENTS_COMP || attr->flags != 0))
+    return -FI_ENOSYS;
   struct of_counter *made = of_object_new(sizeof *made, &domain->fid);
   if (!made) return -FI_ENOMEM;
-  made->object.counter = (struct fid_cntr){
-      .fid = {.fclass = FI_CLASS_CNTR, .context = context, .ops = &fid_ops}, .ops = &counter_ops};
+  made->object.counter =
+      (struct fid_cntr){.fid = {.fclass = FI_CLASS_CNTR, .context = context, .ops = &of_plain_ops},
+                        .ops = &counter_ops};
   *counter = &made->object.counter;
   return 0;
 }
 
 /* ==== Completion queues ==== */
-
-#define FOREVER_MS (1ull << 40) /* 35 years: as good as for ever */
 
 struct of_cq {
   struct of_object object;
@@ -159,7 +149,7 @@ static bool goes_on(struct of_operation *operation) {
                                     .kind = MRC_MSG_RECV,
                                     .claim = true};
   operation->done.result = mrc_ctx_msg_post(pr_process.ctx, &post, 1);
-  if (operation->done.result == 0) pr_engine_wake();
+  if (operation->done.result == 0) pr_engine_owed();
   return operation->done.result == 0;
 }
 
@@ -411,8 +401,7 @@ static struct fi_ops cq_fid_ops = {.size = sizeof cq_fid_ops,
 
 int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq,
                void *context) {
-  const enum fi_wait_obj wait = attr->wait_obj;
-  if (wait != FI_WAIT_NONE && wait != FI_WAIT_UNSPEC && wait != FI_WAIT_YIELD) return -FI_ENOSYS;
+  if (!is_served(attr->wait_obj)) return -FI_ENOSYS;
   struct of_cq *made = of_object_new(sizeof *made, &domain->fid);
   if (!made) return -FI_ENOMEM;
   made->object.cq = (struct fid_cq){
@@ -466,9 +455,7 @@ static struct fi_ops_eq eq_ops = {.size = sizeof eq_ops,
 
 int of_eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **eq,
                void *context) {
-  const enum fi_wait_obj wait = attr->wait_obj;
-  const bool waits = wait == FI_WAIT_NONE || wait == FI_WAIT_UNSPEC || wait == FI_WAIT_YIELD;
-  if (!waits || attr->flags & FI_WRITE) return -FI_ENOSYS;
+  if (!is_served(attr->wait_obj) || attr->flags & FI_WRITE) return -FI_ENOSYS;
   struct of_object *made = of_object_new(sizeof *made, &fabric->fid);
   if (!made) return -FI_ENOMEM;
   made->eq = (struct fid_eq){

@@ -180,26 +180,23 @@ bool vb_async_is_ours(const struct ibv_async_event *event) {
   return context && context->device == vb_objects.device;
 }
 
+static void count_completed(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *events) {
+  pthread_mutex_lock(mutex);
+  ++*events;
+  pthread_cond_signal(cond);
+  pthread_mutex_unlock(mutex);
+}
+
 void vb_async_acknowledge(const struct ibv_async_event *event) {
-  if (is_of_qp(event->event_type)) {
-    struct ibv_qp *qp = event->element.qp;
-    pthread_mutex_lock(&qp->mutex);
-    qp->events_completed++;
-    pthread_cond_signal(&qp->cond);
-    pthread_mutex_unlock(&qp->mutex);
-  } else if (is_of_srq(event->event_type)) {
-    struct ibv_srq *srq = event->element.srq;
-    pthread_mutex_lock(&srq->mutex);
-    srq->events_completed++;
-    pthread_cond_signal(&srq->cond);
-    pthread_mutex_unlock(&srq->mutex);
-  } else {
-    struct ibv_cq *cq = event->element.cq;
-    pthread_mutex_lock(&cq->mutex);
-    cq->async_events_completed++;
-    pthread_cond_signal(&cq->cond);
-    pthread_mutex_unlock(&cq->mutex);
-  }
+  struct ibv_qp *qp = event->element.qp;
+  struct ibv_srq *srq = event->element.srq;
+  struct ibv_cq *cq = event->element.cq;
+  if (is_of_qp(event->event_type))
+    count_completed(&qp->mutex, &qp->cond, &qp->events_completed);
+  else if (is_of_srq(event->event_type))
+    count_completed(&srq->mutex, &srq->cond, &srq->events_completed);
+  else
+    count_completed(&cq->mutex, &cq->cond, &cq->async_events_completed);
 }
 
 void vb_async_forget(struct ibv_context *context, const void *element) {

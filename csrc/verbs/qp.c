@@ -143,7 +143,7 @@ struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     qp->srq = (struct vb_srq *)attr->srq;
     error = allocate(qp);
   }
-  const uint32_t number = error == 0 ? pr_await_number() : 0;
+  const uint32_t number = error == 0 ? pr_number(true) : 0;
   if (error == 0 && number == 0) {
     PR_SAY_ONCE("no QP: the agent of this host has given no number for it: does it run?");
     error = EAGAIN;

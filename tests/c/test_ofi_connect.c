@@ -30,8 +30,10 @@ void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, si
   keeps += kind == MRC_AGENT_KEEP;
 }
 
-uint32_t pr_number(void) { return no_numbers ? 0 : 0x1000 + numbers++; }
-uint32_t pr_await_number(void) { return pr_number(); }
+uint32_t pr_number(bool waits) {
+  (void)waits;
+  return no_numbers ? 0 : 0x1000 + numbers++;
+}
 
 int pr_engine_call(struct mrc_command *command) {
   if (command->op == MRC_COMMAND_MSG_CLOSE) return (int)--opened;
@@ -43,7 +45,7 @@ void pr_engine_poll(bool turns) { (void)turns; }
 void pr_engine_leave(void) {}
 bool of_mr_is_written(void) { return false; }
 void pr_engine_posted(bool idle) { (void)idle; }
-void pr_engine_wake(void) {}
+void pr_engine_owed(void) {}
 void pr_attach_linger(void) {}
 void pr_say(const char *format, ...) { (void)format; }
 uint64_t pr_now_ns(void) { return 0; }
