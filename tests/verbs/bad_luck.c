@@ -10,19 +10,9 @@
 
 static struct ibv_context *context;
 
-static void pair(struct end *a, struct end *b, struct place *to, int cqe) {
-  *a = make_end(context, cqe);
-  *b = make_end(context, 64);
-  *to = place_of(b);
-  const struct place from = place_of(a);
-  join(a, to);
-  join(b, &from);
-}
-
 static void full_queues(void) {
   struct end a, b;
-  struct place to;
-  pair(&a, &b, &to, 64);
+  struct place to = make_pair(context, &a, &b, 64);
   write_text(&a, &to, "connected");
   for (int i = 0; i < PAIR_DEPTH; i++)
     CHECK(post(&a, &to, (uint64_t)i, a.mr->lkey, to.rkey, "full") == 0);
@@ -31,17 +21,15 @@ static void full_queues(void) {
     CHECK(poll_one(a.cq).wr_id == (uint64_t)i);
   write_text(&a, &to, "again");
   passed("full send queue");
-  struct ibv_recv_wr *bad, wr = {.wr_id = 1};
   for (int i = 0; i < PAIR_DEPTH; i++)
-    CHECK(ibv_post_recv(a.qp, &wr, &bad) == 0);
-  CHECK(ibv_post_recv(a.qp, &wr, &bad) == ENOMEM && bad == &wr);
+    CHECK(receive_into(a.qp, 1) == 0);
+  CHECK(receive_into(a.qp, 1) == ENOMEM);
   passed("full receive queue");
 }
 
 static void full_cq(void) {
   struct end a, b;
-  struct place to;
-  pair(&a, &b, &to, 4);
+  struct place to = make_pair(context, &a, &b, 4);
   for (int i = 0; i < PAIR_DEPTH; i++)
     CHECK(post(&a, &to, (uint64_t)i, a.mr->lkey, to.rkey, "x") == 0);
   struct ibv_async_event event;
@@ -63,15 +51,14 @@ static void take_fatal(const struct end *end) {
 
 static void wrong_keys(void) {
   struct end a, b;
-  struct place to;
-  pair(&a, &b, &to, 64);
+  struct place to = make_pair(context, &a, &b, 64);
   CHECK(post(&a, &to, 1, ~a.mr->lkey, to.rkey, "x") == 0);
   CHECK(poll_one(a.cq).status == IBV_WC_LOC_PROT_ERR);
   take_fatal(&a);
   errno = 0;
   CHECK(!ibv_reg_mr(a.pd, (void *)16, 4096, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);
   passed("memory of nobody");
-  pair(&a, &b, &to, 64);
+  to = make_pair(context, &a, &b, 64);
   write_text(&a, &to, "registered");
   CHECK(ibv_dereg_mr(b.mr) == 0);
   CHECK(post(&a, &to, 2, a.mr->lkey, to.rkey, "x") == 0);
@@ -91,21 +78,21 @@ static void wrong_domain(void) {
       ibv_reg_mr(pd, other, sizeof other, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   CHECK(pd && mr);
   for (int n = 1; n <= 2; n++) { /* pieces of memory */
-    pair(&a, &b, &to, 64);
+    to = make_pair(context, &a, &b, 64);
     write_text(&a, &to, "same domain");
     struct ibv_sge sges[] = {
         {.addr = (uintptr_t)other, .length = 1, .lkey = mr->lkey},
         {.addr = (uintptr_t)a.memory, .length = 1, .lkey = a.mr->lkey},
     };
-    struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_RDMA_WRITE,
+    const struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE,
                                    .sg_list = sges,
                                    .num_sge = n,
                                    .wr.rdma = {.remote_addr = to.va, .rkey = to.rkey}};
-    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+    CHECK(post_wr(a.qp, wr) == 0);
     CHECK(poll_one(a.cq).status == IBV_WC_LOC_PROT_ERR);
     take_fatal(&a);
   }
-  pair(&a, &b, &to, 64);
+  to = make_pair(context, &a, &b, 64);
   write_text(&a, &to, "same domain");
   to.va = (uintptr_t)other;
   CHECK(post(&a, &to, 1, a.mr->lkey, mr->rkey, "x") == 0);
@@ -117,8 +104,7 @@ static void wrong_domain(void) {
 
 static void in_child(void) {
   struct end a, b;
-  struct place to;
-  pair(&a, &b, &to, 64);
+  struct place to = make_pair(context, &a, &b, 64);
   write_text(&a, &to, "parent");
   const pid_t child = fork();
   CHECK(child >= 0);
@@ -158,8 +144,7 @@ static timer_t interrupt_each(long ns) {
 
 static void with_signals(void) {
   struct end a, b;
-  struct place to;
-  pair(&a, &b, &to, 64);
+  struct place to = make_pair(context, &a, &b, 64);
   interrupted = 0;
   timer_t timer = interrupt_each(200000);
   while (interrupted < 100)
@@ -168,19 +153,12 @@ static void with_signals(void) {
   passed("signals");
 }
 
-static void exchange(int other, const struct place *ours, struct place *theirs) {
-  CHECK(write(other, ours, sizeof *ours) == sizeof *ours);
-  CHECK(recv(other, theirs, sizeof *theirs, MSG_WAITALL) == sizeof *theirs);
-}
-
 /* The peer, which has forked before it opens its device. */
 static _Noreturn void be_peer(int other) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   context = open_first();
   struct end end = make_end(context, 64);
-  const struct place ours = place_of(&end);
-  struct place theirs;
-  exchange(other, &ours, &theirs);
+  const struct place ours = place_of(&end), theirs = swap_places(other, &ours);
   join(&end, &theirs);
   for (;;)
     pause();
@@ -188,9 +166,7 @@ static _Noreturn void be_peer(int other) {
 
 static void kill_peer(int other, pid_t peer) {
   struct end end = make_end(context, 64);
-  const struct place ours = place_of(&end);
-  struct place theirs;
-  exchange(other, &ours, &theirs);
+  const struct place ours = place_of(&end), theirs = swap_places(other, &ours);
   join_with(&end, &theirs, PATIENT);
   write_text(&end, &theirs, "alive");
   kill(peer, SIGKILL);

@@ -18,6 +18,11 @@ from verbs.building import LIBRARY, ROOT, compiled
 
 from mrc.agent import socket as agent_socket
 
+SAID_OF_RC = (
+    "libmrc: --rc: SEND, READ, ATOMIC and SRQs are emulated over WRITEs of MRC, which has no"
+    " others\n"
+)
+
 
 def missing_library() -> str | None:
     return None if LIBRARY.exists() else "libmrc is not built: apt-get install libibverbs-dev"
@@ -60,6 +65,12 @@ class Agent:
             words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             cwd=cwd,
         )  # fmt: skip
+
+    def linked(self, *command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+        """Runs a program that is linked with libmrc; `more`: variables of its environment."""
+        return subprocess.run(
+            command, env=self.environment | more, capture_output=True, text=True, timeout=PATIENCE
+        )
 
     def output(
         self, *command: str | Path, cwd: Path | None = None, rc: bool = False

@@ -215,19 +215,11 @@ static int meet(const char *address) {
   return accept(fd, NULL, NULL);
 }
 
-static struct place exchange(int fd, const struct end *end) {
-  const struct place ours = place_of(end);
-  struct place theirs;
-  CHECK(write(fd, &ours, sizeof ours) == sizeof ours);
-  CHECK(recv(fd, &theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs);
-  return theirs;
-}
-
 static void serve(void) {
   char byte;
   const int fd = meet(NULL);
   struct end end = make_end(verbs, 64);
-  const struct place peer = exchange(fd, &end);
+  const struct place ours = place_of(&end), peer = swap_places(fd, &ours);
   join(&end, &peer);
   CHECK(read(fd, &byte, 1) == 0); /* until the peer ends */
 }
@@ -265,7 +257,7 @@ static void use(const char *address) {
   CHECK(cq && mrc_req_notify_cq(cq, 0) == 0);
   const int fd = meet(address);
   struct end end = make_end(verbs, 64);
-  const struct place peer = exchange(fd, &end);
+  const struct place ours = place_of(&end), peer = swap_places(fd, &ours);
   struct mrc_api_qp_attr api = {.ev_profile = EXPLICIT, .cc_profile = CC};
   CHECK(mrc_modify_qp((struct mrc_api_qp *)end.qp, NULL, 0, &api,
                       MRC_API_QP_EV_PROFILE | MRC_API_QP_CC_PROFILE) == 0);

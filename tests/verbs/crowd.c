@@ -21,19 +21,9 @@ static struct ibv_context *context;
 static struct end a, b;
 static struct place to;
 
-static void make_pair(int cqe) {
-  a = make_end(context, cqe);
-  b = make_end(context, cqe);
-  to = place_of(&b);
-  join_both(&a, &b);
-}
-
 static void end_pair(void) {
-  for (struct end *end = &a; end; end = end == &a ? &b : NULL) {
-    CHECK(ibv_destroy_qp(end->qp) == 0 && ibv_destroy_cq(end->cq) == 0);
-    CHECK(ibv_dereg_mr(end->mr) == 0 && ibv_dealloc_pd(end->pd) == 0);
-    free(end->memory);
-  }
+  destroy_end(&a);
+  destroy_end(&b);
 }
 
 static void start(pthread_t *thread, void *(*run)(void *), uintptr_t number) {
@@ -82,7 +72,7 @@ static void *poll_numbers(void *unused) {
 
 static void share_a_qp(void) {
   pthread_t threads[2 * THREADS];
-  make_pair(64);
+  to = make_pair(context, &a, &b, 64);
   CHECK(THREADS * WRITES * sizeof(uint64_t) <= PAIR_BYTES);
   for (uintptr_t i = 0; i < THREADS; i++) {
     start(&threads[i], write_numbers, i);
@@ -103,7 +93,6 @@ static struct ibv_cq *told;
 
 static void *count_immediates(void *qp) {
   struct ibv_wc wc;
-  struct ibv_recv_wr *bad, wr = {0};
   while (atomic_load(&received) < SLEEPS) {
     struct ibv_cq *cq;
     void *cq_context;
@@ -114,7 +103,7 @@ static void *count_immediates(void *qp) {
     while ((n = ibv_poll_cq(cq, 1, &wc)) == 1) {
       CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.status == IBV_WC_SUCCESS);
       CHECK(ntohl(wc.imm_data) == (uint32_t)atomic_fetch_add(&received, 1));
-      CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
+      CHECK(receive_into(qp, 0) == 0);
     }
     CHECK(n == 0);
   }
@@ -136,16 +125,15 @@ static void sleep_and_wake(void) {
   CHECK(told && b.qp && ibv_req_notify_cq(told, 0) == 0);
   to = place_of(&b);
   join_both(&a, &b);
-  struct ibv_recv_wr *bad_receive, receive = {0};
   for (int i = 0; i < PAIR_DEPTH; i++)
-    CHECK(ibv_post_recv(b.qp, &receive, &bad_receive) == 0);
+    CHECK(receive_into(b.qp, 0) == 0);
   start(&thread, count_immediates, (uintptr_t)b.qp);
   for (uint32_t i = 0; i < SLEEPS; i++) {
-    struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+    const struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
                                    .send_flags = IBV_SEND_SIGNALED,
                                    .imm_data = htonl(i),
                                    .wr.rdma = {.remote_addr = to.va, .rkey = to.rkey}};
-    CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+    CHECK(post_wr(a.qp, wr) == 0);
     CHECK(poll_one(a.cq).status == IBV_WC_SUCCESS);
     if (i % 3 == 0) /* until the other thread sleeps */
       while (atomic_load(&received) <= (int)i)
@@ -174,12 +162,11 @@ static struct ibv_cq *told_cq(struct ibv_pd *pd, void *cq_context, bool destroy)
   struct ibv_cq *cq = ibv_create_cq(context, 1, cq_context, channel, 0);
   struct ibv_qp_init_attr init = {
       .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {.max_recv_wr = 1}};
-  struct ibv_recv_wr *bad, receive = {0};
   CHECK(cq && ibv_req_notify_cq(cq, 0) == 0);
   struct ibv_qp *qp = ibv_create_qp(pd, &init);
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
   CHECK(qp && ibv_modify_qp(qp, &attr, TO_INIT) == 0);
-  CHECK(ibv_post_recv(qp, &receive, &bad) == 0);
+  CHECK(receive_into(qp, 0) == 0);
   attr.qp_state = IBV_QPS_ERR;
   CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
   CHECK(ibv_destroy_qp(qp) == 0);
@@ -229,7 +216,7 @@ static void many_qps(void) {
 /* As many regions as a program likes: each opens its own bytes only. */
 static void many_regions(void) {
   static struct ibv_mr *mrs[REGIONS];
-  make_pair(16);
+  to = make_pair(context, &a, &b, 16);
   uint8_t *memory = calloc(REGIONS, 8);
   CHECK(memory);
   for (int i = 0; i < REGIONS; i++) {

@@ -1,38 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two processes that use all data functions of MRC's C interface, over loopback. Prints the name of
    each part as it passes; the first check that fails ends it with its line. */
+#include "pair.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "verbs/mrc_api.h"
 
-enum { PATIENCE_SECONDS = 200 }; /* only a hang exceeds it */
-
 enum { BYTES = 1 << 20, DEPTH = 64, GID_INDEX = 3, IMMEDIATE = 0x12345678, REPLY = 0x87654321 };
-
-static const char *side;
-
-#define CHECK(condition)                                                                 \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      fprintf(stderr, "%s line %d: %s (errno %d)\n", side, __LINE__, #condition, errno); \
-      exit(1);                                                                           \
-    }                                                                                    \
-  } while (0)
-
-/* What the two ends tell each other, beside MRC. */
-struct address {
-  uint32_t qpn, rkey;
-  uint64_t va;
-  union ibv_gid gid;
-};
 
 static int other; /* socket to the other end */
 static struct ibv_context *verbs;
@@ -44,29 +21,16 @@ static struct mrc_api_qp_hint *hint;
 static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static uint8_t *memory;
-static struct address ours, theirs;
+static struct place ours, theirs;
 
-static void exchange(const void *send, void *receive, size_t bytes) {
-  CHECK(write(other, send, bytes) == (ssize_t)bytes);
-  CHECK(recv(other, receive, bytes, MSG_WAITALL) == (ssize_t)bytes);
-}
-
-static void meet(void) {
-  char one = 1, two = 0;
-  exchange(&one, &two, 1);
-}
+static void meet(void) { swap_places(other, &ours); }
 
 static uint8_t pattern(uint32_t at) { return (uint8_t)(at * 2654435761u >> 13); }
 
 static void open_device(void) {
-  int n = 0, supported = 0;
-  struct ibv_device **list = ibv_get_device_list(&n);
-  CHECK(list && n >= 1);
-  struct ibv_device *device = list[n - 1];
-  CHECK(strcmp(ibv_get_device_name(device), "mrc0") == 0);
-  verbs = ibv_open_device(device);
-  CHECK(verbs);
-  ibv_free_device_list(list);
+  int supported = 0;
+  verbs = open_first();
+  CHECK(strcmp(ibv_get_device_name(verbs->device), "mrc0") == 0);
   struct mrc_api_device_attr attr;
   CHECK(mrc_query_device(verbs, &attr, &supported) == 0 && supported);
   CHECK(attr.protocols == 1 && attr.max_wimm == 1024 && attr.max_mpr == 32);
@@ -119,7 +83,7 @@ static void create_qp(void) {
   ours.rkey = mr->rkey;
   ours.va = (uintptr_t)memory;
   CHECK(ibv_query_gid(verbs, 1, GID_INDEX, &ours.gid) == 0);
-  exchange(&ours, &theirs, sizeof ours);
+  theirs = swap_places(other, &ours);
 }
 
 static void connect_qp(void) {
@@ -154,7 +118,7 @@ static void connect_qp(void) {
   CHECK(created.pd == pd && created.send_cq == sends && created.cap.max_send_wr == DEPTH);
 }
 
-static struct ibv_wc poll_one(struct mrc_api_cq *cq) {
+static struct ibv_wc poll_api(struct mrc_api_cq *cq) {
   struct ibv_wc wc;
   int n;
   while ((n = mrc_poll_cq(cq, 1, &wc)) == 0)
@@ -189,7 +153,7 @@ static void write_all(void) {
     wrs[last].send_flags = IBV_SEND_SIGNALED;
     CHECK(mrc_post_send(qp, wrs, &bad) == 0);
     signaled++;
-    const struct ibv_wc wc = poll_one(sends);
+    const struct ibv_wc wc = poll_api(sends);
     CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == n - 1 && wc.opcode == IBV_WC_RDMA_WRITE);
   }
   CHECK(signaled > 8);
@@ -205,7 +169,7 @@ static void send_immediate(uint32_t immediate, const void *data, uint32_t bytes)
                                  .imm_data = htonl(immediate),
                                  .wr.rdma = {.remote_addr = theirs.va, .rkey = theirs.rkey}};
   CHECK(mrc_post_send(qp, &wr, &bad) == 0);
-  const struct ibv_wc wc = poll_one(sends);
+  const struct ibv_wc wc = poll_api(sends);
   CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == immediate);
 }
 
@@ -215,7 +179,7 @@ static void post_receive(uint64_t id) {
 }
 
 static void take_immediate(uint32_t immediate, uint32_t bytes) {
-  const struct ibv_wc wc = poll_one(receives);
+  const struct ibv_wc wc = poll_api(receives);
   CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
   CHECK(ntohl(wc.imm_data) == immediate && wc.byte_len == bytes && wc.wc_flags & IBV_WC_WITH_IMM);
   CHECK(wc.qp_num == ours.qpn);
@@ -265,7 +229,7 @@ static void break_qp(void) {
                                  .num_sge = 1,
                                  .wr.rdma = {.remote_addr = theirs.va, .rkey = ~theirs.rkey}};
   CHECK(mrc_post_send(qp, &wr, &bad) == 0);
-  struct ibv_wc wc = poll_one(sends);
+  struct ibv_wc wc = poll_api(sends);
   CHECK(wc.wr_id == 99 && wc.status == IBV_WC_REM_ACCESS_ERR);
   struct mrc_api_async_event event;
   CHECK(mrc_get_async_event(context, &event) == 0);
@@ -273,7 +237,7 @@ static void break_qp(void) {
   mrc_ack_async_event(&event);
   wr.wr_id = 100;
   CHECK(mrc_post_send(qp, &wr, &bad) == 0);
-  wc = poll_one(sends);
+  wc = poll_api(sends);
   CHECK(wc.wr_id == 100 && wc.status == IBV_WC_WR_FLUSH_ERR);
   puts("errors");
 }
@@ -291,11 +255,9 @@ static void clean_up(void) {
 
 int main(void) {
   int ends[2];
-  side = "main";
   CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   const pid_t child = fork();
   CHECK(child >= 0);
-  side = child ? "client" : "server";
   other = ends[child ? 0 : 1];
   close(ends[child ? 1 : 0]);
   open_device();

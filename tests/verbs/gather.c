@@ -16,11 +16,6 @@ static struct ibv_context *context;
 static struct end a, b;
 static struct place to;
 
-static void connect_ends(void) {
-  to = place_of(&b);
-  join_both(&a, &b);
-}
-
 /* Pieces of a's memory, not in order and one of them empty: together "gathered". */
 static void cut(struct ibv_sge *sges, uint32_t lkey) {
   const char *const parts[PIECES] = {"ga", "t", "", "here", "d"};
@@ -41,13 +36,6 @@ static struct ibv_send_wr writing(struct ibv_sge *sges, int n) {
                               .wr.rdma = {.remote_addr = to.va, .rkey = to.rkey}};
 }
 
-static int post_wr(struct ibv_send_wr wr) {
-  struct ibv_send_wr *bad = NULL;
-  const int error = ibv_post_send(a.qp, &wr, &bad);
-  CHECK(error == 0 || bad == &wr);
-  return error;
-}
-
 static void ends_with(enum ibv_wc_status status, const char *text) {
   const struct ibv_wc wc = poll_one(a.cq);
   CHECK(wc.status == status);
@@ -63,7 +51,7 @@ static void before_it_is_connected(void) {
   to = place_of(&b);
   join(&a, &to);
   cut(sges, a.mr->lkey);
-  CHECK(post_wr(writing(sges, PIECES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PIECES)) == 0);
   join(&b, &from);
   ends_with(IBV_WC_SUCCESS, "gathered");
   passed("before it is connected");
@@ -71,13 +59,12 @@ static void before_it_is_connected(void) {
 
 static void with_immediate(void) {
   struct ibv_sge sges[PIECES];
-  struct ibv_recv_wr *bad, receive = {.wr_id = 6};
   cut(sges, a.mr->lkey);
   struct ibv_send_wr wr = writing(sges, PIECES);
   wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   wr.imm_data = htonl(77);
-  CHECK(ibv_post_recv(b.qp, &receive, &bad) == 0);
-  CHECK(post_wr(wr) == 0);
+  CHECK(receive_into(b.qp, 6) == 0);
+  CHECK(post_wr(a.qp, wr) == 0);
   const struct ibv_wc wc = poll_one(b.cq);
   CHECK(wc.status == IBV_WC_SUCCESS && ntohl(wc.imm_data) == 77 && wc.byte_len == 8);
   ends_with(IBV_WC_SUCCESS, "gathered");
@@ -89,11 +76,11 @@ static void inlined(void) {
   cut(sges, 0);
   struct ibv_send_wr wr = writing(sges, PIECES);
   wr.send_flags |= IBV_SEND_INLINE;
-  CHECK(post_wr(wr) == 0);
+  CHECK(post_wr(a.qp, wr) == 0);
   memset(a.memory, 'x', PAIR_BYTES); /* the library has copied it */
   ends_with(IBV_WC_SUCCESS, "gathered");
   sges[2].length = PAIR_INLINE;
-  CHECK(post_wr(wr) == EINVAL);
+  CHECK(post_wr(a.qp, wr) == EINVAL);
   passed("inline");
 }
 
@@ -118,9 +105,9 @@ static void limits(void) {
   }
   struct ibv_device_attr attr;
   CHECK(ibv_query_device(context, &attr) == 0 && attr.max_sge == PAIR_SGES);
-  CHECK(post_wr(writing(sges, PAIR_SGES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PAIR_SGES)) == 0);
   ends_with(IBV_WC_SUCCESS, "abcdefghijklmnop");
-  CHECK(post_wr(writing(sges, PAIR_SGES + 1)) == EINVAL);
+  CHECK(post_wr(a.qp, writing(sges, PAIR_SGES + 1)) == EINVAL);
   passed("limits");
 }
 
@@ -143,7 +130,7 @@ static void frees_its_copies(void) {
     wr.send_flags = i % PAIR_DEPTH == 0 ? IBV_SEND_SIGNALED : 0;
     wr.wr.rdma.remote_addr = (uintptr_t)target;
     wr.wr.rdma.rkey = there->rkey;
-    CHECK(post_wr(wr) == 0);
+    CHECK(post_wr(a.qp, wr) == 0);
     if (wr.send_flags != 0) CHECK(poll_one(a.cq).status == IBV_WC_SUCCESS);
   }
   const struct mallinfo2 after = mallinfo2();
@@ -171,7 +158,7 @@ static void *post_slow(void *unused) {
       {.addr = (uintptr_t)slow, .length = 2 * PAGE, .lkey = slow_mr->lkey},
       {.addr = (uintptr_t)slow + 2 * PAGE, .length = 4, .lkey = slow_mr->lkey},
   };
-  CHECK(post_wr(writing(sges, 2)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, 2)) == 0);
   return unused;
 }
 
@@ -183,10 +170,8 @@ static void delays_nobody(void) {
   memcpy(slow + 2 * PAGE, "end", 4);
   CHECK(mprotect(slow + PAGE, PAGE, PROT_NONE) == 0);
   slow_mr = ibv_reg_mr(a.pd, slow, 3 * PAGE, 0);
-  struct end c = make_end(context, 64), d = make_end(context, 64);
-  const struct place at_c = place_of(&c), at_d = place_of(&d);
-  join(&c, &at_d);
-  join(&d, &at_c);
+  struct end c, d;
+  const struct place at_d = make_pair(context, &c, &d, 64);
   struct sigaction before, action = {.sa_handler = on_fault};
   CHECK(slow_mr && sigaction(SIGSEGV, &action, &before) == 0);
   pthread_t thread;
@@ -218,7 +203,8 @@ static void extended(void) {
   init.send_cq = init.recv_cq = b.cq;
   b.qp = ibv_create_qp_ex(context, &init);
   CHECK(a.qp && b.qp);
-  connect_ends();
+  to = place_of(&b);
+  join_both(&a, &b);
   struct ibv_sge sges[PIECES + 1];
   cut(sges, a.mr->lkey);
   struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(a.qp);
@@ -241,18 +227,16 @@ static void extended(void) {
 /* One piece is not registered, or ends behind its MR: the requests before it succeed. */
 static void of_nobody(struct ibv_sge wrong) {
   struct ibv_sge sges[PIECES];
-  a = make_end(context, 64);
-  b = make_end(context, 64);
-  connect_ends();
+  to = make_pair(context, &a, &b, 64);
   cut(sges, a.mr->lkey);
-  CHECK(post_wr(writing(sges, PIECES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PIECES)) == 0);
   if (wrong.lkey == 0) wrong.lkey = a.mr->lkey;
   if (wrong.addr == 0) wrong.addr = (uintptr_t)a.memory + PAIR_BYTES - 1;
   sges[PIECES - 1] = wrong;
-  CHECK(post_wr(writing(sges, PIECES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PIECES)) == 0);
   ends_with(IBV_WC_SUCCESS, "gathered");
   ends_with(IBV_WC_LOC_PROT_ERR, "");
-  CHECK(post_wr(writing(sges, PIECES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PIECES)) == 0);
   ends_with(IBV_WC_WR_FLUSH_ERR, "");
 }
 

@@ -119,18 +119,54 @@ static inline void join_both(struct end *a, struct end *b) {
   join(b, &at_a);
 }
 
+/* Two connected ends; returns how `b` is reached. `cqe`: of the CQ of `a`. */
+static inline struct place make_pair(struct ibv_context *context, struct end *a, struct end *b,
+                                     int cqe) {
+  *a = make_end(context, cqe);
+  *b = make_end(context, 64);
+  join_both(a, b);
+  return place_of(b);
+}
+
+static inline void destroy_end(const struct end *end) {
+  CHECK(ibv_destroy_qp(end->qp) == 0 && ibv_destroy_cq(end->cq) == 0);
+  CHECK(ibv_dereg_mr(end->mr) == 0 && ibv_dealloc_pd(end->pd) == 0);
+  free(end->memory);
+}
+
+/* With the process at the other end of a socket. */
+static inline struct place swap_places(int other, const struct place *ours) {
+  struct place theirs;
+  CHECK(write(other, ours, sizeof *ours) == sizeof *ours);
+  CHECK(recv(other, &theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs);
+  return theirs;
+}
+
+static inline int post_wr(struct ibv_qp *qp, struct ibv_send_wr wr) {
+  struct ibv_send_wr *bad = NULL;
+  const int error = ibv_post_send(qp, &wr, &bad);
+  CHECK(error == 0 || bad == &wr);
+  return error;
+}
+
+static inline int receive_into(struct ibv_qp *qp, uint64_t id) {
+  struct ibv_recv_wr *bad = NULL, wr = {.wr_id = id};
+  const int error = ibv_post_recv(qp, &wr, &bad);
+  CHECK(error == 0 || bad == &wr);
+  return error;
+}
+
 static inline int post(struct end *end, const struct place *to, uint64_t id, uint32_t lkey,
                        uint32_t rkey, const char *text) {
   strcpy((char *)end->memory, text);
   struct ibv_sge sge = {
       .addr = (uintptr_t)end->memory, .length = (uint32_t)strlen(text) + 1, .lkey = lkey};
-  struct ibv_send_wr *bad, wr = {.wr_id = id,
-                                 .opcode = IBV_WR_RDMA_WRITE,
-                                 .send_flags = IBV_SEND_SIGNALED,
-                                 .sg_list = &sge,
-                                 .num_sge = 1,
-                                 .wr.rdma = {.remote_addr = to->va, .rkey = rkey}};
-  return ibv_post_send(end->qp, &wr, &bad);
+  return post_wr(end->qp, (struct ibv_send_wr){.wr_id = id,
+                                               .opcode = IBV_WR_RDMA_WRITE,
+                                               .send_flags = IBV_SEND_SIGNALED,
+                                               .sg_list = &sge,
+                                               .num_sge = 1,
+                                               .wr.rdma = {.remote_addr = to->va, .rkey = rkey}});
 }
 
 static inline double seconds(void) {

@@ -26,15 +26,6 @@
 
 static struct ibv_context *context;
 
-static void join_two(struct end *a, struct end *b, struct place *to) {
-  *a = make_end(context, 64);
-  *b = make_end(context, 64);
-  *to = place_of(b);
-  const struct place from = place_of(a);
-  join(a, to);
-  join(b, &from);
-}
-
 /* Whether an agent listens: a second process would find its device. */
 static bool has_agent(void) {
   const pid_t child = fork();
@@ -54,21 +45,17 @@ static int run_survivor(int argc, char **argv) {
     return ibv_get_device_list(NULL) == NULL;
   }
   struct end a, b, c, d;
-  struct place to, there;
   context = open_first();
-  join_two(&a, &b, &to);
-  const struct place from = place_of(&a);
+  const struct place to = make_pair(context, &a, &b, 64), from = place_of(&a);
   write_text(&a, &to, "before");
   write_text(&b, &from, "before"); /* both ends are connected */
-  puts("connected");
-  fflush(stdout);
+  passed("connected");
   while (has_agent())
     write_text(&a, &to, "meanwhile");
   write_text(&a, &to, "without");
   CHECK(strcmp((char *)b.memory, "without") == 0);
-  puts("no agent");
-  fflush(stdout);
-  join_two(&c, &d, &there); /* waits for the next agent */
+  passed("no agent");
+  const struct place there = make_pair(context, &c, &d, 64); /* waits for the next agent */
   CHECK(post(&c, &there, 8, c.mr->lkey, there.rkey, "after") == 0);
   const struct ibv_wc wc = poll_one(c.cq);
   CHECK(wc.status == IBV_WC_SUCCESS && strcmp((char *)d.memory, "after") == 0);
@@ -94,8 +81,7 @@ static void connect_all(int other) {
   for (int i = 0; i < QPS; i++) {
     ends[i] = make_end(context, 64);
     const struct place ours = place_of(&ends[i]);
-    CHECK(write(other, &ours, sizeof ours) == sizeof ours);
-    CHECK(recv(other, &theirs[i], sizeof theirs[i], MSG_WAITALL) == sizeof theirs[i]);
+    theirs[i] = swap_places(other, &ours);
     join_with(&ends[i], &theirs[i], tries[i]);
   }
 }
@@ -152,10 +138,10 @@ static void wait_long(pid_t peer) {
 static void wait_quiet(pid_t peer) {
   const struct timespec acknowledged = {.tv_nsec = 200000000};
   struct ibv_sge sge = {.addr = (uintptr_t)ends[0].memory, .length = 8, .lkey = ends[0].mr->lkey};
-  struct ibv_send_wr *bad,
-      wr = {.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1};
+  const struct ibv_send_wr wr = {
+      .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1};
   set_short(&ends[0]);
-  CHECK(ibv_post_send(ends[0].qp, &wr, &bad) == 0);
+  CHECK(post_wr(ends[0].qp, wr) == 0);
   nanosleep(&acknowledged, NULL);
   stop(peer);
   CHECK(poll_one(ends[0].cq).status == IBV_WC_RETRY_EXC_ERR);
@@ -186,11 +172,6 @@ static int run_stopped(int argc, char **argv) {
 /* ======== Events of EVs ======== */
 
 enum { PROFILE = 7, MOST = 64 };
-
-static void say(const char *what) {
-  puts(what);
-  fflush(stdout);
-}
 
 static void set_up(struct mrc_api_context *context) {
   struct mrc_api_evs_attr attr = {.state = MRC_API_OFFLINE,
@@ -256,13 +237,13 @@ static void show(const struct watched *from) {
   for (int i = 0; i < n; i++)
     printf("%lu %d %02x%02x %u %u\n", (unsigned long)events[i].profile, events[i].ev.port,
            events[i].ev.value[0], events[i].ev.value[1], events[i].state, events[i].dropped);
-  say("");
+  passed("");
 }
 
 static void look(struct mrc_api_context *context, int room) {
   int n;
   const struct watched all = watch(context, MOST), few = watch(context, room);
-  say("watches");
+  passed("watches");
   while (scanf("%d", &n) == 1) {
     take(&all, n); /* the other CQ has had them at the same time */
     show(&few);

@@ -34,18 +34,14 @@ def test_data__every_function(agent: Agent, programs: Path) -> None:
 
 
 def test_data__a_program_that_is_linked_needs_no_environment(agent: Agent, programs: Path) -> None:
-    done = subprocess.run(
-        [programs / "data"], env=agent.environment, capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = agent.linked(programs / "data")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("done\n")
 
 
 def test_data__without_an_agent_says_what_to_start(agent: Agent, programs: Path) -> None:
     agent.kill()
-    done = subprocess.run(
-        [programs / "data"], env=agent.environment, capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = agent.linked(programs / "data")
     assert done.returncode == 1
     assert "libmrc: no agent runs on this host: start it with mrc agent" in done.stderr
 
@@ -134,16 +130,9 @@ def test_stopped_peer__fails_a_qp_when_its_program_says(
 def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: str) -> None:
     """Exits without clean-up are tested too: what is not freed is no error."""
     folder = sanitized(tmp_path, sanitizer)
-    environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0"}
     for name in ("data", "gather", "bad_luck", "wrong", "crowd", "wrong strict"):
         program, *words = name.split()
-        done = subprocess.run(
-            [folder / program, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        done = agent.linked(folder / program, *words, ASAN_OPTIONS="detect_leaks=0")
         said = done.stderr if name == "wrong strict" else SAID.get(name, "")
         assert (done.returncode, done.stderr) == (0, said), name
 

@@ -6,25 +6,20 @@ from __future__ import annotations
 import asyncio
 import shutil
 import struct
-import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from ports import free_port
+from ports import free_port, is_taken
 from slowness import PATIENCE, until
 from verbs.building import sanitized
 
 import mrc
 from mrc.config import ContextConfig
 
-from .conftest import Agent
+from .conftest import SAID_OF_RC, Agent
 
-SAID = (
-    "libmrc: --rc: SEND, READ, ATOMIC and SRQs are emulated over WRITEs of MRC, which has no"
-    " others\n"
-)
 REFUSED = "libmrc: a work request of kind 9 is refused: --rc does not emulate it\n"
 EMULATED = [
     "several pieces", "immediates and inline", "order", "long messages", "no receive",
@@ -32,7 +27,7 @@ EMULATED = [
     "solicited events", "another life",
 ]  # fmt: skip
 SHARED = ["one takes all", "turns", "limit", "failed end", "many"]
-PARTS = {"parts": (EMULATED, SAID + REFUSED), "shared": (SHARED, SAID)}
+PARTS = {"parts": (EMULATED, SAID_OF_RC + REFUSED), "shared": (SHARED, SAID_OF_RC)}
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -53,15 +48,8 @@ def test_stopped_peer__is_noticed_while_a_message_waits_for_its_receive(
 @pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
 def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: str) -> None:
     folder = sanitized(tmp_path, sanitizer)
-    environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0", "MRC_RC": "1"}
     for name, (parts, said) in PARTS.items():
-        done = subprocess.run(
-            [folder / "emulated", name],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        done = agent.linked(folder / "emulated", name, ASAN_OPTIONS="detect_leaks=0", MRC_RC="1")
         if name == "shared":  # a sanitizer needs memory of its own
             assert done.stdout.splitlines()[: len(parts) - 1] == parts[:-1]
         else:
@@ -145,26 +133,18 @@ MORE = [
 ]
 
 
-def listens(port: int) -> bool:
-    return any(
-        line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
-        for name in ("tcp", "tcp6")
-        for line in Path("/proc/net", name).read_text().splitlines()[1:]
-    )
-
-
 def run_both(agent: Agent, program: Sequence[str], port: int) -> None:
     """Its server and its client."""
     command = [*program, "-p", str(port)]
     with agent.started(*command, rc=True) as server:
         try:
-            until(lambda: server.poll() is not None or listens(port))
+            until(lambda: server.poll() is not None or is_taken(port))
             code, out, err = agent.output(*command, "127.0.0.1", rc=True)
             if code:
                 server.kill()
             served, errors = server.communicate(timeout=PATIENCE)
-            assert (code, SAID in err) == (0, True), out + err + served + errors
-            assert (server.returncode, SAID in errors) == (0, True), served + errors
+            assert (code, SAID_OF_RC in err) == (0, True), out + err + served + errors
+            assert (server.returncode, SAID_OF_RC in errors) == (0, True), served + errors
         finally:
             server.kill()
 
@@ -190,7 +170,7 @@ def test_others__with_rc_on_one_side_are_refused_in_words(agent: Agent, first: b
     command = ["ib_write_bw", *PERFTEST, "-b", "-p", str(port)]
     words = "start both with mrc run --rc, or neither"
     with agent.started(*command, rc=first) as server:
-        until(lambda: server.poll() is not None or listens(port))
+        until(lambda: server.poll() is not None or is_taken(port))
         with agent.started(*command, "127.0.0.1", rc=not first) as client:
             assert client.stderr is not None and server.stderr is not None
             until(lambda: client.poll() is not None or server.poll() is not None)

@@ -13,21 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ports import free_port
+from ports import free_port, is_taken
 from slowness import PATIENCE, until
 from verbs.building import CM_LIBRARY, cm_compiled, cm_sanitized
 
 from mrc.agent import socket as agent_socket
 from mrc.connect.oob import encode_frame
 
-from .conftest import Agent
+from .conftest import SAID_OF_RC, Agent
 
 pytestmark = pytest.mark.skipif(
     not CM_LIBRARY.exists(), reason="libmrc-cm is not built: apt-get install librdmacm-dev"
-)
-SAID = (
-    "libmrc: --rc: SEND, READ, ATOMIC and SRQs are emulated over WRITEs of MRC, which has no"
-    " others\n"
 )
 NO_DATAGRAMS = (
     "libmrc-cm: rdma_cm serves RDMA_PS_TCP only, no port space 0x111: MRC has no datagrams\n"
@@ -36,9 +32,9 @@ REFUSED = NO_DATAGRAMS + "libmrc-cm: multicast of rdma_cm is refused: MRC has no
 PARTS = {
     "ids": (
         ["ports", "no listener", "rejected", "connected", "own QP", "limits", "polled",
-         "left over", "refused"], SAID + REFUSED,
+         "left over", "refused"], SAID_OF_RC + REFUSED,
     ),
-    "endpoints": (["connected", "rejected", "shared"], SAID),
+    "endpoints": (["connected", "rejected", "shared"], SAID_OF_RC),
 }  # fmt: skip
 
 
@@ -91,15 +87,8 @@ def test_program__goes_on_with_the_next_agent(agent: Agent, cm_programs: Path) -
 @pytest.mark.parametrize("sanitizer", ["asan", "tsan"])
 def test_programs__under_a_sanitizer(agent: Agent, tmp_path: Path, sanitizer: str) -> None:
     folder = cm_sanitized(tmp_path, sanitizer)
-    environment = agent.environment | {"ASAN_OPTIONS": "detect_leaks=0", "MRC_RC": "1"}
     for name, (parts, said) in PARTS.items():
-        done = subprocess.run(
-            [folder / "managed", name],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        done = agent.linked(folder / "managed", name, ASAN_OPTIONS="detect_leaks=0", MRC_RC="1")
         assert (done.returncode, done.stderr) == (0, said), name
         assert done.stdout.splitlines() == parts
 
@@ -239,12 +228,6 @@ def test_qperf(agent: Agent) -> None:
             server.kill()
     assert code == 0, err
     assert re.findall(r"^(\w+):\n +\w+ += +\d", out, re.MULTILINE) == tests
-
-
-def is_taken(port: int) -> bool:
-    """Whether a program listens at a TCP port."""
-    listening = re.compile(rf"^ *\d+: [0-9A-F]+:{port:04X} [0-9A-F]+:0000 0A ", re.MULTILINE)
-    return any(listening.search(Path(f"/proc/net/{name}").read_text()) for name in ("tcp", "tcp6"))
 
 
 FIO = "[job]\nioengine=rdma\nbs=64k\nsize=4m\niodepth=4\nport={port}\n{rest}"

@@ -145,19 +145,6 @@ static struct end join_with_new(struct end *end) {
   return other;
 }
 
-static void destroy(const struct end *end) {
-  CHECK(ibv_destroy_qp(end->qp) == 0 && ibv_destroy_cq(end->cq) == 0);
-  CHECK(ibv_dereg_mr(end->mr) == 0 && ibv_dealloc_pd(end->pd) == 0);
-  free(end->memory);
-}
-
-static int post_one(struct ibv_qp *qp, struct ibv_send_wr wr) {
-  struct ibv_send_wr *bad = NULL;
-  const int error = ibv_post_send(qp, &wr, &bad);
-  CHECK(error == 0 || bad == &wr);
-  return error;
-}
-
 static int modify(struct ibv_qp *qp, enum ibv_qp_state state, int mask) {
   struct ibv_qp_attr attr = {
       .qp_state = state, .port_num = 1, .path_mtu = IBV_MTU_4096, .dest_qp_num = 5};
@@ -169,16 +156,15 @@ static void wrong_order(void) {
   struct ibv_sge sges[PAIR_SGES + 1] = {0};
   const struct ibv_send_wr write = {.opcode = IBV_WR_RDMA_WRITE, .sg_list = sges, .num_sge = 1};
   struct ibv_send_wr wr = write;
-  IS_ERROR(post_one(end.qp, wr), EINVAL); /* in RESET */
-  struct ibv_recv_wr *bad, receive = {0};
-  IS_ERROR(ibv_post_recv(end.qp, &receive, &bad), EINVAL);
+  IS_ERROR(post_wr(end.qp, wr), EINVAL); /* in RESET */
+  IS_ERROR(receive_into(end.qp, 0), EINVAL);
   IS_ERROR(modify(end.qp, IBV_QPS_RTR, 0), EINVAL);
   IS_ERROR(modify(end.qp, IBV_QPS_RTS, 0), EINVAL);
   IS_ERROR(modify(end.qp, IBV_QPS_INIT, IBV_QP_CAP), EINVAL);
   IS_ERROR(modify(end.qp, (enum ibv_qp_state)99, 0), EINVAL);
   CHECK(modify(end.qp, IBV_QPS_INIT, TO_INIT) == 0);
   IS_ERROR(modify(end.qp, IBV_QPS_RTR, TO_RTR), EINVAL); /* without a GID */
-  IS_ERROR(post_one(end.qp, wr), EINVAL);
+  IS_ERROR(post_wr(end.qp, wr), EINVAL);
   const struct place here = place_of(&end);
   struct ibv_qp_attr self = attr_of(&here);
   IS_ERROR(ibv_modify_qp(end.qp, &self, TO_RTR), EOPNOTSUPP);
@@ -188,12 +174,12 @@ static void wrong_order(void) {
   IS_ERROR(modify(end.qp, IBV_QPS_INIT, 0), EINVAL);
   for (int n = -1; n <= PAIR_SGES + 1; n += PAIR_SGES + 2) {
     wr.num_sge = n;
-    IS_ERROR(post_one(end.qp, wr), EINVAL);
+    IS_ERROR(post_wr(end.qp, wr), EINVAL);
   }
   wr = write;
   wr.send_flags = IBV_SEND_INLINE;
   sges[0] = (struct ibv_sge){.addr = 1, .length = UINT32_MAX};
-  IS_ERROR(post_one(end.qp, wr), EINVAL);
+  IS_ERROR(post_wr(end.qp, wr), EINVAL);
   /* What is in use is kept. */
   IS_ERROR(ibv_destroy_cq(end.cq), EBUSY);
   IS_ERROR(ibv_dealloc_pd(end.pd), EBUSY);
@@ -201,7 +187,7 @@ static void wrong_order(void) {
   IS_ERROR(ibv_dealloc_pd(end.pd), EBUSY); /* its memory */
   CHECK(ibv_dereg_mr(end.mr) == 0 && ibv_dealloc_pd(end.pd) == 0);
   free(end.memory);
-  destroy(&other);
+  destroy_end(&other);
   passed("wrong order");
 }
 
@@ -213,7 +199,7 @@ static void refused_kinds(void) {
   const struct end other = join_with_new(&end);
   for (size_t i = 0; i < sizeof opcodes / sizeof *opcodes; i++) {
     const struct ibv_send_wr wr = {.opcode = opcodes[i], .send_flags = IBV_SEND_SIGNALED};
-    IS_ERROR(post_one(end.qp, wr), EOPNOTSUPP);
+    IS_ERROR(post_wr(end.qp, wr), EOPNOTSUPP);
   }
   struct ibv_qp_init_attr init = {.send_cq = end.cq, .recv_cq = end.cq};
   for (init.qp_type = IBV_QPT_UC; init.qp_type <= IBV_QPT_UD; init.qp_type++)
@@ -230,8 +216,8 @@ static void refused_kinds(void) {
   NONE(ibv_create_srq(end.pd, &(struct ibv_srq_init_attr){.attr = {.max_wr = 1}}), EOPNOTSUPP);
   NONE(ibv_create_ah(end.pd, &(struct ibv_ah_attr){.port_num = 1}), EOPNOTSUPP);
   NONE(ibv_alloc_mw(end.pd, IBV_MW_TYPE_1), EOPNOTSUPP);
-  destroy(&end);
-  destroy(&other);
+  destroy_end(&end);
+  destroy_end(&other);
   passed("refused kinds");
 }
 
@@ -253,13 +239,13 @@ static void nothing_inline(void) {
                            .sg_list = &sge,
                            .num_sge = 1};
   for (int i = 0; i < 2; i++)
-    CHECK(post_one(end.qp, wr) == 0);
+    CHECK(post_wr(end.qp, wr) == 0);
   sge.length = 1;
   CHECK(modify(end.qp, IBV_QPS_ERR, 0) == 0);
   CHECK(poll_one(cq).status == IBV_WC_WR_FLUSH_ERR && poll_one(cq).qp_num == end.qp->qp_num);
-  IS_ERROR(post_one(end.qp, wr), EINVAL);
+  IS_ERROR(post_wr(end.qp, wr), EINVAL);
   CHECK(ibv_destroy_qp(end.qp) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(pd) == 0);
-  destroy(&other);
+  destroy_end(&other);
   passed("nothing inline");
 }
 
@@ -287,8 +273,7 @@ static void forgotten_events(void) {
   struct ibv_async_event event;
   struct end end = make_end(verbs, 1);
   CHECK(modify(end.qp, IBV_QPS_INIT, TO_INIT) == 0);
-  struct ibv_recv_wr *bad, receive = {0};
-  CHECK(ibv_post_recv(end.qp, &receive, &bad) == 0 && ibv_post_recv(end.qp, &receive, &bad) == 0);
+  CHECK(receive_into(end.qp, 0) == 0 && receive_into(end.qp, 0) == 0);
   CHECK(modify(end.qp, IBV_QPS_ERR, 0) == 0); /* two completions in a CQ of one */
   CHECK(is_readable(verbs->async_fd));
   CHECK(ibv_destroy_qp(end.qp) == 0 && ibv_destroy_cq(end.cq) == 0);
@@ -302,7 +287,7 @@ static void forgotten_events(void) {
   init.cap.max_recv_wr = 1;
   struct ibv_qp *qp = ibv_create_qp(end.pd, &init);
   CHECK(qp && modify(qp, IBV_QPS_INIT, TO_INIT) == 0);
-  CHECK(ibv_post_recv(qp, &receive, &bad) == 0 && modify(qp, IBV_QPS_ERR, 0) == 0);
+  CHECK(receive_into(qp, 0) == 0 && modify(qp, IBV_QPS_ERR, 0) == 0);
   CHECK(is_readable(channel->fd));
   CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
   CHECK(!is_readable(channel->fd));
@@ -322,8 +307,7 @@ static void acknowledged_events(void) {
   struct ibv_async_event event;
   struct end end = make_end(verbs, 1);
   CHECK(modify(end.qp, IBV_QPS_INIT, TO_INIT) == 0);
-  struct ibv_recv_wr *bad, receive = {0};
-  CHECK(ibv_post_recv(end.qp, &receive, &bad) == 0 && ibv_post_recv(end.qp, &receive, &bad) == 0);
+  CHECK(receive_into(end.qp, 0) == 0 && receive_into(end.qp, 0) == 0);
   CHECK(modify(end.qp, IBV_QPS_ERR, 0) == 0);
   CHECK(ibv_get_async_event(verbs, &event) == 0 && event.event_type == IBV_EVENT_CQ_ERR);
   CHECK(event.element.cq == end.cq && ibv_destroy_qp(end.qp) == 0);
@@ -377,12 +361,6 @@ enum { PAGES = 4, UNKNOWN_QPN = 0xfffff0 };
 
 static const int to_rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
-static void destroy_ends(struct end *end) {
-  CHECK(ibv_destroy_qp(end->qp) == 0 && ibv_destroy_cq(end->cq) == 0);
-  CHECK(ibv_dereg_mr(end->mr) == 0 && ibv_dealloc_pd(end->pd) == 0);
-  free(end->memory);
-}
-
 static void fail(struct end *end) {
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
   CHECK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE) == 0);
@@ -418,8 +396,8 @@ static void masks(void) {
   attr.qp_state = IBV_QPS_ERR;
   CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == EINVAL);
   CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
-  destroy_ends(&a);
-  destroy_ends(&b);
+  destroy_end(&a);
+  destroy_end(&b);
   passed("masks");
 }
 
@@ -454,8 +432,8 @@ static void values(void) {
   CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
   join_both(&a, &b);
   write_text(&a, &to, "connected");
-  destroy_ends(&a);
-  destroy_ends(&b);
+  destroy_end(&a);
+  destroy_end(&b);
   passed("values");
 }
 
@@ -538,20 +516,19 @@ static void solicited(void) {
                                   .qp_type = IBV_QPT_RC,
                                   .cap = {.max_send_wr = 1, .max_recv_wr = 1}};
   b.qp = ibv_create_qp(b.pd, &init);
-  struct ibv_recv_wr *bad_receive, receive = {.wr_id = 3};
   const struct place to = place_of(&b);
   join_both(&a, &b);
-  CHECK(ibv_post_recv(b.qp, &receive, &bad_receive) == 0 && ibv_req_notify_cq(cq, 1) == 0);
-  struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+  CHECK(receive_into(b.qp, 3) == 0 && ibv_req_notify_cq(cq, 1) == 0);
+  const struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
                                  .send_flags = IBV_SEND_SOLICITED | IBV_SEND_SIGNALED,
                                  .wr.rdma = {.remote_addr = to.va, .rkey = to.rkey}};
-  CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+  CHECK(post_wr(a.qp, wr) == 0);
   void *cq_context;
   CHECK(ibv_get_cq_event(channel, &told, &cq_context) == 0 && told == cq);
   ibv_ack_cq_events(cq, 1);
   CHECK(poll_one(cq).wr_id == 3 && poll_one(a.cq).status == IBV_WC_SUCCESS);
-  destroy_ends(&a);
-  destroy_ends(&b);
+  destroy_end(&a);
+  destroy_end(&b);
   CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
   passed("solicited");
 }
@@ -568,8 +545,8 @@ static void failed_early(void) {
   CHECK(post(&b, &at_a, 7, b.mr->lkey, at_a.rkey, "nobody") == 0);
   CHECK(poll_one(b.cq).status == IBV_WC_RETRY_EXC_ERR);
   CHECK(a.memory[0] == 0);
-  destroy_ends(&a);
-  destroy_ends(&b);
+  destroy_end(&a);
+  destroy_end(&b);
   passed("failed early");
 }
 
@@ -581,14 +558,13 @@ static void unknown_peers(void) {
     struct place to = place_of(&end);
     to.qpn = numbers[i];
     struct ibv_qp_attr attr = attr_of(&to);
-    struct ibv_recv_wr *bad, receive = {.wr_id = 3};
     attr.qp_state = IBV_QPS_INIT;
     CHECK(ibv_modify_qp(end.qp, &attr, TO_INIT) == 0);
-    CHECK(ibv_post_recv(end.qp, &receive, &bad) == 0);
+    CHECK(receive_into(end.qp, 3) == 0);
     attr.qp_state = IBV_QPS_RTR;
     CHECK(ibv_modify_qp(end.qp, &attr, TO_RTR) == 0);
     CHECK(poll_one(end.cq).status == IBV_WC_WR_FLUSH_ERR && end.qp->state == IBV_QPS_ERR);
-    destroy_ends(&end);
+    destroy_end(&end);
   }
   passed("unknown peers");
 }

@@ -5,34 +5,19 @@
      managed endpoints   ids without a channel, whose calls wait: rdma_create_ep and what belongs to
    it managed resumed     ids whose agent ends, and that the next one takes up */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "../pair.h"
 
 /* ======== Ids, their events and QPs ======== */
 
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) {                                                         \
-      fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
-      exit(1);                                                                  \
-    }                                                                           \
-  } while (0)
-
 /* The call fails with this errno. */
 #define FAILS(call, error) CHECK((errno = 0, (call) == -1 && errno == (error)))
-
-static void passed(const char *what) {
-  puts(what);
-  fflush(stdout);
-}
 
 static struct sockaddr_in address(uint16_t port) {
   return (struct sockaddr_in){
@@ -117,6 +102,16 @@ static struct rdma_conn_param params(const char *text) {
                                   .rnr_retry_count = 7};
 }
 
+/* An id with a QP that calls a port, with this text. */
+static struct rdma_cm_id *calling(struct rdma_event_channel *channel, uint16_t port,
+                                  const char *text) {
+  struct rdma_cm_id *id = resolved(channel, port);
+  struct rdma_conn_param param = params(text);
+  give_qp(id);
+  CHECK(rdma_connect(id, &param) == 0);
+  return id;
+}
+
 static void end(struct rdma_cm_id *id) {
   if (id->qp) rdma_destroy_qp(id);
   CHECK(rdma_destroy_id(id) == 0);
@@ -127,22 +122,23 @@ static void end(struct rdma_cm_id *id) {
 /* Reasons of the InfiniBand specification. */
 enum { NO_RESOURCES = 3, NO_LISTENER = 8, CONSUMER = 28 };
 
+static int allow_reuse(struct rdma_cm_id *id) {
+  int reuse = 1;
+  return rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse, sizeof reuse);
+}
+
 static void ports(void) {
   struct rdma_event_channel *channel = new_channel();
   struct rdma_cm_id *first = listening(channel, 4);
   struct rdma_cm_id *second = new_id(channel);
   struct rdma_cm_id *third = new_id(channel);
-  int reuse = 1;
   FAILS(bind_to(second, port_of(first)), EADDRINUSE);
   CHECK(bind_to(second, 0) == 0 && port_of(second) != port_of(first));
   FAILS(bind_to(second, 0), EINVAL); /* it has one */
   const uint16_t port = port_of(first);
   end(first);
   first = new_id(channel);
-  CHECK(rdma_set_option(first, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse, sizeof reuse) ==
-        0);
-  CHECK(rdma_set_option(third, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuse, sizeof reuse) ==
-        0);
+  CHECK(allow_reuse(first) == 0 && allow_reuse(third) == 0);
   CHECK(bind_to(first, port) == 0 && bind_to(third, port) == 0);
   FAILS(rdma_listen(third, 1), EADDRINUSE);
   struct sockaddr_in elsewhere = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr("192.0.2.1")};
@@ -160,10 +156,7 @@ static void no_listener(void) {
   struct rdma_event_channel *channel = new_channel();
   struct rdma_cm_id *other = new_id(channel); /* bound, and does not listen */
   CHECK(bind_to(other, 0) == 0);
-  struct rdma_cm_id *id = resolved(channel, port_of(other));
-  struct rdma_conn_param param = params(NULL);
-  give_qp(id);
-  CHECK(rdma_connect(id, &param) == 0);
+  struct rdma_cm_id *id = calling(channel, port_of(other), NULL);
   CHECK(expect(channel, RDMA_CM_EVENT_REJECTED) == NO_LISTENER);
   end(id);
   end(other);
@@ -174,10 +167,7 @@ static void no_listener(void) {
 static void rejected(void) {
   struct rdma_event_channel *channel = new_channel();
   struct rdma_cm_id *listener = listening(channel, 4);
-  struct rdma_cm_id *id = resolved(channel, port_of(listener));
-  struct rdma_conn_param param = params("let me in");
-  give_qp(id);
-  CHECK(rdma_connect(id, &param) == 0);
+  struct rdma_cm_id *id = calling(channel, port_of(listener), "let me in");
   struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
   struct rdma_cm_id *child = event->id;
   CHECK(event->listen_id == listener && child->context == channel);
@@ -226,14 +216,11 @@ static void connected(void) {
   struct rdma_event_channel *channel = new_channel();
   struct rdma_event_channel *there = new_channel();
   struct rdma_cm_id *listener = listening(there, 4);
-  struct rdma_cm_id *id = resolved(channel, port_of(listener));
-  struct rdma_conn_param param = params("hello");
-  give_qp(id);
-  CHECK(rdma_connect(id, &param) == 0);
+  struct rdma_cm_id *id = calling(channel, port_of(listener), "hello");
   struct rdma_cm_id *child = requested(there);
   CHECK(port_of(child) == port_of(listener) && ntohs(rdma_get_dst_port(child)) == port_of(id));
   give_qp(child);
-  param = params("welcome");
+  struct rdma_conn_param param = params("welcome");
   CHECK(rdma_accept(child, &param) == 0);
   struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_ESTABLISHED);
   CHECK(event->id == id && event->param.conn.private_data_len == 7);
@@ -334,10 +321,7 @@ static void polled(void) {
   FAILS(rdma_get_cm_event(there, &event), EAGAIN);
   struct rdma_cm_id *listener = listening(there, 4);
   CHECK(poll(&fd, 1, 0) == 0);
-  struct rdma_cm_id *id = resolved(channel, port_of(listener));
-  struct rdma_conn_param param = params(NULL);
-  give_qp(id);
-  CHECK(rdma_connect(id, &param) == 0);
+  struct rdma_cm_id *id = calling(channel, port_of(listener), NULL);
   CHECK(poll(&fd, 1, -1) == 1);
   struct rdma_cm_id *child = requested(there);
   CHECK(poll(&fd, 1, 0) == 0);
@@ -362,11 +346,8 @@ static void left_over(void) {
   struct rdma_event_channel *there = new_channel();
   struct rdma_event_channel *other = new_channel();
   struct rdma_cm_id *listener = listening(there, 4);
-  struct rdma_cm_id *id = resolved(channel, port_of(listener));
-  struct rdma_conn_param param = params(NULL);
   struct pollfd fd = {.fd = there->fd, .events = POLLIN};
-  give_qp(id);
-  CHECK(rdma_connect(id, &param) == 0);
+  struct rdma_cm_id *id = calling(channel, port_of(listener), NULL);
   CHECK(poll(&fd, 1, -1) == 1);
   CHECK(rdma_migrate_id(listener, other) == 0);
   CHECK(poll(&fd, 1, 0) == 0 && listener->channel == other);
@@ -546,10 +527,8 @@ struct both {
 };
 
 static struct both connect_both(struct rdma_cm_id *listener) {
-  struct both made = {.id = resolved(channel, port_of(listener))};
+  struct both made = {.id = calling(channel, port_of(listener), NULL)};
   struct rdma_conn_param param = params(NULL);
-  give_qp(made.id);
-  CHECK(rdma_connect(made.id, &param) == 0);
   struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
   made.child = event->id;
   rdma_ack_cm_event(event);
@@ -574,10 +553,7 @@ static int run_resumed(void) {
   struct rdma_cm_id *listener = listening(there, 4);
   struct both first = connect_both(listener);
   struct both second = connect_both(listener);
-  struct rdma_cm_id *asking = resolved(channel, port_of(listener));
-  struct rdma_conn_param param = params(NULL);
-  give_qp(asking);
-  CHECK(rdma_connect(asking, &param) == 0);
+  struct rdma_cm_id *asking = calling(channel, port_of(listener), NULL);
   struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
   struct rdma_cm_id *asked = event->id;
   rdma_ack_cm_event(event);
