@@ -34,6 +34,7 @@ from mrc.errors import MrcError
 from mrc.tasks import took_cancellation
 from virtual.connect import stalls
 from virtual.host import Program
+from virtual.network import Path
 from virtual.world import Audit, Command, World, start_command, use_commands
 
 # ---- A program in C as its agent sees it: what csrc/agent and csrc/verbs do, in Python -----------
@@ -513,7 +514,7 @@ class Run:
                         self._lost(name, "killed")
                 self.world.agenda.after(ns, lambda: self.start_agent(victim))
             case "plane down" | "all planes down" | "TCP silent":
-                self._cut(fault, ns)
+                self._cut(fault)
             case "smaller MTU" | "smaller MTU of a plane":
                 self._narrow(fault)
             case "interface down":
@@ -522,25 +523,19 @@ class Run:
 
     def _narrow(self, fault: Fault) -> None:
         """From now on large packets vanish, on the first plane or on all."""
-        a, b = self.hosts.values()
-        links = self.world.plane(a, b, 1)
-        paths = [path for link in links for path in link.paths]
-        for path in paths if fault.kind.endswith("plane") else self.world.paths(a, b):
+        for path in self._paths(first=fault.kind.endswith("plane")):
             path.mtu, path.icmp = 1280, False
 
-    def _cut(self, fault: Fault, ns: float) -> None:
+    def _cut(self, fault: Fault) -> None:
+        paths = self._paths(first=fault.kind == "plane down")
+        what = "tcp" if fault.kind == "TCP silent" else "up"
+        self.world.cut(paths, fault.lasts_seconds, what=what)
+
+    def _paths(self, *, first: bool) -> list[Path]:
+        """Those of the first plane, or all."""
         a, b = self.hosts.values()
         links = self.world.plane(a, b, 1)
-        paths = [path for link in links for path in link.paths]
-        if fault.kind != "plane down":
-            paths = self.world.paths(a, b)
-
-        def change(to: bool) -> None:
-            for path in paths:
-                setattr(path, "tcp" if fault.kind == "TCP silent" else "up", to)
-
-        change(False)
-        self.world.agenda.after(ns, lambda: change(True))
+        return [path for link in links for path in link.paths] if first else self.world.paths(a, b)
 
     def _requested(self, name: str, request: Any) -> int:
         """The QP for a request, whose number names the pair."""

@@ -107,13 +107,7 @@ class Scenario:
         """Stops a program, or cuts planes, for a while, soon."""
         links = [link for plane in self.cut for link in world.plane(a, b, plane)]
         downs = [path for link in links for path in link.paths if path.up]
-
-        def change(*, up: bool) -> None:
-            for path in downs:
-                path.up = up
-
-        world.agenda.after(self.cut_after * 1e9, lambda: change(up=False))
-        world.agenda.after((self.cut_after + self.cut_seconds) * 1e9, lambda: change(up=True))
+        world.agenda.after(self.cut_after * 1e9, lambda: world.cut(downs, self.cut_seconds))
         if self.stopped:
             stopped = a if self.stopped == "a" else b
             ns = int(self.stop_seconds * 1e9)

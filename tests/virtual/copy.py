@@ -18,7 +18,6 @@ from mrc.errors import ConnectTimeoutError
 from virtual import disk
 from virtual.connect import stalls
 from virtual.host import Host
-from virtual.network import Path as NetworkPath
 from virtual.world import Audit, Command, World, start_command, use_commands
 
 _MIB = 1 << 20
@@ -70,32 +69,7 @@ class Scenario:
 def _plane_down(world: World, a: Host, b: Host, rng: Random) -> None:
     """One plane carries nothing for a while."""
     links = world.plane(a, b, rng.randrange(len(a.interfaces)) + 1)
-    _cut(world, [path for link in links for path in link.paths], "up", rng.uniform(0.1, 30))
-
-
-def _all_down(world: World, a: Host, b: Host, rng: Random) -> None:
-    """No plane carries anything for a while."""
-    _cut(world, world.paths(a, b), "up", rng.choice((0.3, 3, 30, 100)))
-
-
-def _cut(world: World, paths: list[NetworkPath], what: str, seconds: float) -> None:
-    def change(to: bool) -> None:
-        for path in paths:
-            setattr(path, what, to)
-
-    change(False)
-    world.agenda.after(seconds * 1e9, lambda: change(True))
-
-
-def _kill(host: str) -> Callable[[World, Host, Host, Random], None]:
-    def act(world: World, a: Host, b: Host, rng: Random) -> None:
-        (a if host == "a" else b).kill()
-
-    return act
-
-
-def _sender_off(world: World, a: Host, b: Host, rng: Random) -> None:
-    a.lose_power(rng)
+    world.cut([path for link in links for path in link.paths], rng.uniform(0.1, 30))
 
 
 def _receiver_off(world: World, a: Host, b: Host, rng: Random) -> None:
@@ -111,18 +85,8 @@ def _receiver_off(world: World, a: Host, b: Host, rng: Random) -> None:
     world.agenda.after(30e9, off)
 
 
-def _sleep(host: str) -> Callable[[World, Host, Host, Random], None]:
-    def act(world: World, a: Host, b: Host, rng: Random) -> None:
-        (a if host == "a" else b).stall(int(rng.choice((1, 10, 60)) * 1e9))
-
-    return act
-
-
-def _interrupt(host: str) -> Callable[[World, Host, Host, Random], None]:
-    def act(world: World, a: Host, b: Host, rng: Random) -> None:
-        (a if host == "a" else b).interrupt()
-
-    return act
+def _sleep_ns(rng: Random) -> int:
+    return int(rng.choice((1, 10, 60)) * 1e9)
 
 
 def _disk_fails(error: int) -> Callable[[World, Host, Host, Random], None]:
@@ -133,23 +97,22 @@ def _disk_fails(error: int) -> Callable[[World, Host, Host, Random], None]:
     return act
 
 
-def _tcp_silent(world: World, a: Host, b: Host, rng: Random) -> None:
-    """TCP does not pass for a while; the packets of QPs do."""
-    _cut(world, world.paths(a, b), "tcp", rng.choice((1, 30)))
-
-
 FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
     "plane down": _plane_down,
-    "all planes down": _all_down,
-    "TCP silent": _tcp_silent,
-    "sender killed": _kill("a"),
-    "receiver killed": _kill("b"),
-    "sender without power": _sender_off,
+    "all planes down": lambda world, a, b, rng: world.cut(
+        world.paths(a, b), rng.choice((0.3, 3, 30, 100))
+    ),
+    "TCP silent": lambda world, a, b, rng: world.cut(
+        world.paths(a, b), rng.choice((1, 30)), what="tcp"
+    ),
+    "sender killed": lambda world, a, b, rng: a.kill(),
+    "receiver killed": lambda world, a, b, rng: b.kill(),
+    "sender without power": lambda world, a, b, rng: a.lose_power(rng),
     _NO_POWER: _receiver_off,
-    "sender sleeps": _sleep("a"),
-    "receiver sleeps": _sleep("b"),
-    "sender interrupted": _interrupt("a"),
-    "receiver interrupted": _interrupt("b"),
+    "sender sleeps": lambda world, a, b, rng: a.stall(_sleep_ns(rng)),
+    "receiver sleeps": lambda world, a, b, rng: b.stall(_sleep_ns(rng)),
+    "sender interrupted": lambda world, a, b, rng: a.interrupt(),
+    "receiver interrupted": lambda world, a, b, rng: b.interrupt(),
     "disk full": _disk_fails(disk.FULL),
     "disk broken": _disk_fails(disk.BROKEN),
 }

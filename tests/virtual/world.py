@@ -121,6 +121,16 @@ class World:
                 link.bits_per_second = bits_per_second
                 link.paths = [Path(delay_ns=int(delay_ms * _MS), loss=loss) for _ in range(4)]
 
+    def cut(self, paths: list[Path], seconds: float, *, what: str = "up") -> None:
+        """Paths carry nothing for a while, or no TCP."""
+
+        def change(to: bool) -> None:
+            for path in paths:
+                setattr(path, what, to)
+
+        change(False)
+        self.agenda.after(seconds * 1e9, lambda: change(True))
+
     def at(self, seconds: float, act: Callable[[], None]) -> None:
         """Does something to the world at this time."""
         self.agenda.at(int((1 + seconds) * _NS), act)
