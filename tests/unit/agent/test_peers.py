@@ -260,7 +260,7 @@ BETWEEN_HOSTS = QpRequest(
     EndpointAddress(ip_address("fd00:a::1"), "1" * 32, 8),
     9,
 )
-CONFIGURED: Any = SimpleNamespace(config=ContextConfig(timeouts=Timeouts(exchange=0.05)))
+CONFIGURED: Any = SimpleNamespace(config=ContextConfig(timeouts=Timeouts(exchange=PATIENCE)))
 
 
 @dataclass
@@ -282,8 +282,11 @@ class Program:
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, *answers: int | Exception | None) -> None:
-    """What other agents answer; None: nothing."""
+    """What other agents answer; None: nothing, until the time is over."""
     left = list(answers)
+    if None in answers:
+        brief = ContextConfig(timeouts=Timeouts(exchange=0.05))
+        monkeypatch.setattr(CONFIGURED, "config", brief)
 
     async def request_qp(local: object, host: str, port: int, asked: QpRequest) -> int:
         assert (local, host, port, asked) == (CONFIGURED, "h1", 4791, BETWEEN_HOSTS)
