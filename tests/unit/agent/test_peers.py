@@ -474,7 +474,8 @@ async def test_accept__of_a_qp_that_the_program_has_failed(monkeypatch: pytest.M
 def made(messages: Mock) -> Any:
     """A ProgramQP whose other parts are mocks."""
     end: Any = ProgramQP.__new__(ProgramQP)
-    end._peer_gone, end._over, end._channel, end._peer = asyncio.Event(), Mock(), Mock(), Mock()
+    end._peer_gone, end._over, end._peer = asyncio.Event(), Mock(), Mock()
+    end._channel = Mock(end_in=Channel.end_in)
     end._dispatcher, end._immediates, end._messages, end._tell = Mock(), Mock(), messages, None
     end._peer_reason, end._failure = "", None
     end._queue = Mock(qpn=7, places=Mock(taken=0, until_free=AsyncMock()))
