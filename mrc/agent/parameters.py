@@ -24,8 +24,8 @@ from mrc.config import MAX_MPR, ContextConfig
 from mrc.connect.oob import Inbox
 from mrc.connect.parse import shown
 from mrc.connect.proof import links_bps
+from mrc.engine import engine
 from mrc.engine.dispatch import Dispatcher
-from mrc.engine.engine import configuration
 from mrc.engine.native import CData
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
@@ -227,7 +227,7 @@ class QpParameters(Struct, frozen=True):
         return MessagePeer(dispatcher, number, inbox, kept=True)
 
     def config(self, config: ContextConfig) -> ContextConfig:
-        """The configuration for this QP."""
+        """The engine.configuration for this QP."""
         return replace(
             config,
             queues=replace(
@@ -348,7 +348,7 @@ async def adopt_engine(connection: socket.socket, links: LocalPorts, count: int)
 
 
 def _engine_config(config: ContextConfig, ports: Sequence[LocalPort | None]) -> dict[str, object]:
-    fields = configuration(
+    fields = engine.configuration(
         ports,
         polled=True,
         unguarded=True,

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from mrc.engine import native
-from mrc.engine.engine import EngineEvent, decode
+from mrc.engine import engine, native
 from mrc.engine.native import CData, ffi, lib
 from mrc.enums import CommandOp, EventType, QpState
 from mrc.errors import ProtocolError, StateError
@@ -283,7 +282,7 @@ class ProgramEngine:
         """Nothing runs here."""
         return 0
 
-    def poll(self, events: deque[EngineEvent]) -> int:
+    def poll(self, events: deque[engine.EngineEvent]) -> int:
         """Appends the events that have arrived, and returns how many frames have.
 
         Frames of other kinds go to `on_frame`.
@@ -311,7 +310,7 @@ class ProgramEngine:
             self._end("no memory")
         return n
 
-    def _event(self, body: bytes) -> EngineEvent:
+    def _event(self, body: bytes) -> engine.EngineEvent:
         event, memory = read_struct("mrc_event", body)
         if event.type == EventType.WC:
             raise ProtocolError("a completion, which is the program's own")
@@ -323,7 +322,7 @@ class ProgramEngine:
                 if len(memory) != sent.size:
                     raise ProtocolError(f"{len(memory)} bytes instead of {sent.size}")
                 ffi.memmove(sent.memory, memory, sent.size)
-        return decode(event)
+        return engine.decode(event)
 
     def _end(self, reason: str) -> None:
         if not self.gone:

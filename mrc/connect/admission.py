@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 import re
+import resource
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +33,6 @@ from msgspec import Struct
 from mrc.errors import BusyError, ConnectError, MrcError
 from mrc.fabric.hostconfig import IpAddress, parse_address
 from mrc.fabric.paths import PeerSource
-from mrc.linux import system
 from mrc.units import counted
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Admission:
 
     def __init__(self, limits: Limits, *, descriptors: Callable[[], int] | None = None) -> None:
         self._limits = limits
-        self._descriptors = descriptors or system.descriptor_limit
+        self._descriptors = descriptors or _descriptor_limit
         self._descriptors_ran_out = False
         self._of: dict[Stage, list[ConnectionPlace]] = {
             stage: [] for stage in (Stage.CONNECTING, Stage.READY)
@@ -534,3 +534,12 @@ def _written(address: IpAddress, port: int) -> list[str]:
         digits = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
         written.append(f"{digits}:{port:04X}")
     return written
+
+
+# ---- File descriptors ----------------------------------------------------------------------------
+
+
+def _descriptor_limit() -> int:
+    """How many files this process may have open; 0: any number."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(0, soft)

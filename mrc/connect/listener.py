@@ -27,7 +27,6 @@ from mrc.connect.oob import (
     FRAME_BYTES,
     HELLO_BYTES,
     MESSAGE_TRIPS,
-    TOP,
     Channel,
     CutOffError,
     patience,
@@ -203,7 +202,7 @@ class Listener:
                         kind = await self._let_prove(channel, place)
                 await self._check_plain(channel)
                 seconds = config.timeouts.exchange
-                if kind == TOP:
+                if kind == self._viewers.TOP:
                     channel.limit_silence(on=False)
                     await self._viewers.admit(channel)
                     place.accept()

@@ -66,7 +66,6 @@ from mrc.typed import take
 
 T = TypeVar("T")
 VERSION = versions.EXCHANGE
-TOP = "top"  # type of all messages between a viewer and a host
 PING, PONG = "ping", "pong"
 FRAME_BYTES = 4 << 10  # most bytes of a message, except for the two below
 HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mrc.errors import ConfigError, StateError
+from mrc.errors import StateError
 from mrc.units import counted
 
 # ---- Programs ------------------------------------------------------------------------------------
@@ -252,46 +251,3 @@ def leave_out_of_cores() -> None:
     """
     with suppress(OSError):  # a kernel without core dumps
         Path("/proc/self/coredump_filter").write_text("0x10")  # bits of core(5): ELF headers
-
-
-# ---- File descriptors ----------------------------------------------------------------------------
-
-
-_LEAST_FILES = 64  # that a process can open
-_FIRST_FILES = 32  # of its loop, sockets and modules
-
-
-def descriptor_limit() -> int:
-    """How many files this process may have open; 0: any number."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(0, soft)
-
-
-def raise_descriptor_limit() -> None:
-    """Raises this process's limit of open files to the hard limit: each peer needs one file.
-
-    Raises ConfigError if even that is too low to begin.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
-        raise ConfigError(
-            f"at most {counted(hard, 'open file')} (ulimit -Hn): mrc needs {_LEAST_FILES}"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _try_descriptors()
-
-
-def _try_descriptors() -> None:
-    """Raises ConfigError if this process cannot open the files it needs to begin: whoever started
-    it may have left most of its descriptors open. libuv aborts when it lacks one.
-    """
-    opened: list[int] = []
-    try:
-        while len(opened) < _FIRST_FILES:
-            opened.append(os.eventfd(0))  # needs no file: /dev/null may be missing
-    except OSError as error:
-        why = str(error.strerror).lower()
-        raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error
-    finally:
-        for each in opened:
-            os.close(each)

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from mrc.connect.admission import origin_of, victim
-from mrc.connect.oob import SNAPSHOT_BYTES, TOP, Channel
+from mrc.connect.oob import SNAPSHOT_BYTES, Channel
 from mrc.connect.parse import parse
 from mrc.errors import InUseError, MrcError, ProtocolError, ResolveError
 from mrc.events import QpInfo
@@ -258,6 +258,9 @@ class RemoteView:
     forged packets.
     """
 
+    TOP = "top"
+    """type of all messages between a viewer and a host"""
+
     def __init__(self, show: Callable[[], Awaitable[Snapshot]] | None) -> None:
         self._show = show
         self._key = secrets.token_bytes(16)
@@ -280,13 +283,15 @@ class RemoteView:
         try:
             while True:
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    message = await channel.expect(TOP)
+                    message = await channel.expect(RemoteView.TOP)
                 visit.ask()
                 if message.get("version") != VIEW_VERSION:
                     await channel.refuse(f"only version {VIEW_VERSION} of snapshots is supported")
                     return
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    await channel.send(TOP, snapshot=plain(public(await show(), self._key)))
+                    await channel.send(
+                        RemoteView.TOP, snapshot=plain(public(await show(), self._key))
+                    )
                 await asyncio.sleep(PAUSE_SECONDS)
         except (MrcError, OSError) as error:  # TimeoutError is an OSError
             logger.debug("a viewer disconnected: %s", error)
@@ -298,8 +303,8 @@ class RemoteView:
 
 async def look_at_peer(channel: Channel) -> dict[str, Any]:
     """A snapshot of the peer. Raises ConnectError if the peer refuses, and errors of `Channel`."""
-    await channel.send(TOP, version=VIEW_VERSION)
-    found = (await channel.expect(TOP, SNAPSHOT_BYTES)).get("snapshot")
+    await channel.send(RemoteView.TOP, version=VIEW_VERSION)
+    found = (await channel.expect(RemoteView.TOP, SNAPSHOT_BYTES)).get("snapshot")
     if not isinstance(found, dict):
         raise ProtocolError("the peer sent no snapshot")
     return found

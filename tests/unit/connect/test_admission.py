@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from mrc.cli.runner import raise_descriptor_limit
 from mrc.config import Limits
 from mrc.connect.admission import (
     Admission,
@@ -26,13 +27,13 @@ from mrc.connect.admission import (
     ConnectionPlace,
     KnownSources,
     Tokens,
+    _descriptor_limit,
     origin_of,
     source_of,
     victim,
 )
 from mrc.errors import BusyError, ConnectError
 from mrc.fabric.paths import PeerSource
-from mrc.linux import system
 
 LIMITS = Limits(max_pending=8, max_pending_per_source=2, max_qps=16, max_qps_per_source=4)
 
@@ -237,8 +238,8 @@ def test_raise_descriptor_limit__to_what_is_allowed() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] // 2, before[1]))
-        assert system.descriptor_limit() == before[1] // 2
-        system.raise_descriptor_limit()
+        assert _descriptor_limit() == before[1] // 2
+        raise_descriptor_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -277,7 +278,7 @@ def test_claims__a_peer_may_connect_from_each_of_its_addresses() -> None:
 def test_raise_descriptor_limit__without_dev_null(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a bare container: it was told as too few descriptors."""
     monkeypatch.setattr(os, "devnull", "/nowhere")
-    system.raise_descriptor_limit()
+    raise_descriptor_limit()
 
 
 # ---- Evictions: who gives his place, and which floods an honest peer survives --------------------

@@ -38,7 +38,6 @@ from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.terminal import blocks_text
 from mrc.cli.top import Endpoint, EndpointWatch, Top, _all, checked, with_rates
 from mrc.connect.connect import dial
-from mrc.connect.oob import TOP
 from mrc.observe import views
 from mrc.observe.snapshot import snapshot
 from mrc.results import plain
@@ -255,9 +254,9 @@ async def test_remote_view__answers_again_and_again() -> None:
         for _ in range(2):
             assert len(checked(await views.look_at_peer(channel)).qps) == 1
         await transfer(pair, bytes(1000))  # connecting and writing still work
-        await channel.send(TOP, version=2)
+        await channel.send(views.RemoteView.TOP, version=2)
         with pytest.raises(ConnectError, match="only version 1 of"):
-            await channel.expect(TOP)
+            await channel.expect(views.RemoteView.TOP)
         await channel.close()
 
 
