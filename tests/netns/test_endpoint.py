@@ -19,8 +19,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
@@ -63,6 +64,7 @@ PREFIX = f"mrc-endpoint-{os.getpid()}"
 A, B, ROUTER, ROUTER_B = (f"{PREFIX}-{name}" for name in ("a", "b", "r", "rb"))
 DATA = os.urandom(4 << 20)
 OOB_PORT = 4791  # every namespace has its own ports
+BOTH = Access.LOCAL_READ | Access.REMOTE_WRITE
 
 
 @pytest.fixture
@@ -96,19 +98,41 @@ class Outcome:
     evs: tuple[EvInfo, ...]
 
 
-async def receive(config: ContextConfig, listening: threading.Event) -> bytes:
-    """Accepts one peer, which writes until it closes; returns the written bytes."""
-    target = bytearray(len(DATA))
+@asynccontextmanager
+async def accepted(
+    target: bytearray, listening: threading.Event, config: ContextConfig | None = None
+) -> AsyncIterator[tuple[QP, MR]]:
+    """A QP whose peer may write to these bytes."""
     async with (
         Context(config) as context,
-        context.register(target, access=Access.REMOTE_WRITE) as mr,
+        context.register(target, access=BOTH) as mr,
         await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_dict()}) as listener,
     ):
         listening.set()
         async with await listener.accept() as qp:
-            async for _ in qp.immediates():
-                pass
-        return bytes(target)
+            yield qp, mr
+
+
+@asynccontextmanager
+async def connected(
+    host: str, config: ContextConfig | None = None
+) -> AsyncIterator[tuple[QP, MR, RemoteMemory]]:
+    """A QP, memory that has DATA, and the peer's memory."""
+    async with (
+        Context(config) as context,
+        context.register(DATA, access=Access.LOCAL_READ) as mr,
+        await context.connect(host, OOB_PORT) as qp,
+    ):
+        yield qp, mr, RemoteMemory.from_dict(qp.private["mr"])
+
+
+async def receive(config: ContextConfig, listening: threading.Event) -> bytes:
+    """Accepts one peer, which writes until it closes; returns the written bytes."""
+    target = bytearray(len(DATA))
+    async with accepted(target, listening, config) as (qp, _):
+        async for _ in qp.immediates():
+            pass
+    return bytes(target)
 
 
 def receiving(config: ContextConfig = ContextConfig()) -> Future[bytes]:  # noqa: B008
@@ -120,12 +144,8 @@ def receiving(config: ContextConfig = ContextConfig()) -> Future[bytes]:  # noqa
 
 
 async def send(config: ContextConfig, host: str) -> Outcome:
-    async with (
-        Context(config) as context,
-        context.register(DATA, access=Access.LOCAL_READ) as mr,
-        await context.connect(host, OOB_PORT) as qp,
-    ):
-        await qp.write(mr, RemoteMemory.from_dict(qp.private["mr"]))
+    async with connected(host, config) as (qp, mr, target):
+        await qp.write(mr, target)
         return Outcome(qp.path_mtu, await qp.query(), await qp.evs())
 
 
@@ -352,12 +372,7 @@ def test_stall__a_router_gets_a_smaller_mtu(routed: None) -> None:
     listening = threading.Event()
 
     async def write_and_shrink() -> int:
-        async with (
-            Context() as context,
-            context.register(DATA, access=Access.LOCAL_READ) as mr,
-            context.connect("10.0.2.1", OOB_PORT) as qp,
-        ):
-            target = RemoteMemory.from_dict(qp.private["mr"])
+        async with connected("10.0.2.1") as (qp, mr, target):
             await qp.write(mr, target)
             set_middle_mtu(1500)
             with pytest.raises(PathMtuError, match=f"packets of {qp.path_mtu} bytes no longer"):
@@ -368,17 +383,11 @@ def test_stall__a_router_gets_a_smaller_mtu(routed: None) -> None:
             return qp.path_mtu
 
     async def receive_and_hear() -> str:
-        async with (
-            Context() as context,
-            context.register(bytearray(len(DATA)), access=Access.REMOTE_WRITE) as mr,
-            await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_dict()}) as listener,
-        ):
-            listening.set()
-            async with await listener.accept() as qp:
-                with pytest.raises(PathError) as caught:
-                    async for _ in qp.immediates():
-                        pass
-            return str(caught.value)
+        async with accepted(bytearray(len(DATA)), listening) as (qp, _):
+            with pytest.raises(PathError) as caught:
+                async for _ in qp.immediates():
+                    pass
+        return str(caught.value)
 
     received = run_in(B, receive_and_hear)
     assert listening.wait(BUDGET_SECONDS)
@@ -441,20 +450,15 @@ def test_connect__an_address_that_nobody_has(two_links: None) -> None:
         async with Context() as context:
             await context.connect("10.0.1.9", OOB_PORT, timeout=0.5)
 
-    with pytest.raises(
-        ConnectError, match=r"10\.0\.1\.9: no connection on TCP port 4791 in 0\.5 s"
-    ):
+    told = r"10\.0\.1\.9: no connection on TCP port 4791 in 0\.5 s"
+    with pytest.raises(ConnectError, match=told):
         run_in(A, connect).result()
 
 
 def test_monitor__a_link_that_goes_down_is_known_at_once(two_subnets: None) -> None:
 
     async def send_over_what_is_left() -> list[int]:
-        async with (
-            Context() as context,
-            context.register(DATA, access=Access.LOCAL_READ) as mr,
-            await context.connect("10.0.1.2", OOB_PORT) as qp,
-        ):
+        async with connected("10.0.1.2") as (qp, mr, target):
             events = qp.events()
             await asyncio.to_thread(ip, f"-n {A} link set x2 down")
             told = [await anext(events)]
@@ -466,7 +470,7 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_subnets: None) -> N
             assert PortEvent(2, False, suspended.reason) in told
             assert suspended.reason in (EventReason.OWN_PORT, EventReason.PEER_PORT)
             before = (await qp.query()).planes[1].sent_packets
-            await qp.write(mr, RemoteMemory.from_dict(qp.private["mr"]))
+            await qp.write(mr, target)
             used = (await qp.query()).planes[1].sent_packets - before
             await asyncio.to_thread(ip, f"-n {A} link set x2 up")
             while told[-1] != PlaneEvent(2, False, EventReason.PROBES):
@@ -564,7 +568,6 @@ AT_ONCE = 8
 DATA_BYTES = PARTS * PART_BYTES
 RATE_BITS_PER_SECOND = 400e6
 CONFIG = ContextConfig(sockets=Sockets(sndbuf_bytes=16 << 10))
-BOTH = Access.LOCAL_READ | Access.REMOTE_WRITE
 
 
 @pytest.fixture
@@ -595,14 +598,8 @@ class Exchange:
             return await self.write(qp, mr)
 
     async def b(self) -> list[float]:
-        async with (
-            Context(CONFIG) as context,
-            context.register(bytearray(DATA_BYTES), access=BOTH) as mr,
-            await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_dict()}) as listener,
-        ):
-            self.listening.set()
-            async with await listener.accept() as qp:
-                return await self.write(qp, mr)
+        async with accepted(bytearray(DATA_BYTES), self.listening, CONFIG) as (qp, mr):
+            return await self.write(qp, mr)
 
     async def write(self, qp: QP, mr: MR) -> list[float]:
         """Returns the arrival time of each part."""

@@ -11,10 +11,12 @@ import asyncio
 import os
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from functools import wraps
 from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -41,6 +43,16 @@ from mrc import (
 from mrc.fabric.hostconfig import PathSource
 
 A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
+
+
+def in_a(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in host a."""
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        run_in(A, lambda: test(**fixtures)).result()
+
+    return run
 
 
 @pytest.fixture
@@ -202,69 +214,60 @@ def links() -> None:
 
 
 @pytest.mark.default
-def test_follow__an_interface_made_again_in_the_middle_of_a_transfer(
+@in_a
+async def test_follow__an_interface_made_again_in_the_middle_of_a_transfer(
     hosts: None, peer: Callable[..., Peer]
 ) -> None:
     """Both ends of link 2 are new interfaces with the old addresses; the QP uses them again."""
     links()
     target = peer().target
-
-    async def work() -> None:
-        async with writing() as writer:
+    async with writing() as writer:
+        await writer.until_planes_carry(1, 2)
+        index, before = writer.context.ports[1].index, descriptors()
+        for _ in range(2):
+            await asyncio.to_thread(ip, f"-n {A} link del x2")
+            await writer.until_planes_carry(1)
+            await writer.until_ports("1 x1 10.0.1.1")
+            await writer.until_descriptors(before - 1)  # a port that is gone has no sockets
+            await asyncio.to_thread(link, 2)
             await writer.until_planes_carry(1, 2)
-            index, before = writer.context.ports[1].index, descriptors()
-            for _ in range(2):
-                await asyncio.to_thread(ip, f"-n {A} link del x2")
-                await writer.until_planes_carry(1)
-                await writer.until_ports("1 x1 10.0.1.1")
-                await writer.until_descriptors(before - 1)  # a port that is gone has no sockets
-                await asyncio.to_thread(link, 2)
-                await writer.until_planes_carry(1, 2)
-            assert writer.context.ports[1].index != index
-            await writer.until_descriptors(before)
-
-    run_in(A, work).result()
+        assert writer.context.ports[1].index != index
+        await writer.until_descriptors(before)
     assert target == DATA
 
 
-def test_follow__a_link_that_comes_later_serves_new_qps(
+@in_a
+async def test_follow__a_link_that_comes_later_serves_new_qps(
     hosts: None, peer: Callable[..., Peer]
 ) -> None:
     link(1)
     peer()
-
-    async def work() -> None:
-        async with writing() as writer:
-            await asyncio.to_thread(link, 2)
-            await writer.until_ports("1 x1 10.0.1.1", "2 x2 10.0.2.1")
-            await writer.until_planes_carry(1)
-            while True:  # the peer's Context may notice a little later
-                async with await writer.context.connect("10.0.1.2") as qp:
-                    if qp.planes == (1, 2):
-                        break
-
-    run_in(A, work).result()
+    async with writing() as writer:
+        await asyncio.to_thread(link, 2)
+        await writer.until_ports("1 x1 10.0.1.1", "2 x2 10.0.2.1")
+        await writer.until_planes_carry(1)
+        while True:  # the peer's Context may notice a little later
+            async with await writer.context.connect("10.0.1.2") as qp:
+                if qp.planes == (1, 2):
+                    break
 
 
-def test_follow__an_address_that_changes(hosts: None, peer: Callable[..., Peer]) -> None:
+@in_a
+async def test_follow__an_address_that_changes(hosts: None, peer: Callable[..., Peer]) -> None:
     """Old QPs regain their plane when the old address returns; new QPs use the new address."""
     links()
     peer()
-
-    async def work() -> None:
-        async with writing() as writer:
-            await writer.until_planes_carry(1, 2)
-            await asyncio.to_thread(ip, f"-n {A} addr del 10.0.2.1/24 dev x2")
-            await asyncio.to_thread(address, A, "x2", "10.0.2.9/24")
-            await writer.until_ports("1 x1 10.0.1.1", "3 x2 10.0.2.9")
-            await writer.until_planes_carry(1)
-            async with await writer.context.connect("10.0.1.2") as qp:
-                assert qp.planes == (1, 3)
-            await asyncio.to_thread(ip, f"-n {A} addr del 10.0.2.9/24 dev x2")
-            await asyncio.to_thread(address, A, "x2", "10.0.2.1/24")
-            await writer.until_planes_carry(1, 2)
-
-    run_in(A, work).result()
+    async with writing() as writer:
+        await writer.until_planes_carry(1, 2)
+        await asyncio.to_thread(ip, f"-n {A} addr del 10.0.2.1/24 dev x2")
+        await asyncio.to_thread(address, A, "x2", "10.0.2.9/24")
+        await writer.until_ports("1 x1 10.0.1.1", "3 x2 10.0.2.9")
+        await writer.until_planes_carry(1)
+        async with await writer.context.connect("10.0.1.2") as qp:
+            assert qp.planes == (1, 3)
+        await asyncio.to_thread(ip, f"-n {A} addr del 10.0.2.9/24 dev x2")
+        await asyncio.to_thread(address, A, "x2", "10.0.2.1/24")
+        await writer.until_planes_carry(1, 2)
 
 
 def flap(*commands: str) -> None:
@@ -280,25 +283,22 @@ def flap(*commands: str) -> None:
         pytest.param(("addr del 10.0.2.1/24 dev x2", "addr add 10.0.2.1/24 dev x2"), id="address"),
     ],
 )
-def test_follow__a_hundred_changes_in_a_row(
+@in_a
+async def test_follow__a_hundred_changes_in_a_row(
     hosts: None, peer: Callable[..., Peer], commands: tuple[str, ...]
 ) -> None:
     """Transfers continue, the plane recovers, and nothing leaks."""
     links()
     peer()
-
-    async def work() -> None:
-        async with writing() as writer:
-            await writer.until_planes_carry(1, 2)
-            before = descriptors()
-            changing = asyncio.create_task(asyncio.to_thread(flap, *commands))
-            while not changing.done():
-                await writer.write()
-            await changing
-            await writer.until_planes_carry(1, 2)
-            await writer.until_descriptors(before)
-
-    run_in(A, work).result()
+    async with writing() as writer:
+        await writer.until_planes_carry(1, 2)
+        before = descriptors()
+        changing = asyncio.create_task(asyncio.to_thread(flap, *commands))
+        while not changing.done():
+            await writer.write()
+        await changing
+        await writer.until_planes_carry(1, 2)
+        await writer.until_descriptors(before)
 
 
 def srv6_host(name: str, peer: str, n: int) -> HostConfig:
@@ -344,7 +344,10 @@ def test_connect__srv6_paths_whose_port_is_not_there(
         run_in(A, work).result()
 
 
-def test_follow__srv6_planes_late_and_made_again(hosts: None, peer: Callable[..., Peer]) -> None:
+@in_a
+async def test_follow__srv6_planes_late_and_made_again(
+    hosts: None, peer: Callable[..., Peer]
+) -> None:
     for n, namespace in enumerate((A, B), 1):
         # Neighbour discovery needs a link-local address; with DAD it takes 1 to 2 s.
         ip(f"netns exec {namespace} sysctl -qw net.ipv6.conf.default.accept_dad=0")
@@ -364,13 +367,10 @@ def test_follow__srv6_planes_late_and_made_again(hosts: None, peer: Callable[...
             except ConnectError as error:
                 assert "no network interface" in str(error)
 
-    async def work() -> None:
-        await until_peer_has_both_links()
-        async with writing(config, "b") as writer:
-            await writer.until_planes_carry(1, 2)
-            await asyncio.to_thread(ip, f"-n {A} link del x2")
-            await writer.until_planes_carry(1)
-            await asyncio.to_thread(srv6_link, 2)
-            await writer.until_planes_carry(1, 2)
-
-    run_in(A, work).result()
+    await until_peer_has_both_links()
+    async with writing(config, "b") as writer:
+        await writer.until_planes_carry(1, 2)
+        await asyncio.to_thread(ip, f"-n {A} link del x2")
+        await writer.until_planes_carry(1)
+        await asyncio.to_thread(srv6_link, 2)
+        await writer.until_planes_carry(1, 2)

@@ -36,10 +36,11 @@ NODES = {
     "host-a": {"h0", "mgmt", "t0-1-0", "t0-2-0", "t1-1-0", "t1-2-0"},
     "host-b": {"h1", "mgmt", "t0-1-1", "t0-2-1", "t1-1-1", "t1-2-1"},
 }
+Pair = tuple[Machine, Machine]
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
+def pair(tmp_path: Path) -> Iterator[Pair]:
     with machines(2, tmp_path) as (a, b):
         yield a, b
 
@@ -47,6 +48,13 @@ def pair(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
 @pytest.fixture
 def on(tmp_path: Path) -> tuple[str, str]:
     return "--on", str(tmp_path / "on.toml")
+
+
+@pytest.fixture
+def up(pair: Pair, on: tuple[str, str]) -> Pair:
+    """The test bed is up."""
+    pair[0].run("up", *SMALL, *on)
+    return pair
 
 
 def check_paths(machine: Machine, wanted: set[str]) -> None:
@@ -90,7 +98,7 @@ def block(machine: Machine, what: str) -> None:
     subprocess.run([*machine.enter, "nft", "-f", "-"], input=rule, text=True, check=True)
 
 
-def test_two_machines(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
+def test_two_machines(pair: Pair, on: tuple[str, str]) -> None:
     """Goal: paths, faults, exec, status and down work from either machine."""
     a, b = pair
     said = a.run("up", *SMALL, *on)
@@ -120,9 +128,9 @@ for line in urllib.request.urlopen(wanted, timeout=100):
 """
 
 
-def test_view(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
+def test_view(up: Pair) -> None:
     """Goal: one page shows and breaks links of both machines, and says when one is lost."""
-    a, b = pair
+    a, b = up
 
     def until_links(holds: Callable[[dict[str, Any]], bool]) -> None:
         assert feed.stdout is not None
@@ -134,7 +142,6 @@ def test_view(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
     def moved(frame: dict[str, Any], name: str) -> bool:
         return bool(frame["rates_bps"][names.index(name)])
 
-    a.run("up", *SMALL, *on)
     names = list(status(a)["links"])
     with ExitStack() as stack:
         view = stack.enter_context(a.start("view", "--json"))
@@ -161,12 +168,9 @@ def test_view(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_leads_to_the_other_machine(
-    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
-) -> None:
+def test_what_leads_to_the_other_machine(up: Pair, tmp_path: Path) -> None:
     """Goal: management, rsh, capture and down; a T1 there that is down, and heals."""
-    a, b = pair
-    a.run("up", *SMALL, *on)
+    a, b = up
     a.run("exec", "h1", "--", "ping", "-c1", "h0.mgmt")
     a.run("exec", "h1", "--", "ping", "-4", "-c1", "h0.mgmt")
     a.run("fail", "t1:1.1", "--mode", "down")
@@ -183,10 +187,9 @@ def test_what_leads_to_the_other_machine(
 
 
 @pytest.mark.default
-def test_machine_that_dies(pair: tuple[Machine, Machine], on: tuple[str, str]) -> None:
+def test_machine_that_dies(up: Pair) -> None:
     """Goal: the other says what is lost, goes on, and cleans up."""
-    a, b = pair
-    a.run("up", *SMALL, *on)
+    a, b = up
     b.kill()
     found = status(a)
     assert [bool(each["lost"]) for each in found["machines"]] == [False, True]
@@ -200,9 +203,7 @@ def test_machine_that_dies(pair: tuple[Machine, Machine], on: tuple[str, str]) -
     assert is_clean(a)
 
 
-def test_up__killed_in_the_middle_leaves_nothing(
-    pair: tuple[Machine, Machine], on: tuple[str, str]
-) -> None:
+def test_up__killed_in_the_middle_leaves_nothing(pair: Pair, on: tuple[str, str]) -> None:
     a, b = pair
     while True:
         with a.start("up", "clos", *on) as up:
@@ -217,7 +218,7 @@ def test_up__killed_in_the_middle_leaves_nothing(
 
 @pytest.mark.slow
 def test_up__refuses_in_one_line_and_leaves_nothing(
-    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
+    pair: Pair, on: tuple[str, str], tmp_path: Path
 ) -> None:
     a, b = pair
     said = a.run("up", *on, "--mtu", "9001", code=1)
@@ -245,9 +246,7 @@ def test_up__refuses_in_one_line_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_up__a_part_that_dies_in_the_middle(
-    pair: tuple[Machine, Machine], on: tuple[str, str]
-) -> None:
+def test_up__a_part_that_dies_in_the_middle(pair: Pair, on: tuple[str, str]) -> None:
     """Goal: the others remove theirs, and so does a second process on the same machine."""
     a, b = pair
     with a.start("up", "clos", *on) as up:
@@ -261,7 +260,7 @@ def test_up__a_part_that_dies_in_the_middle(
 
 
 @pytest.mark.slow
-def test_names_in_the_place_of_a_file(pair: tuple[Machine, Machine]) -> None:
+def test_names_in_the_place_of_a_file(pair: Pair) -> None:
     """Goal: the addresses come from /etc/hosts, where Debian has 127.0.1.1 for itself."""
     a, _ = pair
     hosts_file(a, "127.0.1.1 here", "192.0.2.2 there")
@@ -272,10 +271,9 @@ def test_names_in_the_place_of_a_file(pair: tuple[Machine, Machine]) -> None:
 
 
 @pytest.mark.slow
-def test_the_rest(pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path) -> None:
+def test_the_rest(up: Pair, on: tuple[str, str], tmp_path: Path) -> None:
     """Goal: drain, links taken down by hand, a schedule, and what `up` says again."""
-    a, b = pair
-    a.run("up", *SMALL, *on)
+    a, b = up
     assert "was up already" in b.run("up", *SMALL, *on)
     assert "first run mrc testbed down" in a.run("up", *on, code=1)
     assert "another division between machines" in a.run("up", *SMALL, code=1)
@@ -334,12 +332,9 @@ def ran(machine: Machine, file: Path, over: str) -> dict[str, Any]:
     return printed("testbed run --over", next(line for line in lines if line[0] == "{"))
 
 
-def test_run__traffic_between_machines(
-    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
-) -> None:
+def test_run__traffic_between_machines(up: Pair, tmp_path: Path) -> None:
     """Goal: both ends answer in the time of the command, steps and faults included."""
-    a, b = pair
-    a.run("up", *SMALL, *on)
+    _, b = up
     file = tmp_path / "scene.toml"
     file.write_text(TRAFFIC)
     result = ran(b, file, "mrc,tcp")
@@ -350,16 +345,13 @@ def test_run__traffic_between_machines(
         first, last = (f(flow[key] for flow in run["flows"][2:])
                        for f, key in ((min, "first_ns"), (max, "last_ns")))  # fmt: skip
         assert first >= 120_000_000 and last - first >= 2 * 20_000_000
-    assert not any(b"mrc.sim.host" in line for each in pair for line in command_lines(each))
+    assert not any(b"mrc.sim.host" in line for each in up for line in command_lines(each))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(system.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
-def test_run__iperf3_between_machines(
-    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
-) -> None:
-    a, _ = pair
-    a.run("up", *SMALL, *on)
+def test_run__iperf3_between_machines(up: Pair, tmp_path: Path) -> None:
+    a, _ = up
     file = tmp_path / "scene.toml"
     head, _, rest = TRAFFIC.partition('[[traffic]]\nkind = "ring"')
     file.write_text(head + rest[rest.index("[[faults]]") :])
@@ -374,11 +366,8 @@ def command_lines(machine: Machine) -> Iterator[bytes]:
 
 
 @pytest.mark.slow
-def test_run__a_machine_that_dies_ends_it(
-    pair: tuple[Machine, Machine], on: tuple[str, str], tmp_path: Path
-) -> None:
-    a, b = pair
-    a.run("up", *SMALL, *on)
+def test_run__a_machine_that_dies_ends_it(up: Pair, tmp_path: Path) -> None:
+    a, b = up
     file = tmp_path / "scene.toml"
     file.write_text(TRAFFIC.replace("writes = 8", "writes = 1000000"))
     with a.start("run", file) as run:
@@ -466,7 +455,7 @@ NAMES = ("host-a", "host-b")
 
 
 @pytest.fixture
-def pair_by_ssh(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
+def pair_by_ssh(tmp_path: Path) -> Iterator[Pair]:
     """Their own configuration says the port, the user and the keys, as one in /root/.ssh would."""
     folder = tmp_path / "ssh"
     folder.mkdir()
@@ -508,7 +497,7 @@ def serving_ssh(machine: Machine, folder: Path) -> subprocess.Popen[bytes]:
 @pytest.mark.slow
 @pytest.mark.skipif(SSHD is None, reason="needs sshd: apt-get install openssh-server")
 @needs_real_root
-def test_by_ssh(pair_by_ssh: tuple[Machine, Machine], tmp_path: Path) -> None:
+def test_by_ssh(pair_by_ssh: Pair, tmp_path: Path) -> None:
     """Goal: every command of README, typed on either machine, with the names of --on only."""
     a, b = pair_by_ssh
     assert "host-b (192.0.2.2): h1" in a.run("up", *SMALL, "--on", ",".join(NAMES))

@@ -34,6 +34,10 @@ from mrc.fabric.topology import Topology
 EVS = 4
 
 
+def probed(ev: int, answered: bool) -> ProbeResult:
+    return ProbeResult(ev, 0, 1000) if answered else ProbeResult(ev, errno.ETIMEDOUT, None)
+
+
 class Answering:
     """A QP whose peer answers each batch of probes on the EVs that a script names."""
 
@@ -54,12 +58,7 @@ class Answering:
         asked = list(range(EVS) if evs is None else evs)
         self.asked.append(asked)
         answers = next(self._batches)
-        return tuple(
-            ProbeResult(each, 0, 1000)
-            if each in answers
-            else ProbeResult(each, errno.ETIMEDOUT, None)
-            for each in asked
-        )
+        return tuple(probed(each, each in answers) for each in asked)
 
 
 ALL = range(EVS)
@@ -116,8 +115,7 @@ class Leaving:
     ) -> tuple[ProbeResult, ...]:
         self._left -= 1
         self.peer_has_gone = self._left < 0
-        error = errno.ETIMEDOUT if self.peer_has_gone else 0
-        return tuple(ProbeResult(each, error, None if error else 1000) for each in evs)
+        return tuple(probed(each, not self.peer_has_gone) for each in evs)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +145,7 @@ class Stopped:
         if self.asked == 2 * EVS * TRAIN:
             time.sleep(0.5)  # noqa: ASYNC251 the stop
         await asyncio.sleep(0)
-        error = errno.ETIMEDOUT if rounds == 1 else 0
-        return tuple(ProbeResult(each, error, None if error else 1000) for each in evs)
+        return tuple(probed(each, rounds != 1) for each in evs)
 
 
 async def test_measure__what_comes_too_late_after_a_stop_is_not_lost() -> None:
