@@ -563,7 +563,7 @@ class QP:
             await self._on_unanswered(PeerGoneError(f"{self.peer_host} closed the connection"))
         elif kind == "bye_ok":
             self._bye_ok.set()
-        elif (ending := self._channel.end_in(message)) is not None:
+        elif (ending := Channel.end_in(message)) is not None:
             why, reason = ending
             error = self._without_bye(reason)
             await self._on_ended(PathError(str(error)) if why is Kind.PATHS_LOST else error)
