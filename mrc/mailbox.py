@@ -334,7 +334,7 @@ class Service(Struct, frozen=True):
     name: str  # for programs
     title: str  # for people
     version: int
-    answer_bytes: int = MAX_MESSAGE_BYTES  # limit on a message to the connecting peer
+    long_answers: bool = False  # the connecting peer takes messages of MAX_SENT_BYTES
 
     @asynccontextmanager
     async def connect(
@@ -362,7 +362,8 @@ class Service(Struct, frozen=True):
                         f"{host}: TCP port {port} serves '{shown(served, 40)}', not {self.name!r}:"
                         " is it the wrong port?"
                     )
-                mailbox = Mailbox(qp, memory, most_bytes=self.answer_bytes)
+                most = MAX_SENT_BYTES if self.long_answers else MAX_MESSAGE_BYTES
+                mailbox = Mailbox(qp, memory, most_bytes=most)
                 async with _opened(mailbox, qp.peer_host):
                     yield MailboxSession(ctx, qp, mailbox, held)
 

@@ -53,8 +53,8 @@ from mrc.tasks import Limit, cancelled, first_error, took_cancellation
 from mrc.typed import Whole, take
 from mrc.units import digits
 
-# answer_bytes: a result with many changes is long.
-SERVICE = Service("perf", "performance test", 5, answer_bytes=1 << 20)
+# A result with many changes is long.
+SERVICE = Service("perf", "performance test", 5, long_answers=True)
 QP_SERVICE = "perf-qp"  # service of the QPs that carry a test's writes
 
 Message = dict[str, Any]
