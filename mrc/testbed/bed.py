@@ -724,8 +724,11 @@ def _prepare_mptcp(namespace: str, addresses: Collection[IPv6Address]) -> None:
     known = json.loads(_run_ip(namespace, "-j", "mptcp", "endpoint", "show") or "[]")
     announced = {IPv6Address(each["address"]) for each in known if ":" in each["address"]}
     wanted = list(addresses)[:_MPTCP_ADDRESSES]
-    most = str(len(wanted))
-    _run_ip(namespace, "mptcp", "limits", "set", "subflows", most, "add_addr_accepted", most)
+    # Each end tries to join each address of the other one, and attempts count as subflows: with
+    # fewer places the attempts of an accepting end, which reach no listener, keep good ones out.
+    most = {"subflows": min(2 * len(wanted), _MPTCP_ADDRESSES), "add_addr_accepted": len(wanted)}
+    words = (str(word) for limit in most.items() for word in limit)
+    _run_ip(namespace, "mptcp", "limits", "set", *words)
     for address in wanted:
         if address not in announced:
             _run_ip(namespace, "mptcp", "endpoint", "add", str(address), "signal")

@@ -236,6 +236,11 @@ def test_mptcp__uses_every_plane(bed: Testbed) -> None:
         finally:
             taking.kill()
     bed.prepare_mptcp("h1")  # again, which changes nothing
+    words = run(bed, "h1", "ip", "mptcp", "limits", "show").split()
+    # Both ends try to join both addresses of the other one.
+    assert dict(zip(words[::2], words[1::2], strict=True)) == {
+        "subflows": "4", "add_addr_accepted": "2"
+    }  # fmt: skip
 
 
 # ---- Their end ------------------------------------------------------------------------------
