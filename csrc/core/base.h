@@ -35,6 +35,11 @@ static inline uint64_t mrc_max_u64(uint64_t a, uint64_t b) { return a > b ? a : 
 static inline uint32_t mrc_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline uint32_t mrc_max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
+/* a * b / divisor; the intermediate product may exceed 64 bits. */
+static inline uint64_t mrc_mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
+  return (uint64_t)((unsigned __int128)a * b / divisor);
+}
+
 /* The smallest power of two that is at least n; n is 1 .. 2^31. */
 static inline uint32_t mrc_ceil_pow2(uint32_t n) {
   uint32_t size = 1;
@@ -220,8 +225,21 @@ struct mrc_keymap {
 /* 0 or -ENOMEM. */
 int mrc_keymap_init(struct mrc_keymap *map, uint32_t capacity) MRC_MUST_CHECK;
 void mrc_keymap_free(struct mrc_keymap *map);
+/* The first cell that may hold the key. */
+static inline uint32_t mrc_keymap_home(const struct mrc_keymap *map, uint32_t key) {
+  return (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32) & map->mask;
+}
+/* The cell that holds the key, or the empty cell for it. */
+static inline uint32_t mrc_keymap_cell(const struct mrc_keymap *map, uint32_t key) {
+  uint32_t i = mrc_keymap_home(map, key);
+  while (map->cells[i].value != MRC_KEYMAP_NONE && map->cells[i].key != key)
+    i = (i + 1) & map->mask; /* terminates, because half of the cells are empty */
+  return i;
+}
 /* The value, or MRC_KEYMAP_NONE. */
-uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key);
+static inline uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key) {
+  return map->cells[mrc_keymap_cell(map, key)].value;
+}
 /* 0, -EEXIST or -ENOSPC. */
 int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) MRC_MUST_CHECK;
 /* Removes the key; it must be present. */

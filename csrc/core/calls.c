@@ -146,7 +146,7 @@ int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_
   if (error != 0) return error;
   mrc_evset_free(&qp->evset);
   qp->evset = set;
-  qp->evset.skips_once = mrc_services_reads(&engine->services, MRC_READING_G5_A);
+  qp->evset.skips_once = (engine->services.config.readings & MRC_READING_G5_A) != 0;
   return 0;
 }
 
@@ -201,7 +201,8 @@ static void take_base_rtts(struct mrc_qp *qp) {
     MRC_EACH_BIT(plane, other->evset.plane_mask) {
       const struct mrc_rtt *rtt = &other->planes[plane].rtt;
       uint64_t *base_ns = &qp->planes[plane].rtt.base_ns;
-      if (mrc_rtt_known(rtt) && (*base_ns == 0 || *base_ns > rtt->base_ns)) *base_ns = rtt->base_ns;
+      if (rtt->smooth_ns != 0 && (*base_ns == 0 || *base_ns > rtt->base_ns))
+        *base_ns = rtt->base_ns;
     }
   }
 }
@@ -264,7 +265,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   take_base_rtts(qp);
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     qp->planes[plane].reverse_ev = MRC_EV_NONE; /* the rotation has no dead EV now */
-    if (!(mrc_port_is_up(&engine->services.ports, plane)))
+    if ((engine->services.ports.up >> plane & 1) == 0)
       mrc_health_suspend_plane(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
     else if (qp->planes[plane].peer_down)
       mrc_health_on_peer_port_down(&engine->services, qp, plane, now_ns);
@@ -522,7 +523,7 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
 /* Reads the state of an engine: QPs, EVs, counters, drops, trace, and their names. */
 
 static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
-  return mrc_rtt_known(rtt) ? (int64_t)value_ns : -1;
+  return rtt->smooth_ns != 0 ? (int64_t)value_ns : -1;
 }
 
 int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
@@ -624,7 +625,12 @@ int mrc_engine_trace(const struct mrc_engine *engine, struct mrc_trace_entry *en
 }
 
 int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int capacity) {
-  return mrc_events_take(&engine->services.events, events, capacity);
+  struct mrc_events *ring = &engine->services.events;
+  int n = 0;
+  while (n < capacity && ring->head != ring->tail)
+    events[n++] = ring->ring[ring->head++ % MRC_EVENT_RING];
+  if (n < capacity && ring->lost > 0) events[n++] = mrc_events_lost(ring);
+  return n;
 }
 
 const char *mrc_engine_counter_name(int index) {

@@ -44,14 +44,11 @@ static uint64_t counted_ns(const struct mrc_cc_delay *state, uint64_t reverse_ns
   return mrc_min_u64(reverse_ns, 2 * bare_target_ns(state));
 }
 
-/* What the reverse queue adds to a target. */
-static uint64_t reverse_part_ns(const struct mrc_cc_delay *state) {
-  return mrc_min_u64(state->reverse_ns, bare_target_ns(state));
-}
-
+/* The reverse queue adds to the target, up to the same again. */
 static uint64_t target_delay_ns(const struct mrc_cc *cc) {
   const struct mrc_cc_delay *state = &cc->delay;
-  return bare_target_ns(state) + state->jitter_ns + reverse_part_ns(state);
+  const uint64_t bare_ns = bare_target_ns(state);
+  return bare_ns + state->jitter_ns + mrc_min_u64(state->reverse_ns, bare_ns);
 }
 
 /* ---- slow start ---- */
@@ -173,7 +170,8 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   if (now_ns - state->drained_ns > FOREIGN_NS) state->foreign_ns = 0;
   state->jitter_ns = mrc_min_u64((3 * state->jitter_ns + mean_ns - state->round_delay_ns) / 4,
                                  MRC_CC_MAX_JITTER_NS);
-  const uint64_t own_ns = delay_ns - mrc_min_u64(delay_ns, reverse_part_ns(state));
+  const uint64_t reverse_ns = mrc_min_u64(state->reverse_ns, bare_target_ns(state));
+  const uint64_t own_ns = delay_ns - mrc_min_u64(delay_ns, reverse_ns);
   if (own_ns > mrc_max_u64(queue_ns(state), state->base_ns / 8)) state->slow_start = false;
   if (delay_ns > target_delay_ns(cc)) {
     state->calm_rounds = 0;
@@ -307,9 +305,13 @@ int mrc_cc_init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   return algorithms[cc->kind]->init(cc, config);
 }
 
-void mrc_cc_on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {
+uint64_t mrc_cc_on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {
   mrc_assert(ack->plane < MRC_MAX_PORTS);
   if (algorithms[cc->kind]->on_ack != NULL) algorithms[cc->kind]->on_ack(cc, ack, now_ns);
+  if (cc->kind != MRC_CC_DELAY) return 0;
+  const uint64_t base_ns = cc->delay.found_base_ns;
+  cc->delay.found_base_ns = 0;
+  return base_ns;
 }
 
 void mrc_cc_on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns) {

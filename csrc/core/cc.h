@@ -7,11 +7,6 @@
 #include "core/base.h"
 #include "mrc.h"
 
-/* a * b / divisor; the intermediate product may exceed 64 bits. */
-static inline uint64_t mrc_mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
-  return (uint64_t)((unsigned __int128)a * b / divisor);
-}
-
 /* ---- algorithms ---- */
 
 /* A drain makes the window small for two round trips. A delay that remains then is a queue of other
@@ -142,7 +137,8 @@ static inline uint64_t mrc_cc_clamp(const struct mrc_cc *cc, uint64_t bytes) {
 
 /* 0 or -EINVAL (an unknown kind, a profile out of range). */
 int mrc_cc_init(struct mrc_cc *cc, const struct mrc_cc_config *config) MRC_MUST_CHECK;
-void mrc_cc_on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns);
+/* Returns a corrected base RTT that the algorithm has found, once; 0: none. */
+uint64_t mrc_cc_on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns);
 /* A packet was declared lost, but not by the local timeout. */
 void mrc_cc_on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns);
 /* The kernel refused a packet: the send queue of this host is full. Nothing was lost. */
@@ -151,13 +147,6 @@ void mrc_cc_on_refused(struct mrc_cc *cc, uint64_t inflight_bytes);
 void mrc_cc_on_timeout(struct mrc_cc *cc);
 /* The packets that the timeout declared lost had arrived: restores the earlier window. */
 void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
-/* Returns a corrected base RTT that the algorithm has found, once; 0: none. */
-static inline uint64_t mrc_cc_take_base(struct mrc_cc *cc) {
-  if (cc->kind != MRC_CC_DELAY) return 0;
-  const uint64_t base_ns = cc->delay.found_base_ns;
-  cc->delay.found_base_ns = 0;
-  return base_ns;
-}
 /* Whether a loss at this queueing delay was an overflow, and not a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
 /* Whether a data packet should request a SACK, so that the sender never has to wait for one.

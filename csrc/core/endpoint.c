@@ -183,7 +183,7 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
   /* The QP's round trip comes from EVs that answer. An EV on a much longer path would always time
      out and stay bad, so the round trip of its own probes counts too, and on a suspended plane that
      of its patient probes. */
-  const struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, ev)];
+  const struct mrc_plane *plane = &qp->planes[mrc_plane_of(qp->evset.evs[ev].port)];
   const uint64_t floor_ns = mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns);
   uint64_t overdue_ns = mrc_max_u64(mrc_rtt_overdue_ns(&qp->req.rtt, 0), qp->evset.evs[ev].rtt_ns);
   if (plane->suspended) overdue_ns = mrc_max_u64(overdue_ns, plane->rtt.smooth_ns);
@@ -204,7 +204,7 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
    of the others. */
 static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev) {
   if (ev == MRC_EV_NONE) return;
-  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, ev)];
+  struct mrc_plane *plane = &qp->planes[mrc_plane_of(qp->evset.evs[ev].port)];
   if (plane->patient || plane->unsendable || plane->peer_down) return;
   if (plane->probation.doublings < PATIENT_AFTER) return;
   const struct mrc_ev_probe probe = {.ev = ev,
@@ -221,7 +221,7 @@ static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, b
   uint64_t next_ns = MRC_NEVER;
   MRC_EACH_BIT(index, qp->evset.plane_mask) {
     struct mrc_plane *plane = &qp->planes[index];
-    if (!plane->suspended || !mrc_port_is_up(&services->ports, index)) continue;
+    if (!plane->suspended || (services->ports.up >> index & 1) == 0) continue;
     if (now_ns >= plane->probation.next_ns && *room) {
       /* The EV whose probe may bring the plane back: each in turn, the rotation first, until one
          answers. That one is probed again, because the others may be dead. */
@@ -294,7 +294,7 @@ static void on_probe_failure(struct mrc_services *services, const struct mrc_ev_
                              int error, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
-  const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
+  const uint32_t plane = mrc_plane_of(qp->evset.evs[probe->ev].port);
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(services, probe, error, false, now_ns);
   if (probe->purpose == MRC_EV_PROBE_REVERSE)
     mrc_reverse_on_failure(qp, plane, probe->ev, probe->sent_ns != 0);
@@ -333,7 +333,7 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
 }
 
 void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t index, uint64_t sent_ns, uint64_t rtt_ns) {
-  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, index)];
+  struct mrc_plane *plane = &qp->planes[mrc_plane_of(qp->evset.evs[index].port)];
   mrc_rtt_smooth(&qp->evset.evs[index].rtt_ns, rtt_ns);
   mrc_evset_on_delivered(&qp->evset, index, 0, plane->rack_ns);
   if (plane->suspended) mrc_rtt_sample(&plane->rtt, rtt_ns); /* nothing else measures it */
@@ -347,7 +347,7 @@ void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t index, uint64_t sent_ns, 
 static void on_probe_answer(struct mrc_services *services, const struct mrc_ev_probe *probe,
                             bool ce, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
-  const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
+  const uint32_t plane = mrc_plane_of(qp->evset.evs[probe->ev].port);
   const uint64_t rtt_ns = round_trip_ns(probe, now_ns);
   mrc_trace(services, MRC_TRACE_EV_PROBE_IN, qp->qpn, probe->id, rtt_ns);
   if (probe->purpose == MRC_EV_PROBE_PATIENT) /* what was before counts no more */
@@ -472,12 +472,12 @@ static bool send_answer(struct mrc_services *services, const struct mrc_peers *p
   const uint16_t ev = answer_ev(peers, answer, answer->peer, &qp, &astray);
   if (ev == MRC_EV_NONE) return true;
   struct mrc_burst *burst =
-      mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_NONE));
+      mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
   if (burst == NULL) return false;
   /* How long the request waited here, in units of its timestamp, if its sender takes that. */
   uint64_t waited_units = (services->now_ns - answer->arrived_ns) >> 10;
   if (qp->attr.rtr.service_times == 0 || answer->op != MRC_ENDPOINT_EV_PROBE ||
-      mrc_services_reads(services, MRC_READING_G15_B) || waited_units > INT16_MAX)
+      (services->config.readings & MRC_READING_G15_B) != 0 || waited_units > INT16_MAX)
     waited_units = 0;
   struct mrc_wire wire = {
       .opcode = MRC_OP_ENDPOINT_RESPONSE,
@@ -485,9 +485,9 @@ static bool send_answer(struct mrc_services *services, const struct mrc_peers *p
       .psn = answer->id,
       .endpoint = {.op = answer->op,
                    .m = answer->m,
-                   .lifted = mrc_services_reads(services, MRC_READING_C6_B),
+                   .lifted = (services->config.readings & MRC_READING_C6_B) != 0,
                    .tx_timestamp = (uint16_t)(answer->tx_timestamp + waited_units)}};
-  mrc_burst_add(services, burst, &wire, MRC_KIND_ANSWER, place, true);
+  mrc_burst_add(services, burst, &wire, MRC_KIND_ANSWER, place);
   return true;
 }
 
@@ -502,7 +502,7 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
     const struct mrc_answer answer = answers->ring[place];
     const uint32_t plane = mrc_plane_of(answer.port);
     const bool usable = (mrc_ports_usable(ports) >> plane & 1) != 0;
-    const bool stuck = !usable && mrc_port_is_up(ports, plane);
+    const bool stuck = !usable && (ports->up >> plane & 1) != 0;
     if (usable && !send_answer(services, peers, &answer, place)) return false;
     answers->head++;
     answers->n--;
@@ -632,11 +632,6 @@ static void fail(struct mrc_services *services, struct mrc_endpoint *endpoint,
     on_probe_failure(services, &ended, error, now_ns);
 }
 
-static uint8_t op_of(const struct mrc_ev_probe *probe) {
-  return probe->purpose == MRC_EV_PROBE_PORT_STATUS ? MRC_ENDPOINT_PORT_STATUS
-                                                    : MRC_ENDPOINT_EV_PROBE;
-}
-
 int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *endpoint,
                          const struct mrc_wire *wire, const struct mrc_meta *meta,
                          struct mrc_qp *sealer, uint64_t now_ns) {
@@ -644,9 +639,10 @@ int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *end
     return on_request(services, &endpoint->peers, &endpoint->answers, wire, meta, sealer, now_ns);
   struct mrc_peers *peers = &endpoint->peers;
   struct mrc_ev_probe *probe = mrc_probes_find(&services->probes, (uint16_t)wire->psn);
-  if (probe == NULL || !probe->sent || wire->endpoint.op != op_of(probe))
+  const bool status = probe != NULL && probe->purpose == MRC_EV_PROBE_PORT_STATUS;
+  if (probe == NULL || !probe->sent ||
+      wire->endpoint.op != (status ? MRC_ENDPOINT_PORT_STATUS : MRC_ENDPOINT_EV_PROBE))
     return mrc_drop(services, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
-  const bool status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
   /* The peer may have added to the timestamp of an EV probe how long the probe waited there, if
      both sides agreed to that. */
   const uint16_t waited_units = (uint16_t)(wire->endpoint.tx_timestamp - probe->tx_timestamp);
@@ -682,21 +678,22 @@ int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *end
 
 static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
-  uint8_t tclass = mrc_tclass_control(services, MRC_ECN_CAPABLE);
-  if (probe->purpose == MRC_EV_PROBE_COMMAND) tclass = mrc_tclass_data(services, false);
-  if (probe->dscp != 0) tclass = (uint8_t)(probe->dscp << 2 | MRC_ECN_CAPABLE);
-  struct mrc_burst *burst = mrc_burst_open(services, qp, probe->ev, tclass);
+  const struct mrc_dscps *dscps = &services->config.dscps;
+  uint8_t dscp = probe->purpose == MRC_EV_PROBE_COMMAND ? dscps->data : dscps->control;
+  if (probe->dscp != 0) dscp = probe->dscp;
+  struct mrc_burst *burst = mrc_burst_open(services, qp, probe->ev, dscp, MRC_ECN_CAPABLE);
   if (burst == NULL) return false;
   const bool port_status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
   probe->ports_up = services->ports.up;
   probe->tx_timestamp = mrc_timestamp(now_ns);
-  struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
-                          .dest_qpn = MRC_ENDPOINT_QPN,
-                          .psn = probe->id,
-                          .endpoint = {.op = op_of(probe),
-                                       .port_status_mask = port_status ? probe->ports_up : 0,
-                                       .tx_timestamp = probe->tx_timestamp,
-                                       .tsr = true}};
+  struct mrc_wire wire = {
+      .opcode = MRC_OP_ENDPOINT_REQUEST,
+      .dest_qpn = MRC_ENDPOINT_QPN,
+      .psn = probe->id,
+      .endpoint = {.op = port_status ? MRC_ENDPOINT_PORT_STATUS : MRC_ENDPOINT_EV_PROBE,
+                   .port_status_mask = port_status ? probe->ports_up : 0,
+                   .tx_timestamp = probe->tx_timestamp,
+                   .tsr = true}};
   mrc_burst_add_padded(services, burst, &wire, mrc_probes_slot(&services->probes, probe),
                        probe->bytes);
   mrc_trace(services, port_status ? MRC_TRACE_PORT_STATUS_OUT : MRC_TRACE_EV_PROBE_OUT, qp->qpn,
@@ -720,7 +717,7 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
     } else {
       const struct mrc_ev *ev = &probe->qp->evset.evs[probe->ev];
       const uint32_t plane = mrc_plane_of(ev->port);
-      reachable = ev->state != MRC_EV_DENIED && mrc_port_is_up(ports, plane);
+      reachable = ev->state != MRC_EV_DENIED && (ports->up >> plane & 1) != 0;
       now = (mrc_ports_usable(ports) >> plane & 1) != 0;
     }
     if (!reachable) {
@@ -757,7 +754,7 @@ void mrc_endpoint_on_commit(struct mrc_services *services, struct mrc_endpoint *
   }
   struct mrc_qp *qp = probe->qp;
   qp->evset.evs[probe->ev].probes++;
-  qp->planes[mrc_evset_plane_of(&qp->evset, probe->ev)].unsendable = false;
+  qp->planes[mrc_plane_of(qp->evset.evs[probe->ev].port)].unsendable = false;
   mrc_count(services, MRC_COUNTER_TX_EV_PROBES, 1);
 }
 

@@ -10,7 +10,7 @@
    5. Congestion windows grow or shrink, once for each plane.
    6. Holes in its bitmap are lost by order: a packet sent later on the same EV arrived.
       mrc_loss_on_sack walks over stages 1 to 6. NACKs and transport ACKs take parts of this route.
-   7. After all input (timeout.c): a packet is lost by time if the plane delivered much later ones,
+   7. After all input (schedule.c): a packet is lost by time if the plane delivered much later ones,
       and by silence if only other planes did.
    8. A lost packet is queued to be sent again (send.c). Congestion control, its EV or its plane is
       blamed; if the original arrives after all, the blame is taken back.
@@ -43,7 +43,7 @@ static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
 
 uint64_t mrc_loss_patience_ns(const struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_rtt *rtt = &qp->req.rtt;
-  if (!mrc_rtt_known(rtt)) return mrc_floor_ns(MRC_PROBE_FIRST_NS, qp->noise_ns);
+  if (rtt->smooth_ns == 0) return mrc_floor_ns(MRC_PROBE_FIRST_NS, qp->noise_ns);
   const uint64_t floor_ns = mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns);
   return mrc_qp_overdue_ns(qp, rtt, floor_ns, now_ns) + rtt->smooth_ns;
 }
@@ -61,7 +61,7 @@ static uint64_t round_trip_ns(const struct mrc_meta *meta, uint16_t reflected, u
 
 /* Takes a round trip measured on this EV. */
 static void take_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
-  const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
+  const uint32_t plane = mrc_plane_of(qp->evset.evs[ev].port);
   mrc_rtt_smooth(&qp->evset.evs[ev].rtt_ns, rtt_ns);
   if (mrc_evset_is_slow(&qp->evset, ev, rtt_ns)) return;
   mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
@@ -99,7 +99,9 @@ static uint64_t on_trigger(const struct mrc_services *services, struct mrc_qp *q
   const uint64_t wait_ns = services->now_ns - slot->sent_ns - rtt_ns;
   const uint64_t busy_ns = wait_ns - mrc_min_u64(wait_ns, services->config.sack_delay_ns);
   const uint64_t most_ns = mrc_floor_ns(MRC_TIMESTAMP_MOST_NS, qp->noise_ns);
-  mrc_guard_cover(&qp->req.host_waits, mrc_min_u64(2 * busy_ns, most_ns), services->now_ns);
+  const uint64_t next_ns = mrc_min_u64(2 * busy_ns, most_ns);
+  if (next_ns > mrc_guard_ns(&qp->req.host_waits, services->now_ns))
+    qp->req.host_waits = (struct mrc_guard){.ns = next_ns, .since_ns = services->now_ns};
   if (slot->state == MRC_TX_LOST) return 0;
   take_rtt(qp, slot->ev, rtt_ns, ack);
   /* How long the SACK waited on the way back, if it has its send time. In a long round trip the
@@ -145,7 +147,7 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
                            uint64_t now_ns) {
   const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
   if (ev == MRC_EV_NONE) return;
-  const uint32_t plane = mrc_evset_plane_of(&qp->evset, ev);
+  const uint32_t plane = mrc_plane_of(qp->evset.evs[ev].port);
   if (ack->rtt_ns == 0) ack->plane = plane;
   qp->planes[plane].doubted_ns = 0; /* also a packet that was sent again elsewhere proves it */
   if (sack->m == MRC_M_ALWAYS_SKIP) {
@@ -164,15 +166,6 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
 
 /* ---- 4. acknowledged PSNs ---- */
 
-/* Whether the original transmission arrived, although the packet was declared lost or sent again:
-   the answer came sooner than any answer to a retransmission could. */
-static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slot,
-                           uint64_t now_ns) {
-  if (slot->state == MRC_TX_LOST) return true;
-  if (slot->tries < 2 || slot->ev_lost == MRC_TX_NONE) return false;
-  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
-}
-
 /* The peer received one PSN. Returns the bytes newly acknowledged, and also adds them to
    newly_acked_bytes of their plane. */
 static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
@@ -182,7 +175,11 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
   if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
   mrc_txwin_on_acked(&req->win, psn);
   struct mrc_plane *plane = &qp->planes[slot.plane];
-  const bool original = is_of_original(qp, &slot, now_ns);
+  /* Whether the original transmission arrived, although the packet was declared lost or sent again:
+     the answer came sooner than any answer to a retransmission could. */
+  const bool original =
+      slot.state == MRC_TX_LOST || (slot.tries >= 2 && slot.ev_lost != MRC_TX_NONE &&
+                                    now_ns - slot.sent_ns < plane->rtt.base_ns / 2);
   /* Whether this shows which transmission arrived. If the packet was sent again, an answer within
      the usual round trip may still belong to the original. */
   const bool evidence =
@@ -221,10 +218,8 @@ static uint64_t acknowledge_all(struct mrc_services *services, struct mrc_qp *qp
 /* Applies the current acknowledgement to one window. */
 static void update_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
   struct mrc_rtt *rtt = &qp->planes[ack->plane].rtt;
-  struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
   ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
-  mrc_cc_on_ack(cc, ack, now_ns);
-  const uint64_t base_ns = mrc_cc_take_base(cc);
+  const uint64_t base_ns = mrc_cc_on_ack(mrc_qp_cc(qp, ack->plane), ack, now_ns);
   if (base_ns != 0) /* the path has become longer: the old smallest sample is out of date */
     rtt->base_ns = mrc_min_u64(base_ns, mrc_max_u64(rtt->last_ns, 1));
 }
@@ -323,7 +318,7 @@ int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const str
     return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
-  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
+  struct mrc_cc_ack ack = {.plane = (uint32_t)__builtin_ctz(qp->evset.plane_mask),
                            .ce = sack->m == MRC_M_SKIP_ONCE,
                            .restore_window = sack->restore_cwnd,
                            .penalty = sack->rcv_cwnd_pen};
@@ -340,12 +335,13 @@ int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const str
   const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&req->win, sack);
   if (slot != NULL && slot->state == MRC_TX_ACKED && !slot->of_original)
     mrc_plane_on_reported(&qp->planes[slot->plane], slot->sent_ns);
-  mrc_requester_on_cumulative(req, mrc_psn_add(sack->cum_psn, 1));
+  const uint32_t peer_next_psn = mrc_psn_add(sack->cum_psn, 1);
+  if (mrc_psn_before(req->peer_next_psn, peer_next_psn)) req->peer_next_psn = peer_next_psn;
   /* A narrower window of the peer only delays new packets. A SACK that was overtaken by a newer one
      on another plane is ignored here: its MPR is out of date. */
   const uint32_t mpr = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.rts.peer_mpr);
   if (qp->attr.rtr.dynamic_mpr != 0 && sack->mpr != 0 && mpr != req->peer_mpr &&
-      !mrc_psn_before(mrc_psn_add(sack->cum_psn, 1), req->peer_next_psn)) {
+      !mrc_psn_before(peer_next_psn, req->peer_next_psn)) {
     mrc_trace(services, MRC_TRACE_PEER_MPR, qp->qpn, req->peer_mpr, mpr);
     req->peer_mpr = mpr;
   }
@@ -443,10 +439,11 @@ int mrc_loss_on_ack(struct mrc_services *services, struct mrc_qp *qp, const stru
     if (mrc_txwin_holds(win, last_psn)) {
       if (names_unsent(win, last_psn)) return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
       /* Completed messages have arrived whole, even if their SACKs were lost. */
-      struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp)};
+      struct mrc_cc_ack ack = {.plane = (uint32_t)__builtin_ctz(qp->evset.plane_mask)};
       if (acknowledge_all(services, qp, last_psn, 0, 0, now_ns) > 0)
         update_windows(services, qp, &ack, now_ns);
-      mrc_requester_on_cumulative(req, mrc_psn_add(last_psn, 1));
+      if (mrc_psn_before(req->peer_next_psn, mrc_psn_add(last_psn, 1)))
+        req->peer_next_psn = mrc_psn_add(last_psn, 1);
     }
   }
   mrc_count(services, MRC_COUNTER_RX_ACKS, 1);
@@ -527,7 +524,7 @@ static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t p
 /* How much later another plane must have sent a packet that arrived, to prove this plane silent. */
 static uint64_t silence_ns(const struct mrc_qp *qp, const struct mrc_plane *plane,
                            uint64_t now_ns) {
-  const bool known = mrc_rtt_known(&plane->rtt);
+  const bool known = plane->rtt.smooth_ns != 0;
   const uint64_t overdue_ns = mrc_qp_overdue_ns(qp, known ? &plane->rtt : &qp->req.rtt, 0, now_ns);
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
@@ -636,7 +633,7 @@ static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct
   /* MRC's switches trim, so a packet lost without a trim means a failed path there. Ordinary queues
      overflow, so a loss while the plane's delay is high counts as overflow. */
   const struct mrc_rtt *rtt = &plane->rtt;
-  const uint64_t delay_ns = mrc_rtt_known(rtt) ? rtt->last_ns - rtt->base_ns : 0;
+  const uint64_t delay_ns = rtt->smooth_ns != 0 ? rtt->last_ns - rtt->base_ns : 0;
   struct mrc_cc *cc = mrc_qp_cc(qp, slot->plane);
   const bool overflow = !plane->suspended && mrc_cc_is_congestion(cc, delay_ns);
   const struct mrc_cc_loss loss = {.cause = overflow ? MRC_CC_LOSS_OVERFLOW : MRC_CC_LOSS_PATH,
@@ -685,7 +682,7 @@ static void on_spurious(struct mrc_services *services, struct mrc_qp *qp,
       mrc_cc_on_spurious_timeout(&qp->planes[plane].cc);
     return;
   }
-  struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, slot->ev_lost)];
+  struct mrc_plane *plane = &qp->planes[mrc_plane_of(qp->evset.evs[slot->ev_lost].port)];
   const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
   mrc_delivery_on_spurious(&plane->delivery);
   /* The guard doubles, within limits. */
@@ -784,7 +781,7 @@ void mrc_health_resume_plane(struct mrc_services *services, struct mrc_qp *qp, u
                              enum mrc_event_reason reason) {
   struct mrc_plane *plane = &qp->planes[index];
   if (!plane->suspended) return;
-  if (plane->peer_down || !mrc_port_is_up(&services->ports, index))
+  if (plane->peer_down || (services->ports.up >> index & 1) == 0)
     return; /* not before both ports are up */
   plane->suspended = false;
   plane->strikes = 0;

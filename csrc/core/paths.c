@@ -71,7 +71,7 @@ static void make_orders(struct mrc_evset *set) {
     set->planes[p].n = 0;
   }
   for (uint16_t i = 0; i < set->n; i++) {
-    struct mrc_ev_plane *plane = &set->planes[mrc_evset_plane_of(set, i)];
+    struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(set->evs[i].port)];
     set->evs[i].place = plane->n;
     plane->order[plane->n++] = i;
   }
@@ -349,27 +349,25 @@ bool mrc_evset_on_late(struct mrc_evset *set, uint16_t index, uint64_t now_ns) {
   return was_good;
 }
 
-/* One step towards the level that fits the round trip. */
-static void steer(struct mrc_evset *set, struct mrc_ev *ev, uint8_t fitting, uint64_t now_ns) {
-  if (fitting > ev->skip_level) {
-    if (may_avoid(&set->planes[mrc_plane_of(ev->port)], ev)) avoid(set, ev, now_ns);
-  } else if (fitting < ev->skip_level) {
-    set_skip_level(set, ev, (uint8_t)(ev->skip_level - 1));
-    ev->steered_ns = now_ns;
-    if (ev->skip_level == 0) ev->state = MRC_EV_GOOD;
-  }
-}
-
 void mrc_evset_on_clear(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t rtt_ns,
                         uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
   const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->marked > 0) set_marked(set, ev, ev->marked - (ev->marked + 15u) / 16u);
   if (ev->place >= plane->n_active || sent_ns <= ev->steered_ns) return;
-  if (!set->by_delay || (ev->skip_level == 0 && rtt_ns < set->noise_ns))
-    steer(set, ev, 0, now_ns);
-  else if (rtt_ns != 0)
-    steer(set, ev, fitting_level(rtt_ns, usual_ns(set, plane)), now_ns);
+  uint8_t fitting = 0;
+  if (set->by_delay && (ev->skip_level > 0 || rtt_ns >= set->noise_ns)) {
+    if (rtt_ns == 0) return;
+    fitting = fitting_level(rtt_ns, usual_ns(set, plane));
+  }
+  /* One step towards the level that fits. */
+  if (fitting > ev->skip_level) {
+    if (may_avoid(plane, ev)) avoid(set, ev, now_ns);
+  } else if (fitting < ev->skip_level) {
+    set_skip_level(set, ev, (uint8_t)(ev->skip_level - 1));
+    ev->steered_ns = now_ns;
+    if (ev->skip_level == 0) ev->state = MRC_EV_GOOD;
+  }
 }
 
 /* The place of the first GOOD backup, or n. */
@@ -409,7 +407,7 @@ static void retire(struct mrc_evset *set, uint16_t index) {
 }
 
 bool mrc_evset_can_spare(const struct mrc_evset *set, uint16_t index) {
-  const struct mrc_ev_plane *plane = &set->planes[mrc_evset_plane_of(set, index)];
+  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(set->evs[index].port)];
   return set->evs[index].place >= plane->n_active || plane->n_active > plane->floor ||
          find_backup(set, plane) < plane->n;
 }

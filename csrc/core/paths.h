@@ -23,12 +23,10 @@ struct mrc_rtt {
   uint64_t last_ns; /* the newest sample */
 };
 
-static inline bool mrc_rtt_known(const struct mrc_rtt *rtt) { return rtt->smooth_ns != 0; }
-
 static inline void mrc_rtt_sample(struct mrc_rtt *rtt, uint64_t sample_ns) {
   sample_ns = mrc_max_u64(sample_ns, 1);
   rtt->last_ns = sample_ns;
-  if (!mrc_rtt_known(rtt)) {
+  if (rtt->smooth_ns == 0) {
     *rtt = (struct mrc_rtt){
         .smooth_ns = sample_ns,
         .var_ns = sample_ns / 2,
@@ -69,10 +67,6 @@ struct mrc_guard {
 static inline uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns) {
   const uint64_t halvings = (now_ns - guard->since_ns) / MRC_GUARD_HALF_LIFE_NS;
   return halvings < 64 ? guard->ns >> halvings : 0;
-}
-/* Something came late by `ns`: the guard covers that from now on. */
-static inline void mrc_guard_cover(struct mrc_guard *guard, uint64_t ns, uint64_t now_ns) {
-  if (ns > mrc_guard_ns(guard, now_ns)) *guard = (struct mrc_guard){.ns = ns, .since_ns = now_ns};
 }
 
 /* ---- probation ---- */
@@ -199,11 +193,6 @@ struct mrc_delivery {
 
 /* The time for MRC_DELIVERY_BYTES as known now; 0: unknown. */
 uint64_t mrc_delivery_takes_ns(const struct mrc_delivery *delivery);
-
-/* Whether the newest flight began with the packet that was sent at `sent_ns`. */
-static inline bool mrc_delivery_began_with(const struct mrc_delivery *delivery, uint64_t sent_ns) {
-  return !delivery->is_part && delivery->began_ns == sent_ns;
-}
 
 static inline bool mrc_delivery_is_lossy(const struct mrc_delivery *delivery) {
   return delivery->losses > MRC_DELIVERY_LOSSY;
@@ -362,10 +351,6 @@ uint16_t mrc_evset_find(const struct mrc_evset *set, uint32_t value);
 void mrc_evset_addresses(const struct mrc_evset *set, uint16_t ev, uint8_t src[16],
                          uint8_t dst[16]);
 
-/* The plane that the EV leads through. */
-static inline uint32_t mrc_evset_plane_of(const struct mrc_evset *set, uint16_t ev) {
-  return mrc_plane_of(set->evs[ev].port);
-}
 /* Whether the EV takes at most every fourth turn, and its round trip is still four times as long as
    those of others: then it tells nothing about the plane. */
 bool mrc_evset_is_slow(const struct mrc_evset *set, uint16_t ev, uint64_t rtt_ns);
@@ -499,7 +484,8 @@ static inline void mrc_plane_init(struct mrc_plane *plane) {
 static inline void mrc_plane_on_answer(struct mrc_plane *plane, uint64_t sent_ns,
                                        uint64_t answer_ns) {
   mrc_rtt_smooth(&plane->answer_ns, answer_ns);
-  if (mrc_delivery_began_with(&plane->delivery, sent_ns)) plane->empty_ns = answer_ns;
+  /* Whether the newest flight began with this packet. */
+  if (!plane->delivery.is_part && plane->delivery.began_ns == sent_ns) plane->empty_ns = answer_ns;
 }
 /* The plane delivered a packet that was sent at `sent_ns`. */
 static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent_ns,

@@ -491,26 +491,19 @@ struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane) {
 #define MAX_BACKOFF 6 /* doublings of timeout and interval while no probe is answered */
 #define TIMEOUT_FLOOR_NS 5000000ull /* timeout of a probe, beyond the round trip */
 
-/* The round trip of reverse probes; before the first answer, that of the probes at connect. */
-static const struct mrc_rtt *rtt_of(const struct mrc_qp *qp) {
-  return mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
-}
-
-static uint64_t probe_interval_ns(const struct mrc_qp *qp) {
-  const struct mrc_rtt *rtt = rtt_of(qp), *data = &qp->req.rtt;
-  uint64_t base_ns = mrc_floor_ns(MRC_REVERSE_FIRST_NS, qp->noise_ns);
-  if (mrc_rtt_known(rtt)) base_ns = rtt->base_ns;
-  if (mrc_rtt_known(data)) base_ns = mrc_min_u64(base_ns, data->base_ns);
-  return mrc_max_u64(qp->noise_ns, base_ns) << qp->reverse.backoff;
-}
-
 void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_reverse *reverse = &qp->reverse;
   const uint64_t arrived_ns = qp->resp.arrived_ns;
   if (arrived_ns == reverse->seen_ns || now_ns < reverse->next_ns) return;
   /* A QP that sends data gets the state of its planes from SACKs. */
   if (!mrc_qp_is_live(qp) || mrc_requester_is_busy(&qp->req)) return;
-  const uint64_t interval_ns = probe_interval_ns(qp);
+  /* The round trip of reverse probes; before the first answer, that of the probes at connect. */
+  const struct mrc_rtt *data = &qp->req.rtt;
+  const struct mrc_rtt *rtt = reverse->rtt.smooth_ns != 0 ? &reverse->rtt : data;
+  uint64_t base_ns = mrc_floor_ns(MRC_REVERSE_FIRST_NS, qp->noise_ns);
+  if (rtt->smooth_ns != 0) base_ns = rtt->base_ns;
+  if (data->smooth_ns != 0) base_ns = mrc_min_u64(base_ns, data->base_ns);
+  const uint64_t interval_ns = mrc_max_u64(qp->noise_ns, base_ns) << reverse->backoff;
   const bool little = qp->resp.received_bytes - reverse->seen_bytes < MRC_REVERSE_BYTES;
   if (little && now_ns - reverse->next_ns < MRC_REVERSE_SLOW * interval_ns) return;
   reverse->seen_ns = arrived_ns;
@@ -543,7 +536,7 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
   const uint64_t floor_ns = mrc_floor_ns(TIMEOUT_FLOOR_NS, qp->noise_ns);
   const struct mrc_ev_probe probe = {.ev = ev,
                                      .qp = qp,
-                                     .timeout_ns = mrc_rtt_overdue_ns(rtt_of(qp), floor_ns)
+                                     .timeout_ns = mrc_rtt_overdue_ns(rtt, floor_ns)
                                                    << reverse->backoff,
                                      .purpose = MRC_EV_PROBE_REVERSE};
   if (mrc_probes_start(&services->probes, &qp->probes, &probe) == NULL) return;

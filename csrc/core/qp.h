@@ -39,12 +39,9 @@ struct mrc_qp *mrc_qp_new(const struct mrc_qp_create_attr *attr, uint32_t index,
                           const struct mrc_engine_config *config);
 void mrc_qp_free(struct mrc_qp *qp);
 
-static inline uint32_t mrc_qp_first_plane(const struct mrc_qp *qp) {
-  return (uint32_t)__builtin_ctz(qp->evset.plane_mask);
-}
 /* The plane whose window limits the packets sent on `plane`. */
 static inline uint32_t mrc_qp_window_of(const struct mrc_qp *qp, uint32_t plane) {
-  return qp->req.one_window ? mrc_qp_first_plane(qp) : plane;
+  return qp->req.one_window ? (uint32_t)__builtin_ctz(qp->evset.plane_mask) : plane;
 }
 static inline struct mrc_cc *mrc_qp_cc(const struct mrc_qp *qp, uint32_t plane) {
   return (struct mrc_cc *)&qp->planes[mrc_qp_window_of(qp, plane)].cc;
@@ -88,10 +85,6 @@ static inline uint64_t mrc_qp_overdue_ns(const struct mrc_qp *qp, const struct m
 /* Whether the QP may send probes and endpoint messages: its peer is known and it has not failed. */
 static inline bool mrc_qp_is_live(const struct mrc_qp *qp) {
   return qp->state == MRC_QP_RTR || qp->state == MRC_QP_RTS;
-}
-/* Whether its packets carry an ICRC that counts. */
-static inline bool mrc_qp_has_icrc(const struct mrc_qp *qp) {
-  return qp->seal == NULL && qp->attr.rtr.integrity == MRC_INTEGRITY_ICRC;
 }
 /* UDP payload of a full packet. */
 static inline uint32_t mrc_qp_full_bytes(const struct mrc_qp *qp) {

@@ -40,12 +40,6 @@ static void account(struct mrc_services *services, struct mrc_qp *qp, const stru
 
 /* ---- 2. a packet of the endpoint ---- */
 
-/* Ends the common work for the QP of the last packets. */
-static void leave_qp(struct mrc_services *services, struct arrival *arrival) {
-  if (arrival->qp != NULL) account(services, arrival->qp, arrival->meta);
-  arrival->qp = NULL;
-}
-
 static bool icrc_is_good(struct mrc_engine *engine, const uint8_t *packet, size_t bytes,
                          struct arrival *arrival) {
   const struct mrc_meta *meta = arrival->meta;
@@ -103,8 +97,10 @@ static MRC_RARE int receive_endpoint(struct mrc_engine *engine, struct arrival *
                                      uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   const struct mrc_meta *meta = arrival->meta;
-  leave_qp(services, arrival);
-  if (wire->opcode == MRC_OP_ENDPOINT_RESPONSE && mrc_services_reads(services, MRC_READING_C6_B))
+  if (arrival->qp != NULL) account(services, arrival->qp, meta);
+  arrival->qp = NULL;
+  if (wire->opcode == MRC_OP_ENDPOINT_RESPONSE &&
+      (services->config.readings & MRC_READING_C6_B) != 0)
     mrc_wire_lift_response(packet, wire);
   if (wire->sealed) return receive_sealed_endpoint(engine, wire, meta, packet, bytes, now_ns);
   if (mrc_peers_find_plain(&engine->endpoint.peers, meta->src, meta->sport, 0) == 0)
@@ -128,7 +124,8 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
   if (wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE)
     return receive_endpoint(engine, arrival, &wire, packet, bytes, now_ns);
   if (arrival->qp == NULL || arrival->qp->qpn != wire.dest_qpn) { /* 3. the QP */
-    leave_qp(services, arrival);
+    if (arrival->qp != NULL) account(services, arrival->qp, meta);
+    arrival->qp = NULL;
     struct mrc_qp *qp = mrc_engine_qp(engine, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, wire.dest_qpn, bytes);
     if (!mrc_node_joined(&qp->nodes.ready))
@@ -147,7 +144,8 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
     reason = MRC_DROP_NONE;
   else if (qp->seal != NULL)
     reason = mrc_seal_open(qp->seal, packet, bytes, mrc_meta_ev(meta), &wire, &counter, now_ns);
-  else if (mrc_qp_has_icrc(qp) && !icrc_is_good(engine, packet, bytes, arrival))
+  else if (qp->attr.rtr.integrity == MRC_INTEGRITY_ICRC &&
+           !icrc_is_good(engine, packet, bytes, arrival))
     reason = MRC_DROP_ICRC;
   if (reason != MRC_DROP_NONE)
     return mrc_drop(services, (enum mrc_drop)reason, wire.dest_qpn, bytes);
@@ -192,7 +190,7 @@ int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes
                         : mrc_drop(services, MRC_DROP_PORT, 0, n);
     offset += n;
   } while (offset < bytes);
-  leave_qp(services, &arrival);
+  if (arrival.qp != NULL) account(services, arrival.qp, meta);
   return reason;
 }
 
@@ -225,7 +223,7 @@ static MRC_RARE int on_duplicate(struct mrc_services *services, struct mrc_qp *q
 static MRC_RARE int on_beyond(struct mrc_services *services, struct mrc_qp *qp,
                               const struct mrc_wire *wire, const struct mrc_meta *meta,
                               uint64_t now_ns) {
-  const bool silent = mrc_services_reads(services, MRC_READING_C4_A);
+  const bool silent = (services->config.readings & MRC_READING_C4_A) != 0;
   if (!silent && (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0)) {
     qp->resp.nack_ns = now_ns;
     mrc_responder_queue_nack(&qp->resp, wire, meta, MRC_NACK_PSN_OOR_WINDOW);
@@ -280,7 +278,8 @@ static int on_data(struct mrc_services *services, struct mrc_qp *qp, const struc
 /* A data packet whose payload a switch has trimmed. 0 or a drop reason. */
 static int on_trimmed(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
                       const struct mrc_meta *meta) {
-  const bool answers = wire->payload != NULL || !mrc_services_reads(services, MRC_READING_G10_B);
+  const bool answers =
+      wire->payload != NULL || (services->config.readings & MRC_READING_G10_B) == 0;
   if (answers && mrc_rxwin_judge(&qp->resp.win, wire->psn) == MRC_RX_NEW) {
     const bool last_hop = meta->trimmed == MRC_TRIMMED_LASTHOP;
     mrc_responder_queue_nack(&qp->resp, wire, meta,
@@ -421,7 +420,7 @@ static void account(struct mrc_services *services, struct mrc_qp *qp, const stru
   struct mrc_sack_trigger *news = mrc_responder_trigger(resp, arrivals.psn, arrivals.tx_timestamp,
                                                         meta, false, services->now_ns);
   news->news_words |= arrivals.words;
-  if (mrc_services_reads(services, MRC_READING_S4_B) &&
+  if ((services->config.readings & MRC_READING_S4_B) != 0 &&
       mrc_marked_take(&resp->marked, news->ev, arrivals.packets, news->m != MRC_M_NONE))
     news->m = MRC_M_ALWAYS_SKIP;
   news->now |= news->m != MRC_M_NONE || arrivals.now;
@@ -447,7 +446,7 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
       const uint16_t ev = mrc_reverse_choose(services, qp, nack->port);
       burst = ev == MRC_EV_NONE
                   ? NULL
-                  : mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_NONE));
+                  : mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
     }
     if (burst == NULL) return false;
     struct mrc_wire wire = {.opcode = MRC_OP_NACK,
@@ -460,7 +459,7 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
                                      .nack_psn = nack->psn,
                                      .cc_type = MRC_CC_TYPE_NACK,
                                      .tx_timestamp = nack->tx_timestamp}};
-    mrc_burst_add(services, burst, &wire, MRC_KIND_NACK, resp->n_nacks - 1u, mrc_qp_has_icrc(qp));
+    mrc_burst_add(services, burst, &wire, MRC_KIND_NACK, resp->n_nacks - 1u);
     mrc_trace(services, MRC_TRACE_NACK_OUT, qp->qpn, nack->psn, nack->reason);
     resp->n_nacks--;
   }
@@ -474,15 +473,15 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
   /* Adds the time that the packet waited here to the reflected timestamp. After a wait of more than
      15 bits the SACK gives the peer no round trip. */
   const uint64_t waited_units = (services->now_ns - t->arrived_ns) >> 10;
-  const uint16_t service_time = mrc_services_reads(services, MRC_READING_G15_B)
+  const uint16_t service_time = (services->config.readings & MRC_READING_G15_B) != 0
                                     ? 0
                                     : (uint16_t)mrc_min_u64(waited_units, INT16_MAX + 1);
   const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
   /* Packets were dropped here because this host is too slow. The peer does not see that as a delay:
      round trips are without the wait in our sockets. So SACKs reduce its window for a round trip.
    */
-  const struct mrc_rtt *rtt = mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
-  const uint64_t span_ns = mrc_rtt_known(rtt) ? rtt->base_ns : services->config.noise_ns;
+  const struct mrc_rtt *rtt = qp->reverse.rtt.smooth_ns != 0 ? &qp->reverse.rtt : &qp->req.rtt;
+  const uint64_t span_ns = rtt->smooth_ns != 0 ? rtt->base_ns : services->config.noise_ns;
   const bool late =
       services->overflow_ns != 0 && services->now_ns - services->overflow_ns < span_ns;
   struct mrc_wire wire = {
@@ -506,7 +505,7 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
           .sent_timestamp = mrc_timestamp(services->now_ns),
           .rcv_cwnd_pen = late ? PENALTY : 0,
           .rcvd_bytes = (uint32_t)((qp->resp.received_bytes + 255) / 256) & 0xFFFFFF}};
-  mrc_burst_add(services, burst, &wire, MRC_KIND_SACK, base, mrc_qp_has_icrc(qp));
+  mrc_burst_add(services, burst, &wire, MRC_KIND_SACK, base);
   mrc_trace(services, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
   qp->resp.unsacked_bytes -=
       mrc_min_u32(qp->resp.unsacked_bytes, services->config.sack_threshold_bytes);
@@ -521,7 +520,7 @@ static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t
   struct mrc_burst *burst =
       ev == MRC_EV_NONE
           ? NULL
-          : mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_NONE));
+          : mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
   if (burst == NULL) return false;
   uint8_t kept = 0;
   for (uint8_t i = 0; i < resp->n_triggers; i++) {
@@ -593,7 +592,7 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
   if (!resp->ack_wanted) return true;
   const uint8_t syndrome = resp->nak_syndrome != 0 ? resp->nak_syndrome : MRC_SYNDROME_ACK;
   const bool hole = mrc_psn_diff(resp->win.end_psn, resp->win.next_psn) > 0;
-  if (hole && syndrome == MRC_SYNDROME_ACK && mrc_services_reads(services, MRC_READING_S5_B)) {
+  if (hole && syndrome == MRC_SYNDROME_ACK && (services->config.readings & MRC_READING_S5_B) != 0) {
     resp->ack_wanted = false;
     return true;
   }
@@ -609,10 +608,10 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
   if (burst == NULL) {
     const uint16_t ev = mrc_reverse_choose(services, qp, resp->last_port);
     if (ev != MRC_EV_NONE)
-      burst = mrc_burst_open(services, qp, ev, mrc_tclass_control(services, MRC_ECN_NONE));
+      burst = mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
   }
   if (burst == NULL) return false;
-  mrc_burst_add(services, burst, &wire, MRC_KIND_ACK, 0, mrc_qp_has_icrc(qp));
+  mrc_burst_add(services, burst, &wire, MRC_KIND_ACK, 0);
   mrc_trace(services, MRC_TRACE_ACK_OUT, qp->qpn, syndrome, resp->done_msn);
   resp->ack_wanted = false;
   return true;

@@ -14,7 +14,7 @@
    7. It is encoded (wire.c), padded, and gets its ICRC (crc.c) or is sealed (seal.c). Answers and
       probes of other files are built by the same functions.
    8. schedule.c reports what the kernel took. A refused packet keeps its PSN and is the next one.
-   If no SACK shows a packet, timeout.c and loss.c send it through stage 2 again. */
+   If no SACK shows a packet, schedule.c and loss.c send it through stage 2 again. */
 #include "core/send.h"
 
 #include <string.h>
@@ -27,16 +27,38 @@
    certain to leave. */
 struct candidate {
   struct mrc_wire wire;
+  uint8_t dscp;    /* of its traffic class */
   uint16_t avoid;  /* EV that lost it, or MRC_EV_NONE */
   bool by_timeout; /* and no acknowledgment has shown that loss */
   bool fresh;      /* has no PSN yet */
 };
 
-/* Makes `wire` packet k of the work request at `index`. It writes each field in place: building a
-   packet and copying it would cost more than all the computation. */
-static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint32_t index,
-                            uint32_t k, uint32_t bytes) {
-  const struct mrc_wqe *wqe = &qp->req.sq[index & qp->req.sq_mask];
+/* It writes each field in place: building a packet and copying it would cost more than all the
+   computation. */
+static bool next_candidate(const struct mrc_services *services, const struct mrc_qp *qp,
+                           struct candidate *next) {
+  const struct mrc_requester *req = &qp->req;
+  const struct mrc_dscps *dscps = &services->config.dscps;
+  struct mrc_wire *wire = &next->wire;
+  uint32_t index = req->sq_send, k = req->opened, bytes; /* packet k of this work request */
+  next->fresh = req->win.n_tosend == 0;
+  if (next->fresh) {
+    if (!mrc_requester_next_new(req, &qp->attr.rts, &bytes)) return false;
+    wire->rtx = false;
+    next->avoid = MRC_EV_NONE;
+    next->by_timeout = false;
+  } else {
+    const uint32_t psn = mrc_txwin_first_tosend(&req->win);
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, psn);
+    index = slot->wqe;
+    k = mrc_psn_sub(psn, req->sq[index & req->sq_mask].first_psn);
+    bytes = slot->bytes;
+    wire->rtx = slot->state == MRC_TX_LOST;
+    next->avoid = slot->ev_lost;
+    next->by_timeout = slot->by_timeout;
+  }
+  next->dscp = wire->rtx ? dscps->retransmission : dscps->data;
+  const struct mrc_wqe *wqe = &req->sq[index & req->sq_mask];
   const uint64_t offset = (uint64_t)k * mrc_wqe_part_bytes(wqe);
   const bool imm = wqe->opcode == MRC_WR_WRITE_IMM, last = offset + bytes == wqe->bytes;
   if (offset == 0 && last)
@@ -45,8 +67,7 @@ static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint
     wire->opcode = imm ? MRC_OP_WRITE_LAST_IMM : MRC_OP_WRITE_LAST;
   else
     wire->opcode = offset == 0 ? MRC_OP_WRITE_FIRST : MRC_OP_WRITE_MIDDLE;
-  wire->rtx = false;
-  wire->psn = mrc_psn_add(wqe->first_psn, k);
+  wire->psn = next->fresh && k == 0 ? req->win.next_psn : mrc_psn_add(wqe->first_psn, k);
   wire->rqmsn = wqe->rqmsn;
   wire->msn = (uint16_t)index;
   wire->va = wqe->va + offset;
@@ -55,28 +76,6 @@ static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint
   wire->imm = wqe->imm;
   wire->payload = (const uint8_t *)(uintptr_t)(wqe->local + offset);
   wire->payload_bytes = bytes;
-}
-
-static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
-  const struct mrc_requester *req = &qp->req;
-  if (req->win.n_tosend > 0) {
-    const uint32_t psn = mrc_txwin_first_tosend(&req->win);
-    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, psn);
-    const uint32_t first_psn = req->sq[slot->wqe & req->sq_mask].first_psn;
-    set_data_packet(&next->wire, qp, slot->wqe, mrc_psn_sub(psn, first_psn), slot->bytes);
-    next->wire.rtx = slot->state == MRC_TX_LOST;
-    next->avoid = slot->ev_lost;
-    next->by_timeout = slot->by_timeout;
-    next->fresh = false;
-    return true;
-  }
-  uint32_t bytes;
-  if (!mrc_requester_next_new(&qp->req, &qp->attr.rts, &bytes)) return false;
-  set_data_packet(&next->wire, qp, req->sq_send, req->opened, bytes);
-  if (req->opened == 0) next->wire.psn = req->win.next_psn;
-  next->avoid = MRC_EV_NONE;
-  next->by_timeout = false;
-  next->fresh = true;
   return true;
 }
 
@@ -115,13 +114,13 @@ void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, u
   const uint64_t longest_wait_ns = mrc_guard_ns(&qp->req.host_waits, now_ns) / 2;
   MRC_EACH_BIT(index, least_ns == UINT64_MAX ? 0 : planes) {
     const struct mrc_plane *plane = &qp->planes[index];
-    const uint32_t times = mrc_quick_is_limited(qp, index) ? LIMITED / 2 : LIMITED;
+    const uint32_t times = (qp->choice.quick.limited >> index & 1) != 0 ? LIMITED / 2 : LIMITED;
     const uint64_t limit_ns = times * (least_ns + qp->noise_ns) + longest_wait_ns;
     if (mrc_delivery_takes_ns(&plane->delivery) > limit_ns ||
         (mrc_delivery_is_lossy(&plane->delivery) && plane->delivery.losses > times * least_losses))
       quick.limited |= 1u << index;
   }
-  if (quick.limited == planes) quick.limited = 0;
+  if (quick.limited == planes || qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) quick.limited = 0;
   MRC_EACH_BIT(plane, planes & ~quick.limited) {
     const uint64_t ns = mrc_quick_answer_ns(qp, plane, now_ns);
     if (ns != 0) quick.answer_ns = mrc_min_u64(quick.answer_ns, ns);
@@ -133,18 +132,16 @@ void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, u
   qp->choice.quick = quick;
 }
 
-bool mrc_quick_is_slow(const struct mrc_qp *qp, uint32_t plane) {
-  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) return false; /* all planes carry the same */
-  if (mrc_quick_is_limited(qp, plane)) return true;
-  return qp->choice.quick.planes != 0 && (qp->choice.quick.planes >> plane & 1) == 0;
-}
-
-uint64_t mrc_quick_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
-                                     uint32_t plane) {
+uint64_t mrc_quick_late_ns(const struct mrc_services *services, const struct mrc_qp *qp,
+                           uint32_t plane) {
+  const struct mrc_quick *quick = &qp->choice.quick;
+  const uint32_t slow = quick->limited | (quick->planes != 0 ? ~quick->planes : 0);
+  if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL) return MRC_NEVER; /* all carry the same */
+  if ((slow >> plane & 1) == 0) return MRC_NEVER;
   uint64_t overdue_ns = MRC_NEVER;
   MRC_EACH_BIT(other, mrc_qp_eligible_planes(services, qp) & ~(1u << plane)) {
     const struct mrc_rtt *rtt = &qp->planes[other].rtt;
-    if (mrc_rtt_known(rtt))
+    if (rtt->smooth_ns != 0)
       overdue_ns = mrc_min_u64(overdue_ns,
                                mrc_qp_overdue_ns(qp, rtt, 2ull * qp->noise_ns, services->now_ns));
   }
@@ -175,6 +172,12 @@ void mrc_spray_start(struct mrc_qp *qp) {
     turn = turn + 1 < n ? turn + 1 : 0;
   }
   qp->choice.sharing = planes;
+}
+
+void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
+  struct mrc_plane *plane = &qp->planes[index];
+  plane->share_bytes += bytes;
+  qp->choice.most_share_bytes = mrc_max_u64(qp->choice.most_share_bytes, plane->share_bytes);
 }
 
 /* A plane with a full socket holds the others back until the socket drains, up to a time limit. */
@@ -324,7 +327,7 @@ static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns
   const struct mrc_plane *plane = &qp->planes[index];
   if (plane->strikes > 0 || plane->doubted_ns != 0) return true;
   const uint16_t oldest = qp->req.win.lists[index].oldest;
-  if (oldest == MRC_TX_NONE || !mrc_rtt_known(&plane->rtt)) return false;
+  if (oldest == MRC_TX_NONE || plane->rtt.smooth_ns == 0) return false;
   const uint64_t since_ns = mrc_max_u64(qp->req.win.slots[oldest].sent_ns, plane->heard_ns);
   return now_ns - since_ns > mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
 }
@@ -336,7 +339,7 @@ static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns
 static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid,
                                 bool by_timeout, uint64_t now_ns) {
   const uint32_t others =
-      by_timeout ? planes & ~(1u << mrc_evset_plane_of(&qp->evset, avoid)) : planes;
+      by_timeout ? planes & ~(1u << mrc_plane_of(qp->evset.evs[avoid].port)) : planes;
   uint32_t delivering = others;
   MRC_EACH_BIT(plane, others)
     if (is_doubtful(qp, plane, now_ns)) delivering &= ~(1u << plane);
@@ -398,7 +401,7 @@ static uint32_t burst_packets(const struct mrc_services *services, const struct 
     const uint64_t quick = mrc_mul_div(cwnd_bytes, SHORT_BURST_NS, rtt_ns) / bytes;
     packets = mrc_min_u64(packets, mrc_max_u64(even, quick));
   }
-  if (mrc_quick_is_limited(qp, plane)) packets = 1;
+  if ((qp->choice.quick.limited >> plane & 1) != 0) packets = 1;
   if (qp->attr.rts.spray != 0) packets = mrc_min_u64(packets, qp->attr.rts.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
 }
@@ -410,7 +413,7 @@ _Static_assert(MRC_MAX_HEADER >= MRC_BTH_BYTES + MRC_SETH_BYTES + MRC_CC_STATE_B
 static const uint8_t zeros[MRC_MAX_MTU + MRC_MAX_HEADER]; /* padding of EV probes */
 
 struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
-                                 uint8_t tclass) {
+                                 uint8_t dscp, uint8_t ecn) {
   if (!mrc_arena_may_open(&services->arena)) return NULL;
   mrc_assert(ev < qp->evset.n);
   const struct mrc_ev *from = &qp->evset.evs[ev];
@@ -423,13 +426,14 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
                               .dport = ends->dport,
                               .family = ends->family,
                               .port = from->port,
-                              .tclass = tclass,
+                              .tclass = (uint8_t)(dscp << 2 | ecn),
                               .tx_index = from->tx_index,
                               .packets = &services->arena.packets[services->arena.used],
                               ._qp = qp->index,
                               ._ev = ev};
   mrc_evset_addresses(&qp->evset, ev, burst->src, burst->dst);
   services->arena.seal = qp->seal;
+  services->arena.icrc = qp->attr.rtr.integrity == MRC_INTEGRITY_ICRC;
   return burst;
 }
 
@@ -462,8 +466,7 @@ static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
 /* Adds padding, and ICRC or seal. `wire` is NULL for a packet in the middle of a message. The first
    packet sets the packet size of the burst; no later packet may be longer. */
 static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
-                       struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
-                       bool icrc) {
+                       struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad) {
   struct mrc_seal *sealed = services->arena.seal;
   const bool encrypts = sealed != NULL && sealed->mode == MRC_SEAL_AEAD;
   const uint32_t covered = packet->header_bytes + packet->payload_bytes;
@@ -487,7 +490,8 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
   } else {
     if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
     const bool copies = staged != NULL && packet->payload_bytes > 0;
-    if (icrc) {
+    /* Endpoint messages have an ICRC on every QP. */
+    if (arena->icrc || packet->_kind == MRC_KIND_EV_PROBE || packet->_kind == MRC_KIND_ANSWER) {
       /* The CRC of the IP and UDP headers: packets of a burst share it, but a shorter last one. */
       uint32_t crc = burst->_icrc;
       if (burst->n_packets == 1 || total != burst->packet_bytes) {
@@ -519,7 +523,7 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
 }
 
 void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
-                   enum mrc_packet_kind kind, uint32_t slot, bool icrc) {
+                   enum mrc_packet_kind kind, uint32_t slot) {
   struct mrc_packet *packet = add_packet(services, burst, kind, slot);
   const bool data = mrc_opcode_is_data(wire->opcode);
   wire->sealed = services->arena.seal != NULL;
@@ -527,13 +531,13 @@ void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struc
   packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
   packet->payload = data ? wire->payload : NULL;
   packet->payload_bytes = data ? wire->payload_bytes : 0;
-  end_packet(services, burst, packet, wire, wire->pad, icrc);
+  end_packet(services, burst, packet, wire, wire->pad);
 }
 
 /* Adds the data packet after the last one of the burst: the next one of its message, which has the
    same size. Neither is the last of the message. */
 static void add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
-                     bool ack_req, bool icrc) {
+                     bool ack_req) {
   struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_DATA, psn);
   const struct mrc_packet *before = packet - 1;
   mrc_assert(burst->n_packets > 1 && before->_kind == MRC_KIND_DATA);
@@ -541,7 +545,7 @@ static void add_next(struct mrc_services *services, struct mrc_burst *burst, uin
   packet->header_bytes = before->header_bytes;
   packet->payload = before->payload + before->payload_bytes;
   packet->payload_bytes = before->payload_bytes;
-  end_packet(services, burst, packet, NULL, 0, icrc);
+  end_packet(services, burst, packet, NULL, 0);
 }
 
 void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
@@ -554,7 +558,7 @@ void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst
   mrc_assert(bytes <= bare + sizeof zeros);
   packet->payload_bytes = bytes > bare ? bytes - bare : 0;
   packet->payload = packet->payload_bytes > 0 ? zeros : NULL;
-  end_packet(services, burst, packet, wire, 0, true);
+  end_packet(services, burst, packet, wire, 0);
 }
 
 /* ---- 6. a PSN and a place in the window ---- */
@@ -599,7 +603,7 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
   mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
-  mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
+  mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn);
   if (next->wire.rtx) mrc_trace(services, MRC_TRACE_RESEND, qp->qpn, next->wire.psn, burst->_ev);
 }
 
@@ -621,12 +625,11 @@ static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc
   const uint32_t packets = fit > burst->n_packets ? fit - burst->n_packets : 0;
   const uint32_t n =
       (uint32_t)mrc_min_u64(most, mrc_min_u32(packets, mrc_requester_window_left(req)));
-  const bool icrc = mrc_qp_has_icrc(qp);
   for (uint32_t i = 0; i < n; i++) {
     const uint32_t psn =
         mrc_txwin_append(&req->win, req->sq_send, bytes, (uint16_t)burst->_ev, plane, now_ns);
     req->opened++;
-    add_next(services, burst, psn, asks_for_sack(services, qp, plane, bytes), icrc);
+    add_next(services, burst, psn, asks_for_sack(services, qp, plane, bytes));
   }
   mrc_assert(req->unsent_bytes >= (uint64_t)n * bytes);
   req->unsent_bytes -= (uint64_t)n * bytes;
@@ -643,12 +646,11 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
                                     .ts = true,
                                     .tsr = true,
                                     .tx_timestamp = mrc_timestamp(now_ns)}};
-  if (!next_candidate(qp, &next)) return FILL_DRY;
+  if (!next_candidate(services, qp, &next)) return FILL_DRY;
   if (!mrc_arena_may_open(&services->arena)) return FILL_FULL;
   const uint16_t ev = choose_ev(services, qp, next.avoid, next.by_timeout, next.wire.payload_bytes);
   if (ev == MRC_EV_NONE) return FILL_DRY;
-  struct mrc_burst *burst =
-      mrc_burst_open(services, qp, ev, mrc_tclass_data(services, next.wire.rtx));
+  struct mrc_burst *burst = mrc_burst_open(services, qp, ev, next.dscp, MRC_ECN_CAPABLE);
   if (burst == NULL) return FILL_FULL;
   mrc_evset_on_burst(&qp->evset, ev);
   const uint32_t plane = mrc_plane_of(burst->port);
@@ -667,13 +669,12 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
     if (burst->n_packets > 0 &&
         (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst) ||
          next.avoid == burst->_ev || packet_bytes > burst->packet_bytes ||
-         mrc_tclass_data(services, next.wire.rtx) != burst->tclass ||
-         !mrc_qp_has_room(qp, plane, bytes)))
+         (next.dscp << 2 | MRC_ECN_CAPABLE) != burst->tclass || !mrc_qp_has_room(qp, plane, bytes)))
       break;
     shorter = burst->n_packets > 0 && packet_bytes < burst->packet_bytes;
     add_data(services, qp, burst, &next, now_ns);
     if (next.fresh && !shorter) add_run(services, qp, burst, bytes, limit, now_ns);
-    more = next_candidate(qp, &next);
+    more = next_candidate(services, qp, &next);
   }
   const struct mrc_requester *req = &qp->req;
   mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);

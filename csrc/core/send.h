@@ -32,19 +32,14 @@ void mrc_quick_compare(const struct mrc_services *services, struct mrc_qp *qp, u
    the time of a packet that found the plane empty halves again and again. 0: unknown, or measured
    so long ago that the plane is tried again because it may have recovered. */
 uint64_t mrc_quick_answer_ns(const struct mrc_qp *qp, uint32_t plane, uint64_t now_ns);
-/* Whether the plane answers much later than the quickest one, or is limited. */
-bool mrc_quick_is_slow(const struct mrc_qp *qp, uint32_t plane);
-static inline bool mrc_quick_is_limited(const struct mrc_qp *qp, uint32_t plane) {
-  return qp->attr.rts.plane_shares != MRC_SHARES_EQUAL &&
-         (qp->choice.quick.limited >> plane & 1) != 0;
-}
 /* How long a limited plane takes for what it has in flight, and `bytes` more; without its base RTT.
  */
 uint64_t mrc_quick_queue_ns(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
-/* The time after sending at which an answer from the quickest other plane is overdue; MRC_NEVER if
-   no other plane was measured. */
-uint64_t mrc_quick_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
-                                     uint32_t plane);
+/* The time after which a packet on a slow plane is late: an answer from the quickest other plane
+   would be overdue. A plane is slow if it answers much later than the quickest one, or is limited.
+   MRC_NEVER if the plane is not slow, or no other plane was measured. */
+uint64_t mrc_quick_late_ns(const struct mrc_services *services, const struct mrc_qp *qp,
+                           uint32_t plane);
 
 /* ---- the plane of the next burst ---- */
 
@@ -62,34 +57,21 @@ void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uin
 int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes);
 /* Adds a packet of `bytes` to the plane's share. */
-static inline void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
-  struct mrc_plane *plane = &qp->planes[index];
-  plane->share_bytes += bytes;
-  qp->choice.most_share_bytes = mrc_max_u64(qp->choice.most_share_bytes, plane->share_bytes);
-}
+void mrc_spray_give(struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
 
 /* ---- bursts ---- */
 
 /* Builds bursts in the engine's arena: addresses and ports, packets, padding and ICRC. Other
    modules decide what is sent. */
 
-/* The traffic class of answers, which switches do not mark (MRC_ECN_NONE), and of probes, which
-   they may mark (MRC_ECN_CAPABLE). */
-static inline uint8_t mrc_tclass_control(const struct mrc_services *services, uint8_t ecn) {
-  return (uint8_t)(services->config.dscps.control << 2 | ecn);
-}
-/* That of data; `again`: it is a retransmission. */
-static inline uint8_t mrc_tclass_data(const struct mrc_services *services, bool again) {
-  const struct mrc_dscps *dscps = &services->config.dscps;
-  return (uint8_t)((again ? dscps->retransmission : dscps->data) << 2 | MRC_ECN_CAPABLE);
-}
-
-/* Opens a burst on an EV of the QP. Returns 0 if the transmit is full. */
+/* Opens a burst on an EV of the QP; its traffic class is this code point with these ECN bits:
+   switches do not mark answers (MRC_ECN_NONE), and may mark data and probes (MRC_ECN_CAPABLE).
+   Returns 0 if the transmit is full. */
 struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
-                                 uint8_t tclass);
-/* Adds a packet: encodes `wire`, points to its payload, pads and seals it. */
+                                 uint8_t dscp, uint8_t ecn);
+/* Adds a packet: encodes `wire`, points to its payload, pads it and adds its ICRC or seal. */
 void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
-                   enum mrc_packet_kind kind, uint32_t slot, bool icrc);
+                   enum mrc_packet_kind kind, uint32_t slot);
 /* Adds an EV probe padded to `bytes` of UDP payload. */
 void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
                           struct mrc_wire *wire, uint32_t slot, uint32_t bytes);

@@ -377,7 +377,7 @@ int mrc_drop(struct mrc_services *services, enum mrc_drop reason, uint32_t qpn, 
   return (int)reason;
 }
 
-static struct mrc_event take_lost(struct mrc_events *events) {
+struct mrc_event mrc_events_lost(struct mrc_events *events) {
   const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = events->lost};
   events->lost = 0;
   return lost;
@@ -396,19 +396,11 @@ static bool push(struct mrc_events *events, const struct mrc_event *event) {
   }
   /* MRC_EVENT_LOST comes before the event, but does not use the last quarter of the ring. */
   if (events->lost > 0 && room > (news ? 1 : MRC_EVENT_RING / 4))
-    events->ring[events->tail++ % MRC_EVENT_RING] = take_lost(events);
+    events->ring[events->tail++ % MRC_EVENT_RING] = mrc_events_lost(events);
   events->ring[events->tail++ % MRC_EVENT_RING] = *event;
   return true;
 }
 
 void mrc_event_push(struct mrc_services *services, const struct mrc_event *event) {
   if (!push(&services->events, event)) mrc_count(services, MRC_COUNTER_EVENTS_DROPPED, 1);
-}
-
-int mrc_events_take(struct mrc_events *events, struct mrc_event *to, int capacity) {
-  int n = 0;
-  while (n < capacity && events->head != events->tail)
-    to[n++] = events->ring[events->head++ % MRC_EVENT_RING];
-  if (n < capacity && events->lost > 0) to[n++] = take_lost(events);
-  return n;
 }

@@ -67,9 +67,6 @@ static inline uint8_t mrc_port_of(uint32_t plane) { return (uint8_t)(plane + 1);
 /* The ports 1..n as a mask. */
 static inline uint32_t mrc_all_ports(uint32_t n) { return UINT32_MAX >> (MRC_MAX_PORTS - n); }
 
-static inline bool mrc_port_is_up(const struct mrc_ports *ports, uint32_t plane) {
-  return ports->up >> plane & 1;
-}
 /* The ports that can be sent on now, as a mask. */
 static inline uint32_t mrc_ports_usable(const struct mrc_ports *ports) {
   return ports->up & ~ports->blocked;
@@ -128,6 +125,7 @@ struct mrc_arena {
   size_t encrypted_bytes;       /* of those encrypted ones */
   uint32_t staged_packet_bytes; /* packets up to this size are staged */
   struct mrc_seal *seal;        /* of the open burst's QP; NULL: plain */
+  bool icrc;                    /* the ICRC of its packets counts */
   uint32_t used;                /* packets */
   uint32_t max_burst_bytes;     /* UDP payload of one burst */
   int capacity;                 /* bursts */
@@ -360,11 +358,6 @@ int mrc_services_init(struct mrc_services *services,
                       const struct mrc_engine_config *config) MRC_MUST_CHECK;
 void mrc_services_free(struct mrc_services *services);
 
-/* Whether this engine follows the reading in place of its own. */
-static inline bool mrc_services_reads(const struct mrc_services *services,
-                                      enum mrc_reading reading) {
-  return (services->config.readings & reading) != 0;
-}
 #define MRC_MOST_CROWD 8
 /* How many QPs receive now, at least 1 and at most MRC_MOST_CROWD. SACKs and reverse probes cost as
    much as bursts: each of many QPs sends them more rarely, so that all together send few. */
@@ -373,7 +366,7 @@ static inline uint32_t mrc_services_crowd(const struct mrc_services *services) {
 }
 /* An EV as answers carry it, from the EV as it was seen on the wire; and back. */
 static inline uint32_t mrc_services_ev(const struct mrc_services *services, uint32_t ev) {
-  return mrc_services_reads(services, MRC_READING_C3_B) ? ev << 16 | ev >> 16 : ev;
+  return (services->config.readings & MRC_READING_C3_B) != 0 ? ev << 16 | ev >> 16 : ev;
 }
 
 static inline void mrc_count(struct mrc_services *services, enum mrc_counter counter, uint64_t n) {
@@ -385,5 +378,5 @@ void mrc_trace(struct mrc_services *services, enum mrc_trace_point point, uint32
 int mrc_drop(struct mrc_services *services, enum mrc_drop reason, uint32_t qpn, size_t bytes);
 /* Queues an event for the controller, or counts it as dropped if there is no room. */
 void mrc_event_push(struct mrc_services *services, const struct mrc_event *event);
-/* Copies and removes the oldest events; returns their number. */
-int mrc_events_take(struct mrc_events *events, struct mrc_event *to, int capacity);
+/* The event MRC_EVENT_LOST, with the number of events dropped since the last one. */
+struct mrc_event mrc_events_lost(struct mrc_events *events);

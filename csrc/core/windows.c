@@ -294,10 +294,6 @@ void mrc_requester_on_progress(struct mrc_requester *req, uint64_t now_ns) {
   req->refused = false;
 }
 
-void mrc_requester_on_cumulative(struct mrc_requester *req, uint32_t next_psn) {
-  if (mrc_psn_before(req->peer_next_psn, next_psn)) req->peer_next_psn = next_psn;
-}
-
 /* ---- how a message is cut ---- */
 
 enum {

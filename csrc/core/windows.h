@@ -289,8 +289,6 @@ void mrc_requester_flush(struct mrc_services *services, struct mrc_requester *re
                          uint8_t status);
 /* The peer gave a sign of life. */
 void mrc_requester_on_progress(struct mrc_requester *req, uint64_t now_ns);
-/* The peer has received everything before this PSN. */
-void mrc_requester_on_cumulative(struct mrc_requester *req, uint32_t next_psn);
 
 /* How a message is cut into packets. All packets of a burst have one size, except a shorter last
    one, so a short last packet of a message also ends its burst. A burst costs the kernel as much as

@@ -367,7 +367,7 @@ static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_i
   info->retransmitted_packets = baseline->tcp ? tcp->again : gbn->again;
   info->lost_packets = baseline->tcp ? tcp->losses : gbn->went_back;
   info->repeated_packets = baseline->tcp ? own->tcp.receiver.repeated : own->gbn.receiver.repeated;
-  info->rtt_ns = mrc_rtt_known(rtt) ? (int64_t)rtt->smooth_ns : -1;
+  info->rtt_ns = rtt->smooth_ns != 0 ? (int64_t)rtt->smooth_ns : -1;
 }
 
 const struct mrc_transport_calls mrc_baseline_transport = {

@@ -83,7 +83,8 @@ static uint32_t place(uint64_t segment) { return (uint32_t)(segment % MRC_TCP_MA
 
 static uint64_t rto_ns(const struct mrc_tcp_sender *sender) {
   const struct mrc_rtt *rtt = &sender->rtt;
-  const uint64_t rto = mrc_rtt_known(rtt) ? mrc_rtt_overdue_ns(rtt, LEAST_BEYOND_NS) : FIRST_RTO_NS;
+  const uint64_t rto =
+      rtt->smooth_ns != 0 ? mrc_rtt_overdue_ns(rtt, LEAST_BEYOND_NS) : FIRST_RTO_NS;
   return rto << mrc_min_u32(sender->timeouts, MAX_BACKOFF);
 }
 

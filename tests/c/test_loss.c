@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/engine.h"
 
-#include "core/timeout.h"
+#include "core/loss.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

@@ -570,7 +570,7 @@ TEST(test_sample__follows_rfc_6298) {
       {100, 800, 518, 100}, {0, 700, 588, 1}, /* 0 ns counts as 1 ns, to be a valid sample */
   };
   struct mrc_rtt rtt = {0};
-  CHECK(!mrc_rtt_known(&rtt));
+  CHECK(rtt.smooth_ns == 0);
   EACH_ROW(i, rows) {
     mrc_rtt_sample(&rtt, rows[i].sample);
     CHECK_EQ(rtt.smooth_ns, rows[i].smooth);

@@ -295,19 +295,31 @@ static uint64_t sent_bytes(const struct mrc_pair *p, int end) {
   return mrc_pair_info(p, end).planes[BAD - 1].sent_bytes;
 }
 
-/* Only planes with a measured round trip predict when an answer arrives. */
-TEST(test_others_overdue__planes_that_were_measured) {
+static bool is_limited(const struct mrc_qp *qp, uint32_t plane) {
+  return (qp->choice.quick.limited >> plane & 1) != 0;
+}
+
+/* Only planes with a measured round trip predict when an answer arrives, and only for a slow plane
+   it matters. */
+TEST(test_late_plane__planes_that_were_measured) {
   PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   struct mrc_services *services = &p->hosts[0].engine->services;
   struct mrc_qp *qp = inside(p, end);
   for (uint32_t plane = 0; plane < 2; plane++)
     qp->planes[plane].rtt = (struct mrc_rtt){0};
-  CHECK_EQ(mrc_quick_others_overdue_ns(services, qp, 0), MRC_NEVER);
+  qp->choice.quick = (struct mrc_quick){.planes = 2};
+  CHECK_EQ(mrc_quick_late_ns(services, qp, 0), MRC_NEVER);
   CHECK_EQ(mrc_pair_write(p, end, 64 * MTU), 0);
   CHECK(mrc_pair_finish(p, 10 * MS));
-  const uint64_t overdue_ns = mrc_quick_others_overdue_ns(services, qp, 0);
-  CHECK(overdue_ns > 2 * PATH_DELAY && overdue_ns < 10 * MS);
+  qp->choice.quick = (struct mrc_quick){.planes = 2};
+  const uint64_t late_ns = mrc_quick_late_ns(services, qp, 0);
+  CHECK(late_ns > 2 * PATH_DELAY && late_ns < 10 * MS);
+  qp->choice.quick = (struct mrc_quick){.planes = 3, .limited = 1};
+  CHECK_EQ(mrc_quick_late_ns(services, qp, 0), late_ns);
+  CHECK_EQ(mrc_quick_late_ns(services, qp, 1), MRC_NEVER);
+  qp->choice.quick = (struct mrc_quick){0}; /* before the first comparison */
+  CHECK_EQ(mrc_quick_late_ns(services, qp, 0), MRC_NEVER);
 }
 
 TEST(test_limited__no_plane_of_equal_ones) {
@@ -326,8 +338,8 @@ TEST(test_limited__messages_do_without_a_slow_plane) {
   const uint64_t before_ns = message_ns(p, end, 50);
   set_bad_rate(p, QUICK_BPS / 10);
   message_ns(p, end, 50); /* while it is found out */
-  CHECK(mrc_quick_is_limited(inside(p, end), BAD - 1));
-  CHECK(mrc_quick_is_slow(inside(p, end), BAD - 1));
+  CHECK(is_limited(inside(p, end), BAD - 1));
+  CHECK(mrc_quick_late_ns(&p->hosts[0].engine->services, inside(p, end), BAD - 1) != MRC_NEVER);
   CHECK(message_ns(p, end, 100) < before_ns * 16 / 10);
 }
 
@@ -339,7 +351,7 @@ TEST(test_limited__messages_do_without_a_lossy_plane) {
   for (int path = 0; path < 2; path++)
     mrc_pair_path(p, 0, 1, BAD, path)->config.loss_ppm = 200000;
   message_ns(p, end, 50);
-  CHECK(mrc_quick_is_limited(inside(p, end), BAD - 1));
+  CHECK(is_limited(inside(p, end), BAD - 1));
   CHECK(message_ns(p, end, 100) < before_ns * 16 / 10);
 }
 
@@ -348,12 +360,12 @@ SLOW(test_limited__a_plane_that_has_recovered_is_used_again) {
   const int end = open_end(p, 320u << 20);
   set_bad_rate(p, QUICK_BPS / 10);
   message_ns(p, end, 100);
-  CHECK(mrc_quick_is_limited(inside(p, end), BAD - 1));
+  CHECK(is_limited(inside(p, end), BAD - 1));
   set_bad_rate(p, QUICK_BPS);
   const uint64_t until_ns = p->now_ns + 3 * SECOND;
   while (p->now_ns < until_ns)
     message_ns(p, end, 50);
-  CHECK(!mrc_quick_is_limited(inside(p, end), BAD - 1));
+  CHECK(!is_limited(inside(p, end), BAD - 1));
   const uint64_t sent = sent_bytes(p, end);
   message_ns(p, end, 100);
   CHECK(sent_bytes(p, end) - sent > 100 * MESSAGE / 8); /* half of its part, and more */
@@ -388,7 +400,7 @@ TEST(test_limited__not_by_the_waits_of_busy_hosts) {
   mrc_quick_compare(services, qp, p->now_ns);
   CHECK_EQ(qp->choice.quick.limited, 2);
   qp->choice.quick.limited = 0;
-  mrc_guard_cover(&qp->req.host_waits, 2 * 8 * MS, p->now_ns);
+  qp->req.host_waits = (struct mrc_guard){.ns = 2 * 8 * MS, .since_ns = p->now_ns};
   mrc_quick_compare(services, qp, p->now_ns);
   CHECK_EQ(qp->choice.quick.limited, 0);
 }
@@ -396,10 +408,18 @@ TEST(test_limited__not_by_the_waits_of_busy_hosts) {
 /* With equal shares no plane is left out. */
 TEST(test_limited__not_with_equal_shares) {
   PAIR p = open_pair(.planes = 2);
-  const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL);
-  inside(p, end)->choice.quick.limited = 1;
-  CHECK(!mrc_quick_is_limited(inside(p, end), 0));
-  CHECK(!mrc_quick_is_slow(inside(p, end), 0));
+  const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL, .memory_bytes = 64 * MTU);
+  const struct mrc_services *services = &p->hosts[0].engine->services;
+  struct mrc_qp *qp = inside(p, end);
+  CHECK_EQ(mrc_pair_write(p, end, 64 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS)); /* measures both planes */
+  qp->req.host_waits = (struct mrc_guard){0};
+  qp->planes[0].delivery = (struct mrc_delivery){.takes_ns = 12 * MS, .measured_ns = p->now_ns};
+  qp->planes[1].delivery = (struct mrc_delivery){.takes_ns = 1 * MS, .measured_ns = p->now_ns};
+  mrc_quick_compare(services, qp, p->now_ns);
+  CHECK(!is_limited(qp, 0));
+  qp->choice.quick = (struct mrc_quick){.planes = 2, .limited = 1};
+  CHECK_EQ(mrc_quick_late_ns(services, qp, 0), MRC_NEVER);
 }
 
 /* A queue drains while the plane is idle; a longer path stays longer, until it is tried again. */
@@ -565,7 +585,9 @@ TEST(test_rate__long_flights_in_parts) {
   fly(&delivery, SECOND, 17, 2 * MS, MS); /* 18 ms are more than 8 round trips */
   CHECK(delivery.is_part);
   CHECK_EQ(delivery.takes_ns, 16 * MS);
-  CHECK(!mrc_delivery_began_with(&delivery, delivery.began_ns));
+  struct mrc_plane plane = {.delivery = delivery};
+  mrc_plane_on_answer(&plane, delivery.began_ns, MS);
+  CHECK_EQ(plane.empty_ns, 0); /* the flight did not begin with that packet */
 }
 
 /* While packets wait that are then sent again elsewhere, the plane is as slow as what arrives. */
