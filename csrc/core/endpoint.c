@@ -676,6 +676,8 @@ int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *end
 
 /* ---- sending probes ---- */
 
+static const uint8_t zeros[MRC_MAX_MTU + MRC_MAX_HEADER]; /* padding */
+
 static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
   const struct mrc_dscps *dscps = &services->config.dscps;
@@ -686,16 +688,23 @@ static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe
   const bool port_status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
   probe->ports_up = services->ports.up;
   probe->tx_timestamp = mrc_timestamp(now_ns);
+  /* Padded to `bytes` of UDP payload. */
+  const uint32_t bare = MRC_BTH_BYTES + MRC_ERTH_BYTES +
+                        (qp->seal != NULL ? (uint32_t)MRC_SEALED_BYTES : MRC_ICRC_BYTES);
+  const uint32_t padding = probe->bytes - mrc_min_u32(probe->bytes, bare);
+  mrc_assert(padding <= sizeof zeros);
   struct mrc_wire wire = {
       .opcode = MRC_OP_ENDPOINT_REQUEST,
       .dest_qpn = MRC_ENDPOINT_QPN,
       .psn = probe->id,
+      .payload = padding > 0 ? zeros : NULL,
+      .payload_bytes = padding,
       .endpoint = {.op = port_status ? MRC_ENDPOINT_PORT_STATUS : MRC_ENDPOINT_EV_PROBE,
                    .port_status_mask = port_status ? probe->ports_up : 0,
                    .tx_timestamp = probe->tx_timestamp,
                    .tsr = true}};
-  mrc_burst_add_padded(services, burst, &wire, mrc_probes_slot(&services->probes, probe),
-                       probe->bytes);
+  mrc_burst_add(services, burst, &wire, MRC_KIND_EV_PROBE,
+                mrc_probes_slot(&services->probes, probe));
   mrc_trace(services, port_status ? MRC_TRACE_PORT_STATUS_OUT : MRC_TRACE_EV_PROBE_OUT, qp->qpn,
             probe->id, port_status ? probe->ports_up : probe->ev);
   return true;
@@ -759,14 +768,6 @@ void mrc_endpoint_on_commit(struct mrc_services *services, struct mrc_endpoint *
 }
 
 /* ---- time ---- */
-
-uint64_t mrc_endpoint_deadline(const struct mrc_services *services,
-                               const struct mrc_endpoint *endpoint) {
-  const struct mrc_probes *probes = &services->probes;
-  if (endpoint->answers.n > endpoint->answers.n_stuck || probes->n_unsent > probes->n_stuck)
-    return 0;
-  return mrc_min_u64(mrc_timers_next(&probes->timers), mrc_timers_next(&endpoint->statuses.timers));
-}
 
 void mrc_endpoint_expire(struct mrc_services *services, struct mrc_endpoint *endpoint,
                          uint64_t now_ns) {

@@ -118,9 +118,7 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
    (negative errno). */
 void mrc_endpoint_on_commit(struct mrc_services *services, struct mrc_endpoint *endpoint,
                             uint32_t slot, int taken, uint64_t now_ns);
-/* The next time at which mrc_endpoint_expire has work; 0: there is something to send. */
-uint64_t mrc_endpoint_deadline(const struct mrc_services *services,
-                               const struct mrc_endpoint *endpoint);
+/* Probes time out, and port statuses are due. */
 void mrc_endpoint_expire(struct mrc_services *services, struct mrc_endpoint *endpoint,
                          uint64_t now_ns);
 

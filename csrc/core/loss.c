@@ -434,7 +434,7 @@ int mrc_loss_on_ack(struct mrc_services *services, struct mrc_qp *qp, const stru
   if (done > 0) {
     const struct mrc_wqe *newest = &req->sq[(req->sq_head + done - 1) & req->sq_mask];
     const uint32_t last_psn =
-        mrc_psn_add(newest->first_psn, mrc_parts(newest->bytes, mrc_wqe_part_bytes(newest)) - 1);
+        mrc_psn_add(newest->first_psn, mrc_parts(newest->bytes, newest->part_words * 4u) - 1);
     /* If SACKs arrived and ACKs were lost, the message may be so old that its PSNs look new. */
     if (mrc_txwin_holds(win, last_psn)) {
       if (names_unsent(win, last_psn)) return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);

@@ -461,7 +461,6 @@ bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t index) {
 #define SURE_BYTES 131072 /* token buckets let the first bytes of a flight pass */
 #define STEP_BYTES 16384  /* an acknowledgement may wait until so many have arrived */
 #define ROUNDS 8          /* longer flights are measured in parts of so many RTTs */
-#define WEIGHT 32         /* bursts in the moving average of losses */
 
 /* ---- rates ---- */
 
@@ -559,17 +558,13 @@ void mrc_delivery_forget(struct mrc_delivery *delivery, uint64_t old_ns, uint64_
 
 /* ---- losses ---- */
 
-void mrc_delivery_on_arrived(struct mrc_delivery *delivery) {
-  delivery->losses -= delivery->losses / WEIGHT;
-}
-
 void mrc_delivery_on_lost(struct mrc_delivery *delivery, uint64_t sent_ns,
                           const struct mrc_rtt *rtt) {
   if (delivery->lost_ns != 0 && sent_ns <= delivery->lost_ns + rtt->smooth_ns) return;
   delivery->lost_ns = sent_ns;
-  delivery->losses += (MRC_DELIVERY_ALL - delivery->losses) / WEIGHT;
+  delivery->losses += (MRC_DELIVERY_ALL - delivery->losses) / MRC_DELIVERY_WEIGHT;
 }
 
 void mrc_delivery_on_spurious(struct mrc_delivery *delivery) {
-  delivery->losses -= mrc_min_u32(delivery->losses, MRC_DELIVERY_ALL / WEIGHT);
+  delivery->losses -= mrc_min_u32(delivery->losses, MRC_DELIVERY_ALL / MRC_DELIVERY_WEIGHT);
 }

@@ -171,6 +171,7 @@ static inline bool mrc_probation_on_success(struct mrc_probation *p, uint32_t no
 #define MRC_DELIVERY_BYTES 262144 /* rates are given as the time for so many bytes */
 #define MRC_DELIVERY_ALL 65536    /* unit of the part of bursts that is lost */
 #define MRC_DELIVERY_LOSSY 4096   /* a plane that loses more is lossy: one in 16 */
+#define MRC_DELIVERY_WEIGHT 32    /* bursts in the moving average of losses */
 
 struct mrc_delivery {
   uint64_t began_ns;     /* of the flight, or of the part of it that is measured now */
@@ -205,8 +206,6 @@ void mrc_delivery_on_ack(struct mrc_delivery *delivery, uint64_t bytes, uint64_t
                          const struct mrc_rtt *rtt, uint64_t now_ns);
 /* `bytes` were sent again elsewhere, because they are late: until now the plane was busy. */
 void mrc_delivery_on_late(struct mrc_delivery *delivery, uint64_t bytes, uint64_t now_ns);
-/* A burst arrived. */
-void mrc_delivery_on_arrived(struct mrc_delivery *delivery);
 /* A packet was lost. Losses within a round trip count once: one overflow loses many bursts. */
 void mrc_delivery_on_lost(struct mrc_delivery *delivery, uint64_t sent_ns,
                           const struct mrc_rtt *rtt);
@@ -490,7 +489,8 @@ static inline void mrc_plane_on_answer(struct mrc_plane *plane, uint64_t sent_ns
 /* The plane delivered a packet that was sent at `sent_ns`. */
 static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent_ns,
                                           uint64_t now_ns) {
-  if (sent_ns > plane->rack_ns) mrc_delivery_on_arrived(&plane->delivery);
+  if (sent_ns > plane->rack_ns) /* a burst arrived */
+    plane->delivery.losses -= plane->delivery.losses / MRC_DELIVERY_WEIGHT;
   plane->rack_ns = mrc_max_u64(plane->rack_ns, sent_ns);
   plane->heard_ns = now_ns;
   plane->doubted_ns = 0;

@@ -108,7 +108,7 @@ static uint32_t idle_planes(const struct mrc_services *services, const struct mr
                             const struct mrc_txslot *oldest) {
   const struct mrc_txwin *win = &qp->req.win;
   uint32_t idle = 0;
-  if (!mrc_requester_has_opened_all(&qp->req) || win->n_tosend > 0) return 0;
+  if (qp->req.sq_send != qp->req.sq_tail || win->n_tosend > 0) return 0; /* more to send */
   MRC_EACH_BIT(other, mrc_qp_eligible_planes(services, qp) & ~(1u << oldest->plane))
     if (win->lists[other].oldest == MRC_TX_NONE && qp->planes[other].strikes == 0)
       idle |= 1u << other;
@@ -170,7 +170,7 @@ static uint64_t probe_deadline_ns(const struct mrc_services *services, const str
   const uint64_t silent_ns = mrc_max_u64(req->progress_ns, req->probed_ns) + req->probe_wait_ns;
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr.rts);
   if (oldest == NULL) return silent_ns;
-  if (mrc_requester_has_opened_all(req)) {
+  if (req->sq_send == req->sq_tail) { /* every posted packet has a PSN */
     const uint64_t proves_ns = mrc_loss_silent_ns(qp, oldest, now_ns);
     if (req->probed_ns >= proves_ns || idle_planes(services, qp, oldest) == 0) return silent_ns;
     return mrc_min_u64(silent_ns, proves_ns);
@@ -207,7 +207,7 @@ static uint64_t reinject_deadline_ns(const struct mrc_services *services, const 
   if (holds_up_end(services, qp, oldest)) return oldest->sent_ns;
   const uint64_t wait_ns = mrc_quick_late_ns(services, qp, oldest->plane);
   if (wait_ns == MRC_NEVER) return MRC_NEVER;
-  const bool at_end = mrc_requester_has_opened_all(&qp->req);
+  const bool at_end = qp->req.sq_send == qp->req.sq_tail;
   const uint64_t way_ns = at_end ? qp->planes[oldest->plane].rtt.base_ns * 3 / 2 : 0;
   return oldest->sent_ns + (mrc_max_u64(wait_ns, way_ns) << (oldest->tries - 1));
 }
@@ -238,7 +238,7 @@ static void reinject(struct mrc_services *services, struct mrc_qp *qp, uint64_t 
    that all planes share. */
 static void relieve_window(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr.rts);
-  if (oldest == NULL || mrc_requester_has_opened_all(&qp->req)) return;
+  if (oldest == NULL || qp->req.sq_send == qp->req.sq_tail) return;
   const uint64_t wait_ns = mrc_quick_late_ns(services, qp, oldest->plane);
   if (wait_ns == MRC_NEVER || now_ns < oldest->sent_ns + wait_ns) return;
   const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_LATE,
@@ -466,9 +466,14 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
 
 uint64_t mrc_engine_deadline(const struct mrc_engine *engine) {
   const struct mrc_ready *ready = &engine->services.ready;
-  if (!mrc_list_is_empty(&ready->ready)) return 0; /* there is something to send */
-  return mrc_min_u64(mrc_timers_next(&ready->timers),
-                     mrc_endpoint_deadline(&engine->services, &engine->endpoint));
+  const struct mrc_probes *probes = &engine->services.probes;
+  const struct mrc_endpoint *endpoint = &engine->endpoint;
+  if (!mrc_list_is_empty(&ready->ready) || probes->n_unsent > probes->n_stuck ||
+      endpoint->answers.n > endpoint->answers.n_stuck)
+    return 0; /* there is something to send */
+  return mrc_min_u64(
+      mrc_timers_next(&ready->timers),
+      mrc_min_u64(mrc_timers_next(&probes->timers), mrc_timers_next(&endpoint->statuses.timers)));
 }
 
 void mrc_engine_expire(struct mrc_engine *engine, uint64_t now_ns) {

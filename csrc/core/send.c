@@ -59,7 +59,7 @@ static bool next_candidate(const struct mrc_services *services, const struct mrc
   }
   next->dscp = wire->rtx ? dscps->retransmission : dscps->data;
   const struct mrc_wqe *wqe = &req->sq[index & req->sq_mask];
-  const uint64_t offset = (uint64_t)k * mrc_wqe_part_bytes(wqe);
+  const uint64_t offset = (uint64_t)k * wqe->part_words * 4;
   const bool imm = wqe->opcode == MRC_WR_WRITE_IMM, last = offset + bytes == wqe->bytes;
   if (offset == 0 && last)
     wire->opcode = imm ? MRC_OP_WRITE_ONLY_IMM : MRC_OP_WRITE_ONLY;
@@ -410,8 +410,6 @@ static uint32_t burst_packets(const struct mrc_services *services, const struct 
 
 _Static_assert(MRC_MAX_HEADER >= MRC_BTH_BYTES + MRC_SETH_BYTES + MRC_CC_STATE_BYTES, "SACK fits");
 
-static const uint8_t zeros[MRC_MAX_MTU + MRC_MAX_HEADER]; /* padding of EV probes */
-
 struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                                  uint8_t dscp, uint8_t ecn) {
   if (!mrc_arena_may_open(&services->arena)) return NULL;
@@ -525,12 +523,11 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
 void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
                    enum mrc_packet_kind kind, uint32_t slot) {
   struct mrc_packet *packet = add_packet(services, burst, kind, slot);
-  const bool data = mrc_opcode_is_data(wire->opcode);
   wire->sealed = services->arena.seal != NULL;
-  wire->pad = data ? (uint8_t)(-wire->payload_bytes & 3u) : 0;
+  wire->pad = kind == MRC_KIND_DATA ? (uint8_t)(-wire->payload_bytes & 3u) : 0;
   packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
-  packet->payload = data ? wire->payload : NULL;
-  packet->payload_bytes = data ? wire->payload_bytes : 0;
+  packet->payload = wire->payload;
+  packet->payload_bytes = wire->payload_bytes;
   end_packet(services, burst, packet, wire, wire->pad);
 }
 
@@ -546,19 +543,6 @@ static void add_next(struct mrc_services *services, struct mrc_burst *burst, uin
   packet->payload = before->payload + before->payload_bytes;
   packet->payload_bytes = before->payload_bytes;
   end_packet(services, burst, packet, NULL, 0);
-}
-
-void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
-                          struct mrc_wire *wire, uint32_t slot, uint32_t bytes) {
-  struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_EV_PROBE, slot);
-  wire->sealed = services->arena.seal != NULL;
-  packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
-  const uint32_t end_bytes = wire->sealed ? MRC_SEALED_BYTES : MRC_ICRC_BYTES;
-  const uint32_t bare = packet->header_bytes + end_bytes;
-  mrc_assert(bytes <= bare + sizeof zeros);
-  packet->payload_bytes = bytes > bare ? bytes - bare : 0;
-  packet->payload = packet->payload_bytes > 0 ? zeros : NULL;
-  end_packet(services, burst, packet, wire, 0);
 }
 
 /* ---- 6. a PSN and a place in the window ---- */
@@ -588,19 +572,21 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
   const uint32_t bytes = next->wire.payload_bytes;
   if (next->fresh) { /* gets its PSN */
     struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-    const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
+    const uint32_t psn =
+        mrc_txwin_append(&req->win, req->sq_send, bytes, (uint16_t)burst->_ev, plane, now_ns);
     mrc_assert(psn == next->wire.psn && req->unsent_bytes >= bytes);
     req->unsent_bytes -= bytes;
     if (req->opened == 0) {
       wqe->first_psn = psn;
       if (wqe->opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
     }
-    if ((uint64_t)++req->opened * mrc_wqe_part_bytes(wqe) >= wqe->bytes) {
+    if ((uint64_t)++req->opened * wqe->part_words * 4 >= wqe->bytes) {
       req->opened = 0;
       req->sq_send++;
     }
+  } else {
+    mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   }
-  mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
   mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
   mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn);

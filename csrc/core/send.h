@@ -72,6 +72,3 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
 /* Adds a packet: encodes `wire`, points to its payload, pads it and adds its ICRC or seal. */
 void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
                    enum mrc_packet_kind kind, uint32_t slot);
-/* Adds an EV probe padded to `bytes` of UDP payload. */
-void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
-                          struct mrc_wire *wire, uint32_t slot, uint32_t bytes);

@@ -69,7 +69,7 @@ static inline uint32_t mrc_bitmap_find(const struct mrc_bitmap *map, uint32_t ps
 
 enum mrc_tx_state {
   MRC_TX_FREE,
-  MRC_TX_UNSENT, /* has a PSN and was never sent: new, or refused by the kernel */
+  MRC_TX_UNSENT, /* has a PSN and was never sent: the kernel refused it */
   MRC_TX_INFLIGHT,
   MRC_TX_LOST, /* to be sent again */
   MRC_TX_ACKED /* received, but an earlier PSN was not */
@@ -139,9 +139,7 @@ static inline bool mrc_txslot_after(const struct mrc_txslot *a, const struct mrc
 /* The PSN of a slot inside the window. */
 uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);
 
-/* Assigns the next PSN; its slot is UNSENT until mrc_txwin_on_send. */
-uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes);
-/* Assigns the next PSN to a packet that leaves now: mrc_txwin_open and mrc_txwin_on_send in one. */
+/* Assigns the next PSN to a packet that leaves now. */
 uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, uint16_t ev,
                           uint8_t plane, uint64_t now_ns);
 /* The oldest PSN to send (again); there must be one. */
@@ -183,10 +181,6 @@ struct mrc_wqe {
 _Static_assert(sizeof(struct mrc_wqe) == 48, "much of the memory of a QP");
 
 _Static_assert(MRC_MAX_MTU / 4 < 1 << 13, "part_words holds any path MTU");
-
-static inline uint32_t mrc_wqe_part_bytes(const struct mrc_wqe *wqe) {
-  return (uint32_t)wqe->part_words * 4;
-}
 
 struct mrc_reliability_probe {
   uint64_t sent_ns;
@@ -250,10 +244,6 @@ int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_rts_attr 
 static inline bool mrc_requester_is_busy(const struct mrc_requester *req) {
   return req->sq_head != req->sq_tail;
 }
-/* Whether every posted packet has a PSN. */
-static inline bool mrc_requester_has_opened_all(const struct mrc_requester *req) {
-  return req->sq_send == req->sq_tail;
-}
 /* PSNs that may still be assigned before the peer answers. */
 uint32_t mrc_requester_window_left(const struct mrc_requester *req);
 /* Bytes that wait to be sent, again or for the first time; packets are counted as full ones. */
@@ -264,14 +254,14 @@ static inline uint64_t mrc_requester_left_bytes(const struct mrc_requester *req,
 /* Sets `bytes` to the payload of the next packet without a PSN; false if none may be opened now. */
 static inline bool mrc_requester_next_new(const struct mrc_requester *req,
                                           const struct mrc_qp_rts_attr *attr, uint32_t *bytes) {
-  if (mrc_requester_has_opened_all(req)) return false;
+  if (req->sq_send == req->sq_tail) return false;
   if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
   if (mrc_txwin_outstanding(&req->win) >= req->win.psns) return false;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   if (wqe->opcode == MRC_WR_WRITE_IMM && req->opened == 0 &&
       req->wimm_inflight >= attr->peer_max_wimm)
     return false;
-  const uint32_t part_bytes = mrc_wqe_part_bytes(wqe);
+  const uint32_t part_bytes = wqe->part_words * 4u;
   const uint64_t offset = (uint64_t)req->opened * part_bytes;
   *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, part_bytes);
   return true;

@@ -419,17 +419,11 @@ static const struct kind kinds[OPCODE_LOW + 1] = {
     [MRC_OP_PROBE & OPCODE_LOW] = {MRC_PETH_BYTES, decode_probe, encode_probe},
 };
 
-static const struct kind *find_kind(uint8_t opcode) {
-  const struct kind *kind = &kinds[opcode & OPCODE_LOW];
-  bool ours = (opcode & ~OPCODE_LOW & 0xFF) == OPCODE_CLASS;
-  return ours && kind->header_bytes != 0 ? kind : NULL;
-}
-
 /* ---- BTH and the whole packet ---- */
 
 size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out) {
-  const struct kind *kind = find_kind(wire->opcode);
-  mrc_assert(kind != NULL);
+  const struct kind *kind = &kinds[wire->opcode & OPCODE_LOW];
+  mrc_assert((wire->opcode & ~OPCODE_LOW & 0xFF) == OPCODE_CLASS && kind->header_bytes != 0);
   bool data = mrc_opcode_is_data(wire->opcode);
   mrc_assert(data || (!wire->ts && wire->pad == 0));
   mrc_assert(wire->pad <= 3);
@@ -470,8 +464,9 @@ struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]) {
 
 int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire) {
   if (n < MRC_BTH_BYTES) return MRC_DROP_SHORT;
-  const struct kind *kind = find_kind(bytes[BTH_OPCODE]);
-  if (kind == NULL) return MRC_DROP_OPCODE;
+  const struct kind *kind = &kinds[bytes[BTH_OPCODE] & OPCODE_LOW];
+  if ((bytes[BTH_OPCODE] & ~OPCODE_LOW & 0xFF) != OPCODE_CLASS || kind->header_bytes == 0)
+    return MRC_DROP_OPCODE;
   /* The BTH, field by field: to zero the whole struct first would cost as much as all the rest. */
   if ((bytes[BTH_BITS] & BTH_TVER) > TVER_SEALED) return MRC_DROP_VERSION;
   if (get_u16(bytes + BTH_PKEY) != MRC_PKEY) return MRC_DROP_PKEY;
