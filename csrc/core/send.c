@@ -33,8 +33,8 @@ struct candidate {
   bool fresh;      /* has no PSN yet */
 };
 
-/* It writes each field in place: building a packet and copying it would cost more than all the
-   computation. */
+/* False if no packet may leave now. Writes each field in place: building a packet and copying it
+   would cost more than all the computation. */
 static bool next_candidate(const struct mrc_services *services, const struct mrc_qp *qp,
                            struct candidate *next) {
   const struct mrc_requester *req = &qp->req;
