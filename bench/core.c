@@ -427,8 +427,10 @@ static void txwin(void *argument) {
   struct mrc_txwin *win = argument;
   enum { IN_FLIGHT = 60 };
   for (uint32_t i = 0; i < ROUNDS; i += IN_FLIGHT / 2) {
-    while (mrc_txwin_outstanding(win) < IN_FLIGHT)
-      mrc_txwin_append(win, 0, PAYLOAD, 0, (uint8_t)(win->next_psn % PLANES), i);
+    while (mrc_txwin_outstanding(win) < IN_FLIGHT) {
+      const uint32_t psn = mrc_txwin_open(win, 0, PAYLOAD);
+      mrc_txwin_on_send(win, psn, 0, (uint8_t)(psn % PLANES), i);
+    }
     for (uint32_t k = 0; k < IN_FLIGHT / 2; k++)
       mrc_txwin_on_acked(win, win->una_psn);
   }

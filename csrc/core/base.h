@@ -225,21 +225,8 @@ struct mrc_keymap {
 /* 0 or -ENOMEM. */
 int mrc_keymap_init(struct mrc_keymap *map, uint32_t capacity) MRC_MUST_CHECK;
 void mrc_keymap_free(struct mrc_keymap *map);
-/* The first cell that may hold the key. */
-static inline uint32_t mrc_keymap_home(const struct mrc_keymap *map, uint32_t key) {
-  return (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32) & map->mask;
-}
-/* The cell that holds the key, or the empty cell for it. */
-static inline uint32_t mrc_keymap_cell(const struct mrc_keymap *map, uint32_t key) {
-  uint32_t i = mrc_keymap_home(map, key);
-  while (map->cells[i].value != MRC_KEYMAP_NONE && map->cells[i].key != key)
-    i = (i + 1) & map->mask; /* terminates, because half of the cells are empty */
-  return i;
-}
 /* The value, or MRC_KEYMAP_NONE. */
-static inline uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key) {
-  return map->cells[mrc_keymap_cell(map, key)].value;
-}
+uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key);
 /* 0, -EEXIST or -ENOSPC. */
 int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) MRC_MUST_CHECK;
 /* Removes the key; it must be present. */

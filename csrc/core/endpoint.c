@@ -716,6 +716,7 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
   struct mrc_probes *probes = &services->probes;
   const struct mrc_ports *ports = &services->ports;
   probes->n_stuck = 0;
+  if (__builtin_expect(probes->n_unsent == 0, true)) return true;
   for (uint32_t n = probes->n_unsent; n > 0; n--) {
     struct mrc_ev_probe *probe = mrc_probes_dequeue(probes);
     bool reachable, now; /* `now`: and the socket of its port has room */

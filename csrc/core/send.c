@@ -464,7 +464,8 @@ static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
 /* Adds padding, and ICRC or seal. `wire` is NULL for a packet in the middle of a message. The first
    packet sets the packet size of the burst; no later packet may be longer. */
 static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
-                       struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad) {
+                       struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
+                       bool icrc) {
   struct mrc_seal *sealed = services->arena.seal;
   const bool encrypts = sealed != NULL && sealed->mode == MRC_SEAL_AEAD;
   const uint32_t covered = packet->header_bytes + packet->payload_bytes;
@@ -488,8 +489,7 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
   } else {
     if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
     const bool copies = staged != NULL && packet->payload_bytes > 0;
-    /* Endpoint messages have an ICRC on every QP. */
-    if (arena->icrc || packet->_kind == MRC_KIND_EV_PROBE || packet->_kind == MRC_KIND_ANSWER) {
+    if (icrc) {
       /* The CRC of the IP and UDP headers: packets of a burst share it, but a shorter last one. */
       uint32_t crc = burst->_icrc;
       if (burst->n_packets == 1 || total != burst->packet_bytes) {
@@ -528,7 +528,9 @@ void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struc
   packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
   packet->payload = wire->payload;
   packet->payload_bytes = wire->payload_bytes;
-  end_packet(services, burst, packet, wire, wire->pad);
+  /* Endpoint messages have an ICRC on every QP. */
+  const bool icrc = services->arena.icrc || kind == MRC_KIND_EV_PROBE || kind == MRC_KIND_ANSWER;
+  end_packet(services, burst, packet, wire, wire->pad, icrc);
 }
 
 /* Adds the data packet after the last one of the burst: the next one of its message, which has the
@@ -542,7 +544,7 @@ static void add_next(struct mrc_services *services, struct mrc_burst *burst, uin
   packet->header_bytes = before->header_bytes;
   packet->payload = before->payload + before->payload_bytes;
   packet->payload_bytes = before->payload_bytes;
-  end_packet(services, burst, packet, NULL, 0);
+  end_packet(services, burst, packet, NULL, 0, services->arena.icrc);
 }
 
 /* ---- 6. a PSN and a place in the window ---- */
@@ -572,8 +574,7 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
   const uint32_t bytes = next->wire.payload_bytes;
   if (next->fresh) { /* gets its PSN */
     struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-    const uint32_t psn =
-        mrc_txwin_append(&req->win, req->sq_send, bytes, (uint16_t)burst->_ev, plane, now_ns);
+    const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
     mrc_assert(psn == next->wire.psn && req->unsent_bytes >= bytes);
     req->unsent_bytes -= bytes;
     if (req->opened == 0) {
@@ -584,9 +585,8 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
       req->opened = 0;
       req->sq_send++;
     }
-  } else {
-    mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   }
+  mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
   mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
   mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn);

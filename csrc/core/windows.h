@@ -69,7 +69,7 @@ static inline uint32_t mrc_bitmap_find(const struct mrc_bitmap *map, uint32_t ps
 
 enum mrc_tx_state {
   MRC_TX_FREE,
-  MRC_TX_UNSENT, /* has a PSN and was never sent: the kernel refused it */
+  MRC_TX_UNSENT, /* has a PSN and was never sent: new, or refused by the kernel */
   MRC_TX_INFLIGHT,
   MRC_TX_LOST, /* to be sent again */
   MRC_TX_ACKED /* received, but an earlier PSN was not */
@@ -139,7 +139,9 @@ static inline bool mrc_txslot_after(const struct mrc_txslot *a, const struct mrc
 /* The PSN of a slot inside the window. */
 uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);
 
-/* Assigns the next PSN to a packet that leaves now. */
+/* Assigns the next PSN; its slot is UNSENT until mrc_txwin_on_send. */
+uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes);
+/* Assigns the next PSN to a packet that leaves now: mrc_txwin_open and mrc_txwin_on_send in one. */
 uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, uint16_t ev,
                           uint8_t plane, uint64_t now_ns);
 /* The oldest PSN to send (again); there must be one. */

@@ -64,13 +64,15 @@ TEST(test_find__stops_at_n) {
 
 enum { FIRST_SENT = 0xFFFFFE, MTU = 1000 };
 
-/* A window of 8 PSNs. The first n are sent: PSN i at time i + 1 on EV i, plane i % 2. */
+/* A window of 8 PSNs. The first n are opened and sent: PSN i at time i + 1 on EV i, plane i % 2. */
 static struct mrc_txwin sent_window(uint32_t n) {
   struct mrc_txwin win;
   CHECK_EQ(mrc_txwin_init(&win, 8, 2), 0);
   mrc_txwin_start(&win, FIRST_SENT);
   for (uint32_t i = 0; i < n; i++)
-    CHECK_EQ(mrc_txwin_append(&win, 0, MTU, (uint16_t)i, i % 2, i + 1), mrc_psn_add(FIRST_SENT, i));
+    CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, i));
+  for (uint32_t i = 0; i < n; i++)
+    mrc_txwin_on_send(&win, mrc_txwin_first_tosend(&win), (uint16_t)i, i % 2, i + 1);
   return win;
 }
 
@@ -78,16 +80,11 @@ static struct mrc_txslot slot_of(const struct mrc_txwin *win, uint32_t i) {
   return *mrc_txwin_slot(win, mrc_psn_add(FIRST_SENT, i));
 }
 
-TEST(test_append__is_in_flight_until_refused) {
+TEST(test_open__is_unsent_until_sent) {
   struct mrc_txwin win = sent_window(0);
   CHECK_EQ(mrc_txwin_outstanding(&win), 0);
   CHECK(!mrc_txwin_holds(&win, FIRST_SENT));
-  CHECK_EQ(mrc_txwin_append(&win, 5, MTU, 2, 0, 76), FIRST_SENT);
-  CHECK_EQ(slot_of(&win, 0).state, MRC_TX_INFLIGHT);
-  CHECK_EQ(slot_of(&win, 0).tries, 1);
-  CHECK_EQ(slot_of(&win, 0).sent_ns, 76);
-  CHECK_EQ(win.lists[0].bytes, MTU);
-  mrc_txwin_on_refused(&win, FIRST_SENT);
+  CHECK_EQ(mrc_txwin_open(&win, 5, MTU), FIRST_SENT);
   CHECK_EQ(slot_of(&win, 0).state, MRC_TX_UNSENT);
   CHECK_EQ(slot_of(&win, 0).wqe, 5);
   CHECK_EQ(win.n_tosend, 1);
@@ -183,17 +180,20 @@ TEST(test_clear__forgets_all_but_the_next_psn) {
   CHECK_EQ(mrc_txwin_outstanding(&win), 0);
   CHECK_EQ(win.inflight_bytes, 0);
   CHECK_EQ(win.n_tosend, 0);
-  CHECK_EQ(mrc_txwin_append(&win, 0, 1, 0, 0, 5), mrc_psn_add(FIRST_SENT, 4));
+  CHECK_EQ(mrc_txwin_open(&win, 0, 1), mrc_psn_add(FIRST_SENT, 4));
   mrc_txwin_free(&win);
 }
 
 TEST(test_after__is_by_time_then_by_order) {
   struct mrc_txwin win = sent_window(0);
   win.next_order = UINT16_MAX; /* wraps between the first and the second */
-  for (uint32_t i = 0; i < 3; i++)
-    CHECK_EQ(mrc_txwin_append(&win, 0, MTU, 0, 0, i / 2), mrc_psn_add(FIRST_SENT, i));
+  for (uint32_t i = 0; i < 3; i++) {
+    CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, i));
+    mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, i), 0, 0, i / 2);
+  }
   win.next_order += 1 << 15; /* half of all orders were used in the meantime */
-  CHECK_EQ(mrc_txwin_append(&win, 0, MTU, 0, 0, 2), mrc_psn_add(FIRST_SENT, 3));
+  CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, 3));
+  mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, 3), 0, 0, 2);
   for (uint32_t a = 0; a < 4; a++)
     for (uint32_t b = 0; b < 4; b++) {
       const struct mrc_txslot slots[] = {slot_of(&win, a), slot_of(&win, b)};

@@ -32,16 +32,12 @@ static bool waits(const struct mrc_txslot *packet) {
 
 /* ---- operations, each on the window and on the model ---- */
 
-static void append(uint32_t count) {
+static void open_some(uint32_t count) {
   for (uint32_t i = 0; i < count && model.n < win.mask + 1; i++) {
-    struct mrc_txslot packet = {.state = MRC_TX_INFLIGHT, .ev_lost = MRC_TX_NONE, .tries = 1};
+    struct mrc_txslot packet = {.state = MRC_TX_UNSENT, .ev = MRC_TX_NONE, .ev_lost = MRC_TX_NONE};
     packet.wqe = (uint16_t)fuzz_take(&input, 1);
     packet.bytes = (uint16_t)fuzz_take(&input, 1);
-    packet.ev = packet.wqe;
-    packet.plane = packet.wqe % PLANES & 31;
-    packet.sent_ns = model.n_sent++ / SENT_AT_A_TIME;
-    mrc_assert(mrc_txwin_append(&win, packet.wqe, packet.bytes, packet.ev, packet.plane,
-                                packet.sent_ns) == psn_of(model.n));
+    mrc_assert(mrc_txwin_open(&win, packet.wqe, packet.bytes) == psn_of(model.n));
     model.packets[model.n++] = packet;
   }
 }
@@ -154,7 +150,7 @@ static void check(void) {
 
 static void operate(void) {
   const uint8_t byte = (uint8_t)fuzz_take(&input, 1), variant = byte >> 3;
-  if ((byte & 7) == 0) return append(1 + variant);
+  if ((byte & 7) == 0) return open_some(1 + variant);
   if ((byte & 7) == 1) return send_first(1 + variant, (uint8_t)fuzz_take(&input, 1));
   if ((byte & 7) == 2 && variant == 0) return clear();
   if ((byte & 7) == 2 && variant == 1) return start((uint32_t)fuzz_take(&input, 3));

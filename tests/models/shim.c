@@ -54,8 +54,7 @@ struct shim_txwin {
 };
 void *shim_txwin_new(uint32_t psns, uint32_t first_psn);
 void shim_txwin_free(void *win);
-uint32_t shim_txwin_append(void *win, uint32_t wqe, uint32_t bytes, uint16_t ev, uint8_t plane,
-                           uint64_t now_ns);
+uint32_t shim_txwin_open(void *win, uint32_t wqe, uint32_t bytes);
 uint32_t shim_txwin_first(void *win);
 void shim_txwin_send(void *win, uint32_t psn, uint16_t ev, uint8_t plane, uint64_t now_ns);
 void shim_txwin_refuse(void *win, uint32_t psn);
@@ -151,9 +150,8 @@ void shim_txwin_free(void *win) {
   free(win);
 }
 
-uint32_t shim_txwin_append(void *win, uint32_t wqe, uint32_t bytes, uint16_t ev, uint8_t plane,
-                           uint64_t now_ns) {
-  return mrc_txwin_append(win, wqe, bytes, ev, plane, now_ns);
+uint32_t shim_txwin_open(void *win, uint32_t wqe, uint32_t bytes) {
+  return mrc_txwin_open(win, wqe, bytes);
 }
 uint32_t shim_txwin_first(void *win) { return mrc_txwin_first_tosend(win); }
 void shim_txwin_send(void *win, uint32_t psn, uint16_t ev, uint8_t plane, uint64_t now_ns) {

@@ -159,20 +159,11 @@ class TxwinMachine(RuleBasedStateMachine):
     def inflight(self) -> list[int]:
         return [i for i, packet in enumerate(self.packets) if packet.state == INFLIGHT]
 
-    @rule(
-        n=st.integers(1, 40),
-        size=st.integers(0, 9000),
-        ev=st.integers(0, 1023),
-        plane=st.integers(0, 31),
-    )
-    def append(self, n: int, size: int, ev: int, plane: int) -> None:
+    @rule(n=st.integers(1, 40), size=st.integers(0, 9000))
+    def open(self, n: int, size: int) -> None:
         for _ in range(min(n, self.room - len(self.packets))):
-            self.now += 1
-            psn = library().shim_txwin_append(self.win, n, size, ev, plane, self.now)
-            assert psn == self.psn(len(self.packets))
-            packet = Packet(wqe=n, size=size, state=INFLIGHT, ev=ev, plane=plane, tries=1)
-            self.packets.append(packet)
-            self.order.append(packet)
+            assert library().shim_txwin_open(self.win, n, size) == self.psn(len(self.packets))
+            self.packets.append(Packet(wqe=n, size=size))
 
     @precondition(lambda self: self.waiting())
     @rule(n=st.integers(1, 40), ev=st.integers(0, 1023), plane=st.integers(0, 31))
