@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/process.h"
 #include "verbs/objects.h"
@@ -541,7 +542,8 @@ GID_TYPE(65)
 /* ---- Newer than the headers of Debian 12 ---- */
 
 /* Functions of libibverbs that rdma-core has since its versions 58 to 65, for any header. Our
-   device refuses all but one, so objects for them are never ours. */
+   device has the speed of a port and buffers, in ordinary memory; it refuses all others, so objects
+   for them are never ours. */
 
 struct ibv_buf;
 struct ibv_comp_cntr;
@@ -568,13 +570,60 @@ REFUSE_WITH(struct ibv_dmah *, NULL, ibv_alloc_dmah, "IBVERBS_1.15", context,
 COMMON(int, ENOSYS, ibv_dealloc_dmah, "IBVERBS_1.15", (struct ibv_dmah * handle), handle)
 COMMON(int, -1, ibv_dm_export_dmabuf_fd, "IBVERBS_1.16", (struct ibv_dm * dm), dm)
 
-REFUSE_WITH(void *, NULL, ibv_alloc_buf, "IBVERBS_1.17", pd->context,
-            (struct ibv_pd * pd, size_t bytes, struct ibv_buf **buf), pd, bytes, buf)
-DROP(ibv_free_buf, "IBVERBS_1.17", (struct ibv_buf * buf), buf)
-REFUSE_WITH(struct ibv_mr *, NULL, ibv_reg_buf_mr, "IBVERBS_1.17", pd->context,
-            (struct ibv_pd * pd, struct ibv_buf *buf, void *at, size_t bytes, int access), pd, buf,
-            at, bytes, access)
-COMMON(int, -1, ibv_export_buf_dmabuf_fd, "IBVERBS_1.18", (struct ibv_buf * buf), buf)
+/* A buffer of ours. The first word of one of the system's library is the address of its memory. */
+struct vb_buf {
+  const void *ours; /* own_buffers */
+  struct ibv_pd *pd;
+  uint8_t *memory;
+  size_t bytes;
+};
+
+static const char own_buffers;
+
+static bool is_our_buffer(const void *buf) {
+  return ((const struct vb_buf *)buf)->ours == &own_buffers;
+}
+
+EXPORT void *ibv_alloc_buf(struct ibv_pd *pd, size_t bytes, struct ibv_buf **buf) {
+  if (!vb_owns(pd->context)) PASS(NULL, ibv_alloc_buf, "IBVERBS_1.17", pd, bytes, buf);
+  struct vb_buf *made = malloc(sizeof *made);
+  void *memory = NULL;
+  if (made) errno = posix_memalign(&memory, (size_t)sysconf(_SC_PAGESIZE), bytes);
+  if (!memory) {
+    free(made);
+    return NULL;
+  }
+  *made = (struct vb_buf){&own_buffers, pd, memory, bytes};
+  *buf = (struct ibv_buf *)made;
+  return memory;
+}
+
+EXPORT void ibv_free_buf(struct ibv_buf *buf) {
+  if (!is_our_buffer(buf)) {
+    PASS_VOID(ibv_free_buf, "IBVERBS_1.17", buf);
+    return;
+  }
+  free(((struct vb_buf *)buf)->memory);
+  free(buf);
+}
+
+EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *at, size_t bytes,
+                                     int access) {
+  if (!vb_owns(pd->context)) PASS(NULL, ibv_reg_buf_mr, "IBVERBS_1.17", pd, buf, at, bytes, access);
+  const struct vb_buf *ours = (const struct vb_buf *)buf;
+  const size_t from = (uintptr_t)at - (uintptr_t)ours->memory;
+  if (!is_our_buffer(buf) || ours->pd != pd || from > ours->bytes || bytes > ours->bytes - from) {
+    errno = EINVAL;
+    return NULL;
+  }
+  return ibv_reg_mr(pd, at, bytes, access);
+}
+
+EXPORT int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf) {
+  if (!is_our_buffer(buf)) PASS(-1, ibv_export_buf_dmabuf_fd, "IBVERBS_1.18", buf);
+  errno = ENODATA;
+  return -1;
+}
 
 REFUSE(_ibv_query_comp_cntr_caps, "IBVERBS_1.18", context,
        (struct ibv_context * context, struct ibv_comp_cntr_caps *caps, size_t bytes), context, caps,

@@ -68,6 +68,42 @@ static void wrong_keys(void) {
   passed("deregistered memory");
 }
 
+/* Of rdma-core 64, so newer than the headers of Debian 12. */
+struct ibv_buf;
+void *ibv_alloc_buf(struct ibv_pd *, size_t, struct ibv_buf **);
+void ibv_free_buf(struct ibv_buf *);
+struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *, struct ibv_buf *, void *, size_t, int);
+int ibv_export_buf_dmabuf_fd(struct ibv_buf *);
+
+/* Memory of a buffer is registered whole and in part, and nothing beside it. */
+static void buffers(void) {
+  struct ibv_pd *pd = ibv_alloc_pd(context), *foreign = ibv_alloc_pd(context);
+  struct ibv_buf *buf;
+  uint8_t *memory = ibv_alloc_buf(pd, 8192, &buf);
+  CHECK(memory && (uintptr_t)memory % 4096 == 0);
+  memset(memory, 'm', 8192);
+  const struct {
+    struct ibv_pd *pd;
+    uint8_t *at;
+    size_t bytes;
+    bool fits;
+  } cases[] = {
+      {pd, memory, 8192, true},   {pd, memory + 8000, 192, true}, {pd, memory + 8000, 193, false},
+      {pd, memory - 1, 1, false}, {pd, memory, SIZE_MAX, false},  {foreign, memory, 8192, false},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    errno = 0;
+    struct ibv_mr *mr = ibv_reg_buf_mr(cases[i].pd, buf, cases[i].at, cases[i].bytes, 0);
+    CHECK(cases[i].fits ? mr && mr->addr == cases[i].at && ibv_dereg_mr(mr) == 0
+                        : !mr && errno == EINVAL);
+  }
+  CHECK(ibv_export_buf_dmabuf_fd(buf) == -1 && errno == ENODATA);
+  ibv_free_buf(buf);
+  CHECK(!ibv_alloc_buf(pd, SIZE_MAX / 2, &buf) && errno == ENOMEM);
+  CHECK(ibv_dealloc_pd(pd) == 0 && ibv_dealloc_pd(foreign) == 0);
+  passed("buffers");
+}
+
 /* Keys of another protection domain than the QP's are of no use to it. */
 static void wrong_domain(void) {
   struct end a, b;
@@ -193,6 +229,7 @@ int main(void) {
   full_cq();
   wrong_keys();
   wrong_domain();
+  buffers();
   in_child();
   with_signals();
   kill_peer(ends[0], peer);

@@ -53,6 +53,7 @@ def test_bad_luck(agent: Agent, programs: Path) -> None:
     assert out.split("\n")[:-1] == [
         "signals while it attaches", "full send queue", "full receive queue",
         "full completion queue", "memory of nobody", "deregistered memory", "another domain",
+        "buffers",
         "child", "signals", "peer killed", "leave",
     ]  # fmt: skip
 
