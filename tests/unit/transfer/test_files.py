@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,10 @@ def test_check_path__counts_a_byte_as_one() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "cause"),
-    [(10, "may not write files of 20 bytes, but of 10.*ulimit -f"), (-1, "file system of")],
+    [
+        (10, "may not write files of 20 bytes, but of 10.*ulimit -f"),
+        (resource.RLIM_INFINITY, "file system of"),
+    ],
 )
 def test_write__of_a_file_that_is_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, cause: str
