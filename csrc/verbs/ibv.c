@@ -588,9 +588,10 @@ EXPORT void *ibv_alloc_buf(struct ibv_pd *pd, size_t bytes, struct ibv_buf **buf
   if (!vb_owns(pd->context)) PASS(NULL, ibv_alloc_buf, "IBVERBS_1.17", pd, bytes, buf);
   struct vb_buf *made = malloc(sizeof *made);
   void *memory = NULL;
-  if (made) errno = posix_memalign(&memory, (size_t)sysconf(_SC_PAGESIZE), bytes);
-  if (!memory) {
+  const int error = made ? posix_memalign(&memory, (size_t)sysconf(_SC_PAGESIZE), bytes) : ENOMEM;
+  if (error != 0) {
     free(made);
+    errno = error;
     return NULL;
   }
   *made = (struct vb_buf){&own_buffers, pd, memory, bytes};
