@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program, `sealed_end.py ROLE SEAL FOLDER`: one end of a QP, which obeys its input.
 
-SEAL is a name of mrc.Seal, or `plain`: without any security.
+SEAL is a name of mrc.Seal.
 
 Prints a line of JSON when it is connected, and one for each line of its input: `write SEED` fills
 the memory of the peer, `probe` probes an EV, `state` tells how the QP and the drops are.
@@ -15,7 +15,6 @@ import hashlib
 import json
 import random
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +52,14 @@ async def obey(ctx: Context, qp: QP, line: str, target: bytearray) -> dict[str, 
         return {"answered": found.error == 0}
     info, drops = await qp.query(), await ctx.drops()
     return {"state": info.state.name, "drops": drops, "target": digest(target),
-            "planes": len(qp.planes), "received_bytes": info.received_bytes}  # fmt: skip
+            "planes": len(qp.planes)}  # fmt: skip
 
 
 async def main(role: str, seal: str, folder: Path) -> None:
     security = Security(identity=folder / f"{role}.pem", secret=SECRET)
-    config = ContextConfig(interfaces=("eth0",), spraying=Spraying(burst_packets=1))
-    if seal != "plain":
-        config = replace(config, security=security, seal=Seal[seal])
+    config = ContextConfig(
+        interfaces=("eth0",), spraying=Spraying(burst_packets=1), security=security, seal=Seal[seal]
+    )
     target = bytearray(BYTES)
     async with Context(config) as ctx, ctx.register(target, access=Access.REMOTE_WRITE) as mr:
         private = mr.remote.to_dict()
@@ -70,7 +69,7 @@ async def main(role: str, seal: str, folder: Path) -> None:
             qp = await listener.accept()
         else:
             qp = await ctx.connect(ADDRESSES["b"], private=private)
-        say(qpn=qp.qpn, udp_port=ctx.udp_port, seal=qp.seal.name, identity=qp.peer_identity)
+        say(seal=qp.seal.name, identity=qp.peer_identity)
         while line := await asyncio.to_thread(sys.stdin.readline):
             try:
                 said = await obey(ctx, qp, line, target)

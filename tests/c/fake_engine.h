@@ -14,6 +14,9 @@
 #include "core/calls.h"
 #include "mrc.h"
 
+/* Most functions need few of their parameters. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 enum { MAX_POSTS = 4096, MAX_LOG = 64, REFUSED_QPN = 9, BURST_QPN = 5 };
 
 static struct {
@@ -55,8 +58,6 @@ void mrc_engine_destroy(mrc_engine *engine) {
 
 int mrc_engine_receive(mrc_engine *engine, uint8_t *packet, size_t bytes, size_t packet_bytes,
                        const struct mrc_meta *meta, uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
   CHECK(packet_bytes >= bytes);
   CHECK_EQ(meta->port, 1);
   CHECK_EQ(bytes, fake_packet.header_bytes);
@@ -67,8 +68,6 @@ int mrc_engine_receive(mrc_engine *engine, uint8_t *packet, size_t bytes, size_t
 
 int mrc_engine_transmit(mrc_engine *engine, struct mrc_burst *bursts, int capacity,
                         uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
   bool blocked = fake.n_blocks > 0 && fake.blocks[fake.n_blocks - 1] > 0;
   int n = blocked ? 0 : (int)mrc_min_u32((uint32_t)fake.bursts_wanted, (uint32_t)capacity);
   if (n > 0 && fake.wc_head < fake.wc_tail) fake.sent_before_told = true;
@@ -86,9 +85,6 @@ int mrc_engine_transmit(mrc_engine *engine, struct mrc_burst *bursts, int capaci
 
 void mrc_engine_commit(mrc_engine *engine, const struct mrc_burst *bursts, const int *taken, int n,
                        uint64_t now_ns) {
-  (void)engine;
-  (void)bursts;
-  (void)now_ns;
   for (int i = 0; i < n && fake.n_fates < MAX_LOG; i++)
     fake.fates[fake.n_fates++] = taken[i];
   for (int i = 0; i < n; i++)
@@ -96,24 +92,16 @@ void mrc_engine_commit(mrc_engine *engine, const struct mrc_burst *bursts, const
 }
 
 void mrc_engine_port_blocked(mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
   if (fake.n_blocks < MAX_LOG) fake.blocks[fake.n_blocks++] = blocked ? port : -port;
 }
 
 void mrc_engine_port_up(mrc_engine *engine, int port, bool up, uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
   fake.port_down = up ? 0 : port;
 }
 
-uint64_t mrc_engine_deadline(const mrc_engine *engine) {
-  (void)engine;
-  return fake.deadline_ns;
-}
+uint64_t mrc_engine_deadline(const mrc_engine *engine) { return fake.deadline_ns; }
 
 void mrc_engine_expire(mrc_engine *engine, uint64_t now_ns) {
-  (void)engine;
   CHECK(fake.deadline_ns <= now_ns);
   fake.deadline_ns = MRC_NEVER;
   fake.probe.result = -ETIMEDOUT;
@@ -121,7 +109,6 @@ void mrc_engine_expire(mrc_engine *engine, uint64_t now_ns) {
 }
 
 int mrc_cq_poll(mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
-  (void)engine;
   int n = 0;
   while (n < capacity && fake.wc_head < fake.wc_tail)
     wcs[n++] = fake.wcs[fake.wc_head++];
@@ -129,7 +116,6 @@ int mrc_cq_poll(mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
 }
 
 int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity) {
-  (void)engine;
   if (!fake.probe_ended || capacity == 0) return 0;
   fake.probe_ended = false;
   events[0] = fake.probe;
@@ -137,15 +123,11 @@ int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity
 }
 
 int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, int capacity) {
-  (void)engine;
-  (void)entries;
   return capacity;
 }
 
 int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
                     uint32_t access, uint32_t domain) {
-  (void)engine;
-  (void)domain;
   if (address == 0 || bytes == 0 || access == 0) return -EINVAL;
   fake.keys[fake.n_keys++ % 4] = key;
   return 0;
@@ -153,12 +135,10 @@ int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32
 
 bool mrc_qp_may_reach(mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
                       uint64_t bytes, uint32_t access) {
-  (void)engine, (void)qpn, (void)key, (void)address, (void)bytes, (void)access;
   return false;
 }
 
 int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
-  (void)engine;
   for (int i = 0; i < 4; i++) {
     if (fake.keys[i] != key) continue;
     fake.keys[i] = 0;
@@ -168,15 +148,12 @@ int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
 }
 
 int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_create_attr *attr) {
-  (void)engine;
   return attr->qpn == 77 ? 0 : -EEXIST;
 }
 
 int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
                   const struct mrc_qp_rtr_attr *rtr, const struct mrc_qp_rts_attr *rts,
                   uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
   if (qpn != 77) return -EINVAL;
   if (state == MRC_QP_RTR) return rtr != NULL && rts == NULL && rtr->dest_qpn == 6 ? 0 : -EINVAL;
   if (state == MRC_QP_RTS) return rtr == NULL && rts != NULL && rts->sq_psn == 5 ? 0 : -EINVAL;
@@ -184,37 +161,25 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
 }
 
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n) {
-  (void)engine;
   return qpn == 77 && n == 1 && (evs[0].ev & 0xffff) == 9 ? 0 : -ENOENT;
 }
 
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
                     int n) {
-  (void)engine;
   return qpn == 77 && n == 1 && sources[0].sport == 8 ? 0 : -ENOENT;
 }
 
-void mrc_engine_set_aead(mrc_engine *engine, const struct mrc_aead *aead) {
-  (void)engine;
-  (void)aead;
-}
+void mrc_engine_set_aead(mrc_engine *engine, const struct mrc_aead *aead) {}
 
 int mrc_qp_set_seal(mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr) {
-  (void)engine;
   return qpn == 77 && attr->mode == MRC_SEAL_AUTH ? 0 : -ENOENT;
 }
 
-int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn) {
-  (void)engine;
-  return qpn == 77 ? 0 : -ENOENT;
-}
+int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn) { return qpn == 77 ? 0 : -ENOENT; }
 
 /* Completes the write at once; on BURST_QPN, requests wr_id bursts instead. */
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint32_t n,
                 uint64_t now_ns) {
-  (void)engine;
-  (void)n;
-  (void)now_ns;
   if (qpn == REFUSED_QPN || fake.wc_tail == MAX_POSTS) return -ENOBUFS;
   if (qpn == BURST_QPN)
     fake.bursts_wanted += (int)wr->wr_id;
@@ -226,7 +191,6 @@ int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint3
 /* A single probe sets the deadline. Of two probes, the engine takes one. */
 int mrc_engine_probe_evs(mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
                          uint64_t now_ns) {
-  (void)engine;
   if (n == 2) return probes[0].cookie == 6 && probes[1].cookie == 7 ? 1 : -EINVAL;
   CHECK_EQ(n, 1);
   CHECK_EQ(probes->bytes, 1000);
@@ -240,54 +204,40 @@ int mrc_engine_probe_evs(mrc_engine *engine, const struct mrc_probe_attr *probes
 
 int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
                         uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
   return qpn == 77 && ev_index == 3 && state == MRC_EV_DENIED ? 0 : -EINVAL;
 }
 
 int mrc_qp_set_mpr(mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
   return qpn == 77 && mpr == 256 ? 0 : -EINVAL;
 }
 
 int mrc_qp_set_retries(mrc_engine *engine, uint32_t qpn, uint32_t timeout, uint32_t retry_linear,
                        uint32_t retry_exp, uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
   return qpn == 77 && timeout == 16 && retry_linear == 7 && retry_exp == 6 ? 0 : -EINVAL;
 }
 
 int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
-  (void)engine;
   info->qpn = qpn;
   return 0;
 }
 
 int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
                      int capacity) {
-  (void)engine;
-  (void)qpn;
   infos[0].ev = 1234;
   return capacity + 6;
 }
 
 int mrc_qp_record(mrc_engine *engine, uint32_t qpn, bool recorded) {
-  (void)engine;
   if (qpn != 77 && qpn != 78) return -ENOENT;
   const uint32_t bit = 1u << (qpn - 77);
   fake.recorded = recorded ? fake.recorded | bit : fake.recorded & ~bit;
   return 0;
 }
 
-uint32_t mrc_engine_ports_used(const mrc_engine *engine) {
-  (void)engine;
-  return 0;
-}
+uint32_t mrc_engine_ports_used(const mrc_engine *engine) { return 0; }
 
 /* Counts 1000 bytes for each received packet, also as recorded bytes while a QP is recorded. */
 int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity) {
-  (void)engine;
   for (int i = 0; i < MRC_COUNTERS && i < capacity; i++)
     values[i] = (uint64_t)i;
   if (capacity > MRC_COUNTER_RX_BYTES)
@@ -297,8 +247,6 @@ int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity
 }
 
 int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity) {
-  (void)engine;
-  (void)capacity;
   values[0] = 31;
   return 21;
 }

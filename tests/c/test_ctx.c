@@ -411,8 +411,7 @@ TEST(test_write__takes_bursts_in_one_go) {
               {0, false, 4 * MIB, false},
               {100, true, 4 * MIB, false},
               {100, false, 8192, false}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct side sides[2];
     struct setup setup = one_plane_v6;
     setup.coalesce_us = rows[i].coalesce_us;

@@ -175,8 +175,7 @@ TEST(test_commands__each_reaches_its_engine_function) {
       {{.op = MRC_COMMAND_PORT_CLOSE + 1}, -EINVAL},
       {{.op = UINT32_MAX}, -EINVAL},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(run_one(ctx, rows[i].command), rows[i].result);
   }
   mrc_ctx_destroy(ctx);

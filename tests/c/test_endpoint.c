@@ -10,6 +10,7 @@
 #include "core/loss.h"
 #include "core/qp.h"
 #include "core/wire.h"
+#include "forge.h"
 #include "pair/connect.h"
 #include "scenario.h"
 
@@ -324,19 +325,26 @@ TEST(test_status__survives_the_qp_that_speaks) {
   }
 }
 
-/* After the last QP of a peer has failed, a new QP reports the changes since then. */
-TEST(test_status__a_new_qp_takes_over_from_a_failed_one) {
-  PAIR p = open_pair(.planes = 2, .paths = 2);
-  const int first = open_qp(p, .memory_bytes = 0);
-  mrc_pair_port_up(p, 0, 2, false);
-  run_for(p, 1 * MS);
-  mrc_pair_modify(p, first, MRC_QP_ERROR); /* the peer's end goes on */
-  mrc_pair_port_up(p, 0, 2, true);
-  run_for(p, 1 * MS);
-  CHECK(peer_down(p, peer_of(p, first), 2));
-  const int second = open_qp(p, .memory_bytes = 0);
-  run_for(p, 20 * MS);
-  CHECK(!peer_down(p, peer_of(p, first), 2) && !peer_down(p, peer_of(p, second), 2));
+/* The last QP of a peer has failed, or ended, and the peer's end remained: a new QP reports the
+   changes since then. */
+TEST(test_status__a_new_qp_tells_what_changed_after_the_last) {
+  for (int destroy = 0; destroy < 2; destroy++) {
+    CHECK_ROW(destroy);
+    PAIR p = open_pair(.planes = 2, .paths = 2);
+    const int first = open_qp(p, .memory_bytes = 0), other = peer_of(p, first);
+    mrc_pair_port_up(p, 0, 2, false);
+    run_for(p, 1 * MS);
+    if (destroy)
+      mrc_pair_destroy_qp(p, first);
+    else
+      mrc_pair_modify(p, first, MRC_QP_ERROR);
+    mrc_pair_port_up(p, 0, 2, true);
+    run_for(p, 1 * MS);
+    CHECK(peer_down(p, other, 2));
+    const int second = open_qp(p, .memory_bytes = 0);
+    run_for(p, destroy ? 1 * MS : 20 * MS);
+    CHECK(!peer_down(p, other, 2) && !peer_down(p, peer_of(p, second), 2));
+  }
 }
 
 /* The kernel refuses the message, or its plane is down by then: the host uses another plane. */
@@ -381,23 +389,6 @@ TEST(test_status__waits_for_a_port_with_room) {
   CHECK_EQ(p->hosts[0].plane_packets[3], 1);
 }
 
-/* The last QP ended while a port was down, and the peer's ends remained. The next QP is created
-   with the port up: it sends the new status. */
-TEST(test_status__a_new_peer_is_told_what_has_changed) {
-  PAIR p = open_pair(.planes = 2, .paths = 2);
-  const int first = open_qp(p, .memory_bytes = 0);
-  const int other = peer_of(p, first);
-  mrc_pair_port_up(p, 0, 2, false);
-  run_for(p, 1 * MS);
-  mrc_pair_destroy_qp(p, first);
-  mrc_pair_port_up(p, 0, 2, true);
-  run_for(p, 1 * MS);
-  CHECK(peer_down(p, other, 2));
-  const int second = open_qp(p, .memory_bytes = 0);
-  run_for(p, 1 * MS);
-  CHECK(!peer_down(p, other, 2) && !peer_down(p, peer_of(p, second), 2));
-}
-
 /* ---- claims ---- */
 
 /* A third host claims the source address of a peer: answers to the peer's requests still go to the
@@ -405,9 +396,10 @@ TEST(test_status__a_new_peer_is_told_what_has_changed) {
 
 enum { CLAIM_QPN = 0x777 };
 
-/* Opens a QP at host 1 whose sources are host 2's address and host 0's. The claimant is host 2, or
-   host 0 with another set of interfaces. */
-static int claim(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port) {
+/* Opens a QP at host 1, plain or with a seal, whose sources are host 2's address and host 0's. The
+   claimant is host 2, or host 0 with another set of interfaces. */
+static int claim_sealed(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port,
+                        bool sealed) {
   mrc_engine *engine = p->hosts[1].engine;
   const struct mrc_qp_attr attr = {.create = {.qpn = qpn, .sq_depth = 1, .mpr = 128, .max_wimm = 1},
                                    .rtr = {.dest_qpn = 3}};
@@ -418,16 +410,22 @@ static int claim(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port) 
       .family = 6};
   struct mrc_peer_source sources[2] = {{.sport = mrc_address_sport(1, 0)},
                                        {.sport = mrc_address_sport(1, 0)}};
+  const struct mrc_seal_attr seal = {.mode = MRC_SEAL_AEAD, .peer_qpn = 3, .send = {1}};
   mrc_address_make(ev.src, 6, 1, 1, 0);
   mrc_address_make(ev.dst, 6, host, 1, 0);
   mrc_address_make(sources[0].address, 6, 0, 1, 0);
   mrc_address_make(sources[1].address, 6, 2, 1, 0);
   CHECK_EQ(mrc_qp_create(engine, &attr.create), 0);
   CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, p->now_ns), 0);
+  if (sealed) CHECK_EQ(mrc_qp_set_seal(engine, qpn, &seal), 0);
   CHECK_EQ(mrc_qp_set_evs(engine, qpn, &ev, 1), 0);
   const int error = mrc_qp_set_peer(engine, qpn, sources, 2);
   if (error == 0) CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr.rtr, NULL, p->now_ns), 0);
   return error;
+}
+
+static int claim(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port) {
+  return claim_sealed(p, qpn, host, udp_port, false);
 }
 
 /* The result of a probe from host 0 to host 1. */
@@ -469,23 +467,33 @@ TEST(test_claim__of_what_is_not_proved) {
   }
 }
 
+/* Answers to a sealed QP go by the key of the request, so nobody else's claim draws them away. */
+TEST(test_claim__draws_no_sealed_answers_away) {
+  for (int row = 0; row < 4; row++) {
+    CHECK_ROW(row);
+    PAIR p = open_pair(.hosts = 3);
+    if (row & 1) CHECK_EQ(claim_sealed(p, CLAIM_QPN, 2, mrc_address_udp_port(0), row & 2), 0);
+    const int end = open_qp(p, .memory_bytes = 8 * MTU, .seal = MRC_SEAL_AEAD);
+    if (!(row & 1)) CHECK_EQ(claim_sealed(p, CLAIM_QPN, 2, mrc_address_udp_port(0), row & 2), 0);
+    for (int i = 0; i < 4; i++)
+      CHECK_EQ(probe_result(p, end), 0);
+    CHECK_EQ(mrc_pair_write(p, end, 8 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, CLAIM_QPN), 0);
+    CHECK_EQ(probe_result(p, end), 0);
+  }
+}
+
 /* An EV probe from host 0's source arrives at host 1. Returns the UDP port of the answer. */
 static uint16_t answered_port(struct mrc_pair *p) {
   mrc_engine *engine = p->hosts[1].engine;
-  const struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
-                                .dest_qpn = MRC_ENDPOINT_QPN,
-                                .endpoint = {.op = MRC_ENDPOINT_EV_PROBE}};
-  struct mrc_meta meta = {.sport = mrc_address_sport(1, 0), .family = 6, .port = 1};
-  mrc_address_make(meta.src, 6, 0, 1, 0);
-  mrc_address_make(meta.dst, 6, 1, 1, 0);
-  const struct mrc_icrc_flow flow = {
-      .src = meta.src, .dst = meta.dst, .sport = meta.sport, .family = 6};
-  uint8_t bytes[MRC_MAX_HEADER + MRC_ICRC_BYTES];
-  const size_t n = mrc_wire_encode(&wire, bytes);
-  mrc_icrc_store(mrc_icrc_packet(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES), bytes, n), bytes + n);
-  CHECK_EQ(
-      mrc_engine_receive(engine, bytes, n + MRC_ICRC_BYTES, n + MRC_ICRC_BYTES, &meta, p->now_ns),
-      0);
+  struct forge forge = {.wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
+                                 .dest_qpn = MRC_ENDPOINT_QPN,
+                                 .endpoint = {.op = MRC_ENDPOINT_EV_PROBE}},
+                        .meta = {.sport = mrc_address_sport(1, 0), .family = 6, .port = 1}};
+  mrc_address_make(forge.meta.src, 6, 0, 1, 0);
+  mrc_address_make(forge.meta.dst, 6, 1, 1, 0);
+  CHECK_EQ(send_forge(p, &forge), 0);
   struct mrc_burst burst = {0};
   const int taken = 1;
   CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);

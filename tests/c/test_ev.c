@@ -36,25 +36,6 @@ static struct mrc_event find_probe(const struct mrc_pair *p, int host, uint64_t 
   return found;
 }
 
-TEST(test_probe__of_every_ev_in_rtr) {
-  PAIR p = open_pair(.planes = 4, .paths = 3);
-  int end = open_rtr(p);
-  mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
-  mrc_pair_path(p, 1, 0, 3, 0)->config.delay_ns = 500 * US;
-  for (uint32_t ev = 0; ev < 12; ev++)
-    CHECK_EQ(probe(p, end, ev, 0, 1000 + ev), 0);
-  run_for(p, 10 * MS);
-  for (uint32_t ev = 0; ev < 12; ev++) {
-    CHECK_ROW(ev);
-    struct mrc_event event = find_probe(p, 0, 1000 + ev);
-    CHECK_EQ(event.ev_index, ev);
-    CHECK_EQ(event.port, 1 + ev / 3);
-    CHECK_EQ(event.qpn, p->ends[end]->qpn);
-    CHECK_EQ(event.result, ev == 4 ? -ETIMEDOUT : 0); /* plane 2, path 1 */
-    if (ev < 3) CHECK(event.rtt_ns >= (int64_t)(2 * PATH_DELAY) && event.rtt_ns < (int64_t)MS);
-  }
-}
-
 /* Two of four paths are dead in both directions, and both ends probe all of them, as at connect.
    Then each knows a path for its answers: no answer is lost on a dead one. */
 TEST(test_probe__answers_take_paths_that_answered) {
@@ -137,20 +118,6 @@ TEST(test_probe__answers_wait_for_a_blocked_port) {
   CHECK_EQ(find_probe(p, 0, 1).result, 0);
 }
 
-/* Probes up to the limit, then -EAGAIN; all of them end. */
-TEST(test_probe__too_many) {
-  PAIR p = open_pair();
-  int end = open_rtr(p);
-  int n = 0;
-  while (n < 10000 && probe(p, end, 0, 0, (uint64_t)n) == 0)
-    n++;
-  CHECK(n >= 64 && n < 10000);
-  CHECK_EQ(probe(p, end, 0, 0, 1), -EAGAIN);
-  mrc_pair_silence(p, 1, true);
-  run_for(p, 20 * MS);
-  CHECK_EQ(probe(p, end, 0, 0, 99999), 0);
-}
-
 /* When a port goes down, its probes end before their timeout. */
 TEST(test_probe__on_a_port_that_is_down) {
   PAIR p = open_pair(.planes = 2);
@@ -159,33 +126,6 @@ TEST(test_probe__on_a_port_that_is_down) {
   CHECK_EQ(probe(p, end, 0, 0, 7), 0);
   run_for(p, 10 * MS);
   CHECK(find_probe(p, 0, 7).result < 0);
-}
-
-/* When the kernel cannot send a probe, its error becomes the probe's result at once. */
-TEST(test_probe__that_cannot_be_sent) {
-  PAIR p = open_pair(.planes = 2);
-  int end = open_rtr(p);
-  p->hosts[0].errors[1] = -EMSGSIZE;
-  CHECK_EQ(probe(p, end, 0, 0, 1), 0);
-  CHECK_EQ(probe(p, end, 1, 9000, 2), 0);
-  run_for(p, MS);
-  CHECK_EQ(find_probe(p, 0, 1).result, 0);
-  CHECK_EQ(find_probe(p, 0, 2).result, -EMSGSIZE);
-}
-
-/* The controller marks an EV as bad: the EV leaves the rotation, and probes bring it back. */
-TEST(test_set_ev_state__assumed_bad) {
-  PAIR p = open_pair(.planes = 2, .paths = 2);
-  int end = open_qp(p, .memory_bytes = 100 * MTU);
-  CHECK_EQ(
-      mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 1, MRC_EV_ASSUMED_BAD, p->now_ns),
-      0);
-  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
-  run_for(p, MS);
-  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_ASSUMED_BAD);
-  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).sent_packets, 0);
-  run_for(p, 50 * MS);
-  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_GOOD);
 }
 
 /* When the active EVs are at the floor, a loss brings another EV back; events report both. */
@@ -237,6 +177,8 @@ TEST(test_probation__of_a_dead_path) {
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_ASSUMED_BAD);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0); /* the other paths go on */
+  CHECK(retransmitted(p, end) <= 128);
   run_for(p, SECOND);
   struct mrc_ev_info ev = mrc_pair_ev(p, end, 2, 1);
   CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
@@ -340,17 +282,6 @@ TEST(test_deny__an_ev_in_mid_transfer) {
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK(mrc_pair_ev(p, end, 1, 1).sent_packets > before);
   CHECK_EQ(retransmitted(p, end), 0);
-}
-
-/* A whole plane is denied: the others carry all data. */
-TEST(test_deny__a_whole_plane) {
-  PAIR p = open_pair(.planes = 2, .paths = 2);
-  int end = open_qp(p, .memory_bytes = 1u << 20);
-  for (int path = 0; path < 2; path++)
-    mrc_pair_deny(p, end, 2, path, true);
-  CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
-  CHECK_EQ(mrc_pair_info(p, end).planes[1].sent_packets, 0);
 }
 
 TEST(test_set_ev_state__refuses) {

@@ -41,23 +41,6 @@ static void push_at(uint64_t at_ns, uint32_t index, void *pointer) {
                   (struct mrc_heap_entry){.at_ns = at_ns, .index = index, .pointer = pointer});
 }
 
-/* Of two entries with the same time, kind and index, the one pushed first comes first, also when it
-   was far in the future then and the other is near. */
-TEST(test_agenda_pop__keeps_the_order_of_far_and_near) {
-  struct mrc_heap_entry entry;
-  int first, second, other;
-  mrc_agenda_init(&agenda);
-  push_at(40000, 1, &first);
-  push_at(20000, 0, NULL);
-  CHECK(mrc_agenda_pop(&agenda, &entry) && entry.index == 0);
-  push_at(40000, 1, &second);
-  push_at(40000, 0, &other);
-  CHECK(mrc_agenda_pop(&agenda, &entry) && entry.pointer == &other);
-  CHECK(mrc_agenda_pop(&agenda, &entry) && entry.pointer == &first);
-  CHECK(mrc_agenda_pop(&agenda, &entry) && entry.pointer == &second);
-  mrc_agenda_free(&agenda);
-}
-
 /* What is pushed for the time that is being taken follows, whatever its index. */
 TEST(test_agenda_pop__without_delay_comes_last) {
   static const uint32_t order[] = {5, 6, 3, 1, 2};

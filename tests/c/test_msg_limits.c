@@ -55,8 +55,7 @@ TEST(test_post__that_is_wrong) {
       {.bytes = 8, .tag = 8, .data = MRC_MSG_LAST_ATOMIC + 1, .kind = MRC_MSG_ATOMIC},
   };
   start_pair();
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     CHECK_EQ(wire_post(&wire[0], &rows[i]), -EINVAL);
   }
   check_clean(2);
@@ -262,8 +261,7 @@ TEST(test_liar__fails_and_nobody_else) {
       {FRAME, 40, {[8] = MRC_MSG_RTS, [9] = MRC_MSG_RTS}, false},
       {FRAME, 40, {[8] = 0xFF, [9] = 0xFF, [10] = 0xFF, [11] = 0xFF}, false},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct wire_qp *qp = start_alone();
     receive(0, 1, 5, 8, false);
     receive_any(0, 2, 6, 0, 8);
@@ -658,8 +656,7 @@ TEST(test_cookies__may_be_equal) {
 /* A number that is no power of two is rounded up. */
 TEST(test_init__rounds_up) {
   static const uint32_t rows[][2] = {{1, 1}, {2, 2}, {3, 4}, {16, 16}, {17, 32}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct mrc_msg_chains chains;
     CHECK_EQ(mrc_msg_chains_init(&chains, rows[i][0]), 0);
     CHECK_EQ(chains.mask + 1, rows[i][1]);

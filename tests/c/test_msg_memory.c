@@ -26,8 +26,7 @@ static void hide(void) { CHECK_EQ(mrc_mr_deregister((mrc_engine *)&wire[1], KEY)
 TEST(test_memory__of_every_size) {
   const uint64_t rows[] = {0, 1, 4096, 1 << 20, (1 << 20) + 1, BIG};
   for (int kind = MRC_MSG_WRITE; kind <= MRC_MSG_READ; kind++)
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-      CHECK_ROW(i);
+    EACH_ROW(i, rows) {
       start_pair();
       if (kind == MRC_MSG_READ)
         show(source, MOST, SHOWN);
@@ -186,8 +185,7 @@ TEST(test_atomic__of_each_kind) {
       {MRC_MSG_SIGNED_MAX, 8, 5, all, 0, 5, 5},
       {MRC_MSG_SIGNED_MAX, 4, UINT32_MAX, 5, 0, UINT32_MAX, 5},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     start_pair();
     show_numbers();
     numbers[0] = numbers[2] = 0x55;
@@ -224,8 +222,7 @@ TEST(test_memory__that_is_not_shown) {
       {MRC_MSG_ATOMIC, KEY, MRC_ACCESS_REMOTE_WRITE, 0, 8, -EACCES},
       {MRC_MSG_ATOMIC, KEY, SHOWN, 0, 8, -EACCES},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     const bool reads = rows[i].kind == MRC_MSG_READ, good = rows[i].result == 0;
     const uintptr_t memory = reads ? (uintptr_t)source : (uintptr_t)numbers;
     start_pair();
@@ -353,8 +350,7 @@ TEST(test_liar__changes_what_is_no_number) {
               {MRC_MSG_ADD, 0xFFFFFF, 0, 1},
               {MRC_MSG_LAST_ATOMIC + 1, 8, 0, 1},
               {0xFF, 8, 0, 1}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     struct wire_qp *qp = start_alone();
     numbers[0] = numbers[1] = numbers[2] = 5;
     const struct mrc_msg_record record = {.kind = MRC_MSG_CHANGE,

@@ -643,7 +643,7 @@ TEST(test_nscc__a_latecomer_gets_its_share) {
 TEST(test_nscc__trims_are_no_failures) {
   for (uint64_t faster = 0; faster <= 8; faster += 8) {
     CHECK_ROW(faster);
-    struct mrc_pair *p =
+    PAIR p =
         open_pair(.hosts = 3, .paths = 2, .path.delay_ns = BASE_RTT / 2 - 20 * US,
                   .port_out.rate_bps = faster * RATE, /* 0: no limit */
                   .port_in = {
@@ -656,7 +656,6 @@ TEST(test_nscc__trims_are_no_failures) {
       CHECK_EQ(counter(p, host, MRC_COUNTER_EVS_BAD), 0);
       CHECK_EQ(counter(p, host, MRC_COUNTER_TIMEOUTS), 0);
     }
-    mrc_pair_destroy(p);
   }
 }
 

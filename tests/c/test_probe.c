@@ -179,23 +179,6 @@ TEST(test_unsent__beside_one_that_waits) {
   mrc_engine_port_blocked(engine, 2, false, p->now_ns);
 }
 
-/* The kernel refuses a burst and the port is not blocked: the engine has work at once. */
-TEST(test_unsent__a_refused_one_is_due_at_once) {
-  PAIR p = open_pair();
-  const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
-  mrc_engine *engine = p->hosts[0].engine;
-  run_for(p, MS);
-  struct mrc_burst burst;
-  const struct mrc_probe_attr probe = {.timeout_ns = MS, .qpn = qpn};
-  CHECK_EQ(mrc_engine_probe_evs(engine, &probe, 1, p->now_ns), 1);
-  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
-  mrc_engine_commit(engine, &burst, &(int){0}, 1, p->now_ns);
-  CHECK_EQ(mrc_engine_deadline(engine), 0);
-  mrc_pair_kick(p, 0);
-  run_for(p, 3 * PATH_DELAY);
-  CHECK_EQ(probe_event(p, 0, 0)->result, 0);
-}
-
 /* Marks every EV of an end as bad, as far as the floor allows. */
 static void distrust_all(struct mrc_pair *p, int end) {
   const int n = p->config.planes * p->config.paths;

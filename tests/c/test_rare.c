@@ -431,8 +431,7 @@ TEST(test_loss__originals_do_not_testify_for_retransmissions) {
    the ACK), RQMSN (16), send order, ring indices and serials (32). Losses occur; order is kept. */
 TEST(test_numbers__all_wrap) {
   enum { WRS = 100, BYTES = 20 * MTU };
-  struct mrc_pair *p =
-      open_pair(.planes = 2, .paths = 2, .path = {.delay_ns = PATH_DELAY, .loss_ppm = 20000});
+  PAIR p = open_pair(.planes = 2, .paths = 2, .path = {.delay_ns = PATH_DELAY, .loss_ppm = 20000});
   int end = open_qp(p, .memory_bytes = WRS * BYTES, .sq_psn = MRC_PSN_MASK - 500, .timeout = 14,
                     .retry_linear = 7, .retry_exp = 8);
   struct mrc_audit *audit = audit_of(p, end);
@@ -458,7 +457,6 @@ TEST(test_numbers__all_wrap) {
   CHECK(mrc_pair_info(p, end).retransmitted_packets > 0);
   CHECK_EQ(resp->next_rqmsn - (UINT16_MAX - 20), WRS / 2);
   CHECK_MEM_EQ(audit->target, audit->source, WRS * BYTES);
-  mrc_pair_destroy(p);
 }
 
 /* ---- packets that arrive together ---- */

@@ -325,8 +325,7 @@ static const struct mrc_rc_request add = {
 TEST(test_send__of_any_size_with_and_without_an_immediate) {
   const uint32_t sizes[] = {0, 1, 8, 65535, 65536, 65537, 3 << 20};
   start();
-  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, sizes) {
     pair_grant(&ends[1], 2);
     pair_request(&ends[0], send_of(sizes[i]));
     struct mrc_rc_request with = send_of(sizes[i]);
@@ -522,8 +521,7 @@ TEST(test_write__that_the_engine_refuses_fails_after_those_before_it) {
 TEST(test_read__of_any_size) {
   const uint32_t sizes[] = {0, 1, 65535, 65536, 65537, PAIR_MEMORY};
   start();
-  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, sizes) {
     pair_request(&ends[0], read_of(PAIR_MEMORY - sizes[i], sizes[i]));
     pair_run(ends);
     CHECK_EQ(ends[0].done, i + 1);
@@ -564,8 +562,7 @@ TEST(test_read__is_refused_where_the_peer_may_not) {
       {{.kind = MRC_RC_DO_READ, .bytes = 1, .rkey = 8}, MRC_WC_REM_ACCESS_ERR},
       {{.kind = MRC_RC_DO_FETCH_ADD, .bytes = 8, .rkey = 8}, MRC_WC_REM_ACCESS_ERR},
   };
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, rows) {
     start();
     pair_request(&ends[0], read_of(0, 10));
     pair_request(&ends[0], rows[i].request);

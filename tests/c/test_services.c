@@ -7,26 +7,6 @@
 
 /* ---- timers ---- */
 
-TEST(test_pop__earliest_first_and_only_when_due) {
-  struct mrc_timers timers;
-  struct mrc_timer_cell cells[4];
-  mrc_timers_init(&timers, cells, 4);
-  CHECK_EQ(mrc_timers_next(&timers), MRC_NEVER);
-  CHECK_EQ(mrc_timers_pop(&timers, MRC_NEVER - 1), UINT32_MAX);
-  mrc_timers_set(&timers, 2, 30);
-  mrc_timers_set(&timers, 0, 10);
-  mrc_timers_set(&timers, 3, 20);
-  CHECK_EQ(mrc_timers_next(&timers), 10);
-  CHECK_EQ(mrc_timers_at(&timers, 3), 20);
-  CHECK_EQ(mrc_timers_pop(&timers, 9), UINT32_MAX);
-  CHECK_EQ(mrc_timers_pop(&timers, 10), 0);
-  CHECK_EQ(mrc_timers_at(&timers, 0), MRC_NEVER);
-  mrc_timers_set(&timers, 3, MRC_NEVER); /* cleared */
-  mrc_timers_set(&timers, 3, MRC_NEVER); /* and again */
-  CHECK_EQ(mrc_timers_pop(&timers, 100), 2);
-  CHECK_EQ(mrc_timers_next(&timers), MRC_NEVER);
-}
-
 static uint64_t earliest(const uint64_t *deadlines, uint32_t n) {
   uint64_t first = MRC_NEVER;
   for (uint32_t id = 0; id < n; id++)
@@ -57,6 +37,7 @@ TEST(test_set__keeps_the_order_of_an_array) {
       model[popped] = MRC_NEVER;
     }
     CHECK_EQ(mrc_timers_next(&timers), earliest(model, IDS));
+    CHECK_EQ(mrc_timers_at(&timers, id), model[id]);
   }
 }
 

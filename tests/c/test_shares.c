@@ -181,15 +181,13 @@ SLOW(test_event__qps_to_one_peer_are_summed_up) {
 SLOW(test_event__equal_planes_raise_none) {
   for (uint64_t seed = 1; seed <= 8; seed++) {
     CHECK_ROW(seed);
-    struct mrc_pair *p =
-        open_planes(.seed = seed, .path.loss_ppm = seed % 3 * 500,
-                    .driver.stall_ppm = seed % 2 * 2000, .driver.stall_ns = 2 * MS);
+    PAIR p = open_planes(.seed = seed, .path.loss_ppm = seed % 3 * 500,
+                         .driver.stall_ppm = seed % 2 * 2000, .driver.stall_ns = 2 * MS);
     const int end = open_bulk(p, MRC_SHARES_MEASURED);
     write_for(p, end, MESSAGE, 8, 900 * MS);
     CHECK_EQ(n_share(p, MRC_PAIR_ANY), 0);
     for (int plane = 1; plane <= 4; plane++)
       CHECK(plane_of(p, end, plane).share_percent != 0);
-    mrc_pair_destroy(p);
   }
 }
 

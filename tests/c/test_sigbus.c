@@ -288,8 +288,7 @@ static void be_sent_the_signal(void) {
 TEST(test_guard__other_faults_go_to_the_previous_handler) {
   static void (*const runs[])(void) = {fault_outside_with_handler, fault_outside_with_info_handler,
                                        fault_after_remove};
-  for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, runs) {
     int status = run_in_child(runs[i]);
     CHECK(WIFEXITED(status));
     CHECK_EQ(WEXITSTATUS(status), PREVIOUS_HANDLER_RAN);
@@ -298,8 +297,7 @@ TEST(test_guard__other_faults_go_to_the_previous_handler) {
 
 TEST(test_guard__without_a_previous_handler_the_process_ends) {
   static void (*const runs[])(void) = {fault_outside_with_default, be_sent_the_signal};
-  for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, runs) {
     int status = run_in_child(runs[i]);
     CHECK(WIFSIGNALED(status));
     CHECK_EQ(WTERMSIG(status), SIGBUS);

@@ -385,24 +385,6 @@ TEST(test_pass__chance_is_about_what_it_says) {
 
 /* ---- the heap of events ---- */
 
-TEST(test_pop__first_in_first_out_among_equal_times) {
-  static const uint64_t times[] = {5, 3, 5, 3, 9, 3, 5, 0};
-  static const uint32_t order[] = {7, 1, 3, 5, 0, 2, 6, 4}; /* indices of times */
-  struct mrc_heap heap = {0};
-  struct mrc_heap_entry entry;
-  CHECK_EQ(mrc_heap_next_ns(&heap), UINT64_MAX);
-  CHECK(!mrc_heap_pop(&heap, &entry));
-  for (uint32_t i = 0; i < 8; i++)
-    mrc_heap_push(&heap, (struct mrc_heap_entry){.at_ns = times[i], .index = i});
-  for (int i = 0; i < 8; i++) {
-    CHECK_ROW(i);
-    CHECK_EQ(mrc_heap_next_ns(&heap), times[order[i]]);
-    CHECK(mrc_heap_pop(&heap, &entry));
-    CHECK_EQ(entry.index, order[i]);
-  }
-  mrc_heap_free(&heap);
-}
-
 TEST(test_pop__never_goes_back) {
   struct mrc_heap heap = {0};
   struct mrc_prng prng = {.state = 6};

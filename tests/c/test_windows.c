@@ -64,128 +64,12 @@ TEST(test_find__stops_at_n) {
 
 enum { FIRST_SENT = 0xFFFFFE, MTU = 1000 };
 
-/* A window of 8 PSNs. The first n are opened and sent: PSN i at time i + 1 on EV i, plane i % 2. */
-static struct mrc_txwin sent_window(uint32_t n) {
+/* What packets do in the window: tests/fuzz/fuzz_txwin.c, beside a model. */
+
+TEST(test_after__is_by_time_then_by_order) {
   struct mrc_txwin win;
   CHECK_EQ(mrc_txwin_init(&win, 8, 2), 0);
   mrc_txwin_start(&win, FIRST_SENT);
-  for (uint32_t i = 0; i < n; i++)
-    CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, i));
-  for (uint32_t i = 0; i < n; i++)
-    mrc_txwin_on_send(&win, mrc_txwin_first_tosend(&win), (uint16_t)i, i % 2, i + 1);
-  return win;
-}
-
-static struct mrc_txslot slot_of(const struct mrc_txwin *win, uint32_t i) {
-  return *mrc_txwin_slot(win, mrc_psn_add(FIRST_SENT, i));
-}
-
-TEST(test_open__is_unsent_until_sent) {
-  struct mrc_txwin win = sent_window(0);
-  CHECK_EQ(mrc_txwin_outstanding(&win), 0);
-  CHECK(!mrc_txwin_holds(&win, FIRST_SENT));
-  CHECK_EQ(mrc_txwin_open(&win, 5, MTU), FIRST_SENT);
-  CHECK_EQ(slot_of(&win, 0).state, MRC_TX_UNSENT);
-  CHECK_EQ(slot_of(&win, 0).wqe, 5);
-  CHECK_EQ(win.n_tosend, 1);
-  CHECK_EQ(win.inflight_bytes, 0);
-  mrc_txwin_on_send(&win, FIRST_SENT, 3, 1, 77);
-  CHECK_EQ(slot_of(&win, 0).state, MRC_TX_INFLIGHT);
-  CHECK_EQ(slot_of(&win, 0).tries, 1);
-  CHECK_EQ(slot_of(&win, 0).sent_ns, 77);
-  CHECK_EQ(win.n_tosend, 0);
-  CHECK_EQ(win.inflight_bytes, MTU);
-  CHECK_EQ(win.lists[1].bytes, MTU);
-  CHECK_EQ(win.lists[0].bytes, 0);
-  mrc_txwin_free(&win);
-}
-
-TEST(test_on_refused__takes_the_sending_back) {
-  struct mrc_txwin win = sent_window(2);
-  mrc_txwin_on_refused(&win, FIRST_SENT);
-  CHECK_EQ(slot_of(&win, 0).state, MRC_TX_UNSENT); /* never sent: no retransmission later */
-  CHECK_EQ(slot_of(&win, 0).tries, 0);
-  CHECK_EQ(win.inflight_bytes, MTU);
-  CHECK_EQ(mrc_txwin_first_tosend(&win), FIRST_SENT); /* it is still the first to send */
-  mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 1));
-  mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, 1), 5, 0, 9);
-  mrc_txwin_on_refused(&win, mrc_psn_add(FIRST_SENT, 1));
-  CHECK_EQ(slot_of(&win, 1).state, MRC_TX_LOST); /* was sent before */
-  CHECK_EQ(slot_of(&win, 1).ev_lost, 1);
-  mrc_txwin_free(&win);
-}
-
-/* The number of tries saturates: a packet sent many times still counts as sent more than once. */
-TEST(test_on_send__tries_saturate) {
-  struct mrc_txwin win = sent_window(1);
-  for (uint32_t tries = 2; tries < 3 * MRC_TX_MAX_TRIES; tries++) {
-    mrc_txwin_on_lost(&win, FIRST_SENT);
-    mrc_txwin_on_send(&win, FIRST_SENT, 0, 0, tries);
-    CHECK_EQ(slot_of(&win, 0).tries, mrc_min_u32(tries, MRC_TX_MAX_TRIES));
-  }
-  mrc_txwin_free(&win);
-}
-
-TEST(test_on_lost__is_sent_again_oldest_first) {
-  struct mrc_txwin win = sent_window(4);
-  mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 3));
-  mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 1));
-  CHECK_EQ(win.n_tosend, 2);
-  CHECK_EQ(win.inflight_bytes, 2 * MTU);
-  CHECK_EQ(win.lists[1].bytes, 0);
-  CHECK_EQ(win.lists[1].oldest, MRC_TX_NONE);
-  CHECK_EQ(win.lists[1].newest, MRC_TX_NONE);
-  CHECK_EQ(mrc_txwin_first_tosend(&win), mrc_psn_add(FIRST_SENT, 1));
-  CHECK_EQ(slot_of(&win, 1).ev_lost, 1);
-  mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, 1), 7, 0, 9);
-  CHECK_EQ(slot_of(&win, 1).tries, 2);
-  CHECK_EQ(slot_of(&win, 1).ev, 7);
-  CHECK_EQ(win.lists[0].bytes, 3 * MTU);
-  CHECK_EQ(mrc_txwin_psn_of(&win, win.lists[0].newest), mrc_psn_add(FIRST_SENT, 1));
-  CHECK_EQ(mrc_txwin_psn_of(&win, win.lists[0].oldest), FIRST_SENT);
-  CHECK_EQ(mrc_txwin_first_tosend(&win), mrc_psn_add(FIRST_SENT, 3));
-  mrc_txwin_free(&win);
-}
-
-/* PSNs 0 to 3 are sent, 2 is lost; acknowledgements in this order, and the counts after each. */
-TEST(test_on_acked__truth_table) {
-  static const struct {
-    uint32_t psn;
-    enum mrc_tx_state before;
-    uint32_t una, n_tosend, inflight;
-  } rows[] = {
-      {1, MRC_TX_INFLIGHT, 0, 1, 2 * MTU},
-      {1, MRC_TX_ACKED, 0, 1, 2 * MTU}, /* again: nothing changes */
-      {2, MRC_TX_LOST, 0, 0, 2 * MTU},  /* it had arrived after all */
-      {0, MRC_TX_INFLIGHT, 3, 0, MTU},  /* the window moves over all three */
-      {3, MRC_TX_INFLIGHT, 4, 0, 0},
-  };
-  struct mrc_txwin win = sent_window(4);
-  mrc_txwin_on_lost(&win, mrc_psn_add(FIRST_SENT, 2));
-  EACH_ROW(i, rows) {
-    CHECK_EQ(mrc_txwin_on_acked(&win, mrc_psn_add(FIRST_SENT, rows[i].psn)), rows[i].before);
-    CHECK_EQ(win.una_psn, mrc_psn_add(FIRST_SENT, rows[i].una));
-    CHECK_EQ(win.n_tosend, rows[i].n_tosend);
-    CHECK_EQ(win.inflight_bytes, rows[i].inflight);
-    CHECK_EQ(win.lists[0].bytes + win.lists[1].bytes, rows[i].inflight);
-  }
-  CHECK(!mrc_txwin_holds(&win, FIRST_SENT));
-  mrc_txwin_free(&win);
-}
-
-TEST(test_clear__forgets_all_but_the_next_psn) {
-  struct mrc_txwin win = sent_window(4);
-  mrc_txwin_on_lost(&win, FIRST_SENT);
-  mrc_txwin_clear(&win);
-  CHECK_EQ(mrc_txwin_outstanding(&win), 0);
-  CHECK_EQ(win.inflight_bytes, 0);
-  CHECK_EQ(win.n_tosend, 0);
-  CHECK_EQ(mrc_txwin_open(&win, 0, 1), mrc_psn_add(FIRST_SENT, 4));
-  mrc_txwin_free(&win);
-}
-
-TEST(test_after__is_by_time_then_by_order) {
-  struct mrc_txwin win = sent_window(0);
   win.next_order = UINT16_MAX; /* wraps between the first and the second */
   for (uint32_t i = 0; i < 3; i++) {
     CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, i));
@@ -196,8 +80,9 @@ TEST(test_after__is_by_time_then_by_order) {
   mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, 3), 0, 0, 2);
   for (uint32_t a = 0; a < 4; a++)
     for (uint32_t b = 0; b < 4; b++) {
-      const struct mrc_txslot slots[] = {slot_of(&win, a), slot_of(&win, b)};
-      CHECK_EQ(mrc_txslot_after(&slots[0], &slots[1]), a > b);
+      const struct mrc_txslot *one = mrc_txwin_slot(&win, mrc_psn_add(FIRST_SENT, a));
+      const struct mrc_txslot *other = mrc_txwin_slot(&win, mrc_psn_add(FIRST_SENT, b));
+      CHECK_EQ(mrc_txslot_after(one, other), a > b);
     }
   mrc_txwin_free(&win);
 }
@@ -248,61 +133,6 @@ static void advance(struct mrc_rxwin *win) {
 static void arrive(struct mrc_rxwin *win, uint32_t psn) {
   mrc_rxwin_add(win, psn, false, false);
   advance(win);
-}
-
-/* PSNs in order of arrival: the verdict on each, the window's start and the bits of the SACK after
-   it. The window starts at 0xFFFFFE and is 64 PSNs wide. */
-TEST(test_judge__truth_table) {
-  static const struct {
-    uint32_t psn;
-    enum mrc_rx_verdict verdict;
-    uint32_t next_psn;
-    uint64_t bits;
-  } rows[] = {
-      {0xFFFFFD, MRC_RX_DUPLICATE, 0xFFFFFE, 0}, /* before the first */
-      {0xFFFFFE, MRC_RX_NEW, 0xFFFFFF, 0},
-      {0xFFFFFE, MRC_RX_DUPLICATE, 0xFFFFFF, 0},
-      {1, MRC_RX_NEW, 0xFFFFFF, 1 << 2}, /* two missing, across the wrap */
-      {1, MRC_RX_DUPLICATE, 0xFFFFFF, 1 << 2},
-      {0, MRC_RX_NEW, 0xFFFFFF, 3 << 1},
-      {63, MRC_RX_BEYOND, 0xFFFFFF, 3 << 1},           /* just outside */
-      {62, MRC_RX_NEW, 0xFFFFFF, 1ull << 63 | 3 << 1}, /* the last inside */
-      {0xFFFFFF, MRC_RX_NEW, 2, 1ull << 60},
-      {66, MRC_RX_BEYOND, 2, 1ull << 60},
-      {65, MRC_RX_NEW, 2, 1ull << 63 | 1ull << 60},
-      {0x7FFFFF, MRC_RX_BEYOND, 2, 1ull << 63 | 1ull << 60},
-      {0x800003, MRC_RX_DUPLICATE, 2, 1ull << 63 | 1ull << 60}, /* half the space behind */
-  };
-  struct mrc_rxwin win;
-  CHECK_EQ(mrc_rxwin_init(&win, 64), 0);
-  mrc_rxwin_start(&win, 0xFFFFFE);
-  EACH_ROW(i, rows) {
-    const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, rows[i].psn);
-    CHECK_EQ(verdict, rows[i].verdict);
-    if (verdict == MRC_RX_NEW) arrive(&win, rows[i].psn);
-    CHECK_EQ(win.next_psn, rows[i].next_psn);
-    CHECK_EQ(mrc_rxwin_view(&win, win.next_psn), rows[i].bits);
-  }
-  mrc_rxwin_free(&win);
-}
-
-TEST(test_advance__tells_the_ends_of_messages) {
-  struct mrc_rxwin win;
-  CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
-  mrc_rxwin_start(&win, 10);
-  mrc_rxwin_add(&win, 11, true, false);
-  CHECK(!mrc_rxwin_ready(&win));
-  mrc_rxwin_add(&win, 10, false, true);
-  CHECK(mrc_rxwin_ready(&win) && !mrc_rxwin_ready_is_last(&win));
-  uint32_t others;
-  CHECK_EQ(mrc_rxwin_run(&win, &others), 1);
-  CHECK_EQ(others, 1);
-  mrc_rxwin_advance(&win, 1);
-  CHECK(mrc_rxwin_ready(&win) && mrc_rxwin_ready_is_last(&win));
-  CHECK_EQ(mrc_rxwin_run(&win, &others), 0);
-  mrc_rxwin_advance(&win, 1);
-  CHECK(!mrc_rxwin_ready(&win));
-  mrc_rxwin_free(&win);
 }
 
 /* 300 PSNs behind a gap need several SACKs: each PSN is reported twice, then no news is left. */
@@ -444,36 +274,6 @@ TEST(test_on_refused__takes_back_both_words) {
     told |= base <= 70 && 70 - base < 64 && (bits >> (70 - base) & 1);
   }
   CHECK(told);
-  mrc_rxwin_free(&win);
-}
-
-/* Compared with a plain array of flags: in any order of arrival, SACKs report only PSNs that
-   arrived, and the window's start is the first missing PSN. */
-TEST(test_add__agrees_with_a_set) {
-  enum { WINDOW = 256, PSNS = 20000 };
-  static bool arrived[PSNS + WINDOW];
-  struct mrc_rxwin win;
-  struct mrc_prng prng = {.state = 3};
-  const uint32_t first = 0xFFF000;
-  CHECK_EQ(mrc_rxwin_init(&win, WINDOW), 0);
-  mrc_rxwin_start(&win, first);
-  memset(arrived, 0, sizeof arrived);
-  for (uint32_t cum = 0; cum < PSNS;) {
-    const uint32_t i = cum + mrc_prng_below(&prng, mrc_prng_below(&prng, 2) ? 3 : WINDOW);
-    const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, mrc_psn_add(first, i));
-    CHECK_EQ(verdict, arrived[i] ? MRC_RX_DUPLICATE : MRC_RX_NEW);
-    if (verdict == MRC_RX_NEW) arrive(&win, mrc_psn_add(first, i));
-    arrived[i] = true;
-    while (arrived[cum])
-      cum++;
-    CHECK_EQ(mrc_psn_sub(win.next_psn, first), cum);
-    uint32_t base;
-    const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
-    const uint32_t offset = mrc_psn_sub(base, first);
-    CHECK(offset >= cum && offset < cum + WINDOW);
-    for (uint32_t k = 0; k < 64 && offset + k < cum + WINDOW; k++)
-      CHECK_EQ(bits >> k & 1, arrived[offset + k]);
-  }
   mrc_rxwin_free(&win);
 }
 

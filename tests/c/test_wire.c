@@ -72,15 +72,6 @@ TEST(test_encode_decode__every_kind_comes_back) {
   }
 }
 
-TEST(test_encode__header_lengths) {
-  static const size_t expected[SAMPLES] = {32, 36, 32, 36, 32, 32, 40, 16, 28, 48, 48, 48, 32, 28};
-  uint8_t out[ROOM];
-  for (size_t i = 0; i < SAMPLES; i++) {
-    CHECK_ROW(i);
-    CHECK_EQ(mrc_wire_encode(&samples[i], out), expected[i]);
-  }
-}
-
 TEST(test_decode__every_shorter_length_is_refused) {
   for (size_t i = 0; i < SAMPLES; i++) {
     CHECK_ROW(i);
@@ -343,53 +334,7 @@ TEST(test_decode__trimmed_anywhere_behind_the_message_numbers) {
   }
 }
 
-/* ---- Any bytes ---- */
-
-static uint64_t xorshift(uint64_t *state) {
-  *state ^= *state << 13;
-  *state ^= *state >> 7;
-  *state ^= *state << 17;
-  return *state;
-}
-
-/* A decoded packet lies within its bytes, and decodes to the same after encoding. */
-static void check_taken(const uint8_t *bytes, size_t n, const struct mrc_wire *packet) {
-  uint8_t once[ROOM];
-  uint8_t twice[ROOM];
-  struct mrc_wire second;
-  size_t header = mrc_wire_encode(packet, once);
-  if (header > n) { /* cut within its headers */
-    CHECK(packet->payload == NULL);
-    CHECK_EQ(packet->payload_bytes, 0);
-  } else {
-    CHECK_EQ(packet->payload - bytes, header);
-    CHECK(header + packet->payload_bytes <= n);
-  }
-  CHECK_EQ(mrc_wire_decode(once, header, true, &second), MRC_DROP_NONE);
-  CHECK_EQ(mrc_wire_encode(&second, twice), header);
-  CHECK_MEM_EQ(twice, once, header);
-}
-
-TEST(test_decode__mutated_packets) {
-  uint64_t state = 0x9E3779B97F4A7C15u;
-  int taken = 0;
-  for (int round = 0; round < 20000; round++) {
-    uint8_t bytes[ROOM];
-    struct mrc_wire packet;
-    size_t n = build(&samples[xorshift(&state) % SAMPLES], bytes);
-    for (uint64_t flips = xorshift(&state) % 4; flips > 0; flips--) {
-      bytes[xorshift(&state) % n] ^= (uint8_t)(1u << xorshift(&state) % 8);
-    }
-    if (xorshift(&state) % 4 == 0) n = xorshift(&state) % (ROOM + 1);
-    bool trimmed = xorshift(&state) % 8 == 0;
-    int drop = decode(bytes, n, trimmed, &packet);
-    CHECK(drop >= 0 && drop < MRC_DROP_COUNT);
-    if (drop != 0) continue;
-    taken++;
-    check_taken(bytes, n, &packet);
-  }
-  CHECK(taken > 5000 && taken < 15000);
-}
+/* ---- Opcodes ---- */
 
 TEST(test_opcode_predicates__truth_table) {
   static const struct {
