@@ -2,8 +2,8 @@
 """The test bed of a benchmark: that of `mrc testbed`, with what peers of mrc need besides; and the
 processes in its hosts, pinned, with their CPU time.
 
-An `End` runs until its pipe closes. It reads jobs as lines and answers with JSON. `run_once` runs
-other programs, such as a peer's own benchmark.
+An `End` runs until its pipe closes. It reads jobs as lines and answers with JSON. `start_once` and
+`wait_for` run other programs, such as a peer's own benchmark.
 """
 
 from __future__ import annotations
@@ -230,11 +230,6 @@ class Ended:
     cpu_seconds: float
 
 
-def run_once(bed: Bed, host: int, argv: Sequence[str], **environment: str) -> Ended:
-    """Runs a program to its end. Raises BenchError if it fails or hangs."""
-    return wait_for(start_once(bed, host, argv, **environment))
-
-
 def start_once(
     bed: Commands, host: int, argv: Sequence[str], **environment: str
 ) -> subprocess.Popen[str]:
@@ -269,6 +264,7 @@ def last_words(output: str, exit_code: int) -> str:
 
 
 def wait_for(process: subprocess.Popen[str]) -> Ended:
+    """Waits for the end of a program of `start_once`. Raises BenchError if it fails or hangs."""
     assert process.stdout is not None
     watchdog = threading.Timer(PATIENCE, process.kill)
     watchdog.start()

@@ -21,7 +21,6 @@ GSO_BYTES = 65527  # largest UDP payload of one UDP_SEGMENT message
 GSO_PACKETS = 64  # most packets in it on kernels before 6.9; mrc uses this limit, too
 _FLOOR_PORT = 7000
 _UDP_PORT = 7100
-_ARENA_BYTES = 1 << 20
 _FLOW_PORTS = {False: 5001, True: 5002}
 _OOB_PORTS = itertools.count(4792)  # the default one is for `mrc recv`
 TCP_CONTROLS = ("cubic", "bbr")
@@ -122,12 +121,12 @@ class Flows(Pair):
         super().__init__(End(bed, HOSTS[0], compiled("flow"), "send", port, kind), receiver)
 
     def stream(self, cc: str, mode: str, ms: int, *, flows: int = 1) -> Raw:
-        self.receiver.start("take", flows)
+        self.receiver.start("take", flows, 0)
         sent = self.sender.run("send", cc, mode, ms, *self.bed.flows(flows))
         return self._both(sent)
 
     def file(self, cc: str, source: Path, target: Path) -> Raw:
-        self.receiver.start("take", 1, target)
+        self.receiver.start("take", 1, 0, target)
         return self._both(self.sender.run("file", cc, source, *self.bed.flows(1)))
 
     def _both(self, sent: Raw) -> Raw:
@@ -206,7 +205,7 @@ class MrcPython(Mrc):
     def __init__(self, bed: Bed, *, polled: bool = False, spin_us: int = 0) -> None:
         self.settings = {"asyncio": True, "qps": 1, "polled": polled, "spin_us": spin_us}
         command = (sys.executable, _ENDPOINT, "mrc")
-        options = (next(_OOB_PORTS), "ICRC", _ARENA_BYTES, int(polled), spin_us)
+        options = (next(_OOB_PORTS), int(polled), spin_us)
         receiver = End(bed, HOSTS[1], *command, "listen", *options)
         try:
             sender = End(bed, HOSTS[0], *command, "connect", *options)

@@ -52,7 +52,7 @@ class Event:
 class Phase:
     """A time without changes, and its number of planes without a fault."""
 
-    name: str  # the change at its start
+    name: str  # the change at its start; of a training: the fault, empty without one
     start: float
     end: float
     planes: float  # a slow plane counts with its remaining share
@@ -322,7 +322,11 @@ def figures(
     """All figures of a run, for JSON. `plane_bps` is the payload rate of a plane."""
     parts = phases(events, seconds, planes)
     stall, stall_at = series.stall(0.1, seconds)
-    capacity = _carried(parts, events, planes, plane_bps)
+    # What the planes can carry in all phases, starting with full buckets. A lossy plane carries
+    # what it does not lose, although the checks do not require it.
+    full_seconds = sum((part.end - part.start) * part.planes for part in parts)
+    full_seconds += sum((e.until - e.at) * (1 - e.loss) for e in events if e.mode == LOSS)
+    capacity = full_seconds * plane_bps / 8 + planes * BURST_BYTES
     faults = {event.name: event for event in events}
     before = [parts[0], *parts]
     return {
@@ -335,17 +339,6 @@ def figures(
             for earlier, part in zip(before, parts, strict=False)
         ],
     }
-
-
-def _carried(
-    parts: Sequence[Phase], events: Sequence[Event], planes: int, plane_bps: float
-) -> float:
-    """Payload bytes that the planes can carry in all phases, starting with full buckets. A lossy
-    plane carries what it does not lose, although the checks do not require it.
-    """
-    seconds = sum((part.end - part.start) * part.planes for part in parts)
-    seconds += sum((e.until - e.at) * (1 - e.loss) for e in events if e.mode == LOSS)
-    return seconds * plane_bps / 8 + planes * BURST_BYTES
 
 
 def allowed_seconds(event: Event | None) -> float:
@@ -365,7 +358,13 @@ def _phase(
 ) -> dict[str, Any]:
     """Goodput after a change."""
     capacity = part.planes * plane_bps
-    back = _back(series, part, back_share(event) * capacity) if part.planes else None
+    enough = back_share(event) * capacity
+    moments = (
+        at
+        for at in _windows(part.start, part.end)
+        if part.planes and _goodput(series, at) >= enough
+    )
+    back = next((at - part.start for at in moments), None)
     settled = part.start + allowed_seconds(event)
     until_back = part.end if back is None else part.start + back
     mean = series.goodput(settled, part.end) / capacity if capacity and part.end > settled else None
@@ -397,13 +396,6 @@ def _goodput(series: Series, at: float) -> float:
     return series.goodput(at, at + WINDOW_SECONDS)
 
 
-def _back(series: Series, part: Phase, level: float) -> float | None:
-    for at in _windows(part.start, part.end):
-        if _goodput(series, at) >= level:
-            return at - part.start
-    return None
-
-
 def _below(series: Series, part: Phase, level: float) -> float:
     """Time below a level. The last window of a phase is shortened."""
     low = 0
@@ -425,11 +417,12 @@ def _worst(series: Series, start: float, end: float, capacity: float) -> float |
 # ---- targets of mrc -----------------------------------------------------------------------------
 
 
-def checks(found: Mapping[str, Any], events: Sequence[Event]) -> Iterator[Check]:
+def checks(run: Run) -> Iterator[Check]:
     """The checks of mrc in one scenario. A phase that is too short has none."""
+    events = events_of(run)
     faults = {event.name: event for event in events}
     many = len({event.plane for event in events}) > 1
-    for part in found["phases"][1:]:
+    for part in run["figures"]["phases"][1:]:
         event = faults.get(part["name"])
         if part["planes"] == 0:
             continue
@@ -461,10 +454,6 @@ def _in_time(name: str, part: Mapping[str, Any], limit: float) -> Check:
 
 def _share(name: str, share: float | None, least: float = BACK_SHARE) -> Check:
     return Check(name, 0.0 if share is None else share, ">=", least)
-
-
-def checks_of(run: Run) -> list[Check]:
-    return list(checks(run["figures"], events_of(run)))
 
 
 # ---- a run from its JSON ------------------------------------------------------------------------

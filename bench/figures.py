@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
@@ -52,14 +52,10 @@ class Check:
 
     @property
     def met(self) -> bool:
-        return is_met(self.value, self.relation, self.target)
+        return self.value >= self.target if self.relation == ">=" else self.value <= self.target
 
     def encode(self) -> dict[str, Any]:
         return {**asdict(self), "met": self.met}
-
-
-def is_met(value: float, relation: str, target: float) -> bool:
-    return value >= target if relation == ">=" else value <= target
 
 
 def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:
@@ -74,13 +70,6 @@ def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:
         check = replace(same[0], value=median(values))
         found.append({**check.encode(), "smallest": min(values), "largest": max(values)})
     return found
-
-
-def verdict(check: Mapping[str, Any], busy: str) -> str:
-    """A busy machine can miss a target that mrc meets, so such a check is not judged."""
-    if check["met"]:
-        return "met"
-    return "not judged" if busy else "NOT MET"
 
 
 # ---- tables -------------------------------------------------------------------------------------
@@ -121,13 +110,15 @@ def checks_table(checks: Sequence[Mapping[str, Any]], busy: str = "") -> str:
     """`busy`: why the machine is too busy to judge a check that is not met; or empty."""
     spread = any("smallest" in check for check in checks)
     head = ("check", "median", *(["from - to"] if spread else []), "target", "")
-    return format_table(head, [tuple(_check(check, busy)) for check in checks])
-
-
-def _check(check: Mapping[str, Any], busy: str) -> Iterator[str]:
-    yield check["name"]
-    yield f"{check['value']:.3g}"
-    if "smallest" in check:
-        yield f"{check['smallest']:.3g} - {check['largest']:.3g}"
-    yield f"{check['relation']} {check['target']:g}"
-    yield verdict(check, busy)
+    rows = [
+        (
+            check["name"],
+            f"{check['value']:.3g}",
+            *([f"{check['smallest']:.3g} - {check['largest']:.3g}"] if spread else []),
+            f"{check['relation']} {check['target']:g}",
+            # A busy machine can miss a target that mrc meets, so such a check is not judged.
+            "met" if check["met"] else "not judged" if busy else "NOT MET",
+        )
+        for check in checks
+    ]
+    return format_table(head, rows)

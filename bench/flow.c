@@ -7,8 +7,8 @@
  *   flow receive PORT mptcp|tcp
  *   flow send PORT mptcp|tcp
  *
- * Jobs of the receiver: take FLOWS [FILE]      until every flow has ended
- *                       watch FLOWS BINS       the same, counted in bins of 1 ms, flow by flow
+ * Jobs of the receiver: take FLOWS BINS [FILE] until every flow has ended; the bytes of each flow
+ *                                              also in as many bins of 1 ms
  * Jobs of the sender:   send CC write|sendfile MS FROM TO [FROM TO ...]
  *                       file CC PATH FROM TO   the whole file
  */
@@ -64,6 +64,9 @@ static int listen_on(uint16_t port, bool mptcp) {
 struct taken {
   uint64_t bytes;
   uint64_t syscalls;
+  uint64_t start_ns;
+  uint64_t n_bins;
+  uint32_t *bins; /* those of the first flow, and so on */
 };
 
 static void store(int file, const uint8_t *data, size_t n) {
@@ -71,13 +74,17 @@ static void store(int file, const uint8_t *data, size_t n) {
     if ((done = write(file, data, n)) < 0) fail(errno, "write");
 }
 
-/* False at the end of the flow. */
-static bool take_some(int fd, int file, struct taken *taken) {
+/* False at the end of the flow. Bytes after the last bin count in `bytes` only. */
+static bool take_some(int fd, nfds_t flow, int file, struct taken *taken) {
   ssize_t n = recv(fd, buffer, CHUNK_BYTES, 0);
   if (n < 0) fail(errno, "recv");
   taken->syscalls += file < 0 ? 1 : 2;
   taken->bytes += (uint64_t)n;
   store(file, buffer, (size_t)n);
+  if (taken->n_bins > 0) {
+    uint64_t bin = (clock_ns() - taken->start_ns) / BIN_NS;
+    if (bin < taken->n_bins) taken->bins[flow * taken->n_bins + bin] += (uint32_t)n;
+  }
   return n > 0;
 }
 
@@ -91,65 +98,44 @@ static nfds_t accept_all(int listener, const struct job *job, struct pollfd *flo
   return n;
 }
 
+static void print_taken(const struct taken *taken, nfds_t flows) {
+  printf("{\"bytes\": %lu, \"syscalls\": %lu, \"start_monotonic_ns\": %lu, \"width_ns\": %d",
+         taken->bytes, taken->syscalls, taken->start_ns, BIN_NS);
+  printf(", \"flows\": [");
+  for (nfds_t i = 0; i < flows; i++) {
+    printf("%s[", i ? ", " : "");
+    for (uint64_t k = 0; k < taken->n_bins; k++)
+      printf("%s%u", k ? "," : "", taken->bins[i * taken->n_bins + k]);
+    printf("]");
+  }
+  printf("]}\n");
+}
+
 static void take(int listener, const struct job *job) {
   struct pollfd flows[MAX_FLOWS];
-  struct taken taken = {0};
+  struct taken taken = {.n_bins = job_number(job, 2)};
   int file = -1;
-  if (job->n > 2 &&
-      (file = open(job->words[2], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
-    fail(errno, job->words[2]);
+  taken.bins = calloc(MAX_FLOWS * taken.n_bins + 1, sizeof *taken.bins);
+  if (!taken.bins) fail(errno, "bins");
+  if (job->n > 3 &&
+      (file = open(job->words[3], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
+    fail(errno, job->words[3]);
   nfds_t n = accept_all(listener, job, flows);
+  taken.start_ns = clock_ns();
   /* One flow blocks in recv and needs no poll. */
   for (nfds_t left = n; left > 0;) {
     if (n > 1) poll(flows, n, -1), taken.syscalls++;
     for (nfds_t i = 0; i < n; i++) {
       if (flows[i].fd < 0 || (n > 1 && !flows[i].revents)) continue;
-      if (take_some(flows[i].fd, file, &taken)) continue;
+      if (take_some(flows[i].fd, i, file, &taken)) continue;
       close(flows[i].fd); /* shows the sender that all was read */
       flows[i].fd = -1;
       left--;
     }
   }
   if (file >= 0) close(file);
-  printf("{\"bytes\": %lu, \"syscalls\": %lu}\n", taken.bytes, taken.syscalls);
-}
-
-static void print_bins(const uint32_t *bins, uint64_t n) {
-  printf("[");
-  for (uint64_t i = 0; i < n; i++)
-    printf("%s%u", i ? "," : "", bins[i]);
-  printf("]");
-}
-
-/* Reads bytes after the last bin, but does not count them. */
-static void watch(int listener, const struct job *job) {
-  struct pollfd flows[MAX_FLOWS];
-  uint64_t n_bins = job_number(job, 2);
-  uint32_t *bins = calloc(MAX_FLOWS * n_bins, sizeof *bins);
-  if (!bins) fail(errno, "bins");
-  nfds_t n = accept_all(listener, job, flows);
-  uint64_t start_ns = clock_ns();
-  for (nfds_t left = n; left > 0;) {
-    if (poll(flows, n, -1) < 0) fail(errno, "poll");
-    for (nfds_t i = 0; i < n; i++) {
-      struct taken taken = {0};
-      if (flows[i].fd < 0 || !flows[i].revents) continue;
-      bool more = take_some(flows[i].fd, -1, &taken);
-      uint64_t bin = (clock_ns() - start_ns) / BIN_NS;
-      if (bin < n_bins) bins[i * n_bins + bin] += (uint32_t)taken.bytes;
-      if (more) continue;
-      close(flows[i].fd); /* shows the sender that all was read */
-      flows[i].fd = -1;
-      left--;
-    }
-  }
-  printf("{\"start_monotonic_ns\": %lu, \"width_ns\": %d, \"flows\": [", start_ns, BIN_NS);
-  for (nfds_t i = 0; i < n; i++) {
-    if (i > 0) printf(", ");
-    print_bins(bins + i * n_bins, n_bins);
-  }
-  printf("]}\n");
-  free(bins);
+  print_taken(&taken, n);
+  free(taken.bins);
 }
 
 /* ---- Sending ---- */
@@ -282,8 +268,6 @@ int main(int argc, char **argv) {
   while (job_read(&job)) {
     if (job_is(&job, "take"))
       take(listener, &job);
-    else if (job_is(&job, "watch"))
-      watch(listener, &job);
     else if (job_is(&job, "send"))
       send_for(&job, port, mptcp);
     else if (job_is(&job, "file"))

@@ -32,7 +32,6 @@ from bed import (
     Ended,
     Raw,
     last_words,
-    run_once,
     start_once,
     stop,
     wait_for,
@@ -96,7 +95,7 @@ def serve_and_run(
         until_listening(bed, process, port)
         ready()
         start = time.monotonic_ns()
-        sent = run_once(bed, HOSTS[0], client, **environment)
+        sent = wait_for(start_once(bed, HOSTS[0], client, **environment))
         got = wait_for(process)
         ns = time.monotonic_ns() - start
     finally:
@@ -223,16 +222,6 @@ def warm_pages(target: Path, size: int) -> None:
     target.unlink()
 
 
-def by_mrc(bed: Bed, source: Path, target: Path) -> Raw:
-    """`mrc send` to `mrc recv`. Its own time counts, until the receiver has verified the digest."""
-    return _by_mrc(bed, source, target, "--insecure")
-
-
-def by_sealed_mrc(bed: Bed, source: Path, target: Path) -> Raw:
-    """The same between hosts that share a secret: their packets are encrypted."""
-    return _by_mrc(bed, source, target, "--secret", str(secret(source.parent)))
-
-
 def secret(folder: Path) -> Path:
     """The file of a secret in this folder."""
     made = folder / "mrc.secret"
@@ -241,15 +230,15 @@ def secret(folder: Path) -> Path:
     return made
 
 
-def _by_mrc(bed: Bed, source: Path, target: Path, *trust: str) -> Raw:
+def by_mrc(bed: Bed, source: Path, target: Path, *, sealed: bool = False) -> Raw:
+    """`mrc send` to `mrc recv`. Its own time counts, until the receiver has verified the digest.
+    `sealed`: packets are encrypted, between hosts that share a secret.
+    """
+    trust = ["--secret", str(secret(source.parent))] if sealed else ["--insecure"]
     server = [*_MRC, "recv", "--output", str(target.parent), "--once", *trust]
     client = [*_MRC, "send", "--json", "--quiet", str(source), "h1", *trust]
     output, raw = _copy(bed, server, client, _MRC_PORT, source, target)
     return {**raw, "ns": 8e9 * raw["bytes"] / json.loads(output)["goodput_bits_per_second"]}
-
-
-def by_socat(bed: Bed, source: Path, target: Path) -> Raw:
-    return _by_socat(bed, source, target, f"TCP6-LISTEN:{_SOCAT_PORT}", "TCP6")
 
 
 def by_tls_socat(bed: Bed, source: Path, target: Path) -> Raw:
@@ -264,12 +253,13 @@ def by_tls_socat(bed: Bed, source: Path, target: Path) -> Raw:
         pem.write_text(made)
     ours = f"cert={pem},cafile={pem}"
     listen = f"OPENSSL-LISTEN:{_SOCAT_PORT},pf=ip6,{ours}"
-    return _by_socat(bed, source, target, listen, "OPENSSL", f",{ours},commonname=bench")
+    return by_socat(bed, source, target, listen, "OPENSSL", f",{ours},commonname=bench")
 
 
-def _by_socat(
-    bed: Bed, source: Path, target: Path, listen: str, connect: str, options: str = ""
-) -> Raw:
+def by_socat(
+    bed: Bed, source: Path, target: Path, listen: str = f"TCP6-LISTEN:{_SOCAT_PORT}",
+    connect: str = "TCP6", options: str = "",
+) -> Raw:  # fmt: skip
     copy = ["socat", "-u", "-b", "1048576"]
     here, there = bed.flows(1)
     server = [*copy, f"{listen},reuseaddr", f"OPEN:{target},creat,trunc"]

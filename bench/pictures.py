@@ -262,7 +262,7 @@ def steps_svg(runs: Sequence[Run], planes: int) -> str:
         faults = [event for event in events if event.plane == 1]
         axes = backdrop(figure, seconds, bottom + 4, faults)
         for chapter in chapters(events, seconds, planes):
-            name_at(axes, (chapter.begin + chapter.end) / 2, chapter.name)
+            name_at(axes, (chapter.start + chapter.end) / 2, chapter.name)
         words(figure, 14, label, NAME)
         for run, top in zip(runs, places, strict=True):
             _steps(row(figure, run, top, _STEP_ROW, _steps_summary(run)), run)

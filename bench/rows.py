@@ -214,7 +214,7 @@ def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
 def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
     yield Row("file, mrc send", _checked(make, peers.by_mrc))
     yield Row("file, one TCP flow", _checked(make, _flow_file(tcp)), tcp.pids)
-    yield Row("file, mrc send, encrypted", _checked(make, peers.by_sealed_mrc))
+    yield Row("file, mrc send, encrypted", _checked(make, partial(peers.by_mrc, sealed=True)))
     for name, measure, program in (
         ("socat", peers.by_socat, "socat"),
         ("socat, TLS", peers.by_tls_socat, "socat"),

@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import median
 from typing import IO, Any
 
 from bed import PATIENCE, Bed, BenchError, last_words, start_once, stop
-from faults import DOWN, LOSS, SILENT, SLOW, Event, Run, Scenario, through_faults
+from faults import DOWN, LOSS, SILENT, SLOW, Event, Phase, Run, Scenario, through_faults
 from figures import Check
 from program import note
 from ranks import RankBed, Transport
@@ -26,16 +26,6 @@ from mrc.cli.output import format_table
 
 LONGEST = 3.0  # a step may take so many medians of the time before the first fault
 SLACK = 1.1  # of the median while planes are away, beyond their share of the rate
-
-
-@dataclass(frozen=True, slots=True)
-class Chapter:
-    """A part of the time: a fault, or a healthy time with an empty name."""
-
-    name: str
-    begin: float
-    end: float
-    planes: float  # a slow plane counts with its remaining share
 
 
 def _one(name: str, at: float, until: float, mode: str = SILENT, **more: Any) -> Event:
@@ -59,7 +49,7 @@ STORY = Scenario(
 )
 
 
-def chapters(events: Sequence[Event], seconds: float, planes: int) -> list[Chapter]:
+def chapters(events: Sequence[Event], seconds: float, planes: int) -> list[Phase]:
     """The time in parts. Events of one name form one chapter."""
     found, now = [], 0.0
     for name in dict.fromkeys(event.name for event in events):
@@ -67,11 +57,11 @@ def chapters(events: Sequence[Event], seconds: float, planes: int) -> list[Chapt
         begin, end = min(event.at for event in same), max(event.until for event in same)
         away = {event.plane: 1 - event.rate for event in same}
         found += [
-            Chapter("", now, begin, planes),
-            Chapter(name, begin, end, planes - sum(away.values())),
+            Phase("", now, begin, planes),
+            Phase(name, begin, end, planes - sum(away.values())),
         ]
         now = end
-    return [*found, Chapter("", now, seconds, planes)]
+    return [*found, Phase("", now, seconds, planes)]
 
 
 def spans_of(
@@ -87,7 +77,7 @@ def spans_of(
     return [*found, (last, until - last)]
 
 
-def figures(steps: Sequence[Sequence[float]], parts: Sequence[Chapter]) -> list[dict[str, Any]]:
+def figures(steps: Sequence[Sequence[float]], parts: Sequence[Phase]) -> list[dict[str, Any]]:
     """Number, median and longest of the steps of each chapter; `steps` has begin and length.
 
     The median is that of the steps which begin in the chapter. The longest step may have begun
@@ -95,10 +85,10 @@ def figures(steps: Sequence[Sequence[float]], parts: Sequence[Chapter]) -> list[
     """
     found = []
     for part in parts:
-        begun = [length for begin, length in steps if part.begin <= begin < part.end]
-        met = [y for x, y in steps if x < part.end and x + y > part.begin]
+        begun = [length for begin, length in steps if part.start <= begin < part.end]
+        met = [y for x, y in steps if x < part.end and x + y > part.start]
         found.append({
-            "name": part.name, "begin_seconds": part.begin, "end_seconds": part.end,
+            "name": part.name, "begin_seconds": part.start, "end_seconds": part.end,
             "planes": part.planes, "steps": len(begun),
             "median_seconds": median(begun) if begun else None,
             "longest_seconds": max(met, default=None),

@@ -131,7 +131,7 @@ class Tcp(Contender):
     def start(self, stack: ExitStack, seconds: float) -> None:
         self._pair = stack.enter_context(Flows(self.bed, mptcp=self._mptcp))
         self._resent = _resent_segments(self.bed)
-        self._pair.receiver.start("watch", self._flows, round((seconds + 1) * 1000))
+        self._pair.receiver.start("take", self._flows, round((seconds + 1) * 1000))
         flows = self.bed.flows(self._flows)
         self._pair.sender.start("send", self._cc, "write", round(seconds * 1000), *flows)
 

@@ -49,14 +49,11 @@ enum {
   X(spray, 0)                      \
   X(path_mtu, 4096)                \
   X(mpr, 1024)                     \
-  X(cc, MRC_CC_DELAY)              \
   X(spin_us, 0)                    \
   X(list, 1)                       \
   X(coalesce_us, 250)              \
   X(arena_mib, 16)                 \
-  X(max_burst_bytes, 0)            \
   X(sack_threshold_bytes, 0)       \
-  X(sack_delay_ns, 0)              \
   X(rcvbuf_bytes, 0)               \
   X(sndbuf_bytes, 0)
 
@@ -194,9 +191,7 @@ static void open_end(struct end *end) {
   end->config.engine =
       (struct mrc_engine_config){.seed = 1,
                                  .ports = end->config.n_ports,
-                                 .max_burst_bytes = settings->max_burst_bytes,
-                                 .sack_threshold_bytes = settings->sack_threshold_bytes,
-                                 .sack_delay_ns = settings->sack_delay_ns};
+                                 .sack_threshold_bytes = settings->sack_threshold_bytes};
   int error = 0;
   char message[256] = "";
   end->ctx = mrc_ctx_create(&end->config, &error, message, sizeof message);
@@ -229,7 +224,7 @@ static void make_qp(struct end *end, uint32_t qpn) {
                                 .timeout = 16,
                                 .retry_linear = 7,
                                 .retry_exp = 6,
-                                .cc = (uint8_t)settings->cc};
+                                .cc = MRC_CC_DELAY};
   struct mrc_command modify = {.op = MRC_COMMAND_QP_MODIFY, .qpn = qpn};
   must(end, (struct mrc_command){.op = MRC_COMMAND_QP_CREATE, .pointer = &create}, "create QP");
   modify.value = MRC_QP_INIT;

@@ -73,7 +73,7 @@ def result_of() -> dict[str, Any]:
     )  # fmt: skip
     stalled = [0 if 200 <= i < 900 else count // 4 for i, count in enumerate(bins)]
     theirs = run_of("TCP & <co>", stalled)
-    checks = faults.checks(ours["figures"], faults.events_of(ours))
+    checks = faults.checks(ours)
     return {
         "commit": "0000000",
         "ended": "2026-01-01T00:00:00+00:00",
@@ -113,9 +113,7 @@ def test_stall__holes_and_what_never_came() -> None:
 
 
 def checks_of(bins: Sequence[float], story: Any = None) -> dict[str, Any]:
-    ours = run_of("mrc", bins, story)
-    found = faults.checks(ours["figures"], faults.events_of(ours))
-    return {check.name: check for check in found}
+    return {check.name: check for check in faults.checks(run_of("mrc", bins, story))}
 
 
 def test_checks__all_met_by_who_always_has_the_capacity() -> None:
@@ -268,7 +266,7 @@ def steps_run_of(name: str, *, stalled: bool = False) -> dict[str, Any]:
     """Steps of 0.1 s, longer by the missing planes. Who stalls takes no step in a fault."""
     taken, now = [], 0.0
     while now < STORY.seconds:
-        (part,) = [part for part in PARTS if part.begin <= now < part.end]
+        (part,) = [part for part in PARTS if part.start <= now < part.end]
         took = part.end - now + 0.1 if stalled and part.name else 0.1 * 4 / part.planes
         taken.append((now, min(took, STORY.seconds - now)))
         now += took
@@ -281,7 +279,7 @@ def steps_run_of(name: str, *, stalled: bool = False) -> dict[str, Any]:
 
 
 def test_chapters__flaps_and_planes_that_fail_together_are_one() -> None:
-    assert [(part.begin, part.end, part.planes) for part in PARTS if part.name] == [
+    assert [(part.start, part.end, part.planes) for part in PARTS if part.name] == [
         (4, 8, 3), (11, 15, pytest.approx(3.1)), (18, 21, 2), (24, 27.5, 3), (30, 33, 3),
         (36, 38, 3),
     ]  # fmt: skip
@@ -297,8 +295,8 @@ def test_spans__the_last_step_has_no_end() -> None:
 
 
 def test_steps_figures__a_long_step_counts_in_each_chapter_that_it_meets() -> None:
-    parts = [steps.Chapter("", 0, 2, 4), steps.Chapter("a", 2, 4, 3),
-             steps.Chapter("", 4, 6, 4)]  # fmt: skip
+    parts = [faults.Phase("", 0, 2, 4), faults.Phase("a", 2, 4, 3),
+             faults.Phase("", 4, 6, 4)]  # fmt: skip
     taken = [(0.0, 1.0), (1.0, 0.9), (1.9, 2.6), (4.5, 1.0)]
     before, fault, after = steps.figures(taken, parts)
     assert (before["steps"], before["median_seconds"], before["longest_seconds"]) == (3, 1.0, 2.6)

@@ -59,7 +59,12 @@ def key(record: dict[str, Any]) -> Key:
 def accepted(root: Path, name: str = "accepted.toml") -> dict[Key, str]:
     """The survivors that do not matter, with the reason."""
     document = tomllib.loads((root / "tools" / "maintainers" / "mutation" / name).read_text())
-    return {key(entry): entry["why"] for entry in document.get("accepted", [])}
+    return {
+        (file, function, entry["before"].strip(), entry["after"].strip()): entry["why"]
+        for file, functions in document["accepted"].items()
+        for function, entries in functions.items()
+        for entry in entries
+    }
 
 
 def mutant_of(record: dict[str, Any]) -> Mutant:
