@@ -186,6 +186,11 @@ def test_conform__each_rule_excludes_a_change() -> None:
         assert any(c_trial.is_excluded(mutant, rule) for mutant in every), rule
 
 
+def test_to_link__a_header_of_programs_and_of_the_pair() -> None:
+    sources = ["csrc/core/send.c", "tests/pair/pair.c", "tests/c/test_send.c"]
+    assert c_trial.to_link(sources) == (["pair", "core"], ["tests/c/test_send.c"])
+
+
 def test_same_code__in_every_tree(tmp_path: Path) -> None:
     """Assertions contain the path of their file, which differs from tree to tree."""
     text = "const char *f(void) {\n  (void)1;\n  return __FILE__;\n}\n"

@@ -70,10 +70,10 @@ class CBench(Bench):
             objects = build.compile(tree, sources, build.asan, scratch)
         except DoesNotCompile:
             return Outcome("invalid")
-        for part in PARTS:
-            if any(source.startswith(f"csrc/{part}/") for source in sources):
-                build.link_part(part, objects, scratch)
-        for test in (source for source in sources if source.startswith("tests/")):
+        parts, tests = to_link(sources)
+        for part in parts:
+            build.link_part(part, objects, scratch)
+        for test in tests:
             build.link_test(build.base / test, objects[test], scratch)
         for program in self.in_order(mutant, noticed):
             if found := self.try_program(program, tree, scratch):
@@ -176,6 +176,13 @@ _ffi_build.sim_builder().emit_c_code("build/sim_glue.c")
 sources = _ffi_build.sources(pathlib.Path("."), _ffi_build.SIM)
 print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources}))
 """
+
+
+def to_link(sources: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The parts and the test programs that some sources belong to."""
+    folders = {str(Path(source).parent) for source in sources}
+    parts = [part for part in PARTS if folders & {f"csrc/{part}", f"tests/{part}"}]
+    return parts, [source for source in sources if source.startswith("tests/c/")]
 
 
 class DoesNotCompile(Exception):
