@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from mrc import products
 from mrc.aio.context import Context
-from mrc.cli.output import Exit, Output, add_options
+from mrc.cli.output import Exit, Output
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig, Sockets
 from mrc.engine import native
@@ -226,7 +226,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_options(parser)
+    Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
+from mrc import versions
 from mrc.agent import socket as agent_socket
 from mrc.agent import steering
 from mrc.agent.parameters import QpParameters, receive
@@ -24,7 +25,7 @@ from mrc.agent.program import ProgramContext, ProgramQP
 from mrc.agent.rdma_cm import CM, CM_END, CmSession, RdmaCm
 from mrc.agent.socket import AgentFunction, AgentProfiles, CcProfileRow, Credentials, EvProfileRow
 from mrc.agent.steering import AgentFrame, AgentKind
-from mrc.aio.context import OOB_PORT, Context
+from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
 from mrc.connect.admission import ConnectionPlace
@@ -246,7 +247,9 @@ def _free_udp_port() -> int:
 class Agent(Context):
     """The control plane of a host. An async context manager; `serve` then runs until cancelled."""
 
-    def __init__(self, config: ContextConfig, *, port: int = OOB_PORT, group: int | None) -> None:
+    def __init__(
+        self, config: ContextConfig, *, port: int = versions.TCP_PORT, group: int | None
+    ) -> None:
         super().__init__(configured(config))
         self.port = port
         self.numbers: Numbers[ProgramContext] = Numbers(random_qpn)

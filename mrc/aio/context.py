@@ -32,7 +32,7 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 import mrc
-from mrc import products
+from mrc import products, versions
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.config import CcParameters, ContextConfig
@@ -69,7 +69,6 @@ from mrc.tasks import cancelled, checked_timeout
 logger = logging.getLogger("mrc.establish")
 _log = logging.getLogger("mrc.context")
 
-OOB_PORT = 4791
 _MAX_PRIVATE_BYTES = 65536
 _MESSAGES = "mrc.messages.messages"
 T = TypeVar("T")
@@ -407,7 +406,7 @@ class Context:
     def listen(
         self,
         host: str | None = None,
-        port: int = OOB_PORT,
+        port: int = versions.TCP_PORT,
         *,
         private: dict[str, Any] | None = None,
         admit: Admit | None = None,
@@ -450,7 +449,7 @@ class Context:
     def connect(
         self,
         host: str,
-        port: int = OOB_PORT,
+        port: int = versions.TCP_PORT,
         *,
         private: dict[str, Any] | None = None,
         timeout: float = 5.0,

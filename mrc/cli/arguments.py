@@ -9,9 +9,10 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
-from mrc import units
+from mrc import units, versions
 from mrc.cli.output import UsageError
 
 
@@ -63,61 +64,59 @@ class Parser(argparse.ArgumentParser):
 # ---- HOST, HOST:PORT and [ADDRESS]:PORT ----------------------------------------------------------
 
 
-DEFAULT_PORT = 4791
+class HostPort(NamedTuple):
+    """A host to connect to, and its TCP port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """HOST or HOST:PORT, as `host_and_port` takes it."""
+        if self.port == versions.TCP_PORT:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def port_number(text: str) -> int:
-    """An argparse type: a TCP port from 0 to 65535."""
+    """A TCP port from 0 to 65535."""
     if not (text.isascii() and text.isdigit()) or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port number (0 to 65535)")
+        raise ValueError(f"{text!r} is not a port number (0 to 65535)")
     return int(text)
 
 
 def listening_address(text: str) -> tuple[str, int]:
-    """An argparse type: ADDRESS:PORT, or PORT on 127.0.0.1."""
+    """ADDRESS:PORT, or PORT on 127.0.0.1."""
     address, colon, port = text.rpartition(":")
     if not colon:
         return "127.0.0.1", port_number(port)
     if address.startswith("[") and address.endswith("]"):
         address = address[1:-1]
     elif not address or ":" in address:
-        raise argparse.ArgumentTypeError(f"{text!r} is not PORT, ADDRESS:PORT or [ADDRESS]:PORT")
+        raise ValueError(f"{text!r} is not PORT, ADDRESS:PORT or [ADDRESS]:PORT")
     return address, port_number(port)
 
 
-def where(host: str, port: int) -> str:
-    """HOST or HOST:PORT, as `host_and_port` takes it."""
-    if port == DEFAULT_PORT:
-        return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def host_and_port(text: str) -> tuple[str, int]:
-    """An argparse type. An IPv6 address needs brackets only when a port follows it."""
+def host_and_port(text: str) -> HostPort:
+    """An IPv6 address needs brackets only when a port follows it."""
     host, colon, port = text, "", ""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         before, colon, port = rest.partition(":")
         if not bracket or before:
-            raise argparse.ArgumentTypeError(f"{text!r} is not [ADDRESS] or [ADDRESS]:PORT")
+            raise ValueError(f"{text!r} is not [ADDRESS] or [ADDRESS]:PORT")
     elif text.count(":") == 1:
         host, colon, port = text.partition(":")
     if colon and not port:
-        raise argparse.ArgumentTypeError(f"{text!r}: the port after ':' is missing")
+        raise ValueError(f"{text!r}: the port after ':' is missing")
     if not host:
-        raise argparse.ArgumentTypeError(f"{text!r}: the host is missing")
-    number = port_number(port) if port else DEFAULT_PORT
+        raise ValueError(f"{text!r}: the host is missing")
+    number = port_number(port) if port else versions.TCP_PORT
     if number == 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: port 0 is not a port to connect to")
-    return host, number
+        raise ValueError(f"{text!r}: port 0 is not a port to connect to")
+    return HostPort(host, number)
 
 
 # ---- Types of arguments --------------------------------------------------------------------------
-
-
-WAIT = "--wait SECONDS  while no program listens there, try again for this time [%(default)g]"
-"""the option of commands that connect, see `retry.Retry`"""
-_T = TypeVar("_T")
 
 
 def add(parser: Any, lines: str, **more: dict[str, Any]) -> None:
@@ -129,17 +128,19 @@ def add(parser: Any, lines: str, **more: dict[str, Any]) -> None:
     -v, --verbose      a flag, for it has no metavar
                        a line that begins with blanks continues the help
 
-    `more`: what else argparse has to know about an argument, by its name.
+    `more`: what else argparse has to know about an argument, by its name. A `type` may also be a
+    name in `_KINDS`, the largest of the whole numbers from 1 on, with `what` such a number is, or a
+    function that raises ValueError with what is wrong.
     """
     for line in re.sub(r"\n +", " ", lines.strip()).split("\n"):
         head, text = re.split(r"  +", line, maxsplit=1)
-        words = head.replace(",", "").split()
+        words = head.replace(", ", " ").split()
         options = [word for word in words if word.startswith("-")]
         name = next((word[2:].replace("-", "_") for word in options if word[1] == "-"), words[0])
         metavar = words[-1].removesuffix("...") if len(words) > max(1, len(options)) else None
         found: dict[str, Any] = {"help": text}
         if metavar:
-            found |= {"metavar": metavar, "type": _KINDS.get(metavar)}
+            found |= {"metavar": metavar, "type": metavar if metavar in _KINDS else None}
         if words[-1].endswith("..."):
             found |= {"action": "append", "default": []} if options else {"nargs": "+"}
         elif options and not metavar and name not in more:
@@ -147,14 +148,21 @@ def add(parser: Any, lines: str, **more: dict[str, Any]) -> None:
         found |= more.pop(name, {})
         if "choices" in found:
             found["choices"] = list(map(str, found["choices"]))  # an error would print an enum
+        if "type" in found:
+            found["type"] = _parser_of(found["type"], found.pop("what", "a number"))
         parser.add_argument(*(options or words[:1]), **found)
     assert not more, f"no lines of {', '.join(more)}"
 
 
-def argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """An argparse type that reports the ValueError of `parse`."""
+def _parser_of(kind: Any, what: str) -> Callable[[str], Any] | None:
+    """The type of an argument for argparse, which of a ValueError tells only that it came."""
+    if isinstance(kind, int):
+        kind = partial(_whole_number, kind, what)
+    parse = _KINDS[kind] if isinstance(kind, str) else kind
+    if parse is None or isinstance(parse, type):  # such as int
+        return parse
 
-    def parsed(text: str) -> _T:
+    def parsed(text: str) -> Any:
         try:
             return parse(text)
         except ValueError as error:
@@ -163,8 +171,11 @@ def argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
     return parsed
 
 
-time_argument = argument(units.parse_time)  # ns
-size_argument = argument(units.parse_short_size)
+def _whole_number(most: int, what: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= most):
+        raise ValueError(f"{text!r} is not {what} from 1 to {most}")
+    return int(text)
+
 
 _LEAST_LIMIT_BPS = 1000
 
@@ -179,43 +190,24 @@ def _limit(text: str) -> int:
     return rate_bps
 
 
-bit_rate = argument(_limit)
-
-
-def seconds_argument(text: str) -> float:
-    """An argparse type: a time above 0, in seconds or with a unit; at most a day."""
-    found = argument(units.parse_short_time)(text)
+def _seconds(text: str) -> float:
+    """A time above 0, in seconds or with a unit; at most a day."""
+    found = units.parse_short_time(text)
     if not 0 < found <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, at most a day")
+        raise ValueError(f"{text!r} is not a time above 0, at most a day")
     return found
 
 
-def pause_argument(text: str) -> float:
-    """As `seconds_argument`; 0 is allowed."""
-    return 0.0 if text.strip() == "0" else seconds_argument(text)
-
-
-def count_argument(most: int, what: str = "a number") -> Callable[[str], int]:
-    """An argparse type: a whole number from 1 to `most`."""
-
-    def parsed(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what} from 1 to {most}")
-        return int(text)
-
-    return parsed
-
-
-def _bytes_argument(text: str) -> int:
-    count = size_argument(text)
+def _bytes(text: str) -> int:
+    count = units.parse_short_size(text)
     if count < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes above 0")
+        raise ValueError(f"{text!r} is not a number of bytes above 0")
     return count
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {
-    "SECONDS": seconds_argument, "TIME": time_argument, "SIZE": size_argument,
-    "BYTES": _bytes_argument, "HOST[:PORT]": host_and_port, "N": int, "PORT": port_number,
-    "RATE": bit_rate, "BITRATE": bit_rate,
+    "SECONDS": _seconds, "PAUSE": lambda text: 0.0 if text.strip() == "0" else _seconds(text),
+    "TIME": units.parse_time, "SIZE": units.parse_short_size, "BYTES": _bytes,
+    "HOST[:PORT]": host_and_port, "N": int, "PORT": port_number, "RATE": _limit, "BITRATE": _limit,
 }  # fmt: skip
-"""The types of arguments, by their metavars."""
+"""The types of arguments, by their metavars; those of TIME are in ns, and PAUSE may be 0."""

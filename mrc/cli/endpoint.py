@@ -21,15 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import mrc
-from mrc import limits
-from mrc.cli.arguments import (
-    DEFAULT_PORT,
-    add,
-    count_argument,
-    listening_address,
-    time_argument,
-    where,
-)
+from mrc import limits, versions
+from mrc.cli.arguments import HostPort, add, listening_address
 from mrc.cli.output import Output, UsageError
 from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS
 from mrc.connect import proofs
@@ -41,7 +34,7 @@ from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError
 from mrc.fabric import hostconfig
 from mrc.linux import system
 from mrc.linux.secret import Secret
-from mrc.units import digits
+from mrc.units import digits, parse_time
 
 if TYPE_CHECKING:
     from mrc.aio.context import Context
@@ -64,7 +57,7 @@ def add_endpoint_options(parser: Any, *names: str) -> None:
         parser,
         _OPTIONS.replace("--interface", " ".join(("--interface", *names))),
         interface={"dest": "interfaces"},
-        udp_port={"type": count_argument(65535, "a port number"), "default": 0},
+        udp_port={"type": 65535, "what": "a port number", "default": 0},
     )
 
 
@@ -79,9 +72,9 @@ def add_bins_option(parser: Any, default: str, text: str) -> None:
 
 
 def _bin_width(text: str) -> int:
-    width_ns = time_argument(text)
+    width_ns = parse_time(text)
     if width_ns < MIN_BIN_NS:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than 1us")
+        raise ValueError(f"{text!r} is less than 1us")
     return width_ns
 
 
@@ -91,7 +84,7 @@ def add_engines(parser: Any) -> None:
         "--engines N  run N datapath threads, each with a UDP port of its own (from --udp-port on),"
         " and spread the QPs over them [1]"
     )
-    add(parser, line, engines={"type": count_argument(MAX_ENGINES, "a number"), "default": 1})
+    add(parser, line, engines={"type": MAX_ENGINES, "default": 1})
 
 
 def add_listening(parser: Any, port_help: str) -> None:
@@ -100,7 +93,7 @@ def add_listening(parser: Any, port_help: str) -> None:
         f"--port PORT     {port_help} [%(default)s]\n"
         "--bind ADDRESS  listen on this address of this host only, for TCP [every address]"
     )
-    add(parser, lines, port={"default": DEFAULT_PORT})
+    add(parser, lines, port={"default": versions.TCP_PORT})
 
 
 def endpoint_settings(args: argparse.Namespace) -> dict[str, Any]:
@@ -252,14 +245,14 @@ def connecting(
         secret=_secret(args),
         code=_known_code(args) if args.code else "",
         authority=_authority(args),
-        commands=Commands(peer_runs, f"{args.prog}{what} {where(host, port)}"),
+        commands=Commands(peer_runs, f"{args.prog}{what} {HostPort(host, port)}"),
     )
     return {"security": security, "seal": _seal(args)}
 
 
 def this_host(port: int) -> str:
     """This host in a command of another host."""
-    return where(socket.gethostname(), port) if port else "HOST:PORT"
+    return str(HostPort(socket.gethostname(), port)) if port else "HOST:PORT"
 
 
 def listening(
@@ -383,8 +376,14 @@ def _known_code(args: argparse.Namespace) -> str:
 # ---- Whether a command tries again to connect ----------------------------------------------------
 
 
+_WAIT = "--wait SECONDS  {}while no program listens there, try again for this time [%(default)g]"
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 5.0
+
+
+def add_wait(parser: Any, who: str = "") -> None:
+    """Adds `--wait`, see `Retry`; `who` has it, in the help."""
+    add(parser, _WAIT.format(who), wait={"type": "PAUSE", "default": 0.0})
 
 
 def is_lost(error: MrcError) -> bool:

@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 from mrc.cli.arguments import add
-from mrc.cli.output import Output, add_options
+from mrc.cli.output import Output
 from mrc.connect.security import SECRET_BYTES, Security
 from mrc.errors import ConfigError
 from mrc.linux.system import write_whole
@@ -39,7 +39,7 @@ OPTIONS = """
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS, identity={"type": Path}, secret={"type": Path})
-    add_options(parser)
+    Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

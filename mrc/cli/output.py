@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -49,12 +49,6 @@ _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
 def harmless_lines(text: str) -> str:
     """Applies `printable` to each line of `text`."""
     return "\n".join(map(printable, text.split("\n")))
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every subcommand that prints a result."""
-    for name, text in _OPTIONS.items():
-        parser.add_argument(name, action="store_true", help=text)
 
 
 def _scaled(value: float, step: int, units: Sequence[str]) -> str:
@@ -119,6 +113,12 @@ class Output:
     as_csv: bool = False
     verbose: bool = False
     stdout_is_data: bool = False  # results for people go to stderr, as notes
+
+    @staticmethod
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        """The options of every subcommand that prints a result."""
+        for name, text in _OPTIONS.items():
+            parser.add_argument(name, action="store_true", help=text)
 
     @classmethod
     def of(cls, args: argparse.Namespace, *, stdout_is_data: bool = False) -> Output:
@@ -211,16 +211,7 @@ def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> No
             print_json(Failure(error=line, exit_code=int(exit_code)))
 
 
-def listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
-
-
 # ---- CSV -----------------------------------------------------------------------------------------
-
-
-def add_csv_option(parser: argparse._ActionsContainer, rows: str) -> None:
-    """`--csv`; `rows` describes what a line of it is."""
-    parser.add_argument("--csv", action="store_true", help=f"print only CSV on stdout: {rows}")
 
 
 def csv_text(rows: Sequence[object]) -> str:

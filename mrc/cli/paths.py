@@ -17,11 +17,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 import mrc
+from mrc import versions
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, figures
-from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, pause_argument
+from mrc.cli.arguments import add
 from mrc.cli.endpoint import Retry
-from mrc.cli.output import Exit, Output, add_options, format_seconds, format_table
+from mrc.cli.output import Exit, Output, format_seconds, format_table
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, screen
 from mrc.enums import EvState
@@ -120,7 +121,7 @@ examples:
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
 OPTIONS = f"""
-host HOST[:PORT]        host that runs mrc recv [TCP port {DEFAULT_PORT}]
+host HOST[:PORT]        host that runs mrc recv [TCP port {versions.TCP_PORT}]
 --timeout SECONDS       time limit for connecting, and for a host that answers no probe
                         [%(default)s]
 --probe                 send a probe of full packet size on every EV
@@ -142,10 +143,10 @@ LEAST_PROBE_SECONDS = 0.25  # time limit for an answer; twice the longest round 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS, timeout={"default": 5.0}, interval={"default": 1.0})
-    add(parser, WAIT, wait={"type": pause_argument, "default": 0.0})
+    endpoint.add_wait(parser)
     endpoint.add_endpoint_options(parser)
     endpoint.add_trust_options(parser, listens=False)
-    add_options(parser)
+    Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import select
 import shutil
 import signal
@@ -23,9 +22,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import uvloop
 
 from mrc.cli.output import Interrupted, print_error
-from mrc.errors import ConfigError
 from mrc.linux import system
-from mrc.units import counted
 
 logger = logging.getLogger("mrc.cli")
 
@@ -37,7 +34,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
     guarded = _with_signals(work)
     try:
-        raise_descriptor_limit()
+        system.raise_descriptor_limit()
         gc.freeze()  # imported objects live until exit: the collector need not scan them
         with _runner() as runner:
             return runner.run(guarded)
@@ -82,40 +79,6 @@ async def _with_signals(work: Coroutine[Any, Any, T]) -> T:
         raise Interrupted(signals[0]) from None
 
 
-_LEAST_FILES = 64  # that a process can open
-_FIRST_FILES = 32  # of its loop, sockets and modules
-
-
-def raise_descriptor_limit() -> None:
-    """Raises this process's limit of open files to the hard limit: each peer needs one file.
-
-    Raises ConfigError if even that is too low to begin.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
-        raise ConfigError(
-            f"at most {counted(hard, 'open file')} (ulimit -Hn): mrc needs {_LEAST_FILES}"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _try_descriptors()
-
-
-def _try_descriptors() -> None:
-    """Raises ConfigError if this process cannot open the files it needs to begin: whoever started
-    it may have left most of its descriptors open. libuv aborts when it lacks one.
-    """
-    opened: list[int] = []
-    try:
-        while len(opened) < _FIRST_FILES:
-            opened.append(os.eventfd(0))  # needs no file: /dev/null may be missing
-    except OSError as error:
-        why = str(error.strerror).lower()
-        raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error
-    finally:
-        for each in opened:
-            os.close(each)
-
-
 # ---- Without an event loop -----------------------------------------------------------------------
 
 
@@ -124,26 +87,23 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Interrupted in the body, so that it cleans up as after ^C."""
+def interruptible(then: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """SIGTERM and SIGHUP raise Interrupted in the body, so that it cleans up as after ^C. In the
+    end it calls `then`, and signals wait for that.
+    """
 
     def end(signum: int, _: FrameType | None) -> None:
         raise Interrupted(signum)
 
+    came: list[int] = []
     before = _handle(end, signal.SIGTERM, signal.SIGHUP)
     try:
-        yield
-    finally:
-        _restore(before)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """A SIGINT, SIGTERM or SIGHUP comes after the body."""
-    came: list[int] = []
-    before = _handle(lambda signum, _: came.append(signum), *_SIGNALS)
-    try:
-        yield
+        try:
+            yield
+        finally:
+            _restore(before)
+            before = _handle(lambda signum, _: came.append(signum), *_SIGNALS)
+            then()
     finally:
         _restore(before)
         if came:

@@ -20,7 +20,6 @@ from mrc.cli.output import (
     Exit,
     Output,
     UsageError,
-    add_options,
     format_bytes,
     format_rate,
     format_seconds,
@@ -72,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     if (page := products.load(products.PAGE)) is not None:
         page.add_port(parser.add_argument_group("with --web"))
     endpoint.add_trust_options(parser, listens=False)
-    add_options(parser)
+    Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mrc.cli.arguments import DEFAULT_PORT, Parser, add, count_argument, host_and_port, where
-from mrc.cli.output import Exit, Output, UsageError, add_options, format_seconds, format_table
+from mrc import versions
+from mrc.cli.arguments import Parser, add
+from mrc.cli.output import Exit, Output, UsageError, format_seconds, format_table
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
 from mrc.conform import engine, exchanges, report
@@ -87,14 +88,14 @@ def add_arguments(parser: Parser) -> None:
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     path, patterns = {"type": Path}, "pattern PATTERN...  names of cases, or patterns\n"
-    number = count_argument(65535, "a port number")
+    number = {"type": 65535, "what": "a port number"}
     of_run = {
-        "device": {"nargs": "?", "type": host_and_port, "metavar": "HOST[:PORT]"},
-        "exchange": {"type": host_and_port}, "wait": {"default": 2.0},
+        "device": {"nargs": "?"},
+        "wait": {"default": 2.0},
         "case": {"metavar": "PATTERN"}, "cases": path, "captures": path, "junit": path,
         "html": path,
     }  # fmt: skip
-    of_judge = {"file": {"nargs": None}, "port": {"type": number, "action": "append"}}
+    of_judge = {"file": {"nargs": None}, "port": number | {"action": "append"}}
     rows: tuple[tuple[str, Callable[[argparse.Namespace], int], str, dict[str, Any], str], ...] = (
         ("run", _run, RUN, of_run, "play cases against a device; exit code 1 if one fails"),
         ("list", _list, CASES, {"cases": path}, "list the cases"),
@@ -103,7 +104,7 @@ def add_arguments(parser: Parser) -> None:
         ("vectors", _vectors, PCAP, {"pcap": path},
          "print golden packets and exchanges, with their bytes explained"),
         ("judge", _judge, JUDGE, of_judge, JUDGE_HELP),
-        ("device", _device, DEVICE, {"port": {"type": number, "default": DEFAULT_PORT}},
+        ("device", _device, DEVICE, {"port": number | {"default": versions.TCP_PORT}},
          "be the adapter of mrc's engine"),
     )  # fmt: skip
     for word, act, options, types, text in rows:
@@ -112,7 +113,7 @@ def add_arguments(parser: Parser) -> None:
         if options:
             add(action, options, **types)
         if word != "device":
-            add_options(action)
+            Output.add_options(action)
     parser.actions = tuple(actions.choices)
 
 
@@ -195,13 +196,12 @@ def _run(args: argparse.Namespace) -> int:
 def _opened(out: Output, args: argparse.Namespace) -> tuple[TestedDevice, str, list[str]]:
     """The device, its name, and the address of the judge towards it."""
     if args.device is not None:
-        host, port = args.device
-        tcp = TcpAdapter(host, port)
-        return tcp, where(host, port), [tcp.local_address]
+        tcp = TcpAdapter(*args.device)
+        return tcp, str(args.device), [tcp.local_address]
     if args.exchange is not None:
         host, port = args.exchange
         exchange = OobDevice(host, port, _readings_of(args))
-        return exchange, where(host, port), [exchange.local_address]
+        return exchange, str(args.exchange), [exchange.local_address]
     if (args.attributes is not None or args.adapter is not None) and not args.address:
         raise UsageError(args.prog, "--address is missing: the judge's own address")
     if args.attributes is not None:

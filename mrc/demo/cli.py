@@ -33,12 +33,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.child import Child
-from mrc.cli.arguments import size_argument
+from mrc.cli.arguments import add
 from mrc.cli.output import (
     Exit,
     Output,
     UsageError,
-    add_options,
     format_bytes,
     format_rate,
     format_seconds,
@@ -52,12 +51,11 @@ from mrc.results import Result, like
 from mrc.tasks import cancelled
 from mrc.testbed import rootless
 from mrc.testbed.bed import Testbed
-from mrc.testbed.cli.plan import rate_argument
 from mrc.testbed.faults import Fault
 from mrc.testbed.plan import BURST_BYTES
 from mrc.transfer.results import Transfer
 from mrc.transfer.threads import in_thread
-from mrc.units import counted, digits
+from mrc.units import counted, digits, parse_short_rate, parse_short_size
 
 T = TypeVar("T")
 
@@ -671,43 +669,51 @@ _MIN_BYTES = 1 << 20
 
 
 def size(text: str) -> int:
-    """An argparse type: 268435456, 256MiB, 1 GiB."""
-    count = size_argument(text)
-    if count < _MIN_BYTES:
+    """268435456, 256MiB, 1 GiB."""
+    if (count := parse_short_size(text)) < _MIN_BYTES:
         wrong = "less than 1 MiB: the file would arrive before the plane fails"
-        raise argparse.ArgumentTypeError(f"{text!r} is {wrong}")
+        raise ValueError(f"{text!r} is {wrong}")
     return count
 
 
 def rate(text: str) -> int:
-    """An argparse type: 500mbit."""
-    bps = rate_argument(text)
-    if bps is None:
-        raise argparse.ArgumentTypeError("the demo compares goodput with the rate: name a rate")
-    return bps
+    """500mbit; not none, as for other test beds."""
+    if text == "none":
+        raise ValueError("the demo compares goodput with the rate: name a rate")
+    return parse_short_rate(text)
 
 
 def planes(text: str) -> int:
-    """An argparse type: enough planes that one survives the fault of another."""
+    """Enough planes that one survives the fault of another."""
     if not text.isdigit() or int(text) < FAULTY_PLANE:
-        raise argparse.ArgumentTypeError(
+        raise ValueError(
             f"{text!r} is not a number of planes from {FAULTY_PLANE}: one of the planes fails"
         )
     return int(text)
 
 
+OPTIONS = f"""
+--rate RATE      rate of each plane [%(default)s]
+--planes PLANES  number of planes, at least {FAULTY_PLANE} [%(default)s]
+--t1 T1          T1s in each plane [%(default)s]
+--size SIZE      size of the file, at least 1MiB [%(default)s]
+--seed SEED      seed of the random bytes in the file [%(default)s]
+--name NAME      name of the test bed [demo-PID]
+--keep           keep the test bed up after the demo
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    for option, kind, default, text in (
-        ("--rate", rate, "500mbit", "rate of each plane"),
-        ("--planes", planes, 4, f"number of planes, at least {FAULTY_PLANE}"),
-        ("--t1", int, 2, "T1s in each plane"),
-        ("--size", size, "256MiB", "size of the file, at least 1MiB"),
-        ("--seed", int, 1, "seed of the random bytes in the file"),
-    ):
-        parser.add_argument(option, type=kind, default=default, help=f"{text} [%(default)s]")
-    parser.add_argument("--name", help="name of the test bed [demo-PID]")
-    parser.add_argument("--keep", action="store_true", help="keep the test bed up after the demo")
-    add_options(parser)
+    add(
+        parser,
+        OPTIONS,
+        rate={"type": rate, "default": "500mbit"},
+        planes={"type": planes, "default": 4},
+        t1={"type": int, "default": 2},
+        size={"type": size, "default": "256MiB"},
+        seed={"type": int, "default": 1},
+    )
+    Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

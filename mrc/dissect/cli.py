@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from mrc import limits, products
-from mrc.cli.arguments import add, count_argument
-from mrc.cli.output import Exit, Output, UsageError, add_options
+from mrc.cli.arguments import add
+from mrc.cli.output import Exit, Output, UsageError
 from mrc.dissect import capture
 from mrc.dissect.capture import CapturedFrame
 from mrc.dissect.packet import Packet, UdpFlow
@@ -97,9 +97,9 @@ OPTIONS = """
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     add(source, SOURCES, file={"nargs": "?"})
-    ports = {"type": count_argument(65535, "a port number"), "action": "append"}
-    add(parser, OPTIONS, port=ports, count={"type": count_argument(1 << 62), "default": 0})
-    add_options(parser)
+    ports = {"type": 65535, "what": "a port number", "action": "append"}
+    add(parser, OPTIONS, port=ports, count={"type": 1 << 62, "default": 0})
+    Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from mrc import lab
-from mrc.cli.arguments import add, argument
-from mrc.cli.output import Output, add_options
+from mrc.cli.arguments import add
+from mrc.cli.output import Output
 from mrc.results import Result
 
 HELP = "learn MRC by breaking networks: six lessons of ten minutes"
@@ -63,8 +63,8 @@ class Lesson(Result, frozen=True, kw_only=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add(parser, OPTIONS, lesson={"nargs": "?", "type": argument(_number)})
-    add_options(parser)
+    add(parser, OPTIONS, lesson={"nargs": "?", "type": _number})
+    Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ from zlib import crc32
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.cli.arguments import add, argument
+from mrc.cli.arguments import add
 from mrc.fabric.document import Table
 from mrc.linux.routes import Route
 from mrc.testbed import plan as plans
@@ -212,8 +212,7 @@ _NAMED = 6  # switches of a machine that a line names
 
 
 def add_outside(group: argparse._ArgumentGroup) -> None:
-    real = {"type": argument(parse_real_host)}
-    add(group, OUTSIDE, real_host=real)
+    add(group, OUTSIDE, real_host={"type": parse_real_host})
 
 
 def outside_of(args: argparse.Namespace, outside: Outside) -> Outside:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """This machine: its programs and which package is missing, its files, its processes, the time of
-the processors that a program gets, and the kernel's release.
+the processors that a program gets, the kernel's release, and descriptors.
 
 Some processes spin for a moment. What they get falls short when other programs run, when a
 hypervisor withholds time, and when a control group limits it.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mrc.errors import StateError
+from mrc.errors import ConfigError, StateError
 from mrc.units import counted
 
 # ---- Programs ------------------------------------------------------------------------------------
@@ -251,3 +252,40 @@ def leave_out_of_cores() -> None:
     """
     with suppress(OSError):  # a kernel without core dumps
         Path("/proc/self/coredump_filter").write_text("0x10")  # bits of core(5): ELF headers
+
+
+# ---- Descriptors ---------------------------------------------------------------------------------
+
+
+_LEAST_FILES = 64  # that a process can open
+_FIRST_FILES = 32  # of its loop, sockets and modules
+
+
+def raise_descriptor_limit() -> None:
+    """Raises this process's limit of open files to the hard limit: each peer needs one file.
+
+    Raises ConfigError if even that is too low to begin.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
+        raise ConfigError(
+            f"at most {counted(hard, 'open file')} (ulimit -Hn): mrc needs {_LEAST_FILES}"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _try_descriptors()
+
+
+def _try_descriptors() -> None:
+    """Raises ConfigError if this process cannot open the files it needs to begin: whoever started
+    it may have left most of its descriptors open. libuv aborts when it lacks one.
+    """
+    opened: list[int] = []
+    try:
+        while len(opened) < _FIRST_FILES:
+            opened.append(os.eventfd(0))  # needs no file: /dev/null may be missing
+    except OSError as error:
+        why = str(error.strerror).lower()
+        raise ConfigError(f"{why}: mrc needs {_FIRST_FILES} more to begin (ulimit -n)") from error
+    finally:
+        for each in opened:
+            os.close(each)

@@ -7,14 +7,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 import mrc
-from mrc.cli import endpoint, output
-from mrc.cli.arguments import (
-    DEFAULT_PORT,
-    WAIT,
-    add,
-    host_and_port,
-    pause_argument,
-)
+from mrc import versions
+from mrc.cli import endpoint
+from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
 from mrc.connect.security import Commands
 from mrc.errors import ArgumentError, ConfigError
@@ -54,7 +49,7 @@ HOST = "host HOST[:PORT]  host that runs mrc perf --server; this end is the clie
 ENDS = f"""
 -s, --server       be the server: wait for clients
 -c, --client HOST  same as HOST without -c
--p, --port PORT    TCP port of the server [{DEFAULT_PORT}]
+-p, --port PORT    TCP port of the server [{versions.TCP_PORT}]
 -1, --one-off      server: exit after one client
 """
 MORE_ENDS = f"""
@@ -87,19 +82,22 @@ OUTPUT = """
 -i, --interval SECONDS  time between result lines; the last one ends with the test [%(default)s]
 -J, --json              print only one JSON object on stdout
 --json-stream           print one JSON object a line: start, intervals, tests, end
+--csv                   print only CSV on stdout: each interval; with -a or --lat each test, at both
+                        ends
+--quiet                 print no notes on stderr
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, HOST, host={"nargs": "?"})
     ends = parser.add_argument_group("client or server")
-    add(ends, ENDS, client={"type": host_and_port})
+    add(ends, ENDS, client={"type": "HOST[:PORT]"})
     endpoint.add_endpoint_options(ends, "--bind")
     endpoint.add_engines(ends)
     endpoint.add_trust_options(parser, listens=True)
     endpoint.add_view_options(ends, listens=True)
     add(ends, MORE_ENDS, max_memory={"default": _MAX_PEER_BYTES}, timeout={"default": 5.0})
-    add(ends, WAIT.replace("while", "client: while"), wait={"type": pause_argument, "default": 0.0})
+    endpoint.add_wait(ends, "client: ")
     add(
         parser.add_argument_group("test (client only)"),
         TEST,
@@ -137,8 +135,6 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
         " of EVs and planes",
     )
     add(group, OUTPUT, interval={"default": 1.0})
-    output.add_csv_option(group, "each interval; with -a or --lat each test, at both ends")
-    add(group, "--quiet  print no notes on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -153,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(args.prog, "--server takes no HOST; see mrc perf --help")
         if args.csv:
             raise UsageError(args.prog, "--csv: only at the client; see mrc perf --help")
-        args.port = DEFAULT_PORT if args.port is None else args.port
+        args.port = versions.TCP_PORT if args.port is None else args.port
         commands = Commands(_serves(args.port), f"mrc perf {endpoint.this_host(args.port)}")
         trusted = endpoint.listening(args, out, commands, local=True)
         return run_async(serve(args, out, trusted))
@@ -172,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _serves(port: int) -> str:
     """The command of a server."""
-    return "mrc perf --server" if port == DEFAULT_PORT else f"mrc perf --server -p {port}"
+    return "mrc perf --server" if port == versions.TCP_PORT else f"mrc perf --server -p {port}"
 
 
 def _config(args: argparse.Namespace, trusted: dict[str, Any]) -> mrc.ContextConfig:

@@ -64,23 +64,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def overs_argument(text: str) -> tuple[Over, ...]:
-    """An argparse type: transports, without repetition."""
+    """Transports, without repetition."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     found = tuple(over for name in names for over in OVERS if over == name)
     if len(found) < len(names):
         wrong = next(name for name in names if name not in OVERS)
-        raise argparse.ArgumentTypeError(f"{wrong!r} is not one of {', '.join(OVERS)}")
+        raise ValueError(f"{wrong!r} is not one of {', '.join(OVERS)}")
     return found
 
 
 def scale_argument(text: str) -> float:
-    """An argparse type: a factor above 0, or a percentage."""
+    """A factor above 0, or a percentage."""
     try:
         found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         found = 0.0
     if not 1e-6 <= found <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a factor such as 0.1 or 10%")
+        raise ValueError(f"{text!r} is not a factor such as 0.1 or 10%")
     return found
 
 

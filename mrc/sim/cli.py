@@ -15,13 +15,11 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mrc.cli import output
-from mrc.cli.arguments import Parser, add, count_argument
+from mrc.cli.arguments import Parser, add
 from mrc.cli.output import (
     Exit,
     Output,
     UsageError,
-    add_options,
     format_rate,
     format_seconds,
     format_table,
@@ -114,7 +112,7 @@ def add_arguments(parser: Parser) -> None:
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for word, act, add_more, text in (
-        ("list", _list, add_options, "list the built-in scenarios"),
+        ("list", _list, Output.add_options, "list the built-in scenarios"),
         ("run", _one, _add_one, "run a scenario; exit code 1 if it misses one of its targets"),
         ("report", _report, _add_report, "run all built-in scenarios and write an HTML report"),
         ("sweep", _sweep, _add_sweep, SWEEP_HELP),
@@ -126,8 +124,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _add_one(parser: argparse.ArgumentParser) -> None:
-    threads = {"type": count_argument(1024), "default": bounds_here().jobs}
-    add(parser, ONE, threads=threads)
+    add(parser, ONE, threads={"type": 1024, "default": bounds_here().jobs})
     _add_run_arguments(parser, seeds=1)
 
 
@@ -138,23 +135,23 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_arguments(parser: argparse.ArgumentParser, seeds: int) -> None:
     add_seeds(parser, seeds)
-    output.add_csv_option(parser, "the value of each check with each seed")
+    add(parser, "--csv  print only CSV on stdout: the value of each check with each seed")
     add_settings(parser)
-    add_options(parser)
+    Output.add_options(parser)
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     add(parser, SWEEP, grid={"required": True}, output=_REQUIRED, part={"type": _part})
     add_seeds(parser, 1)
     add_settings(parser)
-    output.add_csv_option(parser, "the value of each check of each job")
-    add_options(parser)
+    add(parser, "--csv  print only CSV on stdout: the value of each check of each job")
+    Output.add_options(parser)
 
 
 def _part(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a part such as 3/40")
+        raise ValueError(f"{text!r} is not a part such as 3/40")
     return int(match[1]), int(match[2])
 
 

@@ -24,7 +24,6 @@ import uvloop
 
 import mrc
 from mrc.child import Child
-from mrc.cli.runner import raise_descriptor_limit
 from mrc.linux import system
 from mrc.sim.task import (
     IPERF3,
@@ -688,7 +687,7 @@ async def serve() -> None:
     reader = asyncio.StreamReader(limit=1 << 26)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    raise_descriptor_limit()
+    system.raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         task = msgspec.json.decode(await reader.readline(), type=HostTask)
         host = TrafficHost(task, stack)

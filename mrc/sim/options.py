@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from mrc.cli.arguments import add, count_argument
+from mrc.cli.arguments import add
 from mrc.cli.output import UsageError
 from mrc.errors import ConfigError
 
@@ -25,8 +25,7 @@ SETTINGS = """
 
 
 def add_seeds(parser: Any, n: int) -> None:
-    seeds = {"type": count_argument(10000), "default": n}
-    add(parser, SEEDS, seed={"type": _seed, "default": 1}, seeds=seeds)
+    add(parser, SEEDS, seed={"type": _seed, "default": 1}, seeds={"type": 10000, "default": n})
 
 
 def add_settings(parser: Any) -> None:
@@ -35,7 +34,7 @@ def add_settings(parser: Any) -> None:
 
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 1 << 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {(1 << 64) - 1}")
+        raise ValueError(f"{text!r} is not a number from 0 to {(1 << 64) - 1}")
     return int(text)
 
 

@@ -22,9 +22,9 @@ from slowness import PATIENCE, limit, until
 
 from mrc.agent.agent import EXCHANGE_SECONDS
 from mrc.agent.libraries import PROVIDER
-from mrc.aio.context import OOB_PORT
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
+from mrc.versions import TCP_PORT
 
 from .conftest import bed_of, fresh_name
 
@@ -104,7 +104,7 @@ def agents(lasting: Hosts) -> tuple[Mrc, Mrc]:
         lasting.agent("h0")
         lasting.agent("h1")
     here, there = lasting.running
-    until(lambda: not sockets(here.process.pid, OOB_PORT, "01"))
+    until(lambda: not sockets(here.process.pid, TCP_PORT, "01"))
     return here, there
 
 
@@ -169,7 +169,7 @@ def pair(talker: Start) -> tuple[Talker, Talker]:
 
 def until_agents_are_joined(pid: int, qps: int) -> None:
     """Waits until the agents have a connection for each QP, in the namespace of this process."""
-    until(lambda: len(sockets(pid, OOB_PORT, "01")) >= qps)
+    until(lambda: len(sockets(pid, TCP_PORT, "01")) >= qps)
 
 
 def gid(talker: Talker) -> str:

@@ -11,12 +11,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from mrc import versions
 from mrc.agent import socket as agent_socket
 from mrc.agent.agent import Agent
 from mrc.agent.parameters import device_file
 from mrc.agent.socket import AgentProfiles
 from mrc.cli import endpoint
-from mrc.cli.arguments import DEFAULT_PORT, add
+from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
@@ -67,7 +68,7 @@ def given(args: argparse.Namespace) -> dict[str, str]:
     digest of its content.
     """
     chosen = {name: getattr(args, name) for name in _PASSED_ON}
-    chosen |= {"port": args.port != DEFAULT_PORT and args.port, "interface": args.interfaces}
+    chosen |= {"port": args.port != versions.TCP_PORT and args.port, "interface": args.interfaces}
     return {
         f"--{name.replace('_', '-')}": _digest(value) for name, value in chosen.items() if value
     }

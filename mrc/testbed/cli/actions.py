@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from mrc.cli.arguments import add, argument, count_argument, seconds_argument
-from mrc.cli.output import Exit, Output, UsageError, listed, print_error
+from mrc.cli.arguments import add
+from mrc.cli.output import Exit, Output, UsageError
 from mrc.cli.runner import FirstSignal, become, refused
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.topology import Target
@@ -31,7 +31,7 @@ from mrc.testbed import state as stored
 from mrc.testbed.bed import Removed, Testbed
 from mrc.testbed.cli import status
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.plan import Built, add_machines, add_shape, rate_argument, shape_of
+from mrc.testbed.cli.plan import Built, add_machines, add_shape, shape_of
 from mrc.testbed.faults import Mode, TargetFault, parse_loss
 from mrc.testbed.shape import (
     DEFAULT_NAME,
@@ -39,6 +39,7 @@ from mrc.testbed.shape import (
     as_argument_error,
     extra,
     is_host,
+    parse_rate,
     part_name,
 )
 
@@ -194,9 +195,7 @@ def shell(args: argparse.Namespace) -> int:
         return code
     program = os.environ.get("SHELL") or "/bin/sh"
     if shutil.which(program) is None:
-        wrong = f"{program}: shell not found: set SHELL"
-        print_error(args.prog, wrong, Exit.FAILED, as_json=False)
-        return Exit.FAILED
+        raise StateError(f"{program}: shell not found: set SHELL")
     words = [program]
     if os.path.basename(program) == "bash":
         words += ["--rcfile", f"/proc/self/fd/{_in_memory(_BASH)}"]
@@ -242,8 +241,6 @@ def rsh(args: argparse.Namespace) -> int:
 
 # ---- fail, heal, drain, undrain ------------------------------------------------------------------
 
-
-_share_argument = argument(parse_loss)
 
 _FAIL = f"""
 target TARGET   what fails: {Target.FORMS}
@@ -304,11 +301,11 @@ def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         _FAIL,
         mode=mode,
-        loss={"type": _share_argument},
+        loss={"type": parse_loss},
         rate={"type": _fault_rate, "default": {}},
     )
     group = "impairments (require an emulated fabric, or netem in the kernel)"
-    shares = {word: {"type": _share_argument} for word in ("corrupt", "duplicate", "reorder")}
+    shares = {word: {"type": parse_loss} for word in ("corrupt", "duplicate", "reorder")}
     times = {word: {"dest": f"{word}_ns"} for word in ("delay", "jitter")}
     add(parser.add_argument_group(group), _IMPAIRMENTS, **shares, **times)
 
@@ -319,10 +316,10 @@ def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _fault_rate(text: str) -> dict[str, Any]:
     if text.endswith("%"):
-        return {"rate_share": _share_argument(text)}
-    rate_bps = rate_argument(text)
+        return {"rate_share": parse_loss(text)}
+    rate_bps = parse_rate(text)
     if rate_bps is None or rate_bps < MIN_RATE_BPS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate of at least 1kbit")
+        raise ValueError(f"{text!r} is not a rate of at least 1kbit")
     return {"rate_bps": rate_bps}
 
 
@@ -345,7 +342,7 @@ def heal(args: argparse.Namespace) -> int:
     bed = beds.existing(args.name)
     healed = bed.heal(args.target)
     left = bed.faults()
-    out.text(f"healed: {listed(healed)}; still failing: {listed(left)}")
+    out.text(f"healed: {status.listed(healed)}; still failing: {status.listed(left)}")
     out.result(Healed(name=args.name, healed=tuple(healed), failing=tuple(left)))
     return 0
 
@@ -369,7 +366,9 @@ def drain(args: argparse.Namespace) -> int:
 def undrain(args: argparse.Namespace) -> int:
     bed = beds.existing(args.name)
     changed = tuple(bed.undrain(args.target))
-    Output.of(args).text(f"in use again: {listed(changed)}; still drained: {listed(bed.drained())}")
+    Output.of(args).text(
+        f"in use again: {status.listed(changed)}; still drained: {status.listed(bed.drained())}"
+    )
     return _print_drained(args, bed, changed)
 
 
@@ -403,9 +402,9 @@ def _add_capture_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         parser,
         _CAPTURE,
-        count={"type": count_argument(1 << 40)},
-        seconds={"type": seconds_argument},
-        snaplen={"type": count_argument(1 << 31), "default": _MAX_SNAP_BYTES},
+        count={"type": 1 << 40},
+        seconds={"type": "SECONDS"},
+        snaplen={"type": 1 << 31, "default": _MAX_SNAP_BYTES},
     )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
 

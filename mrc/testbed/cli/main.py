@@ -6,14 +6,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, ItemsView, ValuesView
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from mrc import products
-from mrc.cli.output import UsageError, add_options
-from mrc.cli.runner import interruptible, undisturbed
+from mrc.cli.output import Output, UsageError
+from mrc.cli.runner import interruptible
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed.shape import DEFAULT_NAME
 
@@ -147,7 +148,7 @@ def _complete(parser: argparse.ArgumentParser, word: str) -> None:
     if action.add_arguments is not None:
         action.add_arguments(parser)
     if action.prints:
-        add_options(parser)
+        Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -155,22 +156,16 @@ def run(args: argparse.Namespace) -> int:
     try:
         with nullcontext() if action.prepared is None else action.prepared(args):
             if action.needs == "nothing":
-                return _run(action, args)
-            try:
-                enter_namespaces(args)
-                return _run(action, args)
-            finally:
-                with undisturbed():  # cut off in the middle, it would leave the keeper
-                    from mrc.testbed import rootless, state  # slow imports
+                with interruptible():
+                    return action.run(args)
+            from mrc.testbed import rootless, state  # slow imports
 
-                    rootless.leave(state.names)
+            # Cut off in the middle, the end would leave the keeper.
+            with interruptible(partial(rootless.leave, state.names)):
+                enter_namespaces(args)
+                return action.run(args)
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
-
-
-def _run(action: Action, args: argparse.Namespace) -> int:
-    with interruptible():
-        return action.run(args)
 
 
 def enter_namespaces(args: argparse.Namespace) -> None:

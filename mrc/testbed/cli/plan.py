@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from mrc import products
-from mrc.cli.arguments import add, argument
+from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.faults import LinkChange
@@ -46,8 +46,6 @@ from mrc.testbed.shape import (
     with_delay,
 )
 from mrc.units import counted, digits
-
-rate_argument = argument(parse_rate)  # bit/s; None: no limit
 
 _EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")
 SHAPE_OPTIONS = f"""
@@ -86,7 +84,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
         parser,
         SHAPE_OPTIONS,
         file={"nargs": "?"},
-        rate={"type": rate_argument, "default": argparse.SUPPRESS},
+        rate={"type": parse_rate, "default": argparse.SUPPRESS},
         jitter={"dest": "jitter_ns"},
         buffer={"dest": "buffer_bytes"},
         fabric={"choices": [*Fabric], "default": Fabric.KERNEL},

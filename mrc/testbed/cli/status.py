@@ -7,14 +7,13 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from mrc.cli import output
 from mrc.cli.arguments import add
-from mrc.cli.output import Output, UsageError, format_bytes, format_rate, format_table, listed
+from mrc.cli.output import Output, UsageError, format_bytes, format_rate, format_table
 from mrc.cli.runner import begun, run_async
 from mrc.errors import MrcError
 from mrc.results import KEYS, Result, like, plain
@@ -34,6 +33,7 @@ _SCROLL = "arrows, page up, page down: scroll  q: quit"
 OPTIONS = f"""
 --watch             refresh it, until ^C or the key q; arrows scroll
 --interval SECONDS  measure rates over this time [{_SECONDS}, with --watch {digits(_WATCH_SECONDS)}]
+--csv               print only CSV on stdout: each direction of each link
 """
 
 
@@ -84,7 +84,10 @@ class NotUp(Result, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(parser, OPTIONS)
-    output.add_csv_option(parser, "each direction of each link")
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 class _Look(Struct, frozen=True):

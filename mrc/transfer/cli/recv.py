@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from mrc.cli import endpoint
-from mrc.cli.arguments import add, count_argument, size_argument
-from mrc.cli.output import Output, UsageError, add_options
+from mrc.cli.arguments import add
+from mrc.cli.output import Output, UsageError
 from mrc.transfer.limits import CHUNK_BYTES, SenderLimits
+from mrc.units import parse_short_size
 
 HELP = "receive files and folders from hosts that run mrc send"
 EXAMPLES = """\
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("limits (anybody who can reach the port can send)"),
         LIMITS,
         max_bytes={"default": DEFAULTS.bytes},
-        max_files={"type": count_argument(1 << 40, "a number of files"), "default": DEFAULTS.files},
+        max_files={"type": 1 << 40, "what": "a number of files", "default": DEFAULTS.files},
         rate={"default": 0.0},
         idle={"default": DEFAULTS.idle_seconds},
         memory={"type": _window_bytes, "default": DEFAULTS.window_bytes},
@@ -81,13 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with --once: record the bytes received in bins of this width; show the longest gap",
     )
     endpoint.add_view_options(parser, listens=True)
-    add_options(parser)
+    Output.add_options(parser)
 
 
 def _window_bytes(text: str) -> int:
-    length = size_argument(text)
+    length = parse_short_size(text)
     if not CHUNK_BYTES <= length <= 1 << 40:
-        raise argparse.ArgumentTypeError(f"{text!r} is not within 4M..1T")
+        raise ValueError(f"{text!r} is not within 4M..1T")
     return length
 
 

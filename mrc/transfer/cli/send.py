@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 
+from mrc import versions
 from mrc.cli import endpoint
-from mrc.cli.arguments import DEFAULT_PORT, WAIT, add, pause_argument
-from mrc.cli.output import Output, UsageError, add_options
+from mrc.cli.arguments import add
+from mrc.cli.output import Output, UsageError
 
 HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\
@@ -26,7 +27,7 @@ examples:
 OPTIONS = f"""
 files FILE...      file or folder to send, of any size; - for standard input; a trailing / makes no
                    difference, and a folder's /. means only what it holds
-host HOST[:PORT]   host that runs mrc recv [TCP port {DEFAULT_PORT}]
+host HOST[:PORT]   host that runs mrc recv [TCP port {versions.TCP_PORT}]
 --timeout SECONDS  time limit for connecting [%(default)s]
 --retry SECONDS    when the connection is lost, try for this time to connect again, and go on; 0:
                    end at once, as with -, --code and --no-resume [%(default)g]
@@ -47,15 +48,14 @@ CHOICE = """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    retry = {"type": pause_argument, "default": 60.0}
-    add(parser, OPTIONS, timeout={"default": 5.0}, retry=retry)
-    add(parser, WAIT, wait={"type": pause_argument, "default": 0.0})
+    add(parser, OPTIONS, timeout={"default": 5.0}, retry={"type": "PAUSE", "default": 60.0})
+    endpoint.add_wait(parser)
     endpoint.add_endpoint_options(parser)
     endpoint.add_engines(parser)
     endpoint.add_trust_options(parser, listens=False)
     add(parser, CHOICE, name={"type": _name}, rate={"default": 0.0})
     endpoint.add_view_options(parser, listens=False)
-    add_options(parser)
+    Output.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,5 +98,5 @@ def _name(text: str) -> str:
     try:
         check_path(text)
     except FileError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise ValueError(error) from None
     return text

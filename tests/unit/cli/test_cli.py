@@ -144,7 +144,7 @@ def test_host_and_port__accepted(text: str, host: str, port: int) -> None:
     ],
 )
 def test_host_and_port__refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
+    with pytest.raises(ValueError):
         host_and_port(text)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from mrc.cli.runner import raise_descriptor_limit
 from mrc.config import Limits
 from mrc.connect.admission import (
     Admission,
@@ -34,6 +33,7 @@ from mrc.connect.admission import (
 )
 from mrc.errors import BusyError, ConnectError
 from mrc.fabric.paths import PeerSource
+from mrc.linux.system import raise_descriptor_limit
 
 LIMITS = Limits(max_pending=8, max_pending_per_source=2, max_qps=16, max_qps_per_source=4)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import re
 import socket
@@ -401,7 +400,7 @@ async def test_server__port_and_address_that_cannot_be() -> None:
 )
 def test_listening_address(text: str, address: Any) -> None:
     if address is None:
-        with pytest.raises(argparse.ArgumentTypeError, match=r"port number|is not PORT"):
+        with pytest.raises(ValueError, match=r"port number|is not PORT"):
             listening_address(text)
     else:
         assert listening_address(text) == address
