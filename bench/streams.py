@@ -28,7 +28,7 @@ from contenders import Flows, tcp_controls
 
 from mrc.demo.cli import Timeline
 from mrc.linux import netns
-from mrc.testbed import bed as beds
+from mrc.testbed.bed import Testbed
 
 NAMES = ("mrc", "MPTCP", "TCP, a flow a plane", "TCP, one flow", "UCX over TCP")
 PEERS = NAMES[1:]  # left out if they cannot run
@@ -224,7 +224,7 @@ def _resent_segments(bed: Bed) -> int:
 def skipped() -> dict[str, str]:
     """The contenders that this machine does not support, and why."""
     found = {}
-    if not beds.has_mptcp():
+    if not Testbed.has_mptcp():
         found[_MPTCP] = "this kernel has no MPTCP: it requires CONFIG_MPTCP"
     if (missing := peers.missing().get("ucx_perftest")) is not None:
         found[Ucx.name] = f"ucx_perftest is {missing}"

@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "testbed view": ("view.feed.PageAddress",),
     "testbed capture": ("testbed.capture.Captured",),
     "testbed fail": ("testbed.cli.actions.Injection",),
-    "testbed run": ("sim.action.Scheduled",),
+    "testbed run": ("testbed.schedule.Scheduled",),
     "testbed run --over": ("sim.compare.Workload",),
     "testbed heal": ("testbed.cli.actions.Healed",),
     "testbed drain": ("testbed.cli.actions.Drained",),

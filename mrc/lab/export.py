@@ -35,13 +35,13 @@ from mrc.testbed import plan as plans
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import add_shape, shape_of
-from mrc.testbed.faults import hops_of_link
+from mrc.testbed.faults import Hop
 from mrc.testbed.plan import (
     BedLink,
     BedPlan,
     Node,
 )
-from mrc.testbed.shape import MANAGEMENT, Fabric, Shape, as_argument_error
+from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
 from mrc.units import counted, digits
 
 # ---- Scripts -------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ esac
 
 def check(plan: BedPlan) -> None:
     """Raises ValueError for a fabric that other tools cannot build."""
-    if plan.shape.fabric is Fabric.EMULATED:
+    if plan.shape.is_emulated:
         raise ValueError(
             "only mrc can run an emulated fabric: export a kernel fabric, without --fabric"
         )
@@ -368,7 +368,7 @@ def with_link_addresses(plan: BedPlan) -> BedPlan:
     ends: dict[_NodeEnd, tuple[IPv6Interface, IPv6Interface]] = {}
     for link in plan.shape.every_link():
         upper, lower = _link_addresses(plan, link)
-        up, down = hops_of_link(link, plan.shape)
+        up, down = Hop.both_ways(link, plan.shape)
         ends[up.port], ends[down.port] = (lower, upper), (upper, lower)
     nodes = {
         name: node if name == MANAGEMENT else _numbered(node, ends)

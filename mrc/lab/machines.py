@@ -22,14 +22,14 @@ from msgspec.structs import replace
 from mrc.errors import ArgumentError, ResolveError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.testbed import bed
+from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import (
     BedLink,
     BedPlan,
     MachineShare,
     Node,
 )
-from mrc.testbed.shape import MANAGEMENT, Fabric, Shape, part_name
+from mrc.testbed.shape import MANAGEMENT, Shape, part_name
 from mrc.units import counted
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 {name}"
@@ -58,10 +58,7 @@ class BedMachine(Struct, frozen=True):
         argv = shlex.split(self.reach.replace("{name}", self.name))
         if terminal and os.path.basename(argv[0]) == "ssh":
             argv.insert(1, "-t")
-        if bed.FOLDER_VARIABLE in os.environ:  # in a host, with a network and names of its own
-            outside = bed.outside_namespaces()
-            argv = ["nsenter", f"--net={outside}/net", f"--mount={outside}/mnt", *argv]
-        return [*argv, f"exec {shlex.join([self.mrc, 'testbed', *words])}"]
+        return [*Testbed.way_out(), *argv, f"exec {shlex.join([self.mrc, 'testbed', *words])}"]
 
 
 class Machines(Struct, frozen=True):
@@ -204,7 +201,7 @@ _MOST_LINKS = 1 << 16
 
 def check_partition(shape: Shape, machines: int) -> None:
     """Raises ValueError for a test bed that cannot be cut."""
-    if shape.fabric is Fabric.EMULATED:
+    if shape.is_emulated:
         raise ValueError(
             "the switches of an emulated fabric are one process, on one machine: use a kernel "
             "fabric over several"

@@ -47,9 +47,9 @@ from mrc.linux import netns, system
 from mrc.testbed import build, state
 from mrc.testbed import capture as captures
 from mrc.testbed import plan as plans
-from mrc.testbed.bed import LinkCounters, Removed, Testbed
+from mrc.testbed.bed import Removed, Testbed
 from mrc.testbed.cli.main import Action
-from mrc.testbed.faults import Fault, all_hops
+from mrc.testbed.faults import Fault, Hop
 from mrc.testbed.plan import BedLink, BedPlan, MachineShare
 from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
 
@@ -312,17 +312,8 @@ class SpreadTestbed(Testbed):
 
     def links(self) -> dict[str, dict[str, int]]:
         """Without those of machines that do not answer."""
-        return self._in_order(self._ask("links"))
-
-    def measure(self, seconds: float) -> dict[str, LinkCounters]:
-        """Without the links of machines that do not answer."""
-        return convert(
-            self._in_order(self._ask("measure", seconds=seconds)), dict[str, LinkCounters]
-        )
-
-    def _in_order(self, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        found = {link: told for answer in answers.values() for link, told in answer.items()}
-        return {str(hop): found[str(hop)] for hop in all_hops(self.shape) if str(hop) in found}
+        found = {link: its for each in self._ask("links").values() for link, its in each.items()}
+        return {str(hop): found[str(hop)] for hop in Hop.every(self.shape) if str(hop) in found}
 
     def processor_times(self) -> dict[str, system.Times]:
         return convert(self._ask("times"), dict[str, system.Times])
@@ -552,13 +543,13 @@ class _PartServer:
         return None
 
     def _bed(self) -> Part:
+        if self._known is not None and self._known.is_current():
+            return self._known
         found = state.load(self._name)
         if found is None or not found.up:
             raise ConnectError(f"test bed {self._name} is not up there; was it restarted?")
-        bed = self._known
-        if bed is None or (bed.shape, bed.machines) != (found.shape, found.machines):
-            bed = self._known = Part.of(self._name, found.shape, found.machines)
-        return bed
+        self._known = Part.of(self._name, found.shape, found.machines)
+        return self._known
 
     def _done_by(self, bed: Part, request: _Request) -> object:
         """What a test bed answers that is up."""
@@ -576,8 +567,6 @@ class _PartServer:
                 return bed.undrain(request["target"])
             case "links":
                 return bed.links()
-            case "measure":
-                return bed.measure(request["seconds"])
             case "lost":
                 return bed.lost()
             case "missing":

@@ -10,19 +10,16 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError, format_seconds
 from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
-from mrc.results import Result
 from mrc.sim.options import add_seeds, add_settings
 from mrc.sim.task import OVERS, Over
-from mrc.testbed import bed as beds
 from mrc.testbed import schedule
+from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action
-from mrc.testbed.faults import TargetFault
 
 DESCRIPTION = """\
 Run a scenario of mrc sim on the test bed: its traffic between the hosts, with
@@ -86,7 +83,7 @@ def scale_argument(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = beds.existing(args.name)
+    bed = Testbed.existing(args.name)
     if not args.faults_only and _has_traffic(args.file):
         from mrc.sim import compare  # slow import: the simulator
 
@@ -132,33 +129,9 @@ def _check_until(
         out.warn(f"left out, since {end} ends the run before: {named}")
 
 
-class Scheduled(Result, frozen=True, kw_only=True):
-    """A line of `mrc testbed run` for each change."""
-
-    event: Literal["fail", "heal"]
-    """What happened."""
-    target: str
-    """The target."""
-    due_seconds: float
-    """When the file says, from the start."""
-    seconds: float
-    """When it happened, from the start."""
-    fault: TargetFault | None
-    """How the target fails from now on; null: it is healed."""
-
-
 def _tell(out: Output, event: schedule.FaultChange, seconds: float) -> None:
     out.text(event.line(seconds))
-    target, fault = str(event.target), event.fault
-    out.result(
-        Scheduled(
-            event="heal" if fault is None else "fail",
-            target=target,
-            due_seconds=event.at_ns / 1e9,
-            seconds=round(seconds, 6),
-            fault=None if fault is None else fault.result(target),
-        )
-    )
+    out.result(event.result(seconds))
 
 
 ACTIONS = {"run": Action(run, add_arguments)}

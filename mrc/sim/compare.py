@@ -38,7 +38,6 @@ from mrc.sim.traffic import (
     scheduled_faults,
     unsupported,
 )
-from mrc.testbed import bed as beds
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.units import digits
@@ -352,7 +351,7 @@ def _require(overs: Sequence[Over]) -> None:
     """Raises StateError for a transport that this machine lacks."""
     if "iperf3" in overs:
         system.require(IPERF3)
-    if "mptcp" in overs and not beds.has_mptcp():
+    if "mptcp" in overs and not Testbed.has_mptcp():
         raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
 
 

@@ -19,7 +19,6 @@ import uvloop
 from mrc.child import Child
 from mrc.errors import ConnectError, MrcError, StateError
 from mrc.sim.task import CLOCK, GREETING, HostAnswer, HostEnd, HostNews, HostTask, Ready
-from mrc.testbed import bed as beds
 from mrc.testbed.bed import Testbed
 
 T = TypeVar("T", Ready, HostAnswer)
@@ -242,7 +241,7 @@ class _RelayServer:
 
 
 async def _serve(name: str) -> None:
-    bed = beds.existing(name)
+    bed = Testbed.existing(name)
     reader = asyncio.StreamReader(limit=_RELAY_LINE_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

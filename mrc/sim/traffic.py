@@ -36,7 +36,7 @@ from mrc.sim.task import FlowTask, HostAnswer, HostNews, HostTask, Over, Ready, 
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import BedPlan
-from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.shape import Shape
 from mrc.units import counted, digits
 
 # ---- 1. The scenario -----------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def fitted(scenario: Scenario, shape: Shape, scale: float = 1.0) -> Scenario:
 
 def tiers_of(tiers: Tiers, shape: Shape) -> Tiers:
     """The fabric of a test bed, for the simulator. The hosts' own settings are the scenario's."""
-    is_kernel = shape.fabric is Fabric.KERNEL
+    is_kernel = not shape.is_emulated
     queue = shape.port_queue()
     if is_kernel:
         queue |= {"ecn_low_bytes": 0, "ecn_high_bytes": 0}
@@ -125,7 +125,7 @@ def transport_of(transport: Transport, shape: Shape) -> Transport:
     """The settings of real QPs. A kernel fabric does not mark, so NSCC would lack its signal; it
     forwards bursts, and hosts that send single packets would take the processors' time.
     """
-    is_kernel = shape.fabric is Fabric.KERNEL
+    is_kernel = not shape.is_emulated
     room = paths.payload_mtu(shape.mtu, 6, segments=1)
     return replace(
         transport,
@@ -384,7 +384,7 @@ def _moved(bed: Testbed, before: Moved, after: Moved) -> Moved:
         name: {key: count - before[name].get(key, 0) for key, count in counts.items()}
         for name, counts in after.items()
     }
-    if bed.shape.fabric is Fabric.EMULATED and (lost := moved[""]["overloaded"]):
+    if bed.shape.is_emulated and (lost := moved[""]["overloaded"]):
         raise StateError(
             f"this machine is too slow: the emulator lost {counted(lost, 'packet')}; "
             "build the test bed with a lower --rate"
@@ -461,7 +461,7 @@ def scheduled_faults(scenario: Scenario, plan: BedPlan) -> list[schedule.Schedul
     """Raises ConfigError for a fault that a test bed cannot inject at its time."""
     during = [fault for fault in scenario.faults if fault.at_ns < scenario.until_ns]
     found = [_scheduled_fault(scenario, fault, plan) for fault in during]
-    least_ns = schedule.least_ns(plan.shape.fabric)
+    least_ns = schedule.least_ns(plan.shape)
     for each in found:
         lasts_ns = each.times.end_ns - each.times.at_ns
         if not _lasts(each.times, scenario) and lasts_ns < least_ns:
@@ -519,7 +519,7 @@ Moved = Mapping[str, Mapping[str, int]]
 def counters(bed: Testbed) -> Moved:
     """The counters so far. A kernel fabric counts links alone."""
     links = bed.links()
-    if bed.shape.fabric is Fabric.KERNEL:
+    if not bed.shape.is_emulated:
         return links
     fabric = bed.counters()
     return {**links, "": {key: fabric[key] for key in ("overloaded", "unroutable")}}

@@ -25,6 +25,7 @@ from typing import Any, Literal, Self
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.topology import Target
@@ -32,13 +33,12 @@ from mrc.linux import netns, system
 from mrc.results import KEYS, Result, like
 from mrc.testbed import build, emulator, rootless, state
 from mrc.testbed.build import Ready
-from mrc.testbed.faults import Fault, Hop, Mode, all_hops, place_faults
+from mrc.testbed.faults import Fault, Hop, Mode, place_faults
 from mrc.testbed.plan import BedPlan, MachineShare, Node, emulator_config, make_plan
 from mrc.testbed.shape import (
     DEFAULT_NAME,
     DEFAULT_RATE,
     FABRIC,
-    Fabric,
     Shape,
     as_argument_error,
     check_name,
@@ -49,6 +49,7 @@ from mrc.testbed.shape import (
     part_name,
 )
 from mrc.testbed.state import BedState
+from mrc.units import counted
 
 _NAMED = 6  # parts that an error names
 
@@ -151,13 +152,27 @@ class Testbed:
         bed.shape, bed.machines = shape, machines
         return bed
 
-    @classmethod
-    def existing(cls, name: str = DEFAULT_NAME) -> Self:
-        """The test bed of this name. It must be up."""
+    @staticmethod
+    def spanning(name: str, shape: Shape, machines: Any) -> Testbed:
+        """A test bed of this shape, on this machine alone or over several."""
+        kind: type[Testbed] = Testbed if machines is None else extra("remote").SpreadTestbed
+        return kind.of(name, shape, machines)
+
+    @staticmethod
+    def existing(name: str = DEFAULT_NAME) -> Testbed:
+        """The test bed of this name, on this machine alone or over several. It must be up."""
         found = _stored(name)
-        bed = cls.of(name, found.shape, found.machines)
+        bed = Testbed.spanning(name, found.shape, found.machines)
         bed._state()
         return bed
+
+    @staticmethod
+    def named(name: str) -> Testbed:
+        """As `existing`, but it may be down or half built."""
+        found = state.load(name)
+        if found is None:
+            return Testbed(name)
+        return Testbed.spanning(name, found.shape, found.machines)
 
     @staticmethod
     def require_programs() -> None:
@@ -194,6 +209,15 @@ class Testbed:
             self._build()
             return True
 
+    def is_current(self) -> bool:
+        """Whether it is up with this shape, perhaps with parts missing."""
+        found = state.load(self.name)
+        return (
+            found is not None
+            and found.up
+            and (found.shape, found.machines) == (self.shape, self.machines)
+        )
+
     def _is_up(self) -> bool:
         """Whether it is up and whole. Raises StateError if another one of its name is."""
         found = state.load(self.name)
@@ -217,12 +241,12 @@ class Testbed:
             state.save(self.name, begun)
             state.write_files(self.plan)
             build.build(self.plan)
-            if self.shape.fabric is Fabric.EMULATED:
+            if self.shape.is_emulated:
                 namespace = self.plan.nodes[FABRIC].namespace
                 emulator.start(state.folder(self.name), namespace, emulator_config(self.shape))
             if self.shape.outside:
                 extra("uplink").after_build(self.plan)
-            if self.shape.fabric is Fabric.KERNEL:
+            if not self.shape.is_emulated:
                 found = build.read_counters(self.plan, {}).items()
                 drops = {str(hop): told["dropped"] for hop, told in found if told["dropped"]}
                 state.write_early_drops(self.name, drops)
@@ -355,10 +379,36 @@ class Testbed:
         found = build.lost_ends(self.plan, Target("all"), held_down)
         return {build.end_name(end): target for end, target in found.items()}
 
+    def summary(self) -> str:
+        """Its shape in one line, for people."""
+        shape = self.shape
+        rate = _rate(shape.host_rate_bps)
+        rates = shape.fabric_rate_bps, shape.core_rate_bps if shape.t2 else shape.fabric_rate_bps
+        if rates != (shape.host_rate_bps, shape.host_rate_bps):
+            rate += f" per host link, {_rate(rates[0])} per uplink"
+            rate += f", {_rate(rates[1])} per link to a T2" if shape.t2 else ""
+        elif shape.host_rate_bps is not None:
+            rate += " per link"
+        if shape.t2:
+            switches = f"{counted(shape.t0, 'T0')}, {counted(shape.t1, 'T1')}"
+            switches += f" and {counted(shape.t2, 'T2')} in {counted(shape.pods, 'pod')}"
+        else:
+            below = "" if shape.t0 == shape.hosts else f"{counted(shape.t0, 'T0')} and "
+            switches = below + counted(shape.t1, "T1")
+        emulated = ", emulated" if shape.is_emulated else ""
+        return (
+            f"{counted(shape.hosts, 'host')}, {counted(shape.planes, 'plane')},"
+            f" {switches} per plane, {rate}, MTU {shape.mtu}{emulated}"
+        )
+
+    def can_delay(self) -> bool:
+        """Whether its faults can delay, corrupt, duplicate and reorder packets."""
+        return self.shape.is_emulated or build.has_netem(self.plan)
+
     def missing(self) -> list[str]:
         """Nodes that no longer exist although the test bed was not taken down."""
         gone = build.missing(self.plan)
-        if self.shape.fabric is Fabric.EMULATED and FABRIC not in gone:
+        if self.shape.is_emulated and FABRIC not in gone:
             gone += [] if emulator.is_running(state.folder(self.name)) else [FABRIC]
         return gone
 
@@ -372,13 +422,13 @@ class Testbed:
         They are the fields of `struct mrc_emu_hop`; a kernel fabric has the fields that Linux
         counts.
         """
-        if self.shape.fabric is Fabric.KERNEL:
+        if not self.shape.is_emulated:
             failing = self._by_target(self._state())
             told = {str(hop): each for hop, each in build.read_counters(self.plan, failing).items()}
             for name, count in state.early_drops(self.name).items():
                 told[name]["dropped"] = max(0, told[name]["dropped"] - count)
             return told
-        found = list(all_hops(self.shape))
+        found = list(Hop.every(self.shape))
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
     def measure(self, seconds: float) -> dict[str, LinkCounters]:
@@ -406,17 +456,22 @@ class Testbed:
             str(hop): next(
                 (a for kind, a, _ in placed.get(hop, []) if kind == "rate"), usual.rate_bps
             )
-            for hop, usual in all_hops(self.shape).items()
+            for hop, usual in Hop.every(self.shape).items()
         }
 
     def _ask_status(self, wanted: list[Hop]) -> tuple[dict[str, Any], list[dict[str, int]]]:
         self._state()
-        if self.shape.fabric is Fabric.KERNEL:
+        if not self.shape.is_emulated:
             raise StateError(
                 f"test bed {self.name} has a kernel fabric: only an emulated fabric has counters"
             )
         answer = emulator.ask(state.folder(self.name), {"do": "status", "hops": wanted})
         return answer["stats"], answer["hops"]
+
+    @staticmethod
+    def has_mptcp() -> bool:
+        """Whether this kernel has MPTCP."""
+        return _MPTCP_ENABLED.exists()
 
     def prepare_mptcp(self, host: str) -> None:
         """Make MPTCP connections of a host's programs use every plane."""
@@ -468,6 +523,16 @@ class Testbed:
             ids = (f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups")
             argv += ["setpriv", *ids, "--"]
         return [*argv, *command], environment
+
+    @staticmethod
+    def way_out() -> list[str]:
+        """What runs a command with the network and names of the machine, in a host of a test bed;
+        elsewhere nothing.
+        """
+        if FOLDER_VARIABLE not in os.environ:
+            return []
+        outside = _outside_namespaces()
+        return ["nsenter", f"--net={outside}/net", f"--mount={outside}/mnt"]
 
     def processor_times(self) -> dict[str, system.Times]:
         """The time of the processors of each of its machines."""
@@ -538,6 +603,10 @@ class Testbed:
         )
 
 
+def _rate(rate_bps: int | None) -> str:
+    return "no rate limit" if rate_bps is None else format_rate(rate_bps)
+
+
 def _stored(name: str) -> BedState:
     found = state.load(name)
     if found is None or not found.up:
@@ -551,30 +620,6 @@ def _difference(stored: Shape, wanted: Shape) -> str:
     return ", ".join(
         f"{key} {theirs[key]}, not {ours[key]}" for key in ours if theirs[key] != ours[key]
     )
-
-
-def existing(name: str = DEFAULT_NAME) -> Testbed:
-    """The test bed of this name, on this machine alone or over several. It must be up."""
-    found = state.load(name)
-    if found is None or found.machines is None:
-        return Testbed.existing(name)
-    return _spread().existing(name)
-
-
-def named(name: str) -> Testbed:
-    """As `existing`, but it may be down or half built."""
-    found = state.load(name)
-    return Testbed(name) if found is None else of(name, found.shape, found.machines)
-
-
-def of(name: str, shape: Shape, machines: Any) -> Testbed:
-    """A test bed of this shape, on this machine alone or over several."""
-    return (Testbed if machines is None else _spread()).of(name, shape, machines)
-
-
-def _spread() -> type[Testbed]:
-    found: type[Testbed] = extra("remote").SpreadTestbed
-    return found
 
 
 # ---- Programs in it ------------------------------------------------------------------------------
@@ -673,7 +718,7 @@ def _wait_for(running: selectors.BaseSelector, deadline: float) -> None:
             os.close(key.fd)
 
 
-def outside_namespaces() -> Path:
+def _outside_namespaces() -> Path:
     """The namespaces (/proc/PID/ns) from which `exec` or `shell` led into a host."""
     ours = _identity(Path("/proc/self/ns/net"))
     for pid in _ancestors():
@@ -707,18 +752,13 @@ _MPTCP_ENABLED = Path("/proc/sys/net/mptcp/enabled")
 _MPTCP_ADDRESSES = 8
 
 
-def has_mptcp() -> bool:
-    """Whether this kernel has MPTCP."""
-    return _MPTCP_ENABLED.exists()
-
-
 def _prepare_mptcp(namespace: str, addresses: Collection[IPv6Address]) -> None:
     """Announce these addresses of a host, if it does not announce them yet.
 
     Raises StateError where the kernel has no MPTCP.
     """
     with netns.inside(namespace):
-        if not has_mptcp():
+        if not Testbed.has_mptcp():
             raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
         _MPTCP_ENABLED.write_text("1")
     known = json.loads(_run_ip(namespace, "-j", "mptcp", "endpoint", "show") or "[]")

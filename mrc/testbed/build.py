@@ -47,11 +47,9 @@ from mrc.testbed.faults import (
     Fault,
     Hop,
     Mode,
-    all_hops,
     drop_rules,
     dropped_by,
     emulated_ends,
-    hops_of_link,
     kernel_ends,
     lossy,
     no_drop_rules,
@@ -66,7 +64,7 @@ from mrc.testbed.plan import (
     make_plan,
     shaper,
 )
-from mrc.testbed.shape import MANAGEMENT, Fabric, extra, is_namespace_of, namespace_of, part_name
+from mrc.testbed.shape import MANAGEMENT, extra, is_namespace_of, namespace_of, part_name
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
@@ -462,7 +460,7 @@ def read_counters(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop, di
         with Netlink(node.namespace) as link:
             interfaces[node.name] = link.counters()
     found = {}
-    for hop in all_hops(plan.shape):
+    for hop in Hop.every(plan.shape):
         node_name, interface = hop.port
         if node_name not in interfaces:  # another machine has it
             continue
@@ -562,7 +560,7 @@ def _dropped_by_size(plan: BedPlan, faults: Mapping[Target, Fault]) -> dict[Hop,
     limited |= {hop.port for hop in _limited_hops(plan, faults)}
     return {
         hop: _fragmentations_refused(plan.nodes[node].namespace, interface)
-        for hop in (all_hops(plan.shape) if limited else ())
+        for hop in (Hop.every(plan.shape) if limited else ())
         for node, interface in [hop.port]
         if hop.kind != HOST_UP and (node, interface) in limited and node in plan.nodes
     }
@@ -601,7 +599,7 @@ def check_faults(plan: BedPlan, faults: Faults) -> None:
     place_faults(faults, plan.shape)
     if any(each.mode is Mode.DOWN and target.direction for target, each in faults.items()):
         raise ValueError("a link goes down in both directions: use mode silent for one")
-    if plan.shape.fabric is Fabric.EMULATED:
+    if plan.shape.is_emulated:
         return
     queues_with(plan, faults)
     if any(each.touches_packets for each in faults.values()) and not has_netem(plan):
@@ -616,7 +614,7 @@ def change_faults(plan: BedPlan, before: Faults, after: Faults, ready: Ready | N
     it returns. None: at once. A link goes up once no fault holds it down.
     """
     down, stay_down = ends_down(plan, before), ends_down(plan, after)
-    is_kernel = plan.shape.fabric is Fabric.KERNEL
+    is_kernel = not plan.shape.is_emulated
     apply_rules(_scripts_of_drops(plan, before, after) if is_kernel else {}, ready)
     set_down(plan, [end for end in stay_down if end not in down])
     if is_kernel:
@@ -655,7 +653,7 @@ def _scripts_of_drops(plan: BedPlan, before: Faults, after: Faults) -> dict[str,
 
 def ends_down(plan: BedPlan, faults: Faults) -> dict[LinkEnd, None]:
     """The ends of links that faults hold down."""
-    find = emulated_ends if plan.shape.fabric is Fabric.EMULATED else kernel_ends
+    find = emulated_ends if plan.shape.is_emulated else kernel_ends
     return {
         end: None
         for target, fault in faults.items()
@@ -713,7 +711,7 @@ def end_name(end: LinkEnd) -> str:
 
 def _links_of(plan: BedPlan, target: Target) -> Iterable[tuple[BedLink, str]]:
     names = {
-        hops_of_link(link, plan.shape)[0].port: str(link) for link in plan.shape.links_of(target)
+        Hop.both_ways(link, plan.shape)[0].port: str(link) for link in plan.shape.links_of(target)
     }
     for link in plan.links:
         if name := names.get((link.lower, link.lower_name)):

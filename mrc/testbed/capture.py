@@ -35,11 +35,11 @@ from mrc.testbed.faults import (
     T1_DOWN,
     T1_UP,
     T2_DOWN,
-    all_hops,
+    Hop,
     all_hops_of,
 )
 from mrc.testbed.plan import BedPlan
-from mrc.testbed.shape import MANAGEMENT, Fabric
+from mrc.testbed.shape import MANAGEMENT
 from mrc.units import counted
 
 _SOL_PACKET = 263
@@ -112,13 +112,13 @@ def interfaces(plan: BedPlan, where: str) -> list[LinkEnd]:
     if where == MANAGEMENT:
         return [(where, link.upper_name) for link in plan.links if link.upper == where]
     if where in plan.configs:
-        return [end for end in (hop.port for hop in all_hops(plan.shape)) if end[0] == where]
+        return [end for end in (hop.port for hop in Hop.every(plan.shape)) if end[0] == where]
     try:
         target = plan.shape.target(where).both
     except ValueError as exc:
         raise ValueError(f"{exc}, nor a host or mgmt") from exc
     kinds = _CAPTURED[target.kind]
-    if plan.shape.fabric is Fabric.EMULATED and kinds != (HOST_UP,):
+    if plan.shape.is_emulated and kinds != (HOST_UP,):
         raise ValueError(
             f"{where} has no interface, because the switches of an emulated fabric are one "
             "process: capture a host or link:hH.P"

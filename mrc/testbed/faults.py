@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import compress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from msgspec import Struct
 
@@ -233,6 +233,28 @@ class Hop(NamedTuple):
     end: int
     """number of the host, T1 or T2 at the other end"""
 
+    @classmethod
+    def both_ways(cls, link: Target, fabric: Topology) -> tuple[Self, Self]:
+        """Both directions of a link, up first."""
+        host, plane, t1, t2 = link.host, link.plane, link.t1, link.t2
+        if host is not None:
+            t0 = fabric.t0_of(host)
+            return cls(HOST_UP, plane, t0, host), cls(HOST_DOWN, plane, t0, host)
+        assert t1 is not None
+        if t2 is not None:
+            return cls(T1_UP, plane, t1, t2), cls(T2_DOWN, plane, t1, t2)
+        assert link.t0 is not None
+        return cls(T0_UP, plane, link.t0, t1), cls(T1_DOWN, plane, link.t0, t1)
+
+    @classmethod
+    def every(cls, shape: Shape) -> dict[Self, LinkProperties]:
+        """Every hop, plane by plane, with its properties without faults."""
+        return {
+            hop: properties
+            for link, both in shape.link_properties().items()
+            for hop, properties in zip(cls.both_ways(link, shape), both, strict=True)
+        }
+
     def __str__(self) -> str:
         near = "t1" if self.kind in (T1_UP, T2_DOWN) else "t0"
         far = {HOST_UP: "h", HOST_DOWN: "h", T0_UP: "t1", T1_DOWN: "t1"}.get(self.kind, "t2")
@@ -261,27 +283,6 @@ FaultRow = tuple[str, int, int]
 """kind and its two numbers, see csrc/sim/emu.h"""
 
 
-def hops_of_link(link: Target, fabric: Topology) -> tuple[Hop, Hop]:
-    """Both directions of a link, up first."""
-    if link.host is not None:
-        t0 = fabric.t0_of(link.host)
-        return Hop(HOST_UP, link.plane, t0, link.host), Hop(HOST_DOWN, link.plane, t0, link.host)
-    assert link.t1 is not None
-    if link.t2 is not None:
-        return Hop(T1_UP, link.plane, link.t1, link.t2), Hop(T2_DOWN, link.plane, link.t1, link.t2)
-    assert link.t0 is not None
-    return Hop(T0_UP, link.plane, link.t0, link.t1), Hop(T1_DOWN, link.plane, link.t0, link.t1)
-
-
-def all_hops(shape: Shape) -> dict[Hop, LinkProperties]:
-    """Every hop, plane by plane, with its properties without faults."""
-    return {
-        hop: properties
-        for link, both in shape.link_properties().items()
-        for hop, properties in zip(hops_of_link(link, shape), both, strict=True)
-    }
-
-
 def hops_of(target: Target, fabric: Topology) -> list[Hop]:
     """The lossy hops of a target. Each packet through the target passes exactly one of them."""
     kinds = {
@@ -301,7 +302,7 @@ def all_hops_of(target: Target, fabric: Topology) -> list[Hop]:
     return [
         hop
         for link in fabric.links_of(target)
-        for hop in compress(hops_of_link(link, fabric), target.ways)
+        for hop in compress(Hop.both_ways(link, fabric), target.ways)
     ]
 
 
@@ -335,7 +336,7 @@ def dropped_by(target: Target, fault: Fault, fabric: Topology) -> Drops:
 
 def lossy(shape: Shape) -> Drops:
     """What nftables drops in a kernel fabric without a fault."""
-    usual = all_hops(shape)
+    usual = Hop.every(shape)
     matches = _filters(hop for hop, its in usual.items() if its.loss)
     return {
         node: [(by_chance(match, usual[hop].loss), hop) for match, hop in found.items()]
@@ -382,7 +383,7 @@ def place_faults(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list
 
     Raises ValueError for a share of a link without a rate.
     """
-    usual = all_hops(shape)
+    usual = Hop.every(shape)
     suffered: dict[Hop, list[Fault]] = {}
     rates: dict[Hop, list[int]] = {}
     mtus: dict[Hop, int] = {}

@@ -27,17 +27,15 @@ from mrc.fabric.topology import Topology
 from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
 from mrc.testbed.faults import (
     LOSSY,
-    all_hops,
+    Hop,
     all_hops_of,
     drop_rules,
-    hops_of_link,
     lossy,
 )
 from mrc.testbed.shape import (
     FABRIC,
     MANAGEMENT,
     NO_RATE_BPS,
-    Fabric,
     LinkProperties,
     Shape,
     check_name,
@@ -242,7 +240,7 @@ def census(shape: Shape) -> Census:
     shared *= shape.hosts * shape.planes
     routes = shape.hosts * (3 + 2 * shape.planes) + paths + shared  # at hosts and at mgmt
     links = shape.hosts * (1 + shape.planes)
-    if shape.fabric is Fabric.EMULATED:
+    if shape.is_emulated:
         return Census(shape.hosts + 2, links, routes, paths)
     inner = shape.t0 * shape.t1s_per_pod + shape.pods * shape.t2
     shifts = shape.t1 + shape.t2
@@ -314,12 +312,12 @@ def emulator_config(shape: Shape) -> dict[str, Any]:
         "block": int(shape.addresses.block.network_address) >> 112,
         "mtu": shape.mtu,
     }
-    usual, whole = all_hops(replace(shape, links=())), replace(shape, absent=(), links=())
+    usual, whole = Hop.every(replace(shape, links=())), replace(shape, absent=(), links=())
     return {
         "config": config,
         "links": [  # rates, delays, parts per million lost, MTUs
             [hop, its.rate_bps or NO_RATE_BPS, its.delay_ns, round(its.loss * 1e6), its.mtu]
-            for hop, its in all_hops(shape).items()
+            for hop, its in Hop.every(shape).items()
             if its != usual[hop]
         ],
         "absent": [hop for name in shape.absent for hop in all_hops_of(whole.target(name), whole)],
@@ -330,8 +328,8 @@ def _links(shape: Shape) -> Iterator[BedLink]:
     for host in shape.host_numbers():
         yield BedLink(host_name(host), "mgmt", MANAGEMENT, host_name(host), 1500)
     for link, (up, down) in shape.link_properties().items():
-        lower, upper = (hop.port for hop in hops_of_link(link, shape))
-        if shape.fabric is Fabric.KERNEL:
+        lower, upper = (hop.port for hop in Hop.both_ways(link, shape))
+        if not shape.is_emulated:
             yield BedLink(*lower, *upper, shape.mtu, _egress(up, shape), _egress(down, shape))
         elif link.host is not None:
             # The host has a shaper, because only its own queue can slow down its sockets. The
@@ -435,7 +433,7 @@ def _ways(fabric: Topology, peer: int, origin: int | None) -> tuple[_Way, ...]:
 
 
 def _fabric(name: str, shape: Shape) -> Iterator[Node]:
-    if shape.fabric is Fabric.KERNEL:
+    if not shape.is_emulated:
         losses = {  # what drops the packets that links of a switch lose
             node: drop_rules(LOSSY, [condition for condition, _ in found])
             for node, found in lossy(shape).items()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -24,11 +24,12 @@ from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import TimedFault
 from mrc.fabric.topology import Target
+from mrc.results import Result
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
-from mrc.testbed.faults import Fault, Mode
+from mrc.testbed.faults import Fault, Mode, TargetFault
 from mrc.testbed.plan import BedPlan
-from mrc.testbed.shape import Fabric, as_argument_error
+from mrc.testbed.shape import Shape, as_argument_error
 from mrc.units import counted
 
 _ALL_PPM = 1_000_000
@@ -37,7 +38,7 @@ _ALL_PPM = 1_000_000
 _PREPARE_SECONDS = 0.05
 
 # A change takes up to this long. Faults that repeat faster would fall behind for ever.
-_CHANGE_NS = {Fabric.KERNEL: 50_000_000, Fabric.EMULATED: 5_000_000}
+_KERNEL_CHANGE_NS, _EMULATED_CHANGE_NS = 50_000_000, 5_000_000
 
 
 class ScheduledFault(Struct, frozen=True):
@@ -48,12 +49,38 @@ class ScheduledFault(Struct, frozen=True):
     times: TimedFault
 
 
+class Scheduled(Result, frozen=True, kw_only=True):
+    """A line of `mrc testbed run` for each change."""
+
+    event: Literal["fail", "heal"]
+    """What happened."""
+    target: str
+    """The target."""
+    due_seconds: float
+    """When the file says, from the start."""
+    seconds: float
+    """When it happened, from the start."""
+    fault: TargetFault | None
+    """How the target fails from now on; null: it is healed."""
+
+
 class FaultChange(Struct, frozen=True):
     at_ns: int
     """since the start"""
     target: Target
     fault: Fault | None
     """None: the target is healed"""
+
+    def result(self, seconds: float) -> Scheduled:
+        """For programs: when it happened, from the start, and what."""
+        target = str(self.target)
+        return Scheduled(
+            event="heal" if self.fault is None else "fail",
+            target=target,
+            due_seconds=self.at_ns / 1e9,
+            seconds=round(seconds, 6),
+            fault=None if self.fault is None else self.fault.result(target),
+        )
 
     def line(self, seconds: float) -> str:
         """For people: when it happened, from the start, and what."""
@@ -66,15 +93,14 @@ def load_faults(path: str, plan: BedPlan) -> list[ScheduledFault]:
 
     Raises BadFileError, also for faults that this test bed or this kernel cannot inject.
     """
-    fabric = plan.shape
     found = []
     for table in Table(document.load(Path(path), path), path).tables("faults"):
-        times = TimedFault.read(table, fabric.target)
+        times = TimedFault.read(table, plan.shape.target)
         try:
             found.append(schedule_fault(times, plan))
         except ValueError as error:
             raise table.error("kind", str(error)) from error
-        if wrong := _too_fast(times, fabric.fabric):
+        if wrong := _too_fast(times, plan.shape):
             raise table.error("every", wrong)
     if not found:
         raise BadFileError(f"{path}: has no [[faults]]")
@@ -88,16 +114,16 @@ def schedule_fault(times: TimedFault, plan: BedPlan) -> ScheduledFault:
     return ScheduledFault(target, fault, times)
 
 
-def least_ns(fabric: Fabric) -> int:
+def least_ns(shape: Shape) -> int:
     """How long a fault lasts at least, and the pause after it."""
-    return _CHANGE_NS[fabric]
+    return _EMULATED_CHANGE_NS if shape.is_emulated else _KERNEL_CHANGE_NS
 
 
-def _too_fast(times: TimedFault, fabric: Fabric) -> str | None:
-    least = least_ns(fabric)
+def _too_fast(times: TimedFault, shape: Shape) -> str | None:
+    least = least_ns(shape)
     if not times.every_ns or min(times.for_ns, times.every_ns - times.for_ns) >= least:
         return None
-    other = ", or --fabric emulated" if fabric is Fabric.KERNEL else ""
+    other = ", or --fabric emulated" if not shape.is_emulated else ""
     return (
         f"a change takes up to {least // 10**6} ms in this test bed: set for and the pause "
         f"after it to at least that{other}; mrc sim has no such limit"

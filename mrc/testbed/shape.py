@@ -225,9 +225,9 @@ class Shape(Topology, frozen=True):
         for rate_bps in [*rates, *(link.rate_bps for link in self.links)]:
             if rate_bps is not None and not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:
                 raise ValueError(f"rate is {rate_bps} bit/s, not in 1kbit..100tbit (or none)")
-        if self.fabric is Fabric.KERNEL and self.jitter_ns:
+        if not self.is_emulated and self.jitter_ns:
             raise ValueError("jitter would reorder in a kernel fabric: use --fabric emulated")
-        if self.fabric is Fabric.EMULATED:
+        if self.is_emulated:
             size, low, high = self.port_queue().values()
             if 0 < size < self.mtu:
                 raise ValueError(
@@ -241,9 +241,14 @@ class Shape(Topology, frozen=True):
             extra("outside").check(self.outside, self)
 
     @property
+    def is_emulated(self) -> bool:
+        """Whether its switches are those of the simulator, in real time."""
+        return self.fabric is Fabric.EMULATED
+
+    @property
     def least_delay_ns(self) -> int:
         """A shorter delay of a link has no effect."""
-        return MIN_KERNEL_DELAY_NS if self.fabric is Fabric.KERNEL else 0
+        return 0 if self.is_emulated else MIN_KERNEL_DELAY_NS
 
     def node_of(self, part: str) -> str:
         """The node with this name on the command line. Raises ValueError, also for a switch that is
@@ -256,7 +261,7 @@ class Shape(Topology, frozen=True):
             used = f"{hosts[0]}..{hosts[-1]}, t0:P.N, t1:P.S, t2:P.M or mgmt"
             raise ValueError(f"{part} is no host or switch: use {used}")
         self.target(part)
-        if self.fabric is Fabric.EMULATED:
+        if self.is_emulated:
             raise ValueError(
                 f"{part} is no namespace: one process stands for all switches of an emulated "
                 "fabric; a kernel fabric has switches to enter"

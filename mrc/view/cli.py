@@ -71,11 +71,10 @@ def prepared(args: argparse.Namespace) -> socket.socket:
 
 def run(args: argparse.Namespace) -> int:
     from mrc.cli.top import here  # slow imports: the engine, and test beds
-    from mrc.testbed import bed as beds
-    from mrc.testbed.cli.status import summary
+    from mrc.testbed.bed import Testbed
     from mrc.view.fabric import FabricView
 
-    view = FabricView(beds.existing(args.name).name, summary)
+    view = FabricView(Testbed.existing(args.name).name)
     source = here()
     try:
         return run_async(serve(Output.of(args), args.listener, source, view))

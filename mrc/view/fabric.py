@@ -4,19 +4,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from threading import Lock
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from mrc.errors import StateError
-from mrc.testbed import bed as beds
-from mrc.testbed import build
-from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
-from mrc.testbed.faults import Fault, hops_of_link
-from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.faults import Fault, Hop
 from mrc.view.feed import BedDrawing, FabricFault, FabricLink, LinkLoads
 
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -37,9 +31,8 @@ class FabricChange(Struct, frozen=True, forbid_unknown_fields=True):
 class FabricView:
     """A test bed, by its name: another one may be up under this name later. Threads share it."""
 
-    def __init__(self, name: str, title_of: Callable[[Shape], str]) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._title_of = title_of
         self._drawn: BedDrawing | None = None
         self._bed: Testbed | None = None
         """with connections to the other machines that it is on"""
@@ -69,7 +62,7 @@ class FabricView:
         with self._lock:
             bed, faults = self._current()
             if self._drawn is None:
-                self._drawn = _drawn(bed, self._title_of(bed.shape))
+                self._drawn = _drawn(bed)
             links = self._links(bed, self._drawn, faults)
             self.trouble = "; ".join(
                 f"{each.name} is lost, with its hosts and switches: {each.lost}; reload the page "
@@ -80,15 +73,10 @@ class FabricView:
             return self._drawn, links
 
     def _current(self) -> tuple[Testbed, dict[str, Fault]]:
-        found = stored.load(self._name)
-        if found is None or not found.up:
+        if self._bed is None or not self._bed.is_current():
             self._forget()
-            raise StateError(f"test bed {self._name} is not up: mrc testbed up --name {self._name}")
-        bed = self._bed
-        if bed is None or (bed.shape, bed.machines) != (found.shape, found.machines):
-            self._forget()
-            bed = self._bed = beds.of(self._name, found.shape, found.machines)
-        return bed, found.faults
+            self._bed = Testbed.existing(self._name)
+        return self._bed, self._bed.faults()
 
     def change(self, change: FabricChange) -> None:
         """Raises an MrcError."""
@@ -162,11 +150,11 @@ class FabricView:
         )
 
 
-def _drawn(bed: Testbed, title: str) -> BedDrawing:
+def _drawn(bed: Testbed) -> BedDrawing:
     shape = bed.shape
     links = []
     for link, (up, down) in shape.link_properties().items():
-        first, second = hops_of_link(link, shape)
+        first, second = Hop.both_ways(link, shape)
         part = FabricLink(
             target=str(link),
             plane=link.plane,
@@ -179,5 +167,4 @@ def _drawn(bed: Testbed, title: str) -> BedDrawing:
             rates_bps=(up.rate_bps, down.rate_bps),
         )
         links.append(part)
-    can_delay = shape.fabric is Fabric.EMULATED or build.has_netem(bed.plan)
-    return BedDrawing(bed.name, title, shape.planes, tuple(links), can_delay)
+    return BedDrawing(bed.name, bed.summary(), shape.planes, tuple(links), bed.can_delay())

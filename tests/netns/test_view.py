@@ -36,14 +36,14 @@ bed = bed_of(rate=str(RATE_BPS))
 
 
 def view_of(bed: Testbed) -> FabricView:
-    return FabricView(bed.name, lambda shape: f"{shape.hosts} hosts")
+    return FabricView(bed.name)
 
 
 @pytest.mark.usefixtures("healed")
 def test_view__reads_links_and_faults(bed: Testbed, hosts: Hosts) -> None:
     view = view_of(bed)
     drawn, first = view.read()
-    assert drawn.title == "2 hosts" and drawn.planes == 4
+    assert drawn.title.startswith("2 hosts, 4 planes") and drawn.planes == 4
     assert len(drawn.links) == 4 * (2 + 4) and first.seconds == 0
     hosts.start("h0", "paths", "--probe", "h1").ends(3)  # nobody listens there
     view.change(FabricChange("fail", "plane:2", loss=0.5))
@@ -66,7 +66,7 @@ def test_view__refuses_what_the_bed_lacks(bed: Testbed) -> None:
     with pytest.raises(ArgumentError, match="the fault has no effect"):
         view_of(bed).change(FabricChange("fail", "plane:2", delay_ns=0))
     with pytest.raises(StateError, match="is not up"):
-        FabricView(f"{bed.name}-gone", str).read()
+        FabricView(f"{bed.name}-gone").read()
 
 
 @contextmanager

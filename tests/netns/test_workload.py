@@ -27,7 +27,6 @@ from mrc.linux import netns, system
 from mrc.sim import hosts
 from mrc.sim import traffic as runs
 from mrc.sim.scenario import Scenario
-from mrc.testbed import bed as beds
 from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed, find_programs
 from mrc.testbed.state import folder
@@ -203,7 +202,7 @@ def test_run__a_missed_target_is_exit_code_1(told: Callable[..., dict[str, Any]]
     assert result["runs"][0]["flows"][0]["write_bytes"] == round((1 << 20) * 0.1)
 
 
-@pytest.mark.skipif(not beds.has_mptcp(), reason="needs a kernel with CONFIG_MPTCP")
+@pytest.mark.skipif(not Testbed.has_mptcp(), reason="needs a kernel with CONFIG_MPTCP")
 def test_run__by_mptcp(told: Callable[..., dict[str, Any]]) -> None:
     """One flow fills more than one plane could."""
     result = told(SILENT.replace("[[faults]]", "[[faults]]\nevery = '10s'\nfor = '100ms'")

@@ -61,10 +61,9 @@ def up(args: argparse.Namespace) -> int:
     out = Output.of(args)
     shape, names = shape_of(args), getattr(args, "on", None)
     machines = None if names is None else extra("outside").located(names)
-    bed = beds.of(args.name, shape, machines)
+    bed = Testbed.spanning(args.name, shape, machines)
     built = bed.up()
-    summary = status.summary(bed.shape)
-    first = f"{args.name} {'is up' if built else 'was up already'}: {summary}"
+    first = f"{args.name} {'is up' if built else 'was up already'}: {bed.summary()}"
     out.text("\n".join([first, *status.machines(bed)]))
     if out.as_json:  # else nothing that may fail: the test bed is up
         out.result(like(Built, status.bed_result(bed, {}), built=built))
@@ -93,7 +92,7 @@ def down(args: argparse.Namespace) -> int:
 def _named(name: str) -> Testbed:
     """A test bed to take down: also one whose file is damaged."""
     try:
-        return beds.named(name)
+        return Testbed.named(name)
     except ConfigError:
         return Testbed(name)
 
@@ -140,7 +139,7 @@ def execute(args: argparse.Namespace) -> int:
     --schedule when the command ends.
     """
     _take_options(args)
-    bed = beds.existing(args.name)
+    bed = Testbed.existing(args.name)
     program = args.words[0]
     if args.mptcp:
         args.words = [*system.require(beds.MPTCP_WRAPPER), "run", *args.words]
@@ -187,7 +186,7 @@ def add_shell_arguments(parser: argparse.ArgumentParser) -> None:
 
 def shell(args: argparse.Namespace) -> int:
     """Replaces this process by the shell; returns only if the shell is not found."""
-    bed = beds.existing(args.name)
+    bed = Testbed.existing(args.name)
     if (machine := bed.elsewhere(args.host)) is not None:
         user = ["--user", args.user] if args.user else []
         words = ["shell", "--name", args.name, args.host, *user]
@@ -232,7 +231,7 @@ def rsh(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, f"no command: {args.prog} {args.host} COMMAND")
     around = os.environ.get(beds.FOLDER_VARIABLE)  # of a launcher that runs in a host
     name = Path(around).name if around and args.name == DEFAULT_NAME else args.name
-    bed = beds.existing(name)
+    bed = Testbed.existing(name)
     (unshare,) = system.require("unshare")
     command = [unshare, "--uts", sys.executable, "-IS", "-c", _AS_HOST, args.host, " ".join(words)]
     argv, environment = bed.host_command(args.host, command)
@@ -325,7 +324,7 @@ def _fault_rate(text: str) -> dict[str, Any]:
 
 def fail(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = beds.existing(args.name)
+    bed = Testbed.existing(args.name)
     words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "mtu")
     impairment = {word: value for word in words if (value := getattr(args, word)) is not None}
     before = bed.faults().get(args.target)
@@ -339,7 +338,7 @@ def fail(args: argparse.Namespace) -> int:
 
 def heal(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    bed = beds.existing(args.name)
+    bed = Testbed.existing(args.name)
     healed = bed.heal(args.target)
     left = bed.faults()
     out.text(f"healed: {status.listed(healed)}; still failing: {status.listed(left)}")
@@ -357,14 +356,14 @@ def add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def drain(args: argparse.Namespace) -> int:
-    bed = beds.existing(args.name)
+    bed = Testbed.existing(args.name)
     changed = (args.target,) if bed.drain(args.target) else ()
     Output.of(args).text(f"{args.target} {'is' if changed else 'was already'} drained")
     return _print_drained(args, bed, changed)
 
 
 def undrain(args: argparse.Namespace) -> int:
-    bed = beds.existing(args.name)
+    bed = Testbed.existing(args.name)
     changed = tuple(bed.undrain(args.target))
     Output.of(args).text(
         f"in use again: {status.listed(changed)}; still drained: {status.listed(bed.drained())}"
@@ -414,7 +413,7 @@ def capture_packets(args: argparse.Namespace) -> int:
     if args.file == "-" and (args.json or sys.stdout.isatty()):
         wrong = "FILE -: requires a pipe on stdout, and excludes --json"
         raise UsageError(args.prog, wrong)
-    bed = beds.existing(args.name)
+    bed = Testbed.existing(args.name)
     if is_host(args.where):
         bed.elsewhere(args.where)  # its error names the hosts
     with as_argument_error():

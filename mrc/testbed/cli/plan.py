@@ -27,7 +27,7 @@ from mrc.fabric.topology import Target
 from mrc.linux.system import write_whole
 from mrc.results import KEYS, Result, like
 from mrc.testbed.cli.main import Action
-from mrc.testbed.faults import TargetFault, hops_of_link
+from mrc.testbed.faults import Hop, TargetFault
 from mrc.testbed.plan import Census, MachineShare, census
 from mrc.testbed.shape import (
     DEFAULT_RATE,
@@ -336,7 +336,7 @@ def _rate_and_delay(rate_bps: int | None, delay_ns: int) -> str:
 
 
 def _queues(shape: Shape) -> list[str]:
-    if shape.fabric is Fabric.EMULATED:
+    if shape.is_emulated:
         told = shape.port_queue()
         sizes = [format_bytes(told[f"{key}_bytes"]) for key in ("buffer", "ecn_low", "ecn_high")]
         end = "trims" if shape.trim else "drops"
@@ -349,7 +349,7 @@ def _queues(shape: Shape) -> list[str]:
 def _links(shape: Shape) -> dict[str, LinkProperties]:
     found: dict[str, LinkProperties] = {}
     for link, (up, down) in shape.link_properties().items():
-        ways = [link] if up == down else hops_of_link(link, shape)
+        ways = [link] if up == down else Hop.both_ways(link, shape)
         found |= dict(zip(map(str, ways), (up, down), strict=False))
     return found
 

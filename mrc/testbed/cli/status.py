@@ -17,14 +17,13 @@ from mrc.cli.output import Output, UsageError, format_bytes, format_rate, format
 from mrc.cli.runner import begun, run_async
 from mrc.errors import MrcError
 from mrc.results import KEYS, Result, like, plain
-from mrc.testbed import bed as beds
 from mrc.testbed import state as stored
 from mrc.testbed.bed import LinkCounters, Testbed
 from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import Bed, BedHost, change_text, draw, outside_lines
 from mrc.testbed.faults import Fault
-from mrc.testbed.shape import DEFAULT_NAME, Fabric, Shape, extra, part_name
-from mrc.units import counted, digits
+from mrc.testbed.shape import DEFAULT_NAME, Shape, extra, part_name
+from mrc.units import digits
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
@@ -170,16 +169,17 @@ def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look
     found = stored.load(name)
     if found is None or not found.up:
         return None
-    bed = beds.of(name, found.shape, found.machines)
-    if before is not None and (before.bed.shape, before.bed.machines) == (bed.shape, bed.machines):
+    if before is not None and before.bed.is_current():
         bed = before.bed
+    else:
+        bed = Testbed.spanning(name, found.shape, found.machines)
     counters: FabricCounters | None = None
     links: dict[str, LinkCounters] = {}
     lost: dict[str, str] = {}
     if not bed.missing():
         try:
             links, lost = bed.measure(seconds), bed.lost()
-            if bed.shape.fabric is Fabric.EMULATED:
+            if bed.shape.is_emulated:
                 counters = like(FabricCounters, bed.counters())
         except MrcError as exc:  # show the status without counters
             out.warn(str(exc))
@@ -188,14 +188,14 @@ def _look(name: str, seconds: float, out: Output, before: _Look | None) -> _Look
 
 def _lines(look: _Look, *, with_addresses: bool) -> Iterator[str]:
     shape = look.bed.shape
-    yield f"{look.bed.name} is up: {summary(shape)}"
+    yield f"{look.bed.name} is up: {look.bed.summary()}"
     yield from machines(look.bed)
     yield from map(change_text, shape.links)
     yield from outside_lines(shape)
     yield from draw(shape, look.faults)
     addresses = _addresses(shape) if with_addresses else []
-    counted = _counted(look.counters)
-    for part in (addresses, counted, _busy(look.links), _troubles(look)):
+    packets = _packets(look.counters)
+    for part in (addresses, packets, _busy(look.links), _troubles(look)):
         yield from ["", *part] if part else []
 
 
@@ -203,29 +203,6 @@ def machines(bed: Testbed) -> list[str]:
     """What each machine of a test bed over several has."""
     planes = bed.shape.planes
     return [extra("outside").text(each, planes) for each in bed.shares()]
-
-
-def summary(shape: Shape) -> str:
-    rate = _rate(shape.host_rate_bps)
-    rates = shape.fabric_rate_bps, shape.core_rate_bps if shape.t2 else shape.fabric_rate_bps
-    if rates != (shape.host_rate_bps, shape.host_rate_bps):
-        rate += f" per host link, {_rate(rates[0])} per uplink"
-        rate += f", {_rate(rates[1])} per link to a T2" if shape.t2 else ""
-    elif shape.host_rate_bps is not None:
-        rate += " per link"
-    return (
-        f"{counted(shape.hosts, 'host')}, {counted(shape.planes, 'plane')}, {_switches(shape)} per"
-        f" plane, {rate}, "
-        f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
-    )
-
-
-def _switches(shape: Shape) -> str:
-    if shape.t2:
-        below = f"{counted(shape.t0, 'T0')}, {counted(shape.t1, 'T1')}"
-        return f"{below} and {counted(shape.t2, 'T2')} in {counted(shape.pods, 'pod')}"
-    below = "" if shape.t0 == shape.hosts else f"{counted(shape.t0, 'T0')} and "
-    return below + counted(shape.t1, "T1")
 
 
 def _rate(rate_bps: int | None) -> str:
@@ -259,7 +236,7 @@ def _troubles(look: _Look) -> list[str]:
     return lines
 
 
-def _counted(counters: FabricCounters | None) -> list[str]:
+def _packets(counters: FabricCounters | None) -> list[str]:
     """The packet counters of an emulated fabric."""
     if counters is None:
         return []

@@ -123,7 +123,7 @@ def test_command__leaves_a_host_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(bed.FOLDER_VARIABLE, "/run/mrc/lab")
     assert BedMachine("b").command(["part"])[:2] == [
         "nsenter",
-        f"--net={bed.outside_namespaces()}/net",
+        f"--net={bed._outside_namespaces()}/net",
     ]
 
 

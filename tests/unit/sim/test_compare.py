@@ -176,7 +176,7 @@ def refusal(
 ) -> Callable[..., tuple[int, str]]:
     """Runs mrc testbed run on a test bed that is not asked; exit code and stderr."""
     monkeypatch.setattr("mrc.testbed.cli.main.enter_namespaces", lambda args: None)
-    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: FakeBed())
+    monkeypatch.setattr("mrc.testbed.bed.Testbed.existing", lambda name: FakeBed())
 
     def run(*words: str) -> tuple[int, str]:
         code = main(["testbed", "run", *words])
@@ -216,7 +216,7 @@ def test_run__without_the_program(
 
 
 def test_require__mptcp_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrc.testbed.bed.has_mptcp", lambda: False)
+    monkeypatch.setattr("mrc.testbed.bed.Testbed.has_mptcp", lambda: False)
     with pytest.raises(StateError, match="CONFIG_MPTCP"):
         compare._require(["mptcp"])
 
@@ -233,7 +233,7 @@ def test_until__what_is_due_before_it_happens_however_late(monkeypatch: pytest.M
         assert wait(now + 60)  # due after the end
         ended.extend((wait(now - 60), wait(None)))  # the first was due before the end
 
-    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: BedOfFaults())
+    monkeypatch.setattr("mrc.testbed.bed.Testbed.existing", lambda name: BedOfFaults())
     monkeypatch.setattr("mrc.testbed.schedule.load_faults", lambda path, plan: ())
     monkeypatch.setattr("mrc.testbed.schedule.run_faults", run)
     words = ["testbed", "run", "faults.toml", "--until", "50ms", "--faults-only"]
@@ -278,7 +278,7 @@ def test_until__before_faults_begin(
 ) -> None:
     path = tmp_path / "faults.toml"
     path.write_text(FAULTS)
-    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: BedOfFaults())
+    monkeypatch.setattr("mrc.testbed.bed.Testbed.existing", lambda name: BedOfFaults())
     monkeypatch.setattr("mrc.testbed.schedule.run_faults", lambda *_: None)
     assert main(["testbed", "run", str(path), "--until", until]) == code
     assert capsys.readouterr().err == f"mrc testbed run: {complaint.format(path)}\n"
@@ -293,7 +293,7 @@ def test_run__tells_that_changes_were_late(
 
     path = tmp_path / "faults.toml"
     path.write_text(FAULTS)
-    monkeypatch.setattr("mrc.testbed.bed.existing", lambda name: BedOfFaults())
+    monkeypatch.setattr("mrc.testbed.bed.Testbed.existing", lambda name: BedOfFaults())
     monkeypatch.setattr("mrc.testbed.schedule.run_faults", run)
     assert main(["testbed", "run", str(path)]) == 0
     assert capsys.readouterr().err == (

@@ -17,8 +17,8 @@ from mrc import products
 from mrc.cli.completion import parsers
 from mrc.cli.main import build_parser, main
 from mrc.errors import ConfigError
-from mrc.testbed import bed as beds
 from mrc.testbed import rootless, state
+from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import ACTIONS
 from mrc.testbed.shape import Shape
 from mrc.testbed.state import BedState
@@ -264,4 +264,4 @@ def test_bed__that_is_joined_to_the_world_is_refused(
 def test_bed__over_several_machines_is_only_taken_down() -> None:
     state.save("x", BedState(Shape(), up=True, machines={"every": []}))
     with pytest.raises(ConfigError, match=r"needs mrc\.lab\.machines, which is not installed"):
-        beds.existing("x")
+        Testbed.existing("x")

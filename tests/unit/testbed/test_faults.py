@@ -25,7 +25,6 @@ from mrc.testbed.faults import (
     FaultRow,
     Hop,
     Mode,
-    all_hops,
     by_chance,
     decode_faults,
     drop_rules,
@@ -103,7 +102,7 @@ def test_hops_of__each_packet_passes_one(name: str, shape: Shape) -> None:
 
 @SHAPES
 def test_all_hops__are_those_of_all_ways(shape: Shape) -> None:
-    found = all_hops(shape)
+    found = Hop.every(shape)
     assert len(found) == 2 * 2 * (shape.hosts + shape.t0 * 2)
     assert set(found) == {hop for way in ways(shape) for hop in hops_on(shape, way)}
 

@@ -50,7 +50,7 @@ class Bed(FabricView):
     """A test bed that is not there."""
 
     def __init__(self) -> None:
-        super().__init__("lab", lambda _: "two hosts")
+        super().__init__("lab")
         self.changes: list[FabricChange] = []
         self.faults: dict[str, FabricFault] = {}
         self.reads = 0
