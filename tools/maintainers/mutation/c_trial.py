@@ -120,13 +120,14 @@ class CBench(Bench):
     def try_suites(
         self, mutant: Mutant, tree: Path, sources: Sequence[str], scratch: Path
     ) -> Outcome:
-        inside = [source for source in sources if source in self.build.sim_sources]
-        objects = self.build.compile(tree, inside, self.build.cbuild.FAST, scratch)
-        self.build.link_sim(objects, tree / "mrc" / "_sim.abi3.so")
+        build = self.build
+        inside = [source for source in sources if build.base / source in build.sim_sources]
+        objects = build.compile(tree, inside, build.cbuild.FAST, scratch)
+        build.link_module("sim_builder", build.sim_sources, objects, tree / "mrc/_sim.abi3.so")
         try:
             return self.run_suites(mutant, tree, scratch)
         finally:
-            shutil.copy2(self.build.folder / "_sim.abi3.so", tree / "mrc" / "_sim.abi3.so")
+            shutil.copy2(build.folder / "_sim.abi3.so", tree / "mrc" / "_sim.abi3.so")
 
     def run_suites(self, mutant: Mutant, tree: Path, scratch: Path) -> Outcome:
         for suite in SUITES:
@@ -169,11 +170,12 @@ PARTS = (
     "io",
     "core",
 )  # each part before the parts that it uses
-DESCRIBE_SIM = """
-import json, pathlib, sysconfig
+DESCRIBE = """
+import json, pathlib, sys, sysconfig
 from mrc import _ffi_build
-_ffi_build.sim_builder().emit_c_code("build/sim_glue.c")
-sources = _ffi_build.sources(pathlib.Path("."), _ffi_build.SIM)
+builder, parts, glue = sys.argv[1:]
+getattr(_ffi_build, builder)().emit_c_code(glue)
+sources = _ffi_build.sources(pathlib.Path("."), getattr(_ffi_build, parts))
 print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources}))
 """
 
@@ -209,7 +211,7 @@ class Build:
         self.cbuild = load_cbuild(base)
         self.asan = self.cbuild.Flavour("mutate", (*self.cbuild.SANITIZE, "-fPIC"))
         self.programs: list[Path] = []
-        self.sim_sources: list[str] = []
+        self.sim_sources: list[Path] = []
         self.includes: dict[str, frozenset[str]] = {}  # source -> includes, relative to the base
         self.code: dict[Path, bytes] = {}  # source in a tree -> its machine code without a change
 
@@ -225,21 +227,22 @@ class Build:
                 self.link_part(part, {}, self.folder)
             with ThreadPoolExecutor(jobs) as pool:
                 self.programs = list(pool.map(lambda test: self.link_test(test, None), tests))
-            self.prepare_sim()
+            self.sim_sources = self.module("sim_builder", "SIM")
+            self.link_module("sim_builder", self.sim_sources, {}, self.folder / "_sim.abi3.so")
             sources = [p for part in PARTS for p in self.cbuild._sources(part)] + tests
             with ThreadPoolExecutor(jobs) as pool:
                 self.includes = dict(pool.map(self.included, sources))
         except (self.cbuild.BuildError, DoesNotCompile) as error:
             raise MutateError(f"the unchanged tree does not compile: {error}") from error
 
-    def prepare_sim(self) -> None:
-        said = run([str(self.python), "-c", DESCRIBE_SIM], self.base)
+    def module(self, builder: str, parts: str) -> list[Path]:
+        """Compiles the part of a module of mrc that cffi writes. Returns the other sources."""
+        glue = self.base / "build" / f"{builder}_glue"
+        said = run([str(self.python), "-c", DESCRIBE, builder, parts, f"{glue}.c"], self.base)
         described = json.loads(said.splitlines()[-1])
-        self.sim_sources = described["sources"]
         include = [f"-I{described['include']}", f"-I{self.base / 'csrc'}"]
-        glue = self.base / "build" / "sim_glue"
         run(["gcc", "-O2", "-fPIC", "-w", *include, "-c", f"{glue}.c", "-o", f"{glue}.o"])
-        self.link_sim({}, self.folder / "_sim.abi3.so")
+        return [self.base / name for name in described["sources"]]
 
     # ---- one change ------------------------------------------------------------------------------
 
@@ -294,13 +297,16 @@ class Build:
         run(["gcc", *flags, "-o", str(target), made, *search, *libraries])
         return target
 
-    def link_sim(self, changed: dict[str, Path], target: Path) -> None:
+    def link_module(
+        self, builder: str, sources: list[Path], changed: dict[str, Path], target: Path
+    ) -> None:
+        """Links a module of mrc, with changed objects instead of the base's."""
         flavour = self.cbuild.FAST
-        sources = [self.base / name for name in self.sim_sources]
         objects = [self.object_of(source, changed, flavour) for source in sources]
-        glue = self.base / "build" / "sim_glue.o"
-        libraries = self.cbuild._link_flags(flavour)
-        run(["gcc", "-shared", "-o", str(target), str(glue), *objects, *libraries])
+        glue = str(self.base / "build" / f"{builder}_glue.o")
+        libraries = [*self.cbuild._link_flags(flavour), "-pthread", "-ldl"]
+        target.unlink(missing_ok=True)
+        run(["gcc", "-shared", "-o", str(target), glue, *objects, *libraries])
 
     def object_of(self, source: Path, changed: dict[str, Path], flavour: Any) -> str:
         name = str(source.relative_to(self.base))
@@ -328,13 +334,6 @@ def run(command: Sequence[str], folder: Path | None = None) -> str:
 
 # ---- by the judge of conformance -----------------------------------------------------------------
 
-DESCRIBE = """
-import json, pathlib, sysconfig
-from mrc import _ffi_build
-_ffi_build.builder().emit_c_code("build/core_glue.c")
-sources = _ffi_build.sources(pathlib.Path("."), _ffi_build.CORE)
-print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources}))
-"""
 RUN = ("-m", "mrc", "conform", "run", "--first", "--wait", "0.5", "--seed", "1")
 RUNS: tuple[tuple[str, ...], ...] = (
     RUN,
@@ -384,14 +383,10 @@ class ConformBench(Bench):
     def measure(self, say: Callable[[str], None]) -> None:
         say(f"compiling the unchanged tree in {self.base}")
         self.build.folder.mkdir(parents=True, exist_ok=True)
-        described = json.loads(run([str(self.python), "-c", DESCRIBE], self.base).splitlines()[-1])
-        self.sources = [self.base / name for name in described["sources"]]
-        include = [f"-I{described['include']}", f"-I{self.base / 'csrc'}"]
-        glue = self.base / "build" / "core_glue"
-        run(["gcc", "-O1", "-fPIC", "-w", *include, "-c", f"{glue}.c", "-o", f"{glue}.o"])
+        self.sources = self.build.module("builder", "CORE")
         with ThreadPoolExecutor(self.jobs) as pool:
             self.build.includes = dict(pool.map(self.build.included, self.sources))
-        self.link({}, self.base)
+        self.build.link_module("builder", self.sources, {}, self.base / MODULE)
         told = self.run([str(self.python), "-P", "-c", WHERE], self.base, self.build.folder, 60)
         if not told.output.startswith(str(self.base)):
             raise MutateError(f"the device would run the engine of {told.output}")
@@ -401,15 +396,6 @@ class ConformBench(Bench):
                 raise MutateError(f"a case fails without a change, repair it first:\n{done.output}")
             self.usual_s[" ".join(words)] = done.seconds
             self.readings[words] = READINGS.findall(done.output)[-1]
-
-    def link(self, changed: dict[str, Path], tree: Path) -> None:
-        """Puts mrc._core with the changed objects into a tree."""
-        flavour = self.build.cbuild.FAST
-        objects = [self.build.object_of(source, changed, flavour) for source in self.sources]
-        glue = str(self.base / "build" / "core_glue.o")
-        libraries = [*self.build.cbuild._link_flags(flavour), "-pthread", "-ldl"]
-        (tree / MODULE).unlink(missing_ok=True)
-        run(["gcc", "-shared", "-o", str(tree / MODULE), glue, *objects, *libraries])
 
     def judge(
         self, mutant: Mutant, tree: Path, original: str, scratch: Path, noticed: Counter[str]
@@ -422,7 +408,7 @@ class ConformBench(Bench):
             objects = build.compile(tree, build.touched(mutant.file), build.cbuild.FAST, scratch)
         except DoesNotCompile:
             return Outcome("invalid")
-        self.link(objects, tree)
+        build.link_module("builder", self.sources, objects, tree / MODULE)
         for words in RUNS:
             seen = self.noticed(words, tree, scratch)
             if seen is not None and self.noticed(words, tree, scratch) is not None:
