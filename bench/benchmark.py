@@ -85,7 +85,12 @@ class Benchmark:
 
     def parse(self) -> argparse.Namespace:
         about = (self.about or "").partition("\n")[0]
-        parser = program.parser(f"bench/{self.name}", about, f"{self.examples}\n{self._notes()}")
+        root = "root or user namespaces" if self.ordinary else "root"
+        needs = f"{root}, {self.needs}" if self.needs else root
+        text = f"Requires {needs}, and {_NOTES} {self.remark}"
+        codes = f"0 measured, 1 failed, 2 wrong usage, {self.exits}130 interrupted"
+        end = f"{self.examples}\n{fill(text, 100)}\nExit codes: {codes}."
+        parser = program.parser(f"bench/{self.name}", about, end)
         add = parser.add_argument
         if self.inputs:
             add("files", nargs="*", metavar="FILE", help=self.inputs)
@@ -95,14 +100,6 @@ class Benchmark:
             add("--picture", type=Path, metavar="STEM", help="write STEM.svg, for both themes")
         add("--quick", action="store_true", help=self.quick)
         return program.parse(parser, self.options)
-
-    def _notes(self) -> str:
-        """The end of the help."""
-        root = "root or user namespaces" if self.ordinary else "root"
-        needs = f"{root}, {self.needs}" if self.needs else root
-        text = f"Requires {needs}, and {_NOTES} {self.remark}"
-        codes = f"0 measured, 1 failed, 2 wrong usage, {self.exits}130 interrupted"
-        return f"{fill(text, 100)}\nExit codes: {codes}."
 
     def _run(self) -> None:
         args, started = self.parse(), time.monotonic()

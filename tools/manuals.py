@@ -69,16 +69,15 @@ def _options(parser: Parser, title: str) -> Iterator[str]:
     """The arguments of a parser, in the groups of its help, without its subcommands."""
     formatter = parser._get_formatter()
     for group in parser._action_groups:
-        shown = [each for each in group._group_actions if not _is_hidden(each)]
+        shown = [
+            each for each in group._group_actions
+            if each.help != argparse.SUPPRESS and not isinstance(each, argparse._SubParsersAction)
+        ]  # fmt: skip
         if shown and title:
             yield f"{title} {_text((group.title or '').upper())}"
         for action in shown:
             yield from (".TP", _bold(formatter._format_action_invocation(action)))
             yield _text(formatter._expand_help(action) if action.help else "")
-
-
-def _is_hidden(action: argparse.Action) -> bool:
-    return action.help == argparse.SUPPRESS or isinstance(action, argparse._SubParsersAction)
 
 
 def _usage(parser: Parser) -> list[str]:

@@ -176,10 +176,6 @@ def build_environment() -> dict[str, str]:
     }
 
 
-def library_path() -> str:
-    return f"{ROOT / 'usr/lib' / TUPLE}:{ROOT / 'lib' / TUPLE}"
-
-
 def strip() -> Path:
     """The program that removes debug information from aarch64 files."""
     return Path(where(f"{TUPLE}-strip") or f"{TUPLE}-strip")

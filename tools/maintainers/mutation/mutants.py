@@ -260,11 +260,18 @@ class _Source:
 
     def edits(self, function: Function) -> Iterator[tuple[tuple[int, int], str]]:
         """Offsets and new text of each change of a function's own body."""
-        bound = _bound(function)
+        # How often the function gives a value to each of its names.
+        bound = Counter(
+            node.arg if isinstance(node, ast.arg) else node.id
+            for node in ast.walk(function)
+            if isinstance(node, ast.arg)
+            or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        )
         stack: list[ast.AST] = list(function.body)
         while stack:
             node = stack.pop()
-            if isinstance(node, (*FUNCTION, ast.ClassDef, *LEFT_ALONE)) or _is_log(node):
+            is_log = isinstance(node, ast.Expr) and ast.unparse(node).startswith("logger.")
+            if isinstance(node, (*FUNCTION, ast.ClassDef, *LEFT_ALONE)) or is_log:
                 continue
             for old, new in self.of_node(node):
                 yield (old if isinstance(old, tuple) else self.place(old)), new
@@ -327,13 +334,6 @@ class _Source:
             yield self.place(value), f"not ({self.text[slice(*self.place(value))]})"
 
 
-def _bound(function: Function) -> Counter[str]:
-    """How often a function gives a value to each of its names."""
-    names = [node.arg for node in ast.walk(function) if isinstance(node, ast.arg)]
-    stored = (node for node in ast.walk(function) if isinstance(node, ast.Name))
-    return Counter(names + [node.id for node in stored if isinstance(node.ctx, ast.Store)])
-
-
 def _can_go(node: ast.stmt, bound: Counter[str], function: Function) -> bool:
     """Whether the rest of the function is valid without this statement."""
     match node:
@@ -344,15 +344,9 @@ def _can_go(node: ast.stmt, bound: Counter[str], function: Function) -> bool:
         case ast.Assign():
             if function.name == "__init__":
                 return False  # every user of the object would fail
-            targets = [part for target in node.targets for part in _parts(target)]
-            return not any(isinstance(t, ast.Name) and bound[t.id] < 2 for t in targets)
+            for target in node.targets:
+                parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                if any(isinstance(part, ast.Name) and bound[part.id] < 2 for part in parts):
+                    return False
+            return True
     return False
-
-
-def _parts(target: ast.expr) -> list[ast.expr]:
-    return target.elts if isinstance(target, ast.Tuple) else [target]
-
-
-def _is_log(node: ast.AST) -> bool:
-    """Whether it is a statement that writes a line of the log."""
-    return isinstance(node, ast.Expr) and ast.unparse(node).startswith("logger.")

@@ -67,10 +67,6 @@ def accepted(root: Path, name: str = "accepted.toml") -> dict[Key, str]:
     }
 
 
-def mutant_of(record: dict[str, Any]) -> Mutant:
-    return Mutant(**{name: record[name] for name in Mutant.__slots__})
-
-
 class Bench(ABC):
     """The unchanged tree, the times of its tests, and a tree for each job."""
 
