@@ -83,6 +83,26 @@ __attribute__((unused)) static void lose_kind(struct mrc_pair *pair, int host, u
                           .host = host, .plane = MRC_PAIR_ANY, .opcode = opcode, .times = times});
 }
 
+/* Writes the next bytes of an end, and waits until all that was posted is done. */
+#define WRITE_AND_WAIT(pair, end, bytes, budget_ns) \
+  do {                                              \
+    CHECK_EQ(mrc_pair_write(pair, end, bytes), 0);  \
+    CHECK(mrc_pair_finish(pair, budget_ns));        \
+  } while (0)
+
+__attribute__((unused)) static void write_many(struct mrc_pair *pair, int end, uint32_t bytes,
+                                               int n) {
+  for (int i = 0; i < n; i++)
+    CHECK_EQ(mrc_pair_write(pair, end, bytes), 0);
+}
+
+/* The controller of host 0 marks an EV as bad. */
+__attribute__((unused)) static void distrust(struct mrc_pair *pair, int end, uint32_t ev) {
+  CHECK_EQ(mrc_qp_set_ev_state(pair->hosts[0].engine, pair->ends[end]->qpn, ev, MRC_EV_ASSUMED_BAD,
+                               pair->now_ns),
+           0);
+}
+
 __attribute__((unused)) static struct mrc_audit *audit_of(struct mrc_pair *pair, int end) {
   return &pair->ends[end]->audit;
 }

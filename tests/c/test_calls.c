@@ -221,8 +221,7 @@ TEST(test_calls__of_an_unknown_qp) {
 TEST(test_qp_modify__error_flushes) {
   PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
-  for (int i = 0; i < 10; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+  write_many(p, end, 10 * MTU, 10);
   mrc_pair_modify(p, end, MRC_QP_ERROR);
   CHECK(mrc_pair_finish(p, MS));
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_WR_FLUSH_ERR], 10);
@@ -371,8 +370,7 @@ TEST(test_counters__fill_what_there_is_room_for) {
 TEST(test_trace__keeps_the_newest) {
   PAIR p = open_pair(.engine.trace_entries = 16);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
-  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS));
+  WRITE_AND_WAIT(p, end, 100 * MTU, 10 * MS);
   struct mrc_trace_entry entries[32];
   CHECK_EQ(mrc_engine_trace(p->hosts[0].engine, entries, 32), 16);
   for (int i = 1; i < 16; i++)
@@ -405,8 +403,7 @@ TEST(test_planes__count_what_they_bring) {
   PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
   lose_data(p, 1, 1);
-  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS));
+  WRITE_AND_WAIT(p, end, 100 * MTU, 10 * MS);
   const struct mrc_qp_info writer = mrc_pair_info(p, end);
   const struct mrc_qp_info reader = mrc_pair_info(p, p->ends[end]->peer);
   uint64_t packets = 0, bytes = 0;
@@ -553,8 +550,7 @@ TEST(test_trace__of_a_loss) {
 TEST(test_trace__of_silence) {
   PAIR p = open_traced();
   const int end = open_qp(p, .memory_bytes = 300 * MTU, .timeout = 12);
-  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, end, 100 * MTU, 5 * MS);
   mrc_pair_port_up(p, 0, 2, false);
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);

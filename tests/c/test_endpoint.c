@@ -58,8 +58,7 @@ static void set_delays(struct mrc_pair *p, uint64_t delay_ns) {
 TEST(test_status__the_peer_leaves_the_plane_at_once) {
   PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096);
-  for (int i = 0; i < 16; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 16);
   run_for(p, 20 * MS);
   mrc_pair_port_up(p, 1, 3, false);
   run_for(p, 3 * PATH_DELAY);
@@ -98,8 +97,7 @@ TEST(test_status__is_no_last_resort) {
   struct mrc_qp *qp = mrc_engine_qp(engine, p->ends[end]->qpn);
   mrc_health_suspend_plane(&engine->services, qp, 0, MRC_REASON_SILENCE, p->now_ns);
   CHECK_EQ(mrc_qp_eligible_planes(&engine->services, qp), 1);
-  CHECK_EQ(mrc_pair_write(p, end, 1u << 18), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, end, 1u << 18, 100 * MS);
   CHECK_EQ(p->hosts[0].plane_bytes[1], 0);
 }
 
@@ -107,8 +105,7 @@ TEST(test_status__is_no_last_resort) {
 TEST(test_status__the_way_back) {
   PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20);
-  for (int i = 0; i < 16; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 16);
   mrc_pair_port_up(p, 1, 2, false);
   run_for(p, 50 * MS);
   mrc_pair_port_up(p, 1, 2, true);
@@ -287,8 +284,7 @@ TEST(test_status__new_qps_start_with_what_is_true) {
     run_for(p, 1 * MS);
     CHECK(peer_down(p, peer_of(p, end), 2) && suspended(p, peer_of(p, end), 2));
     CHECK_EQ(mrc_pair_write(p, end, 1u << 19), 0);
-    CHECK_EQ(mrc_pair_write(p, peer_of(p, end), 1u << 19), 0);
-    CHECK(mrc_pair_finish(p, 100 * MS));
+    WRITE_AND_WAIT(p, peer_of(p, end), 1u << 19, 100 * MS);
     CHECK_EQ(told(p, 0), 1);
     CHECK_EQ(p->hosts[1].plane_bytes[1], 0);
     CHECK_EQ(mrc_pair_info(p, peer_of(p, end)).retransmitted_packets, 0);
@@ -477,8 +473,7 @@ TEST(test_claim__draws_no_sealed_answers_away) {
     if (!(row & 1)) CHECK_EQ(claim_sealed(p, CLAIM_QPN, 2, mrc_address_udp_port(0), row & 2), 0);
     for (int i = 0; i < 4; i++)
       CHECK_EQ(probe_result(p, end), 0);
-    CHECK_EQ(mrc_pair_write(p, end, 8 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 50 * MS));
+    WRITE_AND_WAIT(p, end, 8 * MTU, 50 * MS);
     CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, CLAIM_QPN), 0);
     CHECK_EQ(probe_result(p, end), 0);
   }

@@ -133,9 +133,7 @@ TEST(test_set_ev_state__at_the_floor_tells_of_both) {
   PAIR p = open_pair(.planes = 1, .paths = 2);
   const int end = open_qp(p);
   for (uint32_t ev = 0; ev < 2; ev++)
-    CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, ev, MRC_EV_ASSUMED_BAD,
-                                 p->now_ns),
-             0);
+    distrust(p, end, ev);
   struct mrc_event events[4];
   CHECK_EQ(mrc_engine_events(p->hosts[0].engine, events, 4), 3);
   for (uint32_t i = 0; i < 2; i++) {
@@ -155,8 +153,7 @@ TEST(test_probation__of_a_path_whose_mtu_shrank) {
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
   struct mrc_link *path = mrc_pair_path(p, 0, 1, 2, 1);
   path->config.mtu_bytes = 300;
-  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-  CHECK(mrc_pair_finish(p, 200 * MS));
+  WRITE_AND_WAIT(p, end, 1u << 20, 200 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_ASSUMED_BAD);
   const uint64_t lost_data = path->lost;
   run_for(p, SECOND);
@@ -174,8 +171,7 @@ TEST(test_probation__of_a_dead_path) {
   PAIR p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
   mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
-  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-  CHECK(mrc_pair_finish(p, 200 * MS));
+  WRITE_AND_WAIT(p, end, 1u << 20, 200 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_ASSUMED_BAD);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0); /* the other paths go on */
   CHECK(retransmitted(p, end) <= 128);
@@ -188,8 +184,7 @@ TEST(test_probation__of_a_dead_path) {
   CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_TRUSTED), 1);
   uint64_t before = mrc_pair_ev(p, end, 2, 1).sent_packets;
-  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-  CHECK(mrc_pair_finish(p, 200 * MS));
+  WRITE_AND_WAIT(p, end, 1u << 20, 200 * MS);
   CHECK(mrc_pair_ev(p, end, 2, 1).sent_packets > before);
 }
 
@@ -203,8 +198,7 @@ TEST(test_probation__of_a_flapping_path) {
   uint64_t lost[2] = {0};
   for (int half = 0; half < 2; half++) {
     for (int i = 0; i < 30; i++) {
-      CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-      CHECK(mrc_pair_finish(p, SECOND));
+      WRITE_AND_WAIT(p, end, 1u << 20, SECOND);
       run_for(p, 20 * MS);
     }
     lost[half] = mrc_pair_ev(p, end, 1, 0).lost_packets;
@@ -224,8 +218,7 @@ TEST(test_trial__a_dead_path_loses_one_burst) {
   int end = open_qp(p, .memory_bytes = 8u << 20, .spray = 1);
   for (int i = 0; i < n_dead; i++)
     mrc_pair_path(p, 0, 1, dead[i].plane, dead[i].path)->config.silent = true;
-  for (int i = 0; i < 8; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 8);
   CHECK(mrc_pair_finish(p, 5 * MS));
   for (int i = 0; i < n_dead; i++) {
     CHECK_ROW(i);
@@ -270,8 +263,7 @@ TEST(test_trial__probed_paths_have_none) {
 TEST(test_deny__an_ev_in_mid_transfer) {
   PAIR p = open_pair(.planes = 2, .paths = 3, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
-  for (int i = 0; i < 8; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 8);
   run_for(p, 10 * MS);
   mrc_pair_deny(p, end, 1, 1, true);
   CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_DENIED);
@@ -317,8 +309,7 @@ TEST(test_events__of_each_ev_alternate) {
   PAIR p = open_pair(.planes = 2, .paths = 4, .path.loss_ppm = 300000);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .retry_exp = 25);
   uint8_t states[8] = {0};
-  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 100 * SECOND));
+  WRITE_AND_WAIT(p, end, 400 * MTU, 100 * SECOND);
   for (int i = 0; i < p->hosts[0].n_events; i++) {
     const struct mrc_event *event = &p->hosts[0].events[i];
     if (event->type != MRC_EVENT_EV_STATE) continue;

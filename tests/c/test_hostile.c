@@ -72,8 +72,7 @@ TEST(test_receive__drops_false_answers) {
                                  .psn = 5,
                                  .endpoint.op = MRC_ENDPOINT_EV_PROBE};
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_UNKNOWN_ID);
-  CHECK_EQ(mrc_pair_write(p, peer, MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS));
+  WRITE_AND_WAIT(p, peer, MTU, 10 * MS);
   CHECK_EQ(succeeded(p, peer), 2);
   CHECK_EQ(retransmitted(p, peer), 0);
 }
@@ -263,8 +262,7 @@ TEST(test_receive__a_write_of_nothing_takes_no_psn) {
   forge.wire.va = forge.wire.rkey = forge.wire.payload_bytes = forge.wire.dma_bytes = 0;
   for (forge.wire.psn = 0; forge.wire.psn < 4; forge.wire.psn++)
     CHECK_EQ(send_forge(p, &forge), MRC_DROP_LENGTH);
-  for (int i = 0; i < 4; i++)
-    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  write_many(p, end, MTU, 4);
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK_EQ(succeeded(p, end), 4);
   CHECK_MEM_EQ(audit_of(p, end)->target, audit_of(p, end)->source, 4 * MTU);

@@ -42,8 +42,7 @@ TEST(test_loss__one_packet) {
   int end = open_qp(p, .memory_bytes = 200 * MTU, .spray = 1, .ev_active_per_plane = 2);
   int plane = 1, path = 0;
   lose_data(p, 17, 1);
-  CHECK_EQ(mrc_pair_write(p, end, 200 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, end, 200 * MTU, 5 * MS);
   CHECK_EQ(retransmitted(p, end), 1);
   CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   struct mrc_ev_info lossy = find_lossy_ev(p, end, &plane, &path);
@@ -95,8 +94,7 @@ TEST(test_loss__is_found_while_the_qp_is_busy) {
 TEST(test_loss__by_order_finds_all_holes_at_once) {
   PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
-  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, end, 20 * MTU, 5 * MS);
   lose_data(p, 25, 1);
   lose_data(p, 30, 1);
   CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
@@ -132,8 +130,7 @@ TEST(test_loss__waits_for_the_guards) {
     const bool by_time = rows[i].why == MRC_COUNTER_LOST_BY_TIME;
     PAIR p = open_pair(.paths = 2);
     int end = open_qp(p, .memory_bytes = 1000 * MTU, .sq_depth = 1000, .spray = 1);
-    CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 5 * MS));
+    WRITE_AND_WAIT(p, end, 10 * MTU, 5 * MS);
     struct mrc_plane *plane = &inside(p, end)->planes[0];
     plane->reorder = (struct mrc_guard){.ns = rows[i].reorder_ns, .since_ns = p->now_ns};
     plane->spread = (struct mrc_guard){.ns = rows[i].spread_ns, .since_ns = p->now_ns};
@@ -179,8 +176,7 @@ TEST(test_loss__of_retransmissions) {
   int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 1);
   mrc_pair_lose(p, (struct mrc_pair_rule){
                        .host = 0, .plane = MRC_PAIR_ANY, .psn = 9, .n_psns = 1, .times = 3});
-  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 20 * MS));
+  WRITE_AND_WAIT(p, end, 400 * MTU, 20 * MS);
   CHECK_EQ(retransmitted(p, end), 3);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 3);
 }
@@ -190,8 +186,7 @@ TEST(test_loss__of_a_burst_is_one_event) {
   PAIR p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 16);
   lose_data(p, 32, 16);
-  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS));
+  WRITE_AND_WAIT(p, end, 400 * MTU, 10 * MS);
   CHECK_EQ(retransmitted(p, end), 16);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 1);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
@@ -218,8 +213,7 @@ TEST(test_loss__of_sacks_in_mid_stream) {
   run_for(p, MS);
   mrc_pair_path(p, 1, 0, 1, 0)->config.lose_n = 1;
   mrc_pair_path(p, 1, 0, 1, 0)->config.lose_of = 3;
-  CHECK_EQ(mrc_pair_write(p, end, 1000 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, end, 1000 * MTU, 100 * MS);
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK_EQ(mrc_pair_info(p, end).timeouts, 0);
 }
@@ -230,8 +224,7 @@ TEST(test_loss__of_the_last_answers) {
   int end = open_qp(p, .memory_bytes = MTU, .timeout = 15);
   lose_kind(p, 1, MRC_OP_SACK, 1);
   lose_kind(p, 1, MRC_OP_ACK, 1);
-  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-  CHECK(mrc_pair_finish(p, 20 * MS));
+  WRITE_AND_WAIT(p, end, MTU, 20 * MS);
   CHECK(counter(p, 0, MRC_COUNTER_TX_PROBES) >= 1);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
   CHECK(retransmitted(p, end) <= 1);
@@ -242,13 +235,11 @@ TEST(test_loss__of_the_last_answers) {
 TEST(test_loss__by_a_timeout_that_proves_wrong) {
   PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 10);
-  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, end, 100 * MTU, 5 * MS);
   const uint64_t cwnd_bytes = mrc_pair_info(p, end).cwnd_bytes;
   for (int plane = 1; plane <= 2; plane++)
     mrc_pair_path(p, 1, 0, plane, 0)->config.delay_ns = 2 * MS;
-  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, end, 10 * MTU, 5 * MS);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT), 10);
   CHECK(mrc_pair_info(p, end).spurious_packets > 0);
   CHECK(mrc_pair_info(p, end).cwnd_bytes >= cwnd_bytes);
@@ -282,8 +273,7 @@ TEST(test_delay__skew_between_planes_is_no_loss) {
       mrc_pair_path(p, 1, 0, plane, path)->config.delay_ns = delays[plane - 1];
     }
   int end = open_qp(p, .memory_bytes = 8u << 20, .mpr = 4096, .timeout = 14);
-  for (int i = 0; i < 8; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 8);
   CHECK(mrc_pair_finish(p, 300 * MS));
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
@@ -294,8 +284,7 @@ TEST(test_delay__skew_between_paths_of_a_plane) {
   PAIR p = open_pair(.planes = 1, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 2)->config.delay_ns = 20 * PATH_DELAY;
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
-  CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
-  CHECK(mrc_pair_finish(p, 300 * MS));
+  WRITE_AND_WAIT(p, end, 4u << 20, 300 * MS);
   CHECK(retransmitted(p, end) <= 40); /* a few, until the path's round trip is known */
 }
 
@@ -307,8 +296,7 @@ static struct mrc_pair *write_over_a_slow_path(int *end, struct mrc_link_config 
   (*slow)->rate_bps = 100000000;
   (*slow)->queue_bytes = 500000;
   *end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 16);
-  for (int i = 0; i < 32; i++)
-    CHECK_EQ(mrc_pair_write(p, *end, 1u << 20), 0);
+  write_many(p, *end, 1u << 20, 32);
   return p;
 }
 
@@ -357,8 +345,7 @@ TEST(test_reordering__on_a_path_is_learnt) {
   PAIR p =
       open_pair(.planes = 2, .paths = 2, .path.reorder_ppm = 20000, .path.reorder_ns = 20 * US);
   int end = open_qp(p, .memory_bytes = 8u << 20);
-  for (int i = 0; i < 8; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 8);
   CHECK(mrc_pair_finish(p, SECOND));
   uint64_t early = retransmitted(p, end);
   CHECK(early <= 400); /* of 8192 packets, 2 % of them late */
@@ -397,8 +384,7 @@ TEST(test_ecn__skips_the_marked_ev) {
   mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 500000000;
   mrc_pair_path(p, 0, 1, 1, 2)->config.ecn_bytes = 3000;
   int end = open_qp(p, .memory_bytes = 4u << 20, .spray = 1, .mpr = 128);
-  CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
-  CHECK(mrc_pair_finish(p, 200 * MS));
+  WRITE_AND_WAIT(p, end, 4u << 20, 200 * MS);
   CHECK(counter(p, 1, MRC_COUNTER_RX_CE) > 0);
   CHECK(mrc_pair_ev(p, end, 1, 2).sent_packets < mrc_pair_ev(p, end, 1, 1).sent_packets * 9 / 10);
   CHECK_EQ(retransmitted(p, end), 0);
@@ -430,8 +416,7 @@ TEST(test_probe__leaves_a_plane_that_may_be_silent) {
   PAIR p = open_pair(.planes = 2, .path.delay_ns = 5 * MS);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17, .spray = 1);
   const struct mrc_qp *qp = inside(p, end);
-  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
-  CHECK(mrc_pair_finish(p, SECOND));
+  WRITE_AND_WAIT(p, end, 20 * MTU, SECOND);
   mrc_pair_silence(p, 2, true);
   for (int i = 0; i < 3; i++) { /* on planes 1, 2 and 1 */
     CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
@@ -475,8 +460,7 @@ TEST(test_probe__an_answer_ends_the_back_off) {
   PAIR p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 10000000);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 17);
   const struct mrc_qp *qp = inside(p, end);
-  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-  CHECK(mrc_pair_finish(p, SECOND));
+  WRITE_AND_WAIT(p, end, MTU, SECOND);
   const uint64_t base_ns = qp->planes[0].rtt.base_ns, first_ns = qp->req.probe_wait_ns;
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
@@ -501,8 +485,7 @@ TEST(test_loss__by_the_newest_whatever_its_psn) {
   for (uint32_t psn = 0; psn < 2; psn++)
     mrc_pair_lose(p, (struct mrc_pair_rule){
                          .plane = MRC_PAIR_ANY, .psn = psn, .n_psns = 1, .times = 2 - psn});
-  CHECK_EQ(mrc_pair_write(p, end, 6 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, end, 6 * MTU, 100 * MS);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_ORDER), 3);
 }
 
@@ -513,8 +496,7 @@ TEST(test_delay__in_a_busy_host_is_no_silence) {
   PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 160u << 20, .mpr = 4096, .timeout = 16,
                           .sq_depth = 160, .path_mtu = 4096);
-  for (int i = 0; i < 160; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 160);
   for (int i = 0; i < 5; i++) {
     run_for(p, 10 * MS);
     p->hosts[1].unread = 15;
@@ -596,8 +578,7 @@ static struct mrc_pair *open_unequal(int *end) {
   for (int host = 0; host < 2; host++)
     mrc_pair_path(p, host, 1 - host, 2, 0)->config.delay_ns = 1300 * US;
   *end = open_qp(p, .memory_bytes = 128u << 20, .probe = true);
-  CHECK_EQ(mrc_pair_write(p, *end, 1200 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 20 * MS));
+  WRITE_AND_WAIT(p, *end, 1200 * MTU, 20 * MS);
   CHECK(mrc_pair_info(p, *end).planes[1].sent_bytes > 0);
   mrc_pair_path(p, 0, 1, 2, 0)->config.delay_ns += 4300 * US;
   return p;
@@ -607,8 +588,7 @@ static struct mrc_pair *open_unequal(int *end) {
    smoothed round trip of the plane has grown so far that the plane counts as slow. */
 static void write_until_reinjected(struct mrc_pair *p, int end) {
   for (int i = 0; i < 40 && counter(p, 0, MRC_COUNTER_REINJECTED) == 0; i++) {
-    CHECK_EQ(mrc_pair_write(p, end, 1200 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 20 * MS));
+    WRITE_AND_WAIT(p, end, 1200 * MTU, 20 * MS);
   }
 }
 
@@ -636,8 +616,7 @@ TEST(test_reinject__blames_nobody) {
 /* The time to write `n` messages of `bytes` and have them acknowledged. */
 static uint64_t time_of(struct mrc_pair *p, int end, uint32_t bytes, int n) {
   const uint64_t start_ns = p->now_ns;
-  for (int i = 0; i < n; i++)
-    CHECK_EQ(mrc_pair_write(p, end, bytes), 0);
+  write_many(p, end, bytes, n);
   CHECK(mrc_pair_finish(p, 100 * SECOND));
   CHECK_EQ(succeeded(p, end), n);
   return p->now_ns - start_ns;

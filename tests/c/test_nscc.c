@@ -578,8 +578,7 @@ static struct mrc_pair *open_incast(void) {
 static int open_sender(struct mrc_pair *p, int from) {
   const int end = open_qp(p, .from = from, .to = 2, .memory_bytes = 32u << 20, .cc = MRC_CC_NSCC,
                           .cc_profile = profile);
-  for (int i = 0; i < 32; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 32);
   return end;
 }
 
@@ -673,8 +672,8 @@ TEST(test_nscc__late_is_not_lost) {
   int end;
   PAIR p = open_paths(&end);
   mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 5 * RATE;
-  CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS)); /* 0.7 ms by the others alone; 3.4 ms with equal turns */
+  WRITE_AND_WAIT(p, end, 4u << 20,
+                 5 * MS); /* 0.7 ms by the others alone; 3.4 ms with equal turns */
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIME), 0);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
@@ -708,8 +707,8 @@ TEST(test_nscc__small_windows_do_not_wait_for_the_sack_timer) {
   PAIR p = open_pair(.path.delay_ns = 10 * US);
   const int end = open_qp(p, .memory_bytes = 256 * MTU, .cc = MRC_CC_NSCC,
                           .cc_profile = {.base_rtt_ns = 20 * US, .max_cwnd = 2 * MTU});
-  CHECK_EQ(mrc_pair_write(p, end, 256 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 128 * 25 * US)); /* two packets a round trip, and no delay of 200 us */
+  WRITE_AND_WAIT(p, end, 256 * MTU,
+                 128 * 25 * US); /* two packets a round trip, and no delay of 200 us */
 }
 
 /* The largest window of a profile covers all planes together, however they share the load. */

@@ -10,12 +10,6 @@
 
 /* Planes and ports that fail and heal, packets that the kernel refuses, queues that fill. */
 
-/* A pair whose planes run at `rate_bps` each, with `bytes` being written all the time. */
-static void write_all(struct mrc_pair *p, int end, uint32_t message, int n) {
-  for (int i = 0; i < n; i++)
-    CHECK_EQ(mrc_pair_write(p, end, message), 0);
-}
-
 static uint64_t acked_bytes(struct mrc_pair *p, int end) {
   return mrc_pair_info(p, end).acknowledged_bytes;
 }
@@ -25,7 +19,7 @@ static uint64_t acked_bytes(struct mrc_pair *p, int end) {
 TEST(test_silence__of_one_plane) {
   PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14, .path_mtu = 4096);
-  write_all(p, end, 1u << 20, 32);
+  write_many(p, end, 1u << 20, 32);
   run_for(p, 20 * MS);
   mrc_pair_silence(p, 2, true);
   uint64_t silent_ns = p->now_ns;
@@ -52,7 +46,7 @@ TEST(test_silence__with_a_short_timeout) {
   PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 128, .timeout = 10, .retry_linear = 7,
                     .retry_exp = 8, .path_mtu = 4096);
-  write_all(p, end, 1u << 20, 16);
+  write_many(p, end, 1u << 20, 16);
   run_for(p, 20 * MS);
   mrc_pair_silence(p, 2, true);
   run_for(p, 60 * MS); /* at most a strike each 10 ms or so, not one a timeout */
@@ -70,13 +64,11 @@ TEST(test_silence__with_a_short_timeout) {
 TEST(test_timeout__blames_no_plane_for_what_left_last) {
   PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
-  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, end, 20 * MTU, 5 * MS);
   for (int i = 0; i < 5; i++) {
     CHECK_ROW(i);
     mrc_pair_path(p, 0, 1, 2, 0)->config.silent = true;
-    CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 5 * MS));
+    WRITE_AND_WAIT(p, end, 2 * MTU, 5 * MS);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), i + 1);
   }
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
@@ -87,16 +79,14 @@ TEST(test_timeout__blames_no_plane_for_what_left_last) {
 TEST(test_timeout__blames_the_plane_that_falls_behind) {
   PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
-  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, end, 20 * MTU, 5 * MS);
   const uint64_t start_ns = p->now_ns;
   mrc_pair_path(p, 0, 1, 2, 0)->config.silent = true;
   for (int i = 0; i < 3; i++) {
     CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
     CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
     run_for(p, 50 * US);
-    CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 5 * MS));
+    WRITE_AND_WAIT(p, end, 4 * MTU, 5 * MS);
   }
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
   CHECK(p->now_ns - start_ns < 5 * MS);
@@ -113,8 +103,7 @@ TEST(test_timeout__sends_again_on_another_plane) {
     CHECK_EQ(mrc_pair_write(p, end, MTU), 0); /* on plane 1 */
     CHECK(mrc_pair_finish(p, 5 * MS));
     mrc_pair_silence(p, 2, true);
-    CHECK_EQ(mrc_pair_write(p, end, 4), 0);
-    CHECK(mrc_pair_finish(p, 50 * MS));
+    WRITE_AND_WAIT(p, end, 4, 50 * MS);
     CHECK_EQ(mrc_pair_info(p, end).planes[1].lost_packets, 1);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT), 1);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 1);
@@ -140,7 +129,7 @@ TEST(test_silence__of_one_direction) {
     CHECK_ROW(from);
     PAIR p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
     int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
-    write_all(p, end, 1u << 20, 8);
+    write_many(p, end, 1u << 20, 8);
     run_for(p, 10 * MS);
     for (int path = 0; path < 2; path++)
       mrc_pair_path(p, from, 1 - from, 2, path)->config.silent = true;
@@ -164,12 +153,10 @@ TEST(test_silence__from_the_start) {
 TEST(test_silence__of_the_rotation_alone) {
   PAIR p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
-  write_all(p, end, 1u << 20, 32);
+  write_many(p, end, 1u << 20, 32);
   run_for(p, 10 * MS);
   const uint32_t alone = 4; /* the first EV of plane 2 */
-  CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, alone, MRC_EV_ASSUMED_BAD,
-                               p->now_ns),
-           0);
+  distrust(p, end, alone);
   for (int path = 0; path < 4; path++)
     mrc_pair_path(p, 0, 1, 2, path)->config.silent = true;
   run_for(p, 50 * MS);
@@ -185,7 +172,7 @@ TEST(test_silence__of_the_rotation_alone) {
 TEST(test_silence__ends_on_some_paths) {
   PAIR p = open_pair(.planes = 2, .paths = 8, .port_out.rate_bps = 500000000);
   const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14);
-  write_all(p, end, 1u << 20, 8);
+  write_many(p, end, 1u << 20, 8);
   run_for(p, 10 * MS);
   mrc_pair_silence(p, 2, true);
   run_for(p, 100 * MS);
@@ -197,7 +184,7 @@ TEST(test_silence__ends_on_some_paths) {
   run_for(p, SECOND);
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
   const uint64_t sent = mrc_pair_ev(p, end, 2, 2).sent_packets;
-  write_all(p, end, 1u << 20, 8);
+  write_many(p, end, 1u << 20, 8);
   CHECK(mrc_pair_finish(p, SECOND));
   CHECK(mrc_pair_ev(p, end, 2, 2).sent_packets > sent);
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
@@ -214,8 +201,7 @@ static int set_retries(struct mrc_pair *p, int end, uint32_t timeout, uint32_t l
 TEST(test_retries__change_in_rts) {
   PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU, .timeout = 20, .retry_linear = 7);
-  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS));
+  WRITE_AND_WAIT(p, end, 10 * MTU, 10 * MS);
   CHECK_EQ(set_retries(p, end, 0, 3, 0), -EINVAL);
   CHECK_EQ(set_retries(p, end, 25, 3, 0), -EINVAL);
   CHECK_EQ(set_retries(p, end, 10, 8, 0), -EINVAL);
@@ -225,8 +211,7 @@ TEST(test_retries__change_in_rts) {
   for (int plane = 1; plane <= 2; plane++)
     mrc_pair_silence(p, plane, true);
   const uint64_t silent_ns = p->now_ns;
-  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
-  CHECK(mrc_pair_finish(p, SECOND));
+  WRITE_AND_WAIT(p, end, 10 * MTU, SECOND);
   CHECK(p->now_ns - silent_ns >= 3 * MS && p->now_ns - silent_ns <= 7 * MS);
   CHECK_EQ(mrc_pair_info(p, end).status, MRC_WC_RETRY_EXC_ERR);
   CHECK_EQ(set_retries(p, end, 10, 3, 0), -EINVAL);
@@ -247,8 +232,7 @@ TEST(test_silence__of_all_planes_ends_the_qp) {
     PAIR p = open_pair(.planes = 3, .paths = 2);
     int end = open_qp(p, .memory_bytes = 300 * MTU, .timeout = rows[i].timeout,
                       .retry_linear = rows[i].linear, .retry_exp = rows[i].exponential);
-    CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 10 * MS));
+    WRITE_AND_WAIT(p, end, 10 * MTU, 10 * MS);
     for (int plane = 1; plane <= 3; plane++)
       mrc_pair_silence(p, plane, true);
     uint64_t silent_ns = p->now_ns;
@@ -288,7 +272,7 @@ TEST(test_silence__of_all_planes_for_a_while) {
 TEST(test_silence__of_a_flapping_plane) {
   PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 25000000);
   int end = open_qp(p, .memory_bytes = 40u << 20, .path_mtu = 4096);
-  write_all(p, end, 1u << 20, 40);
+  write_many(p, end, 1u << 20, 40);
   uint64_t lost[2] = {0};
   for (int part = 0; part < 2; part++) {
     for (int i = 0; i < (part == 0 ? 60 : 20); i++) {
@@ -335,7 +319,7 @@ TEST(test_blocked__ports_wait_for_their_socket) {
   PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 1000000000,
                      .driver.sndbuf_bytes = 30000);
   int end = open_qp(p, .memory_bytes = 4u << 20);
-  write_all(p, end, 1u << 20, 4);
+  write_many(p, end, 1u << 20, 4);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK(p->hosts[0].refused > 0);
   CHECK_EQ(retransmitted(p, end), 0);
@@ -347,8 +331,7 @@ TEST(test_blocked__one_port_for_long) {
   int end = open_qp(p, .memory_bytes = 1u << 20);
   mrc_engine_port_blocked(p->hosts[0].engine, 1, true, p->now_ns);
   p->hosts[0].blocked = 1;
-  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, end, 1u << 20, 100 * MS);
   CHECK_EQ(p->hosts[0].plane_packets[0], 0);
 }
 
@@ -366,8 +349,7 @@ TEST(test_blocked__a_lost_packet_does_not_wait_for_the_port) {
     p->hosts[0].blocked = 1;
     mrc_pair_lose(p, (struct mrc_pair_rule){
                          .plane = 2, .opcode = rows[row].opcode, .times = 2 + 4 * (row / 2)});
-    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-    CHECK(mrc_pair_finish(p, 1000 * MS));
+    WRITE_AND_WAIT(p, end, MTU, 1000 * MS);
     CHECK_EQ(p->hosts[0].plane_packets[0], 0);
     CHECK(retransmitted(p, end) > 0);
     CHECK(row < 2 || counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT) > 0);
@@ -379,7 +361,7 @@ TEST(test_blocked__a_lost_packet_does_not_wait_for_the_port) {
 TEST(test_port__down_and_up) {
   PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .timeout = 14, .mpr = 4096);
-  write_all(p, end, 1u << 20, 32);
+  write_many(p, end, 1u << 20, 32);
   run_for(p, 20 * MS);
   mrc_pair_port_up(p, 0, 3, false);
   uint64_t at_down = acked_bytes(p, end);
@@ -410,7 +392,7 @@ TEST(test_queue__stays_short_on_a_slow_link) {
   PAIR p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000,
                      .port_out.queue_bytes = 1000000);
   int end = open_qp(p, .memory_bytes = 64u << 20, .mpr = 4096, .path_mtu = 8192, .timeout = 14);
-  write_all(p, end, 1u << 20, 64);
+  write_many(p, end, 1u << 20, 64);
   run_for(p, 50 * MS); /* slow start is over */
   uint64_t start_ns = p->now_ns, start = acked_bytes(p, end);
   uint64_t longest = 0;
@@ -433,10 +415,10 @@ TEST(test_queue__is_shared_by_two_qps) {
   PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
                      .port_out.queue_bytes = 1000000);
   int first = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .path_mtu = 4096, .timeout = 14);
-  write_all(p, first, 1u << 20, 32);
+  write_many(p, first, 1u << 20, 32);
   run_for(p, 30 * MS);
   int second = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .path_mtu = 4096, .timeout = 14);
-  write_all(p, second, 1u << 20, 32);
+  write_many(p, second, 1u << 20, 32);
   run_for(p, 100 * MS);
   uint64_t a = acked_bytes(p, first), b = acked_bytes(p, second);
   run_for(p, 80 * MS);
@@ -462,7 +444,7 @@ SLOW(test_silence__costs_hardly_any_goodput) {
       open_pair(.planes = 4, .paths = 2, .path.delay_ns = 30 * US, .port_out.rate_bps = 500000000,
                 .port_out.queue_bytes = 2000000, .driver.wake_ns = 50 * US);
   int end = open_qp(p, .memory_bytes = 160u << 20, .path_mtu = 8844, .sq_depth = 160);
-  write_all(p, end, 1u << 20, 160);
+  write_many(p, end, 1u << 20, 160);
   run_for(p, 40 * MS);
   for (int i = 0; i < 4; i++)
     CHECK(goodput(p, end, BIN_MS * MS) >= 4 * PLANE_BYTES / 100 * 95);
@@ -498,8 +480,7 @@ static void silence_back(struct mrc_pair *p, int plane, bool silent) {
 
 static int start_writing(struct mrc_pair *p, int n) {
   const int end = open_qp(p, .memory_bytes = (uint64_t)n << 20, .mpr = 128, .probe = true);
-  for (int i = 0; i < n; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, n);
   return end;
 }
 
@@ -656,9 +637,7 @@ TEST(test_answers__stay_on_a_plane_with_one_ev_that_works) {
 TEST(test_answers__to_ev_probes_use_evs_that_answered) {
   int end;
   PAIR p = open_with_one_reverse_ev(&end);
-  CHECK_EQ(
-      mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 8, MRC_EV_ASSUMED_BAD, p->now_ns),
-      0);
+  distrust(p, end, 8);
   run_for(p, 5 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 0).sent_probes, 1 + 3); /* one at the connect */

@@ -183,9 +183,7 @@ TEST(test_unsent__beside_one_that_waits) {
 static void distrust_all(struct mrc_pair *p, int end) {
   const int n = p->config.planes * p->config.paths;
   for (int ev = 0; ev < n; ev++)
-    CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, (uint32_t)ev,
-                                 MRC_EV_ASSUMED_BAD, p->now_ns),
-             0);
+    distrust(p, end, (uint32_t)ev);
 }
 
 static int n_bad(const struct mrc_pair *p, int end) {
@@ -218,9 +216,7 @@ TEST(test_slots__are_shared_by_qps) {
   const struct mrc_engine *engine = p->hosts[0].engine;
   CHECK(engine->services.probes.n > MRC_MAX_EV_PROBES / 4);
   CHECK(engine->services.probes.n <= MRC_MAX_EV_PROBES - 64);
-  CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[modest]->qpn, 0, MRC_EV_ASSUMED_BAD,
-                               p->now_ns),
-           0);
+  distrust(p, modest, 0);
   mrc_pair_kick(p, 0);
   run_for(p, 7 * MS); /* three probes, 2 ms apart */
   CHECK_EQ(n_bad(p, modest), 0);
@@ -466,12 +462,9 @@ TEST(test_own__wait_for_an_ev_on_a_long_way) {
   PAIR p = open_pair(.paths = 2);
   mrc_pair_path(p, 0, 1, 1, 1)->config.delay_ns = 100 * MS;
   const int end = open_qp(p, .memory_bytes = 1000 * MTU, .timeout = 16, .probe = true);
-  CHECK_EQ(
-      mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 1, MRC_EV_ASSUMED_BAD, p->now_ns),
-      0);
+  distrust(p, end, 1);
   for (int i = 0; i < 100; i++) {
-    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-    CHECK(mrc_pair_finish(p, SECOND));
+    WRITE_AND_WAIT(p, end, MTU, SECOND);
   }
   CHECK(mrc_pair_info(p, end).rtt_ns < (int64_t)MS);
   CHECK_EQ(n_bad(p, end), 1);
@@ -484,13 +477,11 @@ TEST(test_own__wait_for_an_ev_on_a_long_way) {
 TEST(test_own__a_plane_behind_a_long_queue_returns) {
   PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 9000 * MTU, .timeout = 16, .probe = true);
-  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-  CHECK(mrc_pair_finish(p, SECOND));
+  WRITE_AND_WAIT(p, end, MTU, SECOND);
   mrc_pair_path(p, 0, 1, 2, 0)->config.delay_ns = 120 * MS;
   uint32_t n_suspended = 0;
   for (int i = 0; i < 4000; i++) {
-    CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
-    CHECK(mrc_pair_finish(p, SECOND));
+    WRITE_AND_WAIT(p, end, 2 * MTU, SECOND);
     run_for(p, MS);
     n_suspended += mrc_pair_info(p, end).planes[1].suspended;
   }

@@ -159,8 +159,7 @@ TEST(test_ack__of_a_message_half_the_psn_space_ago) {
 TEST(test_loss__before_the_first_round_trip_is_no_congestion) {
   PAIR p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 4 * MS);
   int first = open_qp(p, .memory_bytes = 2000 * MTU);
-  CHECK_EQ(mrc_pair_write(p, first, 2000 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 200 * MS));
+  WRITE_AND_WAIT(p, first, 2000 * MTU, 200 * MS);
   CHECK(mrc_pair_info(p, first).planes[1].base_rtt_ns > 0);
   int end = open_qp(p, .memory_bytes = 64 * MTU, .spray = 1);
   mrc_pair_silence(p, 2, true);
@@ -202,8 +201,7 @@ TEST(test_sack__tells_of_its_own_plane_only) {
   PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 200 * MTU, .sq_depth = 200, .spray = 1);
   const int peer = p->ends[end]->peer;
-  CHECK_EQ(mrc_pair_write(p, peer, BEFORE * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, peer, BEFORE * MTU, 5 * MS);
   struct forge forge = make_forge(p, end, four);
   for (int plane = 1; plane <= 2; plane++)
     mrc_pair_silence(p, plane, true);
@@ -334,8 +332,7 @@ TEST(test_probe__requests_do_not_starve_other_qps) {
 
 static uint64_t bytes_of_next_write(struct mrc_pair *p, int end, int plane) {
   const uint64_t before = mrc_pair_info(p, end).planes[plane - 1].sent_bytes;
-  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, end, 400 * MTU, 100 * MS);
   return mrc_pair_info(p, end).planes[plane - 1].sent_bytes - before;
 }
 
@@ -407,8 +404,7 @@ TEST(test_loss__originals_do_not_testify_for_retransmissions) {
   int end = open_qp(p, .memory_bytes = 300 * MTU, .spray = 1, .retry_linear = 7);
   int peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
-  CHECK_EQ(mrc_pair_write(p, peer, 64 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 50 * MS));
+  WRITE_AND_WAIT(p, peer, 64 * MTU, 50 * MS);
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
   const uint32_t first = inside(p, peer)->req.win.next_psn;

@@ -71,12 +71,10 @@ TEST(test_domains__separate) {
   e->rkey = OWN_KEY;
   CHECK_EQ(mrc_pair_write(p, end, MTU), -EACCES);
   e->lkey = OWN_KEY;
-  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-  CHECK(mrc_pair_finish(p, 20 * MS));
+  WRITE_AND_WAIT(p, end, MTU, 20 * MS);
   CHECK_EQ(succeeded(p, end), 1);
   e->rkey = OTHER_KEY;
-  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-  CHECK(mrc_pair_finish(p, 20 * MS));
+  WRITE_AND_WAIT(p, end, MTU, 20 * MS);
   CHECK_EQ(e->audit.statuses[MRC_WC_REM_ACCESS_ERR], 1);
 }
 
@@ -86,8 +84,7 @@ TEST(test_remote__refusal_survives_loss) {
   int end = open_qp(p, .memory_bytes = 64, .retry_linear = 7, .retry_exp = 4);
   lose_kind(p, 1, MRC_OP_ACK, 3);
   p->ends[end]->rkey++;
-  CHECK_EQ(mrc_pair_write(p, end, 64), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, end, 64, 100 * MS);
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_REM_ACCESS_ERR], 1);
 }
 
@@ -99,8 +96,7 @@ TEST(test_remote__the_responders_own_writes_are_flushed) {
   CHECK_EQ(mrc_pair_write(p, peer, 1u << 20), 0);
   CHECK_EQ(mrc_pair_write_imm(p, peer, 0), 0);
   p->ends[end]->rkey++;
-  CHECK_EQ(mrc_pair_write(p, end, 64), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, end, 64, 100 * MS);
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_REM_ACCESS_ERR], 1);
   CHECK_EQ(audit_of(p, peer)->statuses[MRC_WC_WR_FLUSH_ERR], 2);
 }
@@ -164,8 +160,7 @@ enum { RETRIES = 7 }; /* 3 + 4, as in scenario.h */
 /* Host 1 writes and receives only forged packets. Returns host 0's end. */
 static int open_silent(struct mrc_pair *p, uint8_t retry_exp) {
   const int end = open_qp(p, .memory_bytes = 64 * MTU, .retry_exp = retry_exp);
-  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS));
+  WRITE_AND_WAIT(p, end, MTU, 10 * MS);
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, p->ends[end]->peer, 2 * MTU), 0);
   run_for(p, 10 * US);
@@ -404,8 +399,7 @@ TEST(test_sack__its_wait_is_known) {
     const uint32_t sizes[] = {MTU, 2u << 20}; /* the first write finds the empty way back */
     for (int i = 0; i < 2; i++) {
       CHECK_EQ(mrc_pair_write(p, end, sizes[i]), 0);
-      CHECK_EQ(mrc_pair_write(p, p->ends[end]->peer, sizes[i]), 0);
-      CHECK(mrc_pair_finish(p, SECOND));
+      WRITE_AND_WAIT(p, p->ends[end]->peer, sizes[i], SECOND);
     }
     const struct mrc_pair_end *e = p->ends[end];
     const struct mrc_qp *qp = mrc_engine_qp(p->hosts[e->host].engine, e->qpn);
@@ -543,8 +537,7 @@ static struct mrc_pair *open_long(void) {
 static int open_busy(struct mrc_pair *p, uint32_t dynamic_mpr) {
   const int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 1024, .cc = MRC_CC_NULL,
                           .dynamic_mpr = dynamic_mpr);
-  for (int i = 0; i < 32; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 32);
   return end;
 }
 
@@ -567,8 +560,7 @@ TEST(test_rts__takes_less_than_the_peer_grants) {
   CHECK_EQ(inside(p, end)->req.win.mask, 255);
   CHECK_EQ(inside(p, peer)->req.win.mask, 4095);
   CHECK_EQ(mrc_pair_info(p, end).peer_mpr, 256);
-  for (int i = 0; i < 8; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  write_many(p, end, 1u << 20, 8);
   CHECK_EQ(most_ahead(p, end, 20 * MS), 256);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(succeeded(p, end), 8);
@@ -631,8 +623,7 @@ TEST(test_mpr__what_a_sack_may_say) {
     PAIR p = open_pair();
     const int end = open_qp(p, .memory_bytes = 2 * MTU, .dynamic_mpr = rows[i].dynamic_mpr);
     const int peer = p->ends[end]->peer;
-    CHECK_EQ(mrc_pair_write(p, peer, MTU), 0);
-    CHECK(mrc_pair_finish(p, 10 * MS));
+    WRITE_AND_WAIT(p, peer, MTU, 10 * MS);
     const uint32_t cum_psn = mrc_psn_sub(inside(p, peer)->req.win.next_psn, 1);
     struct forge forge = make_forge(p, end, four);
     forge.wire = (struct mrc_wire){.opcode = MRC_OP_SACK,

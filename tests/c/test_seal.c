@@ -71,8 +71,7 @@ TEST(test_seal__over_many_epochs) {
   PAIR p = open_pair(.planes = 2, .engine.seal_epoch_bits = 6);
   const int end = open_qp(p, .memory_bytes = 5000 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
   for (int i = 0; i < 100; i++) {
-    CHECK_EQ(mrc_pair_write(p, end, 48 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 50 * MS));
+    WRITE_AND_WAIT(p, end, 48 * MTU, 50 * MS);
   }
   CHECK_EQ(succeeded(p, end), 100);
   CHECK_EQ(p->hosts[1].drops[MRC_DROP_REPLAY], 0);
@@ -139,8 +138,7 @@ TEST(test_seal__a_packet_keeps_its_ev) {
   const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AUTH);
   audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
   start_tap(p);
-  CHECK_EQ(mrc_pair_write(p, end, 64), 0);
-  CHECK(mrc_pair_finish(p, 50 * MS));
+  WRITE_AND_WAIT(p, end, 64, 50 * MS);
   for (int i = 0; i < p->n_tapped; i++) {
     tap[i]->meta.flow_label ^= 1;
     CHECK_EQ(arrive(p, tap[i]), MRC_DROP_SEAL);
@@ -191,13 +189,11 @@ TEST(test_seal__old_packets_are_refused) {
   PAIR p = open_pair(.engine.seal_epoch_bits = 6);
   const int end = open_qp(p, .memory_bytes = 500 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
   start_tap(p);
-  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
-  CHECK(mrc_pair_finish(p, 50 * MS));
+  WRITE_AND_WAIT(p, end, MTU, 50 * MS);
   const int n = p->n_tapped;
   p->tap_room = 0;
   for (int i = 0; i < 10; i++) {
-    CHECK_EQ(mrc_pair_write(p, end, 40 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 50 * MS));
+    WRITE_AND_WAIT(p, end, 40 * MTU, 50 * MS);
   }
   for (int i = 0; i < n; i++)
     if (tap[i]->to == 1) CHECK_EQ(arrive(p, tap[i]), MRC_DROP_REPLAY);
@@ -214,8 +210,7 @@ TEST(test_seal__paths_are_proved) {
   mrc_pair_port_up(p, 0, 2, false);
   run_for(p, 50 * MS);
   CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT), 1);
-  CHECK_EQ(mrc_pair_write(p, end, 40 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 50 * MS));
+  WRITE_AND_WAIT(p, end, 40 * MTU, 50 * MS);
 }
 
 /* A sealed and a plain QP between the same hosts; the plain one says nothing for the sealed one. */
@@ -232,8 +227,7 @@ TEST(test_seal__beside_a_plain_qp) {
   run_for(p, MS);
   CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT), 1);
   audit_of(p, plain)->unwatched = false;
-  CHECK_EQ(mrc_pair_write(p, sealed, 40 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, sealed, 40 * MTU, 100 * MS);
 }
 
 TEST(test_set_seal__arguments) {
@@ -285,8 +279,7 @@ TEST(test_trimmed__forged_ones_are_hints) {
   run_for(p, MS);
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).received_bytes, 0);
   CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
-  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_AND_WAIT(p, end, 100 * MTU, 100 * MS);
   CHECK_EQ(succeeded(p, end), 1);
   CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
 }

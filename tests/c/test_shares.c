@@ -272,8 +272,7 @@ static uint64_t message_ns(struct mrc_pair *p, int end, int n) {
   CHECK(n <= 100);
   for (int i = 0; i < n; i++) {
     const uint64_t began_ns = p->now_ns;
-    CHECK_EQ(mrc_pair_write(p, end, MESSAGE), 0);
-    CHECK(mrc_pair_finish(p, SECOND));
+    WRITE_AND_WAIT(p, end, MESSAGE, SECOND);
     uint64_t took_ns = p->now_ns - began_ns;
     int at = i;
     for (; at > 0 && times[at - 1] > took_ns; at--)
@@ -308,8 +307,7 @@ TEST(test_late_plane__planes_that_were_measured) {
     qp->planes[plane].rtt = (struct mrc_rtt){0};
   qp->choice.quick = (struct mrc_quick){.planes = 2};
   CHECK_EQ(mrc_quick_late_ns(services, qp, 0), MRC_NEVER);
-  CHECK_EQ(mrc_pair_write(p, end, 64 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS));
+  WRITE_AND_WAIT(p, end, 64 * MTU, 10 * MS);
   qp->choice.quick = (struct mrc_quick){.planes = 2};
   const uint64_t late_ns = mrc_quick_late_ns(services, qp, 0);
   CHECK(late_ns > 2 * PATH_DELAY && late_ns < 10 * MS);
@@ -379,8 +377,7 @@ TEST(test_limited__not_a_longer_path) {
     message_ns(p, end, 5);
     CHECK_EQ(inside(p, end)->choice.quick.limited, 0);
   }
-  for (int i = 0; i < 16; i++)
-    CHECK_EQ(mrc_pair_write(p, end, 16 * MESSAGE), 0);
+  write_many(p, end, 16 * MESSAGE, 16);
   const uint64_t sent = sent_bytes(p, end);
   CHECK(mrc_pair_finish(p, 10 * SECOND));
   CHECK(sent_bytes(p, end) - sent > 16 * 16 * (uint64_t)MESSAGE / 16);
@@ -409,8 +406,7 @@ TEST(test_limited__not_with_equal_shares) {
   const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL, .memory_bytes = 64 * MTU);
   const struct mrc_services *services = &p->hosts[0].engine->services;
   struct mrc_qp *qp = inside(p, end);
-  CHECK_EQ(mrc_pair_write(p, end, 64 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS)); /* measures both planes */
+  WRITE_AND_WAIT(p, end, 64 * MTU, 10 * MS); /* measures both planes */
   qp->req.host_waits = (struct mrc_guard){0};
   qp->planes[0].delivery = (struct mrc_delivery){.takes_ns = 12 * MS, .measured_ns = p->now_ns};
   qp->planes[1].delivery = (struct mrc_delivery){.takes_ns = 1 * MS, .measured_ns = p->now_ns};

@@ -71,26 +71,6 @@ TEST(test_run__contents) {
   }
 }
 
-static uint64_t trace_of(uint64_t seed, const char *path) {
-  mrc_sim *sim =
-      open_sim(.seed = seed, .topology.planes = 2, .topology.jitter_ns = 300, .sample_ns = 10 * US);
-  CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 20000), 0);
-  CHECK_EQ(add_flow(sim), 0);
-  CHECK_EQ(add_flow(sim, .from = 3, .to = 1, .writes = 4, .interval_ns = 20 * US), 1);
-  if (path) CHECK_EQ(mrc_sim_trace_to(sim, path), 0);
-  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
-  const uint64_t trace = stats_of(sim).trace;
-  mrc_sim_destroy(sim);
-  return trace;
-}
-
-TEST(test_run__same_seed_same_trace) {
-  const uint64_t trace = trace_of(7, NULL);
-  CHECK(trace_of(7, NULL) == trace);
-  CHECK(trace_of(7, "/dev/null") == trace); /* the watch changes nothing */
-  CHECK(trace_of(8, NULL) != trace);
-}
-
 TEST(test_run__faults_have_their_time) {
   SIM sim = open_sim(.sample_ns = 100 * US);
   CHECK_EQ(add_fault(sim, .at_ns = 200 * US, .until_ns = 300 * US, .target = MRC_SIM_ALL,

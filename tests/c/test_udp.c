@@ -29,15 +29,6 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes) 
 
 /* ---- Opening ---- */
 
-TEST(test_open__two_contexts_get_two_udp_ports) {
-  struct mrc_udp a;
-  struct mrc_udp b;
-  if (!open_one(&a, "::1", 1) || !open_one(&b, "::1", 1)) return;
-  CHECK(a.udp_port != 0 && b.udp_port != 0 && a.udp_port != b.udp_port);
-  mrc_udp_close(&a);
-  mrc_udp_close(&b);
-}
-
 TEST(test_open__all_ports_share_the_udp_port) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "::1"};
   struct mrc_ctx_config config = config_of(3, addresses, 4);

@@ -96,7 +96,7 @@ def test_run__same_seed_same_result(tmp_path: Path) -> None:
     )
     traces = [tmp_path / "a", tmp_path / "b"]
     first, second = (run(scenario, seed=5, trace=str(trace)) for trace in traces)
-    assert first == second
+    assert first == second == run(scenario, seed=5)
     assert traces[0].read_bytes() == traces[1].read_bytes()
     assert traces[0].read_text().startswith("0 send h0>t0:1.0 op=c6 qp=")
     assert run(scenario, seed=6).stats.trace != first.stats.trace

@@ -31,17 +31,6 @@ def run(sweep: Path, flavour: cbuild.Flavour, first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sweep", "seed"),
-    [(PAIR, 673), (FABRIC, 2116)],
-    ids=["pair", "fabric"],
-)
-@pytest.mark.slow
-def test_sweep__epochs_of_a_seal_that_were_lost(sweep: Path, seed: int) -> None:
-    """A receiver that had lost two epochs opened nothing any more."""
-    run(sweep, cbuild.FAST, seed, 1)
-
-
-@pytest.mark.parametrize(
     "sweep",
     [
         PAIR,
@@ -84,19 +73,6 @@ def test_tool__sweeps_what_it_is_told_to() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(10000, 13000, 250))
-def test_sweep__thousands_of_pairs(first: int) -> None:
-    run(PAIR, cbuild.FAST, first, 250)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(10000, 12000, 500))
-def test_sweep__thousands_of_fabrics(first: int) -> None:
-    run(FABRIC, cbuild.FAST, first, 500)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(10000, 12000, 500))
-def test_sweep__thousands_of_messages(first: int) -> None:
-    run(MESSAGES, cbuild.FAST, first, 500)
+@pytest.mark.parametrize("sweep", [PAIR, FABRIC, MESSAGES], ids=["pairs", "fabrics", "messages"])
+def test_sweep__thousands(sweep: Path, first: int) -> None:
+    run(sweep, cbuild.FAST, first, 250)
