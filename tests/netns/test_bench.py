@@ -71,20 +71,13 @@ def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_compare__quick(compare: Callable[..., dict[str, Any]]) -> None:
-    small, limited = compare("--only", "1500", "--only", "500mbit")["beds"]
-    assert (small["bed"], limited["bed"]) == ("1500", "500mbit")
-    check_limited(limited)
-    check_goodput(small, "mrc, WRITE 1 MiB", "UDP floor", "TCP, cubic, write")
-
-
-@pytest.mark.slow
 def test_compare__every_contender(compare: Callable[..., dict[str, Any]]) -> None:
     result = compare()
     full, small, limited, _ = result["beds"]
     assert [bed["bed"] for bed in result["beds"]] == ["9000", "1500", "500mbit", "25ms"]
     assert full["path_mtu"] > small["path_mtu"]
     check_rows(full)
+    check_goodput(small, "mrc, WRITE 1 MiB", "UDP floor", "TCP, cubic, write")
     check_limited(limited)
     names = [check["name"] for check in result["checks"]]
     expected = {target.name for targets in checks.TARGETS.values() for target in targets}
@@ -199,10 +192,14 @@ def test_failover__a_peer_that_cannot_run_is_one_line(
     assert result["skipped"] == {"UCX over TCP": "this test should be run by mpirun"}
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # TCP's retransmission timer outlasts the quick scenario
 def test_failover__quick(failover: Callable[..., dict[str, Any]]) -> None:
-    result = failover("--quick", "--only", "mrc")
-    (ours,) = result["runs"]
+    """One TCP flow carries nothing while its plane is silent; mrc uses the other planes."""
+    result = failover("--quick")
+    ours, theirs = result["runs"]
+    assert (ours["contender"], theirs["contender"]) == ("mrc", "TCP, one flow")
+    assert ours["figures"]["delivered_bytes"] > 2 * theirs["figures"]["delivered_bytes"]
+    assert theirs["figures"]["phases"][1]["longest_gap_seconds"] > 0.3  # out of 0.5 s
     assert [event["mode"] for event in ours["events"]] == ["silent", "down", "loss", "slow"]
     planes = [part["planes"] for part in ours["figures"]["phases"]]
     assert planes == [4, 3, 4, 3, 4, 3, 4, pytest.approx(3.1), 4]
@@ -221,15 +218,6 @@ def test_failover__quick(failover: Callable[..., dict[str, Any]]) -> None:
     }
 
 
-@pytest.mark.slow  # TCP's retransmission timer outlasts the quick scenario
-def test_failover__beside_tcp(failover: Callable[..., dict[str, Any]]) -> None:
-    """One TCP flow carries nothing while its plane is silent; mrc uses the other planes."""
-    ours, theirs = failover("--quick")["runs"]
-    assert (ours["contender"], theirs["contender"]) == ("mrc", "TCP, one flow")
-    assert ours["figures"]["delivered_bytes"] > 2 * theirs["figures"]["delivered_bytes"]
-    assert theirs["figures"]["phases"][1]["longest_gap_seconds"] > 0.3  # out of 0.5 s
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) -> None:
@@ -246,10 +234,8 @@ def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) 
 
 
 @pytest.mark.slow
-def test_knee__quick(tmp_path: Path) -> None:
-    file = tmp_path / "knee.json"
-    bench("knee", "--quick", "--only", "burst", "--json", str(file))
-    (axis,) = json.loads(file.read_text())["axes"]
+def test_knee__quick() -> None:
+    (axis,) = json.loads(bench("knee", "--quick", "--only", "burst", "--json"))["axes"]
     assert [point["value"] for point in axis["points"]] == [1, 2, 3, 4, 5, 7]
     packets = [point["metrics"]["syscalls_per_gib"]["median"] for point in axis["points"]]
     assert packets[0] > packets[-1]

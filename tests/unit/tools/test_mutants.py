@@ -7,7 +7,6 @@ import argparse
 import shutil
 import sys
 import threading
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -217,8 +216,7 @@ class SecondIsFirst:
         self.first, self.second = candidates[:2]
         self.second_ended = threading.Event()
 
-    def attempt(self, mutant: mutants.Mutant, noticed: Counter[str]) -> trial.Outcome:
-        del noticed
+    def attempt(self, mutant: mutants.Mutant) -> trial.Outcome:
         if mutant == self.first:
             assert self.second_ended.wait(PATIENCE)
         if mutant == self.second:

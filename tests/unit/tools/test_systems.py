@@ -138,31 +138,28 @@ def test_show__tests_that_failed_count_whatever_comes_after_them() -> None:
     assert trial.failed == ["tools/test; true", "tests/a.py::test_b"]
 
 
-def test_outcome__of_a_run_that_failed() -> None:
-    text = "FAILED tests/a.py::test_b - assert 1\n===== 1 failed, 3 passed in 1.00s =====\n"
+@pytest.mark.parametrize(
+    ("text", "summary", "failed", "ended"),
+    [
+        (
+            "FAILED tests/a.py::test_b - assert 1\n===== 1 failed, 3 passed in 1.00s =====\n",
+            "1 failed, 3 passed", ["tests/a.py::test_b"], True,
+        ),
+        (  # several runs, on a terminal
+            "\x1b[32m=== \x1b[1m3 passed\x1b[0m, 1 skipped in 1s ===\x1b[0m\r\n"
+            "=== 4 passed in 2s ===\r\n", "7 passed, 1 skipped", [], True,
+        ),
+        (  # cut off
+            "tests/a.py::test_a PASSED [ 50%]\ntests/a.py::test_b FAILED [100%]\n",
+            "1 failed, 1 passed", ["tests/a.py::test_b"], False,
+        ),
+        ("set-up: done\n", "", [], False),
+    ],
+)  # fmt: skip
+def test_outcome__of_runs(text: str, summary: str, failed: list[str], ended: bool) -> None:
     found = pytest_log.outcome(text)
-    assert (found.summary, found.failed, found.ended) == (
-        "1 failed, 3 passed", ["tests/a.py::test_b"], True,
-    )  # fmt: skip
-
-
-def test_outcome__of_several_runs_on_a_terminal_is_their_sum() -> None:
-    first = "\x1b[32m=== \x1b[1m3 passed\x1b[0m, 1 skipped in 1s ===\x1b[0m\r\n"
-    text = f"{first}=== 4 passed in 2s ===\r\n"
-    assert pytest_log.outcome(text).counts == {"passed": 7, "skipped": 1}
-
-
-def test_outcome__of_a_run_that_was_cut_off() -> None:
-    text = "tests/a.py::test_a PASSED [ 50%]\ntests/a.py::test_b FAILED [100%]\n"
-    found = pytest_log.outcome(text)
-    assert (found.summary, found.failed, found.ended) == (
-        "1 failed, 1 passed", ["tests/a.py::test_b"], False,
-    )  # fmt: skip
-
-
-def test_outcome__of_other_output_is_empty() -> None:
-    found = pytest_log.outcome("set-up: done\n")
-    assert (found.summary, found.failed, found.skipped, found.ended) == ("", [], [], False)
+    assert (found.summary, found.failed, found.ended) == (summary, failed, ended)
+    assert found.skipped == []
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,9 +57,7 @@ class CBench(Bench):
         search = f"{first}:{self.build.folder}"
         return {"LD_LIBRARY_PATH": search, "ASAN_OPTIONS": SANITIZER}
 
-    def judge(
-        self, mutant: Mutant, tree: Path, original: str, scratch: Path, noticed: Counter[str]
-    ) -> Outcome:
+    def judge(self, mutant: Mutant, tree: Path, original: str, scratch: Path) -> Outcome:
         build = self.build
         sources = build.touched(mutant.file)
         try:
@@ -75,29 +72,27 @@ class CBench(Bench):
             build.link_part(part, objects, scratch)
         for test in tests:
             build.link_test(build.base / test, objects[test], scratch)
-        for program in self.in_order(mutant, noticed):
+        for program in self.in_order(mutant):
             if found := self.try_program(program, tree, scratch):
                 return found
         if not mutant.file.startswith(("csrc/core/", "csrc/msg/")):
             return Outcome("survived")
         return self.try_suites(mutant, tree, sources, scratch)
 
-    def in_order(self, mutant: Mutant, noticed: Counter[str]) -> Iterable[Path]:
-        """First the programs that noticed changes of this file, then the file's own test programs,
-        then quick ones.
-        """
-        stem = Path(mutant.file).stem
-        wanted = [p for p in self.build.programs if self.sees(p, mutant.file)]
+    def in_order(self, mutant: Mutant) -> list[Path]:
+        """The programs that have the file: first the file's own test programs, then quick ones."""
+        part, stem = mutant.file.split("/")[1], Path(mutant.file).stem
+        tests = self.base / "tests" / "c"
+        wanted = [
+            program
+            for program in self.build.programs
+            if part in self.build.cbuild.parts([tests / f"{program.name}.c"])
+        ]
 
-        def place(program: Path) -> tuple[int, bool, float]:
-            own = program.name.startswith(f"test_{stem}")
-            return -noticed[f"tests/c/{program.name}.c"], not own, self.usual_s[program.name]
+        def place(program: Path) -> tuple[bool, float]:
+            return not program.name.startswith(f"test_{stem}"), self.usual_s[program.name]
 
         return sorted(wanted, key=place)
-
-    def sees(self, program: Path, file: str) -> bool:
-        part = file.split("/")[1]
-        return part in self.build.cbuild.parts([self.base / "tests" / "c" / f"{program.name}.c"])
 
     def try_program(self, program: Path, tree: Path, scratch: Path) -> Outcome | None:
         """Runs one program of tests/c. A failed test must fail again, because a busy machine can
@@ -397,10 +392,7 @@ class ConformBench(Bench):
             self.usual_s[" ".join(words)] = done.seconds
             self.readings[words] = READINGS.findall(done.output)[-1]
 
-    def judge(
-        self, mutant: Mutant, tree: Path, original: str, scratch: Path, noticed: Counter[str]
-    ) -> Outcome:
-        del noticed
+    def judge(self, mutant: Mutant, tree: Path, original: str, scratch: Path) -> Outcome:
         build = self.build
         try:
             if mutant.file.endswith(".c") and build.same_code(tree, mutant.file, original, scratch):

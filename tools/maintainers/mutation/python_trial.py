@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest_log
 
 from .mutants import Mutant
-from .trial import Bench, Outcome, digest_of, file_of
+from .trial import Bench, Outcome, digest_of
 
 # Tests of the control plane, measured one after the other. Other tests can only find the same.
 SUITES = (
@@ -128,29 +127,27 @@ class PythonBench(Bench):
 
     # ---- one change ------------------------------------------------------------------------------
 
-    def judge(
-        self, mutant: Mutant, tree: Path, original: str, scratch: Path, noticed: Counter[str]
-    ) -> Outcome:
+    def judge(self, mutant: Mutant, tree: Path, original: str, scratch: Path) -> Outcome:
         try:
             compile(mutant.apply(original), mutant.file, "exec")
         except SyntaxError:
             return Outcome("invalid")
-        for tests in self.choose(mutant, original, noticed):
+        for tests in self.choose(mutant, original):
             if found := self.try_tests(tests, tree, scratch):
                 return found
         return Outcome("survived")
 
-    def choose(self, mutant: Mutant, original: str, noticed: Counter[str]) -> Iterator[list[str]]:
-        """The tests that run the change, for one process each. First those of the files that
-        noticed changes of this file, then its own, then quick ones.
+    def choose(self, mutant: Mutant, original: str) -> Iterator[list[str]]:
+        """The tests that run the change, for one process each: first the file's own, then quick
+        ones.
         """
         last = mutant.line + mutant.before.count("\n")
         changed = {*statement(original, mutant.line), *range(mutant.line, last + 1)}
         own = mutant.file.replace("mrc/", "tests/unit/", 1)
         own = own.replace(Path(own).name, f"test_{Path(own).stem.lstrip('_')}")
 
-        def order(test: str) -> tuple[int, bool, float]:
-            return -noticed[file_of(test)], not test.startswith(own), self.tests[test].seconds
+        def order(test: str) -> tuple[bool, float]:
+            return not test.startswith(own), self.tests[test].seconds
 
         touching = [t for t, m in self.tests.items() if changed & set(m.lines.get(mutant.file, ()))]
         for kind, budget in BUDGETS.items():

@@ -16,7 +16,6 @@ import threading
 import time
 import tomllib
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,12 +85,8 @@ class Bench(ABC):
         """Runs the tests of the base once without a change. Raises MutateError."""
 
     @abstractmethod
-    def judge(
-        self, mutant: Mutant, tree: Path, original: str, scratch: Path, noticed: Counter[str]
-    ) -> Outcome:
-        """Runs tests in a tree with the change. `noticed`: how often each test file noticed a
-        change of the same file.
-        """
+    def judge(self, mutant: Mutant, tree: Path, original: str, scratch: Path) -> Outcome:
+        """Runs tests in a tree with the change."""
 
     def environment(self, first: Path) -> dict[str, str]:
         """The variables that a command needs; `first` is its own folder."""
@@ -107,7 +102,7 @@ class Bench(ABC):
             shutil.copytree(self.base, tree, ignore=shutil.ignore_patterns("mutate"))
             self.trees.put(tree)
 
-    def attempt(self, mutant: Mutant, noticed: Counter[str]) -> Outcome:
+    def attempt(self, mutant: Mutant) -> Outcome:
         """Waits for a free tree, tries the change there, and always restores the lines."""
         started = time.monotonic()
         tree = self.trees.get()
@@ -118,7 +113,7 @@ class Bench(ABC):
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
             path.write_text(mutant.apply(original))
-            outcome = self.judge(mutant, tree, original, scratch, noticed)
+            outcome = self.judge(mutant, tree, original, scratch)
         finally:
             path.write_text(original)
             self.trees.put(tree)
@@ -167,11 +162,6 @@ class Bench(ABC):
             self.killed = True
             for group in self.live:
                 kill_group(group)
-
-
-def file_of(by: str) -> str:
-    """The file of the test that noticed a change."""
-    return by.split()[0].split("::")[0]
 
 
 def kill_group(group: int) -> None:
