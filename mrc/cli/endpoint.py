@@ -15,10 +15,10 @@ import os
 import socket
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import mrc
 from mrc import limits, versions
@@ -38,6 +38,9 @@ from mrc.units import digits, parse_time
 
 if TYPE_CHECKING:
     from mrc.aio.context import Context
+
+T = TypeVar("T")
+
 
 # ---- The endpoint --------------------------------------------------------------------------------
 
@@ -457,6 +460,20 @@ class Retry:
         self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS)
 
 
+async def first_connected(
+    args: argparse.Namespace, out: Output, work: Callable[[], Awaitable[T]]
+) -> T:
+    """The result of `work`, which connects first: while nothing listens there, it begins again for
+    the time of `--wait`.
+    """
+    with Retry(0.0, out.note, first=args.wait) as retry:
+        while True:
+            try:
+                return await work()
+            except MrcError as error:
+                await retry.wait(error, connected=False, progress=False)
+
+
 # ---- Questions: standard input may carry data, so /dev/tty is asked ------------------------------
 
 
@@ -503,18 +520,22 @@ class Question:
         self._turn = asyncio.Lock()
 
     async def about_host(self, host: str, fingerprint: str) -> bool:
-        question = f"{shown(host)} is {fingerprint}; trust it? [y/N] "
-        return await self.ask(question) in ("y", "yes")
+        async with self._turn:
+            question = f"{shown(host)} is {fingerprint}; trust it? [y/N] "
+            return await ask(question) in ("y", "yes")
 
     async def for_code(self, host: str) -> str:
         with _opened() as tty, nullcontext() if tty is None else _hidden(tty):
-            return await self.ask(f"one-time code that {shown(host)} shows: ")
+            async with self._turn:
+                return await ask(f"one-time code that {shown(host)} shows: ")
 
-    async def ask(self, question: str) -> str:
-        """The answer in lower case, empty without a terminal; Ctrl-C ends the wait."""
-        async with self._turn:
-            with _opened() as tty:
-                return "" if tty is None else await _typed_answer(tty, question)
+
+async def ask(question: str) -> str:
+    """The answer in lower case, empty without a terminal; Ctrl-C ends the wait. The caller asks one
+    question at a time.
+    """
+    with _opened() as tty:
+        return "" if tty is None else await _typed_answer(tty, question)
 
 
 @contextmanager

@@ -21,12 +21,11 @@ from mrc import versions
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, figures
 from mrc.cli.arguments import add
-from mrc.cli.endpoint import Retry
 from mrc.cli.output import Exit, Output, format_seconds, format_table
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, screen
 from mrc.enums import EvState
-from mrc.errors import MrcError, PeerGoneError
+from mrc.errors import PeerGoneError
 from mrc.events import EvInfo, PlaneInfo, ProbeResult, known
 from mrc.fabric.topology import Topology
 from mrc.results import KEYS, Result, like
@@ -174,14 +173,11 @@ async def _paths(args: argparse.Namespace, out: Output, trusted: dict[str, Any])
 
 async def _connect(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> QP:
     host, port = args.host
-    with Retry(0.0, out.note, first=args.wait) as retry:
-        while True:
-            try:
-                return await ctx.connect(
-                    host, port, private={"service": "paths"}, timeout=args.timeout
-                )
-            except MrcError as error:
-                await retry.wait(error, connected=False, progress=False)
+
+    async def connect() -> QP:
+        return await ctx.connect(host, port, private={"service": "paths"}, timeout=args.timeout)
+
+    return await endpoint.first_connected(args, out, connect)
 
 
 async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Paths:

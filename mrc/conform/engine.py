@@ -53,7 +53,7 @@ from mrc.events import Completion, Immediate
 from mrc.fabric import paths
 from mrc.fabric.paths import LocalPort, RemotePort
 from mrc.mailbox import SessionError
-from mrc.perf.session import SERVICE, ask_memory
+from mrc.perf.session import served_memory
 from mrc.tasks import took_cancellation
 from mrc.units import counted
 
@@ -410,13 +410,14 @@ class OobDevice:
             return nothing, RemoteMemory(0, 0, 0)
         if self._context is None:
             self._context = await Context(ContextConfig(readings=self._readings)).__aenter__()
-        opening = SERVICE.connect(self._context, self._host, self._port, timeout=_PATIENCE_SECONDS)
+        opening = served_memory(
+            self._context, self._host, self._port, size, timeout=_PATIENCE_SECONDS
+        )
         try:
-            session = await self._held.enter_async_context(opening)
+            return await self._held.enter_async_context(opening)
         except SessionError:  # it serves something else
             self._has_memory = False
             return nothing, RemoteMemory(0, 0, 0)
-        return await ask_memory(session, size)
 
     async def _connect(
         self, channel: Channel, own: QpAttributes, private: dict[str, Any], memory: RemoteMemory

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
-from mrc.errors import ConfigError
+from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.topology import Target
 from mrc.lab.outside import check_interface, links_of
 from mrc.linux import netns
@@ -41,7 +41,7 @@ from mrc.testbed.plan import (
     BedPlan,
     Node,
 )
-from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
+from mrc.testbed.shape import MANAGEMENT, Shape
 from mrc.units import counted, digits
 
 # ---- Scripts -------------------------------------------------------------------------------------
@@ -140,9 +140,9 @@ esac
 
 
 def check(plan: BedPlan) -> None:
-    """Raises ValueError for a fabric that other tools cannot build."""
+    """Raises ArgumentError for a fabric that other tools cannot build."""
     if plan.shape.is_emulated:
-        raise ValueError(
+        raise ArgumentError(
             "only mrc can run an emulated fabric: export a kernel fabric, without --fabric"
         )
 
@@ -253,7 +253,7 @@ def _queues(name: str, end: plans.Egress) -> Iterator[str]:
 def netns_script(plan: BedPlan) -> str:
     """The script: `up`, `down`, and `exec NODE COMMAND...`.
 
-    Raises ValueError for an emulated fabric.
+    Raises ArgumentError for an emulated fabric.
     """
     check(plan)
     lines = ["ip -batch - <<'END'", *(_veth(plan, link) for link in plan.links), "END"]
@@ -312,7 +312,7 @@ def containerlab(plan: BedPlan, image: str) -> dict[str, str]:
 
     containerlab makes the links; then each node runs its own script, which sets addresses, routes
     and queues in three scripts. One `exec` line for each route would take hours for large labs.
-    Raises ValueError for an emulated fabric.
+    Raises ArgumentError for an emulated fabric.
     """
     check(plan)
     files = {f"{plan.name}.clab.yml": _topology(plan, image)}
@@ -362,7 +362,7 @@ def _topology(plan: BedPlan, image: str, switch_image: str = "") -> str:
 def with_link_addresses(plan: BedPlan) -> BedPlan:
     """The plan with an address of its own at each end of each link, in place of static neighbours.
 
-    Raises ValueError for an emulated fabric.
+    Raises ArgumentError for an emulated fabric.
     """
     check(plan)
     ends: dict[_NodeEnd, tuple[IPv6Interface, IPv6Interface]] = {}
@@ -515,7 +515,7 @@ def lab(plan: BedPlan, image: str, switch_image: str) -> dict[str, str]:
     """The files of a lab of containerlab with SONiC as switches, by their paths: as those of
     `containerlab`, and for each switch its configurations.
 
-    Raises ValueError for an emulated fabric.
+    Raises ArgumentError for an emulated fabric.
     """
     plan = with_link_addresses(plan)
     found = {
@@ -583,23 +583,22 @@ def run_export(args: argparse.Namespace) -> int:
     shape = shape_of(args)
     if shape.outside:
         raise UsageError(args.prog, "other tools join no test bed to the world: only up does")
-    with as_argument_error():
-        plan = plans.make_plan(args.name, shape)
-        if args.netns_script == "-":
-            sys.stdout.write(netns_script(plan))
-            return 0
-        if args.netns_script:
-            path = Path(args.netns_script)
-            then = f"{path} up" if "/" in str(path) else f"./{path} up"
-            written = _write(path.parent, {path.name: netns_script(plan)})
-            path.chmod(0o755)
+    plan = plans.make_plan(args.name, shape)
+    if args.netns_script == "-":
+        sys.stdout.write(netns_script(plan))
+        return 0
+    if args.netns_script:
+        path = Path(args.netns_script)
+        then = f"{path} up" if "/" in str(path) else f"./{path} up"
+        written = _write(path.parent, {path.name: netns_script(plan)})
+        path.chmod(0o755)
+    else:
+        if args.switches:
+            files = lab(plan, args.image, args.switch_image)
         else:
-            if args.switches:
-                files = lab(plan, args.image, args.switch_image)
-            else:
-                files = containerlab(plan, args.image)
-            written = _write(Path(args.switches or args.containerlab), files)
-            then = f"containerlab deploy -t {written[0]}"
+            files = containerlab(plan, args.image)
+        written = _write(Path(args.switches or args.containerlab), files)
+        then = f"containerlab deploy -t {written[0]}"
     count = counted(len(written), "file") if len(written) > 1 else written[0]
     out.text(f"wrote {count}; build it with: {then}")
     out.result(Export(name=args.name, nodes=len(plan.nodes), files=tuple(written)))
@@ -652,21 +651,21 @@ def joined(
     name: str, shape: Shape, host: str, interfaces: Sequence[str] = (), management: str = ""
 ) -> HostSetup:
     """`interfaces`: the names that its interfaces have on that machine, plane by plane; empty: p1,
-    p2, ... Raises ValueError.
+    p2, ... Raises ArgumentError.
     """
     real = shape.outside.real_host(host)
     if real is None:
         others = ", ".join(each.host for each in shape.outside.hosts) or "there is none"
-        raise ValueError(f"{host} is no real host of this test bed: {others}")
+        raise ArgumentError(f"{host} is no real host of this test bed: {others}")
     plan = plans.make_plan(name, shape)
     planes = [link.lower_name for link in links_of(real, plan) if link.upper != MANAGEMENT]
     own = list(interfaces or planes)
     if len(own) != len(planes):
-        raise ValueError(
+        raise ArgumentError(
             f"{host} has {counted(len(planes), 'plane')}, not {len(own)}: name one for each"
         )
     if management and real.management is None:
-        raise ValueError(f"{host} has no interface of the management network")
+        raise ArgumentError(f"{host} has no interface of the management network")
     for each in (*own, management or MANAGEMENT):
         check_interface(each)
     names = {"lo": "lo"} | dict(zip(planes, own, strict=True))
@@ -765,8 +764,7 @@ def run_join(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = Testbed.existing(args.name)
     interfaces = args.interfaces.split(",") if args.interfaces else ()
-    with as_argument_error():
-        found = joined(bed.name, bed.shape, args.host, interfaces, args.management or "")
+    found = joined(bed.name, bed.shape, args.host, interfaces, args.management or "")
     out.text(found.script.rstrip("\n"))
     out.result(found)
     return 0

@@ -200,19 +200,19 @@ _MOST_LINKS = 1 << 16
 
 
 def check_partition(shape: Shape, machines: int) -> None:
-    """Raises ValueError for a test bed that cannot be cut."""
+    """Raises ArgumentError for a test bed that cannot be cut."""
     if shape.is_emulated:
-        raise ValueError(
+        raise ArgumentError(
             "the switches of an emulated fabric are one process, on one machine: use a kernel "
             "fabric over several"
         )
     if shape.outside:
-        raise ValueError(
+        raise ArgumentError(
             "an uplink, interfaces and real hosts join a test bed on one machine to the world: not "
             "over several"
         )
     if machines > shape.t0:
-        raise ValueError(
+        raise ArgumentError(
             f"{counted(machines, 'machine')} for {counted(shape.t0, 'T0')} in a plane: a T0 with "
             f"its hosts is on one machine; use at most {shape.t0}, or --t0 {machines} or more"
         )

@@ -30,6 +30,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.cli.arguments import add
+from mrc.errors import ArgumentError
 from mrc.fabric.document import Table
 from mrc.linux.routes import Route
 from mrc.testbed import plan as plans
@@ -39,7 +40,6 @@ from mrc.testbed.shape import (
     Outside,
     RealHost,
     Shape,
-    as_argument_error,
 )
 from mrc.units import counted
 
@@ -110,9 +110,9 @@ def check(outside: Outside, shape: Shape) -> None:
 
 
 def check_interface(name: str) -> None:
-    """Raises ValueError for a name that would need quotes in scripts."""
+    """Raises ArgumentError for a name that would need quotes in scripts."""
     if not _INTERFACE.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of an interface")
+        raise ArgumentError(f"{name!r} is not the name of an interface")
 
 
 def _interfaces(outside: Outside) -> Iterator[str]:
@@ -245,8 +245,7 @@ def planned(shape: Shape, names: str) -> tuple[MachineShare, ...]:
     from mrc.lab import machines  # slow imports
 
     wanted = machines.read(names)
-    with as_argument_error():
-        machines.check_partition(shape, len(wanted.every))
+    machines.check_partition(shape, len(wanted.every))
     return machines.machine_shares(plans.make_plan("plan", shape), wanted, {})
 
 

@@ -51,7 +51,7 @@ from mrc.testbed.bed import Removed, Testbed
 from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import Fault, Hop
 from mrc.testbed.plan import BedLink, BedPlan, MachineShare
-from mrc.testbed.shape import MANAGEMENT, Shape, as_argument_error
+from mrc.testbed.shape import MANAGEMENT, Shape
 
 _log = logging.getLogger("mrc.testbed")
 
@@ -150,8 +150,7 @@ class SpreadTestbed(Testbed):
     @classmethod
     def of(cls, name: str, shape: Shape, machines: Machines | None = None) -> Self:
         assert machines is not None
-        with as_argument_error():
-            check_partition(shape, len(machines.every))
+        check_partition(shape, len(machines.every))
         return super().of(name, shape, machines)
 
     @cached_property

@@ -40,7 +40,7 @@ from mrc.linux.rtnetlink import Interface, interfaces
 from mrc.linux.system import write_whole
 from mrc.testbed import build, rootless, state
 from mrc.testbed.plan import BedLink, BedPlan
-from mrc.testbed.shape import MANAGEMENT, machine_namespace
+from mrc.testbed.shape import MANAGEMENT
 
 # ---- Interfaces of the machine -------------------------------------------------------------------
 
@@ -68,6 +68,11 @@ class Record(Struct, frozen=True):
     lent: tuple[InterfaceLoan, ...] = ()
     sysctls: dict[str, str] = {}
     """path under /proc/sys -> its value before"""
+
+
+def machine_namespace(name: str) -> str:
+    """The namespace that names the machine for a test bed."""
+    return f"mrc-{name}-machine"
 
 
 def load_record(name: str) -> Record:
@@ -229,6 +234,7 @@ RESOLVERS = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
 
 def after_build(plan: BedPlan) -> None:
     """Joins a test bed to the world. Raises StateError, NetlinkError."""
+    save_record(plan.name, Record())  # it is there before the name of the machine
     lend(plan)
     join(plan)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """This machine: its programs and which package is missing, its files, its processes, the time of
-the processors that a program gets, the kernel's release, and descriptors.
+the processors that a program gets, the kernel's release, memory and descriptors.
 
 Some processes spin for a moment. What they get falls short when other programs run, when a
 hypervisor withholds time, and when a control group limits it.
@@ -9,13 +9,15 @@ hypervisor withholds time, and when a control group limits it.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import re
 import resource
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -252,6 +254,25 @@ def leave_out_of_cores() -> None:
     """
     with suppress(OSError):  # a kernel without core dumps
         Path("/proc/self/coredump_filter").write_text("0x10")  # bits of core(5): ELF headers
+
+
+# ---- Memory --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def anonymous_memory(length: int) -> Iterator[mmap.mmap]:
+    """Memory in huge pages, if the kernel has them. The end of the context unmaps it at once: what
+    refers to it may wait long for the collector. Only memory that an interrupted end leaves
+    registered, or a stuck thread in use, is unmapped with the last reference.
+    """
+    memory = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        with suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        yield memory
+    finally:
+        with suppress(BufferError):
+            memory.close()
 
 
 # ---- Descriptors ---------------------------------------------------------------------------------

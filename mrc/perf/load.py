@@ -23,9 +23,9 @@ from mrc.connect.parse import shown
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.enums import Access
 from mrc.errors import ArgumentError, ProtocolError
+from mrc.linux import system
 from mrc.perf.meter import Histogram
 from mrc.tasks import Limit, cancelled, first_error
-from mrc.transfer.memory import anonymous
 from mrc.transfer.threads import in_thread
 from mrc.typed import take
 from mrc.units import digits
@@ -157,7 +157,7 @@ async def regions(ctx: Context, size: int) -> AsyncIterator[Regions]:
 
     A thread fills them, because that takes long.
     """
-    with anonymous(size) as source, anonymous(size) as target:
+    with system.anonymous_memory(size) as source, system.anonymous_memory(size) as target:
         await in_thread(_fill, source, os.urandom(_TILE_BYTES))
         await in_thread(_fill, target, bytes(_TILE_BYTES))
         async with (

@@ -21,7 +21,6 @@ from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, figures
-from mrc.cli.endpoint import Retry
 from mrc.cli.output import (
     Exit,
     Output,
@@ -364,27 +363,25 @@ async def measure(
     plans: list[PerfPlan],
     config: ContextConfig,
 ) -> int:
-    report: PerfReport | None = None
-    with Retry(0.0, out.note, first=args.wait) as retry:
-        while True:
+    async def once() -> int:
+        async with (
+            mrc.Context(config) as ctx,
+            connect(ctx, host, port, timeout=args.timeout) as client,
+        ):
+            endpoint.announce(out, ctx)
+            setup = like(
+                Setup,
+                figures.settings(ctx, client.session.qp, tcp_port=port),
+                planes=client.session.qp.planes,
+                machine=machine(ctx, args.command_line),
+            )
+            report = PerfReport(out, plans, setup, stream=args.json_stream)
             try:
-                async with (
-                    mrc.Context(config) as ctx,
-                    connect(ctx, host, port, timeout=args.timeout) as client,
-                ):
-                    endpoint.announce(out, ctx)
-                    setup = like(
-                        Setup,
-                        figures.settings(ctx, client.session.qp, tcp_port=port),
-                        planes=client.session.qp.planes,
-                        machine=machine(ctx, args.command_line),
-                    )
-                    report = PerfReport(out, plans, setup, stream=args.json_stream)
-                    return await _run(client, plans, report, args.interval)
+                return await _run(client, plans, report, args.interval)
             except MrcError as error:
-                if report is not None:
-                    return report.fail(error)
-                await retry.wait(error, connected=False, progress=False)
+                return report.fail(error)
+
+    return await endpoint.first_connected(args, out, once)
 
 
 async def _run(

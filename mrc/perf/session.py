@@ -86,16 +86,20 @@ async def hear(session: MailboxSession, *kinds: str) -> Message:
     return message
 
 
-async def ask_memory(session: MailboxSession, size: int) -> tuple[dict[str, Any], RemoteMemory]:
+@asynccontextmanager
+async def served_memory(
+    ctx: Context, host: str, port: int, size: int, *, timeout: float
+) -> AsyncIterator[tuple[dict[str, Any], RemoteMemory]]:
     """Begins a test that needs so many bytes: the private data of its QPs, and the server's memory
-    that they may write to.
+    that they may write to. Raises SessionError where another service listens.
     """
-    nothing = RemoteMemory(0, 0, 0).to_dict()
-    plan = PerfPlan(size=size, depth=1, seconds=0, total_bytes=size)
-    await say(session, "plan", plan=plan.to_dict(), memory=nothing)
-    ready = await hear(session, "ready")
-    private = {"service": QP_SERVICE, "token": ready.get("token")}
-    return private, RemoteMemory.from_dict(ready.get("memory"))
+    async with SERVICE.connect(ctx, host, port, timeout=timeout) as session:
+        nothing = RemoteMemory(0, 0, 0).to_dict()
+        plan = PerfPlan(size=size, depth=1, seconds=0, total_bytes=size)
+        await say(session, "plan", plan=plan.to_dict(), memory=nothing)
+        ready = await hear(session, "ready")
+        private = {"service": QP_SERVICE, "token": ready.get("token")}
+        yield private, RemoteMemory.from_dict(ready.get("memory"))
 
 
 class PerfOutcome(Struct, frozen=True):

@@ -44,7 +44,6 @@ from mrc.testbed.shape import (
     check_name,
     extra,
     is_host,
-    machine_namespace,
     parse_rate,
     part_name,
 )
@@ -589,8 +588,7 @@ class Testbed:
         there = folder.exists()
         emulator.stop(folder)
         ended, left = end_programs(build.namespaces(self.name), folder)
-        machine = machine_namespace(self.name)
-        if machine in netns.names() or state.outside_path(self.name).exists():
+        if state.outside_path(self.name).exists():
             extra("uplink").before_down(self.name)
         removed = build.remove(self.name)
         state.forget(self.name)

@@ -263,7 +263,7 @@ def _count(plan: BedPlan) -> Census:
 
 
 def make_plan(name: str, shape: Shape) -> BedPlan:
-    """Makes the plan of a whole test bed. Raises ValueError for an invalid name."""
+    """Makes the plan of a whole test bed. Raises ArgumentError for an invalid name."""
     check_name(name)
     links = tuple(_links(shape))
     mtus: dict[int, dict[int, int]] = {host: {} for host in shape.host_numbers()}

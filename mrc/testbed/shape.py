@@ -59,18 +59,13 @@ def extra(name: str) -> ModuleType:
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for an invalid name of a test bed."""
+    """Raises ArgumentError for an invalid name of a test bed."""
     if not _NAME_FORM.fullmatch(name):
-        raise ValueError(f"name {name!r} is not 1 to 32 letters, digits, '-' or '_'")
+        raise ArgumentError(f"name {name!r} is not 1 to 32 letters, digits, '-' or '_'")
 
 
 def namespace_of(name: str, node: str) -> str:
     return f"mrc-{name}-{node}"
-
-
-def machine_namespace(name: str) -> str:
-    """The namespace from which a test bed that is joined to the world has interfaces."""
-    return namespace_of(name, "machine")
 
 
 def is_namespace_of(name: str, candidate: str) -> bool:

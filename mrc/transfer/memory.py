@@ -14,8 +14,8 @@ import ctypes
 import heapq
 import mmap
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import NamedTuple, Protocol, Self
 
@@ -24,6 +24,7 @@ from msgspec import Struct
 from mrc.aio.context import Context
 from mrc.engine.memory import MR
 from mrc.enums import Access
+from mrc.linux import system
 from mrc.transfer.limits import CHUNK_BYTES
 from mrc.transfer.messages import FRAME, Holes, seal
 from mrc.transfer.threads import WorkerThread
@@ -46,22 +47,6 @@ def populate_for_reads(address: int, length: int) -> None:
     _libc.madvise(address, length, _POPULATE_READ)
 
 
-@contextmanager
-def anonymous(length: int) -> Iterator[mmap.mmap]:
-    """Memory in huge pages, if the kernel has them. The end of the context unmaps it at once: what
-    refers to it may wait long for the collector. Only memory that an interrupted end leaves
-    registered, or a stuck thread in use, is unmapped with the last reference.
-    """
-    memory = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
-        with suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        yield memory
-    finally:
-        with suppress(BufferError):
-            memory.close()
-
-
 class ReceiveWindow(Struct, frozen=True):
     """The window's memory and its registration."""
 
@@ -72,7 +57,7 @@ class ReceiveWindow(Struct, frozen=True):
 @asynccontextmanager
 async def open_window(ctx: Context, length: int) -> AsyncIterator[ReceiveWindow]:
     """A window of `length` bytes; the peer may write into it until this context ends."""
-    with anonymous(length) as memory:
+    with system.anonymous_memory(length) as memory:
         async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
             yield ReceiveWindow(memory, mr)
 
@@ -207,7 +192,7 @@ class Filled:
 
     async def open(self, ctx: Context, held: AsyncExitStack) -> Self:
         """Takes its memory, which `held` releases, and starts to fill it."""
-        self._memory = held.enter_context(anonymous(FILLED_BYTES))
+        self._memory = held.enter_context(system.anonymous_memory(FILLED_BYTES))
         registered = ctx.register(self._memory, access=Access.LOCAL_READ)
         self.mr: MR = await held.enter_async_context(registered)
         return self

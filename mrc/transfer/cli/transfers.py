@@ -19,7 +19,6 @@ import mrc
 from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.cli import endpoint, figures
-from mrc.cli.endpoint import Question, Retry
 from mrc.cli.output import Output, format_bytes
 from mrc.connect.identity import AllowedPeers, check_fingerprint
 from mrc.connect.parse import quoted, shown
@@ -55,14 +54,14 @@ async def send(
         args.retry = 0.0
     sending = SendCommand(args, out, plan, trusted)
     try:
-        with Retry(args.retry, sending.meter.note, first=args.wait) as retry:
+        with endpoint.Retry(args.retry, sending.meter.note, first=args.wait) as retry:
             while True:
                 connected, before = False, plan.sent
                 try:
                     async with sending.connected() as session:
                         connected = True
                         retry.connected()
-                        return await sending.run(session, retry)
+                        return await sending.run(session, retry.count)
                 except MrcError as error:
                     how = sending.how
                     progress = plan.sent > before or how.stored_chunks > how.kept_chunks
@@ -128,7 +127,7 @@ class SendCommand:
                 self.meter.detail(figures.parameters(ctx, session.qp))
                 yield session
 
-    async def run(self, session: TransferSession, retry: Retry) -> int:
+    async def run(self, session: TransferSession, retries: int) -> int:
         """Sends what is left; returns the exit code."""
         meter, plan = self.meter, self._plan
         self.how.on_resumed = lambda file, there: meter.resumed(
@@ -147,7 +146,7 @@ class SendCommand:
             skipped=len(plan.skipped),
             excluded=plan.excluded,
             unchanged=plan.unchanged,
-            retries=retry.count,
+            retries=retries,
         )
         return self._report.end()
 
@@ -327,7 +326,6 @@ class Consents:
         self._security = security
         self._meter = meter
         self._idle_seconds = idle_seconds
-        self._asking = Question()
         self._turn = asyncio.Lock()
         self._given: set[str] = set()  # fingerprints, until the command ends
         self._open: dict[str, str] = {}  # by address: who the open question is about
@@ -363,7 +361,7 @@ class Consents:
             if self._has(session):  # from the answer to another session of this sender
                 return Consent()
             with self._meter.lines():
-                answer = await self._asking.ask(_question(session, announced))
+                answer = await endpoint.ask(_question(session, announced))
             yes = answer in _YES
             if _is_key(who := session.qp.peer_identity):
                 yes = self._remember(who, session.qp.peer_address, answer)

@@ -24,7 +24,7 @@ from printed import printed
 from processes import Terminal, terminal
 from slowness import PATIENCE
 
-from mrc.cli.endpoint import Question
+from mrc.cli import endpoint
 from mrc.cli.output import Output
 from mrc.connect.identity import load
 from mrc.connect.security import Security
@@ -546,12 +546,12 @@ def consent(questions: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     def made(*answers: str) -> Consents:
         left = list(answers)
 
-        async def ask(_: Question, question: str) -> str:
+        async def ask(question: str) -> str:
             questions.append(question)
             await asyncio.sleep(0)
             return left.pop(0)
 
-        monkeypatch.setattr(Question, "ask", ask)
+        monkeypatch.setattr(endpoint, "ask", ask)
         meter = ProgressMeter(Output("mrc recv", as_json=False, quiet=True), "receiver")
         return Consents(Security(allow_any=True), meter, idle_seconds=10.0)
 
@@ -661,12 +661,12 @@ async def test_get__the_wait_for_another_question_counts(
     consent: Consent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks, seconds = consent("y"), 0.05
-    ask = Question.ask
+    ask = endpoint.ask
 
-    async def slow(asking: Question, question: str) -> str:
+    async def slow(question: str) -> str:
         await asyncio.sleep(seconds)
-        return await ask(asking, question)
+        return await ask(question)
 
-    monkeypatch.setattr(Question, "ask", slow)
+    monkeypatch.setattr(endpoint, "ask", slow)
     for given in await asyncio.gather(*map(asks.get, [sender(A), sender(A)])):
         assert given.seconds >= seconds

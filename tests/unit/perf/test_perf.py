@@ -25,6 +25,7 @@ from mrc.aio.recording import Recording
 from mrc.cli.main import main
 from mrc.cli.output import Output
 from mrc.errors import ArgumentError, MrcError, PathError
+from mrc.linux import system
 from mrc.mailbox import MailboxSession
 from mrc.perf import load
 from mrc.perf import session as perf_session
@@ -43,7 +44,6 @@ from mrc.perf.results import EvChange, Latency, PerfMachine, PlaneChange, Setup,
 from mrc.perf.session import Client, PerfOutcome, PerfServer, PlanRefusedError, connect, next_lap
 from mrc.perf.session import TestResult as Result
 from mrc.results import plain
-from mrc.transfer import memory as transfer_memory
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
@@ -227,14 +227,15 @@ def test_slow_planes__not_one_that_was_suspended_meanwhile() -> None:
 
 async def test_regions__their_memory_ends_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[mmap.mmap] = []
+    memory = system.anonymous_memory
 
     @contextmanager
     def anonymous(length: int) -> Iterator[mmap.mmap]:
-        with transfer_memory.anonymous(length) as pages:
+        with memory(length) as pages:
             taken.append(pages)
             yield pages
 
-    monkeypatch.setattr(load, "anonymous", anonymous)
+    monkeypatch.setattr(system, "anonymous_memory", anonymous)
     async with Context(loopback_config()) as ctx, load.regions(ctx, 4096) as regions:
         assert regions.target.length == 4096
     assert [each.closed for each in taken] == [True, True]
