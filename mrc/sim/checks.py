@@ -100,12 +100,12 @@ class Measured(Struct, frozen=True):
 
     seed: int
     values: Values
-    baselines: dict[str, Values]
+    baselines: Mapping[str, Values]
 
 
 def values_of(scenario: Scenario, result: SimRun, reference: SimRun | None) -> Values:
     """The values of a scenario's checks in one run, of the scenario or of a baseline."""
-    return tuple(_value(check, result, reference) for check in scenario.checks)
+    return tuple(value_of(check, result, reference) for check in scenario.checks)
 
 
 def evaluate(scenario: Scenario, runs: Sequence[Measured]) -> list[Value]:
@@ -150,13 +150,19 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return ordered[last // 4], median(ordered), ordered[last - last // 4]
 
 
-def _value(check: Criterion, result: SimRun, reference: SimRun | None) -> float | None:
+def value_of(check: Criterion, result: SimRun, reference: SimRun | None) -> float | None:
+    """The value of a check in one run."""
     if check.measure == "goodput":
         return _goodput_share(check, result, reference)
     if check.measure in _TIMES:
         return _time(check, result, reference)
     if check.measure == "failure_convergence":
-        return _failure_convergence(check, result, reference)
+        # Base RTTs whose goodput is missing, of what the reference leads to expect: the
+        # loss-derived convergence time of RFC 6412.
+        share, window = _goodput_share(check, result, reference), _window(check, result)
+        if share is None:
+            return None
+        return max(0.0, 1 - share) * (window[1] - window[0]) / result.scenario.base_rtt_ns
     return _MEASURES[check.measure](check, result, result.of_group(check.group))
 
 
@@ -187,7 +193,10 @@ def goodput_bps(check: Criterion, result: SimRun) -> float | None:
 
 def _goodput_share(check: Criterion, result: SimRun, reference: SimRun | None) -> float | None:
     goodput = goodput_bps(check, result)
-    whole = _line_bps(check, result)
+    flows = [result.flows[i] for i in result.of_group(check.group)]
+    whole: float | None = line_rate_bps(result.scenario, flows)
+    if check.plane and not all(flow.traffic.plane for flow in flows):
+        whole = line_rate_bps(result.scenario, flows) / result.scenario.topology.planes
     if check.of == "reference":
         assert reference is not None
         # The reference may end sooner: its own window is cut at its own end.
@@ -198,26 +207,6 @@ def _goodput_share(check: Criterion, result: SimRun, reference: SimRun | None) -
         fair = goodputs_bps(result.scenario, result.flows, *window, planes)
         whole = sum(fair[i] for i in result.of_group(check.group))
     return None if goodput is None or not whole else goodput / (whole * check.share)
-
-
-def _line_bps(check: Criterion, result: SimRun) -> float | None:
-    flows = [result.flows[i] for i in result.of_group(check.group)]
-    whole = line_rate_bps(result.scenario, flows)
-    is_part = check.plane and not all(flow.traffic.plane for flow in flows)
-    return whole / result.scenario.topology.planes if is_part else whole
-
-
-def _failure_convergence(
-    check: Criterion, result: SimRun, reference: SimRun | None
-) -> float | None:
-    """Base RTTs whose goodput is missing, of what the reference leads to expect: the loss-derived
-    convergence time of RFC 6412.
-    """
-    assert reference is not None
-    share, window = _goodput_share(check, result, reference), _window(check, result)
-    if share is None:
-        return None
-    return max(0.0, 1 - share) * (window[1] - window[0]) / result.scenario.base_rtt_ns
 
 
 def _time(check: Criterion, result: SimRun, reference: SimRun | None) -> float | None:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -44,20 +45,18 @@ from mrc.sim.results import (
 )
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario, load_scenario, scenario_names
-from mrc.sim.sweep import CHOICES, Spot, SweepJob, Swept, executor_named
+from mrc.sim.sweep import CHOICES, Spot, SweepJob, executor_named
 from mrc.sim.trials import (
     Bounds,
     JobResults,
-    TimedSummary,
     Trial,
     bounds_here,
     check_memory,
-    full_trial,
     n_runs,
     run_all,
     run_trial,
     summarize,
-    timed_summary_of,
+    summary_of,
 )
 from mrc.units import counted, digits
 
@@ -111,40 +110,32 @@ def add_arguments(parser: Parser) -> None:
         "mrc sim NAME is short for mrc sim run NAME."
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for word, act, add_more, text in (
-        ("list", _list, Output.add_options, "list the built-in scenarios"),
-        ("run", _one, _add_one, "run a scenario; exit code 1 if it misses one of its targets"),
-        ("report", _report, _add_report, "run all built-in scenarios and write an HTML report"),
-        ("sweep", _sweep, _add_sweep, SWEEP_HELP),
+    for word, act, text in (
+        ("list", _list, "list the built-in scenarios"),
+        ("run", _one, "run a scenario; exit code 1 if it misses one of its targets"),
+        ("report", _report, "run all built-in scenarios and write an HTML report"),
+        ("sweep", _sweep, SWEEP_HELP),
     ):
         action = actions.add_parser(word, help=text, description=text)
         action.set_defaults(act=act)
-        add_more(action)
+        _add_action(action, word)
     parser.actions, parser.usual = tuple(actions.choices), "run"
 
 
-def _add_one(parser: argparse.ArgumentParser) -> None:
-    add(parser, ONE, threads={"type": 1024, "default": bounds_here().jobs})
-    _add_run_arguments(parser, seeds=1)
-
-
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    add(parser, REPORT, output={"required": True})
-    _add_run_arguments(parser, seeds=REPORT_SEEDS)
-
-
-def _add_run_arguments(parser: argparse.ArgumentParser, seeds: int) -> None:
-    add_seeds(parser, seeds)
-    add(parser, "--csv  print only CSV on stdout: the value of each check with each seed")
-    add_settings(parser)
-    Output.add_options(parser)
-
-
-def _add_sweep(parser: argparse.ArgumentParser) -> None:
-    add(parser, SWEEP, grid={"required": True}, output=_REQUIRED, part={"type": _part})
-    add_seeds(parser, 1)
-    add_settings(parser)
-    add(parser, "--csv  print only CSV on stdout: the value of each check of each job")
+def _add_action(parser: argparse.ArgumentParser, word: str) -> None:
+    if word == "sweep":
+        add(parser, SWEEP, grid=_REQUIRED, output=_REQUIRED, part={"type": _part})
+        add_seeds(parser, 1)
+        add_settings(parser)
+        add(parser, "--csv  print only CSV on stdout: the value of each check of each job")
+    elif word != "list":
+        if word == "run":
+            add(parser, ONE, threads={"type": 1024, "default": bounds_here().jobs})
+        else:
+            add(parser, REPORT, output=_REQUIRED)
+        add_seeds(parser, 1 if word == "run" else REPORT_SEEDS)
+        add(parser, "--csv  print only CSV on stdout: the value of each check with each seed")
+        add_settings(parser)
     Output.add_options(parser)
 
 
@@ -222,7 +213,7 @@ def _run(
             ).result()
             return JobResults([trial], interrupted=False)
     with _progress_bar(out, scenario.name, len(jobs)) as bar:
-        return run_all(full_trial, jobs, bounds, _by_job(bar, [part.name for part, _ in jobs]))
+        return run_all(run_trial, jobs, bounds, _by_job(bar, [part.name for part, _ in jobs]))
 
 
 def _report(out: Output, args: argparse.Namespace) -> int:
@@ -238,9 +229,9 @@ def _report(out: Output, args: argparse.Namespace) -> int:
     check_writable(args.output)
     with _progress_bar(out, "report", len(jobs)) as bar:
         show = _by_job(bar, [part.name for part, _ in jobs])
-        ran = run_all(timed_summary_of, jobs, bounds_here(), show)
-    timed = iter(_by_part(ran, len(seeds)))
-    experiments = [_experiment(s, [next(timed) for _ in s.parts]) for s in scenarios]
+        ran = run_all(summary_of, jobs, bounds_here(), show)
+    parts = iter(_by_part(ran, len(seeds)))
+    experiments = [page.ScenarioRuns(s, [next(parts) for _ in s.parts]) for s in scenarios]
     shown = page.of_paper(experiments) if args.paper else experiments
     text = page.render(shown, seeds, is_paper=args.paper)
     write_whole(Path(args.output), text.encode())
@@ -261,13 +252,6 @@ def _report(out: Output, args: argparse.Namespace) -> int:
         )
     )
     return Exit.FAILED if _tell_lost(out, ran) else Exit.OK
-
-
-def _experiment(scenario: Scenario, timed: Sequence[Sequence[TimedSummary]]) -> page.ScenarioRuns:
-    summaries = [[each.summary for each in part] for part in timed]
-    return page.ScenarioRuns(
-        scenario, summaries, sum(each.seconds for part in timed for each in part)
-    )
 
 
 def _by_part(ran: JobResults[T], n_seeds: int) -> list[list[T]]:
@@ -377,17 +361,25 @@ def _run_jobs(
         return [], False
     lost: list[LostJob] = []
 
-    def done(number: int, result: Swept | LostTrial) -> None:
+    def done(number: int, result: SweptJob | LostTrial) -> None:
         planned = missing[number]
         show(number, result)
-        if isinstance(result, Swept) and result.version == sweep.version_here():
-            add_line(sweep.line_of(planned, result))
-        elif isinstance(result, Swept):
-            lost.append(
-                _lost_job(planned, f"ran with mrc {result.version}, not {sweep.version_here()}")
-            )
+        if isinstance(result, SweptJob):
+            if result.version == sweep.version_here():
+                add_line(replace(result, job=planned.name, parameters=planned.parameters))
+                return
+            reason = f"ran with mrc {result.version}, not {sweep.version_here()}"
         else:
-            lost.append(_lost_job(planned, result.reason))
+            reason = result.reason
+        lost.append(
+            LostJob(
+                scenario=planned.scenario.name,
+                variant=planned.scenario.variant,
+                seed=planned.seed,
+                parameters=planned.parameters,
+                reason=reason,
+            )
+        )
 
     with ExitStack() as stack:
         pool = None
@@ -402,20 +394,9 @@ def _run_jobs(
         names = [" ".join(map(str, planned.parameters.values())) for planned in missing]
         bar = stack.enter_context(_progress_bar(out, missing[0].scenario.name, len(missing)))
         show = _by_job(bar, names)
-        jobs = [planned.job for planned in missing]
+        jobs = [(planned.scenario, planned.seed) for planned in missing]
         ran = run_all(sweep.swept_of, jobs, bounds, done, pool)
     return lost, ran.interrupted
-
-
-def _lost_job(planned: SweepJob, reason: str) -> LostJob:
-    return like(
-        LostJob,
-        planned.scenario,
-        scenario=planned.scenario.name,
-        seed=planned.seed,
-        parameters=planned.parameters,
-        reason=reason,
-    )
 
 
 def _show_sweep(

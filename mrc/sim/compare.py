@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -75,16 +75,6 @@ _OF_PACKETS = {
 _OF_WRITES = ("completion", "step_time", "job_completion", "bus_bandwidth")
 
 
-class Values(Struct, frozen=True):
-    """The values of one seed."""
-
-    seed: int
-    found: Mapping[str, Sequence[float | None]]
-    """by transport, and by SIMULATOR"""
-    busy: Mapping[Over, float]
-    """share of the processors' time that was used, by transport"""
-
-
 def inapplicable(check: Criterion, over: Over) -> str:
     """Why a test bed cannot tell this figure of a transport; empty: it can."""
     measure = check.measure
@@ -103,46 +93,31 @@ def inapplicable(check: Criterion, over: Over) -> str:
     return ""
 
 
-def unjudged(check: Criterion, busy: float) -> str:
-    """Why a figure is shown without a verdict; empty: it can be judged."""
-    if busy < BUSY or check.measure in _COUNTS:
-        return ""
-    return f"the processors were {busy:.0%} busy, so they may have set the rates, not the links"
-
-
-def verdicts(part: Scenario, overs: Sequence[Over], seeds: Sequence[Values]) -> list[CheckVerdict]:
-    """The checks of a scenario or variant; the first transport must meet the targets."""
-    first, *others = overs
-    beside = (*others, SIMULATOR)
-    whys: list[dict[str, str]] = [
-        {over: why for over in overs if (why := inapplicable(check, over))} for check in part.checks
-    ]
-    busy = max(each.busy[first] for each in seeds)
-    measured = [
-        checks.Measured(
-            seed=each.seed,
-            values=_applying(each.found[first], whys, first),
-            baselines={name: _applying(each.found[name], whys, name) for name in beside},
-        )
-        for each in seeds
-    ]
-    outcomes = checks.evaluate(replace(part, baselines=beside), measured)
+def verdicts(
+    part: Scenario, overs: Sequence[Over], seeds: Sequence[checks.Measured], busy: float
+) -> list[CheckVerdict]:
+    """The checks of a scenario or variant; the first transport must meet the targets. Of each seed
+    the values of that, and as baselines those of the others and of the simulator. `busy`: the
+    largest share of the processors' time that was used while the first one ran.
+    """
+    baselines = (*overs[1:], SIMULATOR)
+    outcomes = checks.evaluate(replace(part, baselines=baselines), seeds)
     return [
-        _verdict(check, outcome, first, why, unjudged(check, busy))
-        for check, outcome, why in zip(part.checks, outcomes, whys, strict=True)
+        _verdict(check, outcome, overs, busy)
+        for check, outcome in zip(part.checks, outcomes, strict=True)
     ]
-
-
-def _applying(
-    values: Sequence[float | None], whys: Sequence[Mapping[str, str]], over: str
-) -> tuple[float | None, ...]:
-    return tuple(None if why.get(over) else value for value, why in zip(values, whys, strict=True))
 
 
 def _verdict(
-    check: Criterion, outcome: sim.Value, first: Over, whys: dict[str, str], not_judged: str
+    check: Criterion, outcome: sim.Value, overs: Sequence[Over], busy: float
 ) -> CheckVerdict:
-    simulated = outcome.baselines[SIMULATOR]
+    first, simulated = overs[0], outcome.baselines[SIMULATOR]
+    whys: dict[str, str] = {over: why for over in overs if (why := inapplicable(check, over))}
+    not_judged = ""
+    if busy >= BUSY and check.measure not in _COUNTS:
+        not_judged = (
+            f"the processors were {busy:.0%} busy, so they may have set the rates, not the links"
+        )
     values = {first: outcome.value, **outcome.baselines}
     return like(
         CheckVerdict,
@@ -213,7 +188,7 @@ async def compare(
 ) -> Comparison:
     """Runs a scenario or variant. `note` gets a line before each run."""
     ran: list[BedResult] = []
-    simulated, values = [], []
+    simulated, measured = [], []
     for seed in seeds:
         note(f"{title(part)}, seed {seed}: simulator")
         result = await asyncio.to_thread(simulate, part, seed)
@@ -222,34 +197,24 @@ async def compare(
             reference = await asyncio.to_thread(simulate, part.as_reference(), seed)
         simulated.append(result)
         found = {SIMULATOR: checks.values_of(part, result, reference)}
-        busy = dict[Over, float]()
         for over in overs:
             note(f"{title(part)}, seed {seed}: {over}")
             one, reference = await run(bed, part, seed, over, told), None
             if part.needs_reference:
                 reference = (await run(bed, part.as_reference(), seed, over, told)).result
-            found[over] = _values(part, one.result, reference, over)
-            busy[over] = one.busy
+            found[over] = tuple(  # what does not apply needs what nobody recorded
+                None if inapplicable(check, over) else checks.value_of(check, one.result, reference)
+                for check in part.checks
+            )
             ran.append(one)
-        values.append(Values(seed, found, busy))
-    judged = tuple(verdicts(part, overs, values))
+        measured.append(checks.Measured(seed, found.pop(overs[0]), found))
+    busy = max(one.busy for one in ran if one.over == overs[0])
+    judged = tuple(verdicts(part, overs, measured, busy))
     return Comparison(part, tuple(overs), tuple(ran), tuple(simulated), judged)
 
 
 def title(part: Scenario) -> str:
     return ", ".join(filter(None, (part.name, part.variant)))
-
-
-def _values(part: Scenario, result: SimRun, reference: SimRun | None, over: Over) -> checks.Values:
-    """The values of the checks that apply to a transport; None for the others, whose values need
-    what nobody recorded.
-    """
-    found: list[float | None] = []
-    for check in part.checks:
-        one = replace(part, checks=(check,))
-        why = inapplicable(check, over)
-        found += [None] if why else checks.values_of(one, result, reference)
-    return tuple(found)
 
 
 # ---- JSON ----------------------------------------------------------------------------------------
@@ -312,7 +277,10 @@ _LATE_NS = 50_000_000  # a change of a fault takes less, on a machine that is no
 def run_traffic(args: argparse.Namespace, out: Output, bed: Testbed) -> int:
     """Runs the traffic of the scenario `args.file`."""
     scenario = loaded(args, partial(_load, args, bed))
-    _require(args.over)
+    if "iperf3" in args.over:
+        system.require(IPERF3)
+    if "mptcp" in args.over and not Testbed.has_mptcp():
+        raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
     bed.connect()
     compared = run_async(_compare(args, out, bed, scenario))
     noted = list(notes(scenario, args.over))
@@ -345,14 +313,6 @@ def _load(args: argparse.Namespace, bed: Testbed, settings: dict[str, Any]) -> S
         for seed in seeds_of(args):
             scheduled_faults(part.with_seed(seed), bed.plan)
     return scenario
-
-
-def _require(overs: Sequence[Over]) -> None:
-    """Raises StateError for a transport that this machine lacks."""
-    if "iperf3" in overs:
-        system.require(IPERF3)
-    if "mptcp" in overs and not Testbed.has_mptcp():
-        raise StateError("this kernel has no MPTCP: it requires CONFIG_MPTCP")
 
 
 def _until(scenario: Scenario, until_ns: int) -> Scenario:

@@ -68,16 +68,13 @@ def _exceeds(chart: Chart) -> bool:
     return any(point.high >= 100.05 for point in points)
 
 
-def _label(series: Series) -> str:
-    return series.group if series.kind == "mrc" else f"{series.group}, {series.kind}"
-
-
 def _by_line(summaries: Sequence[Summary]) -> dict[str, list[tuple[Series, int]]]:
     """Line name -> the series of all seeds, each with the end time of its run."""
     found: dict[str, list[tuple[Series, int]]] = {}
     for summary in summaries:
         for series in summary.series:
-            found.setdefault(_label(series), []).append((series, summary.end_ns))
+            label = series.group if series.kind == "mrc" else f"{series.group}, {series.kind}"
+            found.setdefault(label, []).append((series, summary.end_ns))
     return found
 
 
@@ -200,7 +197,11 @@ class ScenarioRuns(Struct, frozen=True):
 
     scenario: Scenario
     summaries: Sequence[Sequence[Summary]]
-    seconds: float = 0  # that all of its runs took
+
+    @property
+    def seconds(self) -> float:
+        """That all of its runs took."""
+        return sum(summary.seconds for part in self.summaries for summary in part)
 
     def plot(self) -> str:
         """The plot as SVG: goodput, or the first check of each variant."""
@@ -236,13 +237,13 @@ class ScenarioRuns(Struct, frozen=True):
 
 def of_paper(experiments: Iterable[ScenarioRuns]) -> list[ScenarioRuns]:
     """Those that reproduce a figure of the paper, in its order; sections follow the figures."""
-    shown = (experiment for experiment in experiments if experiment.scenario.figure)
-    return sorted(shown, key=lambda experiment: _place(experiment.scenario.figure))
 
+    def place(experiment: ScenarioRuns) -> tuple[bool, int, str]:
+        figure = experiment.scenario.figure
+        number = re.search(r"Fig\. (\d+)", figure)
+        return number is None, int(number[1]) if number else 0, figure
 
-def _place(figure: str) -> tuple[bool, int, str]:
-    number = re.search(r"Fig\. (\d+)", figure)
-    return number is None, int(number[1]) if number else 0, figure
+    return sorted((each for each in experiments if each.scenario.figure), key=place)
 
 
 def flat(experiments: Sequence[ScenarioRuns]) -> list[results.Value]:
@@ -316,6 +317,9 @@ MOST_FLOWS = 1024
 def run_result(result: SimRun, *, details: bool = False) -> results.Run:
     """The result of one run: totals; and flows, goodput over time, events and links."""
     details = details or len(result.flows) <= MOST_FLOWS
+    times = sorted(message.done_ns - message.wanted_ns for message in result.messages)
+    quantiles = {"min": 0.0, "p50": 0.5, "p99": 0.99, "max": 1.0}
+    write_ns = {name: times[round((len(times) - 1) * q)] for name, q in quantiles.items() if times}
     return results.Run(
         seed=result.seed,
         transport=result.scenario.transport.kind,
@@ -323,7 +327,7 @@ def run_result(result: SimRun, *, details: bool = False) -> results.Run:
         stats=result.stats,
         flows=tuple(_flow_of(result, i) for i in range(len(result.flows)) if details),
         ev_events=tuple(map(_event_of, result.events if details else ())),
-        write_ns=_quantiles([m.done_ns - m.wanted_ns for m in result.messages]),
+        write_ns=results.WriteTimes(**write_ns) if write_ns else None,
         last_hops=tuple(
             like(results.LastHop, port, host=host, plane=plane)
             for (host, plane), port in (result.last_hops.items() if details else ())
@@ -365,15 +369,6 @@ def _event_of(event: native.EngineEvent) -> results.Event:
         word = WcStatus(event.status).name
     end = "receiver" if event.receiver else "sender"
     return like(results.Event, event, end=end, event=word, path=path, percent=percent)
-
-
-def _quantiles(durations: list[int]) -> results.WriteTimes | None:
-    if not durations:
-        return None
-    durations = sorted(durations)
-    last = len(durations) - 1
-    parts = {"min": 0.0, "p50": 0.5, "p99": 0.99, "max": 1.0}
-    return results.WriteTimes(**{k: durations[round(last * part)] for k, part in parts.items()})
 
 
 def seed_rows(

@@ -51,18 +51,16 @@ class FlowSpec(Struct, frozen=True):
             "depth": self.traffic.depth,
             "tcp_plane": self.traffic.plane,
             "after": 0 if self.after is None else self.after + 1,
-            **self._job(),
-        }
-
-    def _job(self) -> dict[str, int]:
-        if self.job is None:
-            return {}
-        return {
-            "step_writes": self.step_writes,
-            "job": self.job[0] + 1,
-            "job_flows": self.job[1],
-            "pause_ns": self.traffic.compute_ns,
-        }
+        } | (
+            {}
+            if self.job is None
+            else {
+                "step_writes": self.step_writes,
+                "job": self.job[0] + 1,
+                "job_flows": self.job[1],
+                "pause_ns": self.traffic.compute_ns,
+            }
+        )
 
     @property
     def step_writes(self) -> int:
@@ -105,21 +103,22 @@ def groups(every: Sequence[int], traffic: Traffic, seed: int) -> list[list[int]]
     return [members[i : i + size] for i in range(0, len(members), size)]
 
 
-def n_flows(hosts: int, traffic: Traffic) -> int:
-    """How many flows such traffic has, without making them."""
-    members = len(traffic.hosts) or hosts
+def n_flows(hosts: int, traffic: Traffic) -> tuple[int, int]:
+    """How many flows such traffic has, and how many hosts receive them, without making them."""
+    members = receivers = len(traffic.hosts) or hosts
     match traffic.kind:
         case "all-to-all":
             pairs = members * ((traffic.group_size or members) - 1)
         case "incast":
-            pairs = len(traffic.senders) or members - 1
+            pairs, receivers = len(traffic.senders) or members - 1, 1
         case "checkpoint":
-            pairs = len(traffic.senders) or members - len(traffic.receivers)
+            receivers = len(traffic.receivers)
+            pairs = len(traffic.senders) or members - receivers
         case "permutation" | "ring":
             pairs = members
         case _:
-            pairs = len(traffic.pairs)
-    return pairs * traffic.qps
+            pairs, receivers = len(traffic.pairs), len({receiver for _, receiver in traffic.pairs})
+    return pairs * traffic.qps, receivers
 
 
 def least_ns(scenario: Scenario) -> int:
@@ -136,29 +135,19 @@ def least_ns(scenario: Scenario) -> int:
         writes = traffic.writes * traffic.steps
         if traffic.kind == "ring":
             writes *= 2 * ((traffic.group_size or len(traffic.hosts) or everyone) - 1)
-        n_bytes = n_flows(everyone, traffic) * writes * traffic.bytes
-        busy_ns = n_bytes * 8e9 / (_n_receivers(everyone, traffic) * host_bps)
+        flows, receivers = n_flows(everyone, traffic)
+        busy_ns = flows * writes * traffic.bytes * 8e9 / (receivers * host_bps)
         waits_ns = traffic.compute_ns * traffic.steps + traffic.interval_ns * (writes - 1)
         longest = max(longest, traffic.start_ns + max(busy_ns, waits_ns))
     return min(round(longest), scenario.until_ns)
 
 
-def _n_receivers(hosts: int, traffic: Traffic) -> int:
-    match traffic.kind:
-        case "incast":
-            return 1
-        case "checkpoint":
-            return len(traffic.receivers)
-        case "pairs":
-            return len({receiver for _, receiver in traffic.pairs})
-        case _:
-            return len(traffic.hosts) or hosts
-
-
 def _pairs_of(hosts: list[int], traffic: Traffic, rng: random.Random) -> list[tuple[int, int]]:
     match traffic.kind:
-        case "permutation":
-            return _permutation(hosts, rng)
+        case "permutation":  # a random cycle: every host receives from one host
+            order = list(hosts)
+            rng.shuffle(order)
+            return sorted(zip(order, [*order[1:], order[0]], strict=True))
         case "all-to-all":
             return [(a, b) for a in hosts for b in hosts if a != b]
         case "incast":
@@ -168,13 +157,6 @@ def _pairs_of(hosts: list[int], traffic: Traffic, rng: random.Random) -> list[tu
             return list(zip(senders, cycle(traffic.receivers), strict=False))
         case _:
             return list(traffic.pairs)
-
-
-def _permutation(hosts: list[int], rng: random.Random) -> list[tuple[int, int]]:
-    """A random cycle: every host sends to one host and receives from one host."""
-    order = list(hosts)
-    rng.shuffle(order)
-    return sorted(zip(order, [*order[1:], order[0]], strict=True))
 
 
 def _ring(hosts: list[int], traffic: Traffic, first: int) -> list[FlowSpec]:

@@ -341,6 +341,9 @@ def parse_scenario(
     rtt_ns = base_rtt_ns(topology, transport)
     run = table.table("run")
     until_ns = run.parsed("until", units.parse_time, "100ms")
+    checks, reference = table.tables("checks"), table.table("reference")
+    for measure in run.texts("usual", tuple(_USUAL)):
+        checks.append(Table({"measure": measure}, "run.usual"))
     scenario = Scenario(
         name=name,
         title=table.text("title"),
@@ -352,8 +355,11 @@ def parse_scenario(
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
         links=tuple(change for item in links for change in _changed_links(item, topology)),
         faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
-        checks=tuple(_check(item, rtt_ns, topology) for item in _checks(table, run)),
-        reference=_reference(table.table("reference")),
+        checks=tuple(_check(item, rtt_ns, topology) for item in checks),
+        reference=Reference(
+            faults=reference.boolean("faults", False),
+            groups=tuple(reference.text("groups").split()) if reference.has("groups") else (),
+        ),
         until_ns=until_ns,
         sample_ns=run.parsed("sample", units.parse_time, f"{max(10_000, until_ns // SAMPLES)}ns"),
         audit=run.boolean("audit", False),
@@ -364,8 +370,8 @@ def parse_scenario(
     )
     if until_ns == 0:
         raise run.error("until", "must be above 0")
-    run.close()
-    table.close()
+    for each in (run, reference, table):
+        each.close()
     _check_groups(table, scenario)
     return scenario
 
@@ -610,13 +616,6 @@ def _drawn_fault(table: Table, target: str, topology: Tiers, rtt_ns: int) -> Tim
     return replace(TimedFault.read(table, check_target, rtt_ns), draw=count)
 
 
-def _checks(table: Table, run: Table) -> Iterator[Table]:
-    """The checks of the document, then those that only have a measure."""
-    yield from table.tables("checks")
-    for measure in run.texts("usual", tuple(_USUAL)):
-        yield Table({"measure": measure}, "run.usual")
-
-
 def _check(table: Table, rtt_ns: int, topology: Tiers) -> Criterion:
     measure = table.choice("measure", MEASURES)
     at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
@@ -668,12 +667,3 @@ def _fraction(table: Table, key: str) -> float | None:
     except (ValueError, ZeroDivisionError) as error:
         wrong = f'{value!r} is not a share such as "97%" or "7/8"; write a number without quotes'
         raise table.error(key, wrong) from error
-
-
-def _reference(table: Table) -> Reference:
-    reference = Reference(
-        faults=table.boolean("faults", False),
-        groups=tuple(table.text("groups").split()) if table.has("groups") else (),
-    )
-    table.close()
-    return reference

@@ -29,7 +29,7 @@ from mrc.sim import page
 from mrc.sim.checks import Measured
 from mrc.sim.results import CheckValue, SweptJob, SweptRun
 from mrc.sim.scenario import Scenario, load_scenario
-from mrc.sim.trials import Job, measured, run_trial
+from mrc.sim.trials import measured, run_trial
 
 Grid = Mapping[str, Sequence[Any]]
 """The values of each key, as `--set` names it."""
@@ -48,10 +48,6 @@ class SweepJob(Struct, frozen=True):
     parameters: dict[str, Any]  # values of --set and of the grid
     scenario: Scenario
     seed: int
-
-    @property
-    def job(self) -> Job:
-        return self.scenario, self.seed
 
 
 class Spot(Struct, frozen=True):
@@ -113,55 +109,39 @@ def plan_sweep(
         point = dict(zip(grid, values, strict=True))
         parameters = {**settings, **point}
         for part in load_scenario(name, parameters).parts:
-            jobs = [SweepJob(_hash(part, parameters, s), parameters, part, s) for s in seeds]
+            jobs = []
+            for seed in seeds:
+                # The parameters count too: a line has them, and other keys may lead to one part.
+                hashed = (version_here(), seed, parameters, part)
+                text = msgspec.json.encode(hashed, order="deterministic", enc_hook=str)
+                jobs.append(SweepJob(sha256(text).hexdigest()[:16], parameters, part, seed))
             spots.append(Spot(point, part, tuple(jobs)))
     return spots
 
 
-def _hash(scenario: Scenario, parameters: Mapping[str, Any], seed: int) -> str:
-    """The parameters count too: a line says them, and other keys may lead to one scenario."""
-    told = (version_here(), seed, parameters, scenario)
-    text = msgspec.json.encode(told, order="deterministic", enc_hook=str)
-    return sha256(text).hexdigest()[:16]
-
-
-class Swept(Struct, frozen=True):
-    """What a job returns."""
-
-    version: str  # of mrc where it ran
-    runs: tuple[SweptRun, ...]
-
-
-def swept_of(job: Job) -> Swept:
-    """Runs a job, on any machine."""
-    trial = run_trial(*job)
+def swept_of(scenario: Scenario, seed: int) -> SweptJob:
+    """Runs a job, on any machine. Its name and parameters are known where the sweep was planned."""
+    trial = run_trial(scenario, seed)
     found = measured(trial)
     values = [found.values, *found.baselines.values()]
-    return Swept(
-        version_here(),
-        tuple(
+    return SweptJob(
+        job="",
+        version=version_here(),
+        scenario=scenario.name,
+        variant=scenario.variant,
+        seed=seed,
+        parameters={},
+        runs=tuple(
             SweptRun(
                 transport=result.scenario.transport.kind,
                 stats=result.stats,
                 figures=tuple(
                     CheckValue(check=check.name, value=value)
-                    for check, value in zip(job[0].checks, row, strict=True)
+                    for check, value in zip(scenario.checks, row, strict=True)
                 ),
             )
             for result, row in zip(trial.results, values, strict=True)
         ),
-    )
-
-
-def line_of(planned: SweepJob, swept: Swept) -> SweptJob:
-    return SweptJob(
-        job=planned.name,
-        version=swept.version,
-        scenario=planned.scenario.name,
-        variant=planned.scenario.variant,
-        seed=planned.seed,
-        parameters=planned.parameters,
-        runs=swept.runs,
     )
 
 

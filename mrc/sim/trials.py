@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc.children import end_with
 from mrc.errors import MrcError
@@ -70,6 +71,7 @@ class Summary(Struct, frozen=True):
     measured: Measured
     series: tuple[Series, ...]
     end_ns: int  # of the run itself, not of the baselines
+    seconds: float = 0  # that all of its runs took, in `summary_of`
 
 
 def run_trial(
@@ -138,39 +140,23 @@ def series_of(result: SimRun) -> Iterator[Series]:
         arrived = [
             sum(column) for column in zip(*(result.curves[i].bytes for i in numbers), strict=True)
         ]
-        shares = (
+        shares = sorted(
             result.goodput_bps(i) / line_rate_bps(scenario, [result.flows[i]]) for i in numbers
         )
+        step = max((len(shares) - 1) / (_MOST_FLOWS - 1), 1)
         yield Series(
             group=group,
             kind=scenario.transport.kind,
             curve=Curve(times, tuple(arrived)),
             line_bps=line_rate_bps(scenario, [result.flows[i] for i in numbers]),
-            flows=_thinned(sorted(shares)),
+            # As many as a plot can show, with the first and the last.
+            flows=tuple(shares[round(i * step)] for i in range(min(len(shares), _MOST_FLOWS))),
         )
 
 
-def _thinned(values: Sequence[float]) -> tuple[float, ...]:
-    """As many of them as a plot can show, with the first and the last."""
-    last = len(values) - 1
-    step = max(last / (_MOST_FLOWS - 1), 1)
-    return tuple(values[round(i * step)] for i in range(min(len(values), _MOST_FLOWS)))
-
-
-class TimedSummary(Struct, frozen=True):
-    """A summary, and how long its runs took."""
-
-    summary: Summary
-    seconds: float
-
-
-def timed_summary_of(job: Job) -> TimedSummary:
+def summary_of(scenario: Scenario, seed: int) -> Summary:
     begin = perf_counter()
-    return TimedSummary(summarize(run_trial(*job)), perf_counter() - begin)
-
-
-def full_trial(job: Job) -> Trial:
-    return run_trial(*job)
+    return replace(summarize(run_trial(scenario, seed)), seconds=perf_counter() - begin)
 
 
 # ---- Many ----------------------------------------------------------------------------------------
@@ -181,7 +167,6 @@ Job = tuple[Scenario, int]
 
 T = TypeVar("T")
 
-_KILLED = "its process ended: is there enough memory?"
 _PROCESS_BYTES = 80 << 20  # Python with its modules
 _HOST_BYTES, _QP_BYTES, _EV_BYTES, _PSN_BYTES = 32 << 10, 13 << 10, 110, 16
 _HOP_BYTES, _PACKET_BYTES = 128, 208
@@ -215,7 +200,7 @@ def needed_bytes(scenario: Scenario) -> int:
     line = topology.hosts * topology.planes * topology.host_rate_bps // 8  # bytes a second
     of_lines = line * scenario.base_rtt_ns // 1_000_000_000 // transport.path_mtu
     qp = _QP_BYTES + evs_of_qp(topology, transport) * _EV_BYTES + transport.mpr * _PSN_BYTES
-    flows = sum(n_flows(len(topology.host_numbers()), traffic) for traffic in scenario.traffic)
+    flows = sum(n_flows(len(topology.host_numbers()), each)[0] for each in scenario.traffic)
     planes = topology.planes if scenario.tells_planes_apart else 0
     sample = _SAMPLE_BYTES + planes * _SAMPLE_PLANE_BYTES
     samples = flows * (least_ns(scenario) // scenario.sample_ns) if scenario.sample_ns else 0
@@ -225,23 +210,18 @@ def needed_bytes(scenario: Scenario) -> int:
 
 
 def available_bytes() -> int:
-    """Memory that new processes can have: of the host, or of this process's cgroups."""
+    """Memory that new processes can have: of the host, or of this process's cgroup or one above
+    it. Pages of files that nobody uses count: the kernel takes them back.
+    """
     lines = Path("/proc/meminfo").read_text().splitlines()
     words = dict(line.split(":", 1) for line in lines)
-    return min(int(words["MemAvailable"].split()[0]) << 10, _cgroup_bytes())
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = _CGROUPS / next((line[4:] for line in lines if line.startswith("0::/")), "")
+    left = (_left_bytes(each) for each in (own, *own.parents) if each.is_relative_to(_CGROUPS))
+    return min(int(words["MemAvailable"].split()[0]) << 10, *left)
 
 
 _CGROUPS = Path("/sys/fs/cgroup")
-
-
-def _cgroup_bytes() -> int:
-    """The least that a cgroup of this process, or one above it, has left. Pages of files that
-    nobody uses do not count: the kernel takes them back.
-    """
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    folders = [_CGROUPS / own.lstrip("/"), *(_CGROUPS / own.lstrip("/")).parents]
-    return min(_left_bytes(folder) for folder in folders if _CGROUPS in (folder, *folder.parents))
 
 
 def _left_bytes(cgroup: Path) -> int:
@@ -270,7 +250,7 @@ def check_memory(scenarios: Iterable[Scenario], bounds: Bounds) -> None:
 
 
 def run_all(
-    work: Callable[[Job], T],
+    work: Callable[[Scenario, int], T],
     jobs: Sequence[Job],
     bounds: Bounds,
     done: Callable[[int, T | LostTrial], None],
@@ -287,10 +267,14 @@ def run_all(
 
     flight, interrupted = _Flight(work, jobs, bounds, tell), False
     try:
-        if executor is None:
-            _run_here(flight)
-        else:
-            _run_there(flight, executor)
+        if executor is not None:
+            # It fails with exceptions of its own, and starts processes anew by itself.
+            for number in [*flight.run(executor, flight.waiting, Exception), *flight.waiting]:
+                flight.lose(number, "the executor has ended")
+        while executor is None and flight.waiting:
+            for suspect in flight.run_here(flight.waiting):
+                if flight.run_here(deque([suspect])):
+                    flight.lose(suspect, "its process ended: is there enough memory?")
     except KeyboardInterrupt:
         interrupted = True
     results = [found.get(i) or _lost(job, "interrupted") for i, job in enumerate(jobs)]
@@ -307,14 +291,13 @@ class _Flight(Generic[T]):
 
     def __init__(
         self,
-        work: Callable[[Job], T],
+        work: Callable[[Scenario, int], T],
         jobs: Sequence[Job],
         bounds: Bounds,
         tell: Callable[[int, T | LostTrial], None],
     ) -> None:
         self.waiting = deque(range(len(jobs)))
-        self.bounds = bounds
-        self._work, self._jobs, self._tell = work, jobs, tell
+        self._work, self._jobs, self._bounds, self._tell = work, jobs, bounds, tell
 
     def lose(self, number: int, reason: str) -> None:
         self._tell(number, _lost(self._jobs[number], reason))
@@ -326,13 +309,17 @@ class _Flight(Generic[T]):
         """
         flying: dict[Future[T], int] = {}
         ended: SimpleQueue[Future[T]] = SimpleQueue()
-        room = self.bounds.memory_bytes
+        room = self._bounds.memory_bytes
         try:
             while waiting or flying:
-                while waiting and self._may_start(waiting[0], len(flying), room):
-                    future = pool.submit(self._work, self._jobs[waiting[0]])
+                while waiting:
+                    scenario, seed = self._jobs[waiting[0]]
+                    needed = needed_bytes(scenario)
+                    if flying and (len(flying) >= self._bounds.jobs or needed > room):
+                        break
+                    future = pool.submit(self._work, scenario, seed)
                     flying[future] = waiting.popleft()
-                    room -= self._needed(flying[future])
+                    room -= needed
                     future.add_done_callback(ended.put)
                 future = ended.get()
                 number = flying[future]
@@ -342,7 +329,7 @@ class _Flight(Generic[T]):
                     raise
                 except (failures, OSError, MemoryError) as error:
                     self.lose(number, str(error) or type(error).__name__)
-                room += self._needed(flying.pop(future))
+                room += needed_bytes(self._jobs[flying.pop(future)][0])
         except BrokenExecutor:
             return list(flying.values())
         finally:
@@ -350,38 +337,19 @@ class _Flight(Generic[T]):
                 future.cancel()
         return []
 
-    def _may_start(self, number: int, n_flying: int, room: int) -> bool:
-        return not n_flying or (n_flying < self.bounds.jobs and self._needed(number) <= room)
-
-    def _needed(self, number: int) -> int:
-        return needed_bytes(self._jobs[number][0])
-
-
-def _run_here(flight: _Flight[T]) -> None:
-    while flight.waiting:
-        for suspect in _in_pool(flight, flight.waiting):
-            if _in_pool(flight, deque([suspect])):
-                flight.lose(suspect, _KILLED)
-
-
-def _in_pool(flight: _Flight[T], waiting: deque[int]) -> list[int]:
-    # "spawn", because a forked process could inherit a lock that the progress bar's thread holds.
-    workers = min(flight.bounds.jobs, len(waiting))
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (os.getpid(),))
-    try:
-        return flight.run(pool, waiting, MrcError)
-    except KeyboardInterrupt:
-        for process in active_children():
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _run_there(flight: _Flight[T], executor: Executor) -> None:
-    """An executor fails with exceptions of its own, and starts processes anew by itself."""
-    for number in [*flight.run(executor, flight.waiting, Exception), *flight.waiting]:
-        flight.lose(number, "the executor has ended")
+    def run_here(self, waiting: deque[int]) -> list[int]:
+        """The same in processes of its own."""
+        # "spawn": a forked process could inherit a lock that the progress bar's thread holds.
+        workers = min(self._bounds.jobs, len(waiting))
+        pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (os.getpid(),))
+        try:
+            return self.run(pool, waiting, MrcError)
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker(parent: int) -> None:

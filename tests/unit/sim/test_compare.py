@@ -16,11 +16,10 @@ from processes import loaded
 from unit.sim.test_bed_run import SENT, result, scenario
 
 from mrc.cli.main import build_parser, main
-from mrc.errors import StateError
 from mrc.linux import system
 from mrc.sim import action as testbed_run
 from mrc.sim import checks, compare
-from mrc.sim.compare import SIMULATOR, CheckVerdict, Comparison, Values
+from mrc.sim.compare import SIMULATOR, CheckVerdict, Comparison
 from mrc.sim.run import run
 from mrc.sim.scenario import Criterion
 from mrc.sim.task import HostAnswer, Over
@@ -69,14 +68,9 @@ def test_inapplicable(values: dict[str, Any], over: Over, said: str) -> None:
 
 
 def judged(busy: float = 0.5, *, mrc: float = 0.95, simulated: float = 1.0) -> list[CheckVerdict]:
-    found: dict[str, tuple[float | None, ...]] = {
-        "mrc": (mrc, 0.0, 1.0),
-        "mptcp": (0.5, None, 1.0),
-        SIMULATOR: (simulated, 0.004, 1.0),
-    }
-    part = scenario(checks=CHECKS)
-    seeds = [Values(seed, found, {"mrc": busy, "mptcp": 1.0}) for seed in (1, 2)]
-    return compare.verdicts(part, ("mrc", "mptcp"), seeds)
+    beside = {"mptcp": (0.5, None, 1.0), SIMULATOR: (simulated, 0.004, 1.0)}
+    seeds = [checks.Measured(seed, (mrc, 0.0, 1.0), beside) for seed in (1, 2)]
+    return compare.verdicts(scenario(checks=CHECKS), ("mrc", "mptcp"), seeds, busy)
 
 
 def test_judged__beside_the_others() -> None:
@@ -139,11 +133,9 @@ def compared(busy: float = 0.5) -> Comparison:
     simulated = run(part, 1)
     first = replace(part, checks=(part.checks[0], part.checks[2]))
     goodput, done = checks.values_of(first, ran.result, None)
-    found = {
-        "mrc": (goodput, None, done),
-        compare.SIMULATOR: checks.values_of(part, simulated, None),
-    }
-    judged = compare.verdicts(part, ("mrc",), [compare.Values(1, found, {"mrc": busy})])
+    beside = {compare.SIMULATOR: checks.values_of(part, simulated, None)}
+    measured = [checks.Measured(1, (goodput, None, done), beside)]
+    judged = compare.verdicts(part, ("mrc",), measured, busy)
     return Comparison(part, ("mrc",), (ran,), (simulated,), tuple(judged))
 
 
@@ -207,18 +199,17 @@ def test_run__refusals_are_wrong_usage(
     assert code == 2 and said in complaint and complaint.count("\n") == 1
 
 
-def test_run__without_the_program(
-    refusal: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [("iperf3", "iperf3 is missing: apt-get install iperf3"), ("mptcp", "CONFIG_MPTCP")],
+)
+def test_run__without_what_a_transport_needs(
+    refusal: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, over: str, said: str
 ) -> None:
     monkeypatch.setattr(system, "find", lambda name: None)
-    code, complaint = refusal("permutation", "--over", "iperf3")
-    assert code == 1 and "iperf3 is missing: apt-get install iperf3" in complaint
-
-
-def test_require__mptcp_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrc.testbed.bed.Testbed.has_mptcp", lambda: False)
-    with pytest.raises(StateError, match="CONFIG_MPTCP"):
-        compare._require(["mptcp"])
+    code, complaint = refusal("permutation", "--over", over)
+    assert code == 1 and said in complaint
 
 
 # ---- Faults without traffic ----------------------------------------------------------------------

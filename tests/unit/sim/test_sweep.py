@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.errors import ConfigError, MrcError
 from mrc.sim import sweep
@@ -99,7 +100,11 @@ def test_line__says_what_the_job_measured(scenario: str) -> None:
     settings = {"baselines": ["go-back-n"]}
     (spot,) = plan_sweep(scenario, settings, {"transport.mpr": [128]}, [3])
     (planned,) = spot.jobs
-    line = sweep.line_of(planned, sweep.swept_of(planned.job))
+    line = replace(
+        sweep.swept_of(planned.scenario, planned.seed),
+        job=planned.name,
+        parameters=planned.parameters,
+    )
     assert [run.transport for run in line.runs] == ["mrc", "go-back-n"]
     assert [run.stats.completed_writes for run in line.runs] == [4, 4]
     found = sweep.measured_in(line)

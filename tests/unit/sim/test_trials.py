@@ -20,7 +20,7 @@ from mrc.errors import MrcError
 from mrc.sim import trials
 from mrc.sim.results import LostTrial
 from mrc.sim.scenario import Scenario, parse_scenario
-from mrc.sim.trials import Bounds, Job, JobResults, bounds_here, check_memory, needed_bytes, run_all
+from mrc.sim.trials import Bounds, JobResults, bounds_here, check_memory, needed_bytes, run_all
 
 TWO = Bounds(jobs=2, memory_bytes=1 << 40)
 
@@ -31,9 +31,8 @@ def named(name: str, hosts: int = 4, kind: str = "permutation") -> Scenario:
     return parse_scenario({"title": "t", "topology": topology, "traffic": traffic}, name, "t.toml")
 
 
-def work(job: Job) -> str:
+def work(scenario: Scenario, seed: int) -> str:
     """Runs in a process of its own."""
-    scenario, seed = job
     if scenario.name == "fails":
         raise MrcError("why not")
     if scenario.name == "killed":
@@ -85,11 +84,11 @@ class Counting(ThreadPoolExecutor):
         super().__init__(8)
         self.lock, self.now, self.most = Lock(), 0, 0
 
-    def work(self, job: Job) -> str:
+    def work(self, scenario: Scenario, seed: int) -> str:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        result = work(job)
+        result = work(scenario, seed)
         with self.lock:
             self.now -= 1
         return result
@@ -107,7 +106,7 @@ def test_run_all__keeps_within_the_memory(fit: float, most: int) -> None:
 def test_run_all__an_executor_that_breaks_loses_what_it_had() -> None:
     class Breaks(ThreadPoolExecutor):
         def submit(self, *args: Any, **more: Any) -> Any:
-            if args[1][1] == 3:
+            if args[2] == 3:
                 raise BrokenExecutor
             return super().submit(*args, **more)
 
@@ -119,10 +118,10 @@ def test_run_all__an_executor_that_breaks_loses_what_it_had() -> None:
 
 
 def test_run_all__any_error_of_an_executor_costs_only_its_job() -> None:
-    def fail(job: Job) -> str:
-        if job[1] == 1:
+    def fail(scenario: Scenario, seed: int) -> str:
+        if seed == 1:
             raise KeyError("worker gone")
-        return work(job)
+        return work(scenario, seed)
 
     with ThreadPoolExecutor(2) as pool:
         jobs = [(named("a"), seed) for seed in range(3)]
@@ -182,7 +181,7 @@ import os, signal, sys
 from pathlib import Path
 from mrc.sim.trials import Bounds, run_all
 
-def work(job):
+def work(scenario, seed):
     (Path(sys.argv[1]) / str(os.getpid())).touch()
     signal.pause()
 
