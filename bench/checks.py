@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The targets of mrc relative to the other contenders in one run. Pure.
 
-A check is the median of the ratios of two neighbouring rows in each round, so a slow round affects
-both rows. A check is omitted if one of its rows was not measured.
+A check is omitted if one of its rows was not measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cost of the engine alone: two engines joined by memory, in virtual time, and parts of the
- * engine. Prints a line for each measurement:
+ * The cost of the engine alone: two engines joined by memory, in virtual time. Prints a line for
+ * each measurement:
  *
  *     OPERATION QPS EVS OPERATIONS NANOSECONDS
  *
@@ -11,7 +11,8 @@
  * results with their targets.
  *
  * Payload is not copied: a memcpy of ours replaces the library's. The integrity is UDP's, so there
- * is no CRC. `copy` and `crc` measure both separately.
+ * is no CRC. `copy` and `crc` measure both separately, `control` the delay-based congestion
+ * control.
  */
 #include <malloc.h>
 #include <stdio.h>
@@ -22,9 +23,6 @@
 #include "core/cc.h"
 #include "core/crc.h"
 #include "core/engine.h"
-#include "core/paths.h"
-#include "core/windows.h"
-#include "core/wire.h"
 #include "mrc.h"
 
 #if __has_include(<valgrind/callgrind.h>)
@@ -375,82 +373,9 @@ static void measure_world(const char *prefix, uint32_t qps, uint32_t evs, uint32
   close_world(&world);
 }
 
-/* ---- Parts of the engine ---- */
+/* ---- What the packets above do not need ---- */
 
 enum { ROUNDS = 1000 };
-
-static struct mrc_wire data_wire(void) {
-  static uint8_t payload[PAYLOAD];
-  return (struct mrc_wire){.opcode = MRC_OP_WRITE_MIDDLE,
-                           .dest_qpn = 0x123456,
-                           .ts = true,
-                           .tsr = true,
-                           .rkey = KEY,
-                           .va = 1 << 20,
-                           .dma_bytes = MESSAGE,
-                           .payload = payload,
-                           .payload_bytes = PAYLOAD};
-}
-
-static struct mrc_wire sack_wire(void) {
-  return (struct mrc_wire){
-      .opcode = MRC_OP_SACK,
-      .dest_qpn = 0x123456,
-      .psn = 99,
-      .sack = {.ev = 0x9c410001, .cum_psn = 99, .sack_offset = 1, .bitmap = 0xfffffff0}};
-}
-
-static void encode(void *argument) {
-  struct mrc_wire *wire = argument;
-  uint8_t out[MRC_MAX_HEADER];
-  for (uint32_t i = 0; i < ROUNDS; i++) {
-    wire->psn = i;
-    mrc_wire_encode(wire, out);
-    __asm__ volatile("" ::"r"(out) : "memory");
-  }
-}
-
-static void decode(void *argument) {
-  const struct mrc_wire *wire = argument;
-  uint8_t packet[PACKET] = {0};
-  const uint32_t bytes =
-      (uint32_t)mrc_wire_encode(wire, packet) + wire->payload_bytes + MRC_ICRC_BYTES;
-  for (uint32_t i = 0; i < ROUNDS; i++) {
-    struct mrc_wire decoded;
-    const int reason = mrc_wire_decode(packet, bytes, false, &decoded);
-    mrc_assert(reason == 0);
-  }
-}
-
-/* All steps of a packet in the send window, with 60 packets in flight. */
-static void txwin(void *argument) {
-  struct mrc_txwin *win = argument;
-  enum { IN_FLIGHT = 60 };
-  for (uint32_t i = 0; i < ROUNDS; i += IN_FLIGHT / 2) {
-    while (mrc_txwin_outstanding(win) < IN_FLIGHT) {
-      const uint32_t psn = mrc_txwin_open(win, 0, PAYLOAD);
-      mrc_txwin_on_send(win, psn, 0, (uint8_t)(psn % PLANES), i);
-    }
-    for (uint32_t k = 0; k < IN_FLIGHT / 2; k++)
-      mrc_txwin_on_acked(win, win->una_psn);
-  }
-}
-
-/* All steps of a packet in the receive window. Packets arrive in swapped pairs. */
-static void rxwin(void *argument) {
-  struct mrc_rxwin *win = argument;
-  for (uint32_t i = 0; i < ROUNDS; i++) {
-    const uint32_t psn = win->next_psn ^ (mrc_rxwin_ready(win) ? 0 : 1) ^ (i & 1);
-    if (mrc_rxwin_judge(win, psn) == MRC_RX_NEW) mrc_rxwin_add(win, psn, false, false);
-    while (mrc_rxwin_ready(win))
-      mrc_rxwin_advance(win, 1);
-  }
-}
-
-static void choose_ev(void *argument) {
-  for (uint32_t i = 0; i < ROUNDS; i++)
-    mrc_evset_next(argument, i % PLANES);
-}
 
 /* The delay-based congestion control, at each SACK. */
 static void control(void *argument) {
@@ -481,7 +406,7 @@ static void crc(void *argument) {
   __asm__ volatile("" ::"r"(sum));
 }
 
-static void measure(const char *name, uint32_t evs, void (*operation)(void *), void *argument) {
+static void measure(const char *name, void (*operation)(void *), void *argument) {
   uint64_t best_ns = UINT64_MAX;
   operation(argument); /* warm */
   CALLGRIND_START_INSTRUMENTATION;
@@ -494,52 +419,21 @@ static void measure(const char *name, uint32_t evs, void (*operation)(void *), v
     const uint64_t ns = clock_ns() - begun_ns;
     best_ns = ns < best_ns ? ns : best_ns;
   }
-  report(name, 1, evs, ROUNDS, best_ns);
+  report(name, 1, 0, ROUNDS, best_ns);
   CALLGRIND_STOP_INSTRUMENTATION;
 }
 
-static void measure_evs(uint32_t evs) {
-  struct mrc_ev_attr attrs[MRC_MAX_EVS];
-  struct mrc_evset set;
-  struct mrc_prng prng = {.state = 1};
-  for (uint32_t i = 0; i < evs; i++)
-    attrs[i] = ev_of(i, 1, 2);
-  const int error = mrc_evset_init(&set, attrs, (int)evs, PLANES, 500000);
-  mrc_assert(error == 0);
-  mrc_evset_start(&set, 0, &prng);
-  measure("choose-ev", evs, choose_ev, &set);
-  mrc_evset_free(&set);
-}
-
 static void measure_components(void) {
-  struct mrc_txwin tx;
-  struct mrc_rxwin rx;
-  const int error = mrc_txwin_init(&tx, 1024, PLANES) + mrc_rxwin_init(&rx, 1024);
-  mrc_assert(error == 0);
-  mrc_txwin_start(&tx, 0);
-  mrc_rxwin_start(&rx, 0);
-  struct mrc_wire data = data_wire();
-  struct mrc_wire sack = sack_wire();
-  measure("encode-data", 0, encode, &data);
-  measure("encode-sack", 0, encode, &sack);
-  measure("decode-data", 0, decode, &data);
-  measure("decode-sack", 0, decode, &sack);
-  measure("txwin", 0, txwin, &tx);
-  measure("rxwin", 0, rxwin, &rx);
-  mrc_txwin_free(&tx);
-  mrc_rxwin_free(&rx);
   struct mrc_cc cc;
   const struct mrc_cc_config config = {
       .kind = MRC_CC_DELAY, .mtu_bytes = PAYLOAD, .max_bytes = 4 * MESSAGE};
   const int refused = mrc_cc_init(&cc, &config);
   mrc_assert(refused == 0);
-  measure("control", 0, control, &cc);
-  for (uint32_t evs = 8; evs <= 256; evs = evs == 8 ? 64 : evs * 4)
-    measure_evs(evs);
+  measure("control", control, &cc);
   if (instructions) return; /* `copy` and `crc` are measured in time only */
   uint8_t *memory = calloc(128, PAYLOAD);
-  measure("copy", 0, copy, memory);
-  measure("crc", 0, crc, memory);
+  measure("copy", copy, memory);
+  measure("crc", crc, memory);
   free(memory);
 }
 

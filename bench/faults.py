@@ -2,10 +2,8 @@
 """Faults of the fabric and their times, runs of a contender through them, and the figures of a run
 with the targets of mrc.
 
-A fault of one plane hits plane 1, which is the plane of the single TCP flow. For the other
-contenders all planes are equal. Goodput at a moment is the mean over the following 50 ms. A burst
-is up to 64 KiB, 1 ms of a plane's rate, so a much shorter window would show single bursts. 2 ms
-without a byte reduce the mean by 4%.
+Goodput at a moment is the mean over the following 50 ms: a burst is up to 64 KiB, 1 ms of a plane's
+rate, so a much shorter window would show single bursts.
 """
 
 from __future__ import annotations

@@ -59,11 +59,7 @@ class Check:
 
 
 def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:
-    """The checks of one scenario for JSON: the median of its repeats, and their spread.
-
-    A host with two virtual cores sometimes stops every process for some milliseconds, so the worst
-    moment of a single run means little.
-    """
+    """The checks of one scenario for JSON: the median of its repeats, and their spread."""
     found = []
     for same in zip(*repeats, strict=True):
         values = [check.value for check in same]

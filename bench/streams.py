@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contenders that send from one host to the other until they are stopped: through faults, or over a
 long path.
-
-The measured value is the data of the receiving application: mrc's receiver records the payload that
-it places, TCP's receiver the bytes that it reads. UCX's own benchmark reports neither, so the
-counters of its receiver's interfaces replace it.
 """
 
 from __future__ import annotations
