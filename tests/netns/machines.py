@@ -138,19 +138,6 @@ def _check_vxlan(machine: Machine) -> None:
         pytest.skip("this kernel has no VXLAN")
 
 
-@contextmanager
-def serving(machine: Machine, host: str) -> Iterator[None]:
-    """`mrc perf --server` in a host."""
-    with machine.start("exec", host, "--", MRC, "perf", "--server") as server:
-        try:
-            assert server.stderr is not None
-            assert "listening" in server.stderr.readline()
-            yield
-        finally:
-            server.kill()
-            server.communicate(timeout=PATIENCE)
-
-
 def status(machine: Machine) -> dict[str, Any]:
     """What `mrc testbed status --json` prints there."""
     done: dict[str, Any] = json.loads(machine.run("status", "--json").splitlines()[0])

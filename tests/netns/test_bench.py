@@ -279,27 +279,6 @@ def test_mpi__quick(tmp_path: Path) -> None:
     assert shown.count("over TCP") == 3 * len(installed)
 
 
-TINY = """
-title = "one flow"
-topology = { hosts = 2, planes = 1, t1 = 2, host_rate = "50Mbit/s", fabric_rate = "50Mbit/s" }
-transport = { noise = "500us" }
-run = { until = "400ms", sample = "10ms" }
-
-[[traffic]]
-kind = "pairs"
-pairs = [[0, 1]]
-paths = [1]
-paths_until = "200ms"
-write = "64KiB"
-writes = 1000
-
-[[checks]]
-measure = "goodput"
-from = "100ms"
-at_least = "50%"
-"""
-
-
 BESIDE_TCP = """
 title = "beside TCP, and slower for a while"
 topology = { hosts = 3, planes = 2, t0 = 1, t1 = 1, host_rate = "40Mbit/s", buffer = "256KiB" }
@@ -383,18 +362,6 @@ def test_congestion__beside_tcp_with_a_fault(congestion: Callable[[str], dict[st
     assert 0.3 < before["value"] < 1.1
     assert 0 < after["value"] < 0.3
     assert 0.05 < tcp["value"] < 1.1
-
-
-@pytest.mark.slow
-def test_congestion__a_file(congestion: Callable[[str], dict[str, Any]]) -> None:
-    result = congestion(TINY)
-    (check,) = result["checks"]
-    assert check["name"] == "tiny, goodput"
-    assert check["simulated"] > 0.9
-    assert 0.1 < check["value"] < 1.1
-    (part,) = result["scenarios"]
-    full = 0.1 * 50e6 * 0.4 / 8 / 4266
-    assert part["simulated"]["packets"] > full and part["emulated"][0]["packets"] > full
 
 
 # ---- The soak ------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 import signal
-import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 from netns.processes import Hosts, Mrc
 from printed import printed
-from slowness import least
 
 from mrc import doctor
 from mrc.doctor import State
@@ -45,9 +43,6 @@ def measure(hosts: Hosts, *options: str) -> dict[str, Any]:
     return result
 
 
-EQUAL = ("-t", "1.5", "-i", "0.5", "--plane-shares", "equal")
-
-
 @pytest.mark.default
 def test_perf__both_ends_count_the_same(hosts: Hosts) -> None:
     waiting = server(hosts, "--one-off", "--json")
@@ -65,33 +60,6 @@ def test_perf__both_ends_count_the_same(hosts: Hosts) -> None:
     assert (served["plan"], served["server"]) == (result["plan"], result["server"])
 
 
-@pytest.mark.slow
-def test_perf__goodput_and_shares(hosts: Hosts) -> None:
-    server(hosts)
-    found: list[dict[str, Any]] = []
-
-    def times_too_long() -> float:
-        found[:] = measure(hosts, *EQUAL)["results"]
-        return CAPACITY / float(found[0]["goodput_bits_per_second"])
-
-    assert 1 < least(times_too_long, below=2) < 2
-    for planes in (found[0]["client"]["planes"], found[0]["server"]["planes_received"]):
-        moved = [plane.get("sent_bytes", plane.get("received_bytes")) for plane in planes]
-        assert min(moved) > 0.4 * sum(moved)
-    assert len(found[0]["intervals"]) >= 2
-
-
-@pytest.mark.slow
-def test_perf__sweep_both_ways(hosts: Hosts) -> None:
-    server(hosts)
-    results = measure(hosts, "-a", "-t", "0.02", "--bidir")["results"]
-    assert [result["plan"]["message_bytes"] for result in results] == [
-        2**power for power in range(1, 24)
-    ]
-    for result in results:
-        assert result["client"]["messages"] > 0 and result["server"]["messages"] > 0
-
-
 def test_perf__half_round_trip(hosts: Hosts) -> None:
     waiting = server(hosts, "--one-off")
     (result,) = measure(hosts, "--lat", "-t", "0.3", "--integrity", "udp")["results"]
@@ -99,37 +67,6 @@ def test_perf__half_round_trip(hosts: Hosts) -> None:
     assert "ping-pong forward, 2 B messages, 1 QP" in line
     latency = result["client"]["latency"]
     assert 0 < latency["min_ns"] <= latency["p50_ns"] <= latency["p99_ns"] <= latency["max_ns"]
-
-
-@pytest.mark.slow
-def test_perf__bins_show_a_plane_that_falls_silent(
-    hosts: Hosts, bed: Testbed, healed: None
-) -> None:
-    server(hosts)
-    client = hosts.start("h0", "perf", "h1", "--json-stream", "--bins", "-t", "1.5", "-i", "0.2")
-    assert client.process.stdout is not None
-    for _ in range(3):
-        client.process.stdout.readline()
-    before_ns = time.monotonic_ns()
-    bed.fail("plane:2")
-    after_ns = time.monotonic_ns()
-    lines = [printed("perf --json-stream", line) for line in client.ends(0).splitlines()]
-    end = lines[-1]["results"][0]
-    assert end["client"]["bins"] is None
-    bins, start_ns = end["server"]["bins"], end["server"]["bins"]["start_monotonic_ns"]
-    assert bins["width_ns"] == 1_000_000
-    assert sum(bins["bytes"]) == end["server"]["received_bytes"]
-    dead = bins["planes"][1]["bytes"]
-    assert any(dead[: (before_ns - start_ns) // 1_000_000])
-    # Packets in queues at the time of the fault still arrive.
-    late = (after_ns - start_ns) // 1_000_000 + 100
-    assert not any(dead[late:]) and any(bins["planes"][0]["bytes"][late:])
-    assert 0 < bins["longest_gap_ns"] < 1_000_000_000
-    changes = end["client"]["changes"]
-    # On a busy machine it may seem silent before, but then it comes back.
-    *_, last = (each for each in changes["planes"] if each["plane"] == 2)
-    assert last["suspended"] and last["at_ns"] > before_ns - changes["start_monotonic_ns"]
-    assert end["client"]["retransmitted_bytes"] > 0
 
 
 @pytest.mark.slow

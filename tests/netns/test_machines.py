@@ -15,8 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from mrc.linux import system
 from mrc.testbed.shape import Shape
 
 from .conftest import needs_real_root
-from .machines import MRC, Machine, hosts_file, machines, serving, status
+from .machines import MRC, Machine, hosts_file, machines, status
 
 SMALL, SHAPE = ("--planes", "2"), Shape(planes=2)
 EVERY = {"1.0", "1.1", "2.0", "2.1"}
@@ -378,72 +377,6 @@ def test_run__a_machine_that_dies_ends_it(up: Pair, tmp_path: Path) -> None:
     assert "h1: host-b does not answer: " in said
     assert not any(b"mrc.sim.host" in line for line in command_lines(a))
     a.run("down", code=3)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_64_hosts_over_three_machines(tmp_path: Path, on: tuple[str, str]) -> None:
-    """Goal: hosts on different machines go on while a plane fails and a machine dies.
-
-    Method: each writes over 8 planes of 20 Mbit/s, of which 7 are left, each with some of its T1s:
-    neighbours of a plane are on different machines.
-    """
-    large = ("--hosts", "64", "--planes", "8", "--t0", "8", "--t1", "2", "--rate", "20mbit")
-    with machines(3, tmp_path) as (a, b, c), ExitStack() as stack:
-        assert "host-c (192.0.2.3): h48..h63" in a.run("up", *large, *on)
-        for host in ("h24", "h1", "h63"):
-            stack.enter_context(serving(a, host))
-        pairs = [("h0", "h24"), ("h25", "h1"), ("h2", "h63")]
-        *others, lost = [stack.enter_context(writing(a, *pair, tmp_path)) for pair in pairs]
-        a.run("fail", "plane:3")
-        c.kill()
-        assert lost.process.wait(PATIENCE) != 0
-        for each in others:
-            each.until_writes(20e6)
-        found = status(a)
-        assert [each["name"] for each in found["machines"] if each["lost"]] == ["host-c"]
-        assert len(found["machines"][2]["hosts"]) == 16
-        assert "host-c does not answer" in a.run("down", code=3)
-        assert is_clean(a, b)
-
-
-@dataclass
-class Writing:
-    """`mrc perf` until the end of the test, and what it has written."""
-
-    process: subprocess.Popen[str]
-    file: Path
-
-    def rates(self) -> list[float]:
-        """In each second so far, in bit/s."""
-        *lines, _ = self.file.read_text().split("\n")
-        events = map(json.loads, lines)
-        return [each["written_bits_per_second"] for each in events if each["event"] == "interval"]
-
-    def until_writes(self, rate_bps: float) -> None:
-        """Waits for three seconds in a row, from now on, with at least this rate in each."""
-        seen = len(self.rates())
-
-        def writes() -> bool:
-            assert self.process.poll() is None
-            later = self.rates()[seen:][-3:]
-            return len(later) == 3 and min(later) >= rate_bps
-
-        until(writes, self.file)
-
-
-@contextmanager
-def writing(machine: Machine, host: str, peer: str, folder: Path) -> Iterator[Writing]:
-    file = folder / f"{host}.json"
-    script = f"exec {MRC} perf {peer} --time 1000 --json-stream >{file}"
-    with machine.start("exec", host, "--", "sh", "-c", script) as process:
-        try:
-            until(file.exists)
-            made = Writing(process, file)
-            made.until_writes(20e6)
-            yield made
-        finally:
-            process.kill()
 
 
 # ---- By ssh, each with an sshd of its own --------------------------------------------------------

@@ -114,36 +114,6 @@ def test_perf__asks_for_the_code(hosts: tuple[Host, Host]) -> None:
     assert a.tty.echoes() and code not in a.tty.all and "[y/N]" not in a.tty.all
 
 
-@pytest.mark.slow
-def test_perf__is_interrupted_instead_of_the_code(hosts: tuple[Host, Host]) -> None:
-    a, b = hosts
-    with b.running("perf", "--server"):
-        b.tty.until("listening on")
-        with a.running("perf", B) as client:
-            a.tty.until(f"one-time code that {B} shows: ")
-            a.tty.press("\x03")
-            assert client.wait(PATIENCE) == 130
-        assert a.tty.echoes()
-        with a.running("perf", B) as client:
-            a.tty.until(f"one-time code that {B} shows: ")
-            a.tty.press("maple\n")
-            assert client.wait(PATIENCE) == 3
-        assert "a code has 3 words" in a.tty.rest()
-
-
-def test_perf__a_wrong_code_ends_the_server(hosts: tuple[Host, Host]) -> None:
-    a, b = hosts
-    with b.running("perf", "--server") as server:
-        b.tty.until("listening on")
-        with a.running("perf", B, "--code") as client:
-            a.tty.until("code of the other host: ")
-            a.tty.press("maple-rocket-cider\n")
-            a.tty.until("mrc perf --server --code prints a new one")
-            assert client.wait(PATIENCE) == 3
-        b.tty.until("refused 10.0.1.1: the code is wrong")
-        assert server.wait(PATIENCE) == 1
-
-
 @pytest.mark.default
 def test_recv__each_user_is_asked_once(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     a, b = hosts

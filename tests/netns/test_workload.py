@@ -303,18 +303,6 @@ def test_demo__reports_what_happened(
     assert nothing_left(bed_name, tmp_path)
 
 
-@pytest.mark.slow
-def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path: Path) -> None:
-    assert demo.stderr is not None
-    while "is silent" not in demo.stderr.readline():
-        assert demo.poll() is None
-    demo.send_signal(signal.SIGINT)
-    output, _ = demo.communicate(timeout=PATIENCE)
-    assert demo.returncode == 130
-    assert printed("demo", output) == {"schema": 1, "error": "interrupted", "exit_code": 130}
-    assert nothing_left(bed_name, tmp_path)
-
-
 def test_demo__names_what_is_missing_before_it_begins(
     bed_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

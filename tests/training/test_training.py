@@ -49,13 +49,6 @@ def rides_out(steps: Steps, reference: Steps, planes_left: float) -> None:
 
 
 @pytest.mark.slow
-def test_ddp__a_plane_loses_packets(bed: Testbed, job: Job, over_tcp: Steps) -> None:
-    bed.fail("plane:2", loss=0.2)
-    job.start(bed, "ddp", "--steps", "90")
-    same(job.steps(), over_tcp)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("targets", "fault"),
     [
@@ -76,17 +69,6 @@ def test_ddp__faults(
     job.until_step(60)
     bed.heal("all")
     rides_out(job.steps(), over_tcp, len(PLANES) - len(targets))
-
-
-@pytest.mark.slow
-def test_ddp__a_plane_flaps(bed: Testbed, job: Job, over_tcp: Steps) -> None:
-    job.start(bed, "ddp", "--steps", "90")
-    for step in range(30, 60, 10):
-        job.until_step(step)
-        bed.fail("plane:3")
-        job.until_step(step + 5)
-        bed.heal("all")
-    rides_out(job.steps(), over_tcp, len(PLANES) - 1)
 
 
 @pytest.mark.slow
@@ -141,15 +123,6 @@ def test_failure__a_rank_is_killed(four: Testbed, job: Job) -> None:
         assert "rank 2" in error["error"] and "h2" in error["error"], error
         assert error["time"] - killed < NOTICE_SECONDS
         assert job.ranks[number].process.wait(PATIENCE) == 1
-
-
-@pytest.mark.slow
-def test_failure__all_planes_are_silent(bed: Testbed, job: Job) -> None:
-    job.start(bed, "ddp", "--steps", "3000", "--width", "256")
-    job.until_step(10)
-    failed = time.monotonic()
-    bed.fail([f"plane:{plane}" for plane in range(1, 5)])
-    paths_are_lost(job, failed, {0: 1, 1: 0})
 
 
 @pytest.mark.slow
@@ -339,17 +312,6 @@ def test_allreduce__quick(tmp_path: Path) -> None:
     assert large["TCP"] < 0.3 * capacity < large["MPTCP"] < 1.1 * capacity
     assert 0.3 * capacity < large["mrc"] < 1.1 * capacity
     assert len(result["checks"]) == 2
-
-
-@pytest.mark.slow
-def test_allreduce__pinned_and_unpinned(tmp_path: Path) -> None:
-    """Both are measured in one run; the checks are about the pinned ranks."""
-    result = run(tmp_path, "allreduce", "--quick", "--only", "500mbit", "--ranks", "2",
-                 "--contender", "mrc", "--unpinned", "--size", "4194304")  # fmt: skip
-    assert list(result["contenders"]) == ["mrc", "mrc, unpinned"]
-    (bed,) = result["beds"]
-    assert [row["contender"] for row in bed["rows"]] == ["mrc", "mrc, unpinned"]
-    assert len(result["checks"]) == 1
 
 
 @pytest.mark.slow
