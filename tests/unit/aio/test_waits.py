@@ -429,16 +429,6 @@ async def test_events__a_plane_that_carries_less_than_the_others() -> None:
 # ---- ItemQueue and Journal, and places in a send queue ------------------------------------------
 
 
-async def test_stream__items_in_order_then_the_end() -> None:
-    stream: ItemQueue[int] = ItemQueue(8)
-    for item in (1, 2, 3):
-        stream.push(item)
-    stream.finish()
-    stream.push(4)
-    assert [item async for item in stream] == [1, 2, 3]
-    assert [item async for item in stream] == []
-
-
 async def test_stream__held_items_come_before_the_error() -> None:
     stream: ItemQueue[int] = ItemQueue(8)
     stream.push(1)
@@ -466,14 +456,6 @@ async def waiting(*readers: AsyncIterator[int]) -> Sequence[asyncio.Future[int]]
     return waits
 
 
-async def test_stream__waiting_readers_share_the_items() -> None:
-    stream: ItemQueue[int] = ItemQueue(8)
-    waits = await waiting(stream, stream)
-    stream.push(1)
-    stream.push(2)
-    assert sorted(await asyncio.gather(*waits)) == [1, 2]
-
-
 async def test_stream__finish_wakes_every_reader() -> None:
     stream: ItemQueue[int] = ItemQueue(8)
     waits = await waiting(stream, stream, stream)
@@ -494,36 +476,6 @@ async def test_stream__a_wake_up_is_not_lost_with_a_cancelled_reader() -> None:
 def journal(limit: int = 8) -> Journal[int]:
     """A journal in which -n stands for n missed items."""
     return Journal(limit, lambda count: -count)
-
-
-async def test_journal__every_reader_sees_all_in_order_then_the_end() -> None:
-    items = journal()
-    early = items.reader()
-    items.push(1)
-    items.push(2)
-    assert await anext(early) == 1
-    late = items.reader()
-    items.push(3)
-    items.finish()
-    items.push(4)
-    assert [item async for item in early] == [2, 3]
-    assert [item async for item in late] == [1, 2, 3]
-    assert [item async for item in early] == []
-
-
-async def test_journal__what_a_reader_missed_is_counted_and_told_in_place() -> None:
-    items = journal(limit=2)
-    slow, quick = items.reader(), items.reader()
-    for item in (1, 2):
-        items.push(item)
-    assert [await anext(quick), await anext(quick)] == [1, 2]
-    for item in (3, 4, 5):
-        items.push(item)
-    assert [await anext(quick) for _ in range(3)] == [-1, 4, 5]
-    items.push(6)
-    items.finish()
-    assert [item async for item in slow] == [-4, 5, 6]
-    assert [item async for item in quick] == [6]
 
 
 async def test_journal__one_item_wakes_every_reader_and_the_end_too() -> None:

@@ -26,7 +26,6 @@ from endpoints import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mrc import (
     QP,
@@ -299,73 +298,6 @@ async def test_deny__refuses() -> None:
     assert profile.denied == ("x",)
 
 
-# ---- Any order of calls ---------------------------------------------------------------------
-
-
-class ProfileLife(RuleBasedStateMachine):
-    """Calls in any order, compared with a model of state, users and settings."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.profiles: ContextProfiles[EvProfile] = ContextProfiles(
-            EvProfile("default", EvSelection())
-        )
-        self.profile = self.profiles.add(EvProfile("p", EvSelection()))
-        self.state, self.users, self.active = INIT, 0, 0
-
-    def attempt(self, call: Callable[[], object], *, legal: bool) -> bool:
-        """Makes the call and checks that it succeeds or is refused as the model predicts."""
-        try:
-            call()
-        except MrcError as error:
-            assert isinstance(error, StateError | InUseError)
-            assert not legal, f"refused: {error}"
-        else:
-            assert legal, "was not refused"
-        return legal
-
-    @rule(to=st.sampled_from(ProfileState))
-    def move(self, to: ProfileState) -> None:
-        legal = (self.state, to) in MOVES and not (to is INIT and self.users)
-        if self.attempt(move_of(self.profile, to), legal=legal):
-            self.state = to
-
-    @rule(active=st.integers(0, 1024))
-    def modify(self, active: int) -> None:
-        legal = self.state is OFFLINE and not self.users
-        if self.attempt(lambda: self.profile.modify(active_per_plane=active), legal=legal):
-            self.active = active
-
-    @rule()
-    def take(self) -> None:
-        if self.attempt(self.profile._take, legal=self.state is ONLINE):
-            self.users += 1
-
-    @precondition(lambda self: self.users)
-    @rule()
-    def give_back(self) -> None:
-        self.profile.give_back()
-        self.users -= 1
-
-    @rule()
-    def destroy_and_make_anew(self) -> None:
-        if self.attempt(lambda: self.profiles.destroy(self.profile), legal=self.state is INIT):
-            assert self.users == 0, "a profile that QPs refer to is never destroyed"
-            self.profile = self.profiles.add(EvProfile("p", EvSelection()))
-            self.active = 0
-
-    @invariant()
-    def is_as_the_model(self) -> None:
-        profile = self.profile
-        assert (profile.state, profile.qps) == (self.state, self.users)
-        assert profile.settings.active_per_plane == self.active
-        assert self.profiles["p"] is profile
-
-
-ProfileLife.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestProfileLife = ProfileLife.TestCase
-
-
 # ---- The EVs of one QP ---------------------------------------------------------------------------
 
 
@@ -488,22 +420,6 @@ async def test_ev_profile__a_text_in_place_of_a_sequence() -> None:
     async with contexts() as (near, _):
         with pytest.raises(ArgumentError, match="paths: is one string"):
             near.ev_profile("p", paths="t1:*")
-
-
-async def test_connect__that_fails_gives_its_profiles_back() -> None:
-    async with contexts() as (near, far):
-        ev, cc = near.ev_profiles["default"], near.cc_profiles["default"]
-        async with await far.listen(LOOPBACK[4], 0) as listener:
-            for turns in range(0, 60, 4):
-                connecting = spawn(near.connect(LOOPBACK[4], listener.port))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                connecting.cancel()
-                try:
-                    await (await connecting).abort()
-                except asyncio.CancelledError:
-                    pass
-            assert (ev.qps, cc.qps) == (0, 0)
 
 
 async def test_cc_profile__is_what_its_qps_run() -> None:
@@ -768,13 +684,3 @@ async def test_probe_evs__refuses() -> None:
                 await pair.near.probe_evs(**options)
         with pytest.raises(ArgumentError, match="has no EV 4"):
             await pair.near.probe_evs([4])
-
-
-async def test_probe_evs__ends_with_the_qp() -> None:
-    async with contexts() as (near, far), pair_with(near, far) as pair:
-        await pair.far.abort()
-        probing = spawn(pair.near.probe_evs(timeout=BUDGET_SECONDS, concurrency=2))
-        await pair.near.query()  # commands run in order, so the first ones have begun
-        await pair.near.close()
-        with pytest.raises(StateError):
-            await probing

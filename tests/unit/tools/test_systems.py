@@ -180,22 +180,6 @@ def work(tmp_path: Path) -> Iterator[Path]:
 class TestLayer:
     """The root file system of these tests is this machine's own."""
 
-    def test_start__keeps_what_is_written_out_of_the_root(self, work: Path) -> None:
-        mark = Path(f"/var/tmp/mrc-{os.getpid()}-mark")
-        with debian.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
-            process = layer.start(f"echo $HOME > {mark}", log, binds={}, environ={})
-            assert process.wait(PATIENCE) == 0, (work / "log").read_text()
-            assert layer.path(str(mark)).read_text() == "/root\n"
-            assert not mark.exists()
-        assert [path.name for path in work.iterdir()] == ["log"]
-
-    def test_start__allows_user_namespaces_to_an_ordinary_user(self, work: Path) -> None:
-        with debian.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
-            process = layer.start("unshare --user --map-root-user id -u", log, user="nobody",
-                                  binds={}, environ={})  # fmt: skip
-            code = process.wait(PATIENCE)
-        assert (code, (work / "log").read_text().split()[-1]) == (0, "0")
-
     @pytest.mark.parametrize(
         ("circumstance", "typed", "shown"),
         [
@@ -226,24 +210,6 @@ class TestLayer:
         with debian.layer(Path("/"), work) as layer:
             trial.type(layer, "root", systems.session("/", ":", ["sleep 1000"]))
         assert trial.failed == ["the session"]
-
-    def test_start__what_it_leaves_behind_ends_with_it(self, work: Path) -> None:
-        with debian.layer(Path("/"), work) as layer, (work / "log").open("wb") as log:
-            process = layer.start("sleep 1000 & echo ready; wait", log, binds={}, environ={})
-            while "ready" not in (work / "log").read_text():
-                assert process.poll() is None, (work / "log").read_text()
-            children = subprocess.run(
-                ["ps", "-o", "pid=", "--ppid", str(process.pid)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.split()
-            process.kill()
-            process.wait()
-            assert children
-            for pid in children:
-                while Path(f"/proc/{pid}").exists():
-                    pass
 
 
 def test_need_debootstrap__an_ordinary_user_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

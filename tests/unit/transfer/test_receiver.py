@@ -141,19 +141,6 @@ async def test_receive_files__disk_full_in_the_middle(
     assert how.stored_chunks == 0, "nothing goes on"
 
 
-async def test_receive_files__chunks_without_credit(
-    inbox: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch)
-    async with accepted(inbox, Offer("a", 3 << 20, 1 << 20)) as (ends, task, _):
-        for index in range(3):
-            await ends.out.write_imm(imm=chunk_imm(index, index % 2))
-        await turns(100)  # it receives all three before it waits for its disk
-        disk.open.set()
-        (failed,) = await both(task)
-    assert isinstance(failed, ProtocolError) and "without credit" in str(failed)
-
-
 async def test_receive_files__chunks_larger_than_the_window(inbox: Path) -> None:
     async with sessions() as ends:
         await ends.sender.say(Offer("a", 1, WINDOW_BYTES + 1))

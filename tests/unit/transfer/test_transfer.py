@@ -139,40 +139,6 @@ async def test_receive_files__refused_before_data_flows(
     assert (inbox / "taken").read_bytes() == b"old"
 
 
-async def test_receive_files__existing_file_with_overwrite(tmp_path: Path, inbox: Path) -> None:
-    path = make(tmp_path, "a", b"new")
-    (inbox / "a").write_bytes(b"older")
-    await copied([path], inbox, overwrite=True)
-    assert (inbox / "a").read_bytes() == b"new"
-
-
-async def test_send_files__refusal_names_the_peer_and_the_cause(
-    tmp_path: Path, inbox: Path
-) -> None:
-    path = make(tmp_path, "a", b"new")
-    (inbox / "a").write_bytes(b"old")
-    failed: list[FailedFile] = []
-    sent, received = await copied([path], inbox, failed=failed)
-    assert sent == received == []
-    assert [(each.name, each.end) for each in failed] == [("a", "receiver")]
-    assert "a: exists" in failed[0].error
-    assert (inbox / "a").read_bytes() == b"old"
-
-
-async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) -> None:
-    async with accepted(inbox, Offer("a", 1000, 4096)) as (ends, task, accept):
-        assert accept.window.length
-        async with ends.out.ctx.register(bytes(1000), Access.LOCAL_READ) as mr:
-            await ends.out.write_imm(mr, accept.window, imm=0)  # not the bytes of the digest
-        await ends.sender.say(OfferDone(xxhash.xxh3_128_hexdigest(b"x" * 1000), 1))
-        answer = await ends.sender.hear()
-        ends.back.close()
-        (failed,) = await both(task)
-    assert isinstance(answer, Refuse) and answer.code == "verification"
-    assert isinstance(failed, VerificationError)
-    assert names(inbox) == []
-
-
 async def test_send_files__receiver_found_a_difference(tmp_path: Path, inbox: Path) -> None:
     path = make(tmp_path, "a", bytes(10000))
     async with sessions() as ends:
@@ -600,15 +566,6 @@ async def test_send_plan__a_file_that_grows(
     copy = inbox / "top" / "b"
     assert (copy.read_bytes(), copy.stat().st_mtime_ns) == before
     assert grown == [str(top / "b")]
-
-
-@pytest.mark.more
-async def test_send_plan__name_that_is_in_use(copy: Copy, inbox: Path) -> None:
-    (inbox / "top").mkdir()
-    make(inbox / "top", "b", b"theirs")
-    with pytest.raises(AssertionError, match="it is complete"):
-        await copy()  # it existed, so it keeps its own date
-    assert (inbox / "top/b").read_bytes() == b"theirs"
 
 
 async def test_send_plan__file_that_cannot_be_created(
