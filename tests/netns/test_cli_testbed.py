@@ -10,7 +10,6 @@ import csv
 import os
 import pty
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -390,11 +389,6 @@ def test_exec__with_a_schedule_is_killed(name: str, faults: str) -> None:
     assert typed("heal", "all", "--name", name) == 0
 
 
-def test_fail__needs_a_test_bed(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("fail", "plane:1", "--name", bed_name) == 1
-    assert f"not up: mrc testbed up --name {bed_name}\n" in capsys.readouterr().err
-
-
 def test_up__names_what_is_missing(
     bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,25 +434,6 @@ def test_exec__finds_mrc_itself(bed: Testbed) -> None:
     argv, env = bed.host_command("h0", ["python3", "-c", "import mrc"])
     assert env["PATH"].split(":")[-1] == str(Path(sys.executable).parent)
     assert argv[:3] == [*system.require("ip"), "netns", "exec"]
-
-
-@pytest.mark.slow
-def test_command__is_a_whole_test_bed_for_ordinary_users(bed_name: str) -> None:
-    """Method: root of a user namespace has privileges only over objects created in it."""
-    mrc = f"{shlex.quote(sys.executable)} -m mrc testbed --name {bed_name}"
-    steps = [
-        f"{mrc} up --planes 1 --t1 1",
-        f"{mrc} fail plane:1",
-        f"{mrc} heal all",
-        f"{mrc} exec h0 -- ping -c 1 -q fd00:c::2",
-        f"{mrc} down",
-    ]
-    argv = rootless.command(["sh", "-e", "-c", "\n".join(steps)])
-    root = Path(__file__).parents[2]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root)
-    assert done.returncode == 0, done.stderr
-    assert "1 received" in done.stdout
-    assert not [each for each in netns.names() if bed_name in each]
 
 
 def test_up__emulated_takes_its_own_options(

@@ -72,15 +72,6 @@ def test_send__a_plane_with_a_smaller_mtu(start: Start, tmp_path: Path, file: Pa
     assert any("plane 2 (y2) to" in line for line in receiver.lines), receiver.lines
 
 
-def test_send__without_the_plane_that_has_a_smaller_mtu(
-    start: Start, tmp_path: Path, file: Path
-) -> None:
-    start(B, "recv", "--once", "--output", tmp_path / "inbox").until_listening()
-    sender = start(A, "send", "--json", "-B", "x1", "-B", "x3", file, "10.0.1.2")
-    assert printed("send", sender.ends(0))["path_mtu_bytes"] == 8928
-    assert not any("MTU" in line for line in sender.lines), sender.lines
-
-
 @pytest.mark.default
 def test_send__an_ordinary_transfer_is_quiet(start: Start, tmp_path: Path, file: Path) -> None:
     """One line for each file and one about the ports: no buffers, no QPs, no EVs."""

@@ -23,7 +23,6 @@ import pytest
 from printed import printed
 from slowness import PATIENCE, until
 
-from mrc.linux import system
 from mrc.testbed.shape import Shape
 
 from .conftest import needs_real_root
@@ -259,17 +258,6 @@ def test_up__a_part_that_dies_in_the_middle(pair: Pair, on: tuple[str, str]) -> 
 
 
 @pytest.mark.slow
-def test_names_in_the_place_of_a_file(pair: Pair) -> None:
-    """Goal: the addresses come from /etc/hosts, where Debian has 127.0.1.1 for itself."""
-    a, _ = pair
-    hosts_file(a, "127.0.1.1 here", "192.0.2.2 there")
-    said = a.run("up", *SMALL, "--on", "here,there", code=3)
-    assert re.search("there does not answer: .*", said)
-    said = a.run("up", *SMALL, "--on", "there,192.0.2.9", code=2)
-    assert "none is this machine" in said
-
-
-@pytest.mark.slow
 def test_the_rest(up: Pair, on: tuple[str, str], tmp_path: Path) -> None:
     """Goal: drain, links taken down by hand, a schedule, and what `up` says again."""
     a, b = up
@@ -345,17 +333,6 @@ def test_run__traffic_between_machines(up: Pair, tmp_path: Path) -> None:
                        for f, key in ((min, "first_ns"), (max, "last_ns")))  # fmt: skip
         assert first >= 120_000_000 and last - first >= 2 * 20_000_000
     assert not any(b"mrc.sim.host" in line for each in up for line in command_lines(each))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(system.find("iperf3") is None, reason="needs iperf3: apt-get install iperf3")
-def test_run__iperf3_between_machines(up: Pair, tmp_path: Path) -> None:
-    a, _ = up
-    file = tmp_path / "scene.toml"
-    head, _, rest = TRAFFIC.partition('[[traffic]]\nkind = "ring"')
-    file.write_text(head + rest[rest.index("[[faults]]") :])
-    (run,) = ran(a, file, "iperf3")["runs"]
-    assert [flow["completed"] for flow in run["flows"]] == [8, 8]
 
 
 def command_lines(machine: Machine) -> Iterator[bytes]:

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,9 +28,8 @@ from mrc.testbed import build, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
-from .conftest import PORT, bed_of, has_ended, udp_pair
+from .conftest import bed_of, has_ended
 
-RATE_BPS = 200_000_000
 MIB = 1 << 20
 
 
@@ -104,14 +102,6 @@ def test_ping__larger_than_the_mtu(bed: Testbed, name: str) -> None:
         run(bed, "h0", "ping", version, "-c1", f"-W{PATIENCE:g}", "-s", "20000", name)
 
 
-def test_udp__larger_than_the_mtu(bed: Testbed) -> None:
-    data = bytes(range(200)) * 100
-    with udp_pair(bed) as (rx, tx):
-        for plane in bed.shape.plane_numbers():
-            tx.sendto(data, (str(bed.shape.addresses.in_plane(1, plane)), PORT))
-            assert rx.recv(1 << 16) == data
-
-
 def test_name__of_a_host_is_on_the_planes_first_and_by_ipv4_on_the_management(bed: Testbed) -> None:
     first = ["fd00:a:1::1", "100.64.0.2"]
     for database, addresses in (("ahosts", first), ("ahostsv4", first[1:])):
@@ -130,29 +120,6 @@ def test_tcp__stays_in_its_plane(bed: Testbed) -> None:
     assert grown["h0>t0:2.0"] > MIB and grown["t0:2.1>h1"] > MIB
     assert grown["h1>t0:2.1"] > 1000 and grown["t0:2.0>h0"] > 1000
     assert max(count for name, count in grown.items() if "2." not in name) < 1000
-
-
-def test_tcp__does_not_outrun_its_plane(bed: Testbed) -> None:
-    """Full queues and the last of them in the socket are not counted."""
-    with connected(bed, bed.shape.addresses.in_plane(1, 1)) as (client, server):
-        send(client, server, MIB)
-        began = time.monotonic()
-        send(client, server, 2 * MIB)
-        assert 8 * 2 * MIB / (time.monotonic() - began) < 1.3 * RATE_BPS
-
-
-def test_tcp__stops_with_its_plane(bed: Testbed) -> None:
-    with connected(bed, bed.shape.addresses.in_plane(1, 2)) as (client, server):
-        bed.fail("plane:2")
-        client.sendall(b"lost")
-        server.settimeout(0.1)
-        with pytest.raises(TimeoutError):
-            server.recv(4)
-        with connected(bed, bed.shape.addresses.in_plane(1, 1)) as others:
-            send(*others, 1000)
-        bed.heal("all")
-        server.settimeout(PATIENCE)
-        assert server.recv(4) == b"lost"
 
 
 def test_tcp__several_flows_use_all_planes(bed: Testbed) -> None:

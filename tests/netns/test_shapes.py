@@ -9,7 +9,6 @@ h1 -+           +-- t1:P.1 --+           +- h3
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from mrc.errors import ArgumentError, NetlinkError
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns
-from mrc.testbed import capture, shape, state
+from mrc.testbed import capture, shape
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
@@ -95,12 +94,6 @@ def test_fail__loses_a_share_once_below_one_t0(bed: Testbed) -> None:
     """Half of 200 datagrams: 100 +- 43 is six sigma; if both hops lost half, 50 would arrive."""
     bed.fail("t0:1.0", loss=0.5)
     assert 57 <= arrivals(bed, 200, {"t0:2.0"})["t0:1.0"] <= 143
-
-
-def test_transfer__between_hosts_below_one_t0(bed: Testbed, hosts: Hosts, tmp_path: Path) -> None:
-    """One path per plane; one of the paths is silent."""
-    bed.fail("t0:2.0")
-    hosts.transfer("h0", "h1", tmp_path)
 
 
 def one_way_s(bed: Testbed) -> float:
@@ -242,20 +235,6 @@ def test_measure__counts_packets_too_large_for_a_link(
         assert [len(rx.recv(9000)) for _ in range(2)] == [2000, 2000]
     lost = {hop: found.lost for hop, found in bed.measure(0).items() if found.lost}
     assert lost == {"t1:1.0>t0:1.1": 3}
-
-
-@pytest.mark.parametrize("fabric", [*Fabric])
-def test_down__leaves_nothing_of_an_up_that_was_killed(fabric: Fabric, bed_name: str) -> None:
-    """Method: kills `up` of a built-in topology as soon as the first namespaces exist."""
-    mrc = [sys.executable, "-m", "mrc", "testbed", "--name", bed_name]
-    with subprocess.Popen([*mrc, "up", "sixteen", "--fabric", fabric]) as process:
-        while not [name for name in netns.names() if bed_name in name]:
-            assert process.poll() is None
-            os.sched_yield()
-        process.kill()
-    assert main(["testbed", "down", "--name", bed_name]) == 0
-    assert not [name for name in netns.names() if bed_name in name]
-    assert not state.folder(bed_name).exists()
 
 
 # ---- Drained parts -------------------------------------------------------------------------------

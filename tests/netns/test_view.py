@@ -22,7 +22,6 @@ from ports import free_port
 from printed import printed
 from slowness import PATIENCE
 
-from mrc.errors import ArgumentError, StateError
 from mrc.testbed.bed import Testbed
 from mrc.view.fabric import FabricChange, FabricView
 
@@ -60,15 +59,6 @@ def test_view__reads_links_and_faults(bed: Testbed, hosts: Hosts) -> None:
     assert bed.faults() == {} and view.read()[1].limits_bps == {}
 
 
-def test_view__refuses_what_the_bed_lacks(bed: Testbed) -> None:
-    with pytest.raises(ArgumentError, match="no plane 9"):
-        view_of(bed).change(FabricChange("fail", "plane:9"))
-    with pytest.raises(ArgumentError, match="the fault has no effect"):
-        view_of(bed).change(FabricChange("fail", "plane:2", delay_ns=0))
-    with pytest.raises(StateError, match="is not up"):
-        FabricView(f"{bed.name}-gone").read()
-
-
 @contextmanager
 def viewing(*command: str) -> Iterator[str]:
     """Runs a command that serves the page; yields the page's address."""
@@ -98,13 +88,6 @@ def test_cli__view_serves_the_page(bed: Testbed) -> None:
         with urlopen(change) as answer:
             assert answer.status == 204
         assert [*bed.faults()] == ["plane:3"]
-
-
-def test_cli__top_serves_the_page_without_a_fabric() -> None:
-    with viewing("top", "--web", "--local") as url, urlopen(f"{url}feed") as feed:
-        while (line := feed.readline()) in (b":\n", b"\n"):
-            pass  # nothing to say for a while
-        assert line == b"event: endpoints\n"
 
 
 def test_cli__top_finds_an_endpoint_that_starts_later_and_again(tmp_path: Path) -> None:

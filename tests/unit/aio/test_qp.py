@@ -32,7 +32,6 @@ from mrc import (
     CompletionError,
     Context,
     EventReason,
-    EvEvent,
     EvState,
     Integrity,
     PathError,
@@ -297,26 +296,6 @@ async def test_evs__every_path_and_its_probe() -> None:
         assert all(ev.sent_probes >= 1 and ev.state is EvState.GOOD for ev in evs)
         assert [ev.path for ev in evs] == [f"lo>127.0.0.1#{n}" for n in (1, 2, 3, 4)]
         assert all(ev.destination == "127.0.0.1" for ev in evs)
-
-
-async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() -> None:
-    async with connected_pair(spraying=Spraying(evs_per_pair=4)) as pair:
-        events = pair.near.events()
-        await pair.near.set_ev_state(2, EvState.DENIED)
-        path = "lo>127.0.0.1#3"
-        denied = EvEvent(2, 1, path, EvState.DENIED, EventReason.CONTROLLER)
-        assert await anext(events) == denied
-        before = (await pair.near.evs())[2].sent_packets
-        await transfer(pair, pattern(1 << 20))
-        assert (await pair.near.evs())[2].sent_packets == before
-        await pair.near.set_ev_state(2, EvState.GOOD)
-        assert (await pair.near.evs())[2].state is EvState.GOOD
-        lifted = EvEvent(2, 1, path, EvState.GOOD, EventReason.CONTROLLER)
-        assert await anext(events) == lifted
-        other = pair.near.events()
-        assert [await anext(other), await anext(other)] == [denied, lifted]
-        await pair.near.close()
-        assert [event async for event in events] == []
 
 
 async def test_query__planes_that_were_never_compared_are_equal() -> None:

@@ -92,15 +92,6 @@ def mrc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
-def test_subcommand__does_without_the_others() -> None:
-    """Goal: mrc starts fast."""
-    code = "import sys; from mrc.cli.main import main; main(['send']); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = set(done.stdout.split())
-    assert "mrc.transfer.cli.send" in loaded
-    assert not loaded & {"mrc.transfer.cli.recv", "mrc.sim", "mrc.testbed", "prometheus_client"}
-
-
 def complaint(done: Ended | subprocess.CompletedProcess[str], code: int) -> str:
     """Checks the failure of a command and returns its one line on stderr."""
     assert done.returncode == code, done.stderr
@@ -303,19 +294,6 @@ def test_send__unreadable(tmp_path: Path) -> None:
     assert "this user may not read it" in complaint(without_privilege("send", path, "h1"), 1)
 
 
-def test_send__no_such_host(mrc: Mrc, tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    line = complaint(mrc("send", tmp_path / "a", "no-such-host.invalid"), 3)
-    assert "no-such-host.invalid: no such host" in line
-
-
-@pytest.mark.parametrize("words", [("send", __file__), ("paths",)])
-def test_client__nobody_listens(mrc: Mrc, words: tuple[str, ...]) -> None:
-    port = free_port()
-    line = complaint(mrc(*words, f"127.0.0.1:{port}"), 3)
-    assert f"no program listens on TCP port {port}" in line
-
-
 def test_send__peer_talks_garbage(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -373,13 +351,6 @@ def test_recv__not_into_the_home(mrc: Mrc, tmp_path: Path, monkeypatch: pytest.M
         assert "is in use" in complaint(mrc("recv", "--port", port, HOME="/"), 1)
 
 
-def test_recv__port_taken(mrc: Mrc, tmp_path: Path) -> None:
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-        line = complaint(mrc("recv", "--output", tmp_path, "--port", port), 1)
-    assert f"TCP port {port} is in use" in line
-
-
 @pytest.mark.parametrize(
     ("output", "part"), [("file/in", "not a directory"), ("file", "is not a directory")]
 )
@@ -394,22 +365,6 @@ def test_recv__output_not_writable(tmp_path: Path) -> None:
     done = without_privilege("recv", "--output", tmp_path)
     tmp_path.chmod(0o755)
     assert "may not write there" in complaint(done, 1)
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_send__over_loopback_with_nothing_set_up(
-    mrc: Mrc, tmp_path: Path, inbox: Path, host: str
-) -> None:
-    files = [tmp_path / f"file{n}" for n in range(3)]
-    for path, count in zip(files, (0, 1, (5 << 20) + 1), strict=True):
-        path.write_bytes(os.urandom(count))
-    with listening("recv", "--once", "--output", inbox) as (receiver, _, where):
-        sent = mrc("send", *files, where.replace("127.0.0.1", host))
-        lines, errors = receiver.communicate(timeout=PATIENCE)
-    assert (sent.returncode, receiver.returncode) == (0, 0), (sent.stderr, errors)
-    assert len(lines.splitlines()) == len(sent.stdout.splitlines()) == 3
-    assert all(path.read_bytes() == (inbox / path.name).read_bytes() for path in files)
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -169,35 +169,6 @@ async def test_admit__no_path_leads_back_to_the_peer() -> None:
         await refusal_to(listener, hello(), encode_frame({"type": "rtr"}))
 
 
-async def test_admit__one_source_takes_its_places_only() -> None:
-    async with listens(limits=Limits(max_pending_per_source=2)) as (context, listener):
-        address = ("127.0.0.1", listener.port)
-        silent = [
-            await asyncio.open_connection(*address, local_addr=("127.0.0.9", 0)) for _ in range(3)
-        ]
-        refusal = json.loads((await silent[2][0].read())[4:])
-        assert refusal["busy"] is True
-        assert "already connecting from 127.0.0.9: 2 peers" in refusal["reason"]
-        async with await context.connect(*address), await listener.accept():
-            pass
-        for _, writer in silent:
-            writer.close()
-
-
-async def test_admit__the_silent_make_way(caplog: pytest.LogCaptureFixture) -> None:
-    async with listens(limits=Limits(max_pending=2)) as (context, listener):
-        writers = []
-        for n in range(2, 22):
-            local = (f"127.0.0.{n}", 0)
-            opened = await asyncio.open_connection("127.0.0.1", listener.port, local_addr=local)
-            writers.append(opened[1])
-        async with await context.connect("127.0.0.1", listener.port), await listener.accept():
-            pass
-        for writer in writers:
-            writer.close()
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
 async def test_admit__more_qps_than_a_source_may_have() -> None:
     async with listens(limits=Limits(max_qps_per_source=2)) as (context, listener):
         qps = [await context.connect("127.0.0.1", listener.port) for _ in range(2)]

@@ -76,7 +76,7 @@ def scenario(shape: Shape = SHAPE, **values: Any) -> Scenario:
     return fitted(parse_scenario(document, "scene", "scene.toml", fabric=shape), shape)
 
 
-# ---- 1. The scenario -----------------------------------------------------------------------------
+# ---- The scenario --------------------------------------------------------------------------------
 
 
 FAULTS_OF_BYTES = [
@@ -172,9 +172,6 @@ def test_fitted__links_that_differ() -> None:
 def test_fitted__tcp_keeps_the_size_of_its_segments() -> None:
     tcp = {"kind": "tcp", "pairs": [[1, 2]], "mss": 8000}
     assert [each.bytes for each in scenario(traffic=[PAIR, tcp]).traffic] == [65536, 8000]
-
-
-# ---- 2. Tasks ------------------------------------------------------------------------------------
 
 
 # ---- Tasks ---------------------------------------------------------------------------------------
@@ -529,9 +526,6 @@ async def test_near__that_prints_much_on_stderr() -> None:
 
 
 # ---- When the writes of a flow are due -----------------------------------------------------------
-
-
-# ---- Writes --------------------------------------------------------------------------------------
 
 
 class FakeLink:

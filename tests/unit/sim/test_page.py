@@ -5,36 +5,27 @@ typed.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
+from slowness import PATIENCE
 
 from mrc.cli.main import main
-from mrc.sim import drawing, page
+from mrc.cli.schema import schema
+from mrc.enums import CcKind
+from mrc.sim import cli, drawing, page
 from mrc.sim.results import Check
 from mrc.sim.scenario import Scenario, parse_scenario
 from mrc.sim.trials import Summary, run_trial, summarize
-
-if TYPE_CHECKING:
-    pass
-
-
-import os
-import signal
-import threading
-
-from slowness import PATIENCE
-
-from mrc.cli.schema import schema
-from mrc.enums import CcKind
-from mrc.sim import cli
 
 SVG = "{http://www.w3.org/2000/svg}"
 
