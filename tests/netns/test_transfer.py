@@ -12,10 +12,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from printed import printed
 
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
-from mrc.transfer.limits import part_name, record_name
 
 from .conftest import fresh_name, needs_real_root
 
@@ -37,7 +34,6 @@ MTU = 8844  # payload bytes at an interface MTU of 9000
 MIDDLE = 24 << 20
 LONG = 96 << 20
 BEGUN = 12 << 20  # the receiver has stored a chunk
-SLOWLY = ("--rate", "100mbit")  # 8 s for LONG: a test that ends it in the middle has time
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +59,6 @@ def make(tmp_path: Path, name: str, size: int, seed: int = 1) -> Path:
 
 def same(left: Path, right: Path) -> bool:
     return left.read_bytes() == right.read_bytes()
-
-
-PART = part_name("a")
-KEPT = [PART, record_name(PART)]  # of the file `a`, when its transfer was interrupted
 
 
 def names(inbox: Path) -> list[str]:
@@ -189,92 +181,6 @@ def test_send__a_missing_route_costs_one_path(
     assert bad == ["t1:2.1"]
     moved = [plane["sent_bytes"] for plane in sent["planes"]]
     assert min(moved) > 0.8 * max(moved), "the plane's other path carries its share"
-
-
-# ---- Faults of the two ends -----------------------------------------------------------------
-
-
-@contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
-def test_recv__disk_full(hosts: Hosts, tmp_path: Path) -> None:
-    file = make(tmp_path, "a", MIDDLE)
-    with small_disk(tmp_path / "small", 8 << 20) as inbox:
-        receiver = hosts.recv(inbox)
-        sender = hosts.send(file)
-        sender.ends(1)
-        assert "no room for 25165824 bytes" in sender.complaint()
-        assert receiver.received() < 4096, "refused before data flows"
-        assert names(inbox) == []
-
-
-def shrink(file: Path) -> None:
-    os.truncate(file, 4096)
-
-
-def rewrite(file: Path) -> None:
-    with file.open("r+b") as stream:
-        stream.write(b"x")
-
-
-@pytest.mark.parametrize("change", [shrink, pytest.param(rewrite, marks=pytest.mark.slow)])
-def test_send__source_changes_in_the_middle(
-    hosts: Hosts, tmp_path: Path, inbox: Path, change: Callable[[Path], None]
-) -> None:
-    file = make(tmp_path, "a", LONG)
-    receiver = hosts.recv(inbox, "--once")
-    sender = hosts.send(*SLOWLY, file)
-    receiver.until_received(BEGUN)
-    change(file)
-    sender.ends(6)
-    assert "changed while it was sent" in sender.said()[-1]
-    receiver.ends(6)
-    assert "not copied: h0: " in receiver.complaint()
-    assert names(inbox) == KEPT
-
-
-def test_recv__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
-    file = make(tmp_path, "a", LONG)
-    receiver = hosts.recv(inbox)
-    sender = hosts.send(*SLOWLY, file, "--retry", "0")
-    receiver.until_received(BEGUN)
-    receiver.process.kill()
-    sender.ends(1)
-    assert "h1 ended without closing the connection" in sender.complaint()
-    assert names(inbox) == KEPT, "nothing under the final name"
-    receiver = hosts.recv(inbox, "--once", "--no-resume")
-    assert any("removed what was left of a" in line for line in receiver.lines)
-    assert names(inbox) == []
-    hosts.send(file).ends(0)
-    receiver.ends(0)
-    assert same(file, inbox / "a")
-
-
-@pytest.mark.parametrize(
-    ("signum", "code", "said"),
-    [
-        (signal.SIGKILL, -signal.SIGKILL, "h0 ended without closing the connection"),
-        (signal.SIGINT, 130, "h0"),
-    ],
-)
-def test_send__stopped(
-    hosts: Hosts, tmp_path: Path, inbox: Path, signum: signal.Signals, code: int, said: str
-) -> None:
-    receiver = hosts.recv(inbox, "--once")
-    sender = hosts.send(*SLOWLY, make(tmp_path, "a", LONG))
-    receiver.until_received(BEGUN)
-    sender.process.send_signal(signum)
-    sender.ends(code)
-    receiver.ends(1)
-    assert said in receiver.complaint()
-    assert names(inbox) == KEPT
 
 
 # ---- Lost connections ----------------------------------------------------------------------------

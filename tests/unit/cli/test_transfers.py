@@ -152,9 +152,8 @@ def sent(*words: str | Path, data: bytes | None = None) -> subprocess.CompletedP
     return subprocess.run(command, input=data, capture_output=True, check=False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("who", ["sender", "receiver"])
+@pytest.mark.more
+@pytest.mark.parametrize(("who", "how"), [("sender", signal.SIGINT), ("receiver", signal.SIGKILL)])
 def test_send__goes_on(source: Path, tmp_path: Path, who: str, how: signal.Signals) -> None:
     inbox = tmp_path / "inbox"
     with receiving("--output", inbox, *SLOWLY) as (receiver, where):
