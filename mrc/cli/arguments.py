@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,11 +17,10 @@ from mrc.cli.output import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints an error as one line, and the examples above the options."""
+    """Prints an error as one line, and the examples above the options. Its default `usual` is the
+    action that may be left out.
+    """
 
-    actions: Sequence[str] = ()
-    usual = ""
-    """the default action"""
     check: Callable[[Sequence[str]], None] | None = None
     """looks at the words before they are parsed; raises ValueError"""
 
@@ -40,8 +39,9 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[Any, list[str]]:
         """As in argparse, but the (sub)command that parses an unknown option reports it."""
         words = list(sys.argv[1:] if args is None else args)
-        if self.usual and words and words[0] not in {*self.actions, "-h", "--help"}:
-            words = [self.usual, *words]
+        usual = self.get_default("usual")
+        if usual and words and words[0] not in {*self._words(), "-h", "--help"}:
+            words = [usual, *words]
         if self.check is not None:
             try:
                 self.check(words)
@@ -51,6 +51,12 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
+
+    def _words(self) -> Iterator[str]:
+        """The words of its actions."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                yield from action.choices
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """As in argparse, but text that cannot be printed is an error."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mrc import versions
-from mrc.cli.arguments import Parser, add
+from mrc.cli.arguments import add
 from mrc.cli.output import Exit, Output, UsageError, format_seconds, format_table
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
@@ -81,7 +81,7 @@ file FILE        pcap or pcapng file with both directions
 JUDGE_HELP = "judge two implementations by a capture; exit code 1 if they break an invariant"
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Judges an implementation of MRC: plays cases as its peer and compares its packets.\n"
         "A verdict names the readings of the specification that it assumed."
@@ -114,7 +114,6 @@ def add_arguments(parser: Parser) -> None:
             add(action, options, **types)
         if word != "device":
             Output.add_options(action)
-    parser.actions = tuple(actions.choices)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ from mrc.results import Result
 from mrc.testbed import plan as plans
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.plan import add_shape, shape_of
+from mrc.testbed.cli.plan import add_shape
 from mrc.testbed.faults import Hop
 from mrc.testbed.plan import (
     BedLink,
@@ -580,7 +580,7 @@ def run_export(args: argparse.Namespace) -> int:
             raise UsageError(args.prog, f"{option} {image!r} is not the name of a container image")
     if args.netns_script == "-" and args.json:
         raise UsageError(args.prog, "--netns-script -: excludes --json")
-    shape = shape_of(args)
+    shape = args.shape(args)
     if shape.outside:
         raise UsageError(args.prog, "other tools join no test bed to the world: only up does")
     plan = plans.make_plan(args.name, shape)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from mrc.cli.arguments import Parser, add
+from mrc.cli.arguments import add
 from mrc.cli.output import (
     Exit,
     Output,
@@ -104,7 +104,7 @@ _UNBOUNDED = 1 << 62
 _REQUIRED = {"required": True}
 
 
-def add_arguments(parser: Parser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs the protocol engine in a simulated fabric, in virtual time.\n"
         "mrc sim NAME is short for mrc sim run NAME."
@@ -119,7 +119,7 @@ def add_arguments(parser: Parser) -> None:
         action = actions.add_parser(word, help=text, description=text)
         action.set_defaults(act=act)
         _add_action(action, word)
-    parser.actions, parser.usual = tuple(actions.choices), "run"
+    parser.set_defaults(usual="run")
 
 
 def _add_action(parser: argparse.ArgumentParser, word: str) -> None:

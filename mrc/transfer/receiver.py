@@ -39,6 +39,7 @@ from mrc.transfer.limits import (
     DEFAULTS,
     CopyError,
     FileError,
+    FinalError,
     Quota,
     SenderLimits,
     local_name,
@@ -214,20 +215,20 @@ class _OfferReceiver(Struct):
             for each in offer.files:
                 self._failed(local_name(each.name), each.error, "sender")
             return None
-        name = "the pack" if isinstance(offer, Pack) else offer.name
+        batch, name = None, "the pack" if isinstance(offer, Pack) else offer.name
         try:
             sink = self._sink_of(offer)
-        except FileError as error:
-            await self._refuse(name, error)
-            return None
-        async with self._closed(sink):
-            try:
+            name = sink.name
+            async with self._closed(sink):
                 begin, failure = await self._accept(offer, sink)
-            except FileError as error:
-                await self._refuse(name, error)
-                return None
-            self.pack = sink if isinstance(sink, PackSink) else None
-            batch = await self._store(offer, sink, begin, failure)
+                self.pack = sink if isinstance(sink, PackSink) else None
+                batch = await self._store(offer, sink, begin, failure)
+        except FileError as error:
+            self._failed(name, str(error), "receiver")
+            if of_system(error):
+                self.tree.lacks(name)
+            async with patience(self.session, self.limits.idle_seconds):
+                await self.session.say(Refuse("file", str(error)))
         self.pack = None
         return batch
 
@@ -246,13 +247,6 @@ class _OfferReceiver(Struct):
     def _failed(self, name: str, error: str, end: Role) -> None:
         self.events.on_failed(FailedFile(name, error, end))
 
-    async def _refuse(self, name: str, error: FileError) -> None:
-        self._failed(name, str(error), "receiver")
-        if of_system(error):
-            self.tree.lacks(name)
-        async with patience(self.session, self.limits.idle_seconds):
-            await self.session.say(Refuse("file", str(error)))
-
     @asynccontextmanager
     async def _closed(self, sink: AnySink) -> AsyncIterator[None]:
         """Closes the sink, in a thread: the disk may have to write what is kept."""
@@ -262,7 +256,7 @@ class _OfferReceiver(Struct):
             error.when_ended(sink.close)
             raise
         except BaseException as error:
-            if isinstance(error, CopyError):
+            if isinstance(error, FinalError):
                 sink.discard()  # this disk is full or broken: what is kept would only fill it
             await self._close(sink)
             raise
@@ -355,16 +349,15 @@ class _OfferReceiver(Struct):
             return None
         self.events.on_data()
         batch = None
-        try:
-            if done.error:
-                self._failed(sink.name, done.error, "sender")
-            else:
+        if done.error:
+            self._failed(sink.name, done.error, "sender")
+        else:
+            try:
                 with session.waiting.on("storing"):
                     batch = await in_thread(self._finish, sink, done, stop=tree.stop)
-        except FileError as error:
-            sink.discard()
-            await self._refuse(sink.name, error)
-            return None
+            except FileError:
+                sink.discard()
+                raise
         async with patience(session, seconds):
             await session.say(Stored())
         return batch

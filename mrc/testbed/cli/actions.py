@@ -31,7 +31,7 @@ from mrc.testbed import state as stored
 from mrc.testbed.bed import Removed, Testbed
 from mrc.testbed.cli import status
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.plan import Built, add_machines, add_shape, shape_of
+from mrc.testbed.cli.plan import Built, add_machines, add_shape
 from mrc.testbed.faults import Mode, TargetFault, parse_loss
 from mrc.testbed.shape import (
     DEFAULT_NAME,
@@ -59,7 +59,7 @@ def _allowed(args: argparse.Namespace) -> AbstractContextManager[None]:
 
 def up(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    shape, names = shape_of(args), getattr(args, "on", None)
+    shape, names = args.shape(args), getattr(args, "on", None)
     machines = None if names is None else extra("outside").located(names)
     bed = Testbed.spanning(args.name, shape, machines)
     built = bed.up()

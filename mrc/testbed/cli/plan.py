@@ -80,6 +80,8 @@ class Topologies(Result, frozen=True, kw_only=True):
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a shape, which `args.shape(args)` returns."""
+    parser.set_defaults(shape=_shape_of)
     add(
         parser,
         SHAPE_OPTIONS,
@@ -101,7 +103,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         others.add_on(parser)
 
 
-def shape_of(args: argparse.Namespace) -> Shape:
+def _shape_of(args: argparse.Namespace) -> Shape:
     """The shape from file and options. Raises ArgumentError for invalid options, ConfigError for
     an invalid file.
     """
@@ -268,7 +270,7 @@ def run(args: argparse.Namespace) -> int:
         out.text(format_table(("topology", "title"), list(found.items())))
         out.result(Topologies(topologies=found))
         return 0
-    shape = shape_of(args)
+    shape = args.shape(args)
     title = load_topology(args.file, shape.fabric).title if args.file else "the default test bed"
     names = getattr(args, "on", None)
     shares = () if names is None else extra("outside").planned(shape, names)
