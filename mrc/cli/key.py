@@ -45,7 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.secret is not None:
-        _make_secret(args.secret)
+        try:
+            write_whole(args.secret, secrets.token_bytes(SECRET_BYTES), mode=0o600, new=True)
+        except FileExistsError:
+            wrong = f"{args.secret}: exists: remove it first, or name another file"
+            raise ConfigError(wrong) from None
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise ConfigError(f"{args.secret}: {why}") from error
         out.note(f"made {args.secret}")
         out.result(KeyFile(path=str(args.secret), fingerprint=None))
         return 0
@@ -53,12 +60,3 @@ def run(args: argparse.Namespace) -> int:
     out.text(identity.fingerprint)
     out.result(KeyFile(path=str(identity.path), fingerprint=identity.fingerprint))
     return 0
-
-
-def _make_secret(path: Path) -> None:
-    try:
-        write_whole(path, secrets.token_bytes(SECRET_BYTES), mode=0o600, new=True)
-    except FileExistsError:
-        raise ConfigError(f"{path}: exists: remove it first, or name another file") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error

@@ -74,12 +74,13 @@ class _Version(argparse.Action):
 def build_parser(names: Sequence[str] | None = None) -> Parser:
     """A parser for these subcommands, or for all. Other subcommands are not imported."""
     shown = products.commands() if names is None else names
+    head, *lines = EXAMPLES.splitlines()
     parser = Parser(
         prog="mrc",
         description="Moves data between Linux hosts over many paths and planes at once\n"
         "(MRC: Multipath Reliable Connection).",
         epilog=EXIT_CODES,
-        examples=_examples(shown),
+        examples="\n".join([head, *(line for line in lines if line.split()[1] in shown), ""]),
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     subparsers = parser.add_subparsers(
@@ -91,12 +92,6 @@ def build_parser(names: Sequence[str] | None = None) -> Parser:
         its.set_defaults(run=command.run)
         command.add_arguments(its)
     return parser
-
-
-def _examples(names: Sequence[str]) -> str:
-    """The examples of these subcommands."""
-    head, *lines = EXAMPLES.splitlines()
-    return "\n".join([head, *(line for line in lines if line.split()[1] in names), ""])
 
 
 def version_text() -> str:

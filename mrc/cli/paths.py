@@ -500,20 +500,15 @@ def failed(found: Mapping[int, Quality], planes: Mapping[int, int]) -> set[int]:
     for plane in {planes[index] for index in found}:
         here = {index: each for index, each in found.items() if planes[index] == plane}
         best = min(each.lost / each.sent for each in here.values())
+        # The losses of paths that lose the same share differ by two standard deviations.
         worse = {
             index
             for index, each in here.items()
-            if each.lost / each.sent > best + _chance(best, each.sent)
+            if each.lost / each.sent
+            > best + max(FAILS_FROM, 2 * math.sqrt(2 * best * (1 - best) / each.sent))
         }
         bad |= worse or (set(here) if best >= FAILS_FROM else set())
     return bad
-
-
-def _chance(share: float, sent: int) -> float:
-    """By how much the losses of two paths may differ that lose the same share: two standard
-    deviations, and at least FAILS_FROM.
-    """
-    return max(FAILS_FROM, 2 * math.sqrt(2 * share * (1 - share) / sent))
 
 
 # ---- Which links may be at fault -----------------------------------------------------------------

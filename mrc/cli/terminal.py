@@ -173,15 +173,13 @@ class Screen:
 
     def __enter__(self) -> Screen:
         self._live.start()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._resized)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGWINCH, lambda: self.show(*self._shown))
         return self
 
     def __exit__(self, *_: object) -> None:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGWINCH)
         self._live.stop()
-
-    def _resized(self) -> None:
-        self.show(*self._shown)
 
     def show(self, blocks: Sequence[Block], help_text: str) -> None:
         self._shown = blocks, help_text

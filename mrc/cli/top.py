@@ -367,7 +367,11 @@ def _plane_state(parts: list[PlaneRates]) -> str:
 
 def qp_blocks(endpoint: Endpoint, most: int) -> list[Block]:
     """One row for each QP, the busiest first."""
-    busy = sorted(endpoint.qps, key=_moved, reverse=True)
+    busy = sorted(
+        endpoint.qps,
+        key=lambda qp: qp.acknowledged_bits_per_second + qp.received_bits_per_second,
+        reverse=True,
+    )
     rows = [
         (
             qp.id if qp.qpn is None else f"{qp.qpn:#08x}",
@@ -389,10 +393,6 @@ def qp_blocks(endpoint: Endpoint, most: int) -> list[Block]:
     more = endpoint.qps_total - len(rows)
     title = f"QPs ({more} more)" if more > 0 else "QPs"
     return [Block(title, head, rows)] if rows else []
-
-
-def _moved(qp: QpRates) -> float:
-    return qp.acknowledged_bits_per_second + qp.received_bits_per_second
 
 
 def path_blocks(endpoint: Endpoint, most: int) -> list[Block]:
@@ -514,7 +514,9 @@ class EndpointWatch:
 
     async def look(self) -> LocalEndpoints:
         paths = self._sockets()
-        await self._forget(set(paths))
+        for gone in self._asked.keys() - paths:
+            await cancelled(self._asked.pop(gone))
+        self._late = {path: wrong for path, wrong in self._late.items() if path in paths}
         for path in paths:
             if path not in self._asked:
                 self._asked[path] = asyncio.create_task(self._ask(path))
@@ -536,11 +538,6 @@ class EndpointWatch:
 
     def _sockets(self) -> list[Path]:
         return views.sockets(self._of_beds, all_users=self._all_users)
-
-    async def _forget(self, living: set[Path]) -> None:
-        for path in [path for path in self._asked if path not in living]:
-            await cancelled(self._asked.pop(path))
-        self._late = {path: wrong for path, wrong in self._late.items() if path in living}
 
     async def _ask(self, path: Path) -> Snapshot | str | None:
         """A snapshot, or why there is none; None: the process has ended."""

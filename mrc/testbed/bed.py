@@ -25,7 +25,6 @@ from typing import Any, Literal, Self
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric import hostconfig
 from mrc.fabric.topology import Target
@@ -46,6 +45,7 @@ from mrc.testbed.shape import (
     is_host,
     parse_rate,
     part_name,
+    rate_text,
 )
 from mrc.testbed.state import BedState
 from mrc.units import counted
@@ -226,7 +226,11 @@ class Testbed:
             return False
         if (found.shape, found.machines) == (self.shape, self.machines):
             return True
-        other = _difference(found.shape, self.shape) or "another division between machines"
+        theirs, ours = asdict(found.shape), asdict(self.shape)
+        other = ", ".join(
+            f"{key} {theirs[key]}, not {ours[key]}" for key in ours if theirs[key] != ours[key]
+        )
+        other = other or "another division between machines"
         raise StateError(
             f"test bed {self.name} is up with {other}: first run mrc testbed down "
             f"--name {self.name}"
@@ -381,11 +385,11 @@ class Testbed:
     def summary(self) -> str:
         """Its shape in one line, for people."""
         shape = self.shape
-        rate = _rate(shape.host_rate_bps)
+        rate = rate_text(shape.host_rate_bps)
         rates = shape.fabric_rate_bps, shape.core_rate_bps if shape.t2 else shape.fabric_rate_bps
         if rates != (shape.host_rate_bps, shape.host_rate_bps):
-            rate += f" per host link, {_rate(rates[0])} per uplink"
-            rate += f", {_rate(rates[1])} per link to a T2" if shape.t2 else ""
+            rate += f" per host link, {rate_text(rates[0])} per uplink"
+            rate += f", {rate_text(rates[1])} per link to a T2" if shape.t2 else ""
         elif shape.host_rate_bps is not None:
             rate += " per link"
         if shape.t2:
@@ -601,23 +605,11 @@ class Testbed:
         )
 
 
-def _rate(rate_bps: int | None) -> str:
-    return "no rate limit" if rate_bps is None else format_rate(rate_bps)
-
-
 def _stored(name: str) -> BedState:
     found = state.load(name)
     if found is None or not found.up:
         raise StateError(f"test bed {name} is not up: mrc testbed up --name {name}")
     return found
-
-
-def _difference(stored: Shape, wanted: Shape) -> str:
-    """`hosts 2, not 3`"""
-    theirs, ours = asdict(stored), asdict(wanted)
-    return ", ".join(
-        f"{key} {theirs[key]}, not {ours[key]}" for key in ours if theirs[key] != ours[key]
-    )
 
 
 # ---- Programs in it ------------------------------------------------------------------------------

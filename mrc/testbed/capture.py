@@ -321,19 +321,14 @@ def on_the_wire(frame: bytes, offload: Offload) -> Iterator[bytes]:
     if not offload.flags & _NEEDS_CHECKSUM:
         yield frame
     elif offload.gso_type == _GSO_NONE:
-        yield _with_checksum(frame, offload)
+        # The field of a missing checksum holds the sum of the pseudo header.
+        start, made = offload.checksum_start, bytearray(frame)
+        struct.pack_into("!H", made, start + offload.checksum_offset, 0xFFFF - _sum(frame[start:]))
+        yield bytes(made)
     elif offload.gso_type == _GSO_UDP and offload.gso_bytes:
         yield from _cut(frame, offload)
     else:
         yield frame
-
-
-def _with_checksum(frame: bytes, offload: Offload) -> bytes:
-    """Computes a missing checksum. Its field holds the sum of the pseudo header."""
-    start = offload.checksum_start
-    made = bytearray(frame)
-    struct.pack_into("!H", made, start + offload.checksum_offset, 0xFFFF - _sum(frame[start:]))
-    return bytes(made)
 
 
 def _cut(frame: bytes, offload: Offload) -> Iterator[bytes]:
@@ -347,7 +342,8 @@ def _cut(frame: bytes, offload: Offload) -> Iterator[bytes]:
             _set_length(head, at, len(head) + len(part) - at, number)
         length = _UDP_BYTES + len(part)
         struct.pack_into("!HH", head, udp + 4, length, 0)
-        ends = _addresses(head, headers[-1])
+        at = headers[-1]
+        ends = bytes(head[at + 8 : at + 40] if head[at] >> 4 == 6 else head[at + 12 : at + 20])
         pseudo = ends + struct.pack("!HH", _UDP, length)
         struct.pack_into("!H", head, udp + 6, 0xFFFF - _sum(pseudo + head[udp:] + part))
         yield bytes(head) + part
@@ -377,10 +373,6 @@ def _set_length(head: bytearray, at: int, length: int, number: int) -> None:
     struct.pack_into("!HH", head, at + 2, length, ident)
     struct.pack_into("!H", head, at + 10, 0)
     struct.pack_into("!H", head, at + 10, 0xFFFF - _sum(head[at : at + (head[at] & 0xF) * 4]))
-
-
-def _addresses(head: bytearray, at: int) -> bytes:
-    return bytes(head[at + 8 : at + 40] if head[at] >> 4 == 6 else head[at + 12 : at + 20])
 
 
 def _sum(data: bytes | bytearray) -> int:

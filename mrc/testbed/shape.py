@@ -36,6 +36,7 @@ from msgspec import Struct, convert
 from msgspec.structs import fields, force_setattr, replace
 
 from mrc import products, units
+from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.fabric.document import Table
@@ -336,6 +337,11 @@ def parse_rate(text: str) -> int | None:
         return units.parse_short_rate(text)
     except ValueError as error:
         raise ValueError(f"{error}, or none") from error
+
+
+def rate_text(rate_bps: int | None) -> str:
+    """A rate for people."""
+    return "no rate limit" if rate_bps is None else format_rate(rate_bps)
 
 
 def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:

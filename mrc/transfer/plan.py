@@ -258,7 +258,9 @@ def plan_of(
         first = len(plan.entries)
         own = name
         try:
-            own = own or _name_of(path)
+            if not own:
+                base = "stdin" if path == STDIN else os.path.basename(path.rstrip("/"))
+                own = "" if base in ("", ".", "..") else check_name(base)
             plan.add_argument(path, own)
         except FileError as error:
             errors.append(error)
@@ -275,13 +277,6 @@ def plan_of(
         more = f", nor can the other {len(paths) - 1} be sent" if len(paths) > 1 else ""
         raise FileError(f"{errors[0]}{more}")
     return plan
-
-
-def _name_of(path: str) -> str:
-    if path == STDIN:
-        return "stdin"
-    base = os.path.basename(path.rstrip("/"))
-    return "" if base in ("", ".", "..") else check_name(base)
 
 
 class FileChangedError(FileError):

@@ -320,12 +320,6 @@ class _OfferReceiver(Struct):
             await session.say(Begin(begin))
         return begin
 
-    def _finish(self, sink: AnySink, done: OfferDone) -> StoredBatch:
-        """Waits for the disk with --fsync, perhaps for minutes."""
-        batch = sink.finish(done)
-        self.tree.sync()
-        return batch
-
     async def _store(
         self, offer: Offer | Pack, sink: AnySink, begin: int, failure: str
     ) -> StoredBatch | None:
@@ -349,12 +343,18 @@ class _OfferReceiver(Struct):
             return None
         self.events.on_data()
         batch = None
+
+        def finish() -> StoredBatch:  # waits for the disk with --fsync, perhaps for minutes
+            stored = sink.finish(done)
+            tree.sync()
+            return stored
+
         if done.error:
             self._failed(sink.name, done.error, "sender")
         else:
             try:
                 with session.waiting.on("storing"):
-                    batch = await in_thread(self._finish, sink, done, stop=tree.stop)
+                    batch = await in_thread(finish, stop=tree.stop)
             except FileError:
                 sink.discard()
                 raise

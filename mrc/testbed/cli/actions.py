@@ -31,7 +31,7 @@ from mrc.testbed import state as stored
 from mrc.testbed.bed import Removed, Testbed
 from mrc.testbed.cli import status
 from mrc.testbed.cli.main import Action
-from mrc.testbed.cli.plan import Built, add_machines, add_shape
+from mrc.testbed.cli.plan import Built, add_up_arguments
 from mrc.testbed.faults import Mode, TargetFault, parse_loss
 from mrc.testbed.shape import (
     DEFAULT_NAME,
@@ -44,11 +44,6 @@ from mrc.testbed.shape import (
 )
 
 # ---- up, down ------------------------------------------------------------------------------------
-
-
-def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
-    add_shape(parser)
-    add_machines(parser)
 
 
 def _allowed(args: argparse.Namespace) -> AbstractContextManager[None]:
@@ -74,7 +69,11 @@ def down(args: argparse.Namespace) -> int:
     out = Output.of(args)
     found = Removed(name=args.name, removed=False, ended=(), left=(), unreachable={})
     if not netns.lacks() or stored.load(args.name) is not None:
-        found = _named(args.name).down()
+        try:
+            bed = Testbed.named(args.name)
+        except ConfigError:
+            bed = Testbed(args.name)  # its file is damaged
+        found = bed.down()
     for each in found.ended:
         out.text(f"ended in {each.node}: {each.command} (process {each.pid})")
     for each in found.left:
@@ -87,14 +86,6 @@ def down(args: argparse.Namespace) -> int:
         )
     out.result(found)
     return Exit.UNREACHABLE if found.unreachable else Exit.OK
-
-
-def _named(name: str) -> Testbed:
-    """A test bed to take down: also one whose file is damaged."""
-    try:
-        return Testbed.named(name)
-    except ConfigError:
-        return Testbed(name)
 
 
 # ---- exec, shell, rsh ----------------------------------------------------------------------------
@@ -197,19 +188,14 @@ def shell(args: argparse.Namespace) -> int:
         raise StateError(f"{program}: shell not found: set SHELL")
     words = [program]
     if os.path.basename(program) == "bash":
-        words += ["--rcfile", f"/proc/self/fd/{_in_memory(_BASH)}"]
+        descriptor = os.memfd_create("mrc-shell", 0)  # an unnamed file, which the shell inherits
+        os.write(descriptor, _BASH.encode())
+        os.set_inheritable(descriptor, True)
+        words += ["--rcfile", f"/proc/self/fd/{descriptor}"]
     argv, environment = bed.host_command(args.host, words, user=args.user)
     prompt = f"({args.host}@{args.name}) $ "
     environment |= {"MRC_HOST": f"{args.host}@{args.name}", "PS1": prompt, "PROMPT": prompt}
     return os.execvpe(argv[0], argv, environment)
-
-
-def _in_memory(text: str) -> int:
-    """The descriptor of an unnamed file, which the shell inherits."""
-    descriptor = os.memfd_create("mrc-shell", 0)
-    os.write(descriptor, text.encode())
-    os.set_inheritable(descriptor, True)
-    return descriptor
 
 
 def add_rsh_arguments(parser: argparse.ArgumentParser) -> None:
@@ -458,7 +444,7 @@ def capture_packets(args: argparse.Namespace) -> int:
 
 
 ACTIONS = {
-    "up": Action(up, _add_up_arguments, "new", prepared=_allowed),
+    "up": Action(up, add_up_arguments, "new", prepared=_allowed),
     "down": Action(down, needs="name"),
     "exec": Action(execute, add_exec_arguments, prints=False),
     "shell": Action(shell, add_shell_arguments, prints=False),

@@ -41,6 +41,7 @@ from mrc.testbed.shape import (
     extra,
     load_topology,
     parse_rate,
+    rate_text,
     scale_rates,
     topology_names,
     with_delay,
@@ -97,8 +98,9 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     add(parser.add_argument_group("only with --fabric emulated"), EMULATED_OPTIONS, **dests)
 
 
-def add_machines(parser: argparse.ArgumentParser) -> None:
-    """Adds `--on`."""
+def add_up_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a shape, and `--on`."""
+    add_shape(parser)
     if (others := products.load("mrc.lab.outside")) is not None:
         others.add_on(parser)
 
@@ -258,8 +260,7 @@ _SAID = 6  # absent links that are named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_shape(parser)
-    add_machines(parser)
+    add_up_arguments(parser)
     add(parser, OPTIONS)
 
 
@@ -274,32 +275,32 @@ def run(args: argparse.Namespace) -> int:
     title = load_topology(args.file, shape.fabric).title if args.file else "the default test bed"
     names = getattr(args, "on", None)
     shares = () if names is None else extra("outside").planned(shape, names)
-    lines = [*_describe(shape), *_absent(shape), *map(change_text, shape.links)]
+    lines = [*_describe(shape), *map(change_text, shape.links)]
     lines += outside_lines(shape)
     if args.svg:
         named = f"{Path(args.file).stem}: {title}" if args.file else title
-        _write(args.svg, draw_svg(shape, named, lines))
+        try:
+            write_whole(Path(args.svg), draw_svg(shape, named, lines).encode())
+        except OSError as exc:
+            raise ConfigError(f"{args.svg}: {exc.strerror}") from exc
     lines += [extra("outside").text(each, shape.planes) for each in shares]
     out.text("\n".join([title, *lines, *draw_plan(shape)]))
     out.result(_result(shape, title, shares))
     return 0
 
 
-def _write(path: str, text: str) -> None:
-    try:
-        write_whole(Path(path), text.encode())
-    except OSError as exc:
-        raise ConfigError(f"{path}: {exc.strerror}") from exc
-
-
 def _describe(shape: Shape) -> list[str]:
     count, addresses = census(shape), shape.addresses
-    most = "at most " if shape.absent else ""
+    most, more, core = "at most " if shape.absent else "", "", ""
+    if (unsaid := len(shape.absent) - _SAID) > 0:
+        more = f" and {unsaid} more"
+    if shape.t2:
+        core = f"links to T2s {_rate_and_delay(shape.core_rate_bps, shape.core_delay_ns)}; "
     return [
         f"{counted(len(shape.host_numbers()), 'host')}, {most}{shape.hosts_per_t0} below each T0; "
         f"{counted(shape.planes, 'plane')} of {most}{_switches(shape)}",
         f"host links {_rate_and_delay(shape.host_rate_bps, shape.host_delay_ns)}; "
-        f"uplinks {_rate_and_delay(shape.fabric_rate_bps, shape.fabric_delay_ns)}; {_core(shape)}"
+        f"uplinks {_rate_and_delay(shape.fabric_rate_bps, shape.fabric_delay_ns)}; {core}"
         f"MTU {shape.mtu}",
         *_queues(shape),
         f"{shape.fabric} fabric: {counted(count.namespaces, 'namespace')},"
@@ -308,6 +309,7 @@ def _describe(shape: Shape) -> list[str]:
         f"addresses: planes in {addresses.block}, hosts in {addresses.hosts}, management "
         f"{addresses.management}",
         "names: h1 on all planes, h1.p1 in plane 1, h1.mgmt on the management network",
+        *([f"absent: {', '.join(shape.absent[:_SAID])}{more}"] if shape.absent else []),
     ]
 
 
@@ -318,23 +320,8 @@ def _switches(shape: Shape) -> str:
     return f"{counted(shape.pods, 'pod')}, {each}, and {counted(shape.t2, 'T2')}"
 
 
-def _core(shape: Shape) -> str:
-    if not shape.t2:
-        return ""
-    return f"links to T2s {_rate_and_delay(shape.core_rate_bps, shape.core_delay_ns)}; "
-
-
-def _absent(shape: Shape) -> list[str]:
-    """At most a line."""
-    if not shape.absent:
-        return []
-    more = len(shape.absent) - _SAID
-    return [f"absent: {', '.join(shape.absent[:_SAID])}{f' and {more} more' if more > 0 else ''}"]
-
-
 def _rate_and_delay(rate_bps: int | None, delay_ns: int) -> str:
-    rate = "no rate limit" if rate_bps is None else format_rate(rate_bps)
-    return f"{rate}, {digits(delay_ns / 1000)} us"
+    return f"{rate_text(rate_bps)}, {digits(delay_ns / 1000)} us"
 
 
 def _queues(shape: Shape) -> list[str]:
@@ -348,16 +335,12 @@ def _queues(shape: Shape) -> list[str]:
     return [f"a kernel fabric cannot mark or trim, and ignores delays below {shortest}"]
 
 
-def _links(shape: Shape) -> dict[str, LinkProperties]:
-    found: dict[str, LinkProperties] = {}
-    for link, (up, down) in shape.link_properties().items():
-        ways = [link] if up == down else Hop.both_ways(link, shape)
-        found |= dict(zip(map(str, ways), (up, down), strict=False))
-    return found
-
-
 def _result(shape: Shape, title: str, shares: tuple[MachineShare, ...]) -> Planned:
     addresses = shape.addresses
+    links: dict[str, LinkProperties] = {}
+    for link, (up, down) in shape.link_properties().items():
+        ways = [link] if up == down else Hop.both_ways(link, shape)
+        links |= dict(zip(map(str, ways), (up, down), strict=False))
     return like(
         Planned,
         shape,
@@ -371,7 +354,7 @@ def _result(shape: Shape, title: str, shares: tuple[MachineShare, ...]) -> Plann
             )
             for host in shape.host_numbers()
         ),
-        links=_links(shape),
+        links=links,
         built=census(shape),
         machines=shares,
     )

@@ -22,7 +22,7 @@ from mrc.testbed.bed import LinkCounters, Testbed
 from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import Bed, BedHost, change_text, draw, outside_lines
 from mrc.testbed.faults import Fault
-from mrc.testbed.shape import DEFAULT_NAME, Shape, extra, part_name
+from mrc.testbed.shape import DEFAULT_NAME, Shape, extra, part_name, rate_text
 from mrc.units import digits
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
@@ -205,10 +205,6 @@ def machines(bed: Testbed) -> list[str]:
     return [extra("outside").text(each, planes) for each in bed.shares()]
 
 
-def _rate(rate_bps: int | None) -> str:
-    return "no rate limit" if rate_bps is None else format_rate(rate_bps)
-
-
 def _addresses(shape: Shape) -> list[str]:
     """The addresses of every host, with the names that lead to them."""
     rows = []
@@ -258,7 +254,7 @@ def _busy(links: Mapping[str, LinkCounters]) -> list[str]:
         if rate > _QUIET_BITS_PER_SECOND or queued or any(counts):
             share = f"{rate / limit:.0%}" if limit else ""
             peak = format_bytes(link.peak_bytes or queued)
-            own = [_rate(limit)] if differ else []
+            own = [rate_text(limit)] if differ else []
             shown = (format_rate(rate), *own, share, format_bytes(queued), peak)
             rows.append((name, *shown, link.packets, *counts))
     limits = ["limit"] if differ else []

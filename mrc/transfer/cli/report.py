@@ -331,8 +331,10 @@ def progress_line(moved: Moved, width: int) -> str:
         return _cut(moved.waiting, width)
     share = None if not moved.total else min(moved.done / moved.total, 1.0)
     first = "" if share is None else f"{int(100 * share):3}%"
-    parts = [_size(moved), f"{format_rate(moved.rate):>11}", _left(moved)]
-    room = width - _wide([first, *parts])
+    size = f"{format_bytes(moved.done):>8}"
+    size += "" if moved.total is None else f" of {format_bytes(moved.total)}"
+    parts = [size, f"{format_rate(moved.rate):>11}", _left(moved)]
+    room = width - cell_len(_GAP.join(filter(None, [first, *parts])))
 
     def add(*texts: str) -> None:
         nonlocal room
@@ -356,18 +358,9 @@ def progress_line(moved: Moved, width: int) -> str:
     return _cut(_GAP.join(text for text in [first, *parts] if text), width)
 
 
-def _wide(parts: Sequence[str]) -> int:
-    return cell_len(_GAP.join(text for text in parts if text))
-
-
 def _cut(text: str, columns: int) -> str:
     """The text, or the part of it that fits: some characters take two columns."""
     return text if cell_len(text) <= columns else set_cell_size(text, columns).rstrip()
-
-
-def _size(moved: Moved) -> str:
-    done = f"{format_bytes(moved.done):>8}"
-    return done if moved.total is None else f"{done} of {format_bytes(moved.total)}"
 
 
 def _left(moved: Moved) -> str:
