@@ -363,23 +363,28 @@ async def measure(
     plans: list[PerfPlan],
     config: ContextConfig,
 ) -> int:
+    report: PerfReport | None = None
+
     async def once() -> int:
-        async with (
-            mrc.Context(config) as ctx,
-            connect(ctx, host, port, timeout=args.timeout) as client,
-        ):
-            endpoint.announce(out, ctx)
-            setup = like(
-                Setup,
-                figures.settings(ctx, client.session.qp, tcp_port=port),
-                planes=client.session.qp.planes,
-                machine=machine(ctx, args.command_line),
-            )
-            report = PerfReport(out, plans, setup, stream=args.json_stream)
-            try:
+        nonlocal report
+        try:
+            async with (
+                mrc.Context(config) as ctx,
+                connect(ctx, host, port, timeout=args.timeout) as client,
+            ):
+                endpoint.announce(out, ctx)
+                setup = like(
+                    Setup,
+                    figures.settings(ctx, client.session.qp, tcp_port=port),
+                    planes=client.session.qp.planes,
+                    machine=machine(ctx, args.command_line),
+                )
+                report = PerfReport(out, plans, setup, stream=args.json_stream)
                 return await _run(client, plans, report, args.interval)
-            except MrcError as error:
-                return report.fail(error)
+        except MrcError as error:
+            if report is None:
+                raise
+            return report.fail(error)
 
     return await endpoint.first_connected(args, out, once)
 
