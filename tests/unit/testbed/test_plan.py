@@ -503,12 +503,16 @@ def test_parse__jitter_is_for_an_emulated_fabric() -> None:
 
 
 def test_load__the_example_of_the_description() -> None:
-    """Each key in the example is known, and its stated defaults are the defaults."""
-    text = (Path(shapes.__file__).parent / "topologies" / "README.md").read_text()
-    example = tomllib.loads(text.split("```toml\n")[1].split("```")[0])
-    bare = {"topology": {"hosts": 8, "planes": 4, "t1": 4}}
-    found, usual = (shapes.parse_topology(each, "x", "x").shape for each in (example, bare))
-    assert replace(found, links=()) == usual
+    """Each key in the examples is known, and their stated defaults are the defaults."""
+    folder = Path(shapes.__file__).parent / "topologies"
+    addresses = tomllib.loads(
+        (folder / "README.md").read_text().split("```toml\n")[1].split("```")[0]
+    )
+    keys = tomllib.loads((folder.parents[1] / "sim" / "keys.toml").read_text())
+    for example, hosts, t0 in ((addresses, 8, 8), (keys, 16, 2)):
+        bare = {"topology": {"hosts": hosts, "planes": 4, "t0": t0, "t1": 4}}
+        found, usual = (shapes.parse_topology(each, "x", "x").shape for each in (example, bare))
+        assert replace(found, links=()) == usual
 
 
 def test_load__the_built_in_topologies() -> None:
