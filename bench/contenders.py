@@ -14,8 +14,9 @@ from typing import Self
 
 from bed import HERE, HOSTS, Bed, End, Raw, compiled
 
-from mrc.connect.proof import UNKNOWN_BPS, psns_for
+from mrc.connect.proof import psns_for
 from mrc.fabric.paths import SEAL_OVERHEAD
+from mrc.linux.system import UNKNOWN_BPS
 
 GSO_BYTES = 65527  # largest UDP payload of one UDP_SEGMENT message
 GSO_PACKETS = 64  # most packets in it on kernels before 6.9; mrc uses this limit, too

@@ -12,11 +12,6 @@ from mrc.enums import CcKind, Integrity, PlaneShares, Reading, Seal
 from mrc.errors import ConfigError
 from mrc.fabric.hostconfig import HostConfig
 
-MAX_MPR = 4096  # PSNs that a host grants at most, as OCP allows
-MAX_ENGINES = 64
-MAX_BINS = 1 << 16  # of a recording; one that needs more gets bins of twice the width
-MIN_BIN_NS = 1000
-
 _TIME = (0, limits.CC_MAX_NS)
 _BYTES = (0, limits.CC_MAX_BYTES)
 _FRACTION = (0, limits.CC_UNIT)
@@ -99,12 +94,6 @@ class CcParameters:
             )
 
 
-def check_plane_shares(value: object) -> None:
-    """Raises ConfigError unless `value` is a PlaneShares. Numbers and names are not accepted."""
-    if not isinstance(value, PlaneShares):
-        raise ConfigError(f"plane_shares: {value!r:.40} is not a PlaneShares")
-
-
 def _check_readings(readings: Reading) -> None:
     """Raises ConfigError for two alternatives of one subject."""
     subjects = [str(each.name).partition("_")[0] for each in readings]
@@ -146,7 +135,7 @@ class Queues:
     def __post_init__(self) -> None:
         ranges = {"sq_depth": (1, 65536), "max_wimm": (1, 1024), "max_unread": (1, 1 << 24)}
         _check_ranges(self, ranges)
-        if self.mpr % limits.MPR_UNIT or not 0 <= self.mpr <= MAX_MPR:
+        if self.mpr % limits.MPR_UNIT or not 0 <= self.mpr <= limits.MAX_MPR:
             raise ConfigError(f"mpr: {self.mpr} is not 0 or a multiple of 128 within 128..4096")
 
 
@@ -221,7 +210,11 @@ class Sockets:
     """Send buffer of each socket in bytes; 0: the engine's default."""
 
     def __post_init__(self) -> None:
-        ranges = {"spin_us": (0, 65535), "engines": (1, MAX_ENGINES), "coalesce_us": (0, 1000)}
+        ranges = {
+            "spin_us": (0, 65535),
+            "engines": (1, limits.MAX_ENGINES),
+            "coalesce_us": (0, 1000),
+        }
         _check_ranges(self, ranges)
         if self.polled and self.engines > 1:
             raise ConfigError("engines: an event loop that polls runs one engine")
@@ -335,7 +328,7 @@ class ContextConfig:
         names: object = self.interfaces
         if isinstance(names, str):
             raise ConfigError("interfaces: is one string, must be a sequence of strings")
-        check_plane_shares(self.plane_shares)
+        PlaneShares.check(self.plane_shares)
         _check_readings(self.readings)
         if Reading.S1_A in self.readings and self.queues.mpr == 0:
             object.__setattr__(self, "queues", replace(self.queues, mpr=limits.MPR_UNIT))

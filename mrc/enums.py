@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
+from mrc.errors import ConfigError
+
 
 class Explained(IntEnum):
     """Members with their meaning in a few words."""
@@ -30,6 +32,11 @@ class Reading(IntFlag):
 
     `mrc conform readings` and csrc/core/specification.md explain them.
     """
+
+    @property
+    def shared_names(self) -> tuple[str, ...]:
+        """The names, such as C3-B, of those among them that both ends of a QP must follow."""
+        return tuple(str(each.name).replace("_", "-") for each in self & SHARED_READINGS)
 
     OURS = 0
     # tools/readings: python
@@ -177,6 +184,12 @@ class PlaneShares(IntEnum):
 
     MEASURED = 0
     EQUAL = 1
+
+    @classmethod
+    def check(cls, value: object) -> None:
+        """Raises ConfigError for anything else: numbers and names are not accepted."""
+        if not isinstance(value, cls):
+            raise ConfigError(f"plane_shares: {value!r:.40} is not a PlaneShares")
 
 
 class CommandOp(IntEnum):

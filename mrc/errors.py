@@ -46,6 +46,21 @@ class MrcError(Exception):
         """Its text for the peer."""
         return str(self)
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether a later try to connect may succeed: nobody has refused."""
+        from ssl import SSLError  # slow
+
+        if isinstance(
+            self, PathError | ConnectTimeoutError | BusyError | ResolveError | PeerGoneError
+        ):
+            return True
+        cause: BaseException | None = self
+        while isinstance(cause, ConnectError):  # each layer of the code adds its words
+            cause = cause.__cause__
+        network = isinstance(cause, OSError) and not isinstance(cause, (MrcError, SSLError))
+        return isinstance(self, ConnectError) and network
+
     def anew(self) -> Self:
         """The same error to be raised once more: one object would collect the frames of all who got
         it, and keep their variables alive.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits and defaults of csrc/mrc.h for Python. Pure: a test compares each value with C."""
+"""Limits and defaults: those of csrc/mrc.h, which a test compares with C, and of Python alone."""
 
 from __future__ import annotations
 
@@ -23,3 +23,9 @@ CC_MAX_BPS = 10_000_000_000_000
 CC_MAX_BYTES = 1 << 30
 CC_MAX_QA_GATE = 16
 CC_MAX_FI_SCALE = 1_000_000_000
+
+# Of Python alone.
+MAX_MPR = 4096  # PSNs that a host grants at most, as OCP allows
+MAX_ENGINES = 64  # per Context
+MAX_BINS = 1 << 16  # of a recording; one that needs more gets bins of twice the width
+MIN_BIN_NS = 1000

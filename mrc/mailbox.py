@@ -37,6 +37,7 @@ from msgspec import Struct
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.connect.admission import Visits
 from mrc.connect.parse import parse, shown
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
@@ -51,7 +52,6 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import Immediate
-from mrc.observe.views import Visits
 from mrc.tasks import cancelled
 
 SLOTS = 16

@@ -33,7 +33,7 @@ from mrc.connect.connect import Local
 from mrc.connect.listener import Listener
 from mrc.connect.oob import Channel
 from mrc.connect.profiles import CcProfile, EvProfile
-from mrc.engine.queue_pair import random_qpn
+from mrc.engine.queue_pair import QueuePair
 from mrc.errors import BusyError, ConnectError, MrcError, ProtocolError, QueueFullError, StateError
 from mrc.tasks import cancelled, took_cancellation
 
@@ -252,7 +252,7 @@ class Agent(Context):
     ) -> None:
         super().__init__(configured(config))
         self.port = port
-        self.numbers: Numbers[ProgramContext] = Numbers(random_qpn)
+        self.numbers: Numbers[ProgramContext] = Numbers(QueuePair.random_qpn)
         self.dialling = asyncio.Semaphore(_DIALLING)
         self._group = group
         self._attached: dict[ProgramContext, asyncio.Task[None]] = {}
@@ -327,9 +327,7 @@ class Agent(Context):
         """
         local = self._opened()
         terms = self._terms(None, None, None)
-        listener = AgentListener(
-            local, terms, self._adopt, self._observer.viewers(), self._admission
-        )
+        listener = AgentListener(local, terms, self._adopt, self._observer.viewers())
         listener.agent = self
         listener.since = asyncio.get_running_loop().time()
         await listener.open(host, self.port)

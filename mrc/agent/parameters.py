@@ -20,10 +20,9 @@ from msgspec import Meta, Struct, to_builtins
 from mrc import limits
 from mrc.agent import steering
 from mrc.agent.steering import MAX_GIDS, AgentFrame, AgentKind, checked, struct_bytes, text_of
-from mrc.config import MAX_MPR, ContextConfig
+from mrc.config import ContextConfig
 from mrc.connect.oob import Inbox
 from mrc.connect.parse import shown
-from mrc.connect.proof import links_bps
 from mrc.engine import engine
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import CData
@@ -38,6 +37,7 @@ from mrc.fabric.hostconfig import (
     unpack_address,
 )
 from mrc.fabric.paths import LocalPort
+from mrc.linux import system
 from mrc.linux.rtnetlink import interfaces
 from mrc.messages.messages import MessagePeer
 from mrc.typed import take
@@ -262,7 +262,7 @@ def qp_parameters(connect: CData) -> QpParameters:
         dest_gid=unpack_address(bytes(connect.dgid)),
         sq_depth=min(connect.sq_depth, 65536),
         max_wimm=min(connect.max_wimm, 1024),
-        mpr=min(-(-connect.mpr // limits.MPR_UNIT) * limits.MPR_UNIT, MAX_MPR),
+        mpr=min(-(-connect.mpr // limits.MPR_UNIT) * limits.MPR_UNIT, limits.MAX_MPR),
         path_mtu=_within(connect.path_mtu & ~3, range(limits.MIN_MTU, limits.MAX_MTU + 1)),
         ev_profile=connect.ev_profile,
         cc_profile=connect.cc_profile,
@@ -366,7 +366,7 @@ def _port_fields(ports: Sequence[LocalPort]) -> list[dict[str, object]]:
     return [
         {
             "ifname": port.nic.encode()[:15],
-            "bits_per_second": links_bps([port.nic]),
+            "bits_per_second": system.links_bps([port.nic]),
             "number": port.plane,
             "mtu": mtus.get(port.nic, port.mtu),
             "up": port.nic in mtus,

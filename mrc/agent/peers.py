@@ -20,7 +20,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from mrc.agent.parameters import QpParameters
 from mrc.agent.steering import AgentKind, struct_bytes
-from mrc.connect.connect import Local, about, dial, may_pass
+from mrc.connect.connect import Local, about, dial
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.engine.native import CData
@@ -135,7 +135,7 @@ async def repeat(
                 async with turn or nullcontext():
                     return await attempt()
             except ConnectError as error:
-                if not may_pass(error) or clock.time() + pause > until:
+                if not error.may_pass or clock.time() + pause > until:
                     raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -158,7 +158,7 @@ async def agent_channel(local: Local, host: str, port: int) -> AsyncIterator[Cha
 
 def described(error: Exception) -> str:
     """A failed try to reach a peer's agent, for the user; with advice if nobody has answered."""
-    silent = isinstance(error, ConnectError) and may_pass(error)
+    silent = isinstance(error, ConnectError) and error.may_pass
     silent = silent and not isinstance(error, (BusyError, PeerGoneError))
     return f"{error}; does mrc agent run there?" if silent else str(error)
 

@@ -25,15 +25,7 @@ from mrc.agent.socket import AgentFunction
 from mrc.agent.steering import AgentKind, read_array, read_struct, struct_bytes, text_of
 from mrc.aio.qp import QP
 from mrc.config import CcParameters
-from mrc.connect.profiles import (
-    CcProfile,
-    CcSettings,
-    ContextProfiles,
-    EvProfile,
-    EvSelection,
-    Profile,
-    ProfileState,
-)
+from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile, Profile, ProfileState
 from mrc.engine.native import lib
 from mrc.enums import CcKind, EvState
 from mrc.errors import InUseError, MrcError
@@ -348,7 +340,7 @@ class EvProfiles:
             return self[number]  # refuses
         if len(self._evs) >= MAX_PROFILES:
             raise RequestError(errno.ENOMEM, f"there are {MAX_PROFILES} EV profiles, the most")
-        profile = self._profiles.add(EvProfile(str(number), EvSelection()))
+        profile = self._profiles.add(EvProfile(str(number)))
         self._evs[number] = Evs(profile)
         return self._evs[number]
 
@@ -537,7 +529,7 @@ class CcProfiles:
                 _ = self[number]  # refuses
             if len(self._vendor) >= MAX_PROFILES:
                 raise RequestError(errno.ENOMEM, f"there are {MAX_PROFILES} CC profiles, the most")
-            self._profiles.add(CcProfile(str(number), CcSettings(CcKind.NSCC)))
+            self._profiles.add(CcProfile(str(number), CcKind.NSCC))
             self._vendor[number] = bytes(128)
         profile = self._profiles[str(number)]
 

@@ -8,9 +8,6 @@ import heapq
 import json
 import logging
 import os
-import random
-import secrets
-import socket
 from collections import Counter
 from collections.abc import (
     Awaitable,
@@ -36,17 +33,9 @@ from mrc import products, versions
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.config import CcParameters, ContextConfig
-from mrc.connect.admission import Admission
 from mrc.connect.connect import Admit, Local, Terms, connect
 from mrc.connect.listener import Listener
-from mrc.connect.profiles import (
-    CcProfile,
-    CcSettings,
-    ContextProfiles,
-    EvProfile,
-    EvSelection,
-)
-from mrc.connect.tls import Guard
+from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.engine import engine, native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
@@ -134,9 +123,6 @@ class Context:
         self._listeners: WeakSet[Listener] = WeakSet()
         self._closer: asyncio.Task[None] | None = None
         self._observer = observer or Observatory()
-        """Limits the memory for sessions of peers, by the address of the peer."""
-        self._admission = Admission(self.config.limits)
-        self._peer_memory = self._admission.memory
 
     async def _code_failed(self) -> str:
         """Returns why the one-time code is used up, when that is so and no other peer can connect;
@@ -158,7 +144,10 @@ class Context:
     async def __aenter__(self) -> Self:
         if self._engines is not None:
             raise StateError("the Context was already opened: create a new one")
-        self._engines = _Engines(await self._make_local(), lambda: self._qps)
+        local = await self._make_local()
+        self._peer_memory = local.admission.memory
+        """Limits the memory for sessions of peers, by the address of the peer."""
+        self._engines = _Engines(local, lambda: self._qps)
         try:
             self._engines.open()
             await self._observer.open(self)
@@ -175,19 +164,7 @@ class Context:
         dispatcher = Dispatcher(links.open(config))
         for line in links.small:
             logger.warning("%s", line)
-        selection = EvSelection(active_per_plane=config.spraying.evs_active_per_plane)
-        settings = CcSettings(config.cc, config.cc_parameters, config.plane_shares)
-        return Local(
-            name=config.name or (host.host if host else socket.gethostname()),
-            config=config,
-            host=host,
-            links=links,
-            dispatcher=dispatcher,
-            rng=random.Random(secrets.randbits(64)),
-            guard=None if config.security is None else Guard(config.security),
-            ev_profiles=ContextProfiles(EvProfile("default", selection)),
-            cc_profiles=ContextProfiles(CcProfile("default", settings)),
-        )
+        return Local.of(config, host, links, dispatcher)
 
     async def __aexit__(
         self,
@@ -351,11 +328,10 @@ class Context:
 
         Raises ConfigError for a wrong argument and InUseError if the name is in use.
         """
-        for key, value in (("paths", paths), ("denied", denied)):
-            if isinstance(value, str):
-                raise ArgumentError(f"{key}: is one string, must be a sequence of strings")
-        selection = EvSelection(tuple(paths), tuple(planes), active_per_plane, tuple(denied))
-        return self._opened().ev_profiles.add(EvProfile(name, selection))
+        made = EvProfile(
+            name, paths=paths, planes=planes, active_per_plane=active_per_plane, denied=denied
+        )
+        return self._opened().ev_profiles.add(made)
 
     def cc_profile(
         self,
@@ -369,8 +345,8 @@ class Context:
 
         Raises ConfigError for a wrong argument and InUseError if the name is in use.
         """
-        settings = CcSettings(kind, parameters or CcParameters(), plane_shares)
-        return self._opened().cc_profiles.add(CcProfile(name, settings))
+        made = CcProfile(name, kind, parameters, plane_shares)
+        return self._opened().cc_profiles.add(made)
 
     def destroy_profile(self, profile: EvProfile | CcProfile) -> None:
         """Ends a profile and frees its name. The profile must be in INIT, so no QP uses it."""
@@ -438,9 +414,7 @@ class Context:
 
     async def _listen(self, host: str | None, port: int, terms: Terms) -> Listener:
         choose = partial(self._all().choose, messages=terms.messages)
-        listener = Listener(
-            self._opened(), terms, self._adopt, self._observer.viewers(), self._admission, choose
-        )
+        listener = Listener(self._opened(), terms, self._adopt, self._observer.viewers(), choose)
         await listener.open(host, port)
         self._listeners.add(listener)
         self._opened().links.tell()

@@ -11,8 +11,8 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mrc import limits
 from mrc.aio.qp import QP
-from mrc.config import MAX_BINS, MIN_BIN_NS
 from mrc.engine import native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import Command
@@ -96,13 +96,13 @@ class RecordingMemory:
         """Empty `qpns`: records every QP."""
         self._ports = ports
         self._qpns = native.ffi.new("uint32_t[]", list(qpns))
-        self._bytes = native.new_values(MAX_BINS * ports)
+        self._bytes = native.new_values(limits.MAX_BINS * ports)
         self._native: Any = native.new_struct("mrc_recording", width_ns=width_ns)
         self._native.qpns = self._qpns
         self._native.n_qps = len(qpns)
         self._native.bytes = self._bytes
         self._native.n_ports = ports
-        self._native.n_bins = MAX_BINS
+        self._native.n_bins = limits.MAX_BINS
 
     def start(self) -> Command:
         """The command that starts the recording."""
@@ -116,7 +116,7 @@ class RecordingMemory:
         """Returns the recording; call it after the reply to the stop command."""
         filled = self._native
         start_ns, duration_ns = filled.start_ns, filled.end_ns - filled.start_ns
-        bins = min(duration_ns // filled.width_ns + 1, MAX_BINS)
+        bins = min(duration_ns // filled.width_ns + 1, limits.MAX_BINS)
         rows = memoryview(native.ffi.buffer(self._bytes, bins * self._ports * 8)).cast("Q")
         came, gap_ns = filled.first_ns > 0, filled.longest_gap_ns
         return Recording(
@@ -142,8 +142,8 @@ class Recorder:
         width_ns: int,
     ) -> None:
         """Records these QPs; None: every QP of all engines, on the planes of all ports."""
-        if width_ns < MIN_BIN_NS:
-            raise ArgumentError(f"width_ns: {width_ns} is below {MIN_BIN_NS}")
+        if width_ns < limits.MIN_BIN_NS:
+            raise ArgumentError(f"width_ns: {width_ns} is below {limits.MIN_BIN_NS}")
         if qps is not None and not qps:
             raise ArgumentError("qps: is empty: pass QPs, or None for all")
         planes: Sequence[int] = range(1, ports + 1)

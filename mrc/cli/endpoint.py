@@ -24,7 +24,6 @@ import mrc
 from mrc import limits, versions
 from mrc.cli.arguments import HostPort, add, listening_address
 from mrc.cli.output import Output, UsageError
-from mrc.config import MAX_BINS, MAX_ENGINES, MIN_BIN_NS
 from mrc.connect import proofs
 from mrc.connect.identity import AllowedPeers, check_fingerprint
 from mrc.connect.parse import shown
@@ -66,7 +65,8 @@ def add_endpoint_options(parser: Any, *names: str) -> None:
 
 def add_bins_option(parser: Any, default: str, text: str) -> None:
     """`--bins [WIDTH]`: `args.bins` is in nanoseconds, and 0 without the option."""
-    told = f"--bins WIDTH  {text} [{default}; doubled when more than {MAX_BINS} bins are needed]"
+    most = f"doubled when more than {limits.MAX_BINS} bins are needed"
+    told = f"--bins WIDTH  {text} [{default}; {most}]"
     add(
         parser,
         told,
@@ -76,7 +76,7 @@ def add_bins_option(parser: Any, default: str, text: str) -> None:
 
 def _bin_width(text: str) -> int:
     width_ns = parse_time(text)
-    if width_ns < MIN_BIN_NS:
+    if width_ns < limits.MIN_BIN_NS:
         raise ValueError(f"{text!r} is less than 1us")
     return width_ns
 
@@ -87,7 +87,7 @@ def add_engines(parser: Any) -> None:
         "--engines N  run N datapath threads, each with a UDP port of its own (from --udp-port on),"
         " and spread the QPs over them [1]"
     )
-    add(parser, line, engines={"type": MAX_ENGINES, "default": 1})
+    add(parser, line, engines={"type": limits.MAX_ENGINES, "default": 1})
 
 
 def add_listening(parser: Any, port_help: str) -> None:
@@ -432,8 +432,6 @@ class Retry:
         `error` ended a connection, or with `connected` false a try to connect. A connection without
         `progress` does not begin the time anew.
         """
-        from mrc.connect.connect import may_pass  # not to parse a command line
-
         now = self._clock.time()
         if connected:
             if not is_lost(error) or not self._seconds:
@@ -445,7 +443,7 @@ class Retry:
             left = max(self._until - now, 0.0)
             trying = f"trying for {left:.0f} s to connect again (--retry 0 ends at once)"
             self._note(f"the connection is lost: {error}; {trying}")
-        elif not may_pass(error):
+        elif not error.may_pass:
             raise error
         elif self._lost is None and not self._until and self._first:
             self._until, self._pause = now + self._first, FIRST_PAUSE_SECONDS

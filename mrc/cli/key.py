@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
-from mrc.connect.security import SECRET_BYTES, Security
+from mrc.connect.security import Security
 from mrc.errors import ConfigError
 from mrc.linux.system import write_whole
 from mrc.results import Result
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.secret is not None:
         try:
-            write_whole(args.secret, secrets.token_bytes(SECRET_BYTES), mode=0o600, new=True)
+            write_whole(args.secret, secrets.token_bytes(Security.SECRET_BYTES), mode=0o600, new=True)
         except FileExistsError:
             wrong = f"{args.secret}: exists: remove it first, or name another file"
             raise ConfigError(wrong) from None

@@ -26,19 +26,15 @@ from mrc.cli.output import (
 )
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, Screen, blocks_text, keys
-from mrc.connect.connect import about, dial, may_pass, timed_out
-from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
-from mrc.connect.security import Security
-from mrc.connect.tls import Guard, QuestionError
-from mrc.errors import Kind, MrcError, ProtocolError, reason_of
+from mrc.connect.remote_view import RemoteEndpoint
+from mrc.errors import MrcError, ProtocolError
 from mrc.events import known
-from mrc.fabric import hostconfig
 from mrc.linux import system
 from mrc.observe import views
 from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot, Unanswered
 from mrc.results import SCHEMA, Result, like, names_of
-from mrc.tasks import Limit, cancelled
+from mrc.tasks import cancelled
 from mrc.typed import take
 from mrc.units import counted, digits
 
@@ -63,7 +59,6 @@ host HOST[:PORT]        host that runs mrc recv --top or mrc perf --server --top
 
 KEYS = "arrows: scroll  p: QPs  e: EVs  q: quit"
 MAX_LIVE_ROWS = 1024  # of QPs and of paths on a terminal, which scrolls
-_AGAIN_SECONDS = 0.5  # between two attempts to connect
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,14 +80,16 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.prog, "--web: needs mrc testbed view, which this mrc lacks")
     if args.web and args.once:
         raise UsageError(args.prog, "--once: not with --web, whose page is live")
-    out, security = Output.of(args), None
-    if args.host is not None:
-        security = endpoint.connecting(args, *args.host, peer_runs="mrc recv --top")["security"]
-    source = (
-        here(args.timeout, all_users=args.all_users)
-        if args.local
-        else _remote(_Distant(args, security, again=page is not None))
-    )
+    out = Output.of(args)
+    if args.local:
+        source = here(args.timeout, all_users=args.all_users)
+    else:
+        host, port = args.host
+        security = endpoint.connecting(args, host, port, peer_runs="mrc recv --top")["security"]
+        again = page is not None
+        source = _remote(
+            host, RemoteEndpoint(host, port, security, timeout=args.timeout, again=again)
+        )
     if page is None:
         return run_async(_top(args, out, source))
     with page.listener(args.prog, args.port) as listener:
@@ -199,83 +196,15 @@ async def here(
 
 
 @asynccontextmanager
-async def _remote(distant: _Distant) -> AsyncIterator[Look]:
+async def _remote(host: str, distant: RemoteEndpoint) -> AsyncIterator[Look]:
+    async def look() -> LocalEndpoints:
+        return LocalEndpoints({host: await distant.look(checked)})
+
     try:
         await distant.connect()
-        yield distant.look
+        yield look
     finally:
         distant.close()
-
-
-class _Distant:
-    """The endpoint of another host."""
-
-    def __init__(self, args: argparse.Namespace, security: Security | None, *, again: bool) -> None:
-        """`again`: looks connect again when the connection is lost."""
-        self._host, self._port = args.host
-        self._guard = None if security is None else Guard(security)
-        self._timeout: float = args.timeout
-        self._again = again
-        self._channel: Channel | None = None
-        self._pause = 0.0
-
-    async def connect(self) -> None:
-        """Asks the user about the host if that is necessary. If a later look may connect, this does
-        not fail.
-        """
-        try:
-            await self._dial()
-        except QuestionError as question:
-            assert self._guard is not None  # which has raised it
-            await self._guard.ask(question)
-            await self._dial()
-        except MrcError as error:
-            if not (self._again and may_pass(error)):
-                raise
-
-    async def look(self) -> LocalEndpoints:
-        if self._channel is None:
-            await asyncio.sleep(self._pause)
-            await self._dial()
-        assert self._channel is not None
-        try:
-            with about(self._host, self._port):
-                async with Limit(self._timeout):
-                    return LocalEndpoints(
-                        {self._host: checked(await views.look_at_peer(self._channel))}
-                    )
-        except BaseException as error:
-            if self._again:  # a late answer must not pass for the next one
-                self.close()
-            if isinstance(error, TimeoutError):
-                late = f"{self._host}: no answer in {digits(self._timeout)} s"
-                raise MrcError(late) from error
-            raise
-
-    async def _dial(self) -> None:
-        """A connection to a host that has proved itself."""
-        self._pause = _AGAIN_SECONDS
-        host, port, channel = self._host, self._port, None
-        with about(host, port):
-            try:
-                async with Limit(self._timeout):
-                    channel = await dial(hostconfig.load(os.environ), host, port)
-                    if self._guard is not None:
-                        await self._guard.connect(channel)
-            except TimeoutError as error:
-                if channel is not None:
-                    channel.abort()
-                raise timed_out(host, port, self._timeout, channel) from error
-            except MrcError as error:
-                if channel is not None:
-                    await channel.refuse(reason_of(error), Kind.of(error))
-                raise
-        self._channel, self._pause = channel, 0.0
-
-    def close(self) -> None:
-        if self._channel is not None:
-            self._channel.abort()
-            self._channel = None
 
 
 # ---- Tables of an endpoint -----------------------------------------------------------------------

@@ -41,7 +41,6 @@ from mrc.connect.oob import (
     Attributes,
     Channel,
     Hello,
-    reading_names,
 )
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
@@ -471,7 +470,7 @@ def _hello(own: QpAttributes, private: dict[str, Any], followed: Reading) -> Hel
     attributes = Attributes(
         qpn=own.qpn, first_psn=own.first_psn, path_mtu=own.path_mtu, mpr=own.mpr,
         max_wimm=own.max_wimm, integrity="icrc", udp_port=own.udp_port,
-        dynamic_mpr=own.dynamic_mpr, readings=reading_names(followed), ports=ports,
+        dynamic_mpr=own.dynamic_mpr, readings=followed.shared_names, ports=ports,
     )  # fmt: skip
     return Hello(host=socket.gethostname(), private=private, attributes=attributes)
 

@@ -20,25 +20,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import logging
 import random
 import secrets
 import socket
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import asdict
+from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct, field
 
 from mrc import limits, products
 from mrc.config import ContextConfig
-from mrc.connect.admission import Claims, is_loopback
+from mrc.connect.admission import Admission, Claims, is_loopback
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
     Attributes,
@@ -47,13 +46,11 @@ from mrc.connect.oob import (
     Hello,
     check_readings,
     extended,
-    reading_names,
 )
 from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
 from mrc.connect.proof import (
     NoAnswerError,
     Proof,
-    links_bps,
     no_answer,
     plane_limits,
     plane_names,
@@ -90,6 +87,7 @@ from mrc.events import ProbeResult
 from mrc.fabric import paths
 from mrc.fabric.hostconfig import HostConfig, IpAddress, parse_address
 from mrc.fabric.paths import LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
+from mrc.linux import system
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled
 from mrc.units import digits
@@ -124,11 +122,32 @@ class Local(Struct, frozen=True):
     dispatcher: Dispatcher
     rng: random.Random
     guard: Guard | None
+    admission: Admission
     ev_profiles: ContextProfiles[EvProfile]
     cc_profiles: ContextProfiles[CcProfile]
     warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
     source: IpAddress | None = None  # the address to connect from; None: any
     claims: Claims = field(default_factory=Claims)
+
+    @classmethod
+    def of(
+        cls, config: ContextConfig, host: HostConfig | None, links: LocalPorts, engine: Dispatcher
+    ) -> Self:
+        """That of a Context with this first engine."""
+        evs = EvProfile("default", active_per_plane=config.spraying.evs_active_per_plane)
+        cc = CcProfile("default", config.cc, config.cc_parameters, config.plane_shares)
+        return cls(
+            name=config.name or (host.host if host else socket.gethostname()),
+            config=config,
+            host=host,
+            links=links,
+            dispatcher=engine,
+            rng=random.Random(secrets.randbits(64)),
+            guard=None if config.security is None else Guard(config.security),
+            admission=Admission(config.limits),
+            ev_profiles=ContextProfiles(evs),
+            cc_profiles=ContextProfiles(cc),
+        )
 
     def warn(self, line: str) -> None:
         """Logs the line, if there is one. A transfer has several QPs with the same findings."""
@@ -355,17 +374,13 @@ async def establish(
     On failure this destroys the QP, and the caller must inform the peer. `expected` is the required
     host name of the peer; empty: any.
     """
-    terms.ev_profile._take()
-    try:
-        terms.cc_profile._take()
-        try:
-            return await _establish(local, channel, terms, first=first, expected=expected)
-        except BaseException:
-            terms.cc_profile.give_back()
-            raise
-    except BaseException:
-        terms.ev_profile.give_back()
-        raise
+    with ExitStack() as taken:
+        for profile in (terms.ev_profile, terms.cc_profile):
+            profile._take()
+            taken.callback(profile.give_back)
+        end = await _establish(local, channel, terms, first=first, expected=expected)
+        taken.pop_all()
+        return end
 
 
 async def _establish(
@@ -438,7 +453,7 @@ async def _create(local: Local, terms: Terms) -> QueuePair:
                 raise BusyError(f"QP {queue.qpn:#x} is being connected already") from error
             continue
         except asyncio.CancelledError:
-            created.add_done_callback(functools.partial(_undo, local, queue))
+            created.add_done_callback(partial(_undo, local, queue))
             raise
         try:
             await local.dispatcher.call(queue.to_init(), "QP to INIT")
@@ -500,7 +515,7 @@ def _hello(
         dynamic_mpr=local.config.queues.dynamic_mpr,
         sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,
         service_time=True,
-        readings=reading_names(local.config.readings),
+        readings=local.config.readings.shared_names,
         seal=_SEALS[seal],
         inbox=None if messages is None else messages.inbox,
         seal_random=own.mark if own else "",
@@ -797,7 +812,7 @@ def _window(
     if psns == 0:
         planes = {ev.attr.port for ev in plan.evs}
         nics = (port.nic for port in ends.ports if port.plane in planes)
-        psns = psns_for(links_bps(nics), rtt_ns, path_mtu)
+        psns = psns_for(system.links_bps(nics), rtt_ns, path_mtu)
     return min(psns, peer.attributes.mpr)
 
 
@@ -848,17 +863,6 @@ def unconnected(
     if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
         why = f"{why}: check its address, and the links and routes of both hosts"
     return ConnectError(f"{host}: TCP port {port}: {why}")
-
-
-def may_pass(error: MrcError) -> bool:
-    """Whether a later try to connect may succeed: nobody has refused."""
-    if isinstance(error, (PathError, ConnectTimeoutError, BusyError, ResolveError, PeerGoneError)):
-        return True
-    cause: BaseException | None = error
-    while isinstance(cause, ConnectError):  # each layer of the code adds its words
-        cause = cause.__cause__
-    network = isinstance(cause, OSError) and not isinstance(cause, (MrcError, ssl.SSLError))
-    return isinstance(error, ConnectError) and network
 
 
 def timed_out(host: str, port: int, after: float, channel: Channel | None) -> ConnectTimeoutError:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Self
 
 import mrc
-from mrc.connect.admission import Admission, ConnectionPlace
+from mrc.connect.admission import ConnectionPlace
 from mrc.connect.connect import Local, Terms, establish, numeric
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
@@ -50,7 +50,7 @@ from mrc.tasks import cancelled, took_cancellation, within
 from mrc.units import digits
 
 if TYPE_CHECKING:
-    from mrc.observe.views import RemoteView
+    from mrc.connect.remote_view import RemoteView
 
 logger = logging.getLogger("mrc.listener")
 
@@ -69,14 +69,12 @@ class Listener:
         terms: Terms,
         adopt: Callable[[mrc.QP], mrc.QP],
         viewers: RemoteView,
-        admission: Admission,
         choose: Callable[[], AbstractContextManager[Local]] | None = None,
     ) -> None:
         """`choose`: the engine of a QP that connects inside; None: all are of `local`."""
         self._local = local
         self._choose = choose or (lambda: nullcontext(local))
         self._viewers = viewers
-        self._admission = admission
         self._large_hello = asyncio.Lock()
         self._turned_away = 0
         self._log_since = 0.0
@@ -161,7 +159,9 @@ class Listener:
         self._exchanges.add(task)
         try:
             try:
-                place = self._admission.enter(channel.remote, channel.descriptor, drop, now=_now())
+                place = self._local.admission.enter(
+                    channel.remote, channel.descriptor, drop, now=_now()
+                )
             except ConnectError as error:
                 await self._turn_away(channel, error)
             else:

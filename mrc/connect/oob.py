@@ -46,10 +46,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta, Struct, to_builtins
 
 from mrc import limits, versions
-from mrc.config import MAX_MPR
 from mrc.connect.parse import called, parse, shown
 from mrc.connect.tls import TlsStream, cut_random, explain, write_random
-from mrc.enums import SHARED_READINGS, Reading
+from mrc.enums import Reading
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -143,7 +142,7 @@ class Attributes:
     qpn: Annotated[int, Meta(ge=3, le=0xFFFFFF)]
     first_psn: Annotated[int, Meta(ge=0, le=0xFFFFFF)]
     path_mtu: Annotated[int, Meta(ge=limits.MIN_MTU, le=limits.MAX_MTU, multiple_of=4)]
-    mpr: Annotated[int, Meta(ge=limits.MPR_UNIT, le=MAX_MPR, multiple_of=limits.MPR_UNIT)]
+    mpr: Annotated[int, Meta(ge=limits.MPR_UNIT, le=limits.MAX_MPR, multiple_of=limits.MPR_UNIT)]
     max_wimm: Annotated[int, Meta(ge=1, le=65535)]
     integrity: Literal["icrc", "udp"]
     udp_port: UdpPort
@@ -227,14 +226,9 @@ def _is_of_one_host(address: IpInterface) -> bool:
     return not (is_broadcast or ip.is_reserved)
 
 
-def reading_names(readings: Reading) -> tuple[str, ...]:
-    """The names, such as C3-B, of those that this side follows in place of mrc's own."""
-    return tuple(str(each.name).replace("_", "-") for each in readings & SHARED_READINGS)
-
-
 def check_readings(host: str, theirs: Collection[str], readings: Reading) -> None:
     """Raises ConnectError if the peer follows others."""
-    ours = reading_names(readings)
+    ours = readings.shared_names
     if set(theirs) != set(ours):
         raise ConnectError(
             f"{host} follows {_named_readings(theirs)}, this host {_named_readings(ours)}:"

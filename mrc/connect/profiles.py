@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mrc import limits
-from mrc.config import CcParameters, check_plane_shares
+from mrc.config import CcParameters
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind, EvState, PlaneShares
@@ -116,7 +116,7 @@ class CcSettings(Struct, frozen=True):
     """How planes share the load."""
 
     def __post_init__(self) -> None:
-        check_plane_shares(self.plane_shares)
+        PlaneShares.check(self.plane_shares)
 
 
 Settings = TypeVar("Settings", bound=Struct)
@@ -224,6 +224,15 @@ class Profile(Generic[Settings]):
 class CcProfile(Profile[CcSettings]):
     """A congestion control with its parameters."""
 
+    def __init__(
+        self,
+        name: str,
+        kind: CcKind = CcKind.DELAY,
+        parameters: CcParameters | None = None,
+        plane_shares: PlaneShares = PlaneShares.MEASURED,
+    ) -> None:
+        super().__init__(name, CcSettings(kind, parameters or CcParameters(), plane_shares))
+
 
 class EvUser(Protocol):
     """The part of a QP that its EV profile uses."""
@@ -235,9 +244,22 @@ class EvUser(Protocol):
 class EvProfile(Profile[EvSelection]):
     """A selection of EVs, and a denylist for all QPs that use the profile."""
 
-    def __init__(self, name: str, settings: EvSelection) -> None:
-        super().__init__(name, settings)
-        self._denied = dict.fromkeys(settings.denied)
+    def __init__(
+        self,
+        name: str,
+        *,
+        paths: Sequence[str] = ("*",),
+        planes: Sequence[int] = (),
+        active_per_plane: int = 0,
+        denied: Sequence[str] = (),
+    ) -> None:
+        """The arguments are the fields of EvSelection."""
+        for key, value in (("paths", paths), ("denied", denied)):
+            if isinstance(value, str):
+                raise ArgumentError(f"{key}: is one string, must be a sequence of strings")
+        selection = EvSelection(tuple(paths), tuple(planes), active_per_plane, tuple(denied))
+        super().__init__(name, selection)
+        self._denied = dict.fromkeys(selection.denied)
         self._users: list[EvUser] = []
 
     @property

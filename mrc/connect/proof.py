@@ -33,12 +33,10 @@ import errno
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from msgspec import Struct, field
 
 from mrc import limits
-from mrc.config import MAX_MPR
 from mrc.errors import Kind, PathError, QueueFullError
 from mrc.events import ProbeResult
 from mrc.tasks import first_error
@@ -87,7 +85,6 @@ _ROUND_TRIPS = 2
 # A busy host answers this much later. The window need not cover queueing delay: a smaller window
 # only shortens queues.
 LATE_NS = 500_000
-UNKNOWN_BPS = 10_000_000_000
 
 
 # ---- The search for a size -----------------------------------------------------------------------
@@ -834,16 +831,4 @@ def psns_for(link_bps: int, rtt_ns: int, path_mtu: int) -> int:
     covered_ns = _ROUND_TRIPS * rtt_ns + LATE_NS
     window_bytes = max(link_bps * covered_ns // 8_000_000_000, _LEAST_WINDOW_BYTES)
     units = -(-window_bytes // (path_mtu * limits.MPR_UNIT))
-    return min(max(units * limits.MPR_UNIT, _LEAST_PSNS), MAX_MPR)
-
-
-def links_bps(nics: Iterable[str], sysfs: Path = Path("/sys/class/net")) -> int:
-    """Sum of the interfaces' rates. An interface without a known rate counts as 10 Gbit/s."""
-    total = 0
-    for nic in sorted(set(nics)):
-        try:
-            mbps = int((sysfs / nic / "speed").read_text())
-        except (OSError, ValueError):  # a virtual or wireless interface, or in another namespace
-            mbps = 0
-        total += mbps * 1_000_000 if mbps > 0 else UNKNOWN_BPS
-    return total
+    return min(max(units * limits.MPR_UNIT, _LEAST_PSNS), limits.MAX_MPR)

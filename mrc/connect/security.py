@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -17,7 +18,6 @@ from mrc.connect.proofs import normal_code
 from mrc.errors import ConfigError
 from mrc.linux.secret import Secret
 
-SECRET_BYTES = 32
 SPIFFE = "spiffe://"
 Ask = Callable[[str, str], Awaitable[bool]]
 """Asks the user about a host and its fingerprint; True: go on."""
@@ -40,8 +40,8 @@ def load_secret(path: Path) -> Secret:
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ConfigError(f"{path}: {why}; {made}") from None
-    if len(content) != SECRET_BYTES:
-        raise ConfigError(f"{path}: has not {SECRET_BYTES} bytes; {made}")
+    if len(content) != Security.SECRET_BYTES:
+        raise ConfigError(f"{path}: has not {Security.SECRET_BYTES} bytes; {made}")
     return content
 
 
@@ -140,6 +140,8 @@ class Security:
     fingerprint: `peer`, or the file of known hosts, or the answer to `ask`.
     """
 
+    SECRET_BYTES: ClassVar = 32
+
     identity: Path | None = None
     """File of the key; made when it is missing, unless a secret is the only proof. None:
     $MRC_IDENTITY or ~/.config/mrc."""
@@ -170,8 +172,8 @@ class Security:
     """What users of both ends run: errors name these commands."""
 
     def __post_init__(self) -> None:
-        if self.secret and len(self.secret) != SECRET_BYTES:
-            raise ConfigError(f"secret: has {len(self.secret)} bytes, not {SECRET_BYTES}")
+        if self.secret and len(self.secret) != self.SECRET_BYTES:
+            raise ConfigError(f"secret: has {len(self.secret)} bytes, not {self.SECRET_BYTES}")
         if not isinstance(self.secret, Secret):
             object.__setattr__(self, "secret", Secret.copy(self.secret))
         if self.code:
@@ -190,6 +192,11 @@ class Security:
         """`secret`; empty without one."""
         assert isinstance(self.secret, Secret)
         return self.secret
+
+    @property
+    def secret_id(self) -> str:
+        """Names the secret as `secret_id` does."""
+        return secret_id(self.shared)
 
     def load_identity(self) -> Identity:
         """The identity; makes it when it is missing.

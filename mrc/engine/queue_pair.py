@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from mrc import limits
-from mrc.config import MAX_MPR, Queues
+from mrc.config import Queues
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.native import CData, Command
@@ -45,11 +45,6 @@ _WR = struct.Struct("=QQQIIIIBB6x")
 _WORDS, _LOCAL, _VA = _WR.size // 8, 1, 2  # words of 64 bits, and the indices of two of them
 _UNSIGNALED = -7  # index in the last work request
 _RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
-
-
-def random_qpn() -> int:
-    """An unpredictable 24-bit QP number."""
-    return _RESERVED_QPNS + secrets.randbelow((1 << 24) - _RESERVED_QPNS)
 
 
 # ---- Places in the send queue ---------------------------------------------------------------
@@ -137,7 +132,7 @@ class QueuePair:
     sq_depth: int
     mpr: int
     max_wimm: int
-    qpn: int = field(default_factory=random_qpn)
+    qpn: int = field(default_factory=lambda: QueuePair.random_qpn())
     state: QpState = QpState.RESET
     dynamic_mpr: bool = False  # agreed with the peer
     seal: Seal = Seal.NONE
@@ -147,10 +142,15 @@ class QueuePair:
     def __post_init__(self) -> None:
         self.places = SendQueue(self.sq_depth)
 
+    @staticmethod
+    def random_qpn() -> int:
+        """An unpredictable 24-bit QP number."""
+        return _RESERVED_QPNS + secrets.randbelow((1 << 24) - _RESERVED_QPNS)
+
     @classmethod
     def sized(cls, sizes: Queues, **more: Any) -> QueuePair:
         """One of these sizes. `more`: its number, if that is not a random one."""
-        return cls(sizes.sq_depth, sizes.mpr or MAX_MPR, sizes.max_wimm, **more)
+        return cls(sizes.sq_depth, sizes.mpr or limits.MAX_MPR, sizes.max_wimm, **more)
 
     def _command(self, op: CommandOp, keep: object = None, **fields: Any) -> Command:
         return Command({"op": op, "qpn": self.qpn, **fields}, keep)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine: its programs and which package is missing, its files, its processes, the time of
-the processors that a program gets, the kernel's release, memory and descriptors.
+"""This machine: its programs and which package is missing, its files, its processes, the rates of
+its interfaces, the time of the processors that a program gets, the kernel's release, memory and
+descriptors.
 
 Some processes spin for a moment. What they get falls short when other programs run, when a
 hypervisor withholds time, and when a control group limits it.
@@ -16,7 +17,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -155,6 +156,24 @@ def process(pid: int) -> Process:
         return Process()
     before, _, after = stat.rpartition(")")  # the name is in parentheses, and may have some itself
     return Process(before.partition("(")[2], after.split()[0])
+
+
+# ---- Interfaces ---------------------------------------------------------------------------------
+
+
+UNKNOWN_BPS = 10_000_000_000
+
+
+def links_bps(nics: Iterable[str], sysfs: Path = Path("/sys/class/net")) -> int:
+    """Sum of the interfaces' rates. An interface without a known rate counts as 10 Gbit/s."""
+    total = 0
+    for nic in sorted(set(nics)):
+        try:
+            mbps = int((sysfs / nic / "speed").read_text())
+        except (OSError, ValueError):  # a virtual or wireless interface, or in another namespace
+            mbps = 0
+        total += mbps * 1_000_000 if mbps > 0 else UNKNOWN_BPS
+    return total
 
 
 # ---- Processors ----------------------------------------------------------------------------------

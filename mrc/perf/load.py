@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, field, structs
 
+from mrc import limits
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.config import MIN_BIN_NS
 from mrc.connect.parse import shown
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.enums import Access
@@ -78,7 +78,7 @@ class PerfPlan(Struct, frozen=True):
         _check("total_bytes", self.total_bytes, 0, 1 << 62)
         _check("omit_seconds", self.omit_seconds, 0, MAX_SECONDS)
         _check("rate_bits_per_second", self.rate_bits_per_second, 0, 1e15)
-        _check("bin_ns", self.bin_ns, MIN_BIN_NS if self.bin_ns else 0, MAX_BIN_NS)
+        _check("bin_ns", self.bin_ns, limits.MIN_BIN_NS if self.bin_ns else 0, MAX_BIN_NS)
         if (self.seconds > 0) == (self.total_bytes > 0):
             raise ArgumentError("seconds, total_bytes: exactly one of them must be above 0")
         if self.size == 0 and (self.total_bytes or self.pattern is Pattern.STREAM):

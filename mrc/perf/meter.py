@@ -22,7 +22,6 @@ import mrc
 from mrc import limits
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.config import MAX_BINS
 from mrc.connect.parse import shown
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
@@ -254,7 +253,7 @@ class PeerBins:
             raise ProtocolError(f"the peer sent bins that cannot be read: {error}") from None
         bins = self.planes.setdefault(piece.plane, [])
         bins += piece.bytes
-        if len(bins) > MAX_BINS:
+        if len(bins) > limits.MAX_BINS:
             raise ProtocolError("the peer sent more bins than there can be")
 
 

@@ -23,7 +23,6 @@ from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.connect.parse import shown
-from mrc.connect.security import secret_id
 from mrc.errors import (
     ArgumentError,
     CompletionError,
@@ -323,7 +322,7 @@ def _secret_of(ctx: Context) -> bytes:
     security = ctx.config.security
     if security is None or not security.shared:
         return bytes(_SECRET_BYTES)
-    return bytes.fromhex(secret_id(security.shared))
+    return bytes.fromhex(security.secret_id)
 
 
 async def _violation(taking: Iterable[asyncio.Task[None]]) -> MrcError | None:

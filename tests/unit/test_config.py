@@ -221,7 +221,10 @@ def test_explanation__every_member_has_one(
 # ---- Every limit equals its value in C -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in vars(limits) if name.isupper()])
+OF_PYTHON = {"MAX_MPR", "MAX_ENGINES", "MAX_BINS", "MIN_BIN_NS"}
+
+
+@pytest.mark.parametrize("name", sorted({n for n in vars(limits) if n.isupper()} - OF_PYTHON))
 def test_limits__are_those_of_c(name: str) -> None:
     assert getattr(limits, name) == getattr(lib, f"MRC_{name}")
 

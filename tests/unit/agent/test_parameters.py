@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 from attached import connect_body, gid_of
 
+from mrc import limits
 from mrc.agent.parameters import (
     QpParameters,
     check_host,
@@ -24,7 +25,6 @@ from mrc.agent.parameters import (
     source_of,
 )
 from mrc.agent.steering import ProgramEngine, read_struct
-from mrc.config import MAX_MPR
 from mrc.connect.oob import Inbox
 from mrc.engine import native
 from mrc.engine.queue_pair import QueuePair
@@ -58,7 +58,7 @@ def test_qp_parameters__no_qpn(number: int) -> None:
         ("max_wimm", 1025, 1024),
         ("mpr", 1, MPR_UNIT),
         ("mpr", MPR_UNIT, MPR_UNIT),
-        ("mpr", MAX_MPR + 1, MAX_MPR),
+        ("mpr", limits.MAX_MPR + 1, limits.MAX_MPR),
         ("path_mtu", 0, 0),
         ("path_mtu", 1, 0),
         ("path_mtu", MIN_MTU - 4, MIN_MTU),

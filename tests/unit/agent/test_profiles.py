@@ -31,14 +31,11 @@ from mrc.agent.profiles import (
 )
 from mrc.connect.profiles import (
     CcProfile,
-    CcSettings,
     ContextProfiles,
     EvProfile,
-    EvSelection,
     ProfileState,
 )
 from mrc.engine.native import ffi, lib
-from mrc.enums import CcKind
 from mrc.errors import ConnectError, InUseError
 from mrc.fabric.hostconfig import parse
 
@@ -81,7 +78,7 @@ def change_cc(table: CcProfiles, number: int, state: int, mask: int = 0, **field
 
 @pytest.fixture
 def table() -> CcProfiles:
-    return CcProfiles(ContextProfiles(CcProfile("default", CcSettings(CcKind.DELAY))))
+    return CcProfiles(ContextProfiles(CcProfile("default")))
 
 
 @pytest.fixture
@@ -93,7 +90,7 @@ def formats() -> Formats:
 
 @pytest.fixture
 def profiles(formats: Formats) -> EvProfiles:
-    return EvProfiles(ContextProfiles(EvProfile("default", EvSelection())), formats, PATHS)
+    return EvProfiles(ContextProfiles(EvProfile("default")), formats, PATHS)
 
 
 def offline(mode: int, mask: int = 0, **fields: Any) -> Any:

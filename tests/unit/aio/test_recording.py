@@ -21,10 +21,9 @@ from endpoints import (
 from msgspec.structs import replace
 from unit.perf.test_perf import ends
 
-from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError
+from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError, limits
 from mrc.aio.recording import Recording
 from mrc.cli.figures import bins, bins_lines
-from mrc.config import MAX_BINS
 from mrc.engine.engine import Notice
 from mrc.enums import EventReason, EventType
 from mrc.perf.load import Pattern, PerfDirection, PerfPlan
@@ -169,10 +168,10 @@ def test_history__travels() -> None:
 
 
 def test_history__pieces_are_small() -> None:
-    long = replace(HISTORY, recording=replace(RECORDING, planes={1: tuple(range(MAX_BINS))}))
+    long = replace(HISTORY, recording=replace(RECORDING, planes={1: tuple(range(limits.MAX_BINS))}))
     pieces = list(long.pieces())
     assert max(len(bins) for _, bins in pieces) <= 16384
-    assert [number for _, bins in pieces for number in bins] == list(range(MAX_BINS))
+    assert [number for _, bins in pieces for number in bins] == list(range(limits.MAX_BINS))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_bins__nonsense_of_the_peer(plane: Any, numbers: Any) -> None:
 
 def test_bins__no_more_than_there_can_be() -> None:
     bins = PeerBins()
-    bins.add(1, [0] * MAX_BINS)
+    bins.add(1, [0] * limits.MAX_BINS)
     with pytest.raises(ProtocolError, match="more bins"):
         bins.add(1, [0])
 

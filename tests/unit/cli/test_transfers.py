@@ -35,7 +35,6 @@ from mrc.cli import endpoint
 from mrc.cli.endpoint import Retry, is_lost
 from mrc.cli.main import main
 from mrc.cli.output import Exit
-from mrc.connect.connect import may_pass
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -362,7 +361,7 @@ def caused(cause: Exception) -> ConnectError:
     ],
 )
 def test_errors(error: MrcError, lost: bool, passes: bool) -> None:
-    assert (is_lost(error), may_pass(error)) == (lost, passes)
+    assert (is_lost(error), error.may_pass) == (lost, passes)
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ async def test_known_hosts__nobody_waits_while_the_user_thinks(
 
         async def ask(host: str, shown: str) -> bool:
             async with asyncio.timeout(PATIENCE):
-                while other._admission.pending:  # noqa: ASYNC110 - it has no event
+                while other._opened().admission.pending:  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.001)
             return True
 

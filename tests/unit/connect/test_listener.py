@@ -364,7 +364,7 @@ async def test_close__every_place_is_given_back() -> None:
         near = await context.connect("127.0.0.1", listener.port)
         await listener.close()
         await near.close()
-        places = context._admission
+        places = context._opened().admission
         assert (places.pending, places._connecting, places._connected) == (0, {}, {})
         for writer in writers:
             writer.close()

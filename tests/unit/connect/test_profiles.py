@@ -93,7 +93,7 @@ def move_of(profile: EvProfile, state: ProfileState) -> Callable[[], None]:
 
 def in_state(state: ProfileState, **selection: Any) -> EvProfile:
     way = (INIT, OFFLINE, ONLINE)
-    return moved(EvProfile("p", EvSelection(**selection)), *way[1 : way.index(state) + 1])
+    return moved(EvProfile("p", **selection), *way[1 : way.index(state) + 1])
 
 
 # ---- Life cycle -----------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_modify__what_is_wrong_changes_nothing() -> None:
 
 
 def test_cc_profile__lives_the_same_life() -> None:
-    profile = CcProfile("cc", CcSettings(CcKind.NULL))
+    profile = CcProfile("cc", CcKind.NULL)
     profile.to_offline()
     profile.modify(kind=CcKind.NSCC, parameters=CcParameters(base_rtt_ns=20_000))
     profile.to_online()
@@ -183,15 +183,15 @@ def test_cc_profile__lives_the_same_life() -> None:
 
 
 def test_profiles__names_are_unique_and_free_again_after_the_end() -> None:
-    default = EvProfile("default", EvSelection())
+    default = EvProfile("default")
     profiles = ContextProfiles(default)
     assert (default.state, list(profiles)) == (ONLINE, ["default"])
-    profile = profiles.add(EvProfile("p", EvSelection()))
+    profile = profiles.add(EvProfile("p"))
     assert (profiles["p"], len(profiles)) == (profile, 2)
     with pytest.raises(InUseError, match="profile p: exists already"):
-        profiles.add(EvProfile("p", EvSelection()))
+        profiles.add(EvProfile("p"))
     with pytest.raises(ArgumentError, match="name: is empty"):
-        profiles.add(EvProfile("", EvSelection()))
+        profiles.add(EvProfile(""))
     profile.to_offline()
     with pytest.raises(StateError, match="cannot be destroyed, it is OFFLINE"):
         profiles.destroy(profile)
@@ -199,7 +199,7 @@ def test_profiles__names_are_unique_and_free_again_after_the_end() -> None:
     profiles.destroy(profile)
     with pytest.raises(ArgumentError, match="p: does not belong to this Context"):
         profiles.destroy(profile)
-    profiles.add(EvProfile("p", EvSelection()))
+    profiles.add(EvProfile("p"))
     moved(default, OFFLINE, INIT)
     with pytest.raises(ArgumentError, match="is the default"):
         profiles.destroy(default)
@@ -207,12 +207,12 @@ def test_profiles__names_are_unique_and_free_again_after_the_end() -> None:
 
 
 def test_find__the_default_its_own_and_no_other() -> None:
-    default = EvProfile("default", EvSelection())
+    default = EvProfile("default")
     profiles = ContextProfiles(default)
     assert profiles.find(None) is default
     assert profiles.find(default) is default
     with pytest.raises(ArgumentError, match="does not belong"):
-        profiles.find(EvProfile("default", EvSelection()))
+        profiles.find(EvProfile("default"))
 
 
 # ---- Paths that an EV profile chooses -------------------------------------------------------
@@ -596,7 +596,7 @@ class SlowEngine:
 
 async def play(calls: list[tuple[str, str, str, int]]) -> None:
     """Makes the calls, some at the same time, and compares the result with two sets of patterns."""
-    profile = online(EvProfile("p", EvSelection()))
+    profile = online(EvProfile("p"))
     address = ip_address("127.0.0.1")
     attr = EvAttr(1, 0, address, address, 1, 0, 4791)
     evs = [PathEv(attr, name) for name in PATHS]

@@ -35,13 +35,11 @@ from mrc.connect.proof import (
     NEAR_BYTES,
     PEER,
     SMALL_BYTES,
-    UNKNOWN_BPS,
     Ask,
     Proof,
     Prover,
     SizeSearch,
     common_sizes,
-    links_bps,
     plane_limits,
     plane_names,
     proof_of,
@@ -54,6 +52,7 @@ from mrc.connect.proof import (
 from mrc.errors import QueueFullError, StateError
 from mrc.events import ProbeResult
 from mrc.limits import MIN_MTU
+from mrc.linux import system
 
 SMALL = 16
 
@@ -752,14 +751,14 @@ def test_links_bps__what_does_not_know_its_rate_counts_as_10_gbits(
         (tmp_path / nic).mkdir()
         if text is not None:
             (tmp_path / nic / "speed").write_text(text)
-    assert links_bps(["eth0"], tmp_path) == 10**9
-    assert links_bps(["eth1", "eth0", "eth0"], tmp_path) == UNKNOWN_BPS + 10**9
+    assert system.links_bps(["eth0"], tmp_path) == 10**9
+    assert system.links_bps(["eth1", "eth0", "eth0"], tmp_path) == system.UNKNOWN_BPS + 10**9
 
 
 def test_links_bps__of_the_slowest_that_has_a_rate(tmp_path: Path) -> None:
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow/speed").write_text("1\n")
-    assert links_bps(["slow"], tmp_path) == 10**6
+    assert system.links_bps(["slow"], tmp_path) == 10**6
 
 
 @pytest.mark.parametrize(
@@ -776,7 +775,7 @@ async def test_connect__as_many_psns_as_the_way_calls_for(
     options: dict[str, Any], psns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof, "LATE_NS", 0)
-    monkeypatch.setattr(proof, "UNKNOWN_BPS", 1_000_000)  # this host's load must not matter
+    monkeypatch.setattr(system, "UNKNOWN_BPS", 1_000_000)  # this host's load must not matter
     async with connected_pair(**options) as pair:
         for qp in (pair.near, pair.far):
             assert qp.mpr == (await qp.query()).peer_mpr == psns

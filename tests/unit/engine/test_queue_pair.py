@@ -30,7 +30,6 @@ from mrc.engine.queue_pair import (
     Writes,
     WrOpcode,
     pieces,
-    random_qpn,
     size_of,
 )
 from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState
@@ -128,7 +127,7 @@ def test_remote_memory__what_a_peer_may_get_wrong(value: object) -> None:
 
 
 def test_random_numbers__are_in_range_and_spread() -> None:
-    qpns = [random_qpn() for _ in range(1000)]
+    qpns = [QueuePair.random_qpn() for _ in range(1000)]
     assert all(2 < qpn < 1 << 24 for qpn in qpns)
     assert all(0 < random_key() < 1 << 32 for _ in range(1000))
     assert len(set(qpns)) > 990

@@ -37,6 +37,7 @@ from slowness import PATIENCE
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.terminal import blocks_text
 from mrc.cli.top import Endpoint, EndpointWatch, Top, _all, checked, with_rates
+from mrc.connect import remote_view
 from mrc.connect.connect import dial
 from mrc.observe import views
 from mrc.observe.snapshot import snapshot
@@ -244,7 +245,7 @@ async def test_remote_view__refused_unless_it_was_asked_for() -> None:
     async with connected_pair() as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         with pytest.raises(ConnectError, match="restart the program with --top"):
-            await views.look_at_peer(channel)
+            await remote_view.look_at_peer(channel)
         await channel.close()
 
 
@@ -252,19 +253,19 @@ async def test_remote_view__answers_again_and_again() -> None:
     async with connected_pair(remote_view=True) as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         for _ in range(2):
-            assert len(checked(await views.look_at_peer(channel)).qps) == 1
+            assert len(checked(await remote_view.look_at_peer(channel)).qps) == 1
         await transfer(pair, bytes(1000))  # connecting and writing still work
-        await channel.send(views.RemoteView.TOP, version=2)
+        await channel.send(remote_view.RemoteView.TOP, version=2)
         with pytest.raises(ConnectError, match="only version 1 of"):
-            await channel.expect(views.RemoteView.TOP)
+            await channel.expect(remote_view.RemoteView.TOP)
         await channel.close()
 
 
 async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
     async with connected_pair(remote_view=True) as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
-        first = checked(await views.look_at_peer(channel))
-        second = checked(await views.look_at_peer(channel))
+        first = checked(await remote_view.look_at_peer(channel))
+        second = checked(await remote_view.look_at_peer(channel))
         (qp,) = first.qps
         assert first.udp_port is None and qp.qpn is None
         assert qp.evs and all(ev.ev is None for ev in qp.evs)
@@ -282,12 +283,12 @@ async def test_remote_view__not_too_many_viewers() -> None:
     async with connected_pair(remote_view=True) as pair:
         channels = [
             await dial(None, LOOPBACK[4], pair.listener.port)
-            for _ in range(views.MAX_REMOTE_VIEWERS + 1)
+            for _ in range(remote_view.MAX_REMOTE_VIEWERS + 1)
         ]
         for channel in channels[:-1]:
-            await views.look_at_peer(channel)
+            await remote_view.look_at_peer(channel)
         with pytest.raises(ConnectError, match="4 viewers are connected"):
-            await views.look_at_peer(channels[-1])
+            await remote_view.look_at_peer(channels[-1])
         for channel in channels:
             channel.abort()
 

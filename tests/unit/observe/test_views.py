@@ -33,15 +33,17 @@ from unit.transfer.test_session import INFO, PLANE
 
 from mrc import Context, InUseError, ResolveError
 from mrc.cli.arguments import listening_address
+from mrc.connect import admission, remote_view
+from mrc.connect.admission import PATIENCE_SECONDS, Visits
 from mrc.connect.connect import dial
+from mrc.connect.remote_view import RemoteView
 from mrc.engine.native import names_of
 from mrc.errors import ConnectError, ProtocolError
 from mrc.events import QpInfo
 from mrc.observe import snapshot, views
-from mrc.observe import views as module
 from mrc.observe.metrics import COUNTERS, Scrape
 from mrc.observe.snapshot import ObservedContext, ObservedQp
-from mrc.observe.views import MAX_REQUESTS, PATIENCE_SECONDS, MetricsServer, RemoteView, Visits
+from mrc.observe.views import MAX_REQUESTS, MetricsServer
 
 
 class Noted:
@@ -84,7 +86,7 @@ async def test_observer__shows_nothing_unless_the_configuration_says_so(given: b
         assert context.metrics_port == 0
         channel = await dial(None, LOOPBACK[4], listener.port)
         with pytest.raises(ConnectError, match="remote viewing is off"):
-            await views.look_at_peer(channel)
+            await remote_view.look_at_peer(channel)
         await channel.close()
 
 
@@ -348,7 +350,7 @@ async def test_server__any_name_where_it_is_open_to_the_network() -> None:
 
 
 async def test_server__not_too_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_GRACE_SECONDS", 1e6)  # the silent ones keep their places
+    monkeypatch.setattr(admission, "_GRACE_SECONDS", 1e6)  # the silent ones keep their places
     async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
         silent = [
             await asyncio.open_connection(HERE[0], context.metrics_port)
@@ -438,7 +440,7 @@ async def test_visits__a_connection_that_came_just_before_the_end_gets_no_answer
 
 
 async def test_visits__silent_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "_GRACE_SECONDS", 0.0)
 
     async def page(_: str) -> tuple[bytes, str]:
         return b"x 1\n", "text/plain"
@@ -485,7 +487,7 @@ async def test_visits__who_gives_its_place(
             visit.ask()
         visit.since = now - seconds
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_GRACE_SECONDS", 500.0)
+        patch.setattr(admission, "_GRACE_SECONDS", 500.0)
         assert (visits.admit(newcomer) is None) == (gone is None)
     await asyncio.sleep(0)
     assert [task.cancelled() for task in tasks] == [i == gone for i in range(len(held))]
