@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import cbuild
 
 from mrc.child import BlockingChild
-from mrc.fabric.paths import TRANSPORT, payload_mtu
+from mrc.engine.paths import TRANSPORT, payload_mtu
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric

@@ -15,7 +15,7 @@ from typing import Self
 from bed import HERE, HOSTS, Bed, End, Raw, compiled
 
 from mrc.connect.proof import psns_for
-from mrc.fabric.paths import SEAL_OVERHEAD
+from mrc.engine.paths import SEAL_OVERHEAD
 from mrc.linux.system import UNKNOWN_BPS
 
 GSO_BYTES = 65527  # largest UDP payload of one UDP_SEGMENT message

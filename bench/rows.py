@@ -34,8 +34,8 @@ from contenders import (
 from figures import GOODPUT, spreads
 from streams import ROUND_TRIPS, long_contenders, measure_stream
 
+from mrc.engine.paths import TRANSPORT
 from mrc.enums import Integrity, Seal
-from mrc.fabric.paths import TRANSPORT
 
 P = TypeVar("P", bound=Pair)
 

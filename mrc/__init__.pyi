@@ -31,7 +31,7 @@ from mrc.messages.messages import Message as Message
 from mrc.messages.messages import MessageFunctions as MessageFunctions
 from mrc.engine.memory import MR as MR
 from mrc.engine.memory import RemoteMemory as RemoteMemory
-from mrc.fabric.paths import LocalPort as LocalPort
+from mrc.engine.paths import LocalPort as LocalPort
 from mrc.aio.recording import Recorder as Recorder
 from mrc.aio.recording import Recording as Recording
 from mrc.enums import Access as Access

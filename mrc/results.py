@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
 T = TypeVar("T")
-SCHEMA: Final = 1
-"""The version of the format."""
 KEYS = {
     **{f"{of}rate_bps": f"{of}rate_bits_per_second" for of in ("", "host_", "fabric_", "core_")},
     **{
@@ -31,7 +29,7 @@ KEYS = {
 class Result(Struct, frozen=True, kw_only=True):
     """Every object that a command prints begins with this."""
 
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1] = 1
     """The version of the format. Keys may be added; a change of meaning counts it up."""
 
 

@@ -28,7 +28,6 @@ from mrc.agent.steering import AgentFrame, AgentKind
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
-from mrc.connect.admission import ConnectionPlace
 from mrc.connect.connect import Local
 from mrc.connect.listener import Listener
 from mrc.connect.oob import Channel
@@ -206,8 +205,8 @@ class AgentListener(Listener):
             return BusyError("the agent has started just now: its programs may not have found it")
         return ConnectError(f"no program of this host has the {what}: has it ended?")
 
-    async def _deliver(self, end: QP, place: ConnectionPlace) -> None:
-        place.accept()
+    async def _deliver(self, end: QP, accept: Callable[[], None]) -> None:
+        accept()
         if not isinstance(end, ProgramQP):
             self.agent.keep_probed(self._adopt(end))
             return
@@ -288,7 +287,7 @@ class Agent(Context):
         await super().__aenter__()
         local = self._opened()
         self.rdma_cm = RdmaCm(self)
-        self.requests = Requests(local.ev_profiles, local.cc_profiles, local.host, self._connected)
+        self.requests = Requests(local, self._connected)
         return self
 
     async def _connected(self, host: str) -> QP:

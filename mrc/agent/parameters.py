@@ -26,6 +26,7 @@ from mrc.connect.parse import shown
 from mrc.engine import engine
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import CData
+from mrc.engine.paths import LocalPort
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
 from mrc.errors import ConfigError, ConnectError, PathError, ProtocolError
@@ -36,7 +37,6 @@ from mrc.fabric.hostconfig import (
     parse_address,
     unpack_address,
 )
-from mrc.fabric.paths import LocalPort
 from mrc.linux import system
 from mrc.linux.rtnetlink import interfaces
 from mrc.messages.messages import MessagePeer

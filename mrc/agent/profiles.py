@@ -25,7 +25,8 @@ from mrc.agent.socket import AgentFunction
 from mrc.agent.steering import AgentKind, read_array, read_struct, struct_bytes, text_of
 from mrc.aio.qp import QP
 from mrc.config import CcParameters
-from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile, Profile, ProfileState
+from mrc.connect.connect import Local
+from mrc.connect.profiles import CcProfile, EvProfile, Profile, ProfileState
 from mrc.engine.native import lib
 from mrc.enums import CcKind, EvState
 from mrc.errors import InUseError, MrcError
@@ -281,10 +282,8 @@ class Evs(Struct, eq=False):
 class EvProfiles:
     """The EV profiles of a host, by number."""
 
-    def __init__(
-        self, profiles: ContextProfiles[EvProfile], formats: Formats, names: Mapping[EvValue, str]
-    ) -> None:
-        self._profiles = profiles
+    def __init__(self, local: Local, formats: Formats, names: Mapping[EvValue, str]) -> None:
+        self._profiles = local.ev_profiles
         self._formats = formats
         self._names = names
         self._evs: dict[int, Evs] = {}
@@ -510,8 +509,8 @@ def ev_in(found: Any) -> EvValue:
 class CcProfiles:
     """The CC profiles of a host, by number."""
 
-    def __init__(self, profiles: ContextProfiles[CcProfile]) -> None:
-        self._profiles = profiles
+    def __init__(self, local: Local) -> None:
+        self._profiles = local.cc_profiles
         self._vendor: dict[int, bytes] = {}
 
     def __getitem__(self, number: int) -> CcProfile:
@@ -617,16 +616,10 @@ _EV_STATES = {
 class Requests:
     """What the programs of a host control together."""
 
-    def __init__(
-        self,
-        ev_profiles: ContextProfiles[EvProfile],
-        cc_profiles: ContextProfiles[CcProfile],
-        host: HostConfig | None,
-        connect: Callable[[str], Awaitable[QP]],
-    ) -> None:
+    def __init__(self, local: Local, connect: Callable[[str], Awaitable[QP]]) -> None:
         self.formats = Formats()
-        self.evs = EvProfiles(ev_profiles, self.formats, names_of(host))
-        self.cc = CcProfiles(cc_profiles)
+        self.evs = EvProfiles(local, self.formats, names_of(local.host))
+        self.cc = CcProfiles(local)
         self._prober = EvProber(connect)
         self._watchers: set[ProgramContext] = set()
 

@@ -52,6 +52,7 @@ from mrc.connect.connect import Local, Terms, connect, establish
 from mrc.connect.oob import Channel, Hello
 from mrc.connect.parse import parse, shown
 from mrc.engine.dispatch import Dispatcher
+from mrc.engine.paths import PathEv
 from mrc.engine.ports import LocalPorts
 from mrc.enums import QpState
 from mrc.errors import (
@@ -64,7 +65,6 @@ from mrc.errors import (
     StateError,
 )
 from mrc.fabric.hostconfig import IpAddress, read_address
-from mrc.fabric.paths import PathEv
 from mrc.tasks import Limit, cancelled
 from mrc.typed import take
 from mrc.units import digits

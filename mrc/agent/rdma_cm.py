@@ -35,9 +35,9 @@ from mrc.connect.connect import Local
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.engine.native import CData
+from mrc.engine.paths import LocalPort
 from mrc.errors import MrcError, ProtocolError
 from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
-from mrc.fabric.paths import LocalPort
 from mrc.tasks import Limit, cancelled
 from mrc.typed import take
 from mrc.units import digits

@@ -33,12 +33,13 @@ from mrc import products, versions
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.config import CcParameters, ContextConfig
-from mrc.connect.connect import Admit, Local, Terms, connect
+from mrc.connect.connect import Local, Terms, connect
 from mrc.connect.listener import Listener
 from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.engine import engine, native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
+from mrc.engine.paths import LocalPort
 from mrc.engine.ports import LocalPorts
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
@@ -48,8 +49,7 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import ContextWarning, TraceEntry
-from mrc.fabric import hostconfig
-from mrc.fabric.paths import LocalPort
+from mrc.fabric.hostconfig import HostConfig
 from mrc.observe.snapshot import snapshot
 from mrc.observe.views import Observatory, Observer
 from mrc.results import plain
@@ -159,7 +159,7 @@ class Context:
     async def _make_local(self) -> Local:
         """Opens the first datapath; a subclass overrides it."""
         config = self.config
-        host = config.host or hostconfig.load(os.environ)
+        host = config.host or HostConfig.load(os.environ)
         links = LocalPorts.of(config, host)
         dispatcher = Dispatcher(links.open(config))
         for line in links.small:
@@ -385,7 +385,7 @@ class Context:
         port: int = versions.TCP_PORT,
         *,
         private: dict[str, Any] | None = None,
-        admit: Admit | None = None,
+        admit: Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None] | None = None,
         failed: Callable[[dict[str, Any], MrcError], None] | None = None,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
@@ -477,7 +477,7 @@ class Context:
         They are valid until the Context is closed. Its QPs must be closed first.
         """
         functions = products.need(_MESSAGES, "messages").functions
-        found: mrc.MessageFunctions = functions(self._opened().dispatcher.engine)
+        found: mrc.MessageFunctions = functions(self._opened().dispatcher)
         return found
 
     # ---- End ------------------------------------------------------------------------------

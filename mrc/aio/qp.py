@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Self
 from mrc.aio.streams import ItemQueue, Journal, timed
 from mrc.config import ContextConfig
 from mrc.connect.oob import Channel, Hello
-from mrc.connect.profiles import CcProfile, EvController, EvProfile
+from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.connect.proof import prove
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.paths import PathEv
 from mrc.engine.queue_pair import QueuePair, Write, Writes
 from mrc.enums import EventType, EvState, QpState, Seal, WcOpcode, WcStatus
 from mrc.errors import (
@@ -52,7 +53,6 @@ from mrc.events import (
     QpInfo,
     known,
 )
-from mrc.fabric.paths import PathEv
 from mrc.tasks import Limit, cancelled, within
 from mrc.units import digits
 
@@ -94,7 +94,7 @@ class QP:
         self._dispatcher = dispatcher
         self._queue = queue
         self._paths = tuple(paths)  # of the EVs
-        self._controller = EvController(dispatcher, queue, self._paths, ev_profile)
+        self._controller = ev_profile.control(dispatcher, queue, self._paths)
         self._channel = channel
         self._peer = peer
         self._config = config

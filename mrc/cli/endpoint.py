@@ -30,7 +30,7 @@ from mrc.connect.parse import shown
 from mrc.connect.security import Commands, Security
 from mrc.enums import Seal
 from mrc.errors import ConfigError, MrcError, PathError, PeerGoneError
-from mrc.fabric import hostconfig
+from mrc.fabric.hostconfig import HostConfig
 from mrc.linux import system
 from mrc.linux.secret import Secret
 from mrc.units import digits, parse_time
@@ -332,7 +332,7 @@ def _is_exempt() -> bool:
     """In a test bed, and where the environment says so."""
     if os.environ.get(INSECURE, "0") not in ("", "0"):
         return True
-    config = hostconfig.load(os.environ)
+    config = HostConfig.load(os.environ)
     return config is not None and config.security == "none"
 
 

@@ -13,6 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
+
 from mrc import products
 from mrc.cli import endpoint
 from mrc.cli.arguments import add
@@ -33,7 +35,7 @@ from mrc.events import known
 from mrc.linux import system
 from mrc.observe import views
 from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot, Unanswered
-from mrc.results import SCHEMA, Result, like, names_of
+from mrc.results import Result, like
 from mrc.tasks import cancelled
 from mrc.typed import take
 from mrc.units import counted, digits
@@ -502,8 +504,8 @@ _MAX_TEXT = 128
 
 def checked(found: Mapping[str, Any]) -> Snapshot:
     """The snapshot without control characters; raises ProtocolError if it is invalid."""
-    if (schema := found.get("schema")) != SCHEMA:
-        other = f"the snapshot has schema {shown(schema, 20)}, this mrc supports {SCHEMA}"
+    if (schema := found.get("schema")) != Result().schema:
+        other = f"the snapshot has schema {shown(schema, 20)}, this mrc supports {Result().schema}"
         raise ProtocolError(other)
     try:
         return take(_clean(found), Snapshot)
@@ -565,10 +567,12 @@ def _qp(old: Qp, new: Qp, seconds: float) -> QpRates:
     return like(QpRates, new, planes=tuple(planes), **_rates(QpRates, old, new, seconds))
 
 
-def _rates(kind: type, old: Qp | QpPlane, new: Qp | QpPlane, seconds: float) -> dict[str, float]:
+def _rates(
+    kind: type[Struct], old: Qp | QpPlane, new: Qp | QpPlane, seconds: float
+) -> dict[str, float]:
     """The rates that `kind` declares; the name of each rate begins with its counter."""
     rates = {}
-    for name in (each for each in names_of(kind) if each.endswith("_per_second")):
+    for name in (each for each in kind.__struct_fields__ if each.endswith("_per_second")):
         counter, scale = name.removesuffix("_per_second"), 1
         if counter.endswith("_bits"):
             counter, scale = counter.removesuffix("_bits") + "_bytes", 8

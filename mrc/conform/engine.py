@@ -42,15 +42,15 @@ from mrc.connect.oob import (
     Channel,
     Hello,
 )
+from mrc.engine import paths
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
+from mrc.engine.paths import LocalPort, RemotePort
 from mrc.engine.queue_pair import QueuePair, Writes
 from mrc.engine.queue_pair import Write as Posted
 from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading
 from mrc.errors import BusyError, CompletionError, MrcError, ProtocolError
 from mrc.events import Completion, Immediate
-from mrc.fabric import paths
-from mrc.fabric.paths import LocalPort, RemotePort
 from mrc.mailbox import SessionError
 from mrc.perf.session import served_memory
 from mrc.tasks import took_cancellation

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
+from mrc.engine.paths import PeerSource
 from mrc.errors import BusyError, ConnectError, MrcError
 from mrc.fabric.hostconfig import IpAddress, parse_address
-from mrc.fabric.paths import PeerSource
 from mrc.tasks import cancelled, took_cancellation
 from mrc.units import counted
 

@@ -60,9 +60,10 @@ from mrc.connect.proof import (
     smaller_packets,
 )
 from mrc.connect.tls import RANDOM_BYTES, Guard, QuestionError
-from mrc.engine import native
+from mrc.engine import native, paths
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import Command
+from mrc.engine.paths import LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind, EvState, Integrity, Seal
@@ -84,9 +85,7 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import ProbeResult
-from mrc.fabric import paths
 from mrc.fabric.hostconfig import HostConfig, IpAddress, parse_address
-from mrc.fabric.paths import LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
 from mrc.linux import system
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled
@@ -163,7 +162,7 @@ class Local(Struct, frozen=True):
         return self.host if self.host and self.host.has_srv6 else None
 
 
-Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
+_Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
 
 
 class Terms(Struct, frozen=True):
@@ -173,7 +172,7 @@ class Terms(Struct, frozen=True):
     ev_profile: EvProfile
     cc_profile: CcProfile
     end: Callable[..., QP]  # makes this side's end of the QP
-    admit: Admit | None = None  # refuses by the peer's private data
+    admit: _Admit | None = None  # refuses by the peer's private data
     check: Callable[[str, Collection[IpAddress], str], None] = lambda *_: None
     """refuses by the peer's name, its addresses, and the one that it calls from"""
     failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
@@ -540,7 +539,7 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
     return peer
 
 
-async def _ask(admit: Admit, private: dict[str, Any]) -> None:
+async def _ask(admit: _Admit, private: dict[str, Any]) -> None:
     """Has the program decide about a peer; raises its MrcError or a ConnectError for a refusal. Any
     other error of the program refuses the peer, too, and is logged.
     """

@@ -83,7 +83,7 @@ class Listener:
         self._adopt = adopt
         self._server: asyncio.Server | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._ready: deque[tuple[mrc.QP, ConnectionPlace]] = deque()
+        self._ready: deque[tuple[mrc.QP, Callable[[], None]]] = deque()
         self._changed = asyncio.Condition()
         self.port = 0
 
@@ -114,8 +114,8 @@ class Listener:
             await self._changed.wait_for(lambda: self._ready or self._server is None)
             if not self._ready:
                 raise StateError("the listener is closed")
-            qp, place = self._ready.popleft()
-            place.accept()
+            qp, accept = self._ready.popleft()
+            accept()
             return qp
 
     def __aiter__(self) -> AsyncIterator[mrc.QP]:
@@ -224,7 +224,7 @@ class Listener:
         else:
             if end is not None:
                 place.connect(_now())
-                await self._deliver(end, place)
+                await self._deliver(end, place.accept)
 
     async def _answer(self, channel: Channel) -> mrc.QP | None:
         """This side's part of the exchange, from the peer's hello on, which is peeked. None: the
@@ -241,11 +241,11 @@ class Listener:
                 self._terms.failed(private, error)
             raise
 
-    async def _deliver(self, end: mrc.QP, place: ConnectionPlace) -> None:
-        """Gives a connected QP to the caller."""
+    async def _deliver(self, end: mrc.QP, accept: Callable[[], None]) -> None:
+        """Gives a connected QP to the caller; `accept` is to be called when he has it."""
         qp = self._adopt(end)
         async with self._changed:
-            self._ready.append((qp, place))
+            self._ready.append((qp, accept))
             self._changed.notify()
 
     async def _let_prove(self, channel: Channel, place: ConnectionPlace) -> str:

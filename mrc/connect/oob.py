@@ -48,6 +48,7 @@ from msgspec import Meta, Struct, to_builtins
 from mrc import limits, versions
 from mrc.connect.parse import called, parse, shown
 from mrc.connect.tls import TlsStream, cut_random, explain, write_random
+from mrc.engine.paths import RemotePort
 from mrc.enums import Reading
 from mrc.errors import (
     BusyError,
@@ -58,7 +59,6 @@ from mrc.errors import (
     ProtocolError,
 )
 from mrc.fabric.hostconfig import IpInterface, parse_address, read_address
-from mrc.fabric.paths import RemotePort, UdpPort
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled
 from mrc.typed import take
@@ -145,7 +145,7 @@ class Attributes:
     mpr: Annotated[int, Meta(ge=limits.MPR_UNIT, le=limits.MAX_MPR, multiple_of=limits.MPR_UNIT)]
     max_wimm: Annotated[int, Meta(ge=1, le=65535)]
     integrity: Literal["icrc", "udp"]
-    udp_port: UdpPort
+    udp_port: Annotated[int, Meta(ge=1, le=65535)]
     trim_nack: bool = field(default=False, kw_only=True)
     dynamic_mpr: bool = field(default=False, kw_only=True)
     seal: Literal["none", "auth", "aead"] = field(default="none", kw_only=True)

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from mrc import limits
 from mrc.config import CcParameters
 from mrc.engine.dispatch import Dispatcher
+from mrc.engine.paths import PathEv
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind, EvState, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, QueueFullError, StateError
 from mrc.events import ProbeResult
-from mrc.fabric.paths import PathEv, transport_bytes
 from mrc.units import counted
 
 """The name of every Context's own profile. It is ONLINE and follows ContextConfig."""
@@ -301,6 +301,12 @@ class EvProfile(Profile[EvSelection]):
     async def _update(self) -> None:
         await asyncio.gather(*(user.follow_profile() for user in self._users))
 
+    def control(
+        self, dispatcher: Dispatcher, queue: QueuePair, evs: Sequence[PathEv]
+    ) -> EvController:
+        """What controls the EVs of a new QP."""
+        return EvController(dispatcher, queue, evs, self)
+
     def _attach(self, user: EvUser) -> None:
         """Adds a QP whose EVs exist. From now on it follows the denylist."""
         self._users.append(user)
@@ -486,9 +492,7 @@ class EvController:
             raise ArgumentError(f"timeout: {timeout} is not above 0 and up to {_MOST_SECONDS}")
         if index in self._denied:
             return ProbeResult(index, errno.EPERM, None)
-        overhead = transport_bytes(sealed=bool(self._queue.seal))
-        size = payload + overhead if payload else 0
-        command = self._queue.probe_ev(index, bytes=size, timeout_ns=int(timeout * 1e9))
+        command = self._queue.probe_ev(index, payload=payload, timeout_ns=int(timeout * 1e9))
         what = f"QP {self._queue.qpn:#x}: probe EV {index}"
         return await self._dispatcher.probe(command, what)
 

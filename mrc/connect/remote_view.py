@@ -18,7 +18,7 @@ from mrc.connect.oob import SNAPSHOT_BYTES, Channel
 from mrc.connect.security import Security
 from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import Kind, MrcError, ProtocolError, reason_of
-from mrc.fabric import hostconfig
+from mrc.fabric.hostconfig import HostConfig
 from mrc.tasks import Limit
 from mrc.units import digits
 
@@ -156,7 +156,7 @@ class RemoteEndpoint:
         with about(host, port):
             try:
                 async with Limit(self._timeout):
-                    channel = await dial(hostconfig.load(os.environ), host, port)
+                    channel = await dial(HostConfig.load(os.environ), host, port)
                     if self._guard is not None:
                         await self._guard.connect(channel)
             except TimeoutError as error:

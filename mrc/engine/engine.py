@@ -26,11 +26,11 @@ from mrc.engine.native import (
     ffi,
     lib,
 )
+from mrc.engine.paths import LocalPort
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError, StateError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 from mrc.fabric.hostconfig import pack_address
-from mrc.fabric.paths import LocalPort
 
 
 class Reply(Struct, frozen=True):

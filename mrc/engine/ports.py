@@ -26,13 +26,13 @@ from mrc.config import ContextConfig
 from mrc.engine import engine, native
 from mrc.engine.engine import AnyEngine, Engine
 from mrc.engine.native import Command
-from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
-from mrc.fabric.hostconfig import HostConfig, IpAddress
-from mrc.fabric.paths import (
+from mrc.engine.paths import (
     LocalPort,
     PortSelection,
     SourcePorts,
 )
+from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
+from mrc.fabric.hostconfig import HostConfig, IpAddress
 from mrc.linux.rtnetlink import Interface, interfaces
 
 logger = logging.getLogger("mrc.links")

@@ -22,11 +22,11 @@ from mrc.config import Queues
 from mrc.engine import native
 from mrc.engine.memory import MR, RemoteMemory
 from mrc.engine.native import CData, Command
+from mrc.engine.paths import SEAL_OVERHEAD, TRANSPORT, EvAttr, PeerSource
 from mrc.enums import CommandOp, EvState, Integrity, QpState, Seal
 from mrc.errors import ArgumentError, StateError
 from mrc.events import Completion
 from mrc.fabric.hostconfig import pack_address
-from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.linux.secret import Secret
 
 
@@ -251,9 +251,10 @@ class QueuePair:
         self.seal = seal
         return self._command(CommandOp.QP_SET_SEAL, attr, pointer=attr)
 
-    def probe_ev(self, index: int, *, bytes: int, timeout_ns: int) -> Command:
-        """Sends one EV probe padded to `bytes` of UDP payload (0: not padded)."""
-        return self._command(CommandOp.QP_PROBE_EV, value=index, bytes=bytes, timeout_ns=timeout_ns)
+    def probe_ev(self, index: int, *, payload: int, timeout_ns: int) -> Command:
+        """Sends one EV probe, as large as a packet with so much payload (0: not padded)."""
+        size = payload and payload + TRANSPORT + (SEAL_OVERHEAD if self.seal else 0)
+        return self._command(CommandOp.QP_PROBE_EV, value=index, bytes=size, timeout_ns=timeout_ns)
 
     def set_ev_state(self, index: int, state: EvState) -> Command:
         """Sets the state of an EV: DENIED, GOOD or ASSUMED_BAD."""

@@ -2,13 +2,12 @@
 """The host configuration file at $MRC_CONFIG: this host's ports, its peers, and paths to them; and
 IP addresses of either version, as text and as the 16 bytes that the C code takes.
 
-`parse` is pure; `load` reads the file. Unknown keys are ignored. Every error names the file and the
-key, as in `/run/mrc/h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
+`HostConfig.parse` is pure, `load` reads the file. Unknown keys are ignored. Every error names the
+file and the key, as in `h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
 """
 
 from __future__ import annotations
 
-import os
 from abc import ABC
 from collections.abc import Mapping
 from enum import Enum
@@ -22,7 +21,7 @@ from ipaddress import (
     ip_interface,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from msgspec import Meta, Struct, field
 
@@ -86,7 +85,6 @@ def parse_address(name: str) -> IpAddress:
 # ---- The file ------------------------------------------------------------------------------------
 
 
-ENVIRONMENT = "MRC_CONFIG"
 SCHEMA = 1
 
 
@@ -145,6 +143,8 @@ class HostPeer(Struct, frozen=True):
 class HostConfig(Struct, frozen=True):
     """The whole file."""
 
+    ENVIRONMENT: ClassVar = "MRC_CONFIG"
+
     host: Text
     """Name of this host."""
     source: PathSource
@@ -172,58 +172,53 @@ class HostConfig(Struct, frozen=True):
         paths = (path for peer in self.peers.values() for path in peer.paths)
         return max((len(path.segments) for path in paths), default=0) or 1
 
+    @classmethod
+    def parse(cls, text: str, origin: str) -> Self:
+        """Parses the text of a host configuration; `origin` names it in errors."""
+        from mrc.fabric.document import parsed  # slow import
 
-def parse(text: str, origin: str) -> HostConfig:
-    """Parses the text of a host configuration; `origin` names it in errors."""
-    from mrc.fabric.document import parsed  # slow import
+        document = parsed(text, origin)
+        try:
+            if (schema := document.get("schema")) != SCHEMA:
+                raise ValueError(f"schema: is {schema}, this mrc requires schema {SCHEMA}")
+            tables = take(document.get("peers", {}), dict[str, Any], place="peers")
+            peers = {name: _peer(name, table) for name, table in tables.items()}
+            config = take({**document, "peers": peers}, cls, read=read_address)
+            config._check()
+        except ValueError as error:
+            raise BadFileError(f"{origin}: {error}") from error
+        return config
 
-    document = parsed(text, origin)
-    try:
-        if (schema := document.get("schema")) != SCHEMA:
-            raise ValueError(f"schema: is {schema}, this mrc requires schema {SCHEMA}")
-        tables = take(document.get("peers", {}), dict[str, Any], place="peers")
-        peers = {name: _peer(name, table) for name, table in tables.items()}
-        config = take({**document, "peers": peers}, HostConfig, read=read_address)
-        _check(config)
-    except ValueError as error:
-        raise BadFileError(f"{origin}: {error}") from error
-    return config
+    @classmethod
+    def load(cls, environ: Mapping[str, str]) -> Self | None:
+        """Reads the file at $MRC_CONFIG; None if it is not set. Raises BadFileError."""
+        from mrc.fabric import document  # slow import
+
+        if not (path := environ.get(cls.ENVIRONMENT)):
+            return None
+        return cls.parse(document.text_of(Path(path), path, document.MOST_BYTES), path)
+
+    def _check(self) -> None:
+        """Raises ValueError for parts that contradict each other."""
+        if self.has_srv6 and not self.ports:
+            raise ValueError("ports: source srv6 requires at least one port")
+        if len(self.planes) < len(self.ports):
+            raise ValueError("ports: two ports have the same plane")
+        for name, peer in self.peers.items():
+            if self.has_srv6 and not peer.paths:
+                raise ValueError(f"peers.{name}.paths: source srv6 requires at least one path")
+            if self.has_srv6 and not peer.sources:
+                raise ValueError(f"peers.{name}.sources: source srv6 requires at least one address")
+            for i, path in enumerate(peer.paths):
+                place = f"peers.{name}.paths[{i}]"
+                if path.plane not in self.planes:
+                    planes = ", ".join(map(str, self.planes))
+                    raise ValueError(f"{place}.plane: must be the plane of a port: {planes}")
+                if path.destination.version != self.planes[path.plane].address.version:
+                    raise ValueError(f"{place}.dst: must have the IP version of port {path.plane}")
 
 
 def _peer(name: str, table: object) -> HostPeer:
     place = f"peers.{name}"
     values = take(table, dict[str, Any], place=place) | {"name": name}
     return take(values, HostPeer, place=place, read=read_address)
-
-
-def _check(config: HostConfig) -> None:
-    """Raises ValueError for parts that contradict each other."""
-    if config.has_srv6 and not config.ports:
-        raise ValueError("ports: source srv6 requires at least one port")
-    if len(config.planes) < len(config.ports):
-        raise ValueError("ports: two ports have the same plane")
-    for name, peer in config.peers.items():
-        if config.has_srv6 and not peer.paths:
-            raise ValueError(f"peers.{name}.paths: source srv6 requires at least one path")
-        if config.has_srv6 and not peer.sources:
-            raise ValueError(f"peers.{name}.sources: source srv6 requires at least one address")
-        for i, path in enumerate(peer.paths):
-            place = f"peers.{name}.paths[{i}]"
-            if path.plane not in config.planes:
-                planes = ", ".join(map(str, config.planes))
-                raise ValueError(f"{place}.plane: must be the plane of a port: {planes}")
-            if path.destination.version != config.planes[path.plane].address.version:
-                raise ValueError(f"{place}.dst: must have the IP version of port {path.plane}")
-
-
-def read(path: str | os.PathLike[str]) -> HostConfig:
-    """Reads and parses a host configuration file; raises BadFileError."""
-    from mrc.fabric import document  # slow import
-
-    return parse(document.text_of(Path(path), str(path), document.MOST_BYTES), str(path))
-
-
-def load(environ: Mapping[str, str]) -> HostConfig | None:
-    """Returns the configuration at $MRC_CONFIG, or None if it is not set."""
-    path = environ.get(ENVIRONMENT)
-    return read(path) if path else None

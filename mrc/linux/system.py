@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 
 from msgspec import Struct
@@ -158,7 +159,7 @@ def process(pid: int) -> Process:
     return Process(before.partition("(")[2], after.split()[0])
 
 
-# ---- Interfaces ---------------------------------------------------------------------------------
+# ---- Interfaces and addresses -------------------------------------------------------------------
 
 
 UNKNOWN_BPS = 10_000_000_000
@@ -174,6 +175,19 @@ def links_bps(nics: Iterable[str], sysfs: Path = Path("/sys/class/net")) -> int:
             mbps = 0
         total += mbps * 1_000_000 if mbps > 0 else UNKNOWN_BPS
     return total
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Whether `host`, with or without a port, is localhost or a loopback address: names that no
+    name server can redirect.
+    """
+    name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host
+    if name.count(":") == 1:
+        name = name.partition(":")[0]
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
 
 
 # ---- Processors ----------------------------------------------------------------------------------

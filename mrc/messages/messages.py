@@ -20,7 +20,6 @@ from mrc.aio.qp import QP
 from mrc.connect.oob import Hello, Inbox
 from mrc.engine import native
 from mrc.engine.dispatch import Dispatcher
-from mrc.engine.engine import AnyEngine
 from mrc.engine.memory import HeldBuffer
 from mrc.engine.native import CData, Command, ffi, lib
 from mrc.engine.queue_pair import QueuePair
@@ -69,10 +68,11 @@ class MessageFunctions(NamedTuple):
     """Size of struct mrc_msg_done."""
 
 
-def functions(context: AnyEngine) -> MessageFunctions:
+def functions(dispatcher: Dispatcher) -> MessageFunctions:
     """Addresses that are valid until the context is closed."""
     names = ("space", "close_space", "post", "cancel")
-    pointers = [context.handle(), *(ffi.addressof(lib, f"mrc_ctx_msg_{name}") for name in names)]
+    functions = (ffi.addressof(lib, f"mrc_ctx_msg_{name}") for name in names)
+    pointers = [dispatcher.engine.handle(), *functions]
     return MessageFunctions(
         tuple(int(ffi.cast("uintptr_t", pointer)) for pointer in pointers),
         ffi.sizeof("struct mrc_msg_post"),
@@ -83,10 +83,10 @@ def functions(context: AnyEngine) -> MessageFunctions:
 class MessageDispatcher:
     """The completions of all spaces of a context, on their way to those who wait for them."""
 
-    def __init__(self, context: AnyEngine) -> None:
+    def __init__(self, dispatcher: Dispatcher) -> None:
         self.spaces: dict[int, Messages] = {}
         """by number, while they are open"""
-        self._context = context
+        self._context = dispatcher.engine
         self._batch = native.StructQueue("mrc_msg_done", native.POLL_BATCH)
         self._done: deque[tuple[int, MessageCompletion]] = deque()
 
@@ -224,7 +224,7 @@ class Messages:
         native.check(opened, f"space {self._space}")
         self._ctx = ctx
         if self._dispatcher.messages is None:
-            self._dispatcher.messages = MessageDispatcher(self._dispatcher.engine)
+            self._dispatcher.messages = MessageDispatcher(self._dispatcher)
         self._messages = cast(MessageDispatcher, self._dispatcher.messages)
         self._messages.spaces[self._space] = self
         return self

@@ -18,9 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.config import ContextConfig
+from mrc.engine.paths import LocalPort
 from mrc.errors import MrcError
 from mrc.events import EvInfo, PlaneInfo, QpInfo
-from mrc.fabric.paths import LocalPort
 from mrc.results import KEYS, Result, like, nonzero
 
 # ---- What is shown -------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import stat
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +26,7 @@ from mrc.connect.parse import parse
 from mrc.connect.remote_view import RemoteView
 from mrc.errors import InUseError, ProtocolError, ResolveError
 from mrc.events import QpInfo
+from mrc.linux import system
 from mrc.observe.snapshot import Ledger, ObservedContext, ObservedQp, Snapshot, public, snapshot
 from mrc.results import plain
 from mrc.tasks import Limit
@@ -58,7 +58,7 @@ class MetricsServer:
 
     async def open(self, address: str, port: int) -> None:
         """Listens on a TCP port; 0 chooses a free port. Raises InUseError or ResolveError."""
-        self._of_this_machine = is_of_this_machine(address)
+        self._of_this_machine = system.is_of_this_machine(address)
         try:
             self._server = await asyncio.start_server(
                 self._requests.on_connection, address, port, limit=MAX_REQUEST_BYTES
@@ -101,23 +101,12 @@ class MetricsServer:
         headers = {name.strip().lower(): value.strip() for name, _, value in fields}
         # DNS rebinding: a web page's own name may resolve to this machine, and the page could then
         # read the metrics. So on loopback the Host header must name this machine.
-        if self._of_this_machine and not is_of_this_machine(headers.get("host", "localhost")):
+        if self._of_this_machine and not system.is_of_this_machine(
+            headers.get("host", "localhost")
+        ):
             return _response(HTTPStatus.MISDIRECTED_REQUEST)
         body, content_type = await self._page(headers.get("accept", ""))
         return _response(HTTPStatus.OK, f"Content-Type: {content_type}\r\n", body)
-
-
-def is_of_this_machine(host: str) -> bool:
-    """Whether `host`, with or without a port, is localhost or a loopback address: names that no
-    name server can redirect.
-    """
-    name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host
-    if name.count(":") == 1:
-        name = name.partition(":")[0]
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return name.lower() == "localhost"
 
 
 def _response(status: HTTPStatus, headers: str = "", body: bytes | None = None) -> bytes:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from mrc.cli import figures
 from mrc.events import EvEvent, PlaneEvent, PlaneShareEvent
-from mrc.results import SCHEMA, Failure, Result
+from mrc.results import Failure, Result
 from mrc.typed import Whole
 
 
@@ -275,7 +275,7 @@ class StartEvent(Setup, frozen=True, kw_only=True):
 class IntervalEvent(Interval, frozen=True, kw_only=True):
     """A line of the stream for each interval."""
 
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1] = 1
     """The version of the format."""
     event: Literal["interval"] = "interval"
     """What this line is."""
@@ -284,7 +284,7 @@ class IntervalEvent(Interval, frozen=True, kw_only=True):
 class TestEvent(Test, frozen=True, kw_only=True):
     """A line of the stream for each test that ended."""
 
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1] = 1
     """The version of the format."""
     event: Literal["result"] = "result"
     """What this line is."""

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mrc.engine import paths
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError, StateError
-from mrc.fabric import paths
 from mrc.fabric.faults import Tiers, TimedFault
 from mrc.linux import system
 from mrc.sim import native

@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
-from mrc.fabric import hostconfig
+from mrc.fabric.hostconfig import HostConfig
 from mrc.fabric.topology import Target
 from mrc.linux import netns, system
 from mrc.results import KEYS, Result, like
@@ -503,10 +503,10 @@ class Testbed:
         environment = dict(os.environ)
         environment[FOLDER_VARIABLE] = str(state.folder(self.name))
         environment.pop(
-            hostconfig.ENVIRONMENT, None
+            HostConfig.ENVIRONMENT, None
         )  # a shell in a host may start a command in a switch
         if node.name in self.plan.configs:
-            environment[hostconfig.ENVIRONMENT] = str(state.config_path(self.name, node.name))
+            environment[HostConfig.ENVIRONMENT] = str(state.config_path(self.name, node.name))
         # mrc may be in a virtual environment that is not activated.
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"

@@ -28,7 +28,7 @@ from msgspec import Struct, field
 import mrc
 from mrc.connect.parse import shown
 from mrc.errors import ConfigError, ConnectError, MrcError, StateError
-from mrc.fabric import hostconfig
+from mrc.fabric.hostconfig import HostConfig
 from mrc.tasks import cancelled
 from mrc.torch.build import TorchError, built
 from mrc.torch.group import NOTE_BYTES, Group, Member, MemberAddress, MemberEnd
@@ -48,7 +48,7 @@ def config_of(environ: Mapping[str, str]) -> mrc.ContextConfig:
     $MRC_SECRET the exchange is encrypted and packets are sealed. Raises ConfigError.
     """
     interfaces = tuple(name for name in environ.get(INTERFACES, "").split(",") if name)
-    if not interfaces and hostconfig.ENVIRONMENT not in environ and _is_loopback(environ):
+    if not interfaces and HostConfig.ENVIRONMENT not in environ and _is_loopback(environ):
         interfaces = ("127.0.0.1",)
     rank = environ.get("RANK", "")
     program = f"torch rank {rank}" if rank.isdecimal() else "torch"
@@ -71,7 +71,7 @@ def check_interfaces(config: mrc.ContextConfig, missing: Sequence[str]) -> None:
 
 def name_of(environ: Mapping[str, str]) -> str:
     """The configured name of this host, or the address that $MASTER_ADDR is reached from."""
-    host = hostconfig.load(environ)
+    host = HostConfig.load(environ)
     if host is not None:
         return host.host
     return _source(environ.get("MASTER_ADDR", "")) or socket.gethostname()

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -47,14 +48,14 @@ from mrc.transfer.limits import (
     local_name,
     wire_name,
 )
-from mrc.typed import MAX_WHOLE, Whole, take
+from mrc.typed import Whole, take
 
 VERSION = versions.TRANSFER
 Digest = xxhash.xxh3_128  # fast; detects accidental corruption, but does not resist attacks
 MAX_HOLES = 4096  # of one file; the others are sent as zeros
 MAX_NAMES = 16  # that are announced
 MIN_CHUNK_BYTES = 1 << 12
-MAX_FILE_BYTES = MAX_WHOLE
+MAX_FILE_BYTES = sys.maxsize
 MAX_SLOTS = 256
 MAX_ERROR = 500  # characters about one file
 MAX_WORDS = 4096  # characters of any other text
@@ -69,7 +70,7 @@ ChunkBytes = Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=0xFFFFFFFF)]
 Names = Annotated[tuple[Annotated[str, Meta(max_length=255)], ...], Meta(max_length=MAX_NAMES)]
 HoleRanges = Annotated[tuple[tuple[Whole, Whole], ...], Meta(max_length=MAX_HOLES)]
 Mode = Annotated[int, Meta(ge=0, le=0o7777)]
-Seconds = Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)]
+Seconds = Annotated[int, Meta(ge=-MAX_FILE_BYTES, le=MAX_FILE_BYTES)]
 Nanoseconds = Annotated[int, Meta(ge=0, lt=1_000_000_000)]
 Time = tuple[Seconds, Nanoseconds]  # since 1970; 64 bits of nanoseconds would end in 2262
 

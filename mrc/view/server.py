@@ -25,7 +25,7 @@ from tornado.iostream import StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler
 
 from mrc.errors import MrcError
-from mrc.observe.views import is_of_this_machine
+from mrc.linux import system
 from mrc.typed import take
 from mrc.view.fabric import FabricChange
 from mrc.view.feed import PageFeed
@@ -60,7 +60,7 @@ def refusal(method: str, headers: Mapping[str, str], given: str, token: str) -> 
     """Why a request gets no answer; None if it gets one. `given`: the token in its path."""
     host = headers.get("Host", "")
     # DNS rebinding: a site's own name may lead to this machine.
-    if not is_of_this_machine(host):
+    if not system.is_of_this_machine(host):
         return HTTPStatus.MISDIRECTED_REQUEST
     # Other users of this machine, and sites that guess the port.
     if not secrets.compare_digest(given.encode(), token.encode()):

@@ -17,7 +17,7 @@ from mrc import Sockets
 from mrc.connect import proofs
 from mrc.connect.proof import NEAR_BYTES
 from mrc.connect.security import Security
-from mrc.fabric.paths import SEAL_OVERHEAD, payload_mtu
+from mrc.engine.paths import SEAL_OVERHEAD, payload_mtu
 from virtual.host import Host
 from virtual.network import Path
 from virtual.world import Audit, World

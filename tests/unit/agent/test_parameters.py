@@ -27,11 +27,11 @@ from mrc.agent.parameters import (
 from mrc.agent.steering import ProgramEngine, read_struct
 from mrc.connect.oob import Inbox
 from mrc.engine import native
+from mrc.engine.paths import LocalPort
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Seal
 from mrc.errors import ConfigError, ConnectError, ProtocolError
 from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource
-from mrc.fabric.paths import LocalPort
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 from mrc.linux.secret import Secret
 

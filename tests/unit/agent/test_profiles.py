@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec import Struct
@@ -29,6 +30,7 @@ from mrc.agent.profiles import (
     names_of,
     parameters_of,
 )
+from mrc.connect.connect import Local
 from mrc.connect.profiles import (
     CcProfile,
     ContextProfiles,
@@ -37,7 +39,7 @@ from mrc.connect.profiles import (
 )
 from mrc.engine.native import ffi, lib
 from mrc.errors import ConnectError, InUseError
-from mrc.fabric.hostconfig import parse
+from mrc.fabric.hostconfig import HostConfig
 
 STATE, MODE = int(lib.MRC_API_PROFILE_STATE), int(lib.MRC_API_EVS_MODE)
 PATHS = {
@@ -78,7 +80,8 @@ def change_cc(table: CcProfiles, number: int, state: int, mask: int = 0, **field
 
 @pytest.fixture
 def table() -> CcProfiles:
-    return CcProfiles(ContextProfiles(CcProfile("default")))
+    local = SimpleNamespace(cc_profiles=ContextProfiles(CcProfile("default")))
+    return CcProfiles(cast(Local, local))
 
 
 @pytest.fixture
@@ -90,7 +93,8 @@ def formats() -> Formats:
 
 @pytest.fixture
 def profiles(formats: Formats) -> EvProfiles:
-    return EvProfiles(ContextProfiles(EvProfile("default")), formats, PATHS)
+    local = SimpleNamespace(ev_profiles=ContextProfiles(EvProfile("default")))
+    return EvProfiles(cast(Local, local), formats, PATHS)
 
 
 def offline(mode: int, mask: int = 0, **fields: Any) -> Any:
@@ -382,7 +386,7 @@ def test_ev__is_shown_as_mrc_paths_shows_it() -> None:
 
 
 def test_names_of__the_paths_of_the_configuration() -> None:
-    assert names_of(parse(CONFIG, "h0.toml")) == {ev(1, "01000201e000"): "t1:1.0"}
+    assert names_of(HostConfig.parse(CONFIG, "h0.toml")) == {ev(1, "01000201e000"): "t1:1.0"}
     assert names_of(None) == {}
 
 

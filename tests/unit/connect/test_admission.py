@@ -31,8 +31,8 @@ from mrc.connect.admission import (
     source_of,
     victim,
 )
+from mrc.engine.paths import PeerSource
 from mrc.errors import BusyError, ConnectError
-from mrc.fabric.paths import PeerSource
 from mrc.linux.system import raise_descriptor_limit
 
 LIMITS = Limits(max_pending=8, max_pending_per_source=2, max_qps=16, max_qps_per_source=4)

@@ -46,9 +46,9 @@ from mrc.connect.oob import (
     refusal_fields,
 )
 from mrc.connect.parse import MAX_WHOLE, parse, printable, shown
+from mrc.engine.paths import RemotePort
 from mrc.errors import BusyError, ConnectRefusedError, Kind, PeerGoneError, ProtocolError
 from mrc.fabric.hostconfig import parse_address
-from mrc.fabric.paths import RemotePort
 from mrc.tasks import cancelled
 
 HELLO = Hello(

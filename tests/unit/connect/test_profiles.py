@@ -56,10 +56,10 @@ from mrc.connect.profiles import (
 )
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import Command
+from mrc.engine.paths import EvAttr, PathEv
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError, InUseError, MrcError, StateError
-from mrc.fabric.paths import EvAttr, PathEv
 
 ROOT = Path(__file__).resolve().parents[3]
 INIT, OFFLINE, ONLINE = ProfileState

@@ -28,6 +28,7 @@ from mrc.engine import engine, ports
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Engine, EngineEvent, EventLoss, Notice, ProbeReply, Reply
 from mrc.engine.native import Command, Submission
+from mrc.engine.paths import PortSelection
 from mrc.engine.ports import LocalPorts, link_snapshots, number
 from mrc.engine.queue_pair import QueuePair, Write, Writes
 from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
@@ -40,9 +41,7 @@ from mrc.errors import (
     StateError,
 )
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
-from mrc.fabric import hostconfig
-from mrc.fabric.hostconfig import unpack_address
-from mrc.fabric.paths import PortSelection
+from mrc.fabric.hostconfig import HostConfig, unpack_address
 from mrc.linux.rtnetlink import Interface
 
 
@@ -400,7 +399,7 @@ class Datapath:
 class Host:
     """LocalPorts of a host with scripted interfaces."""
 
-    def __init__(self, *wanted: str, host: hostconfig.HostConfig | None = None) -> None:
+    def __init__(self, *wanted: str, host: HostConfig | None = None) -> None:
         config = ContextConfig(interfaces=wanted, spraying=Spraying(evs_per_pair=2))
         self.links = LocalPorts.of(config, host)
         self.datapath = Datapath()

@@ -6,18 +6,18 @@ addresses in the form that C uses.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
 
 from mrc.errors import BadFileError, ConfigError
-from mrc.fabric import document, hostconfig
+from mrc.fabric import document
 from mrc.fabric.hostconfig import (
+    HostConfig,
     PathSource,
-    load,
     pack_address,
-    parse,
     parse_address,
     unpack_address,
 )
@@ -47,7 +47,7 @@ usids = ["0100", "0201", "e000"]
 
 
 def test_parse__all_of_the_file() -> None:
-    config = parse(GOOD, "h0.toml")
+    config = HostConfig.parse(GOOD, "h0.toml")
     assert config.host == "h0"
     assert config.source is PathSource.SRV6
     assert [port.ifname for port in config.ports] == ["p1", "p2"]
@@ -62,7 +62,7 @@ def test_parse__all_of_the_file() -> None:
 
 
 def test_parse__interfaces_need_neither_ports_nor_peers() -> None:
-    config = parse('schema = 1\nhost = "a"\nsource = "interfaces"\n', "a.toml")
+    config = HostConfig.parse('schema = 1\nhost = "a"\nsource = "interfaces"\n', "a.toml")
     assert config.ports == ()
     assert config.peers == {}
 
@@ -101,32 +101,32 @@ def test_parse__each_mistake_is_named(old: str, new: str, complaint: str | None)
     assert old in GOOD
     text = GOOD.replace(old, new, 1)
     if complaint is None:
-        assert parse(text, "h0.toml").host == "h0"
+        assert HostConfig.parse(text, "h0.toml").host == "h0"
         return
     with pytest.raises(ConfigError, match=complaint) as caught:
-        parse(text, "h0.toml")
+        HostConfig.parse(text, "h0.toml")
     assert str(caught.value).startswith("h0.toml: ")
 
 
 def test_parse__srv6_without_ports_or_paths() -> None:
     with pytest.raises(ConfigError, match="ports: source srv6 requires"):
-        parse('schema = 1\nhost = "a"\nsource = "srv6"\n', "a.toml")
+        HostConfig.parse('schema = 1\nhost = "a"\nsource = "srv6"\n', "a.toml")
     text = GOOD[: GOOD.index("[[peers.h1.paths]]")]
     with pytest.raises(ConfigError, match=r"peers\.h1\.paths: source srv6 requires"):
-        parse(text, "a.toml")
+        HostConfig.parse(text, "a.toml")
 
 
 def test_parse__peers_must_be_a_table() -> None:
     with pytest.raises(ConfigError, match="peers: must be a table"):
-        parse('schema = 1\nhost = "a"\nsource = "interfaces"\npeers = 3\n', "a.toml")
+        HostConfig.parse('schema = 1\nhost = "a"\nsource = "interfaces"\npeers = 3\n', "a.toml")
 
 
 def test_load__the_environment_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "h0.toml"
     path.write_text(GOOD)
-    assert load({}) is None
-    assert load({"MRC_CONFIG": ""}) is None
-    config = load({"MRC_CONFIG": str(path)})
+    assert HostConfig.load({}) is None
+    assert HostConfig.load({"MRC_CONFIG": ""}) is None
+    config = HostConfig.load({"MRC_CONFIG": str(path)})
     assert config is not None
     assert config.host == "h0"
 
@@ -134,9 +134,9 @@ def test_load__the_environment_names_the_file(tmp_path: Path) -> None:
 # ---- Any TOML file -------------------------------------------------------------------------------
 
 
-LOADERS = {
+LOADERS: dict[str, Callable[[Path], object]] = {
     "document": lambda path: document.load(path, str(path)),
-    "hostconfig": hostconfig.read,
+    "hostconfig": lambda path: HostConfig.load({HostConfig.ENVIRONMENT: str(path)}),
 }
 
 

@@ -14,7 +14,7 @@ from printed import printed
 
 from mrc.cli.main import main
 from mrc.errors import ConfigError
-from mrc.fabric import hostconfig
+from mrc.fabric.hostconfig import HostConfig
 from mrc.lab import outside
 from mrc.lab.export import joined
 from mrc.lab.outside import bridges, make_plan, parse_real_host, transit
@@ -165,7 +165,7 @@ def test_transit__depends_on_the_name_and_fits_an_interface() -> None:
 
 def test_joined__names_that_machines_interfaces() -> None:
     found = joined("x", bed(REAL), "h1", ("p2", "ens2"), "ens0")
-    config = hostconfig.parse(found.config, "x")
+    config = HostConfig.parse(found.config, "x")
     assert [port.ifname for port in config.ports] == ["p2", "ens2"]
     assert config.peers["h0"].oob == "fd00:c::1"
     assert "link set dev p2 address 02:00:00:00:00:02 mtu 9000" in found.script
@@ -176,11 +176,11 @@ def test_joined__names_that_machines_interfaces() -> None:
 
 def test_joined__without_management_exchanges_over_the_planes() -> None:
     found = joined("x", bed(WITHOUT), "h1")
-    peers = hostconfig.parse(found.config, "x").peers
+    peers = HostConfig.parse(found.config, "x").peers
     assert {name: peer.oob for name, peer in peers.items()} == {
         "h0": "fd00:a::1", "h2": "fd00:a:2::1",
     }  # fmt: skip
-    others = hostconfig.parse(make_plan("x", bed(WITHOUT)).configs["h0"], "x").peers
+    others = HostConfig.parse(make_plan("x", bed(WITHOUT)).configs["h0"], "x").peers
     assert others["h1"].oob == "fd00:a:1::1" and others["h2"].oob == "fd00:c::3"
     assert "fd00:c::2/128" not in found.script and found.management is None
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _IP_AND_UDP = {4: 28, 6: 48}
 TRANSPORT = 44  # BTH, METH, TSETH, RETH, ImmDt and ICRC
 SEAL_OVERHEAD = 24  # of a sealed packet: seal and tag instead of the ICRC
-UdpPort = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class LocalPort(Struct, frozen=True):
@@ -161,7 +160,9 @@ class RemotePort(Struct, frozen=True):
 
     nic: Annotated[str, Meta(max_length=64)]
     address: IpInterface
-    source_ports: Annotated[tuple[UdpPort, ...], Meta(min_length=1, max_length=64)]
+    source_ports: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=65535)], ...], Meta(min_length=1, max_length=64)
+    ]
     mtu: Annotated[int, Meta(ge=0, le=limits.MAX_MTU)]
 
 
@@ -170,11 +171,6 @@ def payload_mtu(link_mtu: int, version: int, *, segments: int = 0) -> int:
     of SRv6: a multiple of 4, at most MRC_MAX_MTU.
     """
     return max(0, min(link_mtu - _headers(version, segments), limits.MAX_MTU)) & ~3
-
-
-def transport_bytes(*, sealed: bool) -> int:
-    """Of a packet, around its payload, without IP and UDP."""
-    return TRANSPORT + (SEAL_OVERHEAD if sealed else 0)
 
 
 def _headers(version: int, segments: int) -> int:

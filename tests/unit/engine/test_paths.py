@@ -9,15 +9,15 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from mrc.fabric import hostconfig, paths
-from mrc.fabric.hostconfig import HostPath
-from mrc.fabric.paths import (
+from mrc.engine import paths
+from mrc.engine.paths import (
     LocalPort,
     PortSelection,
     RemotePort,
     SourcePorts,
     payload_mtu,
 )
+from mrc.fabric.hostconfig import HostConfig, HostPath
 from mrc.linux.rtnetlink import Interface
 
 # ---- Pairs ----------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ SRV6_LO = nic("lo", "127.0.0.1/8", "fd00:a::1/128", "::1/128", mtu=65536)
 
 
 def test_srv6_ports__take_any_address_and_count_the_encapsulation() -> None:
-    ports = PortSelection.of_srv6(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    ports = PortSelection.of_srv6(HostConfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert summary(ports)[:2] == [(1, "p1", "fd00:a::1"), (2, "p2", "fd00:a::1")]
     assert [port.any_address for port in ports] == [True, True, False, False]
     assert [port.mtu for port in ports] == [8844, 8844, 16384, 16384]
@@ -350,17 +350,17 @@ dst = "fd00:a:1::1:0"
 segments = ["fcbb:1:100:201::", "fcbb:1:e000::"]
 usids = ["0100", "0201", "e000"]
 """
-    ports = PortSelection.of_srv6(hostconfig.parse(HOST + peer, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    ports = PortSelection.of_srv6(HostConfig.parse(HOST + peer, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert ports[0].mtu == 8844 - 16
 
 
 def test_srv6_ports__loopback_is_tied_to_share_the_udp_port() -> None:
-    ports = PortSelection.of_srv6(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
+    ports = PortSelection.of_srv6(HostConfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert [(port.ifname, port.loopback) for port in ports[2:]] == [("lo", True), ("lo", True)]
 
 
 def test_srv6_ports__those_that_are_usable_keep_their_planes() -> None:
-    host = hostconfig.parse(HOST, "h0.toml")
+    host = HostConfig.parse(HOST, "h0.toml")
     found = PortSelection.of_srv6(host, [SRV6_LO, nic("p1", up=False), P2])
     assert summary(found.ports)[0] == (2, "p2", "fd00:a::1")
     assert found.reserved == 2
@@ -374,7 +374,7 @@ def test_srv6_ports__those_that_are_usable_keep_their_planes() -> None:
 
 
 def test_srv6_ports__wanted_ones_keep_their_planes() -> None:
-    host = hostconfig.parse(HOST, "h0.toml")
+    host = HostConfig.parse(HOST, "h0.toml")
     found = PortSelection.of_srv6(host, [SRV6_LO, P1, P2], ["p2", "p9"])
     assert [(port.plane, port.nic) for port in found.ports if not port.loopback] == [(2, "p2")]
     assert found.reserved == 2
