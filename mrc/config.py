@@ -94,13 +94,6 @@ class CcParameters:
             )
 
 
-def _check_readings(readings: Reading) -> None:
-    """Raises ConfigError for two alternatives of one subject."""
-    subjects = [str(each.name).partition("_")[0] for each in readings]
-    if twice := sorted({each for each in subjects if subjects.count(each) > 1}):
-        raise ConfigError(f"readings: names two alternatives of {', '.join(twice)}")
-
-
 @dataclass(frozen=True, slots=True)
 class Retries:
     """When a QP without acknowledgements sends again, and when it gives up."""
@@ -329,6 +322,8 @@ class ContextConfig:
         if isinstance(names, str):
             raise ConfigError("interfaces: is one string, must be a sequence of strings")
         PlaneShares.check(self.plane_shares)
-        _check_readings(self.readings)
+        subjects = [str(each.name).partition("_")[0] for each in self.readings]
+        if twice := sorted({each for each in subjects if subjects.count(each) > 1}):
+            raise ConfigError(f"readings: names two alternatives of {', '.join(twice)}")
         if Reading.S1_A in self.readings and self.queues.mpr == 0:
             object.__setattr__(self, "queues", replace(self.queues, mpr=limits.MPR_UNIT))

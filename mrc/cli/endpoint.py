@@ -25,7 +25,7 @@ from mrc import limits, versions
 from mrc.cli.arguments import HostPort, add, listening_address
 from mrc.cli.output import Output, UsageError
 from mrc.connect import proofs
-from mrc.connect.identity import AllowedPeers, check_fingerprint
+from mrc.connect.identity import AllowedPeers
 from mrc.connect.parse import shown
 from mrc.connect.security import Commands, Security
 from mrc.enums import Seal
@@ -237,7 +237,7 @@ def connecting(
     system.leave_out_of_cores()
     peer = args.peer
     if peer and not args.ca:
-        peer = _checked(args, check_fingerprint, peer, "--peer")
+        peer = _checked(args, AllowedPeers.fingerprint, peer, "--peer")
     user = Question() if _attended() else None
     security = Security(
         identity=args.identity,

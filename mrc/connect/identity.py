@@ -213,17 +213,6 @@ class ChangedError(ConnectError):
     """A known host shows another key than before."""
 
 
-def check_fingerprint(text: str) -> str:
-    """Returns `text` if it is a fingerprint; raises ValueError."""
-    try:
-        digest = base64.b64decode(text.removeprefix(_PREFIX) + "=", validate=True)
-    except (binascii.Error, ValueError):
-        digest = b""
-    if not text.startswith(_PREFIX) or len(digest) != 32:
-        raise ValueError(f"{text!r:.60} is no fingerprint, such as those of: mrc key")
-    return text
-
-
 class KnownHosts:
     """The file of known hosts: a name and a fingerprint in each line."""
 
@@ -269,6 +258,17 @@ class AllowedPeers:
     def add(self, fingerprint: str, comment: str) -> None:
         """Raises OSError."""
         _append(self.path, f"{fingerprint}  # {comment}")
+
+    @staticmethod
+    def fingerprint(text: str) -> str:
+        """Returns `text` if it is a fingerprint; raises ValueError."""
+        try:
+            digest = base64.b64decode(text.removeprefix(_PREFIX) + "=", validate=True)
+        except (binascii.Error, ValueError):
+            digest = b""
+        if not text.startswith(_PREFIX) or len(digest) != 32:
+            raise ValueError(f"{text!r:.60} is no fingerprint, such as those of: mrc key")
+        return text
 
     @staticmethod
     def named(entries: Iterable[str]) -> frozenset[str]:

@@ -182,7 +182,11 @@ class HostConfig(Struct, frozen=True):
             if (schema := document.get("schema")) != SCHEMA:
                 raise ValueError(f"schema: is {schema}, this mrc requires schema {SCHEMA}")
             tables = take(document.get("peers", {}), dict[str, Any], place="peers")
-            peers = {name: _peer(name, table) for name, table in tables.items()}
+            peers = {}
+            for name, table in tables.items():
+                place = f"peers.{name}"
+                values = take(table, dict[str, Any], place=place) | {"name": name}
+                peers[name] = take(values, HostPeer, place=place, read=read_address)
             config = take({**document, "peers": peers}, cls, read=read_address)
             config._check()
         except ValueError as error:
@@ -216,9 +220,3 @@ class HostConfig(Struct, frozen=True):
                     raise ValueError(f"{place}.plane: must be the plane of a port: {planes}")
                 if path.destination.version != self.planes[path.plane].address.version:
                     raise ValueError(f"{place}.dst: must have the IP version of port {path.plane}")
-
-
-def _peer(name: str, table: object) -> HostPeer:
-    place = f"peers.{name}"
-    values = take(table, dict[str, Any], place=place) | {"name": name}
-    return take(values, HostPeer, place=place, read=read_address)

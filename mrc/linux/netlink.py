@@ -67,14 +67,10 @@ class _Package(ModuleType):
         return getattr(self, name)
 
 
-def _wait() -> None:
-    if _PYROUTE2 not in sys.modules and (spec := importlib.util.find_spec(_PYROUTE2)):
-        package = importlib.util.module_from_spec(spec)
-        package.__class__ = _Package
-        sys.modules[_PYROUTE2] = package
-
-
-_wait()
+if _PYROUTE2 not in sys.modules and (_spec := importlib.util.find_spec(_PYROUTE2)):
+    _package = importlib.util.module_from_spec(_spec)
+    _package.__class__ = _Package
+    sys.modules[_PYROUTE2] = _package
 
 from pyroute2.netlink import nla  # noqa: E402
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # noqa: E402

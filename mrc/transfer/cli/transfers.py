@@ -20,7 +20,7 @@ from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.cli import endpoint, figures
 from mrc.cli.output import Output, format_bytes
-from mrc.connect.identity import AllowedPeers, check_fingerprint
+from mrc.connect.identity import AllowedPeers
 from mrc.connect.parse import quoted, shown
 from mrc.connect.security import Security
 from mrc.enums import EvState
@@ -389,7 +389,7 @@ class Consents:
 
 def _is_key(identity: str) -> bool:
     with suppress(ValueError):
-        return bool(check_fingerprint(identity))
+        return bool(AllowedPeers.fingerprint(identity))
     return False
 
 
