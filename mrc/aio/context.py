@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace as replaced
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -36,6 +36,7 @@ from mrc.config import CcParameters, ContextConfig
 from mrc.connect.connect import Local, Terms, connect
 from mrc.connect.listener import Listener
 from mrc.connect.profiles import CcProfile, EvProfile
+from mrc.connect.remote_view import RemoteView
 from mrc.engine import engine, native
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.memory import MR
@@ -48,10 +49,10 @@ from mrc.errors import (
     StateError,
     reason_of,
 )
-from mrc.events import ContextWarning, TraceEntry
+from mrc.events import ContextWarning, QpInfo, TraceEntry
 from mrc.fabric.hostconfig import HostConfig
 from mrc.observe.snapshot import snapshot
-from mrc.observe.views import Observatory, Observer
+from mrc.observe.views import Observatory
 from mrc.results import plain
 from mrc.tasks import cancelled, checked_timeout
 
@@ -104,6 +105,28 @@ class Opening(Coroutine[Any, Any, T]):
         traceback: TracebackType | None,
     ) -> None:
         await self._leave(self._opened, kind, error, traceback)
+
+
+class Observer(Protocol):
+    """Opens and closes together with its Context."""
+
+    metrics_port: int
+    """The TCP port at which it serves metrics; 0: none."""
+
+    async def open(self, ctx: Context) -> None:
+        """Called when the Context is open. An exception closes the Context again."""
+
+    async def close(self) -> None:
+        """Called before the Context ends; safe to call twice."""
+
+    def forget(self) -> None:
+        """Called when the event loop has ended before the Context."""
+
+    def adopt(self, qp: QP) -> Callable[[QpInfo | None], None] | None:
+        """Called for each connected QP. Returns a function to call with the QP's last state."""
+
+    def viewers(self) -> RemoteView:
+        """What answers the viewers of a new listener."""
 
 
 class Context:

@@ -94,7 +94,7 @@ class QP:
         self._dispatcher = dispatcher
         self._queue = queue
         self._paths = tuple(paths)  # of the EVs
-        self._controller = ev_profile.control(dispatcher, queue, self._paths)
+        self._controller = ev_profile._control(dispatcher, queue, self._paths)
         self._channel = channel
         self._peer = peer
         self._config = config

@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.secret is not None:
         try:
-            write_whole(args.secret, secrets.token_bytes(Security.SECRET_BYTES), mode=0o600, new=True)
+            write_whole(
+                args.secret, secrets.token_bytes(Security.SECRET_BYTES), mode=0o600, new=True
+            )
         except FileExistsError:
             wrong = f"{args.secret}: exists: remove it first, or name another file"
             raise ConfigError(wrong) from None

@@ -301,7 +301,7 @@ class EvProfile(Profile[EvSelection]):
     async def _update(self) -> None:
         await asyncio.gather(*(user.follow_profile() for user in self._users))
 
-    def control(
+    def _control(
         self, dispatcher: Dispatcher, queue: QueuePair, evs: Sequence[PathEv]
     ) -> EvController:
         """What controls the EVs of a new QP."""

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mrc.connect.admission import Visits
 from mrc.connect.parse import parse
@@ -315,28 +315,6 @@ async def look(
 
 
 # ---- All views of one Context --------------------------------------------------------------------
-
-
-class Observer(Protocol):
-    """Opens and closes together with its Context."""
-
-    metrics_port: int
-    """The TCP port at which it serves metrics; 0: none."""
-
-    async def open(self, ctx: ObservedContext) -> None:
-        """Called when the Context is open. An exception closes the Context again."""
-
-    async def close(self) -> None:
-        """Called before the Context ends; safe to call twice."""
-
-    def forget(self) -> None:
-        """Called when the event loop has ended before the Context."""
-
-    def adopt(self, qp: ObservedQp) -> Callable[[QpInfo | None], None] | None:
-        """Called for each connected QP. Returns a function to call with the QP's last state."""
-
-    def viewers(self) -> RemoteView:
-        """What answers the viewers of a new listener."""
 
 
 class Observatory:
