@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from mrc.cli.output import format_bytes, format_table
+from mrc.cli.output import format_table
+from mrc.units import scaled
 
 GOODPUT, P50, P99 = "goodput_bits_per_second", "p50_ns", "p99_ns"
 
@@ -87,7 +88,7 @@ def size_table(
 ) -> str:
     """A line for each size in bytes."""
     rows = [
-        (format_bytes(size), *map(cell, values, divisors)) for size, values in lines.items()
+        (scaled(size, "B"), *map(cell, values, divisors)) for size, values in lines.items()
     ]  # fmt: skip
     return format_table(head, rows)
 

@@ -20,6 +20,11 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z/%]*)", re.ASCII)
 _TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _RATES = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9, "Tbit/s": 10**12}
 _SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_MULTIPLES = {  # from one to the next, those in the unit, and their names
+    "B": (1024, 1, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")),
+    "bit/s": (1000, 1, tuple(_RATES)),
+    "s": (1000, 10**6, ("us", "ms", "s")),
+}
 _SHARES = {"%": 10**4, "ppm": 1}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SHORT_RATES = {
@@ -42,6 +47,21 @@ def digits(value: float, significant: int = 6) -> str:
 def counted(count: int, what: str) -> str:
     """ "1 file", "2 files"."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def scaled(value: float, unit: str) -> str:
+    """A number for people, in the multiple of B, bit/s or s that suits it: 1.5 KiB, 1.94 Gbit/s,
+    1.6 ms.
+    """
+    step, first, names = _MULTIPLES[unit]
+    if unit == "s" and not value:
+        return "0 s"
+    value, index = value * first, 0
+    while value >= step and index < len(names) - 1:
+        value /= step
+        index += 1
+    whole = index == 0 or (value >= 999.5 and unit != "s")  # not "1.02e+03 KiB"
+    return f"{value:.0f} {names[index]}" if whole else f"{digits(value, 3)} {names[index]}"
 
 
 def quantity(text: str, units: Mapping[str, int]) -> float | None:

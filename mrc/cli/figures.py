@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct
 
 import mrc
-from mrc.cli.output import format_rate, format_seconds, version_of
+from mrc.cli.output import version_of
 from mrc.results import KEYS, Result, like
-from mrc.units import counted
+from mrc.units import counted, scaled
 
 _SETTINGS_KEYS = KEYS | {"ack_timeout_exponent": "timeout", "burst_packets": "spray"}
 
@@ -129,14 +129,14 @@ def bins_lines(receiver: str, recording: mrc.Recording) -> list[str]:
     gap_ns, at_ns = recording.longest_gap_ns, recording.longest_gap_at_ns
     lines = [
         f"goodput at the {receiver}, {counted(len(counts), 'bin')} of"
-        f" {format_seconds(recording.width_ns / 1e9)}: {format_rate(mean_bps)} on average,"
-        f" {format_rate(most_bps)} at most"
+        f" {scaled(recording.width_ns / 1e9, 's')}: {scaled(mean_bps, 'bit/s')} on average,"
+        f" {scaled(most_bps, 'bit/s')} at most"
     ]
     if at_ns is not None:
-        lines.append(f"longest gap {format_seconds(gap_ns / 1e9)}, from {at_ns / 1e9:.6f} s on")
+        lines.append(f"longest gap {scaled(gap_ns / 1e9, 's')}, from {at_ns / 1e9:.6f} s on")
     tail_ns = recording.duration_ns - (recording.last_ns or 0)
     if tail_ns > gap_ns:
-        lines.append(f"nothing arrived in the last {format_seconds(tail_ns / 1e9)}")
+        lines.append(f"nothing arrived in the last {scaled(tail_ns / 1e9, 's')}")
     return lines
 
 

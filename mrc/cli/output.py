@@ -31,54 +31,21 @@ from mrc.errors import (
     PeerGoneError,
     ResolveError,
 )
-from mrc.units import digits
 
 if TYPE_CHECKING:
     from msgspec import Struct
 
     from mrc.results import Failure
 
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _OPTIONS = {
     "--json": "print only JSON on stdout",
     "--quiet": "print no notes and no progress on stderr",
 }
-_DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
 
 
 def harmless_lines(text: str) -> str:
     """Applies `printable` to each line of `text`."""
     return "\n".join(map(printable, text.split("\n")))
-
-
-def _scaled(value: float, step: int, units: Sequence[str]) -> str:
-    index = 0
-    while value >= step and index < len(units) - 1:
-        value /= step
-        index += 1
-    whole = index == 0 or value >= 999.5  # not "1.02e+03 KiB"
-    return f"{value:.0f} {units[index]}" if whole else f"{digits(value, 3)} {units[index]}"
-
-
-def format_bytes(count: float) -> str:
-    """1536 -> "1.5 KiB"."""
-    return _scaled(count, 1024, _BINARY)
-
-
-def format_rate(bits_per_second: float) -> str:
-    """1.94e9 -> "1.94 Gbit/s"."""
-    return _scaled(bits_per_second, 1000, _DECIMAL)
-
-
-def format_seconds(seconds: float) -> str:
-    """0.0016 -> "1.6 ms"; the unit is us, ms or s."""
-    if seconds == 0:
-        return "0 s"
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} us"
-    if seconds < 1:
-        return f"{digits(seconds * 1e3, 3)} ms"
-    return f"{digits(seconds, 3)} s"
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -21,7 +21,7 @@ from mrc import versions
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, figures
 from mrc.cli.arguments import add
-from mrc.cli.output import Exit, Output, format_seconds, format_table
+from mrc.cli.output import Exit, Output, format_table
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, screen
 from mrc.enums import EvState
@@ -30,7 +30,7 @@ from mrc.events import EvInfo, PlaneInfo, ProbeResult, known
 from mrc.fabric.topology import Topology
 from mrc.results import KEYS, Result, like
 from mrc.tasks import RunningClock
-from mrc.units import counted
+from mrc.units import counted, scaled
 
 
 class Probe(Struct, frozen=True, kw_only=True):
@@ -332,7 +332,7 @@ def _block(
             ev.path,
             f"{ev.ev:#010x}",
             _state(ev, probes) + ("" if ev.active else " (backup)"),
-            format_seconds(ev.rtt_ns / 1e9) if ev.rtt_ns is not None else "-",
+            scaled(ev.rtt_ns / 1e9, "s") if ev.rtt_ns is not None else "-",
             " ".join(ev.usids) or ev.destination,
         ]
         for ev in evs
@@ -350,7 +350,7 @@ def _block(
 
 def _outcome(probe: ProbeResult) -> str:
     if probe.rtt_ns is not None:
-        return format_seconds(probe.rtt_ns / 1e9) + ", CE" * probe.ce
+        return scaled(probe.rtt_ns / 1e9, "s") + ", CE" * probe.ce
     if probe.error == errno.EPERM:
         return "denied"
     return "no answer" if probe.error == errno.ETIMEDOUT else "not sent"
@@ -410,7 +410,7 @@ def quality_cells(found: Quality | None) -> list[str]:
     if found is None:
         return ["-"] * len(QUALITY_HEAD)
     times = (found.extra_delay_ns, found.jitter_ns)
-    shown = ["-" if ns is None else format_seconds(ns / 1e9) for ns in times]
+    shown = ["-" if ns is None else scaled(ns / 1e9, "s") for ns in times]
     return [f"{found.loss:.1%}", *shown, str(found.reordered)]
 
 

@@ -22,9 +22,6 @@ from mrc.cli.output import (
     Exit,
     Output,
     UsageError,
-    format_bytes,
-    format_rate,
-    format_seconds,
 )
 from mrc.cli.runner import run_async
 from mrc.cli.terminal import Block, Screen, blocks_text, keys
@@ -38,7 +35,7 @@ from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot
 from mrc.results import Result, like
 from mrc.tasks import cancelled
 from mrc.typed import take
-from mrc.units import counted, digits
+from mrc.units import counted, digits, scaled
 
 HELP = "watch the QPs, planes and paths of running endpoints"
 EXAMPLES = """\
@@ -279,8 +276,8 @@ def _planes(endpoint: Endpoint) -> list[Block]:
             number,
             nics.get(number, "-"),
             _plane_state(parts),
-            format_rate(sum(part.sent_bits_per_second for part in parts)),
-            format_rate(sum(part.received_bits_per_second for part in parts)),
+            scaled(sum(part.sent_bits_per_second for part in parts), "bit/s"),
+            scaled(sum(part.received_bits_per_second for part in parts), "bit/s"),
             _rtt(max(known(part.rtt_ns for part in parts), default=None)),
             sum(part.lost_packets for part in parts),
         ))  # fmt: skip
@@ -308,12 +305,12 @@ def qp_blocks(endpoint: Endpoint, most: int) -> list[Block]:
             qp.id if qp.qpn is None else f"{qp.qpn:#08x}",
             qp.peer,
             qp.state,
-            format_rate(qp.acknowledged_bits_per_second),
-            format_rate(qp.received_bits_per_second),
+            scaled(qp.acknowledged_bits_per_second, "bit/s"),
+            scaled(qp.received_bits_per_second, "bit/s"),
             round(qp.retransmitted_packets_per_second),
             qp.outstanding,
-            format_bytes(qp.inflight_bytes),
-            format_bytes(qp.cwnd_bytes),
+            scaled(qp.inflight_bytes, "B"),
+            scaled(qp.cwnd_bytes, "B"),
             _rtt(qp.rtt_ns),
             qp.timeouts,
         )
@@ -359,7 +356,7 @@ def _badness(state: str) -> int:
 
 
 def _rtt(ns: int | None) -> str:
-    return "-" if ns is None else format_seconds(ns / 1e9)
+    return "-" if ns is None else scaled(ns / 1e9, "s")
 
 
 # ---- Rates ---------------------------------------------------------------------------------------

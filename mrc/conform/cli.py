@@ -14,7 +14,7 @@ from typing import Any
 
 from mrc import versions
 from mrc.cli.arguments import add
-from mrc.cli.output import Exit, Output, UsageError, format_seconds, format_table
+from mrc.cli.output import Exit, Output, UsageError, format_table
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
 from mrc.conform import engine, exchanges, report
@@ -30,7 +30,7 @@ from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
 from mrc.linux.system import check_writable, write_whole
 from mrc.results import like
-from mrc.units import counted
+from mrc.units import counted, scaled
 
 HELP = "judge an implementation of MRC by its packets"
 EXAMPLES = """\
@@ -258,7 +258,7 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Case
     if args.html is not None:
         report.write_html(args.html, name, outcomes)
     names, told = report.agreed_readings(outcomes), report.counts_text(outcomes)
-    took = format_seconds(sum(each.seconds for each in outcomes))
+    took = scaled(sum(each.seconds for each in outcomes), "s")
     out.text(f"\n{name}: {told} in {took}")
     if names:
         out.text(report.agreement(names))

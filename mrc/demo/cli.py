@@ -38,9 +38,6 @@ from mrc.cli.output import (
     Exit,
     Output,
     UsageError,
-    format_bytes,
-    format_rate,
-    format_seconds,
     format_table,
 )
 from mrc.cli.runner import run_async
@@ -55,7 +52,7 @@ from mrc.testbed.faults import Fault
 from mrc.testbed.plan import BURST_BYTES
 from mrc.transfer.results import Transfer
 from mrc.transfer.threads import in_thread
-from mrc.units import counted, digits, parse_short_rate, parse_short_size
+from mrc.units import counted, digits, parse_short_rate, parse_short_size, scaled
 
 T = TypeVar("T")
 
@@ -765,7 +762,7 @@ def _planes_table(result: DemoResult) -> str:
     for plane in result.sender["planes"]:
         number = plane["plane"]
         rates = (
-            format_rate(max(end.get(number, 0) - begin.get(number, 0), 0) * 8 / seconds)
+            scaled(max(end.get(number, 0) - begin.get(number, 0), 0) * 8 / seconds, "bit/s")
             if seconds > 0
             else "not measured"
             for seconds, begin, end in phases
@@ -780,13 +777,13 @@ def _summary(result: DemoResult) -> list[str]:
     before = result.limit(planes, result.before)
     after = result.limit(planes - 1, result.after)
     return [
-        f"sent            {format_bytes(result.plan.bytes)} in"
-        f" {format_seconds(result.ended - result.began)}",
-        f"goodput before  {format_rate(result.goodput_before)},"
-        f" {result.goodput_before / before:.1%} of {format_rate(before)}, which"
+        f"sent            {scaled(result.plan.bytes, 'B')} in"
+        f" {scaled(result.ended - result.began, 's')}",
+        f"goodput before  {scaled(result.goodput_before, 'bit/s')},"
+        f" {result.goodput_before / before:.1%} of {scaled(before, 'bit/s')}, which"
         f" {counted(planes, 'plane')} can carry with full buckets",
-        f"goodput after   {format_rate(result.goodput_after)},"
-        f" {result.goodput_after / after:.1%} of {format_rate(after)}, which the surviving"
+        f"goodput after   {scaled(result.goodput_after, 'bit/s')},"
+        f" {result.goodput_after / after:.1%} of {scaled(after, 'bit/s')}, which the surviving"
         f" {planes - 1} can carry",
         f"recovery        {_recovery(result)}",
         f"retransmitted   {result.sender['retransmitted_packets']} of"
@@ -805,5 +802,5 @@ def _recovery(result: DemoResult) -> str:
     elif seconds == 0:
         back = "it did not dip at the fault"
     else:
-        back = f"it recovered {format_seconds(seconds)} after the fault"
-    return f"goodput was below {level} for {format_seconds(result.below_seconds)} in total; {back}"
+        back = f"it recovered {scaled(seconds, 's')} after the fault"
+    return f"goodput was below {level} for {scaled(result.below_seconds, 's')} in total; {back}"

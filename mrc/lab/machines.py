@@ -29,7 +29,7 @@ from mrc.testbed.plan import (
     MachineShare,
     Node,
 )
-from mrc.testbed.shape import MANAGEMENT, Shape, part_name
+from mrc.testbed.shape import MANAGEMENT, Shape
 from mrc.units import counted
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 {name}"
@@ -248,8 +248,8 @@ def machine_shares(
             address=machine.address or None,
             hosts=tuple(name for name in plan.configs if of[name] == place),
             switches=tuple(
-                part_name(name)
-                for name in plan.nodes
+                node.part
+                for name, node in plan.nodes.items()
                 if of.get(name) == place and name not in plan.configs
             ),
             tunnels=sum(place in pair for pair in crossing),

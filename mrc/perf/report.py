@@ -24,9 +24,6 @@ from mrc.cli import endpoint, figures
 from mrc.cli.output import (
     Exit,
     Output,
-    format_bytes,
-    format_rate,
-    format_seconds,
     format_table,
 )
 from mrc.config import ContextConfig, Limits, Queues
@@ -58,7 +55,7 @@ from mrc.perf.results import (
 )
 from mrc.perf.session import Client, PerfOutcome, PerfServer, TestResult, connect
 from mrc.results import like, plain
-from mrc.units import counted, digits
+from mrc.units import counted, digits, scaled
 
 MAX_LINES = 12  # most lines about changes in text output; JSON has each change
 _Change = EvChange | PlaneChange | ShareChange
@@ -68,10 +65,10 @@ def _rates(plan: PerfPlan, interval: MeterInterval) -> str:
     """Goodput in each direction that the test writes."""
     parts = []
     if plan.client_writes:
-        parts.append(f"{format_rate(interval.written_bits_per_second):>11}")
+        parts.append(f"{scaled(interval.written_bits_per_second, 'bit/s'):>11}")
     if plan.server_writes or plan.pattern is Pattern.PING_PONG:
         mark = " back" if parts else ""
-        parts.append(f"{format_rate(interval.received_bits_per_second):>11}{mark}")
+        parts.append(f"{scaled(interval.received_bits_per_second, 'bit/s'):>11}{mark}")
     return "  ".join(parts)
 
 
@@ -106,7 +103,7 @@ def slow_planes(result: TestResult) -> list[str]:
 
 def _latency_line(title: str, latency: Latency) -> str:
     words = [
-        f"{name} {format_seconds(value / 1e9)}"
+        f"{name} {scaled(value / 1e9, 's')}"
         for name, value in (
             ("p50", latency.p50_ns),
             ("p99", latency.p99_ns),
@@ -131,7 +128,7 @@ def summary_lines(result: TestResult, *, verbose: bool = False) -> list[str]:
     for word, end in writers:
         rate = end.messages / seconds if seconds > 0 else 0.0
         lines.append(
-            f"{word:<10} {counted(end.messages, 'message')} of {format_bytes(plan.size)},"
+            f"{word:<10} {counted(end.messages, 'message')} of {scaled(plan.size, 'B')},"
             f" {rate:.0f} a second"
         )
         if end.latency.count:
@@ -169,17 +166,17 @@ def _cost(plan: PerfPlan, total: MeterInterval) -> str:
     return (
         f"{cost}; {counted(total.sent_packets, 'data packet')} sent, of which"
         f" {counted(total.retransmitted_packets, 'retransmission')}"
-        f" ({format_bytes(total.retransmitted_bytes)})"
+        f" ({scaled(total.retransmitted_bytes, 'B')})"
     )
 
 
 def server_line(client: str, plan: PerfPlan, outcome: PerfOutcome) -> str:
     total = outcome.total
     return (
-        f"{client}: {plan.pattern} {plan.direction}, {format_bytes(plan.size)} messages,"
-        f" {plan.qps} QP, {format_seconds(total.seconds)}: received"
-        f" {format_rate(total.received_bits_per_second)}, wrote"
-        f" {format_rate(total.written_bits_per_second)}"
+        f"{client}: {plan.pattern} {plan.direction}, {scaled(plan.size, 'B')} messages,"
+        f" {plan.qps} QP, {scaled(total.seconds, 's')}: received"
+        f" {scaled(total.received_bits_per_second, 'bit/s')}, wrote"
+        f" {scaled(total.written_bits_per_second, 'bit/s')}"
     )
 
 
@@ -319,10 +316,10 @@ class PerfReport:
             for line in slow_planes(result):
                 self._out.note(line)
         elif sys.stderr.isatty():
-            short = format_rate(goodput(result))
+            short = scaled(goodput(result), "bit/s")
             if result.plan.pattern is Pattern.PING_PONG:
-                short = f"half RTT p50 {format_seconds(result.client.latency.p50_ns / 1e9)}"
-            self._out.note(f"{format_bytes(result.plan.size)}: {short}")
+                short = f"half RTT p50 {scaled(result.client.latency.p50_ns / 1e9, 's')}"
+            self._out.note(f"{scaled(result.plan.size, 'B')}: {short}")
         if self._stream:
             self._out.result(like(TestEvent, test_of(result)))
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from mrc.cli.arguments import add
-from mrc.cli.output import Output, UsageError, format_seconds
+from mrc.cli.output import Output, UsageError
 from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
 from mrc.sim.options import add_seeds, add_settings
@@ -20,6 +20,7 @@ from mrc.sim.task import OVERS, Over
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action
+from mrc.units import scaled
 
 DESCRIPTION = """\
 Run a scenario of mrc sim on the test bed: its traffic between the hosts, with
@@ -119,10 +120,8 @@ def _check_until(
 ) -> None:
     """Names the faults that begin only after the end."""
     after = [each for each in scheduled if each.times.at_ns >= args.until]
-    named = ", ".join(
-        f"{each.target} at {format_seconds(each.times.at_ns / 1e9)}" for each in after
-    )
-    end = f"--until {format_seconds(args.until / 1e9)}"
+    named = ", ".join(f"{each.target} at {scaled(each.times.at_ns / 1e9, 's')}" for each in after)
+    end = f"--until {scaled(args.until / 1e9, 's')}"
     if after and len(after) == len(scheduled):
         raise UsageError(args.prog, f"{end}: every fault of {args.file} begins later: {named}")
     if after:

@@ -21,8 +21,6 @@ from mrc.cli.output import (
     Exit,
     Output,
     UsageError,
-    format_rate,
-    format_seconds,
     format_table,
 )
 from mrc.cli.runner import begun
@@ -58,7 +56,7 @@ from mrc.sim.trials import (
     summarize,
     summary_of,
 )
-from mrc.units import counted, digits
+from mrc.units import counted, digits, scaled
 
 T = TypeVar("T")
 
@@ -292,7 +290,7 @@ def _by_run(bar: Bar) -> OnProgress:
     def show(part: float, now_ns: int) -> None:
         nonlocal done, last
         done, last = done + (part < last), part  # a smaller part: the next run has begun
-        bar(done + part, format_seconds(now_ns / 1e9))
+        bar(done + part, scaled(now_ns / 1e9, "s"))
 
     return show
 
@@ -303,7 +301,7 @@ def _print(out: Output, trial: Trial, *, of_several: bool) -> None:
     title = ", ".join(filter(None, (scenario.title, scenario.variant)))
     out.text(
         f"{scenario.name}: {title}\n\n"
-        f"{first}{trial.result.seed}: {format_seconds(stats.now_ns / 1e9)},"
+        f"{first}{trial.result.seed}: {scaled(stats.now_ns / 1e9, 's')},"
         f" {counted(stats.packets, 'packet')};"
         f" {stats.lost} lost by faults, {stats.trimmed} trimmed, {stats.dropped} dropped,"
         f" {stats.marked} marked"
@@ -314,7 +312,7 @@ def _print(out: Output, trial: Trial, *, of_several: bool) -> None:
             numbers = result.of_group(name)
             rates = [result.goodput_bps(i) for i in numbers]
             again = sum(result.infos[i].retransmitted_packets for i in numbers)
-            goodput = (format_rate(min(rates)), format_rate(sum(rates) / len(rates)))
+            goodput = (scaled(min(rates), "bit/s"), scaled(sum(rates) / len(rates), "bit/s"))
             rows.append((name, result.scenario.transport.kind, len(numbers), *goodput, again))
     head = ["traffic", "transport", "flows", "slowest", "mean", "packets retransmitted"]
     out.text(format_table(head, rows) + "\n")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.cli.output import Exit, Output, format_rate, format_seconds, format_table
+from mrc.cli.output import Exit, Output, format_table
 from mrc.cli.runner import run_async
 from mrc.enums import CcKind
 from mrc.errors import BadFileError, ConfigError, StateError
@@ -40,7 +40,7 @@ from mrc.sim.traffic import (
 )
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
-from mrc.units import digits
+from mrc.units import digits, scaled
 
 # ---- Which checks apply --------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ def _print(out: Output, compared: Comparison) -> None:
         out.text(f"* {line}")
     for ran in compared.ran:
         if ran.late_ns > _LATE_NS:
-            late = format_seconds(ran.late_ns / 1e9)
+            late = scaled(ran.late_ns / 1e9, "s")
             out.warn(f"{ran.over}: a fault was {late} late: this machine is too busy")
 
 
@@ -364,9 +364,9 @@ def _traffic_rows(compared: Comparison) -> Iterator[tuple[object, ...]]:
             again = sum(info.retransmitted_packets for info in infos)
             end_ns = max(info.last_ns for info in infos)
             yield (
-                group, name, len(numbers), format_rate(min(rates)),
-                format_rate(sum(rates) / len(rates)),
-                "-" if name == "mptcp" else again, format_seconds(end_ns / 1e9),
+                group, name, len(numbers), scaled(min(rates), "bit/s"),
+                scaled(sum(rates) / len(rates), "bit/s"),
+                "-" if name == "mptcp" else again, scaled(end_ns / 1e9, "s"),
             )  # fmt: skip
 
 

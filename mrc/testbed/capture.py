@@ -23,7 +23,7 @@ from typing import BinaryIO, Self
 
 from msgspec import Struct
 
-from mrc.cli.output import Output, format_bytes
+from mrc.cli.output import Output
 from mrc.errors import NetlinkError
 from mrc.linux import netns, system
 from mrc.results import KEYS, Result
@@ -40,7 +40,7 @@ from mrc.testbed.faults import (
 )
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import MANAGEMENT
-from mrc.units import counted
+from mrc.units import counted, scaled
 
 _SOL_PACKET = 263
 _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_VNET_HDR = 5, 6, 10, 15
@@ -99,7 +99,7 @@ class Captured(Result, frozen=True, kw_only=True, rename=KEYS):
     """Where packets were captured, as NODE:INTERFACE."""
 
     def tell(self, out: Output) -> None:
-        told = f"{counted(self.packets, 'packet')}, {format_bytes(self.bytes)}"
+        told = f"{counted(self.packets, 'packet')}, {scaled(self.bytes, 'B')}"
         out.note(f"{told}, {self.dropped} dropped by the kernel")
         out.result(self)
 

@@ -42,6 +42,7 @@ from mrc.testbed.shape import (
     host_name,
     interface_name,
     namespace_of,
+    part_name,
     t0_name,
     t1_name,
     t2_name,
@@ -162,6 +163,11 @@ class Node(Struct, frozen=True):
     """interface and next hop of its IPv4 default route"""
     tunnel_source: IPv6Address | None = None
     """outer source address of its SRv6 encapsulations"""
+
+    @property
+    def part(self) -> str:
+        """Its name on the command line."""
+        return part_name(self.name)
 
     def on_links(self, links: tuple[BedLink, ...]) -> Self:
         """With an address and a neighbour on each of its links."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from mrc.children import tied
-from mrc.cli.output import Output, format_seconds
+from mrc.cli.output import Output
 from mrc.cli.runner import FirstSignal
 from mrc.errors import BadFileError
 from mrc.fabric import document
@@ -30,7 +30,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault, Mode, TargetFault
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import Shape, as_argument_error
-from mrc.units import counted
+from mrc.units import counted, scaled
 
 _ALL_PPM = 1_000_000
 
@@ -286,7 +286,7 @@ class Lateness:
         if self._late:
             self._out.warn(
                 f"late: {len(self._late)} of {counted(self._changes, 'change')}, the worst by "
-                f"{format_seconds(max(self._late))}: this machine is too busy for this schedule"
+                f"{scaled(max(self._late), 's')}: this machine is too busy for this schedule"
             )
 
 

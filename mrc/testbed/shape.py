@@ -36,13 +36,13 @@ from msgspec import Struct, convert
 from msgspec.structs import fields, force_setattr, replace
 
 from mrc import products, units
-from mrc.cli.output import format_rate
 from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import LinkChange, Tiers
 from mrc.fabric.topology import Addresses, Target, Topology
 from mrc.results import KEYS
+from mrc.units import scaled
 
 DEFAULT_NAME = "lab"
 FABRIC = "fabric"
@@ -341,7 +341,7 @@ def parse_rate(text: str) -> int | None:
 
 def rate_text(rate_bps: int | None) -> str:
     """A rate for people."""
-    return "no rate limit" if rate_bps is None else format_rate(rate_bps)
+    return "no rate limit" if rate_bps is None else scaled(rate_bps, "bit/s")
 
 
 def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:

@@ -20,7 +20,7 @@ from msgspec.structs import fields, replace
 
 from mrc import products
 from mrc.cli.arguments import add
-from mrc.cli.output import Output, format_bytes, format_rate, format_table
+from mrc.cli.output import Output, format_table
 from mrc.errors import ArgumentError, ConfigError
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.topology import Target
@@ -46,7 +46,7 @@ from mrc.testbed.shape import (
     topology_names,
     with_delay,
 )
-from mrc.units import counted, digits
+from mrc.units import counted, digits, scaled
 
 _EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")
 SHAPE_OPTIONS = f"""
@@ -128,7 +128,7 @@ def _shape_of(args: argparse.Namespace) -> Shape:
 
 def change_text(change: LinkChange) -> str:
     """`plane:2 has 100 Mbit/s, 500 us`"""
-    told = [] if change.rate_bps is None else [format_rate(change.rate_bps)]
+    told = [] if change.rate_bps is None else [scaled(change.rate_bps, "bit/s")]
     told += [] if change.delay_ns is None else [f"{digits(change.delay_ns / 1000)} us"]
     told += [] if change.loss is None else [f"loss {digits(change.loss * 100)}%"]
     told += [] if change.mtu is None else [f"MTU {change.mtu}"]
@@ -327,7 +327,7 @@ def _rate_and_delay(rate_bps: int | None, delay_ns: int) -> str:
 def _queues(shape: Shape) -> list[str]:
     if shape.is_emulated:
         told = shape.port_queue()
-        sizes = [format_bytes(told[f"{key}_bytes"]) for key in ("buffer", "ecn_low", "ecn_high")]
+        sizes = [scaled(told[f"{key}_bytes"], "B") for key in ("buffer", "ecn_low", "ecn_high")]
         end = "trims" if shape.trim else "drops"
         marks = f"mark some packets from {sizes[1]}, all from {sizes[2]}"
         return [f"queues {marks}; {end} above {sizes[0]}"]

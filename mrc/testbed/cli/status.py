@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 
 from mrc.cli.arguments import add
-from mrc.cli.output import Output, UsageError, format_bytes, format_rate, format_table
+from mrc.cli.output import Output, UsageError, format_table
 from mrc.cli.runner import begun, run_async
 from mrc.errors import MrcError
 from mrc.results import KEYS, Result, like, plain
@@ -23,7 +23,7 @@ from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import Bed, BedHost, change_text, draw, outside_lines
 from mrc.testbed.faults import Fault
 from mrc.testbed.shape import DEFAULT_NAME, Shape, extra, part_name, rate_text
-from mrc.units import digits
+from mrc.units import digits, scaled
 
 # The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
@@ -253,9 +253,9 @@ def _busy(links: Mapping[str, LinkCounters]) -> list[str]:
         counts = [getattr(link, word) for word in words]
         if rate > _QUIET_BITS_PER_SECOND or queued or any(counts):
             share = f"{rate / limit:.0%}" if limit else ""
-            peak = format_bytes(link.peak_bytes or queued)
+            peak = scaled(link.peak_bytes or queued, "B")
             own = [rate_text(limit)] if differ else []
-            shown = (format_rate(rate), *own, share, format_bytes(queued), peak)
+            shown = (scaled(rate, "bit/s"), *own, share, scaled(queued, "B"), peak)
             rows.append((name, *shown, link.packets, *counts))
     limits = ["limit"] if differ else []
     head = ("link", "rate", *limits, "busy", "queue", "peak", "packets", *words)

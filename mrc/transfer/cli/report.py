@@ -22,7 +22,7 @@ import mrc
 from mrc import versions
 from mrc.aio.context import Context
 from mrc.cli import figures
-from mrc.cli.output import Exit, Output, format_bytes, format_rate, format_seconds
+from mrc.cli.output import Exit, Output
 from mrc.connect.parse import printable, shown
 from mrc.enums import WarningKind
 from mrc.errors import MrcError
@@ -54,7 +54,7 @@ from mrc.transfer.results import (
 )
 from mrc.transfer.sender import CHUNKS_IN_FLIGHT
 from mrc.transfer.session import TransferSession
-from mrc.units import counted
+from mrc.units import counted, scaled
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -86,7 +86,7 @@ def waits_sentence(waits: Waits) -> str:
         ("the network", waits.network_seconds),
         ("storing", waits.storing_seconds),
     )
-    told = ", ".join(f"{format_seconds(seconds)} for {part}" for part, seconds in parts if seconds)
+    told = ", ".join(f"{scaled(seconds, 's')} for {part}" for part, seconds in parts if seconds)
     return f"waited {told}" if told else ""
 
 
@@ -97,14 +97,14 @@ def sent_bytes(moved: StoredBatch | Total) -> int:
 
 def batch_lines(batch: StoredBatch, seconds: float) -> list[str]:
     """A line about each file, stored and verified; of a pack of many files one about all."""
-    rate = f"  {format_rate(sent_bytes(batch) * 8 / seconds)}" if seconds > 0 else ""
-    times = f"  {format_seconds(seconds)}{rate}"
+    rate = f"  {scaled(sent_bytes(batch) * 8 / seconds, 'bit/s')}" if seconds > 0 else ""
+    times = f"  {scaled(seconds, 's')}{rate}"
     if batch.packed and (batch.folders or batch.count > MAX_LISTED):
         counts = [counted(batch.count, "file"), counted(batch.folders, "folder")]
         counts += [counted(batch.links, "link")] * (batch.links > 0)
-        return [f"{', '.join(counts)}  {format_bytes(batch.bytes)}{times}"]
+        return [f"{', '.join(counts)}  {scaled(batch.bytes, 'B')}{times}"]
     return [
-        f"{printable(file.path)}  {format_bytes(file.bytes)}{'' if batch.packed else times}"
+        f"{printable(file.path)}  {scaled(file.bytes, 'B')}{'' if batch.packed else times}"
         f"  {versions.DIGEST}:{file.digest}"
         for file in batch.files
     ]
@@ -256,9 +256,9 @@ class ProgressMeter:
         """The receiver has so many bytes of a file of this size."""
         self._resumed[id(moving)] = self._resumed.get(id(moving), 0) + there
         if there == size:
-            self.note(f"{shown(name)}: was there with the same {format_bytes(size)}")
+            self.note(f"{shown(name)}: was there with the same {scaled(size, 'B')}")
         else:
-            self.note(f"{shown(name)}: goes on behind {format_bytes(there)} of an earlier transfer")
+            self.note(f"{shown(name)}: goes on behind {scaled(there, 'B')} of an earlier transfer")
 
     @asynccontextmanager
     async def watch(
@@ -331,9 +331,9 @@ def progress_line(moved: Moved, width: int) -> str:
         return _cut(moved.waiting, width)
     share = None if not moved.total else min(moved.done / moved.total, 1.0)
     first = "" if share is None else f"{int(100 * share):3}%"
-    size = f"{format_bytes(moved.done):>8}"
-    size += "" if moved.total is None else f" of {format_bytes(moved.total)}"
-    parts = [size, f"{format_rate(moved.rate):>11}", _left(moved)]
+    size = f"{scaled(moved.done, 'B'):>8}"
+    size += "" if moved.total is None else f" of {scaled(moved.total, 'B')}"
+    parts = [size, f"{scaled(moved.rate, 'bit/s'):>11}", _left(moved)]
     room = width - cell_len(_GAP.join(filter(None, [first, *parts])))
 
     def add(*texts: str) -> None:
@@ -489,7 +489,7 @@ def _of_plane(plane: int, outages: list[Outage]) -> str:
     often = f" {counted(len(outages), 'time')}, first" if len(outages) > 1 else ""
     back_at = last.back_at_seconds
     if back_at is not None and not often and back_at - first.lost_at_seconds < _SHORT_SECONDS:
-        gone = format_seconds(back_at - first.lost_at_seconds)
+        gone = scaled(back_at - first.lost_at_seconds, "s")
         return f"plane {plane} was lost for {gone} at {_moment(first.lost_at_seconds)}"
     back = "did not come back" if back_at is None else f"was back at {_moment(back_at)}"
     return f"plane {plane} was lost{often} at {_moment(first.lost_at_seconds)} and {back}"

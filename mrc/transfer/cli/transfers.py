@@ -19,7 +19,7 @@ import mrc
 from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.cli import endpoint, figures
-from mrc.cli.output import Output, format_bytes
+from mrc.cli.output import Output
 from mrc.connect.identity import AllowedPeers
 from mrc.connect.parse import quoted, shown
 from mrc.connect.security import Security
@@ -43,7 +43,7 @@ from mrc.transfer.session import (
     refuse,
 )
 from mrc.transfer.sinks import PipeWriter
-from mrc.units import counted, digits
+from mrc.units import counted, digits, scaled
 
 
 async def send(
@@ -292,7 +292,7 @@ class ReceivedTransfer:
             return self._report.end()
 
     def _on_kept(self, name: str, size: int) -> None:
-        kept = f"{shown(name)}: {format_bytes(size)} are kept for 7 days"
+        kept = f"{shown(name)}: {scaled(size, 'B')} are kept for 7 days"
         self._command.meter.note(f"{kept}; the same mrc send goes on from there")
 
 
@@ -407,7 +407,7 @@ def _what(announced: Announced) -> str:
     what = "files" if files is None else "a file" if files == 1 else counted(files, "file")
     if folders := announced.folders:
         what += " and " + ("a folder" if folders == 1 else counted(folders, "folder"))
-    what += f", {'of unknown size' if size is None else format_bytes(size)}"
+    what += f", {'of unknown size' if size is None else scaled(size, 'B')}"
     names = ", ".join(quoted(name, _NAME_CHARACTERS) for name in announced.names[:_NAMES])
     more = announced.more + len(announced.names[_NAMES:])
     return what + (f": {names}" if names else "") + (f" and {more} more" if more else "")

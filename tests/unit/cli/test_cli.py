@@ -39,9 +39,6 @@ from mrc.cli.output import (
     UsageError,
     cause,
     exit_code,
-    format_bytes,
-    format_rate,
-    format_seconds,
     format_table,
 )
 from mrc.cli.paths import _outcome
@@ -59,6 +56,7 @@ from mrc.errors import (
 from mrc.events import ProbeResult
 from mrc.transfer.limits import FileError
 from mrc.transfer.session import VerificationError
+from mrc.units import scaled
 
 
 @dataclass(frozen=True)
@@ -163,10 +161,10 @@ def test_exit_code__of_every_error(error: BaseException, code: int) -> None:
 
 
 def test_format__units_are_spelled() -> None:
-    sizes = [format_bytes(n) for n in (0, 1023, 1536, 256 << 20)]
+    sizes = [scaled(n, "B") for n in (0, 1023, 1536, 256 << 20)]
     assert sizes == ["0 B", "1023 B", "1.5 KiB", "256 MiB"]
-    assert [format_rate(n) for n in (0, 999, 1.94e9)] == ["0 bit/s", "999 bit/s", "1.94 Gbit/s"]
-    assert [format_seconds(n) for n in (38e-6, 0.0016, 2.5)] == ["38 us", "1.6 ms", "2.5 s"]
+    assert [scaled(n, "bit/s") for n in (0, 999, 1.94e9)] == ["0 bit/s", "999 bit/s", "1.94 Gbit/s"]
+    assert [scaled(n, "s") for n in (38e-6, 0.0016, 2.5)] == ["38 us", "1.6 ms", "2.5 s"]
 
 
 def test_format_table__numbers_to_the_right() -> None:
