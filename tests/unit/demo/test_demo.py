@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import re
@@ -310,7 +309,7 @@ def test_size__accepted(text: str, count: int) -> None:
     ],
 )
 def test_demo_types__refused(convert: object, text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError):
+    with pytest.raises(ValueError):
         convert(text)  # type: ignore[operator]
 
 
