@@ -32,7 +32,7 @@ import struct
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import msgspec
 import xxhash
@@ -50,6 +50,7 @@ from mrc.transfer.limits import (
 )
 from mrc.typed import Whole, take
 
+T = TypeVar("T")
 VERSION = versions.TRANSFER
 Digest = xxhash.xxh3_128  # fast; detects accidental corruption, but does not resist attacks
 MAX_HOLES = 4096  # of one file; the others are sent as zeros
@@ -380,33 +381,34 @@ def from_dict(body: dict[str, Any]) -> TransferMessage:
 
 def compare_of(files: Iterable[Looks]) -> Iterator[Compare]:
     """Messages that ask about all these files; none is too long."""
-    asked: list[Looks] = []
-    size = 0
-    for each in files:
-        more = _ESCAPED * len(each.name) + 2 * _FIELDS
-        if size + more > MAX_LIST_BYTES:
-            yield Compare(tuple(asked))
-            asked, size = [], 0
-        asked.append(each)
-        size += more
-    if asked:
-        yield Compare(tuple(asked))
+    for some in _in_lists(files, lambda each: _ESCAPED * len(each.name) + 2 * _FIELDS):
+        yield Compare(some)
 
 
 def failed_of(files: Iterable[tuple[str, str]]) -> Iterator[FailedFiles]:
     """Messages that name all these files, each with its error; none is too long."""
-    named: list[FailedName] = []
+
+    def size(each: FailedName) -> int:
+        name, error = min(len(each.name), MAX_WORDS), min(len(each.error), MAX_ERROR)
+        return _ESCAPED * (name + error) + _FIELDS
+
+    for some in _in_lists((FailedName(*each) for each in files), size):
+        yield FailedFiles(some)
+
+
+def _in_lists(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[tuple[T, ...]]:
+    """The items in lists of at most MAX_LIST_BYTES in a message."""
+    some: list[T] = []
     size = 0
-    for name, error in files:
-        each = FailedName(name, error)
-        more = _ESCAPED * (min(len(name), MAX_WORDS) + min(len(error), MAX_ERROR)) + _FIELDS
+    for each in items:
+        more = size_of(each)
         if size + more > MAX_LIST_BYTES:
-            yield FailedFiles(tuple(named))
-            named, size = [], 0
-        named.append(each)
+            yield tuple(some)
+            some, size = [], 0
+        some.append(each)
         size += more
-    if named:
-        yield FailedFiles(tuple(named))
+    if some:
+        yield tuple(some)
 
 
 def chunk_imm(index: int, slot: int) -> int:
