@@ -24,7 +24,7 @@ from mrc.agent.profiles import RequestError, Requests
 from mrc.agent.program import ProgramContext, ProgramQP
 from mrc.agent.rdma_cm import CM, CM_END, CmSession, RdmaCm
 from mrc.agent.socket import AgentFunction, AgentProfiles, CcProfileRow, Credentials, EvProfileRow
-from mrc.agent.steering import AgentFrame, AgentKind
+from mrc.agent.steering import AgentKind
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.config import ContextConfig
@@ -116,19 +116,16 @@ class AgentListener(Listener):
 
     async def _answer(self, channel: Channel) -> QP | None:
         message = channel.peeked
-        if message["type"] == QP_REQUEST:
-            await self._request_qp(channel)
-            return None
         if message["type"] == RESUME:
             return await self._resume(channel, message)
-        if message["type"] == ASK:
-            await self._answer_ask(channel)
-            return None
-        if message["type"] == CM:
-            await self.agent.rdma_cm.answer(channel)
-            return None
-        if message["type"] == CM_END:
-            await self.agent.rdma_cm.end(channel)
+        answers = {
+            QP_REQUEST: self._request_qp,
+            ASK: self._answer_ask,
+            CM: self.agent.rdma_cm.answer,
+            CM_END: self.agent.rdma_cm.end,
+        }
+        if message["type"] in answers:
+            await answers[message["type"]](channel)
             return None
         private = message.get("private")
         if not isinstance(private, dict) or "to" not in private:
@@ -384,7 +381,13 @@ class Agent(Context):
                 connection.close()
                 return
             if first.kind is AgentKind.CM_ATTACH:
-                await self._serve_cm(first, connection, credentials)
+                if first.value != steering.VERSION:
+                    what = "libmrc-cm and the agent are of different versions of mrc"
+                    raise ProtocolError(what)
+                session = CmSession(self.rdma_cm, connection, credentials)
+                with connection:
+                    await session.serve()
+                    session.end_all()
                 return
             program.first = first
             await program.__aenter__()
@@ -410,17 +413,6 @@ class Agent(Context):
             await program.detach(ended=False)
         finally:
             connection.close()
-
-    async def _serve_cm(
-        self, first: AgentFrame, connection: socket.socket, credentials: Credentials
-    ) -> None:
-        """Serves the rdma_cm of a program until it ends; raises ProtocolError."""
-        if first.value != steering.VERSION:
-            raise ProtocolError("libmrc-cm and the agent are of different versions of mrc")
-        session = CmSession(self.rdma_cm, connection, credentials)
-        with connection:
-            await session.serve()
-            session.end_all()
 
     def _forget(self, program: ProgramContext, task: asyncio.Task[None]) -> None:
         self._attached.pop(program, None)

@@ -73,7 +73,13 @@ def preloading(names: Sequence[str], environ: Mapping[str, str]) -> dict[str, st
 
 def examine() -> list[Finding]:
     """What programs in C need of this machine."""
-    return [_verbs(), _rdma_cm(), _mpi()]
+    no_cm = "mrc run --rc has no rdma_cm: programs such as rping cannot connect"
+    no_mpi = "no mrc run --mpi: MPI programs cannot use mrc"
+    return [
+        _verbs(),
+        _library("libmrc-cm", "rdma_cm for mrc run --rc", no_cm, LIBMRC_CM),
+        _library("libmrc-fi", "provider mrc", no_mpi, PROVIDER),
+    ]
 
 
 def _verbs() -> Finding:
@@ -85,18 +91,6 @@ def _verbs() -> Finding:
         return Finding("libmrc", State.LIMITED, error.found, lacks, error.remedy)
     found = f"device mrc0; {'an agent runs' if runs else 'no agent runs'}"
     return _library("libmrc", found, lacks, LIBMRC, LOADED_NAME)
-
-
-def _rdma_cm() -> Finding:
-    """The library for programs that use rdma_cm."""
-    lacks = "mrc run --rc has no rdma_cm: programs such as rping cannot connect"
-    return _library("libmrc-cm", "rdma_cm for mrc run --rc", lacks, LIBMRC_CM)
-
-
-def _mpi() -> Finding:
-    """The provider for libfabric, which MPI programs use."""
-    lacks = "no mrc run --mpi: MPI programs cannot use mrc"
-    return _library("libmrc-fi", "provider mrc", lacks, PROVIDER)
 
 
 def _library(name: str, found: str, lacks: str, *files: str) -> Finding:

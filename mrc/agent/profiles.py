@@ -65,18 +65,20 @@ class GeneratedField(NamedTuple):
     most: int
     mask: int
 
+    def values(self) -> Iterator[int]:
+        places = [1 << place for place in range(self.bits) if self.mask >> place & 1]
+        for value in range(self.least, self.most + 1):
+            generated = sum(bit for i, bit in enumerate(places) if value >> i & 1)
+            yield self.initial & ~self.mask | generated
+
 
 UNPOPULATED = EvValue(0, bytes(VALUE_BYTES))
 
 
 def ev_of(plane: int, usids: Sequence[str], source_port: int) -> EvValue:
     """The EV of a path: its uSIDs, or without SRv6 the UDP source port."""
-    value = usid_bytes(usids) if usids else source_port.to_bytes(_PORT_BYTES, "big")
+    value = bytes.fromhex("".join(usids)) or source_port.to_bytes(_PORT_BYTES, "big")
     return EvValue(plane, value.ljust(VALUE_BYTES, b"\0"))
-
-
-def usid_bytes(usids: Iterable[str]) -> bytes:
-    return bytes.fromhex("".join(usids))
 
 
 def names_of(host: HostConfig | None) -> dict[EvValue, str]:
@@ -106,25 +108,14 @@ def generated(fields: Sequence[GeneratedField], planes: Sequence[int], most: int
             raise ValueError("a field's values are not in order, or do not fit its mask")
     if prod(each.most - each.least + 1 for each in fields) * max(1, len(planes)) > most:
         raise ValueError(f"the fields make more than {counted(most, 'EV')}")
-    return [
-        EvValue(plane, _joined(fields, values, width).ljust(VALUE_BYTES, b"\0"))
-        for values in product(*(_values(field) for field in fields))
-        for plane in planes
-    ]
-
-
-def _values(field: GeneratedField) -> Iterator[int]:
-    places = [1 << place for place in range(field.bits) if field.mask >> place & 1]
-    for value in range(field.least, field.most + 1):
-        generated = sum(bit for i, bit in enumerate(places) if value >> i & 1)
-        yield field.initial & ~field.mask | generated
-
-
-def _joined(fields: Sequence[GeneratedField], values: Sequence[int], width: int) -> bytes:
-    whole = 0
-    for each, value in zip(fields, values, strict=True):
-        whole = whole << each.bits | value
-    return whole.to_bytes(width // 8, "big")
+    found = []
+    for values in product(*(each.values() for each in fields)):
+        whole = 0
+        for each, value in zip(fields, values, strict=True):
+            whole = whole << each.bits | value
+        packed = whole.to_bytes(width // 8, "big").ljust(VALUE_BYTES, b"\0")
+        found += [EvValue(plane, packed) for plane in planes]
+    return found
 
 
 # ---- Formats of EVs -----------------------------------------------------------------------------
@@ -481,10 +472,11 @@ class EvProfiles:
             wanted = [ev_in(each.ev) for each in given]
         elif evs.mode == lib.MRC_API_EVS_AUTO:
             wanted = list(self._names)[:MAX_EVS]
-        entries = [
-            {"ev": {"value": ev.value, "port": ev.plane}, "state": self._state(evs, ev)}
-            for ev in wanted
-        ]
+        unknown = int(lib.MRC_API_EV_UNKNOWN)
+        entries: list[dict[str, Any]] = []
+        for ev in wanted:
+            state = evs.state_of(self._names[ev], ev) if ev in self._names else unknown
+            entries.append({"ev": {"value": ev.value, "port": ev.plane}, "state": state})
         answer = {
             "id": int(head.id), "format": evs.format or 0, "mode": evs.mode,
             "state": _STATE_NUMBERS[evs.profile.state], "n_evs": evs.count or len(wanted),
@@ -492,10 +484,6 @@ class EvProfiles:
             "n_fields": len(evs.fields), "vendor": evs.vendor,
         }  # fmt: skip
         return answer, entries
-
-    def _state(self, evs: Evs, ev: EvValue) -> int:
-        name = self._names.get(ev)
-        return int(lib.MRC_API_EV_UNKNOWN) if name is None else evs.state_of(name, ev)
 
 
 def ev_in(found: Any) -> EvValue:
@@ -660,7 +648,12 @@ class Requests:
             case AgentFunction.QUERY_EVS:
                 head, rest = read_struct("mrc_agent_evs", body)
                 given, _ = read_array("mrc_api_ev_entry", head.n_entries, MAX_EVS, rest)
-                return self._query_evs(head, given)
+                answer, found = self.evs.query(head, given)
+                parts = [struct_bytes("mrc_agent_evs", answer)]
+                parts += [struct_bytes("mrc_api_ev_entry", each) for each in found]
+                made = self.evs[int(head.id)].fields
+                parts += [struct_bytes("mrc_api_ev_field", each._asdict()) for each in made]
+                return b"".join(parts)
             case AgentFunction.MODIFY_CC:
                 head, _ = read_struct("mrc_agent_cc", body)
                 self.cc.modify(head, text_of(head.algorithm))
@@ -674,14 +667,6 @@ class Requests:
             case _:
                 raise RequestError(errno.EOPNOTSUPP, f"the agent knows no function {function}")
         return b""
-
-    def _query_evs(self, head: Any, given: Sequence[Any]) -> bytes:
-        answer, entries = self.evs.query(head, given)
-        fields = self.evs[int(head.id)].fields
-        parts = [struct_bytes("mrc_agent_evs", answer)]
-        parts += [struct_bytes("mrc_api_ev_entry", each) for each in entries]
-        parts += [struct_bytes("mrc_api_ev_field", each._asdict()) for each in fields]
-        return b"".join(parts)
 
     async def _probe(self, program: ProgramContext, body: bytes) -> bytes:
         head, rest = read_struct("mrc_agent_probe", body)

@@ -13,6 +13,7 @@ import logging
 import random
 import secrets
 import socket
+import struct
 import zlib
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -649,7 +650,7 @@ class ProgramContext(Context):
     def _on_frame(self, frame: AgentFrame) -> None:
         if frame.kind is AgentKind.NUMBERS:
             numbers = self._agent.numbers.grant(self, steering.MAX_NUMBERS)
-            self.send(AgentKind.GRANTED, body=steering.numbers_bytes(numbers))
+            self.send(AgentKind.GRANTED, body=struct.pack(f"={len(numbers)}I", *numbers))
         elif frame.kind is AgentKind.CONNECT:
             parameters = qp_parameters(read_struct("mrc_agent_connect", frame.body)[0])
             self._agent.numbers.take(self, parameters.qpn)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from enum import Enum, IntEnum, auto
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, structs, to_builtins
@@ -209,17 +209,6 @@ def params_of(fields: CData) -> CmParams:
     )
 
 
-def _end_fields(end: CmAddress | None) -> dict[str, Any]:
-    if end is None:
-        return {}
-    return {
-        "gid": pack_address(end.gid),
-        "port": end.port,
-        "qpn": end.qpn,
-        "token": bytes.fromhex(end.token),
-    }
-
-
 def event_fields(
     number: int,
     event: CmEvent,
@@ -234,13 +223,17 @@ def event_fields(
     its own requests, so these two change places.
     """
     private = bytes.fromhex(params.private)
+    end = {}
+    if peer is not None:
+        end = {"gid": pack_address(peer.gid), "port": peer.port, "qpn": peer.qpn}
+        end["token"] = bytes.fromhex(peer.token)
     return {
         "id": number,
         "event": event,
         "status": status,
         "child": child,
         "own": own or {},
-        "peer": _end_fields(peer),
+        "peer": end,
         "responder_resources": params.initiator_depth,
         "initiator_depth": params.responder_resources,
         "flow_control": params.flow_control,
@@ -295,7 +288,13 @@ class CmPorts:
             raise CmError(errno.ENOMEM)
         if 0 < port < _PRIVILEGED and not root:
             raise CmError(errno.EACCES)
-        made = CmBinding(gid, port or self._free(), shares)
+        if port == 0:
+            first = self._rng.choice(_EPHEMERAL)
+            ports = chain(range(first, _EPHEMERAL.stop), range(_EPHEMERAL.start, first))
+            port = next((each for each in ports if each not in self._bound), 0)
+            if port == 0:
+                raise CmError(errno.EADDRNOTAVAIL)
+        made = CmBinding(gid, port, shares)
         others = self._others(made)
         if any(not (shares and each.shares) or each.backlog for each in others):
             raise CmError(errno.EADDRINUSE)
@@ -307,17 +306,9 @@ class CmPorts:
         at_port = self._bound.get(bound.port, [])
         return [each for each in at_port if each is not bound and each.meets(bound.gid)]
 
-    def _free(self) -> int:
-        first = self._rng.choice(_EPHEMERAL)
-        ports: list[int] = [*range(first, _EPHEMERAL.stop), *range(_EPHEMERAL.start, first)]
-        for port in ports:
-            if port not in self._bound:
-                return port
-        raise CmError(errno.EADDRNOTAVAIL)
-
     def listen(self, bound: CmBinding, backlog: int) -> None:
         """From now on peers reach it; raises CmError if another id has the port too."""
-        if any(True for _ in self._others(bound)):
+        if self._others(bound):
             raise CmError(errno.EADDRINUSE)
         bound.backlog = backlog
 
@@ -535,11 +526,20 @@ class CmSession:
     def _act(self, call: int, end: CmEnd, fields: CData) -> None:
         match call:
             case CmCall.LISTEN:
-                self._listen(end, fields.option)
+                if end.bound is None or end.phase is not Phase.BOUND:
+                    raise CmError(errno.EINVAL)
+                in_range = 0 < fields.option < _MOST_BACKLOG
+                backlog = fields.option if in_range else _MOST_BACKLOG
+                self._rdma_cm.ports.listen(end.bound, backlog)
+                self._rdma_cm.listen(end, self)
             case CmCall.CONNECT:
                 self._connect(end, fields)
             case CmCall.ACCEPT:
-                self._accept(end, fields)
+                if end.phase is not Phase.CALLED or end.own is None:
+                    raise CmError(errno.EINVAL)
+                gid = self._rdma_cm.gid_for(end.own.gid)
+                end.own = self._address(end, gid, end.own.port, fields.own.qpn)
+                end.answer(CmAnswer(by=end.own, params=params_of(fields)))
             case CmCall.REJECT:
                 end.answer(CmAnswer(reason=fields.status & 0xFFFF or Reason.CONSUMER,
                                   params=params_of(fields)))  # fmt: skip
@@ -572,13 +572,6 @@ class CmSession:
         end = self._ends[number] = CmEnd(number, bound, self._tell)
         return end
 
-    def _listen(self, end: CmEnd, backlog: int) -> None:
-        if end.bound is None or end.phase is not Phase.BOUND:
-            raise CmError(errno.EINVAL)
-        in_range = 0 < backlog < _MOST_BACKLOG
-        self._rdma_cm.ports.listen(end.bound, backlog if in_range else _MOST_BACKLOG)
-        self._rdma_cm.listen(end, self)
-
     def _connect(self, end: CmEnd, fields: CData) -> None:
         if end.bound is None or end.phase is not Phase.BOUND or end.bound.backlog:
             raise CmError(errno.EINVAL)
@@ -594,13 +587,6 @@ class CmSession:
         if not 3 <= qpn <= 0xFFFFFF:
             raise CmError(errno.EINVAL)
         return CmAddress(gid, port, qpn, end.token)
-
-    def _accept(self, end: CmEnd, fields: CData) -> None:
-        if end.phase is not Phase.CALLED or end.own is None:
-            raise CmError(errno.EINVAL)
-        gid = self._rdma_cm.gid_for(end.own.gid)
-        end.own = self._address(end, gid, end.own.port, fields.own.qpn)
-        end.answer(CmAnswer(by=end.own, params=params_of(fields)))
 
     def _resume(self, fields: CData) -> CmEnd:
         """Takes up a connected id that a former agent knew."""

@@ -217,19 +217,14 @@ def group_number(name: str) -> int:
 
 def may_attach(credentials: Credentials, group: int | None) -> bool:
     """Whether a process may use this agent: the same user's, root's, or one of the group."""
-    if credentials.uid in (os.geteuid(), 0):
+    if credentials.uid in (os.geteuid(), 0) or group == credentials.gid:
         return True
-    return group is not None and group in {credentials.gid, *_groups_of(credentials.pid)}
-
-
-def _groups_of(pid: int) -> set[int]:
-    """The supplementary groups of a process that is connected, so its pid is not reused."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    try:  # its supplementary groups: it is connected, so its pid is not reused
+        lines = Path(f"/proc/{credentials.pid}/status").read_text().splitlines()
     except OSError:
-        return set()
-    found = next((line for line in lines if line.startswith("Groups:")), "Groups:")
-    return {int(word) for word in found.split()[1:]}
+        return False
+    found = next((line for line in lines if line.startswith("Groups:")), "")
+    return group is not None and str(group) in found.split()[1:]
 
 
 # ---- What the agent tells of itself -------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -152,11 +152,6 @@ def first_cookie() -> int:
     probes may still end. The program's own cookies have higher bits.
     """
     return secrets.randbits(_COOKIE_BITS)
-
-
-def numbers_bytes(numbers: Sequence[int]) -> bytes:
-    """The body of GRANTED."""
-    return bytes(ffi.buffer(ffi.new("uint32_t[]", list(numbers))))
 
 
 def layout() -> tuple[int, int, int]:

@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rows: tuple[tuple[str, Callable[[argparse.Namespace], int], str, dict[str, Any], str], ...] = (
         ("run", _run, RUN, of_run, "play cases against a device; exit code 1 if one fails"),
         ("list", _list, CASES, {"cases": path}, "list the cases"),
-        ("show", _show, patterns + CASES, {"cases": path}, "print the steps of a case"),
+        ("show", _list, patterns + CASES, {"cases": path}, "print the steps of a case"),
         ("readings", _readings, "", {}, "print where sources disagree"),
         ("vectors", _vectors, PCAP, {"pcap": path},
          "print golden packets and exchanges, with their bytes explained"),
@@ -125,17 +125,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    out, cases = Output.of(args), load_cases(args.cases)
-    rows = [(case.topic, case.name, case.title) for case in cases]
-    out.text(format_table(("topic", "case", "a device"), rows))
-    out.text(f"\n{counted(len(cases), 'case')}")
-    out.result(Cases(cases=tuple(like(CaseText, case) for case in cases)))
-    return Exit.OK
-
-
-def _show(args: argparse.Namespace) -> int:
-    out, cases = Output.of(args), selected(load_cases(args.cases), args.pattern)
-    out.text("\n\n".join(case.text for case in cases))
+    """Lists all cases, or shows the steps of some."""
+    patterns = getattr(args, "pattern", ())
+    out, cases = Output.of(args), selected(load_cases(args.cases), patterns)
+    if patterns:
+        out.text("\n\n".join(case.text for case in cases))
+    else:
+        rows = [(case.topic, case.name, case.title) for case in cases]
+        out.text(format_table(("topic", "case", "a device"), rows))
+        out.text(f"\n{counted(len(cases), 'case')}")
     out.result(Cases(cases=tuple(like(CaseText, case) for case in cases)))
     return Exit.OK
 

@@ -374,15 +374,12 @@ class OobDevice:
         return AdapterAnswer(end=end)
 
     def close(self) -> None:
-        self._run(self._close())
-        self._loop.close()
-
-    async def _close(self) -> None:
-        await self._held.aclose()
+        self._run(self._held.aclose())
         if self._first is not None:
             self._first.abort()
         if self._context is not None:
-            await self._context.__aexit__(None, None, None)
+            self._run(self._context.__aexit__(None, None, None))
+        self._loop.close()
 
     # ---- A QP -----------------------------------------------------------------------------
 

@@ -235,7 +235,15 @@ def golden_result(packets: Sequence[vectors.Vector], found: Sequence[Exchange]) 
     return Vectors(
         version=vectors.VERSION,
         exchanges_version=VERSION,
-        packets=tuple(map(_packet, packets)),
+        packets=tuple(
+            VectorText(
+                name=each.name, type=each.packet.kind, reading=each.reading,
+                flow=_flow(each.flow), bytes=each.payload.hex(),
+                parts=tuple(PartText(bytes=one.data.hex(), text=one.text) for one in each.parts),
+                headers=each.packet.headers, payload_bytes=each.packet.payload_bytes,
+            )
+            for each in packets
+        ),
         exchanges=tuple(
             like(
                 ExchangeText, each,
@@ -247,15 +255,6 @@ def golden_result(packets: Sequence[vectors.Vector], found: Sequence[Exchange]) 
             )
             for each in found
         ),
-    )  # fmt: skip
-
-
-def _packet(vector: vectors.Vector) -> VectorText:
-    return VectorText(
-        name=vector.name, type=vector.packet.kind, reading=vector.reading,
-        flow=_flow(vector.flow), bytes=vector.payload.hex(),
-        parts=tuple(PartText(bytes=one.data.hex(), text=one.text) for one in vector.parts),
-        headers=vector.packet.headers, payload_bytes=vector.packet.payload_bytes,
     )  # fmt: skip
 
 

@@ -476,8 +476,10 @@ class Play:
             match step.what:
                 case "memory":
                     self._check_memory(step)
-                case "evs":
-                    self._check_evs(step)
+                case "evs":  # at least so many carried the data of the device so far
+                    evs = {each.ev for came in self._situation.carried.values() for each in came}
+                    if len(evs) < value(step.words[0], self._situation.names):
+                        raise StepFailure(f"{step.line}: the device has used {len(evs)}")
                 case "flight":
                     self._check_flight(step)
                 case "share":
@@ -522,13 +524,6 @@ class Play:
         if cut != wanted or len(found) != len(wanted):
             told = " ".join(f"{imm}/{count}" for imm, count in found)
             raise StepFailure(f"{step.line}: the device has {told or 'none'}")
-
-    def _check_evs(self, step: Step) -> None:
-        """At least so many EVs carried the data of the device so far."""
-        least = value(step.words[0], self._situation.names)
-        evs = {each.ev for came in self._situation.carried.values() for each in came}
-        if len(evs) < least:
-            raise StepFailure(f"{step.line}: the device has used {len(evs)}")
 
     def _check_flight(self, step: Step) -> None:
         """So many packets of the device are without an answer, within the time for a packet."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from msgspec import Struct, field
 
@@ -109,21 +108,18 @@ class Situation(Struct):
                 seen.after_mark = self.marked[ev]
             self.since_mark[ev] += 1
             planes = {each.ev: each.address for came in self.carried.values() for each in came}
-            self.names |= {"evs": len(planes), "turns": self._turns(planes)}
+            # The mean of the packets since the judge's last complaint on each EV that is as good as
+            # new, in the planes of the others. A plane may be suspended.
+            hurt = {planes[ev] for ev in self.marked if ev in planes}
+            good = [ev for ev in planes if planes[ev] in hurt and ev not in self.marked]
+            turns = sum(self.since_mark[ev] for ev in good) // max(1, len(good))
+            self.names |= {"evs": len(planes), "turns": turns}
             self.flight |= {psn} - self.reported
             self.data_ns = seen.at_ns
         if "PETH" in headers_:
             self.names["probe"] = headers_["PETH"]["probe_id"]
         if "ERTH" in headers_:
             self.names["id"] = bth["psn"]
-
-    def _turns(self, planes: Mapping[int, str]) -> int:
-        """The mean of the packets that came since the judge's last complaint on each EV that is as
-        good as new, in the planes of the others. A plane may be suspended.
-        """
-        hurt = {planes[ev] for ev in self.marked if ev in planes}
-        good = [ev for ev, plane in planes.items() if plane in hurt and ev not in self.marked]
-        return sum(self.since_mark[ev] for ev in good) // max(1, len(good))
 
     # ---- To the device --------------------------------------------------------------------
 
@@ -265,7 +261,12 @@ class Situation(Struct):
             if name in ("has", "lacks"):
                 wrong = self._bitmap_differs(name, text, seen.packet)
             elif name == "path":
-                wrong = self._path_differs(self.evs[value(text, self.names)], found.get("ev"))
+                # Both orders of the halves are right; which one the device uses is remembered.
+                wanted, ev = self.evs[value(text, self.names)], found.get("ev")
+                if ev not in (wanted, (wanted & 0xFFFF) << 16 | wanted >> 16):
+                    return f"its EV is not {wanted:08x}"
+                self.shown.add("C3-A" if ev == wanted else "C3-B")
+                continue
             elif name != "within":
                 wrong = self._field_differs(name, text, found)
             else:
@@ -317,13 +318,6 @@ class Situation(Struct):
             reported = psn <= cum or (0 <= bit < 64 and bool(seth["bitmap"] >> bit & 1))
             if reported != (name == "has"):
                 return f"it {'lacks' if name == 'has' else 'has'} PSN {psn}"
-        return ""
-
-    def _path_differs(self, wanted: int, ev: int | None) -> str:
-        """Both orders of the halves of an EV are right; remembers which one the device uses."""
-        if ev not in (wanted, (wanted & 0xFFFF) << 16 | wanted >> 16):
-            return f"its EV is not {wanted:08x}"
-        self.shown.add("C3-A" if ev == wanted else "C3-B")
         return ""
 
     def read(self, seen: Datagram) -> dict[str, int]:

@@ -228,7 +228,11 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
 
     Calls `say` before each step. With `plan.keep` the test bed stays up.
     """
-    bed = _new_bed(plan)
+    with suppress(StateError):
+        Testbed.existing(plan.name)
+        # Somebody may use that test bed, and the demo would remove it at its end.
+        raise DemoError(f"test bed {plan.name} is already up; choose another --name")
+    bed = Testbed(plan.name, planes=plan.planes, t1=plan.t1, rate=str(plan.rate_bps))
     async with AsyncExitStack() as stack:
         source, inbox = stack.enter_context(scratch(_folder_for(2 * plan.bytes)))
         say(f"writing {plan.bytes} random bytes (seed {plan.seed}) to {source.parent}")
@@ -269,15 +273,11 @@ def scratch(place: Path | None) -> Iterator[tuple[Path, Path]]:
             inbox.mkdir()
             yield source, inbox
     finally:
-        _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except OSError:  # perhaps no descriptor is free, but another process has its own
-        pid = os.posix_spawn("/bin/rm", ("rm", "-rf", str(folder)), {})
-        os.waitpid(pid, 0)
+        try:
+            shutil.rmtree(folder)
+        except OSError:  # perhaps no descriptor is free, but another process has its own
+            pid = os.posix_spawn("/bin/rm", ("rm", "-rf", str(folder)), {})
+            os.waitpid(pid, 0)
 
 
 @contextmanager
@@ -302,15 +302,6 @@ def _folder_for(size: int) -> Path | None:
         if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 * size:
             return memory
     return None
-
-
-def _new_bed(plan: DemoPlan) -> Testbed:
-    try:
-        Testbed.existing(plan.name)
-    except StateError:
-        return Testbed(plan.name, planes=plan.planes, t1=plan.t1, rate=str(plan.rate_bps))
-    # Somebody may use that test bed, and the demo would remove it at its end.
-    raise DemoError(f"test bed {plan.name} is already up; choose another --name")
 
 
 async def _transfer(

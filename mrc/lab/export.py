@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
 from mrc.errors import ArgumentError, ConfigError
-from mrc.fabric.topology import Target
 from mrc.lab.outside import check_interface, links_of
 from mrc.linux import netns
 from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
@@ -152,7 +151,7 @@ def script(plan: BedPlan, node: Node) -> str:
     ends = list(_ends(plan, node))
     parts = [
         "\n".join(_sysctls(node, [name for name, *_ in ends])),
-        _here("ip -batch -", [*_links(ends), *_addresses(node)]),
+        _here("ip -batch -", [*_interfaces(node, ends)]),
         _ADD_ROUTES + _here("add_routes", [route_words(route) for route in node.routes]),
         _here("tc -batch -", [line for name, _, _, end in ends for line in _queues(name, end)]),
         _here("nft -f -", node.rules.splitlines()),
@@ -218,20 +217,17 @@ def _sysctls(node: Node, interfaces: list[str]) -> Iterator[str]:
             )
 
 
-def _links(ends: list[_End]) -> Iterator[str]:
+def _interfaces(node: Node, ends: list[_End]) -> Iterator[str]:
     yield "link set dev lo up"
     for name, mac, link, _ in ends:
         yield f"link set dev {name} address {mac} mtu {link.mtu}"
         yield f"link set dev {name} up"
         yield f"address flush dev {name} scope link"  # the kernel's own, if it was up before
-
-
-def _addresses(node: Node) -> Iterator[str]:
     for name, address in node.addresses:
         yield f"address replace {address} dev {name} nodad"
     for name, ipv4, other in node.ipv4:
-        ends = f"{ipv4}" if other is None else f"{ipv4.ip} peer {other}/32"
-        yield f"address replace {ends} dev {name}"
+        own = f"{ipv4}" if other is None else f"{ipv4.ip} peer {other}/32"
+        yield f"address replace {own} dev {name}"
     for name, neighbour, mac in node.neighbours:
         yield f"neighbour replace {neighbour} lladdr {mac} dev {name} nud permanent"
 
@@ -256,7 +252,15 @@ def netns_script(plan: BedPlan) -> str:
     Raises ArgumentError for an emulated fabric.
     """
     check(plan)
-    lines = ["ip -batch - <<'END'", *(_veth(plan, link) for link in plan.links), "END"]
+    place = {name: node.namespace for name, node in plan.nodes.items()}
+    lines = ["ip -batch - <<'END'"]
+    lines += [
+        f"link add name {link.lower_name} address {link.LOWER_MAC} mtu {link.mtu}"
+        f" netns {place[link.lower]} type veth peer name {link.upper_name}"
+        f" address {link.UPPER_MAC} mtu {link.mtu} netns {place[link.upper]}"
+        for link in plan.links
+    ]
+    lines.append("END")
     for node in plan.nodes.values():
         inside = script(plan, node)
         lines.append(f"ip netns exec {node.namespace} sh -e <<'NODE'\n{inside}NODE")
@@ -269,15 +273,6 @@ def netns_script(plan: BedPlan) -> str:
         lines += [f"ip netns exec {node.namespace} sh -c '{line}'" for line in mtus(plan, node)]
     head = _HEAD.format(name=plan.name, nodes=" ".join(plan.nodes), hosts=" ".join(plan.configs))
     return head + "\n".join(lines) + "\n" + _TAIL.format()
-
-
-def _veth(plan: BedPlan, link: BedLink) -> str:
-    lower, upper = plan.nodes[link.lower].namespace, plan.nodes[link.upper].namespace
-    return (
-        f"link add name {link.lower_name} address {link.LOWER_MAC} mtu {link.mtu} netns {lower} "
-        f"type veth peer name {link.upper_name} address {link.UPPER_MAC} mtu {link.mtu} "
-        f"netns {upper}"
-    )
 
 
 # ---- containerlab, and real switches -------------------------------------------------------------
@@ -367,7 +362,12 @@ def with_link_addresses(plan: BedPlan) -> BedPlan:
     check(plan)
     ends: dict[_NodeEnd, tuple[IPv6Interface, IPv6Interface]] = {}
     for link in plan.shape.every_link():
-        upper, lower = _link_addresses(plan, link)
+        block = plan.shape.addresses.locator_block(link.plane).network_address
+        numbers = {"link": (1, link.host, 0), "uplink": (2, link.t0, link.t1)}
+        kind, one, two = numbers.get(link.kind, (3, link.t1, link.t2))
+        assert one is not None and two is not None
+        base = block + (kind << 64 | one << 48 | two << 32)
+        upper, lower = IPv6Interface((base + 1, 126)), IPv6Interface((base + 2, 126))
         up, down = Hop.both_ways(link, plan.shape)
         ends[up.port], ends[down.port] = (lower, upper), (upper, lower)
     nodes = {
@@ -375,16 +375,6 @@ def with_link_addresses(plan: BedPlan) -> BedPlan:
         for name, node in plan.nodes.items()
     }
     return replace(plan, nodes=nodes)
-
-
-def _link_addresses(plan: BedPlan, link: Target) -> tuple[IPv6Interface, IPv6Interface]:
-    """Of the upper and of the lower end."""
-    block = plan.shape.addresses.locator_block(link.plane).network_address
-    numbers = {"link": (1, link.host, 0), "uplink": (2, link.t0, link.t1)}
-    kind, one, two = numbers.get(link.kind, (3, link.t1, link.t2))
-    assert one is not None and two is not None
-    base = block + (kind << 64 | one << 48 | two << 32)
-    return IPv6Interface((base + 1, 126)), IPv6Interface((base + 2, 126))
 
 
 def _numbered(node: Node, ends: dict[_NodeEnd, tuple[IPv6Interface, IPv6Interface]]) -> Node:

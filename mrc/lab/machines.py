@@ -74,9 +74,6 @@ class Machines(Struct, frozen=True):
     def names(self) -> list[str]:
         return [machine.name for machine in self.every]
 
-    def seen_by(self, here: int) -> Machines:
-        return replace(self, here=here)
-
 
 def decode(stored: Any) -> Machines:
     """The machines from JSON. Raises ValueError."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Interface, IPv6Interface, IPv6Network
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -260,19 +260,15 @@ def text(share: MachineShare, planes: int) -> str:
     """`host-b (192.0.2.2): h8..h15, t0:*.1, t1:1.0, t1:2.1, 64 links to other machines`"""
     where = f" ({share.address})" if share.address else ""
     hosts = share.hosts[0] if len(share.hosts) == 1 else f"{share.hosts[0]}..{share.hosts[-1]}"
-    switches = _in_every_plane(share.switches, planes)
+    every = re.compile(r":\d+\.")  # `t0:*.1` stands for those of all planes
+    alike = Counter(every.sub(":*.", name) for name in share.switches)
+    switches = [name for name, count in alike.items() if count == planes]
+    switches += [name for name in share.switches if every.sub(":*.", name) not in switches]
     named = ", ".join(switches[:_NAMED])
     if (more := len(switches) - _NAMED) > 0:
         named += f" and {more} more"
     links = counted(share.tunnels, "link")
     return f"{share.name}{where}: {hosts}, {named}, {links} to other machines"
-
-
-def _in_every_plane(switches: Sequence[str], planes: int) -> list[str]:
-    """`t0:*.1` stands for those of all planes."""
-    alike = Counter(re.sub(r":\d+\.", ":*.", name) for name in switches)
-    every = [name for name, count in alike.items() if count == planes]
-    return every + [name for name in switches if re.sub(r":\d+\.", ":*.", name) not in every]
 
 
 def lost_text(share: MachineShare) -> str:

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any, BinaryIO, Self
 
 from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from mrc import errors
 from mrc.child import BlockingChild
@@ -183,7 +184,8 @@ class SpreadTestbed(Testbed):
         for place, machine in enumerate(self.machines.every):
             if machine.name in self.unreachable or (session := self._session(place)) is None:
                 continue
-            stored = state.encode(state.BedState(self.shape, machines=self.machines.seen_by(place)))
+            there = state.BedState(self.shape, machines=replace(self.machines, here=place))
+            stored = state.encode(there)
             session.send({"do": do, "state": stored, "waits": ready is not None, **request})
             begun.append(machine)
         wrong: dict[str, MrcError] = {}

@@ -99,13 +99,18 @@ def lend(plan: BedPlan) -> None:
     machine = machine_namespace(plan.name)
     netns.keep(machine)
     there = {each.name: each for each in interfaces(machine)}
-    ways_out = _with_default_route(machine)
+    with netns.inside(machine):
+        files = [Path("/proc/thread-self/net", name) for name in ("route", "ipv6_route")]
+        ipv4, ipv6 = (path.read_text().splitlines() for path in files)
+    # The interfaces over which the machine reaches the rest of the world.
+    ways_out = {row[0] for row in map(str.split, ipv4) if (row[1], row[7]) == (_DEFAULT[0],) * 2}
+    ways_out |= {row[-1] for row in map(str.split, ipv6) if row[:2] == [_DEFAULT[1], "00"]}
     lent = []
     for host in real:
         place = plan.nodes[host.host].namespace
         for interface, port in bridges(host, plan).items():
             found = existing(interface, there)
-            if interface in ways_out:
+            if interface in ways_out - {"lo"}:
                 raise StateError(f"{interface} has the default route: the machine would be cut off")
             addresses, inside = tuple(map(str, found.addresses)), _port(port)
             lent.append(
@@ -207,16 +212,6 @@ def _enable(place: str, lent: InterfaceLoan) -> None:
         netlink.set_links([lent.interface], up=lent.enabled)
         netlink.add_ipv4(ipv4)
         netlink.add_addresses(ipv6)
-
-
-def _with_default_route(machine: str) -> set[str]:
-    """The interfaces over which the machine reaches the rest of the world."""
-    with netns.inside(machine):
-        files = [Path("/proc/thread-self/net", name) for name in ("route", "ipv6_route")]
-        ipv4, ipv6 = (path.read_text().splitlines() for path in files)
-    found = {row[0] for row in map(str.split, ipv4) if (row[1], row[7]) == (_DEFAULT[0],) * 2}
-    found |= {row[-1] for row in map(str.split, ipv6) if row[:2] == [_DEFAULT[1], "00"]}
-    return found - {"lo"}
 
 
 # ---- The uplink ----------------------------------------------------------------------------------

@@ -306,14 +306,11 @@ def _print(out: Output, trial: Trial, *, of_several: bool) -> None:
         f" {stats.lost} lost by faults, {stats.trimmed} trimmed, {stats.dropped} dropped,"
         f" {stats.marked} marked"
     )
-    rows = []
-    for result in trial.results:
-        for name in dict.fromkeys(flow.traffic.group for flow in result.flows):
-            numbers = result.of_group(name)
-            rates = [result.goodput_bps(i) for i in numbers]
-            again = sum(result.infos[i].retransmitted_packets for i in numbers)
-            goodput = (scaled(min(rates), "bit/s"), scaled(sum(rates) / len(rates), "bit/s"))
-            rows.append((name, result.scenario.transport.kind, len(numbers), *goodput, again))
+    rows = [
+        (name, result.scenario.transport.kind, *page.group_row(result, name))
+        for result in trial.results
+        for name in dict.fromkeys(flow.traffic.group for flow in result.flows)
+    ]
     head = ["traffic", "transport", "flows", "slowest", "mean", "packets retransmitted"]
     out.text(format_table(head, rows) + "\n")
 

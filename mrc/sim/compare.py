@@ -358,16 +358,10 @@ def _traffic_rows(compared: Comparison) -> Iterator[tuple[object, ...]]:
     first |= {over: compared.of(over)[0].result for over in compared.overs}
     for group in dict.fromkeys(traffic.group for traffic in compared.part.traffic):
         for name, result in first.items():
-            numbers = result.of_group(group)
-            rates = [result.goodput_bps(i) for i in numbers]
-            infos = [result.infos[i] for i in numbers]
-            again = sum(info.retransmitted_packets for info in infos)
-            end_ns = max(info.last_ns for info in infos)
-            yield (
-                group, name, len(numbers), scaled(min(rates), "bit/s"),
-                scaled(sum(rates) / len(rates), "bit/s"),
-                "-" if name == "mptcp" else again, scaled(end_ns / 1e9, "s"),
-            )  # fmt: skip
+            *counts, again = page.group_row(result, group)
+            end_ns = max(result.infos[i].last_ns for i in result.of_group(group))
+            again = "-" if name == "mptcp" else again
+            yield (group, name, *counts, again, scaled(end_ns / 1e9, "s"))
 
 
 def _check_row(judged: CheckVerdict, columns: Sequence[str]) -> Iterator[str]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import uvloop
@@ -27,16 +26,6 @@ _PROGRAM = ("-P", "-m", "mrc.sim.host")
 _MOST_BYTES = 1 << 28  # of a line
 _CLOCKS = 5  # answers, of which the fastest counts
 _DECODER = msgspec.json.Decoder(Ready | HostNews | HostAnswer | HostEnd)
-
-
-class OtherMachine(Protocol):
-    """Another machine, which has a part of the test bed."""
-
-    @property
-    def name(self) -> str: ...
-
-    def command(self, words: Sequence[str]) -> list[str]:
-        """Arguments that run `mrc testbed` with these words there."""
 
 
 class HostProcess:
@@ -122,9 +111,8 @@ class RemoteHost(HostProcess):
 class Relay:
     """`mrc testbed part --traffic` on another machine, with the processes in all its hosts."""
 
-    def __init__(self, machine: OtherMachine, child: Child) -> None:
-        self._machine = machine
-        self._child = child
+    def __init__(self, machine: str, child: Child) -> None:
+        self._machine, self._child = machine, child
         self._hosts: dict[str, RemoteHost] = {}
         self.lost = ""
         """why it has ended"""
@@ -132,16 +120,22 @@ class Relay:
         """the monotonic clock there, before ours"""
 
     @classmethod
-    async def start(cls, bed: Testbed, machine: OtherMachine, stack: AsyncExitStack) -> Relay:
+    async def start(cls, bed: Testbed, machine: Any, stack: AsyncExitStack) -> Relay:
         """Raises ConnectError if the machine does not answer."""
         argv = machine.command(["part", "--name", bed.name, "--traffic"])
         # ssh may ask for a password at the terminal.
         child = await Child.start(argv, apart=False, line_bytes=_MOST_BYTES)
         stack.push_async_callback(child.end)
-        relay = cls(machine, child)
+        relay = cls(machine.name, child)
         while await relay._line() != GREETING:  # what a login prints
             pass
-        relay.ahead_ns = await relay._compare_clocks()
+        found = []
+        for _ in range(_CLOCKS):
+            asked_ns = time.monotonic_ns()
+            relay.send(CLOCK, b"")
+            there_ns, now_ns = int((await relay._line()).split()[1]), time.monotonic_ns()
+            found.append((now_ns - asked_ns, there_ns - (asked_ns + now_ns) // 2))
+        relay.ahead_ns = min(found)[1]
         hearing = asyncio.create_task(relay._hear())
         stack.callback(hearing.cancel)
         return relay
@@ -159,17 +153,8 @@ class Relay:
     async def _line(self) -> bytes:
         if not (line := await self._child.line()):
             why = await self._child.last_words()
-            raise ConnectError(f"{self._machine.name} does not answer: {why}")
+            raise ConnectError(f"{self._machine} does not answer: {why}")
         return line
-
-    async def _compare_clocks(self) -> int:
-        found = []
-        for _ in range(_CLOCKS):
-            asked_ns = time.monotonic_ns()
-            self.send(CLOCK, b"")
-            there_ns, now_ns = int((await self._line()).split()[1]), time.monotonic_ns()
-            found.append((now_ns - asked_ns, there_ns - (asked_ns + now_ns) // 2))
-        return min(found)[1]
 
     async def _hear(self) -> None:
         try:

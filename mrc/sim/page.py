@@ -20,7 +20,7 @@ from mrc.sim.drawing import Chart, ChartLine, ChartPoint
 from mrc.sim.run import SimRun, line_rate_bps
 from mrc.sim.scenario import Scenario
 from mrc.sim.trials import Series, Summary
-from mrc.units import digits
+from mrc.units import digits, scaled
 
 # ---- Plots ---------------------------------------------------------------------------------------
 
@@ -272,6 +272,19 @@ def render(
         else f"median of seeds {seeds[0]} to {seeds[-1]}",
         flat=flat,
         number=number,
+    )
+
+
+def group_row(result: SimRun, group: str) -> tuple[object, ...]:
+    """Of the flows of a group: how many, the slowest, the mean, and packets retransmitted."""
+    numbers = result.of_group(group)
+    rates = [result.goodput_bps(i) for i in numbers]
+    again = sum(result.infos[i].retransmitted_packets for i in numbers)
+    return (
+        len(numbers),
+        scaled(min(rates), "bit/s"),
+        scaled(sum(rates) / len(rates), "bit/s"),
+        again,
     )
 
 

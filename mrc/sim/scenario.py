@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal, get_args
 
@@ -353,7 +353,7 @@ def parse_scenario(
         topology=topology,
         transport=transport,
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
-        links=tuple(change for item in links for change in _changed_links(item, topology)),
+        links=link_faults(LinkChange.read(item, topology) for item in links),
         faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
         checks=tuple(_check(item, rtt_ns, topology) for item in checks),
         reference=Reference(
@@ -568,17 +568,16 @@ def _need_paths(table: Table, key: str, traffic: Traffic, topology: Tiers) -> No
             raise table.error(key, f"{list(pair)} are in one pod: their paths are 0 to {n - 1}")
 
 
-def _changed_links(table: Table, topology: Tiers) -> list[TimedFault]:
-    """What `[[links]]` sets for a target, as faults that last for ever."""
-    change = LinkChange.read(table, topology)
-    loss_ppm = None if change.loss is None else round(change.loss * 1e6)
-    values = {"rate": change.rate_bps, "delay": change.delay_ns, "loss": loss_ppm}
-    values["mtu"] = change.mtu
-    return [
-        TimedFault(change.target, kind, "all", 0, None, value, 0)
-        for kind, value in values.items()
-        if value is not None
-    ]
+def link_faults(links: Iterable[LinkChange]) -> tuple[TimedFault, ...]:
+    """What links have in place of their tier's properties, as faults that last for ever."""
+    found = []
+    for link in links:
+        loss = None if link.loss is None else round(link.loss * 1e6)
+        values = {"rate": link.rate_bps, "delay": link.delay_ns, "loss": loss, "mtu": link.mtu}
+        for kind, value in values.items():
+            if value is not None:
+                found.append(TimedFault(link.target, kind, "all", 0, None, value, 0))
+    return tuple(found)
 
 
 def _faults(

@@ -31,7 +31,7 @@ from mrc.sim import native
 from mrc.sim.hosts import HostProcess, Hosts
 from mrc.sim.results import Stats, Traffic, Transport
 from mrc.sim.run import Curve, FlowSpec, SimRun, make_flows
-from mrc.sim.scenario import Scenario, load_scenario
+from mrc.sim.scenario import Scenario, link_faults, load_scenario
 from mrc.sim.task import FlowTask, HostAnswer, HostNews, HostTask, Over, Ready, SentFlow
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
@@ -82,7 +82,7 @@ def fitted(scenario: Scenario, shape: Shape, scale: float = 1.0) -> Scenario:
         transport=transport_of(scenario.transport, shape),
         traffic=tuple(_traffic(each, scale, times) for each in scenario.traffic),
         faults=tuple(_fault(each, slower, times) for each in scenario.faults),
-        links=tuple(_links(shape)),
+        links=link_faults(shape.links),
         checks=tuple(
             replace(
                 each,
@@ -163,16 +163,6 @@ def _fault(fault: TimedFault, slower: float, times: float) -> TimedFault:
         for_ns=round(fault.for_ns * times),
         a=max(1000, round(fault.a / slower)) if is_rate else fault.a,
     )
-
-
-def _links(shape: Shape) -> Iterator[TimedFault]:
-    """The links of a test bed that differ from their tier, as the simulator reads them."""
-    for link in shape.links:
-        loss = None if link.loss is None else round(link.loss * 1e6)
-        values = {"rate": link.rate_bps, "delay": link.delay_ns, "loss": loss, "mtu": link.mtu}
-        for kind, value in values.items():
-            if value is not None:
-                yield TimedFault(link.target, kind, "all", 0, None, value, 0)
 
 
 # ---- 2. Tasks ------------------------------------------------------------------------------------
@@ -536,8 +526,12 @@ def gathered(
     """What no host counts is 0; mrc.sim.compare says which measures need it."""
     sent = {each.number: each for answer in answers for each in answer.sent}
     samples = {each.number: each.samples for answer in answers for each in answer.received}
-    if over == "iperf3":
-        _shift(flows, sent, samples)
+    for number, flow in enumerate(flows):
+        if over_of(flow, over) == "iperf3":  # its samples count from the start of the flow
+            first_ns = sent[number].first_ns
+            samples[number] = tuple(
+                (first_ns + at, *counts) for at, *counts in samples.get(number, ())
+            )
     curves, planes = _curves(scenario, [samples.get(i, ()) for i in range(len(flows))])
     infos = [_info(flow, sent[i], curves[i], over) for i, flow in enumerate(flows)]
     return SimRun(
@@ -587,20 +581,6 @@ def _curves(
         for plane, curve in zip(apart, found[1:], strict=True):
             plane.append(curve)
     return curves, tuple(map(tuple, apart))
-
-
-def _shift(
-    flows: Sequence[FlowSpec],
-    sent: Mapping[int, SentFlow],
-    samples: dict[int, tuple[tuple[int, ...], ...]],
-) -> None:
-    """Lets the samples of iperf3 count from the start of the run, as those of the others."""
-    for number, flow in enumerate(flows):
-        if over_of(flow, "iperf3") == "iperf3":
-            first_ns = sent[number].first_ns
-            samples[number] = tuple(
-                (first_ns + at, *counts) for at, *counts in samples.get(number, ())
-            )
 
 
 def _info(flow: FlowSpec, sent: SentFlow, curve: Curve, over: Over) -> native.FlowInfo:

@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mrc import mailbox
 from mrc.aio.context import Context
@@ -153,9 +154,11 @@ class Group:
                 messages=True,
             )
         )  # fmt: skip
-        self.address = MemberAddress(
-            self._token, self._host, self._listener.port, _secret_of(self._ctx)
-        )
+        self.address = MemberAddress(self._token, self._host, self._listener.port)
+        security = self._ctx.config.security
+        if security is not None and security.shared:
+            secret = bytes.fromhex(security.secret_id)
+            self.address = replace(self.address, secret=secret)
         self._start(self._accept())
         return self
 
@@ -271,8 +274,8 @@ class Group:
         member = Member(qp, ended)
         found.set_result(member)
         taking = (
-            asyncio.create_task(self._take_beats(qp)),
-            asyncio.create_task(self._take_notes(member)),
+            asyncio.create_task(self._take(member, 0, bytearray())),
+            asyncio.create_task(self._take(member, _NOTE_TAG, bytearray(NOTE_BYTES))),
         )
         beating = asyncio.create_task(self._send_beats(qp))
         following = asyncio.create_task(_end_of(member, taking))
@@ -297,17 +300,13 @@ class Group:
                 await self._beats.send(qp, b"")
                 await asyncio.sleep(self._beat_seconds)
 
-    async def _take_beats(self, qp: QP) -> None:
+    async def _take(self, member: Member, tag: int, room: bytearray) -> None:
+        """Receives beats, or notes."""
         with suppress(PeerGoneError, StateError):
             while True:
-                await self._beats.recv(bytearray(), qp)
-
-    async def _take_notes(self, member: Member) -> None:
-        room = bytearray(NOTE_BYTES)
-        with suppress(PeerGoneError, StateError):
-            while True:
-                note = await self._beats.recv(room, member.qp, tag=_NOTE_TAG)
-                self._on_note(member, bytes(room[: note.bytes]))
+                note = await self._beats.recv(room, member.qp, tag=tag)
+                if tag == _NOTE_TAG:
+                    self._on_note(member, bytes(room[: note.bytes]))
 
 
 def _token_in(private: dict[str, Any]) -> bytes:
@@ -318,19 +317,6 @@ def _token_in(private: dict[str, Any]) -> bytes:
         return b""
 
 
-def _secret_of(ctx: Context) -> bytes:
-    security = ctx.config.security
-    if security is None or not security.shared:
-        return bytes(_SECRET_BYTES)
-    return bytes.fromhex(security.secret_id)
-
-
-async def _violation(taking: Iterable[asyncio.Task[None]]) -> MrcError | None:
-    """What the peer has sent that messages do not allow. The QP has failed, and so do they."""
-    errors = await asyncio.gather(*taking, return_exceptions=True)
-    return next((error for error in errors if isinstance(error, MrcError)), None)
-
-
 async def _end_of(member: Member, taking: Iterable[asyncio.Task[None]]) -> MemberEnd:
     """Waits until the QP is closed or fails. `taking` receives messages meanwhile."""
     host = member.qp.peer_host
@@ -338,7 +324,10 @@ async def _end_of(member: Member, taking: Iterable[asyncio.Task[None]]) -> Membe
         async for _ in member.qp.immediates():
             pass
     except CompletionError as error:
-        return MemberEnd(await _violation(taking) or mailbox.explain(error, host), died=True)
+        # First what the peer has sent that messages do not allow: then they have failed, too.
+        failed = await asyncio.gather(*taking, return_exceptions=True)
+        violation = next((each for each in failed if isinstance(each, MrcError)), None)
+        return MemberEnd(violation or mailbox.explain(error, host), died=True)
     except PeerGoneError as error:
         return MemberEnd(await member.lost() or error, died=True)
     except MrcError as error:

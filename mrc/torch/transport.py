@@ -48,8 +48,10 @@ def config_of(environ: Mapping[str, str]) -> mrc.ContextConfig:
     $MRC_SECRET the exchange is encrypted and packets are sealed. Raises ConfigError.
     """
     interfaces = tuple(name for name in environ.get(INTERFACES, "").split(",") if name)
-    if not interfaces and HostConfig.ENVIRONMENT not in environ and _is_loopback(environ):
-        interfaces = ("127.0.0.1",)
+    if not interfaces and HostConfig.ENVIRONMENT not in environ:
+        source = _source(environ.get("MASTER_ADDR", "")).partition("%")[0]
+        if source and ipaddress.ip_address(source).is_loopback:
+            interfaces = ("127.0.0.1",)
     rank = environ.get("RANK", "")
     program = f"torch rank {rank}" if rank.isdecimal() else "torch"
     secret = environ.get(SECRET, "")
@@ -75,11 +77,6 @@ def name_of(environ: Mapping[str, str]) -> str:
     if host is not None:
         return host.host
     return _source(environ.get("MASTER_ADDR", "")) or socket.gethostname()
-
-
-def _is_loopback(environ: Mapping[str, str]) -> bool:
-    source = _source(environ.get("MASTER_ADDR", ""))
-    return bool(source) and ipaddress.ip_address(source.partition("%")[0]).is_loopback
 
 
 def _source(host: str) -> str:
@@ -326,9 +323,7 @@ def _text(group: _Space, errors: dict[int, MrcError]) -> str:
 
 # ---- Registration with torch --------------------------------------------------------------------
 
-_registered: list[
-    GlooTransport
-] = []  # at most one: torch's registry keeps it until the process ends
+_registered: list[GlooTransport] = []  # at most one: torch's registry keeps it until the end
 
 
 def register() -> None:
@@ -391,9 +386,8 @@ class Shim:
 
     def register(self, calls: GlooTransport) -> int:
         """Registers the transport; `calls` must live until the process ends."""
-        self._table = _CallTable(
-            **{name: kind(_bound(calls, name)) for name, kind in _TYPES.items()}
-        )
+        functions = _functions_of(calls)
+        self._table = _CallTable(**{name: kind(functions[name]) for name, kind in _TYPES.items()})
         result: int = self._library.mrc_gloo_register(
             ctypes.byref(self._table), _u32(ctypes.sizeof(self._table))
         )
@@ -420,8 +414,8 @@ class Shim:
         self._library.mrc_gloo_stop()
 
 
-def _bound(calls: GlooTransport, name: str) -> Callable[..., Any]:
-    """The C function `name` of the table, which calls the method of this name."""
+def _functions_of(calls: GlooTransport) -> dict[str, Callable[..., Any]]:
+    """The C functions of the table; each calls the method of its name."""
 
     def address(out: int, room: int, text: int, size: int) -> int:
         def run() -> int:
@@ -449,18 +443,14 @@ def _bound(calls: GlooTransport, name: str) -> Callable[..., Any]:
     def failed(space: int, text: bytes) -> None:
         calls.failed(space, text.decode(errors="replace"))
 
-    def close(space: int) -> None:
-        calls.close(space)
-
-    found: dict[str, Callable[..., Any]] = {
+    return {
         "address": address,
         "open": open_,
         "connect": connect,
         "ready": ready,
         "failed": failed,
-        "close": close,
+        "close": calls.close,
     }
-    return found[name]
 
 
 def _result_of(run: Callable[[], int | None], text: int, size: int) -> int:

@@ -42,12 +42,10 @@ class FabricView:
         self.trouble = ""
         """why the last `read` lacks links"""
 
-    def begin(self) -> None:
-        """The next interval begins with the next `read`, which looks for lost machines again."""
-        self.close()
-
     def close(self) -> None:
-        """Ends what runs on other machines."""
+        """Ends what runs on other machines. The next interval begins with the next `read`, which
+        looks for lost machines again.
+        """
         with self._lock:
             self._forget()
 
@@ -80,19 +78,14 @@ class FabricView:
 
     def change(self, change: FabricChange) -> None:
         """Raises an MrcError."""
+        given = {"rate_share": change.rate_share, "delay_ns": change.delay_ns}
+        impairment: dict[str, Any] = {key: it for key, it in given.items() if it is not None}
         with self._lock:
-            self._change(self._current()[0], change)
-
-    def _change(self, bed: Testbed, change: FabricChange) -> None:
-        if change.do == "heal":
-            bed.heal(change.target)
-            return
-        impairment: dict[str, Any] = {}
-        if change.rate_share is not None:
-            impairment["rate_share"] = change.rate_share
-        if change.delay_ns is not None:
-            impairment["delay_ns"] = change.delay_ns
-        bed.fail(change.target, change.mode, change.loss, **impairment)
+            bed, _ = self._current()
+            if change.do == "heal":
+                bed.heal(change.target)
+            else:
+                bed.fail(change.target, change.mode, change.loss, **impairment)
 
     def _links(self, bed: Testbed, drawn: BedDrawing, faults: dict[str, Fault]) -> LinkLoads:
         before, counts, at_ns = self._counts, bed.links(), time.monotonic_ns()

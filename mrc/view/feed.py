@@ -383,7 +383,7 @@ class PageFeed:
                 self._tell("endpoints", Endpoints(now_ns, longest_ns, count, shown))
 
     async def _links(self, view: FabricView) -> None:
-        await in_thread(view.begin)
+        await in_thread(view.close)
         drawn = None
         while True:
             self._changed.clear()

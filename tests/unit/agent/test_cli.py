@@ -266,7 +266,7 @@ def test_library__that_does_not_load(
     names = libraries.LIBMRC, libraries.LOADED_NAME, libraries.LIBMRC_CM, libraries.PROVIDER
     for each in names:
         (tmp_path / each).write_bytes(b"no library")
-    findings = libraries._verbs(), libraries._rdma_cm(), libraries._mpi()
+    findings = libraries.examine()
     (found,) = (each for each in findings if each.name == name)
     assert found.state is State.LIMITED and found.consequence
     assert found.found.startswith("does not load: ") and str(tmp_path) in found.found
@@ -274,9 +274,9 @@ def test_library__that_does_not_load(
 
 def test_library__whose_build_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "FOLDER", tmp_path)
-    assert libraries._mpi().remedy == "install libfabric-dev, then mrc again"
+    assert libraries.examine()[2].remedy == "install libfabric-dev, then mrc again"
     (tmp_path / "libmrc-fi.so.error").write_text("info.c:7: error: no such field\n")
-    found = libraries._mpi()
+    found = libraries.examine()[2]
     assert found.state is State.LIMITED
     assert found.found == "not built: info.c:7: error: no such field"
     assert found.remedy == "install another version of libfabric-dev, then mrc again"
