@@ -99,10 +99,10 @@ def time_chart(scenario: Scenario, summaries: Sequence[Summary]) -> Chart:
     step_ns = max(end_ns / _MAX_POINTS, scenario.sample_ns)
     for label, series in _by_line(summaries).items():
         points = shares(series, end_ns, step_ns)
-        scaled = [
+        drawn = [
             ChartPoint(p.x / unit_ns, *(100 * y for y in (p.low, p.middle, p.high))) for p in points
         ]
-        chart.lines.append(ChartLine(label, scaled, dashed=series[0][0].kind != "mrc"))
+        chart.lines.append(ChartLine(label, drawn, dashed=series[0][0].kind != "mrc"))
     if _exceeds(chart):
         chart.notes.append(
             f"Above 100%: what a host takes in during {digits(step_ns / 1000, 3)} us may have"
