@@ -19,7 +19,7 @@ from .trial import Bench, Outcome, digest_of
 # Tests of the control plane, measured one after the other. Other tests can only find the same.
 SUITES = (
     "tests/unit/connect", "tests/unit/aio", "tests/unit/transfer", "tests/unit/agent",
-    "tests/unit/test_mailbox.py", "tests/unit/perf", "tests/unit/connect", "tests/unit/observe",
+    "tests/unit/test_mailbox.py", "tests/unit/perf", "tests/unit/observe",
     "tests/unit/torch/test_group.py", "tests/netns/test_transfer.py", "tests/netns/test_trust.py",
     "tests/netns/test_copier.py",
     "tests/netns/test_verbs.py", "tests/netns/test_ofi.py", "tests/netns/test_programs.py",
