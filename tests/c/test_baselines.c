@@ -452,18 +452,3 @@ TEST(test_tcp_run__shares_the_port_of_its_host) {
   CHECK(info_of(sim, 0).received_bytes > all / 4);
   CHECK(info_of(sim, 1).received_bytes > all / 4);
 }
-
-static uint64_t trace_of(uint64_t seed) {
-  mrc_sim *sim = open_slow(.seed = seed);
-  CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 1000), 0);
-  CHECK_EQ(add_tcp(sim), 0);
-  CHECK_EQ(mrc_sim_run(sim, SECOND), 0);
-  const uint64_t trace = stats_of(sim).trace;
-  mrc_sim_destroy(sim);
-  return trace;
-}
-
-TEST(test_tcp_run__same_seed_same_trace) {
-  CHECK(trace_of(3) == trace_of(3));
-  CHECK(trace_of(3) != trace_of(4));
-}

@@ -68,10 +68,10 @@ static bool all_completed(const struct side *sides) {
 }
 
 /* Each side writes one half of the memory, in four pieces, to the same place at the other. */
-TEST(test_write_imm__both_ways_over_two_planes_of_ipv4) {
+static void write_both_ways(const struct setup *setup) {
   enum { PIECE = 2 * MIB };
   struct side sides[2];
-  if (!open_sides(sides, &two_planes_v4, 8 * PIECE)) return;
+  if (!open_sides(sides, setup, 8 * PIECE)) return;
   for (int i = 0; i < 2; i++)
     fill(sides[i].memory + i * 4 * PIECE, 4 * PIECE, (uint32_t)i);
   for (uint64_t n = 0; n < 4; n++)
@@ -93,29 +93,17 @@ TEST(test_write_imm__both_ways_over_two_planes_of_ipv4) {
   close_sides(sides);
 }
 
-static bool immediate_came(const struct side *sides) {
-  return sides[0].n_wcs == 1 && sides[1].n_immediates == 1;
-}
+TEST(test_write_imm__both_ways_over_two_planes_of_ipv4) { write_both_ways(&two_planes_v4); }
 
-/* The same without threads: the test drives both sides and sleeps on their descriptors. */
+/* Without threads: the test drives both sides and sleeps on their descriptors. */
 TEST(test_polled__both_ways_and_an_idle_sleep) {
   struct setup setup = two_planes_v4;
   setup.polled = true;
-  struct side sides[2];
-  if (!open_sides(sides, &setup, 8 * MIB)) return;
-  for (int i = 0; i < 2; i++) {
-    fill(sides[i].memory + i * 4 * MIB, 4 * MIB, (uint32_t)i);
-    for (uint64_t n = 0; n < 4; n++)
-      post(&sides[i], &sides[1 - i], n, ((size_t)i * 4 + n) * MIB, MIB, MRC_WR_WRITE_IMM);
-  }
-  CHECK(wait_until(sides, all_completed));
-  for (int i = 0; i < 2; i++) {
-    check_wcs(&sides[i], 4);
-    for (int n = 0; n < 4; n++)
-      CHECK_EQ(sides[i].immediates[n].imm, 0x1000 + n);
-  }
-  CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 8 * (size_t)MIB);
-  close_sides(sides);
+  write_both_ways(&setup);
+}
+
+static bool immediate_came(const struct side *sides) {
+  return sides[0].n_wcs == 1 && sides[1].n_immediates == 1;
 }
 
 /* The caller gets the events first. The acknowledgement leaves together with the caller's reply. */

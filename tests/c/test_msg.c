@@ -136,37 +136,6 @@ TEST(test_matching__by_space_peer_tag_and_mask) {
   check_clean(2);
 }
 
-/* Messages of a tag arrive in the order of their sends, whatever their lengths. */
-TEST(test_matching__in_the_order_of_a_tag) {
-  enum { N = 200, LONG = 100000 };
-  static const uint64_t lengths[] = {10, LONG, 0, 5000, 4096, 70000};
-  static uint8_t to[N][LONG];
-  start(2, &(struct mrc_msg_config){0});
-  wire_join(0, 1, &limits);
-  for (uint64_t i = 0; i < N + 7; i++) {
-    if (i < N)
-      post(0, (struct mrc_msg_post){.cookie = i,
-                                    .address = (uintptr_t)source + i,
-                                    .bytes = lengths[i % 6],
-                                    .tag = i % 3,
-                                    .kind = MRC_MSG_SEND});
-    if (i % 5 == 0) wire_run();
-    if (i >= 7)
-      post(1, (struct mrc_msg_post){.cookie = i - 7,
-                                    .address = (uintptr_t)to[i - 7],
-                                    .bytes = LONG,
-                                    .tag = (i - 7) % 3,
-                                    .kind = MRC_MSG_RECV});
-  }
-  wire_run();
-  for (uint64_t i = 0; i < N; i++) {
-    check_ended(0, i, 0, lengths[i % 6]);
-    check_ended(1, i, 0, lengths[i % 6]);
-    CHECK_MEM_EQ(to[i], source + i, lengths[i % 6]);
-  }
-  check_clean(2);
-}
-
 /* Tables of few chains, so that most chains hold several tags: each message still finds its
    receive, whichever of them waits, in either order. */
 TEST(test_matching__in_chains_of_several_tags) {

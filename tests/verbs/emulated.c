@@ -18,83 +18,33 @@ enum {
       IBV_ACCESS_REMOTE_ATOMIC
 };
 
+static struct ibv_context *context;
 static struct ibv_comp_channel *rc_channel; /* of the CQs of ends made from now on */
 
-struct rc_end {
-  struct ibv_pd *pd, *other_pd;
-  struct ibv_mr *mr;      /* all rights */
-  struct ibv_mr *plain;   /* the same memory, for WRITEs only */
-  struct ibv_mr *foreign; /* the same, of another PD */
-  struct ibv_cq *cq;
-  struct ibv_qp *qp;
-  uint8_t *memory;
-};
-
-static struct rc_end make_rc_end(struct ibv_context *context, struct ibv_srq *srq) {
-  struct rc_end end = {.pd = srq ? srq->pd : ibv_alloc_pd(context),
-                       .other_pd = ibv_alloc_pd(context),
-                       .memory = calloc(1, PAIR_BYTES)};
-  CHECK(end.pd && end.other_pd && end.memory);
-  end.mr = ibv_reg_mr(end.pd, end.memory, PAIR_BYTES, ALL_RIGHTS);
-  end.plain =
-      ibv_reg_mr(end.pd, end.memory, PAIR_BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  end.foreign = ibv_reg_mr(end.other_pd, end.memory, PAIR_BYTES, ALL_RIGHTS);
-  end.cq = ibv_create_cq(context, 4 * PAIR_DEPTH, NULL, rc_channel, 0);
-  CHECK(end.mr && end.plain && end.foreign && end.cq);
-  struct ibv_qp_init_attr init = {.send_cq = end.cq,
-                                  .recv_cq = end.cq,
-                                  .srq = srq,
-                                  .qp_type = IBV_QPT_RC,
-                                  .cap = {.max_send_wr = PAIR_DEPTH,
-                                          .max_recv_wr = PAIR_DEPTH,
-                                          .max_send_sge = PAIR_SGES,
-                                          .max_recv_sge = PAIR_SGES,
-                                          .max_inline_data = PAIR_INLINE}};
-  end.qp = ibv_create_qp(end.pd, &init);
-  CHECK(end.qp);
+static struct end make_rc_end(struct ibv_srq *srq) {
+  struct end end = {.access = ALL_RIGHTS};
+  make_with(&end, context, ibv_create_cq(context, 4 * PAIR_DEPTH, NULL, rc_channel, 0), srq,
+            PAIR_SGES);
   return end;
 }
 
-static void destroy_rc_end(struct rc_end *end) {
-  struct ibv_srq *srq = end->qp->srq;
-  CHECK(ibv_destroy_qp(end->qp) == 0 && ibv_destroy_cq(end->cq) == 0);
-  CHECK(ibv_dereg_mr(end->mr) == 0 && ibv_dereg_mr(end->plain) == 0);
-  CHECK(ibv_dereg_mr(end->foreign) == 0 && ibv_dealloc_pd(end->other_pd) == 0);
-  CHECK(srq || ibv_dealloc_pd(end->pd) == 0);
-  free(end->memory);
+static void move(struct end *end, struct place to, uint8_t rnr_retry) {
+  join_with(end, &to, (struct ibv_qp_attr){.rnr_retry = rnr_retry, .max_rd_atomic = 4});
 }
 
-static void move(struct rc_end *end, uint32_t dest_qpn, uint8_t rnr_retry) {
-  struct ibv_qp_attr attr = {
-      .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL_RIGHTS};
-  CHECK(ibv_modify_qp(end->qp, &attr, TO_INIT) == 0);
-  attr.qp_state = IBV_QPS_RTR;
-  attr.path_mtu = IBV_MTU_4096;
-  attr.dest_qp_num = dest_qpn;
-  attr.max_dest_rd_atomic = 4;
-  attr.ah_attr.is_global = 1;
-  attr.ah_attr.port_num = 1;
-  CHECK(ibv_query_gid(end->qp->context, 1, 0, &attr.ah_attr.grh.dgid) == 0);
-  CHECK(ibv_modify_qp(end->qp, &attr, TO_RTR) == 0);
-  attr.qp_state = IBV_QPS_RTS;
-  attr.rnr_retry = rnr_retry;
-  attr.max_rd_atomic = 4;
-  CHECK(ibv_modify_qp(end->qp, &attr, TO_RTS) == 0);
-}
-
-static void join_rc(struct rc_end *one, struct rc_end *other, uint8_t rnr_retry) {
-  move(one, other->qp->qp_num, rnr_retry);
-  move(other, one->qp->qp_num, rnr_retry);
+static void join_rc(struct end *one, struct end *other, uint8_t rnr_retry) {
+  move(one, place_of(other), rnr_retry);
+  move(other, place_of(one), rnr_retry);
 }
 
 /* ---- Work requests ---- */
 
-static struct ibv_sge piece(const struct rc_end *end, uint32_t at, uint32_t bytes) {
+static struct ibv_sge piece(const struct end *end, uint32_t at, uint32_t bytes) {
   return (struct ibv_sge){
       .addr = (uintptr_t)end->memory + at, .length = bytes, .lkey = end->mr->lkey};
 }
 
-static void post_receive(struct rc_end *end, uint64_t id, struct ibv_sge *sges, int n) {
+static void post_receive(struct end *end, uint64_t id, struct ibv_sge *sges, int n) {
   struct ibv_recv_wr *bad, wr = {.wr_id = id, .sg_list = sges, .num_sge = n};
   CHECK((end->qp->srq ? ibv_post_srq_recv(end->qp->srq, &wr, &bad)
                       : ibv_post_recv(end->qp, &wr, &bad)) == 0);
@@ -108,8 +58,8 @@ static struct ibv_send_wr sending(uint64_t id, struct ibv_sge *sges, int n) {
                               .num_sge = n};
 }
 
-static struct ibv_send_wr reading(uint64_t id, struct ibv_sge *sges, int n,
-                                  const struct rc_end *from, uint32_t at) {
+static struct ibv_send_wr reading(uint64_t id, struct ibv_sge *sges, int n, const struct end *from,
+                                  uint32_t at) {
   struct ibv_send_wr wr = sending(id, sges, n);
   wr.opcode = IBV_WR_RDMA_READ;
   wr.wr.rdma.remote_addr = (uintptr_t)from->memory + at;
@@ -117,7 +67,7 @@ static struct ibv_send_wr reading(uint64_t id, struct ibv_sge *sges, int n,
   return wr;
 }
 
-static struct ibv_send_wr adding(uint64_t id, struct ibv_sge *back, const struct rc_end *to,
+static struct ibv_send_wr adding(uint64_t id, struct ibv_sge *back, const struct end *to,
                                  uint32_t at, uint64_t value) {
   struct ibv_send_wr wr = sending(id, back, 1);
   wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
@@ -129,7 +79,7 @@ static struct ibv_send_wr adding(uint64_t id, struct ibv_sge *back, const struct
 
 /* ---- Completions ---- */
 
-static struct ibv_wc ends_with(struct rc_end *end, uint64_t id, enum ibv_wc_status status) {
+static struct ibv_wc ends_with(struct end *end, uint64_t id, enum ibv_wc_status status) {
   const struct ibv_wc wc = poll_one(end->cq);
   if (wc.status != status || wc.wr_id != id)
     fprintf(stderr, "%llu: %s\n", (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
@@ -137,19 +87,19 @@ static struct ibv_wc ends_with(struct rc_end *end, uint64_t id, enum ibv_wc_stat
   return wc;
 }
 
-static struct ibv_wc ends_well(struct rc_end *end, uint64_t id, enum ibv_wc_opcode opcode) {
+static struct ibv_wc ends_well(struct end *end, uint64_t id, enum ibv_wc_opcode opcode) {
   const struct ibv_wc wc = ends_with(end, id, IBV_WC_SUCCESS);
   CHECK(wc.opcode == opcode);
   return wc;
 }
 
-static void none_within(struct rc_end *end, double time) {
+static void none_within(struct end *end, double time) {
   struct ibv_wc wc;
   for (const double until = seconds() + time; seconds() < until;)
     CHECK(ibv_poll_cq(end->cq, 1, &wc) == 0);
 }
 
-static void until_failed(struct rc_end *end) {
+static void until_failed(struct end *end) {
   struct ibv_wc wc;
   for (const double until = seconds() + PATIENCE_SECONDS; end->qp->state != IBV_QPS_ERR;) {
     ibv_poll_cq(end->cq, 1, &wc);
@@ -159,12 +109,11 @@ static void until_failed(struct rc_end *end) {
 
 /* ======== Parts ======== */
 
-static struct ibv_context *context;
-static struct rc_end a, b;
+static struct end a, b;
 
 static void start(void) {
-  a = make_rc_end(context, NULL);
-  b = make_rc_end(context, NULL);
+  a = make_rc_end(NULL);
+  b = make_rc_end(NULL);
   join_rc(&a, &b, RNR_FOR_EVER);
 }
 
@@ -178,8 +127,8 @@ static void start_connected(void) {
 }
 
 static void stop(void) {
-  destroy_rc_end(&a);
-  destroy_rc_end(&b);
+  destroy_end(&a);
+  destroy_end(&b);
 }
 
 /* ---- Messages ---- */
@@ -283,8 +232,8 @@ static void no_receive(void) {
   ends_well(&a, 1, IBV_WC_SEND);
   ends_well(&b, 2, IBV_WC_RECV);
   stop();
-  a = make_rc_end(context, NULL);
-  b = make_rc_end(context, NULL);
+  a = make_rc_end(NULL);
+  b = make_rc_end(NULL);
   join_rc(&a, &b, 1);
   from = piece(&a, 0, 8);
   CHECK(post_wr(a.qp, sending(1, &from, 1)) == 0);
@@ -361,16 +310,23 @@ static void rights(void) {
   struct ibv_sge to;
   for (int i = 0; i < 6; i++) {
     start();
+    struct ibv_pd *other = ibv_alloc_pd(context);
+    struct ibv_mr *mr =
+        ibv_reg_mr(i / 2 == 0 ? b.pd : other, b.memory, PAIR_BYTES,
+                   i / 2 == 0 ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : ALL_RIGHTS);
+    CHECK(other && mr);
     to = piece(&a, 0, 8);
     struct ibv_send_wr wr = i % 2 == 0 ? reading(1, &to, 1, &b, 0) : adding(1, &to, &b, 0, 1);
     uint32_t *rkey = i % 2 == 0 ? &wr.wr.rdma.rkey : &wr.wr.atomic.rkey;
-    if (i / 2 == 0) *rkey = b.plain->rkey;   /* a region that only WRITEs may enter */
-    if (i / 2 == 1) *rkey = b.foreign->rkey; /* of another PD */
-    if (i / 2 == 2) {                        /* a QP without the right */
+    if (i / 2 < 2) *rkey = mr->rkey; /* that only WRITEs may enter; of another PD */
+    if (i / 2 == 2) {                /* a QP without the right */
       struct ibv_qp_attr attr = {.qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
       CHECK(ibv_modify_qp(b.qp, &attr, IBV_QP_ACCESS_FLAGS) == 0);
     }
-    fails_with(wr, IBV_WC_REM_ACCESS_ERR);
+    CHECK(post_wr(a.qp, wr) == 0);
+    ends_with(&a, 1, IBV_WC_REM_ACCESS_ERR);
+    CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(other) == 0);
+    stop();
   }
   start();
   to = piece(&a, 0, 9);
@@ -477,7 +433,7 @@ enum { PAIRS = 2, MANY = 128, KIB_OF_PAIR = 400 };
 
 static struct ibv_pd *pd;
 static struct ibv_srq *srq;
-static struct rc_end clients[PAIRS], servers[PAIRS];
+static struct end clients[PAIRS], servers[PAIRS];
 
 static void start_shared(void) {
   pd = ibv_alloc_pd(context);
@@ -485,16 +441,16 @@ static void start_shared(void) {
   srq = ibv_create_srq(pd, &attr);
   CHECK(pd && srq);
   for (int i = 0; i < PAIRS; i++) {
-    clients[i] = make_rc_end(context, NULL);
-    servers[i] = make_rc_end(context, srq);
+    clients[i] = make_rc_end(NULL);
+    servers[i] = make_rc_end(srq);
     join_rc(&clients[i], &servers[i], RNR_FOR_EVER);
   }
 }
 
 static void stop_shared(void) {
   for (int i = 0; i < PAIRS; i++) {
-    destroy_rc_end(&clients[i]);
-    destroy_rc_end(&servers[i]);
+    destroy_end(&clients[i]);
+    destroy_end(&servers[i]);
   }
   CHECK(ibv_destroy_srq(srq) == 0 && ibv_dealloc_pd(pd) == 0);
 }
@@ -601,10 +557,10 @@ static long most_kib(void) {
 }
 
 static void many(void) {
-  static struct rc_end ends[2 * MANY];
+  static struct end ends[2 * MANY];
   const long before = most_kib();
   for (int i = 0; i < 2 * MANY; i++)
-    ends[i] = make_rc_end(context, NULL);
+    ends[i] = make_rc_end(NULL);
   for (int i = 0; i < 2 * MANY; i += 2)
     join_rc(&ends[i], &ends[i + 1], RNR_FOR_EVER);
   for (int i = 0; i < 2 * MANY; i += 2) {
@@ -620,7 +576,7 @@ static void many(void) {
   if (kib >= KIB_OF_PAIR) fprintf(stderr, "%ld KiB for a pair\n", kib);
   CHECK(kib < KIB_OF_PAIR);
   for (int i = 0; i < 2 * MANY; i++)
-    destroy_rc_end(&ends[i]);
+    destroy_end(&ends[i]);
   passed("many");
 }
 
@@ -643,12 +599,13 @@ enum { PEER = 3 /* the least QPN: that peer dials */ };
 
 static int run_victim(void) {
   context = open_first();
-  struct rc_end victim = make_rc_end(context, NULL), a = make_rc_end(context, NULL),
-                b = make_rc_end(context, NULL);
+  struct end victim = make_rc_end(NULL), a = make_rc_end(NULL), b = make_rc_end(NULL);
   struct ibv_sge to = piece(&victim, 0, 100), from = piece(&a, 0, 8), into = piece(&b, 0, 8);
   struct ibv_async_event event;
   memset(victim.memory, 1, PAIR_BYTES);
-  move(&victim, PEER, RNR_FOR_EVER);
+  struct place peer = place_of(&victim);
+  peer.qpn = PEER;
+  move(&victim, peer, RNR_FOR_EVER);
   post_receive(&victim, 1, &to, 1);
   printf("%u\n", victim.qp->qp_num);
   fflush(stdout);
@@ -661,7 +618,7 @@ static int run_victim(void) {
   post_receive(&b, 1, &into, 1);
   CHECK(post_wr(a.qp, sending(2, &from, 1)) == 0);
   ends_well(&b, 1, IBV_WC_RECV);
-  destroy_rc_end(&victim);
+  destroy_end(&victim);
   passed("failed");
   return 0;
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ struct end {
   struct ibv_cq *cq;
   struct ibv_qp *qp;
   uint8_t *memory;
+  int access; /* to the memory and, by emulated RC, through the QP */
 };
 
 /* How an end is reached. */
@@ -52,23 +54,30 @@ static inline struct ibv_context *open_first(void) {
   return context;
 }
 
-static inline struct end make_end(struct ibv_context *context, int cqe) {
-  struct end end = {.pd = ibv_alloc_pd(context), .memory = calloc(1, PAIR_BYTES)};
-  CHECK(end.pd && end.memory);
-  end.mr =
-      ibv_reg_mr(end.pd, end.memory, PAIR_BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-  end.cq = ibv_create_cq(context, cqe, NULL, NULL, 0);
-  CHECK(end.mr && end.cq);
-  struct ibv_qp_init_attr init = {.send_cq = end.cq,
-                                  .recv_cq = end.cq,
+static inline void make_with(struct end *end, struct ibv_context *context, struct ibv_cq *cq,
+                             struct ibv_srq *srq, uint32_t recv_sges) {
+  end->pd = srq ? srq->pd : ibv_alloc_pd(context);
+  end->memory = calloc(1, PAIR_BYTES);
+  CHECK(end->pd && end->memory);
+  end->mr = ibv_reg_mr(end->pd, end->memory, PAIR_BYTES, end->access);
+  end->cq = cq;
+  CHECK(end->mr && cq);
+  struct ibv_qp_init_attr init = {.send_cq = cq,
+                                  .recv_cq = cq,
+                                  .srq = srq,
                                   .qp_type = IBV_QPT_RC,
                                   .cap = {.max_send_wr = PAIR_DEPTH,
                                           .max_recv_wr = PAIR_DEPTH,
                                           .max_send_sge = PAIR_SGES,
-                                          .max_recv_sge = 1,
+                                          .max_recv_sge = recv_sges,
                                           .max_inline_data = PAIR_INLINE}};
-  end.qp = ibv_create_qp(end.pd, &init);
-  CHECK(end.qp);
+  end->qp = ibv_create_qp(end->pd, &init);
+  CHECK(end->qp);
+}
+
+static inline struct end make_end(struct ibv_context *context, int cqe) {
+  struct end end = {.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
+  make_with(&end, context, ibv_create_cq(context, cqe, NULL, NULL, 0), NULL, 1);
   return end;
 }
 
@@ -98,10 +107,12 @@ static inline struct ibv_qp_attr attr_of(const struct place *to) {
   return attr;
 }
 
-/* `tries`: timeout and retries. */
+/* `tries`: timeout, retries and READs at a time. */
 static inline void join_with(struct end *end, const struct place *to, struct ibv_qp_attr tries) {
   struct ibv_qp_attr attr = attr_of(to);
   attr.qp_state = IBV_QPS_INIT;
+  attr.qp_access_flags = (unsigned)end->access;
+  attr.max_dest_rd_atomic = tries.max_rd_atomic;
   CHECK(ibv_modify_qp(end->qp, &attr, TO_INIT) == 0);
   attr.qp_state = IBV_QPS_RTR;
   CHECK(ibv_modify_qp(end->qp, &attr, TO_RTR) == 0);
@@ -129,8 +140,9 @@ static inline struct place make_pair(struct ibv_context *context, struct end *a,
 }
 
 static inline void destroy_end(const struct end *end) {
+  const bool own_pd = end->qp->srq == NULL;
   CHECK(ibv_destroy_qp(end->qp) == 0 && ibv_destroy_cq(end->cq) == 0);
-  CHECK(ibv_dereg_mr(end->mr) == 0 && ibv_dealloc_pd(end->pd) == 0);
+  CHECK(ibv_dereg_mr(end->mr) == 0 && (!own_pd || ibv_dealloc_pd(end->pd) == 0));
   free(end->memory);
 }
 
