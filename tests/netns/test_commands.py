@@ -189,14 +189,6 @@ def test_check__the_host_has_no_link(hosts: Hosts, bed: Testbed, healed: None) -
     assert printed("paths", look.ends(1))["missing"] == ["p2 is down"]
 
 
-def test_check__exit_code(hosts: Hosts, bed: Testbed, healed: None) -> None:
-    hosts.start("h1", "perf", "--server").until_listening()
-    hosts.start("h0", "paths", "h1", "--check").ends(0)
-    bed.fail("t1:2.0")
-    shown = states(printed("paths", hosts.start("h0", "paths", "h1", "--check", "--json").ends(1)))
-    assert shown.pop("t1:2.0") == "ASSUMED_BAD" and set(shown.values()) == {"GOOD"}
-
-
 def measured(hosts: Hosts, *words: str, enough: Callable[[Iterable[bool]], bool]) -> dict[str, Any]:
     """What it finds as soon as enough paths lose nothing: while h1 stands still, all of them do."""
     while True:

@@ -108,12 +108,6 @@ def test_engine__with_other_readings_that_times_show() -> None:
     finds_out(MEASURED_READINGS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHOWN)
-def test_engine__with_another_reading(name: str) -> None:
-    finds_out([name])
-
-
 WRONG = """\
 case wrong-{n}
     A device does what it should not.

@@ -160,9 +160,6 @@ async def test_metrics__close(complaints: list[dict[str, Any]]) -> None:
     assert complaints == []
 
 
-# ---- Metrics, and the places of viewers and scrapers ---------------------------------------------
-
-
 # ---- Metrics -------------------------------------------------------------------------------------
 
 
