@@ -66,17 +66,33 @@ def goodputs(*values: float) -> list[dict[str, Any]]:
     return [{"goodput_bits_per_second": value, "plane_shares": [0.5, 0.5]} for value in values]
 
 
-def by_name(found: list[Any]) -> dict[str, Any]:
-    return {check.name: check for check in found}
-
-
-def test_evaluate__ratios_are_taken_round_by_round() -> None:
-    """The second round was slow for both, the third for only one."""
-    rounds = {"UDP floor": goodputs(10, 5, 10), "mrc, WRITE 1 MiB": goodputs(8, 4, 1)}
-    (check,) = checks.evaluate({"9000": rounds}, {})
-    assert check.name == "mrc, WRITE 1 MiB, of floor"
-    assert check.value == 0.8
-    assert check.met
+@pytest.mark.parametrize(
+    ("bed", "rounds", "expected"),
+    [
+        (  # the second round was slow for both, the third for only one
+            "9000", {"UDP floor": goodputs(10, 5, 10), "mrc, WRITE 1 MiB": goodputs(8, 4, 1)},
+            {"mrc, WRITE 1 MiB, of floor": (0.8, True)},
+        ),
+        (
+            "500mbit", {"mrc, WRITE 1 MiB": [
+                {GOODPUT: value, "plane_shares": shares}
+                for value, shares in ((95, [0.5, 0.5]), (97, [0.52, 0.48]), (98, [0.515, 0.485]))
+            ]},
+            {"rate-limited, of payload capacity": (0.97, True),
+             "rate-limited, worst plane's distance from an equal share": (0.03, False)},
+        ),
+        (
+            "25ms", {"mrc": goodputs(89, 91, 95), "TCP, cubic": goodputs(99, 99, 99)},
+            {"25 ms, from the 20th round trip on, of payload capacity": (0.91, True)},
+        ),
+        *((bed, {}, {}) for bed in ("9000", "1500", "500mbit", "25ms")),
+    ],
+)  # fmt: skip
+def test_evaluate__ratios_are_taken_round_by_round(
+    bed: str, rounds: Any, expected: dict[str, tuple[float, bool]]
+) -> None:
+    found = checks.evaluate({bed: rounds}, {bed: 100.0})
+    assert {each.name: (round(each.value, 6), each.met) for each in found} == expected
 
 
 def test_evaluate__the_best_tcp_flow_counts() -> None:
@@ -88,31 +104,11 @@ def test_evaluate__the_best_tcp_flow_counts() -> None:
     for each in rounds.values():
         for metrics in each:
             metrics |= {f"{side}_cpu_seconds_per_gib": 1.0 for side in ("sender", "receiver")}
-    found = by_name(checks.evaluate({"9000": rounds}, {}))
+    found = {check.name: check for check in checks.evaluate({"9000": rounds}, {})}
     check = found["mrc, WRITE 1 MiB, of best TCP flow"]
     assert check.value == 0.8
     assert not check.met
     assert found["CPU a GiB, both sides, of best TCP flow"].met
-
-
-def test_evaluate__rate_limited() -> None:
-    rounds = {"mrc, WRITE 1 MiB": goodputs(95, 97, 98)}
-    rounds["mrc, WRITE 1 MiB"][1]["plane_shares"] = [0.52, 0.48]
-    rounds["mrc, WRITE 1 MiB"][2]["plane_shares"] = [0.515, 0.485]
-    share, even = checks.evaluate({"500mbit": rounds}, {"500mbit": 100.0})
-    assert (share.value, share.met) == (0.97, True)
-    assert (round(even.value, 6), even.met) == (0.03, False)
-
-
-def test_evaluate__nothing_measured() -> None:
-    beds: dict[str, Any] = {name: {} for name in ("9000", "1500", "500mbit", "25ms")}
-    assert checks.evaluate(beds, dict.fromkeys(beds, 1.0)) == []
-
-
-def test_evaluate__a_long_way() -> None:
-    rounds = {"mrc": goodputs(89, 91, 95), "TCP, cubic": goodputs(99, 99, 99)}
-    (check,) = checks.evaluate({"25ms": rounds}, {"25ms": 100.0})
-    assert (check.value, check.met) == (0.91, True)
 
 
 def test_settled__counts_from_the_first_byte_on() -> None:
