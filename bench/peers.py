@@ -13,7 +13,6 @@ import filecmp
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -42,6 +41,7 @@ from figures import GOODPUT, P50, P99, Metrics, ratios, size_table, spread
 from mrc.agent import socket as agent_socket
 from mrc.agent.cli.run import hydra_options, mpi_options
 from mrc.linux import netns
+from mrc.linux.system import find
 
 PACKAGES = {
     "ucx_perftest": "ucx-utils",
@@ -60,11 +60,6 @@ def missing() -> dict[str, str]:
         for name, package in PACKAGES.items()
         if find(name) is None
     }
-
-
-def find(name: str) -> str | None:
-    """The path of a program, which may be one of the system's."""
-    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 
 def install() -> None:

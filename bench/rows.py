@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,7 @@ from streams import ROUND_TRIPS, long_contenders, measure_stream
 
 from mrc.engine.paths import TRANSPORT
 from mrc.enums import Integrity, Seal
+from mrc.linux.system import find
 
 P = TypeVar("P", bound=Pair)
 
@@ -129,7 +129,7 @@ def _full(make: Maker) -> Iterator[Row]:
     yield from _latency(make, floor, mrc, polled)
     yield from _latency_python(make)
     yield from _files(make, tcp)
-    if shutil.which("ucx_perftest"):
+    if find("ucx_perftest"):
         for what, test in (("put", "ucp_put_bw"), ("tag, every plane", "tag_bw")):
             measure = partial(peers.ucx, bed, test, MIB, make.ms)
             yield Row(f"UCX over TCP, {what}, 1 MiB", measure, peer=True)
@@ -148,7 +148,7 @@ def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Itera
     for cc in tcp_controls():
         for mode in ("write", "sendfile"):
             yield make.flow(tcp, f"TCP, {cc}, {mode}", cc, mode)
-    if shutil.which("iperf3"):
+    if find("iperf3"):
         yield Row("TCP, iperf3", lambda: peers.iperf3(bed, make.ms), peer=True)
         yield Row("TCP, iperf3 -Z", lambda: peers.iperf3(bed, make.ms, "-Z"), peer=True)
     yield make.flow(tcp, "TCP, a flow a plane", "cubic", "write", bed.planes)
@@ -220,7 +220,7 @@ def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
         ("socat, TLS", peers.by_tls_socat, "socat"),
         ("scp", peers.by_scp, "sshd"),
     ):
-        if peers.find(program):
+        if find(program):
             yield Row(f"file, {name}", _checked(make, measure), peer=True)
 
 
