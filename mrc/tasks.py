@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cancels asyncio tasks, finds the error of a group of them, and limits their time.
+"""Begins threads, cancels asyncio tasks, finds the error of a group of them, and limits their time.
 
 Time in which this process does not run, by SIGSTOP or for want of a processor, does not count for
 `Limit` and `RunningClock`. What a peer has not done while this process was stopped proves nothing:
@@ -11,11 +11,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Self
+from threading import Thread
+from typing import Any, ParamSpec, Self, TypeVar
 
 from mrc.errors import ArgumentError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _LOOK_SECONDS = 0.25  # between two looks at the time, at most
 _STOPPED_SECONDS = 0.1  # a look that is later than this comes after a stop
 _AGAIN_SECONDS = 1.0  # that a limit leaves after a stop of at least this length
@@ -29,6 +33,29 @@ async def cancelled(*tasks: asyncio.Task[Any], why: object = None) -> None:
     for task in tasks:
         task.cancel(why)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def begun(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Runs a function in a thread whose end nothing waits for, not even the end of the process.
+    Raises MemoryError if no thread can start.
+
+    ^C ends a command that waits for the result also in the middle of C code, which does not look
+    for signals.
+    """
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+
+    try:
+        Thread(target=run, daemon=True).start()
+    except RuntimeError as error:  # of threading, which has no type of its own
+        raise MemoryError(str(error)) from None
+    return future
 
 
 def took_cancellation() -> None:

@@ -11,10 +11,8 @@ import select
 import shutil
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -108,25 +106,6 @@ def interruptible(then: Callable[[], object] = lambda: None) -> Iterator[None]:
         _restore(before)
         if came:
             signal.raise_signal(came[0])
-
-
-def begun(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Runs a function in a thread whose end nothing waits for, not even the end of the command.
-
-    ^C ends a command that waits for the result also in the middle of C code, which does not look
-    for signals.
-    """
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(function(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def _handle(handler: Callable[[int, FrameType | None], None], *signals: int) -> dict[int, Any]:

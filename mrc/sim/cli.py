@@ -23,7 +23,6 @@ from mrc.cli.output import (
     UsageError,
     format_table,
 )
-from mrc.cli.runner import begun
 from mrc.linux.system import check_writable, write_whole
 from mrc.results import like
 from mrc.sim import drawing, page, sweep
@@ -56,6 +55,7 @@ from mrc.sim.trials import (
     summarize,
     summary_of,
 )
+from mrc.tasks import begun
 from mrc.units import counted, digits, scaled
 
 T = TypeVar("T")

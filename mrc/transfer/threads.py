@@ -17,10 +17,10 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
 from typing import Any, Self, TypeVar, TypeVarTuple
 
 from mrc.errors import MrcError
+from mrc.tasks import begun
 from mrc.transfer.limits import StoppedError
 from mrc.units import digits
 
@@ -39,14 +39,6 @@ class StuckError(MrcError):
     def when_ended(self, close: Callable[[], object]) -> None:
         """Calls `close` when the thread ends after all, and so uses its data no more."""
         self._work.add_done_callback(lambda work: (work.exception(), close()))
-
-
-def _begin(target: Callable[[*Ts], None], *args: *Ts) -> None:
-    """Starts a thread; raises MemoryError if none can start."""
-    try:
-        Thread(target=target, args=args, daemon=True).start()
-    except RuntimeError as error:  # of threading, which has no type of its own
-        raise MemoryError(str(error)) from None
 
 
 def _do(future: Future[T], job: Callable[[], T]) -> None:
@@ -69,9 +61,7 @@ async def in_thread(
     So the caller can safely close the function's data after this call. Raises MemoryError if no
     thread can start, StuckError if the function does not end.
     """
-    future: Future[T] = Future()
-    work = asyncio.wrap_future(future)
-    _begin(_do, future, partial(copy_context().run, function, *args))
+    work = asyncio.wrap_future(begun(partial(copy_context().run, function, *args)))
     return await _ended(work, stop)
 
 
@@ -129,7 +119,7 @@ class WorkerThread:
     def put(self, job: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
         """Queues a job."""
         if not self._begun:
-            _begin(self._run)
+            begun(self._run)
             self._begun = True
         future: Future[T] = Future()
         self._jobs.put(partial(_do, future, partial(self._do, partial(job, *args))))

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError, format_table
-from mrc.cli.runner import begun, run_async
+from mrc.cli.runner import run_async
 from mrc.errors import MrcError
 from mrc.results import KEYS, Result, like, plain
+from mrc.tasks import begun
 from mrc.testbed import state as stored
 from mrc.testbed.bed import LinkCounters, Testbed
 from mrc.testbed.cli.main import Action
