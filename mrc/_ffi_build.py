@@ -29,7 +29,7 @@ PROGRAMS = ["msg/types.h", "msg/messages.h", "agent/api_values.h", "agent/protoc
 # Source folders of each module, in csrc.
 CORE = ("core", "io", "msg")
 SIM = ("core", "virtual", "sim")  # also of mrc._emu
-VERBS = ("core", "io", "rc", "agent", "verbs")
+VERBS = ("core", "io", "agent", "verbs")
 OFI = ("core", "io", "msg", "agent", "ofi")
 CM = ("cm", "agent/link.c")
 # Every build of C in this project has these flags. gcc for aarch64 would contract a * b + c to one

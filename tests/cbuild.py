@@ -130,18 +130,22 @@ def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = FAST) 
 
 
 def _sources(part: str) -> list[Path]:
+    if part == "rc":  # the rest of libmrc needs rdma-core's headers
+        return [CSRC / "verbs/rc.c"]
     return sorted(((TESTS if part == "pair" else CSRC) / part).rglob("*.c"))
 
 
 def parts(sources: Sequence[Path]) -> list[str]:
-    """The parts to link, users before the parts they use: folders of csrc, and the tests' pair."""
+    """The parts to link, users before the parts they use: folders of csrc, emulated RC,
+    and the tests' pair.
+    """
     named = {part for path in sources for part in _named_parts(path)}
     return [*(part for part in _SIGNS if part in named), "core"]
 
 
 _SIGNS = {
     "ofi": r'^#include "ofi/',
-    "rc": r'^#include "rc/',
+    "rc": r'^#include "verbs/rc\.h"',
     "msg": r'^#include "msg/',
     "io": r'^#include "io/|\bmrc_ctx_create\(',
     "pair": r'^#include "pair/',

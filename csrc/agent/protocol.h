@@ -206,7 +206,7 @@ struct mrc_agent_connect {
   uint32_t peer;     /* its number */
   uint32_t rkey;     /* of the inbox for the other side */
   uint64_t address;
-  uint32_t emulated; /* 1: the QP has an inbox of csrc/rc at `address`, and `shared` is set */
+  uint32_t emulated; /* 1: the QP has an inbox of verbs/rc.h at `address`, and `shared` is set */
   uint32_t shared;   /* 1: its receives are those of an SRQ */
 };
 

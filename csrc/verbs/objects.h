@@ -14,8 +14,8 @@
 #include "agent/protocol.h"
 #include "core/base.h"
 #include "mrc.h"
-#include "rc/rc.h"
 #include "verbs/api.h"
+#include "verbs/rc.h"
 
 enum {
   VB_INLINE_BYTES = 256,         /* most inline data of a work request */
@@ -472,7 +472,7 @@ int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct ibv_r
 /* Under the lock. The QP is connected: posts what has waited for that. */
 void vb_post_waiting(struct vb_qp *qp);
 
-/* ---- Emulated RC (csrc/rc) of a program's QPs: their memory, receives and completions. Under the
+/* ---- Emulated RC (rc.h) of a program's QPs: their memory, receives and completions. Under the
  * lock. ---- */
 
 /* Whether the program was started with `mrc run --rc`. The first time it says so on stderr. */

@@ -310,7 +310,7 @@ static void give(struct vb_qp *qp, uint32_t place, const struct mrc_wr *wr, bool
 }
 
 void vb_post_waiting(struct vb_qp *qp) {
-  if (qp->emulated) return; /* its requests wait in csrc/rc */
+  if (qp->emulated) return; /* its requests wait in rc.c */
   while (qp->sq_sent != qp->sq_tail) {
     const uint32_t place = qp->sq_sent++;
     give(qp, place, &qp->waiting[place % qp->sq_size], true);

@@ -1,371 +1,682 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE 1
-#include "verbs/objects.h"
+#include "verbs/rc.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+/* ======== Frames and records ======== */
 
-#include "agent/process.h"
+enum { HEAD = 8 };
 
-#define STARVED_NS 1000000000ull /* for a host in software to post a receive */
-#define PROD_NS 3000000000ull    /* after which a peer that is waited for gets a packet */
-
-enum { WAITS_FOR_EVER = 7 /* rnr_retry */ };
-
-bool vb_rc_is_on(void) {
-  const char *value = getenv("MRC_RC");
-  const bool on = value && strcmp(value, "1") == 0;
-  if (on)
-    PR_SAY_ONCE(
-        "--rc: SEND, READ, ATOMIC and SRQs are emulated over WRITEs of MRC, which has no others");
-  return on;
+void mrc_rc_put_header(const struct mrc_rc_header *header, uint8_t *out) {
+  mrc_put32(out, header->read);
+  mrc_put32(out + 4, header->granted);
+  mrc_put32(out + 8, header->wanted);
+  mrc_put32(out + 12, 0);
 }
 
-/* ---- Memory ---- */
+static struct mrc_rc_header get_header(const uint8_t *in) {
+  return (struct mrc_rc_header){
+      .read = mrc_get32(in), .granted = mrc_get32(in + 4), .wanted = mrc_get32(in + 8)};
+}
 
-/* Copies n bytes from or to pieces of memory, from `at` on. False: a piece is not registered. */
-static bool copy(const struct vb_qp *qp, const struct ibv_sge *sges, uint32_t n_sges, uint32_t at,
-                 uint8_t *to, const uint8_t *from, uint32_t n) {
-  uint64_t first = 0;
-  for (uint32_t i = 0; i < n_sges && n > 0; first += sges[i++].length) {
-    if (at >= first + sges[i].length) continue;
-    const uint32_t skipped = (uint32_t)(at - first);
-    const uint32_t part = sges[i].length - skipped < n ? sges[i].length - skipped : n;
-    void *piece = (void *)(uintptr_t)(sges[i].addr + skipped);
-    if (!vb_process_covers(qp->ibv.qp.pd, &sges[i], from ? IBV_ACCESS_LOCAL_WRITE : 0))
-      return false;
-    if (from) {
-      memcpy(piece, from, part);
-      from += part;
-    } else {
-      memcpy(to, piece, part);
-      to += part;
-    }
-    at += part;
-    n -= part;
+/* Bytes of a record's fields. */
+static size_t fields_of(uint8_t kind) {
+  switch ((enum mrc_rc_kind)kind) {
+    case MRC_RC_SEND:
+    case MRC_RC_WROTE:
+    case MRC_RC_VALUE:
+      return HEAD + 8;
+    case MRC_RC_READ:
+      return HEAD + 16;
+    case MRC_RC_ATOMIC:
+      return HEAD + 32;
+    case MRC_RC_MORE:
+    case MRC_RC_DATA:
+    case MRC_RC_REFUSED:
+    case MRC_RC_FAILED:
+      break;
   }
-  return n == 0;
+  return HEAD;
 }
 
-static struct ibv_sge *sges_of(const struct vb_qp *qp, uint32_t place) {
-  return qp->sq_sges + (size_t)(place % qp->sq_size) * qp->cap.max_send_sge;
+size_t mrc_rc_encode(const struct mrc_rc_record *record, uint8_t *out) {
+  const uint8_t kind = record->kind;
+  out[0] = kind;
+  out[1] = record->flags;
+  out[2] = record->status;
+  out[3] = 0;
+  mrc_put32(out + 4, record->bytes);
+  if (kind == MRC_RC_SEND || kind == MRC_RC_WROTE) {
+    mrc_put32(out + HEAD, record->total);
+    mrc_put32(out + HEAD + 4, record->imm);
+  } else if (kind == MRC_RC_VALUE) {
+    mrc_put64(out + HEAD, record->value);
+  } else if (kind == MRC_RC_READ || kind == MRC_RC_ATOMIC) {
+    mrc_put64(out + HEAD, record->va);
+    mrc_put32(out + HEAD + 8, record->rkey);
+    mrc_put32(out + HEAD + 12, kind == MRC_RC_READ ? record->total : record->operation);
+  }
+  if (kind == MRC_RC_ATOMIC) {
+    mrc_put64(out + HEAD + 16, record->value);
+    mrc_put64(out + HEAD + 24, record->swap);
+  }
+  return fields_of(kind);
 }
 
-static bool gather(void *user, uint32_t place, uint32_t at, uint8_t *to, uint32_t n) {
-  const struct vb_qp *qp = user;
-  const struct vb_sent *sent = &qp->sq[place % qp->sq_size];
-  if (!sent->inlined) return copy(qp, sges_of(qp, place), sent->n_sges, at, to, NULL, n);
-  memcpy(to, qp->inlined + (size_t)(place % qp->sq_size) * VB_INLINE_BYTES + at, n);
+/* Reads a record from the n bytes that are left of a frame. Returns its bytes with those that
+   follow, or 0 if it is none. */
+static size_t decode(const uint8_t *in, size_t n, struct mrc_rc_record *record) {
+  *record = (struct mrc_rc_record){0};
+  if (n < HEAD || in[0] < MRC_RC_SEND || in[0] > MRC_RC_LAST_KIND) return 0;
+  const uint8_t kind = record->kind = in[0];
+  record->flags = in[1];
+  record->status = in[2];
+  record->bytes = mrc_get32(in + 4);
+  const size_t bytes = fields_of(kind) + (((size_t)record->bytes + 7) & ~(size_t)7);
+  const bool has_bytes = kind == MRC_RC_SEND || kind == MRC_RC_MORE || kind == MRC_RC_DATA;
+  if (bytes > n || (record->bytes > 0 && !has_bytes)) return 0;
+  if (kind == MRC_RC_SEND || kind == MRC_RC_WROTE) {
+    record->total = mrc_get32(in + HEAD);
+    record->imm = mrc_get32(in + HEAD + 4);
+  } else if (kind == MRC_RC_VALUE) {
+    record->value = mrc_get64(in + HEAD);
+  } else if (kind == MRC_RC_READ || kind == MRC_RC_ATOMIC) {
+    record->va = mrc_get64(in + HEAD);
+    record->rkey = mrc_get32(in + HEAD + 8);
+    *(kind == MRC_RC_READ ? &record->total : &record->operation) = mrc_get32(in + HEAD + 12);
+  }
+  if (kind == MRC_RC_ATOMIC) {
+    record->value = mrc_get64(in + HEAD + 16);
+    record->swap = mrc_get64(in + HEAD + 24);
+    if (record->operation > MRC_RC_FETCH_ADD) return 0;
+  }
+  return bytes;
+}
+
+/* ======== What goes to the peer: WRITEs, frames of records, credits ======== */
+
+/* What a work request was: the upper half of its wr_id. The lower is its place or number. */
+enum what { WRITE, FRAME, CREDIT };
+
+enum { LEAST_PART = 512 }; /* a message does not begin in less than this, unless it fits */
+
+static uint64_t wr_id(enum what what, uint32_t number) { return (uint64_t)what << 32 | number; }
+
+/* A frame that is being filled. */
+struct frame {
+  uint8_t *bytes;
+  uint32_t n;
+  uint32_t end; /* of the part that may be filled */
+};
+
+static uint32_t room(const struct frame *frame) { return frame->end - frame->n; }
+
+static void put(struct frame *frame, const struct mrc_rc_record *record) {
+  frame->n += (uint32_t)mrc_rc_encode(record, frame->bytes + frame->n);
+}
+
+/* Closes a record whose `bytes` were copied behind its fields. */
+static void pad(struct frame *frame, uint32_t bytes) {
+  frame->n += bytes;
+  for (; frame->n % 8 != 0; frame->n++)
+    frame->bytes[frame->n] = 0;
+}
+
+/* How many of `left` bytes fit behind the fields of a record; 0: not even a part worth it. */
+static uint32_t part(const struct frame *frame, uint8_t kind, uint32_t left) {
+  const size_t fields = fields_of(kind);
+  if (room(frame) < fields) return 0;
+  const uint32_t fit = (room(frame) - (uint32_t)fields) & ~7u;
+  if (left <= fit) return left;
+  return fit < LEAST_PART ? 0 : fit;
+}
+
+static bool fits(const struct frame *frame, uint8_t kind) { return room(frame) >= fields_of(kind); }
+
+/* ---- requests ---- */
+
+static struct mrc_rc_request *request_at(const struct mrc_rc *rc, uint32_t place) {
+  return &rc->requests[place & (rc->size - 1)];
+}
+
+/* Whether a request takes a receive of the peer. */
+static bool takes_receive(const struct mrc_rc_request *request) {
+  return request->kind == MRC_RC_DO_SEND || (request->kind == MRC_RC_DO_WRITE && request->with_imm);
+}
+
+/* Whether the next request waits for a receive of the peer. */
+static bool is_starved(const struct mrc_rc *rc) {
+  return rc->next != rc->tail && rc->messages == rc->granted && rc->sent == 0 &&
+         takes_receive(request_at(rc, rc->next));
+}
+
+bool mrc_rc_waits(const struct mrc_rc *rc, bool *for_receive) {
+  *for_receive = is_starved(rc);
+  return rc->connected && !rc->ended && (rc->asking_head != rc->asking_tail || *for_receive);
+}
+
+static void advance(struct mrc_rc *rc) {
+  rc->next++;
+  rc->sent = 0;
+  rc->begun = false;
+}
+
+/* Starts a WRITE: its bytes go from memory to memory. */
+static void start_write(struct mrc_rc *rc, struct mrc_rc_request *request) {
+  if (rc->begun) return;
+  rc->begun = true;
+  if (request->bytes == 0) {
+    request->acked = !request->with_imm;
+    return;
+  }
+  const struct mrc_wr wr = {.wr_id = wr_id(WRITE, rc->next),
+                            .local = request->local,
+                            .lkey = request->lkey,
+                            .va = request->va,
+                            .rkey = request->rkey,
+                            .bytes = request->bytes,
+                            .opcode = MRC_WR_WRITE};
+  rc->owner->post(rc->user, &wr);
+}
+
+static uint8_t flags_of(const struct mrc_rc_request *request) {
+  return (uint8_t)((request->with_imm ? MRC_RC_WITH_IMM : 0) |
+                   (request->solicited ? MRC_RC_SOLICITED : 0));
+}
+
+/* The next request is a WRITE. False: it has to wait. */
+static bool put_write(struct mrc_rc *rc, struct frame *frame, struct mrc_rc_request *request) {
+  if (request->with_imm && (is_starved(rc) || !fits(frame, MRC_RC_WROTE))) return false;
+  start_write(rc, request);
+  if (request->with_imm) {
+    put(frame, &(struct mrc_rc_record){.kind = MRC_RC_WROTE,
+                                       .flags = flags_of(request),
+                                       .total = request->bytes,
+                                       .imm = request->imm});
+    rc->messages++;
+  }
+  advance(rc);
   return true;
 }
 
-static bool scatter(void *user, uint32_t place, uint32_t at, const uint8_t *from, uint32_t n) {
-  const struct vb_qp *qp = user;
-  return copy(qp, sges_of(qp, place), qp->sq[place % qp->sq_size].n_sges, at, NULL, from, n);
-}
-
-/* ---- Requests ---- */
-
-/* What the engine refuses is told the protocol once this call of it is over. */
-static void post(void *user, const struct mrc_wr *wr) {
-  struct vb_qp *qp = user;
-  const int error = mrc_ctx_post(pr_process.ctx, qp->ibv.qp.qp_num, wr, true);
-  if (error == 0 || error == -EPERM || qp->leaving || qp->rc->refusal != 0) return;
-  qp->rc->refusal = error;
-  qp->rc->refused = (uint32_t)wr->wr_id;
-  vb_process_touch(qp);
-}
-
-static void done(void *user) { vb_complete_next(user); }
-
-static void fail(struct vb_qp *qp, enum ibv_wc_status status) {
-  if (qp->failed) return;
-  vb_complete_fail_engine(qp);
-  vb_complete_failed(qp, status);
-  vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
-}
-
-static void failed(void *user, enum mrc_wc_status status) { fail(user, vb_status_of(status)); }
-
-/* ---- Messages of the peer ---- */
-
-static void push(struct vb_qp *qp, struct ibv_wc wc, bool solicited) {
-  struct vb_cq *cq = vb_cq_of(qp->ibv.qp.recv_cq);
-  wc.wr_id = qp->receive.wr_id;
-  wc.qp_num = qp->ibv.qp.qp_num;
-  wc.src_qp = qp->connect.dest_qpn;
-  qp->receiving = false;
-  vb_cq_push(cq, &wc, NULL, 0);
-  if (solicited) vb_cq_tell(cq);
-}
-
-/* The receive that is being filled fails, and the QP with it. The engine's goes on, so that the
-   peer is told. */
-static enum mrc_wc_status fail_receive(struct vb_qp *qp, enum ibv_wc_status status,
-                                       enum mrc_wc_status told) {
-  push(qp, (struct ibv_wc){.status = status, .opcode = IBV_WC_RECV}, false);
-  vb_complete_failed(qp, IBV_WC_WR_FLUSH_ERR);
-  vb_async_raise_qp(qp, IBV_EVENT_QP_REQ_ERR);
-  vb_process_touch(qp);
-  return told;
-}
-
-static void take_receive(struct vb_qp *qp) {
-  qp->receive = qp->srq ? vb_srq_take(qp, qp->rc->sges) : vb_receives_take(&qp->rq, qp->rc->sges);
-  qp->receiving = true;
-}
-
-static enum mrc_wc_status begin(void *user, uint32_t total) {
-  struct vb_qp *qp = user;
-  uint64_t room = 0;
-  take_receive(qp);
-  for (uint32_t i = 0; i < qp->receive.n_sges; i++)
-    room += qp->rc->sges[i].length;
-  if (total <= room) return MRC_WC_SUCCESS;
-  return fail_receive(qp, IBV_WC_LOC_LEN_ERR, MRC_WC_REM_INV_REQ_ERR);
-}
-
-static enum mrc_wc_status receive(void *user, uint32_t at, const uint8_t *from, uint32_t n) {
-  struct vb_qp *qp = user;
-  if (copy(qp, qp->rc->sges, qp->receive.n_sges, at, NULL, from, n)) return MRC_WC_SUCCESS;
-  return fail_receive(qp, IBV_WC_LOC_PROT_ERR, MRC_WC_REM_OP_ERR);
-}
-
-static void received(void *user, const struct mrc_rc_message *message) {
-  struct vb_qp *qp = user;
-  if (message->written) take_receive(qp);
-  const struct ibv_wc wc = {.opcode = message->written ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
-                            .byte_len = message->bytes,
-                            .imm_data = htonl(message->imm),
-                            .wc_flags = message->with_imm ? IBV_WC_WITH_IMM : 0};
-  push(qp, wc, message->solicited);
-}
-
-static void wants(void *user, uint32_t n) {
-  struct vb_qp *qp = user;
-  if (qp->srq) vb_srq_want(qp, n);
-}
-
-/* ---- Questions of the peer ---- */
-
-static bool allows(const struct vb_qp *qp, const struct ibv_sge *sge, unsigned int access) {
-  return qp->attr.qp_access_flags & access && vb_process_covers(qp->ibv.qp.pd, sge, (int)access);
-}
-
-static bool read_memory(void *user, uint32_t rkey, uint64_t va, uint8_t *to, uint32_t n) {
-  const struct ibv_sge sge = {.addr = va, .length = n, .lkey = rkey};
-  if (!allows(user, &sge, IBV_ACCESS_REMOTE_READ)) return false;
-  memcpy(to, (const void *)(uintptr_t)va, n);
+/* Puts a part of a SEND. False: the rest has to wait. */
+static bool put_send(struct mrc_rc *rc, struct frame *frame, const struct mrc_rc_request *request) {
+  const uint8_t kind = rc->begun ? MRC_RC_MORE : MRC_RC_SEND;
+  const uint32_t left = request->bytes - rc->sent;
+  const uint32_t bytes = part(frame, kind, left);
+  if (is_starved(rc) && !rc->begun) return false;
+  if (bytes == 0 && (left > 0 || !fits(frame, kind))) return false;
+  uint8_t *to = frame->bytes + frame->n + fields_of(kind);
+  if (bytes > 0 && !rc->owner->gather(rc->user, rc->next, rc->sent, to, bytes)) {
+    rc->wrong = MRC_WC_LOC_PROT_ERR;
+    return false;
+  }
+  put(frame, &(struct mrc_rc_record){.kind = kind,
+                                     .flags = flags_of(request),
+                                     .bytes = bytes,
+                                     .total = request->bytes,
+                                     .imm = request->imm});
+  pad(frame, bytes);
+  if (!rc->begun) rc->messages++;
+  rc->begun = true;
+  rc->sent += bytes;
+  if (rc->sent < request->bytes) return false;
+  advance(rc);
   return true;
 }
 
-static enum mrc_wc_status atomic(void *user, const struct mrc_rc_asked *asked, uint64_t *value) {
-  uint64_t *at = (uint64_t *)(uintptr_t)asked->va;
-  const struct ibv_sge sge = {.addr = asked->va, .length = sizeof *at, .lkey = asked->rkey};
-  if (asked->va % sizeof *at != 0) return MRC_WC_REM_INV_REQ_ERR;
-  if (!allows(user, &sge, IBV_ACCESS_REMOTE_ATOMIC)) return MRC_WC_REM_ACCESS_ERR;
-  *value = asked->value;
-  if (asked->operation == MRC_RC_FETCH_ADD)
-    *value = __atomic_fetch_add(at, asked->value, __ATOMIC_SEQ_CST);
-  else /* it leaves what it has found in `value` */
-    __atomic_compare_exchange_n(at, value, asked->swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-  return MRC_WC_SUCCESS;
+/* Asks for a READ or ATOMIC. */
+static bool put_question(struct mrc_rc *rc, struct frame *frame,
+                         const struct mrc_rc_request *request) {
+  const uint8_t kind = request->kind == MRC_RC_DO_READ ? MRC_RC_READ : MRC_RC_ATOMIC;
+  if (rc->asking_tail - rc->asking_head == rc->most_asking || !fits(frame, kind)) return false;
+  put(frame, &(struct mrc_rc_record){.kind = kind,
+                                     .total = request->bytes,
+                                     .rkey = request->rkey,
+                                     .va = request->va,
+                                     .operation = request->kind == MRC_RC_DO_FETCH_ADD
+                                                      ? MRC_RC_FETCH_ADD
+                                                      : MRC_RC_COMPARE_SWAP,
+                                     .value = request->value,
+                                     .swap = request->swap});
+  rc->asking[rc->asking_tail++ % MRC_RC_ANSWERS] = rc->next;
+  advance(rc);
+  return true;
 }
 
-static const struct mrc_rc_owner owner = {.post = post,
-                                          .gather = gather,
-                                          .scatter = scatter,
-                                          .done = done,
-                                          .failed = failed,
-                                          .begin = begin,
-                                          .receive = receive,
-                                          .received = received,
-                                          .wants = wants,
-                                          .read = read_memory,
-                                          .atomic = atomic};
-
-/* ---- Life ---- */
-
-static struct vb_rc *left; /* without a handle; the engine's QPs exist */
-
-static void drop(struct vb_rc *rc) {
-  if (rc->inbox_key != 0) vb_mr_remove_inbox(rc->inbox_key);
-  if (rc->memory) munmap(rc->memory, 2 * MRC_RC_INBOX_BYTES);
-  free(rc->requests);
-  free(rc);
-}
-
-/* Pages of the boxes are made when they are used. */
-static int allocate(struct vb_rc *rc, const struct vb_qp *qp) {
-  void *memory = mmap(NULL, 2 * MRC_RC_INBOX_BYTES, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  rc->memory = memory == MAP_FAILED ? NULL : memory;
-  rc->requests = calloc(qp->sq_size, sizeof *rc->requests);
-  if (!rc->memory || !rc->requests) return ENOMEM;
-  return vb_mr_add_inbox(rc->memory, MRC_RC_INBOX_BYTES, qp->ibv.qp.pd, &rc->inbox_key);
-}
-
-int vb_rc_open(struct vb_qp *qp) {
-  struct vb_rc *rc = calloc(1, sizeof *rc);
-  const int error = rc ? allocate(rc, qp) : ENOMEM;
-  if (error != 0) {
-    if (rc) drop(rc);
-    return error;
+/* Puts requests in their order. Without a frame only WRITEs go. */
+static void put_requests(struct mrc_rc *rc, struct frame *frame) {
+  bool goes = true;
+  while (goes && rc->next != rc->tail && rc->wrong == 0) {
+    struct mrc_rc_request *request = request_at(rc, rc->next);
+    if (request->fenced && rc->asking_head != rc->asking_tail) return;
+    if (request->kind == MRC_RC_DO_WRITE)
+      goes = put_write(rc, frame, request);
+    else if (request->kind == MRC_RC_DO_SEND)
+      goes = put_send(rc, frame, request);
+    else
+      goes = put_question(rc, frame, request);
   }
-  rc->qp = qp;
-  rc->qpn = qp->ibv.qp.qp_num;
-  const struct mrc_rc_config config = {.owner = &owner,
-                                       .user = qp,
-                                       .inbox = rc->memory,
-                                       .outbox = rc->memory + MRC_RC_INBOX_BYTES,
-                                       .outbox_key = vb_objects.own_key,
-                                       .requests = rc->requests,
-                                       .size = qp->sq_size};
-  mrc_rc_init(&rc->rc, &config);
-  qp->rc = rc;
-  if (!qp->srq) mrc_rc_grant(&rc->rc, vb_receives_n(&qp->rq));
-  qp->connect.emulated = 1;
-  qp->connect.shared = qp->srq != NULL;
-  qp->connect.rkey = rc->inbox_key;
-  qp->connect.address = (uint64_t)(uintptr_t)rc->memory;
-  return 0;
 }
 
-void vb_rc_ready(struct vb_qp *qp, const struct mrc_agent_ready *ready) {
-  const uint32_t most = qp->attr.max_rd_atomic;
-  const struct mrc_rc_peer peer = {
-      .inbox = ready->address,
-      .rkey = ready->rkey,
-      .most_asking = most > 0 && most < MRC_RC_ANSWERS ? most : MRC_RC_ANSWERS,
-      .shared = ready->shared != 0};
-  mrc_rc_connect(&qp->rc->rc, &peer);
-  vb_process_touch(qp);
+/* ---- answers ---- */
+
+static void put_refused(struct mrc_rc *rc, struct frame *frame, enum mrc_wc_status status) {
+  put(frame, &(struct mrc_rc_record){.kind = MRC_RC_REFUSED, .status = (uint8_t)status});
+  rc->asked_head = rc->asked_tail; /* the peer's end fails */
+  rc->asked_sent = 0;
 }
 
-/* `waits`: a request waits for the peer. */
-static void set_timed(struct vb_rc *rc, bool waits, bool starved) {
-  const uint64_t now_ns = waits && !rc->timed ? pr_now_ns() : rc->prodded_ns;
-  if (rc->timed != waits) pr_process.n_timed += waits ? 1 : -1;
-  rc->timed = waits;
-  rc->prodded_ns = now_ns;
-  if (!starved)
-    rc->starved_ns = 0;
-  else if (rc->starved_ns == 0)
-    rc->starved_ns = pr_now_ns();
+static void answered(struct mrc_rc *rc) {
+  rc->asked_head++;
+  rc->asked_sent = 0;
 }
 
-void vb_rc_leave(struct vb_qp *qp, bool exists) {
-  struct vb_rc *rc = qp->rc;
-  if (qp->srq) vb_srq_leave(qp);
-  if (!rc) return;
-  set_timed(rc, false, false);
-  qp->rc = NULL;
-  qp->receiving = false;
-  if (!exists) {
-    drop(rc);
-    return;
+/* Puts a part of what a READ asked for. False: the rest has to wait. */
+static bool put_data(struct mrc_rc *rc, struct frame *frame, const struct mrc_rc_asked *asked) {
+  const uint32_t left = asked->bytes - rc->asked_sent;
+  const uint32_t bytes = part(frame, MRC_RC_DATA, left);
+  if ((bytes == 0 && left > 0) || !fits(frame, MRC_RC_DATA)) return false;
+  const uint64_t va = asked->va + rc->asked_sent;
+  uint8_t *to = frame->bytes + frame->n + fields_of(MRC_RC_DATA);
+  if (bytes > 0 && !rc->owner->read(rc->user, asked->rkey, va, to, bytes)) {
+    put_refused(rc, frame, MRC_WC_REM_ACCESS_ERR);
+    return false;
   }
-  rc->qp = NULL;
-  rc->next = left;
-  left = rc;
+  put(frame, &(struct mrc_rc_record){.kind = MRC_RC_DATA, .bytes = bytes});
+  pad(frame, bytes);
+  rc->asked_sent += bytes;
+  if (bytes < left) return false;
+  answered(rc);
+  return true;
 }
 
-void vb_rc_gone(uint32_t qpn) {
-  struct vb_rc **place = &left;
-  while (*place) {
-    struct vb_rc *rc = *place;
-    if (rc->qpn != qpn) {
-      place = &rc->next;
-      continue;
+static bool put_value(struct mrc_rc *rc, struct frame *frame, const struct mrc_rc_asked *asked) {
+  struct mrc_rc_record record = {.kind = MRC_RC_VALUE};
+  if (!fits(frame, MRC_RC_VALUE)) return false;
+  const enum mrc_wc_status status = rc->owner->atomic(rc->user, asked, &record.value);
+  if (status != MRC_WC_SUCCESS) {
+    put_refused(rc, frame, status);
+    return false;
+  }
+  put(frame, &record);
+  answered(rc);
+  return true;
+}
+
+static void put_answers(struct mrc_rc *rc, struct frame *frame) {
+  bool goes = true;
+  while (goes && rc->asked_head != rc->asked_tail) {
+    const struct mrc_rc_asked *asked = &rc->asked[rc->asked_head % MRC_RC_ANSWERS];
+    goes = asked->kind == MRC_RC_READ ? put_data(rc, frame, asked) : put_value(rc, frame, asked);
+  }
+}
+
+/* ---- frames ---- */
+
+/* Half of a frame is for answers as long as requests wait too. Returns its bytes. */
+static uint32_t fill(struct mrc_rc *rc, uint8_t *bytes) {
+  struct frame frame = {.bytes = bytes, .n = MRC_RC_FRAME_HEADER, .end = MRC_RC_SLOT_BYTES / 2};
+  if (rc->refusal != 0) {
+    put(&frame, &(struct mrc_rc_record){.kind = MRC_RC_FAILED, .status = rc->refusal});
+    rc->refusal = 0;
+    return frame.n;
+  }
+  put_answers(rc, &frame);
+  frame.end = MRC_RC_SLOT_BYTES;
+  put_requests(rc, &frame);
+  put_answers(rc, &frame);
+  return frame.n;
+}
+
+static void send_frames(struct mrc_rc *rc) {
+  while (mrc_slots_may_send(&rc->slots)) {
+    const uint32_t number = rc->slots.sent, place = mrc_slots_place(&rc->slots, number);
+    uint8_t *bytes = rc->outbox + place;
+    const uint32_t n = fill(rc, bytes);
+    if (n == MRC_RC_FRAME_HEADER) return;
+    const struct mrc_rc_header header = {
+        .read = rc->slots.freed, .granted = rc->grants, .wanted = rc->wanted};
+    mrc_rc_put_header(&header, bytes);
+    rc->slots.told = rc->slots.freed;
+    rc->grants_told = rc->grants;
+    rc->wanted_told = rc->wanted;
+    rc->slots.sent++;
+    rc->frame_next[number % MRC_RC_SLOTS] = rc->next;
+    const struct mrc_wr wr = {.wr_id = wr_id(FRAME, number),
+                              .local = (uintptr_t)bytes,
+                              .lkey = rc->outbox_key,
+                              .va = rc->their_inbox + place,
+                              .rkey = rc->their_rkey,
+                              .bytes = n,
+                              .imm = mrc_imm(MRC_RC_IMM_FRAME, number),
+                              .opcode = MRC_WR_WRITE_IMM};
+    rc->owner->post(rc->user, &wr);
+  }
+  struct frame none = {0};
+  if (!rc->ended) put_requests(rc, &none);
+}
+
+/* ---- credits ---- */
+
+static void send_credit(struct mrc_rc *rc, enum mrc_rc_imm what, uint32_t number) {
+  const struct mrc_wr wr = {
+      .wr_id = wr_id(CREDIT, 0), .imm = mrc_imm(what, number), .opcode = MRC_WR_WRITE_IMM};
+  rc->credits++;
+  rc->owner->post(rc->user, &wr);
+}
+
+static void send_credits(struct mrc_rc *rc) {
+  if (rc->credits < MRC_RC_CREDITS && mrc_slots_owe(&rc->slots)) {
+    rc->slots.told = rc->slots.freed;
+    send_credit(rc, MRC_RC_IMM_READ, rc->slots.freed);
+  }
+  /* The peer knows of at most half of the receives that it may use. */
+  if (rc->credits < MRC_RC_CREDITS && rc->grants != rc->grants_told &&
+      rc->grants_told - rc->arrived <= (rc->grants - rc->arrived) / 2) {
+    rc->grants_told = rc->grants;
+    send_credit(rc, MRC_RC_IMM_GRANTED, rc->grants);
+  }
+  if (rc->credits < MRC_RC_CREDITS && rc->their_receives_shared && is_starved(rc) &&
+      rc->wanted != rc->wanted_told) {
+    rc->wanted_told = rc->wanted;
+    send_credit(rc, MRC_RC_IMM_WANTED, rc->wanted);
+  }
+}
+
+/* ---- sending, completions ---- */
+
+/* Ends requests in their order, as far as they are done. */
+static void settle(struct mrc_rc *rc) {
+  while (!rc->ended && rc->head != rc->next) {
+    const struct mrc_rc_request *request = request_at(rc, rc->head);
+    const bool acked = request->acked || (int32_t)(rc->acked - rc->head) > 0;
+    if (request->kind >= MRC_RC_DO_READ ? !request->answered : !acked) return;
+    if (request->status != MRC_WC_SUCCESS) {
+      rc->ended = true;
+      rc->owner->failed(rc->user, request->status);
+      return;
     }
-    *place = rc->next;
-    drop(rc);
+    rc->head++;
+    rc->owner->done(rc->user);
   }
-}
-
-/* ---- Turns ---- */
-
-void vb_rc_complete(struct vb_qp *qp, const struct mrc_wc *wc) {
-  struct mrc_rc *rc = &qp->rc->rc;
-  vb_process_touch(qp);
-  rc->ended = rc->ended || qp->failed;
-  if (wc->opcode == MRC_WC_RECV_IMM) {
-    if (mrc_rc_take(rc, wc->imm, wc->bytes)) return;
-    pr_say("QP 0x%06x: its peer has broken the protocol of --rc: the QP fails", wc->qpn);
-    rc->ended = true;
-    failed(qp, MRC_WC_WR_FLUSH_ERR);
-    return;
-  }
-  if (wc->status == MRC_WC_SUCCESS) {
-    mrc_rc_sent(rc, wc->wr_id);
-    return;
-  }
+  if (rc->ended || rc->wrong == 0) return;
   rc->ended = true;
-  failed(qp, wc->status);
+  rc->owner->failed(rc->user, rc->wrong);
 }
 
-void vb_rc_receives(struct vb_qp *qp, uint32_t n) {
-  if (!qp->rc || n == 0) return;
-  mrc_rc_grant(&qp->rc->rc, n);
-  vb_process_touch(qp);
+void mrc_rc_prod(struct mrc_rc *rc) {
+  if (!rc->connected || rc->ended || rc->credits > 0) return;
+  rc->grants_told = rc->grants;
+  send_credit(rc, MRC_RC_IMM_GRANTED, rc->grants);
 }
 
-/* The engine has refused a work request: the WRITE at this place, unless it was for want of room.
- */
-static void fail_refused(struct vb_qp *qp) {
-  const int error = qp->rc->refusal;
-  qp->rc->refusal = 0;
-  if (error == -ENOBUFS) {
-    PR_SAY_ONCE("QP 0x%06x: too many work requests of this program are outstanding: the QP fails",
-                qp->ibv.qp.qp_num);
-    qp->rc->rc.ended = true;
-    fail(qp, IBV_WC_GENERAL_ERR);
-    return;
+void mrc_rc_send(struct mrc_rc *rc) {
+  if (!rc->connected || (rc->ended && rc->refusal == 0)) return;
+  send_frames(rc);
+  if (rc->ended) return;
+  send_credits(rc);
+  settle(rc); /* WRITEs without bytes */
+}
+
+void mrc_rc_sent(struct mrc_rc *rc, uint64_t id) {
+  const uint32_t number = (uint32_t)id;
+  switch ((enum what)(id >> 32)) {
+    case WRITE: { /* one with an immediate is done with the frame that tells of it */
+      struct mrc_rc_request *request = request_at(rc, number);
+      request->acked = !request->with_imm;
+      break;
+    }
+    case FRAME:
+      rc->slots.done = number + 1;
+      rc->acked = rc->frame_next[number % MRC_RC_SLOTS];
+      break;
+    case CREDIT:
+      rc->credits--;
+      break;
   }
-  mrc_rc_fail(&qp->rc->rc, qp->rc->refused, MRC_WC_LOC_PROT_ERR);
+  settle(rc);
 }
 
-void vb_rc_send(struct vb_qp *qp) {
-  struct mrc_rc *rc = &qp->rc->rc;
-  rc->ended = rc->ended || qp->failed;
-  mrc_rc_send(rc);
-  if (qp->rc->refusal != 0) fail_refused(qp);
-  const bool counts = qp->attr_set & IBV_QP_RNR_RETRY && qp->attr.rnr_retry != WAITS_FOR_EVER;
-  bool for_receive;
-  const bool waits = mrc_rc_waits(rc, &for_receive);
-  set_timed(qp->rc, waits, waits && counts && for_receive);
+/* ======== What comes from the peer: immediates, and frames of records ======== */
+
+/* ---- credits ---- */
+
+/* The peer's count of the receives that it has granted, by the bits of `mask`. */
+static bool on_granted(struct mrc_rc *rc, uint32_t count, uint32_t mask) {
+  const uint32_t granted = rc->granted + ((count - rc->granted) & mask);
+  if (granted - rc->messages > MRC_RC_MOST_GRANTED) return false;
+  rc->granted = granted;
+  return true;
 }
 
-void vb_rc_turned(void) {
-  struct vb_qp *qp;
-  while ((qp = vb_process_touched()))
-    if (qp->rc) vb_rc_send(qp);
+/* The peer's count of the messages that it has posted. */
+static bool on_wanted(struct mrc_rc *rc, uint32_t count, uint32_t mask) {
+  const uint32_t wanted = rc->their_wanted + ((count - rc->their_wanted) & mask);
+  if (wanted - rc->arrived > MRC_RC_MOST_GRANTED) return false;
+  rc->their_wanted = wanted;
+  if ((int32_t)(wanted - rc->grants) > 0) rc->owner->wants(rc->user, wanted - rc->grants);
+  return true;
 }
 
-static uint64_t tick_ns;
+/* ---- messages ---- */
 
-static bool is_past(uint64_t since_ns, uint64_t ns) {
-  return since_ns != 0 && tick_ns - since_ns > ns;
+/* The peer uses a receive. False: it was not granted one. */
+static bool use_receive(struct mrc_rc *rc) {
+  if (rc->receiving || rc->arrived == rc->grants_told) return false;
+  rc->arrived++;
+  return true;
 }
 
-static void tick(struct vb_qp *qp) {
-  struct vb_rc *rc = qp->rc;
-  if (!rc || !rc->timed || qp->failed) return;
-  if (is_past(rc->starved_ns, STARVED_NS)) {
-    rc->rc.ended = true;
-    fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
-    vb_process_touch(qp);
-  } else if (is_past(rc->prodded_ns, PROD_NS)) {
-    rc->prodded_ns = tick_ns;
-    mrc_rc_prod(&rc->rc);
+static void refuse(struct mrc_rc *rc, enum mrc_wc_status status) {
+  if (status == MRC_WC_SUCCESS) return;
+  rc->refusal = (uint8_t)status;
+  rc->ended = true;
+}
+
+/* Bytes of the message that arrives. */
+static bool on_bytes(struct mrc_rc *rc, const uint8_t *bytes, uint32_t n) {
+  if (!rc->receiving || n > rc->message.bytes - rc->received) return false;
+  if (n > 0) refuse(rc, rc->owner->receive(rc->user, rc->received, bytes, n));
+  if (rc->ended) return true;
+  rc->received += n;
+  if (rc->received < rc->message.bytes) return true;
+  rc->receiving = false;
+  rc->owner->received(rc->user, &rc->message);
+  return true;
+}
+
+static struct mrc_rc_message message_of(const struct mrc_rc_record *record) {
+  return (struct mrc_rc_message){.bytes = record->total,
+                                 .imm = record->imm,
+                                 .with_imm = record->flags & MRC_RC_WITH_IMM,
+                                 .solicited = record->flags & MRC_RC_SOLICITED,
+                                 .written = record->kind == MRC_RC_WROTE};
+}
+
+static bool on_send(struct mrc_rc *rc, const struct mrc_rc_record *record, const uint8_t *bytes) {
+  if (!use_receive(rc)) return false;
+  rc->message = message_of(record);
+  rc->receiving = true;
+  rc->received = 0;
+  refuse(rc, rc->owner->begin(rc->user, record->total));
+  return rc->ended || on_bytes(rc, bytes, record->bytes);
+}
+
+static bool on_wrote(struct mrc_rc *rc, const struct mrc_rc_record *record) {
+  if (!use_receive(rc)) return false;
+  const struct mrc_rc_message message = message_of(record);
+  rc->owner->received(rc->user, &message);
+  return true;
+}
+
+/* ---- questions and answers ---- */
+
+static bool on_question(struct mrc_rc *rc, const struct mrc_rc_record *record) {
+  if (rc->asked_tail - rc->asked_head == MRC_RC_ANSWERS) return false;
+  rc->asked[rc->asked_tail++ % MRC_RC_ANSWERS] =
+      (struct mrc_rc_asked){.kind = record->kind,
+                            .rkey = record->rkey,
+                            .bytes = record->total,
+                            .operation = record->operation,
+                            .va = record->va,
+                            .value = record->value,
+                            .swap = record->swap};
+  return true;
+}
+
+/* The oldest request without an answer; NULL: there is none. */
+static struct mrc_rc_request *oldest(const struct mrc_rc *rc, uint32_t *place) {
+  if (rc->asking_head == rc->asking_tail) return NULL;
+  *place = rc->asking[rc->asking_head % MRC_RC_ANSWERS];
+  return request_at(rc, *place);
+}
+
+static void end_question(struct mrc_rc *rc, struct mrc_rc_request *request,
+                         enum mrc_wc_status status) {
+  request->status = (uint8_t)status;
+  request->answered = true;
+  rc->asking_head++;
+  rc->answered = 0;
+}
+
+static bool on_data(struct mrc_rc *rc, const uint8_t *bytes, uint32_t n) {
+  uint32_t place;
+  struct mrc_rc_request *request = oldest(rc, &place);
+  if (request == NULL || request->kind != MRC_RC_DO_READ) return false;
+  if (n > request->bytes - rc->answered) return false;
+  if (n > 0 && !rc->owner->scatter(rc->user, place, rc->answered, bytes, n))
+    request->status = MRC_WC_LOC_PROT_ERR; /* the rest of its answer means nothing */
+  rc->answered += n;
+  if (rc->answered == request->bytes) end_question(rc, request, request->status);
+  return true;
+}
+
+static bool on_value(struct mrc_rc *rc, uint64_t value) {
+  uint32_t place;
+  struct mrc_rc_request *request = oldest(rc, &place);
+  if (request == NULL || request->kind == MRC_RC_DO_READ) return false;
+  const bool good = rc->owner->scatter(rc->user, place, 0, (const uint8_t *)&value, sizeof value);
+  end_question(rc, request, good ? MRC_WC_SUCCESS : MRC_WC_LOC_PROT_ERR);
+  return true;
+}
+
+/* What a peer may say went wrong. */
+static enum mrc_wc_status status_of(uint8_t status) {
+  const bool known = status == MRC_WC_REM_ACCESS_ERR || status == MRC_WC_REM_INV_REQ_ERR;
+  return known ? (enum mrc_wc_status)status : MRC_WC_REM_OP_ERR;
+}
+
+static bool on_refused(struct mrc_rc *rc, uint8_t status) {
+  uint32_t place;
+  struct mrc_rc_request *request = oldest(rc, &place);
+  if (request == NULL) return false;
+  end_question(rc, request, status_of(status));
+  return true;
+}
+
+static bool on_failed(struct mrc_rc *rc, uint8_t status) {
+  rc->ended = true;
+  rc->owner->failed(rc->user, status_of(status));
+  return true;
+}
+
+/* ---- frames ---- */
+
+static bool on_record(struct mrc_rc *rc, const struct mrc_rc_record *record, const uint8_t *bytes) {
+  switch ((enum mrc_rc_kind)record->kind) {
+    case MRC_RC_SEND:
+      return on_send(rc, record, bytes);
+    case MRC_RC_MORE:
+      return record->bytes > 0 && on_bytes(rc, bytes, record->bytes);
+    case MRC_RC_WROTE:
+      return on_wrote(rc, record);
+    case MRC_RC_READ:
+    case MRC_RC_ATOMIC:
+      return on_question(rc, record);
+    case MRC_RC_DATA:
+      return on_data(rc, bytes, record->bytes);
+    case MRC_RC_VALUE:
+      return on_value(rc, record->value);
+    case MRC_RC_REFUSED:
+      return on_refused(rc, record->status);
+    case MRC_RC_FAILED:
+      return on_failed(rc, record->status);
   }
+  return false;
 }
 
-void vb_rc_tick(uint64_t now_ns) {
-  if (pr_process.n_timed == 0) return;
-  tick_ns = now_ns;
-  vb_process_each_qp(tick);
+static bool on_frame(struct mrc_rc *rc, uint32_t number, uint32_t size) {
+  const int place = mrc_slots_arrive(&rc->slots, number, MRC_IMM_NUMBER, size);
+  if (place < 0) return false;
+  const uint8_t *frame = rc->inbox + place;
+  const struct mrc_rc_header header = get_header(frame);
+  if (!mrc_slots_credit(&rc->slots, header.read, UINT32_MAX)) return false;
+  if (!on_granted(rc, header.granted, UINT32_MAX)) return false;
+  if (!on_wanted(rc, header.wanted, UINT32_MAX)) return false;
+  for (uint32_t at = MRC_RC_FRAME_HEADER; at < size && !rc->ended;) {
+    struct mrc_rc_record record;
+    const size_t bytes = decode(frame + at, size - at, &record);
+    if (bytes == 0) return false;
+    if (!on_record(rc, &record, frame + at + fields_of(record.kind))) return false;
+    at += (uint32_t)bytes;
+  }
+  settle(rc);
+  rc->slots.freed++;
+  return true;
+}
+
+bool mrc_rc_take(struct mrc_rc *rc, uint32_t imm, uint32_t bytes) {
+  const uint32_t number = imm & MRC_IMM_NUMBER;
+  if (rc->ended && imm >> 30 != MRC_RC_IMM_READ) return true; /* the refusal may need a slot */
+  switch ((enum mrc_rc_imm)(imm >> 30)) {
+    case MRC_RC_IMM_FRAME:
+      return on_frame(rc, number, bytes);
+    case MRC_RC_IMM_READ:
+      return mrc_slots_credit(&rc->slots, number, MRC_IMM_NUMBER);
+    case MRC_RC_IMM_GRANTED:
+      return on_granted(rc, number, MRC_IMM_NUMBER);
+    case MRC_RC_IMM_WANTED:
+      return on_wanted(rc, number, MRC_IMM_NUMBER);
+  }
+  return false;
+}
+
+/* ======== What the owner does ======== */
+
+void mrc_rc_init(struct mrc_rc *rc, const struct mrc_rc_config *config) {
+  mrc_assert(config->size > 0 && (config->size & (config->size - 1)) == 0);
+  *rc = (struct mrc_rc){
+      .owner = config->owner,
+      .user = config->user,
+      .inbox = config->inbox,
+      .outbox = config->outbox,
+      .outbox_key = config->outbox_key,
+      .requests = config->requests,
+      .size = config->size,
+      .slots = {.count = MRC_RC_SLOTS, .bytes = MRC_RC_SLOT_BYTES, .least = MRC_RC_FRAME_HEADER}};
+}
+
+void mrc_rc_connect(struct mrc_rc *rc, const struct mrc_rc_peer *peer) {
+  mrc_assert(peer->most_asking > 0 && peer->most_asking <= MRC_RC_ANSWERS);
+  rc->their_inbox = peer->inbox;
+  rc->their_rkey = peer->rkey;
+  rc->most_asking = peer->most_asking;
+  rc->their_receives_shared = peer->shared;
+  rc->connected = true;
+}
+
+uint32_t mrc_rc_post(struct mrc_rc *rc, const struct mrc_rc_request *request) {
+  mrc_assert(rc->tail - rc->head < rc->size);
+  *request_at(rc, rc->tail) = *request;
+  if (takes_receive(request)) rc->wanted++;
+  return rc->tail++;
+}
+
+void mrc_rc_grant(struct mrc_rc *rc, uint32_t n) { rc->grants += n; }
+
+void mrc_rc_fail(struct mrc_rc *rc, uint32_t place, enum mrc_wc_status status) {
+  struct mrc_rc_request *request = request_at(rc, place);
+  request->status = (uint8_t)status;
+  request->acked = true;
+  rc->wrong = (uint8_t)status;
+  settle(rc);
 }

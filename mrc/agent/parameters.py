@@ -150,7 +150,7 @@ _EMULATED = "rc"  # in the private data of a hello
 
 
 class Emulated(Struct, frozen=True):
-    """One end of a QP with emulated RC (csrc/rc)."""
+    """One end of a QP with emulated RC (csrc/verbs/rc.h)."""
 
     address: Annotated[int, Meta(ge=1, le=0x7FFFFFFFFFFFFFFF)]
     rkey: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]

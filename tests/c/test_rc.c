@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Emulated RC: what is sent arrives, in order and once; what may not go waits or is refused. */
-#include "rc/rc.h"
+#include "verbs/rc.h"
 
 #include <stdlib.h>
 

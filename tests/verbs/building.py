@@ -77,6 +77,6 @@ def cm_sanitized(folder: Path, name: str) -> Path:
 
 
 def _sanitized_library(name: str) -> Path:
-    parts = ("core", "io", "msg", "agent", "rc", "verbs")
+    parts = ("core", "io", "msg", "agent", "verbs")
     sources = [path for part in parts for path in sorted((CSRC / part).rglob("*.c"))]
     return shared_library(sources, "mrc", SANITIZERS[name])

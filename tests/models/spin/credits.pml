@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Emulated RC (csrc/rc): two ends whose requests, answers and credits share the slots of frames.
+/* Emulated RC (csrc/verbs/rc.c): two ends whose requests, answers and credits share the slots of frames.
 
    Each end has the same requests, in this order: a READ, two SENDs, a READ. Its program posts
    receives, one at a time, only after its first READ was answered. Each frame has one record here,
