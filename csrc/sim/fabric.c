@@ -396,64 +396,27 @@ struct mrc_hop_own *mrc_fabric_own(struct mrc_fabric *fabric, uint32_t index) {
   return mrc_hop_own(&fabric->hops[index]);
 }
 
-static void make_hop(struct mrc_fabric *fabric, uint32_t index, int kind,
-                     const struct mrc_hop *shape) {
-  struct mrc_hop *hop = &fabric->hops[index];
+static void make_hop(struct mrc_fabric *fabric, uint32_t index) {
+  const struct mrc_topology *topology = topology_of(fabric);
+  const struct mrc_topology_place at = mrc_topology_place_of(topology, index);
+  const bool to_host = at.tier == MRC_TIER_HOST;
+  int kind = at.tier == MRC_TIER_UPLINK ? MRC_FABRIC_BETWEEN : MRC_FABRIC_CORE;
+  if (to_host) kind = at.down ? MRC_FABRIC_TO_HOST : MRC_FABRIC_FROM_HOST;
   struct mrc_prng seeds = seeds_of(fabric, index);
   (void)mrc_prng_next(&seeds);
-  *hop = *shape;
-  hop->kind = &fabric->kinds[kind];
-  hop->queue.prng.state = mrc_prng_next(&seeds);
-  if (topology_of(fabric)->jitter_ns > 0) mrc_fabric_own(fabric, index);
+  fabric->hops[index] =
+      (struct mrc_hop){.kind = &fabric->kinds[kind],
+                       .to = to_host == at.down ? at.end : at.near,
+                       .to_kind = (uint8_t)(at.down ? at.tier : at.tier + 1),
+                       .plane = (uint8_t)(index / mrc_topology_hops_per_plane(topology)),
+                       .from_host = to_host && !at.down,
+                       .queue.prng.state = mrc_prng_next(&seeds)};
+  if (topology->jitter_ns > 0) mrc_fabric_own(fabric, index);
 }
 
-static void build_host_links(struct mrc_fabric *fabric, struct mrc_hop shape) {
-  const struct mrc_topology *topology = topology_of(fabric);
-  for (uint32_t host = 0; host < topology->hosts; host++) {
-    shape.to_kind = MRC_NODE_T0;
-    shape.to = mrc_topology_t0_of(topology, host);
-    shape.from_host = true;
-    make_hop(fabric, mrc_topology_host_up(topology, shape.plane, host), MRC_FABRIC_FROM_HOST,
-             &shape);
-    shape.to_kind = MRC_NODE_HOST;
-    shape.to = host;
-    shape.from_host = false;
-    make_hop(fabric, mrc_topology_host_down(topology, shape.plane, host), MRC_FABRIC_TO_HOST,
-             &shape);
-  }
-}
-
-static void build_uplinks(struct mrc_fabric *fabric, struct mrc_hop shape) {
-  const struct mrc_topology *topology = topology_of(fabric);
-  for (uint32_t t0 = 0; t0 < topology->t0; t0++) {
-    const uint32_t pod = mrc_topology_pod_of_t0(topology, t0);
-    for (uint32_t i = 0; i < mrc_topology_t1s_of_pod(topology); i++) {
-      shape.to_kind = MRC_NODE_T1;
-      shape.to = mrc_topology_t1_on(topology, pod, i);
-      make_hop(fabric, mrc_topology_t0_up(topology, shape.plane, t0, i), MRC_FABRIC_BETWEEN,
-               &shape);
-      shape.to_kind = MRC_NODE_T0;
-      shape.to = t0;
-      make_hop(fabric, mrc_topology_t1_down(topology, shape.plane, t0, i), MRC_FABRIC_BETWEEN,
-               &shape);
-    }
-  }
-}
-
-static void build_core(struct mrc_fabric *fabric, struct mrc_hop shape) {
-  const struct mrc_topology *topology = topology_of(fabric);
-  for (uint32_t pod = 0; pod < mrc_topology_pods(topology); pod++) {
-    for (uint32_t t2 = 0; t2 < topology->t2; t2++) {
-      shape.to_kind = MRC_NODE_T2;
-      shape.to = t2;
-      make_hop(fabric, mrc_topology_t1_up(topology, shape.plane, pod, t2), MRC_FABRIC_CORE, &shape);
-      shape.to_kind = MRC_NODE_T1;
-      shape.to = mrc_topology_t1_on(topology, pod, t2);
-      make_hop(fabric, mrc_topology_t2_down(topology, shape.plane, pod, t2), MRC_FABRIC_CORE,
-               &shape);
-    }
-  }
-}
+_Static_assert(MRC_NODE_T0 == MRC_TIER_HOST + 1 && MRC_NODE_T1 == MRC_TIER_UPLINK + 1 &&
+                   MRC_NODE_T2 == MRC_TIER_CORE + 1,
+               "a link leads up to the node behind its tier");
 
 void mrc_fabric_build(struct mrc_fabric *fabric) {
   struct mrc_prng *prng = &fabric->world->prng;
@@ -463,12 +426,8 @@ void mrc_fabric_build(struct mrc_fabric *fabric) {
   fabric->seed = prng->state;
   *prng = mrc_prng_skipped(fabric->seed, 2 * (uint64_t)fabric->n_hops);
   make_kinds(fabric);
-  for (uint32_t plane = 0; plane < topology_of(fabric)->planes; plane++) {
-    const struct mrc_hop shape = {.plane = (uint8_t)plane};
-    build_host_links(fabric, shape);
-    build_uplinks(fabric, shape);
-    build_core(fabric, shape);
-  }
+  for (uint32_t i = 0; i < fabric->n_hops; i++)
+    make_hop(fabric, i);
 }
 
 void mrc_fabric_free(struct mrc_fabric *fabric) {
@@ -600,118 +559,46 @@ static void leave_out(struct mrc_fabric *fabric, uint32_t index,
 
 /* ---- which hops ---- */
 
-struct range {
-  uint32_t from, to; /* without `to` */
-};
-
-/* All numbers below `n`, one of them, or none. */
-static struct range every(uint32_t n) { return (struct range){0, n}; }
-static struct range only(uint32_t i) { return (struct range){i, i + 1}; }
-static struct range none(void) { return (struct range){0, 0}; }
-
-/* The hosts whose links the fault affects. */
-static struct range hosts_hit(const struct mrc_topology *topology,
-                              const struct mrc_sim_fault *fault) {
-  const uint32_t each = mrc_topology_hosts_per_t0(topology);
+/* Whether a link is one of a switch that the fault affects, or of the plane. */
+static bool is_hit(const struct mrc_sim_fault *fault, const struct mrc_topology_place *at) {
   switch (fault->target) {
-    case MRC_SIM_ALL:
-    case MRC_SIM_PLANE:
-      return every(topology->hosts);
     case MRC_SIM_T0:
-      return (struct range){fault->index * each, (fault->index + 1) * each};
-    case MRC_SIM_PORT:
-      return only(fault->index);
-    default:
-      return none();
-  }
-}
-
-/* The T0s whose uplinks the fault affects, and the places of the T1s in the pods of these T0s. */
-static struct range t0s_hit(const struct mrc_topology *topology,
-                            const struct mrc_sim_fault *fault) {
-  const uint32_t each = mrc_topology_t0s_of_pod(topology);
-  switch (fault->target) {
-    case MRC_SIM_ALL:
-    case MRC_SIM_PLANE:
-      return every(topology->t0);
-    case MRC_SIM_T0:
-    case MRC_SIM_UPLINK:
-      return only(fault->index);
-    case MRC_SIM_T1: {
-      const uint32_t pod = mrc_topology_pod_of_t1(topology, fault->index);
-      return (struct range){pod * each, (pod + 1) * each};
-    }
-    default:
-      return none();
-  }
-}
-static struct range places_hit(const struct mrc_topology *topology,
-                               const struct mrc_sim_fault *fault) {
-  const uint32_t each = mrc_topology_t1s_of_pod(topology);
-  if (fault->target == MRC_SIM_T1) return only(fault->index % each);
-  return fault->target == MRC_SIM_UPLINK ? only(fault->t1 % each) : every(each);
-}
-
-/* The pods, and the T2s, whose links between them the fault affects. */
-static struct range pods_hit(const struct mrc_topology *topology,
-                             const struct mrc_sim_fault *fault) {
-  switch (fault->target) {
-    case MRC_SIM_ALL:
-    case MRC_SIM_PLANE:
-    case MRC_SIM_T2:
-      return every(mrc_topology_pods(topology));
+      return at->tier != MRC_TIER_CORE && at->near == fault->index;
     case MRC_SIM_T1:
-    case MRC_SIM_CORE:
-      return only(mrc_topology_pod_of_t1(topology, fault->index));
+      if (at->tier == MRC_TIER_CORE) return at->near == fault->index;
+      return at->tier == MRC_TIER_UPLINK && at->end == fault->index;
+    case MRC_SIM_T2:
+      return at->tier == MRC_TIER_CORE && at->end == fault->index;
     default:
-      return none();
-  }
-}
-static bool hits_t2(const struct mrc_topology *topology, const struct mrc_sim_fault *fault,
-                    uint32_t t2) {
-  if (fault->target == MRC_SIM_T1) return mrc_topology_are_joined(topology, fault->index, t2);
-  if (fault->target == MRC_SIM_T2) return fault->index == t2;
-  return fault->target != MRC_SIM_CORE || fault->t2 == t2;
-}
-
-static void both(struct mrc_fabric *fabric, uint32_t up, uint32_t down,
-                 const struct mrc_sim_fault *fault, action act) {
-  if (fault->direction != MRC_SIM_DOWNWARD) act(fabric, up, fault);
-  if (fault->direction != MRC_SIM_UPWARD) act(fabric, down, fault);
-}
-
-static void each_inner_hop(struct mrc_fabric *fabric, uint32_t plane,
-                           const struct mrc_sim_fault *fault, action act) {
-  const struct mrc_topology *topology = &fabric->world->config.topology;
-  const struct range t0s = t0s_hit(topology, fault), places = places_hit(topology, fault);
-  const struct range pods = pods_hit(topology, fault);
-  for (uint32_t t0 = t0s.from; t0 < t0s.to; t0++) {
-    for (uint32_t place = places.from; place < places.to; place++) {
-      both(fabric, mrc_topology_t0_up(topology, plane, t0, place),
-           mrc_topology_t1_down(topology, plane, t0, place), fault, act);
-    }
-  }
-  for (uint32_t pod = pods.from; pod < pods.to; pod++) {
-    for (uint32_t t2 = 0; t2 < topology->t2; t2++) {
-      if (!hits_t2(topology, fault, t2)) continue;
-      both(fabric, mrc_topology_t1_up(topology, plane, pod, t2),
-           mrc_topology_t2_down(topology, plane, pod, t2), fault, act);
-    }
+      return true;
   }
 }
 
 /* Calls `act` for each direction of every link that the fault affects. */
 static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, action act) {
-  const struct mrc_topology *topology = &fabric->world->config.topology;
-  const bool all = fault->target == MRC_SIM_ALL;
-  const struct range planes = all ? every(topology->planes) : only(fault->plane - 1);
-  const struct range hosts = hosts_hit(topology, fault);
-  for (uint32_t plane = planes.from; plane < planes.to; plane++) {
-    for (uint32_t host = hosts.from; host < hosts.to; host++) {
-      both(fabric, mrc_topology_host_up(topology, plane, host),
-           mrc_topology_host_down(topology, plane, host), fault, act);
-    }
-    each_inner_hop(fabric, plane, fault, act);
+  const struct mrc_topology *topology = topology_of(fabric);
+  const uint32_t plane = fault->plane - 1, all = mrc_topology_hops_per_plane(topology);
+  uint32_t hop = plane * all, n = all;
+  if (fault->target == MRC_SIM_ALL) {
+    hop = 0;
+    n = fabric->n_hops;
+  } else if (fault->target == MRC_SIM_PORT) {
+    hop = mrc_topology_host_up(topology, plane, fault->index);
+    n = 1;
+  } else if (fault->target == MRC_SIM_UPLINK) {
+    hop = mrc_topology_t0_up(topology, plane, fault->index, fault->t1);
+    n = 1;
+  } else if (fault->target == MRC_SIM_CORE) {
+    hop = mrc_topology_t1_up(topology, plane, mrc_topology_pod_of_t1(topology, fault->index),
+                             fault->t2);
+    n = 1;
+  }
+  for (; n > 0; hop++, n--) {
+    const struct mrc_topology_place at = mrc_topology_place_of(topology, hop);
+    if (at.down || !is_hit(fault, &at)) continue;
+    if (fault->direction != MRC_SIM_DOWNWARD) act(fabric, hop, fault);
+    if (fault->direction == MRC_SIM_UPWARD) continue;
+    act(fabric, hop + mrc_topology_links(topology, at.tier), fault);
   }
 }
 

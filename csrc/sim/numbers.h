@@ -84,12 +84,23 @@ static inline uint32_t mrc_topology_t2_down(const struct mrc_topology *topology,
   return mrc_topology_t1_up(topology, plane, pod, t2) + mrc_topology_links(topology, MRC_TIER_CORE);
 }
 
-/* Where a hop is in its plane. */
+/* ---- Hosts and paths ---- */
+
+static inline uint32_t mrc_topology_hosts_per_t0(const struct mrc_topology *topology) {
+  return topology->hosts / topology->t0;
+}
+/* Which T0 serves a host, in every plane. */
+static inline uint32_t mrc_topology_t0_of(const struct mrc_topology *topology, uint32_t host) {
+  return host / mrc_topology_hosts_per_t0(topology);
+}
+/* Where a hop is in its plane, and the nodes at the ends of its link. */
 struct mrc_topology_place {
   enum mrc_topology_tier tier;
   bool down;
   uint32_t link;  /* within the tier */
   uint32_t first; /* hop of the tier, within the plane */
+  uint32_t near;  /* T0 or T1 */
+  uint32_t end;   /* host, T1 or T2 */
 };
 static inline struct mrc_topology_place mrc_topology_place_of(const struct mrc_topology *topology,
                                                               uint32_t hop) {
@@ -103,18 +114,21 @@ static inline struct mrc_topology_place mrc_topology_place_of(const struct mrc_t
   }
   place.down = place.link >= links;
   place.link %= links;
+  if (place.tier == MRC_TIER_HOST) {
+    place.end = place.link;
+    place.near = mrc_topology_t0_of(topology, place.end);
+  } else if (place.tier == MRC_TIER_UPLINK) {
+    const uint32_t each = mrc_topology_t1s_of_pod(topology);
+    place.near = place.link / each;
+    place.end = mrc_topology_t1_on(topology, mrc_topology_pod_of_t0(topology, place.near),
+                                   place.link % each);
+  } else {
+    place.end = place.link % topology->t2;
+    place.near = mrc_topology_t1_on(topology, place.link / topology->t2, place.end);
+  }
   return place;
 }
 
-/* ---- Hosts and paths ---- */
-
-static inline uint32_t mrc_topology_hosts_per_t0(const struct mrc_topology *topology) {
-  return topology->hosts / topology->t0;
-}
-/* Which T0 serves a host, in every plane. */
-static inline uint32_t mrc_topology_t0_of(const struct mrc_topology *topology, uint32_t host) {
-  return host / mrc_topology_hosts_per_t0(topology);
-}
 /* Paths of one plane between two hosts. */
 static inline uint32_t mrc_topology_n_paths(const struct mrc_topology *topology, uint32_t a,
                                             uint32_t b) {
