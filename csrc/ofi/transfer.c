@@ -182,7 +182,9 @@ static ssize_t transfer_run_pieces(struct fid_ep *ep, struct of_call call,
   return transfer_run(ep, call);
 }
 
-static void *plain(const void *buffer) { return (void *)(uintptr_t)buffer; }
+static struct iovec piece(const void *buffer, size_t bytes) {
+  return (struct iovec){.iov_base = (void *)(uintptr_t)buffer, .iov_len = bytes};
+}
 
 static uint64_t send_flags(const struct fid_ep *ep) {
   return ((const struct of_ep *)ep)->send_flags;
@@ -192,55 +194,76 @@ static uint64_t receive_flags(const struct fid_ep *ep) {
   return ((const struct of_ep *)ep)->receive_flags;
 }
 
-/* ---- With tags ---- */
+static ssize_t run_receive(struct fid_ep *ep, const struct iovec *pieces, size_t count,
+                           fi_addr_t peer, uint64_t tag, uint64_t ignore, void *context,
+                           uint64_t flags, bool tagged) {
+  return transfer_run_pieces(ep,
+                             (struct of_call){.peer = peer,
+                                              .tag = tag,
+                                              .ignore = ignore,
+                                              .context = context,
+                                              .flags = flags,
+                                              .kind = MRC_MSG_RECV,
+                                              .tagged = tagged},
+                             pieces, count);
+}
 
-static ssize_t tagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
-                           fi_addr_t peer, uint64_t tag, uint64_t ignore, void *context) {
-  (void)desc;
-  return transfer_run(ep, (struct of_call){.buffer = buffer,
+static ssize_t run_send(struct fid_ep *ep, const struct iovec *pieces, size_t count, uint64_t data,
+                        fi_addr_t peer, uint64_t tag, void *context, uint64_t flags, bool tagged) {
+  return transfer_run_pieces(ep,
+                             (struct of_call){.peer = peer,
+                                              .tag = tag,
+                                              .context = context,
+                                              .data = data,
+                                              .flags = flags,
+                                              .kind = MRC_MSG_SEND,
+                                              .tagged = tagged},
+                             pieces, count);
+}
+
+static ssize_t run_inject(struct fid_ep *ep, const void *buffer, size_t bytes, uint64_t data,
+                          fi_addr_t peer, uint64_t tag, bool tagged) {
+  return transfer_run(ep, (struct of_call){.buffer = (void *)(uintptr_t)buffer,
                                            .bytes = bytes,
                                            .peer = peer,
                                            .tag = tag,
-                                           .ignore = ignore,
-                                           .context = context,
-                                           .flags = receive_flags(ep) & ~FI_MULTI_RECV,
-                                           .kind = MRC_MSG_RECV,
-                                           .tagged = true});
+                                           .data = data,
+                                           .flags = FI_INJECT,
+                                           .kind = MRC_MSG_SEND,
+                                           .tagged = tagged,
+                                           .injects = true});
 }
+
+/* ---- With tags ---- */
 
 static ssize_t tagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                             size_t count, fi_addr_t peer, uint64_t tag, uint64_t ignore,
                             void *context) {
   (void)desc;
   if (count != 1) return -FI_EINVAL;
-  return tagged_recv(ep, pieces->iov_base, pieces->iov_len, NULL, peer, tag, ignore, context);
+  return run_receive(ep, pieces, 1, peer, tag, ignore, context, receive_flags(ep) & ~FI_MULTI_RECV,
+                     true);
+}
+
+static ssize_t tagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
+                           fi_addr_t peer, uint64_t tag, uint64_t ignore, void *context) {
+  (void)desc;
+  const struct iovec whole = piece(buffer, bytes);
+  return tagged_recvv(ep, &whole, NULL, 1, peer, tag, ignore, context);
 }
 
 static ssize_t tagged_recvmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
-  struct of_call call = {.peer = msg->addr,
-                         .tag = msg->tag,
-                         .ignore = msg->ignore,
-                         .context = msg->context,
-                         .flags = flags,
-                         .kind = MRC_MSG_RECV,
-                         .tagged = true};
+  const bool known = flags & FI_CLAIM && !(flags & FI_PEEK); /* which message it takes */
   if (flags & FI_CLAIM && !msg->context) return -FI_EINVAL;
-  if (flags & FI_CLAIM && !(flags & FI_PEEK)) call.peer = FI_ADDR_UNSPEC; /* it is known which */
-  return transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
+  return run_receive(ep, msg->msg_iov, msg->iov_count, known ? FI_ADDR_UNSPEC : msg->addr, msg->tag,
+                     msg->ignore, msg->context, flags, true);
 }
 
 static ssize_t tagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                                uint64_t data, fi_addr_t peer, uint64_t tag, void *context) {
   (void)desc;
-  return transfer_run(ep, (struct of_call){.buffer = plain(buffer),
-                                           .bytes = bytes,
-                                           .peer = peer,
-                                           .tag = tag,
-                                           .context = context,
-                                           .data = data,
-                                           .flags = send_flags(ep),
-                                           .tagged = true,
-                                           .kind = MRC_MSG_SEND});
+  const struct iovec whole = piece(buffer, bytes);
+  return run_send(ep, &whole, 1, data, peer, tag, context, send_flags(ep), true);
 }
 
 static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
@@ -251,47 +274,22 @@ static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, 
 static ssize_t tagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                             size_t count, fi_addr_t peer, uint64_t tag, void *context) {
   (void)desc;
-  return transfer_run_pieces(ep,
-                             (struct of_call){.peer = peer,
-                                              .tag = tag,
-                                              .context = context,
-                                              .flags = send_flags(ep),
-                                              .tagged = true,
-                                              .kind = MRC_MSG_SEND},
-                             pieces, count);
+  return run_send(ep, pieces, count, 0, peer, tag, context, send_flags(ep), true);
 }
 
 static ssize_t tagged_sendmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
-  struct of_call call = {.peer = msg->addr,
-                         .tag = msg->tag,
-                         .context = msg->context,
-                         .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
-                         .flags = flags,
-                         .tagged = true,
-                         .kind = MRC_MSG_SEND};
-  return transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
-}
-
-static ssize_t inject(struct fid_ep *ep, struct of_call call) {
-  call.flags = FI_INJECT;
-  call.kind = MRC_MSG_SEND;
-  call.injects = true;
-  return transfer_run(ep, call);
+  return run_send(ep, msg->msg_iov, msg->iov_count, flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
+                  msg->addr, msg->tag, msg->context, flags, true);
 }
 
 static ssize_t tagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes, uint64_t data,
                                  fi_addr_t peer, uint64_t tag) {
-  return inject(ep, (struct of_call){.buffer = plain(buffer),
-                                     .bytes = bytes,
-                                     .peer = peer,
-                                     .tag = tag,
-                                     .data = data,
-                                     .tagged = true});
+  return run_inject(ep, buffer, bytes, data, peer, tag, true);
 }
 
 static ssize_t tagged_inject(struct fid_ep *ep, const void *buffer, size_t bytes, fi_addr_t peer,
                              uint64_t tag) {
-  return tagged_injectdata(ep, buffer, bytes, 0, peer, tag);
+  return run_inject(ep, buffer, bytes, 0, peer, tag, true);
 }
 
 struct fi_ops_tagged of_tagged_ops = {.size = sizeof of_tagged_ops,
@@ -307,40 +305,29 @@ struct fi_ops_tagged of_tagged_ops = {.size = sizeof of_tagged_ops,
 
 /* ---- Without ---- */
 
-static ssize_t untagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
-                             fi_addr_t peer, void *context) {
-  (void)desc;
-  return transfer_run(ep, (struct of_call){.buffer = buffer,
-                                           .bytes = bytes,
-                                           .peer = peer,
-                                           .context = context,
-                                           .flags = receive_flags(ep),
-                                           .kind = MRC_MSG_RECV});
-}
-
 static ssize_t untagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                               size_t count, fi_addr_t peer, void *context) {
   (void)desc;
   if (count != 1) return -FI_EINVAL;
-  return untagged_recv(ep, pieces->iov_base, pieces->iov_len, NULL, peer, context);
+  return run_receive(ep, pieces, 1, peer, 0, 0, context, receive_flags(ep), false);
+}
+
+static ssize_t untagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
+                             fi_addr_t peer, void *context) {
+  (void)desc;
+  const struct iovec whole = piece(buffer, bytes);
+  return untagged_recvv(ep, &whole, NULL, 1, peer, context);
 }
 
 static ssize_t untagged_recvmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
-  struct of_call call = {
-      .peer = msg->addr, .context = msg->context, .flags = flags, .kind = MRC_MSG_RECV};
-  return transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
+  return run_receive(ep, msg->msg_iov, msg->iov_count, msg->addr, 0, 0, msg->context, flags, false);
 }
 
 static ssize_t untagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                                  uint64_t data, fi_addr_t peer, void *context) {
   (void)desc;
-  return transfer_run(ep, (struct of_call){.buffer = plain(buffer),
-                                           .bytes = bytes,
-                                           .peer = peer,
-                                           .context = context,
-                                           .data = data,
-                                           .flags = send_flags(ep),
-                                           .kind = MRC_MSG_SEND});
+  const struct iovec whole = piece(buffer, bytes);
+  return run_send(ep, &whole, 1, data, peer, 0, context, send_flags(ep), false);
 }
 
 static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
@@ -351,31 +338,22 @@ static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes
 static ssize_t untagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                               size_t count, fi_addr_t peer, void *context) {
   (void)desc;
-  return transfer_run_pieces(
-      ep,
-      (struct of_call){
-          .peer = peer, .context = context, .flags = send_flags(ep), .kind = MRC_MSG_SEND},
-      pieces, count);
+  return run_send(ep, pieces, count, 0, peer, 0, context, send_flags(ep), false);
 }
 
 static ssize_t untagged_sendmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
-  struct of_call call = {.peer = msg->addr,
-                         .context = msg->context,
-                         .data = flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
-                         .flags = flags,
-                         .kind = MRC_MSG_SEND};
-  return transfer_run_pieces(ep, call, msg->msg_iov, msg->iov_count);
+  return run_send(ep, msg->msg_iov, msg->iov_count, flags & FI_REMOTE_CQ_DATA ? msg->data : 0,
+                  msg->addr, 0, msg->context, flags, false);
 }
 
 static ssize_t untagged_injectdata(struct fid_ep *ep, const void *buffer, size_t bytes,
                                    uint64_t data, fi_addr_t peer) {
-  return inject(
-      ep, (struct of_call){.buffer = plain(buffer), .bytes = bytes, .peer = peer, .data = data});
+  return run_inject(ep, buffer, bytes, data, peer, 0, false);
 }
 
 static ssize_t untagged_inject(struct fid_ep *ep, const void *buffer, size_t bytes,
                                fi_addr_t peer) {
-  return untagged_injectdata(ep, buffer, bytes, 0, peer);
+  return run_inject(ep, buffer, bytes, 0, peer, 0, false);
 }
 
 struct fi_ops_msg of_untagged_ops = {.size = sizeof of_untagged_ops,
@@ -405,10 +383,6 @@ ssize_t of_transfer_cancel(struct fid *fid, void *context) {
 
 /* ==== Reads and writes ==== */
 
-static uint64_t rma_flags_of(const struct fid_ep *ep) {
-  return ((const struct of_ep *)ep)->send_flags;
-}
-
 static ssize_t run_rma(struct fid_ep *ep, enum mrc_msg_kind kind, const struct iovec *pieces,
                        size_t count, fi_addr_t peer, uint64_t address, uint64_t key,
                        void *context) {
@@ -418,7 +392,7 @@ static ssize_t run_rma(struct fid_ep *ep, enum mrc_msg_kind kind, const struct i
                        .tag = address,
                        .ignore = key,
                        .context = context,
-                       .flags = rma_flags_of(ep) & ~(FI_REMOTE_CQ_DATA | FI_INJECT),
+                       .flags = send_flags(ep) & ~(FI_REMOTE_CQ_DATA | FI_INJECT),
                        .kind = kind},
       pieces, count);
 }
@@ -438,10 +412,6 @@ static ssize_t run_rma_msg(struct fid_ep *ep, enum mrc_msg_kind kind, const stru
                                               .flags = flags,
                                               .kind = kind},
                              msg->msg_iov, msg->iov_count);
-}
-
-static struct iovec piece(const void *buffer, size_t bytes) {
-  return (struct iovec){.iov_base = (void *)(uintptr_t)buffer, .iov_len = bytes};
 }
 
 static ssize_t read_memory(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
@@ -630,10 +600,6 @@ static ssize_t run_atomic(struct fid_ep *ep, const struct change *change) {
 
 /* ---- Calls ---- */
 
-static uint64_t change_flags_of(const struct fid_ep *ep) {
-  return ((const struct of_ep *)ep)->send_flags & ~(FI_REMOTE_CQ_DATA | FI_INJECT);
-}
-
 static struct fi_ioc ioc(const void *memory, size_t count) {
   return (struct fi_ioc){.addr = (void *)(uintptr_t)memory, .count = count};
 }
@@ -646,7 +612,7 @@ static struct change named(const struct fid_ep *ep, fi_addr_t peer, uint64_t add
                          .type = type,
                          .op = op,
                          .context = context,
-                         .flags = change_flags_of(ep)};
+                         .flags = send_flags(ep) & ~(FI_REMOTE_CQ_DATA | FI_INJECT)};
 }
 
 static ssize_t change_v(struct fid_ep *ep, const struct fi_ioc *operands, void **desc, size_t n,
