@@ -43,11 +43,6 @@ static bool address_is_any(const struct sockaddr *address) {
                                        : IN6_IS_ADDR_UNSPECIFIED(v6(address));
 }
 
-static bool address_is_loopback(const struct sockaddr *address) {
-  return address->sa_family == AF_INET ? ntohl(v4(address)->s_addr) >> 24 == IN_LOOPBACKNET
-                                       : IN6_IS_ADDR_LOOPBACK(v6(address));
-}
-
 /* Its GID; all zero for any address. */
 static void address_gid(const struct sockaddr *address, uint8_t gid[16]) {
   memset(gid, 0, 16);
@@ -238,16 +233,13 @@ enum { HIGHEST_ACK_TIMEOUT = 31 };
 
 /* ---- Made and destroyed ---- */
 
-static int check_port_space(enum rdma_port_space ps) {
-  if (ps == RDMA_PS_TCP) return 0;
-  PR_SAY_ONCE("rdma_cm serves RDMA_PS_TCP only, no port space 0x%x: MRC has no datagrams", ps);
-  return EOPNOTSUPP;
-}
-
 EXPORT int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,
                           enum rdma_port_space ps) {
-  int error = check_port_space(ps);
-  if (error == 0) error = cm_device_open();
+  if (ps != RDMA_PS_TCP) {
+    PR_SAY_ONCE("rdma_cm serves RDMA_PS_TCP only, no port space 0x%x: MRC has no datagrams", ps);
+    return cm_result(EOPNOTSUPP);
+  }
+  const int error = cm_device_open();
   if (error != 0) return cm_result(error);
   struct cm_channel *own = channel ? NULL : cm_channel_create();
   struct cm_id *made = channel || own ? cm_session_new_id() : NULL;
@@ -327,9 +319,12 @@ EXPORT int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *address) {
 /* A device without loopback reaches its own host by its own address. */
 static int replace_loopback(struct cm_id *id, struct sockaddr_storage *to) {
   uint8_t gid[16];
-  const uint16_t port = address_port((struct sockaddr *)to);
-  const bool any = address_is_any((struct sockaddr *)to);
-  if (!any && !address_is_loopback((struct sockaddr *)to)) return 0;
+  const struct sockaddr *address = (struct sockaddr *)to;
+  const uint16_t port = address_port(address);
+  const bool loopback = address->sa_family == AF_INET
+                            ? ntohl(v4(address)->s_addr) >> 24 == IN_LOOPBACKNET
+                            : IN6_IS_ADDR_LOOPBACK(v6(address));
+  if (!loopback && !address_is_any(address)) return 0;
   const int error = cm_device_gid(id, gid);
   if (error == 0) cm_address_of_gid(gid, port, to);
   return error;
@@ -615,12 +610,6 @@ EXPORT void rdma_destroy_ep(struct rdma_cm_id *id) {
   rdma_destroy_id(id);
 }
 
-/* With what rdma_create_ep was told for the ids of peers. */
-static int create_qp(struct cm_id *listener, struct rdma_cm_id *id) {
-  struct ibv_qp_init_attr attr = listener->attr;
-  return listener->has_attr ? rdma_create_qp(id, listener->id.pd, &attr) : 0;
-}
-
 EXPORT int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id) {
   struct cm_id *own = cm_id_of(listen);
   struct rdma_cm_event *event;
@@ -634,7 +623,8 @@ EXPORT int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id) {
     listen->event = event;
     return cm_result(error);
   }
-  if (create_qp(own, event->id) != 0) {
+  struct ibv_qp_init_attr attr = own->attr;
+  if (own->has_attr && rdma_create_qp(event->id, listen->pd, &attr) != 0) {
     error = errno;
     struct rdma_cm_id *child = event->id;
     rdma_ack_cm_event(event);

@@ -42,18 +42,15 @@ int cm_device_open(void) {
   return error;
 }
 
-static bool is_v4(const union ibv_gid *gid) {
-  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-  return memcmp(gid->raw, mapped, sizeof mapped) == 0;
-}
-
 int cm_device_take(struct cm_id *id, int family) {
+  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff}; /* an IPv4 address follows */
   struct ibv_port_attr port;
   union ibv_gid gid;
   if (ibv_query_port(cm_process.verbs, PORT, &port) != 0 || port.gid_tbl_len == 0) return ENODEV;
   id->gid_index = 0;
   for (int i = 0; i < port.gid_tbl_len; i++)
-    if (ibv_query_gid(cm_process.verbs, PORT, i, &gid) == 0 && is_v4(&gid) == (family == AF_INET))
+    if (ibv_query_gid(cm_process.verbs, PORT, i, &gid) == 0 &&
+        (memcmp(gid.raw, mapped, sizeof mapped) == 0) == (family == AF_INET))
       id->gid_index = (uint8_t)i;
   id->id.verbs = cm_process.verbs;
   id->id.port_num = PORT;

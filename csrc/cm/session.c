@@ -67,18 +67,6 @@ static void send_call(enum mrc_agent_cm_call call, uint64_t cookie,
   pr_link_send(&cm_process.link, &head, message, sizeof *message, NULL, 0, false);
 }
 
-static void send_without_answer(enum mrc_agent_cm_call call, uint32_t number) {
-  if (!cm_process.up) return;
-  send_call(call, 0, &(struct mrc_agent_cm){.id = number});
-}
-
-static void forget_call(struct pending *pending) {
-  struct pending **place = &all_pending;
-  while (*place != pending)
-    place = &(*place)->next;
-  *place = pending->next;
-}
-
 /* Waits for a change, or the end of a look; false: there were ANSWER_LOOKS without a change. Looks
    are counted because nothing is late while the machine stands still. */
 static bool wait_for_change(int *looks) {
@@ -100,7 +88,10 @@ static int ask(enum mrc_agent_cm_call call, struct mrc_agent_cm *message, int *l
   bool late = false;
   while (!pending.done && !pending.lost && !late)
     late = !wait_for_change(looks);
-  forget_call(&pending);
+  struct pending **place = &all_pending;
+  while (*place != &pending)
+    place = &(*place)->next;
+  *place = pending.next;
   if (pending.lost) return ECONNRESET;
   if (!pending.done) return ETIMEDOUT;
   *message = pending.message;
@@ -175,7 +166,8 @@ static void take_event(const struct pr_frame *frame) {
   const bool request = event->message.event == MRC_AGENT_CM_CONNECT_REQUEST;
   if (id && request) event->child = new_child(id, &event->message);
   if (!id || (request && !event->child)) {
-    if (request) send_without_answer(MRC_AGENT_CM_DESTROY, event->message.child);
+    const struct mrc_agent_cm child = {.id = event->message.child};
+    if (request && cm_process.up) send_call(MRC_AGENT_CM_DESTROY, 0, &child);
     free(event);
     return;
   }
@@ -230,13 +222,6 @@ static int attach(void) {
   return 0;
 }
 
-static void detach(void) {
-  cm_process.up = false;
-  for (struct pending *each = all_pending; each; each = each->next)
-    each->lost = true;
-  pthread_cond_broadcast(&cm_process.changed);
-}
-
 static void *run(void *argument) {
   (void)argument;
   for (;;) {
@@ -246,10 +231,14 @@ static void *run(void *argument) {
     cm_unlock();
     poll(&fd, 1, wait_ms);
     cm_lock();
-    if (cm_process.link.fd < 0)
+    if (cm_process.link.fd < 0) {
       attach();
-    else if (!pr_link_take(&cm_process.link, take_frame))
-      detach();
+    } else if (!pr_link_take(&cm_process.link, take_frame)) { /* the agent has gone */
+      cm_process.up = false;
+      for (struct pending *each = all_pending; each; each = each->next)
+        each->lost = true;
+      pthread_cond_broadcast(&cm_process.changed);
+    }
     cm_unlock();
   }
   return NULL;
@@ -356,19 +345,14 @@ static struct cm_event *take_first(struct cm_channel *channel) {
   }
 }
 
-/* The descriptor counts one event less, unless a thread has just read it and waits for the lock. */
-static void take_back(struct cm_channel *channel) {
-  uint64_t one;
-  const struct iovec to = {.iov_base = &one, .iov_len = sizeof one};
-  preadv2(channel->channel.fd, &to, 1, -1, RWF_NOWAIT);
-}
-
 /* Takes the events of an id out of its channel, and returns them as a list. Under the lock. */
 static struct cm_event *take_events_of(struct cm_id *id) {
   struct cm_channel *channel = (struct cm_channel *)id->id.channel;
   struct cm_event *found = NULL;
   struct cm_event **end = &found;
   struct cm_event **place = &channel->first;
+  uint64_t one;
+  const struct iovec to = {.iov_base = &one, .iov_len = sizeof one};
   channel->last = NULL;
   while (*place) {
     struct cm_event *event = *place;
@@ -381,7 +365,9 @@ static struct cm_event *take_events_of(struct cm_id *id) {
     event->next = NULL;
     *end = event;
     end = &event->next;
-    take_back(channel);
+    /* The descriptor counts one event less, unless a thread has just read it and waits for the
+       lock. */
+    preadv2(channel->channel.fd, &to, 1, -1, RWF_NOWAIT);
   }
   return found;
 }
@@ -555,15 +541,6 @@ int cm_events_await(struct cm_id *id) {
   return cm_result(status < 0 ? -status : status);
 }
 
-static void drop_events(struct cm_event *event) {
-  while (event) {
-    struct cm_event *next = event->next;
-    if (event->child) rdma_destroy_id(&event->child->id);
-    free(event);
-    event = next;
-  }
-}
-
 /* An id is no more: drops its events, and waits until the program has acknowledged those that it
    has taken. */
 static void forget(struct cm_id *id) {
@@ -574,7 +551,12 @@ static void forget(struct cm_id *id) {
   while (id->acknowledged != id->taken)
     pthread_cond_wait(&cm_process.changed, &cm_process.lock);
   cm_unlock();
-  drop_events(left);
+  while (left) {
+    struct cm_event *next = left->next;
+    if (left->child) rdma_destroy_id(&left->child->id);
+    free(left);
+    left = next;
+  }
   if (id->sync) rdma_destroy_event_channel(id->id.channel);
 }
 
