@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "msg/messages.h"
+#include "msg/types.h"
 
 #define NUMBER_NS 10000000000ull /* for the agent to grant numbers */
 
@@ -83,14 +83,11 @@ static void send_attach(bool resumed) {
                                     .resumed = resumed,
                                     .n_qps = resumed ? pr_owner.to_resume() : 0};
   snprintf(attach.program, sizeof attach.program, "%s", program_invocation_short_name);
-  const struct mrc_agent_frame head = {.kind = MRC_AGENT_ATTACH};
-  pr_link_send(&pr_process.link, &head, &attach, sizeof attach, NULL, 0, false);
+  pr_tell(MRC_AGENT_ATTACH, 0, 0, &attach, sizeof attach, NULL, 0);
 }
 
 static void send_opened(void) {
-  const struct mrc_agent_frame head = {.kind = MRC_AGENT_OPENED};
-  pr_link_send(&pr_process.link, &head, &pr_process.opened, sizeof pr_process.opened, NULL, 0,
-               false);
+  pr_tell(MRC_AGENT_OPENED, 0, 0, &pr_process.opened, sizeof pr_process.opened, NULL, 0);
 }
 
 /* Waits for a frame. The program's signals wait for the end of a look. */
@@ -194,12 +191,6 @@ static void linger(uint32_t left) {
 
 void pr_attach_linger(void) { linger(pr_owner.staying()); }
 
-/* The end of the process, for all its QPs. */
-static void leave_agent(void) {
-  pr_owner.release_all();
-  linger(0);
-}
-
 #define ANSWER_NS 35000000000ull /* for the agent to answer a request */
 
 /* ---- Commands of the agent ---- */
@@ -266,13 +257,6 @@ static ptrdiff_t memory_of(const struct mrc_command *command) {
   }
 }
 
-/* Whether the engine fills the memory, which the agent then gets. */
-static bool is_filled(uint32_t op) {
-  return op == MRC_COMMAND_QP_QUERY || op == MRC_COMMAND_QP_QUERY_EVS ||
-         op == MRC_COMMAND_COUNTERS || op == MRC_COMMAND_DROPS || op == MRC_COMMAND_TRACE ||
-         op == MRC_COMMAND_PORT_OPEN;
-}
-
 static int take_command(const struct pr_frame *frame) {
   struct mrc_command command;
   if (frame->bytes < sizeof command) return -EPROTO;
@@ -305,11 +289,6 @@ static struct pr_command *take_kept(uint64_t cookie) {
   return found;
 }
 
-static void drop_kept(struct pr_command *kept) {
-  if (kept->op == MRC_COMMAND_QP_SET_SEAL) explicit_bzero(kept->memory, kept->bytes);
-  free(kept);
-}
-
 static void send_event(const struct mrc_event *event, const void *memory, size_t bytes,
                        bool may_lose) {
   const struct mrc_agent_frame head = {.kind = MRC_AGENT_EVENT};
@@ -319,17 +298,18 @@ static void send_event(const struct mrc_event *event, const void *memory, size_t
 static void on_reply(const struct mrc_event *event) {
   struct pr_command *kept = take_kept(event->cookie);
   if (!kept) return;
+  const uint32_t op = kept->op;
   if (event->result >= 0) {
-    if (kept->op == MRC_COMMAND_QP_CREATE) pr_owner.exists(event->qpn, true);
-    if (kept->op == MRC_COMMAND_QP_DESTROY) pr_owner.exists(event->qpn, false);
+    if (op == MRC_COMMAND_QP_CREATE) pr_owner.exists(event->qpn, true);
+    if (op == MRC_COMMAND_QP_DESTROY) pr_owner.exists(event->qpn, false);
   }
-  if (kept->unheard) {
-    drop_kept(kept);
-    return;
-  }
-  const bool filled = is_filled(kept->op);
-  send_event(event, filled ? kept->memory : NULL, filled ? kept->bytes : 0, false);
-  drop_kept(kept);
+  /* The engine has filled the memory, which the agent gets. */
+  const bool filled = op == MRC_COMMAND_QP_QUERY || op == MRC_COMMAND_QP_QUERY_EVS ||
+                      op == MRC_COMMAND_COUNTERS || op == MRC_COMMAND_DROPS ||
+                      op == MRC_COMMAND_TRACE || op == MRC_COMMAND_PORT_OPEN;
+  if (!kept->unheard) send_event(event, kept->memory, filled ? kept->bytes : 0, false);
+  if (op == MRC_COMMAND_QP_SET_SEAL) explicit_bzero(kept->memory, kept->bytes);
+  free(kept);
 }
 
 /* An event of the engine: a reply to a command of the agent, or a change of state. */
@@ -371,13 +351,11 @@ int pr_request(int function, const void *body, size_t body_bytes, void *result, 
                                .room = bytes ? *bytes : 0,
                                .status = -ETIMEDOUT};
   pr_process.requests = &request;
-  const struct mrc_agent_frame head = {
-      .kind = MRC_AGENT_REQUEST, .value = function, .cookie = request.cookie};
   if (pr_process.link.fd < 0) {
     request.status = -ENOTCONN;
     request.answered = true;
   }
-  pr_link_send(&pr_process.link, &head, body, body_bytes, NULL, 0, false);
+  pr_tell(MRC_AGENT_REQUEST, function, request.cookie, body, body_bytes, NULL, 0);
   while (!request.answered && pr_wait(until_ns))
     continue;
   struct pr_request **place = &pr_process.requests;
@@ -647,9 +625,6 @@ static uint64_t age_of_poll_ns(void) {
   return pr_now_ns() - polled_ns; /* read before: it may poll meanwhile */
 }
 
-/* How long after a poll the program is left the engine. */
-static uint64_t patience_ns(void) { return pr_owner.watches() ? WATCHER_NS : POLLER_NS; }
-
 /* The pause before the next look at a program that is left the engine for `left_ns` more. */
 static uint64_t next_look_ns(uint64_t left_ns) {
   const uint64_t found = look_ns;
@@ -680,14 +655,10 @@ static void stand_by(uint64_t left_ns) {
   silence(fds);
 }
 
-static uint64_t pause_ns(void) {
-  if (pr_process.link.fd < 0) return AGENT_LOOK_NS;
-  return pr_process.n_timed > 0 ? GONE_LOOK_NS : UINT64_MAX;
-}
-
 static void help(void) {
   const uint64_t now_ns = pr_now_ns();
-  const uint64_t left_ns = patience_ns();
+  /* how long after a poll the program is left the engine */
+  const uint64_t left_ns = pr_owner.watches() ? WATCHER_NS : POLLER_NS;
   if (pr_process.link.fd >= 0)
     tend(now_ns);
   else
@@ -699,7 +670,11 @@ static void help(void) {
   }
   look_ns = FIRST_LOOK_NS;
   pr_engine_turn();
-  if (mrc_ctx_arm(pr_process.ctx)) rest(pause_ns());
+  if (!mrc_ctx_arm(pr_process.ctx)) return;
+  if (pr_process.link.fd < 0)
+    rest(AGENT_LOOK_NS);
+  else
+    rest(pr_process.n_timed > 0 ? GONE_LOOK_NS : UINT64_MAX);
 }
 
 /* A program that spins on its memory must not keep the helper from the core: with a short slice of
@@ -761,7 +736,10 @@ int pr_enter(void) {
 
 __attribute__((destructor)) static void leave(void) {
   if (pr_process.forked || pthread_mutex_trylock(&pr_process.lock) != 0) return;
-  if (pr_process.ctx) leave_agent();
+  if (pr_process.ctx) {
+    pr_owner.release_all();
+    linger(0);
+  }
   pr_unlock();
 }
 
@@ -804,7 +782,9 @@ static bool has_gap(const uint8_t *address, size_t bytes) {
          errno == ENOMEM;
 }
 
-bool pr_memory_is_usable(const void *address, size_t bytes, bool written) {
+/* Whether this process has the memory and can read it, and write it if it is `written`. It cannot
+   read memory of a GPU, for example. Permissions are those of the first and the last page. */
+static bool is_usable(const void *address, size_t bytes, bool written) {
   const uint8_t *first = address;
   const uint8_t *last = first + bytes - 1;
   if (bytes >> ADDRESS_BITS != 0 || !is_readable(first) || !is_readable(last)) return false;
@@ -812,8 +792,10 @@ bool pr_memory_is_usable(const void *address, size_t bytes, bool written) {
   return !written || (is_writable(first) && is_writable(last));
 }
 
-int pr_memory_register(const void *address, size_t bytes, uint32_t access, uint32_t domain,
-                       uint32_t *key) {
+int pr_memory_register(const void *address, size_t bytes, enum pr_memory memory, uint32_t access,
+                       uint32_t domain, uint32_t *key) {
+  if (memory != PR_MEMORY_OWN && !is_usable(address, bytes, memory == PR_MEMORY_WRITTEN))
+    return -EFAULT;
   for (int i = 0; i < KEY_TRIES; i++) {
     do {
       if (getrandom(key, sizeof *key, 0) != sizeof *key) return -EAGAIN;

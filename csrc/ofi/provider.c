@@ -655,20 +655,17 @@ static struct fi_ops mr_fid_ops = {.size = sizeof mr_fid_ops,
                                    .control = enable_mr,
                                    .ops_open = of_no_ops_open};
 
-static uint32_t access_of(uint64_t wanted) {
-  uint32_t access = wanted & FI_REMOTE_WRITE ? MRC_ACCESS_REMOTE_WRITE : 0;
-  if (wanted & FI_REMOTE_READ) access |= MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ;
-  return access;
-}
-
 static int begin_region(const void *buffer, size_t bytes, uint64_t wanted, uint32_t *key) {
-  const uint32_t access = access_of(wanted);
+  const bool written = wanted & FI_REMOTE_WRITE;
+  uint32_t access = written ? MRC_ACCESS_REMOTE_WRITE : 0;
+  if (wanted & FI_REMOTE_READ) access |= MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ;
   *key = 0;
   if (access == 0 || bytes == 0) return 0;
-  if (!pr_memory_is_usable(buffer, bytes, wanted & FI_REMOTE_WRITE)) return -FI_EFAULT;
   pr_lock();
   int error = -pr_enter();
-  if (error == 0) error = pr_memory_register(buffer, bytes, access, 0, key);
+  if (error == 0)
+    error = pr_memory_register(buffer, bytes, written ? PR_MEMORY_WRITTEN : PR_MEMORY_READ, access,
+                               0, key);
   pr_unlock();
   return error == -ENOSPC ? -FI_ENOMEM : error;
 }

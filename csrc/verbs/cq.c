@@ -35,12 +35,25 @@ static int init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq
   return 0;
 }
 
-struct vb_cq *vb_cq_create(struct ibv_context *context, int cqe, void *cq_context,
-                           struct ibv_comp_channel *channel) {
+/* `cqe` places; NULL and errno. */
+static struct vb_cq *create(struct ibv_context *context, int cqe, void *cq_context,
+                            struct ibv_comp_channel *channel) {
   struct vb_cq *cq = calloc(1, sizeof *cq);
   if (!cq || init(cq, context, cqe, cq_context, channel) == 0) return cq;
   free(cq);
   return NULL;
+}
+
+EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+                                    struct ibv_comp_channel *channel, int vector) {
+  if (!vb_owns(context))
+    PASS(NULL, ibv_create_cq, "IBVERBS_1.1", context, cqe, cq_context, channel, vector);
+  if (vector < 0 || vector >= context->num_comp_vectors) {
+    errno = EINVAL;
+    return NULL;
+  }
+  struct vb_cq *cq = create(context, cqe, cq_context, channel);
+  return cq ? &cq->ibv.cq : NULL;
 }
 
 static void leave_channel(struct vb_cq *cq) {
@@ -60,7 +73,8 @@ static void leave_channel(struct vb_cq *cq) {
     if (!vb_take_back(channel->channel.fd)) channel->void_reads++;
 }
 
-int vb_cq_destroy(struct vb_cq *cq) {
+/* Waits until the program has acknowledged the events of the CQ. EBUSY: QPs use it. */
+static int destroy(struct vb_cq *cq) {
   pr_lock();
   if (cq->users > 0) {
     pr_unlock();
@@ -80,7 +94,13 @@ int vb_cq_destroy(struct vb_cq *cq) {
   return 0;
 }
 
-int vb_cq_resize(struct vb_cq *cq, int cqe) {
+EXPORT int ibv_destroy_cq(struct ibv_cq *cq) {
+  if (!vb_owns(cq->context)) PASS(ENOSYS, ibv_destroy_cq, "IBVERBS_1.1", cq);
+  return destroy(vb_cq_of(cq));
+}
+
+/* EINVAL: fewer than it holds. */
+static int resize(struct vb_cq *cq, int cqe) {
   const uint32_t used = cq->tail - cq->head;
   if (cqe < 1 || cqe > VB_MAX_CQE || (uint32_t)cqe < used) return EINVAL;
   const uint32_t size = mrc_ceil_pow2((uint32_t)cqe);
@@ -95,6 +115,14 @@ int vb_cq_resize(struct vb_cq *cq, int cqe) {
   cq->tail = used;
   cq->ibv.cq.cqe = (int)size;
   return 0;
+}
+
+EXPORT int ibv_resize_cq(struct ibv_cq *cq, int cqe) {
+  if (!vb_owns(cq->context)) PASS(ENOSYS, ibv_resize_cq, "IBVERBS_1.1", cq, cqe);
+  pr_lock();
+  const int error = resize(vb_cq_of(cq), cqe);
+  pr_unlock();
+  return error;
 }
 
 /* Puts the CQ into its channel's queue: one event for each time that it was armed. */
@@ -144,7 +172,8 @@ void vb_cq_forget_qp(struct vb_cq *cq, const struct vb_qp *qp) {
     if (cq->ring[i % cq->size].qp == qp) cq->ring[i % cq->size].qp = NULL;
 }
 
-struct vb_channel *vb_channel_create(struct ibv_context *context) {
+EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
+  if (!vb_owns(context)) PASS(NULL, ibv_create_comp_channel, "IBVERBS_1.0", context);
   struct vb_channel *channel = calloc(1, sizeof *channel);
   if (!channel) return NULL;
   channel->channel.context = context;
@@ -153,35 +182,40 @@ struct vb_channel *vb_channel_create(struct ibv_context *context) {
     free(channel);
     return NULL;
   }
-  return channel;
+  return &channel->channel;
 }
 
-int vb_channel_destroy(struct vb_channel *channel) {
+EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel) {
+  if (!vb_owns(channel->context)) PASS(ENOSYS, ibv_destroy_comp_channel, "IBVERBS_1.0", channel);
   pr_lock();
-  const bool used = channel->channel.refcnt > 0;
+  const bool used = channel->refcnt > 0;
   pr_unlock();
   if (used) return EBUSY;
-  close(channel->channel.fd);
+  close(channel->fd);
   free(channel);
   return 0;
 }
 
-int vb_channel_take(struct vb_channel *channel, struct ibv_cq **cq, void **cq_context) {
+EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq,
+                            void **cq_context) {
+  if (!vb_owns(channel->context))
+    PASS(-1, ibv_get_cq_event, "IBVERBS_1.1", channel, cq, cq_context);
+  struct vb_channel *ours = (struct vb_channel *)channel;
   for (;;) {
     uint64_t taken;
-    if (read(channel->channel.fd, &taken, sizeof taken) < 0) return -1;
+    if (read(channel->fd, &taken, sizeof taken) < 0) return -1;
     pr_lock();
-    struct vb_cq *first = channel->first;
-    if (channel->void_reads > 0) {
-      channel->void_reads--;
+    struct vb_cq *first = ours->first;
+    if (ours->void_reads > 0) {
+      ours->void_reads--;
       pr_unlock();
       continue;
     }
     first->taken_events++;
     if (--first->events == 0) {
       first->told = false;
-      channel->first = first->next_told;
-      if (!channel->first) channel->last = NULL;
+      ours->first = first->next_told;
+      if (!ours->first) ours->last = NULL;
     }
     *cq = &first->ibv.cq;
     *cq_context = first->ibv.cq.cq_context;
@@ -190,9 +224,13 @@ int vb_channel_take(struct vb_channel *channel, struct ibv_cq **cq, void **cq_co
   }
 }
 
-void vb_cq_acknowledge(struct ibv_cq *cq, unsigned int events) {
+EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n) {
+  if (!vb_owns(cq->context)) {
+    PASS_VOID(ibv_ack_cq_events, "IBVERBS_1.1", cq, n);
+    return;
+  }
   pthread_mutex_lock(&cq->mutex);
-  cq->comp_events_completed += events;
+  cq->comp_events_completed += n;
   pthread_cond_signal(&cq->cond);
   pthread_mutex_unlock(&cq->mutex);
 }
@@ -221,7 +259,7 @@ struct vb_cq *vb_ev_cq_create(struct ibv_context *context, int cqe, void *cq_con
   made->cq.of_evs = true;
   made->events = calloc(made->cq.size, sizeof *made->events);
   if (!made->events) {
-    vb_cq_destroy(&made->cq);
+    destroy(&made->cq);
     return NULL;
   }
   pr_lock();
@@ -239,7 +277,7 @@ int vb_ev_cq_destroy(struct vb_cq *cq) {
   *place = of(cq)->next;
   pr_unlock();
   free(of(cq)->events);
-  return vb_cq_destroy(cq);
+  return destroy(cq);
 }
 
 void vb_ev_cq_push(const struct mrc_agent_ev_event *event) {
@@ -337,7 +375,7 @@ struct ibv_cq_ex *vb_cq_create_ex(struct ibv_context *context, struct ibv_cq_ini
     errno = EINVAL;
     return NULL;
   }
-  struct vb_cq *cq = vb_cq_create(context, (int)attr->cqe, attr->cq_context, attr->channel);
+  struct vb_cq *cq = create(context, (int)attr->cqe, attr->cq_context, attr->channel);
   if (!cq) return NULL;
   struct ibv_cq_ex *ex = &cq->ibv.ex;
   ex->start_poll = start_poll;

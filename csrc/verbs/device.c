@@ -26,16 +26,51 @@ static struct {
 
 struct ibv_device *const vb_own_device = &own.device;
 
-struct ibv_device *vb_device(void) {
-  if (pr_process.forked) return NULL;
-  return pr_process.ctx || pr_link_is_there() ? vb_own_device : NULL;
+/* Before the list that a program gets lies the real one, which the real library frees. */
+EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
+  int n = 0;
+  if (num_devices) *num_devices = 0;
+  struct ibv_device **(*next)(int *) = vb_next_function("ibv_get_device_list", "IBVERBS_1.1");
+  struct ibv_device **real = next ? next(&n) : NULL;
+  if (!real) n = 0;
+  struct ibv_device *device = NULL;
+  if (!pr_process.forked && (pr_process.ctx || pr_link_is_there())) device = vb_own_device;
+  if (!device && !real) {
+    pr_say(pr_process.forked
+               ? "a child of fork cannot use its parent's device: fork before it is opened"
+               : "no agent runs on this host: start it with mrc agent, or the program"
+                 " with mrc run --");
+    errno = ENOSYS;
+    return NULL;
+  }
+  struct ibv_device **list = calloc((size_t)n + 3, sizeof *list);
+  if (!list) return NULL;
+  list[0] = (struct ibv_device *)real;
+  if (n > 0) memcpy(list + 1, real, (size_t)n * sizeof *list);
+  if (device) list[1 + n++] = device;
+  if (num_devices) *num_devices = n;
+  return list + 1;
+}
+
+EXPORT void ibv_free_device_list(struct ibv_device **list) {
+  struct ibv_device **real = (struct ibv_device **)list[-1];
+  if (real) PASS_VOID(ibv_free_device_list, "IBVERBS_1.1", real);
+  free(list - 1);
+}
+
+EXPORT const char *ibv_get_device_name(struct ibv_device *device) { return device->name; }
+
+EXPORT int ibv_get_device_index(struct ibv_device *device) {
+  if (device != vb_own_device) PASS(-1, ibv_get_device_index, "IBVERBS_1.9", device);
+  return -1; /* the kernel does not know it */
 }
 
 /* ---- Queries ---- */
 
 /* Programs ask before they open the device, so it is not the agent's: the name of the host, hashed
    (FNV-1a), with the bit of numbers that nobody has assigned. */
-__be64 vb_device_guid(void) {
+EXPORT __be64 ibv_get_device_guid(struct ibv_device *device) {
+  if (device != vb_own_device) PASS(0, ibv_get_device_guid, "IBVERBS_1.1", device);
   char name[256] = "";
   uint64_t hash = 0xcbf29ce484222325;
   gethostname(name, sizeof name - 1);
@@ -44,13 +79,13 @@ __be64 vb_device_guid(void) {
   return htobe64(hash | 2ull << 56);
 }
 
-int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr) {
-  (void)context;
+EXPORT int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) {
+  if (!vb_owns(context)) PASS(ENOSYS, ibv_query_device, "IBVERBS_1.1", context, attr);
   *attr = (struct ibv_device_attr){.vendor_id = 0x024d52, /* of nobody: locally administered */
                                    .vendor_part_id = 1,
                                    .hw_ver = 1,
-                                   .node_guid = vb_device_guid(),
-                                   .sys_image_guid = vb_device_guid(),
+                                   .node_guid = ibv_get_device_guid(vb_own_device),
+                                   .sys_image_guid = ibv_get_device_guid(vb_own_device),
                                    .max_mr_size = UINT64_MAX,
                                    .page_size_cap = 0xfffff000,
                                    .max_qp = VB_MAX_QPS,
@@ -79,7 +114,7 @@ static int query_ex(struct ibv_context *context, const struct ibv_query_device_e
                     struct ibv_device_attr_ex *attr, size_t bytes) {
   if (input && input->comp_mask) return EINVAL;
   struct ibv_device_attr_ex found = {.phys_port_cnt_ex = 1};
-  vb_device_query(context, &found.orig_attr);
+  ibv_query_device(context, &found.orig_attr);
   memset(attr, 0, bytes);
   memcpy(attr, &found, bytes < sizeof found ? bytes : sizeof found);
   return 0;
@@ -111,15 +146,20 @@ static uint64_t rate_of_ports(void) {
   return bits_per_second;
 }
 
-uint64_t vb_device_bits_per_second(void) {
+enum { SPEED_UNIT = 100000000 }; /* bit/s */
+
+EXPORT int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed) {
+  if (!vb_owns(context)) PASS(ENOSYS, ibv_query_port_speed, "IBVERBS_1.16", context, port, speed);
+  if (port != 1) return EINVAL;
   pr_lock();
-  const uint64_t bits_per_second = rate_of_ports();
+  *speed = rate_of_ports() / SPEED_UNIT;
   pr_unlock();
-  return bits_per_second;
+  return 0;
 }
 
-int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
-                         size_t bytes) {
+/* Port 1 is the device; ports 2 and on are none of verbs' business. */
+static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
+                      size_t bytes) {
   (void)context;
   if (port != 1) return EINVAL;
   struct ibv_port_attr found = {.state = IBV_PORT_DOWN,
@@ -142,14 +182,70 @@ int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_p
   return 0;
 }
 
+#undef ibv_query_port
+EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port,
+                          struct _compat_ibv_port_attr *attr) {
+  if (!vb_owns(context)) PASS(ENOSYS, ibv_query_port, "IBVERBS_1.1", context, port, attr);
+  /* Old programs have a struct without the last two fields. */
+  return query_port(context, port, (struct ibv_port_attr *)attr,
+                    offsetof(struct ibv_port_attr, port_cap_flags2));
+}
+
 /* Any index answers: programs have their habits, such as 3 for RoCE v2. */
-int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
-  (void)context;
-  if (port != 1 || index < 0) return EINVAL;
+EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
+  if (!vb_owns(context)) PASS(-1, ibv_query_gid, "IBVERBS_1.1", context, port, index, gid);
+  if (port != 1 || index < 0) {
+    errno = EINVAL;
+    return -1;
+  }
   pr_lock();
   memcpy(gid->raw, pr_process.gids[index < pr_process.n_gids ? index : 0], sizeof gid->raw);
   pr_unlock();
   return 0;
+}
+
+static void fill_entry(struct ibv_gid_entry *entry, uint32_t index) {
+  *entry =
+      (struct ibv_gid_entry){.gid_index = index, .port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2};
+  memcpy(entry->gid.raw, pr_process.gids[index], sizeof entry->gid.raw);
+}
+
+EXPORT int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
+                             struct ibv_gid_entry *entry, uint32_t flags, size_t bytes) {
+  if (!vb_owns(context))
+    PASS(ENOSYS, _ibv_query_gid_ex, "IBVERBS_1.11", context, port, index, entry, flags, bytes);
+  if (flags != 0 || bytes < sizeof *entry) return EOPNOTSUPP;
+  if (index >= (uint32_t)pr_process.n_gids) return ENODATA;
+  if (port != 1) return EINVAL;
+  fill_entry(entry, index);
+  return 0;
+}
+
+EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
+                                    size_t max, uint32_t flags, size_t bytes) {
+  if (!vb_owns(context))
+    PASS(-ENOSYS, _ibv_query_gid_table, "IBVERBS_1.11", context, entries, max, flags, bytes);
+  if (flags != 0 || bytes < sizeof *entries) return -EOPNOTSUPP;
+  if (max < (size_t)pr_process.n_gids) return -EINVAL;
+  size_t n = 0;
+  for (; n < max && n < (size_t)pr_process.n_gids; n++)
+    fill_entry(&entries[n], (uint32_t)n);
+  return (ssize_t)n;
+}
+
+EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
+  if (!vb_owns(context)) PASS(-1, ibv_query_pkey, "IBVERBS_1.1", context, port, index, pkey);
+  if (port != 1 || index != 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  *pkey = 0xffff;
+  return 0;
+}
+
+EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be16 pkey) {
+  if (!vb_owns(context)) PASS(-1, ibv_get_pkey_index, "IBVERBS_1.5", context, port, pkey);
+  return port == 1 && pkey == 0xffff ? 0 : -1;
 }
 
 /* ---- Contexts ---- */
@@ -159,7 +255,7 @@ static struct vb_context *create_context(void) {
   if (!context) return NULL;
   struct verbs_context *verbs = &context->verbs;
   verbs->sz = sizeof *verbs;
-  verbs->query_port = vb_device_query_port;
+  verbs->query_port = query_port;
   verbs->query_device_ex = query_ex;
   verbs->create_cq_ex = vb_cq_create_ex;
   verbs->create_qp_ex = vb_qp_create_ex;
@@ -179,9 +275,9 @@ static struct vb_context *create_context(void) {
   return NULL;
 }
 
-struct ibv_context *vb_device_open(void) {
+EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
+  if (device != vb_own_device) PASS(NULL, ibv_open_device, "IBVERBS_1.1", device);
   pr_lock();
-  vb_objects.device = vb_own_device;
   const int error = pr_enter();
   struct vb_context *context = error == 0 ? create_context() : NULL;
   if (context) {
@@ -193,7 +289,8 @@ struct ibv_context *vb_device_open(void) {
   return context ? &context->verbs.context : NULL;
 }
 
-int vb_device_close(struct ibv_context *context) {
+EXPORT int ibv_close_device(struct ibv_context *context) {
+  if (!vb_owns(context)) PASS(ENOSYS, ibv_close_device, "IBVERBS_1.1", context);
   struct vb_context *ours = vb_context_of(context);
   pr_lock();
   struct vb_context **place = &vb_objects.contexts;

@@ -148,7 +148,8 @@ static bool is_of_srq(enum ibv_event_type type) {
   return type == IBV_EVENT_SRQ_LIMIT_REACHED || type == IBV_EVENT_SRQ_ERR;
 }
 
-int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
+EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
+  if (!vb_owns(context)) PASS(-1, ibv_get_async_event, "IBVERBS_1.1", context, event);
   struct vb_context *own = vb_context_of(context);
   for (;;) {
     uint64_t taken;
@@ -172,12 +173,14 @@ int vb_async_take(struct ibv_context *context, struct ibv_async_event *event) {
   }
 }
 
-bool vb_async_is_ours(const struct ibv_async_event *event) {
+/* The event does not say of which device it is: ours are of objects that we know, which exist until
+   all their events are acknowledged. */
+static bool is_ours(const struct ibv_async_event *event) {
   const struct ibv_context *context = NULL; /* nobody waits for the others */
   if (is_of_qp(event->event_type)) context = event->element.qp->context;
   if (is_of_srq(event->event_type)) context = event->element.srq->context;
   if (event->event_type == IBV_EVENT_CQ_ERR) context = event->element.cq->context;
-  return context && context->device == vb_objects.device;
+  return context && vb_owns(context);
 }
 
 static void count_completed(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *events) {
@@ -187,7 +190,11 @@ static void count_completed(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32
   pthread_mutex_unlock(mutex);
 }
 
-void vb_async_acknowledge(const struct ibv_async_event *event) {
+EXPORT void ibv_ack_async_event(struct ibv_async_event *event) {
+  if (!is_ours(event)) {
+    PASS_VOID(ibv_ack_async_event, "IBVERBS_1.1", event);
+    return;
+  }
   struct ibv_qp *qp = event->element.qp;
   struct ibv_srq *srq = event->element.srq;
   struct ibv_cq *cq = event->element.cq;
@@ -219,15 +226,38 @@ void vb_async_forget(struct ibv_context *context, const void *element) {
   }
 }
 
-/* ---- Memory regions ---- */
+/* ---- Protection domains and memory regions ---- */
 
-static int register_memory(const void *address, size_t bytes, uint32_t access, uint32_t domain,
-                           uint32_t *key) {
-  const int error = pr_memory_register(address, bytes, access, domain, key);
+EXPORT struct ibv_pd *ibv_alloc_pd(struct ibv_context *context) {
+  if (!vb_owns(context)) PASS(NULL, ibv_alloc_pd, "IBVERBS_1.1", context);
+  struct vb_pd *pd = calloc(1, sizeof *pd);
+  if (!pd) return NULL;
+  pd->pd.context = context;
+  pr_lock();
+  pd->number = ++vb_objects.n_pds;
+  pr_unlock();
+  return &pd->pd;
+}
+
+EXPORT int ibv_dealloc_pd(struct ibv_pd *pd) {
+  if (!vb_owns(pd->context)) PASS(ENOSYS, ibv_dealloc_pd, "IBVERBS_1.1", pd);
+  pr_lock();
+  const bool used = ((struct vb_pd *)pd)->users > 0;
+  pr_unlock();
+  if (used) return EBUSY;
+  free(pd);
+  return 0;
+}
+
+static int register_memory(const void *address, size_t bytes, enum pr_memory memory,
+                           uint32_t access, uint32_t domain, uint32_t *key) {
+  const int error = pr_memory_register(address, bytes, memory, access, domain, key);
   return error == -ENOSPC ? ENOMEM : vb_errno_of(error);
 }
 
-struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access) {
+/* NULL and errno: EFAULT if the process has no such memory, or may not write it as `access` says;
+   EOPNOTSUPP for access that is not served. */
+static struct vb_mr *register_mr(struct ibv_pd *pd, void *address, size_t bytes, int access) {
   const int served = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                      IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_REMOTE_ATOMIC;
   const bool writes = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
@@ -240,16 +270,13 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
     errno = EINVAL;
     return NULL;
   }
-  if (!pr_memory_is_usable(address, bytes, access & IBV_ACCESS_LOCAL_WRITE)) {
-    errno = EFAULT;
-    return NULL;
-  }
   struct vb_mr *mr = calloc(1, sizeof *mr);
   if (!mr) return NULL;
   uint32_t key;
   const uint32_t remote = access & IBV_ACCESS_REMOTE_WRITE ? MRC_ACCESS_REMOTE_WRITE : 0;
-  const int error =
-      register_memory(address, bytes, MRC_ACCESS_LOCAL_READ | remote, vb_domain_of(pd), &key);
+  const int error = register_memory(
+      address, bytes, access & IBV_ACCESS_LOCAL_WRITE ? PR_MEMORY_WRITTEN : PR_MEMORY_READ,
+      MRC_ACCESS_LOCAL_READ | remote, vb_domain_of(pd), &key);
   if (error != 0) {
     free(mr);
     errno = error;
@@ -270,7 +297,41 @@ struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int
   return mr;
 }
 
-int vb_mr_deregister(struct vb_mr *mr) {
+static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                             unsigned int access) {
+  if (pr_process.forked || iova != (uint64_t)(uintptr_t)addr) {
+    errno = pr_process.forked ? EIO : EOPNOTSUPP;
+    return NULL;
+  }
+  pr_lock();
+  struct vb_mr *mr = register_mr(pd, addr, length, (int)access);
+  pr_unlock();
+  return mr ? &mr->mr : NULL;
+}
+
+#undef ibv_reg_mr
+EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access) {
+  if (!vb_owns(pd->context)) PASS(NULL, ibv_reg_mr, "IBVERBS_1.1", pd, addr, length, access);
+  return reg_mr(pd, addr, length, (uint64_t)(uintptr_t)addr, (unsigned int)access);
+}
+
+#undef ibv_reg_mr_iova
+EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                      int access) {
+  if (!vb_owns(pd->context))
+    PASS(NULL, ibv_reg_mr_iova, "IBVERBS_1.7", pd, addr, length, iova, access);
+  return reg_mr(pd, addr, length, iova, (unsigned int)access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+                                       unsigned int access) {
+  if (!vb_owns(pd->context))
+    PASS(NULL, ibv_reg_mr_iova2, "IBVERBS_1.8", pd, addr, length, iova, access);
+  return reg_mr(pd, addr, length, iova, access);
+}
+
+/* EBUSY while work requests use it. */
+static int deregister_mr(struct vb_mr *mr) {
   struct mrc_command command = {.op = MRC_COMMAND_MR_DEREGISTER, .key = mr->mr.lkey};
   const int error = pr_engine_call(&command);
   if (error != 0) return vb_errno_of(error);
@@ -283,20 +344,29 @@ int vb_mr_deregister(struct vb_mr *mr) {
   return 0;
 }
 
+EXPORT int ibv_dereg_mr(struct ibv_mr *mr) {
+  if (!vb_owns(mr->context)) PASS(ENOSYS, ibv_dereg_mr, "IBVERBS_1.1", mr);
+  if (pr_process.forked) return EIO;
+  pr_lock();
+  const int error = deregister_mr((struct vb_mr *)mr);
+  pr_unlock();
+  return error;
+}
+
 /* All memory: what the library sends from comes and goes with work requests. */
 int vb_mr_register_own(void) {
   if (vb_objects.own_key != 0) return 0;
   uint32_t key;
-  const int error =
-      register_memory((const void *)1, UINTPTR_MAX - 1, MRC_ACCESS_LOCAL_READ, 0, &key);
+  const int error = register_memory((const void *)1, UINTPTR_MAX - 1, PR_MEMORY_OWN,
+                                    MRC_ACCESS_LOCAL_READ, 0, &key);
   if (error == 0) vb_objects.own_key = key;
   return error;
 }
 
 int vb_mr_add_inbox(void *address, size_t bytes, const struct ibv_pd *pd, uint32_t *key) {
   uint32_t made = 0;
-  const int error =
-      register_memory(address, bytes, MRC_ACCESS_REMOTE_WRITE, vb_domain_of(pd), &made);
+  const int error = register_memory(address, bytes, PR_MEMORY_OWN, MRC_ACCESS_REMOTE_WRITE,
+                                    vb_domain_of(pd), &made);
   if (error == 0) *key = made;
   return error;
 }
@@ -304,4 +374,64 @@ int vb_mr_add_inbox(void *address, size_t bytes, const struct ibv_pd *pd, uint32
 void vb_mr_remove_inbox(uint32_t key) {
   pr_submit(
       &(struct mrc_command){.op = MRC_COMMAND_MR_DEREGISTER, .cookie = PR_COOKIE_CALL, .key = key});
+}
+
+/* ---- Buffers of rdma-core 64, in ordinary memory ---- */
+
+struct ibv_buf; /* not in all headers */
+
+/* A buffer of ours. The first word of one of the system's library is the address of its memory. */
+struct vb_buf {
+  const void *ours; /* own_buffers */
+  struct ibv_pd *pd;
+  uint8_t *memory;
+  size_t bytes;
+};
+
+static const char own_buffers;
+
+static bool is_our_buffer(const void *buf) {
+  return ((const struct vb_buf *)buf)->ours == &own_buffers;
+}
+
+EXPORT void *ibv_alloc_buf(struct ibv_pd *pd, size_t bytes, struct ibv_buf **buf) {
+  if (!vb_owns(pd->context)) PASS(NULL, ibv_alloc_buf, "IBVERBS_1.17", pd, bytes, buf);
+  struct vb_buf *made = malloc(sizeof *made);
+  void *memory = NULL;
+  const int error = made ? posix_memalign(&memory, (size_t)sysconf(_SC_PAGESIZE), bytes) : ENOMEM;
+  if (error != 0) {
+    free(made);
+    errno = error;
+    return NULL;
+  }
+  *made = (struct vb_buf){&own_buffers, pd, memory, bytes};
+  *buf = (struct ibv_buf *)made;
+  return memory;
+}
+
+EXPORT void ibv_free_buf(struct ibv_buf *buf) {
+  if (!is_our_buffer(buf)) {
+    PASS_VOID(ibv_free_buf, "IBVERBS_1.17", buf);
+    return;
+  }
+  free(((struct vb_buf *)buf)->memory);
+  free(buf);
+}
+
+EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, void *at, size_t bytes,
+                                     int access) {
+  if (!vb_owns(pd->context)) PASS(NULL, ibv_reg_buf_mr, "IBVERBS_1.17", pd, buf, at, bytes, access);
+  const struct vb_buf *ours = (const struct vb_buf *)buf;
+  const size_t from = (uintptr_t)at - (uintptr_t)ours->memory;
+  if (!is_our_buffer(buf) || ours->pd != pd || from > ours->bytes || bytes > ours->bytes - from) {
+    errno = EINVAL;
+    return NULL;
+  }
+  return ibv_reg_mr(pd, at, bytes, access);
+}
+
+EXPORT int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf) {
+  if (!is_our_buffer(buf)) PASS(-1, ibv_export_buf_dmabuf_fd, "IBVERBS_1.18", buf);
+  errno = ENODATA;
+  return -1;
 }

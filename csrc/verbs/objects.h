@@ -238,7 +238,6 @@ enum { VB_QP_PLACES = 1024, VB_MR_PLACES = 1024 };
 struct vb_ev_cq;
 
 struct vb_objects {
-  struct ibv_device *device; /* ours, once it was opened */
   struct vb_context *contexts;
   struct vb_ev_cq *ev_cqs;
   struct vb_qp *qps[VB_QP_PLACES];
@@ -273,6 +272,28 @@ enum ibv_mtu vb_process_mtu(void);
    waits for the lock. */
 bool vb_take_back(int fd);
 
+/* ---- The system's own libibverbs, for objects of devices that are not ours ---- */
+
+/* The function of this name and version, or NULL when the system has no libibverbs with it. */
+void *vb_next_function(const char *name, const char *version);
+
+/* Returns what the system's library answers, for an object that is not ours; without that library
+   `failed`, and errno. */
+#define PASS(failed, name, version, ...)                       \
+  do {                                                         \
+    __typeof__(name) *next = vb_next_function(#name, version); \
+    if (next) return next(__VA_ARGS__);                        \
+    errno = ENOSYS;                                            \
+    return failed;                                             \
+  } while (0)
+
+/* The same of a function without a result. */
+#define PASS_VOID(name, version, ...)                          \
+  do {                                                         \
+    __typeof__(name) *next = vb_next_function(#name, version); \
+    if (next) next(__VA_ARGS__);                               \
+  } while (0)
+
 /* ---- Asynchronous events, of the contexts of a process ---- */
 
 /* Under the lock. Raises an event in one context. */
@@ -281,22 +302,11 @@ void vb_async_raise(struct ibv_context *context, struct ibv_async_event event);
 void vb_async_raise_qp(struct vb_qp *qp, enum ibv_event_type type);
 /* Under the lock. An event of the device, for every context. */
 void vb_async_raise_all(enum ibv_event_type type, int port);
-/* The next event; waits on the descriptor, without the lock. -1 and errno. */
-int vb_async_take(struct ibv_context *context, struct ibv_async_event *event);
-/* Under the lock. Whether the event is of our device, whose objects exist until all their events
-   are acknowledged. */
-bool vb_async_is_ours(const struct ibv_async_event *event);
-void vb_async_acknowledge(const struct ibv_async_event *event);
 /* Under the lock. Events of an object that is destroyed, if the program has not taken them. */
 void vb_async_forget(struct ibv_context *context, const void *element);
 
 /* ---- Memory regions, under the lock ---- */
 
-/* NULL and errno: EFAULT if the process has no such memory, or may not write it as `access` says;
-   EOPNOTSUPP for access that is not served. */
-struct vb_mr *vb_mr_register(struct ibv_pd *pd, void *address, size_t bytes, int access);
-/* A positive errno: EBUSY while work requests use it. */
-int vb_mr_deregister(struct vb_mr *mr);
 /* Before vb_objects.own_key is used: the key of memory that the library itself sends from. A
    positive errno. */
 int vb_mr_register_own(void);
@@ -337,24 +347,10 @@ static inline int vb_errno_of(int error) { return error == -ENOBUFS ? ENOMEM : -
 /* Tells the channel, if the program waits for it: after the completion of a message whose sender
    asks for an event. */
 void vb_cq_tell(struct vb_cq *cq);
-/* `cqe` places; NULL and errno. */
-struct vb_cq *vb_cq_create(struct ibv_context *context, int cqe, void *cq_context,
-                           struct ibv_comp_channel *channel);
-/* Waits until the program has acknowledged the events of the CQ; takes the lock. EBUSY: QPs use
-   it. */
-int vb_cq_destroy(struct vb_cq *cq);
-/* EINVAL: fewer than it holds. */
-int vb_cq_resize(struct vb_cq *cq, int cqe);
 /* `place` is the first place of the send queue that is free once the program has the completion.
    It frees none if `qp` is NULL. */
 void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uint32_t place);
 void vb_cq_forget_qp(struct vb_cq *cq, const struct vb_qp *qp);
-
-struct vb_channel *vb_channel_create(struct ibv_context *context);
-int vb_channel_destroy(struct vb_channel *channel);
-/* The next CQ with an event; waits on the descriptor, without the lock. -1 and errno. */
-int vb_channel_take(struct vb_channel *channel, struct ibv_cq **cq, void **cq_context);
-void vb_cq_acknowledge(struct ibv_cq *cq, unsigned int events);
 
 /* ---- Queues of the changes of EVs' states, on this host, in all its programs ---- */
 
@@ -394,14 +390,6 @@ struct vb_receive vb_receives_take(struct vb_receives *receives, struct ibv_sge 
 /* A peer is granted a receive only for a message that it has posted, so none lies idle at a QP
    whose peer has nothing to send. */
 
-/* NULL and errno. */
-struct vb_srq *vb_srq_create(struct ibv_pd *pd, const struct ibv_srq_init_attr *attr);
-/* Takes the lock; waits until the program has acknowledged its events. EBUSY: QPs use it. */
-int vb_srq_destroy(struct vb_srq *srq);
-/* A positive errno. */
-int vb_srq_modify(struct vb_srq *srq, const struct ibv_srq_attr *attr, int mask);
-/* 0, or a positive errno and in `bad` the first that was not posted. */
-int vb_srq_post(struct vb_srq *srq, struct ibv_recv_wr *list, struct ibv_recv_wr **bad);
 /* The peer of a QP has messages for so many receives more than it was granted. */
 void vb_srq_want(struct vb_qp *qp, uint32_t n);
 /* Takes a receive that was granted. */
@@ -434,17 +422,10 @@ void vb_complete_error(uint32_t qpn, uint32_t status);
    lock. */
 struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 struct ibv_qp *vb_qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
-/* What verbs demand of attributes and their mask, and MRC's interface does not. A positive errno.
- */
-int vb_qp_check(const struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
 /* Without the checks of verbs' masks. A positive errno. */
 int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask);
 /* Tells the engine how long to try, as the program has asked. */
 void vb_qp_set_retries(struct vb_qp *qp);
-void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init);
-/* Ends the QP for the program; the agent ends it in the engine. The caller frees it. */
-void vb_qp_leave(struct vb_qp *qp);
-void vb_qp_free(struct vb_qp *qp);
 /* Tells the agent that the QP has ended. */
 void vb_qp_release(struct vb_qp *qp);
 
@@ -498,28 +479,11 @@ void vb_rc_turned(void);
    that wait for their peer send it something from time to time. */
 void vb_rc_tick(uint64_t now_ns);
 
-/* ---- The device of this host, its contexts, and what they answer. Without the lock. ---- */
-
-/* The device; NULL: no agent runs. */
-struct ibv_device *vb_device(void);
-static inline bool vb_is_ours(const struct ibv_device *device);
-/* NULL and errno. */
-struct ibv_context *vb_device_open(void);
-int vb_device_close(struct ibv_context *context);
-int vb_device_query(struct ibv_context *context, struct ibv_device_attr *attr);
-/* Port 1 is the device; ports 2 and on are none of verbs' business. */
-int vb_device_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr,
-                         size_t bytes);
-/* What its ports carry together, but loopback. */
-uint64_t vb_device_bits_per_second(void);
-int vb_device_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid);
-__be64 vb_device_guid(void);
-
-/* Whether an object's context is of our device. */
-static inline bool vb_owns(const struct ibv_context *context) {
-  return vb_is_ours(context->device);
-}
+/* ---- The device of this host ---- */
 
 extern struct ibv_device *const vb_own_device;
 
-static inline bool vb_is_ours(const struct ibv_device *device) { return device == vb_own_device; }
+/* Whether an object's context is of our device. */
+static inline bool vb_owns(const struct ibv_context *context) {
+  return context->device == vb_own_device;
+}

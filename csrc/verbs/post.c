@@ -376,15 +376,3 @@ int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr
   pr_unlock();
   return error;
 }
-
-int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
-  if (pr_process.forked) {
-    if (bad) *bad = list;
-    return EIO;
-  }
-  pr_lock();
-  const int error = vb_srq_post((struct vb_srq *)srq, list, bad);
-  if (vb_objects.touched) pr_engine_owed();
-  pr_unlock();
-  return error;
-}

@@ -123,6 +123,22 @@ static int allocate(struct vb_qp *qp) {
   return vb_receives_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge, qp->emulated);
 }
 
+static void free_qp(struct vb_qp *qp) {
+  for (uint32_t i = 0; qp->sq && i < qp->sq_size; i++)
+    free(qp->sq[i].gathered);
+  free(qp->sq);
+  free(qp->waiting);
+  free(qp->inlined);
+  free(qp->sq_sges);
+  vb_receives_free(&qp->rq);
+  free(qp->held);
+  free(qp->resume);
+  free(qp->list);
+  free(qp->list_sges);
+  free(qp->list_inlined);
+  free(qp);
+}
+
 struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   if (pr_process.forked) {
     errno = EIO;
@@ -150,7 +166,7 @@ struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   }
   if (error != 0) {
     pr_unlock();
-    if (qp) vb_qp_free(qp);
+    if (qp) free_qp(qp);
     errno = error;
     return NULL;
   }
@@ -175,22 +191,6 @@ struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   vb_process_add_qp(qp);
   pr_unlock();
   return &qp->ibv.qp;
-}
-
-void vb_qp_free(struct vb_qp *qp) {
-  for (uint32_t i = 0; qp->sq && i < qp->sq_size; i++)
-    free(qp->sq[i].gathered);
-  free(qp->sq);
-  free(qp->waiting);
-  free(qp->inlined);
-  free(qp->sq_sges);
-  vb_receives_free(&qp->rq);
-  free(qp->held);
-  free(qp->resume);
-  free(qp->list);
-  free(qp->list_sges);
-  free(qp->list_inlined);
-  free(qp);
 }
 
 /* ---- The agent ---- */
@@ -361,7 +361,8 @@ void vb_qp_release(struct vb_qp *qp) {
   qp->rtr = false; /* otherwise it would connect again once the former QP is gone */
 }
 
-void vb_qp_leave(struct vb_qp *qp) {
+/* Ends the QP for the program; the agent ends it in the engine. */
+static void leave(struct vb_qp *qp) {
   release(qp, true);
   reset(qp);
   vb_cq_forget_qp(vb_cq_of(qp->ibv.qp.recv_cq), qp);
@@ -451,7 +452,9 @@ static enum ibv_qp_state next_state(const struct vb_qp *qp, const struct ibv_qp_
   return mask & IBV_QP_STATE ? attr->qp_state : qp->ibv.qp.state;
 }
 
-int vb_qp_check(const struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
+/* What verbs demand of attributes and their mask, and MRC's interface does not. A positive errno.
+ */
+static int check(const struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   if (mask & IBV_QP_PORT && attr->port_num != 1) return EINVAL;
   if (mask & IBV_QP_PKEY_INDEX && attr->pkey_index != 0) return EINVAL;
   if (mask & IBV_QP_PATH_MTU && (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096))
@@ -491,17 +494,63 @@ int vb_qp_modify(struct vb_qp *qp, const struct ibv_qp_attr *attr, int mask) {
   return error;
 }
 
-void vb_qp_query(const struct vb_qp *qp, struct ibv_qp_attr *attr, struct ibv_qp_init_attr *init) {
-  *attr = qp->attr;
-  attr->qp_state = attr->cur_qp_state = qp->ibv.qp.state;
-  attr->cap = qp->cap;
-  *init = (struct ibv_qp_init_attr){.qp_context = qp->ibv.qp.qp_context,
-                                    .send_cq = qp->ibv.qp.send_cq,
-                                    .recv_cq = qp->ibv.qp.recv_cq,
-                                    .srq = qp->ibv.qp.srq,
-                                    .cap = qp->cap,
+/* ---- For programs ---- */
+
+EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
+  if (!vb_owns(pd->context)) PASS(NULL, ibv_create_qp, "IBVERBS_1.1", pd, attr);
+  return vb_qp_create(pd, attr);
+}
+
+EXPORT struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) {
+  if (!vb_owns(qp->context)) PASS(NULL, ibv_qp_to_qp_ex, "IBVERBS_1.6", qp);
+  return vb_qp_of(qp)->list ? &vb_qp_of(qp)->ibv.ex : NULL;
+}
+
+EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
+  if (!vb_owns(qp->context)) PASS(ENOSYS, ibv_modify_qp, "IBVERBS_1.1", qp, attr, mask);
+  if (pr_process.forked) return EIO;
+  pr_lock();
+  int error = check(vb_qp_of(qp), attr, mask);
+  if (error == 0) error = vb_qp_modify(vb_qp_of(qp), attr, mask);
+  pr_unlock();
+  return error;
+}
+
+EXPORT int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+                        struct ibv_qp_init_attr *init) {
+  if (!vb_owns(qp->context)) PASS(ENOSYS, ibv_query_qp, "IBVERBS_1.1", qp, attr, mask, init);
+  const struct vb_qp *ours = vb_qp_of(qp);
+  pr_lock();
+  *attr = ours->attr;
+  attr->qp_state = attr->cur_qp_state = qp->state;
+  attr->cap = ours->cap;
+  *init = (struct ibv_qp_init_attr){.qp_context = qp->qp_context,
+                                    .send_cq = qp->send_cq,
+                                    .recv_cq = qp->recv_cq,
+                                    .srq = qp->srq,
+                                    .cap = ours->cap,
                                     .qp_type = IBV_QPT_RC,
-                                    .sq_sig_all = qp->signal_all};
+                                    .sq_sig_all = ours->signal_all};
+  pr_unlock();
+  return 0;
+}
+
+EXPORT int ibv_destroy_qp(struct ibv_qp *qp) {
+  if (!vb_owns(qp->context)) PASS(ENOSYS, ibv_destroy_qp, "IBVERBS_1.1", qp);
+  if (pr_process.forked) return EIO;
+  struct vb_qp *ours = vb_qp_of(qp);
+  pr_lock();
+  leave(ours);
+  struct mrc_command settle = {.op =
+                                   MRC_COMMAND_COUNTERS}; /* none of them: all before it have run */
+  pr_engine_call(&settle); /* from now on the engine reads none of its memory */
+  pr_unlock();
+  pthread_mutex_lock(&qp->mutex);
+  while (qp->events_completed != ours->taken_events)
+    pthread_cond_wait(&qp->cond, &qp->mutex);
+  pthread_mutex_unlock(&qp->mutex);
+  free_qp(ours);
+  return 0;
 }
 
 /* ---- Extended QPs: the list between wr_start and wr_complete ---- */

@@ -127,7 +127,13 @@ void vb_srq_leave(struct vb_qp *qp) {
 
 /* ---- The program ---- */
 
-struct vb_srq *vb_srq_create(struct ibv_pd *pd, const struct ibv_srq_init_attr *attr) {
+EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr) {
+  if (!vb_owns(pd->context)) PASS(NULL, ibv_create_srq, "IBVERBS_1.1", pd, attr);
+  if (!vb_rc_is_on() || pr_process.forked) {
+    PR_SAY_ONCE("a shared receive queue is refused: MRC has none; mrc run --rc emulates them");
+    errno = pr_process.forked ? EIO : EOPNOTSUPP;
+    return NULL;
+  }
   const struct ibv_srq_attr *wanted = &attr->attr;
   if (wanted->max_wr < 1 || wanted->max_wr > VB_MAX_SRQ_WR || wanted->max_sge > VB_MAX_SGE) {
     errno = EINVAL;
@@ -143,41 +149,69 @@ struct vb_srq *vb_srq_create(struct ibv_pd *pd, const struct ibv_srq_init_attr *
   srq->srq = (struct ibv_srq){.context = pd->context, .srq_context = attr->srq_context, .pd = pd};
   pthread_mutex_init(&srq->srq.mutex, NULL);
   pthread_cond_init(&srq->srq.cond, NULL);
+  pr_lock();
   ((struct vb_pd *)pd)->users++;
-  return srq;
+  pr_unlock();
+  return &srq->srq;
 }
 
-int vb_srq_destroy(struct vb_srq *srq) {
+EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask) {
+  if (!vb_owns(srq->context)) PASS(ENOSYS, ibv_modify_srq, "IBVERBS_1.1", srq, attr, mask);
+  struct vb_srq *ours = (struct vb_srq *)srq;
+  if (mask & ~IBV_SRQ_LIMIT) return mask & IBV_SRQ_MAX_WR ? EOPNOTSUPP : EINVAL;
+  if (!(mask & IBV_SRQ_LIMIT)) return 0;
+  if (attr->srq_limit > ours->rq.most) return EINVAL;
   pr_lock();
-  if (srq->users > 0) {
+  ours->limit = attr->srq_limit;
+  check_limit(ours);
+  pr_unlock();
+  return 0;
+}
+
+EXPORT int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr) {
+  if (!vb_owns(srq->context)) PASS(ENOSYS, ibv_query_srq, "IBVERBS_1.1", srq, attr);
+  const struct vb_srq *own = (struct vb_srq *)srq;
+  pr_lock();
+  *attr = (struct ibv_srq_attr){
+      .max_wr = own->rq.most, .max_sge = own->rq.max_sge, .srq_limit = own->limit};
+  pr_unlock();
+  return 0;
+}
+
+/* Waits until the program has acknowledged its events. EBUSY: QPs use it. */
+EXPORT int ibv_destroy_srq(struct ibv_srq *srq) {
+  if (!vb_owns(srq->context)) PASS(ENOSYS, ibv_destroy_srq, "IBVERBS_1.1", srq);
+  if (pr_process.forked) return EIO;
+  struct vb_srq *ours = (struct vb_srq *)srq;
+  pr_lock();
+  if (ours->users > 0) {
     pr_unlock();
     return EBUSY;
   }
-  vb_async_forget(srq->srq.context, srq);
-  ((struct vb_pd *)srq->srq.pd)->users--;
-  const uint32_t taken = srq->taken_events;
+  vb_async_forget(srq->context, srq);
+  ((struct vb_pd *)srq->pd)->users--;
+  const uint32_t taken = ours->taken_events;
   pr_unlock();
-  pthread_mutex_lock(&srq->srq.mutex);
-  while (srq->srq.events_completed != taken)
-    pthread_cond_wait(&srq->srq.cond, &srq->srq.mutex);
-  pthread_mutex_unlock(&srq->srq.mutex);
-  vb_receives_free(&srq->rq);
-  free(srq);
+  pthread_mutex_lock(&srq->mutex);
+  while (srq->events_completed != taken)
+    pthread_cond_wait(&srq->cond, &srq->mutex);
+  pthread_mutex_unlock(&srq->mutex);
+  vb_receives_free(&ours->rq);
+  free(ours);
   return 0;
 }
 
-int vb_srq_modify(struct vb_srq *srq, const struct ibv_srq_attr *attr, int mask) {
-  if (mask & ~IBV_SRQ_LIMIT) return mask & IBV_SRQ_MAX_WR ? EOPNOTSUPP : EINVAL;
-  if (!(mask & IBV_SRQ_LIMIT)) return 0;
-  if (attr->srq_limit > srq->rq.most) return EINVAL;
-  srq->limit = attr->srq_limit;
-  check_limit(srq);
-  return 0;
-}
-
-int vb_srq_post(struct vb_srq *srq, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
-  const int error = vb_receives_post(&srq->rq, list, bad);
-  serve(srq);
+int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct ibv_recv_wr **bad) {
+  struct vb_srq *ours = (struct vb_srq *)srq;
+  if (pr_process.forked) {
+    if (bad) *bad = list;
+    return EIO;
+  }
+  pr_lock();
+  const int error = vb_receives_post(&ours->rq, list, bad);
+  serve(ours);
+  if (vb_objects.touched) pr_engine_owed();
+  pr_unlock();
   return error;
 }
 
