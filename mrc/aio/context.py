@@ -51,9 +51,7 @@ from mrc.errors import (
 )
 from mrc.events import ContextWarning, QpInfo, TraceEntry
 from mrc.fabric.hostconfig import HostConfig
-from mrc.observe.snapshot import snapshot
 from mrc.observe.views import Observatory
-from mrc.results import plain
 from mrc.tasks import cancelled, checked_timeout
 
 logger = logging.getLogger("mrc.establish")
@@ -264,8 +262,7 @@ class Context:
 
         `mrc schema top` describes the keys: a snapshot is an endpoint without the rates.
         """
-        found: dict[str, Any] = plain(await snapshot(self))
-        return found
+        return await Observatory.snapshot(self)
 
     async def counters(self) -> dict[str, int]:
         """Every counter by name."""

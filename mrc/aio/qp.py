@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,6 @@ from mrc.aio.streams import ItemQueue, Journal, timed
 from mrc.config import ContextConfig
 from mrc.connect.oob import Channel, Hello
 from mrc.connect.profiles import CcProfile, EvProfile
-from mrc.connect.proof import prove
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
@@ -68,7 +67,6 @@ _LATE_SECONDS = 0.25  # that a busy host adds to the round trip of an answer
 _LOOK_SECONDS = 1.0  # between two looks for packets that nothing answers
 _IDLE_SECONDS = 8.0  # the longest pause between two looks at a QP that has nothing to do
 _LONGEST_PAUSE_SECONDS = 60.0  # between two proofs, of a peer that takes nothing for other reasons
-_EVS_ASKED = 4  # in each plane, whether they carry packets of the QP's size
 
 
 class QP:
@@ -663,7 +661,7 @@ class QP:
                 if before is None or not _stuck_bytes(before, now):
                     before, pause = now, _LOOK_SECONDS
                     continue
-                carried = await self._carried()
+                carried = await self._controller.carried(self.path_mtu)
                 if 0 < carried < _stuck_bytes(before, await self.query()):
                     line = (
                         f"packets of {self.path_mtu} bytes no longer reach {self.peer_host}, only"
@@ -675,24 +673,6 @@ class QP:
             except MrcError:  # the QP has ended or failed
                 return
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-    async def _carried(self) -> int:
-        """The largest payload that passes now; 0 if full packets pass, or if nothing answers."""
-        planes = [path.attr.port for path in self._paths]
-        asked = [
-            index
-            for plane in self.planes
-            for index in [i for i, port in enumerate(planes) if port == plane][:_EVS_ASKED]
-        ]
-
-        def probe(place: int, payload: int, timeout: float) -> Awaitable[ProbeResult]:
-            return self._controller.probe(asked[place], payload, timeout)
-
-        proof = await prove(
-            probe, [None] * len(asked), self.path_mtu, planes=[planes[index] for index in asked]
-        )
-        passed = proof.carried.values()
-        return 0 if self.path_mtu in passed else max(passed, default=0)
 
     # ---- Close ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +31,7 @@ from mrc.errors import MrcError, ProtocolError
 from mrc.events import known
 from mrc.linux import system
 from mrc.observe import views
-from mrc.observe.snapshot import Ev, LocalEndpoints, Look, Qp, QpPlane, Snapshot, Unanswered
+from mrc.observe.snapshot import Ev, Qp, QpPlane, Snapshot
 from mrc.results import Result, like
 from mrc.tasks import cancelled
 from mrc.typed import take
@@ -58,6 +58,37 @@ host HOST[:PORT]        host that runs mrc recv --top or mrc perf --server --top
 
 KEYS = "arrows: scroll  p: QPs  e: EVs  q: quit"
 MAX_LIVE_ROWS = 1024  # of QPs and of paths on a terminal, which scrolls
+
+
+# ---- What a look finds ---------------------------------------------------------------------------
+
+
+class Unanswered(Struct, frozen=True, kw_only=True):
+    """An endpoint of this host that shows nothing of itself."""
+
+    pid: int
+    """Its process."""
+    program: str
+    """The name of the process; empty if it is unknown."""
+    error: str
+    """Why there is no snapshot."""
+
+    def __str__(self) -> str:
+        return f"{self.program or 'endpoint'}, pid {self.pid}: {self.error}"
+
+
+class LocalEndpoints(Struct, frozen=True):
+    """What one look found."""
+
+    endpoints: dict[str, Snapshot]
+    """by a name that stays the same"""
+    unanswered: tuple[Unanswered, ...] = ()
+
+
+Look = Callable[[], Awaitable[LocalEndpoints]]
+
+
+# ---- The command ---------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from mrc import limits
 from mrc.config import CcParameters
+from mrc.connect.proof import prove
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.paths import PathEv
 from mrc.engine.queue_pair import QueuePair
@@ -32,6 +33,7 @@ from mrc.units import counted
 
 """The name of every Context's own profile. It is ONLINE and follows ContextConfig."""
 _MOST_SECONDS = 3600  # until the answer to a probe
+_EVS_ASKED = 4  # in each plane, whether they carry packets of the QP's size
 
 
 # ---- Profiles ------------------------------------------------------------------------------------
@@ -495,6 +497,26 @@ class EvController:
         command = self._queue.probe_ev(index, payload=payload, timeout_ns=int(timeout * 1e9))
         what = f"QP {self._queue.qpn:#x}: probe EV {index}"
         return await self._dispatcher.probe(command, what)
+
+    async def carried(self, most: int) -> int:
+        """The largest payload that passes now; 0 if packets with `most` bytes pass, or if nothing
+        answers.
+        """
+        planes = [ev.attr.port for ev in self._evs]
+        asked = [
+            index
+            for plane in sorted(set(planes))
+            for index in [i for i, port in enumerate(planes) if port == plane][:_EVS_ASKED]
+        ]
+
+        def probe(place: int, payload: int, timeout: float) -> Awaitable[ProbeResult]:
+            return self.probe(asked[place], payload, timeout)
+
+        proof = await prove(
+            probe, [None] * len(asked), most, planes=[planes[index] for index in asked]
+        )
+        passed = proof.carried.values()
+        return 0 if most in passed else max(passed, default=0)
 
     async def probe_all(
         self, indices: Iterable[int], payload: int, timeout: float, concurrency: int

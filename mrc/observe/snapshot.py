@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2s
 from typing import ClassVar, Protocol
 
@@ -124,31 +124,6 @@ class Snapshot(Result, frozen=True, kw_only=True):
     """Counters that are not 0, by their names in counters.def."""
     drops: dict[str, int]
     """Packets dropped, by reason."""
-
-
-class Unanswered(Struct, frozen=True, kw_only=True):
-    """An endpoint of this host that shows nothing of itself."""
-
-    pid: int
-    """Its process."""
-    program: str
-    """The name of the process; empty if it is unknown."""
-    error: str
-    """Why there is no snapshot."""
-
-    def __str__(self) -> str:
-        return f"{self.program or 'endpoint'}, pid {self.pid}: {self.error}"
-
-
-class LocalEndpoints(Struct, frozen=True):
-    """What one look found."""
-
-    endpoints: dict[str, Snapshot]
-    """by a name that stays the same"""
-    unanswered: tuple[Unanswered, ...] = ()
-
-
-Look = Callable[[], Awaitable[LocalEndpoints]]
 
 
 # ---- Snapshots -----------------------------------------------------------------------------------

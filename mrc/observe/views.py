@@ -27,7 +27,7 @@ from mrc.connect.remote_view import RemoteView
 from mrc.errors import InUseError, ProtocolError, ResolveError
 from mrc.events import QpInfo
 from mrc.linux import system
-from mrc.observe.snapshot import Ledger, ObservedContext, ObservedQp, Snapshot, public, snapshot
+from mrc.observe.snapshot import Ledger, ObservedContext, ObservedQp, public, snapshot
 from mrc.results import plain
 from mrc.tasks import Limit
 
@@ -252,7 +252,7 @@ def _living(folder: int) -> list[str]:
 class LocalView:
     """Answers viewers of this machine."""
 
-    def __init__(self, show: Callable[[], Awaitable[Snapshot]]) -> None:
+    def __init__(self, show: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         self._show = show
         self._path: Path | None = None
         self._server: asyncio.Server | None = None
@@ -285,7 +285,7 @@ class LocalView:
     ) -> None:
         while await reader.readline():
             ask()
-            writer.write(json.dumps(plain(await self._show())).encode() + b"\n")
+            writer.write(json.dumps(await self._show()).encode() + b"\n")
             await writer.drain()
 
 
@@ -322,7 +322,7 @@ class Observatory:
 
     def __init__(self) -> None:
         self._ctx: ObservedContext
-        self._local = LocalView(self._show)
+        self._local = LocalView(lambda: self.snapshot(self._ctx))
         self._ledger = Ledger()
         self._metrics: MetricsServer | None = None
         self.metrics_port = 0
@@ -370,8 +370,11 @@ class Observatory:
         return RemoteView(self._show_publicly if self._ctx.config.remote_view else None)
 
     async def _show_publicly(self, key: bytes) -> dict[str, Any]:
-        found: dict[str, Any] = plain(public(await self._show(), key))
+        found: dict[str, Any] = plain(public(await snapshot(self._ctx), key))
         return found
 
-    async def _show(self) -> Snapshot:
-        return await snapshot(self._ctx)
+    @staticmethod
+    async def snapshot(ctx: ObservedContext) -> dict[str, Any]:
+        """The state of a Context as data for `json`."""
+        found: dict[str, Any] = plain(await snapshot(ctx))
+        return found

@@ -16,11 +16,11 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
 from mrc.cli.runner import run_async
 from mrc.errors import InUseError
-from mrc.observe.snapshot import Look
 from mrc.testbed.cli.main import Action
 from mrc.view.feed import PageAddress, PageFeed
 
 if TYPE_CHECKING:
+    from mrc.cli.top import Look
     from mrc.view.fabric import FabricView
 
 

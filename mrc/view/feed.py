@@ -16,12 +16,13 @@ from msgspec import Struct
 
 from mrc.errors import MrcError
 from mrc.events import known
-from mrc.observe.snapshot import Ev, Look, Qp, QpPlane, Snapshot
+from mrc.observe.snapshot import Ev, Qp, QpPlane, Snapshot
 from mrc.results import Result, plain
 from mrc.tasks import cancelled
 from mrc.transfer.threads import in_thread
 
 if TYPE_CHECKING:  # `mrc top` needs no test beds
+    from mrc.cli.top import Look
     from mrc.view.fabric import FabricChange, FabricView
 
 T = TypeVar("T")

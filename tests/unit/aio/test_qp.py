@@ -51,6 +51,7 @@ from mrc import (
 )
 from mrc.aio import qp
 from mrc.connect import connect as connecting
+from mrc.connect import profiles
 from mrc.connect.oob import decode_body
 from mrc.connect.proof import Proof
 from mrc.engine.engine import Notice
@@ -582,7 +583,7 @@ async def test_watch__fails_the_qp_and_tells_the_peer(monkeypatch: pytest.Monkey
         return next(proofs)
 
     monkeypatch.setattr(qp, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(qp, "prove", prove)
+    monkeypatch.setattr(profiles, "prove", prove)
     monkeypatch.setattr(qp, "_stuck_bytes", lambda before, now: 1408)
     async with (
         connected_pair(spraying=Spraying(mtu_limit=1408)) as pair,

@@ -24,13 +24,13 @@ from mrc.cli.top import (
     DROPS,
     MAX_ROWS,
     Top,
+    Unanswered,
     checked,
     path_blocks,
     qp_blocks,
     summary_blocks,
     with_rates,
 )
-from mrc.observe.snapshot import Unanswered
 
 COMMAND = [sys.executable, "-m", "mrc", "top", "--local", "-i", "60"]
 

@@ -23,9 +23,9 @@ from project_text import ROOT
 from slowness import PATIENCE
 
 from mrc.cli.main import main
-from mrc.cli.top import checked
+from mrc.cli.top import LocalEndpoints, Unanswered, checked
 from mrc.errors import MrcError, StateError
-from mrc.observe.snapshot import LocalEndpoints, Snapshot, Unanswered
+from mrc.observe.snapshot import Snapshot
 from mrc.view import cli as view_cli
 from mrc.view.fabric import FabricChange, FabricView
 from mrc.view.feed import (
