@@ -79,8 +79,11 @@ Run = Callable[[Coroutine[Any, Any, float]], float]
 
 def examine_host(run: Run = asyncio.run) -> list[Finding]:
     """The findings, the most important first. `run` runs a coroutine."""
+    count = len(os.sched_getaffinity(0))
+    needs = (State.LIMITED, "sender, receiver and switches share one", "a machine with more")
+    processors = Finding.of("processors", count > 1, f"{count}", needs)
     return [
-        _point_to_point(run), _kernel(), _segments(), *_buffers(), _processors(), _crc(), _sealing()
+        _point_to_point(run), _kernel(), _segments(), *_buffers(), processors, _crc(), _sealing()
     ]  # fmt: skip
 
 
@@ -152,12 +155,6 @@ def _buffers() -> Iterator[Finding]:
                  f"sysctl -w net.core.{name}={wanted}")  # fmt: skip
         good = value >= wanted or not netns.lacks()
         yield Finding.of(name, good, f"{value} of the {wanted} bytes that a port requests", needs)
-
-
-def _processors() -> Finding:
-    count = len(os.sched_getaffinity(0))
-    needs = (State.LIMITED, "sender, receiver and switches share one", "a machine with more")
-    return Finding.of("processors", count > 1, f"{count}", needs)
 
 
 _NEEDS_CRC = (

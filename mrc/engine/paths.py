@@ -343,8 +343,11 @@ def pair(local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> list[Pair]
     used_remote: set[str] = set()
     for versions, in_subnet, least_free in _ROUNDS:
         for port, other in product(local, remote):
-            version = port.address.version
-            fit = _same_subnet(port, other) if in_subnet else version == other.address.version
+            ours, theirs = port.address, other.address
+            version = ours.version
+            fit = version == theirs.version
+            if in_subnet:
+                fit = fit and theirs.ip in ours.network and ours.ip in theirs.network
             free = (port.nic not in used_local) + (other.nic not in used_remote)
             if version in versions and fit and free >= least_free:
                 pairs.append((port, other))
@@ -374,11 +377,6 @@ def loopback_pairs(
 
 def _is_link_local(port: LocalPort | RemotePort) -> bool:
     return port.address.version == 6 and port.address.ip.is_link_local
-
-
-def _same_subnet(local: LocalPort, remote: RemotePort) -> bool:
-    a, b = local.address, remote.address
-    return a.version == b.version and b.ip in a.network and a.ip in b.network
 
 
 # ---- EVs ------------------------------------------------------------------------------------

@@ -247,7 +247,9 @@ class LocalPorts:
             elif (slot.port.ifname, slot.port.index) in down:
                 await self._set_up(plane, slot, call, up=False)
             else:
-                await self._close(plane, slot, call)
+                logger.info("plane %d: %s (%s) is gone", plane, slot.port.nic, slot.port.address.ip)
+                slot.sports = ()
+                await call(engine.port_close(plane), f"close port {plane}")
         self._refused &= set(new.values())
         for port in new.values():
             await self._open(port, call, opened)
@@ -260,11 +262,6 @@ class LocalPorts:
         slot.up = up
         logger.info("plane %d: link is %s", plane, "up" if up else "down")
         await call(engine.port_up(plane, up=up), f"port {plane}")
-
-    async def _close(self, plane: int, slot: _Slot, call: Call) -> None:
-        logger.info("plane %d: %s (%s) is gone", plane, slot.port.nic, slot.port.address.ip)
-        slot.sports = ()
-        await call(engine.port_close(plane), f"close port {plane}")
 
     async def _open(self, port: LocalPort, call: Call, opened: AnyEngine) -> None:
         """Opens a port under the first candidate number that no QP uses with another address."""
