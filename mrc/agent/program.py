@@ -49,7 +49,7 @@ from mrc.agent.steering import (
 )
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.connect.connect import Local, Terms, connect, establish
+from mrc.connect.connect import Local, Terms
 from mrc.connect.oob import Channel, Hello
 from mrc.connect.parse import parse, shown
 from mrc.engine.dispatch import Dispatcher
@@ -340,7 +340,7 @@ class Connects:
         try:
             local, host, terms = self._terms_of(parameters)
             seconds = local.config.timeouts.exchange
-            attempt = partial(connect, local, terms, host, self._agent.port, timeout=seconds)
+            attempt = partial(local.connect, terms, host, self._agent.port, timeout=seconds)
             with _of_program(parameters.qpn):
                 end = await repeat(attempt, seconds, self._agent.dialling)
         except (MrcError, OSError) as error:
@@ -412,8 +412,8 @@ class Connects:
 
         try:
             with _of_program(parameters.qpn):
-                return await establish(
-                    local, channel, structs.replace(terms, check=check), first=False
+                return await local.establish(
+                    channel, structs.replace(terms, check=check), first=False
                 )
         except BaseException as error:
             if known.is_set():

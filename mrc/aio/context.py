@@ -33,7 +33,7 @@ from mrc import products, versions
 from mrc.aio.qp import QP
 from mrc.aio.recording import Recorder
 from mrc.config import CcParameters, ContextConfig
-from mrc.connect.connect import Local, Terms, connect
+from mrc.connect.connect import Local, Terms
 from mrc.connect.listener import Listener
 from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.connect.remote_view import RemoteView
@@ -470,7 +470,7 @@ class Context:
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
         with self._all().choose(messages=terms.messages) as local:
             local.links.check(self.config.interfaces)
-            return self._adopt(await connect(local, terms, host, port, timeout=timeout))
+            return self._adopt(await local.connect(terms, host, port, timeout=timeout))
 
     def _adopt(self, qp: QP) -> QP:
         self._qps.add(qp)

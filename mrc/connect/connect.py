@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The route of a connect, from the name of a host to a QP that is ready on both sides.
 
-1. `dial` resolves the name and opens the TCP connection (`connect` comes again to a busy peer).
+1. `dial` resolves the name and opens the TCP connection (and comes again to a busy peer).
 2. With a `Security` both sides go over to TLS and prove themselves (mrc.connect.tls).
 3. Both sides create a QP in INIT and exchange hellos: attributes, addresses, random bytes for the
    seal. A listener checks the hello before it creates any state for the peer.
@@ -11,9 +11,9 @@
 7. RTR to RTS, with the window of PSNs that the links fill in a round trip.
 8. Each side says `rts`: both may send.
 
-From stage 3 on both sides run the same code, `establish`; the connecting side sends first at every
-step. The functions of this file stand in the order of the stages. What ends the route, in words, is
-at the end.
+`Local.connect` is all of it; from stage 3 on both sides run `Local.establish`, and the connecting
+side sends first at every step. The functions of this file stand in the order of the
+stages. What ends the route, in words, is at the end.
 """
 
 from __future__ import annotations
@@ -161,6 +161,35 @@ class Local(Struct, frozen=True):
         """The host configuration if it defines SRv6 paths, else None."""
         return self.host if self.host and self.host.has_srv6 else None
 
+    async def connect(self, terms: Terms, host: str, port: int, *, timeout: float) -> QP:
+        """As `Context.connect`; retries while the peer is busy.
+
+        A user has all the time for an answer about the peer, or for its code: nobody waits
+        meanwhile.
+        """
+        try:
+            return await _connect(self, terms, host, port, timeout)
+        except QuestionError as question:
+            assert self.guard is not None  # which has raised it
+            await self.guard.ask(question)
+        return await _connect(self, terms, host, port, timeout)
+
+    async def establish(
+        self, channel: Channel, terms: Terms, *, first: bool, expected: str = ""
+    ) -> QP:
+        """Returns this end of a QP that is ready on both sides. `first`: this side sends first.
+
+        On failure this destroys the QP, and the caller must inform the peer. `expected` is the
+        required host name of the peer; empty: any.
+        """
+        with ExitStack() as taken:
+            for profile in (terms.ev_profile, terms.cc_profile):
+                profile._take()
+                taken.callback(profile.give_back)
+            end = await _establish(self, channel, terms, first=first, expected=expected)
+            taken.pop_all()
+            return end
+
 
 _Admit = Callable[[dict[str, Any]], bool | Awaitable[bool | None] | None]
 
@@ -182,19 +211,6 @@ class Terms(Struct, frozen=True):
 
 
 # ---- Attempts ------------------------------------------------------------------------------------
-
-
-async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> QP:
-    """As `Context.connect`; retries while the peer is busy.
-
-    A user has all the time for an answer about the peer, or for its code: nobody waits meanwhile.
-    """
-    try:
-        return await _connect(local, terms, host, port, timeout)
-    except QuestionError as question:
-        assert local.guard is not None  # which has raised it
-        await local.guard.ask(question)
-    return await _connect(local, terms, host, port, timeout)
 
 
 async def _connect(local: Local, terms: Terms, host: str, port: int, timeout: float) -> QP:
@@ -237,8 +253,8 @@ class _Attempt:
                 with extended(limit, self.channel, seconds, EXCHANGE_TRIPS):
                     if self._local.guard is not None:
                         await self._local.guard.connect(self.channel)
-                    end = await establish(
-                        self._local, self.channel, self._terms, first=True, expected=expected
+                    end = await self._local.establish(
+                        self.channel, self._terms, first=True, expected=expected
                     )
                     self.channel.limit_silence(on=False)
                     return end
@@ -363,23 +379,6 @@ class _Agreement(Struct, frozen=True):
     seal: Seal
     dynamic_mpr: bool
     configured: bool  # the addresses come from our own configuration, not from the peer's hello
-
-
-async def establish(
-    local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str = ""
-) -> QP:
-    """Returns this end of a QP that is ready on both sides. `first`: this side sends first.
-
-    On failure this destroys the QP, and the caller must inform the peer. `expected` is the required
-    host name of the peer; empty: any.
-    """
-    with ExitStack() as taken:
-        for profile in (terms.ev_profile, terms.cc_profile):
-            profile._take()
-            taken.callback(profile.give_back)
-        end = await _establish(local, channel, terms, first=first, expected=expected)
-        taken.pop_all()
-        return end
 
 
 async def _establish(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 import mrc
 from mrc.connect.admission import ConnectionPlace
-from mrc.connect.connect import Local, Terms, establish, numeric
+from mrc.connect.connect import Local, Terms, numeric
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
     FRAME_BYTES,
@@ -233,7 +233,7 @@ class Listener:
         private = channel.peeked.get("private")
         try:
             with self._choose() as local:
-                return await establish(local, channel, self._terms, first=False)
+                return await local.establish(channel, self._terms, first=False)
         except (PeerGoneError, BusyError, CutOffError):
             raise  # the peer may try again
         except MrcError as error:

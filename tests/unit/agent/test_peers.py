@@ -37,7 +37,7 @@ from mrc.agent.peers import (
 )
 from mrc.agent.program import Connects, ProgramQP, unpack_resume
 from mrc.agent.steering import AgentKind, read_struct
-from mrc.connect.connect import Local, Terms
+from mrc.connect.connect import Terms
 from mrc.connect.oob import GONE, Channel
 from mrc.errors import (
     ArgumentError,
@@ -412,20 +412,18 @@ def test_admit__not_a_qpn(qpn: int) -> None:
 
 @pytest.mark.parametrize("known", [True, False], ids=["the peer", "a stranger"])
 @pytest.mark.parametrize("kind", [Kind.ENDED, Kind.OTHER])
-async def test_accept__of_a_peer_whose_program_ends_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, known: bool, kind: Kind
-) -> None:
+async def test_accept__of_a_peer_whose_program_ends_meanwhile(known: bool, kind: Kind) -> None:
     """The two engines may talk before the agents are through, so the program waits for it."""
 
-    async def establish(local: Local, channel: Channel, terms: Terms, *, first: bool) -> None:
+    async def establish(channel: Channel, terms: Terms, *, first: bool) -> None:
         if known:
             terms.check("h1", [], "h1")
         raise ConnectRefusedError("it refused", "it has ended", kind)
 
-    monkeypatch.setattr(program_module, "establish", establish)
     program = Mock()
     ours: Any = Connects(program, Mock(), Mock())
-    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock(), Mock()))
+    local = Mock(establish=establish)
+    ours._terms_of = lambda _: (local, "h1", Terms({}, Mock(), Mock(), Mock()))
     with pytest.raises(ConnectRefusedError):
         await ours.accept(Mock(), Mock(qpn=7))
     told = [call.args for call in program.send.mock_calls]
@@ -461,9 +459,8 @@ async def test_fate__of_a_qp_that_belongs_to_another(monkeypatch: pytest.MonkeyP
 
 async def test_accept__of_a_qp_that_the_program_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = AsyncMock(side_effect=ArgumentError("QP to INIT: an argument is out of range"))
-    monkeypatch.setattr(program_module, "establish", refused)
     ours, _ = waiting(monkeypatch)
-    ours._terms_of = lambda _: (Mock(), "h1", Terms({}, Mock(), Mock(), Mock()))
+    ours._terms_of = lambda _: (Mock(establish=refused), "h1", Terms({}, Mock(), Mock(), Mock()))
     with pytest.raises(ConnectError, match="QP 0x7 has failed before it was connected: QP to INIT"):
         await ours.accept(Mock(), Mock(qpn=7))
 

@@ -511,7 +511,7 @@ async def test_bye__what_the_peer_sent_before_comes_first() -> None:
 
 async def test_connect__the_listener_is_told_why_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     no_memory = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-    monkeypatch.setattr(connecting, "establish", AsyncMock(side_effect=no_memory))
+    monkeypatch.setattr(connecting.Local, "establish", AsyncMock(side_effect=no_memory))
     said = asyncio.get_running_loop().create_future()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -353,11 +353,15 @@ async def test_connect__to_a_busy_peer__pauses_grow(monkeypatch: pytest.MonkeyPa
         return 0.0
 
     end = object()
-    local: Any = Mock(guard=None, rng=Mock(uniform=uniform), srv6=Mock(peers={}))
     answers = [*(BusyError("full") for _ in range(5)), end]
+    local: Any = Mock(
+        guard=None,
+        rng=Mock(uniform=uniform),
+        srv6=Mock(peers={}),
+        establish=AsyncMock(side_effect=answers),
+    )
     monkeypatch.setattr(route, "dial", AsyncMock(return_value=Mock(watchers=[])))
-    monkeypatch.setattr(route, "establish", AsyncMock(side_effect=answers))
-    assert await route.connect(local, Mock(), "h1", 7000, timeout=PATIENCE) is end
+    assert await route.Local.connect(local, Mock(), "h1", 7000, timeout=PATIENCE) is end
     assert pauses == [(most / 2, most) for most in (0.05, 0.1, 0.2, 0.4, 0.4)]
 
 
@@ -382,10 +386,10 @@ async def test_connect__the_last_answer_before_the_time_limit_is_the_reason(
     async def establish(*_: object, **__: object) -> None:
         raise left.pop(0)
 
+    local.establish = establish
     monkeypatch.setattr(route, "dial", dial)
-    monkeypatch.setattr(route, "establish", establish)
     with pytest.raises(error) as raised:
-        await route.connect(local, Mock(), "h1", 7000, timeout=0.5)
+        await route.Local.connect(local, Mock(), "h1", 7000, timeout=0.5)
     assert type(raised.value) is error
 
 
