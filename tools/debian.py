@@ -138,7 +138,6 @@ class Release:
 
     name: str
     suite: str
-    script: str = ""  # of debootstrap, where it does not know the suite
 
 
 def need_debootstrap() -> None:
@@ -159,7 +158,7 @@ def made(release: Release, work: Path) -> Path:
     shutil.rmtree(new, ignore_errors=True)
     command = ["debootstrap", "--variant=minbase", release.suite, str(new), MIRROR]
     if not (SCRIPTS / release.suite).exists():
-        command.append(str(SCRIPTS / release.script))
+        command.append(str(SCRIPTS / "sid"))  # that of testing and unstable
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if line.startswith("E:")]
