@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -35,6 +35,7 @@ from mrc.fabric.hostconfig import (
     IpAddress,
     pack_address,
     parse_address,
+    read_address,
     unpack_address,
 )
 from mrc.linux import system
@@ -43,6 +44,8 @@ from mrc.messages.messages import MessagePeer
 from mrc.typed import take
 
 # ---- The device: GIDs, and a port for each plane ------------------------------------------------
+
+T = TypeVar("T")
 
 DEVICE = "mrc0"
 FILE = Path("/dev/infiniband", DEVICE)
@@ -161,14 +164,15 @@ class Emulated(Struct, frozen=True):
 def emulated_in(private: dict[str, Any]) -> Emulated | None:
     """What the other end says of its emulated RC; None: it has none. Raises ProtocolError."""
     found = private.get(_EMULATED)
-    return None if found is None else _emulated(found)
+    return None if found is None else taken(found, Emulated, "emulated RC")
 
 
-def _emulated(found: object) -> Emulated:
+def taken(message: object, kind: type[T], wrong: str) -> T:
+    """What a program or a peer's agent has sent, checked; raises ProtocolError."""
     try:
-        return take(found, Emulated)
+        return take(message, kind, read=read_address)
     except ValueError as error:
-        raise ProtocolError(f"emulated RC: {error}") from None
+        raise ProtocolError(f"{wrong}: {shown(str(error))}") from None
 
 
 class QpParameters(Struct, frozen=True):
@@ -269,7 +273,9 @@ def qp_parameters(connect: CData) -> QpParameters:
         timeout=_within(connect.timeout, _TIMEOUTS),
         retry_exp=_within(connect.retry_exp, _RETRIES),
         messages=(connect.peer, Inbox(**inbox)) if connect.messages else None,
-        emulated=_emulated(inbox | {"shared": bool(connect.shared)}) if connect.emulated else None,
+        emulated=taken(inbox | {"shared": bool(connect.shared)}, Emulated, "emulated RC")
+        if connect.emulated
+        else None,
     )
 
 

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, to_builtins
 
-from mrc.agent.parameters import QpParameters
+from mrc.agent.parameters import QpParameters, taken
 from mrc.agent.steering import AgentKind, struct_bytes
 from mrc.connect.connect import Local, about, dial
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.engine.native import CData
 from mrc.errors import BusyError, ConnectError, MrcError, PeerGoneError, ProtocolError
-from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address, unpack_address
 from mrc.tasks import Limit, RunningClock
-from mrc.typed import take
 from mrc.units import digits
 
 if TYPE_CHECKING:
@@ -109,10 +108,7 @@ def qp_request_of(fields: CData) -> QpRequest:
 
 def qp_request_in(message: dict[str, Any]) -> QpRequest:
     """The request of a peer's agent; raises ProtocolError."""
-    try:
-        return take(message, QpRequest, read=read_address)
-    except ValueError as error:
-        raise ProtocolError(f"a wrong knock: {shown(str(error))}") from None
+    return taken(message, QpRequest, "a wrong knock")
 
 
 # ---- Connections between agents -----------------------------------------------------------------
@@ -196,17 +192,10 @@ async def request_qp(local: Local, host: str, port: int, asked: QpRequest) -> in
     """The QPN at the endpoint that was asked; raises MrcError, OSError."""
     async with agent_channel(local, host, port) as channel:
         await channel.send(QP_REQUEST, **asked.message)
-        qpn = granted_qpn(await channel.expect(QP_REQUEST))
+        answer = await channel.expect(QP_REQUEST)
+        granted = taken(answer, QpGrant, "a wrong answer to a knock")
         await channel.close()
-        return qpn
-
-
-def granted_qpn(message: dict[str, Any]) -> int:
-    """The QPN in the answer of a peer's agent; raises ProtocolError."""
-    try:
-        return take(message, QpGrant).qpn
-    except ValueError as error:
-        raise ProtocolError(f"a wrong answer to a knock: {shown(str(error))}") from None
+        return granted.qpn
 
 
 # ---- Requests of a program, and at a program ----------------------------------------------------

@@ -27,19 +27,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from msgspec import Meta, Struct, structs, to_builtins
 
 from mrc.agent import steering
-from mrc.agent.parameters import gid_for, gids_of, peer_of, source_of
+from mrc.agent.parameters import gid_for, gids_of, peer_of, source_of, taken
 from mrc.agent.peers import Qpn, agent_channel, described, repeat
 from mrc.agent.socket import CmPortRow, Credentials
 from mrc.agent.steering import AgentFrame, AgentKind, pack, struct_bytes
 from mrc.connect.connect import Local
 from mrc.connect.oob import Channel
-from mrc.connect.parse import shown
 from mrc.engine.native import CData
 from mrc.engine.paths import LocalPort
 from mrc.errors import MrcError, ProtocolError
-from mrc.fabric.hostconfig import IpAddress, pack_address, read_address, unpack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address, unpack_address
 from mrc.tasks import Limit, cancelled
-from mrc.typed import take
 from mrc.units import digits
 
 if TYPE_CHECKING:
@@ -169,10 +167,7 @@ def message_of(content: CmRequest | CmAnswer | CmDisconnect) -> dict[str, Any]:
 
 def read(message: dict[str, Any], kind: type[T]) -> T:
     """A message of a peer's agent; raises ProtocolError."""
-    try:
-        return take(message, kind, read=read_address)
-    except ValueError as error:
-        raise ProtocolError(f"wrong words about rdma_cm: {shown(str(error))}") from None
+    return taken(message, kind, "wrong words about rdma_cm")
 
 
 # ---- Structs of libmrc-cm -------------------------------------------------------------------

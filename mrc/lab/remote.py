@@ -21,13 +21,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from types import FrameType
 from typing import Any, BinaryIO, Self
 
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
+import mrc
 from mrc import errors
 from mrc.child import BlockingChild
 from mrc.cli.arguments import add
@@ -62,14 +63,6 @@ HELLO = "mrc_testbed_part"
 
 _BANNERS = 100  # lines that a login may print before
 _END_SECONDS = 60.0
-
-
-@cache
-def own_version() -> str:
-    """The version of mrc on this machine."""
-    from importlib.metadata import version  # slow import
-
-    return version("mrc-transport")
 
 
 class Session:
@@ -112,9 +105,9 @@ class Session:
                     break
         else:
             raise ConnectError("prints other lines than those of mrc testbed part")
-        if found[HELLO] != own_version():
+        if found[HELLO] != mrc.__version__:
             raise StateError(
-                f"has mrc {found[HELLO]}, and this machine {own_version()}: "
+                f"has mrc {found[HELLO]}, and this machine {mrc.__version__}: "
                 "install the same version on all machines"
             )
         self._greeted = True
@@ -479,7 +472,7 @@ class _PartServer:
 
     def serve(self) -> None:
         try:
-            self._say({HELLO: own_version()})
+            self._say({HELLO: mrc.__version__})
             for line in self._requests:
                 self._say(self._answer(json.loads(line)))
         finally:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+import mrc
 from mrc.cli.arguments import add
 from mrc.cli.output import (
     Exit,
@@ -49,7 +50,6 @@ from mrc.sim.trials import (
     Trial,
     bounds_here,
     check_memory,
-    n_runs,
     run_all,
     run_trial,
     summarize,
@@ -187,7 +187,7 @@ def _one(out: Output, args: argparse.Namespace) -> int:
         )
     if args.plot is not None and all(parts):
         write_whole(Path(args.plot), drawing.standalone(experiment.plot()).encode())
-    if _tell_lost(out, ran):
+    if _tell_lost(out, ran.lost, interrupted=ran.interrupted):
         return Exit.FAILED
     if all(outcome.met is not False for outcome in outcomes):
         return Exit.OK
@@ -204,7 +204,8 @@ def _run(
     check_memory(scenario.parts, bounds)
     jobs = [(part, seed) for part in scenario.parts for seed in seeds]
     if len(jobs) == 1:
-        with _progress_bar(out, scenario.name, n_runs(scenario)) as bar:
+        runs = (1 + len(scenario.baselines)) * (2 if scenario.needs_reference else 1)
+        with _progress_bar(out, scenario.name, runs) as bar:
             show = None if bar is None else _by_run(bar)
             trial = begun(
                 run_trial, *jobs[0], trace=args.trace, progress=show, threads=args.threads
@@ -249,7 +250,7 @@ def _report(out: Output, args: argparse.Namespace) -> int:
             lost=ran.lost,
         )
     )
-    return Exit.FAILED if _tell_lost(out, ran) else Exit.OK
+    return Exit.FAILED if _tell_lost(out, ran.lost, interrupted=ran.interrupted) else Exit.OK
 
 
 def _by_part(ran: JobResults[T], n_seeds: int) -> list[list[T]]:
@@ -261,13 +262,13 @@ def _by_part(ran: JobResults[T], n_seeds: int) -> list[list[T]]:
     ]
 
 
-def _tell_lost(out: Output, ran: JobResults[T]) -> bool:
+def _tell_lost(out: Output, lost: Sequence[LostTrial], *, interrupted: bool) -> bool:
     """Names the trials without a result. Raises KeyboardInterrupt after an interrupt."""
-    if ran.interrupted:
+    if interrupted:
         raise KeyboardInterrupt
-    for each in ran.lost:
+    for each in lost:
         out.warn(str(each))
-    return bool(ran.lost)
+    return bool(lost)
 
 
 def _load(args: argparse.Namespace, name: str) -> Scenario:
@@ -335,12 +336,7 @@ def _sweep(out: Output, args: argparse.Namespace) -> int:
         lost, interrupted = _run_jobs(out, args, missing, add_line)
     lines = {line.job: line for line in sweep.read_jobs(folder)}
     _show_sweep(out, spots, lines, seeds_of(args), lost)
-    for each in lost:
-        if not interrupted:
-            out.warn(str(each))
-    if interrupted:
-        raise KeyboardInterrupt
-    return Exit.FAILED if lost else Exit.OK
+    return Exit.FAILED if _tell_lost(out, lost, interrupted=interrupted) else Exit.OK
 
 
 def _run_jobs(
@@ -360,10 +356,10 @@ def _run_jobs(
         planned = missing[number]
         show(number, result)
         if isinstance(result, SweptJob):
-            if result.version == sweep.version_here():
+            if result.version == mrc.__version__:
                 add_line(replace(result, job=planned.name, parameters=planned.parameters))
                 return
-            reason = f"ran with mrc {result.version}, not {sweep.version_here()}"
+            reason = f"ran with mrc {result.version}, not {mrc.__version__}"
         else:
             reason = result.reason
         lost.append(

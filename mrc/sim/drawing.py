@@ -81,19 +81,13 @@ def draw(width: int, height: int, label: str, paint: Callable[[Figure], None]) -
     body = written.getvalue().partition("<svg")[2].partition(">")[2]
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     name = f'role="img" aria-label="{escape(label)}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {name}>{_tidy(body)}'
-
-
-def _tidy(body: str) -> str:
-    """Inserts colour variables and tooltips, and removes ids, which would clash on a page with
-    several pictures.
-    """
     body = body.replace(f"'{_FONT}'", _FONTS_SHOWN).replace("xlink:href", "href")
-    for name, colour in LIGHT.items():
-        body = body.replace(colour, f"var(--{name})")
+    for colour_name, colour in LIGHT.items():
+        body = body.replace(colour, f"var(--{colour_name})")
     body = re.sub(r' transform="rotate\(-0 [^"]*"', "", re.sub(r"\n +", "\n", body))
     body = re.sub(r"<g id=([\"'])title: (.*?)\1>", r"<g><title>\2</title>", body)
-    return re.sub(r"<g id=\"[^\"]*\"", "<g", body)
+    body = re.sub(r"<g id=\"[^\"]*\"", "<g", body)  # ids of several pictures of a page would clash
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {name}>{body}'
 
 
 def standalone(svg: str) -> str:

@@ -280,12 +280,7 @@ _USUAL: dict[str, tuple[str, Relation, float]] = {
 
 def scenario_names() -> list[str]:
     """The names of the built-in scenarios."""
-    return sorted(known_scenarios())
-
-
-def known_scenarios() -> dict[str, Any]:
-    """The files of the built-in scenarios, by name."""
-    return document.builtin("sim/scenarios")
+    return sorted(document.builtin("sim/scenarios"))
 
 
 def load_scenario(
@@ -296,7 +291,7 @@ def load_scenario(
     `settings` replaces values: {"topology.hosts": 8, "traffic.0.writes": 2}. `fabric`: as in
     `parse`.
     """
-    found = document.read(name, known_scenarios(), "scenario")
+    found = document.read(name, document.builtin("sim/scenarios"), "scenario")
     for key, value in (settings or {}).items():
         replace_value(found.values, key, value)
     return parse_scenario(found.values, found.name, found.place, fabric=fabric)

@@ -12,10 +12,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from functools import cache
 from hashlib import sha256
 from importlib import import_module
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+import mrc
 from mrc.errors import BadFileError, ConfigError, MrcError
 from mrc.fabric import document
 from mrc.sim import page
@@ -33,12 +32,6 @@ from mrc.sim.trials import measured, run_trial
 
 Grid = Mapping[str, Sequence[Any]]
 """The values of each key, as `--set` names it."""
-
-
-@cache
-def version_here() -> str:
-    """Of mrc on this machine."""
-    return version("mrc-transport")
 
 
 class SweepJob(Struct, frozen=True):
@@ -112,7 +105,7 @@ def plan_sweep(
             jobs = []
             for seed in seeds:
                 # The parameters count too: a line has them, and other keys may lead to one part.
-                hashed = (version_here(), seed, parameters, part)
+                hashed = (mrc.__version__, seed, parameters, part)
                 text = msgspec.json.encode(hashed, order="deterministic", enc_hook=str)
                 jobs.append(SweepJob(sha256(text).hexdigest()[:16], parameters, part, seed))
             spots.append(Spot(point, part, tuple(jobs)))
@@ -126,7 +119,7 @@ def swept_of(scenario: Scenario, seed: int) -> SweptJob:
     values = [found.values, *found.baselines.values()]
     return SweptJob(
         job="",
-        version=version_here(),
+        version=mrc.__version__,
         scenario=scenario.name,
         variant=scenario.variant,
         seed=seed,

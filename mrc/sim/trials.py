@@ -96,11 +96,6 @@ def run_trial(
     )
 
 
-def n_runs(scenario: Scenario) -> int:
-    """Number of runs in one trial."""
-    return (1 + len(scenario.baselines)) * (2 if scenario.needs_reference else 1)
-
-
 def _reference(
     scenario: Scenario, seed: int, progress: Progress | None, threads: int
 ) -> SimRun | None:

@@ -43,10 +43,6 @@ export class Fabric {
     this.#root = root;
   }
 
-  get bed() {
-    return this.#bed;
-  }
-
   get only() {
     return this.#only;
   }
@@ -300,7 +296,7 @@ function layout(bed, width, only) {
   const row = only !== null ? 190 : joined ? 52 : { 1: 150, 2: 96 }[rows] ?? 64;
   const tiers = TIERS.filter((kind) => bed.links.some((link) => link[kind] !== null));
   const panelHeight = HEAD + (tiers.length - 1) * row + BOX + PAD;
-  const found = { width, panels: [], nodes: [], links: [], joined };
+  const found = { width, panels: [], nodes: [], links: [] };
   planes.forEach((plane, index) => {
     const x = (index % columns) * (panelWidth + GAP);
     const y = Math.floor(index / columns) * (panelHeight + GAP);
@@ -324,7 +320,7 @@ function place(bed, panel, tiers, row, joined, found) {
     at[kind] = (number) => panel.x + PAD + step * (every.indexOf(number) + 0.5);
     for (const number of sorted(own.filter((link) => link[kind] !== null).map((l) => l[kind]))) {
       found.nodes.push({
-        kind, number, plane: panel.plane, width, height: BOX,
+        kind, width, height: BOX,
         x: at[kind](number) - width / 2,
         y: top(kind),
         target: nameOf(kind, panel.plane, number),

@@ -21,14 +21,15 @@ from slowness import PATIENCE
 from mrc import ContextConfig, Timeouts
 from mrc.agent import peers
 from mrc.agent import program as program_module
+from mrc.agent.parameters import taken
 from mrc.agent.peers import (
     EndpointAddress,
     QpGoneError,
+    QpGrant,
     QpRequest,
     QpRequests,
     ask,
     described,
-    granted_qpn,
     qp_request_in,
     qp_request_of,
     repeat,
@@ -93,10 +94,10 @@ def test_knock_of__refuses_what_no_program_may_write() -> None:
 
 
 def test_admitted_in__a_qpn() -> None:
-    assert granted_qpn({"type": "knock", "qpn": 3}) == 3
+    assert taken({"type": "knock", "qpn": 3}, QpGrant, "").qpn == 3
     for wrong in ({}, {"qpn": 0}, {"qpn": 1 << 24}, {"qpn": None}):
         with pytest.raises(ProtocolError, match="a wrong answer to a knock"):
-            granted_qpn(wrong)
+            taken(wrong, QpGrant, "a wrong answer to a knock")
 
 
 # ---- Between agents, over loopback --------------------------------------------------------------

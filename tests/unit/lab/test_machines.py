@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import mrc
 from mrc.errors import (
     ArgumentError,
     BadFileError,
@@ -26,7 +27,7 @@ from mrc.errors import (
 )
 from mrc.lab import machines
 from mrc.lab.machines import BedMachine, Machines
-from mrc.lab.remote import Session, own_version
+from mrc.lab.remote import Session
 from mrc.testbed import bed
 from mrc.testbed.plan import BedLink, BedPlan, make_plan
 from mrc.testbed.shape import MANAGEMENT, Fabric, Shape
@@ -273,7 +274,7 @@ def test_check__refuses_what_cannot_be_cut() -> None:
 # ---- A process on another machine ----------------------------------------------------------------
 
 
-HELLO = f'{{"mrc_testbed_part": "{own_version()}"}}'
+HELLO = f'{{"mrc_testbed_part": "{mrc.__version__}"}}'
 
 
 @contextmanager

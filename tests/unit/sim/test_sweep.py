@@ -87,7 +87,7 @@ def test_plan__names_follow_from_scenario_seed_and_version(
     first = name()
     assert first == name() and re.fullmatch("[0-9a-f]{16}", first)
     assert len({first, name(2), name(title="other")}) == 3
-    monkeypatch.setattr(sweep, "version_here", lambda: "0.0")
+    monkeypatch.setattr("mrc.__version__", "0.0")
     assert name() != first
 
 
