@@ -434,7 +434,7 @@ class Odd:
         self.cut(cut)
         yield from self.until(lambda: sender.says("connection is lost") or sender.has_ended(),
                               LOST_S, "a lost connection")  # fmt: skip
-        self.heal(cut)
+        self.cut(cut, again=True)
         yield from self.ended(sender, receiver)
         result = self.judge(sender, receiver, {b".", b"taken"})
         if result["failed_count"] != 3:
@@ -527,22 +527,15 @@ class Odd:
             ip("-n", namespace, "link", "set", f"p{n}", "up")
             ip("-n", namespace, "addr", "add", f"10.77.{n}.{end}/24", "dev", f"p{n}")
 
-    def cut(self, how: str) -> None:
-        """Between both hosts nothing passes any more."""
+    def cut(self, how: str, *, again: bool = False) -> None:
+        """Between both hosts nothing passes any more, or again."""
         if how == "down":
             for n in (1, 2):
-                ip("-n", self.target, "link", "set", f"p{n}", "down")
+                ip("-n", self.target, "link", "set", f"p{n}", "up" if again else "down")
             return
-        rules = "table inet cut { chain in { type filter hook input priority 0; policy drop; }; }"
+        hook = "type filter hook input priority 0; policy drop;"
+        rules = "delete table inet cut" if again else f"table inet cut {{ chain in {{ {hook} }}; }}"
         subprocess.run(["ip", "netns", "exec", self.target, "nft", rules], check=True)
-
-    def heal(self, how: str) -> None:
-        if how == "down":
-            for n in (1, 2):
-                ip("-n", self.target, "link", "set", f"p{n}", "up")
-            return
-        command = ["ip", "netns", "exec", self.target, "nft", "delete table inet cut"]
-        subprocess.run(command, check=True)
 
 
 ODD = {
