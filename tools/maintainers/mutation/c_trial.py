@@ -186,16 +186,6 @@ class DoesNotCompile(Exception):
     """The changed line is not valid C."""
 
 
-def load_cbuild(base: Path) -> Any:
-    """The copy's own cbuild, which stores its objects in the copy."""
-    spec = importlib.util.spec_from_file_location("cbuild_of_base", base / "tests" / "cbuild.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module there
-    spec.loader.exec_module(module)
-    return module
-
-
 class Build:
     """The compiled base: libraries, test programs and mrc._sim."""
 
@@ -203,7 +193,12 @@ class Build:
         self.base = base
         self.python = python
         self.folder = base / "build" / "mutate"
-        self.cbuild = load_cbuild(base)
+        # The copy's own cbuild stores its objects in the copy.
+        spec = importlib.util.spec_from_file_location("cbuild_of_base", base / "tests/cbuild.py")
+        assert spec is not None and spec.loader is not None
+        self.cbuild: Any = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = self.cbuild  # dataclasses look up their module there
+        spec.loader.exec_module(self.cbuild)
         self.asan = self.cbuild.Flavour("mutate", (*self.cbuild.SANITIZE, "-fPIC"))
         self.programs: list[Path] = []
         self.sim_sources: list[Path] = []
