@@ -212,19 +212,6 @@ def test_status__watch_as_text_names_other_rates(bed_name: str) -> None:
     assert not any("fd00:" in line for line in lines)
 
 
-def test_status__watch_scrolls_on_a_terminal_of_24_rows(bed_name: str) -> None:
-    with Testbed(bed_name, hosts=4, planes=4, t1=2), terminal() as seat:
-        for plane in range(1, 5):
-            Testbed.existing(bed_name).fail(f"t1:{plane}.0")
-        watch = ("testbed", "status", "--watch", "--interval", "20ms", "--name", bed_name)
-        with seat.running(sys.executable, "-m", "mrc", *watch, TERM="xterm") as watching:
-            assert "t1:4.0 fails" not in seat.until("lines 1-23 of ")
-            seat.press("\x1b[F")
-            seat.until("t1:4.0 fails: silent")
-            seat.press("q")
-            assert watching.wait(PATIENCE) == 0
-
-
 def test_status__watch_answers_keys_and_a_new_size_while_it_measures(bed_name: str) -> None:
     with Testbed(bed_name, planes=1, t1=1), terminal() as seat:
         watch = ("testbed", "status", "--watch", "--interval", "1000", "--name", bed_name)

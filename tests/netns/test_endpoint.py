@@ -263,11 +263,6 @@ def test_interfaces__a_link_of_the_peer_that_leads_elsewhere(hosts: None) -> Non
     assert {ev.destination for ev in outcome.evs} == {"fd00:1::2"}
 
 
-def test_interfaces__named_ones_only(two_subnets: None) -> None:
-    outcome = transfer("10.0.1.2", config=ContextConfig(interfaces=("x2",)))
-    assert {(ev.plane, ev.destination) for ev in outcome.evs} == {(1, "10.0.2.2")}
-
-
 def srv6_host(name: str, peer: str, path: str, source: str, interface: str) -> HostConfig:
     """Paths of a host configuration; without segments, so that their routes need no SRv6."""
     own = "fd00:1::1/64" if name == "a" else "fd00:1::2/64"
