@@ -85,20 +85,6 @@ static inline WIDE __m512i take(struct blocks *blocks) {
   return block;
 }
 
-/* Four remainders side by side hide how long a multiplication takes. */
-static inline WIDE __m512i fold_by_four(struct blocks *blocks, __m512i first) {
-  const __m512i factors = FOUR(FACTORS_2048);
-  __m512i a = first, b = take(blocks), c = take(blocks), d = take(blocks);
-  while (blocks->end - blocks->from >= 4 * BLOCK) {
-    a = fold(a, factors, take(blocks));
-    b = fold(b, factors, take(blocks));
-    c = fold(c, factors, take(blocks));
-    d = fold(d, factors, take(blocks));
-  }
-  const __m512i last = fold(c, FOUR(FACTORS_512), d);
-  return fold(a, FOUR(FACTORS_1536), fold(b, FOUR(FACTORS_1024), last));
-}
-
 /* 512 bits to 128, to 64, and to the remainder by P. */
 static inline WIDE uint32_t reduce(__m512i x) {
   const __m512i factors = _mm512_set_epi64(0, 0, FACTORS_128, FACTORS_256, FACTORS_384);
@@ -138,7 +124,19 @@ static WIDE uint32_t wide(uint32_t crc, const uint8_t *begin, size_t odd, const 
   const __m512i block = _mm512_loadu_si512(begin + odd);
   __m512i x = fold(take_odd(~crc, begin, odd), FOUR(FACTORS_512),
                    _mm512_xor_si512(block, as_vector(beyond_odd)));
-  if (rest.end - rest.from >= 8 * BLOCK) x = fold_by_four(&rest, x);
+  if (rest.end - rest.from >= 8 * BLOCK) {
+    /* Four remainders side by side hide how long a multiplication takes. */
+    const __m512i factors = FOUR(FACTORS_2048);
+    __m512i b = take(&rest), c = take(&rest), d = take(&rest);
+    while (rest.end - rest.from >= 4 * BLOCK) {
+      x = fold(x, factors, take(&rest));
+      b = fold(b, factors, take(&rest));
+      c = fold(c, factors, take(&rest));
+      d = fold(d, factors, take(&rest));
+    }
+    const __m512i last = fold(b, FOUR(FACTORS_1024), fold(c, FOUR(FACTORS_512), d));
+    x = fold(x, FOUR(FACTORS_1536), last);
+  }
   while (rest.from < rest.end)
     x = fold(x, FOUR(FACTORS_512), take(&rest));
   return ~reduce(x);

@@ -257,7 +257,6 @@ static uint64_t probe_evs(struct mrc_services *services, struct mrc_qp *qp, bool
 }
 
 void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  if (qp->state != MRC_QP_RTS || now_ns < qp->ev_probe_ns) return;
   bool room = true;
   const uint64_t plane_ns = probe_planes(services, qp, &room, now_ns);
   qp->ev_probe_ns = mrc_min_u64(plane_ns, probe_evs(services, qp, &room, now_ns));
@@ -465,32 +464,6 @@ static int on_request(struct mrc_services *services, struct mrc_peers *peers,
   return MRC_DROP_NONE;
 }
 
-static bool send_answer(struct mrc_services *services, const struct mrc_peers *peers,
-                        const struct mrc_answer *answer, uint32_t place) {
-  struct mrc_qp *qp;
-  bool astray; /* ignored: an answer that may get lost is better than none */
-  const uint16_t ev = answer_ev(peers, answer, answer->peer, &qp, &astray);
-  if (ev == MRC_EV_NONE) return true;
-  struct mrc_burst *burst =
-      mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
-  if (burst == NULL) return false;
-  /* How long the request waited here, in units of its timestamp, if its sender takes that. */
-  uint64_t waited_units = (services->now_ns - answer->arrived_ns) >> 10;
-  if (qp->attr.rtr.service_times == 0 || answer->op != MRC_ENDPOINT_EV_PROBE ||
-      (services->config.readings & MRC_READING_G15_B) != 0 || waited_units > INT16_MAX)
-    waited_units = 0;
-  struct mrc_wire wire = {
-      .opcode = MRC_OP_ENDPOINT_RESPONSE,
-      .dest_qpn = MRC_ENDPOINT_QPN,
-      .psn = answer->id,
-      .endpoint = {.op = answer->op,
-                   .m = answer->m,
-                   .lifted = (services->config.readings & MRC_READING_C6_B) != 0,
-                   .tx_timestamp = (uint16_t)(answer->tx_timestamp + waited_units)}};
-  mrc_burst_add(services, burst, &wire, MRC_KIND_ANSWER, place);
-  return true;
-}
-
 bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *peers,
                          struct mrc_answers *answers) {
   answers->n_stuck = 0;
@@ -503,12 +476,35 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
     const uint32_t plane = mrc_plane_of(answer.port);
     const bool usable = (mrc_ports_usable(ports) >> plane & 1) != 0;
     const bool stuck = !usable && (ports->up >> plane & 1) != 0;
-    if (usable && !send_answer(services, peers, &answer, place)) return false;
+    struct mrc_qp *qp;
+    bool astray; /* ignored: an answer that may get lost is better than none */
+    const uint16_t ev = usable ? answer_ev(peers, &answer, answer.peer, &qp, &astray) : MRC_EV_NONE;
+    struct mrc_burst *burst = NULL;
+    if (ev != MRC_EV_NONE) {
+      burst = mrc_burst_open(services, qp, ev, services->config.dscps.control, MRC_ECN_NONE);
+      if (burst == NULL) return false;
+    }
     answers->head++;
     answers->n--;
-    if (!stuck) continue;
-    push(answers, answer);
-    answers->n_stuck++;
+    if (stuck) {
+      push(answers, answer);
+      answers->n_stuck++;
+    }
+    if (burst == NULL) continue;
+    /* How long the request waited here, in units of its timestamp, if its sender takes that. */
+    uint64_t waited_units = (services->now_ns - answer.arrived_ns) >> 10;
+    if (qp->attr.rtr.service_times == 0 || answer.op != MRC_ENDPOINT_EV_PROBE ||
+        (services->config.readings & MRC_READING_G15_B) != 0 || waited_units > INT16_MAX)
+      waited_units = 0;
+    struct mrc_wire wire = {
+        .opcode = MRC_OP_ENDPOINT_RESPONSE,
+        .dest_qpn = MRC_ENDPOINT_QPN,
+        .psn = answer.id,
+        .endpoint = {.op = answer.op,
+                     .m = answer.m,
+                     .lifted = (services->config.readings & MRC_READING_C6_B) != 0,
+                     .tx_timestamp = (uint16_t)(answer.tx_timestamp + waited_units)}};
+    mrc_burst_add(services, burst, &wire, MRC_KIND_ANSWER, place);
   }
   return true;
 }
@@ -703,8 +699,8 @@ static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe
                    .port_status_mask = port_status ? probe->ports_up : 0,
                    .tx_timestamp = probe->tx_timestamp,
                    .tsr = true}};
-  mrc_burst_add(services, burst, &wire, MRC_KIND_EV_PROBE,
-                mrc_probes_slot(&services->probes, probe));
+  const uint32_t slot = (uint32_t)(probe - services->probes.slots);
+  mrc_burst_add(services, burst, &wire, MRC_KIND_EV_PROBE, slot);
   mrc_trace(services, port_status ? MRC_TRACE_PORT_STATUS_OUT : MRC_TRACE_EV_PROBE_OUT, qp->qpn,
             probe->id, port_status ? probe->ports_up : probe->ev);
   return true;

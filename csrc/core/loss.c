@@ -72,22 +72,11 @@ static void take_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc
   ack->plane = plane;
 }
 
-/* The slot of the packet that triggered the SACK, or 0. Another SACK may have acknowledged the
-   packet already: its slot remains valid until the ring of slots reuses it. */
-static const struct mrc_txslot *trigger_slot(const struct mrc_txwin *win,
-                                             const struct mrc_sack *sack) {
-  const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
-  const uint32_t ago = mrc_psn_sub(win->next_psn, psn);
-  const bool remembered = ago > 0 && ago <= win->mask + 1 - win->fresh;
-  return remembered ? mrc_txwin_slot(win, psn) : NULL;
-}
-
 /* The triggering packet gives a round trip when it was sent only once; 0: it gives none. */
 static uint64_t on_trigger(const struct mrc_services *services, struct mrc_qp *qp,
-                           const struct mrc_sack *sack, const struct mrc_meta *meta,
-                           struct mrc_cc_ack *ack) {
-  const struct mrc_txslot *slot = trigger_slot(&qp->req.win, sack);
-  if (slot == NULL || slot->tries != 1) return 0;
+                           const struct mrc_txslot *slot, const struct mrc_sack *sack,
+                           const struct mrc_meta *meta, struct mrc_cc_ack *ack) {
+  if (slot->tries != 1) return 0;
   mrc_assert(slot->ev < qp->evset.n);
   /* A SACK may repeat a trigger that is too old for the range of its timestamp. */
   const bool old = meta->arrived_ns - slot->sent_ns > MRC_TIMESTAMP_MOST_NS;
@@ -141,10 +130,11 @@ static void on_probe_answer(struct mrc_services *services, struct mrc_qp *qp,
 
 /* ---- 3. the EV that the SACK reflects ---- */
 
-/* Handles the SACK's report on the EV that it reflects. This EV also names the SACK's plane. */
+/* Handles the SACK's report on the EV that it reflects. This EV also names the SACK's plane.
+   `trigger`: the packet that triggered the SACK, or 0. */
 static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
-                           const struct mrc_sack *sack, struct mrc_cc_ack *ack, uint64_t rtt_ns,
-                           uint64_t now_ns) {
+                           const struct mrc_txslot *trigger, const struct mrc_sack *sack,
+                           struct mrc_cc_ack *ack, uint64_t rtt_ns, uint64_t now_ns) {
   const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
   if (ev == MRC_EV_NONE) return;
   const uint32_t plane = mrc_plane_of(qp->evset.evs[ev].port);
@@ -155,9 +145,8 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
     return;
   }
   /* When the packet that triggered the SACK left on this EV; 0: unknown. */
-  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
-  const bool known = slot != NULL && slot->ev == ev && slot->state != MRC_TX_LOST;
-  const uint64_t sent_ns = known ? slot->sent_ns : 0;
+  const bool known = trigger != NULL && trigger->ev == ev && trigger->state != MRC_TX_LOST;
+  const uint64_t sent_ns = known ? trigger->sent_ns : 0;
   if (sack->m == MRC_M_NONE)
     mrc_evset_on_clear(&qp->evset, ev, sent_ns, rtt_ns, now_ns);
   else if (mrc_evset_on_skip(&qp->evset, ev, sent_ns, now_ns))
@@ -322,19 +311,24 @@ int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const str
                            .ce = sack->m == MRC_M_SKIP_ONCE,
                            .restore_window = sack->restore_cwnd,
                            .penalty = sack->rcv_cwnd_pen};
+  /* The packet that triggered the SACK, or 0. Another SACK may have acknowledged the packet
+     already: its slot remains valid until the ring of slots reuses it. */
+  const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
+  const uint32_t ago = mrc_psn_sub(req->win.next_psn, psn);
+  const bool remembered = !sack->pr && ago > 0 && ago <= req->win.mask + 1 - req->win.fresh;
+  const struct mrc_txslot *trigger = remembered ? mrc_txwin_slot(&req->win, psn) : NULL;
   uint64_t rtt_ns = 0;
   if (sack->pr)
     on_probe_answer(services, qp, sack, meta, &ack, now_ns);
-  else
-    rtt_ns = on_trigger(services, qp, sack, meta, &ack);
-  on_ev_feedback(services, qp, sack, &ack, rtt_ns, now_ns);
+  else if (trigger != NULL)
+    rtt_ns = on_trigger(services, qp, trigger, sack, meta, &ack);
+  on_ev_feedback(services, qp, trigger, sack, &ack, rtt_ns, now_ns);
   const uint64_t bytes = acknowledge_all(services, qp, sack->cum_psn, base, sack->bitmap, now_ns);
   /* The SACK reports all that the plane of its trigger delivered until then, and of other planes
      what its bitmap happens to show. So packets that left before the trigger on its plane are late.
    */
-  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&req->win, sack);
-  if (slot != NULL && slot->state == MRC_TX_ACKED && !slot->of_original)
-    mrc_plane_on_reported(&qp->planes[slot->plane], slot->sent_ns);
+  if (trigger != NULL && trigger->state == MRC_TX_ACKED && !trigger->of_original)
+    mrc_plane_on_reported(&qp->planes[trigger->plane], trigger->sent_ns);
   const uint32_t peer_next_psn = mrc_psn_add(sack->cum_psn, 1);
   if (mrc_psn_before(req->peer_next_psn, peer_next_psn)) req->peer_next_psn = peer_next_psn;
   /* A narrower window of the peer only delays new packets. A SACK that was overtaken by a newer one
@@ -469,54 +463,43 @@ int mrc_loss_on_ack(struct mrc_services *services, struct mrc_qp *qp, const stru
    every answer although nothing is lost. A packet is missing only if packets that were sent much
    later have arrived. */
 
-/* By how much the delays of the paths of one plane may differ. */
-static uint64_t spread_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint64_t now_ns) {
-  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
-  const uint64_t spread = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 2);
-  return mrc_max_u64(spread, 2 * plane->rtt.var_ns) + mrc_guard_ns(&plane->spread, now_ns) +
-         mrc_guard_ns(&plane->reorder, now_ns);
-}
-
-/* The send time up to which the peer has told what this plane delivered. What another plane's SACK
-   shows of this plane counts later, when an own SACK would be overdue: until then the report on the
-   packets before it may still be on its way. Own SACKs are missing when their path is dead. */
-static uint64_t told_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint64_t now_ns) {
-  const uint64_t overdue_ns = mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
-  return mrc_max_u64(plane->reported_ns, plane->rack_ns - mrc_min_u64(plane->rack_ns, overdue_ns));
-}
-
-/* Whether a late packet is lost, or its path is only slow. It is lost if a packet sent later by the
-   spread on the same EV arrived. It is also lost if the EV delivers nothing, while the plane
-   delivers packets sent later by the spread and the slack. */
-static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late, uint64_t now_ns) {
-  const struct mrc_plane *plane = &qp->planes[late->plane];
-  const struct mrc_ev_rack *rack = &qp->evset.racks[late->ev];
-  const uint64_t spread = spread_ns(qp, plane, now_ns);
-  if (rack->newest_ns > late->sent_ns + spread) return true;
-  /* By how much more than the spread an EV that delivers nothing may be late. A path with a longer
-     round trip than its plane has a queue, which may grow. NSCC requires switches that trim: they
-     may hold a packet in a queue for any time. */
-  const uint64_t rtt_ns = qp->evset.evs[late->ev].rtt_ns, usual_ns = plane->rtt.smooth_ns;
-  const uint64_t slack_ns = qp->evset.by_delay
-                                ? SLOW_TIMES * (rtt_ns - mrc_min_u64(rtt_ns, usual_ns))
-                                : usual_ns + rtt_ns;
-  const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
-  return told_ns(qp, plane, now_ns) > heard_ns + spread + slack_ns;
-}
-
 /* The oldest packet in flight on the plane that is lost by time, or late on an EV that can still be
-   avoided; 0 if there is none. */
-static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t plane,
+   avoided; 0 if there is none. It is lost if a packet sent later by the spread on the same EV
+   arrived. It is also lost if the EV delivers nothing, while the plane delivers packets sent later
+   by the spread and the slack. Else its path may only be slow. */
+static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t index, bool *lost,
                                              uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
-  const uint64_t newest_ns = told_ns(qp, &qp->planes[plane], now_ns);
-  const uint64_t spread = spread_ns(qp, &qp->planes[plane], now_ns);
-  for (uint16_t at = win->lists[plane].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  /* The send time up to which the peer has told what this plane delivered. What another plane's
+     SACK shows of this plane counts later, when an own SACK would be overdue: until then the report
+     on the packets before it may still be on its way. Own SACKs are missing when their path is
+     dead. */
+  const uint64_t overdue_ns = mrc_qp_overdue_ns(qp, &plane->rtt, 2ull * qp->noise_ns, now_ns);
+  const uint64_t told_ns =
+      mrc_max_u64(plane->reported_ns, plane->rack_ns - mrc_min_u64(plane->rack_ns, overdue_ns));
+  /* By how much the delays of the paths of one plane may differ. */
+  const uint64_t usual_ns = plane->rtt.smooth_ns;
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
+  const uint64_t spread_ns =
+      mrc_max_u64(mrc_max_u64(floor_ns, usual_ns / 2), 2 * plane->rtt.var_ns) +
+      mrc_guard_ns(&plane->spread, now_ns) + mrc_guard_ns(&plane->reorder, now_ns);
+  for (uint16_t at = win->lists[index].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
     const struct mrc_txslot *slot = &win->slots[at];
-    if (newest_ns <= slot->sent_ns + spread) return NULL; /* told of no packet sent much later */
-    if (lost_by_time(qp, slot, now_ns)) return slot;
-    const uint64_t late_ns = newest_ns - slot->sent_ns;
-    if (mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns, late_ns)) return slot;
+    if (told_ns <= slot->sent_ns + spread_ns) return NULL; /* told of no packet sent much later */
+    /* By how much more than the spread an EV that delivers nothing may be late. A path with a
+       longer round trip than its plane has a queue, which may grow. NSCC requires switches that
+       trim: they may hold a packet in a queue for any time. */
+    const uint64_t rtt_ns = qp->evset.evs[slot->ev].rtt_ns;
+    const uint64_t slack_ns = qp->evset.by_delay
+                                  ? SLOW_TIMES * (rtt_ns - mrc_min_u64(rtt_ns, usual_ns))
+                                  : usual_ns + rtt_ns;
+    const struct mrc_ev_rack *rack = &qp->evset.racks[slot->ev];
+    const uint64_t heard_ns = mrc_max_u64(slot->sent_ns, rack->heard_ns);
+    *lost =
+        rack->newest_ns > slot->sent_ns + spread_ns || told_ns > heard_ns + spread_ns + slack_ns;
+    const uint64_t late_ns = told_ns - slot->sent_ns;
+    if (*lost || mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns, late_ns)) return slot;
   }
   return NULL;
 }
@@ -591,8 +574,9 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
     mrc_health_suspend_plane(services, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
-    const struct mrc_txslot *missing = find_missing(qp, index, now_ns);
-    if (missing != NULL && lost_by_time(qp, missing, now_ns)) {
+    bool lost;
+    const struct mrc_txslot *missing = find_missing(qp, index, &lost, now_ns);
+    if (missing != NULL && lost) {
       lose_burst(services, qp, missing, MRC_COUNTER_LOST_BY_TIME, now_ns);
     } else if (missing != NULL) {
       if (mrc_evset_on_late(&qp->evset, missing->ev, now_ns))
@@ -614,10 +598,12 @@ void mrc_loss_on_time(struct mrc_services *services, struct mrc_qp *qp, uint64_t
 
 bool mrc_loss_is_due(const struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
+  bool lost;
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (win->lists[plane].oldest == MRC_TX_NONE) continue;
     const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
-    if (find_missing(qp, plane, now_ns) != NULL || lost_by_silence(qp, plane, oldest, now_ns))
+    if (find_missing(qp, plane, &lost, now_ns) != NULL ||
+        lost_by_silence(qp, plane, oldest, now_ns))
       return true;
   }
   return false;

@@ -212,8 +212,7 @@ static void set_trial(struct mrc_evset *set, struct mrc_ev *ev, bool on_trial) {
 
 void mrc_evset_on_burst(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  const bool rotates = ev->place < set->planes[mrc_plane_of(ev->port)].n_active;
-  if (!ev->proven && rotates) set_trial(set, ev, true);
+  if (ev->place < set->planes[mrc_plane_of(ev->port)].n_active) set_trial(set, ev, true);
 }
 
 void mrc_evset_prove(struct mrc_evset *set, uint16_t index) {

@@ -370,7 +370,7 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
 uint16_t mrc_evset_after(const struct mrc_evset *set, uint32_t plane, uint16_t ev);
 
 /* Events. A function that returns bool returns true if the state changed. */
-/* A burst leaves on this EV; an unproven EV is on trial now. */
+/* A burst leaves on this EV, which is not proven: it is on trial now. */
 void mrc_evset_on_burst(struct mrc_evset *set, uint16_t ev);
 /* The EV delivered a packet or answered a probe: its trial ends. */
 void mrc_evset_prove(struct mrc_evset *set, uint16_t ev);

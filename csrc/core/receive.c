@@ -352,8 +352,9 @@ static void advance(struct mrc_services *services, struct mrc_qp *qp) {
       resp->message_bytes += (uint64_t)(n - others) * resp->part_bytes[0];
       resp->message_bytes += (uint64_t)others * resp->part_bytes[1];
     } else {
-      const struct mrc_wimm *wimm = mrc_responder_next_wimm(resp);
-      if (wimm != NULL && wimm->psn == resp->win.next_psn &&
+      /* The next immediate, if it has come and this message is its own. */
+      const struct mrc_wimm *wimm = &resp->wimms[resp->next_rqmsn & resp->wimm_mask];
+      if (mrc_bitmap_test(&resp->waiting, resp->next_rqmsn) && wimm->psn == resp->win.next_psn &&
           !mrc_responder_deliver(services, resp, qp->qpn, qp->attr.create.max_wimm)) {
         waits = true;
         break;
@@ -567,27 +568,23 @@ static bool flush_all(struct mrc_services *services, struct mrc_qp *qp) {
   return true;
 }
 
-/* Adds the SACKs that are due; false when the transmit is full, or no EV may carry them. */
-static bool flush_sacks(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  struct mrc_responder *resp = &qp->resp;
-  const uint32_t threshold_bytes = services->config.sack_threshold_bytes;
-  if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
-  if (resp->last_port == 0) return true;
-  if (resp->sack_now && !flush_all(services, qp)) return false;
-  for (uint8_t port; (port = mrc_responder_due_port(resp, threshold_bytes)) != 0;)
-    if (!flush_port(services, qp, port)) return false;
-  if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
-  mrc_responder_set_deadline(
-      services, resp,
-      resp->n_triggers == 0 ? MRC_NEVER : due_ns(services, resp->triggers[0].first_ns));
-  return true;
-}
-
 bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   const int first_burst = services->arena.n_bursts;
   struct mrc_responder *resp = &qp->resp;
-  if (qp->state != MRC_QP_ERROR && !flush_nacks(services, qp)) return false;
-  if (qp->state != MRC_QP_ERROR && !flush_sacks(services, qp, now_ns)) return false;
+  if (qp->state != MRC_QP_ERROR) {
+    if (!flush_nacks(services, qp)) return false;
+    if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
+  }
+  if (qp->state != MRC_QP_ERROR && resp->last_port != 0) {
+    const uint32_t threshold_bytes = services->config.sack_threshold_bytes;
+    if (resp->sack_now && !flush_all(services, qp)) return false;
+    for (uint8_t port; (port = mrc_responder_due_port(resp, threshold_bytes)) != 0;)
+      if (!flush_port(services, qp, port)) return false;
+    if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
+    mrc_responder_set_deadline(
+        services, resp,
+        resp->n_triggers == 0 ? MRC_NEVER : due_ns(services, resp->triggers[0].first_ns));
+  }
   /* The transport ACK goes to the last burst of this visit if it fits, else to a new burst. */
   if (!resp->ack_wanted) return true;
   const uint8_t syndrome = resp->nak_syndrome != 0 ? resp->nak_syndrome : MRC_SYNDROME_ACK;

@@ -272,15 +272,6 @@ static void on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64
   mrc_qp_touch(services, qp);
 }
 
-static uint64_t deadline_ns(const struct mrc_services *services, const struct mrc_qp *qp,
-                            uint64_t now_ns) {
-  if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return MRC_NEVER;
-  if (mrc_loss_is_due(qp, now_ns)) return 0;
-  const uint64_t next_ns = mrc_min_u64(qp->req.progress_ns + timeout_ns(qp, now_ns),
-                                       probe_deadline_ns(services, qp, now_ns));
-  return mrc_min_u64(next_ns, reinject_deadline_ns(services, qp));
-}
-
 /* ---- the turns of QPs ---- */
 
 #define MIN_WAIT_NS 20000ull     /* least time between a visit and the QP's timer */
@@ -295,10 +286,16 @@ static void settle(struct mrc_services *services, struct mrc_qp *qp, uint64_t no
   const bool stuck = (qp->evset.plane_mask & usable) == 0 || qp->resp.sack_deadline_ns <= now_ns;
   const uint64_t soonest =
       now_ns + mrc_floor_ns(stuck ? STUCK_WAIT_NS : MIN_WAIT_NS, services->config.noise_ns);
-  uint64_t deadline = mrc_min_u64(qp->resp.sack_deadline_ns, deadline_ns(services, qp, now_ns));
+  uint64_t deadline = qp->resp.sack_deadline_ns;
   if (qp->state == MRC_QP_RTS) deadline = mrc_min_u64(deadline, qp->ev_probe_ns);
-  if ((qp->evset.plane_mask & services->ports.blocked) != 0 && mrc_requester_is_busy(&qp->req))
-    deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
+  if (qp->state == MRC_QP_RTS && mrc_requester_is_busy(&qp->req)) {
+    if ((qp->evset.plane_mask & services->ports.blocked) != 0)
+      deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
+    deadline = mrc_min_u64(deadline, qp->req.progress_ns + timeout_ns(qp, now_ns));
+    deadline = mrc_min_u64(deadline, probe_deadline_ns(services, qp, now_ns));
+    deadline = mrc_min_u64(deadline, reinject_deadline_ns(services, qp));
+    if (mrc_loss_is_due(qp, now_ns)) deadline = 0;
+  }
   /* A visit during the wait does not restart it. */
   const uint64_t wait_ns = mrc_min_u64(soonest, mrc_timers_at(&services->ready.timers, qp->index));
   mrc_timers_set(&services->ready.timers, qp->index,
@@ -311,7 +308,8 @@ static bool visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now
   mrc_node_leave(&qp->nodes.answering);
   if (qp->seal != NULL && mrc_seal_is_spent(qp->seal))
     mrc_qp_fail(services, qp, MRC_WC_WR_FLUSH_ERR, MRC_WC_WR_FLUSH_ERR);
-  mrc_ev_probe_on_deadline(services, qp, now_ns);
+  if (qp->state == MRC_QP_RTS && now_ns >= qp->ev_probe_ns)
+    mrc_ev_probe_on_deadline(services, qp, now_ns);
   mrc_reverse_on_visit(services, qp, now_ns);
   if (!mrc_responder_transmit(services, qp, now_ns)) return false;
   if (qp->state != MRC_QP_RTS) return true;

@@ -571,10 +571,11 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
                      struct candidate *next, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const uint16_t ev = (uint16_t)burst->_ev;
   const uint32_t bytes = next->wire.payload_bytes;
   if (next->fresh) { /* gets its PSN */
     struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-    const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
+    const uint32_t psn = mrc_txwin_append(&req->win, req->sq_send, bytes, ev, plane, now_ns);
     mrc_assert(psn == next->wire.psn && req->unsent_bytes >= bytes);
     req->unsent_bytes -= bytes;
     if (req->opened == 0) {
@@ -585,8 +586,9 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
       req->opened = 0;
       req->sq_send++;
     }
+  } else {
+    mrc_txwin_on_send(&req->win, next->wire.psn, ev, plane, now_ns);
   }
-  mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
   mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
   mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn);
@@ -638,7 +640,7 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
   if (ev == MRC_EV_NONE) return FILL_DRY;
   struct mrc_burst *burst = mrc_burst_open(services, qp, ev, next.dscp, MRC_ECN_CAPABLE);
   if (burst == NULL) return FILL_FULL;
-  mrc_evset_on_burst(&qp->evset, ev);
+  if (!qp->evset.evs[ev].proven) mrc_evset_on_burst(&qp->evset, ev);
   const uint32_t plane = mrc_plane_of(burst->port);
   if (qp->req.win.lists[plane].bytes == 0)
     mrc_delivery_on_flight(&qp->planes[plane].delivery, now_ns);

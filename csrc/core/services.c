@@ -280,7 +280,7 @@ const struct mrc_ev_probe *mrc_probes_start(struct mrc_probes *probes, struct mr
 }
 
 void mrc_probes_enqueue(struct mrc_probes *probes, struct mrc_ev_probe *probe) {
-  const uint16_t slot = (uint16_t)(mrc_probes_slot(probes, probe) + 1);
+  const uint16_t slot = (uint16_t)(probe - probes->slots + 1);
   probe->next = 0;
   if (probes->first == 0)
     probes->first = slot;
@@ -300,7 +300,7 @@ struct mrc_ev_probe *mrc_probes_dequeue(struct mrc_probes *probes) {
 }
 
 void mrc_probes_end(struct mrc_probes *probes, struct mrc_ev_probe *probe) {
-  const uint16_t slot = mrc_probes_slot(probes, probe);
+  const uint16_t slot = (uint16_t)(probe - probes->slots);
   mrc_timers_set(&probes->timers, slot, MRC_NEVER);
   if (probe->purpose == MRC_EV_PROBE_COMMAND) {
     probes->n_commanded--;

@@ -281,10 +281,6 @@ struct mrc_probes {
 
 void mrc_probes_init(struct mrc_probes *probes, struct mrc_probe_room *room, uint64_t seed);
 
-static inline uint16_t mrc_probes_slot(const struct mrc_probes *probes,
-                                       const struct mrc_ev_probe *probe) {
-  return (uint16_t)(probe - probes->slots);
-}
 /* The probe with this id, or 0. */
 struct mrc_ev_probe *mrc_probes_find(const struct mrc_probes *probes, uint16_t id);
 

@@ -59,34 +59,6 @@ uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot) {
   return mrc_psn_add(win->una_psn, ahead);
 }
 
-/* The slot of the next PSN. */
-static struct mrc_txslot *next_slot(struct mrc_txwin *win) {
-  struct mrc_txslot *slot = mrc_txwin_slot(win, win->next_psn);
-  mrc_assert(mrc_txwin_outstanding(win) <= win->mask);
-  if (win->fresh > 0)
-    win->fresh--;
-  else
-    mrc_assert(slot->state == MRC_TX_FREE);
-  return slot;
-}
-
-uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes) {
-  mrc_assert(bytes <= UINT16_MAX);
-  const uint32_t psn = win->next_psn;
-  struct mrc_txslot *slot = next_slot(win);
-  *slot = (struct mrc_txslot){.wqe = (uint16_t)wqe,
-                              .bytes = (uint16_t)bytes,
-                              .state = MRC_TX_UNSENT,
-                              .ev = MRC_TX_NONE,
-                              .ev_lost = MRC_TX_NONE,
-                              .older = MRC_TX_NONE,
-                              .newer = MRC_TX_NONE};
-  win->next_psn = mrc_psn_add(psn, 1);
-  mrc_bitmap_set(&win->tosend, psn);
-  win->n_tosend++;
-  return psn;
-}
-
 uint32_t mrc_txwin_first_tosend(const struct mrc_txwin *win) {
   mrc_assert(win->n_tosend > 0);
   const uint32_t outstanding = mrc_txwin_outstanding(win);
@@ -129,7 +101,12 @@ uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, u
                           uint8_t plane, uint64_t now_ns) {
   mrc_assert(bytes <= UINT16_MAX && plane < win->planes);
   const uint32_t psn = win->next_psn;
-  struct mrc_txslot *slot = next_slot(win);
+  struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+  mrc_assert(mrc_txwin_outstanding(win) <= win->mask);
+  if (win->fresh > 0)
+    win->fresh--;
+  else
+    mrc_assert(slot->state == MRC_TX_FREE);
   *slot = (struct mrc_txslot){.sent_ns = now_ns,
                               .order = win->next_order++,
                               .wqe = (uint16_t)wqe,
@@ -552,7 +529,7 @@ bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
 
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
                            uint32_t max_wimm) {
-  const struct mrc_wimm *wimm = mrc_responder_next_wimm(resp);
+  const struct mrc_wimm *wimm = &resp->wimms[resp->next_rqmsn & resp->wimm_mask];
   if (resp->wimm_unpolled == max_wimm || !mrc_cq_promise(&services->cq, 1, false)) return false;
   const struct mrc_wc wc = {
       .wr_id = resp->next_rqmsn,

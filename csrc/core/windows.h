@@ -69,7 +69,7 @@ static inline uint32_t mrc_bitmap_find(const struct mrc_bitmap *map, uint32_t ps
 
 enum mrc_tx_state {
   MRC_TX_FREE,
-  MRC_TX_UNSENT, /* has a PSN and was never sent: new, or refused by the kernel */
+  MRC_TX_UNSENT, /* has a PSN and was never sent: the kernel refused it */
   MRC_TX_INFLIGHT,
   MRC_TX_LOST, /* to be sent again */
   MRC_TX_ACKED /* received, but an earlier PSN was not */
@@ -139,15 +139,14 @@ static inline bool mrc_txslot_after(const struct mrc_txslot *a, const struct mrc
 /* The PSN of a slot inside the window. */
 uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);
 
-/* Assigns the next PSN; its slot is UNSENT until mrc_txwin_on_send. */
-uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes);
-/* Assigns the next PSN to a packet that leaves now: mrc_txwin_open and mrc_txwin_on_send in one. */
+/* Assigns the next PSN to a packet that leaves now. */
 uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, uint16_t ev,
                           uint8_t plane, uint64_t now_ns);
 /* The oldest PSN to send (again); there must be one. */
 uint32_t mrc_txwin_first_tosend(const struct mrc_txwin *win);
 
 /* The four events of a packet. */
+/* It leaves again, or after it was refused. */
 void mrc_txwin_on_send(struct mrc_txwin *win, uint32_t psn, uint16_t ev, uint8_t plane,
                        uint64_t now_ns);
 /* Takes back the last mrc_txwin_on_send of this PSN: the kernel refused it. */
@@ -512,11 +511,7 @@ void mrc_responder_queue_nack(struct mrc_responder *resp, const struct mrc_wire 
 /* Checks the immediate's number and keeps it until its turn. */
 bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
                          const struct mrc_wire *wire);
-/* The next immediate to deliver, or 0 if it has not come. */
-static inline const struct mrc_wimm *mrc_responder_next_wimm(const struct mrc_responder *resp) {
-  const bool waits = mrc_bitmap_test(&resp->waiting, resp->next_rqmsn);
-  return waits ? &resp->wimms[resp->next_rqmsn & resp->wimm_mask] : NULL;
-}
-/* Hands it to the CQ; false if the CQ is full or max_wimm of them are not yet polled. */
+/* Hands the next immediate, which has come, to the CQ; false if the CQ is full or max_wimm of them
+   are not yet polled. */
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
                            uint32_t max_wimm);

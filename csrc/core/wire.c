@@ -163,22 +163,17 @@ static void encode_data(const struct mrc_wire *wire, uint8_t *p) {
   if (mrc_opcode_has_imm(wire->opcode)) put_u32(p + MRC_RETH_BYTES, wire->imm);
 }
 
-/* METH and TSETH. Returns a drop reason. */
-static int decode_numbers(const uint8_t *p, struct mrc_wire *wire) {
+/* All fields of data; the union below them is of other packets. */
+static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
   wire->rqmsn = get_u16(p + METH_RQMSN);
   wire->msn = get_u16(p + METH_MSN);
   wire->tx_timestamp = 0;
   wire->tsr = false;
-  if (!wire->ts) return 0;
-  bool known = get_timestamp(p + MRC_METH_BYTES, &wire->tx_timestamp, &wire->tsr);
-  return known ? 0 : MRC_DROP_FIELD;
-}
-
-/* All fields of data; the union below them is of other packets. */
-static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
-  const int drop = decode_numbers(p, wire);
-  if (drop != 0) return drop;
-  p += MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0);
+  p += MRC_METH_BYTES;
+  if (wire->ts) {
+    if (!get_timestamp(p, &wire->tx_timestamp, &wire->tsr)) return MRC_DROP_FIELD;
+    p += MRC_TSETH_BYTES;
+  }
   wire->va = get_u64(p + RETH_VA);
   wire->rkey = get_u32(p + RETH_RKEY);
   wire->dma_bytes = get_u32(p + RETH_DMA_BYTES);
@@ -190,11 +185,12 @@ static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
 /* Data that a switch has cut within its headers. A NACK requires METH and TSETH. With SRv6 a switch
    that keeps 128 bytes of the frame cuts the RETH. */
 static int decode_cut(const uint8_t *bytes, size_t n, struct mrc_wire *wire) {
-  if (n < MRC_BTH_BYTES + MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0u)) return MRC_DROP_SHORT;
-  wire->va = 0;
-  wire->rkey = wire->dma_bytes = wire->imm = wire->payload_bytes = 0;
+  const size_t kept = MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0u);
+  uint8_t header[MRC_DATA_HEADER_BYTES - MRC_BTH_BYTES] = {0}; /* and all that was cut off is 0 */
+  if (n < MRC_BTH_BYTES + kept) return MRC_DROP_SHORT;
+  memcpy(header, bytes + MRC_BTH_BYTES, kept);
   wire->payload = NULL;
-  return decode_numbers(bytes + MRC_BTH_BYTES, wire);
+  return decode_data(header, wire);
 }
 
 /* ---- SACK: SETH and CC_STATE ---- */
@@ -321,44 +317,38 @@ static int decode_probe(const uint8_t *p, struct mrc_wire *wire) {
 
 /* ---- Endpoint request and response: ERTH and EETH ---- */
 
-static int check_endpoint(struct mrc_wire *wire) {
-  wire->psn &= PRIVATE_ID_MASK; /* the upper 8 bits are reserved */
-  if (wire->dest_qpn != MRC_ENDPOINT_QPN) return MRC_DROP_FIELD;
-  return wire->endpoint.op <= MRC_ENDPOINT_EV_PROBE ? 0 : MRC_DROP_FIELD;
-}
-
-static void encode_request(const struct mrc_wire *wire, uint8_t *p) {
-  mrc_assert(wire->dest_qpn == MRC_ENDPOINT_QPN && wire->psn <= PRIVATE_ID_MASK);
-  mrc_assert(wire->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
-  p[ERTH_BITS] = wire->endpoint.op;
-  put_u32(p + ERTH_PORT_STATUS_MASK, wire->endpoint.port_status_mask);
-  put_timestamp(p + ERTH_TSETH, wire->endpoint.tx_timestamp, wire->endpoint.tsr);
-}
-
-static int decode_request(const uint8_t *p, struct mrc_wire *wire) {
-  struct mrc_endpoint_fields *endpoint = &wire->endpoint;
-  endpoint->op = p[ERTH_BITS] & 3;
-  endpoint->port_status_mask = get_u32(p + ERTH_PORT_STATUS_MASK);
-  bool known = get_timestamp(p + ERTH_TSETH, &endpoint->tx_timestamp, &endpoint->tsr);
-  return known ? check_endpoint(wire) : MRC_DROP_FIELD;
-}
-
 /* The op of a response is in bits 3:2, according to two of three readers of the specification. They
    report its other fields as reserved. The layout is that of a SACK, m included. */
-static void encode_response(const struct mrc_wire *wire, uint8_t *p) {
+static void encode_endpoint(const struct mrc_wire *wire, uint8_t *p) {
+  const struct mrc_endpoint_fields *endpoint = &wire->endpoint;
   mrc_assert(wire->dest_qpn == MRC_ENDPOINT_QPN && wire->psn <= PRIVATE_ID_MASK);
-  mrc_assert(wire->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
-  mrc_assert(wire->endpoint.m <= (wire->endpoint.lifted ? MRC_M_NONE : MRC_M_ALWAYS_SKIP));
-  p[EETH_BITS] =
-      (uint8_t)(wire->endpoint.m << 5 | wire->endpoint.op << (wire->endpoint.lifted ? 4 : 2));
-  put_u16(p + EETH_TX_TIMESTAMP, wire->endpoint.tx_timestamp);
+  mrc_assert(endpoint->op <= MRC_ENDPOINT_EV_PROBE);
+  if (wire->opcode == MRC_OP_ENDPOINT_REQUEST) {
+    p[ERTH_BITS] = endpoint->op;
+    put_u32(p + ERTH_PORT_STATUS_MASK, endpoint->port_status_mask);
+    put_timestamp(p + ERTH_TSETH, endpoint->tx_timestamp, endpoint->tsr);
+  } else {
+    mrc_assert(endpoint->m <= (endpoint->lifted ? MRC_M_NONE : MRC_M_ALWAYS_SKIP));
+    p[EETH_BITS] = (uint8_t)(endpoint->m << 5 | endpoint->op << (endpoint->lifted ? 4 : 2));
+    put_u16(p + EETH_TX_TIMESTAMP, endpoint->tx_timestamp);
+  }
 }
 
-static int decode_response(const uint8_t *p, struct mrc_wire *wire) {
-  wire->endpoint.op = p[EETH_BITS] >> 2 & 3;
-  wire->endpoint.m = p[EETH_BITS] >> 5 & 3;
-  wire->endpoint.tx_timestamp = get_u16(p + EETH_TX_TIMESTAMP);
-  return wire->endpoint.m <= MRC_M_ALWAYS_SKIP ? check_endpoint(wire) : MRC_DROP_FIELD;
+static int decode_endpoint(const uint8_t *p, struct mrc_wire *wire) {
+  struct mrc_endpoint_fields *endpoint = &wire->endpoint;
+  bool known = wire->dest_qpn == MRC_ENDPOINT_QPN;
+  if (wire->opcode == MRC_OP_ENDPOINT_REQUEST) {
+    endpoint->op = p[ERTH_BITS] & 3;
+    endpoint->port_status_mask = get_u32(p + ERTH_PORT_STATUS_MASK);
+    known &= get_timestamp(p + ERTH_TSETH, &endpoint->tx_timestamp, &endpoint->tsr);
+  } else {
+    endpoint->op = p[EETH_BITS] >> 2 & 3;
+    endpoint->m = p[EETH_BITS] >> 5 & 3;
+    endpoint->tx_timestamp = get_u16(p + EETH_TX_TIMESTAMP);
+    known &= endpoint->m <= MRC_M_ALWAYS_SKIP;
+  }
+  wire->psn &= PRIVATE_ID_MASK; /* the upper 8 bits are reserved */
+  return known && endpoint->op <= MRC_ENDPOINT_EV_PROBE ? 0 : MRC_DROP_FIELD;
 }
 
 /* In this reading the place of m is not known. An unknown operation fits no request. */
@@ -412,8 +402,8 @@ static const struct kind kinds[OPCODE_LOW + 1] = {
     [MRC_OP_WRITE_ONLY & OPCODE_LOW] = {DATA_BYTES, decode_data, encode_data},
     [MRC_OP_WRITE_ONLY_IMM & OPCODE_LOW] = {DATA_IMM_BYTES, decode_data, encode_data},
     [MRC_OP_ACK & OPCODE_LOW] = {MRC_AETH_BYTES, decode_ack, encode_ack},
-    [MRC_OP_ENDPOINT_REQUEST & OPCODE_LOW] = {MRC_ERTH_BYTES, decode_request, encode_request},
-    [MRC_OP_ENDPOINT_RESPONSE & OPCODE_LOW] = {MRC_EETH_BYTES, decode_response, encode_response},
+    [MRC_OP_ENDPOINT_REQUEST & OPCODE_LOW] = {MRC_ERTH_BYTES, decode_endpoint, encode_endpoint},
+    [MRC_OP_ENDPOINT_RESPONSE & OPCODE_LOW] = {MRC_EETH_BYTES, decode_endpoint, encode_endpoint},
     [MRC_OP_SACK & OPCODE_LOW] = {SACK_BYTES, decode_sack, encode_sack},
     [MRC_OP_NACK & OPCODE_LOW] = {MRC_NETH_BYTES, decode_nack, encode_nack},
     [MRC_OP_PROBE & OPCODE_LOW] = {MRC_PETH_BYTES, decode_probe, encode_probe},

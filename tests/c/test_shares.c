@@ -487,7 +487,7 @@ TEST(test_window_left__the_smaller_of_both) {
   mrc_txwin_start(&req.win, 0);
   CHECK_EQ(mrc_requester_window_left(&req), 48);
   for (int i = 0; i < 10; i++)
-    mrc_txwin_open(&req.win, 0, 1);
+    mrc_txwin_append(&req.win, 0, 1, 0, 0, 1);
   CHECK_EQ(mrc_requester_window_left(&req), 38);
   req.peer_mpr = 200;
   CHECK_EQ(mrc_requester_window_left(&req), 54);

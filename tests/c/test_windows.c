@@ -71,13 +71,10 @@ TEST(test_after__is_by_time_then_by_order) {
   CHECK_EQ(mrc_txwin_init(&win, 8, 2), 0);
   mrc_txwin_start(&win, FIRST_SENT);
   win.next_order = UINT16_MAX; /* wraps between the first and the second */
-  for (uint32_t i = 0; i < 3; i++) {
-    CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, i));
-    mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, i), 0, 0, i / 2);
-  }
+  for (uint32_t i = 0; i < 3; i++)
+    CHECK_EQ(mrc_txwin_append(&win, 0, MTU, 0, 0, i / 2), mrc_psn_add(FIRST_SENT, i));
   win.next_order += 1 << 15; /* half of all orders were used in the meantime */
-  CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST_SENT, 3));
-  mrc_txwin_on_send(&win, mrc_psn_add(FIRST_SENT, 3), 0, 0, 2);
+  CHECK_EQ(mrc_txwin_append(&win, 0, MTU, 0, 0, 2), mrc_psn_add(FIRST_SENT, 3));
   for (uint32_t a = 0; a < 4; a++)
     for (uint32_t b = 0; b < 4; b++) {
       const struct mrc_txslot *one = mrc_txwin_slot(&win, mrc_psn_add(FIRST_SENT, a));

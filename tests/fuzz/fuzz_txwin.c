@@ -32,12 +32,16 @@ static bool waits(const struct mrc_txslot *packet) {
 
 /* ---- operations, each on the window and on the model ---- */
 
-static void open_some(uint32_t count) {
+static void append_some(uint32_t count) {
   for (uint32_t i = 0; i < count && model.n < win.mask + 1; i++) {
-    struct mrc_txslot packet = {.state = MRC_TX_UNSENT, .ev = MRC_TX_NONE, .ev_lost = MRC_TX_NONE};
+    struct mrc_txslot packet = {.state = MRC_TX_INFLIGHT, .tries = 1, .ev_lost = MRC_TX_NONE};
     packet.wqe = (uint16_t)fuzz_take(&input, 1);
     packet.bytes = (uint16_t)fuzz_take(&input, 1);
-    mrc_assert(mrc_txwin_open(&win, packet.wqe, packet.bytes) == psn_of(model.n));
+    packet.ev = packet.bytes;
+    packet.plane = packet.bytes % PLANES & 31;
+    packet.sent_ns = model.n_sent++ / SENT_AT_A_TIME;
+    mrc_assert(mrc_txwin_append(&win, packet.wqe, packet.bytes, packet.ev, packet.plane,
+                                packet.sent_ns) == psn_of(model.n));
     model.packets[model.n++] = packet;
   }
 }
@@ -150,7 +154,7 @@ static void check(void) {
 
 static void operate(void) {
   const uint8_t byte = (uint8_t)fuzz_take(&input, 1), variant = byte >> 3;
-  if ((byte & 7) == 0) return open_some(1 + variant);
+  if ((byte & 7) == 0) return append_some(1 + variant);
   if ((byte & 7) == 1) return send_first(1 + variant, (uint8_t)fuzz_take(&input, 1));
   if ((byte & 7) == 2 && variant == 0) return clear();
   if ((byte & 7) == 2 && variant == 1) return start((uint32_t)fuzz_take(&input, 3));
