@@ -116,11 +116,6 @@ static inline uint64_t mrc_prng_next(struct mrc_prng *prng) {
   return z ^ (z >> 31);
 }
 
-/* A generator that has given n numbers since it had this state. */
-static inline struct mrc_prng mrc_prng_skipped(uint64_t state, uint64_t n) {
-  return (struct mrc_prng){.state = state + n * MRC_PRNG_STEP};
-}
-
 /* Uniform enough in [0, n) for n far below 2^32. */
 static inline uint32_t mrc_prng_below(struct mrc_prng *prng, uint32_t n) {
   return (uint32_t)(((mrc_prng_next(prng) >> 32) * n) >> 32);

@@ -633,24 +633,6 @@ int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int c
   return n;
 }
 
-const char *mrc_engine_counter_name(int index) {
-  static const char *const names[] = {
-#define X(name, meaning) #name,
-#include "core/counters.def"
-#undef X
-  };
-  return index >= 0 && index < MRC_COUNTERS ? names[index] : NULL;
-}
-
-const char *mrc_engine_counter_meaning(int index) {
-  static const char *const meanings[] = {
-#define X(name, meaning) meaning,
-#include "core/counters.def"
-#undef X
-  };
-  return index >= 0 && index < MRC_COUNTERS ? meanings[index] : NULL;
-}
-
 const char *mrc_drop_name(int reason) {
   static const char *const names[] = {
       "NONE",

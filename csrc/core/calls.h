@@ -4,9 +4,6 @@
 
 #include "mrc.h"
 
-/* The name of a counter and what it counts; 0 past the end. */
-const char *mrc_engine_counter_name(int index);
-const char *mrc_engine_counter_meaning(int index);
 /* The ports that any EV of any QP uses; bit n - 1 for port n. */
 uint32_t mrc_engine_ports_used(const mrc_engine *engine);
 /* Sets whether bytes placed for a QP also count as RX_RECORDED. 0 or -ENOENT. */

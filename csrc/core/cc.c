@@ -182,23 +182,6 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   if (state->round_limited && !state->round_held && !state->slow_start) increase(cc, delay_ns);
 }
 
-static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
-  struct mrc_cc_delay *state = &cc->delay;
-  /* Fewer samples do not show a queue. Before the first sample the round trip is unknown. */
-  if (state->slow_start && state->round_samples < START_SAMPLES) return;
-  if (state->round_samples > 0) decide(cc, now_ns);
-  if (!state->slow_start) cc->cwnd_before_timeout_bytes = 0;
-  const bool quick = state->slow_start || state->drain != MRC_CC_NO_DRAIN;
-  state->round_end_ns =
-      now_ns + mrc_max_u64((quick ? 1 : 2) * state->round_rtt_ns, MRC_CC_MIN_ROUND_NS);
-  state->round_rtt_ns = 0;
-  state->round_limited = false;
-  state->round_paid = state->round_held = false;
-  state->round_samples = 0;
-  state->round_sum_ns = 0;
-  state->round_reverse_ns = 0;
-}
-
 /* ---- events ---- */
 
 static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {
@@ -233,7 +216,21 @@ static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now
     state->slow_start = false;
   if (state->slow_start && state->round_limited)
     cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + ack->bytes);
-  if (now_ns >= state->round_end_ns) end_round(cc, now_ns);
+  /* The end of a round. Fewer samples do not show a queue. Before the first sample the round trip
+     is unknown. */
+  if (now_ns < state->round_end_ns) return;
+  if (state->slow_start && state->round_samples < START_SAMPLES) return;
+  if (state->round_samples > 0) decide(cc, now_ns);
+  if (!state->slow_start) cc->cwnd_before_timeout_bytes = 0;
+  const bool quick = state->slow_start || state->drain != MRC_CC_NO_DRAIN;
+  state->round_end_ns =
+      now_ns + mrc_max_u64((quick ? 1 : 2) * state->round_rtt_ns, MRC_CC_MIN_ROUND_NS);
+  state->round_rtt_ns = 0;
+  state->round_limited = false;
+  state->round_paid = state->round_held = false;
+  state->round_samples = 0;
+  state->round_sum_ns = 0;
+  state->round_reverse_ns = 0;
 }
 
 static void on_refused(struct mrc_cc *cc, uint64_t inflight_bytes) {

@@ -135,7 +135,7 @@ static void on_probe_answer(struct mrc_services *services, struct mrc_qp *qp,
 static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
                            const struct mrc_txslot *trigger, const struct mrc_sack *sack,
                            struct mrc_cc_ack *ack, uint64_t rtt_ns, uint64_t now_ns) {
-  const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
+  const uint16_t ev = *mrc_evset_find(&qp->evset, sack->ev);
   if (ev == MRC_EV_NONE) return;
   const uint32_t plane = mrc_plane_of(qp->evset.evs[ev].port);
   if (ack->rtt_ns == 0) ack->plane = plane;

@@ -11,16 +11,11 @@
    makes a round trip twice as long as the smoothed ones: that must count for the window. */
 #define SLOW_LEVEL 2
 
-/* The cell of by_value that holds the EV, or the empty cell for it. */
-static uint32_t cell_of(const struct mrc_evset *set, uint32_t value) {
+uint16_t *mrc_evset_find(const struct mrc_evset *set, uint32_t value) {
   uint32_t i = (uint32_t)((value * 0x9E3779B97F4A7C15ull) >> 32) & set->hash_mask;
   while (set->by_value[i] != MRC_EV_NONE && set->evs[set->by_value[i]].value != value)
     i = (i + 1) & set->hash_mask; /* terminates, because half of the cells are empty */
-  return i;
-}
-
-uint16_t mrc_evset_find(const struct mrc_evset *set, uint32_t value) {
-  return set->by_value[cell_of(set, value)];
+  return &set->by_value[i];
 }
 
 /* The index of the addresses that this EV shares with others. Adds them if they are new. */
@@ -47,9 +42,9 @@ void mrc_evset_addresses(const struct mrc_evset *set, uint16_t index, uint8_t sr
 static int add_ev(struct mrc_evset *set, const struct mrc_ev_attr *attr, uint16_t index) {
   if (attr->port < 1 || attr->port > set->ports) return -EINVAL;
   if (attr->family != 4 && attr->family != 6) return -EINVAL;
-  const uint32_t cell = cell_of(set, attr->ev);
-  if (set->by_value[cell] != MRC_EV_NONE) return -EINVAL;
-  set->by_value[cell] = index;
+  uint16_t *cell = mrc_evset_find(set, attr->ev);
+  if (*cell != MRC_EV_NONE) return -EINVAL;
+  *cell = index;
   struct mrc_ev *ev = &set->evs[index];
   *ev = (struct mrc_ev){.value = attr->ev,
                         .ends = share_ends(set, attr),

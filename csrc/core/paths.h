@@ -344,8 +344,8 @@ void mrc_evset_free(struct mrc_evset *set);
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
 
-/* The EV with this value, or MRC_EV_NONE. */
-uint16_t mrc_evset_find(const struct mrc_evset *set, uint32_t value);
+/* The cell of by_value with the EV of this value; MRC_EV_NONE stands there if there is none. */
+uint16_t *mrc_evset_find(const struct mrc_evset *set, uint32_t value);
 /* Source and destination address of the EV. */
 void mrc_evset_addresses(const struct mrc_evset *set, uint16_t ev, uint8_t src[16],
                          uint8_t dst[16]);

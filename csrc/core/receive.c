@@ -250,7 +250,7 @@ static int on_data(struct mrc_services *services, struct mrc_qp *qp, const struc
                   wire, meta);
   /* A packet that does not end a message has one of the two sizes of such packets on its QP, so one
      bit for each PSN tells how much arrived. */
-  const bool last = mrc_opcode_is_last(wire->opcode);
+  const bool last = wire->opcode >= MRC_OP_WRITE_LAST;
   int size = 0;
   for (; !last && size < 2; size++) {
     if (resp->part_bytes[size] == 0) resp->part_bytes[size] = wire->payload_bytes;
@@ -346,7 +346,7 @@ static int to_qp(struct mrc_services *services, struct mrc_qp *qp, const struct 
 static void advance(struct mrc_services *services, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
   bool waits = false;
-  while (mrc_rxwin_ready(&resp->win)) {
+  while (mrc_bitmap_test(&resp->win.received, resp->win.next_psn)) {
     uint32_t others, n = mrc_rxwin_run(&resp->win, &others);
     if (n > 0) {
       resp->message_bytes += (uint64_t)(n - others) * resp->part_bytes[0];
@@ -437,10 +437,11 @@ static void account(struct mrc_services *services, struct mrc_qp *qp, const stru
 
 /* ---- 8. answers ---- */
 
+/* Sends the NACKs that wait, at least one. */
 static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
   struct mrc_burst *burst = NULL;
-  while (resp->n_nacks > 0) {
+  do {
     const struct mrc_nack_out *nack = &resp->nacks[resp->n_nacks - 1];
     if (burst == NULL || burst->port != nack->port ||
         !mrc_arena_has_room(&services->arena, burst)) {
@@ -463,7 +464,7 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
     mrc_burst_add(services, burst, &wire, MRC_KIND_NACK, resp->n_nacks - 1u);
     mrc_trace(services, MRC_TRACE_NACK_OUT, qp->qpn, nack->psn, nack->reason);
     resp->n_nacks--;
-  }
+  } while (resp->n_nacks > 0);
   return true;
 }
 
@@ -572,7 +573,7 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
   const int first_burst = services->arena.n_bursts;
   struct mrc_responder *resp = &qp->resp;
   if (qp->state != MRC_QP_ERROR) {
-    if (!flush_nacks(services, qp)) return false;
+    if (resp->n_nacks > 0 && !flush_nacks(services, qp)) return false;
     if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
   }
   if (qp->state != MRC_QP_ERROR && resp->last_port != 0) {

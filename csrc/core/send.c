@@ -316,12 +316,6 @@ int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uin
 
 /* ---- 4. the EV ---- */
 
-/* The next EV of the plane that is not `avoid`, or MRC_EV_NONE. */
-static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
-  const uint16_t ev = mrc_evset_next(&qp->evset, plane);
-  return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
-}
-
 /* Whether the plane may be silent: it has lost bursts, or an answer from it is overdue. */
 static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[index];
@@ -363,18 +357,18 @@ static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint
     planes &= ~services->ports.blocked;
     first = planes_for_lost(qp, planes, avoid, by_timeout, services->now_ns);
   }
-  int plane = mrc_spray_choose(services, qp, first, bytes);
-  if (plane < 0) return MRC_EV_NONE;
-  const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
-  if (ev != MRC_EV_NONE) return ev;
-  planes &= ~(1u << plane);
-  if (planes == 0) {
+  for (int tries = 0;; tries++) {
+    const int plane = mrc_spray_choose(services, qp, tries == 0 ? first : planes, bytes);
+    if (plane < 0) return MRC_EV_NONE;
+    uint16_t ev = mrc_evset_next(&qp->evset, (uint32_t)plane);
+    if (ev == avoid && ev != MRC_EV_NONE) ev = mrc_evset_other(&qp->evset, (uint32_t)plane, avoid);
+    if (ev != MRC_EV_NONE || tries > 0) return ev;
+    planes &= ~(1u << plane);
+    if (planes != 0) continue;
     MRC_EACH_BIT(other, eligible)
       if (qp->evset.planes[other].n_on_trial > 0) return MRC_EV_NONE;
     return avoid;
   }
-  plane = mrc_spray_choose(services, qp, planes, bytes);
-  return plane < 0 ? MRC_EV_NONE : other_ev(qp, (uint32_t)plane, avoid);
 }
 
 /* ---- 5. the size of the burst ---- */

@@ -323,13 +323,6 @@ void mrc_rxwin_start(struct mrc_rxwin *win, uint32_t first_psn);
 enum mrc_rx_verdict mrc_rxwin_judge(const struct mrc_rxwin *win, uint32_t psn);
 /* Marks a PSN that was judged NEW. */
 void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last, bool other);
-/* Whether the PSN at next_psn arrived, and whether it ends a message. */
-static inline bool mrc_rxwin_ready(const struct mrc_rxwin *win) {
-  return mrc_bitmap_test(&win->received, win->next_psn);
-}
-static inline bool mrc_rxwin_ready_is_last(const struct mrc_rxwin *win) {
-  return mrc_bitmap_test(&win->last, win->next_psn);
-}
 /* The packets from next_psn on, within one word of the bitmap, that arrived and do not end a
    message. Returns their number, and how many of them have the other size. */
 uint32_t mrc_rxwin_run(const struct mrc_rxwin *win, uint32_t *others);

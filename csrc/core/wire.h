@@ -14,7 +14,7 @@
 enum mrc_opcode {
   MRC_OP_WRITE_FIRST = 0xC6,
   MRC_OP_WRITE_MIDDLE = 0xC7,
-  MRC_OP_WRITE_LAST = 0xC8,
+  MRC_OP_WRITE_LAST = 0xC8, /* this one and the next three end a message */
   MRC_OP_WRITE_LAST_IMM = 0xC9,
   MRC_OP_WRITE_ONLY = 0xCA,
   MRC_OP_WRITE_ONLY_IMM = 0xCB,
@@ -183,8 +183,7 @@ static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns
 static inline bool mrc_opcode_is_data(uint8_t opcode) {
   return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_WRITE_ONLY_IMM;
 }
-/* Whether it is Last or Only. Call this and the next function for data opcodes only. */
-static inline bool mrc_opcode_is_last(uint8_t opcode) { return opcode >= MRC_OP_WRITE_LAST; }
+/* For data opcodes only. */
 static inline bool mrc_opcode_has_imm(uint8_t opcode) {
   return opcode == MRC_OP_WRITE_LAST_IMM || opcode == MRC_OP_WRITE_ONLY_IMM;
 }
@@ -226,11 +225,4 @@ static inline bool mrc_dscps_fill(struct mrc_dscps *dscps) {
   for (int i = 0; i < 3; i++)
     if (sent[i] > 63 || sent[i] == dscps->trimmed || sent[i] == dscps->trimmed_last) return false;
   return dscps->trimmed <= 63 && dscps->trimmed_last <= 63 && dscps->trimmed != dscps->trimmed_last;
-}
-
-/* The enum mrc_trimmed of a packet with this traffic class (ECN bits included). */
-static inline uint8_t mrc_dscp_trimmed(const struct mrc_dscps *dscps, uint32_t tclass) {
-  const uint32_t dscp = tclass >> 2 & 0x3F;
-  if (dscp == dscps->trimmed) return MRC_TRIMMED;
-  return dscp == dscps->trimmed_last ? MRC_TRIMMED_LASTHOP : MRC_UNTRIMMED;
 }

@@ -11,23 +11,23 @@
 #include "core/calls.h"
 #include "io/aead.h"
 
+/* The counters of engine and driver are one list, the engine's first. */
+enum { ALL_COUNTERS = MRC_COUNTERS + MRC_IO_COUNTERS };
 static const struct {
   const char *name, *meaning;
-} counters[MRC_IO_COUNTERS] = {
-#define X(name, meaning) [MRC_IO_##name] = {#name, meaning},
+} counters[ALL_COUNTERS] = {
+#define X(name, meaning) {#name, meaning},
+#include "core/counters.def"
 #include "io/io_counters.def"
 #undef X
 };
 
-/* The counters of engine and driver are one list, the engine's first. */
 const char *mrc_counter_name(int index) {
-  if (index < MRC_COUNTERS) return mrc_engine_counter_name(index);
-  return index - MRC_COUNTERS < MRC_IO_COUNTERS ? counters[index - MRC_COUNTERS].name : NULL;
+  return index >= 0 && index < ALL_COUNTERS ? counters[index].name : NULL;
 }
 
 const char *mrc_counter_meaning(int index) {
-  if (index < MRC_COUNTERS) return mrc_engine_counter_meaning(index);
-  return index - MRC_COUNTERS < MRC_IO_COUNTERS ? counters[index - MRC_COUNTERS].meaning : NULL;
+  return index >= 0 && index < ALL_COUNTERS ? counters[index].meaning : NULL;
 }
 
 /* ---- Ports that open and close ---- */

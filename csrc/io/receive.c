@@ -20,7 +20,6 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "core/wire.h"
 #include "io/udp.h"
 
 enum {
@@ -106,6 +105,13 @@ static void set_mapped(uint8_t address[16], const struct in_addr *v4) {
   memcpy(address + 12, v4, 4);
 }
 
+/* The enum mrc_trimmed of a packet with this traffic class (ECN bits included). */
+static uint8_t trimmed_by(const struct mrc_dscps *dscps, uint32_t tclass) {
+  const uint32_t dscp = tclass >> 2 & 0x3F;
+  if (dscp == dscps->trimmed) return MRC_TRIMMED;
+  return dscp == dscps->trimmed_last ? MRC_TRIMMED_LASTHOP : MRC_UNTRIMMED;
+}
+
 static void read_control_v6(const struct mrc_dscps *dscps, const struct cmsghdr *control,
                             struct mrc_meta *meta) {
   if (control->cmsg_type == IPV6_PKTINFO) {
@@ -114,7 +120,7 @@ static void read_control_v6(const struct mrc_dscps *dscps, const struct cmsghdr 
     memcpy(meta->dst, &info.ipi6_addr, sizeof meta->dst);
   } else if (control->cmsg_type == IPV6_TCLASS) {
     meta->ecn = int_of(control) & 3;
-    meta->trimmed = mrc_dscp_trimmed(dscps, (uint32_t)int_of(control));
+    meta->trimmed = trimmed_by(dscps, (uint32_t)int_of(control));
   } else if (control->cmsg_type == IPV6_FLOWINFO) {
     meta->flow_label = ntohl((uint32_t)int_of(control)) & 0xfffff;
   }
@@ -128,7 +134,7 @@ static void read_control_v4(const struct mrc_dscps *dscps, const struct cmsghdr 
     set_mapped(meta->dst, &info.ipi_addr);
   } else if (control->cmsg_type == IP_TOS) {
     meta->ecn = *CMSG_DATA(control) & 3;
-    meta->trimmed = mrc_dscp_trimmed(dscps, *CMSG_DATA(control));
+    meta->trimmed = trimmed_by(dscps, *CMSG_DATA(control));
   }
 }
 

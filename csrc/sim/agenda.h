@@ -97,6 +97,11 @@ static inline void mrc_world_schedule(struct mrc_world *world, uint64_t at_ns,
       (struct mrc_heap_entry){.at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
 }
 
+/* A generator that has given n numbers since it had this state. */
+static inline struct mrc_prng mrc_prng_skipped(uint64_t state, uint64_t n) {
+  return (struct mrc_prng){.state = state + n * MRC_PRNG_STEP};
+}
+
 enum mrc_sim_stream { MRC_SIM_STREAM_HOST, MRC_SIM_STREAM_FLOW };
 
 /* Random numbers of one host or flow: they do not depend on what others draw. */

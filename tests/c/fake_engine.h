@@ -250,9 +250,3 @@ int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity) {
   values[0] = 31;
   return 21;
 }
-
-const char *mrc_engine_counter_name(int index) {
-  return index < MRC_COUNTERS ? "OF_THE_ENGINE" : NULL;
-}
-
-const char *mrc_engine_counter_meaning(int index) { return mrc_engine_counter_name(index); }

@@ -336,13 +336,6 @@ TEST(test_cq__full_of_posts_at_both_ends) {
  * not take. */
 
 TEST(test_names__end_with_the_lists) {
-  CHECK_STR_EQ(mrc_engine_counter_name(0), "RX_PACKETS");
-  CHECK(mrc_engine_counter_name(MRC_COUNTERS - 1) != NULL);
-  CHECK(mrc_engine_counter_name(MRC_COUNTERS) == NULL);
-  CHECK(mrc_engine_counter_name(-1) == NULL);
-  CHECK_STR_EQ(mrc_engine_counter_meaning(0), "packets handed to the engine");
-  CHECK(mrc_engine_counter_meaning(MRC_COUNTERS) == NULL);
-  CHECK(mrc_engine_counter_meaning(-1) == NULL);
   CHECK_STR_EQ(mrc_drop_name(0), "NONE");
   CHECK_STR_EQ(mrc_drop_name(MRC_DROP_SHORT), "SHORT");
   CHECK_STR_EQ(mrc_drop_name(MRC_DROP_COUNT - 1), "PORT_STATUS");

@@ -581,7 +581,7 @@ TEST(test_hostile__ev_echoes_never_used) {
   for (uint32_t i = 0; i < 1000; i++) {
     sack.wire.sack.ev = i % 2 ? value + 1 + i : i * 0x01000193u ^ 0x80000000u;
     sack.wire.sack.m = i % 4 < 2 ? MRC_M_SKIP_ONCE : MRC_M_ALWAYS_SKIP;
-    CHECK(mrc_evset_find(set, sack.wire.sack.ev) == MRC_EV_NONE);
+    CHECK(*mrc_evset_find(set, sack.wire.sack.ev) == MRC_EV_NONE);
     CHECK_EQ(send_forge(p, &sack), MRC_DROP_NONE);
   }
   for (uint16_t i = 0; i < set->n; i++)

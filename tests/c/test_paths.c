@@ -98,8 +98,8 @@ TEST(test_addresses__are_those_given) {
     CHECK_MEM_EQ(src, attrs[i].src, 16);
     CHECK_MEM_EQ(dst, attrs[i].dst, 16);
     CHECK_EQ(set.ends[set.evs[i].ends].dport, attrs[i].dport);
-    CHECK_EQ(mrc_evset_find(&set, attrs[i].ev), i);
-    CHECK_EQ(mrc_evset_find(&set, attrs[i].ev + 1), MRC_EV_NONE);
+    CHECK_EQ(*mrc_evset_find(&set, attrs[i].ev), i);
+    CHECK_EQ(*mrc_evset_find(&set, attrs[i].ev + 1), MRC_EV_NONE);
   }
   mrc_evset_free(&set);
 }

@@ -123,7 +123,7 @@ TEST(test_part__is_legal) {
 
 /* Moves the cumulative PSN as far as it goes, as the responder does. */
 static void advance(struct mrc_rxwin *win) {
-  while (mrc_rxwin_ready(win))
+  while (mrc_bitmap_test(&win->received, win->next_psn))
     mrc_rxwin_advance(win, 1);
 }
 

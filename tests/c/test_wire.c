@@ -339,15 +339,14 @@ TEST(test_decode__trimmed_anywhere_behind_the_message_numbers) {
 TEST(test_opcode_predicates__truth_table) {
   static const struct {
     uint8_t opcode;
-    bool data, last, imm;
+    bool data, imm;
   } rows[] = {
-      {MRC_OP_WRITE_FIRST, true, false, false}, {MRC_OP_WRITE_MIDDLE, true, false, false},
-      {MRC_OP_WRITE_LAST, true, true, false},   {MRC_OP_WRITE_LAST_IMM, true, true, true},
-      {MRC_OP_WRITE_ONLY, true, true, false},   {MRC_OP_WRITE_ONLY_IMM, true, true, true},
+      {MRC_OP_WRITE_FIRST, true, false}, {MRC_OP_WRITE_MIDDLE, true, false},
+      {MRC_OP_WRITE_LAST, true, false},  {MRC_OP_WRITE_LAST_IMM, true, true},
+      {MRC_OP_WRITE_ONLY, true, false},  {MRC_OP_WRITE_ONLY_IMM, true, true},
   };
   EACH_ROW(i, rows) {
     CHECK_EQ(mrc_opcode_is_data(rows[i].opcode), rows[i].data);
-    CHECK_EQ(mrc_opcode_is_last(rows[i].opcode), rows[i].last);
     CHECK_EQ(mrc_opcode_has_imm(rows[i].opcode), rows[i].imm);
   }
   CHECK(!mrc_opcode_is_data(MRC_OP_WRITE_FIRST - 1));

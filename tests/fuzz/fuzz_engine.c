@@ -140,7 +140,7 @@ static void fill_data(struct mrc_wire *wire, uint8_t *payload) {
   wire->va = (uintptr_t)target + GUARD + (uint64_t)(int64_t)(int16_t)take(2);
   wire->payload = payload;
   wire->payload_bytes = (uint32_t)take(1);
-  if (!mrc_opcode_is_last(wire->opcode) && wire->payload_bytes & 1) wire->payload_bytes = PART;
+  if (wire->opcode < MRC_OP_WRITE_LAST && wire->payload_bytes & 1) wire->payload_bytes = PART;
   wire->pad = -wire->payload_bytes & 3u;
   wire->dma_bytes = choice & 0x10 ? (uint32_t)take(4) : wire->payload_bytes;
   wire->imm = (uint32_t)take(1);

@@ -69,8 +69,8 @@ static void arrive(uint32_t ahead, bool last, bool other) {
 static void advance(uint32_t most) {
   uint32_t n = 0;
   while (n < most && model.places[n].arrived) {
-    mrc_assert(mrc_rxwin_ready(&win));
-    mrc_assert(mrc_rxwin_ready_is_last(&win) == model.places[n].last);
+    mrc_assert(mrc_bitmap_test(&win.received, win.next_psn));
+    mrc_assert(mrc_bitmap_test(&win.last, win.next_psn) == model.places[n].last);
     uint32_t others, run = mrc_rxwin_run(&win, &others);
     mrc_assert((run == 0) == model.places[n].last);
     if (run == 0)
@@ -88,7 +88,7 @@ static void advance(uint32_t most) {
   memmove(model.places, model.places + n, (win.psns - n) * sizeof model.places[0]);
   memset(model.places + (win.psns - n), 0, n * sizeof model.places[0]);
   model.start += n;
-  mrc_assert(n == most || !mrc_rxwin_ready(&win));
+  mrc_assert(n == most || !mrc_bitmap_test(&win.received, win.next_psn));
 }
 
 /* Compares one report with the model; returns how far ahead its base is. */
