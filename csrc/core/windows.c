@@ -67,20 +67,6 @@ uint32_t mrc_txwin_first_tosend(const struct mrc_txwin *win) {
   return mrc_psn_add(win->una_psn, ahead);
 }
 
-static void list_append(struct mrc_txwin *win, struct mrc_txslot *slot) {
-  struct mrc_txlist *list = &win->lists[slot->plane];
-  const uint16_t index = (uint16_t)(slot - win->slots);
-  slot->older = list->newest;
-  slot->newer = MRC_TX_NONE;
-  if (list->newest != MRC_TX_NONE)
-    win->slots[list->newest].newer = index;
-  else
-    list->oldest = index;
-  list->newest = index;
-  list->bytes += slot->bytes;
-  win->inflight_bytes += slot->bytes;
-}
-
 static void list_remove(struct mrc_txwin *win, struct mrc_txslot *slot) {
   struct mrc_txlist *list = &win->lists[slot->plane];
   mrc_assert(list->bytes >= slot->bytes && win->inflight_bytes >= slot->bytes);
@@ -95,30 +81,6 @@ static void list_remove(struct mrc_txwin *win, struct mrc_txslot *slot) {
   slot->older = slot->newer = MRC_TX_NONE;
   list->bytes -= slot->bytes;
   win->inflight_bytes -= slot->bytes;
-}
-
-uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, uint16_t ev,
-                          uint8_t plane, uint64_t now_ns) {
-  mrc_assert(bytes <= UINT16_MAX && plane < win->planes);
-  const uint32_t psn = win->next_psn;
-  struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-  mrc_assert(mrc_txwin_outstanding(win) <= win->mask);
-  if (win->fresh > 0)
-    win->fresh--;
-  else
-    mrc_assert(slot->state == MRC_TX_FREE);
-  *slot = (struct mrc_txslot){.sent_ns = now_ns,
-                              .order = win->next_order++,
-                              .wqe = (uint16_t)wqe,
-                              .bytes = (uint16_t)bytes,
-                              .ev = ev,
-                              .ev_lost = MRC_TX_NONE,
-                              .state = MRC_TX_INFLIGHT,
-                              .tries = 1,
-                              .plane = plane & 31};
-  win->next_psn = mrc_psn_add(psn, 1);
-  list_append(win, slot);
-  return psn;
 }
 
 static void queue_again(struct mrc_txwin *win, struct mrc_txslot *slot, uint32_t psn,
@@ -142,7 +104,7 @@ void mrc_txwin_on_send(struct mrc_txwin *win, uint32_t psn, uint16_t ev, uint8_t
   slot->sent_ns = now_ns;
   slot->order = win->next_order++;
   if (slot->tries < MRC_TX_MAX_TRIES) slot->tries++;
-  list_append(win, slot);
+  mrc_txwin_link(win, slot);
 }
 
 void mrc_txwin_on_refused(struct mrc_txwin *win, uint32_t psn) {

@@ -139,9 +139,44 @@ static inline bool mrc_txslot_after(const struct mrc_txslot *a, const struct mrc
 /* The PSN of a slot inside the window. */
 uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);
 
-/* Assigns the next PSN to a packet that leaves now. */
-uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, uint16_t ev,
-                          uint8_t plane, uint64_t now_ns);
+/* Adds a packet that leaves now to the packets in flight on its plane. */
+static inline void mrc_txwin_link(struct mrc_txwin *win, struct mrc_txslot *slot) {
+  struct mrc_txlist *list = &win->lists[slot->plane];
+  const uint16_t index = (uint16_t)(slot - win->slots);
+  slot->older = list->newest;
+  slot->newer = MRC_TX_NONE;
+  if (list->newest != MRC_TX_NONE)
+    win->slots[list->newest].newer = index;
+  else
+    list->oldest = index;
+  list->newest = index;
+  list->bytes += slot->bytes;
+  win->inflight_bytes += slot->bytes;
+}
+/* Assigns the next PSN to a packet that leaves now. Inline: runs for every packet. */
+static inline uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes,
+                                        uint16_t ev, uint8_t plane, uint64_t now_ns) {
+  mrc_assert(bytes <= UINT16_MAX && plane < win->planes);
+  const uint32_t psn = win->next_psn;
+  struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+  mrc_assert(mrc_txwin_outstanding(win) <= win->mask);
+  if (win->fresh > 0)
+    win->fresh--;
+  else
+    mrc_assert(slot->state == MRC_TX_FREE);
+  *slot = (struct mrc_txslot){.sent_ns = now_ns,
+                              .order = win->next_order++,
+                              .wqe = (uint16_t)wqe,
+                              .bytes = (uint16_t)bytes,
+                              .ev = ev,
+                              .ev_lost = MRC_TX_NONE,
+                              .state = MRC_TX_INFLIGHT,
+                              .tries = 1,
+                              .plane = plane & 31};
+  win->next_psn = mrc_psn_add(psn, 1);
+  mrc_txwin_link(win, slot);
+  return psn;
+}
 /* The oldest PSN to send (again); there must be one. */
 uint32_t mrc_txwin_first_tosend(const struct mrc_txwin *win);
 
