@@ -141,6 +141,7 @@ class Security:
     """
 
     SECRET_BYTES: ClassVar = 32
+    """The length of a fleet's secret."""
 
     identity: Path | None = None
     """File of the key; made when it is missing, unless a secret is the only proof. None:

@@ -144,6 +144,7 @@ class HostConfig(Struct, frozen=True):
     """The whole file."""
 
     ENVIRONMENT: ClassVar = "MRC_CONFIG"
+    """The variable that names the file."""
 
     host: Text
     """Name of this host."""
