@@ -189,7 +189,7 @@ class EngineDevice:
         )  # fmt: skip
 
     def _end(self, ports: list[LocalPort], queue: QueuePair, first_psn: int) -> QpAttributes:
-        sports = self._local.links.sports.of
+        sports = self._local.links.sports
         return QpAttributes(
             qpn=queue.qpn, first_psn=first_psn, path_mtu=PATH_MTU, mpr=queue.mpr,
             max_wimm=queue.max_wimm, udp_port=self._local.dispatcher.engine.udp_port,

@@ -63,7 +63,7 @@ from mrc.connect.tls import RANDOM_BYTES, Guard, QuestionError
 from mrc.engine import native, paths
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import Command
-from mrc.engine.paths import LocalPort, PathEv, PeerSource, RemotePort, SourcePorts
+from mrc.engine.paths import LocalPort, PathEv, PeerSource, RemotePort
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind, EvState, Integrity, Seal
@@ -360,7 +360,7 @@ class _LocalEnds(Struct, frozen=True):
     """This side's ports for a peer, as of the start of the exchange."""
 
     ports: list[LocalPort]
-    sports: SourcePorts
+    sports: dict[int, tuple[int, ...]]
 
     @property
     def nics(self) -> dict[int, str]:
@@ -498,8 +498,7 @@ def _hello(
 ) -> Hello:  # fmt: skip
     seal = _seal_for(local.config, channel)
     ports = [
-        RemotePort(port.nic, port.address, ends.sports.of[port.plane], port.mtu)
-        for port in ends.ports
+        RemotePort(port.nic, port.address, ends.sports[port.plane], port.mtu) for port in ends.ports
     ]
     attributes = Attributes(
         qpn=queue.qpn,

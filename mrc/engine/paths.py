@@ -10,7 +10,7 @@ therefore its own transmit socket.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_interface
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Self
@@ -382,20 +382,16 @@ def _is_link_local(port: LocalPort | RemotePort) -> bool:
 # ---- EVs ------------------------------------------------------------------------------------
 
 
-class SourcePorts(Struct, frozen=True):
-    """The UDP source ports of this Context: `of[plane]` has one for each transmit socket."""
-
-    of: dict[int, tuple[int, ...]]
-
-
 def srv6_evs(
     paths: Sequence[HostPath],
     ports: Sequence[LocalPort],
-    sports: SourcePorts,
+    sports: Mapping[int, Sequence[int]],
     dport: int,
     rng: random.Random,
 ) -> list[PathEv]:
-    """One EV for each path of the host configuration whose port exists."""
+    """One EV for each path of the host configuration whose port exists. `sports`: the UDP source
+    ports of this Context by plane, one for each transmit socket.
+    """
     by_plane = {port.plane: port for port in ports}
     paths = [path for path in paths if path.plane in by_plane]
     labels = rng.sample(_FLOW_LABELS, len(paths))
@@ -406,7 +402,7 @@ def srv6_evs(
                 tx_index=0,
                 source=by_plane[path.plane].address.ip,
                 destination=path.destination,
-                sport=sports.of[path.plane][0],
+                sport=sports[path.plane][0],
                 flow_label=label,
                 dport=dport,
             ),
@@ -420,7 +416,11 @@ def srv6_evs(
 
 
 def pair_evs(
-    pairs: Sequence[Pair], sports: SourcePorts, dport: int, per_pair: int, rng: random.Random
+    pairs: Sequence[Pair],
+    sports: Mapping[int, Sequence[int]],
+    dport: int,
+    per_pair: int,
+    rng: random.Random,
 ) -> list[PathEv]:
     """Several EVs for each pair of ports."""
     labels = iter(rng.sample(_FLOW_LABELS, len(pairs) * per_pair))
@@ -429,7 +429,7 @@ def pair_evs(
         rank = sum(1 for port, _ in pairs[:i] if port.plane == local.plane)
         sharing = sum(1 for port, _ in pairs if port.plane == local.plane)
         # Pairs of one IPv4 port divide its sockets, because only the source port names an EV.
-        pool = range(len(sports.of[local.plane]))[rank::sharing]
+        pool = range(len(sports[local.plane]))[rank::sharing]
         for k in range(per_pair if local.address.version == 6 else min(per_pair, len(pool))):
             tx_index = pool[k] if local.address.version == 4 else 0
             attr = EvAttr(
@@ -437,7 +437,7 @@ def pair_evs(
                 tx_index=tx_index,
                 source=local.address.ip,
                 destination=remote.address.ip,
-                sport=sports.of[local.plane][tx_index],
+                sport=sports[local.plane][tx_index],
                 flow_label=0 if local.address.version == 4 else next(labels),
                 dport=dport,
             )

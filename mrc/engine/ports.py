@@ -29,7 +29,6 @@ from mrc.engine.native import Command
 from mrc.engine.paths import (
     LocalPort,
     PortSelection,
-    SourcePorts,
 )
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
 from mrc.fabric.hostconfig import HostConfig, IpAddress
@@ -129,9 +128,9 @@ class LocalPorts:
         return tuple(slot.port for _, slot in sorted(self._slots.items()) if slot.sports)
 
     @property
-    def sports(self) -> SourcePorts:
+    def sports(self) -> dict[int, tuple[int, ...]]:
         """The source ports of each port, by plane."""
-        return SourcePorts({plane: slot.sports for plane, slot in self._slots.items()})
+        return {plane: slot.sports for plane, slot in self._slots.items()}
 
     @property
     def highest(self) -> int:

@@ -14,7 +14,6 @@ from mrc.engine.paths import (
     LocalPort,
     PortSelection,
     RemotePort,
-    SourcePorts,
     payload_mtu,
 )
 from mrc.fabric.hostconfig import HostConfig, HostPath
@@ -101,7 +100,7 @@ def test_loopback_pairs__by_order_in_one_version() -> None:
 
 def test_pair_evs__ipv6_differ_in_the_flow_label_only() -> None:
     pairs = paths.pair(local_ports("2001:db8::1/64"), remote_ports("2001:db8::2/64"))
-    evs = paths.pair_evs(pairs, SourcePorts({1: (40000,)}), 4791, 8, random.Random(1))
+    evs = paths.pair_evs(pairs, {1: (40000,)}, 4791, 8, random.Random(1))
     assert len(evs) == 8
     assert {ev.attr.sport for ev in evs} == {40000}
     assert {ev.attr.tx_index for ev in evs} == {0}
@@ -113,7 +112,7 @@ def test_pair_evs__ipv6_differ_in_the_flow_label_only() -> None:
 
 def test_pair_evs__ipv4_differ_in_the_source_port() -> None:
     pairs = paths.pair(local_ports("10.0.1.1/24"), remote_ports("10.0.1.2/24"))
-    sports = SourcePorts({1: tuple(range(40000, 40008))})
+    sports = {1: tuple(range(40000, 40008))}
     evs = paths.pair_evs(pairs, sports, 4791, 8, random.Random(1))
     assert [(ev.attr.tx_index, ev.attr.sport) for ev in evs] == [(i, 40000 + i) for i in range(8)]
     assert {ev.attr.flow_label for ev in evs} == {0}
@@ -121,7 +120,7 @@ def test_pair_evs__ipv4_differ_in_the_source_port() -> None:
 
 def test_pair_evs__pairs_of_one_ipv4_port_share_its_sockets() -> None:
     pairs = paths.pair(local_ports("10.0.1.1/24"), remote_ports("10.0.1.3/24", "10.0.1.4/24"))
-    sports = SourcePorts({1: tuple(range(40000, 40008))})
+    sports = {1: tuple(range(40000, 40008))}
     evs = paths.pair_evs(pairs, sports, 4791, 8, random.Random(1))
     by_target: dict[str, list[int]] = {str(ev.attr.destination): [] for ev in evs}
     for ev in evs:
@@ -140,7 +139,7 @@ def test_srv6_evs__one_a_path() -> None:
         for plane in (1, 2)
         for s in (0, 1)
     ]
-    sports = SourcePorts({1: (40000,), 2: (40001,)})
+    sports = {1: (40000,), 2: (40001,)}
     evs = paths.srv6_evs(wanted, SRV6_PORTS, sports, 4792, random.Random(1))
     assert [(ev.attr.port, ev.name, str(ev.attr.destination), ev.attr.sport) for ev in evs] == [
         (1, "t1:1.0", "fd00:a:1::1:0", 40000),
@@ -156,7 +155,7 @@ def test_distinct__an_ev_of_the_same_32_bits_is_dropped() -> None:
     pairs = paths.pair(
         local_ports("10.0.1.1/24", "10.0.2.1/24"), remote_ports("10.0.1.2/24", "10.0.2.2/24")
     )
-    sports = SourcePorts({1: (40000, 40001), 2: (40001, 40002)})
+    sports = {1: (40000, 40001), 2: (40001, 40002)}
     evs = paths.pair_evs(pairs, sports, 4791, 8, random.Random(1))
     assert [(ev.attr.port, ev.attr.sport) for ev in evs] == [(1, 40000), (1, 40001), (2, 40002)]
 
@@ -167,7 +166,7 @@ def test_distinct__a_table_too_small_is_shared_between_the_planes() -> None:
         for plane in (1, 2)
         for s in range(700)
     ]
-    sports = SourcePorts({1: (40000,), 2: (40001,)})
+    sports = {1: (40000,), 2: (40001,)}
     evs = paths.srv6_evs(wanted, SRV6_PORTS, sports, 4791, random.Random(1))
     assert [sum(ev.attr.port == plane for ev in evs) for plane in (1, 2)] == [512, 512]
 
