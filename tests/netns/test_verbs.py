@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's unmodified perftest over libmrc, between two hosts with four planes of 500 Mbit/s.
-
-At the end between two plain hosts, which have one link and no SRv6.
-"""
+"""Debian's unmodified perftest over libmrc, between two hosts with four planes of 500 Mbit/s."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from netns.plain import address, join, namespaces, until_running
-from netns.processes import Hosts, Mrc, Start, sent_bytes, sockets, until_it_sends
+from netns.processes import Hosts, Mrc, sent_bytes, sockets, until_it_sends
 from printed import printed
 from slowness import least, limit, until
 from verbs.building import LIBRARY, compiled
@@ -25,7 +21,7 @@ from verbs.building import LIBRARY, compiled
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
 
-from .conftest import bed_of, fresh_name
+from .conftest import bed_of
 
 pytestmark = [
     pytest.mark.usefixtures("healed"),
@@ -265,42 +261,3 @@ def test_write_bw__the_peer_is_killed(hosts: Hosts) -> None:
     server.process.send_signal(signal.SIGKILL)
     output = client.ends(1)
     assert "status 12" in output + "\n".join(client.lines), "IBV_WC_RETRY_EXC_ERR"
-
-
-# ---- Plain hosts ----------------------------------------------------------------------------
-
-
-def received_over_ipv6(pid: int) -> int:
-    """UDP datagrams that the host of this process has received over IPv6."""
-    lines = Path(f"/proc/{pid}/net/snmp6").read_text().splitlines()
-    (count,) = (line.split()[1] for line in lines if line.startswith("Udp6InDatagrams"))
-    return int(count)
-
-
-@pytest.fixture
-def plain() -> Iterator[list[str]]:
-    """Two namespaces that one link joins."""
-    names = [f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"]
-    with namespaces(*names):
-        join(names[0], "x", names[1], "x")
-        for number, name in enumerate(names, 1):
-            address(name, "x", f"10.1.0.{number}/24", f"fd00:1::{number}/64")
-            until_running(name, "x")
-        yield names
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("addresses", ["10.1.0.{}", "fd00:1::{}"], ids=["ipv4", "ipv6"])
-def test_plain_hosts__bandwidth_and_latency(plain: list[str], start: Start, addresses: str) -> None:
-    """The programs' own TCP connection is always IPv4: this perftest has no other."""
-    agents = [
-        start(host, "agent", "--insecure", "-B", addresses.format(number)).until_says("socket @")
-        for number, host in enumerate(plain, 1)
-    ]
-    for program, column in (("ib_write_bw", 3), ("ib_write_lat", 4)):
-        command = ("run", "--", program, "-d", "mrc0", "-n", "500")
-        server = start(plain[0], *command)
-        until_listening(server, PORT)
-        (row,) = result((server, start(plain[1], *command, "10.1.0.1")))
-        assert row[1] == 500 and row[column] > 0
-    assert (received_over_ipv6(agents[0].process.pid) > 0) == (":" in addresses)
