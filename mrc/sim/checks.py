@@ -276,16 +276,6 @@ def _least_plane(check: Criterion, result: SimRun, numbers: Sequence[int]) -> fl
     return min(arrived) * len(arrived) / sum(arrived) if sum(arrived) else None
 
 
-def _qps_hit(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
-    """Share of the QPs that lost packets."""
-    return sum(result.infos[i].lost_packets > 0 for i in numbers) / len(numbers)
-
-
-def _lost_per_qp(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
-    lost = sorted(_lost(check, result, i) for i in numbers)
-    return percentile(lost, check.percentile)
-
-
 def _lost(check: Criterion, result: SimRun, flow: int) -> float:
     """Packets that a flow lost; in a part of the run: that it sent again."""
     if (check.from_ns, check.to_ns) == (0, TimedFault.NEVER):
@@ -333,11 +323,6 @@ def _sent_again(check: Criterion, result: SimRun, numbers: Sequence[int]) -> flo
     return sum(result.infos[i].retransmitted_packets for i in numbers) / max(sent, 1)
 
 
-def _spurious(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
-    """Repeated packets that the simulator counted at receivers, whatever senders declared lost."""
-    return sum(result.infos[i].repeated_packets for i in numbers)
-
-
 def _lost_per_dead_path(check: Criterion, result: SimRun, numbers: Sequence[int]) -> float | None:
     """Packets that the worst flow lost, per path of it that was dead from the start."""
     shares = []
@@ -380,17 +365,16 @@ def _step_time(check: Criterion, result: SimRun, numbers: Sequence[int]) -> floa
     return None if times is None else percentile(sorted(times), check.percentile)
 
 
-def _ideal_job_ns(_: Criterion, result: SimRun, numbers: Sequence[int]) -> float:
-    return ideal_step_ns(result, numbers) * result.flows[numbers[0]].traffic.steps
-
-
 _Measure = Callable[[Criterion, SimRun, Sequence[int]], float | None]
 """A check, a run, and the numbers of the flows in the check's group."""
 
 _TIMES: dict[str, tuple[_Measure, _Measure]] = {
     "completion": (completion_ns, lambda _, result, __: result.scenario.base_rtt_ns),
     "step_time": (_step_time, lambda _, *flows: ideal_step_ns(*flows)),
-    "job_completion": (lambda _, *flows: job_ns(*flows), _ideal_job_ns),
+    "job_completion": (
+        lambda _, *flows: job_ns(*flows),
+        lambda _, run, flows: ideal_step_ns(run, flows) * run.flows[flows[0]].traffic.steps,
+    ),
 }
 """The measures of times, and the ideal of each."""
 
@@ -401,13 +385,16 @@ _MEASURES: dict[str, _Measure] = {
     "fairness": _fairness,
     "last_hop_busy": _last_hop_busy,
     "retransmitted": _sent_again,
-    "spurious": _spurious,
+    # Repeated packets that the simulator counted at receivers, whatever senders declared lost.
+    "spurious": lambda _, run, flows: sum(run.infos[i].repeated_packets for i in flows),
     "lost_per_dead_path": _lost_per_dead_path,
     "ev_bad_after": _ev_bad_after,
     "ev_changes": _ev_changes,
     "least_plane": _least_plane,
-    "qps_hit": _qps_hit,
-    "lost_per_qp": _lost_per_qp,
+    "qps_hit": lambda _, run, flows: sum(run.infos[i].lost_packets > 0 for i in flows) / len(flows),
+    "lost_per_qp": lambda check, run, flows: percentile(
+        sorted(_lost(check, run, i) for i in flows), check.percentile
+    ),
     "bus_bandwidth": lambda _, *flows: bus_bandwidth(*flows),
     "inner_busy": _inner_busy,
     "inner_queue": _inner_queue,
