@@ -93,23 +93,19 @@ static void open_gbn(const struct mrc_baseline *baseline, struct mrc_sim_flow *f
   mrc_assert(mrc_gbn_sender_init(&own->gbn.sender, &sender) == 0);
 }
 
-static void open_tcp(struct mrc_sim_flow *flow) {
-  struct flow *own = flow->state;
-  flow->plane = flow->config.tcp_plane - 1;
-  own->path = flow->config.paths ? (uint32_t)__builtin_ctzll(flow->config.paths) : 0;
-  mrc_tcp_sender_init(&own->tcp.sender);
-  mrc_tcp_receiver_init(&own->tcp.receiver);
-}
-
 static void connect(void *transport, uint32_t index) {
   struct mrc_baseline *baseline = transport;
   struct mrc_sim_flow *flow = &baseline->hosts->flows->at[index];
   struct flow *own = flow->state = calloc(1, sizeof(*own));
   mrc_assert(own);
-  if (baseline->tcp)
-    open_tcp(flow);
-  else
+  if (baseline->tcp) {
+    flow->plane = flow->config.tcp_plane - 1;
+    own->path = flow->config.paths ? (uint32_t)__builtin_ctzll(flow->config.paths) : 0;
+    mrc_tcp_sender_init(&own->tcp.sender);
+    mrc_tcp_receiver_init(&own->tcp.receiver);
+  } else {
     open_gbn(baseline, flow);
+  }
   for (uint32_t end = MRC_FROM; end <= MRC_TO; end++) {
     uint32_t *first = &baseline->first[mrc_flow_host(flow, end)][end];
     own->labels[end] = (uint32_t)mrc_prng_next(&baseline->hosts->world->prng) & 0xFFFFF;

@@ -73,14 +73,6 @@ void mrc_fabric_watch_free(struct mrc_fabric_watch *watch) {
   free(watch->touched);
 }
 
-/* Points the next write of a flow to its place in the memory; then: the write was posted. */
-static void place(const struct mrc_fabric_watch *watch, uint32_t flow, struct mrc_wr *wr) {
-  const struct mrc_audit *audit = audit_of(watch, flow, MRC_FROM);
-  wr->local = (uintptr_t)audit->source + audit->used_bytes;
-  wr->va = (uintptr_t)audit->target + audit->used_bytes;
-  wr->lkey = wr->rkey = audit->qpn;
-}
-
 /* ---- packets of the watch ---- */
 
 /* Finds the flow and end that a packet is for; false for endpoint operations, which have no QP. */
@@ -265,23 +257,18 @@ static void send_packet(struct mrc_engines *engines, uint32_t from, const struct
   mrc_fabric_send(fabric, packet);
 }
 
-static bool send_burst(struct mrc_engines *engines, uint32_t host, const struct mrc_burst *burst) {
-  if (!mrc_sim_host_takes(engines->hosts, host, MRC_HOST_MRC, burst->port - 1u,
-                          engines->hosts->world->config.sndbuf_bytes))
-    return false;
-  for (int i = 0; i < burst->n_packets; i++)
-    send_packet(engines, host, burst, &burst->packets[i]);
-  return true;
-}
-
 static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *taken, int n,
                             uint64_t now_ns) {
   (void)now_ns;
   struct mrc_engines *engines = ((struct driver *)driver)->engines;
   const uint32_t host = ((struct driver *)driver)->host;
   const uint32_t *full = &engines->hosts->at[host].full[MRC_HOST_MRC], before = *full;
-  for (int i = 0; i < n; i++)
-    taken[i] = send_burst(engines, host, &bursts[i]);
+  for (int i = 0; i < n; i++) {
+    taken[i] = mrc_sim_host_takes(engines->hosts, host, MRC_HOST_MRC, bursts[i].port - 1u,
+                                  engines->hosts->world->config.sndbuf_bytes);
+    for (int each = 0; taken[i] && each < bursts[i].n_packets; each++)
+      send_packet(engines, host, &bursts[i], &bursts[i].packets[each]);
+  }
   return *full & ~before;
 }
 
@@ -743,11 +730,16 @@ static int post(void *transport, uint32_t index) {
                       .bytes = config->bytes,
                       .imm = flow->posted,
                       .opcode = opcode_of(flow)};
-  if (engines->watch) place(engines->watch, index, &wr);
+  struct mrc_audit *audit = NULL;
+  if (engines->watch) { /* the write has a place of its own in the memory */
+    audit = audit_of(engines->watch, index, MRC_FROM);
+    wr.local = (uintptr_t)audit->source + audit->used_bytes;
+    wr.va = (uintptr_t)audit->target + audit->used_bytes;
+    wr.lkey = wr.rkey = audit->qpn;
+  }
   const int error =
       mrc_qp_post(engines->of[config->from], mrc_flow_qpn(index, MRC_FROM), &wr, 1, world->now_ns);
-  if (error == 0 && engines->watch)
-    mrc_audit_posted(audit_of(engines->watch, index, MRC_FROM), &wr);
+  if (error == 0 && audit) mrc_audit_posted(audit, &wr);
   return error;
 }
 

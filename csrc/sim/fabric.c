@@ -6,11 +6,6 @@
 #include "sim/numbers.h"
 #include "virtual/link.h"
 
-static void put(struct mrc_mailbox *box, struct mrc_mail mail) {
-  box->at = mrc_grow(box->at, box->n, &box->capacity, sizeof(*box->at));
-  box->at[box->n++] = mail;
-}
-
 /* The uSIDs of the test bed (mrc/fabric/topology.py). The last one of a list is USID_PORT + n for
    host n of its T0. T1s have more of them in a fabric with T2s. */
 enum {
@@ -248,8 +243,9 @@ static void schedule_arrival(struct mrc_fabric *fabric, uint64_t at_ns, uint32_t
   if (fabric->outboxes && !hop->from_host && hop->to_kind != MRC_NODE_HOST) {
     const uint32_t shard = mrc_fabric_shard_of_end(fabric, fabric->shards, hop);
     if (shard != fabric->shard) {
-      put(&fabric->outboxes[shard],
-          (struct mrc_mail){.at_ns = at_ns, .packet = packet, .hop = index});
+      struct mrc_mailbox *box = &fabric->outboxes[shard];
+      box->at = mrc_grow(box->at, box->n, &box->capacity, sizeof(*box->at));
+      box->at[box->n++] = (struct mrc_mail){.at_ns = at_ns, .packet = packet, .hop = index};
       return;
     }
   }

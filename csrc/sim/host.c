@@ -102,16 +102,6 @@ static void set_timer(struct mrc_sim_hosts *hosts, uint32_t index) {
   mrc_world_schedule(hosts->world, host->timer_at_ns, MRC_SIM_ON_RUN, index, NULL);
 }
 
-/* Returns when the next turn is due. */
-static uint64_t run_transports(struct mrc_sim_hosts *hosts, uint32_t index) {
-  uint64_t deadline_ns = MRC_NEVER;
-  for (int i = 0; i < MRC_HOST_TRANSPORTS; i++) {
-    const struct mrc_transport *own = &hosts->transports[i];
-    if (own->calls) deadline_ns = mrc_min_u64(deadline_ns, own->calls->turn(own->transport, index));
-  }
-  return deadline_ns;
-}
-
 void mrc_sim_host_run(struct mrc_sim_hosts *hosts, uint32_t index) {
   const uint64_t now_ns = hosts->world->now_ns;
   struct mrc_sim_host *host = &hosts->at[index];
@@ -131,7 +121,12 @@ void mrc_sim_host_run(struct mrc_sim_hosts *hosts, uint32_t index) {
   do {
     mrc_assert(turns++ < MAX_TURNS);
     receive(hosts, index);
-    deadline_ns = run_transports(hosts, index);
+    deadline_ns = MRC_NEVER;
+    for (int i = 0; i < MRC_HOST_TRANSPORTS; i++) {
+      const struct mrc_transport *own = &hosts->transports[i];
+      if (own->calls)
+        deadline_ns = mrc_min_u64(deadline_ns, own->calls->turn(own->transport, index));
+    }
   } while (deadline_ns <= now_ns);
   if (deadline_ns >= host->run_at_ns) return;
   host->run_at_ns = deadline_ns;

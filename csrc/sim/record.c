@@ -39,22 +39,13 @@ static uint64_t hash(uint64_t sum, uint64_t word) {
 static void print_hop(FILE *file, const struct mrc_sim_config *config, uint32_t hop) {
   const uint32_t plane = hop / mrc_topology_hops_per_plane(&config->topology) + 1;
   const struct mrc_topology_place at = mrc_topology_place_of(&config->topology, hop);
-  const uint32_t t1s = mrc_topology_t1s_of_pod(&config->topology);
   char below[32], above[32];
   if (at.tier == MRC_TIER_HOST) {
-    snprintf(below, sizeof below, "h%u", at.link);
-    snprintf(above, sizeof above, "t0:%u.%u", plane,
-             mrc_topology_t0_of(&config->topology, at.link));
-  } else if (at.tier == MRC_TIER_UPLINK) {
-    const uint32_t t0 = at.link / t1s, pod = mrc_topology_pod_of_t0(&config->topology, t0);
-    snprintf(below, sizeof below, "t0:%u.%u", plane, t0);
-    snprintf(above, sizeof above, "t1:%u.%u", plane,
-             mrc_topology_t1_on(&config->topology, pod, at.link));
+    snprintf(below, sizeof below, "h%u", at.end);
+    snprintf(above, sizeof above, "t0:%u.%u", plane, at.near);
   } else {
-    const uint32_t pod = at.link / config->topology.t2, t2 = at.link % config->topology.t2;
-    snprintf(below, sizeof below, "t1:%u.%u", plane,
-             mrc_topology_t1_on(&config->topology, pod, t2));
-    snprintf(above, sizeof above, "t2:%u.%u", plane, t2);
+    snprintf(below, sizeof below, "t%u:%u.%u", at.tier - 1u, plane, at.near);
+    snprintf(above, sizeof above, "t%u:%u.%u", (unsigned)at.tier, plane, at.end);
   }
   fprintf(file, "%s>%s", at.down ? above : below, at.down ? below : above);
 }

@@ -104,9 +104,9 @@ static uint32_t shard_of_end(const struct mrc_sim *sim, uint32_t index) {
 
 /* The other direction of a link ends where this one begins. */
 static uint32_t shard_of_feeder(const struct mrc_sim *sim, uint32_t index) {
-  const struct mrc_sim_config *config = &sim->whole.world.config;
-  const struct mrc_topology_place at = mrc_topology_place_of(&config->topology, index);
-  const uint32_t links = mrc_topology_links(&config->topology, at.tier);
+  const struct mrc_topology *topology = &sim->whole.world.config.topology;
+  const struct mrc_topology_place at = mrc_topology_place_of(topology, index);
+  const uint32_t links = mrc_topology_links(topology, at.tier);
   return shard_of_end(sim, at.down ? index - links : index + links);
 }
 
@@ -255,17 +255,14 @@ static void level_pools(struct mrc_sim *sim) {
   }
 }
 
-/* A step begins at least a window after the one before has ended: in no window that has passed. */
-static void end_steps(struct mrc_sim *sim) {
-  for (uint32_t i = 0; i < sim->n_shards; i++)
-    mrc_traffic_end_steps(&sim->shards[i]->traffic, &sim->whole.world);
-  mrc_shards_hand_out(sim);
-}
-
 void mrc_shards_run(struct mrc_sim *sim, struct mrc_crew *crew, uint64_t until_ns) {
   struct window window = {.sim = sim, .until_ns = until_ns};
   crew_each(crew, run_one, &window, sim->n_shards);
-  end_steps(sim);
+  /* A step begins at least a window after the one before has ended: in no window that has passed.
+   */
+  for (uint32_t i = 0; i < sim->n_shards; i++)
+    mrc_traffic_end_steps(&sim->shards[i]->traffic, &sim->whole.world);
+  mrc_shards_hand_out(sim);
   if (sim->n_shards == 1) return;
   crew_each(crew, take_mail, &window, sim->n_shards);
   level_pools(sim);

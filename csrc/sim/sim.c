@@ -68,16 +68,6 @@ static struct mrc_sim_memory new_memory(uint64_t bytes, uint32_t regions, bool f
   return memory;
 }
 
-/* Without content, the hosts of each shard have a region of their own: no two threads write to one
-   place. */
-static void make_memory(struct mrc_sim *sim) {
-  const struct mrc_sim_config *config = &sim->whole.world.config;
-  const bool folded = !config->audit;
-  sim->memory =
-      new_memory(config->memory_bytes,
-                 folded ? mrc_topology_shards(&config->topology, config->shards) : 1, folded);
-}
-
 mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   if (mrc_sim_refusal(config) != NULL) return NULL;
   struct mrc_sim *sim = calloc(1, sizeof(*sim));
@@ -89,8 +79,11 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   sim->lookahead_ns = mrc_topology_inner_delay_ns(&config->topology);
   sim->proof.engines = &whole->engines;
   sim->watch = (struct mrc_fabric_watch){.config = &whole->world.config, .flows = &sim->flows};
-  make_memory(sim);
   whole->engines.shards = mrc_topology_shards(&config->topology, config->shards);
+  /* Without content, the hosts of each shard have a region of their own: no two threads write to
+     one place. */
+  sim->memory =
+      new_memory(config->memory_bytes, config->audit ? 1 : whole->engines.shards, !config->audit);
   mrc_sim_join(sim, whole);
   mrc_fabric_build(&whole->fabric);
   mrc_sim_hosts_create(&whole->hosts);
@@ -290,29 +283,24 @@ static void take_samples(struct mrc_sim *sim) {
                      MRC_SIM_ON_SAMPLE, 0, NULL);
 }
 
-static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
-  switch ((enum mrc_sim_event_kind)event->kind) {
-    case MRC_SIM_ON_HEAL:
-      mrc_fault_switch(&sim->whole.fabric, &sim->faults[event->index], false);
-      break;
-    case MRC_SIM_ON_FAULT:
-      mrc_fault_switch(&sim->whole.fabric, &sim->faults[event->index], true);
-      break;
-    case MRC_SIM_ON_ALLOW:
-      mrc_qps_allow(&sim->whole.engines, event->index);
-      break;
-    default:
-      take_samples(sim);
-  }
-}
-
 /* Handles the next event of the whole, when all shards have come to its time. */
 static void step_whole(struct mrc_sim *sim) {
   struct mrc_heap_entry event;
   mrc_assert(mrc_heap_pop(&sim->events, &event));
   sim->whole.world.now_ns = event.at_ns;
   sim->whole.record.stats.events++;
-  handle(sim, &event);
+  switch ((enum mrc_sim_event_kind)event.kind) {
+    case MRC_SIM_ON_HEAL:
+    case MRC_SIM_ON_FAULT:
+      mrc_fault_switch(&sim->whole.fabric, &sim->faults[event.index],
+                       event.kind == MRC_SIM_ON_FAULT);
+      break;
+    case MRC_SIM_ON_ALLOW:
+      mrc_qps_allow(&sim->whole.engines, event.index);
+      break;
+    default:
+      take_samples(sim);
+  }
   mrc_shards_hand_out(sim);
 }
 

@@ -61,14 +61,6 @@ static void want(struct mrc_sim_traffic *traffic, uint32_t index, uint32_t wante
   post(traffic, index);
 }
 
-/* A TCP flow never ends: it only starts, and none of its data counts as posted. */
-static void start_tcp(struct mrc_sim_traffic *traffic, uint32_t index) {
-  struct mrc_sim_flow *flow = flow_at(traffic, index);
-  flow->first_ns = time_of(traffic);
-  mrc_assert(post_write(traffic, index) == 0);
-  mrc_sim_host_kick(traffic->hosts, flow->config.from);
-}
-
 /* Exponentially distributed with the given mean; von Neumann's method, which needs no logarithm. */
 static uint64_t draw_interval(struct mrc_prng *prng, uint64_t mean_ns) {
   for (uint64_t whole = 0;; whole++) {
@@ -99,21 +91,16 @@ void mrc_traffic_end_steps(struct mrc_sim_traffic *traffic, struct mrc_world *wo
   traffic->steps_done = 0;
 }
 
-/* No other host knows before the window ends. */
-static void end_step(struct mrc_sim_traffic *traffic, uint32_t index) {
-  struct mrc_sim_flow *flow = flow_at(traffic, index);
-  flow->step_ns = traffic->hosts->world->now_ns;
-  flow->next_done = traffic->steps_done;
-  traffic->steps_done = index + 1;
-}
-
 /* The next write of a flow is due. */
 static void on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
   struct mrc_world *world = traffic->hosts->world;
   struct mrc_sim_flow *flow = flow_at(traffic, index);
   const struct mrc_sim_flow_config *config = &flow->config;
-  if (config->tcp_plane) {
-    start_tcp(traffic, index);
+  if (config
+          ->tcp_plane) { /* it never ends: it only starts, and none of its data counts as posted */
+    flow->first_ns = time_of(traffic);
+    mrc_assert(post_write(traffic, index) == 0);
+    mrc_sim_host_kick(traffic->hosts, config->from);
     return;
   }
   flow->allowed += config->step_writes;
@@ -149,8 +136,11 @@ static void on_completion(void *context, const struct mrc_wc *wc) {
   }
   end_writes(traffic, flow, wc->status != MRC_WC_SUCCESS);
   if (flow->config.step_writes && flow->completed == flow->allowed &&
-      flow->completed < flow->config.writes)
-    end_step(traffic, index);
+      flow->completed < flow->config.writes) { /* no other host knows before the window ends */
+    flow->step_ns = traffic->hosts->world->now_ns;
+    flow->next_done = traffic->steps_done;
+    traffic->steps_done = index + 1;
+  }
   post(traffic, index);
 }
 
@@ -237,15 +227,6 @@ void mrc_traffic_start(struct mrc_sim_traffic *traffic) {
 
 /* ---- the parts of a simulation ---- */
 
-static void join_transports(struct mrc_sim_parts *parts) {
-  struct mrc_transport *transports = parts->hosts.transports;
-  if (parts->world.config.transport == MRC_SIM_GO_BACK_N)
-    transports[MRC_HOST_GBN] = (struct mrc_transport){&mrc_baseline_transport, &parts->gbn};
-  else
-    transports[MRC_HOST_MRC] = (struct mrc_transport){&mrc_qps_transport, &parts->engines};
-  transports[MRC_HOST_TCP] = (struct mrc_transport){&mrc_baseline_transport, &parts->tcp};
-}
-
 void mrc_sim_join(struct mrc_sim *sim, struct mrc_sim_parts *parts) {
   struct mrc_fabric_watch *watch = parts->world.config.audit ? &sim->watch : NULL;
   parts->record.world = &parts->world;
@@ -268,7 +249,12 @@ void mrc_sim_join(struct mrc_sim *sim, struct mrc_sim_parts *parts) {
   parts->traffic.record = &parts->record;
   parts->traffic.watch = watch;
   parts->traffic.proof = &sim->proof;
-  join_transports(parts);
+  struct mrc_transport *transports = parts->hosts.transports;
+  if (parts->world.config.transport == MRC_SIM_GO_BACK_N)
+    transports[MRC_HOST_GBN] = (struct mrc_transport){&mrc_baseline_transport, &parts->gbn};
+  else
+    transports[MRC_HOST_MRC] = (struct mrc_transport){&mrc_qps_transport, &parts->engines};
+  transports[MRC_HOST_TCP] = (struct mrc_transport){&mrc_baseline_transport, &parts->tcp};
   /* What the most frequent events read. */
   struct mrc_agenda_array *arrays = parts->world.agenda.arrays;
   const struct mrc_agenda_array hops = {(const uint8_t *)parts->fabric.hops,
@@ -278,29 +264,25 @@ void mrc_sim_join(struct mrc_sim *sim, struct mrc_sim_parts *parts) {
       (struct mrc_agenda_array){(const uint8_t *)parts->hosts.at, sizeof(struct mrc_sim_host)};
 }
 
-static void handle(struct mrc_sim_parts *parts, const struct mrc_heap_entry *event) {
-  switch ((enum mrc_sim_event_kind)event->kind) {
-    case MRC_SIM_ON_POST:
-      on_time(&parts->traffic, event->index);
-      break;
-    case MRC_SIM_ON_ARRIVAL:
-      mrc_fabric_arrive(&parts->fabric, event->index, event->pointer);
-      break;
-    case MRC_SIM_ON_DRAIN:
-      mrc_fabric_drain(&parts->fabric, event->index);
-      break;
-    case MRC_SIM_ON_RUN:
-      mrc_sim_host_run(&parts->hosts, event->index);
-      break;
-    default:
-      mrc_assert(false); /* an event of the whole */
-  }
-}
-
 void mrc_sim_step(struct mrc_sim_parts *parts) {
   struct mrc_heap_entry event;
   mrc_assert(mrc_agenda_pop(&parts->world.agenda, &event));
   parts->world.now_ns = event.at_ns;
   parts->record.stats.events++;
-  handle(parts, &event);
+  switch ((enum mrc_sim_event_kind)event.kind) {
+    case MRC_SIM_ON_POST:
+      on_time(&parts->traffic, event.index);
+      break;
+    case MRC_SIM_ON_ARRIVAL:
+      mrc_fabric_arrive(&parts->fabric, event.index, event.pointer);
+      break;
+    case MRC_SIM_ON_DRAIN:
+      mrc_fabric_drain(&parts->fabric, event.index);
+      break;
+    case MRC_SIM_ON_RUN:
+      mrc_sim_host_run(&parts->hosts, event.index);
+      break;
+    default:
+      mrc_assert(false); /* an event of the whole */
+  }
 }
