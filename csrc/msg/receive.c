@@ -435,7 +435,6 @@ static enum verdict read_frame(struct mrc_msg *msg, struct mrc_msg_peer *peer) {
   }
   peer->offset = 0;
   peer->slots.freed++;
-  msg->counters.frames_read++;
   mrc_msg_mark(msg, peer);
   return TAKEN;
 }

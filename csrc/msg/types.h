@@ -123,7 +123,6 @@ struct mrc_msg_config {
 };
 
 struct mrc_msg_counters {
-  uint64_t frames_sent, frames_read;
   uint64_t credits_sent; /* immediates that carried nothing else */
   uint64_t stalls;       /* frames that had to wait because the heap was full */
   uint64_t violations;   /* peers that failed because of what they sent */
