@@ -144,7 +144,8 @@ static void flush(struct pr_link *link) {
   }
 }
 
-int pr_link_receive(struct pr_link *link, struct pr_frame *frame) {
+/* 1: a frame; 0: none now; -ECONNRESET: the agent has gone. */
+static int receive(struct pr_link *link, struct pr_frame *frame) {
   static _Alignas(16) uint8_t packet[MRC_AGENT_MAX_FRAME]; /* under the lock of the process */
   const ssize_t bytes = recv(link->fd, packet, sizeof packet, MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
@@ -155,16 +156,16 @@ int pr_link_receive(struct pr_link *link, struct pr_frame *frame) {
   return 1;
 }
 
-bool pr_link_take(struct pr_link *link, int (*take)(const struct pr_frame *frame)) {
+int pr_link_take(struct pr_link *link, int (*take)(const struct pr_frame *frame)) {
   struct pr_frame frame;
-  int found = 1;
+  int error = 0, found = 1;
   flush(link);
-  while (found == 1) {
-    found = pr_link_receive(link, &frame);
-    if (found == 1 && take(&frame) != 0) found = -EPROTO;
+  while (error == 0 && found == 1) {
+    found = receive(link, &frame);
+    error = found == 1 ? take(&frame) : found;
   }
-  if (found < 0) pr_link_close(link);
-  return found == 0;
+  if (error != 0) pr_link_close(link);
+  return error;
 }
 
 /* ---- Lines for users ---- */

@@ -37,11 +37,9 @@ bool pr_link_is_there(void);
    agent it is dropped. `may_lose`: rather this frame than another one, if the queue is full. */
 void pr_link_send(struct pr_link *link, const struct mrc_agent_frame *head, const void *body,
                   size_t bytes, const void *more, size_t more_bytes, bool may_lose);
-/* 1: a frame; 0: none now; -ECONNRESET: the agent has gone. */
-int pr_link_receive(struct pr_link *link, struct pr_frame *frame);
-/* Sends what waits, and passes on all frames that have come. False: the link is closed, because the
-   agent has gone or `take` has returned an error. */
-bool pr_link_take(struct pr_link *link, int (*take)(const struct pr_frame *frame));
+/* Sends what waits, and passes on all frames that have come. 0; or an error, and the link is
+   closed: -ECONNRESET, because the agent has gone, or what `take` has returned. */
+int pr_link_take(struct pr_link *link, int (*take)(const struct pr_frame *frame));
 
 /* ---- The library ---- */
 

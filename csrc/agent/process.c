@@ -90,17 +90,6 @@ static void send_opened(void) {
   pr_tell(MRC_AGENT_OPENED, 0, 0, &pr_process.opened, sizeof pr_process.opened, NULL, 0);
 }
 
-/* Waits for a frame. The program's signals wait for the end of a look. */
-static int receive(struct pr_frame *frame) {
-  struct pollfd fd = {.fd = pr_process.link.fd, .events = POLLIN};
-  sigset_t all;
-  sigfillset(&all);
-  int looks = 0;
-  while (ppoll(&fd, 1, &(struct timespec){.tv_nsec = ANSWER_LOOK_NS}, &all) != 1)
-    if (++looks == ANSWER_LOOKS) return -ETIMEDOUT;
-  return pr_link_receive(&pr_process.link, frame) == 1 ? 0 : -ECONNRESET;
-}
-
 /* Opens the engine, and tells the agent its source ports or why it cannot be opened. */
 static int open_engine(const struct mrc_agent_open *open) {
   struct mrc_agent_opened *opened = &pr_process.opened;
@@ -128,26 +117,36 @@ static void take_device(const struct mrc_agent_open *open) {
   memcpy(pr_process.numbers, open->numbers, pr_process.n_numbers * sizeof(uint32_t));
 }
 
-/* The agent asks again if an interface has gone between its look and ours. */
-static int open_as_told(void) {
-  for (;;) {
-    struct pr_frame frame;
-    int error = receive(&frame);
-    if (error != 0) return error;
-    if (frame.head.kind == MRC_AGENT_REFUSED) {
-      pr_say("the agent of this host refuses: %.*s", (int)frame.bytes, (const char *)frame.body);
-      return -EPERM;
-    }
-    if (frame.head.kind != MRC_AGENT_OPEN || frame.bytes < sizeof(struct mrc_agent_open))
-      return -EPROTO;
-    static struct mrc_agent_open open; /* under the lock */
-    memcpy(&open, frame.body, sizeof open);
-    error = open_engine(&open);
-    if (error == 0) {
-      take_device(&open);
-      return 0;
-    }
+static int take_frame(const struct pr_frame *frame);
+
+/* A frame before the engine is open. The agent asks again if an interface has gone between its look
+   and ours. */
+static int take_opening(const struct pr_frame *frame) {
+  if (pr_process.ctx) return take_frame(frame);
+  if (frame->head.kind == MRC_AGENT_REFUSED) {
+    pr_say("the agent of this host refuses: %.*s", (int)frame->bytes, (const char *)frame->body);
+    return -EPERM;
   }
+  if (frame->head.kind != MRC_AGENT_OPEN || frame->bytes < sizeof(struct mrc_agent_open))
+    return -EPROTO;
+  static struct mrc_agent_open open; /* under the lock */
+  memcpy(&open, frame->body, sizeof open);
+  if (open_engine(&open) == 0) take_device(&open);
+  return 0;
+}
+
+/* The program's signals wait for the end of a look. */
+static int await_opening(void) {
+  struct pollfd fd = {.fd = pr_process.link.fd, .events = POLLIN};
+  sigset_t all;
+  sigfillset(&all);
+  for (int looks = 0; looks < ANSWER_LOOKS && !pr_process.ctx;) {
+    const bool came = ppoll(&fd, 1, &(struct timespec){.tv_nsec = ANSWER_LOOK_NS}, &all) == 1;
+    const int error = came ? pr_link_take(&pr_process.link, take_opening) : 0;
+    if (error != 0) return error;
+    looks = came ? 0 : looks + 1;
+  }
+  return pr_process.ctx ? 0 : -ETIMEDOUT;
 }
 
 /* Opens the engine as the agent says, if it is not open yet; a positive errno, after a line for the
@@ -162,7 +161,7 @@ static int attach(void) {
     pr_say("no agent runs on this host: start it with mrc agent, or the program with mrc run --");
   if (error == 0) {
     send_attach(false);
-    error = open_as_told();
+    error = await_opening();
     if (error != 0 && error != -EPERM) pr_say("the agent does not answer: %s", strerror(-error));
     if (error != 0) pr_link_close(&pr_process.link);
   }
@@ -180,18 +179,14 @@ static void attach_again(uint64_t now_ns) {
   pr_owner.tell_all();
 }
 
-static void linger(uint32_t left) {
+void pr_attach_linger(uint32_t kept) {
   for (int looks = 0; looks < LINGER_LOOKS; looks++) {
-    if (pr_process.n_exist <= left || pr_process.link.fd < 0) return;
+    if (pr_process.n_exist <= kept || pr_process.link.fd < 0) return;
     pr_unlock();
     nanosleep(&(struct timespec){.tv_nsec = LINGER_LOOK_NS}, NULL);
     pr_lock();
   }
 }
-
-void pr_attach_linger(void) { linger(pr_owner.staying()); }
-
-#define ANSWER_NS 35000000000ull /* for the agent to answer a request */
 
 /* ---- Commands of the agent ---- */
 
@@ -202,16 +197,6 @@ struct pr_command {
   bool unheard; /* its agent has gone */
   size_t bytes;
   _Alignas(16) uint8_t memory[];
-};
-
-struct pr_request {
-  struct pr_request *next;
-  uint64_t cookie;
-  void *result;
-  size_t room;
-  size_t bytes;
-  int status;
-  bool answered;
 };
 
 /* The memory behind the pointer of a command; -1: the agent may not give it. */
@@ -272,21 +257,12 @@ static int take_command(const struct pr_frame *frame) {
   if (command.op == MRC_COMMAND_QP_SET_SEAL) explicit_bzero(frame->body, frame->bytes);
   pr_process.commands = kept;
   command.pointer = bytes > 0 ? kept->memory : NULL;
-  if (command.op == MRC_COMMAND_QP_CREATE) { /* the agent does not know PDs */
+  if (command.op == MRC_COMMAND_QP_CREATE && pr_owner.domain) { /* the agent does not know PDs */
     struct mrc_qp_create_attr *attr = command.pointer;
     attr->domain = pr_owner.domain(attr->qpn);
   }
   pr_submit(&command);
   return 0;
-}
-
-static struct pr_command *take_kept(uint64_t cookie) {
-  struct pr_command **place = &pr_process.commands;
-  while (*place && (*place)->cookie != cookie)
-    place = &(*place)->next;
-  struct pr_command *found = *place;
-  if (found) *place = found->next;
-  return found;
 }
 
 static void send_event(const struct mrc_event *event, const void *memory, size_t bytes,
@@ -296,8 +272,12 @@ static void send_event(const struct mrc_event *event, const void *memory, size_t
 }
 
 static void on_reply(const struct mrc_event *event) {
-  struct pr_command *kept = take_kept(event->cookie);
+  struct pr_command **place = &pr_process.commands;
+  while (*place && (*place)->cookie != event->cookie)
+    place = &(*place)->next;
+  struct pr_command *kept = *place;
   if (!kept) return;
+  *place = kept->next;
   const uint32_t op = kept->op;
   if (event->result >= 0) {
     if (op == MRC_COMMAND_QP_CREATE) pr_owner.exists(event->qpn, true);
@@ -327,55 +307,6 @@ static void tell_agent(const struct mrc_event *event) {
   send_event(event, NULL, 0, may_lose);
   /* The agent hears it first: the program may end because of it. */
   if (event->type == MRC_EVENT_QP_ERROR) pr_owner.qp_error(event->qpn, event->status);
-}
-
-/* The agent has gone: forgets its commands. Those that run end unheard. */
-static void forget_agent(void) {
-  for (struct pr_command *each = pr_process.commands; each; each = each->next)
-    each->unheard = true;
-  for (struct pr_request *each = pr_process.requests; each; each = each->next) {
-    if (!each->answered) each->status = -ECONNRESET;
-    each->answered = true;
-  }
-  pthread_cond_broadcast(&pr_process.changed);
-}
-
-/* ---- Requests of the program ---- */
-
-int pr_request(int function, const void *body, size_t body_bytes, void *result, size_t *bytes) {
-  const uint64_t until_ns = pr_now_ns() + ANSWER_NS;
-  pr_lock();
-  struct pr_request request = {.next = pr_process.requests,
-                               .cookie = pr_process.next_cookie++,
-                               .result = result,
-                               .room = bytes ? *bytes : 0,
-                               .status = -ETIMEDOUT};
-  pr_process.requests = &request;
-  if (pr_process.link.fd < 0) {
-    request.status = -ENOTCONN;
-    request.answered = true;
-  }
-  pr_tell(MRC_AGENT_REQUEST, function, request.cookie, body, body_bytes, NULL, 0);
-  while (!request.answered && pr_wait(until_ns))
-    continue;
-  struct pr_request **place = &pr_process.requests;
-  while (*place != &request)
-    place = &(*place)->next;
-  *place = request.next;
-  pr_unlock();
-  if (bytes) *bytes = request.bytes;
-  return request.status;
-}
-
-static void answer(const struct pr_frame *frame) {
-  for (struct pr_request *each = pr_process.requests; each; each = each->next) {
-    if (each->cookie != frame->head.cookie || each->answered) continue;
-    each->answered = true;
-    each->status = frame->head.value;
-    each->bytes = frame->bytes < each->room ? frame->bytes : each->room;
-    if (each->bytes > 0) memcpy(each->result, frame->body, each->bytes);
-  }
-  pthread_cond_broadcast(&pr_process.changed);
 }
 
 /* ---- Frames of the agent ---- */
@@ -466,7 +397,7 @@ static int take_frame(const struct pr_frame *frame) {
     case MRC_AGENT_PORTS:
       return take_ports(frame);
     case MRC_AGENT_ANSWER:
-      answer(frame);
+      if (pr_owner.answer) pr_owner.answer(frame);
       return 0;
     case MRC_AGENT_EV_EVENT:
       return take_ev_event(frame);
@@ -504,7 +435,7 @@ enum { EVENTS_AT_ONCE = 64, LOCK_TRIES = 10 };
 
 static void hand_out(const struct mrc_event *event) {
   if (event->type == MRC_EVENT_WC) {
-    pr_owner.completed(&event->wc);
+    if (pr_owner.completed) pr_owner.completed(&event->wc);
     return;
   }
   if (event->type == MRC_EVENT_REPLY && event->cookie & PR_COOKIE_OWN) {
@@ -532,7 +463,11 @@ static uint64_t tended_ns; /* when the agent's frames were last read */
 
 static void tend(uint64_t now_ns) {
   tended_ns = now_ns;
-  if (!pr_link_take(&pr_process.link, take_frame)) forget_agent();
+  if (pr_link_take(&pr_process.link, take_frame) == 0) return;
+  /* The agent has gone. Its commands that run end unheard. */
+  for (struct pr_command *each = pr_process.commands; each; each = each->next)
+    each->unheard = true;
+  if (pr_owner.agent_gone) pr_owner.agent_gone();
 }
 
 static bool asleep; /* the helper, until packets, deadlines or a wake */
@@ -663,7 +598,7 @@ static void help(void) {
     tend(now_ns);
   else
     attach_again(now_ns);
-  pr_owner.end_gone(now_ns);
+  if (pr_owner.end_gone) pr_owner.end_gone(now_ns);
   if (age_of_poll_ns() < left_ns) {
     stand_by(left_ns);
     return;
@@ -738,7 +673,7 @@ __attribute__((destructor)) static void leave(void) {
   if (pr_process.forked || pthread_mutex_trylock(&pr_process.lock) != 0) return;
   if (pr_process.ctx) {
     pr_owner.release_all();
-    linger(0);
+    pr_attach_linger(0);
   }
   pr_unlock();
 }

@@ -13,11 +13,10 @@
 enum { PR_MAX_NUMBERS = 4 * MRC_AGENT_MAX_NUMBERS };
 
 struct pr_command;
-struct pr_request;
 
 struct pr_process {
   pthread_mutex_t lock;   /* guards all below, all objects and all calls of the engine */
-  pthread_cond_t changed; /* numbers, answers */
+  pthread_cond_t changed; /* numbers; of the owner too */
   mrc_ctx *ctx;           /* NULL: not attached yet */
   struct pr_link link;
   struct mrc_agent_opened opened; /* for the next agent */
@@ -36,7 +35,6 @@ struct pr_process {
   uint64_t next_cookie;
   uint64_t call; /* cookie of the call that runs; 0: its reply has come */
   int call_result;
-  struct pr_request *requests; /* of the program, until their answers */
 
   _Atomic uint64_t polled_ns; /* when the program last ran the engine; 0: it waits, and the helper
                                  does. The helper reads it without the lock */
@@ -72,9 +70,9 @@ void pr_tell(uint32_t kind, int32_t value, uint64_t cookie, const void *body, si
    which the helper must not: 0 if none came. */
 uint32_t pr_number(bool waits);
 
-/* Under the lock. Waits until the agent has ended the QPs that the program has destroyed, for half
-   a second at most, so that the last acknowledgements reach their peers. */
-void pr_attach_linger(void);
+/* Under the lock. Waits until the agent has ended all QPs but those that the program keeps, for
+   half a second at most, so that the last acknowledgements reach their peers. */
+void pr_attach_linger(uint32_t kept);
 
 /* For how long this process has run without a stop: SIGSTOP, or no core. During a stop packets wait
    in its sockets, so the time proves nothing about a peer. */
@@ -99,23 +97,25 @@ static inline uint64_t pr_runs_since(struct pr_runs *runs, uint64_t now_ns) {
 struct pr_owner {
   /* ---- The agent ---- */
 
-  /* QPs that have a connection, or wait for one; and those that the program keeps. */
+  /* QPs that have a connection, or wait for one. */
   uint32_t (*to_resume)(void);
-  uint32_t (*staying)(void);
-  /* Sends a CONNECT for each of the former, then what else the next agent must know. */
+  /* Sends a CONNECT for each of them, then what else the next agent must know. */
   void (*tell_all)(void);
   /* Gives all QPs back: the process ends. */
   void (*release_all)(void);
   void (*ready)(const struct mrc_agent_ready *ready, const uint8_t *resume, uint32_t resume_bytes);
   void (*failed)(uint32_t qpn, const char *reason);
   void (*gone)(uint32_t qpn, const char *reason); /* "": the peer has named none */
-  /* Ends the QPs whose peers have gone a while ago. */
+  /* Ends the QPs whose peers have gone a while ago. Or NULL. */
   void (*end_gone)(uint64_t now_ns);
   void (*ports_changed)(bool any_up);                       /* or NULL */
   void (*ev_event)(const struct mrc_agent_ev_event *event); /* or NULL */
   /* Another endpoint asks for a QP: the answer is an ADMIT. Or NULL. */
   void (*peer_request)(const struct mrc_agent_qp_request *request, uint64_t cookie);
   void (*admitted)(uint32_t qpn, uint32_t dest_qpn); /* or NULL */
+  /* An ANSWER has come; none comes any more. Or NULL. */
+  void (*answer)(const struct pr_frame *frame);
+  void (*agent_gone)(void);
 
   /* ---- The engine ---- */
 
@@ -126,10 +126,10 @@ struct pr_owner {
 
   /* The agent has created or destroyed a QP. */
   void (*exists)(uint32_t qpn, bool exists);
-  /* The protection domain of a QP. */
+  /* The protection domain of a QP; or NULL: all have the same. */
   uint32_t (*domain)(uint32_t qpn);
   void (*qp_error)(uint32_t qpn, uint32_t status); /* enum mrc_wc_status */
-  void (*completed)(const struct mrc_wc *wc);
+  void (*completed)(const struct mrc_wc *wc);      /* or NULL */
 };
 
 /* Each library defines its own. */
@@ -155,10 +155,6 @@ void pr_engine_owed(void);
 int pr_engine_call(struct mrc_command *command);
 /* Under the lock. The calling thread will sleep: the helper runs the engine from now on. */
 void pr_engine_leave(void);
-
-/* Asks the agent by a function of mrc_api.h, and waits for its answer, without the lock. Returns 0
-   or -errno; `bytes` is the room for the results, then their size. */
-int pr_request(int function, const void *body, size_t body_bytes, void *result, size_t *bytes);
 
 /* ---- Memory regions that the program registers, under random keys. Under the lock ---- */
 

@@ -102,8 +102,6 @@ static inline void cm_set_state(struct cm_id *id, enum cm_state state) {
 
 /* ---- session.c: ids and the agent; a thread takes its events ---- */
 
-/* Takes an id out of the table. Under the lock. */
-void cm_remove(struct cm_id *id);
 /* Attaches the process, unless it is; a positive errno. Without the lock. */
 int cm_session_start(void);
 /* Asks the agent, and waits for its answer, also for the next agent. `message` gets the answer. A
@@ -139,10 +137,7 @@ void cm_qp_fail(struct cm_id *id);
 struct cm_channel *cm_channel_create(void);
 void cm_channel_destroy(struct cm_channel *channel);
 
-/* Appends an event of an id to its channel; the event is freed with the program's acknowledgement.
-   Under the lock. */
-void cm_channel_put(struct cm_id *id, struct cm_event *event);
-/* The same for one that this library makes itself. False: no memory. */
+/* Appends an event that this library makes itself to the id's channel. False: no memory. */
 bool cm_channel_raise(struct cm_id *id, enum rdma_cm_event_type type, int status);
 /* Moves the events of an id to another channel. Under the lock. */
 void cm_channel_move(struct cm_id *id, struct cm_channel *to);

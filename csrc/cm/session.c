@@ -36,11 +36,21 @@ static void add(struct cm_id *id) {
   *place = id;
 }
 
-void cm_remove(struct cm_id *id) {
-  struct cm_id **place = place_of(id->number);
-  while (*place != id)
-    place = &(*place)->next;
-  *place = id->next;
+static void append(struct cm_channel *channel, struct cm_event *event) {
+  event->next = NULL;
+  if (channel->last)
+    channel->last->next = event;
+  else
+    channel->first = event;
+  channel->last = event;
+  eventfd_write(channel->channel.fd, 1);
+}
+
+/* Appends an event of an id to its channel; the event is freed with the program's acknowledgement.
+   Under the lock. */
+static void put(struct cm_id *id, struct cm_event *event) {
+  event->id = id;
+  append((struct cm_channel *)id->id.channel, event);
 }
 
 enum { ANSWER_LOOKS = 10, AGAIN_MS = 200, FLUSH_MS = 10 };
@@ -172,7 +182,7 @@ static void take_event(const struct pr_frame *frame) {
     return;
   }
   event->event.id = &id->id;
-  cm_channel_put(id, event);
+  put(id, event);
 }
 
 static int take_frame(const struct pr_frame *frame) {
@@ -205,7 +215,7 @@ static void resume(struct cm_id *id) {
     event->event.event = RDMA_CM_EVENT_UNREACHABLE;
     event->event.status = -ECONNRESET;
     event->event.id = &id->id;
-    cm_channel_put(id, event);
+    put(id, event);
   }
 }
 
@@ -233,7 +243,7 @@ static void *run(void *argument) {
     cm_lock();
     if (cm_process.link.fd < 0) {
       attach();
-    } else if (!pr_link_take(&cm_process.link, take_frame)) { /* the agent has gone */
+    } else if (pr_link_take(&cm_process.link, take_frame) != 0) { /* the agent has gone */
       cm_process.up = false;
       for (struct pending *each = all_pending; each; each = each->next)
         each->lost = true;
@@ -300,21 +310,6 @@ void cm_channel_destroy(struct cm_channel *channel) {
   free(channel);
 }
 
-static void append(struct cm_channel *channel, struct cm_event *event) {
-  event->next = NULL;
-  if (channel->last)
-    channel->last->next = event;
-  else
-    channel->first = event;
-  channel->last = event;
-  eventfd_write(channel->channel.fd, 1);
-}
-
-void cm_channel_put(struct cm_id *id, struct cm_event *event) {
-  event->id = id;
-  append((struct cm_channel *)id->id.channel, event);
-}
-
 bool cm_channel_raise(struct cm_id *id, enum rdma_cm_event_type type, int status) {
   struct cm_event *event = calloc(1, sizeof *event);
   if (!event) return false;
@@ -322,7 +317,7 @@ bool cm_channel_raise(struct cm_id *id, enum rdma_cm_event_type type, int status
   event->event.status = status;
   event->event.id = &id->id;
   cm_lock();
-  cm_channel_put(id, event);
+  put(id, event);
   cm_unlock();
   return true;
 }
@@ -546,7 +541,10 @@ int cm_events_await(struct cm_id *id) {
 static void forget(struct cm_id *id) {
   drop_former(id);
   cm_lock();
-  cm_remove(id);
+  struct cm_id **place = place_of(id->number);
+  while (*place != id)
+    place = &(*place)->next;
+  *place = id->next;
   struct cm_event *left = take_events_of(id);
   while (id->acknowledged != id->taken)
     pthread_cond_wait(&cm_process.changed, &cm_process.lock);

@@ -16,15 +16,13 @@ static uint32_t n_peers, room;
 
 struct of_peer *of_peer_at(uint64_t index) { return index < n_peers ? peers[index] : NULL; }
 
-static bool is_at(const struct of_peer *peer, const struct mrc_agent_endpoint *point) {
-  return peer->point.number == point->number &&
-         memcmp(peer->point.gid, point->gid, sizeof point->gid) == 0 &&
-         memcmp(peer->point.token, point->token, sizeof point->token) == 0;
-}
-
 struct of_peer *of_peer_find(const struct mrc_agent_endpoint *point) {
-  for (uint32_t i = 0; i < n_peers; i++)
-    if (is_at(peers[i], point)) return peers[i];
+  for (uint32_t i = 0; i < n_peers; i++) {
+    const struct mrc_agent_endpoint *each = &peers[i]->point;
+    if (each->number == point->number && memcmp(each->gid, point->gid, sizeof each->gid) == 0 &&
+        memcmp(each->token, point->token, sizeof each->token) == 0)
+      return peers[i];
+  }
   return NULL;
 }
 

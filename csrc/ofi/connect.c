@@ -174,7 +174,7 @@ static void discard(struct of_operation *operation) {
 void of_connect_close(void) {
   if (!is_open) return;
   of_peer_each_qp(release);
-  pr_attach_linger();
+  pr_attach_linger(0);
   of_operation_each(discard);
   of_peer_each_qp(forget);
   pr_engine_turn(); /* csrc/msg ends them all */
@@ -200,8 +200,6 @@ static uint32_t to_resume(void) {
   of_peer_each_qp(count);
   return n_resumed;
 }
-
-static uint32_t staying(void) { return 0; }
 
 static void exists(uint32_t qpn, bool exists) {
   struct of_peer *peer;
@@ -260,8 +258,6 @@ static void gone(uint32_t qpn, const char *reason) {
     fail(peer, -ECONNRESET, "the process at %s has ended", host_of(peer));
 }
 
-static void end_gone(uint64_t now_ns) { (void)now_ns; }
-
 static void admitted(uint32_t qpn, uint32_t dest_qpn) {
   struct of_peer *peer;
   struct of_qp *qp = of_peer_qp(qpn, &peer);
@@ -305,11 +301,6 @@ static void peer_request(const struct mrc_agent_qp_request *request, uint64_t co
 
 /* ---- News of the engine ---- */
 
-static uint32_t domain(uint32_t qpn) {
-  (void)qpn;
-  return 0;
-}
-
 static void qp_error(uint32_t qpn, uint32_t status) {
   struct of_peer *peer;
   if (!of_peer_qp(qpn, &peer)) return;
@@ -319,26 +310,20 @@ static void qp_error(uint32_t qpn, uint32_t status) {
   pr_tell(MRC_AGENT_RELEASE, (int32_t)qpn, 0, NULL, 0, NULL, 0); /* so the peer is told */
 }
 
-/* Completions of QPs belong to csrc/msg. */
-static void completed(const struct mrc_wc *wc) { (void)wc; }
-
 const char *const pr_name = "libmrc-fi";
 
+/* Completions of QPs belong to csrc/msg. */
 const struct pr_owner pr_owner = {
     .to_resume = to_resume,
-    .staying = staying,
     .tell_all = tell_all,
     .release_all = release_all,
     .ready = ready,
     .failed = failed,
     .gone = gone,
-    .end_gone = end_gone,
     .peer_request = peer_request,
     .admitted = admitted,
     .turned = of_cq_take,
     .watches = of_mr_is_written,
     .exists = exists,
-    .domain = domain,
     .qp_error = qp_error,
-    .completed = completed,
 };

@@ -26,12 +26,6 @@ struct of_counter {
   uint64_t errors;
 };
 
-/* Under the lock. An operation has ended. */
-static void counter_add(struct of_counter *counter, bool good) {
-  ++*(good ? &counter->value : &counter->errors);
-  pthread_cond_broadcast(&pr_process.changed);
-}
-
 /* A program may read a counter again and again, and do nothing else. */
 static uint64_t look(const uint64_t *number) {
   pr_lock();
@@ -153,13 +147,6 @@ static bool goes_on(struct of_operation *operation) {
   return operation->done.result == 0;
 }
 
-/* In MPI only the receiver gets an error if its memory is too small. */
-static int result_of(const struct of_operation *operation) {
-  const struct mrc_msg_done *done = &operation->done;
-  const bool wants_all = done->kind != MRC_MSG_SEND && !operation->discards;
-  return done->result == -EMSGSIZE && !wants_all ? 0 : done->result;
-}
-
 /* One message of a receive with FI_MULTI_RECV. The last one gives its memory back. */
 static struct of_operation *of_message(struct of_operation *operation) {
   const struct mrc_msg_done *done = &operation->done;
@@ -182,11 +169,18 @@ static void take_number(const struct of_operation *operation) {
 static void end(struct of_operation *operation) {
   struct of_cq *cq = operation->cq;
   if (goes_on(operation)) return;
-  operation->done.result = result_of(operation);
+  /* In MPI only the receiver gets an error if its memory is too small. */
+  if (operation->done.result == -EMSGSIZE &&
+      (operation->done.kind == MRC_MSG_SEND || operation->discards))
+    operation->done.result = 0;
   if (operation->done.kind == MRC_MSG_ATOMIC) take_number(operation);
   if (operation->multi) operation = of_message(operation);
-  if (operation->counter) counter_add(operation->counter, operation->done.result == 0);
-  if (!cq || (operation->silent && operation->done.result == 0)) {
+  const bool good = operation->done.result == 0;
+  if (operation->counter) {
+    ++*(good ? &operation->counter->value : &operation->counter->errors);
+    pthread_cond_broadcast(&pr_process.changed);
+  }
+  if (!cq || (operation->silent && good)) {
     of_operation_free(operation);
     return;
   }

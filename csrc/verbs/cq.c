@@ -15,9 +15,8 @@ struct vb_completion {
   uint32_t place;
 };
 
-/* -1 and errno. */
-static int init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
-                struct ibv_comp_channel *channel) {
+int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
+               struct ibv_comp_channel *channel) {
   if (cqe < 1 || cqe > VB_MAX_CQE) {
     errno = EINVAL;
     return -1;
@@ -39,7 +38,7 @@ static int init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq
 static struct vb_cq *create(struct ibv_context *context, int cqe, void *cq_context,
                             struct ibv_comp_channel *channel) {
   struct vb_cq *cq = calloc(1, sizeof *cq);
-  if (!cq || init(cq, context, cqe, cq_context, channel) == 0) return cq;
+  if (!cq || vb_cq_init(cq, context, cqe, cq_context, channel) == 0) return cq;
   free(cq);
   return NULL;
 }
@@ -73,8 +72,7 @@ static void leave_channel(struct vb_cq *cq) {
     if (!vb_take_back(channel->channel.fd)) channel->void_reads++;
 }
 
-/* Waits until the program has acknowledged the events of the CQ. EBUSY: QPs use it. */
-static int destroy(struct vb_cq *cq) {
+int vb_cq_destroy(struct vb_cq *cq) {
   pr_lock();
   if (cq->users > 0) {
     pr_unlock();
@@ -96,7 +94,7 @@ static int destroy(struct vb_cq *cq) {
 
 EXPORT int ibv_destroy_cq(struct ibv_cq *cq) {
   if (!vb_owns(cq->context)) PASS(ENOSYS, ibv_destroy_cq, "IBVERBS_1.1", cq);
-  return destroy(vb_cq_of(cq));
+  return vb_cq_destroy(vb_cq_of(cq));
 }
 
 /* EINVAL: fewer than it holds. */
@@ -233,75 +231,6 @@ EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n) {
   cq->comp_events_completed += n;
   pthread_cond_signal(&cq->cond);
   pthread_mutex_unlock(&cq->mutex);
-}
-
-/* ---- Queues of the changes of EVs' states ---- */
-
-struct vb_ev_cq {
-  struct vb_cq cq; /* its places hold no completions */
-  struct vb_ev_cq *next;
-  struct mrc_api_ev_event *events; /* ring of cq.size */
-  uint32_t head;                   /* free-running */
-  uint32_t tail;
-  uint32_t dropped; /* since the newest in the ring */
-};
-
-static struct vb_ev_cq *of(struct vb_cq *cq) { return (struct vb_ev_cq *)cq; }
-
-struct vb_cq *vb_ev_cq_create(struct ibv_context *context, int cqe, void *cq_context,
-                              struct ibv_comp_channel *channel) {
-  struct vb_ev_cq *made = calloc(1, sizeof *made);
-  if (!made) return NULL;
-  if (init(&made->cq, context, cqe, cq_context, channel) != 0) {
-    free(made);
-    return NULL;
-  }
-  made->cq.of_evs = true;
-  made->events = calloc(made->cq.size, sizeof *made->events);
-  if (!made->events) {
-    destroy(&made->cq);
-    return NULL;
-  }
-  pr_lock();
-  made->next = vb_objects.ev_cqs;
-  vb_objects.ev_cqs = made;
-  pr_unlock();
-  return &made->cq;
-}
-
-int vb_ev_cq_destroy(struct vb_cq *cq) {
-  pr_lock();
-  struct vb_ev_cq **place = &vb_objects.ev_cqs;
-  while (*place != of(cq))
-    place = &(*place)->next;
-  *place = of(cq)->next;
-  pr_unlock();
-  free(of(cq)->events);
-  return destroy(cq);
-}
-
-void vb_ev_cq_push(const struct mrc_agent_ev_event *event) {
-  for (struct vb_ev_cq *each = vb_objects.ev_cqs; each; each = each->next) {
-    if (each->tail - each->head == each->cq.size) {
-      each->dropped++;
-      continue;
-    }
-    each->events[each->tail++ % each->cq.size] =
-        (struct mrc_api_ev_event){.profile = event->profile,
-                                  .ev = event->ev,
-                                  .dropped = each->dropped,
-                                  .state = event->state};
-    each->dropped = 0;
-    vb_cq_tell(&each->cq);
-  }
-}
-
-int vb_ev_cq_take(struct vb_cq *cq, int n, struct mrc_api_ev_event *events, size_t stride) {
-  struct vb_ev_cq *own = of(cq);
-  int taken = 0;
-  for (; taken < n && own->head != own->tail; taken++)
-    memcpy((char *)events + (size_t)taken * stride, &own->events[own->head++ % cq->size], stride);
-  return taken;
 }
 
 /* ---- The table of a context ---- */

@@ -289,6 +289,17 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
   return context ? &context->verbs.context : NULL;
 }
 
+static uint32_t staying;
+
+static void count(struct vb_qp *qp) { staying += qp->exists && !qp->leaving; }
+
+/* QPs that the program keeps. */
+static uint32_t count_staying(void) {
+  staying = 0;
+  vb_process_each_qp(count);
+  return staying;
+}
+
 EXPORT int ibv_close_device(struct ibv_context *context) {
   if (!vb_owns(context)) PASS(ENOSYS, ibv_close_device, "IBVERBS_1.1", context);
   struct vb_context *ours = vb_context_of(context);
@@ -297,7 +308,7 @@ EXPORT int ibv_close_device(struct ibv_context *context) {
   while (*place != ours)
     place = &(*place)->next;
   *place = ours->next;
-  if (!vb_objects.contexts) pr_attach_linger();
+  if (!vb_objects.contexts) pr_attach_linger(count_staying());
   while (ours->first) {
     struct vb_async *next = ours->first->next;
     free(ours->first);
@@ -312,16 +323,6 @@ EXPORT int ibv_close_device(struct ibv_context *context) {
 /* ---- What csrc/agent needs of this library ---- */
 
 #define LOOK_NS 10000000ull
-
-static uint32_t staying;
-
-static void count(struct vb_qp *qp) { staying += qp->exists && !qp->leaving; }
-
-static uint32_t count_staying(void) {
-  staying = 0;
-  vb_process_each_qp(count);
-  return staying;
-}
 
 static void release_all(void) { vb_process_each_qp(vb_qp_release); }
 
@@ -357,7 +358,6 @@ const char *const pr_name = "libmrc";
 
 const struct pr_owner pr_owner = {
     .to_resume = vb_qp_to_resume,
-    .staying = count_staying,
     .tell_all = vb_qp_tell_all,
     .release_all = release_all,
     .ready = vb_qp_ready,
@@ -366,6 +366,8 @@ const struct pr_owner pr_owner = {
     .end_gone = end_timed,
     .ports_changed = ports_changed,
     .ev_event = vb_ev_cq_push,
+    .answer = vb_api_answer,
+    .agent_gone = vb_api_agent_gone,
     .exists = vb_qp_exists,
     .domain = domain,
     .qp_error = vb_complete_error,

@@ -25,6 +25,19 @@ struct mrc_api_qp_hint {
   int users; /* QPs */
 };
 
+/* A queue of the changes of EVs' states, on this host, in all its programs. */
+struct ev_cq {
+  struct vb_cq cq; /* its places hold no completions */
+  struct ev_cq *next;
+  struct mrc_api_ev_event *events; /* ring of cq.size */
+  uint32_t head;                   /* free-running */
+  uint32_t tail;
+  uint32_t dropped; /* since the newest in the ring */
+  bool is_short;    /* of a program that knows no states in events */
+};
+
+static struct ev_cq *ev_cqs;
+
 static struct ibv_cq *cq_of(struct mrc_api_cq *cq) { return (struct ibv_cq *)cq; }
 static struct ibv_qp *qp_of(struct mrc_api_qp *qp) { return (struct ibv_qp *)qp; }
 static struct ibv_comp_channel *channel_of(struct mrc_api_channel *channel) {
@@ -135,10 +148,21 @@ EXPORT void mrc_ack_cq_events(struct mrc_api_cq *cq, unsigned int events) {
   if (cq) ibv_ack_cq_events(cq_of(cq), events);
 }
 
+static int destroy_ev_cq(struct ev_cq *cq) {
+  pr_lock();
+  struct ev_cq **place = &ev_cqs;
+  while (*place != cq)
+    place = &(*place)->next;
+  *place = cq->next;
+  pr_unlock();
+  free(cq->events);
+  return vb_cq_destroy(&cq->cq);
+}
+
 EXPORT int mrc_destroy_cq(struct mrc_api_cq *cq) {
   if (!cq) return EINVAL;
-  return vb_cq_of(cq_of(cq))->of_evs ? vb_ev_cq_destroy(vb_cq_of(cq_of(cq)))
-                                     : ibv_destroy_cq(cq_of(cq));
+  const bool of_evs = vb_cq_of(cq_of(cq))->of_evs;
+  return of_evs ? destroy_ev_cq((struct ev_cq *)cq) : ibv_destroy_cq(cq_of(cq));
 }
 
 /* ---- Hints ---- */
@@ -383,14 +407,68 @@ enum {
 
 static const char *const algorithms[] = {"uet-1.0-nscc", NULL};
 
-/* Asks the agent. `reply` gets the results, or the line that says why not. */
-static int ask(int function, const void *body, size_t bytes, void *reply, size_t *reply_bytes) {
-  size_t room = *reply_bytes;
-  const int status = pr_request(function, body, bytes, reply, reply_bytes);
-  if (status == 0) return 0;
-  if (*reply_bytes > 0 && room >= MRC_AGENT_TEXT)
-    pr_say("%.*s", (int)*reply_bytes, (const char *)reply);
-  return fail(-status);
+#define ANSWER_NS 35000000000ull /* for the agent to answer a request */
+
+struct request {
+  struct request *next;
+  uint64_t cookie;
+  void *reply;
+  size_t room;
+  size_t bytes; /* of the reply */
+  int status;
+  bool answered;
+};
+
+static struct request *unanswered;
+static uint64_t last_cookie;
+
+void vb_api_answer(const struct pr_frame *frame) {
+  for (struct request *each = unanswered; each; each = each->next) {
+    if (each->cookie != frame->head.cookie || each->answered) continue;
+    each->answered = true;
+    each->status = frame->head.value;
+    each->bytes = frame->bytes < each->room ? frame->bytes : each->room;
+    if (each->bytes > 0) memcpy(each->reply, frame->body, each->bytes);
+  }
+  pthread_cond_broadcast(&pr_process.changed);
+}
+
+void vb_api_agent_gone(void) {
+  for (struct request *each = unanswered; each; each = each->next) {
+    if (!each->answered) each->status = -ECONNRESET;
+    each->answered = true;
+  }
+  pthread_cond_broadcast(&pr_process.changed);
+}
+
+/* Asks the agent, and waits for its answer. `reply` gets the results, or the line that says why
+   not; `bytes` is the room there, then what came. */
+static int ask(int function, const void *body, size_t body_bytes, void *reply, size_t *bytes) {
+  const uint64_t until_ns = pr_now_ns() + ANSWER_NS;
+  pr_lock();
+  struct request request = {.next = unanswered,
+                            .cookie = ++last_cookie,
+                            .reply = reply,
+                            .room = *bytes,
+                            .status = -ETIMEDOUT};
+  unanswered = &request;
+  if (pr_process.link.fd < 0) {
+    request.status = -ENOTCONN;
+    request.answered = true;
+  }
+  pr_tell(MRC_AGENT_REQUEST, function, request.cookie, body, body_bytes, NULL, 0);
+  while (!request.answered && pr_wait(until_ns))
+    continue;
+  struct request **place = &unanswered;
+  while (*place != &request)
+    place = &(*place)->next;
+  *place = request.next;
+  pr_unlock();
+  *bytes = request.bytes;
+  if (request.status == 0) return 0;
+  if (request.bytes > 0 && request.room >= MRC_AGENT_TEXT)
+    pr_say("%.*s", (int)request.bytes, (const char *)reply);
+  return fail(-request.status);
 }
 
 static int tell(int function, const void *body, size_t bytes) {
@@ -671,23 +749,55 @@ EXPORT struct mrc_api_cq *mrc_ctl_create_ev_event_cq(struct mrc_api_context *con
     errno = EINVAL;
     return NULL;
   }
-  struct vb_cq *cq =
-      vb_ev_cq_create(context->verbs, cqe, cq_context, (struct ibv_comp_channel *)channel);
+  struct ev_cq *cq = calloc(1, sizeof *cq);
   if (!cq) return NULL;
-  cq->short_events = context->version == MRC_API_VERSION(1, 0, 0);
+  if (vb_cq_init(&cq->cq, context->verbs, cqe, cq_context, channel_of(channel)) != 0) {
+    free(cq);
+    return NULL;
+  }
+  cq->cq.of_evs = true;
+  cq->is_short = context->version == MRC_API_VERSION(1, 0, 0);
+  cq->events = calloc(cq->cq.size, sizeof *cq->events);
+  if (!cq->events) {
+    vb_cq_destroy(&cq->cq);
+    return NULL;
+  }
+  pr_lock();
+  cq->next = ev_cqs;
+  ev_cqs = cq;
+  pr_unlock();
   if (tell(MRC_AGENT_WATCH_EVS, NULL, 0) == 0) return (struct mrc_api_cq *)cq;
   const int error = errno;
-  vb_ev_cq_destroy(cq);
+  destroy_ev_cq(cq);
   errno = error;
   return NULL;
 }
 
+void vb_ev_cq_push(const struct mrc_agent_ev_event *event) {
+  for (struct ev_cq *each = ev_cqs; each; each = each->next) {
+    if (each->tail - each->head == each->cq.size) {
+      each->dropped++;
+      continue;
+    }
+    each->events[each->tail++ % each->cq.size] =
+        (struct mrc_api_ev_event){.profile = event->profile,
+                                  .ev = event->ev,
+                                  .dropped = each->dropped,
+                                  .state = event->state};
+    each->dropped = 0;
+    vb_cq_tell(&each->cq);
+  }
+}
+
 EXPORT int mrc_ctl_poll_ev_event(struct mrc_api_cq *cq, int n, struct mrc_api_ev_event *events) {
-  struct vb_cq *own = (struct vb_cq *)cq;
-  if (!own || !own->of_evs || n < 0 || !events) return -EINVAL;
-  const size_t stride = own->short_events ? 48 : sizeof *events;
+  struct ev_cq *own = (struct ev_cq *)cq;
+  if (!own || !own->cq.of_evs || n < 0 || !events) return -EINVAL;
+  const size_t stride = own->is_short ? 48 : sizeof *events;
+  int taken = 0;
   pr_lock();
-  const int taken = vb_ev_cq_take(own, n, events, stride);
+  for (; taken < n && own->head != own->tail; taken++)
+    memcpy((char *)events + (size_t)taken * stride, &own->events[own->head++ % own->cq.size],
+           stride);
   pr_unlock();
   return taken;
 }

@@ -252,7 +252,7 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *pd) {
 static int register_memory(const void *address, size_t bytes, enum pr_memory memory,
                            uint32_t access, uint32_t domain, uint32_t *key) {
   const int error = pr_memory_register(address, bytes, memory, access, domain, key);
-  return error == -ENOSPC ? ENOMEM : vb_errno_of(error);
+  return error == -ENOSPC ? ENOMEM : -error;
 }
 
 /* NULL and errno: EFAULT if the process has no such memory, or may not write it as `access` says;
@@ -334,7 +334,7 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len
 static int deregister_mr(struct vb_mr *mr) {
   struct mrc_command command = {.op = MRC_COMMAND_MR_DEREGISTER, .key = mr->mr.lkey};
   const int error = pr_engine_call(&command);
-  if (error != 0) return vb_errno_of(error);
+  if (error != 0) return -error;
   struct vb_mr **place = mr_place_of(mr->mr.lkey);
   while (*place != mr)
     place = &(*place)->next;

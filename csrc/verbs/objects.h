@@ -78,8 +78,7 @@ struct vb_cq {
   uint8_t armed;           /* enum vb_armed */
   bool told;               /* in the channel's queue */
   bool overflow;
-  bool of_evs;           /* a struct vb_ev_cq */
-  bool short_events;     /* of a program that knows no states in them */
+  bool of_evs;           /* of the changes of EVs' states (mrc_api.c) */
   int users;             /* QPs */
   struct ibv_wc current; /* of start_poll */
 };
@@ -235,11 +234,8 @@ static inline struct vb_qp *vb_qp_of(struct ibv_qp *qp) { return (struct vb_qp *
 
 enum { VB_QP_PLACES = 1024, VB_MR_PLACES = 1024 };
 
-struct vb_ev_cq;
-
 struct vb_objects {
   struct vb_context *contexts;
-  struct vb_ev_cq *ev_cqs;
   struct vb_qp *qps[VB_QP_PLACES];
   struct vb_mr *mrs[VB_MR_PLACES];
   struct vb_qp *touched; /* QPs with emulated RC that may have something to send */
@@ -338,9 +334,6 @@ static inline enum ibv_wc_status vb_status_of(uint32_t status) {
   return IBV_WC_GENERAL_ERR;
 }
 
-/* A positive errno of verbs for a negative one of the engine. */
-static inline int vb_errno_of(int error) { return error == -ENOBUFS ? ENOMEM : -error; }
-
 /* ---- Completion queues and their channels, without the engine. Under the lock of the process.
  * ---- */
 
@@ -352,16 +345,20 @@ void vb_cq_tell(struct vb_cq *cq);
 void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uint32_t place);
 void vb_cq_forget_qp(struct vb_cq *cq, const struct vb_qp *qp);
 
-/* ---- Queues of the changes of EVs' states, on this host, in all its programs ---- */
+/* ---- MRC's C interface. Under the lock. ---- */
 
-/* NULL and errno. Without the lock. */
-struct vb_cq *vb_ev_cq_create(struct ibv_context *context, int cqe, void *cq_context,
-                              struct ibv_comp_channel *channel);
-int vb_ev_cq_destroy(struct vb_cq *cq);
-/* Under the lock. Puts an event into each queue; a full queue counts it instead. */
+/* The answer to a request of it; the agent has gone, so that none comes. */
+void vb_api_answer(const struct pr_frame *frame);
+void vb_api_agent_gone(void);
+/* Puts an event into each queue of the changes of EVs' states; a full queue counts it instead. */
 void vb_ev_cq_push(const struct mrc_agent_ev_event *event);
-/* Under the lock. */
-int vb_ev_cq_take(struct vb_cq *cq, int n, struct mrc_api_ev_event *events, size_t stride);
+
+/* Without the lock. With `cqe` places; -1 and errno. */
+int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
+               struct ibv_comp_channel *channel);
+/* Without the lock. Waits until the program has acknowledged the events of the CQ. EBUSY: QPs use
+   it. */
+int vb_cq_destroy(struct vb_cq *cq);
 
 /* ---- The table of a context; each takes the lock ---- */
 

@@ -46,7 +46,7 @@ void pr_engine_leave(void) {}
 bool of_mr_is_written(void) { return false; }
 void pr_engine_posted(bool idle) { (void)idle; }
 void pr_engine_owed(void) {}
-void pr_attach_linger(void) {}
+void pr_attach_linger(uint32_t kept) { (void)kept; }
 void pr_say(const char *format, ...) { (void)format; }
 uint64_t pr_now_ns(void) { return 0; }
 bool pr_wait(uint64_t until_ns) { return (void)until_ns, false; }
