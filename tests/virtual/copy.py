@@ -18,7 +18,7 @@ from mrc.errors import ConnectTimeoutError
 from virtual import disk
 from virtual.connect import stalls
 from virtual.host import Host
-from virtual.world import Audit, Command, World, interrupt, start_command, use_commands
+from virtual.world import Audit, Command, World, start_command, use_commands
 
 _MIB = 1 << 20
 _DAY = 1_600_000_000
@@ -118,11 +118,20 @@ FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
 }
 
 
+def _hosts(world: World, scenario: Scenario) -> tuple[Host, Host]:
+    a, b = (world.host(name, scenario.planes, mtu=9000) for name in "ab")
+    world.join(
+        a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
+        loss=scenario.loss,
+    )  # fmt: skip
+    return a, b
+
+
 def run(world: World, audit: Audit) -> None:
     """Attempts with faults, and one without."""
     scenario = Scenario.drawn(world.rng)
     audit.describe(scenario)
-    a, b = world.pair(scenario, mtu=9000)
+    a, b = _hosts(world, scenario)
     use_commands(world, "send", "recv")
     tree = a.folder / "tree"
     _make(tree, scenario, world.rng)
@@ -161,8 +170,18 @@ def run(world: World, audit: Audit) -> None:
         if not scenario.syncs:
             b.disk.unsynced.all_synced()  # two minutes are enough for every kernel
     if b.alive and receiving is not None:
-        interrupt(world, audit, receiving, a, b)
+        _end(world, receiving, (a, b), audit)
     audit.nothing_left(world)
+
+
+def _end(world: World, receiving: Command, hosts: tuple[Host, Host], audit: Audit) -> None:
+    """Ctrl-C ends mrc recv."""
+    receiving.interrupt()
+    for host in hosts:
+        host.stall_of = lambda: 0
+    audit.check(world.run_until(receiving.task, 60), "mrc recv does not end")
+    audit.check(not receiving.crashed, receiving.crashed)
+    audit.check(receiving.code == 130, f"interrupted, but: {receiving}")
 
 
 def _judge(

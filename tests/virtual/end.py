@@ -85,7 +85,11 @@ def run(world: World, audit: Audit) -> None:
     """Two programs, and perhaps a fault of one."""
     scenario = Scenario.drawn(world.rng)
     audit.describe(scenario)
-    a, b = world.pair(scenario)
+    a, b = (world.host(name, scenario.planes) for name in "ab")
+    world.join(
+        a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
+        loss=scenario.loss,
+    )  # fmt: skip
     for host in (a, b):
         host.stall_of = stalls(scenario.stalls, Random(world.rng.random()))
     there = [world.rng.randbytes(length) for length in scenario.there]

@@ -73,7 +73,10 @@ def run(world: World, audit: Audit) -> None:
     for ours in hosts:
         ours.stall_of = stalls(scenario.stalls, Random(world.rng.random()))
     for a, b in combinations(hosts, 2):
-        world.join(a, b, scenario)
+        world.join(
+            a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
+            loss=scenario.loss,
+        )  # fmt: skip
     store: list[asyncio.Future[MemberAddress]] = [
         world.loop.create_future() for _ in range(scenario.ranks)
     ]

@@ -13,10 +13,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from virtual.disk import Disk
-from virtual.loop import PROGRAM
+from virtual.loop import PROGRAM, Agenda, VirtualLoop
 
 if TYPE_CHECKING:
-    from virtual.world import World
+    from virtual.kernel import Kernel
+    from virtual.network import Sockets, Tcp
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,14 @@ class Host:
     """Number `number`, from 1; its address on plane n is 10.n.0.`number`, or fd00:n::`number`."""
 
     def __init__(
-        self, world: World, name: str, planes: int, *, mtu: int = 1500, version: int = 4
-    ) -> None:
-        self.world, self.name, self.folder = world, name, world.folder / name
-        self.folder.mkdir(exist_ok=True)
-        number = len(world.network.hosts) + 1
+        self, name: str, number: int, planes: int, folder: Path, agenda: Agenda, kernel: Kernel,
+        *, mtu: int = 1500, version: int = 4,
+    ) -> None:  # fmt: skip
+        self.name, self.folder = name, folder
+        self._agenda, self._kernel = agenda, kernel
+        self.loop: VirtualLoop
+        self.tcp: Tcp
+        self.sockets: Sockets
         self.interrupt: Callable[[], None]
         """Ctrl-C for the command that runs"""
         self.powered = True
@@ -47,7 +51,7 @@ class Host:
         """nanoseconds for which a program does nothing after its next step"""
         self.programs: list[Program] = []
         """that have not been killed"""
-        self.disk = Disk(self.folder)
+        self.disk = Disk(folder)
         self.outages = 0
         self.lost: set[Path] = set()
         """files that have lost bytes in its outages"""
@@ -64,7 +68,7 @@ class Host:
             for plane in range(1, planes + 1)
         ]  # fmt: skip
         for each in self.interfaces:
-            world.kernel.interface(each.name, each.mtu, up=True)
+            kernel.interface(each.name, each.mtu, up=True)
 
     # ---- Programs -------------------------------------------------------------------------
 
@@ -76,7 +80,7 @@ class Host:
     def program(self) -> Program:
         """A new program; the host has power again."""
         self.powered = True
-        made = Program(self)
+        made = Program(self, self._agenda, self._kernel)
         self.programs.append(made)
         return made
 
@@ -108,9 +112,9 @@ class Host:
         at = plane - 1
         self.interfaces[at] = replace(self.interfaces[at], **changes)
         each = self.interfaces[at]
-        self.world.kernel.interface(each.name, each.mtu, up=each.up)
+        self._kernel.interface(each.name, each.mtu, up=each.up)
         for event in self._changed:
-            self.world.loop.call_soon(event.set)
+            self.loop.call_soon(event.set)
 
     async def interface_changes(self) -> Any:
         """As `mrc.engine.ports.link_snapshots`."""
@@ -128,25 +132,25 @@ class Host:
 class Program:
     """A program of a host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, agenda: Agenda, kernel: Kernel) -> None:
         self.host = host
-        self.number = next(host.world.kernel.owners)
+        self.number = next(kernel.owners)
         self.alive = True
-        self._agenda = host.world.agenda
+        self._agenda, self._kernel = agenda, kernel
         self._stalls_until_ns = 0
         self._kept: list[asyncio.Handle] = []
         self._waiting: list[Callable[[], None]] = []
 
     # ---- For the event loop ---------------------------------------------------------------
 
-    def admits(self, handle: Any) -> bool:
-        """Whether a handle of this program runs now; otherwise it is kept, or dropped."""
+    def admits(self, handle: asyncio.Handle) -> bool:
+        """Whether a handle of this program runs now; see `virtual.loop.RunsHandles`."""
         if not self.alive:
             return False
         if self.stalled:
             self._kept.append(handle)
             return False
-        self.host.world.kernel.run_as(self.number)
+        self._kernel.run_as(self.number)
         if ns := self.host.stall_of():
             self.stall(ns)
         return True
@@ -162,7 +166,7 @@ class Program:
         """Starts a task of it."""
         context = copy_context()
         context.run(PROGRAM.set, self)
-        return self.host.world.loop.create_task(work, context=context)
+        return self.host.loop.create_task(work, context=context)
 
     @property
     def stalled(self) -> bool:
@@ -179,7 +183,7 @@ class Program:
             return
         kept, self._kept = self._kept, []
         for handle in kept:
-            self.host.world.loop.again(handle)
+            self.host.loop.again(handle)
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call()
@@ -194,7 +198,8 @@ class Program:
         self.alive = False
         host.programs.remove(self)
         self._kept.clear()
-        host.world.loop.forget(self)
+        host.loop.forget(self)
         host.disk.end(self)
-        host.world.tcp.killed(self, powered=host.powered)
-        host.world.kernel.end(self.number)
+        host.tcp.killed(self, powered=host.powered)
+        host.sockets.killed(self)
+        self._kernel.end(self.number)

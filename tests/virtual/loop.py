@@ -15,14 +15,11 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from functools import partial
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from virtual.host import Program
-    from virtual.network import Network
-
-PROGRAM: ContextVar[Program | None] = ContextVar("program", default=None)
+PROGRAM: ContextVar[RunsHandles | None] = ContextVar("program", default=None)
 """The program that runs; None: the test itself."""
 
 _NS = 1_000_000_000
@@ -35,28 +32,41 @@ class StuckError(Exception):
     """Tasks wait, and nothing will happen any more."""
 
 
+class RunsHandles(Protocol):
+    """A program, as its event loop sees it."""
+
+    alive: bool
+
+    @property
+    def runs(self) -> bool:
+        """Whether it can read descriptors now."""
+
+    def admits(self, handle: asyncio.Handle) -> bool:
+        """Whether the handle may run now; a program that says no keeps it or drops it."""
+
+
 def forgotten(task: Any) -> None:
     """The task will never end, which asyncio need not report when the task is collected."""
     task._log_destroy_pending = False
 
 
-class _OfProgram:
-    """A handle that runs when its program admits it."""
-
+class _ProgramHandle(asyncio.Handle):
     _context: Context  # this and others below are private to asyncio
 
     def _run(self) -> None:
         program = self._context.get(PROGRAM)
         if program is None or program.admits(self):
-            super()._run()  # type: ignore[misc]
+            super()._run()
 
 
-class _ProgramHandle(_OfProgram, asyncio.Handle):
-    pass
-
-
-class _ProgramTimer(_OfProgram, asyncio.TimerHandle):
+class _ProgramTimer(asyncio.TimerHandle):
+    _context: Context
     _scheduled: bool
+
+    def _run(self) -> None:
+        program = self._context.get(PROGRAM)
+        if program is None or program.admits(self):
+            super()._run()
 
 
 class Agenda:
@@ -94,6 +104,19 @@ class Agenda:
             heapq.heappop(self._entries)[2]()
 
 
+class Pollable(Protocol):
+    """Descriptors of the simulated kernel."""
+
+    def is_ready(self, fd: int) -> bool:
+        """Whether it is readable."""
+
+    def is_writable(self, fd: int) -> bool:
+        """Whether it has room."""
+
+    def deadline_ns(self, fd: int) -> int | None:
+        """When a timer makes it readable."""
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs the tasks of all hosts; `tcp` makes the connections between them."""
 
@@ -101,15 +124,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
     _scheduled: list[asyncio.TimerHandle]
     _check_closed: Callable[[], None]
 
-    def __init__(self, agenda: Agenda, network: Network, tcp: Any) -> None:
+    def __init__(self, agenda: Agenda, kernel: Pollable, tcp: Any) -> None:
         super().__init__()
         self.agenda = agenda
-        self._network = network
+        self._kernel = kernel
         self._tcp = tcp
         self._selector = self
         self._clock_resolution = 1e-9
         self._dead: list[asyncio.Task[Any]] = []
         self._readers: dict[int, _ProgramHandle] = {}
+        self._writers: dict[int, _ProgramHandle] = {}
         self.failures: list[dict[str, Any]] = []
         """what the loop was told of exceptions that nobody awaited"""
         self.contexts: WeakKeyDictionary[asyncio.Task[Any], Context] = WeakKeyDictionary()
@@ -118,8 +142,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
     def close(self) -> None:
-        self._dead.clear()
-        self._readers.clear()
+        for each in (self._dead, self._readers, self._writers):
+            each.clear()
         super().close()
 
     def time(self) -> float:
@@ -160,15 +184,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def forget(self, program: Program) -> None:
+    def forget(self, program: RunsHandles) -> None:
         """The program was killed: its descriptors are closed, its tasks go on never."""
         for task in asyncio.all_tasks(self):
             if self.contexts[task].get(PROGRAM) is program:
                 forgotten(task)
                 self._dead.append(task)  # otherwise garbage collection would end it: a step
-        for fd, handle in list(self._readers.items()):
-            if handle._context.get(PROGRAM) is program:
-                del self._readers[fd]
+        for waiting in (self._readers, self._writers):
+            for fd, handle in list(waiting.items()):
+                if handle._context.get(PROGRAM) is program:
+                    del waiting[fd]
 
     # ---- The selector ---------------------------------------------------------------------
 
@@ -177,7 +202,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         until = None if timeout is None else self.agenda.now_ns + -int(-timeout * _NS // 1)
         while not (ready := self._ready_handles()):
             dues = [until, self.agenda.next_ns]
-            dues += [self._network.kernel.deadline_ns(fd) for fd, _ in self._running()]
+            dues += [self._kernel.deadline_ns(fd) for fd, _ in _running(self._readers)]
             due = min((each for each in dues if each is not None), default=None)
             if due is None:
                 raise StuckError("every task waits, and nothing will happen any more")
@@ -187,25 +212,52 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return ready
 
     def _ready_handles(self) -> list[asyncio.Handle]:
-        self._network.flush()  # what programs have sent is on its way before time passes
-        return [each for fd, each in self._running() if self._network.kernel.is_ready(fd)]
-
-    def _running(self) -> list[tuple[int, _ProgramHandle]]:
-        """The readers whose program can run now."""
+        kernel = self._kernel
         return [
-            (fd, handle)
-            for fd, handle in self._readers.items()
-            if (program := handle._context.get(PROGRAM)) is None or program.runs
+            *(each for fd, each in _running(self._readers) if kernel.is_ready(fd)),
+            *(each for fd, each in _running(self._writers) if kernel.is_writable(fd)),
         ]
 
     def _process_events(self, event_list: list[asyncio.Handle]) -> None:
-        self._ready.extend(event_list)
+        for handle in event_list:
+            self._ready.append(handle)
 
     def add_reader(self, fd: Any, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        self._readers[fd] = _ProgramHandle(callback, args, self, None)
+        self._readers[_number(fd)] = _ProgramHandle(callback, args, self, None)
 
     def remove_reader(self, fd: Any) -> bool:
-        return self._readers.pop(fd, None) is not None
+        return self._readers.pop(_number(fd), None) is not None
+
+    def add_writer(self, fd: Any, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        self._writers[_number(fd)] = _ProgramHandle(callback, args, self, None)
+
+    def remove_writer(self, fd: Any) -> bool:
+        return self._writers.pop(_number(fd), None) is not None
+
+    # ---- Sockets of `virtual.network` ---------------------------------------------------
+
+    async def sock_accept(self, sock: Any) -> Any:
+        return await self._until_possible(sock, self.add_reader, self.remove_reader, sock.accept)
+
+    async def sock_recv(self, sock: Any, n: int) -> Any:
+        receive = partial(sock.recv, n)
+        return await self._until_possible(sock, self.add_reader, self.remove_reader, receive)
+
+    async def sock_sendall(self, sock: Any, data: Any) -> None:
+        send = partial(sock.send, data)
+        await self._until_possible(sock, self.add_writer, self.remove_writer, send)
+
+    async def _until_possible(self, sock: Any, add: Any, remove: Any, call: Any) -> Any:
+        while True:
+            try:
+                return call()
+            except BlockingIOError:
+                possible = asyncio.Event()
+                add(sock, possible.set)
+                try:
+                    await possible.wait()
+                finally:
+                    remove(sock)
 
     # ---- The rest of a loop ---------------------------------------------------------------
 
@@ -247,3 +299,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         pass
+
+
+def _number(fd: Any) -> int:
+    return fd if isinstance(fd, int) else int(fd.fileno())
+
+
+def _running(waiting: dict[int, _ProgramHandle]) -> list[tuple[int, _ProgramHandle]]:
+    """Those whose program can run now."""
+    return [
+        (fd, handle)
+        for fd, handle in waiting.items()
+        if (program := handle._context.get(PROGRAM)) is None or program.runs
+    ]

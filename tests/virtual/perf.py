@@ -16,7 +16,7 @@ from virtual.copy import FAULTS as COPY_FAULTS
 from virtual.copy import judge_cause
 from virtual.host import Host
 from virtual.network import Link
-from virtual.world import Audit, Command, World, interrupt, start_command, use_commands
+from virtual.world import Audit, Command, World, start_command, use_commands
 
 _CONNECT_SECONDS = 20  # --timeout of the client
 _END_SECONDS = 5  # of a test without a fault, after its time
@@ -107,7 +107,11 @@ def run(world: World, audit: Audit) -> None:
     """A server and its clients."""
     scenario = Scenario.drawn(world.rng)
     audit.describe(scenario)
-    a, b = world.pair(scenario, mtu=9000)
+    a, b = (world.host(name, scenario.planes, mtu=9000) for name in "ab")
+    world.join(
+        a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
+        loss=scenario.loss,
+    )  # fmt: skip
     use_commands(world, "perf")
     server: Command | None = None
     for test in scenario.tests:
@@ -119,7 +123,12 @@ def run(world: World, audit: Audit) -> None:
         if not _client(world, audit, scenario, test, (a, b), server):
             return
     assert server is not None
-    interrupt(world, audit, server, a, b)
+    for host in (a, b):
+        host.stall_of = lambda: 0
+    server.interrupt()
+    audit.check(world.run_until(server.task, 60), "mrc perf --server does not end")
+    audit.check(not server.crashed, server.crashed)
+    audit.check(server.code == 130, f"interrupted, but: {server}")
     audit.nothing_left(world)
 
 

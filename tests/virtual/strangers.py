@@ -14,7 +14,6 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import mrc
@@ -26,7 +25,7 @@ from mrc.connect.security import Security
 from mrc.connect.tls import TLS, Guard, TlsStream
 from mrc.enums import Access
 from mrc.errors import MrcError
-from virtual.host import Host
+from virtual.host import Host, Program
 from virtual.loop import PROGRAM
 from virtual.world import Audit, World
 
@@ -160,7 +159,7 @@ class _Flood:
 def _stall(ns: int) -> None:
     """The running program does nothing for so long."""
     program = PROGRAM.get()
-    assert program is not None
+    assert isinstance(program, Program)
     program.stall(ns)
 
 
@@ -258,7 +257,7 @@ def run(world: World, audit: Audit) -> None:
     b, x, c, *hosts = (world.host(name, 1, mtu=9000) for name in "bxc" + "de")
     for host in (x, c, *hosts):
         trip_ms = scenario.trip_ms if host is not x else TRIPS_MS[0]
-        world.join(host, b, SimpleNamespace(bits_per_second=1e7, delay_ms=trip_ms / 2, loss=0))
+        world.join(host, b, bits_per_second=1e7, delay_ms=trip_ms / 2, loss=0)
     world.replace(TlsStream, "start", _costly(TlsStream.start))
     world.replace(Admission, "enter", _arriving(Admission.enter))
     security = Security(secret=world.rng.randbytes(32), identity=world.folder / "key")

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from virtual.world import Audit, World, complaints
 
+KINDS = ("agent", "connect", "copy", "end", "group", "perf", "strangers")
+
 
 def run_once(kind: str, seed: int) -> tuple[Audit, str]:
     """One run; the second value names all of it that must repeat."""

@@ -54,9 +54,9 @@ from mrc.cli.output import Interrupted, UsageError, exit_code
 from mrc.engine.engine import Engine
 from mrc.errors import MrcError
 from virtual import disk, kernel
-from virtual.host import Host
+from virtual.host import Host, Program
 from virtual.loop import PROGRAM, Agenda, StuckError, T, Ts, VirtualLoop, forgotten
-from virtual.network import Link, Network, Path, Tcp
+from virtual.network import Link, Network, Path, Sockets, Tcp
 
 # The commands are imported here, because a module that is imported in a run keeps what it replaces.
 
@@ -78,7 +78,8 @@ class World:
         self.agenda.on_time = self.kernel.set_now
         self.network = Network(self.agenda, self.kernel, random.Random(self.rng.random()))
         self.tcp = Tcp(self.agenda, self.network)
-        self.loop = VirtualLoop(self.agenda, self.network, self.tcp)
+        self.sockets = Sockets()
+        self.loop = VirtualLoop(self.agenda, _Sent(self), self.tcp)
         self._entropy = random.Random(self.rng.random())
         self._disk = random.Random(self.rng.random())
         self._patches = contextlib.ExitStack()
@@ -92,15 +93,14 @@ class World:
 
     def host(self, name: str, planes: int = 2, **options: Any) -> Host:
         """Adds a host; see `Host`."""
-        made = Host(self, name, planes, **options)
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        made = Host(
+            name, len(self.network.hosts) + 1, planes, folder, self.agenda, self.kernel, **options
+        )
+        made.loop, made.tcp, made.sockets = self.loop, self.tcp, self.sockets
         self.network.hosts.append(made)
         return made
-
-    def pair(self, scenario: Any, **options: Any) -> tuple[Host, Host]:
-        """Two hosts, a and b, with the planes and ways of a scenario."""
-        a, b = (self.host(name, scenario.planes, **options) for name in "ab")
-        self.join(a, b, scenario)
-        return a, b
 
     def plane(self, a: Host, b: Host, plane: int) -> tuple[Link, Link]:
         """Both directions of a plane between two hosts."""
@@ -112,13 +112,14 @@ class World:
         planes = range(1, len(a.interfaces) + 1)
         return [path for plane in planes for link in self.plane(a, b, plane) for path in link.paths]
 
-    def join(self, a: Host, b: Host, scenario: Any) -> None:
-        """Gives each plane between two hosts four equal paths, as a scenario has them."""
-        delay_ns, loss = int(scenario.delay_ms * _MS), scenario.loss
+    def join(
+        self, a: Host, b: Host, *, bits_per_second: float, delay_ms: float, loss: float
+    ) -> None:
+        """Gives each plane between two hosts four equal paths."""
         for plane in range(1, len(a.interfaces) + 1):
             for link in self.plane(a, b, plane):
-                link.bits_per_second = scenario.bits_per_second
-                link.paths = [Path(delay_ns=delay_ns, loss=loss) for _ in range(4)]
+                link.bits_per_second = bits_per_second
+                link.paths = [Path(delay_ns=int(delay_ms * _MS), loss=loss) for _ in range(4)]
 
     def cut(self, paths: list[Path], seconds: float, *, what: str = "up") -> None:
         """Paths carry nothing for a while, or no TCP."""
@@ -141,17 +142,9 @@ class World:
     # ---- Running --------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        def fill(view: memoryview) -> None:
-            view[:] = self._entropy.randbytes(len(view))
-
         for target, name, value in (
             (mrc.engine.ports, "interfaces", lambda: list(_host().interfaces)),
-            # A thread of its own would run in real time.
-            (
-                mrc.engine.ports,
-                "Engine",
-                lambda ports, polled, **more: Engine(ports, polled=True, **more),
-            ),
+            (mrc.engine.ports, "Engine", _polled),
             (mrc.engine.ports, "link_snapshots", lambda impatient: _host().interface_changes()),
             (mrc.connect.listener, "_listening_socket", self.tcp.listening),
             (mrc.observe.views, "LocalView", _NoView),
@@ -164,18 +157,16 @@ class World:
             (resource, "getrusage", lambda who: SimpleNamespace(ru_utime=0.0, ru_stime=0.0)),
             (os, "urandom", self._entropy.randbytes),
             (mrc.transfer.files, "ThreadPoolExecutor", _NoThread),
-            (mrc.linux.secret, "fill", fill),
+            (mrc.linux.secret, "fill", self._fill),
             (secrets, "token_bytes", lambda count=32: self._entropy.randbytes(count)),
             (secrets, "token_hex", lambda count=32: self._entropy.randbytes(count).hex()),
             (secrets, "randbits", self._entropy.getrandbits),
             (secrets, "randbelow", self._entropy.randrange),
             (secrets, "choice", self._entropy.choice),
-            (random, "Random", lambda x=None: _Random(self._entropy.random() if x is None else x)),
+            (random, "Random", self._seeded),
         ):
             self.replace(target, name, value)
-        for name, module in list(sys.modules.items()):
-            if not name.startswith(("mrc.transfer.", "mrc.perf.load")):
-                continue
+        for module in _users_of_threads():
             if hasattr(module, "WorkerThread"):
                 self.replace(module, "WorkerThread", partial(_Line, self._disk_ns))
             if hasattr(module, "in_thread"):
@@ -220,6 +211,12 @@ class World:
             self.loop.run_until_complete(wait())
         return task.done()
 
+    def _fill(self, view: memoryview) -> None:
+        view[:] = self._entropy.randbytes(len(view))
+
+    def _seeded(self, seed: Any = None) -> random.Random:
+        return _Random(self._entropy.random() if seed is None else seed)
+
     # ---- Threads and disks ----------------------------------------------------------------
 
     def _disk_ns(self) -> int:
@@ -234,7 +231,7 @@ class World:
 
 def _host() -> Host:
     program = PROGRAM.get()
-    assert program is not None, "only a program of a host asks this"
+    assert isinstance(program, Program), "only a program of a host asks this"
     return program.host
 
 
@@ -274,6 +271,11 @@ class _Errors(logging.Handler):
         self._heard.append(f"log of {record.name}: {self.format(record)}")
 
 
+def _polled(ports: Any, *, polled: bool, **sizes: int) -> Engine:
+    """A thread of its own would run in real time."""
+    return Engine(ports, polled=True, **sizes)
+
+
 class _NoView:
     """Nobody runs `mrc top --local`."""
 
@@ -301,7 +303,7 @@ class _Printed:
 
     def write(self, text: str) -> int:
         program = PROGRAM.get()
-        if program is not None:
+        if isinstance(program, Program):
             program.host.printed.append(text)
             return len(text)
         return len(text) if self.muted else int(self._stream.write(text))
@@ -311,6 +313,29 @@ class _Printed:
 
     def isatty(self) -> bool:
         return False
+
+
+def _users_of_threads() -> Iterator[Any]:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("mrc.transfer.") or name in ("mrc.perf.load",):
+            yield module
+
+
+class _Sent:
+    """The kernel for the loop: what programs have sent is on its way before time passes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def is_ready(self, fd: int) -> bool:
+        self._world.network.flush()
+        return self._world.kernel.is_ready(fd) or self._world.sockets.is_ready(fd)
+
+    def is_writable(self, fd: int) -> bool:
+        return self._world.sockets.is_writable(fd)
+
+    def deadline_ns(self, fd: int) -> int | None:
+        return self._world.kernel.deadline_ns(fd)
 
 
 class _Line(mrc.transfer.threads.WorkerThread):
@@ -424,22 +449,16 @@ def start_command(host: Host, line: str) -> Command:
     return made
 
 
-def interrupt(world: World, audit: Audit, command: Command, *hosts: Host) -> None:
-    """Ctrl-C ends a command, on hosts that no longer stall."""
-    command.interrupt()
-    for host in hosts:
-        host.stall_of = lambda: 0
-    audit.check(world.run_until(command.task, 60), f"{command} does not end")
-    audit.check(not command.crashed, command.crashed)
-    audit.check(command.code == 130, f"interrupted, but: {command}")
-
-
 def use_commands(world: World, *names: str) -> None:
     """The commands give their coroutine to `start_command`: they run no loop of their own."""
     for name in names:
         module = import_module(products.COMMANDS[name])
         module = module if hasattr(module, "run_async") else mrc.cli.runner
-        world.replace(module, "run_async", lambda work: work)
+        world.replace(module, "run_async", _same)
+
+
+def _same(work: Any) -> Any:
+    return work
 
 
 # ---- What a run must not show, whatever its seed draws -------------------------------------------
@@ -473,13 +492,14 @@ class Audit:
 
     def nothing_left(self, world: World) -> None:
         """After the programs have ended: no task, no socket. `World.complaints` has the rest."""
-        programs = {
-            task: world.loop.contexts[task].get(PROGRAM)
-            for task in asyncio.all_tasks(world.loop)
-            if not task.done()
-        }
-        left = [task for task, own in programs.items() if own is None or own.alive]
+        left = [task for task in asyncio.all_tasks(world.loop) if _runs(world, task)]
         self.check(not left, f"tasks are left: {left}")
         self.check(world.kernel.open_sockets == 0, "sockets of csrc/io are left open")
         open_ends = [each for each in world.tcp.open if each.program.alive]
         self.check(not open_ends, f"{len(open_ends)} TCP connections are left open")
+
+
+def _runs(world: World, task: asyncio.Task[Any]) -> bool:
+    """Whether it is not done, and not one of a program that was killed."""
+    program = world.loop.contexts[task].get(PROGRAM)
+    return not task.done() and (program is None or program.alive)
