@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 # ---- HOST, HOST:PORT and [ADDRESS]:PORT ----------------------------------------------------------
 
 
-class HostPort(NamedTuple):
+class Destination(NamedTuple):
     """A host to connect to, and its TCP port."""
 
     host: str
@@ -102,7 +102,7 @@ def listening_address(text: str) -> tuple[str, int]:
     return address, port_number(port)
 
 
-def host_and_port(text: str) -> HostPort:
+def host_and_port(text: str) -> Destination:
     """An IPv6 address needs brackets only when a port follows it."""
     host, colon, port = text, "", ""
     if text.startswith("["):
@@ -119,7 +119,7 @@ def host_and_port(text: str) -> HostPort:
     number = port_number(port) if port else versions.TCP_PORT
     if number == 0:
         raise ValueError(f"{text!r}: port 0 is not a port to connect to")
-    return HostPort(host, number)
+    return Destination(host, number)
 
 
 # ---- Types of arguments --------------------------------------------------------------------------

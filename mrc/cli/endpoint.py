@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import mrc
 from mrc import limits, versions
-from mrc.cli.arguments import HostPort, add, listening_address
+from mrc.cli.arguments import Destination, add, listening_address
 from mrc.cli.output import Output, UsageError
 from mrc.connect import proofs
 from mrc.connect.identity import AllowedPeers
@@ -248,14 +248,14 @@ def connecting(
         secret=_secret(args),
         code=_known_code(args) if args.code else "",
         authority=_authority(args),
-        commands=Commands(peer_runs, f"{args.prog}{what} {HostPort(host, port)}"),
+        commands=Commands(peer_runs, f"{args.prog}{what} {Destination(host, port)}"),
     )
     return {"security": security, "seal": _seal(args)}
 
 
 def this_host(port: int) -> str:
     """This host in a command of another host."""
-    return str(HostPort(socket.gethostname(), port)) if port else "HOST:PORT"
+    return str(Destination(socket.gethostname(), port)) if port else "HOST:PORT"
 
 
 def listening(
