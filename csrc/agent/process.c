@@ -119,8 +119,8 @@ static void take_device(const struct mrc_agent_open *open) {
 
 static int take_frame(const struct pr_frame *frame);
 
-/* A frame before the engine is open. The agent asks again if an interface has gone between its look
-   and ours. */
+/* A frame until the engine is open, or one that came with that. The agent asks again if an
+   interface has gone between its look and ours. */
 static int take_opening(const struct pr_frame *frame) {
   if (pr_process.ctx) return take_frame(frame);
   if (frame->head.kind == MRC_AGENT_REFUSED) {
@@ -143,7 +143,8 @@ static int await_opening(void) {
   for (int looks = 0; looks < ANSWER_LOOKS && !pr_process.ctx;) {
     const bool came = ppoll(&fd, 1, &(struct timespec){.tv_nsec = ANSWER_LOOK_NS}, &all) == 1;
     const int error = came ? pr_link_take(&pr_process.link, take_opening) : 0;
-    if (error != 0) return error;
+    /* An agent that goes behind OPEN is found again by the helper, as one that goes later. */
+    if (error != 0) return pr_process.ctx ? 0 : error;
     looks = came ? 0 : looks + 1;
   }
   return pr_process.ctx ? 0 : -ETIMEDOUT;

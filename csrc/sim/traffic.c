@@ -96,8 +96,8 @@ static void on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
   struct mrc_world *world = traffic->hosts->world;
   struct mrc_sim_flow *flow = flow_at(traffic, index);
   const struct mrc_sim_flow_config *config = &flow->config;
-  if (config
-          ->tcp_plane) { /* it never ends: it only starts, and none of its data counts as posted */
+  if (config->tcp_plane) {
+    /* It never ends: it only starts, and none of its data counts as posted. */
     flow->first_ns = time_of(traffic);
     mrc_assert(post_write(traffic, index) == 0);
     mrc_sim_host_kick(traffic->hosts, config->from);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of libibverbs that our device refuses, those that belong to no device. What it
-   serves stands with its objects. For objects of other devices, all of them are the system
-   library's. */
+/* The functions of libibverbs that our device refuses or answers by a constant, and those that
+   belong to no device. What it serves stands with its objects. For objects of other devices, all of
+   them are the system library's. */
 #define _GNU_SOURCE 1
 #include <dlfcn.h>
 #include <errno.h>

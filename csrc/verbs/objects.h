@@ -344,6 +344,12 @@ void vb_cq_tell(struct vb_cq *cq);
    It frees none if `qp` is NULL. */
 void vb_cq_push(struct vb_cq *cq, const struct ibv_wc *wc, struct vb_qp *qp, uint32_t place);
 void vb_cq_forget_qp(struct vb_cq *cq, const struct vb_qp *qp);
+/* Without the lock. With `cqe` places; -1 and errno. */
+int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
+               struct ibv_comp_channel *channel);
+/* Without the lock. Waits until the program has acknowledged the events of the CQ. EBUSY: QPs use
+   it. */
+int vb_cq_destroy(struct vb_cq *cq);
 
 /* ---- MRC's C interface. Under the lock. ---- */
 
@@ -352,13 +358,6 @@ void vb_api_answer(const struct pr_frame *frame);
 void vb_api_agent_gone(void);
 /* Puts an event into each queue of the changes of EVs' states; a full queue counts it instead. */
 void vb_ev_cq_push(const struct mrc_agent_ev_event *event);
-
-/* Without the lock. With `cqe` places; -1 and errno. */
-int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
-               struct ibv_comp_channel *channel);
-/* Without the lock. Waits until the program has acknowledged the events of the CQ. EBUSY: QPs use
-   it. */
-int vb_cq_destroy(struct vb_cq *cq);
 
 /* ---- The table of a context; each takes the lock ---- */
 
