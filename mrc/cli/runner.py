@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import uvloop
 
@@ -80,28 +80,30 @@ async def _with_signals(work: Coroutine[Any, Any, T]) -> T:
 # ---- Without an event loop -----------------------------------------------------------------------
 
 
-P = ParamSpec("P")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def interruptible(then: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Interrupted in the body, so that it cleans up as after ^C. In the
-    end it calls `then`, and signals wait for that.
-    """
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise Interrupted in the body, so that it cleans up as after ^C."""
 
     def end(signum: int, _: FrameType | None) -> None:
         raise Interrupted(signum)
 
-    came: list[int] = []
     before = _handle(end, signal.SIGTERM, signal.SIGHUP)
     try:
-        try:
-            yield
-        finally:
-            _restore(before)
-            before = _handle(lambda signum, _: came.append(signum), *_SIGNALS)
-            then()
+        yield
+    finally:
+        _restore(before)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A SIGINT, SIGTERM or SIGHUP comes after the body."""
+    came: list[int] = []
+    before = _handle(lambda signum, _: came.append(signum), *_SIGNALS)
+    try:
+        yield
     finally:
         _restore(before)
         if came:

@@ -5,8 +5,7 @@ Each TCP connection of the exchange holds one place from its arrival to its end,
 of `Stage`. A connection is a stranger's until its source has proved itself once. When all places
 are taken, a newcomer costs another connection its place (`victim`). Beside places this limits
 attempts to prove oneself (`Attempts`), the connections of servers beside the exchange (`Visits`),
-the memory for peers (`Budget`) and who sends from which
-address (`Claims`).
+the memory for peers (`Budget`) and who sends from which address (`Claims`).
 
 A source is an IPv4 address or an IPv6 /64: what one host has for itself. Its network is the IPv4
 /16 or the IPv6 /48: what one attacker may have as a whole.

@@ -12,8 +12,8 @@
 8. Each side says `rts`: both may send.
 
 `Local.connect` is all of it; from stage 3 on both sides run `Local.establish`, and the connecting
-side sends first at every step. The functions of this file stand in the order of the
-stages. What ends the route, in words, is at the end.
+side sends first at every step. The functions of this file stand in the order of the stages. What
+ends the route, in words, is at the end.
 """
 
 from __future__ import annotations

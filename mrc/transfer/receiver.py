@@ -215,20 +215,19 @@ class _OfferReceiver(Struct):
             for each in offer.files:
                 self._failed(local_name(each.name), each.error, "sender")
             return None
-        batch, name = None, "the pack" if isinstance(offer, Pack) else offer.name
         try:
             sink = self._sink_of(offer)
-            name = sink.name
-            async with self._closed(sink):
+        except FileError as error:
+            await self._refuse("the pack" if isinstance(offer, Pack) else offer.name, error)
+            return None
+        batch = None
+        async with self._closed(sink):  # a file that cannot be closed ends the session
+            try:
                 begin, failure = await self._accept(offer, sink)
                 self.pack = sink if isinstance(sink, PackSink) else None
                 batch = await self._store(offer, sink, begin, failure)
-        except FileError as error:
-            self._failed(name, str(error), "receiver")
-            if of_system(error):
-                self.tree.lacks(name)
-            async with patience(self.session, self.limits.idle_seconds):
-                await self.session.say(Refuse("file", str(error)))
+            except FileError as error:
+                await self._refuse(sink.name, error)
         self.pack = None
         return batch
 
@@ -246,6 +245,13 @@ class _OfferReceiver(Struct):
 
     def _failed(self, name: str, error: str, end: Role) -> None:
         self.events.on_failed(FailedFile(name, error, end))
+
+    async def _refuse(self, name: str, error: FileError) -> None:
+        self._failed(name, str(error), "receiver")
+        if of_system(error):
+            self.tree.lacks(name)
+        async with patience(self.session, self.limits.idle_seconds):
+            await self.session.say(Refuse("file", str(error)))
 
     @asynccontextmanager
     async def _closed(self, sink: AnySink) -> AsyncIterator[None]:

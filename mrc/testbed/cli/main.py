@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, ItemsView, ValuesView
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from msgspec import Struct
 
 from mrc import products
 from mrc.cli.output import Output, UsageError
-from mrc.cli.runner import interruptible
+from mrc.cli.runner import interruptible, undisturbed
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed.shape import DEFAULT_NAME
 
@@ -160,10 +159,13 @@ def run(args: argparse.Namespace) -> int:
                     return action.run(args)
             from mrc.testbed import rootless, state  # slow imports
 
-            # Cut off in the middle, the end would leave the keeper.
-            with interruptible(partial(rootless.leave, state.names)):
-                enter_namespaces(args)
-                return action.run(args)
+            try:
+                with interruptible():
+                    enter_namespaces(args)
+                    return action.run(args)
+            finally:
+                with undisturbed():  # cut off in the middle, it would leave the keeper
+                    rootless.leave(state.names)
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
 

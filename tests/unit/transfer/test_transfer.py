@@ -247,6 +247,25 @@ async def test_receive_files__stopped_tells_the_sender(tmp_path: Path, inbox: Pa
     assert names(inbox) == []
 
 
+async def test_receive_files__stopped_while_its_file_cannot_be_removed(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That ends the session, too: the file is not merely refused."""
+    close = PartFile.close
+
+    def fails(self: PartFile) -> int:
+        close(self)
+        raise FileError("a: cannot be removed")
+
+    monkeypatch.setattr(PartFile, "close", fails)
+    async with copying(tmp_path, inbox) as (ends, sent, received):
+        await until(lambda: 0 in ends.out.posted)
+        received.cancel()
+        outcomes = await both(sent, received)
+    assert "a: cannot be removed" in str(outcomes[0])
+    assert isinstance(outcomes[1], FileError)
+
+
 @pytest.mark.parametrize("turns", range(10))
 async def test_hear__cancelled_takes_nothing(turns: int) -> None:
     """Whenever the cancellation comes, the next hear returns the messages that have arrived."""
