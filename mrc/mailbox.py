@@ -328,6 +328,10 @@ class SessionError(MrcError):
     """The session failed; the message names the end that failed and the cause."""
 
 
+class WrongServiceError(SessionError):
+    """The TCP port serves something else."""
+
+
 class Service(Struct, frozen=True):
     """A service that a session provides."""
 
@@ -358,7 +362,7 @@ class Service(Struct, frozen=True):
             async with await ctx.connect(host, port, private=about, timeout=timeout) as qp:
                 served = qp.private.get("service")
                 if served != self.name:
-                    raise SessionError(
+                    raise WrongServiceError(
                         f"{host}: TCP port {port} serves '{shown(served, 40)}', not {self.name!r}:"
                         " is it the wrong port?"
                     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,7 @@ class AttachedProgram:
     """QPs of commands that destroy them"""
     _unheard: set[int] = field(default_factory=set)
     """commands of an agent that has gone"""
+    _outgoing: deque[bytes] = field(default_factory=deque)
     _task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -82,7 +83,9 @@ class AttachedProgram:
         """The agent has gone, or refuses the program: its commands get no answer."""
         if self.attached:
             asyncio.get_running_loop().remove_reader(self.connection)
+            asyncio.get_running_loop().remove_writer(self.connection)
             self.connection.close()
+        self._outgoing.clear()
         self._unheard |= set(self._memory)
         self.changed.set()
 
@@ -108,10 +111,23 @@ class AttachedProgram:
         self.say(kind, value, cookie, body)
 
     def say(self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") -> None:
-        """Sends a frame; without an agent, forgets it."""
+        """Sends a frame, or keeps it until the socket has room; without an agent, forgets it."""
         if self.attached:
-            with suppress(ConnectionError):  # the next receive finds it
-                self.connection.send(pack(kind, value, cookie, body))
+            self._outgoing.append(pack(kind, value, cookie, body))
+            if len(self._outgoing) == 1:
+                self._flush()
+
+    def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_writer(self.connection)
+        try:
+            while self._outgoing:
+                self.connection.send(self._outgoing[0])
+                self._outgoing.popleft()
+        except BlockingIOError:
+            loop.add_writer(self.connection, self._flush)
+        except OSError:
+            self._outgoing.clear()  # the next receive finds it
 
     async def receive(self) -> AgentFrame:
         packet = await asyncio.get_running_loop().sock_recv(self.connection, steering.MAX_FRAME)

@@ -51,7 +51,7 @@ from mrc.engine.queue_pair import Write as Posted
 from mrc.enums import Access, CcKind, EventType, Integrity, PlaneShares, QpState, Reading
 from mrc.errors import BusyError, CompletionError, MrcError, ProtocolError
 from mrc.events import Completion, Immediate
-from mrc.mailbox import SessionError
+from mrc.mailbox import WrongServiceError
 from mrc.perf.session import served_memory
 from mrc.tasks import took_cancellation
 from mrc.units import counted
@@ -374,12 +374,15 @@ class OobDevice:
         return AdapterAnswer(end=end)
 
     def close(self) -> None:
-        self._run(self._held.aclose())
+        self._run(self._close())
+        self._loop.close()
+
+    async def _close(self) -> None:
+        await self._held.aclose()
         if self._first is not None:
             self._first.abort()
         if self._context is not None:
-            self._run(self._context.__aexit__(None, None, None))
-        self._loop.close()
+            await self._context.__aexit__(None, None, None)
 
     # ---- A QP -----------------------------------------------------------------------------
 
@@ -411,7 +414,7 @@ class OobDevice:
         )
         try:
             return await self._held.enter_async_context(opening)
-        except SessionError:  # it serves something else
+        except WrongServiceError:
             self._has_memory = False
             return nothing, RemoteMemory(0, 0, 0)
 

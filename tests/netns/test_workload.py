@@ -279,6 +279,18 @@ def nothing_left(bed_name: str, folder: Path) -> bool:
     return not namespaces and not os.listdir(folder) and state.load(bed_name) is None
 
 
+@pytest.mark.slow
+def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path: Path) -> None:
+    assert demo.stderr is not None
+    while "is silent" not in demo.stderr.readline():
+        assert demo.poll() is None
+    demo.send_signal(signal.SIGINT)
+    output, _ = demo.communicate(timeout=PATIENCE)
+    assert demo.returncode == 130
+    assert printed("demo", output) == {"schema": 1, "error": "interrupted", "exit_code": 130}
+    assert nothing_left(bed_name, tmp_path)
+
+
 def test_demo__reports_what_happened(
     demo: subprocess.Popen[str], bed_name: str, tmp_path: Path
 ) -> None:

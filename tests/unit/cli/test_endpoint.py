@@ -274,6 +274,15 @@ def test_recv__asks_and_the_sender_goes_away(home: Path, tty: Terminal) -> None:
     assert (home / "inbox" / "second").read_bytes() == b"2"
 
 
+def test_recv__is_interrupted_instead_of_an_answer(home: Path, tty: Terminal) -> None:
+    with asking(tty, home) as (receiver, where), sending(home, where) as sender:
+        tty.until(QUESTION)
+        tty.press("\x03")  # Ctrl-C
+        assert receiver.wait(PATIENCE) == 130
+        assert sender.wait(PATIENCE) != 0
+    assert list((home / "inbox").iterdir()) == []
+
+
 def test_send__asks_about_an_unknown_host(home: Path, tty: Terminal) -> None:
     own, known = home / "config" / "mrc" / "identity.pem", home / "config" / "mrc" / "known_hosts"
     first, second = home / "first.pem", home / "second.pem"
@@ -561,6 +570,7 @@ async def test_get__without_a_key_nothing_is_remembered(
     with pytest.raises(TransferError):
         await asks.get(sender(identity))
     assert len(questions) == 2 and "always" not in "".join(questions)
+    assert questions[0].startswith(f"{identity or 'no key'} at ")
     assert not (tmp_path / "mrc" / "allowed").exists()
 
 

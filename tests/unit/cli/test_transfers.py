@@ -33,8 +33,8 @@ from transfer_ends import until as eventually
 import mrc
 from mrc.cli import endpoint
 from mrc.cli.endpoint import Retry, is_lost
-from mrc.cli.main import main
-from mrc.cli.output import Exit
+from mrc.cli.main import build_parser, main
+from mrc.cli.output import Exit, Output
 from mrc.errors import (
     BusyError,
     ConnectError,
@@ -217,6 +217,21 @@ def test_send__goes_on_by_itself(source: Path, tmp_path: Path) -> None:
     assert result["retries"] == 1 and result["bytes"] == SIZE
     assert subprocess.run(["cmp", source, inbox / "image"], check=False).returncode == 0
     assert sorted(os.listdir(inbox)) == ["image"]
+
+
+@pytest.mark.more
+def test_send__a_source_that_shrinks(source: Path, tmp_path: Path) -> None:
+    """Its pages are gone while the engine reads them."""
+    inbox = tmp_path / "inbox"
+    with receiving("--output", inbox, *SLOWLY) as (receiver, where):
+        with subprocess.Popen([*MRC, "send", source, where], stderr=-1, text=True) as sender:
+            until_stored(inbox)
+            os.truncate(source, 4096)
+            _, notes = sender.communicate(timeout=PATIENCE)
+        receiver.communicate(timeout=PATIENCE)
+    assert "changed while it was sent" in notes
+    assert (sender.returncode, receiver.returncode) == (Exit.NOT_ALL_COPIED,) * 2
+    assert not (inbox / "image").exists()
 
 
 # ---- Folders and pipes ---------------------------------------------------------------------------
@@ -416,6 +431,28 @@ def test_send__names_only_a_transfer_that_may_go_on(
     monkeypatch.setattr(transfers, "connect_session", connect)
     assert main(["send", "--insecure", *words, "127.0.0.1"]) == Exit.UNREACHABLE
     assert [bool(transfer) for transfer in found] == [named]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--no-resume"], "mrc recv: removed what was left of a, b, c and 1 other file\n"),
+        ([], ""),
+    ],
+)
+def test_recv__names_what_it_removes(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What interrupted transfers have left; without --no-resume it is kept: they may go on."""
+    parts = [part_name(name) for name in "abcd"]
+    for part in parts:
+        (tmp_path / part).touch()
+        (tmp_path / record_name(part)).touch()
+    args = build_parser().parse_args(["recv", "--insecure", "--output", str(tmp_path), *words])
+    with transfers._place(args, Output.of(args)):
+        left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ([] if words else sorted([*parts, *map(record_name, parts)]))
+    assert capsys.readouterr().err == said
 
 
 async def test_wait__connections_without_progress_share_one_time(notes: list[str]) -> None:

@@ -405,6 +405,14 @@ async def test_ping_pong() -> None:
         assert (end.total.received_bytes, end.total.written_bytes) == (6400, 6400)
 
 
+async def test_plans__one_after_the_other() -> None:
+    async with ends() as (client, outcomes):
+        for size in (1, 4096, MIB):
+            result = await client.run(PerfPlan(size=size, seconds=0.0, total_bytes=4 * size))
+            assert result.client.messages == 4
+    assert [outcome.total.received_bytes for outcome in outcomes] == [4, 16384, 4 * MIB]
+
+
 async def test_interrupted__keeps_what_was_measured() -> None:
     async with ends() as (client, outcomes):
         started = asyncio.Event()

@@ -186,8 +186,8 @@ def test_conform__each_rule_excludes_a_change() -> None:
 
 
 def test_to_link__a_header_of_programs_and_of_the_pair() -> None:
-    sources = ["csrc/core/send.c", "tests/pair/pair.c", "tests/c/test_send.c"]
-    assert c_trial.to_link(sources) == (["pair", "core"], ["tests/c/test_send.c"])
+    sources = ["csrc/core/send.c", "tests/pair/pair.c", "tests/c/test_send.c", "csrc/verbs/rc.c"]
+    assert c_trial.to_link(sources) == (["pair", "rc", "core"], ["tests/c/test_send.c"])
 
 
 def test_same_code__in_every_tree(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ async def test_send_files__source_grows_on_the_way(
 
 
 async def test_send_files__source_changes_on_the_way(tmp_path: Path, inbox: Path) -> None:
-    """tests/netns covers a source that shrinks: the fake has no guard against SIGBUS."""
+    """test_send__a_source_that_shrinks is of the command: the fake has no guard against SIGBUS."""
     path, other = make(tmp_path, "a", bytes(12 * CHUNK_BYTES)), make(tmp_path, "b", b"b")
     os.utime(path, ns=(0, 0))
     failed: list[FailedFile] = []

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class CBench(Bench):
 
     def in_order(self, mutant: Mutant) -> list[Path]:
         """The programs that have the file: first the file's own test programs, then quick ones."""
-        part, stem = mutant.file.split("/")[1], Path(mutant.file).stem
+        part, stem = part_of(mutant.file), Path(mutant.file).stem
         tests = self.base / "tests" / "c"
         wanted = [
             program
@@ -175,11 +175,17 @@ print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources})
 """
 
 
-def to_link(sources: Iterable[str]) -> tuple[list[str], list[str]]:
+def part_of(file: str) -> str:
+    """The part that a file belongs to. Of libmrc, the tests of C have emulated RC alone."""
+    part = file.split("/")[1]
+    return "rc" if part == "verbs" else part
+
+
+def to_link(sources: Sequence[str]) -> tuple[list[str], list[str]]:
     """The parts and the test programs that some sources belong to."""
-    folders = {str(Path(source).parent) for source in sources}
-    parts = [part for part in PARTS if folders & {f"csrc/{part}", f"tests/{part}"}]
-    return parts, [source for source in sources if source.startswith("tests/c/")]
+    named = set(map(part_of, sources))
+    tests = [source for source in sources if source.startswith("tests/c/")]
+    return [part for part in PARTS if part in named], tests
 
 
 class DoesNotCompile(Exception):
