@@ -30,6 +30,7 @@ from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns, system
 from mrc.results import Result
+from mrc.tasks import within
 
 
 class State(StrEnum):
@@ -106,7 +107,7 @@ async def _write_over_loopback() -> float:
     config = ContextConfig(interfaces=("127.0.0.1",), sockets=small)
     data, target = bytearray(b"mrc"), bytearray(3)
     async with (
-        asyncio.timeout(_LOOPBACK_SECONDS),
+        within(_LOOPBACK_SECONDS),
         Context(config) as near,
         Context(config) as far,
         await far.listen("127.0.0.1", 0) as listener,

@@ -52,7 +52,7 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import Immediate
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, within
 
 SLOTS = 16
 SLOT_BYTES = 4096
@@ -299,7 +299,7 @@ class Mailbox:
     async def _send_credits(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._keepalive):
+                async with within(self._keepalive):
                     await self._credit_due.wait()
             except TimeoutError:
                 if self._heard:
@@ -457,7 +457,7 @@ class MailboxSession(Struct, frozen=True):
         """The error of the session for a failed work request."""
         try:
             # The error of the QP itself says more than the flush error of a work request.
-            async with asyncio.timeout(CAUSE_SECONDS):
+            async with within(CAUSE_SECONDS):
                 await self.mailbox.failed()
         except TimeoutError:
             return explain(error, self.qp.peer_host)

@@ -58,15 +58,15 @@ def begun(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future
     return future
 
 
-def took_cancellation() -> None:
-    """The current task was cancelled, ends what it does and goes on.
-
-    Without this Python before 3.11.3 takes each later time limit in the task for a second
-    cancellation: CancelledError leaves `asyncio.timeout` where TimeoutError would.
-    """
+def _task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None
-    task.uncancel()
+    return task
+
+
+def took_cancellation() -> None:
+    """The current task was cancelled, ends what it does and goes on."""
+    _task().uncancel()
 
 
 def first_error(group: BaseExceptionGroup) -> BaseException:
@@ -87,9 +87,27 @@ def checked_timeout(seconds: float) -> float:
     raise ArgumentError(f"timeout: {seconds} is no number of seconds")
 
 
+class _Timeout(asyncio.Timeout):  # type: ignore[misc] # it is final
+    """Also ends what a cancelled task does. There Python before 3.11.3 takes the end of the time
+    for a second cancellation: CancelledError leaves `asyncio.timeout` where TimeoutError would.
+    """
+
+    async def __aenter__(self) -> Self:
+        self._requests = _task().cancelling()
+        await super().__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await super().__aexit__(*exc_info)
+        was_cancelled = exc_info[0] is asyncio.CancelledError
+        if self.expired() and was_cancelled and _task().cancelling() <= self._requests:
+            raise TimeoutError from exc_info[1]
+
+
 def within(timeout: float | None) -> asyncio.Timeout:
-    """As `asyncio.timeout`, for a caller's time-out."""
-    return asyncio.timeout(None if timeout is None else checked_timeout(timeout))
+    """As `asyncio.timeout`, for a caller's time-out too, and in a task that was cancelled."""
+    seconds = None if timeout is None else checked_timeout(timeout)
+    return _Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
 # ---- Time in which this process runs -------------------------------------------------------------
@@ -147,7 +165,7 @@ class Limit:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         """may be changed, also while the body runs"""
-        self._timeout = asyncio.timeout(None)
+        self._timeout = within(None)
         self._clock = RunningClock(self._on_look)
         self._begun = 0.0
         self._least = 0.0  # it does not end before this time

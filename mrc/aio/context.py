@@ -52,7 +52,7 @@ from mrc.errors import (
 from mrc.events import ContextWarning, QpInfo, TraceEntry
 from mrc.fabric.hostconfig import HostConfig
 from mrc.observe.views import Observatory
-from mrc.tasks import cancelled, checked_timeout
+from mrc.tasks import cancelled, checked_timeout, within
 
 logger = logging.getLogger("mrc.establish")
 _log = logging.getLogger("mrc.context")
@@ -315,7 +315,7 @@ class Context:
     async def _give_up(self, mr: MR, error: type[BaseException] | None, *_: object) -> None:
         """Deregisters a region at the end of `async with`."""
         if error is not None and self._engines is not None:
-            await self._engines.end_use(mr, within=self.config.timeouts.linger)
+            await self._engines.end_use(mr, self.config.timeouts.linger)
         await self.deregister(mr)
 
     async def deregister(self, mr: MR) -> None:
@@ -607,13 +607,13 @@ class _Engines:
             ended = [each.deregister(mr) for each in holders]
             await asyncio.shield(asyncio.gather(*ended))
 
-    async def end_use(self, mr: MR, *, within: float) -> None:
+    async def end_use(self, mr: MR, seconds: float) -> None:
         """Waits these seconds until no work request uses the region. Then QPs that use it fail:
         only the end of its QP ends a work request that the engine has taken.
         """
         holders = [each for each in self if not each.gone and each.holds(mr)]
         with suppress(TimeoutError):
-            async with asyncio.timeout(within):
+            async with within(seconds):
                 for each in holders[:1]:
                     await each.until_idle(mr)
         if mr.outstanding:

@@ -605,7 +605,7 @@ class QP:
         """As long as an answer of the peer may be on its way."""
         rtts: Iterable[int] = ()
         with suppress(TimeoutError, MrcError):
-            async with asyncio.timeout(_LATE_SECONDS):
+            async with within(_LATE_SECONDS):
                 rtts = known(plane.rtt_ns for plane in (await self.query()).planes)
         return _LATE_SECONDS + 2 * max(rtts, default=0) / 1e9
 

@@ -33,7 +33,7 @@ from mrc.linux import system
 from mrc.observe import views
 from mrc.observe.snapshot import Ev, Qp, QpPlane, Snapshot
 from mrc.results import Result, like
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, within
 from mrc.typed import take
 from mrc.units import counted, digits, scaled
 
@@ -178,7 +178,7 @@ class _View:
     async def ended(self, seconds: float) -> bool:
         """Waits this long for the key q."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with within(seconds):
                 await self._quit.wait()
         return self._quit.is_set()
 

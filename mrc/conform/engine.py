@@ -53,7 +53,7 @@ from mrc.errors import BusyError, CompletionError, MrcError, ProtocolError
 from mrc.events import Completion, Immediate
 from mrc.mailbox import WrongServiceError
 from mrc.perf.session import served_memory
-from mrc.tasks import took_cancellation
+from mrc.tasks import took_cancellation, within
 from mrc.units import counted
 
 PATH_MTU = 1024
@@ -108,7 +108,7 @@ class EngineDevice:
 
         self._local.dispatcher.drain()
         with suppress(TimeoutError):  # the answer shows what there is
-            async with asyncio.timeout(ask.seconds), self._changed:
+            async with within(ask.seconds), self._changed:
                 await self._changed.wait_for(is_all)
         immediates = tuple((each.imm, each.bytes) for each in self._immediates)
         return AdapterAnswer(
@@ -388,7 +388,7 @@ class OobDevice:
 
     async def _attach(self, what: Attach) -> QpAttributes:
         await self._held.aclose()
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with within(_PATIENCE_SECONDS):
             private, memory = await self._memory(what.memory_bytes)
             while True:
                 channel, self._first = self._first, None

@@ -60,7 +60,7 @@ from mrc.errors import (
 )
 from mrc.fabric.hostconfig import IpInterface, parse_address, read_address
 from mrc.linux.secret import Secret
-from mrc.tasks import Limit, cancelled
+from mrc.tasks import Limit, cancelled, within
 from mrc.typed import take
 
 T = TypeVar("T")
@@ -569,12 +569,12 @@ class Channel:
         that is closed with unread data, and the peer would then lose the reason.
         """
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with within(_PATIENCE_SECONDS):
                 await self.send(REFUSE, **refusal_fields(reason, kind))
                 self._refused = True
             if unread and not self._writer.is_closing():
                 self._writer.write_eof()
-                async with asyncio.timeout(_UNREAD_SECONDS):
+                async with within(_UNREAD_SECONDS):
                     while await self._reader.read(FRAME_BYTES):
                         pass
         except (PeerGoneError, OSError):  # TimeoutError is an OSError
@@ -585,7 +585,7 @@ class Channel:
         """Closes the connection; sent data is still delivered if the peer reads it within 1 s."""
         self._writer.close()
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with within(_PATIENCE_SECONDS):
                 await self._writer.wait_closed()
         except TimeoutError:
             self.abort()

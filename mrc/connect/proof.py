@@ -39,7 +39,7 @@ from msgspec import Struct, field
 from mrc import limits
 from mrc.errors import Kind, PathError, QueueFullError
 from mrc.events import ProbeResult
-from mrc.tasks import first_error
+from mrc.tasks import first_error, within
 from mrc.units import counted
 
 # Payloads on links with an MTU of 9000, 1500, 1450 (VXLAN), 1420 (WireGuard), 1400 or 1280, with
@@ -675,7 +675,7 @@ class _ProbeSender:
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
             try:
-                async with asyncio.timeout(max(0.0, self._prover.deadline - now())):
+                async with within(max(0.0, self._prover.deadline - now())):
                     await self._changed.wait()
             except TimeoutError:
                 pass

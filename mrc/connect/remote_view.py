@@ -19,7 +19,7 @@ from mrc.connect.security import Security
 from mrc.connect.tls import Guard, QuestionError
 from mrc.errors import Kind, MrcError, ProtocolError, reason_of
 from mrc.fabric.hostconfig import HostConfig
-from mrc.tasks import Limit
+from mrc.tasks import Limit, within
 from mrc.units import digits
 
 logger = logging.getLogger("mrc.observe")
@@ -69,13 +69,13 @@ class RemoteView:
     ) -> None:
         try:
             while True:
-                async with asyncio.timeout(PATIENCE_SECONDS):
+                async with within(PATIENCE_SECONDS):
                     message = await channel.expect(RemoteView.TOP)
                 ask()
                 if message.get("version") != VIEW_VERSION:
                     await channel.refuse(f"only version {VIEW_VERSION} of snapshots is supported")
                     return
-                async with asyncio.timeout(PATIENCE_SECONDS):
+                async with within(PATIENCE_SECONDS):
                     await channel.send(RemoteView.TOP, snapshot=await show(self._key))
                 await asyncio.sleep(PAUSE_SECONDS)
         except (MrcError, OSError) as error:  # TimeoutError is an OSError

@@ -45,7 +45,7 @@ from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.linux import system
 from mrc.observe import views
 from mrc.results import Result, like
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, within
 from mrc.testbed import rootless
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault
@@ -247,7 +247,7 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         if plan.keep:
             say(f"to remove the test bed later: mrc testbed down --name {plan.name}")
         try:
-            async with asyncio.timeout(plan.timeout):
+            async with within(plan.timeout):
                 result = await _transfer(plan, bed, source, inbox, say)
         except TimeoutError:
             raise DemoError(f"the transfer did not end within {plan.timeout:.0f} s") from None

@@ -33,6 +33,7 @@ from mrc.engine.paths import (
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
 from mrc.fabric.hostconfig import HostConfig, IpAddress
 from mrc.linux.rtnetlink import Interface, interfaces
+from mrc.tasks import within
 
 logger = logging.getLogger("mrc.links")
 
@@ -349,7 +350,7 @@ async def link_snapshots(
             pause = _PAUSE_FACTOR * (time.thread_time() - started)
             await asyncio.sleep(min(max(pause, shortest), longest))
             try:
-                async with asyncio.timeout(_RETRY_SECONDS if impatient() else None):
+                async with within(_RETRY_SECONDS if impatient() else None):
                     await _until_readable(loop, events)
             except TimeoutError:
                 pass

@@ -25,7 +25,7 @@ from mrc.enums import Access
 from mrc.errors import ArgumentError, ProtocolError
 from mrc.linux import system
 from mrc.perf.meter import Histogram
-from mrc.tasks import Limit, cancelled, first_error
+from mrc.tasks import Limit, cancelled, first_error, within
 from mrc.transfer.threads import in_thread
 from mrc.typed import take
 from mrc.units import digits
@@ -246,7 +246,7 @@ class Load:
         self._due = start + 8 * size / self._plan.rate_bits_per_second
         if start > now:
             with suppress(TimeoutError):
-                async with asyncio.timeout(start - now):
+                async with within(start - now):
                     await self._stopped.wait()
 
 

@@ -49,7 +49,7 @@ from mrc.perf.load import (
 )
 from mrc.perf.meter import History, Meter, MeterInterval, PeerBins
 from mrc.perf.results import Latency
-from mrc.tasks import Limit, cancelled, first_error, took_cancellation
+from mrc.tasks import Limit, cancelled, first_error, took_cancellation, within
 from mrc.typed import Whole, take
 from mrc.units import digits
 
@@ -289,7 +289,7 @@ class ClientTest:
     async def run(self) -> TestResult:
         client = server = None
         interrupted = False
-        patience = asyncio.timeout(None)
+        patience = within(None)
         try:
             async with patience:
                 if self._plan.omit_seconds:

@@ -33,6 +33,7 @@ from mrc.sim.results import Stats, Traffic, Transport
 from mrc.sim.run import Curve, FlowSpec, SimRun, make_flows
 from mrc.sim.scenario import Scenario, link_faults, load_scenario
 from mrc.sim.task import FlowTask, HostAnswer, HostNews, HostTask, Over, Ready, SentFlow
+from mrc.tasks import within
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import BedPlan
@@ -314,7 +315,7 @@ async def run(bed: Testbed, scenario: Scenario, seed: int, over: Over, told: Tol
         happening = asyncio.create_task(asyncio.to_thread(faults.happen, start_ns, told))
         steps = _Steps(flows, hosts)
         try:
-            async with asyncio.timeout((start_ns + scenario.until_ns - time.monotonic_ns()) / 1e9):
+            async with within((start_ns + scenario.until_ns - time.monotonic_ns()) / 1e9):
                 await _all(steps.until_over(host) for host in hosts.values())
         except TimeoutError:
             pass  # the time of the run is over, before all flows

@@ -36,7 +36,7 @@ from mrc.connect.parse import shown
 from mrc.errors import ConnectError, MrcError, PathError, PeerGoneError, ProtocolError, reason_of
 from mrc.events import EvInfo, Immediate, PlaneInfo, QpInfo, known
 from mrc.mailbox import MailboxSession, Service, SessionError
-from mrc.tasks import Limit, cancelled
+from mrc.tasks import Limit, cancelled, within
 from mrc.transfer.limits import SenderLimits
 from mrc.transfer.messages import (
     MAX_FILE_BYTES,
@@ -268,7 +268,7 @@ class TransferSession(MailboxSession, frozen=True):
     async def say_last(self, message: TransferMessage) -> None:
         """Sends a last message and waits until the peer closes its QP, for at most 1 s in all."""
         try:
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
+            async with within(LAST_WORDS_SECONDS):
                 await self.say(message)
                 await self.qp.until_peer_gone()
         except (TimeoutError, MrcError):

@@ -18,7 +18,7 @@ from mrc.errors import MrcError
 from mrc.events import known
 from mrc.observe.snapshot import Ev, Qp, QpPlane, Snapshot
 from mrc.results import Result, plain
-from mrc.tasks import cancelled
+from mrc.tasks import cancelled, within
 from mrc.transfer.threads import in_thread
 
 if TYPE_CHECKING:  # `mrc top` needs no test beds
@@ -424,5 +424,5 @@ async def _paced(seconds: float, sooner: asyncio.Event | None = None) -> AsyncIt
     yield
     took = time.monotonic() - began
     with suppress(TimeoutError):
-        async with asyncio.timeout(max(seconds - took, _REST * took)):
+        async with within(max(seconds - took, _REST * took)):
             await (asyncio.Event() if sooner is None else sooner).wait()

@@ -26,6 +26,7 @@ from tornado.web import Application, HTTPError, RequestHandler
 
 from mrc.errors import MrcError
 from mrc.linux import system
+from mrc.tasks import within
 from mrc.typed import take
 from mrc.view.fabric import FabricChange
 from mrc.view.feed import PageFeed
@@ -152,7 +153,7 @@ class _FeedHandler(_Guarded):
             async with self.feed.open() as messages:
                 while True:
                     try:
-                        async with asyncio.timeout(_QUIET_SECONDS):
+                        async with within(_QUIET_SECONDS):
                             self.write(await messages.get())
                     except TimeoutError:
                         self.write(":\n\n")  # finds out whether the page is still open

@@ -11,8 +11,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ParamSpec
 
 import pytest
+from slowness import PATIENCE
 
-from mrc.tasks import Limit, RunningClock, took_cancellation
+from mrc.tasks import Limit, RunningClock, took_cancellation, within
 
 P = ParamSpec("P")
 
@@ -104,18 +105,38 @@ def test_clock__stands_still_during_a_stop(loop: Jumping) -> None:
 # ---- Cancelled tasks ----------------------------------------------------------------------------
 
 
-async def test_took_cancellation__time_limits_hold_afterwards() -> None:
-    async def goes_on() -> None:
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_within__ends_what_a_cancelled_task_still_does(goes_on: bool) -> None:
+    """With a TimeoutError, also on Python 3.11.0 to 3.11.2."""
+
+    async def work() -> None:
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            took_cancellation()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await asyncio.get_running_loop().create_future()
+            if goes_on:
+                took_cancellation()
+            with pytest.raises(TimeoutError):
+                async with within(0):
+                    await asyncio.get_running_loop().create_future()
 
-    task = asyncio.create_task(goes_on())
+    task = asyncio.create_task(work())
     await asyncio.sleep(0)
     task.cancel()
     await task
-    assert task.cancelling() == 0
+    assert task.cancelling() == int(not goes_on)
+
+
+async def test_within__a_second_cancellation_is_no_end_of_the_time() -> None:
+    async def work() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            async with within(PATIENCE):
+                await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(work())
+    for _ in range(2):
+        await asyncio.sleep(0)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
