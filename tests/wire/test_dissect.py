@@ -11,14 +11,16 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from ipaddress import ip_address
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from printed import printed
-from slowness import PATIENCE, until
+from slowness import until
 from wire.codec import BTH, UNION, Codec, Fields, Flow, flows, packets
 from wire.golden import BY_NAME, CARRIER, GOLDEN, V4, V6, frame, sealed, write
 
@@ -38,11 +40,16 @@ from mrc.dissect.capture import (
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mrc", "dissect", *map(str, arguments)]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=PATIENCE)
-    return subprocess.CompletedProcess(
-        command, done.returncode, done.stdout.decode(), done.stderr.decode()
-    )
+    """`mrc dissect` in this process."""
+    command = ["dissect", *map(str, arguments)]
+    read = io.TextIOWrapper(io.BytesIO(stdin))
+    with (
+        redirect_stdout(io.StringIO()) as out,
+        redirect_stderr(io.StringIO()) as err,
+        mock.patch.object(sys, "stdin", read),
+    ):
+        code = main(command)
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -295,8 +302,10 @@ def test_interface__each_packet_of_a_loopback_once() -> None:
     assert before - 1 < taken[0][0] <= taken[2][0] < time.time() + 1
 
 
-def test_help__has_examples() -> None:
-    assert "mrc dissect --verbose" in run("--help").stdout
+def test_help__has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["dissect", "--help"])
+    assert "mrc dissect --verbose" in capsys.readouterr().out
 
 
 @pytest.mark.more

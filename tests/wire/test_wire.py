@@ -26,6 +26,17 @@ from mrc.dissect.packet import MIN_BYTES
 each = pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 
 
+def check_bth(packet: bytes, fields: Fields) -> None:
+    """scapy's RoCE, which does not support MRC, reads the same BTH."""
+    bth = roce.BTH(packet)
+    known = {name: fields.get(name, 0) for name in BTH}
+    assert (bth.opcode, bth.dqpn, bth.psn) == (known["opcode"], known["dest_qpn"], known["psn"])
+    assert (bth.solicited, bth.migreq, bth.padcount) == (known["se"], known["m"], known["pad"])
+    assert (bth.version, bth.pkey, bth.ackreq) == (0, 0xFFFF, known["ack_req"])
+    assert bth.resv7 == known["rtx"] << 5 | known["ts"] << 4
+    assert (bth.fecn, bth.becn, bth.resv6) == (0, 0, 0)
+
+
 def complete(golden: Golden) -> Fields:
     """The golden packet's fields, with omitted members filled in."""
     members = BTH if golden.fields["opcode"] in UNION else BTH + DATA
@@ -35,6 +46,7 @@ def complete(golden: Golden) -> Fields:
 @each
 def test_decode__golden(codec: Codec, golden: Golden) -> None:
     assert codec.decode(golden.packet) == complete(golden)
+    check_bth(golden.packet, golden.fields)
 
 
 @each
@@ -118,9 +130,10 @@ def test_icrc__equals_that_of_mrc_dissect(either: Codec, flow: Flow, body: bytes
 
 
 @given(flow=flows(), packet=packets())
-def test_icrc__equals_that_of_scapys_roce(codec: Codec, flow: Flow, packet: Fields) -> None:
+def test_packet__is_one_of_scapys_roce(codec: Codec, flow: Flow, packet: Fields) -> None:
     """Over IPv4, scapy's ICRC covers identification and flags, so the test sets them to ones."""
     ours = codec.packet(packet, flow)
+    check_bth(ours, packet)
     if flow.family == 4:
         ip: Packet = IP(src=flow.src, dst=flow.dst, id=0xFFFF, flags=7, frag=0x1FFF)
     else:
