@@ -202,7 +202,9 @@ class VerbsProgram(AttachedProgram):
                     self.command(op=CommandOp.QP_DESTROY, qpn=qp.qpn)
                     qp.exists = False
             try:
-                await self.attach_again(NAME, self._resumed)
+                await self.attach_again(
+                    NAME, lambda: [qp.connect_body() for qp in self.qps.values() if qp.rtr]
+                )
             except OSError:
                 continue
             if self.endpoint:
@@ -210,9 +212,6 @@ class VerbsProgram(AttachedProgram):
             for number, body in self._requests.items():
                 if not self.qps[number].rtr and not self.qps[number].ended:
                     self.say(AgentKind.QP_REQUEST, body=body)
-
-    def _resumed(self) -> list[bytes]:
-        return [qp.connect_body() for qp in self.qps.values() if qp.rtr]
 
     # ---- News -----------------------------------------------------------------------------
 
@@ -514,22 +513,15 @@ class Run:
                         self._lost(name, "killed")
                 self.world.agenda.after(ns, lambda: self.start_agent(victim))
             case "plane down" | "all planes down" | "TCP silent":
-                self._cut(fault)
-            case "smaller MTU" | "smaller MTU of a plane":
-                self._narrow(fault)
+                paths = self._paths(first=fault.kind == "plane down")
+                what = "tcp" if fault.kind == "TCP silent" else "up"
+                self.world.cut(paths, fault.lasts_seconds, what=what)
+            case "smaller MTU" | "smaller MTU of a plane":  # from now on large packets vanish
+                for path in self._paths(first=fault.kind.endswith("plane")):
+                    path.mtu, path.icmp = 1280, False
             case "interface down":
                 host.set_interface(1, up=False)
                 self.world.agenda.after(ns, lambda: host.set_interface(1, up=True))
-
-    def _narrow(self, fault: Fault) -> None:
-        """From now on large packets vanish, on the first plane or on all."""
-        for path in self._paths(first=fault.kind.endswith("plane")):
-            path.mtu, path.icmp = 1280, False
-
-    def _cut(self, fault: Fault) -> None:
-        paths = self._paths(first=fault.kind == "plane down")
-        what = "tcp" if fault.kind == "TCP silent" else "up"
-        self.world.cut(paths, fault.lasts_seconds, what=what)
 
     def _paths(self, *, first: bool) -> list[Path]:
         """Those of the first plane, or all."""
@@ -575,7 +567,8 @@ class Run:
                 lambda: qp.succeeded == done and qp.received == len(other.sends)
             )
             if all_here:
-                self._check_target(end, other)
+                there = end.target[: sum(map(len, other.sends))] == b"".join(other.sends)
+                self.audit.check(there, f"{end.name} has other bytes than {other.name} has sent")
                 self._set(end, "done")
                 await asyncio.sleep(pair.lazy_seconds[end.at])
         self._set(end, qp.ended or "unmet")
@@ -605,10 +598,6 @@ class Run:
             self.audit.check(there, f"{end.name}: told of bytes that are not at {other.name}")
 
         return check
-
-    def _check_target(self, end: End, other: End) -> None:
-        there = end.target[: sum(map(len, other.sends))] == b"".join(other.sends)
-        self.audit.check(there, f"{end.name} has other bytes than {other.name} has sent")
 
 
 async def attach(name: str) -> VerbsProgram:

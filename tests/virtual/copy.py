@@ -118,20 +118,15 @@ FAULTS: dict[str, Callable[[World, Host, Host, Random], None]] = {
 }
 
 
-def _hosts(world: World, scenario: Scenario) -> tuple[Host, Host]:
+def run(world: World, audit: Audit) -> None:
+    """Attempts with faults, and one without."""
+    scenario = Scenario.drawn(world.rng)
+    audit.describe(scenario)
     a, b = (world.host(name, scenario.planes, mtu=9000) for name in "ab")
     world.join(
         a, b, bits_per_second=scenario.bits_per_second, delay_ms=scenario.delay_ms,
         loss=scenario.loss,
     )  # fmt: skip
-    return a, b
-
-
-def run(world: World, audit: Audit) -> None:
-    """Attempts with faults, and one without."""
-    scenario = Scenario.drawn(world.rng)
-    audit.describe(scenario)
-    a, b = _hosts(world, scenario)
     use_commands(world, "send", "recv")
     tree = a.folder / "tree"
     _make(tree, scenario, world.rng)
