@@ -20,6 +20,7 @@
  * guard statements that would crash:
  *
  *   CHECK(condition)
+ *   REQUIRE(condition)                     ends the program: for what a test cannot do without
  *   CHECK_EQ(actual, expected)             integers of any kind, enums, bools
  *   CHECK_PTR_EQ(actual, expected)
  *   CHECK_STR_EQ(actual, expected)
@@ -27,6 +28,8 @@
  *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
  *   CHECK_ROW(i)                           adds the row to the messages of the checks that follow
  *   EACH_ROW(i, rows) {                    a loop over the rows of a table, with CHECK_ROW
+ *   EACH_OF(int, i, 0, 5) {                a loop over numbers, from 0 to 4, with CHECK_ROW
+ *   FREED_BY(mrc_txwin_free) struct ...    a variable that this function frees behind its block
  *
  * A test that pytest marks `more` or `slow` is a MORE(test_name) or a SLOW(test_name) instead of a
  * TEST.
@@ -44,6 +47,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct check_test {
@@ -102,6 +106,7 @@ __attribute__((unused)) static void check_str_eq(const char *file, int line, con
 
 #define CHECK(condition) \
   ((condition) ? (void)0 : check_failed(__FILE__, __LINE__, "not true: %s", #condition))
+#define REQUIRE(condition) ((condition) ? (void)0 : (CHECK_FAIL("needs: %s", #condition), exit(1)))
 #define CHECK_EQ(actual, expected) \
   check_eq(__FILE__, __LINE__, #actual, (int64_t)(actual), (int64_t)(expected))
 #define CHECK_PTR_EQ(actual, expected) \
@@ -113,6 +118,10 @@ __attribute__((unused)) static void check_str_eq(const char *file, int line, con
 #define CHECK_ROW(i) ((void)(check_row = (int)(i)))
 #define EACH_ROW(i, rows) \
   for (size_t i = 0; i < sizeof rows / sizeof rows[0] && (check_row = (int)i, true); i++)
+
+#define EACH_OF(type, i, first, end) \
+  for (type i = (first); i < (end) && (check_row = (int)i, true); i++)
+#define FREED_BY(release) __attribute__((cleanup(release)))
 
 static struct check_test check_tests[64];
 static size_t check_n;

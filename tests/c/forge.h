@@ -8,7 +8,7 @@
 #include "pair/pair.h"
 #include "scenario.h"
 
-__attribute__((unused)) static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44}; /* a payload */
+__attribute__((unused)) static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44}; /* the payload */
 
 struct forge {
   struct mrc_wire wire;
@@ -16,8 +16,7 @@ struct forge {
 };
 
 /* A data packet as host 0 would send it next, with a payload of four bytes. */
-__attribute__((unused)) static struct forge make_forge(struct mrc_pair *p, int end,
-                                                       const uint8_t payload[4]) {
+__attribute__((unused)) static struct forge make_forge(struct mrc_pair *p, int end) {
   struct mrc_pair_end *e = p->ends[end];
   e->audit.unwatched = p->ends[e->peer]->audit.unwatched = true;
   struct forge forge = {.wire = {.opcode = MRC_OP_WRITE_ONLY,
@@ -26,7 +25,7 @@ __attribute__((unused)) static struct forge make_forge(struct mrc_pair *p, int e
                                  .va = (uintptr_t)e->audit.target,
                                  .rkey = e->rkey,
                                  .dma_bytes = 4,
-                                 .payload = payload,
+                                 .payload = four,
                                  .payload_bytes = 4},
                         .meta = {.flow_label = mrc_address_label(6, 1, 0),
                                  .sport = mrc_address_sport(1, 0),
@@ -37,6 +36,10 @@ __attribute__((unused)) static struct forge make_forge(struct mrc_pair *p, int e
   mrc_address_make(forge.meta.dst, 6, 1, 1, 0);
   return forge;
 }
+
+/* Another packet in its place, to the same QP unless it names one. */
+#define set_wire(forge, ...) \
+  ((forge).wire = (struct mrc_wire){.dest_qpn = (forge).wire.dest_qpn, __VA_ARGS__})
 
 #define FORGE_BYTES (MRC_MAX_HEADER + 16)
 

@@ -105,18 +105,21 @@ static inline struct mrc_ctx_config config_of(int n_ports, const char *const *ad
   return config;
 }
 
-static inline bool open_udp(struct mrc_udp *udp, const struct mrc_ctx_config *config) {
+/* Sockets that close at the end of the block that declares them. */
+#define UDP FREED_BY(mrc_udp_close) struct mrc_udp
+
+static inline struct mrc_udp open_udp(const struct mrc_ctx_config *config) {
+  struct mrc_udp udp;
   struct mrc_cause cause = {0};
-  int error = mrc_udp_open(udp, config, &cause);
-  if (error != 0) CHECK_FAIL("open: %s", cause.message);
-  if (error == 0) CHECK_EQ(mrc_udp_inbox_open(udp) + mrc_udp_outbox_open(udp), 0);
-  CHECK_EQ(cause.error, error);
-  return error == 0;
+  if (mrc_udp_open(&udp, config, &cause) != 0) CHECK_FAIL("open: %s", cause.message);
+  REQUIRE(cause.error == 0);
+  CHECK_EQ(mrc_udp_inbox_open(&udp) + mrc_udp_outbox_open(&udp), 0);
+  return udp;
 }
 
-static inline bool open_one(struct mrc_udp *udp, const char *address, int tx_sockets) {
+static inline struct mrc_udp open_one(const char *address, int tx_sockets) {
   struct mrc_ctx_config config = config_of(1, &address, tx_sockets);
-  return open_udp(udp, &config);
+  return open_udp(&config);
 }
 
 /* Receives at one port until n packets are recorded. */

@@ -28,9 +28,15 @@
 #define PATH_DELAY (10 * US) /* of every path, unless the scenario says otherwise */
 
 /* A pair that is destroyed at the end of its block; that checks all memory a last time. */
-#define PAIR __attribute__((cleanup(destroy_pair))) struct mrc_pair *
+#define PAIR FREED_BY(destroy_pair) struct mrc_pair *
 __attribute__((unused)) static void destroy_pair(struct mrc_pair **pair) {
   mrc_pair_destroy(*pair);
+}
+
+/* An engine without hosts, destroyed at the end of its block. */
+#define ENGINE FREED_BY(destroy_engine) mrc_engine *
+__attribute__((unused)) static void destroy_engine(mrc_engine **engine) {
+  mrc_engine_destroy(*engine);
 }
 
 /* A field that a scenario names overrides the default here. */
@@ -89,6 +95,11 @@ __attribute__((unused)) static void lose_kind(struct mrc_pair *pair, int host, u
     CHECK_EQ(mrc_pair_write(pair, end, bytes), 0);  \
     CHECK(mrc_pair_finish(pair, budget_ns));        \
   } while (0)
+#define WRITE_IMM_AND_WAIT(pair, end, bytes, budget_ns) \
+  do {                                                  \
+    CHECK_EQ(mrc_pair_write_imm(pair, end, bytes), 0);  \
+    CHECK(mrc_pair_finish(pair, budget_ns));            \
+  } while (0)
 
 __attribute__((unused)) static void write_many(struct mrc_pair *pair, int end, uint32_t bytes,
                                                int n) {
@@ -124,6 +135,26 @@ __attribute__((unused)) static uint64_t counter(const struct mrc_pair *pair, int
   uint64_t values[MRC_COUNTERS];
   CHECK_EQ(mrc_engine_counters(pair->hosts[host].engine, values, MRC_COUNTERS), MRC_COUNTERS);
   return values[index];
+}
+
+__attribute__((unused)) static uint64_t dropped(const struct mrc_pair *pair, int host,
+                                                enum mrc_drop reason) {
+  uint64_t values[MRC_DROP_COUNT];
+  CHECK_EQ(mrc_engine_drops(pair->hosts[host].engine, values, MRC_DROP_COUNT), MRC_DROP_COUNT);
+  return values[reason];
+}
+
+/* Transmits once without the host's driver: all bursts get this fate, and none leaves. They stay
+   readable; returns their number. */
+__attribute__((unused)) static int transmit(const struct mrc_pair *pair, int host,
+                                            struct mrc_burst *bursts, int capacity, int fate) {
+  int taken[MRC_MAX_BURSTS];
+  mrc_engine *engine = pair->hosts[host].engine;
+  const int n = mrc_engine_transmit(engine, bursts, capacity, pair->now_ns);
+  for (int i = 0; i < n; i++)
+    taken[i] = fate;
+  if (n > 0) mrc_engine_commit(engine, bursts, taken, n, pair->now_ns);
+  return n;
 }
 
 /* Starts a batch of one EV probe: 0, or an error; -EAGAIN when there is no room. */

@@ -46,7 +46,7 @@
   mrc_sim_add_fault(sim, &(struct mrc_sim_fault){.until_ns = UINT64_MAX, .plane = 1, __VA_ARGS__})
 
 /* A simulation that ends with the block that declares it. */
-#define SIM __attribute__((cleanup(destroy_sim))) mrc_sim *
+#define SIM FREED_BY(destroy_sim) mrc_sim *
 __attribute__((unused)) static void destroy_sim(mrc_sim **sim) { mrc_sim_destroy(*sim); }
 
 __attribute__((unused)) static struct mrc_sim_stats stats_of(const mrc_sim *sim) {

@@ -52,8 +52,7 @@ static const char tag_hex[] = "76fc6ece0f4e1768cddf8853bb2d551b";
 
 TEST(test_aead__known_answers) {
   int found = 0;
-  for (int i = 0; i < LIBRARIES; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, LIBRARIES) {
     const struct mrc_aead *aead = finders[i]();
     if (aead == NULL) continue;
     found++;

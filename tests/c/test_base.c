@@ -228,8 +228,7 @@ TEST(test_place__goes_round) {
 }
 
 TEST(test_send__as_many_as_there_are_slots_until_a_credit) {
-  for (size_t row = 0; row < 3; row++) {
-    CHECK_ROW(row);
+  EACH_OF(size_t, row, 0, 3) {
     struct mrc_slots slots = after(firsts[row]);
     for (int i = 0; i < COUNT; i++, slots.sent++)
       CHECK(mrc_slots_may_send(&slots));
@@ -244,8 +243,7 @@ TEST(test_send__as_many_as_there_are_slots_until_a_credit) {
 }
 
 TEST(test_credit__never_for_more_than_was_sent) {
-  for (size_t row = 0; row < 3; row++) {
-    CHECK_ROW(row);
+  EACH_OF(size_t, row, 0, 3) {
     struct mrc_slots slots = after(firsts[row]);
     slots.sent += 2;
     const struct mrc_slots before = slots;
@@ -259,8 +257,7 @@ TEST(test_credit__never_for_more_than_was_sent) {
 }
 
 TEST(test_arrival__next_and_with_credit) {
-  for (size_t row = 0; row < 3; row++) {
-    CHECK_ROW(row);
+  EACH_OF(size_t, row, 0, 3) {
     struct mrc_slots slots = after(firsts[row]);
     for (uint32_t i = 0; i < COUNT; i++) {
       const uint32_t frame = slots.arrived & MASK;
@@ -284,8 +281,7 @@ TEST(test_arrival__next_and_with_credit) {
 }
 
 TEST(test_free__never_back_nor_beyond_what_arrived) {
-  for (size_t row = 0; row < 3; row++) {
-    CHECK_ROW(row);
+  EACH_OF(size_t, row, 0, 3) {
     struct mrc_slots slots = after(firsts[row]);
     slots.arrived += 3;
     const struct {

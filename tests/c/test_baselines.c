@@ -13,6 +13,7 @@
 
 /* ---- Go-back-N ---- */
 
+#define GBN_SENDER FREED_BY(mrc_gbn_sender_free) struct mrc_gbn_sender
 static struct mrc_gbn_sender open_gbn_sender(uint32_t window) {
   struct mrc_gbn_sender sender;
   const struct mrc_gbn_config config = {
@@ -67,7 +68,7 @@ TEST(test_gbn_receive__psns_wrap) {
 }
 
 TEST(test_gbn_answer__opens_the_window) {
-  struct mrc_gbn_sender sender = open_gbn_sender(8);
+  GBN_SENDER sender = open_gbn_sender(8);
   CHECK_EQ(send_gbn(&sender, 0), 8);
   mrc_gbn_on_answer(&sender, 3, false, false, 10 * US);
   CHECK_EQ(send_gbn(&sender, 10 * US), 3);
@@ -77,11 +78,10 @@ TEST(test_gbn_answer__opens_the_window) {
   CHECK_EQ(sender.unacked, 3);
   mrc_gbn_on_answer(&sender, 11, false, false, 20 * US);
   CHECK_EQ(sender.deadline_ns, MRC_NEVER);
-  mrc_gbn_sender_free(&sender);
 }
 
 TEST(test_gbn_answer__nak_goes_back) {
-  struct mrc_gbn_sender sender = open_gbn_sender(8);
+  GBN_SENDER sender = open_gbn_sender(8);
   send_gbn(&sender, 0);
   mrc_gbn_on_answer(&sender, 2, true, false, 10 * US);
   CHECK_EQ(sender.next, 2);
@@ -91,24 +91,22 @@ TEST(test_gbn_answer__nak_goes_back) {
   sender.rtt = (struct mrc_rtt){0};
   mrc_gbn_on_answer(&sender, 5, false, false, 20 * US);
   CHECK_EQ(sender.rtt.smooth_ns, 0); /* it is unknown which copy was answered */
-  mrc_gbn_sender_free(&sender);
 }
 
 /* The sender went back after a timeout although all packets had arrived: the next answer moves it
    forward again. */
 TEST(test_gbn_answer__after_going_back_too_far) {
-  struct mrc_gbn_sender sender = open_gbn_sender(8);
+  GBN_SENDER sender = open_gbn_sender(8);
   send_gbn(&sender, 0);
   CHECK(mrc_gbn_on_timeout(&sender));
   CHECK_EQ(sender.next, 0);
   mrc_gbn_on_answer(&sender, 8, false, false, 110 * US);
   CHECK_EQ(sender.next, 8);
   CHECK_EQ(sender.deadline_ns, MRC_NEVER);
-  mrc_gbn_sender_free(&sender);
 }
 
 TEST(test_gbn_timeout__ends_after_the_last_retry) {
-  struct mrc_gbn_sender sender = open_gbn_sender(8);
+  GBN_SENDER sender = open_gbn_sender(8);
   for (uint64_t now_ns = 0; now_ns < 200 * US; now_ns += 100 * US) {
     CHECK_EQ(send_gbn(&sender, now_ns), 8);
     CHECK_EQ(sender.deadline_ns, now_ns + 100 * US);
@@ -117,7 +115,6 @@ TEST(test_gbn_timeout__ends_after_the_last_retry) {
   }
   send_gbn(&sender, 200 * US);
   CHECK(!mrc_gbn_on_timeout(&sender));
-  mrc_gbn_sender_free(&sender);
 }
 
 /* ---- Go-back-N on hosts ---- */
@@ -186,6 +183,20 @@ TEST(test_gbn_create__needs_ecmp) { CHECK_PTR_EQ(open_sim(.transport = MRC_SIM_G
 #define RTT_NS (50 * MS)
 #define PIPE 4096
 
+#define TCP_SENDER FREED_BY(mrc_tcp_sender_free) struct mrc_tcp_sender
+static struct mrc_tcp_sender open_tcp_sender(void) {
+  struct mrc_tcp_sender sender;
+  mrc_tcp_sender_init(&sender);
+  return sender;
+}
+
+#define TCP_RECEIVER FREED_BY(mrc_tcp_receiver_free) struct mrc_tcp_receiver
+static struct mrc_tcp_receiver open_tcp_receiver(void) {
+  struct mrc_tcp_receiver receiver;
+  mrc_tcp_receiver_init(&receiver);
+  return receiver;
+}
+
 /* Sends the segments that the window allows; returns their number. */
 static int send_tcp(struct mrc_tcp_sender *sender, uint64_t now_ns) {
   int n = 0;
@@ -202,35 +213,29 @@ static void ack(struct mrc_tcp_sender *sender, uint64_t expected, uint64_t came,
 }
 
 TEST(test_tcp_on_ack__slow_start_doubles) {
-  struct mrc_tcp_sender sender;
-  mrc_tcp_sender_init(&sender);
+  TCP_SENDER sender = open_tcp_sender();
   uint64_t acked = 0;
-  for (int round = 0; round < 5; round++) {
-    CHECK_ROW(round);
+  EACH_OF(int, round, 0, 5) {
     const uint64_t sent_ns = (uint64_t)round * RTT_NS;
     CHECK_EQ(send_tcp(&sender, sent_ns), 10 << round);
     for (int i = 0; i < 10 << round; i++, acked++)
       ack(&sender, acked + 1, acked, sent_ns, sent_ns + RTT_NS);
   }
   CHECK_EQ(sender.rtt.smooth_ns, RTT_NS);
-  mrc_tcp_sender_free(&sender);
 }
 
 /* When the port has no room, the window is not used up and does not grow. */
 TEST(test_tcp_on_ack__grows_only_when_the_window_was_full) {
-  struct mrc_tcp_sender sender;
-  mrc_tcp_sender_init(&sender);
+  TCP_SENDER sender = open_tcp_sender();
   CHECK(mrc_tcp_may_send(&sender));
   mrc_tcp_on_sent(&sender, 0);
   ack(&sender, 1, 0, 0, RTT_NS);
   CHECK_EQ(send_tcp(&sender, RTT_NS), 10);
-  mrc_tcp_sender_free(&sender);
 }
 
 /* The first two of 40 segments are lost. */
 TEST(test_tcp_on_ack__one_decrease_for_a_window_of_losses) {
-  struct mrc_tcp_sender sender;
-  mrc_tcp_sender_init(&sender);
+  TCP_SENDER sender = open_tcp_sender();
   sender.cubic.cwnd = 40;
   for (uint64_t i = 0; i < 40; i++) {
     CHECK(mrc_tcp_may_send(&sender));
@@ -246,13 +251,11 @@ TEST(test_tcp_on_ack__one_decrease_for_a_window_of_losses) {
   ack(&sender, 40, 1, 100 * MS, 100 * MS + RTT_NS);
   CHECK_EQ(sender.again, 2);
   CHECK_EQ(sender.in_flight, 1);
-  mrc_tcp_sender_free(&sender);
 }
 
 /* The first loss is retransmitted at once, though more is in flight than the new window allows. */
 TEST(test_tcp_may_send__the_first_loss_at_once) {
-  struct mrc_tcp_sender sender;
-  mrc_tcp_sender_init(&sender);
+  TCP_SENDER sender = open_tcp_sender();
   CHECK_EQ(send_tcp(&sender, 0), 10);
   sender.sent_ns[0] = 0;
   for (uint64_t i = 1; i < 10; i++)
@@ -263,13 +266,11 @@ TEST(test_tcp_may_send__the_first_loss_at_once) {
   CHECK(mrc_tcp_may_send(&sender));
   CHECK_EQ(mrc_tcp_on_sent(&sender, 90 * MS), 0);
   CHECK(!mrc_tcp_may_send(&sender));
-  mrc_tcp_sender_free(&sender);
 }
 
 /* After k = cbrt(max * 0.3 / 0.4) seconds the curve is back at `max`, and flat there. */
 TEST(test_tcp_on_ack__the_curve_is_cubic) {
-  struct mrc_tcp_sender sender;
-  mrc_tcp_sender_init(&sender);
+  TCP_SENDER sender = open_tcp_sender();
   sender.cubic = (struct mrc_cubic){.cwnd = 700, .ssthresh = 700, .max = 1000};
   uint64_t now_ns = 0, acked = 0;
   uint64_t trace = 0;             /* of all windows, to the bit: the same on every processor */
@@ -288,12 +289,10 @@ TEST(test_tcp_on_ack__the_curve_is_cubic) {
   CHECK(at_half_k > 950 && at_half_k < 970); /* 1000 - 300 / 8 */
   CHECK(at_k > 995 && at_k < 1005);
   CHECK_EQ(trace, 0x3d9a84c904eee952);
-  mrc_tcp_sender_free(&sender);
 }
 
 TEST(test_tcp_on_timeout__all_again_from_one) {
-  struct mrc_tcp_sender sender;
-  mrc_tcp_sender_init(&sender);
+  TCP_SENDER sender = open_tcp_sender();
   CHECK_EQ(send_tcp(&sender, 0), 10);
   CHECK_EQ(sender.deadline_ns, 1000 * MS); /* no round trip is known yet */
   mrc_tcp_on_timeout(&sender);
@@ -305,7 +304,6 @@ TEST(test_tcp_on_timeout__all_again_from_one) {
   CHECK_EQ(send_tcp(&sender, 1050 * MS), 2);
   CHECK_EQ(sender.again, 3);
   CHECK_EQ(sender.deadline_ns, 1050 * MS + RTT_NS + 200 * MS);
-  mrc_tcp_sender_free(&sender);
 }
 
 TEST(test_tcp_receive__any_order_once) {
@@ -314,28 +312,23 @@ TEST(test_tcp_receive__any_order_once) {
     bool is_new;
     uint64_t expected;
   } rows[] = {{0, true, 1}, {2, true, 1}, {3, true, 1}, {2, false, 1}, {1, true, 4}, {0, false, 4}};
-  struct mrc_tcp_receiver receiver;
-  mrc_tcp_receiver_init(&receiver);
+  TCP_RECEIVER receiver = open_tcp_receiver();
   EACH_ROW(i, rows) {
     CHECK_EQ(mrc_tcp_receive(&receiver, rows[i].segment), rows[i].is_new);
     CHECK_EQ(receiver.expected, rows[i].expected);
   }
   CHECK_EQ(receiver.repeated, 2);
-  mrc_tcp_receiver_free(&receiver);
 }
 
 /* A link of one segment a millisecond, a buffer of `room` segments, a round trip of 50 ms. */
 TEST(test_tcp_link__is_filled_and_nothing_is_missing) {
   static const uint32_t rooms[] = {20, 50, 100};
-  for (int row = 0; row < 3; row++) {
-    CHECK_ROW(row);
-    struct mrc_tcp_sender sender;
-    struct mrc_tcp_receiver receiver;
+  EACH_OF(int, row, 0, 3) {
+    TCP_SENDER sender = open_tcp_sender();
+    TCP_RECEIVER receiver = open_tcp_receiver();
     static uint64_t queue[PIPE], queued_ns[PIPE];
     static struct mrc_tcp_ack acks[PIPE];
     uint64_t first = 0, last = 0; /* positions in the queue */
-    mrc_tcp_sender_init(&sender);
-    mrc_tcp_receiver_init(&receiver);
     for (uint64_t ms = 0; ms < 60000; ms++) {
       struct mrc_tcp_ack *slot = &acks[ms % 50];
       if (ms >= 50 && slot->sent_ns != MRC_NEVER) mrc_tcp_on_ack(&sender, slot, ms * MS);
@@ -358,8 +351,6 @@ TEST(test_tcp_link__is_filled_and_nothing_is_missing) {
     CHECK_EQ(receiver.repeated, 0);
     CHECK(receiver.expected > 54000); /* 90% of the link */
     CHECK(sender.packets - sender.losses <= receiver.expected + 50 + rooms[row]);
-    mrc_tcp_sender_free(&sender);
-    mrc_tcp_receiver_free(&receiver);
   }
 }
 

@@ -59,10 +59,9 @@ TEST(test_engine_create__refuses) {
   EACH_ROW(i, rows) {
     CHECK(mrc_engine_create(&rows[i]) == NULL);
   }
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 32});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 32});
   CHECK(engine != NULL);
   CHECK_EQ(mrc_engine_deadline(engine), UINT64_MAX);
-  mrc_engine_destroy(engine);
   mrc_engine_destroy(NULL);
 }
 
@@ -77,7 +76,7 @@ TEST(test_qp_create__refuses) {
       {3, 16, 128, 0, -EINVAL}, {3, 16, 128, 1025, -EINVAL},      {3, 1, 128, 1, 0},
       {3, 16, 128, 4, -EEXIST}, {0xFFFFFF, 65536, 4096, 1024, 0}, {5, 16, 128, 4, -ENOSPC},
   };
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   EACH_ROW(i, rows) {
     const struct mrc_qp_create_attr attr = {.qpn = rows[i].qpn,
                                             .sq_depth = rows[i].sq_depth,
@@ -87,7 +86,6 @@ TEST(test_qp_create__refuses) {
     /* When the engine is full and the QPN exists, both errors are right. */
     CHECK(error == rows[i].error || (rows[i].error == -EEXIST && error == -ENOSPC));
   }
-  mrc_engine_destroy(engine);
 }
 
 /* Row: from; column: to. Any other move is refused and changes nothing. */
@@ -103,13 +101,12 @@ TEST(test_qp_modify__legal_moves) {
   for (uint32_t from = 0; from < 5; from++) {
     for (uint32_t to = 0; to < 5; to++) {
       CHECK_ROW(from * 10 + to);
-      mrc_engine *engine = engine_in(from);
+      ENGINE engine = engine_in(from);
       CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, to, &good_attr.rtr, &good_attr.rts, 2),
                legal[from][to] ? 0 : -EINVAL);
       struct mrc_qp_info info;
       CHECK_EQ(mrc_qp_query(engine, good_attr.create.qpn, &info), 0);
       CHECK_EQ(info.state, legal[from][to] ? to : from);
-      mrc_engine_destroy(engine);
     }
   }
 }
@@ -141,7 +138,7 @@ TEST(test_qp_modify__refuses_attributes) {
       {MRC_QP_RTS, offsetof(struct mrc_qp_rts_attr, cc), 3, true},
   };
   EACH_ROW(i, rows) {
-    mrc_engine *engine = engine_in(rows[i].to - 1);
+    ENGINE engine = engine_in(rows[i].to - 1);
     struct mrc_qp_attr attr = good_attr;
     uint8_t *moved = rows[i].to == MRC_QP_RTR ? (uint8_t *)&attr.rtr : (uint8_t *)&attr.rts;
     memcpy(moved + rows[i].offset, &rows[i].value, rows[i].byte ? 1 : 4);
@@ -149,14 +146,12 @@ TEST(test_qp_modify__refuses_attributes) {
     CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, rows[i].to, NULL, NULL, 2), -EINVAL);
     CHECK_EQ(mrc_qp_modify(engine, attr.create.qpn, rows[i].to, &good_attr.rtr, &good_attr.rts, 2),
              0); /* no effect of the refusal */
-    mrc_engine_destroy(engine);
   }
 }
 
 TEST(test_set_evs_and_peer__in_init_only) {
-  for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
-    CHECK_ROW(state);
-    mrc_engine *engine = engine_in(state);
+  EACH_OF(uint32_t, state, MRC_QP_RESET, MRC_QP_ERROR + 1) {
+    ENGINE engine = engine_in(state);
     const int expected = state == MRC_QP_INIT ? 0 : -EINVAL;
     CHECK_EQ(mrc_qp_set_evs(engine, good_attr.create.qpn, &good_ev, 1), expected);
     CHECK_EQ(mrc_qp_set_evs(engine, 0x999, &good_ev, 1), -ENOENT);
@@ -166,13 +161,12 @@ TEST(test_set_evs_and_peer__in_init_only) {
     CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, 0), -EINVAL);
     CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, MRC_MAX_PEER_SOURCES + 1),
              -EINVAL);
-    mrc_engine_destroy(engine);
   }
 }
 
 /* RTR requires the paths and the peer. */
 TEST(test_qp_modify__rtr_needs_paths_and_peer) {
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
   CHECK_EQ(mrc_qp_create(engine, &good_attr.create), 0);
   CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
   CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, MRC_QP_RTR, &good_attr.rtr, NULL, 1),
@@ -182,31 +176,27 @@ TEST(test_qp_modify__rtr_needs_paths_and_peer) {
            -EINVAL);
   CHECK_EQ(mrc_qp_set_peer(engine, good_attr.create.qpn, &good_source, 1), 0);
   CHECK_EQ(mrc_qp_modify(engine, good_attr.create.qpn, MRC_QP_RTR, &good_attr.rtr, NULL, 1), 0);
-  mrc_engine_destroy(engine);
 }
 
 TEST(test_post__in_rts_only) {
   const struct mrc_wr wr = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
-  for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
-    CHECK_ROW(state);
-    mrc_engine *engine = engine_in(state);
+  EACH_OF(uint32_t, state, MRC_QP_RESET, MRC_QP_ERROR + 1) {
+    ENGINE engine = engine_in(state);
     CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &wr, 1, 2),
              state == MRC_QP_RTS ? 0 : -EPERM);
-    mrc_engine_destroy(engine);
   }
 }
 
 /* A peer refuses a WRITE without bytes and without an immediate, so a post refuses it too. */
 TEST(test_post__not_of_nothing) {
-  mrc_engine *engine = engine_in(MRC_QP_RTS);
+  ENGINE engine = engine_in(MRC_QP_RTS);
   const struct mrc_wr write = {.opcode = MRC_WR_WRITE}, write_imm = {.opcode = MRC_WR_WRITE_IMM};
   CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &write, 1, 2), -EINVAL);
   CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &write_imm, 1, 2), 0);
-  mrc_engine_destroy(engine);
 }
 
 TEST(test_calls__of_an_unknown_qp) {
-  mrc_engine *engine = engine_in(MRC_QP_RTS);
+  ENGINE engine = engine_in(MRC_QP_RTS);
   struct mrc_qp_info info;
   CHECK_EQ(mrc_qp_modify(engine, 0x999, MRC_QP_ERROR, NULL, NULL, 1), -ENOENT);
   CHECK_EQ(mrc_qp_query(engine, 0x999, &info), -ENOENT);
@@ -214,7 +204,6 @@ TEST(test_calls__of_an_unknown_qp) {
   CHECK_EQ(mrc_qp_destroy(engine, good_attr.create.qpn), 0);
   CHECK_EQ(mrc_qp_destroy(engine, good_attr.create.qpn), -ENOENT);
   CHECK_EQ(mrc_qp_create(engine, &good_attr.create), 0); /* the number is free again */
-  mrc_engine_destroy(engine);
 }
 
 /* ERROR by command flushes the posted work requests in order and raises an event. */
@@ -314,8 +303,7 @@ TEST(test_cq__posts_are_bounded_by_it) {
   p->hosts[0].stops_polling = false;
   mrc_pair_kick(p, 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
-  CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_IMM_AND_WAIT(p, end, 0, 5 * MS);
 }
 
 /* Two ends that fill small CQs with posts and send immediates to each other (sweep, seed 233). */
@@ -347,7 +335,7 @@ TEST(test_names__end_with_the_lists) {
 }
 
 TEST(test_counters__fill_what_there_is_room_for) {
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
   uint64_t values[2] = {7, 7};
   CHECK_EQ(mrc_engine_receive(engine, (uint8_t[1]){0}, 0, 0, &(struct mrc_meta){.port = 1}, 1),
            MRC_DROP_SHORT);
@@ -356,7 +344,6 @@ TEST(test_counters__fill_what_there_is_room_for) {
   CHECK_EQ(values[1], 7);
   CHECK_EQ(mrc_engine_drops(engine, values, 2), MRC_DROP_COUNT);
   CHECK_EQ(values[MRC_DROP_SHORT], 1);
-  mrc_engine_destroy(engine);
 }
 
 /* The ring keeps the newest entries and returns them oldest first. */
@@ -378,7 +365,7 @@ TEST(test_trace__keeps_the_newest) {
 
 /* A QP that was just created has no paths and no peer. */
 TEST(test_query__of_a_new_qp) {
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1, .ports = 2});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1, .ports = 2});
   const struct mrc_qp_create_attr attr = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
   struct mrc_qp_info info;
   CHECK_EQ(mrc_qp_create(engine, &attr), 0);
@@ -388,7 +375,6 @@ TEST(test_query__of_a_new_qp) {
   CHECK_EQ(info.rtt_ns, -1);
   CHECK_EQ(info.planes[1].share_percent, 100);
   CHECK_EQ(info.planes[1].slow, 0);
-  mrc_engine_destroy(engine);
 }
 
 /* The counters of a plane count each byte that arrived on it once. */
@@ -514,8 +500,7 @@ TEST(test_trace__of_a_loss) {
   PAIR p = open_traced();
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
   lose_data(p, 17, 1);
-  CHECK_EQ(mrc_pair_write_imm(p, end, 100 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_IMM_AND_WAIT(p, end, 100 * MTU, 5 * MS);
   run_for(p, 50 * MS);
   const struct traced writer = traced_by(p, 0), reader = traced_by(p, 1);
   const uint64_t ev = first(&writer, MRC_TRACE_EV_STATE).a;

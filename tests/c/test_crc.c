@@ -131,13 +131,11 @@ TEST(test_begin__plain_crcs_go_on_from_there) {
     bytes[i] = (uint8_t)(i * 37 + 11);
   bytes[4] = 0;
   const uint32_t expected = icrc(&v6, bytes, sizeof bytes);
-  for (size_t cut = 0; cut < sizeof bytes; cut++) {
-    CHECK_ROW(cut);
+  EACH_OF(size_t, cut, 0, sizeof bytes) {
     const uint32_t crc = mrc_crc32(mrc_icrc_begin(&v6, sizeof bytes + 4), bytes, cut);
     CHECK_EQ(mrc_crc32(crc, bytes + cut, sizeof bytes - cut), expected);
   }
-  for (int value = 1; value < 256; value++) {
-    CHECK_ROW(value);
+  EACH_OF(int, value, 1, 256) {
     bytes[4] = (uint8_t)value;
     CHECK_EQ(icrc(&v6, bytes, sizeof bytes), expected);
   }
@@ -146,8 +144,7 @@ TEST(test_begin__plain_crcs_go_on_from_there) {
 TEST(test_header__covers_everything_but_the_variant_byte) {
   uint8_t bytes[sizeof cnp];
   uint32_t expected = icrc(&v6, cnp, sizeof cnp);
-  for (size_t i = 0; i < sizeof cnp; i++) {
-    CHECK_ROW(i);
+  EACH_OF(size_t, i, 0, sizeof cnp) {
     memcpy(bytes, cnp, sizeof cnp);
     bytes[i] ^= 0x10;
     bool same = icrc(&v6, bytes, sizeof bytes) == expected;

@@ -55,12 +55,17 @@ static struct mrc_ctx_config config_of(uint32_t ring_entries) {
   return config;
 }
 
+/* A context that ends with the block that declares it. */
+#define CTX FREED_BY(destroy_ctx) mrc_ctx *
+static void destroy_ctx(mrc_ctx **ctx) { mrc_ctx_destroy(*ctx); }
+
 static mrc_ctx *create_with(const struct mrc_ctx_config *config) {
   int error = -1;
   char message[128] = "";
   mrc_ctx *ctx = mrc_ctx_create(config, &error, message, sizeof message);
   CHECK_EQ(error, 0);
   CHECK_STR_EQ(message, "");
+  REQUIRE(ctx != NULL);
   return ctx;
 }
 
@@ -119,7 +124,6 @@ static struct mrc_qp_rts_attr rts = {.sq_psn = 5};
 
 TEST(test_commands__each_reaches_its_engine_function) {
   mrc_ctx *ctx = create(0);
-  if (!ctx) return;
   struct mrc_ev_attr evs[2] = {ev_of(ctx, 1), ev_of(ctx, 2)};
   struct mrc_peer_source source = {.sport = 8};
   struct mrc_qp_info qp_info = {0};
@@ -189,7 +193,6 @@ TEST(test_commands__each_reaches_its_engine_function) {
 
 TEST(test_commands__counters_are_the_engines_then_the_drivers) {
   mrc_ctx *ctx = create(0);
-  if (!ctx) return;
   enum { ALL = MRC_COUNTERS + MRC_IO_COUNTERS };
   uint64_t values[ALL + 1] = {[ALL] = 99};
   struct mrc_command command = {.op = MRC_COMMAND_COUNTERS, .pointer = values, .value = ALL + 1};
@@ -216,8 +219,7 @@ TEST(test_commands__counters_are_the_engines_then_the_drivers) {
 
 TEST(test_publish__a_full_ring_loses_nothing) {
   enum { ENTRIES = 64, POSTS = 3000 };
-  mrc_ctx *ctx = create(ENTRIES);
-  if (!ctx) return;
+  CTX ctx = create(ENTRIES);
   uint64_t posted = 0;
   uint64_t completed = 0;
   bool short_submit = false;
@@ -236,15 +238,13 @@ TEST(test_publish__a_full_ring_loses_nothing) {
   } while (completed < POSTS && wait_readable(ctx));
   CHECK_EQ(completed, POSTS);
   CHECK(short_submit);
-  mrc_ctx_destroy(ctx);
 }
 
 /* Fills the event ring and then the command ring, and waits until the thread sleeps. A poll must
    wake the thread, and after an incomplete submit the descriptor must signal that there is room. */
 TEST(test_poll__wakes_a_thread_that_waits_for_room) {
   enum { ENTRIES = 64, POSTS = 3 * ENTRIES };
-  mrc_ctx *ctx = create(ENTRIES);
-  if (!ctx) return;
+  CTX ctx = create(ENTRIES);
   uint64_t posted = 0;
   for (int taken = 1; taken > 0 && posted < POSTS; posted += (uint64_t)taken) {
     struct mrc_command command = post(4, posted);
@@ -257,12 +257,10 @@ TEST(test_poll__wakes_a_thread_that_waits_for_room) {
     CHECK_EQ(event.type, MRC_EVENT_WC);
     CHECK_EQ(event.wc.wr_id, i);
   }
-  mrc_ctx_destroy(ctx);
 }
 
 TEST(test_poll__clears_the_descriptor_only_when_all_is_taken) {
-  mrc_ctx *ctx = create(0);
-  if (!ctx) return;
+  CTX ctx = create(0);
   struct mrc_event events[8];
   CHECK(!is_readable(ctx));
   CHECK_EQ(mrc_ctx_poll(ctx, events, 8), 0);
@@ -274,14 +272,12 @@ TEST(test_poll__clears_the_descriptor_only_when_all_is_taken) {
   CHECK(wait_readable(ctx));
   CHECK_EQ(mrc_ctx_poll(ctx, events + n, 8 - n), 1);
   CHECK(!is_readable(ctx));
-  mrc_ctx_destroy(ctx);
 }
 
 /* ---- Time and sockets ---- */
 
 TEST(test_run__expires_at_the_deadline) {
-  mrc_ctx *ctx = create(0);
-  if (!ctx) return;
+  CTX ctx = create(0);
   struct mrc_command probe = {.op = MRC_COMMAND_QP_PROBE_EV,
                               .qpn = 77,
                               .value = 2,
@@ -296,15 +292,13 @@ TEST(test_run__expires_at_the_deadline) {
   CHECK_EQ(end.cookie, 55);
   CHECK_EQ(end.ev_index, 2);
   CHECK_EQ(end.result, -ETIMEDOUT);
-  mrc_ctx_destroy(ctx);
 }
 
 /* Without a thread, the descriptor becomes readable when there is work. */
 TEST(test_run__the_descriptor_wakes_at_the_deadline) {
   struct mrc_ctx_config config = config_of(0);
   config.polled = 1;
-  mrc_ctx *ctx = create_with(&config);
-  if (!ctx) return;
+  CTX ctx = create_with(&config);
   struct mrc_command probe = {.op = MRC_COMMAND_QP_PROBE_EV,
                               .qpn = 77,
                               .value = 2,
@@ -321,14 +315,12 @@ TEST(test_run__the_descriptor_wakes_at_the_deadline) {
   mrc_ctx_run(ctx, 0);
   CHECK_EQ(mrc_ctx_poll(ctx, &event, 1), 1);
   CHECK_EQ(event.type, MRC_EVENT_PROBE);
-  mrc_ctx_destroy(ctx);
 }
 
 /* An idle thread sleeps, as soon as the work of the command has ended. */
 TEST(test_run__sleeps_while_there_is_nothing_to_do) {
   enum { MOMENT_MS = 20 };
-  mrc_ctx *ctx = create(0);
-  if (!ctx) return;
+  CTX ctx = create(0);
   CHECK_EQ(run_one(ctx, (struct mrc_command){.op = UINT32_MAX}), -EINVAL);
   struct pollfd never = {.fd = mrc_ctx_fd(ctx), .events = POLLIN};
   int before, left = PATIENCE_MS / MOMENT_MS;
@@ -337,13 +329,11 @@ TEST(test_run__sleeps_while_there_is_nothing_to_do) {
     CHECK_EQ(poll(&never, 1, MOMENT_MS), 0);
   } while (atomic_load(&n_looks) != before && --left > 0);
   CHECK(left > 0);
-  mrc_ctx_destroy(ctx);
 }
 
 /* Sends n bursts to the context itself while the first sends fail; all must arrive. */
 static void check_bursts_arrive(int n, int failing, int with) {
   mrc_ctx *ctx = create(0);
-  if (!ctx) return;
   fake_packet = (struct mrc_packet){.header_bytes = 30, .header = {1, 2, 3}};
   fake_address[15] = 1;
   fake_dport = mrc_ctx_udp_port(ctx);
@@ -394,7 +384,6 @@ TEST(test_run__a_full_queue_is_tried_again_after_a_while) {
 TEST(test_run__warns_of_memory_that_lost_its_backing) {
   enum { BYTES = 1 << 16, KEY = 0x1234 };
   mrc_ctx *ctx = create(0);
-  if (!ctx) return;
   int fd = memfd_create("test_datapath", MFD_CLOEXEC);
   CHECK_EQ(ftruncate(fd, BYTES), 0);
   uint8_t *memory = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd, 0);
@@ -420,8 +409,7 @@ TEST(test_run__warns_of_memory_that_lost_its_backing) {
 /* The context warns once: the handler belongs to the process. */
 TEST(test_run__warns_when_another_handler_took_the_guards_place) {
   static uint8_t memory[64];
-  mrc_ctx *ctx = create(0);
-  if (!ctx) return;
+  CTX ctx = create(0);
   struct mrc_command command = {.op = MRC_COMMAND_MR_REGISTER,
                                 .address = (uintptr_t)memory,
                                 .bytes = 8,
@@ -441,7 +429,6 @@ TEST(test_run__warns_when_another_handler_took_the_guards_place) {
   for (command.key = 1; command.key <= 3; command.key++)
     CHECK_EQ(
         run_one(ctx, (struct mrc_command){.op = MRC_COMMAND_MR_DEREGISTER, .key = command.key}), 0);
-  mrc_ctx_destroy(ctx);
 }
 
 /* ---- Opening ---- */
@@ -464,8 +451,7 @@ static bool has_thread(const char *name) {
 }
 
 TEST(test_create__starts_one_named_thread) {
-  mrc_ctx *ctx = create(0);
-  if (!ctx) return;
+  CTX ctx = create(0);
   CHECK(has_thread("mrc-datapath"));
   CHECK(mrc_ctx_udp_port(ctx) != 0);
   uint16_t sports[2] = {mrc_ctx_source_port(ctx, 1, 0), mrc_ctx_source_port(ctx, 1, 1)};
@@ -473,7 +459,6 @@ TEST(test_create__starts_one_named_thread) {
   static const int absent[][2] = {{0, 0}, {2, 0}, {1, -1}, {1, 2}};
   for (int i = 0; i < 4; i++)
     CHECK_EQ(mrc_ctx_source_port(ctx, absent[i][0], absent[i][1]), 0);
-  mrc_ctx_destroy(ctx);
 }
 
 /* The number of descriptors of the process. Each descriptor above `above` must have
@@ -496,7 +481,6 @@ TEST(test_create__descriptors_do_not_stay) {
   close(highest);
   const int before = count_descriptors(highest - 1);
   mrc_ctx *ctx = create(0);
-  if (!ctx) return;
   CHECK(count_descriptors(highest - 1) >=
         before + 7); /* three sockets, two eventfds, timer, epoll */
   mrc_ctx_destroy(ctx);
@@ -511,14 +495,12 @@ TEST(test_create__descriptors_do_not_stay) {
 TEST(test_create__warns_of_small_buffers) {
   struct mrc_ctx_config config = config_of(0);
   config.rcvbuf_bytes = UINT32_MAX; /* more than any kernel allows */
-  mrc_ctx *ctx = create_with(&config);
-  if (!ctx) return;
+  CTX ctx = create_with(&config);
   struct mrc_event warning = next_event(ctx);
   CHECK_EQ(warning.type, MRC_EVENT_WARNING);
   CHECK_EQ(warning.status, MRC_WARNING_RCVBUF_SMALL);
   CHECK_EQ(warning.port, 1);
   CHECK(warning.result > 0);
-  mrc_ctx_destroy(ctx);
 }
 
 TEST(test_create__refusals_name_their_cause) {
@@ -578,12 +560,10 @@ static void check_answers(mrc_ctx *ctx) {
 static void destroy(mrc_ctx *ctx) { mrc_ctx_destroy(ctx); }
 
 TEST(test_destroy__in_a_child_leaves_the_parents_thread) {
-  mrc_ctx *ctx = create(0);
-  if (!ctx) return;
+  CTX ctx = create(0);
   in_child(destroy, ctx);
   CHECK_EQ(mrc_ctx_submit(ctx, &denial, 1), 1);
   check_answers(ctx);
-  mrc_ctx_destroy(ctx);
 }
 
 static void call_everything(mrc_ctx *ctx) {
@@ -596,25 +576,21 @@ static void call_everything(mrc_ctx *ctx) {
 
 /* The child must take neither the parent's event nor its wake-up signal. */
 TEST(test_calls__in_a_child_fail_and_take_nothing) {
-  mrc_ctx *ctx = create(0);
-  if (!ctx) return;
+  CTX ctx = create(0);
   CHECK_EQ(mrc_ctx_submit(ctx, &denial, 1), 1);
   CHECK(wait_readable(ctx));
   in_child(call_everything, ctx);
   check_answers(ctx);
-  mrc_ctx_destroy(ctx);
 }
 
 TEST(test_calls__of_a_polled_context) {
   struct mrc_ctx_config config = config_of(0);
   config.polled = 1;
-  mrc_ctx *ctx = create_with(&config);
-  if (!ctx) return;
+  CTX ctx = create_with(&config);
   CHECK_EQ(mrc_ctx_submit(ctx, &denial, 1), 1);
   in_child(call_everything, ctx);
   in_child(destroy, ctx);
   CHECK_EQ(mrc_ctx_run(ctx, 0), 1);
-  mrc_ctx_destroy(ctx);
 }
 
 static void own_another(mrc_ctx *ctx) {
@@ -626,11 +602,9 @@ static void own_another(mrc_ctx *ctx) {
 
 /* A child that opens its own context still does not own its parent's. */
 TEST(test_own__differs_from_the_parents) {
-  mrc_ctx *ctx = create(0);
-  if (!ctx) return;
+  CTX ctx = create(0);
   in_child(own_another, ctx);
   CHECK(mrc_lineage_is_own(mrc_lineage_own()));
-  mrc_ctx_destroy(ctx);
 }
 
 /* ---- Recordings ---- */
@@ -684,8 +658,7 @@ TEST(test_look__fills_bins_by_time_and_port) {
   deliver_at(book, 0, 2, 250);
   deliver_at(book, 5, 2, 399);
   static const uint64_t expected[BINS * RECORDED_PORTS] = {1, 2, 7, 0, 0, 0, 0, 5};
-  for (int i = 0; i < BINS * RECORDED_PORTS; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, BINS * RECORDED_PORTS) {
     CHECK_EQ(book->bytes[i], expected[i] * PACKET);
   }
   CHECK_EQ(mrc_recorder_stop(&book->recorder, book->engine, START_NS + 450), 0);
@@ -714,8 +687,7 @@ TEST(test_look__widens_bins_rather_than_needing_more) {
   deliver_at(book, 7, 2, 1700); /* requires three foldings */
   CHECK_EQ(book->recording.width_ns, 8 * WIDTH_NS);
   static const uint64_t expected[BINS * RECORDED_PORTS] = {10, 0, 0, 0, 0, 7, 0, 0};
-  for (int i = 0; i < BINS * RECORDED_PORTS; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, BINS * RECORDED_PORTS) {
     CHECK_EQ(book->bytes[i], expected[i] * PACKET);
   }
 }
@@ -747,8 +719,7 @@ TEST(test_start__refuses_what_it_cannot_fill) {
   wrong[2].n_bins = 0;
   wrong[3].n_bins = 3;
   wrong[4].qpns = unknown;
-  for (int i = 0; i < 5; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 5) {
     CHECK_EQ(mrc_recorder_start(&book->recorder, &wrong[i], book->engine, RECORDED_PORTS, START_NS),
              i < 4 ? -EINVAL : -ENOENT);
     CHECK(!fake.recorded);

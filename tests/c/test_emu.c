@@ -26,7 +26,7 @@
 
 enum { OUTER = 14, INNER = 54, UDP = 94, PAYLOAD = 102, SRH = 40, ROOM = 2048, ECT0 = 2, CE = 3 };
 
-static struct mrc_frame_pool pool;
+static struct mrc_frame_pool pool; /* of all tests; nothing frees it */
 
 static void put_u16(uint8_t *at, uint32_t value) {
   at[0] = (uint8_t)(value >> 8);
@@ -75,20 +75,17 @@ static struct mrc_frame *make(uint8_t opcode, uint32_t payload_bytes) {
 }
 
 TEST(test_ethernet_finish__any_length) {
-  for (uint32_t n = 1; n < 70; n++) {
-    CHECK_ROW((int)n);
+  EACH_OF(uint32_t, n, 1, 70) {
     struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, n);
     CHECK(mrc_ethernet_finish(packet));
     CHECK_EQ(checked_sum(mrc_ethernet_of(packet)->at + INNER, 8 + n), 0xFFFF);
   }
-  mrc_frame_pool_free(&pool);
 }
 
 TEST(test_ethernet_finish__neither_udp_nor_tcp) {
   struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, 100);
   mrc_ethernet_of(packet)->at[INNER + 6] = 58; /* ICMPv6 */
   CHECK(!mrc_ethernet_finish(packet));
-  mrc_frame_pool_free(&pool);
 }
 
 TEST(test_ethernet_read__describes_the_packet) {
@@ -117,7 +114,6 @@ TEST(test_ethernet_read__describes_the_packet) {
     CHECK_EQ(packet->control, rows[i].control);
     CHECK_EQ(bytes->udp_at, UDP);
   }
-  mrc_frame_pool_free(&pool);
 }
 
 /* Each row spoils one byte or truncates the packet. */
@@ -136,15 +132,13 @@ TEST(test_ethernet_read__refuses) {
       {0, 0, 0},
   };
   const int n_rows = (int)(sizeof rows / sizeof *rows);
-  for (int i = 0; i < n_rows; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, n_rows) {
     struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, 500);
     struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
     bytes->at[rows[i].at] = rows[i].value;
     if (rows[i].n) bytes->n = rows[i].n;
     CHECK_EQ(mrc_ethernet_read(packet, 0xFCBB, 0), i == n_rows - 1);
   }
-  mrc_frame_pool_free(&pool);
 }
 
 static struct mrc_frame *read_one(uint32_t payload_bytes) {
@@ -170,7 +164,6 @@ TEST(test_ethernet_write__usids_hop_limit_and_mark) {
   CHECK_EQ(get_u16(bytes->at + INNER), 0x6021);
   CHECK_EQ(bytes->n, PAYLOAD + 500);
   CHECK_EQ(checked_sum(bytes->at + INNER, 508), 0xFFFF);
-  mrc_frame_pool_free(&pool);
 }
 
 /* Inserts a segment routing header with two carriers behind the outer header. */
@@ -213,7 +206,6 @@ TEST(test_ethernet_next_carrier__in_turn) {
   CHECK_EQ(get_u16(bytes->at + OUTER + 4), SRH + 40 + 8 + 64);
   CHECK_EQ(get_u16(bytes->at + INNER + SRH + 4), 8 + 64);
   CHECK_EQ(checked_sum(bytes->at + INNER + SRH, 8 + 64), 0xFFFF);
-  mrc_frame_pool_free(&pool);
 }
 
 /* Each row spoils one byte. */
@@ -239,21 +231,18 @@ TEST(test_ethernet_next_carrier__refuses) {
     mrc_ethernet_next_carrier(packet);
     CHECK(packet->usids == 0);
   }
-  mrc_frame_pool_free(&pool);
 }
 
 TEST(test_ethernet_write__no_hops_left) {
   struct mrc_frame *packet = read_one(500);
   packet->switches = 64;
   CHECK(!mrc_ethernet_write(packet, 0));
-  mrc_frame_pool_free(&pool);
 }
 
 TEST(test_ethernet_write__trimmed) {
   static const uint8_t dscps[] = {[MRC_TRIMMED] = MRC_DSCP_TRIMMED,
                                   [MRC_TRIMMED_LASTHOP] = MRC_DSCP_TRIMMED_LAST};
-  for (uint8_t trimmed = MRC_TRIMMED; trimmed <= MRC_TRIMMED_LASTHOP; trimmed++) {
-    CHECK_ROW(trimmed);
+  EACH_OF(uint8_t, trimmed, MRC_TRIMMED, MRC_TRIMMED_LASTHOP + 1) {
     struct mrc_frame *packet = read_one(500);
     const struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
     packet->payload_bytes = 0;
@@ -269,7 +258,6 @@ TEST(test_ethernet_write__trimmed) {
       CHECK_EQ(tclass, (uint32_t)dscps[trimmed] << 2 | ECT0);
     }
   }
-  mrc_frame_pool_free(&pool);
 }
 
 TEST(test_ethernet_write__damage_is_seen_by_the_checksum) {
@@ -279,7 +267,6 @@ TEST(test_ethernet_write__damage_is_seen_by_the_checksum) {
     CHECK(mrc_ethernet_write(packet, random * 977));
     CHECK(checked_sum(mrc_ethernet_of(packet)->at + INNER, 8 + 77) != 0xFFFF);
   }
-  mrc_frame_pool_free(&pool);
 }
 
 /* For any bytes: read nothing beyond the packet, and never make it longer. */
@@ -303,7 +290,6 @@ TEST(test_ethernet_any_bytes) {
     CHECK(bytes->n <= before);
     mrc_frame_pool_put(&pool, packet);
   }
-  mrc_frame_pool_free(&pool);
 }
 
 TEST(test_ethernet_copy__has_bytes_of_its_own) {
@@ -312,7 +298,6 @@ TEST(test_ethernet_copy__has_bytes_of_its_own) {
   CHECK_MEM_EQ(mrc_ethernet_of(copy)->at, mrc_ethernet_of(packet)->at, PAYLOAD + 500);
   mrc_ethernet_of(copy)->at[PAYLOAD]++;
   CHECK_EQ(mrc_ethernet_of(packet)->at[PAYLOAD], MRC_OP_WRITE_MIDDLE);
-  mrc_frame_pool_free(&pool);
 }
 
 /* ---- The emulator ---- */
@@ -478,8 +463,7 @@ TEST(test_create__refuses) {
   rows[10].mtu = 65536;
   rows[11].topology.ecn_low_bytes = rows[11].topology.ecn_high_bytes = 1;
   rows[12].topology.hosts = 16386;
-  for (int i = 0; i < n_rows; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, n_rows) {
     mrc_emu *emu = NULL;
     CHECK_EQ(mrc_emu_create(&rows[i], ifindices, &emu), -EINVAL);
     CHECK_PTR_EQ(emu, NULL);

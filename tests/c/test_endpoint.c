@@ -170,8 +170,7 @@ TEST(test_status__the_same_again_is_no_news) {
 /* Messages or answers are lost: the host repeats the message. It repeats it once more when no older
    message can still be on its way. */
 TEST(test_status__is_repeated_until_answered) {
-  for (int answers = 0; answers < 2; answers++) {
-    CHECK_ROW(answers);
+  EACH_OF(int, answers, 0, 2) {
     PAIR p = open_pair(.planes = 3, .paths = 2);
     const int end = open_qp(p, .memory_bytes = 0);
     if (answers)
@@ -277,8 +276,7 @@ TEST(test_status__ends_with_the_peer) {
 TEST(test_status__new_qps_start_with_what_is_true) {
   PAIR p = open_pair(.planes = 2, .paths = 2);
   mrc_pair_port_up(p, 0, 2, false);
-  for (int i = 0; i < 2; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 2) {
     const int end = open_qp(p, .memory_bytes = 1u << 20);
     CHECK(suspended(p, end, 2));
     run_for(p, 1 * MS);
@@ -298,8 +296,7 @@ TEST(test_status__new_qps_start_with_what_is_true) {
 /* The QP that carried the message ends before the peer has answered: another QP carries the next
    message on time. */
 TEST(test_status__survives_the_qp_that_speaks) {
-  for (int destroy = 0; destroy < 2; destroy++) {
-    CHECK_ROW(destroy);
+  EACH_OF(int, destroy, 0, 2) {
     PAIR p = open_pair(.planes = 3, .paths = 2);
     const int first = open_qp(p, .memory_bytes = 0), second = open_qp(p, .memory_bytes = 0);
     lose_messages(p, 1);
@@ -324,8 +321,7 @@ TEST(test_status__survives_the_qp_that_speaks) {
 /* The last QP of a peer has failed, or ended, and the peer's end remained: a new QP reports the
    changes since then. */
 TEST(test_status__a_new_qp_tells_what_changed_after_the_last) {
-  for (int destroy = 0; destroy < 2; destroy++) {
-    CHECK_ROW(destroy);
+  EACH_OF(int, destroy, 0, 2) {
     PAIR p = open_pair(.planes = 2, .paths = 2);
     const int first = open_qp(p, .memory_bytes = 0), other = peer_of(p, first);
     mrc_pair_port_up(p, 0, 2, false);
@@ -439,8 +435,7 @@ static int probe_result(struct mrc_pair *p, int end) {
    from the same port is accepted (it may be host 0 with another set of interfaces), but the answers
    still go to host 0. */
 TEST(test_claim__of_what_is_proved) {
-  for (int same = 0; same < 2; same++) {
-    CHECK_ROW(same);
+  EACH_OF(int, same, 0, 2) {
     PAIR p = open_pair(.hosts = 3);
     const int end = open_qp(p, .probe = true);
     CHECK_EQ(claim(p, CLAIM_QPN, 2, mrc_address_udp_port(same ? 0 : 2)), same ? 0 : -EADDRINUSE);
@@ -452,8 +447,7 @@ TEST(test_claim__of_what_is_proved) {
 
 /* No source is proved yet: the answer goes to the address that sent the request. */
 TEST(test_claim__of_what_is_not_proved) {
-  for (int first = 0; first < 2; first++) {
-    CHECK_ROW(first);
+  EACH_OF(int, first, 0, 2) {
     PAIR p = open_pair(.hosts = 3);
     if (first) CHECK_EQ(claim(p, CLAIM_QPN, 2, mrc_address_udp_port(2)), 0);
     const int end = open_qp(p);
@@ -465,8 +459,7 @@ TEST(test_claim__of_what_is_not_proved) {
 
 /* Answers to a sealed QP go by the key of the request, so nobody else's claim draws them away. */
 TEST(test_claim__draws_no_sealed_answers_away) {
-  for (int row = 0; row < 4; row++) {
-    CHECK_ROW(row);
+  EACH_OF(int, row, 0, 4) {
     PAIR p = open_pair(.hosts = 3);
     if (row & 1) CHECK_EQ(claim_sealed(p, CLAIM_QPN, 2, mrc_address_udp_port(0), row & 2), 0);
     const int end = open_qp(p, .memory_bytes = 8 * MTU, .seal = MRC_SEAL_AEAD);
@@ -481,7 +474,6 @@ TEST(test_claim__draws_no_sealed_answers_away) {
 
 /* An EV probe from host 0's source arrives at host 1. Returns the UDP port of the answer. */
 static uint16_t answered_port(struct mrc_pair *p) {
-  mrc_engine *engine = p->hosts[1].engine;
   struct forge forge = {.wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
                                  .dest_qpn = MRC_ENDPOINT_QPN,
                                  .endpoint = {.op = MRC_ENDPOINT_EV_PROBE}},
@@ -490,9 +482,7 @@ static uint16_t answered_port(struct mrc_pair *p) {
   mrc_address_make(forge.meta.dst, 6, 1, 1, 0);
   CHECK_EQ(send_forge(p, &forge), 0);
   struct mrc_burst burst = {0};
-  const int taken = 1;
-  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
-  mrc_engine_commit(engine, &burst, &taken, 1, p->now_ns);
+  CHECK_EQ(transmit(p, 1, &burst, 1, 1), 1);
   return burst.dport;
 }
 
@@ -509,8 +499,7 @@ TEST(test_claim__of_the_newest_counts) {
 /* The engine checks a limited number of claims for one request, so that peers cannot make a request
    expensive. With more claims than that, the newest claim gets the answer. */
 TEST(test_claim__only_so_many_are_looked_at) {
-  for (uint32_t strangers = 3; strangers <= 5; strangers++) {
-    CHECK_ROW(strangers);
+  EACH_OF(uint32_t, strangers, 3, 6) {
     PAIR p = open_pair(.hosts = 3);
     CHECK_EQ(claim(p, CLAIM_QPN, 0, 5000), 0);
     for (uint32_t i = 1; i <= strangers; i++)
@@ -520,6 +509,13 @@ TEST(test_claim__only_so_many_are_looked_at) {
 }
 
 /* ---- peers ---- */
+
+#define PEER_TABLE FREED_BY(mrc_peers_free) struct mrc_peers
+static struct mrc_peers open_peers(uint32_t qps, uint32_t sources) {
+  struct mrc_peers peers;
+  CHECK_EQ(mrc_peers_init(&peers, qps, sources, 1), 0);
+  return peers;
+}
 
 static struct mrc_peer_source source(uint32_t address, uint16_t sport) {
   struct mrc_peer_source made = {.sport = sport};
@@ -557,8 +553,7 @@ TEST(test_join__the_same_set_is_the_same_peer) {
       {{a, a}, 2, false}, {{a, b, c}, 3, false}, {{b, c}, 2, false},   {{a, c}, 2, false},
   };
   EACH_ROW(i, rows) {
-    struct mrc_peers peers;
-    CHECK_EQ(mrc_peers_init(&peers, 2, 5, 1), 0);
+    PEER_TABLE peers = open_peers(2, 5);
     struct mrc_qp one = {0}, two = {0};
     CHECK_EQ(mrc_peer_join(&peers, &one, rows[0].sources, 2, 1), 0);
     CHECK_EQ(mrc_peer_join(&peers, &two, rows[i].sources, rows[i].n, 1), 0);
@@ -570,14 +565,12 @@ TEST(test_join__the_same_set_is_the_same_peer) {
     CHECK_PTR_EQ(find(&peers, rows[i].sources[0]), two.peer);
     mrc_peer_leave(&peers, &two);
     CHECK_EQ(n_claims(&peers, a) + n_claims(&peers, b) + n_claims(&peers, c), 0);
-    mrc_peers_free(&peers);
   }
 }
 
 /* A lookup matches the whole key and the peer: another peer's source does not match. */
 TEST(test_knows__sources) {
-  struct mrc_peers peers;
-  CHECK_EQ(mrc_peers_init(&peers, 2, 8, 1), 0);
+  PEER_TABLE peers = open_peers(2, 8);
   struct mrc_qp qp = {0}, other = {0};
   const struct mrc_peer_source sources[] = {source(1, 1), source(1, 2), source(2, 1)};
   const struct mrc_peer_source theirs[] = {source(1, 1), source(3, 1)};
@@ -594,7 +587,6 @@ TEST(test_knows__sources) {
   CHECK_PTR_EQ(find(&peers, source(2, 1)), qp.peer);
   mrc_peer_leave(&peers, &qp);
   mrc_peer_leave(&peers, &other);
-  mrc_peers_free(&peers);
 }
 
 /* A source that has answered a probe belongs to that peer while the peer exists: a claim of another
@@ -614,8 +606,7 @@ TEST(test_join__not_what_another_has_proved) {
       {{c, a}, 2, 1, 0},                              /* the same process; one port up, one down */
   };
   EACH_ROW(i, rows) {
-    struct mrc_peers peers;
-    CHECK_EQ(mrc_peers_init(&peers, 2, 8, 1), 0);
+    PEER_TABLE peers = open_peers(2, 8);
     struct mrc_qp one = {0}, two = {0};
     CHECK_EQ(mrc_peer_join(&peers, &one, rows[4].sources, 2, 1), 0);
     CHECK(knows(&peers, one.peer, a));
@@ -632,15 +623,13 @@ TEST(test_join__not_what_another_has_proved) {
       CHECK_EQ(mrc_peer_join(&peers, &two, rows[i].sources, rows[i].n, rows[i].udp_port), 0);
       CHECK(peers.n_entries <= entries + 2);
     }
-    mrc_peers_free(&peers);
   }
 }
 
 /* The first peer that proves a source owns it until it leaves; then the next one that proves it. */
 TEST(test_prove__has_one_owner) {
   const struct mrc_peer_source a = source(1, 1), b = source(1, 2);
-  struct mrc_peers peers;
-  CHECK_EQ(mrc_peers_init(&peers, 2, 8, 1), 0);
+  PEER_TABLE peers = open_peers(2, 8);
   struct mrc_qp one = {0}, two = {0};
   CHECK_EQ(mrc_peer_join(&peers, &one, (struct mrc_peer_source[]){a, b}, 2, 1), 0);
   CHECK_EQ(mrc_peer_join(&peers, &two, &a, 1, 1), 0);
@@ -659,15 +648,13 @@ TEST(test_prove__has_one_owner) {
   CHECK(knows(&peers, two.peer, a));
   mrc_peer_prove(&peers, two.peer);
   CHECK(peers.entries[mrc_peers_find(&peers, a.address, a.sport, 0)].proved);
-  mrc_peers_free(&peers);
 }
 
 /* A peer that does not fit leaves no entries behind, and released room is used again. */
 TEST(test_join__full) {
   enum { SOURCES = 256, ROOM = 2 * SOURCES };
-  struct mrc_peers peers;
+  PEER_TABLE peers = open_peers(8, ROOM);
   struct mrc_peer_source sources[SOURCES];
-  CHECK_EQ(mrc_peers_init(&peers, 8, ROOM, 1), 0);
   struct mrc_qp qps[4] = {0};
   for (int q = 0; q < 4; q++) {
     for (int i = 0; i < SOURCES; i++)
@@ -680,19 +667,16 @@ TEST(test_join__full) {
   CHECK_EQ(mrc_peer_join(&peers, &qps[3], sources, SOURCES, 1), 0);
   CHECK_PTR_EQ(find(&peers, sources[SOURCES - 1]), qps[3].peer);
   CHECK_EQ(qps[3].peer->n_sources, SOURCES);
-  mrc_peers_free(&peers);
 }
 
 /* Random joins and leaves, compared with a plain model of the sets. */
 TEST(test_join__and_leave_at_random) {
   enum { QPS = 16, STEPS = 20000 };
-  struct mrc_peers peers;
-  CHECK_EQ(mrc_peers_init(&peers, QPS, QPS * 4, 1), 0);
+  PEER_TABLE peers = open_peers(QPS, QPS * 4);
   struct mrc_qp qps[QPS] = {0};
   uint32_t sets[QPS] = {0}; /* bit i: source i of 6; 0: it has left */
   struct mrc_prng prng = {.state = 1};
-  for (int step = 0; step < STEPS; step++) {
-    CHECK_ROW(step);
+  EACH_OF(int, step, 0, STEPS) {
     const uint32_t q = mrc_prng_below(&prng, QPS);
     struct mrc_peer_source sources[6];
     if (sets[q] != 0) {
@@ -716,14 +700,12 @@ TEST(test_join__and_leave_at_random) {
     }
     CHECK_EQ(n_claims(&peers, source(0, 0)), distinct);
   }
-  mrc_peers_free(&peers);
 }
 
 /* The table grows with the peers and still finds the earlier ones. */
 TEST(test_join__grows_the_table) {
   enum { PEERS = 32, EACH = 256 };
-  struct mrc_peers peers;
-  CHECK_EQ(mrc_peers_init(&peers, PEERS, PEERS * EACH, 1), 0);
+  PEER_TABLE peers = open_peers(PEERS, PEERS * EACH);
   CHECK(peers.room_entries < PEERS * EACH);
   static struct mrc_qp qps[PEERS];
   for (uint32_t q = 0; q < PEERS; q++) {
@@ -738,5 +720,4 @@ TEST(test_join__grows_the_table) {
   for (uint32_t q = 0; q < PEERS; q++)
     mrc_peer_leave(&peers, &qps[q]);
   CHECK(find(&peers, source(0, 0)) == NULL);
-  mrc_peers_free(&peers);
 }

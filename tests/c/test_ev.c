@@ -73,16 +73,12 @@ TEST(test_probe__proves_the_path_mtu) {
   CHECK_EQ(find_probe(p, 0, 4).result, 0);
 }
 
-TEST(test_probe__refuses) {
+/* What else is refused: test_batch__is_refused_as_a_whole. */
+TEST(test_probe__needs_a_peer) {
   PAIR p = open_pair(.planes = 2, .paths = 1);
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 0});
-  mrc_engine *engine = p->hosts[0].engine;
-  uint32_t qpn = p->ends[end]->qpn;
   CHECK_EQ(probe(p, end, 0, 0, 1), -EINVAL); /* no peer in INIT */
   mrc_pair_modify(p, end, MRC_QP_RTR);
-  CHECK_EQ(probe_ev(engine, qpn + 1, 0, 0, MS, 1, p->now_ns), -ENOENT);
-  CHECK_EQ(probe(p, end, 2, 0, 1), -EINVAL);        /* no such EV */
-  CHECK_EQ(probe(p, end, 0, 1u << 20, 1), -EINVAL); /* larger than any packet */
   CHECK_EQ(probe(p, end, 0, 0, 1), 0);
   run_for(p, 10 * MS); /* the peer's engine answers in any state of its QP */
   CHECK_EQ(find_probe(p, 0, 1).result, 0);
@@ -220,8 +216,7 @@ TEST(test_trial__a_dead_path_loses_one_burst) {
     mrc_pair_path(p, 0, 1, dead[i].plane, dead[i].path)->config.silent = true;
   write_many(p, end, 1u << 20, 8);
   CHECK(mrc_pair_finish(p, 5 * MS));
-  for (int i = 0; i < n_dead; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, n_dead) {
     const struct mrc_ev_info ev = mrc_pair_ev(p, end, dead[i].plane, dead[i].path);
     CHECK_EQ(ev.lost_packets, 1);
     CHECK_EQ(ev.sent_packets, 1);
@@ -235,8 +230,7 @@ TEST(test_trial__a_dead_path_loses_one_burst) {
    them the QP sends one burst a path first. */
 TEST(test_trial__probed_paths_have_none) {
   enum { PATHS = 2, PLANES = 2 };
-  for (int probed = 0; probed < 2; probed++) {
-    CHECK_ROW(probed);
+  EACH_OF(int, probed, 0, 2) {
     PAIR p = open_pair(.planes = PLANES, .paths = PATHS);
     struct mrc_pair_qp_config config = {.memory_bytes = 1u << 20, .spray = 1};
     int end = mrc_pair_create_qp(p, &config);

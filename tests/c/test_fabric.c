@@ -27,8 +27,7 @@ TEST(test_agenda_pop__by_kind_and_index_among_equal_times) {
     mrc_agenda_push(&agenda,
                     (struct mrc_heap_entry){.at_ns = times[i], .index = 100 - i, .kind = i % 2});
   CHECK_EQ(mrc_agenda_count(&agenda, 0), 6);
-  for (int i = 0; i < 11; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 11) {
     CHECK_EQ(mrc_agenda_next_ns(&agenda), times[order[i]]);
     CHECK(mrc_agenda_pop(&agenda, &entry));
     CHECK_EQ(entry.index, 100 - order[i]);
@@ -48,8 +47,7 @@ TEST(test_agenda_pop__without_delay_comes_last) {
   mrc_agenda_init(&agenda);
   push_at(7, 6, NULL);
   push_at(7, 5, NULL);
-  for (int i = 0; i < 5; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 5) {
     CHECK(mrc_agenda_pop(&agenda, &entry));
     CHECK_EQ(entry.index, order[i]);
     if (i == 0) push_at(7, 3, NULL);
@@ -71,8 +69,7 @@ TEST(test_agenda_pop__as_a_heap_does) {
   struct mrc_prng prng = {.state = 6};
   struct mrc_heap_entry entry, expected = {0};
   mrc_agenda_init(&agenda);
-  for (uint32_t i = 0; i < 200000; i++) {
-    CHECK_ROW((int)i);
+  EACH_OF(uint32_t, i, 0, 200000) {
     /* Many entries wait, then few: the wheel is full, then nearly empty. */
     if (mrc_prng_below(&prng, 100) < (i / 20000 % 2 ? 35 : 65)) {
       const struct mrc_heap_entry new = {.at_ns = expected.at_ns + delay(&prng),
@@ -265,6 +262,10 @@ enum { HOSTS = 12, T0S = 6, T1S = 6, PODS = 3, T2S = 4, CAPACITY = 8 };
 
 static uint32_t pod_of(uint32_t host) { return host / 4; }
 
+static const struct mrc_topology *topology_of(const mrc_sim *sim) {
+  return &sim->whole.world.config.topology;
+}
+
 /* A packet that has its uSIDs. */
 static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path) {
   struct mrc_frame *packet = mrc_frame_pool_get(&sim->whole.fabric.pool);
@@ -283,8 +284,7 @@ static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, u
 static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops) {
   struct mrc_heap_entry event;
   int n = 0;
-  mrc_fabric_enter(&sim->whole.fabric,
-                   mrc_topology_host_up(&sim->whole.world.config.topology, 0, packet->from),
+  mrc_fabric_enter(&sim->whole.fabric, mrc_topology_host_up(topology_of(sim), 0, packet->from),
                    packet);
   while (mrc_agenda_pop(&sim->whole.world.agenda, &event)) {
     sim->whole.world.now_ns = event.at_ns;
@@ -343,11 +343,11 @@ TEST(test_arrive__follows_the_usids) {
     uint32_t hops[CAPACITY];
     const int n = walk(sim, make_packet(sim, from, to, path), hops);
     CHECK_EQ(n, rows[i].is_local ? 2 : 4);
-    CHECK_EQ(hops[0], mrc_topology_host_up(&sim->whole.world.config.topology, 0, from));
-    CHECK_EQ(hops[n - 1], mrc_topology_host_down(&sim->whole.world.config.topology, 0, to));
+    CHECK_EQ(hops[0], mrc_topology_host_up(topology_of(sim), 0, from));
+    CHECK_EQ(hops[n - 1], mrc_topology_host_down(topology_of(sim), 0, to));
     if (!rows[i].is_local) {
-      CHECK_EQ(hops[1], mrc_topology_t0_up(&sim->whole.world.config.topology, 0, from / 2, path));
-      CHECK_EQ(hops[2], mrc_topology_t1_down(&sim->whole.world.config.topology, 0, to / 2, path));
+      CHECK_EQ(hops[1], mrc_topology_t0_up(topology_of(sim), 0, from / 2, path));
+      CHECK_EQ(hops[2], mrc_topology_t1_down(topology_of(sim), 0, to / 2, path));
     }
     CHECK_PTR_EQ(sim->whole.hosts.at[to].inbox, sim->whole.hosts.at[to].inbox_last);
     CHECK(sim->whole.hosts.at[to].inbox != NULL);
@@ -426,8 +426,8 @@ TEST(test_arrive__ecmp_by_flow_label) {
       CHECK_EQ(walk(sim, packet, hops[again]), 4);
     }
     CHECK_EQ(hops[0][1], hops[1][1]); /* each label keeps its path */
-    CHECK_EQ(hops[0][3], mrc_topology_host_down(&sim->whole.world.config.topology, 0, 2));
-    used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0));
+    CHECK_EQ(hops[0][3], mrc_topology_host_down(topology_of(sim), 0, 2));
+    used |= 1u << (hops[0][1] - mrc_topology_t0_up(topology_of(sim), 0, 0, 0));
   }
   CHECK_EQ(used, 0xF); /* all labels together use all uplinks */
 }
@@ -440,7 +440,7 @@ static uint32_t t2s_by_ecmp(mrc_sim *sim) {
     struct mrc_frame *packet = make_packet(sim, 0, 7, 0);
     packet->flow_label = label;
     CHECK_EQ(walk(sim, packet, hops), 6);
-    CHECK_EQ(hops[5], mrc_topology_host_down(&sim->whole.world.config.topology, 0, 7));
+    CHECK_EQ(hops[5], mrc_topology_host_down(topology_of(sim), 0, 7));
     used |= 1u << sim->whole.fabric.hops[hops[2]].to;
   }
   return used;
@@ -461,12 +461,11 @@ TEST(test_arrive__ecmp_uses_every_t2_that_has_links) {
 
 TEST(test_build__queues_by_place) {
   SIM sim = open_sim();
-  const struct mrc_hop *up =
-      &sim->whole.fabric.hops[mrc_topology_host_up(&sim->whole.world.config.topology, 0, 0)];
+  const struct mrc_hop *up = &sim->whole.fabric.hops[mrc_topology_host_up(topology_of(sim), 0, 0)];
   const struct mrc_hop *spread =
-      &sim->whole.fabric.hops[mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 1)];
+      &sim->whole.fabric.hops[mrc_topology_t0_up(topology_of(sim), 0, 0, 1)];
   const struct mrc_hop *last =
-      &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config.topology, 0, 0)];
+      &sim->whole.fabric.hops[mrc_topology_host_down(topology_of(sim), 0, 0)];
   CHECK_EQ(up->kind->queue.buffer_bytes, 0); /* the host stops before it overflows */
   CHECK_EQ(spread->kind->queue.ecn_high_bytes, 400000);
   CHECK_EQ(spread->kind->queue.trims, true);
@@ -474,7 +473,7 @@ TEST(test_build__queues_by_place) {
   CHECK_EQ(last->kind->queue.buffer_bytes, 1000000);
   mrc_sim_destroy(sim);
   sim = open_sim(.ecn_last_hop = 1);
-  last = &sim->whole.fabric.hops[mrc_topology_host_down(&sim->whole.world.config.topology, 0, 0)];
+  last = &sim->whole.fabric.hops[mrc_topology_host_down(topology_of(sim), 0, 0)];
   CHECK_EQ(last->kind->queue.ecn_high_bytes, 400000);
   CHECK_EQ(last->kind->queue.last_hop, true);
 }
@@ -507,7 +506,7 @@ TEST(test_create__refuses_uneven_pods) {
 TEST(test_enter__rate_and_delay) {
   SIM sim = open_sim();
   struct mrc_heap_entry event;
-  const uint32_t hop = mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0);
+  const uint32_t hop = mrc_topology_t0_up(topology_of(sim), 0, 0, 0);
   uint64_t arrivals[3] = {0};
   for (int i = 0; i < 3; i++) {
     struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
@@ -627,14 +626,13 @@ TEST(test_remove__no_packet_enters) {
 
 TEST(test_fault__ends_as_the_topology_has_it) {
   SIM sim = open_sim(.topology.jitter_ns = 7);
-  const struct mrc_hop_own *hop = mrc_fabric_own(
-      &sim->whole.fabric, mrc_topology_t0_up(&sim->whole.world.config.topology, 0, 0, 0));
+  const struct mrc_hop_own *hop =
+      mrc_fabric_own(&sim->whole.fabric, mrc_topology_t0_up(topology_of(sim), 0, 0, 0));
   const struct mrc_sim_fault lossy = {.target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 70};
   const struct mrc_sim_fault small = {.target = MRC_SIM_ALL, .kind = MRC_SIM_MTU, .a = 1500};
   CHECK_EQ(mrc_sim_set_links(sim, &lossy), 0);
   CHECK_EQ(mrc_sim_set_links(sim, &small), 0);
-  for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_MTU; kind++) {
-    CHECK_ROW((int)kind);
+  EACH_OF(uint32_t, kind, MRC_SIM_SILENT, MRC_SIM_MTU + 1) {
     const struct mrc_sim_fault fault = {
         .target = MRC_SIM_ALL, .kind = kind, .a = 5, .b = 9, .class = MRC_SIM_DATA_CLASS};
     mrc_fault_switch(&sim->whole.fabric, &fault, true);

@@ -63,13 +63,11 @@ TEST(test_loss__one_packet) {
 /* Any single packet of a write: the first, a middle one, or the last, which no packet follows. */
 TEST(test_loss__any_one_packet_costs_one) {
   enum { N = 40 };
-  for (uint32_t psn = 0; psn < N; psn++) {
-    CHECK_ROW(psn);
+  EACH_OF(uint32_t, psn, 0, N) {
     PAIR p = open_pair(.planes = 2, .paths = 2);
     int end = open_qp(p, .memory_bytes = N * MTU, .spray = 1);
     lose_data(p, psn, 1);
-    CHECK_EQ(mrc_pair_write_imm(p, end, N * MTU), 0);
-    CHECK(mrc_pair_finish(p, 5 * MS));
+    WRITE_IMM_AND_WAIT(p, end, N * MTU, 5 * MS);
     CHECK_EQ(retransmitted(p, end), 1);
   }
 }
@@ -148,8 +146,7 @@ TEST(test_loss__the_only_packet) {
   PAIR p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
   lose_data(p, 0, 1);
-  CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS)); /* no round trip is known yet, so the timeout is longer */
+  WRITE_IMM_AND_WAIT(p, end, 0, 10 * MS); /* no round trip is known yet, so the timeout is longer */
   CHECK_EQ(retransmitted(p, end), 1);
 }
 
@@ -200,8 +197,7 @@ TEST(test_loss__by_mask_on_every_path) {
     for (int path = 0; path < 4; path++)
       mrc_pair_path(p, 0, 1, plane, path)->config.loss_mask = 1ull << 3 | 3ull << 40;
   int end = open_qp(p, .memory_bytes = 2000 * MTU);
-  CHECK_EQ(mrc_pair_write_imm(p, end, 2000 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 500 * MS));
+  WRITE_IMM_AND_WAIT(p, end, 2000 * MTU, 500 * MS);
   CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   CHECK(retransmitted(p, end) <= 2000 * 3 / 64 * 2);
 }
@@ -360,8 +356,7 @@ TEST(test_reordering__on_a_path_is_learnt) {
 TEST(test_corruption__is_a_loss) {
   PAIR p = open_pair(.planes = 2, .paths = 4, .path.corrupt_ppm = 20000);
   int end = open_qp(p, .memory_bytes = 2000 * MTU);
-  CHECK_EQ(mrc_pair_write_imm(p, end, 2000 * MTU), 0);
-  CHECK(mrc_pair_finish(p, SECOND));
+  WRITE_IMM_AND_WAIT(p, end, 2000 * MTU, SECOND);
   CHECK(p->hosts[1].drops[MRC_DROP_ICRC] > 10);
   CHECK(retransmitted(p, end) < 200);
 }
@@ -371,8 +366,7 @@ TEST(test_trimming__nack_and_skip) {
   PAIR p = open_pair(.planes = 2, .paths = 2, .path.trim = true, .path.rate_bps = 1000000000,
                      .path.queue_bytes = 5500);
   int end = open_qp(p, .memory_bytes = 32 * MTU, .spray = 1);
-  CHECK_EQ(mrc_pair_write(p, end, 32 * MTU), 0); /* 8 a path, room for 4 */
-  CHECK(mrc_pair_finish(p, 5 * MS));
+  WRITE_AND_WAIT(p, end, 32 * MTU, 5 * MS); /* 8 a path, room for 4 */
   CHECK(counter(p, 0, MRC_COUNTER_LOST_BY_NACK) >= 10);
   CHECK_EQ(retransmitted(p, end), counter(p, 0, MRC_COUNTER_LOST_BY_NACK));
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
@@ -542,8 +536,7 @@ static uint64_t exchange_ns(struct mrc_pair *p, int end, bool both, uint64_t sil
 /* The planes fall silent at any moment of a message. It and the next ones never wait longer than a
    few times the minimum silence of 5 ms. */
 static void check_all_moments(bool both, uint32_t silent_ports, uint64_t limit_ns) {
-  for (int moment = 0; moment < 18; moment++) {
-    CHECK_ROW(moment);
+  EACH_OF(int, moment, 0, 18) {
     PAIR p = open_four_planes();
     const int end = open_qp(p, .memory_bytes = 8u << 20, .mpr = 4096, .sq_depth = 16);
     for (int i = 0; i < 5; i++) {

@@ -357,8 +357,7 @@ TEST(test_decrease__bounded) {
 
 TEST(test_on_loss__costs_the_packet) {
   static const uint8_t causes[] = {MRC_CC_LOSS_PATH, MRC_CC_LOSS_OVERFLOW, MRC_CC_LOSS_TRIMMED};
-  for (size_t i = 0; i < sizeof causes; i++) {
-    CHECK_ROW(i);
+  EACH_OF(size_t, i, 0, sizeof causes) {
     struct mrc_cc cc = with_window(100000);
     lost(&cc, causes[i], START);
     CHECK_EQ(cc.cwnd_bytes, 100000 - PACKET);
@@ -671,8 +670,7 @@ TEST(test_nscc__late_is_not_lost) {
 /* A path that is silent, or loses one packet of five, is detected as on a fabric without trimming.
  */
 TEST(test_nscc__lost_is_not_late) {
-  for (int silent = 0; silent < 2; silent++) {
-    CHECK_ROW(silent);
+  EACH_OF(int, silent, 0, 2) {
     int end;
     PAIR p = open_paths(&end);
     CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
@@ -701,8 +699,7 @@ TEST(test_nscc__small_windows_do_not_wait_for_the_sack_timer) {
 /* The largest window of a profile covers all planes together, however they share the load. */
 TEST(test_nscc__the_largest_window_is_of_all_planes) {
   enum { LARGEST = 64 * MTU };
-  for (int shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
-    CHECK_ROW(shares);
+  EACH_OF(int, shares, MRC_SHARES_MEASURED, MRC_SHARES_EQUAL + 1) {
     PAIR p = open_pair(.planes = 4, .path.delay_ns = 500 * US);
     const int end = open_qp(p, .memory_bytes = 4u << 20, .cc = MRC_CC_NSCC, .probe = true,
                             .plane_shares = (uint8_t)shares, .cc_profile.max_cwnd = LARGEST);

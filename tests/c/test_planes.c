@@ -65,8 +65,7 @@ TEST(test_timeout__blames_no_plane_for_what_left_last) {
   PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
   WRITE_AND_WAIT(p, end, 20 * MTU, 5 * MS);
-  for (int i = 0; i < 5; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 5) {
     mrc_pair_path(p, 0, 1, 2, 0)->config.silent = true;
     WRITE_AND_WAIT(p, end, 2 * MTU, 5 * MS);
     CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), i + 1);
@@ -95,13 +94,11 @@ TEST(test_timeout__blames_the_plane_that_falls_behind) {
 /* Plane 2 is silent, and has the smallest share before and after its packet. One timeout is enough:
    the packet is sent again on plane 1, not over the other path of plane 2. */
 TEST(test_timeout__sends_again_on_another_plane) {
-  for (uint8_t shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
-    CHECK_ROW(shares);
+  EACH_OF(uint8_t, shares, MRC_SHARES_MEASURED, MRC_SHARES_EQUAL + 1) {
     PAIR p = open_pair(.planes = 2, .paths = 2);
     int end = open_qp(p, .memory_bytes = 2 * MTU, .timeout = 9, .plane_shares = shares);
     prove_paths(p->hosts[0].engine, p->ends[end]->qpn);
-    CHECK_EQ(mrc_pair_write(p, end, MTU), 0); /* on plane 1 */
-    CHECK(mrc_pair_finish(p, 5 * MS));
+    WRITE_AND_WAIT(p, end, MTU, 5 * MS); /* on plane 1 */
     mrc_pair_silence(p, 2, true);
     WRITE_AND_WAIT(p, end, 4, 50 * MS);
     CHECK_EQ(mrc_pair_info(p, end).planes[1].lost_packets, 1);
@@ -125,8 +122,7 @@ TEST(test_timeout__counts_from_the_last_progress) {
 
 /* Only one direction of the plane is dead: data arrives, answers do not, or the other way. */
 TEST(test_silence__of_one_direction) {
-  for (int from = 0; from < 2; from++) {
-    CHECK_ROW(from);
+  EACH_OF(int, from, 0, 2) {
     PAIR p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
     int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
     write_many(p, end, 1u << 20, 8);
@@ -143,8 +139,7 @@ TEST(test_silence__from_the_start) {
   PAIR p = open_pair(.planes = 4, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
   mrc_pair_silence(p, 3, true);
-  CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_IMM_AND_WAIT(p, end, 1u << 20, 100 * MS);
   CHECK_EQ(succeeded(p, end), 1);
 }
 
@@ -290,8 +285,7 @@ TEST(test_silence__of_a_flapping_plane) {
 /* Packets that the kernel refuses were never sent: no loss, no retransmission, every byte in place.
  */
 TEST(test_refused__is_not_lost) {
-  for (int every = 2; every <= 5; every++) {
-    CHECK_ROW(every);
+  EACH_OF(int, every, 2, 6) {
     PAIR p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = every);
     int end = open_qp(p, .memory_bytes = 500 * MTU);
     for (int i = 0; i < 25; i++)
@@ -309,8 +303,7 @@ TEST(test_refused__is_not_lost) {
 TEST(test_transmit__one_burst_at_a_time) {
   PAIR p = open_pair(.planes = 2, .paths = 2, .driver.capacity = 1);
   int end = open_qp(p, .memory_bytes = 500 * MTU);
-  CHECK_EQ(mrc_pair_write_imm(p, end, 500 * MTU), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_IMM_AND_WAIT(p, end, 500 * MTU, 100 * MS);
   CHECK_EQ(retransmitted(p, end), 0);
 }
 
@@ -449,8 +442,7 @@ SLOW(test_silence__costs_hardly_any_goodput) {
   for (int i = 0; i < 4; i++)
     CHECK(goodput(p, end, BIN_MS * MS) >= 4 * PLANE_BYTES / 100 * 95);
   mrc_pair_silence(p, 2, true);
-  for (int i = 0; i < 10; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 10) {
     CHECK(goodput(p, end, BIN_MS * MS) >= 3 * PLANE_BYTES / 100 * (i == 0 ? 85 : 95));
   }
   mrc_pair_silence(p, 2, false);

@@ -45,8 +45,7 @@ TEST(test_batch__one_event_for_each) {
   run_for(p, 10 * MS);
   CHECK_EQ(n_probe_events(p, 0), 4);
   bool seen[4] = {false};
-  for (int i = 0; i < 4; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 4) {
     const struct mrc_event *event = probe_event(p, 0, i);
     CHECK(event->cookie == event->ev_index && !seen[event->cookie & 3]);
     seen[event->cookie & 3] = true;
@@ -169,11 +168,9 @@ TEST(test_unsent__beside_one_that_waits) {
   mrc_engine_port_blocked(engine, 2, true, p->now_ns);
   for (uint32_t ev = 0; ev < 2; ev++)
     CHECK_EQ(probe_ev(engine, qpn, ev, 0, 10 * MS, ev, p->now_ns), 0);
-  for (int i = 0; i < 4; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 4) {
     struct mrc_burst burst;
-    CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
-    mrc_engine_commit(engine, &burst, &(int){0}, 1, p->now_ns);
+    CHECK_EQ(transmit(p, 0, &burst, 1, 0), 1);
     CHECK_EQ(mrc_engine_deadline(engine), 0);
   }
   mrc_engine_port_blocked(engine, 2, false, p->now_ns);
@@ -268,9 +265,8 @@ static mrc_engine *engine_with_full_slots(uint32_t peers) {
    each used slot once. */
 TEST(test_slots__pass_to_those_that_wait) {
   enum { WAITING = 8, PEERS = MRC_MAX_EV_PROBES + WAITING };
-  mrc_engine *engine = engine_with_full_slots(PEERS);
-  for (uint32_t gone = 0; gone < 2 * WAITING; gone++) {
-    CHECK_ROW(gone);
+  ENGINE engine = engine_with_full_slots(PEERS);
+  EACH_OF(uint32_t, gone, 0, 2 * WAITING) {
     bool queued[MRC_MAX_EV_PROBES] = {false};
     CHECK_EQ(mrc_qp_destroy(engine, 3 + PEERS / 2 - gone), 0);
     CHECK_EQ(engine->services.probes.n, mrc_min_u32(PEERS - 1 - gone, MRC_MAX_EV_PROBES));
@@ -283,7 +279,6 @@ TEST(test_slots__pass_to_those_that_wait) {
     }
     CHECK_EQ(slot, 0);
   }
-  mrc_engine_destroy(engine);
 }
 
 /* An answer counts only if it comes from the probe's destination with its id and its timestamp. */
@@ -300,7 +295,7 @@ TEST(test_answer__is_to_this_probe) {
   };
   PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p), prober = p->ends[end]->peer;
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(probe_ev(p->hosts[1].engine, p->ends[prober]->qpn, 0, 0, SECOND, 7, p->now_ns), 0);
   mrc_pair_kick(p, 1);
@@ -311,12 +306,10 @@ TEST(test_answer__is_to_this_probe) {
     probe++; /* ends, because there is one */
   const uint16_t id = probe->id;
   EACH_ROW(i, rows) {
-    forge.wire =
-        (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_RESPONSE,
-                          .dest_qpn = MRC_ENDPOINT_QPN,
-                          .psn = (uint16_t)(id + rows[i].id),
-                          .endpoint = {.op = MRC_ENDPOINT_EV_PROBE,
-                                       .tx_timestamp = (uint16_t)(timestamp + rows[i].timestamp)}};
+    set_wire(forge, .opcode = MRC_OP_ENDPOINT_RESPONSE, .dest_qpn = MRC_ENDPOINT_QPN,
+             .psn = (uint16_t)(id + rows[i].id),
+             .endpoint = {.op = MRC_ENDPOINT_EV_PROBE,
+                          .tx_timestamp = (uint16_t)(timestamp + rows[i].timestamp)});
     mrc_address_make(forge.meta.src, 6, 0, rows[i].plane, 0);
     forge.meta.sport = mrc_address_sport(rows[i].plane, 0);
     CHECK_EQ(send_forge(p, &forge), rows[i].drop);
@@ -340,20 +333,16 @@ TEST(test_answer__tells_how_long_the_probe_waited) {
     PAIR p = open_pair(.engine.readings = rows[i].readings);
     const int end = open_qp(p, .service_times = rows[i].agreed);
     run_for(p, 50 * MS);
-    struct forge forge = make_forge(p, end, four);
-    forge.wire = (struct mrc_wire){
-        .opcode = MRC_OP_ENDPOINT_REQUEST,
-        .dest_qpn = MRC_ENDPOINT_QPN,
-        .psn = 9,
-        .endpoint = {.op = MRC_ENDPOINT_EV_PROBE, .tx_timestamp = 0xFFF0, .tsr = true}};
+    struct forge forge = make_forge(p, end);
+    set_wire(forge, .opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN, .psn = 9,
+             .endpoint = {.op = MRC_ENDPOINT_EV_PROBE, .tx_timestamp = 0xFFF0, .tsr = true});
     forge.meta.arrived_ns = p->now_ns - rows[i].waited_ns;
     CHECK_EQ(send_forge(p, &forge), 0);
     struct mrc_burst burst;
-    CHECK_EQ(mrc_engine_transmit(p->hosts[1].engine, &burst, 1, p->now_ns), 1);
+    CHECK_EQ(transmit(p, 1, &burst, 1, 1), 1);
     CHECK_EQ(
         mrc_wire_decode(burst.packets[0].header, burst.packets[0].header_bytes, true, &forge.wire),
         0);
-    mrc_engine_commit(p->hosts[1].engine, &burst, &(int){1}, 1, p->now_ns);
     CHECK_EQ(forge.wire.opcode, MRC_OP_ENDPOINT_RESPONSE);
     CHECK_EQ(forge.wire.endpoint.tx_timestamp, (uint16_t)(0xFFF0 + rows[i].added));
   }
@@ -374,7 +363,7 @@ TEST(test_answer__its_wait_is_not_the_network_s) {
   EACH_ROW(i, rows) {
     PAIR p = open_pair();
     const int end = open_qp(p, .service_times = rows[i].agreed), prober = p->ends[end]->peer;
-    struct forge forge = make_forge(p, end, four);
+    struct forge forge = make_forge(p, end);
     mrc_pair_silence(p, 1, true);
     CHECK_EQ(probe_ev(p->hosts[1].engine, p->ends[prober]->qpn, 0, 0, SECOND, 7, p->now_ns), 0);
     mrc_pair_kick(p, 1);
@@ -382,12 +371,10 @@ TEST(test_answer__its_wait_is_not_the_network_s) {
     const struct mrc_ev_probe *probe = p->hosts[1].engine->services.probes.slots;
     while (probe->purpose != MRC_EV_PROBE_COMMAND)
       probe++; /* ends, because there is one */
-    forge.wire = (struct mrc_wire){
-        .opcode = MRC_OP_ENDPOINT_RESPONSE,
-        .dest_qpn = MRC_ENDPOINT_QPN,
-        .psn = probe->id,
-        .endpoint = {.op = MRC_ENDPOINT_EV_PROBE,
-                     .tx_timestamp = (uint16_t)(probe->tx_timestamp + rows[i].added)}};
+    set_wire(forge, .opcode = MRC_OP_ENDPOINT_RESPONSE, .dest_qpn = MRC_ENDPOINT_QPN,
+             .psn = probe->id,
+             .endpoint = {.op = MRC_ENDPOINT_EV_PROBE,
+                          .tx_timestamp = (uint16_t)(probe->tx_timestamp + rows[i].added)});
     const int64_t late_ns = (int64_t)(p->now_ns - probe->sent_ns - MS);
     CHECK_EQ(send_forge(p, &forge), rows[i].drop);
     run_for(p, US);

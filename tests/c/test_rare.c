@@ -48,7 +48,7 @@ static void post_empty(mrc_engine *engine, int n) {
 /* A QP dies with unpolled completions, and a new QP takes its number. The old completions must not
    count for the new QP: its send queue would seem emptier than it is and overrun its ring. */
 TEST(test_qpn__reused_before_the_old_completions_are_polled) {
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   struct mrc_wc wcs[16];
   add_qp(engine);
   post_empty(engine, 4);
@@ -59,12 +59,11 @@ TEST(test_qpn__reused_before_the_old_completions_are_polled) {
   CHECK_EQ(wcs[3].status, MRC_WC_WR_FLUSH_ERR);
   CHECK_EQ(wcs[3].reserved, 0);
   CHECK_EQ(mrc_qp_post(engine, attr_of_4.create.qpn, &empty, 1, 2), -ENOBUFS);
-  mrc_engine_destroy(engine);
 }
 
 /* RESET restores the state after create: EVs and peer are cleared and can be set again. */
 TEST(test_reset__forgets_paths_and_peer) {
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   const uint32_t qpn = attr_of_4.create.qpn;
   CHECK_EQ(mrc_qp_create(engine, &attr_of_4.create), 0);
   CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
@@ -74,7 +73,6 @@ TEST(test_reset__forgets_paths_and_peer) {
   CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4.rtr, NULL, 1), -EINVAL);
   set_paths(engine);
   CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4.rtr, NULL, 1), 0);
-  mrc_engine_destroy(engine);
 }
 
 /* RESET clears the port status that the old peer reported. */
@@ -82,10 +80,9 @@ TEST(test_reset__forgets_the_peers_ports) {
   PAIR p = open_pair(.planes = 2);
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
   int peer = p->ends[end]->peer;
-  struct forge forge = make_forge(p, end, four);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
-                                 .dest_qpn = MRC_ENDPOINT_QPN,
-                                 .endpoint.port_status_mask = 1};
+  struct forge forge = make_forge(p, end);
+  set_wire(forge, .opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN,
+           .endpoint.port_status_mask = 1);
   CHECK_EQ(send_forge(p, &forge), 0);
   CHECK(inside(p, peer)->planes[1].peer_down);
   mrc_pair_modify(p, peer, MRC_QP_RESET);
@@ -99,7 +96,7 @@ TEST(test_transmit__goes_on_after_a_full_arena) {
   static uint8_t memory[BYTES];
   static struct mrc_burst bursts[MRC_MAX_BURSTS];
   static const int all_taken[MRC_MAX_BURSTS] = {[0 ... MRC_MAX_BURSTS - 1] = 1};
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   add_qp(engine);
   prove_paths(engine, attr_of_4.create.qpn);
   const struct mrc_wr wr = {.local = (uintptr_t)memory, .va = 4096, .lkey = 7, .bytes = BYTES};
@@ -113,19 +110,17 @@ TEST(test_transmit__goes_on_after_a_full_arena) {
     CHECK_EQ(mrc_engine_deadline(engine) == 0, packets < PACKETS);
   }
   CHECK_EQ(packets, PACKETS);
-  mrc_engine_destroy(engine);
 }
 
 /* A commanded probe is due at once, and the engine's deadline shows it. */
 TEST(test_probe_ev__is_due_at_once) {
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   struct mrc_burst bursts[8];
   add_qp(engine);
   CHECK_EQ(mrc_engine_transmit(engine, bursts, 8, 2), 0);
   CHECK(mrc_engine_deadline(engine) > 2);
   CHECK_EQ(probe_ev(engine, attr_of_4.create.qpn, 0, 0, MS, 1, 2), 0);
   CHECK_EQ(mrc_engine_deadline(engine), 0);
-  mrc_engine_destroy(engine);
 }
 
 /* ---- two ends ---- */
@@ -135,7 +130,7 @@ TEST(test_probe_ev__is_due_at_once) {
 TEST(test_ack__of_a_message_half_the_psn_space_ago) {
   PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   lose_kind(p, 0, MRC_OP_ACK, 1000);
   CHECK_EQ(mrc_pair_write(p, peer, MTU), 0);
   run_for(p, 100 * US);
@@ -145,9 +140,7 @@ TEST(test_ack__of_a_message_half_the_psn_space_ago) {
   struct mrc_requester *req = &inside(p, peer)->req;
   CHECK_EQ(mrc_txwin_outstanding(&req->win), 8);
   req->sq[0].first_psn = mrc_psn_sub(req->win.una_psn, (1u << 23) + 5);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ACK,
-                                 .dest_qpn = forge.wire.dest_qpn,
-                                 .aeth = {.syndrome = MRC_SYNDROME_ACK, .msn = 1}};
+  set_wire(forge, .opcode = MRC_OP_ACK, .aeth = {.syndrome = MRC_SYNDROME_ACK, .msn = 1});
   CHECK_EQ(send_forge(p, &forge), 0);
   CHECK_EQ(mrc_pair_info(p, peer).outstanding, 1);
   CHECK_EQ(mrc_txwin_outstanding(&req->win), 8);
@@ -177,16 +170,13 @@ TEST(test_loss__before_the_first_round_trip_is_no_congestion) {
 TEST(test_sack__always_skip_puts_on_probation) {
   PAIR p = open_pair(.paths = 4);
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   run_for(p, MS);
   const uint32_t before = mrc_psn_sub(p->ends[peer]->attr.rts.sq_psn, 1);
-  forge.wire = (struct mrc_wire){
-      .opcode = MRC_OP_SACK,
-      .dest_qpn = forge.wire.dest_qpn,
-      .psn = before,
-      .sack = {.cum_psn = before,
-               .m = MRC_M_ALWAYS_SKIP,
-               .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 2)}};
+  set_wire(forge, .opcode = MRC_OP_SACK, .psn = before,
+           .sack = {.cum_psn = before,
+                    .m = MRC_M_ALWAYS_SKIP,
+                    .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 2)});
   CHECK_EQ(send_forge(p, &forge), 0);
   CHECK_EQ(mrc_pair_ev(p, peer, 1, 2).state, MRC_EV_ASSUMED_BAD);
   run_for(p, 100 * MS);
@@ -202,7 +192,7 @@ TEST(test_sack__tells_of_its_own_plane_only) {
   const int end = open_qp(p, .memory_bytes = 200 * MTU, .sq_depth = 200, .spray = 1);
   const int peer = p->ends[end]->peer;
   WRITE_AND_WAIT(p, peer, BEFORE * MTU, 5 * MS);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   for (int plane = 1; plane <= 2; plane++)
     mrc_pair_silence(p, plane, true);
   for (int i = 0; i < AFTER; i++) {
@@ -216,14 +206,12 @@ TEST(test_sack__tells_of_its_own_plane_only) {
     uint32_t newest = AFTER - 10; /* of the plane, as the SACK says */
     while (mrc_txwin_slot(&qp->req.win, mrc_psn_add(cum_psn, newest))->plane != plane)
       newest++;
-    forge.wire = (struct mrc_wire){.opcode = MRC_OP_SACK,
-                                   .dest_qpn = forge.wire.dest_qpn,
-                                   .psn = cum_psn,
-                                   .sack = {.cum_psn = cum_psn,
-                                            .sack_offset = AFTER - 20,
-                                            .bitmap = 0xFFFF,
-                                            .ack_psn_offset = (int16_t)newest,
-                                            .ev = qp->evset.evs[plane].value}};
+    set_wire(forge, .opcode = MRC_OP_SACK, .psn = cum_psn,
+             .sack = {.cum_psn = cum_psn,
+                      .sack_offset = AFTER - 20,
+                      .bitmap = 0xFFFF,
+                      .ack_psn_offset = (int16_t)newest,
+                      .ev = qp->evset.evs[plane].value});
     CHECK_EQ(send_forge(p, &forge), 0);
     run_for(p, 50 * US);
     CHECK(qp->planes[plane].lost > 0);
@@ -234,10 +222,8 @@ TEST(test_sack__tells_of_its_own_plane_only) {
 TEST(test_receive__checks_control_marked_as_trimmed) {
   PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64);
-  struct forge forge = make_forge(p, end, four);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ACK,
-                                 .dest_qpn = forge.wire.dest_qpn,
-                                 .aeth = {.syndrome = MRC_SYNDROME_NAK_REM_OP}};
+  struct forge forge = make_forge(p, end);
+  set_wire(forge, .opcode = MRC_OP_ACK, .aeth = {.syndrome = MRC_SYNDROME_NAK_REM_OP});
   forge.meta.trimmed = 1;
   uint8_t bytes[MRC_MAX_HEADER] = {0};
   const size_t n = mrc_wire_encode(&forge.wire, bytes);
@@ -261,10 +247,9 @@ TEST(test_answer__over_a_suspended_plane_at_last) {
 TEST(test_receive__trimmed_where) {
   static const uint8_t reasons[] = {[MRC_TRIMMED] = MRC_NACK_TRIMMED,
                                     [MRC_TRIMMED_LASTHOP] = MRC_NACK_TRIMMED_LASTHOP};
-  for (uint8_t trimmed = MRC_TRIMMED; trimmed <= MRC_TRIMMED_LASTHOP; trimmed++) {
-    CHECK_ROW(trimmed);
+  EACH_OF(uint8_t, trimmed, MRC_TRIMMED, MRC_TRIMMED_LASTHOP + 1) {
     PAIR p = open_pair();
-    struct forge forge = make_forge(p, open_qp(p, .memory_bytes = 64), four);
+    struct forge forge = make_forge(p, open_qp(p, .memory_bytes = 64));
     forge.meta.trimmed = trimmed;
     CHECK_EQ(send_forge(p, &forge), MRC_DROP_TRIMMED);
     run_for(p, MS);
@@ -281,13 +266,10 @@ TEST(test_receive__trimmed_where) {
 /* Transmits once by hand with all bursts taken; returns how many bursts begin with data. */
 static int data_bursts(struct mrc_pair *p, int host) {
   struct mrc_burst bursts[8];
-  static const int all_taken[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-  mrc_engine *engine = p->hosts[host].engine;
   int data = 0;
-  const int n = mrc_engine_transmit(engine, bursts, 8, p->now_ns);
+  const int n = transmit(p, host, bursts, 8, 1);
   for (int i = 0; i < n; i++)
     data += mrc_opcode_is_data(bursts[i].packets[0].header[0]);
-  if (n > 0) mrc_engine_commit(engine, bursts, all_taken, n, p->now_ns);
   return data;
 }
 
@@ -295,10 +277,9 @@ static int data_bursts(struct mrc_pair *p, int host) {
 TEST(test_endpoint__requests_do_not_starve_data) {
   PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
-  struct forge forge = make_forge(p, end, four);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
-                                 .dest_qpn = MRC_ENDPOINT_QPN,
-                                 .endpoint.op = MRC_ENDPOINT_EV_PROBE};
+  struct forge forge = make_forge(p, end);
+  set_wire(forge, .opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN,
+           .endpoint.op = MRC_ENDPOINT_EV_PROBE);
   run_for(p, MS);
   CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
   for (int i = 0; i < MRC_MAX_ANSWERS; i++)
@@ -312,7 +293,7 @@ TEST(test_probe__requests_do_not_starve_other_qps) {
   PAIR p = open_pair();
   int noisy = open_qp(p, .memory_bytes = 64);
   int quiet = open_qp(p, .memory_bytes = 64 * MTU);
-  struct forge forge = make_forge(p, noisy, four);
+  struct forge forge = make_forge(p, noisy);
   p->ends[quiet]->audit.unwatched = p->ends[p->ends[quiet]->peer]->audit.unwatched = true;
   run_for(p, MS);
   for (uint32_t psn = 1; psn < 1024; psn += 64) { /* each needs its own SACK */
@@ -320,7 +301,7 @@ TEST(test_probe__requests_do_not_starve_other_qps) {
     CHECK_EQ(send_forge(p, &forge), 0);
   }
   CHECK_EQ(mrc_pair_write(p, p->ends[quiet]->peer, 8 * MTU), 0);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_PROBE, .dest_qpn = forge.wire.dest_qpn};
+  set_wire(forge, .opcode = MRC_OP_PROBE);
   int data = 0;
   for (int turn = 0; turn < 8; turn++) {
     for (int i = 0; i < MRC_MAX_TRIGGERS; i++)
@@ -342,11 +323,9 @@ TEST(test_planes__return_without_catching_up) {
   PAIR p = open_pair(.planes = 3);
   int end = open_qp(p, .memory_bytes = 2000 * MTU, .plane_shares = MRC_SHARES_EQUAL),
       peer = p->ends[end]->peer;
-  struct forge forge = make_forge(p, end, four);
-  forge.wire =
-      (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
-                        .dest_qpn = MRC_ENDPOINT_QPN,
-                        .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1}};
+  struct forge forge = make_forge(p, end);
+  set_wire(forge, .opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN,
+           .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1});
   CHECK_EQ(send_forge(p, &forge), 0);
   CHECK_EQ(bytes_of_next_write(p, peer, 1), 400 * MTU);
   forge.wire.endpoint.port_status_mask = 7;
@@ -366,7 +345,7 @@ TEST(test_sack__without_an_ev_does_not_spin) {
   PAIR p = open_pair();
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
   mrc_engine *engine = p->hosts[1].engine;
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   mrc_pair_deny(p, peer, 1, 0, true);
   run_for(p, MS);
   CHECK_EQ(send_forge(p, &forge), 0);
@@ -381,19 +360,16 @@ TEST(test_sack__without_an_ev_does_not_spin) {
 TEST(test_commit__failed_answer_resends_data_in_flight) {
   PAIR p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
-  mrc_engine *engine = p->hosts[1].engine;
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   run_for(p, MS);
   CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
   CHECK(data_bursts(p, 1) > 0);
   forge.wire.ack_req = true;
   CHECK_EQ(send_forge(p, &forge), 0);
   struct mrc_burst bursts[8];
-  const int failed[8] = {-ENETUNREACH};
-  CHECK_EQ(mrc_engine_transmit(engine, bursts, 8, p->now_ns), 1);
+  CHECK_EQ(transmit(p, 1, bursts, 8, -ENETUNREACH), 1);
   CHECK_EQ(bursts[0].port, 1);
-  mrc_engine_commit(engine, bursts, failed, 1, p->now_ns);
-  CHECK_EQ(mrc_engine_deadline(engine), 0);
+  CHECK_EQ(mrc_engine_deadline(p->hosts[1].engine), 0);
   CHECK(data_bursts(p, 1) > 0);
 }
 
@@ -403,7 +379,7 @@ TEST(test_loss__originals_do_not_testify_for_retransmissions) {
   PAIR p = open_pair(.paths = 2, .path.delay_ns = MS);
   int end = open_qp(p, .memory_bytes = 300 * MTU, .spray = 1, .retry_linear = 7);
   int peer = p->ends[end]->peer;
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   WRITE_AND_WAIT(p, peer, 64 * MTU, 50 * MS);
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
@@ -412,11 +388,9 @@ TEST(test_loss__originals_do_not_testify_for_retransmissions) {
     run_for(p, 100 * US);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_LOST_BY_ORDER), 0);
   const uint32_t before = mrc_psn_sub(first, 1);
-  forge.wire = (struct mrc_wire){
-      .opcode = MRC_OP_SACK,
-      .dest_qpn = forge.wire.dest_qpn,
-      .psn = before,
-      .sack = {.cum_psn = before, .sack_offset = 1, .bitmap = 0xFC}}; /* two are not yet read */
+  set_wire(
+      forge, .opcode = MRC_OP_SACK, .psn = before,
+      .sack = {.cum_psn = before, .sack_offset = 1, .bitmap = 0xFC}); /* two are not yet read */
   CHECK_EQ(send_forge(p, &forge), 0);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_SPURIOUS), 6);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_LOST_BY_ORDER), 0);
@@ -461,8 +435,8 @@ TEST(test_numbers__all_wrap) {
 
 enum { PACKETS = 6 };
 
-static const uint8_t payload[4] = {1, 2, 3, 4};
-
+/* The pair is destroyed at the end of the block. */
+#define TOGETHER FREED_BY(end_together) struct together
 struct together {
   struct mrc_pair *pair;
   int end;
@@ -472,13 +446,16 @@ struct together {
   size_t packet_bytes;
 };
 
-static void start(struct together *t) {
-  *t = (struct together){.pair = open_pair()};
-  t->end = open_qp(t->pair, .memory_bytes = 64);
-  t->forge = make_forge(t->pair, t->end, payload);
-  t->forge.wire.opcode = MRC_OP_WRITE_ONLY_IMM;
-  t->pair->hosts[1].stops_polling = true;
+static struct together start(void) {
+  struct together t = {.pair = open_pair()};
+  t.end = open_qp(t.pair, .memory_bytes = 64);
+  t.forge = make_forge(t.pair, t.end);
+  t.forge.wire.opcode = MRC_OP_WRITE_ONLY_IMM;
+  t.pair->hosts[1].stops_polling = true;
+  return t;
 }
+
+static void end_together(struct together *t) { mrc_pair_destroy(t->pair); }
 
 /* Adds the forged packet to the message, and makes the next one of it. */
 static void add(struct together *t) {
@@ -495,20 +472,13 @@ static int receive(struct together *t) {
                             &t->forge.meta, t->pair->now_ns);
 }
 
-static uint64_t drops(const struct together *t, enum mrc_drop reason) {
-  uint64_t values[MRC_DROP_COUNT];
-  mrc_engine_drops(t->pair->hosts[1].engine, values, MRC_DROP_COUNT);
-  return values[reason];
-}
-
 static int polled(struct together *t, struct mrc_wc *wcs) {
   return mrc_cq_poll(t->pair->hosts[1].engine, wcs, 8);
 }
 
 TEST(test_together__each_packet_is_judged_by_itself) {
-  struct together t;
+  TOGETHER t = start();
   struct mrc_wc wcs[8];
-  start(&t);
   add(&t);
   add(&t);
   t.bytes[t.n - 1] ^= 1; /* of the ICRC */
@@ -520,8 +490,8 @@ TEST(test_together__each_packet_is_judged_by_itself) {
   add(&t);
   add(&t);
   CHECK_EQ(receive(&t), MRC_DROP_NONE);
-  CHECK_EQ(drops(&t, MRC_DROP_ICRC), 1);
-  CHECK_EQ(drops(&t, MRC_DROP_QPN), 1);
+  CHECK_EQ(dropped(t.pair, 1, MRC_DROP_ICRC), 1);
+  CHECK_EQ(dropped(t.pair, 1, MRC_DROP_QPN), 1);
   CHECK_EQ(polled(&t, wcs), 3);
   for (uint32_t i = 0; i < 3; i++) {
     CHECK_EQ(wcs[i].wr_id, i);
@@ -530,16 +500,14 @@ TEST(test_together__each_packet_is_judged_by_itself) {
   CHECK_EQ(counter(t.pair, 1, MRC_COUNTER_RX_PACKETS), 5);
   CHECK_EQ(counter(t.pair, 1, MRC_COUNTER_RX_DATA), 3);
   CHECK_EQ(receive(&t), MRC_DROP_DUPLICATE); /* all of them, and two that are wrong */
-  CHECK_EQ(drops(&t, MRC_DROP_DUPLICATE), 3);
+  CHECK_EQ(dropped(t.pair, 1, MRC_DROP_DUPLICATE), 3);
   CHECK_EQ(polled(&t, wcs), 0);
-  mrc_pair_destroy(t.pair);
 }
 
 /* What came before a packet that fails the QP counts. */
 TEST(test_together__a_refused_packet_ends_the_qp_in_its_turn) {
-  struct together t;
+  TOGETHER t = start();
   struct mrc_wc wcs[8];
-  start(&t);
   add(&t);
   add(&t);
   t.forge.wire.rkey++;
@@ -547,16 +515,14 @@ TEST(test_together__a_refused_packet_ends_the_qp_in_its_turn) {
   t.forge.wire.rkey--;
   add(&t);
   CHECK_EQ(receive(&t), MRC_DROP_QP_STATE);
-  CHECK_EQ(drops(&t, MRC_DROP_ACCESS), 1);
+  CHECK_EQ(dropped(t.pair, 1, MRC_DROP_ACCESS), 1);
   CHECK_EQ(polled(&t, wcs), 2);
   CHECK_EQ(mrc_pair_info(t.pair, t.pair->ends[t.end]->peer).state, MRC_QP_ERROR);
-  mrc_pair_destroy(t.pair);
 }
 
 TEST(test_together__the_last_may_be_shorter) {
-  struct together t;
+  TOGETHER t = start();
   struct mrc_wc wcs[8];
-  start(&t);
   add(&t);
   t.forge.wire.payload_bytes = t.forge.wire.dma_bytes = 0;
   add(&t);
@@ -566,5 +532,4 @@ TEST(test_together__the_last_may_be_shorter) {
   CHECK_EQ(wcs[1].bytes, 0);
   t.n--;
   CHECK_EQ(receive(&t), MRC_DROP_SHORT); /* the last one is cut */
-  mrc_pair_destroy(t.pair);
 }

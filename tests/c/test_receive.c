@@ -173,13 +173,11 @@ static void refuse(struct mrc_pair *p, int end, uint32_t n, uint8_t reason) {
   const uint32_t psn = mrc_psn_add(qp->req.win.una_psn, n);
   const struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
   CHECK_EQ(slot->state, MRC_TX_INFLIGHT);
-  struct forge forge = make_forge(p, end, four);
-  forge.wire = (struct mrc_wire){
-      .opcode = MRC_OP_NACK,
-      .dest_qpn = qp->qpn,
-      .psn = psn,
+  struct forge forge = make_forge(p, end);
+  set_wire(
+      forge, .opcode = MRC_OP_NACK, .dest_qpn = qp->qpn, .psn = psn,
       .nack = {
-          .reason = reason, .ev = qp->evset.evs[slot->ev].value, .nack_psn = psn, .cc_type = 2}};
+          .reason = reason, .ev = qp->evset.evs[slot->ev].value, .nack_psn = psn, .cc_type = 2});
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE);
   run_for(p, 10 * US);
 }
@@ -187,8 +185,7 @@ static void refuse(struct mrc_pair *p, int end, uint32_t n, uint8_t reason) {
 TEST(test_refusal__counts_as_a_retry) {
   static const uint8_t reasons[] = {MRC_NACK_NO_BITMAP, MRC_NACK_NO_PKT_BUFFER,
                                     MRC_NACK_NO_RESOURCE, MRC_NACK_PSN_OOR_WINDOW};
-  for (size_t row = 0; row < sizeof reasons; row++) {
-    CHECK_ROW(row);
+  EACH_OF(size_t, row, 0, sizeof reasons) {
     PAIR p = open_pair(.paths = 4);
     const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
     for (int i = 0; i < RETRIES; i++)
@@ -253,8 +250,7 @@ TEST(test_refusal__what_does_not_count) {
 /* After a trim inside the fabric the EV skips turns; after a trim at the last hop no EV does. */
 TEST(test_trim__at_the_last_hop_blames_no_path) {
   static const uint8_t reasons[] = {MRC_NACK_TRIMMED, MRC_NACK_TRIMMED_LASTHOP};
-  for (int row = 0; row < 2; row++) {
-    CHECK_ROW(row);
+  EACH_OF(int, row, 0, 2) {
     PAIR p = open_pair(.paths = 4);
     const int end = open_silent(p, 4);
     refuse(p, end, 0, reasons[row]);
@@ -274,23 +270,11 @@ TEST(test_trim__at_the_last_hop_blames_no_path) {
 
 enum { CAPACITY = 16, NACKS = 3 };
 
-/* One transmit of a host: all bursts get the given fate, and none leaves. They stay readable. */
-static int transmit(struct mrc_pair *p, int host, struct mrc_burst *bursts, int capacity,
-                    int fate) {
-  int taken[CAPACITY];
-  mrc_engine *engine = p->hosts[host].engine;
-  const int n = mrc_engine_transmit(engine, bursts, capacity, p->now_ns);
-  for (int i = 0; i < n; i++)
-    taken[i] = fate;
-  if (n > 0) mrc_engine_commit(engine, bursts, taken, n, p->now_ns);
-  return n;
-}
-
 /* The kernel refuses the NACKs of trims at first: the engine offers all again, unchanged. */
 TEST(test_nack__refused_is_given_again) {
   PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   forge.meta.trimmed = MRC_TRIMMED;
   for (uint32_t i = 0; i < NACKS; i++) {
     forge.wire.psn = i + 1;
@@ -317,7 +301,7 @@ TEST(test_nack__refused_is_given_again) {
 TEST(test_nack__no_more_than_fit) {
   PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 256 * MTU);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   forge.meta.trimmed = MRC_TRIMMED;
   for (uint32_t i = 0; i < 2 * MRC_MAX_NACKS; i++) {
     forge.wire.psn = i + 1;
@@ -337,13 +321,11 @@ TEST(test_nack__no_more_than_fit) {
 
 /* The next SACK that host 1 sends; it may have to send EV probes first. */
 static struct mrc_wire next_sack(struct mrc_pair *p) {
-  struct mrc_engine *engine = p->hosts[1].engine;
   struct mrc_burst burst;
   struct mrc_wire wire = {0};
-  while (wire.opcode != MRC_OP_SACK && mrc_engine_transmit(engine, &burst, 1, p->now_ns) == 1) {
+  while (wire.opcode != MRC_OP_SACK && transmit(p, 1, &burst, 1, 1) == 1) {
     const struct mrc_packet *packet = &burst.packets[0];
     CHECK_EQ(mrc_wire_decode(packet->header, packet->header_bytes, true, &wire), 0);
-    mrc_engine_commit(engine, &burst, &(int){1}, 1, p->now_ns);
   }
   CHECK_EQ(wire.opcode, MRC_OP_SACK);
   return wire;
@@ -356,7 +338,7 @@ TEST(test_sack__a_mark_is_told_once) {
   const int end = open_qp(p, .memory_bytes = 64, .dynamic_mpr = 1);
   const uint32_t qpn = p->ends[p->ends[end]->peer]->qpn;
   run_for(p, MS);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   forge.meta.ecn = 3;
   CHECK_EQ(send_forge(p, &forge), 0);
   const struct mrc_wire first = next_sack(p);
@@ -372,12 +354,11 @@ TEST(test_sack__a_mark_is_told_once) {
 /* A SACK carries its send time only if the peer requests it, else the count of packets out of
  * order. */
 TEST(test_sack__its_send_time_on_request) {
-  for (uint32_t asked = 0; asked <= 1; asked++) {
-    CHECK_ROW(asked);
+  EACH_OF(uint32_t, asked, 0, 2) {
     PAIR p = open_pair();
     const int end = open_qp(p, .memory_bytes = 64, .sack_times = asked);
     run_for(p, MS);
-    struct forge forge = make_forge(p, end, four);
+    struct forge forge = make_forge(p, end);
     forge.wire.psn = mrc_psn_add(forge.wire.psn, 3);
     CHECK_EQ(send_forge(p, &forge), 0);
     p->now_ns += 100 * MS;
@@ -392,8 +373,7 @@ TEST(test_sack__its_send_time_on_request) {
 /* Two hosts write to each other at 500 Mbit/s: SACKs wait behind data, as the requester finds out.
  */
 TEST(test_sack__its_wait_is_known) {
-  for (uint32_t asked = 0; asked <= 1; asked++) {
-    CHECK_ROW(asked);
+  EACH_OF(uint32_t, asked, 0, 2) {
     PAIR p = open_pair(.port_out.rate_bps = 500000000);
     const int end = open_qp(p, .memory_bytes = 4u << 20, .mpr = 1024, .sack_times = asked);
     const uint32_t sizes[] = {MTU, 2u << 20}; /* the first write finds the empty way back */
@@ -417,9 +397,8 @@ TEST(test_sack__waits_longer_while_many_qps_receive) {
   for (int i = 0; i < QPS; i++)
     ends[i] = open_qp(p, .memory_bytes = 64);
   run_for(p, MS);
-  for (int i = 0; i < QPS; i++) {
-    CHECK_ROW(i);
-    struct forge forge = make_forge(p, ends[i], four);
+  EACH_OF(int, i, 0, QPS) {
+    struct forge forge = make_forge(p, ends[i]);
     CHECK_EQ(send_forge(p, &forge), 0);
     const uint64_t delays = mrc_min_u64(mrc_max_u64((uint64_t)i, 1), 4);
     CHECK_EQ(inside(p, p->ends[ends[i]]->peer)->resp.sack_deadline_ns,
@@ -442,21 +421,19 @@ TEST(test_sack__of_one_port_in_one_burst) {
   PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
   run_for(p, MS);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   CHECK_EQ(send_forge(p, &forge), 0);
   forge.wire.psn = 1;
   forge.meta.ecn = 3;
   CHECK_EQ(send_forge(p, &forge), 0);
   p->now_ns += 10 * MS;
-  struct mrc_engine *engine = p->hosts[1].engine;
-  mrc_engine_expire(engine, p->now_ns);
+  mrc_engine_expire(p->hosts[1].engine, p->now_ns);
   struct mrc_burst burst;
-  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
+  CHECK_EQ(transmit(p, 1, &burst, 1, 1), 1);
   int n_sacks = 0;
   for (int i = 0; i < burst.n_packets; i++) /* an EV probe may travel with them */
     n_sacks += burst.packets[i].header[0] == MRC_OP_SACK;
   CHECK_EQ(n_sacks, 2);
-  mrc_engine_commit(engine, &burst, &(int){1}, 1, p->now_ns);
 }
 
 /* After an overflow of this host's socket, SACKs penalize the peer's window for a round trip. */
@@ -470,7 +447,7 @@ TEST(test_sack__penalty_after_an_overflow) {
     PAIR p = open_pair();
     const int end = open_qp(p, .memory_bytes = 64);
     run_for(p, MS);
-    struct forge forge = make_forge(p, end, four);
+    struct forge forge = make_forge(p, end);
     forge.meta.overflowed = rows[i].overflowed;
     forge.meta.ecn = 3; /* its SACK is due at once */
     CHECK_EQ(send_forge(p, &forge), 0);
@@ -493,7 +470,7 @@ TEST(test_sack__threshold_of_the_reading) {
     const struct mrc_qp *qp = mrc_engine_qp(engine, p->ends[p->ends[end]->peer]->qpn);
     for (uint32_t sent = 0; sent < rows[i].packets; sent++) { /* each counts as 1 KiB */
       CHECK_EQ(mrc_responder_due_port(&qp->resp, threshold_bytes), 0);
-      struct forge forge = make_forge(p, end, four);
+      struct forge forge = make_forge(p, end);
       forge.wire.psn = mrc_psn_add(forge.wire.psn, sent);
       CHECK_EQ(send_forge(p, &forge), 0);
     }
@@ -625,11 +602,9 @@ TEST(test_mpr__what_a_sack_may_say) {
     const int peer = p->ends[end]->peer;
     WRITE_AND_WAIT(p, peer, MTU, 10 * MS);
     const uint32_t cum_psn = mrc_psn_sub(inside(p, peer)->req.win.next_psn, 1);
-    struct forge forge = make_forge(p, end, four);
-    forge.wire = (struct mrc_wire){.opcode = MRC_OP_SACK,
-                                   .dest_qpn = p->ends[peer]->qpn,
-                                   .psn = cum_psn,
-                                   .sack = {.cum_psn = cum_psn, .mpr = rows[i].mpr}};
+    struct forge forge = make_forge(p, end);
+    set_wire(forge, .opcode = MRC_OP_SACK, .psn = cum_psn,
+             .sack = {.cum_psn = cum_psn, .mpr = rows[i].mpr});
     CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE);
     CHECK_EQ(mrc_pair_info(p, peer).peer_mpr, rows[i].granted);
     if (rows[i].granted != 1024) { /* an older SACK has no effect */

@@ -35,14 +35,12 @@ static int arrive(struct mrc_pair *p, const struct mrc_datagram *packet) {
 }
 
 TEST(test_seal__writes_arrive) {
-  for (int row = 0; row < 2 * MODES; row++) {
-    CHECK_ROW(row);
+  EACH_OF(int, row, 0, 2 * MODES) {
     PAIR p = open_pair(.planes = 2, .family = row & 1 ? 4 : 6);
     const int end = open_qp(p, .memory_bytes = 200 * MTU, .seal = (uint8_t)(1 + row / 2));
     CHECK_EQ(mrc_pair_write(p, end, 100 * MTU + 3), 0);
     CHECK_EQ(mrc_pair_write_imm(p, end, 7), 0);
-    CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
-    CHECK(mrc_pair_finish(p, 50 * MS));
+    WRITE_IMM_AND_WAIT(p, end, 0, 50 * MS);
     CHECK_EQ(succeeded(p, end), 3);
     CHECK_EQ(retransmitted(p, end), 0);
   }
@@ -50,8 +48,7 @@ TEST(test_seal__writes_arrive) {
 
 /* Losses, copies and flipped bits; refused sends number their packets anew. */
 TEST(test_seal__a_bad_network) {
-  for (uint8_t mode = 1; mode <= MODES; mode++) {
-    CHECK_ROW(mode);
+  EACH_OF(uint8_t, mode, 1, MODES + 1) {
     PAIR p =
         open_pair(.planes = 4, .paths = 4, .driver.refuse_one_in = 4, .path.delay_ns = 20 * US,
                   .path.loss_ppm = 20000, .path.duplicate_ppm = 50000, .path.corrupt_ppm = 20000,
@@ -80,15 +77,13 @@ TEST(test_seal__over_many_epochs) {
 TEST(test_seal__plain_packets_are_nothing) {
   PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AEAD);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SEAL);
   forge.wire.opcode = MRC_OP_ACK;
   forge.wire.aeth.syndrome = MRC_SYNDROME_NAK_REM_OP;
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SEAL);
-  forge.wire = (struct mrc_wire){
-      .opcode = MRC_OP_ENDPOINT_REQUEST,
-      .dest_qpn = MRC_ENDPOINT_QPN,
-      .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1, .tsr = true}};
+  set_wire(forge, .opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN,
+           .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1, .tsr = true});
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
   run_for(p, 5 * MS);
   CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
@@ -98,7 +93,7 @@ TEST(test_seal__plain_packets_are_nothing) {
 TEST(test_seal__sealed_packets_for_a_plain_qp_are_nothing) {
   PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   uint8_t bytes[FORGE_BYTES + MRC_SEALED_BYTES] = {0};
   forge.wire.sealed = true;
   const size_t n = encode_forge(&forge, bytes) - MRC_ICRC_BYTES + MRC_SEALED_BYTES;
@@ -109,14 +104,12 @@ TEST(test_seal__sealed_packets_for_a_plain_qp_are_nothing) {
 /* Every packet of a session with every byte changed, in turn: none is accepted. Nothing of it has
    arrived before, so that none is a duplicate. */
 TEST(test_seal__no_byte_can_be_changed) {
-  for (uint8_t mode = 1; mode <= MODES; mode++) {
-    CHECK_ROW(mode);
+  EACH_OF(uint8_t, mode, 1, MODES + 1) {
     PAIR p = open_pair(.planes = 2);
     const int end = open_qp(p, .memory_bytes = 64 * MTU, .seal = mode, .path_mtu = 256);
     audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
     start_tap(p);
-    CHECK_EQ(mrc_pair_write_imm(p, end, 300), 0);
-    CHECK(mrc_pair_finish(p, 50 * MS));
+    WRITE_IMM_AND_WAIT(p, end, 300, 50 * MS);
     CHECK(p->n_tapped >= 4); /* two data packets and their answers */
     for (int i = 0; i < p->n_tapped; i++) {
       for (uint32_t at = 0; at < tap[i]->n; at++) {
@@ -153,16 +146,14 @@ static struct mrc_qp_info state_of(const struct mrc_pair *p, int end) {
 /* All packets of a session arrive once more, in order and backwards, while the QP is idle and while
    it works: nothing is placed, completed, blamed or reported twice. */
 TEST(test_seal__what_arrives_again_changes_nothing) {
-  for (int row = 0; row < 4; row++) {
-    CHECK_ROW(row);
+  EACH_OF(int, row, 0, 4) {
     PAIR p = open_pair(.planes = 2);
     const int end = open_qp(p, .memory_bytes = 400 * MTU, .seal = MRC_SEAL_AEAD);
     const int peer = p->ends[end]->peer;
     start_tap(p);
     lose_data(p, 5, 3);
     mrc_pair_port_up(p, 0, 2, false);
-    CHECK_EQ(mrc_pair_write_imm(p, end, 40 * MTU), 0);
-    CHECK(mrc_pair_finish(p, 100 * MS));
+    WRITE_IMM_AND_WAIT(p, end, 40 * MTU, 100 * MS);
     mrc_pair_port_up(p, 0, 2, true);
     run_for(p, 100 * MS);
     const int n = p->n_tapped;
@@ -218,11 +209,9 @@ TEST(test_seal__beside_a_plain_qp) {
   PAIR p = open_pair(.planes = 2);
   const int sealed = open_qp(p, .memory_bytes = 40 * MTU, .seal = MRC_SEAL_AEAD);
   const int plain = open_qp(p, .memory_bytes = 40 * MTU);
-  struct forge forge = make_forge(p, plain, four);
-  forge.wire = (struct mrc_wire){
-      .opcode = MRC_OP_ENDPOINT_REQUEST,
-      .dest_qpn = MRC_ENDPOINT_QPN,
-      .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1, .tsr = true}};
+  struct forge forge = make_forge(p, plain);
+  set_wire(forge, .opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN,
+           .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1, .tsr = true});
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE); /* believed of the plain one, until proved */
   run_for(p, MS);
   CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT), 1);
@@ -234,7 +223,7 @@ TEST(test_set_seal__arguments) {
   const struct mrc_engine_config plain = {.seed = 1};
   const struct mrc_qp_create_attr qp = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
   struct mrc_seal_attr attr = {.mode = MRC_SEAL_AEAD, .peer_qpn = 9};
-  mrc_engine *engine = mrc_engine_create(&plain);
+  ENGINE engine = mrc_engine_create(&plain);
   CHECK_EQ(mrc_qp_create(engine, &qp), 0);
   CHECK_EQ(mrc_qp_set_seal(engine, 8, &attr), -ENOENT);
   CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL); /* in RESET */
@@ -253,7 +242,6 @@ TEST(test_set_seal__arguments) {
   attr.peer_qpn = 9;
   CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), 0);
   CHECK_EQ(mrc_qp_set_seal(engine, 7, &attr), -EINVAL); /* once */
-  mrc_engine_destroy(engine);
 }
 
 /* ---- attacks ---- */
@@ -267,7 +255,7 @@ enum { FORGERIES = 100000, MOST_BYTES = 256 };
 TEST(test_trimmed__forged_ones_are_hints) {
   PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .seal = MRC_SEAL_AEAD);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   forge.wire.sealed = true;
   forge.meta.trimmed = true;
   for (uint32_t psn = 0; psn < 50; psn++) {
@@ -319,15 +307,18 @@ static bool check_last(void *key, const uint8_t *nonce, struct mrc_part whole, c
   return tag[MRC_TAG_BYTES - 1] == 7;
 }
 
-/* The seals of both ends: of QP 8, which sends, and of QP 9. */
-static void open_seals(const struct mrc_aead *aead, uint32_t epoch_bits, struct mrc_seal **out,
-                       struct mrc_seal **in) {
-  struct mrc_seal_attr attr = {.mode = MRC_SEAL_AUTH, .peer_qpn = 9, .send = {1}, .receive = {2}};
-  *out = mrc_seal_new(aead, 8, &attr, epoch_bits);
-  attr = (struct mrc_seal_attr){.mode = MRC_SEAL_AUTH, .peer_qpn = 8, .send = {2}, .receive = {1}};
-  *in = mrc_seal_new(aead, 9, &attr, epoch_bits);
-  CHECK(*out != NULL && *in != NULL);
+/* The seal of one end: of QP 8, which sends, or of QP 9. It is freed at the end of the block. */
+#define SEAL FREED_BY(free_seal) struct mrc_seal
+static struct mrc_seal *open_seal(const struct mrc_aead *aead, uint32_t qpn, uint32_t epoch_bits) {
+  const uint8_t send = qpn == 8 ? 1 : 2;
+  const struct mrc_seal_attr attr = {
+      .mode = MRC_SEAL_AUTH, .peer_qpn = 17 - qpn, .send = {send}, .receive = {3 - send}};
+  struct mrc_seal *seal = mrc_seal_new(aead, qpn, &attr, epoch_bits);
+  CHECK(seal != NULL);
+  return seal;
 }
+
+static void free_seal(struct mrc_seal **seal) { mrc_seal_free(*seal); }
 
 /* Within an epoch the distance of the counter alone makes a packet too old: long before the PSNs
    come round. */
@@ -335,8 +326,7 @@ TEST(test_replay__ends_at_its_distance) {
   struct mrc_aead aead = mrc_sealer;
   aead.mac = mac_anything;
   aead.check = check_last;
-  struct mrc_seal *out, *in;
-  open_seals(&aead, 30, &out, &in);
+  SEAL *out = open_seal(&aead, 8, 30), *in = open_seal(&aead, 9, 30);
   uint8_t first[MOST_BYTES], second[MOST_BYTES], newest[MOST_BYTES];
   const size_t n = seal_ack(out, first);
   seal_ack(out, second);
@@ -354,8 +344,6 @@ TEST(test_replay__ends_at_its_distance) {
   newest[n - 1] ^= 1;
   CHECK_EQ(open_ack(in, newest, n), MRC_DROP_SEAL);
   CHECK_EQ(open_ack(in, second, n), 0);
-  mrc_seal_free(out);
-  mrc_seal_free(in);
 }
 
 static int n_hashes;
@@ -369,8 +357,7 @@ static void counting_hash(const uint8_t *message, size_t n, uint8_t digest[MRC_D
 TEST(test_epochs__that_were_lost) {
   for (uint32_t lost = 1; lost <= 300; lost += 13) {
     CHECK_ROW((int)lost);
-    struct mrc_seal *out, *in;
-    open_seals(&mrc_sealer, 6, &out, &in);
+    SEAL *out = open_seal(&mrc_sealer, 8, 6), *in = open_seal(&mrc_sealer, 9, 6);
     uint8_t bytes[MOST_BYTES], before[MOST_BYTES];
     uint64_t now_ns = SECOND;
     size_t n = seal_ack(out, bytes);
@@ -387,18 +374,14 @@ TEST(test_epochs__that_were_lost) {
       n = seal_ack(out, bytes);
       CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
     }
-    mrc_seal_free(out);
-    mrc_seal_free(in);
   }
 }
 
 /* The receiver skips epochs and never has their keys. Memory without a key holds zeros, which
    everybody knows. */
 TEST(test_epochs__without_a_key) {
-  for (uint32_t lost = 2; lost <= 6; lost++) {
-    CHECK_ROW((int)lost);
-    struct mrc_seal *out, *in;
-    open_seals(&mrc_sealer, 6, &out, &in);
+  EACH_OF(uint32_t, lost, 2, 7) {
+    SEAL *out = open_seal(&mrc_sealer, 8, 6), *in = open_seal(&mrc_sealer, 9, 6);
     uint8_t bytes[MOST_BYTES];
     size_t n = seal_ack(out, bytes);
     CHECK_EQ(open_ack_at(in, bytes, n, SECOND), 0);
@@ -414,16 +397,13 @@ TEST(test_epochs__without_a_key) {
     mrc_sealer.mac(zeros, (const uint8_t *)nonce, parts, bytes + n - MRC_TAG_BYTES);
     CHECK(open_ack_at(in, bytes, n, 2 * SECOND) != 0);
     mrc_sealer.release(zeros, mrc_sealer.key_bytes);
-    mrc_seal_free(out);
-    mrc_seal_free(in);
   }
 }
 
 /* Replays of an old packet do not keep the receiver from the epoch of its sender. */
 TEST(test_epochs__that_were_lost_beside_replays) {
   enum { LOST = 100, REPLAYS = 100 };
-  struct mrc_seal *out, *in;
-  open_seals(&mrc_sealer, 6, &out, &in);
+  SEAL *out = open_seal(&mrc_sealer, 8, 6), *in = open_seal(&mrc_sealer, 9, 6);
   uint8_t old[MOST_BYTES], bytes[MOST_BYTES];
   size_t n = seal_ack(out, old);
   uint64_t now_ns = SECOND;
@@ -432,16 +412,14 @@ TEST(test_epochs__that_were_lost_beside_replays) {
   for (int i = 0; i < REPLAYS; i++, now_ns += 64 * LOST * MRC_SEAL_PACKET_NS / REPLAYS)
     CHECK_EQ(open_ack_at(in, old, n, now_ns), 0);
   CHECK_EQ(open_ack_at(in, bytes, n, now_ns), 0);
-  mrc_seal_free(out);
-  mrc_seal_free(in);
 }
 
 /* Anybody can name a later epoch: that costs a few looks a second, and changes nothing. */
 TEST(test_epochs__that_are_invented) {
   struct mrc_aead aead = mrc_sealer;
   aead.hash = counting_hash;
-  struct mrc_seal *out, *in;
-  open_seals(&aead, MRC_SEAL_EPOCH_BITS, &out, &in);
+  SEAL *out = open_seal(&aead, 8, MRC_SEAL_EPOCH_BITS),
+       *in = open_seal(&aead, 9, MRC_SEAL_EPOCH_BITS);
   uint8_t good[MOST_BYTES], forged[MOST_BYTES];
   uint64_t now_ns = SECOND;
   const size_t n = seal_ack(out, good);
@@ -466,6 +444,4 @@ TEST(test_epochs__that_are_invented) {
     CHECK(open_ack_at(in, forged, n, now_ns) != 0);
   CHECK(n_hashes > 0 && n_hashes <= 2 * (900 + 3));
   CHECK_EQ(open_ack_at(in, good, n, now_ns), 0);
-  mrc_seal_free(out);
-  mrc_seal_free(in);
 }

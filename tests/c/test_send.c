@@ -24,8 +24,7 @@ TEST(test_write__every_size) {
       int end = open_qp(p, .memory_bytes = 2 * sizes[i]);
       const uint32_t writes = sizes[i] == 0 ? 1 : 2; /* a write needs bytes */
       if (writes == 2) CHECK_EQ(mrc_pair_write(p, end, sizes[i]), 0);
-      CHECK_EQ(mrc_pair_write_imm(p, end, sizes[i]), 0);
-      CHECK(mrc_pair_finish(p, 200 * MS));
+      WRITE_IMM_AND_WAIT(p, end, sizes[i], 200 * MS);
       CHECK_EQ(succeeded(p, end), writes);
       CHECK_EQ(audit_of(p, end)->n_immediates, 1);
       CHECK_EQ(retransmitted(p, end), 0);
@@ -88,8 +87,7 @@ TEST(test_post__queue_full_then_free_again) {
 TEST(test_write__over_ipv4) {
   PAIR p = open_pair(.family = 4, .planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 1u << 20);
-  CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
-  CHECK(mrc_pair_finish(p, 100 * MS));
+  WRITE_IMM_AND_WAIT(p, end, 1u << 20, 100 * MS);
   for (int plane = 1; plane <= 2; plane++)
     for (int path = 0; path < 4; path++)
       CHECK(mrc_pair_ev(p, end, plane, path).sent_packets > 0);
@@ -104,8 +102,7 @@ TEST(test_write__without_icrc) {
 /* Equal shares: after each MiB no plane is ahead of another by more than a burst. */
 TEST(test_spray__planes_carry_equal_bytes) {
   static const uint32_t sprays[] = {0, 1, 4};
-  for (size_t i = 0; i < 3; i++) {
-    CHECK_ROW(i);
+  EACH_OF(size_t, i, 0, 3) {
     PAIR p = open_pair(.planes = 4, .paths = 2);
     int end = open_qp(p, .memory_bytes = 8u << 20, .spray = sprays[i], .mpr = 4096);
     for (int round = 0; round < 8; round++) {
@@ -395,11 +392,14 @@ TEST(test_transmit__code_points_of_the_classes) {
 /* Which QP has its turn when several QPs have data to send, or wait for room in the CQ. */
 
 /* One QP of host 1 has data for many transmits and was there first; another owes an answer. */
+#define TWO_QPS FREED_BY(end_two_qps) const struct two_qps
 struct two_qps {
   struct mrc_pair *pair;
   mrc_engine *engine; /* of host 1 */
   int asked;          /* host 0's end of the QP that owes the answer */
 };
+
+static void end_two_qps(const struct two_qps *qps) { mrc_pair_destroy(qps->pair); }
 
 static struct two_qps open_two_qps(void) {
   struct mrc_pair *p = open_pair();
@@ -413,30 +413,27 @@ static struct two_qps open_two_qps(void) {
 }
 
 static void ask(const struct two_qps *qps) {
-  struct forge forge = make_forge(qps->pair, qps->asked, four);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_PROBE, .dest_qpn = forge.wire.dest_qpn};
+  struct forge forge = make_forge(qps->pair, qps->asked);
+  set_wire(forge, .opcode = MRC_OP_PROBE);
   CHECK_EQ(send_forge(qps->pair, &forge), 0);
 }
 
 static void check_answer_leaves_first(const struct two_qps *qps) {
-  static const int all_taken[4] = {1, 1, 1, 1};
   struct mrc_burst bursts[4];
-  CHECK_EQ(mrc_engine_transmit(qps->engine, bursts, 4, qps->pair->now_ns), 4);
+  CHECK_EQ(transmit(qps->pair, 1, bursts, 4, 1), 4);
   CHECK_EQ(bursts[0].packets[0].header[0], MRC_OP_SACK);
   for (int i = 1; i < 4; i++)
     CHECK(mrc_opcode_is_data(bursts[i].packets[0].header[0]));
-  mrc_engine_commit(qps->engine, bursts, all_taken, 4, qps->pair->now_ns);
 }
 
 TEST(test_answers__leave_before_the_data_of_other_qps) {
-  const struct two_qps qps = open_two_qps();
+  TWO_QPS qps = open_two_qps();
   ask(&qps);
   check_answer_leaves_first(&qps);
-  mrc_pair_destroy(qps.pair);
 }
 
 TEST(test_answers__leave_before_data_when_a_port_has_room_again) {
-  const struct two_qps qps = open_two_qps();
+  TWO_QPS qps = open_two_qps();
   struct mrc_burst burst;
   mrc_engine_port_blocked(qps.engine, 1, true, qps.pair->now_ns);
   CHECK_EQ(mrc_engine_transmit(qps.engine, &burst, 1, qps.pair->now_ns), 0);
@@ -444,58 +441,54 @@ TEST(test_answers__leave_before_data_when_a_port_has_room_again) {
   CHECK_EQ(mrc_engine_transmit(qps.engine, &burst, 1, qps.pair->now_ns), 0);
   mrc_engine_port_blocked(qps.engine, 1, false, qps.pair->now_ns);
   check_answer_leaves_first(&qps);
-  mrc_pair_destroy(qps.pair);
 }
 
 /* A burst is limited by bytes: a new window of whole packets holds many short ones. */
 TEST(test_burst__takes_many_short_packets_from_the_start) {
   PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
-  mrc_engine *engine = p->hosts[p->ends[end]->host].engine;
-  prove_paths(engine, p->ends[end]->qpn);
+  prove_paths(p->hosts[0].engine, p->ends[end]->qpn);
   write_many(p, end, 8, 8);
-  static const int all_taken[4] = {1, 1, 1, 1};
   struct mrc_burst bursts[4];
-  const int n = mrc_engine_transmit(engine, bursts, 4, p->now_ns);
-  CHECK_EQ(n, 1);
+  CHECK_EQ(transmit(p, 0, bursts, 4, 1), 1);
   CHECK_EQ(bursts[0].n_packets, 8);
-  mrc_engine_commit(engine, bursts, all_taken, n, p->now_ns);
 }
 
 /* Answers that no EV can carry now are neither tried repeatedly nor dropped. */
 TEST(test_answers__wait_for_a_port) {
   PAIR p = open_pair();
   const int end = open_qp(p, .memory_bytes = 512 * MTU);
-  struct forge forge = make_forge(p, end, four);
+  struct forge forge = make_forge(p, end);
   mrc_engine *engine = p->hosts[1].engine;
   struct mrc_burst burst;
-  static const int taken = 1;
   run_for(p, MS);
   mrc_engine_port_blocked(engine, 1, true, p->now_ns);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_PROBE, .dest_qpn = forge.wire.dest_qpn};
+  set_wire(forge, .opcode = MRC_OP_PROBE);
   CHECK_EQ(send_forge(p, &forge), 0);
   CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 0);
   CHECK(mrc_engine_deadline(engine) > p->now_ns);
   mrc_engine_port_blocked(engine, 1, false, p->now_ns);
-  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
+  CHECK_EQ(transmit(p, 1, &burst, 1, 1), 1);
   CHECK_EQ(burst.packets[0].header[0], MRC_OP_SACK);
-  mrc_engine_commit(engine, &burst, &taken, 1, p->now_ns);
 }
 
 /* Three QPs of host 1 that have data for many transmits. With `spray` they send packet by packet.
  */
-enum { SPRAYING = 3 };
+enum { N_SPRAYING = 3 };
 
+#define SPRAYING FREED_BY(end_spraying) const struct spraying
 struct spraying {
   struct mrc_pair *pair;
   mrc_engine *engine;
-  uint32_t index[SPRAYING]; /* engine indices of the QPs */
+  uint32_t index[N_SPRAYING]; /* engine indices of the QPs */
 };
+
+static void end_spraying(const struct spraying *s) { mrc_pair_destroy(s->pair); }
 
 static struct spraying open_spraying(uint32_t spray) {
   struct spraying s = {.pair = open_pair()};
   s.engine = s.pair->hosts[1].engine;
-  for (int i = 0; i < SPRAYING; i++) {
+  for (int i = 0; i < N_SPRAYING; i++) {
     const int end = open_qp(s.pair, .from = 1, .to = 0, .spray = spray, .memory_bytes = 512 * MTU);
     const uint32_t qpn = s.pair->ends[end]->qpn;
     prove_paths(s.engine, qpn);
@@ -512,45 +505,37 @@ static void check_turns(const struct spraying *s, int first, int n_taken) {
   struct mrc_burst bursts[BURSTS];
   int taken[BURSTS];
   CHECK_EQ(mrc_engine_transmit(s->engine, bursts, BURSTS, s->pair->now_ns), BURSTS);
-  for (int i = 0; i < BURSTS; i++) {
-    CHECK_ROW((size_t)i);
+  EACH_OF(int, i, 0, BURSTS) {
     CHECK_EQ(bursts[i].n_packets, 1);
-    CHECK_EQ(bursts[i]._qp, s->index[(first + i) % SPRAYING]);
+    CHECK_EQ(bursts[i]._qp, s->index[(first + i) % N_SPRAYING]);
     taken[i] = i < n_taken;
   }
   mrc_engine_commit(s->engine, bursts, taken, BURSTS, s->pair->now_ns);
 }
 
 TEST(test_turns__of_qps_that_spray_packets_are_a_packet_long) {
-  const struct spraying s = open_spraying(1);
+  SPRAYING s = open_spraying(1);
   check_turns(&s, 0, 7);
   check_turns(&s, 1, 7);
-  mrc_pair_destroy(s.pair);
 }
 
 TEST(test_turns__in_vain_are_not_lost) {
-  const struct spraying s = open_spraying(1);
+  SPRAYING s = open_spraying(1);
   check_turns(&s, 0, 1);
   check_turns(&s, 1, 4);
   check_turns(&s, 2, 0);
   check_turns(&s, 2, 7);
-  mrc_pair_destroy(s.pair);
 }
 
 /* Without spraying, a turn is four bursts long. */
 TEST(test_turns__of_other_qps_are_four_bursts_long) {
   enum { BURSTS = 12 };
-  const struct spraying s = open_spraying(0);
+  SPRAYING s = open_spraying(0);
   struct mrc_burst bursts[BURSTS];
-  int taken[BURSTS];
-  CHECK_EQ(mrc_engine_transmit(s.engine, bursts, BURSTS, s.pair->now_ns), BURSTS);
-  for (int i = 0; i < BURSTS; i++) {
-    CHECK_ROW((size_t)i);
+  CHECK_EQ(transmit(s.pair, 1, bursts, BURSTS, 1), BURSTS);
+  EACH_OF(int, i, 0, BURSTS) {
     CHECK_EQ(bursts[i]._qp, s.index[i / MRC_QUANTUM_BURSTS]);
-    taken[i] = 1;
   }
-  mrc_engine_commit(s.engine, bursts, taken, BURSTS, s.pair->now_ns);
-  mrc_pair_destroy(s.pair);
 }
 
 /* The immediates of two QPs find the CQ full: the QPs take turns for each place that becomes free.

@@ -43,11 +43,17 @@ TEST(test_set__keeps_the_order_of_an_array) {
 
 /* ---- completions ---- */
 
-TEST(test_promise__is_bounded_by_what_is_held) {
+#define CQ FREED_BY(mrc_cq_free) struct mrc_cq
+static struct mrc_cq open_cq(uint32_t depth) {
   struct mrc_cq cq;
+  CHECK_EQ(mrc_cq_init(&cq, depth), 0);
+  return cq;
+}
+
+TEST(test_promise__is_bounded_by_what_is_held) {
+  CQ cq = open_cq(2);
   struct mrc_wc wc = {.wr_id = 1};
   bool of_qp;
-  CHECK_EQ(mrc_cq_init(&cq, 2), 0);
   CHECK(mrc_cq_promise(&cq, 1, false) && mrc_cq_promise(&cq, 1, false));
   CHECK(!mrc_cq_promise(&cq, 1, false));
   mrc_cq_push(&cq, &wc);
@@ -55,14 +61,12 @@ TEST(test_promise__is_bounded_by_what_is_held) {
   CHECK(mrc_cq_pop(&cq, &wc, &of_qp));
   CHECK(mrc_cq_promise(&cq, 1, false));
   CHECK(!mrc_cq_promise(&cq, 1, false));
-  mrc_cq_free(&cq);
 }
 
 TEST(test_pop__first_in_first_out_over_the_edge) {
-  struct mrc_cq cq;
+  CQ cq = open_cq(3); /* rounded up to 4 */
   struct mrc_wc wc;
   bool of_qp;
-  CHECK_EQ(mrc_cq_init(&cq, 3), 0); /* rounded up to 4 */
   CHECK(!mrc_cq_pop(&cq, &wc, &of_qp));
   for (uint64_t i = 0; i < 10; i++) {
     CHECK(mrc_cq_promise(&cq, 1, false) && mrc_cq_promise(&cq, 1, false));
@@ -74,29 +78,32 @@ TEST(test_pop__first_in_first_out_over_the_edge) {
     }
   }
   CHECK(!mrc_cq_pop(&cq, &wc, &of_qp));
-  mrc_cq_free(&cq);
 }
 
 TEST(test_orphan__marks_what_the_qp_left) {
-  struct mrc_cq cq;
+  CQ cq = open_cq(4);
   struct mrc_wc wc;
   bool of_qp;
-  CHECK_EQ(mrc_cq_init(&cq, 4), 0);
   for (uint32_t i = 0; i < 4; i++) {
     if (i == 3) mrc_cq_orphan(&cq, 5);
     CHECK(mrc_cq_promise(&cq, 1, false));
     mrc_cq_push(&cq, &(struct mrc_wc){.qpn = 5 + i % 2});
   }
-  for (uint32_t i = 0; i < 4; i++) {
-    CHECK_ROW(i);
+  EACH_OF(uint32_t, i, 0, 4) {
     CHECK(mrc_cq_pop(&cq, &wc, &of_qp));
     CHECK_EQ(of_qp, wc.qpn == 6);
     CHECK_EQ(wc.reserved, 0);
   }
-  mrc_cq_free(&cq);
 }
 
 /* ---- registered memory ---- */
+
+#define MR_TABLE FREED_BY(mrc_mr_table_free) struct mrc_mr_table
+static struct mrc_mr_table open_table(uint32_t room) {
+  struct mrc_mr_table table;
+  CHECK_EQ(mrc_mr_table_init(&table, room), 0);
+  return table;
+}
 
 TEST(test_add__refuses) {
   static const struct {
@@ -114,14 +121,12 @@ TEST(test_add__refuses) {
       {0x1000, 16, 0, MRC_ACCESS_REMOTE_WRITE, 0}, /* the same memory twice, and key 0, are fine */
       {0x3000, 16, 3, MRC_ACCESS_LOCAL_READ, -ENOSPC},
   };
-  struct mrc_mr_table table;
-  CHECK_EQ(mrc_mr_table_init(&table, 2), 0);
+  MR_TABLE table = open_table(2);
   EACH_ROW(i, rows) {
     CHECK_EQ(
         mrc_mr_table_add(&table, rows[i].address, rows[i].bytes, rows[i].key, rows[i].access, 0),
         rows[i].error);
   }
-  mrc_mr_table_free(&table);
 }
 
 /* Key 7 opens [0x1000, 0x1100) for remote writes. */
@@ -146,15 +151,13 @@ TEST(test_find__bounds_and_rights) {
       {7, 0x1000, 0x100, MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE, false},
       {8, 0x1000, 0x100, MRC_ACCESS_REMOTE_WRITE, false}, /* no such key */
   };
-  struct mrc_mr_table table;
-  CHECK_EQ(mrc_mr_table_init(&table, 4), 0);
+  MR_TABLE table = open_table(4);
   CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 0x100, 7, MRC_ACCESS_REMOTE_WRITE, 0), 0);
   EACH_ROW(i, rows) {
     CHECK_EQ(
         mrc_mr_find(&table, rows[i].key, rows[i].address, rows[i].bytes, rows[i].access, 0) != NULL,
         rows[i].found);
   }
-  mrc_mr_table_free(&table);
 }
 
 /* An MR without a domain is open to all, one with a domain to those of the same. */
@@ -163,20 +166,17 @@ TEST(test_find__domain) {
     uint32_t domain, other;
     bool found;
   } rows[] = {{0, 0, true}, {0, 5, true}, {5, 5, true}, {5, 0, false}, {5, 6, false}};
-  struct mrc_mr_table table;
-  CHECK_EQ(mrc_mr_table_init(&table, 1), 0);
+  MR_TABLE table = open_table(1);
   EACH_ROW(i, rows) {
     CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ, rows[i].domain), 0);
     CHECK_EQ(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, rows[i].other) != NULL,
              rows[i].found);
     CHECK_EQ(mrc_mr_table_remove(&table, 7), 0);
   }
-  mrc_mr_table_free(&table);
 }
 
 TEST(test_remove__refuses_while_in_use_and_frees_the_entry) {
-  struct mrc_mr_table table;
-  CHECK_EQ(mrc_mr_table_init(&table, 1), 0);
+  MR_TABLE table = open_table(1);
   const uint32_t all = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE | MRC_ACCESS_REMOTE_READ;
   CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, all, 0), 0);
   struct mrc_mr *mr = mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, 0);
@@ -191,13 +191,11 @@ TEST(test_remove__refuses_while_in_use_and_frees_the_entry) {
   CHECK_EQ(mrc_mr_table_remove(&table, 7), -ENOENT);
   CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, 0) == NULL);
   CHECK_EQ(mrc_mr_table_add(&table, 0x2000, 16, 9, MRC_ACCESS_LOCAL_READ, 0), 0);
-  mrc_mr_table_free(&table);
 }
 
 /* A reused entry is not given away twice, so no write reaches another live region. */
 TEST(test_remove__keeps_the_others) {
-  struct mrc_mr_table table;
-  CHECK_EQ(mrc_mr_table_init(&table, 3), 0);
+  MR_TABLE table = open_table(3);
   CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ, 0), 0);
   CHECK_EQ(mrc_mr_table_add(&table, 0x2000, 16, 8, MRC_ACCESS_LOCAL_READ, 0), 0);
   CHECK_EQ(mrc_mr_table_remove(&table, 8), 0);
@@ -205,7 +203,6 @@ TEST(test_remove__keeps_the_others) {
   CHECK_EQ(mrc_mr_table_add(&table, 0x4000, 16, 10, MRC_ACCESS_LOCAL_READ, 0), 0);
   CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ, 0) != NULL);
   CHECK(mrc_mr_find(&table, 9, 0x3000, 16, MRC_ACCESS_LOCAL_READ, 0) != NULL);
-  mrc_mr_table_free(&table);
 }
 
 /* ---- endpoint requests ---- */

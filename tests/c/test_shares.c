@@ -142,8 +142,7 @@ TEST(test_event__two_slow_planes) {
   set_rate(p, 3, RATE_BPS / 5);
   write_for(p, end, MESSAGE, 8, SECOND);
   CHECK_EQ(n_share(p, MRC_PAIR_ANY), 2);
-  for (int plane = 1; plane <= 4; plane++) {
-    CHECK_ROW(plane);
+  EACH_OF(int, plane, 1, 5) {
     CHECK_EQ(plane_of(p, end, plane).slow, plane == 2 || plane == 3);
   }
 }
@@ -179,8 +178,7 @@ SLOW(test_event__qps_to_one_peer_are_summed_up) {
 }
 
 SLOW(test_event__equal_planes_raise_none) {
-  for (uint64_t seed = 1; seed <= 8; seed++) {
-    CHECK_ROW(seed);
+  EACH_OF(uint64_t, seed, 1, 9) {
     PAIR p = open_planes(.seed = seed, .path.loss_ppm = seed % 3 * 500,
                          .driver.stall_ppm = seed % 2 * 2000, .driver.stall_ns = 2 * MS);
     const int end = open_bulk(p, MRC_SHARES_MEASURED);

@@ -83,8 +83,7 @@ TEST(test_run__sends_until_dry_but_some_rounds_at_most) {
               {CAPACITY + 1, "pssp", false},
               {CAPACITY * FULL_ROUNDS - 1, "pssssp", false},
               {CAPACITY * FULL_ROUNDS, "pssssp", true}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW((int)i);
+  EACH_ROW(i, rows) {
     struct log *log = start(rows[i].bursts);
     CHECK_EQ(mrc_turn_run(&log->turn, false, NOW_NS), rows[i].more);
     CHECK_STR_EQ(log->calls, rows[i].calls);
@@ -124,8 +123,7 @@ TEST(test_run__defers_deadlines_while_input_waits) {
   } rows[] = {{DEFER_NS + 5, false, true},     {DEFER_NS + 6, true, false},
               {2 * DEFER_NS + 4, true, false}, {2 * DEFER_NS + 5, true, true},
               {2 * DEFER_NS + 6, true, false}, {2 * DEFER_NS + 6, false, true}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW((int)i);
+  EACH_ROW(i, rows) {
     fake.deadline_ns = NOW_NS;
     mrc_turn_run(&log->turn, rows[i].backlog, NOW_NS + rows[i].after_ns);
     CHECK_EQ(fake.deadline_ns == MRC_NEVER, rows[i].expires);

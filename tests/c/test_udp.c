@@ -32,8 +32,7 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes) 
 TEST(test_open__all_ports_share_the_udp_port) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "::1"};
   struct mrc_ctx_config config = config_of(3, addresses, 4);
-  struct mrc_udp udp;
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   for (int port = 1; port <= 3; port++) {
     union {
       struct sockaddr any;
@@ -44,15 +43,13 @@ TEST(test_open__all_ports_share_the_udp_port) {
     CHECK_EQ(getsockname(udp.ports[port - 1].receive_fd, &local.any, &length), 0);
     CHECK_EQ(ntohs(port == 3 ? local.v6.sin6_port : local.v4.sin_port), udp.udp_port);
   }
-  mrc_udp_close(&udp);
 }
 
 TEST(test_open__source_ports_are_all_different) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
   enum { SOCKETS = 40 };
   struct mrc_ctx_config config = config_of(3, addresses, SOCKETS);
-  struct mrc_udp udp;
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   static bool used[65536];
   memset(used, 0, sizeof used);
   for (int i = 0; i < 3; i++) {
@@ -63,7 +60,6 @@ TEST(test_open__source_ports_are_all_different) {
       used[udp.ports[i].transmitters[j].sport] = true;
     }
   }
-  mrc_udp_close(&udp);
 }
 
 /* Each socket is bound to its interface: two interfaces in one subnet are two planes. */
@@ -72,8 +68,7 @@ TEST(test_open__sockets_are_tied_and_do_not_block) {
   struct mrc_ctx_config config = config_of(2, addresses, 2);
   for (int i = 0; i < 2; i++)
     strcpy(config.ports[i].ifname, "lo");
-  struct mrc_udp udp;
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   for (int i = 0; i < 2; i++) {
     const struct mrc_udp_port *port = &udp.ports[i];
     const int fds[] = {port->receive_fd, port->transmitters[0].fd, port->transmitters[1].fd};
@@ -85,14 +80,12 @@ TEST(test_open__sockets_are_tied_and_do_not_block) {
       CHECK(fcntl(fds[k], F_GETFL) & O_NONBLOCK);
     }
   }
-  mrc_udp_close(&udp);
 }
 
 TEST(test_open__refusals_name_their_cause) {
   static const char *const loopback[] = {"::1", "::1"};
   static const char *const foreign[] = {"2001:db8::77"};
-  struct mrc_udp taken;
-  if (!open_one(&taken, "::1", 1)) return;
+  UDP taken = open_one("::1", 1);
   char taken_line[128];
   snprintf(taken_line, sizeof taken_line,
            "cannot bind a socket to ::1 UDP port %u: Address already in use", taken.udp_port);
@@ -131,7 +124,6 @@ TEST(test_open__refusals_name_their_cause) {
     if (rows[i].line) CHECK_STR_EQ(cause.message, rows[i].line);
     CHECK(cause.message[0] != 0 && !strchr(cause.message, '\n'));
   }
-  mrc_udp_close(&taken);
 }
 
 /* Each option that a context requires: seven of the receive socket, seven of the transmit socket
@@ -140,8 +132,7 @@ TEST(test_open__fails_without_a_socket_option) {
   static const char *const addresses[] = {"::1"};
   static const char line[] = "cannot set socket option ";
   struct mrc_ctx_config config = config_of(1, addresses, 1);
-  for (int i = 0; i < 15; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 15) {
     struct mrc_udp udp;
     struct mrc_cause cause = {0};
     calls_before_refusal = i;
@@ -156,11 +147,9 @@ TEST(test_open__tells_what_buffers_were_granted) {
   struct mrc_ctx_config config = config_of(1, addresses, 2);
   config.rcvbuf_bytes = 100000;
   config.sndbuf_bytes = 50000;
-  struct mrc_udp udp;
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   CHECK_EQ(udp.ports[0].rcvbuf_bytes, 100000);
   CHECK_EQ(udp.ports[0].sndbuf_bytes, 50000);
-  mrc_udp_close(&udp);
 }
 
 static int n_descriptors(void) {
@@ -173,10 +162,9 @@ static int n_descriptors(void) {
 TEST(test_open__without_a_port_and_one_later) {
   static const char *const addresses[] = {"127.0.0.1"};
   struct mrc_ctx_config later = config_of(1, addresses, 2), config = {.n_ports = 8};
-  struct mrc_udp udp;
   struct mrc_cause cause = {0};
   const int before = n_descriptors();
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   CHECK_EQ(n_descriptors(), before);
   CHECK_EQ(udp.n_ports, 0);
   CHECK_EQ(mrc_udp_open_port(&udp, 3, &later.ports[0], 0, &cause), 0);
@@ -187,17 +175,15 @@ TEST(test_open__without_a_port_and_one_later) {
   CHECK_EQ(n_descriptors(), before + 3);
   mrc_udp_close_port(&udp, 3);
   CHECK_EQ(n_descriptors(), before);
-  mrc_udp_close(&udp);
 }
 
 /* While QPs use a port, it reopens with the same source ports or stays closed. */
 TEST(test_open_port__is_the_same_where_it_is_used) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
   struct mrc_ctx_config config = config_of(3, addresses, 4);
-  struct mrc_udp udp;
   struct mrc_cause cause = {0};
   uint16_t sports[4];
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   const uint16_t udp_port = udp.udp_port;
   for (int i = 0; i < 4; i++)
     sports[i] = udp.ports[1].transmitters[i].sport;
@@ -214,7 +200,6 @@ TEST(test_open_port__is_the_same_where_it_is_used) {
   CHECK_EQ(udp.udp_port, udp_port);
   mrc_udp_close_port(&udp, 2);
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[2], 0, &cause), 0);
-  mrc_udp_close(&udp);
 }
 
 /* Another process took a source port or the UDP port: the open fails and leaks no descriptor. */
@@ -222,9 +207,8 @@ TEST(test_open_port__what_was_taken_meanwhile) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2"};
   struct mrc_ctx_config config = config_of(2, addresses, 2);
   struct mrc_port_config taker = config.ports[1];
-  struct mrc_udp udp;
   struct mrc_cause cause = {0};
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   const uint16_t sport = udp.ports[1].transmitters[1].sport;
   mrc_udp_close_port(&udp, 2);
   int fd = mrc_socket_open_transmit(&taker, sport, &cause);
@@ -241,7 +225,6 @@ TEST(test_open_port__what_was_taken_meanwhile) {
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 0, &cause), 0);
   CHECK_STR_EQ(cause.message, "");
   close(fd);
-  mrc_udp_close(&udp);
 }
 
 /* ---- Receiving ---- */
@@ -252,10 +235,8 @@ static void check_one_burst(const char *address, const char *ifname, bool any, u
   struct mrc_ctx_config config = config_of(1, &address, 1);
   snprintf(config.ports[0].ifname, sizeof config.ports[0].ifname, "%s", ifname);
   config.ports[0].any = any;
-  struct mrc_udp from;
-  struct mrc_udp to;
   traffic.n = 0;
-  if (!open_udp(&from, &config) || !open_udp(&to, &config)) return;
+  UDP from = open_udp(&config), to = open_udp(&config);
   struct mrc_burst *burst = add_burst(&traffic, &from, 1, 0, &to, n_packets, packet_bytes, less);
   burst->flow_label = label;
   burst->tclass = tclass;
@@ -267,8 +248,6 @@ static void check_one_burst(const char *address, const char *ifname, bool any, u
   CHECK_EQ(from.counters[MRC_IO_TX_SYSCALLS], 1);
   CHECK_EQ(to.counters[MRC_IO_RX_DATAGRAMS], 1); /* loopback delivers a burst as one datagram */
   CHECK_EQ(to.counters[MRC_IO_GRO_SEGMENTS], n_packets > 1 ? n_packets : 0);
-  mrc_udp_close(&from);
-  mrc_udp_close(&to);
 }
 
 TEST(test_send_receive__one_burst) {
@@ -305,8 +284,7 @@ TEST(test_send_receive__one_burst) {
 
 TEST(test_receive__an_empty_datagram_is_a_packet) {
   static struct traffic traffic;
-  struct mrc_udp udp;
-  if (!open_one(&udp, "::1", 1)) return;
+  UDP udp = open_one("::1", 1);
   struct mrc_burst *burst = add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
   traffic.packets[0][0] = (struct mrc_packet){.header_bytes = 0};
   burst->flow_label = 5;
@@ -314,7 +292,6 @@ TEST(test_receive__an_empty_datagram_is_a_packet) {
   receive_packets(&udp, 1, 1);
   CHECK_EQ(records[0].bytes, 0);
   CHECK_EQ(records[0].meta.flow_label, 5);
-  mrc_udp_close(&udp);
 }
 
 TEST(test_receive__knows_trimmed_packets_by_their_dscp) {
@@ -327,10 +304,8 @@ TEST(test_receive__knows_trimmed_packets_by_their_dscp) {
   static const char *const addresses[] = {"::1", "127.0.0.1"};
   static struct traffic traffic;
   fill_payload();
-  for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW((int)i);
-    struct mrc_udp udp;
-    if (!open_one(&udp, addresses[i % 2], 1)) return;
+  EACH_OF(size_t, i, 0, 2 * sizeof rows / sizeof rows[0]) {
+    UDP udp = open_one(addresses[i % 2], 1);
     traffic.n = 0;
     struct mrc_burst *burst = add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
     burst->tclass = (uint8_t)(rows[i / 2].dscp << 2 | 3);
@@ -338,7 +313,6 @@ TEST(test_receive__knows_trimmed_packets_by_their_dscp) {
     receive_packets(&udp, 1, 1);
     CHECK_EQ(records[0].meta.trimmed, rows[i / 2].trimmed);
     CHECK_EQ(records[0].meta.ecn, 3);
-    mrc_udp_close(&udp);
   }
 }
 
@@ -348,10 +322,8 @@ TEST(test_receive__other_code_points_of_trimmed_packets) {
   static struct traffic traffic;
   struct mrc_ctx_config config = config_of(1, addresses, 1);
   config.engine.dscps = (struct mrc_dscps){.trimmed = 20, .trimmed_last = 21};
-  struct mrc_udp udp;
-  if (!open_udp(&udp, &config)) return;
-  for (uint8_t dscp = 19; dscp <= 22; dscp++) {
-    CHECK_ROW(dscp);
+  UDP udp = open_udp(&config);
+  EACH_OF(uint8_t, dscp, 19, 23) {
     traffic.n = 0;
     add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0)->tclass = (uint8_t)(dscp << 2);
     CHECK_EQ(send_traffic(&traffic, &udp), 0);
@@ -360,7 +332,6 @@ TEST(test_receive__other_code_points_of_trimmed_packets) {
                                       : dscp == 21 ? MRC_TRIMMED_LASTHOP
                                                    : MRC_UNTRIMMED);
   }
-  mrc_udp_close(&udp);
 }
 
 /* The kernel reports its drops with the next packet that it queues. */
@@ -370,8 +341,7 @@ TEST(test_receive__counts_what_the_kernel_dropped) {
   static struct traffic traffic;
   struct mrc_ctx_config config = config_of(1, addresses, 1);
   config.rcvbuf_bytes = 60000;
-  struct mrc_udp udp;
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   add_burst(&traffic, &udp, 1, 0, &udp, 1, 8000, 0);
   for (int i = 0; i < BURSTS; i++)
     CHECK_EQ(send_traffic(&traffic, &udp), 0);
@@ -387,7 +357,6 @@ TEST(test_receive__counts_what_the_kernel_dropped) {
   receive_packets(&udp, 1, 1);
   CHECK(records[0].meta.overflowed);
   CHECK_EQ(udp.counters[MRC_IO_RX_OVERFLOW], BURSTS - received);
-  mrc_udp_close(&udp);
 }
 
 /* ---- Sending ---- */
@@ -401,10 +370,8 @@ TEST(test_send__groups_by_socket) {
   } order[] = {{1, 0}, {2, 0}, {3, 1}, {1, 0}, {2, 1}, {3, 1}, {1, 0}, {2, 0}};
   static struct traffic traffic;
   struct mrc_ctx_config config = config_of(3, addresses, 2);
-  struct mrc_udp from;
-  struct mrc_udp to;
   fill_payload();
-  if (!open_udp(&from, &config) || !open_udp(&to, &config)) return;
+  UDP from = open_udp(&config), to = open_udp(&config);
   for (int i = 0; i < 8; i++)
     add_burst(&traffic, &from, order[i].port, order[i].tx_index, &to, i + 1, 500, 0);
   PLAY(0);
@@ -422,8 +389,6 @@ TEST(test_send__groups_by_socket) {
     for (const int *burst = arrived[port - 1]; *burst >= 0; burst++)
       at = check_burst_arrived(&traffic, *burst, at, &from, &to);
   }
-  mrc_udp_close(&from);
-  mrc_udp_close(&to);
 }
 
 /* Short data goes ahead of acknowledgements, a whole burst does not; data keeps its order. */
@@ -438,10 +403,8 @@ TEST(test_send__short_data_before_control) {
       {{2, 1, 4}, {true, false, false}, {0, 1, 2}},
       {{2, 1, 1}, {true, true, true}, {0, 1, 2}},
   };
-  struct mrc_udp from;
-  struct mrc_udp to;
   fill_payload();
-  if (!open_one(&from, "::1", 1) || !open_one(&to, "::1", 1)) return;
+  UDP from = open_one("::1", 1), to = open_one("::1", 1);
   for (int row = 0; row < (int)(sizeof rows / sizeof rows[0]); row++) {
     static struct traffic traffic;
     traffic.n = 0;
@@ -458,8 +421,6 @@ TEST(test_send__short_data_before_control) {
     for (int i = 0, at = 0; i < 3; i++)
       at = check_burst_arrived(&traffic, rows[row].arrive[i], at, &from, &to);
   }
-  mrc_udp_close(&from);
-  mrc_udp_close(&to);
 }
 
 /* Bursts of 1, 2, 3 and 4 packets through one socket, with scripted results of sendmmsg. `arrived`
@@ -500,9 +461,8 @@ TEST(test_send__fates) {
   fill_payload();
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     static struct traffic traffic;
-    struct mrc_udp udp;
     traffic.n = 0;
-    if (!open_one(&udp, "::1", 1)) return;
+    UDP udp = open_one("::1", 1);
     for (int n = 1; n <= 4; n++)
       add_burst(&traffic, &udp, 1, 0, &udp, n, 400, 0);
     play(rows[i].n_script, rows[i].script);
@@ -516,7 +476,6 @@ TEST(test_send__fates) {
     if (packets > 0) receive_packets(&udp, 1, packets);
     for (int n = 0, at = 0; n < 4; n++)
       if (rows[i].arrived & 1u << n) at = check_burst_arrived(&traffic, n, at, &udp, &udp);
-    mrc_udp_close(&udp);
   }
 }
 
@@ -525,8 +484,7 @@ TEST(test_send__a_full_socket_blocks_its_port_only) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2"};
   static struct traffic traffic;
   struct mrc_ctx_config config = config_of(2, addresses, 2);
-  struct mrc_udp udp;
-  if (!open_udp(&udp, &config)) return;
+  UDP udp = open_udp(&config);
   add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
   add_burst(&traffic, &udp, 1, 1, &udp, 1, 100, 0);
   add_burst(&traffic, &udp, 2, 0, &udp, 1, 100, 0);
@@ -542,13 +500,11 @@ TEST(test_send__a_full_socket_blocks_its_port_only) {
   CHECK_EQ(send_traffic(&traffic, &udp), 0);
   CHECK_EQ(udp.counters[MRC_IO_TX_BURSTS_REFUSED], 2);
   CHECK_EQ(udp.counters[MRC_IO_TX_BURSTS], 4);
-  mrc_udp_close(&udp);
 }
 
 TEST(test_retry__after_a_full_queue) {
   static struct traffic traffic;
-  struct mrc_udp udp;
-  if (!open_one(&udp, "::1", 1)) return;
+  UDP udp = open_one("::1", 1);
   add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
   PLAY(-ENOBUFS);
   CHECK_EQ(send_traffic(&traffic, &udp), 0x1);
@@ -559,14 +515,12 @@ TEST(test_retry__after_a_full_queue) {
   CHECK_EQ(mrc_udp_deadline(&udp), MRC_NEVER);
   CHECK_EQ(mrc_udp_retry(&udp, deadline_ns), 0);
   CHECK_EQ(send_traffic(&traffic, &udp), 0);
-  mrc_udp_close(&udp);
 }
 
 /* A packet that the queue refuses for too long is an error, so that it does not block its port. */
 TEST(test_send__a_refusal_that_lasts_is_an_error) {
   static struct traffic traffic;
-  struct mrc_udp udp;
-  if (!open_one(&udp, "::1", 1)) return;
+  UDP udp = open_one("::1", 1);
   for (int i = 0; i < 2; i++)
     add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
   static const struct {
@@ -594,15 +548,13 @@ TEST(test_send__a_refusal_that_lasts_is_an_error) {
     CHECK_EQ(taken[0], rows[i].fates[0]);
     CHECK_EQ(taken[1], rows[i].fates[1]);
   }
-  mrc_udp_close(&udp);
 }
 
 /* Sent packet by packet, a burst still has one fate: packets not sent after the first are lost. */
 TEST(test_send__without_gso_a_cut_burst_counts_as_taken) {
   static struct traffic traffic;
-  struct mrc_udp udp;
   fill_payload();
-  if (!open_one(&udp, "::1", 1)) return;
+  UDP udp = open_one("::1", 1);
   add_burst(&traffic, &udp, 1, 0, &udp, 6, 300, 10);
   add_burst(&traffic, &udp, 1, 0, &udp, 2, 300, 10);
   PLAY(-EIO, -EIO, 4, -EAGAIN);
@@ -617,14 +569,11 @@ TEST(test_send__without_gso_a_cut_burst_counts_as_taken) {
   receive_packets(&udp, 1, 8);
   CHECK_EQ(check_burst_arrived(&traffic, 0, 0, &udp, &udp), 6);
   CHECK_EQ(check_burst_arrived(&traffic, 1, 6, &udp, &udp), 8);
-  mrc_udp_close(&udp);
 }
 
 static uint16_t closed_udp_port(const char *address) {
-  struct mrc_udp udp;
-  if (!open_one(&udp, address, 1)) return 1;
+  UDP udp = open_one(address, 1);
   uint16_t udp_port = udp.udp_port;
-  mrc_udp_close(&udp);
   return udp_port;
 }
 
@@ -633,9 +582,8 @@ static uint16_t closed_udp_port(const char *address) {
 TEST(test_send__a_port_with_gso_after_one_without) {
   static const char *const addresses[] = {"127.0.0.1", "::1"};
   struct mrc_ctx_config config = config_of(2, addresses, 1);
-  struct mrc_udp from, to;
   fill_payload();
-  if (!open_udp(&from, &config) || !open_udp(&to, &config)) return;
+  UDP from = open_udp(&config), to = open_udp(&config);
   from.ports[0].gso = false;
   for (int port = 1; port <= 2; port++) {
     struct traffic traffic = {0};
@@ -645,8 +593,6 @@ TEST(test_send__a_port_with_gso_after_one_without) {
     receive_packets(&to, port, 3);
     CHECK_EQ(check_burst_arrived(&traffic, 0, 0, &from, &to), 3);
   }
-  mrc_udp_close(&from);
-  mrc_udp_close(&to);
 }
 
 /* A port unreachable error of an earlier packet makes the next send fail: the send is retried. The
@@ -658,12 +604,10 @@ TEST(test_send__an_icmp_error_is_not_the_next_bursts_fault) {
   } rows[] = {{"::1", 100}, {"127.0.0.1", 100}, {"::1", 1400}, {"127.0.0.1", 1400}};
   for (int i = 0; i < 4; i++) {
     static struct traffic traffic;
-    struct mrc_udp from;
-    struct mrc_udp to;
     const char *address = rows[i].address;
     traffic.n = 0;
     CHECK_ROW(i);
-    if (!open_one(&from, address, 1) || !open_one(&to, address, 1)) return;
+    UDP from = open_one(address, 1), to = open_one(address, 1);
     add_burst(&traffic, &from, 1, 0, &to, 1, rows[i].packet_bytes, 0)->dport =
         closed_udp_port(address);
     CHECK_EQ(send_traffic(&traffic, &from), 0);
@@ -675,8 +619,6 @@ TEST(test_send__an_icmp_error_is_not_the_next_bursts_fault) {
     CHECK_EQ(from.counters[MRC_IO_TX_ERROR_REPORTS], 1);
     CHECK_EQ(from.counters[MRC_IO_TX_BURST_ERRORS], 0);
     CHECK_EQ(mrc_udp_drain_errors(&from, 1, 0), 0);
-    mrc_udp_close(&from);
-    mrc_udp_close(&to);
   }
 }
 
@@ -692,11 +634,9 @@ TEST(test_drain__errors_that_found_no_room_do_not_stay) {
   static const char *const addresses[] = {"::1", "127.0.0.1"};
   for (int i = 0; i < 2; i++) {
     static struct traffic traffic;
-    struct mrc_udp from;
-    struct mrc_udp to;
     traffic.n = 0;
     CHECK_ROW(i);
-    if (!open_one(&from, addresses[i], 1) || !open_one(&to, addresses[i], 1)) return;
+    UDP from = open_one(addresses[i], 1), to = open_one(addresses[i], 1);
     add_burst(&traffic, &from, 1, 0, &to, 1, 1400, 0);
     union mrc_sockaddr closed;
     const socklen_t length = mrc_sockaddr_set(
@@ -719,8 +659,6 @@ TEST(test_drain__errors_that_found_no_room_do_not_stay) {
     CHECK_EQ(send_traffic(&traffic, &from), 0); /* without a drain in between */
     CHECK_EQ(traffic.taken[0], 1);
     receive_packets(&to, 1, 2);
-    mrc_udp_close(&from);
-    mrc_udp_close(&to);
   }
 }
 
@@ -729,18 +667,14 @@ TEST(test_open__transmit_sockets_hear_nothing) {
   static const char *const addresses[] = {"::1", "127.0.0.1"};
   for (int i = 0; i < 2; i++) {
     static struct traffic traffic;
-    struct mrc_udp from;
-    struct mrc_udp to;
     traffic.n = 0;
     CHECK_ROW(i);
-    if (!open_one(&from, addresses[i], 1) || !open_one(&to, addresses[i], 1)) return;
+    UDP from = open_one(addresses[i], 1), to = open_one(addresses[i], 1);
     add_burst(&traffic, &from, 1, 0, &to, 4, 1400, 0)->dport = to.ports[0].transmitters[0].sport;
     CHECK_EQ(send_traffic(&traffic, &from), 0);
     CHECK_EQ(traffic.taken[0], 1);
     struct pollfd ready = {.fd = to.ports[0].transmitters[0].fd, .events = POLLIN};
     CHECK_EQ(poll(&ready, 1, 0), 0);
-    mrc_udp_close(&from);
-    mrc_udp_close(&to);
   }
 }
 
@@ -748,9 +682,8 @@ TEST(test_open__transmit_sockets_hear_nothing) {
 static void send_of_shrunk_file(uint32_t packet_bytes) {
   static struct traffic traffic;
   static const uint8_t zeros[4000];
-  struct mrc_udp udp;
   traffic.n = 0;
-  if (!open_one(&udp, "::1", 1)) return;
+  UDP udp = open_one("::1", 1);
   int fd = memfd_create("test_udp", MFD_CLOEXEC);
   CHECK_EQ(ftruncate(fd, 65536), 0);
   uint8_t *memory = mmap(NULL, 65536, PROT_READ, MAP_SHARED, fd, 0);
@@ -769,7 +702,6 @@ static void send_of_shrunk_file(uint32_t packet_bytes) {
   mrc_sigbus_remove(handle);
   munmap(memory, 65536);
   close(fd);
-  mrc_udp_close(&udp);
 }
 
 /* The driver copies short packets; the kernel copies longer ones. */
@@ -791,9 +723,8 @@ static void set_loopback(int mtu, bool up) {
 
 static void send_with_small_mtu(const char *address, uint32_t largest) {
   static struct traffic traffic;
-  struct mrc_udp udp;
   traffic.n = 0;
-  if (!open_one(&udp, address, 1)) return;
+  UDP udp = open_one(address, 1);
   add_burst(&traffic, &udp, 1, 0, &udp, 1, largest, 0);
   add_burst(&traffic, &udp, 1, 0, &udp, 1, largest + 1, 0);
   add_burst(&traffic, &udp, 1, 0, &udp, 4, largest, 0);
@@ -802,20 +733,17 @@ static void send_with_small_mtu(const char *address, uint32_t largest) {
   CHECK_EQ(send_traffic(&traffic, &udp), 0);
   check_fates(&traffic, (int[]){1, -EMSGSIZE, 1, -EMSGSIZE, 1});
   receive_packets(&udp, 1, 7);
-  mrc_udp_close(&udp);
 }
 
 static void send_with_link_down(void) {
   static struct traffic traffic;
-  struct mrc_udp udp;
-  if (!open_one(&udp, "::1", 1)) return;
+  UDP udp = open_one("::1", 1);
   add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
   add_burst(&traffic, &udp, 1, 0, &udp, 2, 100, 0);
   set_loopback(1500, false);
   CHECK_EQ(send_traffic(&traffic, &udp), 0);
   check_fates(&traffic, (int[]){-ENETUNREACH, -ENETUNREACH});
   CHECK_EQ(udp.counters[MRC_IO_TX_BURST_ERRORS], 2);
-  mrc_udp_close(&udp);
 }
 
 TEST(test_send__the_kernels_own_refusals) {

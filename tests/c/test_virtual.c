@@ -454,8 +454,7 @@ TEST(test_nonce__is_used_once) {
       {check, mac, 1, true}, {check, check, 1, true}, {seal, seal, 1, false},
       {mac, mac, 1, false},  {seal, mac, 1, false},   {mac, seal, 1, false},
   };
-  for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
-    CHECK_ROW(i);
+  EACH_OF(size_t, i, 0, 2 * sizeof rows / sizeof rows[0]) {
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {

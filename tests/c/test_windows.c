@@ -121,6 +121,14 @@ TEST(test_part__is_legal) {
 
 /* ---- the receive window ---- */
 
+#define RXWIN FREED_BY(mrc_rxwin_free) struct mrc_rxwin
+static struct mrc_rxwin open_rxwin(uint32_t psns, uint32_t first) {
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, psns), 0);
+  mrc_rxwin_start(&win, first);
+  return win;
+}
+
 /* Moves the cumulative PSN as far as it goes, as the responder does. */
 static void advance(struct mrc_rxwin *win) {
   while (mrc_bitmap_test(&win->received, win->next_psn))
@@ -135,10 +143,8 @@ static void arrive(struct mrc_rxwin *win, uint32_t psn) {
 /* 300 PSNs behind a gap need several SACKs: each PSN is reported twice, then no news is left. */
 TEST(test_report__tells_every_psn_twice) {
   enum { FIRST = 0xFFFFB0, N = 300 };
-  struct mrc_rxwin win;
+  RXWIN win = open_rxwin(512, FIRST);
   uint8_t told[N] = {0};
-  CHECK_EQ(mrc_rxwin_init(&win, 512), 0);
-  mrc_rxwin_start(&win, FIRST);
   for (uint32_t i = 1; i < N; i++)
     arrive(&win, mrc_psn_add(FIRST, i));
   int reports = 0;
@@ -155,16 +161,13 @@ TEST(test_report__tells_every_psn_twice) {
   CHECK_EQ(told[0], 0);
   for (uint32_t i = 1; i < N; i++)
     CHECK(told[i] >= 2);
-  mrc_rxwin_free(&win);
 }
 
 /* The newest word is reported with the PSNs before it, so the next SACK repeats the news of a lost
    one. */
 TEST(test_report__shows_the_newest_with_those_before) {
-  struct mrc_rxwin win;
+  RXWIN win = open_rxwin(256, 0);
   uint32_t base;
-  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
-  mrc_rxwin_start(&win, 0);
   for (uint32_t psn = 1; psn < 130; psn++)
     arrive(&win, psn);
   uint64_t words = mrc_rxwin_word(&win, 129);
@@ -180,14 +183,11 @@ TEST(test_report__shows_the_newest_with_those_before) {
   CHECK(!mrc_rxwin_has_news(&win));
   mrc_rxwin_on_refused(&win, 66);
   CHECK_EQ(win.unreported, mrc_rxwin_word(&win, 66) | mrc_rxwin_word(&win, 129));
-  mrc_rxwin_free(&win);
 }
 
 /* PSNs that arrived on a plane are reported on that plane, however often others reported them. */
 TEST(test_report__repeats_what_is_wanted) {
-  struct mrc_rxwin win;
-  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
-  mrc_rxwin_start(&win, 0);
+  RXWIN win = open_rxwin(256, 0);
   for (uint32_t psn = 1; psn < 192; psn++)
     arrive(&win, psn);
   for (int i = 0; i < 4; i++) {
@@ -196,15 +196,12 @@ TEST(test_report__repeats_what_is_wanted) {
     CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX);
     CHECK_EQ(base, 64);
   }
-  mrc_rxwin_free(&win);
 }
 
 /* In the widest window one word can hold PSNs of both its ends: two reports show them. */
 TEST(test_report__shows_both_ends_of_the_widest_window) {
   enum { FIRST = 100, LAST = FIRST + MRC_RXWIN_MAX_PSNS - 1 };
-  struct mrc_rxwin win;
-  CHECK_EQ(mrc_rxwin_init(&win, MRC_RXWIN_MAX_PSNS), 0);
-  mrc_rxwin_start(&win, FIRST);
+  RXWIN win = open_rxwin(MRC_RXWIN_MAX_PSNS, FIRST);
   arrive(&win, LAST);
   arrive(&win, FIRST + 1);
   uint64_t words = mrc_rxwin_word(&win, LAST);
@@ -217,14 +214,11 @@ TEST(test_report__shows_both_ends_of_the_widest_window) {
   CHECK_EQ(base, FIRST);
   CHECK_EQ(words, 0);
   CHECK(!mrc_rxwin_has_news(&win));
-  mrc_rxwin_free(&win);
 }
 
 /* A word whose PSNs all arrived in order is not repeated: its bits in the ring hold later PSNs. */
 TEST(test_report__forgets_what_the_cumulative_psn_covers) {
-  struct mrc_rxwin win;
-  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
-  mrc_rxwin_start(&win, 0);
+  RXWIN win = open_rxwin(256, 0);
   for (uint32_t psn = 0; psn < 64; psn++)
     arrive(&win, psn);
   uint64_t words = mrc_rxwin_word(&win, 0);
@@ -234,14 +228,11 @@ TEST(test_report__forgets_what_the_cumulative_psn_covers) {
   CHECK_EQ(base, 67);
   CHECK_EQ(words, 0);
   CHECK_EQ(win.unreported & mrc_rxwin_word(&win, 130), 0); /* and it counts as reported */
-  mrc_rxwin_free(&win);
 }
 
 TEST(test_report__without_news_shows_the_start) {
-  struct mrc_rxwin win;
+  RXWIN win = open_rxwin(128, 5);
   uint32_t base;
-  CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
-  mrc_rxwin_start(&win, 5);
   CHECK(!mrc_rxwin_has_news(&win));
   CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 0);
   CHECK_EQ(base, 5);
@@ -249,17 +240,14 @@ TEST(test_report__without_news_shows_the_start) {
   CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 2);
   CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 2);
   CHECK_EQ(base, 5);
-  mrc_rxwin_free(&win);
 }
 
 /* The kernel refuses a SACK of two words. Then the window's start leaves the first word, and more
    PSNs arrive than one SACK can show. The PSN of the second word still counts as news. */
 TEST(test_on_refused__takes_back_both_words) {
-  struct mrc_rxwin win;
+  RXWIN win = open_rxwin(256, 60);
   uint32_t base;
   bool told = false;
-  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
-  mrc_rxwin_start(&win, 60);
   arrive(&win, 70);
   CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 10);
   mrc_rxwin_on_refused(&win, base);
@@ -271,7 +259,6 @@ TEST(test_on_refused__takes_back_both_words) {
     told |= base <= 70 && 70 - base < 64 && (bits >> (70 - base) & 1);
   }
   CHECK(told);
-  mrc_rxwin_free(&win);
 }
 
 /* ---- marked packets in a row ---- */
@@ -286,8 +273,7 @@ struct arrival {
 
 static void check(const struct arrival *rows, size_t n) {
   struct mrc_marked marked = {0};
-  for (size_t i = 0; i < n; i++) {
-    CHECK_ROW(i);
+  EACH_OF(size_t, i, 0, n) {
     CHECK_EQ(mrc_marked_take(&marked, rows[i].ev, rows[i].packets, rows[i].ce), rows[i].bad);
   }
 }

@@ -55,26 +55,12 @@ static int drop_of(const uint8_t *bytes, size_t n) {
   return decode(bytes, n, false, &packet);
 }
 
-/* ---- Round trip and lengths ---- */
+/* ---- Lengths ---- */
 
-TEST(test_encode_decode__every_kind_comes_back) {
-  for (size_t i = 0; i < SAMPLES; i++) {
-    CHECK_ROW(i);
-    uint8_t bytes[ROOM];
-    uint8_t again[ROOM];
-    struct mrc_wire packet;
-    size_t n = build(&samples[i], bytes);
-    CHECK_EQ(decode(bytes, n, false, &packet), MRC_DROP_NONE);
-    CHECK_EQ(packet.payload_bytes, samples[i].payload_bytes);
-    CHECK_EQ(packet.payload - bytes + packet.payload_bytes + packet.pad + MRC_ICRC_BYTES, n);
-    CHECK_EQ(build(&packet, again), n);
-    CHECK_MEM_EQ(again, bytes, n);
-  }
-}
+/* Every kind of packet and its fields: tests/wire/test_wire.py. */
 
 TEST(test_decode__every_shorter_length_is_refused) {
-  for (size_t i = 0; i < SAMPLES; i++) {
-    CHECK_ROW(i);
+  EACH_OF(size_t, i, 0, SAMPLES) {
     uint8_t bytes[ROOM];
     size_t n = build(&samples[i], bytes);
     size_t least = n - samples[i].payload_bytes - samples[i].pad;
@@ -85,8 +71,7 @@ TEST(test_decode__every_shorter_length_is_refused) {
 }
 
 TEST(test_decode__trailing_bytes_are_refused) {
-  for (size_t i = 0; i < SAMPLES; i++) {
-    CHECK_ROW(i);
+  EACH_OF(size_t, i, 0, SAMPLES) {
     uint8_t bytes[ROOM];
     size_t n = build(&samples[i], bytes);
     bool part = mrc_opcode_is_data(samples[i].opcode) && samples[i].opcode < MRC_OP_WRITE_ONLY;
@@ -150,8 +135,7 @@ TEST(test_decode__payload_fits_opcode_and_message) {
 
 /* The message length equals the wrapped payload length of "minus pad" bytes. */
 TEST(test_decode__pad_longer_than_the_payload) {
-  for (uint32_t pad = 1; pad <= 3; pad++) {
-    CHECK_ROW(pad);
+  EACH_OF(uint32_t, pad, 1, 4) {
     uint8_t bytes[ROOM];
     size_t n = build(&(struct mrc_wire){.opcode = MRC_OP_WRITE_ONLY, .dma_bytes = -pad}, bytes);
     bytes[1] = (uint8_t)(pad << 4);
@@ -284,27 +268,6 @@ TEST(test_decode__reserved_bits_are_ignored) {
   }
 }
 
-TEST(test_decode__bth_flags) {
-  static const struct {
-    uint8_t offset, bits;
-    size_t member; /* of struct mrc_wire, a bool */
-  } rows[] = {
-      {1, 0x80, offsetof(struct mrc_wire, se)},
-      {1, 0x40, offsetof(struct mrc_wire, m)},
-      {8, 0x80, offsetof(struct mrc_wire, ack_req)},
-      {8, 0x20, offsetof(struct mrc_wire, rtx)},
-  };
-  EACH_ROW(i, rows) {
-    uint8_t bytes[ROOM];
-    struct mrc_wire packet;
-    size_t n = build(&(struct mrc_wire){.opcode = MRC_OP_WRITE_ONLY}, bytes);
-    bytes[rows[i].offset] |= rows[i].bits;
-    CHECK_EQ(decode(bytes, n, false, &packet), MRC_DROP_NONE);
-    CHECK_EQ(packet.se + packet.m + packet.ack_req + packet.rtx + packet.ts, 1);
-    CHECK(*((bool *)&packet + rows[i].member));
-  }
-}
-
 /* ---- Trimmed packets ---- */
 
 /* A trimmed packet of data requires METH and TSETH, another one all its headers. */
@@ -314,8 +277,7 @@ static size_t least_of_trimmed(const struct mrc_wire *wire, size_t header) {
 }
 
 TEST(test_decode__trimmed_anywhere_behind_the_message_numbers) {
-  for (size_t i = 0; i < SAMPLES; i++) {
-    CHECK_ROW(i);
+  EACH_OF(size_t, i, 0, SAMPLES) {
     uint8_t bytes[ROOM];
     struct mrc_wire packet;
     size_t n = build(&samples[i], bytes);
