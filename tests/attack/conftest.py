@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import cbuild
 import pytest
 from attack import net as nets
 from netns.conftest import missing_privilege
 from skips import mark
-
-sys.path.append(str(cbuild.ROOT / "tools"))  # for mrc_layers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

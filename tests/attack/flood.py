@@ -17,6 +17,7 @@ import ssl
 import sys
 import time
 from collections import deque
+from struct import pack
 
 from attack import forge
 from attack.net import ADDRESSES, PORT, crowd
@@ -41,7 +42,7 @@ KINDS = (
     None,
     b"",
     b"GET / HTTP/1.1\r\n\r\n",
-    forge.frame(forge.hello("10.9.9.9/8")),
+    encode_frame(forge.hello("10.9.9.9/8")),
     b"\0\1\xff\xff" + b"[" * 60_000,
     WISH,
 )
@@ -82,7 +83,9 @@ def rubbish(number: int) -> list[bytes]:
     """Payloads; the second half begin with a valid BTH."""
     rng = random.Random(number)
     bodies = [rng.randbytes(rng.randrange(1, 200)) for _ in range(8)]
-    return bodies + [forge.bth(0xC7, rng.randrange(1 << 24), 0) + body for body in bodies]
+    return bodies + [
+        pack(">BBHII", 0xC7, 0, 0xFFFF, rng.randrange(1 << 24), 0) + body for body in bodies
+    ]
 
 
 def main(rate: int, packets: int) -> None:

@@ -30,9 +30,9 @@ PORT = 4791  # TCP and UDP
 _PREFIX = "mrc-attack-"
 
 
-def secret_in(folder: Path, name: str = "secret") -> Path:
+def secret_in(folder: Path) -> Path:
     """A new file with a secret, which its user alone may read."""
-    file = folder / name
+    file = folder / "secret"
     file.write_bytes(os.urandom(32))
     file.chmod(0o600)
     return file
@@ -143,7 +143,7 @@ class Net:
         return made
 
     def raw(self, host: str = "x") -> socket.socket:
-        """A socket for packets with any source address (`forge.spoof`); the caller closes it."""
+        """A socket for packets with any source address; the caller closes it."""
         with netns.inside(self.namespace(host)):
             return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
 

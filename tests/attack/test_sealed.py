@@ -5,28 +5,32 @@ knows every number in them. Nothing that he sends changes a QP; the drops count 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
-import os
+import errno
 import random
 import socket
-import subprocess
-import sys
+import threading
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from struct import pack, unpack
-from typing import Any
+from typing import Any, TypeVar
 
-import cbuild
 import pytest
-from attack import forge, sealed_end
+from attack import forge
 from attack.net import ADDRESSES, PORT, Net
-from slowness import until
+from slowness import PATIENCE
 
+from mrc import QP, Access, Context, ContextConfig, Listener, RemoteMemory, Spraying, WcStatus
+from mrc.connect.oob import encode_frame
+from mrc.connect.security import Security
+from mrc.enums import QpState, Seal
 from mrc.linux import netns
 
+T = TypeVar("T")
+BYTES = 40_000  # some packets
 A, B = ADDRESSES["a"], ADDRESSES["b"]
 ALL_TYPES = 3  # ETH_P_ALL
 SOL_PACKET, VNET_HDR = 263, 15  # tells the size of the packets of a burst
@@ -45,102 +49,113 @@ class Packet:
 
 
 class End:
-    """A sealed_end.py in a host."""
+    """One end of a sealed QP: a Context in a host, on a thread of its own."""
 
-    def __init__(self, net: Net, host: str, role: str, seal: str, folder: Path) -> None:
-        paths = os.pathsep.join(map(str, (cbuild.ROOT, cbuild.ROOT / "tests")))
-        with netns.inside(net.namespace(host)):
-            self.process = subprocess.Popen(
-                [sys.executable, sealed_end.__file__, role, seal, folder],
-                env={**os.environ, "PYTHONPATH": paths},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
+    qp: QP
 
-    def heard(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        found: dict[str, Any] = json.loads(self.process.stdout.readline() or "{}")
-        return found
+    def __init__(self, net: Net, host: str, seal: Seal, folder: Path) -> None:
+        security = Security(identity=folder / f"{host}.pem", secret=bytes(range(32)))
+        self._config = ContextConfig(
+            interfaces=("eth0",), spraying=Spraying(burst_packets=1), security=security, seal=seal
+        )
+        self._target = bytearray(BYTES)
+        self._stack = contextlib.AsyncExitStack()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, args=(net.namespace(host),))
+        self._thread.start()
 
-    def told(self, line: str) -> dict[str, Any]:
-        """What the program answers to a line."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.heard()
+    def _run(self, namespace: str) -> None:
+        with netns.inside(namespace):
+            self._loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    async def _open(self) -> dict[str, Any]:
+        """Its memory for the peer."""
+        self._ctx = await self._stack.enter_async_context(Context(self._config))
+        memory = self._ctx.register(self._target, access=Access.REMOTE_WRITE)
+        return (await self._stack.enter_async_context(memory)).remote.to_dict()
+
+    async def listen(self) -> Listener:
+        private = await self._open()
+        return await self._ctx.listen(private=private)
+
+    async def connect(self) -> None:
+        private = await self._open()
+        self.qp = await self._ctx.connect(B, private=private)
+
+    async def accept(self, listener: Listener) -> None:
+        self.qp = await listener.accept()
+
+    async def write(self, data: bytes) -> None:
+        async with self._ctx.register(data) as mr:
+            remote = RemoteMemory.from_dict(self.qp.private)
+            assert (await self.qp.write(mr, remote, timeout=PATIENCE)).status is WcStatus.SUCCESS
+
+    async def check(self, data: bytes) -> None:
+        """It has these bytes of the peer, its plane, and paths that answer."""
+        assert self._target == data
+        assert ((await self.qp.query()).state, len(self.qp.planes)) == (QpState.RTS, 1)
+        while (found := await self.qp.probe_ev(0)).error == errno.ETIMEDOUT:
+            pass  # the peer may stand still
+        assert found.error == 0
+
+    def drops(self) -> Counter[str]:
+        return Counter(self.call(self._ctx.drops()))
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.call(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+
+def heard(tap: socket.socket) -> Iterator[Packet]:
+    """The packets of mrc that have passed so far."""
+    while True:
+        try:
+            frame = tap.recv(1 << 16)
+        except BlockingIOError:
+            return
+        burst_of, frame = int.from_bytes(frame[4:6], "little"), frame[VNET_BYTES:]
+        ip = frame[14:]
+        if frame[12:14] != b"\x08\x00" or ip[9] != socket.IPPROTO_UDP:
+            continue
+        sport, dport, length = unpack(">HHH", ip[20:26])
+        if dport == PORT:
+            src, dst = (socket.inet_ntoa(ip[at : at + 4]) for at in (12, 16))
+            body = ip[28 : 20 + length]
+            step = burst_of or len(body)
+            for at in range(0, len(body), step):
+                yield Packet(src, dst, sport, dport, body[at : at + step])
 
 
 @dataclass
 class Wire:
     """A sealed QP from a to b, and the attacker on the router between them."""
 
-    a: End
-    b: End
-    tap: socket.socket
+    ends: dict[str, End]
+    """by address"""
     raw: socket.socket
-    seen: list[Packet] = field(default_factory=list)
-
-    def ends(self) -> dict[str, End]:
-        return {A: self.a, B: self.b}
-
-    def listen(self) -> list[Packet]:
-        """The packets that have passed since the last call."""
-        found: list[Packet] = []
-        while True:
-            try:
-                frame = self.tap.recv(1 << 16)
-            except BlockingIOError:
-                self.seen += found
-                return found
-            burst_of, frame = int.from_bytes(frame[4:6], "little"), frame[VNET_BYTES:]
-            ip = frame[14:]
-            if frame[12:14] != b"\x08\x00" or ip[9] != socket.IPPROTO_UDP:
-                continue
-            sport, dport, length = unpack(">HHH", ip[20:26])
-            if dport == PORT:
-                src, dst = (socket.inet_ntoa(ip[at : at + 4]) for at in (12, 16))
-                body = ip[28 : 20 + length]
-                step = burst_of or len(body)
-                found += [
-                    Packet(src, dst, sport, dport, body[at : at + step])
-                    for at in range(0, len(body), step)
-                ]
+    seen: list[Packet]
 
     def send(self, packet: Packet) -> None:
         data = forge.packet(packet.src, packet.dst, packet.sport, packet.dport, packet.body)
         self.raw.sendto(data, (packet.dst, 0))
 
-    def drops(self) -> dict[str, dict[str, int]]:
-        return {address: end.told("state")["drops"] for address, end in self.ends().items()}
-
-    def more(self, before: dict[str, dict[str, int]]) -> dict[str, Counter[str]]:
-        """The drops since `before`, of each host."""
-        after = self.drops()
-        return {address: Counter(after[address]) - Counter(before[address]) for address in after}
-
-    def until_dropped(self, before: dict[str, dict[str, int]], sent: dict[str, int]) -> None:
-        """Waits until each host has dropped as many packets more as were sent to it."""
-        until(lambda: all(
-            drops.total() >= sent.get(address, 0) for address, drops in self.more(before).items()
-        ))  # fmt: skip
+    def drops(self) -> dict[str, Counter[str]]:
+        return {address: end.drops() for address, end in self.ends.items()}
 
     def works(self, seed: int) -> None:
         """Both directions carry data, and no plane or QP has been lost."""
-        for end, other in ((self.a, self.b), (self.b, self.a)):
-            assert end.told(f"write {seed}") == {"status": "SUCCESS"}
-            state = other.told("state")
-            assert state["target"] == sealed_end.digest(sealed_end.pattern(seed))
-            assert (state["state"], state["planes"]) == ("RTS", 1)
-            assert end.told("probe") == {"answered": True}
+        data = random.Random(seed).randbytes(BYTES)
+        for end, other in ((self.ends[A], self.ends[B]), (self.ends[B], self.ends[A])):
+            end.call(end.write(data))
+            other.call(other.check(data))
 
 
-AUTH = pytest.param("AUTH", marks=pytest.mark.slow)
-
-
-@pytest.fixture(params=["AEAD", AUTH])
+@pytest.fixture(params=[Seal.AEAD, pytest.param(Seal.AUTH, marks=pytest.mark.slow)])
 def wire(net: Net, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Wire]:
     with netns.inside(net.namespace("r")):
         tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_TYPES))
@@ -152,17 +167,19 @@ def wire(net: Net, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[W
     with contextlib.ExitStack() as stack:
         stack.enter_context(tap)
         raw = stack.enter_context(net.raw("r"))
-        b = End(net, "b", "listens", request.param, tmp_path)
+        b = End(net, "b", request.param, tmp_path)
         stack.callback(b.end)
-        assert b.heard() == {"listening": True}
-        a = End(net, "a", "connects", request.param, tmp_path)
+        a = End(net, "a", request.param, tmp_path)
         stack.callback(a.end)
-        told = a.heard(), b.heard()
-        assert {said["seal"] for said in told} == {request.param}
-        assert {said["identity"] for said in told} == {"secret"}
-        made = Wire(a, b, tap, raw)
+        listener = b.call(b.listen())
+        a.call(a.connect())
+        b.call(b.accept(listener))
+        assert {(end.qp.seal, end.qp.peer_identity) for end in (a, b)} == {
+            (request.param, "secret")
+        }
+        made = Wire({A: a, B: b}, raw, [])
         made.works(1)
-        made.listen()
+        made.seen += heard(tap)
         yield made
 
 
@@ -178,12 +195,11 @@ def test_forged__with_a_seal_but_without_the_key(wire: Wire) -> None:
             wire.send(Packet(packet.src, packet.dst, packet.sport, packet.dport, guess))
             sent[packet.dst] += 1
     assert min(sent.values()) > 20
-    wire.until_dropped(before, sent)
-    for address, counted in wire.more(before).items():
+    for address, end in wire.ends.items():
+        while (counted := end.drops() - before[address]).total() < sent[address]:
+            pass  # some are under way
         assert counted["SEAL"] > 0 and counted["REPLAY"] > 0
-        assert counted["SEAL"] + counted["REPLAY"] == sent[address], {
-            k: v for k, v in counted.items() if v
-        }
+        assert counted["SEAL"] + counted["REPLAY"] == sent[address], counted
     wire.works(2)
 
 
@@ -198,7 +214,7 @@ def test_hello__strangers_are_told_nothing(net: Net, wire: Wire) -> None:
             {"type": "top", "version": 1},
         ):
             with net.tcp("b") as tcp:
-                tcp.sendall(forge.frame(claim))
+                tcp.sendall(encode_frame(claim))
                 said = forge.answer(tcp)
                 assert said is not None and said["type"] == "refuse"
                 assert "encrypted" in said["reason"]

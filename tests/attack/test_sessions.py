@@ -205,15 +205,3 @@ def test_perf__plans_beyond_the_memory_for_peers(net: Net, trust: list[str]) -> 
             net.mrc("a", *client, *trust).ends(0)
         server.until_said("[/]")
         server.until_memory_is_below(before + 16 * MIB)
-
-
-@pytest.mark.parametrize("trust", ["keys"], indirect=True)
-def test_recv__strangers_start_no_session(
-    net: Net, trust: list[str], receiver: Victim, tmp_path: Path
-) -> None:
-    """Who does not have the secret is refused before anything of his is read."""
-    other = ["--secret", str(secret_in(tmp_path, "other"))]
-    for options, why in ((other, "secret is another one"), ([], "encrypted")):
-        with hostile(net, options, "disk") as answer:
-            assert answer == ""
-        receiver.until_said(why)
