@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from cbuild import FAST, shared_library
-from file_commands import MRC, listening, receiving
+from file_commands import MRC, listening
 from slowness import PATIENCE
 from wire.golden import GOLDEN, frame, write
 
@@ -167,6 +167,14 @@ class Place:
             each.mkdir(parents=True)
         self.source.write_bytes(_DATA)
 
+    def typed(self, text: str, where: str = "") -> list[str]:
+        """The words of a command, with the folders of this place and the address of a server."""
+        names = {"HOME": self.home, "INBOX": self.inbox, "SOURCE": self.source, "HOST": where}
+        words = text.split()
+        for name, value in names.items():
+            words = [word.replace(name, str(value)) for word in words]
+        return words
+
     def judge(self, done: Done, *, stored: bool) -> None:
         """`stored`: some end has said so. A file has its name only when it is complete."""
         named = [each for each in self.inbox.iterdir() if not each.name.startswith(".")]
@@ -174,27 +182,30 @@ class Place:
         assert all(each.read_bytes() == _DATA for each in named), done
         assert named or not stored, done
 
+    def files(self) -> list[Path]:
+        """In the home folder."""
+        return [each for each in self.home.rglob("*") if each.is_file()]
 
-def _sends(place: Place, calls: Calls) -> Done:
-    with receiving("--output", place.inbox) as (receiver, where):
-        done = run(["send", "--retry", "0", str(place.source), where], calls, place.home)
-        receiver.terminate()
-    done.judge((0, 1, 3, 6))
-    place.judge(done, stored=done.code == 0)
+
+def _calls(server: str, words: str, place: Place, calls: Calls) -> Done:
+    """A command that calls a server."""
+    sends = "SOURCE" in words
+    with listening(*place.typed(server)) as (_, _, where):
+        done = run(place.typed(words, where), calls, place.home)
+    done.judge((0, 1, 3, 6) if sends else (0, 1, 3))
+    place.judge(done, stored=sends and done.code == 0)
     return done
 
 
-def _served(words: Sequence[str], client: Sequence[str], place: Place, calls: Calls
-            ) -> tuple[int, Done]:  # fmt: skip
-    """A command that listens, and the exit code of its client, which gets its address."""
-    code = 1
-    with started(words, calls, place.home) as server:
+def _serves(words: str, client: str, place: Place, calls: Calls) -> Done:
+    """A command that listens, for one client."""
+    code, said = 1, ""
+    with started(place.typed(words), calls, place.home) as server:
         assert server.stderr is not None
-        said = ""
         for line in server.stderr:
             said += line
             if port := re.search(r"TCP port (\d+)", line):
-                whole = [*MRC, *client, f"127.0.0.1:{port[1]}"]
+                whole = [*MRC, *place.typed(client, f"127.0.0.1:{port[1]}")]
                 code = subprocess.run(whole, capture_output=True, check=False).returncode
                 break
         if code:
@@ -202,42 +213,25 @@ def _served(words: Sequence[str], client: Sequence[str], place: Place, calls: Ca
         done = ended(server, calls, said)
     done.judge((0, 1, 3, 6, 143, -15))  # -15: it was about to end
     assert code in (0, 1, 3, 4, 6), (code, done)
-    return code, done
-
-
-def _receives(place: Place, calls: Calls) -> Done:
-    words = ["recv", "--once", "--port", "0", "--output", str(place.inbox)]
-    sent, done = _served(words, ["send", "--retry", "0", str(place.source)], place, calls)
-    place.judge(done, stored=sent == 0 or done.code == 0)
+    place.judge(done, stored="SOURCE" in client and 0 in (code, done.code))
     return done
 
 
-def _serves(place: Place, calls: Calls) -> Done:
-    """The other end of a performance test."""
-    words = ["perf", "--server", "--one-off", "--port", "0"]
-    return _served(words, ["perf", "-n", "1M", "--json"], place, calls)[1]
-
-
-def _runs(words: list[str], place: Place, calls: Calls) -> Done:
-    done = run(words, calls, place.home)
+def _runs(words: str, place: Place, calls: Calls) -> Done:
+    write(place.home.parent / "capture.pcap", [frame(each.packet, each.flow) for each in GOLDEN])
+    done = run(place.typed(words), calls, place.home)
     done.judge((0, 1))
-    left = [each for each in place.home.rglob("*") if each.is_file()]
+    left = place.files()
     assert all(each.name in ("identity.pem", "secret") for each in left), left
     assert all(each.stat().st_size for each in left), left
     return done
-
-
-def _dissects(place: Place, calls: Calls) -> Done:
-    capture = place.home.parent / "capture.pcap"
-    write(capture, [frame(golden.packet, golden.flow) for golden in GOLDEN])
-    return _runs(["dissect", "--verbose", str(capture)], place, calls)
 
 
 def _installs(place: Place, calls: Calls) -> Done:
     """The dissector for Wireshark: all of it or nothing."""
     done = run(["dissect", "--install"], calls, place.home)
     done.judge((0, 1))
-    left = [each for each in place.home.rglob("*") if each.is_file()]
+    left = place.files()
     assert [each.read_bytes() for each in left] in ([], [LUA.read_bytes()]), left
     assert left or done.code, done
     return done
@@ -274,46 +268,27 @@ def _in_bed(words: Sequence[str], place: Place, calls: Calls, *, up: bool = Fals
     return done
 
 
-def _makes_a_secret(place: Place, calls: Calls) -> Done:
-    return _runs(["key", "--secret", str(place.home / "secret")], place, calls)
-
-
-def _tests(place: Place, calls: Calls) -> Done:
-    """A performance test."""
-    with listening("perf", "--server") as (_, _, where):
-        done = run(["perf", where, "-n", "1M", "--json"], calls, place.home)
-    done.judge((0, 1, 3))
-    return done
-
-
-def _looks(place: Place, calls: Calls) -> Done:
-    with receiving("--output", place.inbox) as (receiver, where):
-        done = run(["paths", where], calls, place.home)
-        receiver.terminate()
-    done.judge((0, 1, 3))
-    return done
-
-
+_RECV = "recv --once --output INBOX"
 Row = Callable[[Place, Calls], Done]
 ROWS: dict[str, Row] = {
-    "send": _sends,
-    "recv": _receives,
-    "paths": _looks,
-    "perf": _tests,
-    "secret": _makes_a_secret,
-    "key": partial(_runs, ["key"]),
-    "top": partial(_runs, ["top", "--local", "--once", "-i", "0.01"]),
-    "doctor": partial(_runs, ["doctor"]),
-    "schema": partial(_runs, ["schema", "perf"]),
-    "sim": partial(_runs, ["sim", "list"]),
-    "plan": partial(_runs, ["testbed", "plan"]),
-    "run": partial(_runs, ["run", "--libdir"]),
-    "profiles": partial(_runs, ["agent", "profiles"]),
-    "agent": partial(_runs, ["agent", "--idle", "0.05", "--insecure", "--port", "0"]),
-    "serve": _serves,
-    "dissect": _dissects,
+    "send": partial(_calls, _RECV, "send --retry 0 SOURCE HOST"),
+    "recv": partial(_serves, f"{_RECV} --port 0", "send --retry 0 SOURCE HOST"),
+    "paths": partial(_calls, _RECV, "paths HOST"),
+    "perf": partial(_calls, "perf --server", "perf HOST -n 1M --json"),
+    "secret": partial(_runs, "key --secret HOME/secret"),
+    "key": partial(_runs, "key"),
+    "top": partial(_runs, "top --local --once -i 0.01"),
+    "doctor": partial(_runs, "doctor"),
+    "schema": partial(_runs, "schema perf"),
+    "sim": partial(_runs, "sim list"),
+    "plan": partial(_runs, "testbed plan"),
+    "run": partial(_runs, "run --libdir"),
+    "profiles": partial(_runs, "agent profiles"),
+    "agent": partial(_runs, "agent --idle 0.05 --insecure --port 0"),
+    "serve": partial(_serves, "perf --server --one-off --port 0", "perf HOST -n 1M --json"),
+    "dissect": partial(_runs, "dissect --verbose HOME/../capture.pcap"),
     "install": _installs,
-    "completion": partial(_runs, ["completion", "bash"]),
+    "completion": partial(_runs, "completion bash"),
     "up": partial(_in_bed, _BED),
     "exec": partial(_in_bed, ["testbed", "exec", "h0", "--", "true"], up=True),
     "demo": partial(_in_bed, _DEMO),
