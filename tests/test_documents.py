@@ -228,41 +228,6 @@ def test_page__its_commands_run_and_print_what_it_shows(page: Path, tmp_path: Pa
         pytest.skip(f"{left_out[0]}; all else ran")
 
 
-PAGE = """\
-```text
-a drawing
-```
-<!-- before: mkdir x -->
-<!-- not run: `pip`: there is
-no index -->
-```sh
-pip install y
-host-a$ cat <<END  \\
-  | wc
-$ no prompt
-END
-host-b$ for x in 1; do
-  true
-done
-```
-
-```
-1  2 ms
-```
-"""
-
-
-def test_blocks__commands_hosts_notes_and_output() -> None:
-    first, second = blocks(PAGE)
-    assert first.commands == (
-        Command("mkdir x"),
-        Command("pip install y\n", not_run="there is no index"),
-        Command("cat <<END  \\\n  | wc\n$ no prompt\nEND\n", "host-a"),
-        Command("for x in 1; do\n  true\ndone\n", "host-b"),
-    )
-    assert (second.commands, second.text) == ((), "1  2 ms\n")
-
-
 @pytest.mark.parametrize(
     ("page", "words"),
     [

@@ -56,7 +56,7 @@ DATA = (
 )  # fmt: skip
 
 
-def run(*command: str | Path, cwd: Path, **environ: str) -> str:
+def run(*command: str | Path, cwd: Path = ROOT, **environ: str) -> str:
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, capture_output=True, text=True,
         env=os.environ | environ,
@@ -214,13 +214,6 @@ def test_lock__lowest(tmp_path: Path) -> None:
 PODS = {pod.name: pod for pod in pods()}
 
 
-def run_here(*command: str | Path) -> str:
-    words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked image: config.json and rootfs."""
@@ -230,15 +223,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs umoci: apt-get install umoci")
     folder = tmp_path_factory.mktemp("image")
     folder.chmod(0o755)
-    run_here(ROOT / "tools" / "wheel", "--output", folder / "dist")
+    run(ROOT / "tools" / "wheel", "--output", folder / "dist")
     (wheel,) = (folder / "dist").glob("*.whl")
     archive = folder / "made" / "mrc.oci.tar"
-    run_here(ROOT / "tools" / "image", "--wheel", wheel, "--output", archive, "--tag", "0.4")
+    run(ROOT / "tools" / "image", "--wheel", wheel, "--output", archive, "--tag", "0.4")
     assert [path.name for path in archive.parent.iterdir()] == [archive.name]
     layout = folder / "layout"
     layout.mkdir()
-    run_here("tar", "--extract", f"--file={archive}", f"--directory={layout}")
-    run_here("umoci", "unpack", f"--image={layout}:mrc:0.4", folder / "bundle")
+    run("tar", "--extract", f"--file={archive}", f"--directory={layout}")
+    run("umoci", "unpack", f"--image={layout}:mrc:0.4", folder / "bundle")
     return folder / "bundle"
 
 
@@ -248,7 +241,7 @@ def test_image__its_settings(bundle: Path) -> None:
         'for each in dev proc sys; do mount --rbind /$each "$0/$each"; done; exec chroot "$0" "$@"'
     )
     words = ("unshare", "--mount", "sh", "-ec", enter, bundle / "rootfs", "mrc", "doctor")
-    assert "a write over loopback" in run_here(*words)
+    assert "a write over loopback" in run(*words)
     config = json.loads((bundle / "config.json").read_text())
     assert config["process"]["args"] == ["mrc", "--help"]
     user = {key: config["process"]["user"][key] for key in ("uid", "gid")}

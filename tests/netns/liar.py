@@ -14,26 +14,27 @@ import threading
 HEADER, TYPE_A = 12, 1
 
 
-def answers(port_53: socket.socket, address: str) -> None:
-    """DNS: 127.0.0.1 for the first question about an IPv4 address, `address` for the others."""
-    told = "127.0.0.1"
+def answer(query: bytes, addresses: list[str]) -> bytes:
+    """DNS: the first of these IPv4 addresses, which goes unless it is the last one; no others."""
+    question = query[HEADER : query.index(b"\0", HEADER) + 5]
+    found = b""
+    if int.from_bytes(question[-4:-2], "big") == TYPE_A:
+        found = bytes.fromhex("c00c 0001 0001 00000000 0004") + socket.inet_aton(addresses[0])
+        addresses[:-1] = addresses[1:-1]
+    count = bytes((0, 1, 0, len(found) > 0, 0, 0, 0, 0))
+    return query[:2] + bytes.fromhex("8180") + count + question + found
+
+
+def answers(port_53: socket.socket, addresses: list[str]) -> None:
     while True:
         query, asker = port_53.recvfrom(512)
-        end = query.index(b"\0", HEADER) + 5
-        question = query[HEADER:end]
-        head = query[:2] + bytes.fromhex("8180 0001")
-        if int.from_bytes(question[-4:-2], "big") == TYPE_A:
-            found = bytes.fromhex("c00c 0001 0001 00000000 0004") + socket.inet_aton(told)
-            port_53.sendto(head + bytes.fromhex("0001 0000 0000") + question + found, asker)
-            told = address
-        else:
-            port_53.sendto(head + bytes(6) + question, asker)
+        port_53.sendto(answer(query, addresses), asker)
 
 
 def main(address: str, port: int) -> None:
     port_53 = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     port_53.bind((address, 53))
-    threading.Thread(target=answers, args=(port_53, address), daemon=True).start()
+    threading.Thread(target=answers, args=(port_53, ["127.0.0.1", address]), daemon=True).start()
     with socket.create_server((address, port)) as server:
         print("ready", flush=True)
         while True:

@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from slowness import PATIENCE, limit, until
@@ -244,6 +244,16 @@ class Hosts:
         self.start(sender, "send", file, receiver).ends(0)
         receiving.ends(0)
         assert (inbox / "file").read_bytes() == file.read_bytes()
+
+
+def popen(
+    bed: Testbed, host: str, *command: str | Path, environment: Mapping[str, str] | None = None,
+    **streams: Any,
+) -> subprocess.Popen[str]:  # fmt: skip
+    """Starts a command in a host or switch; its output is a pipe."""
+    argv, env = bed.host_command(host, list(map(str, command)))
+    env |= environment or {}
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True, **streams)
 
 
 def run(bed: Testbed, host: str, *command: str) -> str:

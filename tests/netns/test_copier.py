@@ -88,13 +88,6 @@ def test_send__an_ordinary_transfer_is_quiet(start: Start, tmp_path: Path, file:
     ]
 
 
-def test_send__verbose(start: Start, tmp_path: Path, file: Path) -> None:
-    start(B, "recv", "--once", "--output", tmp_path / "inbox").until_listening()
-    sender = start(A, "send", "-v", "-B", "x1", file, "10.0.1.2")
-    sender.ends(0)
-    assert any("cc DELAY" in line and "QP 0x" in line for line in sender.lines)
-
-
 def test_recv__on_one_address(start: Start, tmp_path: Path, file: Path) -> None:
     start(B, "recv", "--once", "--output", tmp_path / "i", "--bind", "10.0.1.2").until_listening()
     refused = start(A, "send", file, "10.0.3.2")

@@ -10,10 +10,11 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
-from netns.processes import Hosts, sockets
+from netns.processes import Hosts, popen, sockets
 from slowness import PATIENCE, until
 
 from mrc.agent.libraries import FOLDER, PROVIDER
@@ -49,14 +50,6 @@ def bed() -> Iterator[Testbed]:
         yield bed
 
 
-def started(bed: Testbed, host: str, *words: str) -> subprocess.Popen[str]:
-    argv, environment = bed.host_command(host, list(words))
-    return subprocess.Popen(
-        argv, env=environment | {"FI_PROVIDER_PATH": str(FOLDER)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     not FABTESTS.is_dir() or not (FOLDER / PROVIDER).exists(),
@@ -66,16 +59,19 @@ def started(bed: Testbed, host: str, *words: str) -> subprocess.Popen[str]:
 def test_fabtests(bed: Testbed, command: str, passes: bool) -> None:
     name, *options = command.split()
     words = [str(FABTESTS / name), "-p", "mrc", *options]
+    begin = partial(
+        popen, bed, environment={"FI_PROVIDER_PATH": str(FOLDER)}, stderr=subprocess.STDOUT
+    )
     with ExitStack() as stack:
         if name in ALONE:
-            ends = [started(bed, "h0", *words)]
+            ends = [begin("h0", *words)]
         else:
             words.insert(1, f"-E={PORT}")
-            server = stack.enter_context(started(bed, "h1", *words))
+            server = stack.enter_context(begin("h1", *words))
             stack.callback(server.kill)
             until(lambda: sockets(server.pid, PORT, LISTENING) or server.poll() is not None)
             address = str(bed.shape.addresses.oob_ipv4(1).ip)
-            ends = [started(bed, "h0", *words, address), server]
+            ends = [begin("h0", *words, address), server]
         stack.enter_context(ends[0])
         stack.callback(ends[0].kill)
         said = [ends[0].communicate(timeout=PATIENCE)[0]]

@@ -13,11 +13,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cbuild import has_header
-from netns.processes import Hosts, Mrc, sockets
+from netns.processes import Hosts, Mrc, popen, sockets
 from slowness import PATIENCE, limit, until
 
 from mrc.agent.agent import EXCHANGE_SECONDS
@@ -64,19 +65,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def started(
-    bed: Testbed,
-    host: str,
-    *command: str | Path,
-    stdin: int | None = None,
-    stderr: int | None = None,
-) -> subprocess.Popen[str]:
-    """A program that finds the provider, in a host."""
-    argv, environment = bed.host_command(host, list(map(str, command)))
-    return subprocess.Popen(
-        argv, env=environment | {"FI_PROVIDER_PATH": str(FOLDER)},
-        stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, text=True,
-    )  # fmt: skip
+started = partial(popen, environment={"FI_PROVIDER_PATH": str(FOLDER)})
+"""a program that finds the provider, in a host"""
 
 
 def ended(process: subprocess.Popen[str]) -> str:

@@ -15,15 +15,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from netns.conftest import fresh_name
-from netns.plain import address, ip, join, until_running
-from netns.processes import Mrc, run
+from netns.liar import answer
+from netns.plain import address, ip, join, namespaces, until_running
+from netns.processes import Hosts, Mrc, run
 from printed import printed
 from slowness import PATIENCE, until
 
@@ -48,6 +49,7 @@ class Around(NamedTuple):
     machine: str
     world: str
     lan: str
+    vm: str
 
     def run(self, *words: str) -> int:
         """`mrc testbed`, as typed on the machine."""
@@ -73,11 +75,8 @@ class Around(NamedTuple):
 @pytest.fixture
 def around() -> Iterator[Around]:
     name = fresh_name()
-    made = Around(*(f"mrc-{name}.{each}" for each in ("machine", "world", "lan")))
-    try:
-        for each in made:
-            netns.create(each)
-            ip(f"-n {each} link set lo up")
+    made = Around(*(f"mrc-{name}.{each}" for each in ("machine", "world", "lan", "vm")))
+    with namespaces(*made):
         join(made.machine, "eth0", made.world, "w0")
         join(made.machine, "eth1", made.lan, "l0", mtu=1400)
         address(made.machine, "eth0", "192.0.2.2/24", "2001:db8:1::2/64")
@@ -90,10 +89,6 @@ def around() -> Iterator[Around]:
         ip(f"-n {made.lan} route add default via 2001:db8:2::2")
         until_running(made.machine, "eth0", "eth1")
         yield made
-    finally:
-        for each in made:
-            if each in netns.names():
-                netns.remove(each)
 
 
 @pytest.fixture
@@ -171,31 +166,26 @@ def test_uplink__returns_after_a_link_was_down(around: Around, names: list[str])
     assert reaches(bed, FAR) and reaches(bed, FAR6)
 
 
-def answer_names(namespace: str) -> Callable[[], None]:
-    """A name server in the world that has one address for all names. Returns what ends it."""
+@contextmanager
+def answering_names(namespace: str) -> Iterator[None]:
+    """A name server in the world that has one address for all names."""
     with netns.inside(namespace):
         server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        last = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((FAR, 53))
 
     def serve() -> None:
         while (asked := server.recvfrom(512))[0]:
-            data, client = asked
-            question = data[12 : data.index(b"\0", 12) + 5]
-            is_ipv4 = question[-4:-2] == b"\0\1"
-            head = data[:2] + b"\x81\x80\0\1" + (b"\0\1" if is_ipv4 else b"\0\0") + bytes(4)
-            found = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(PAGE)
-            server.sendto(head + question + (found if is_ipv4 else b""), client)
+            server.sendto(answer(asked[0], [PAGE]), asked[1])
 
     thread = threading.Thread(target=serve)
     thread.start()
-
-    def end() -> None:
-        with netns.inside(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+    with server, last:
+        try:
+            yield
+        finally:
             last.sendto(b"", (FAR, 53))
-        thread.join(PATIENCE)
-        server.close()
-
-    return end
+            thread.join(PATIENCE)
 
 
 def test_uplink__names_resolve(
@@ -207,12 +197,9 @@ def test_uplink__names_resolve(
     far.write_text(f"nameserver 127.0.0.1\nnameserver {FAR}\n")
     monkeypatch.setattr(uplinks, "RESOLVERS", (str(near), str(far)))
     assert around.up(names[0], "--uplink", "eth0") == 0
-    end = answer_names(around.world)
-    try:
+    with answering_names(around.world):
         found = run(Testbed.existing(names[0]), "h0", "getent", "ahostsv4", "page.example")
-        assert found.startswith(PAGE)
-    finally:
-        end()
+    assert found.startswith(PAGE)
 
 
 def test_uplink__refusals(
@@ -298,67 +285,27 @@ def test_give_back__of_an_interface_that_is_gone(around: Around, names: list[str
 # ---- A real host ---------------------------------------------------------------------------------
 
 
-MRC = [sys.executable, "-m", "mrc"]
+class RealHost(NamedTuple):
+    """h1 of a test bed: the virtual machine."""
 
-
-class Site:
-    """The machine, its virtual machine, and a test bed of which the latter is h1."""
-
-    def __init__(self, fabric: Fabric, *, management: bool) -> None:
-        self.name = fresh_name()
-        self.machine, self.vm = (f"mrc-{self.name}.{each}" for each in ("machine", "vm"))
-        self.running: list[Mrc] = []
-        taps = "tap1,tap2,mgmt:tap0" if management else "tap1,tap2"
-        self.up = ["up", "--planes", "2", "--t1", "1", "--rate", "200mbit", "--fabric", fabric]
-        self.up += ["--name", self.name, "--real-host", f"h1={taps}"]
-        self.own = ["--interfaces", "ens1,ens2"]
-        self.own += ["--management", "ens0"] if management else []
-
-    def prepare(self) -> None:
-        for each in (self.machine, self.vm):
-            netns.create(each)
-            ip(f"-n {each} link set lo up")
-        for number in range(3):
-            join(self.machine, f"tap{number}", self.vm, f"ens{number}", mtu=9000)
-
-    def run(self, *words: str) -> int:
-        with netns.inside(self.machine):
-            return main(["testbed", *words])
-
-    def configure(self, folder: Path, script: str) -> dict[str, str]:
-        """Runs the script in the virtual machine; returns the environment of its programs."""
-        script = script.replace("/run/mrc-", f"{folder}/mrc-")
-        with netns.inside(self.vm):
-            subprocess.run(["sh"], input=script, text=True, check=True)
-        return os.environ | {"MRC_CONFIG": str(folder / f"mrc-{self.name}-h1" / "mrc.toml")}
-
-    def start(self, env: dict[str, str], argv: list[str]) -> Mrc:
-        self.running.append(Mrc.begin(argv, env))
-        return self.running[-1]
-
-    def end(self) -> None:
-        for program in self.running:
-            program.end()
-        if self.machine in netns.names():
-            self.run("down", "--name", self.name)
-        for each in (self.machine, self.vm):
-            with suppress(FileNotFoundError):
-                netns.remove(each)
+    up: list[str]
+    own: list[str]
+    """options of `join`"""
 
 
 @pytest.fixture(params=[*Fabric])
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+def real(request: pytest.FixtureRequest, around: Around, names: list[str]) -> RealHost:
     """With a management network in a kernel fabric, and without in an emulated one."""
-    site = Site(request.param, management=request.param is Fabric.KERNEL)
-    try:
-        site.prepare()
-        yield site
-    finally:
-        site.end()
+    for number in range(3):
+        join(around.machine, f"tap{number}", around.vm, f"ens{number}", mtu=9000)
+    managed = request.param is Fabric.KERNEL
+    up = ["up", "--planes", "2", "--t1", "1", "--rate", "200mbit", "--fabric", request.param]
+    up += ["--name", names[0], "--real-host", "h1=tap1,tap2" + ",mgmt:tap0" * managed]
+    return RealHost(up, ["--interfaces", "ens1,ens2", *["--management", "ens0"] * managed])
 
 
-def carriers(site: Site) -> list[bool]:
-    return [each.up for each in interfaces(site.vm) if each.name in ("ens1", "ens2")]
+def carriers(around: Around) -> list[bool]:
+    return [each.up for each in interfaces(around.vm) if each.name in ("ens1", "ens2")]
 
 
 def until_sends_on(planes: set[int], events: Iterator[dict[str, Any]]) -> None:
@@ -372,40 +319,46 @@ def until_sends_on(planes: set[int], events: Iterator[dict[str, Any]]) -> None:
 
 @pytest.mark.default
 def test_real_host__over_all_planes(
-    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    around: Around, names: list[str], real: RealHost, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """`mrc perf` from h0, while one plane is silent, then the link of another is down."""
-    assert site.run(*site.up) == 0
+    assert around.run(*real.up) == 0
     capsys.readouterr()
-    assert site.run("join", "h1", *site.own, "--name", site.name, "--json") == 0
-    env = site.configure(tmp_path, printed("testbed join", capsys.readouterr().out)["script"])
-    bed = Testbed.existing(site.name)
-    server = ["ip", "netns", "exec", site.vm, *MRC, "perf", "--server"]
-    site.start(env, server).until_listening()
-    argv, own = bed.host_command(
-        "h0", [*MRC, "perf", "h1", "-t", "300", "-i", "0.1", "--json-stream"]
-    )
-    client = site.start(own, argv)
-    assert client.process.stdout is not None
-    events = map(json.loads, client.process.stdout)
-    until_sends_on({1, 2}, events)
-    counted = bed.links()
-    assert counted["h0>t0:1.0"]["packets"] and counted["h1>t0:2.1"]["packets"]
-    bed.fail("plane:1")
-    until_sends_on({2}, events)
-    bed.heal()
-    until_sends_on({1, 2}, events)
-    bed.fail("link:h1.2", "down")
-    until(lambda: carriers(site) == [True, False])
-    until_sends_on({1}, events)
-    bed.heal()
-    until(lambda: carriers(site) == [True, True])
-    until_sends_on({1, 2}, events)
+    assert around.run("join", "h1", *real.own, "--name", names[0], "--json") == 0
+    script = printed("testbed join", capsys.readouterr().out)["script"]
+    with netns.inside(around.vm):
+        there = script.replace("/run/mrc-", f"{tmp_path}/mrc-")
+        subprocess.run(["sh"], input=there, text=True, check=True)
+    bed = Testbed.existing(names[0])
+    with Hosts(bed) as hosts:
+        server = ["ip", "netns", "exec", around.vm, sys.executable, "-m", "mrc", "perf", "--server"]
+        config = {"MRC_CONFIG": str(tmp_path / f"mrc-{names[0]}-h1" / "mrc.toml")}
+        hosts.running.append(Mrc.begin(server, os.environ | config))
+        hosts.running[0].until_listening()
+        client = hosts.start("h0", "perf", "h1", "-t", "300", "-i", "0.1", "--json-stream")
+        assert client.process.stdout is not None
+        events = map(json.loads, client.process.stdout)
+        until_sends_on({1, 2}, events)
+        counted = bed.links()
+        assert counted["h0>t0:1.0"]["packets"] and counted["h1>t0:2.1"]["packets"]
+        bed.fail("plane:1")
+        until_sends_on({2}, events)
+        bed.heal()
+        until_sends_on({1, 2}, events)
+        bed.fail("link:h1.2", "down")
+        until(lambda: carriers(around) == [True, False])
+        until_sends_on({1}, events)
+        bed.heal()
+        until(lambda: carriers(around) == [True, True])
+        until_sends_on({1, 2}, events)
 
 
-def test_real_host__as_any_other(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_real_host__as_any_other(
+    around: Around, names: list[str], real: RealHost, capsys: pytest.CaptureFixture[str]
+) -> None:
     """But it runs its own programs, and `down` returns its interfaces."""
-    assert site.run(*site.up) == 0
+    assert around.run(*real.up) == 0
     for words, said in (
         (("exec", "h1", "--", "true"), "h1 is a real host, so run its programs there"),
         (("drain", "plane:2"), "h1 is a real host: its routes"),
@@ -413,11 +366,13 @@ def test_real_host__as_any_other(site: Site, capsys: pytest.CaptureFixture[str])
         (("join", "h1", "--interfaces", "a,b,c"), "h1 has 2 planes, not 3"),
     ):
         capsys.readouterr()
-        assert site.run(words[0], "--name", site.name, *words[1:]) == 2
+        assert around.run(words[0], "--name", names[0], *words[1:]) == 2
         assert said in capsys.readouterr().err
-    assert site.run("status", "--name", site.name, "--json") == 0
-    (real,) = printed("testbed status", capsys.readouterr().out)["outside"]["hosts"]
-    assert (real["host"], real["interfaces"]) == ("h1", ["tap1", "tap2"])
-    assert site.run("down", "--name", site.name) == 0
-    found = {each.name: each.mtu for each in interfaces(site.machine) if each.up}
-    assert found == {"lo": 65536, "tap0": 9000, "tap1": 9000, "tap2": 9000}
+    assert around.run("status", "--name", names[0], "--json") == 0
+    (host,) = printed("testbed status", capsys.readouterr().out)["outside"]["hosts"]
+    assert (host["host"], host["interfaces"]) == ("h1", ["tap1", "tap2"])
+    assert around.run("down", "--name", names[0]) == 0
+    found = {name: each.mtu for name, each in around.interfaces().items() if each.up}
+    assert {name: mtu for name, mtu in found.items() if name.startswith("tap")} == {
+        "tap0": 9000, "tap1": 9000, "tap2": 9000,
+    }  # fmt: skip

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from netns.processes import Hosts, run
+from netns.processes import Hosts, popen, run
 from slowness import PATIENCE, until
 
 from mrc.linux import netns
@@ -222,8 +222,7 @@ def small(bed_name: str) -> Testbed:
 
 def started(bed: Testbed, *command: str, where: str = "h0") -> subprocess.Popen[str]:
     """Starts a command, and waits for its first line."""
-    argv, environment = bed.host_command(where, command)
-    process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
+    process = popen(bed, where, *command)
     assert process.stdout is not None
     process.stdout.readline()
     return process
@@ -334,6 +333,7 @@ def test_up__ended_by_a_signal_leaves_nothing(bed_name: str, signum: int) -> Non
 
 
 LOSSY = "t1:1.0"
+CONTROLLER = [sys.executable, "-m", "mrc.examples.controller", "h1"]
 
 
 @pytest.mark.slow
@@ -343,11 +343,9 @@ def test_controller__denies_the_paths_over_a_lossy_t1(
 ) -> None:
     hosts.recv(tmp_path)
     bed.fail(LOSSY, loss=0.4)
-    command = [sys.executable, "-m", "mrc.examples.controller", "h1"]
-    argv, environment = bed.host_command("h0", command)
     denied: list[str] = []
     rounds_after = 0
-    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with popen(bed, "h0", *CONTROLLER) as process:
         assert process.stdout is not None
         watchdog = threading.Timer(PATIENCE, process.kill)
         watchdog.start()
@@ -373,13 +371,10 @@ def test_controller__drains_and_keeps_the_last_path(
     bed: Testbed, hosts: Hosts, tmp_path: Path
 ) -> None:
     hosts.recv(tmp_path)
-    command = [sys.executable, "-m", "mrc.examples.controller", "h1"]
-    argv, environment = bed.host_command("h0", [*command, "t1:2.*", "t1:1.0"])
-    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with popen(bed, "h0", *CONTROLLER, "t1:2.*", "t1:1.0") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "drained t1:1.0 t1:2.0 t1:2.1\n"
         assert process.stdout.readline() == "paths in use: 1\n"
         process.kill()
-    argv, environment = bed.host_command("h0", [*command, "*"])
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-    assert "ValueError: *: no other path works" in done.stderr
+    with popen(bed, "h0", *CONTROLLER, "*", stderr=subprocess.PIPE) as process:
+        assert "ValueError: *: no other path works" in process.communicate()[1]

@@ -343,18 +343,6 @@ def without_privilege(program: Mrc) -> None:
     assert told["NoNewPrivs"] == "1" and "0" not in told["Uid"].split()
 
 
-def test_perf__needs_no_privilege(cluster: Cluster) -> None:
-    server, client = PODS["mrc-perf"], PODS["mrc-perf-client"]
-    cluster.prepare(server, client)
-    waiting = cluster.start("there", server).until_listening()
-    without_privilege(waiting)
-    args = [_moved(each, client) for each in client.args]
-    measuring = cluster.start("here", client, sys.executable, "-m", "mrc", *args, "-t", "1")
-    (result,) = printed("perf", measuring.ends(0))["results"]
-    sent = {each["plane"]: each["sent_bytes"] for each in result["client"]["planes"]}
-    assert set(sent) == {1, 2} and all(sent.values())
-
-
 @pytest.mark.default
 def test_recv__needs_no_privilege(cluster: Cluster) -> None:
     receiver, sender = PODS["mrc-recv"], PODS["mrc-perf-client"]

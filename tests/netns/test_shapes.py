@@ -8,7 +8,6 @@ h1 -+           +-- t1:P.1 --+           +- h3
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 import pytest
 from netns.processes import Hosts, run
 from printed import printed
-from slowness import PATIENCE, until
+from slowness import until
 
 from mrc.cli.main import main
 from mrc.errors import ArgumentError, NetlinkError
@@ -41,7 +40,6 @@ from .conftest import (
     probe,
     probing,
     udp_pair,
-    udp_socket,
 )
 
 pytestmark = pytest.mark.usefixtures("healed")
@@ -59,6 +57,7 @@ FAULTS: dict[str, tuple[set[str], set[str], set[str]]] = {
     "link:h0.1": ({"t0:1.0"}, {"t1:1.0", "t1:1.1"}, set()),
     "link:h1.2": ({"t0:2.0"}, set(), {"t1:2.0", "t1:2.1"}),
     "uplink:1.0.1": (set(), {"t1:1.1"}, {"t1:1.1"}),
+    "uplink:2.1.0": (set(), {"t1:2.0"}, {"t1:2.0"}),
 }
 
 
@@ -83,6 +82,7 @@ def test_paths__below_one_t0_and_over_every_t1(bed: Testbed) -> None:
         assert probe(bed, src, dst) == Counter(expected)
 
 
+@pytest.mark.default
 @pytest.mark.parametrize("mode", [*Mode])
 @pytest.mark.parametrize("target", FAULTS)
 def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mode) -> None:
@@ -182,29 +182,6 @@ def test_up__from_a_file(from_file: Testbed) -> None:
     addresses = from_file.shape.addresses
     assert str(addresses.host(3)) == "fd01:b:3::1"
     assert f"inet6 {addresses.oob(0)}" in run(from_file, "h0", "ip", "-6", "address")
-    # 80 KiB of the 210 kB pass a tbf in one burst; the rest takes 0.5 s.
-    assert seconds(from_file, 2, 150) > 0.4
-
-
-def seconds(bed: Testbed, plane: int, count: int) -> float:
-    """Seconds that `count` packets take from h0 to h2. Receives each packet at once, because the
-    receiver's buffer holds only about 90.
-    """
-    (dst,) = [str(path.dst) for path in bed.shape.paths(0, 2) if path.plane == plane]
-    with udp_socket(bed, "h2") as rx, udp_socket(bed, "h0") as tx:
-        rx.bind(("::", PORT))
-        left = count
-        began = time.monotonic()
-        for _ in range(count):
-            tx.sendto(bytes(1300), (dst, PORT))
-            rx.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while rx.recv(2000):
-                    left -= 1
-        rx.settimeout(PATIENCE)
-        for _ in range(left):
-            rx.recv(2000)
-        return time.monotonic() - began
 
 
 SMALL = """

@@ -9,7 +9,6 @@ h0 --- plane 1 (T0, 2 x T1, T0) --- h1      100 Mbit/s each; the OOB exchange ru
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import tempfile
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from netns.plain import without_route
 from netns.processes import Hosts
 from printed import printed
 
@@ -32,8 +30,6 @@ pytestmark = pytest.mark.usefixtures("healed")
 PLANES = 4
 MTU = 8844  # payload bytes at an interface MTU of 9000
 MIDDLE = 24 << 20
-LONG = 96 << 20
-BEGUN = 12 << 20  # the receiver has stored a chunk
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +55,6 @@ def make(tmp_path: Path, name: str, size: int, seed: int = 1) -> Path:
 
 def same(left: Path, right: Path) -> bool:
     return left.read_bytes() == right.read_bytes()
-
-
-def names(inbox: Path) -> list[str]:
-    return sorted(os.listdir(inbox))
 
 
 # ---- Without faults -------------------------------------------------------------------------
@@ -112,22 +104,7 @@ def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
     assert receiver.process.poll() is None, "a query of the paths does not count for --once"
 
 
-def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Path) -> None:
-    hosts.recv(inbox)
-    bed.fail("plane:2")
-    looking = hosts.start("h0", "paths", "h1", "--json")
-    shown = printed("paths", looking.ends(0))
-    assert looking.complaint() == "mrc paths: plane 2 (p2) to h1 does not answer"
-    good = {ev["plane"] for ev in shown["evs"] if ev["state"] == "GOOD"}
-    assert good == {1, 3, 4}
-
-
 # ---- Faults of the fabric -------------------------------------------------------------------
-
-
-def fail_all(bed: Testbed, **fault: Any) -> None:
-    """Every plane fails."""
-    bed.fail([f"plane:{plane}" for plane in bed.shape.plane_numbers()], **fault)
 
 
 @pytest.mark.default
@@ -163,58 +140,6 @@ def test_send__a_fault_in_the_middle(
         assert lost in {each["plane"] for each in sent["outages"]}, "others may stall, too"
         (told,) = sender.lines
         assert f"plane {lost} was lost " in told, "at, or for, by how long it took"
-
-
-@pytest.mark.slow
-def test_send__a_missing_route_costs_one_path(
-    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
-) -> None:
-    file = make(tmp_path, "a", LONG // 2)
-    receiver = hosts.recv(inbox, "--once")
-    sender = hosts.send("--json", file)
-    receiver.until_received(BEGUN // 2)
-    with without_route(bed.plan.nodes["h0"].namespace, "fd00:a:1::2:1"):
-        sent = printed("send", sender.ends(0))
-    receiver.ends(0)
-    assert same(file, inbox / "a")
-    bad = [ev["path"] for ev in sent["evs"] if ev["state"] != "GOOD"]
-    assert bad == ["t1:2.1"]
-    moved = [plane["sent_bytes"] for plane in sent["planes"]]
-    assert min(moved) > 0.8 * max(moved), "the plane's other path carries its share"
-
-
-# ---- Lost connections ----------------------------------------------------------------------------
-
-
-SIZE = 32 << 20
-
-
-@pytest.mark.parametrize(
-    "bed", [{"planes": 2, "t1": 1, "rate": "100mbit"}], indirect=True, ids=["few planes"]
-)
-@pytest.mark.slow
-@pytest.mark.parametrize("lost", ["planes", "sender", "receiver"])
-def test_send__goes_on_by_itself(
-    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path, lost: str
-) -> None:
-    """Both ends wait while no plane is left, and take for the same that the other is stopped."""
-    file = make(tmp_path, "a", SIZE)
-    receiver = hosts.recv(inbox, "--once", "--json")
-    sender = hosts.send("--json", file)
-    receiver.until_received(SIZE // 4)
-    if lost == "planes":
-        fail_all(bed)
-        sender.until_says("all paths to h1 are lost")
-        bed.heal()
-    else:
-        still, waits = (sender, receiver) if lost == "sender" else (receiver, sender)
-        os.kill(still.process.pid, signal.SIGSTOP)
-        waits.until_says("are lost")
-        os.kill(still.process.pid, signal.SIGCONT)
-    result = printed("send", sender.ends(0))
-    assert result["retries"] == 1 and result["resumed_bytes"] >= SIZE // 8
-    receiver.ends(0)
-    assert same(file, inbox / "a") and names(inbox) == ["a"]
 
 
 # ---- A long path ---------------------------------------------------------------------------------

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 from netns.processes import Hosts, Mrc, sent_bytes, sockets, until_it_sends
 from printed import printed
-from slowness import least, limit, until
+from slowness import limit, until
 from verbs.building import LIBRARY, compiled
 
 from mrc.linux import netns
@@ -42,18 +40,6 @@ EMULATES = "libmrc: --rc: "
 
 
 bed = bed_of(planes=PLANES, t1=2, rate="500mbit")
-
-
-@pytest.fixture
-def usual_priority() -> Iterator[None]:
-    """The kernel's own threads, which carry packets, have it: programs that spin with a higher one
-    would starve them.
-    """
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, max(0, before))
-    yield
-    if before < 0:
-        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def until_listening(server: Mrc, port: int) -> None:
@@ -150,21 +136,6 @@ def test_write_bw__256_qps_connect_in_3_seconds(hosts: Hosts) -> None:
 def test_write__every_size(hosts: Hosts, program: str) -> None:
     rows = result(begin(hosts, program, "-d", "mrc0", "-a", "-n", "100"))
     assert [row[0] for row in rows] == [2**power for power in range(1, 24)]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("usual_priority")
-def test_write_lat(hosts: Hosts) -> None:
-    """Both ends spin on their memory, so the helper thread of each must get its turn. Beside other
-    busy programs every turn takes a slice of theirs; then `verbs/test_events.py` has to do.
-    """
-
-    def typical_us() -> float:
-        (row,) = result(begin(hosts, "ib_write_lat", "-d", "mrc0", "-s", "8", "-n", "2000"))
-        assert row[:2] == [8, 2000]
-        return row[4]
-
-    assert least(typical_us, below=1000) < limit(1000), "no time slices of a scheduler"
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +20,10 @@ from typing import Any
 
 import pytest
 from netns.conftest import fresh_name, missing_privilege
+from netns.processes import Mrc
 from ports import free_port
 from skips import mark
-from slowness import PATIENCE
+from slowness import PATIENCE, until
 
 from mrc.testbed.bed import Testbed
 
@@ -33,57 +33,33 @@ MASTER = "fd00:c::1"  # h0 in the management network
 
 
 @dataclass
-class Rank:
+class Rank(Mrc):
     """One process. It prints a JSON object a line."""
 
-    process: subprocess.Popen[str]
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    ended: float = 0.0
+    printed: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._readers = [
-            threading.Thread(target=self._read_lines, daemon=True),
-            threading.Thread(target=self._read_errors, daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        super().__post_init__()
+        self._printer = threading.Thread(target=self._parse, daemon=True)
+        self._printer.start()
 
-    def _read_lines(self) -> None:
+    def _parse(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self.changed:
-                self.lines.append(json.loads(line))
-                self.changed.notify_all()
-        with self.changed:
-            self.ended = time.monotonic()
-            self.changed.notify_all()
-
-    def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        self.errors += [line.rstrip() for line in self.process.stderr]
+            self.printed.append(json.loads(line))
 
     def until(self, found: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first line that `found` accepts."""
-        deadline = time.monotonic() + PATIENCE
-        with self.changed:
-            while True:
-                for line in self.lines:
-                    if found(line):
-                        return line
-                assert not self.ended, (self.lines[-1:], self.errors[-20:])
-                assert self.changed.wait(deadline - time.monotonic()), self.lines[-1:]
+        """The first object that `found` accepts."""
+        until(lambda: any(map(found, self.printed)) or not self._printer.is_alive(), self.lines)
+        first = next(filter(found, self.printed), None)
+        assert first is not None, (self.printed[-1:], self.lines[-20:])
+        return first
 
     def end(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
-        for reader in self._readers:
-            reader.join(PATIENCE)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
+        self._printer.join(PATIENCE)
+        super().end()
 
 
 @dataclass(frozen=True)
@@ -151,9 +127,9 @@ class Job:
     def ends(self) -> list[list[dict[str, Any]]]:
         """Waits for the end of all ranks, with success; returns what each printed."""
         for rank in self.ranks:
-            assert rank.process.wait(PATIENCE) == 0, rank.errors[-20:]
+            assert rank.process.wait(PATIENCE) == 0, rank.lines[-20:]
             rank.end()
-        return [rank.lines for rank in self.ranks]
+        return [rank.printed for rank in self.ranks]
 
     def steps(self) -> Steps:
         printed = self.ends()

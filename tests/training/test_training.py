@@ -164,7 +164,7 @@ def test_failure__the_timeout_of_the_group() -> None:
     ):
         assert rank.process.wait(PATIENCE) == 1
         rank.end()
-        assert [line["error"] for line in rank.lines if "error" in line] == errors
+        assert [line["error"] for line in rank.printed if "error" in line] == errors
 
 
 def test_failure__a_rank_ends_in_order() -> None:
@@ -246,22 +246,6 @@ def test_secret__seals_the_packets(bed: Testbed, job: Job, over_tcp: Steps, tmp_
     assert (steps.losses, steps.weights) == (over_tcp.losses, over_tcp.weights)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("other", ["another", "none"])
-def test_secret__of_another_rank_differs(
-    bed: Testbed, job: Job, tmp_path: Path, other: str
-) -> None:
-    """All ranks raise; each names the other and the variable."""
-    theirs = secret_file(tmp_path, "theirs", 2) if other == "another" else ""
-    job.start_rank(bed, 0, "waiting", MRC_SECRET=secret_file(tmp_path, "ours", 1))
-    job.start_rank(bed, 1, "waiting", MRC_SECRET=theirs)
-    for number, rank in enumerate(job.ranks):
-        assert rank.process.wait(PATIENCE) == 1
-        rank.end()
-        said = [line for line in rank.errors if f"cannot connect to rank {1 - number}" in line]
-        assert said and "secret" in said[-1] and "set MRC_SECRET to" in said[-1], rank.errors[-3:]
-
-
 @pytest.mark.parametrize("wrong", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_interfaces__of_another_rank_are_wrong(bed: Testbed, job: Job, wrong: int) -> None:
     """All ranks say so at once: the one with the wrong name has no address for the others."""
@@ -273,7 +257,7 @@ def test_interfaces__of_another_rank_are_wrong(bed: Testbed, job: Job, wrong: in
         rank.end()
         who = "" if number == wrong else f"rank {wrong}: "
         said = f" failed with mrc: {who}GLOO_SOCKET_IFNAME: nosuch is no port"
-        assert [line for line in rank.errors if said in line], rank.errors[-3:]
+        assert [line for line in rank.lines if said in line], rank.lines[-3:]
 
 
 def secret_file(folder: Path, name: str, byte: int) -> str:
