@@ -126,7 +126,7 @@ def test_test_of__a_context(context: str, test: str) -> None:
 
 def test_within__a_budget() -> None:
     seconds = {"a": 3.0, "b": 4.0, "c": 2.0}
-    assert python_trial.within(5, seconds, seconds.__getitem__) == ["a", "c"]
+    assert python_trial.within(5, seconds, seconds) == ["a", "c"]
 
 
 def test_mutants__leave_alone_what_is_no_body() -> None:

@@ -156,15 +156,8 @@ def culprit(output: str, program: Path, base: Path) -> str:
 
 # ---- the build -----------------------------------------------------------------------------------
 
-PARTS = (
-    "pair",
-    "sim",
-    "virtual",
-    "rc",
-    "msg",
-    "io",
-    "core",
-)  # each part before the parts that it uses
+# Each part before the parts that it uses.
+PARTS = ("pair", "sim", "virtual", "rc", "msg", "io", "core")
 DESCRIBE = """
 import json, pathlib, sys, sysconfig
 from mrc import _ffi_build
@@ -345,7 +338,8 @@ MODULE = Path("mrc", "_core.abi3.so")
 def rules() -> list[dict[str, str]]:
     """What no peer can see, or is no part of the protocol."""
     document = tomllib.loads((Path(__file__).parent / "conform.toml").read_text())
-    return list(document["rule"])
+    kinds = ("before", "after", "function")
+    return [*({kind: each} for kind in kinds for each in document[kind]), *document["rule"]]
 
 
 def seen_by_peers(file: str, text: str) -> list[Mutant]:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +32,10 @@ READ = {".py", ".c", ".h", ".def", ".toml"}
 SETTINGS = Path("tools", "maintainers", "mutation", "coverage.ini")
 
 
-@dataclass(slots=True)
-class Measured:
-    """What a test took without a change, and which lines of mrc it ran."""
-
-    seconds: float = 0.0
-    lines: dict[str, list[int]] = field(default_factory=dict)  # file -> its lines
-
-
 class PythonBench(Bench):
     """The tests, and which lines each of them runs."""
 
-    tests: dict[str, Measured]
+    lines: dict[str, dict[str, list[int]]]  # test -> file -> its lines
 
     # ---- measuring -------------------------------------------------------------------------------
 
@@ -52,7 +43,7 @@ class PythonBench(Bench):
         """Runs the tests under coverage. Keeps what it found until a source or these tests change.
         Leaves out tests that fail.
         """
-        self.tests = {}
+        self.lines = {}
         sources = [p for part in ("csrc", "mrc", "tests") for p in (self.base / part).rglob("*.*")]
         names = sorted(str(path.relative_to(self.base)) for path in sources if path.suffix in READ)
         common = [name for name in names if not re.search(r"/test_\w+\.py$", name)]
@@ -63,8 +54,8 @@ class PythonBench(Bench):
             if not path.exists():
                 say(f"running {suite} without a change, to see which lines it runs")
                 path.write_text(json.dumps(self.measure_suite(suite, say)))
-            for test, (seconds, lines) in json.loads(path.read_text()).items():
-                self.tests[test] = Measured(seconds, lines)
+            for test, found in json.loads(path.read_text()).items():
+                self.usual_s[test], self.lines[test] = found
 
     def measure_suite(self, suite: str, say: Callable[[str], None]) -> dict[str, Any]:
         folder = self.base / "build" / "measure"
@@ -85,17 +76,9 @@ class PythonBench(Bench):
             command = [str(self.python), "-m", "coverage", "combine", f"--rcfile={SETTINGS}"]
             self.run(command, self.base, folder, 600)
         else:
-            traced = [
-                "-p",
-                "mutation",
-                "--cov",
-                f"--cov-config={SETTINGS}",
-                "--cov-context=test",
-                "--cov-report=",
-            ]
-            done = self.run(
-                [*self.pytest(), "-vv", "--durations=0", *traced, suite], self.base, folder, 3600
-            )
+            traced = ["-p", "mutation", "--cov", f"--cov-config={SETTINGS}", "--cov-context=test"]
+            command = [*self.pytest(), "-vv", "--durations=0", *traced, "--cov-report=", suite]
+            done = self.run(command, self.base, folder, 3600)
             found = re.findall(r"^([\d.]+)s (?:call|setup) +(\S.*)$", done.output, re.MULTILINE)
             for each, test in found:
                 seconds[test] = seconds.get(test, 0) + float(each)
@@ -147,26 +130,23 @@ class PythonBench(Bench):
         own = own.replace(Path(own).name, f"test_{Path(own).stem.lstrip('_')}")
 
         def order(test: str) -> tuple[bool, float]:
-            return not test.startswith(own), self.tests[test].seconds
+            return not test.startswith(own), self.usual_s[test]
 
-        touching = [t for t, m in self.tests.items() if changed & set(m.lines.get(mutant.file, ()))]
+        touching = [t for t, ran in self.lines.items() if changed & set(ran.get(mutant.file, ()))]
         for kind, budget in BUDGETS.items():
-            tests = within(
-                budget, sorted((t for t in touching if t.startswith(kind)), key=order), self.seconds
-            )
+            likely = sorted((test for test in touching if test.startswith(kind)), key=order)
+            tests = within(budget, likely, self.usual_s)
             if kind == VIRTUAL:
                 yield from ([test] for test in tests)
             elif tests:
                 yield tests
 
-    def seconds(self, test: str) -> float:
-        return self.tests[test].seconds
-
     def try_tests(self, tests: list[str], tree: Path, scratch: Path) -> Outcome | None:
         """Runs tests until one fails twice, because a busy machine can cause a failure, too."""
         while tests:
-            each_s = self.limit(max(map(self.seconds, tests)))
-            all_s = self.limit(sum(map(self.seconds, tests))) + each_s
+            seconds = [self.usual_s[test] for test in tests]
+            each_s = self.limit(max(seconds))
+            all_s = self.limit(sum(seconds)) + each_s
             done = self.run(self.command(tests, each_s), tree, scratch, all_s)
             if done.code == 0:
                 return None
@@ -210,12 +190,12 @@ def test_of(context: str) -> str:
     return re.sub(r"\|(?:setup|run|teardown)$| \((?:setup|call|teardown)\)$", "", context)
 
 
-def within(budget: float, tests: Iterable[str], seconds: Callable[[str], float]) -> list[str]:
+def within(budget: float, tests: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
     """The first tests that together take no longer than the budget."""
     chosen = []
     for test in tests:
-        if seconds(test) <= budget:
-            budget -= seconds(test)
+        if seconds[test] <= budget:
+            budget -= seconds[test]
             chosen.append(test)
     return chosen
 

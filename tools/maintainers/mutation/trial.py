@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from project_text import sources
+
 from .mutants import Mutant
 
 MIN_LIMIT_S = 20  # long enough for a busy machine
@@ -90,7 +92,6 @@ class Bench(ABC):
 
     def environment(self, first: Path) -> dict[str, str]:
         """The variables that a command needs; `first` is its own folder."""
-        del first
         return {}
 
     def prepare(self, say: Callable[[str], None]) -> None:
@@ -145,16 +146,13 @@ class Bench(ABC):
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            self.end(process)
+            kill_group(process.pid)
+            process.wait()
+            with self.lock:
+                self.live.discard(process.pid)
         if self.killed:
             raise KeyboardInterrupt
         return Done(code, output.read_text(errors="replace"), time.monotonic() - started)
-
-    def end(self, process: subprocess.Popen[bytes]) -> None:
-        kill_group(process.pid)
-        process.wait()
-        with self.lock:
-            self.live.discard(process.pid)
 
     def kill(self) -> None:
         """Kills all running commands, so that the threads that wait for them end, too."""
@@ -181,10 +179,11 @@ class MutateError(Exception):
 
 
 def snapshot(root: Path, work: Path, folders: tuple[str, ...]) -> Path:
-    """Makes a copy of the tree. If these folders have changed since the last run, deletes its
-    results.
+    """Makes a copy of the tree, with the compiled modules. If these folders have changed since the
+    last run, deletes its results.
     """
-    names = tracked(root)
+    names = sorted(str(path.relative_to(root)) for path in (root / "mrc").rglob("*.so*"))
+    names += [str(path) for path in sources() if path.parts[0] in COPIED]
     digest = digest_of(root, (name for name in names if name.startswith(folders)))
     base, stamp = work / "base", work / "digest"
     if stamp.exists() and stamp.read_text() == digest:
@@ -197,17 +196,6 @@ def snapshot(root: Path, work: Path, folders: tuple[str, ...]) -> Path:
         shutil.copy2(root / name, base / name)
     stamp.write_text(digest)
     return base
-
-
-def tracked(root: Path) -> list[str]:
-    """The files of the checkout that tests require, including the compiled modules."""
-    command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard", "--", *COPIED]
-    try:
-        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise MutateError(f"git cannot list the files of {root}: {error}") from error
-    names = {name for name in listed.split("\0") if name and (root / name).is_file()}
-    return sorted(names | {str(path.relative_to(root)) for path in (root / "mrc").rglob("*.so*")})
 
 
 def digest_of(root: Path, names: Iterable[str]) -> str:
