@@ -13,11 +13,11 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
@@ -33,21 +33,35 @@ WITH_SHM = 'mount --bind "$0" /dev/shm && exec "$@"'  # semaphores that remain a
 STREAM = random.Random(1).randbytes(24 << 20)
 
 
-class Run(Protocol):
-    """The soak that an odd transfer belongs to."""
+@dataclass(slots=True)
+class Run:
+    """The soak that an odd transfer belongs to: its test bed, its log, and the findings."""
 
     bed: Testbed
     folder: Path
-    number: int
-    moved: int
-    findings: list[str]
+    random: random.Random
+    began: float = field(default_factory=time.monotonic)
+    findings: list[str] = field(default_factory=list)
+    number: int = 0
+    moved: int = 0
 
-    def say(self, text: str) -> None: ...
-    def find(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        with (self.folder / "log").open("a") as file:
+            file.write(f"{time.monotonic() - self.began:8.2f} {text}\n")
 
+    def find(self, text: str) -> None:
+        self.say(f"FOUND {text}")
+        self.findings.append(text)
+        print(f"soak: found: {text}", file=sys.stderr, flush=True)
 
-class FoundError(Exception):
-    """Something that must not happen."""
+    def started(
+        self, argv: Sequence[str], environment: Mapping[str, str], out: Path, err: Path
+    ) -> subprocess.Popen[bytes]:
+        """A process that writes into these files, which may be one."""
+        with out.open("ab") as stdout, err.open("ab") as stderr:
+            return subprocess.Popen(argv, env={**environment, "MRC_SOAK": str(self.folder)},
+                                    stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                                    start_new_session=True)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -189,26 +203,22 @@ class Tree:
             ours, theirs = self.path(name), os.path.join(os.fsencode(inbox), b"top", name)
             whole = os.path.normpath(os.path.join(b"top", name))
             is_failed = any(whole == each or whole.startswith(each + b"/") for each in failed)
-            if is_failed and not any(name == x or name.startswith(x + b"/") for x in self.bad):
-                raise FoundError(f"{name!r} was left out")
+            may_fail = any(name == x or name.startswith(x + b"/") for x in self.bad)
+            assert may_fail or not is_failed, f"{name!r} was left out"
             if name in kept or name == b"fifo":
                 continue
             if not os.path.lexists(theirs):
-                if not is_failed:
-                    raise FoundError(f"{name!r} is missing, and no end says so")
+                assert is_failed, f"{name!r} is missing, and no end says so"
                 continue
             a, b = os.lstat(ours), os.lstat(theirs)
-            if a.st_mode & ~mask != b.st_mode & ~mask and not stat.S_ISLNK(a.st_mode):
-                raise FoundError(f"{name!r} has mode {b.st_mode:o}, not {a.st_mode:o}")
             if stat.S_ISLNK(a.st_mode):
-                if os.readlink(ours) != os.readlink(theirs):
-                    raise FoundError(f"{name!r} leads elsewhere")
+                assert os.readlink(ours) == os.readlink(theirs), f"{name!r} leads elsewhere"
                 continue
-            if a.st_mtime_ns != b.st_mtime_ns and not is_failed:
-                raise FoundError(f"{name!r} has another time")
+            same_mode = a.st_mode & ~mask == b.st_mode & ~mask
+            assert same_mode, f"{name!r} has mode {b.st_mode:o}, not {a.st_mode:o}"
+            assert is_failed or a.st_mtime_ns == b.st_mtime_ns, f"{name!r} has another time"
             if stat.S_ISREG(a.st_mode):
-                if not filecmp.cmp(ours, theirs, shallow=False):
-                    raise FoundError(f"{name!r} differs")
+                assert filecmp.cmp(ours, theirs, shallow=False), f"{name!r} differs"
                 same += a.st_size
         return same
 
@@ -242,7 +252,7 @@ class Odd:
             next(self.steps)
         except StopIteration:
             pass
-        except (FoundError, OSError, subprocess.CalledProcessError, ValueError) as error:
+        except (AssertionError, OSError, subprocess.CalledProcessError, ValueError) as error:
             self.run.find(f"{self.name}: {error}: {self.folder}")
             self.close()
             return True
@@ -278,8 +288,7 @@ class Odd:
     def until(self, condition: Callable[[], object], limit_s: float, what: str) -> Iterator[None]:
         limit = time.monotonic() + limit_s
         while not condition():
-            if time.monotonic() > limit:
-                raise FoundError(f"{what} not within {limit_s:g} s")
+            assert time.monotonic() <= limit, f"{what} not within {limit_s:g} s"
             yield
 
     def start(self, host: str, *words: str | Path) -> Mrc:
@@ -292,12 +301,8 @@ class Odd:
             argv = ["ip", "netns", "exec", host, *command]
         else:
             argv, environment = self.run.bed.host_command(host, command)
-        environment |= {"MRC_SOAK": str(self.run.folder), "MRC_SOAK_ODD": str(self.folder)}
-        with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL,
-                                       stdout=stdout, stderr=stderr,
-                                       start_new_session=True)  # fmt: skip
-        self.processes.append(Mrc(process, out, err))
+        environment |= {"MRC_SOAK_ODD": str(self.folder)}
+        self.processes.append(Mrc(self.run.started(argv, environment, out, err), out, err))
         return self.processes[-1]
 
     def recv(self, *options: str) -> Mrc:
@@ -315,26 +320,19 @@ class Odd:
 
     def judge(self, sender: Mrc, receiver: Mrc, kept: AbstractSet[bytes] = frozenset()) -> Any:
         """Checks that both ends say the same, and that it is true; returns the receiver's."""
-        codes = sender.process.wait(), receiver.process.wait()
-        if codes not in ((0, 0), (6, 6)):
-            raise FoundError(f"exit codes {codes}: {last_line(sender.err)}")
-        said = []
+        code, said = self.code_of(sender, receiver), []
         results = [each.result() for each in (sender, receiver)]
         for result in results:
             names = {os.fsencode(each["name"]) for each in result["failed"]}
             # A message shortens a name that no path may have.
-            names = {b"top/L" if each.startswith(b"top/L/") else each for each in names}
-            if result["failed_count"] != len(result["failed"]):
-                raise FoundError("failed_count differs from failed")
-            said.append(names)
-        if said[0] != said[1]:
-            raise FoundError(f"only one end names {min(said[0] ^ said[1])!r}")
-        if (codes[0] == 6) != bool(said[0]):
-            raise FoundError(f"exit code {codes[0]} with {len(said[0])} failed files")
+            said.append({b"top/L" if each.startswith(b"top/L/") else each for each in names})
+            count = result["failed_count"]
+            assert count == len(result["failed"]), "failed_count differs from failed"
+        assert said[0] == said[1], f"only one end names {min(said[0] ^ said[1])!r}"
+        assert (code == 6) == bool(said[0]), f"exit code {code} with {len(said[0])} failed files"
         self.run.moved += self.tree.compare(self.inbox, said[0], kept)
         files = [os.fsencode(each["name"]) for each in results[1]["files"]]
-        if len(files) != len(set(files)):
-            raise FoundError("the receiver names a file twice")
+        assert len(files) == len(set(files)), "the receiver names a file twice"
         lacks = {
             each
             for name in self.tree.entries()
@@ -342,16 +340,20 @@ class Odd:
             and (each := b"top/" + name) not in said[0]
             and not any(each.startswith(failed + b"/") for failed in said[0])
         } - set(files)
-        if lacks:
-            raise FoundError(f"{len(lacks)} stored files are not in the result of mrc recv:"
-                             f" {min(lacks)!r}")  # fmt: skip
+        what = "stored files are not in the result of mrc recv"
+        assert not lacks, f"{len(lacks)} {what}: {min(lacks)!r}"
         self.check_left()
         return results[1]
 
+    def code_of(self, sender: Mrc, receiver: Mrc) -> int:
+        """The exit code of both: all was copied, or some files were left out."""
+        codes = sender.process.wait(), receiver.process.wait()
+        assert codes in ((0, 0), (6, 6)), f"exit codes {codes}: {last_line(sender.err)}"
+        return codes[0]
+
     def check_left(self) -> None:
         left = [name for name in os.listdir(self.inbox) if is_temporary(name)]
-        if left and not self.keeps:
-            raise FoundError(f"temporary files remain: {left}")
+        assert self.keeps or not left, f"temporary files remain: {left}"
 
     # ---- kinds -----------------------------------------------------------------------------------
 
@@ -395,20 +397,19 @@ class Odd:
             victim.process.send_signal(number)
             yield from self.until(victim.has_ended, 30, f"an end after {number.name}")
             late = time.monotonic() - at, victim.ran_s() - ran
-            if min(late) > STOP_S:
-                raise FoundError(f"{number.name} took {late[0]:.1f} s, {late[1]:.1f} s of it ran")
+            told = f"{number.name} took {late[0]:.1f} s, {late[1]:.1f} s of it ran"
+            assert min(late) <= STOP_S, told
         if killed and victim is receiver and number == signal.SIGKILL:
             receiver = self.recv()  # to which the sender connects, if it was not done
             yield from self.until(sender.has_ended, END_LIMIT_S, "an end of the sender")
-            if sender.process.wait() != 0:
-                raise FoundError(f"the sender did not go on: {last_line(sender.err)}")
+            went_on = sender.process.wait() == 0
+            assert went_on, f"the sender did not go on: {last_line(sender.err)}"
             if not receiver.has_ended():
                 receiver.process.terminate()
         yield from self.ended(sender, receiver)
         codes = sender.process.wait(), receiver.process.wait()
         allowed = {0, 1, 3, 4, 130, 143, -signal.SIGKILL, -signal.SIGTERM}
-        if not set(codes) <= allowed:
-            raise FoundError(f"exit codes {codes}")
+        assert set(codes) <= allowed, f"exit codes {codes}"
         receiver, sender = self.recv(), self.send()
         yield from self.ended(sender, receiver)
         self.judge(sender, receiver)
@@ -437,10 +438,8 @@ class Odd:
         self.cut(cut, again=True)
         yield from self.ended(sender, receiver)
         result = self.judge(sender, receiver, {b".", b"taken"})
-        if result["failed_count"] != 3:
-            raise FoundError(f"{result['failed_count']} failed files, not 3")
-        if lost and not sender.says("connected again"):
-            raise FoundError("the connection was not lost")
+        assert result["failed_count"] == 3, f"{result['failed_count']} failed files, not 3"
+        assert not lost or sender.says("connected again"), "the connection was not lost"
 
     def changing(self) -> Iterator[None]:
         """Files that grow, shrink and are touched. What only grows or is touched is copied."""
@@ -468,16 +467,14 @@ class Odd:
                 shrunk.add(n)
             yield
         yield from self.ended(sender, receiver)
-        codes = sender.process.wait(), receiver.process.wait()
-        if codes not in ((0, 0), (6, 6)):
-            raise FoundError(f"exit codes {codes}: {last_line(sender.err)}")
-        failed = {each["name"] for each in sender.result()["failed"]}
-        if (codes[0] == 6) != bool(failed) or failed - {f"top/{n}" for n in shrunk}:
-            raise FoundError(f"exit code {codes[0]}: {failed} were left out")
-        for n in set(range(6)) - {n for n in range(6) if f"top/{n}" in failed}:
+        code, failed = self.code_of(sender, receiver), sender.result()["failed"]
+        names = {each["name"] for each in failed}
+        right = (code == 6) == bool(names) and names <= {f"top/{n}" for n in shrunk}
+        assert right, f"exit code {code}: {names} were left out"
+        for n in (n for n in range(6) if f"top/{n}" not in names):
             got = (self.inbox / "top" / str(n)).read_bytes()
-            if not min(sizes[n]) <= len(got) <= max(sizes[n]) or got != STREAM[: len(got)]:
-                raise FoundError(f"{n} has {len(got)} bytes that it never had")
+            right = min(sizes[n]) <= len(got) <= max(sizes[n]) and got == STREAM[: len(got)]
+            assert right, f"{n} has {len(got)} bytes that it never had"
             self.run.moved += len(got)
         self.keeps = bool(failed)  # the part of a file that shrank is kept: it may grow again
         self.check_left()
