@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from typing import Any, NoReturn, TypeVar
 
 import program
 from bed import HOSTS, BenchError, core, require_root
-from program import ROOT, Option
+from program import Option
 
 from mrc.cli.output import Exit
 from mrc.errors import MrcError
@@ -38,6 +37,7 @@ Row = TypeVar("Row", str, tuple[str, int])
 Found = TypeVar("Found")
 
 QUICK = "one short round, without a warm-up: tests the benchmark, not the speed"
+NOT_JUDGED = 77  # what test programs return to be counted as skipped
 _NOTES = (
     "an idle machine with two or more cores; other load changes the results."
     " A check that is not met is printed, but is not a failure."
@@ -65,7 +65,7 @@ class Benchmark:
     exits: str = ""  # further exit codes
     missing: Callable[[], str] = str  # which program is not installed; empty: none
     indent: int | None = 2  # of the JSON
-    judge: Callable[[Result], None] = lambda result: None
+    not_judged: Callable[[Result], str] = lambda result: ""  # why; empty: all checks are
     failures: Mapping[type[Exception], int] = field(default_factory=dict)
 
     def main(self) -> NoReturn:
@@ -108,7 +108,9 @@ class Benchmark:
         else:
             result = self._measured(args)
         self._show(args, result)
-        self.judge(result)
+        if words := self.not_judged(result):
+            print(f"bench: {words}", file=sys.stderr)
+            sys.exit(NOT_JUDGED)
         program.note(f"{time.monotonic() - started:.0f} s")
 
     def _measured(self, args: argparse.Namespace) -> Result:
@@ -122,7 +124,7 @@ class Benchmark:
         found = self.measure(args)
         return {
             "schema": 1,
-            "commit": commit(),
+            "commit": program.git("describe", "--always", "--dirty") or "unknown",
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": " ".join([f"bench/{self.name}", *sys.argv[1:]]),
             "machine": where,
@@ -212,11 +214,3 @@ def file_system(folder: str) -> str:
     """The kind of a folder's file system, such as "ext2/ext3" or "tmpfs"."""
     command = ["stat", "--file-system", "--format", "%T", folder]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def commit() -> str:
-    if shutil.which("git") is None:
-        return "unknown"
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"

@@ -17,6 +17,7 @@ from typing import Any
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tools"))
 from checkout import ROOT as ROOT
+from checkout import git as git
 from checkout import parser as parser
 from checkout import set_up as set_up
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv" / "bin" / "python"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 sys.path.append(str(ROOT / "tests"))  # modules that the programs share with tests
 
 
@@ -40,6 +43,14 @@ def set_up(otherwise: str = "") -> Iterator[None]:
         sys.exit(
             f"{Path(sys.argv[0]).name}: {error.name} is not installed: run tools/setup{otherwise}"
         )
+
+
+def git(*words: str, root: Path = ROOT) -> str:
+    """What git prints, or nothing if it fails or is not there."""
+    if shutil.which("git") is None:
+        return ""
+    command = ["git", "-C", str(root), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def between(page: str, begin: str, end: str, lines: Iterable[str]) -> str:

@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import checkout
+
+WORK = checkout.CACHE / "mrc-systems"  # of root file systems
 MIRROR = "http://deb.debian.org/debian"
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 

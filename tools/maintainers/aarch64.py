@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aarch64 on this machine: Debian's cross compiler, its arm64 packages in a folder, and QEMU.
+"""Tests mrc on aarch64, in QEMU, on a machine with other processors.
 
+With Debian's cross compiler, and its arm64 packages in a folder.
 QEMU runs a program in one of two ways. `emulated` translates its system calls, but QEMU does not
 know all options of sockets. `run_in_guest` boots a kernel for arm64, with pages of 16 KiB.
 """
@@ -19,8 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import checkout
 import guest
-from debian import Archive, need, unpack, where
+from debian import Archive, DebianError, need, unpack, where
 
 SUITE = "bookworm"  # its glibc is 2.36, its Python 3.11
 KERNEL, KERNEL_SUITE = "linux-image-arm64-16k", "bookworm-backports"
@@ -34,8 +36,7 @@ PACKAGES = (
     "libpython3.11-dev", "librdmacm-dev", "libssl3", "python3.11", "zlib1g",
 )  # fmt: skip
 CONTENTS = " ".join((SUITE, *PACKAGES, KERNEL_SUITE, KERNEL))
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-WORK = CACHE / "mrc-aarch64"
+WORK = checkout.CACHE / "mrc-aarch64"
 ROOT = WORK / "root"
 """the root folder of a Debian for arm64 with these packages"""
 
@@ -145,20 +146,13 @@ def run_in_guest(commands: Sequence[Sequence[str | Path]], seconds: float) -> li
         f"echo {MARK} begin; {shlex.join(map(str, each))} 2>&1; echo {MARK} end $?"
         for each in commands
     ]
-    release = guest.release_of(BOOTED)
+    machine = [MACHINE, "-M", "virt", "-cpu", "neoverse-n1", "-smp", "2", "-m", "2G"]
+    machine += [*guest.shared(ROOT, "root"), *guest.shared(Path("/"), "host")]
+    script = SCRIPT.format(commands="\n".join(lines))
+    initramfs = guest.initramfs(BOOTED, ROOT / "bin" / "busybox", script)
     with tempfile.TemporaryDirectory(prefix="mrc-aarch64-") as name:
-        initramfs, log = Path(name, "initramfs"), Path(name, "log")
-        script = SCRIPT.format(commands="\n".join(lines))
-        initramfs.write_bytes(guest.initramfs(BOOTED, ROOT / "bin" / "busybox", script))
-        guest.run(
-            [
-                MACHINE, "-M", "virt", "-cpu", "neoverse-n1", "-smp", "2", "-m", "2G",
-                *guest.OPTIONS, *guest.shared(ROOT, "root"), *guest.shared(Path("/"), "host"),
-                "-kernel", str(BOOTED / "boot" / f"vmlinuz-{release}"),
-                "-initrd", str(initramfs), "-append", "console=ttyAMA0 quiet panic=-1",
-            ],
-            log, seconds,
-        )  # fmt: skip
+        log = Path(name, "log")
+        guest.run(machine, BOOTED, "console=ttyAMA0", initramfs, log, seconds)
         text = guest.console(log)
     found = re.findall(rf"^{MARK} begin\n(.*?)^{MARK} end (\d+)$", text, re.MULTILINE | re.DOTALL)
     if not found:
@@ -179,3 +173,34 @@ def build_environment() -> dict[str, str]:
 def strip() -> Path:
     """The program that removes debug information from aarch64 files."""
     return Path(where(f"{TUPLE}-strip") or f"{TUPLE}-strip")
+
+
+EXAMPLES = """\
+examples:
+  aarch64               the tests of tests/test_aarch64.py: 20 minutes
+  aarch64 -k traces     arguments go to pytest
+
+As root, installs Debian's cross compiler and QEMU with apt-get if they are missing. Downloads
+packages of Debian for arm64, with a kernel, to ~/.cache/mrc-aarch64, and unpacks them there
+(100 MB, 360 MB unpacked). Does not change the architectures of this machine's dpkg. Exit code 1: a
+test failed.
+"""
+
+
+def main() -> int:
+    about = (__doc__ or "").partition("\n")[0]
+    _, rest = checkout.parser("tools/maintainers/aarch64", about, EXAMPLES).parse_known_args()
+    if subprocess.run([checkout.ROOT / "tools" / "setup"], check=False).returncode != 0:
+        return 1  # it has named the cause
+    try:
+        prepare()
+    except (DebianError, OSError, subprocess.CalledProcessError) as error:
+        print(f"aarch64: {error}", file=sys.stderr)
+        return 1
+    command = [str(checkout.VENV), "-m", "pytest", "tests/test_aarch64.py", *rest]
+    environment = os.environ | {"MRC_WERROR": "1"}
+    return subprocess.run(command, cwd=checkout.ROOT, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    checkout.run(main)

@@ -102,8 +102,15 @@ def shared(folder: Path, tag: str) -> list[str]:
     return ["-virtfs", f"{what},security_model=none,readonly=on,multidevs=remap"]
 
 
-def run(command: Sequence[str], log: Path, seconds: float) -> bool:
+def run(
+    machine: Sequence[str], kernel: Path, append: str, initramfs: bytes, log: Path, seconds: float
+) -> bool:
     """Runs a guest, whose console goes to the log, until it ends. False: it did not end in time."""
+    packed = log.with_suffix(".initramfs")
+    packed.write_bytes(initramfs)
+    image = kernel / "boot" / f"vmlinuz-{release_of(kernel)}"
+    command = [*machine, *OPTIONS, "-kernel", str(image), "-initrd", str(packed)]
+    command += ["-append", f"{append} quiet panic=-1"]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file,
                                    stderr=subprocess.STDOUT)  # fmt: skip

@@ -100,7 +100,7 @@ def test_help__names_defaults_and_choices(
 def test_main__shows_an_earlier_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """As text, JSON and picture. `judge` decides the exit code."""
+    """As text, JSON and picture. Checks that are not judged have an exit code."""
     earlier, again = (tmp_path / name for name in ("run.json", "again.json"))
     earlier.write_text(json.dumps({"value": 3}))
     whole = bench(picture=lambda result: "<svg/>")
@@ -111,12 +111,10 @@ def test_main__shows_an_earlier_result(
     assert json.loads(again.read_text()) == {"value": 3}
     assert "prefers-color-scheme:dark" in (tmp_path / "drawn.svg").read_text()
 
-    def judge(result: dict[str, Any]) -> None:
-        raise KeyError(result["value"])
-
     monkeypatch.setattr(sys, "argv", ["some", "--from", str(earlier), "--json"])
-    assert code_of(bench(judge=judge, failures={KeyError: 77})) == 77
-    assert json.loads(capsys.readouterr().out) == {"value": 3}
+    assert code_of(bench(not_judged=lambda result: f"no {result['value']}")) == 77
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"value": 3} and shown.err == "bench: no 3\n"
 
 
 def test_main__missing_programs_end_it(
@@ -126,6 +124,11 @@ def test_main__missing_programs_end_it(
     monkeypatch.setattr(sys, "argv", ["some"])
     assert code_of(bench(missing=lambda: "X is not installed: apt-get install x")) == 1
     assert capsys.readouterr().err == "bench: X is not installed: apt-get install x\n"
+
+    def fails() -> str:
+        raise KeyError("x")
+
+    assert code_of(bench(missing=fails, failures={KeyError: 5})) == 5
 
 
 def test_run_rounds__interleaves_and_leaves_out_the_warm_up() -> None:
