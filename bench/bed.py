@@ -12,7 +12,8 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -177,6 +178,19 @@ def compiled(name: str) -> str:
     return str(cbuild.program(HERE / f"{name}.c", cbuild.SHIPPED))
 
 
+def until(condition: Callable[[], object], words: Callable[[], str], late: str) -> None:
+    """Waits for a condition. Raises BenchError with the words of a program that has ended instead,
+    or after a while with `late`.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if said := words():
+            raise BenchError(said)
+        if time.monotonic() > deadline:
+            raise BenchError(late)
+        time.sleep(0.002)
+
+
 class End:
     """One process in a host. It answers every job with one line."""
 
@@ -268,16 +282,19 @@ def wait_for(process: subprocess.Popen[str]) -> Ended:
     assert process.stdout is not None
     watchdog = threading.Timer(PATIENCE, process.kill)
     watchdog.start()
+    cpu_seconds = 0.0  # not known of one that `poll` has found ended
     try:
         with process.stdout:
             output = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode is None:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            cpu_seconds = usage.ru_utime + usage.ru_stime
     finally:
         watchdog.cancel()
     if process.returncode != 0:
         raise BenchError(last_words(output, process.returncode))
-    return Ended(output, usage.ru_utime + usage.ru_stime)
+    return Ended(output, cpu_seconds)
 
 
 def stop(*processes: subprocess.Popen[str]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from bed import HERE, HOSTS, Bed, End, Raw, compiled
+from peers import warm_pages
 
 from mrc.connect.proof import psns_for
 from mrc.engine.paths import SEAL_OVERHEAD
@@ -126,9 +127,10 @@ class Flows(Pair):
         sent = self.sender.run("send", cc, mode, ms, *self.bed.flows(flows))
         return self._both(sent)
 
-    def file(self, cc: str, source: Path, target: Path) -> Raw:
+    def file(self, source: Path, target: Path) -> Raw:
+        warm_pages(target, source.stat().st_size)
         self.receiver.start("take", 1, 0, target)
-        return self._both(self.sender.run("file", cc, source, *self.bed.flows(1)))
+        return self._both(self.sender.run("file", "cubic", source, *self.bed.flows(1)))
 
     def _both(self, sent: Raw) -> Raw:
         got = self.receiver.result()

@@ -16,7 +16,7 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
-from bed import PATIENCE, Bed, BenchError
+from bed import PATIENCE, Bed, until
 from figures import Check, checks_table
 from program import note
 from streams import BIN_SECONDS, Contender, Seen
@@ -177,13 +177,9 @@ def _first_traffic(contender: Contender) -> float:
     words of an end that ends before.
     """
     bed = contender.bed
-    before, deadline = sum(bed.sent_bytes()), time.monotonic() + PATIENCE
-    while sum(bed.sent_bytes()) < before + _TRAFFIC_BYTES:
-        if words := contender.words():
-            raise BenchError(words)
-        if time.monotonic() > deadline:
-            raise BenchError(f"the sender sent less than 1 MiB in {PATIENCE} s")
-        time.sleep(0.002)
+    enough = sum(bed.sent_bytes()) + _TRAFFIC_BYTES
+    until(lambda: sum(bed.sent_bytes()) >= enough, contender.words,
+          f"the sender sent less than 1 MiB in {PATIENCE} s")  # fmt: skip
     return time.monotonic()
 
 

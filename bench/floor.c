@@ -51,10 +51,6 @@ struct end {
 static struct latency latency;
 static uint8_t bytes[RECEIVE_AT_ONCE][MESSAGE_BYTES];
 
-static void set(int fd, int level, int name, int value) {
-  if (setsockopt(fd, level, name, &value, sizeof value) != 0) fail(errno, "socket option");
-}
-
 static int open_socket(const char *ifname, struct sockaddr_in6 local) {
   int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) fail(errno, "socket");
@@ -67,14 +63,14 @@ static int open_socket(const char *ifname, struct sockaddr_in6 local) {
 static void open_plane(struct plane *plane, char *argument, uint16_t port, const char *source) {
   char *ifname = strtok(argument, "=");
   plane->receive_fd = open_socket(ifname, parse_address("::", port));
-  set(plane->receive_fd, IPPROTO_UDP, UDP_GRO, 1);
+  set_option(plane->receive_fd, IPPROTO_UDP, UDP_GRO, 1);
   int wanted = BUFFER_BYTES;
   /* This requires privilege. Without it, SO_RCVBUF is limited by net.core.rmem_max. */
   if (setsockopt(plane->receive_fd, SOL_SOCKET, SO_RCVBUFFORCE, &wanted, sizeof wanted) != 0)
-    set(plane->receive_fd, SOL_SOCKET, SO_RCVBUF, wanted);
+    set_option(plane->receive_fd, SOL_SOCKET, SO_RCVBUF, wanted);
   plane->transmit_fd = open_socket(ifname, parse_address(source, 0));
-  set(plane->transmit_fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
-  set(plane->transmit_fd, IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 1);
+  set_option(plane->transmit_fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+  set_option(plane->transmit_fd, IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 1);
   for (char *text = strtok(NULL, ","); text && plane->n_paths < MAX_PATHS; text = strtok(NULL, ","))
     plane->paths[plane->n_paths++] = parse_address(text, port);
   if (plane->n_paths == 0) fail(0, "a plane without a path");
@@ -235,9 +231,7 @@ static void ping(const struct end *end, const struct job *job) {
     now_ns = clock_ns();
     latency_add(&latency, (now_ns - sent_ns) / 2);
   }
-  printf("{\"messages\": %lu, \"ns\": %lu, ", messages, now_ns - start_ns);
-  latency_print(&latency);
-  printf("}\n");
+  latency_print(&latency, messages, 0, now_ns - start_ns);
 }
 
 static void echo(const struct end *end, const struct job *job) {

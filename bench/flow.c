@@ -40,10 +40,6 @@ enum {
 
 static uint8_t buffer[CHUNK_BYTES];
 
-static void set(int fd, int level, int name, int value) {
-  if (setsockopt(fd, level, name, &value, sizeof value) != 0) fail(errno, "socket option");
-}
-
 static int open_socket(bool mptcp) {
   int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, mptcp ? IPPROTO_MPTCP : IPPROTO_TCP);
   if (fd < 0) fail(errno, mptcp ? "MPTCP" : "TCP");
@@ -55,7 +51,7 @@ static int open_socket(bool mptcp) {
 static int listen_on(uint16_t port, bool mptcp) {
   int fd = open_socket(mptcp);
   struct sockaddr_in6 local = parse_address("::", port);
-  set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(fd, (struct sockaddr *)&local, sizeof local) != 0 || listen(fd, MAX_FLOWS) != 0)
     fail(errno, "listen");
   return fd;
@@ -158,7 +154,7 @@ static int connect_from(const char *from, const char *to, uint16_t port, const c
   struct sockaddr_in6 remote = parse_address(to, port);
   if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cc, (socklen_t)strlen(cc)) != 0) fail(errno, cc);
   /* The host owns its whole prefix, but most of its addresses are on no interface. */
-  set(fd, IPPROTO_IPV6, IPV6_FREEBIND, 1);
+  set_option(fd, IPPROTO_IPV6, IPV6_FREEBIND, 1);
   if (bind(fd, (struct sockaddr *)&local, sizeof local) != 0) fail(errno, from);
   if (connect(fd, (struct sockaddr *)&remote, sizeof remote) != 0) fail(errno, to);
   return fd;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -78,6 +79,10 @@ static inline struct sockaddr_in6 parse_address(const char *text, uint16_t port)
   return address;
 }
 
+static inline void set_option(int fd, int level, int name, int value) {
+  if (setsockopt(fd, level, name, &value, sizeof value) != 0) fail(errno, "socket option");
+}
+
 /* ---- durations ----------------------------------------------------------------------------- */
 
 /* Durations of one job, as a histogram, and their percentiles. Its size is fixed and adding is
@@ -123,9 +128,11 @@ static inline uint64_t latency_at(const struct latency *latency, uint64_t permil
   return latency_ns_of(bucket);
 }
 
-/* Prints `"p50_ns": ..., "p99_ns": ..., "p999_ns": ...` and clears the samples. */
-static inline void latency_print(struct latency *latency) {
-  printf("\"p50_ns\": %lu, \"p99_ns\": %lu, \"p999_ns\": %lu", latency_at(latency, 500),
+/* Prints the result of a job, with percentiles, and clears the samples. */
+static inline void latency_print(struct latency *latency, uint64_t messages, uint64_t bytes,
+                                 uint64_t ns) {
+  printf("{\"messages\": %lu, \"bytes\": %lu, \"ns\": %lu, ", messages, bytes, ns);
+  printf("\"p50_ns\": %lu, \"p99_ns\": %lu, \"p999_ns\": %lu}\n", latency_at(latency, 500),
          latency_at(latency, 990), latency_at(latency, 999));
   memset(latency, 0, sizeof *latency);
 }

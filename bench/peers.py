@@ -33,6 +33,7 @@ from bed import (
     last_words,
     start_once,
     stop,
+    until,
     wait_for,
     words_of,
 )
@@ -103,17 +104,14 @@ def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None
     its last words if it ends instead.
     """
     tables = [Path("/proc/thread-self/net", name) for name in ("tcp6", "tcp")]
-    deadline = time.monotonic() + PATIENCE
-    while True:
+
+    def listens() -> bool:
         with netns.inside(bed.namespace(HOSTS[1])):
             lines = [line.split() for table in tables for line in table.read_text().splitlines()]
-        if any(x[3] == "0A" and x[1].endswith(f":{port:04X}") for x in lines):
-            return
-        if words := words_of(process):
-            raise BenchError(words)
-        if time.monotonic() > deadline:
-            raise BenchError(f"the server does not listen on TCP port {port} after {PATIENCE} s")
-        time.sleep(0.005)
+        return any(x[3] == "0A" and x[1].endswith(f":{port:04X}") for x in lines)
+
+    late = f"the server does not listen on TCP port {port} after {PATIENCE} s"
+    until(listens, lambda: words_of(process), late)
 
 
 @contextmanager
@@ -130,14 +128,11 @@ def agent(bed: Bed, host: int) -> Iterator[None]:
     """`mrc agent` in a host, for all programs of the run."""
     process = start_once(bed, host, [sys.executable, "-m", "mrc", "agent", "--quiet"])
     try:
-        deadline = time.monotonic() + PATIENCE
         with netns.inside(bed.namespace(host)):
-            while not agent_socket.is_open(agent_socket.name_of({})):
-                if words := words_of(process):
-                    raise BenchError(f"mrc agent in h{host}: {words}")
-                if time.monotonic() > deadline:
-                    raise BenchError(f"mrc agent does not start in h{host} in {PATIENCE} s")
-                time.sleep(0.01)
+            name = agent_socket.name_of({})
+            until(lambda: agent_socket.is_open(name),
+                  lambda: (said := words_of(process)) and f"mrc agent in h{host}: {said}",
+                  f"mrc agent does not start in h{host} in {PATIENCE} s")  # fmt: skip
         yield
     finally:
         stop(process)

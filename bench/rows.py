@@ -38,6 +38,7 @@ from mrc.enums import Integrity, Seal
 from mrc.linux.system import find
 
 P = TypeVar("P", bound=Pair)
+Copy = Callable[[Bed, Path, Path], Raw]
 
 KIB, MIB = 1 << 10, 1 << 20
 SPIN_US = 200  # for the spinning rows: longer than any round trip here
@@ -110,6 +111,17 @@ class Maker:
         name = f"{what}, WRITE_IMM {_SIZE_NAMES[size]}"
         parameters = {"bytes": size, **pair.settings}
         return Row(name, partial(pair.ping, size, self.ms), pair.pids, parameters=parameters)
+
+    def copy(self, name: str, measure: Copy, **more: Any) -> Row:
+        """A copy of the file, which is compared with its source."""
+        source, target = self.file, self.folder / self.file.name
+
+        def run() -> Raw:
+            raw = measure(self.bed, source, target)
+            peers.check_copy(source, target)
+            return raw
+
+        return Row(f"file, {name}", run, **more)
 
     def enter(self, pair: P) -> P:
         self.stack.enter_context(pair)
@@ -212,35 +224,16 @@ def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
 
 
 def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
-    yield Row("file, mrc send", _checked(make, peers.by_mrc))
-    yield Row("file, one TCP flow", _checked(make, _flow_file(tcp)), tcp.pids)
-    yield Row("file, mrc send, encrypted", _checked(make, partial(peers.by_mrc, sealed=True)))
+    yield make.copy("mrc send", peers.by_mrc)
+    yield make.copy("one TCP flow", lambda _, *paths: tcp.file(*paths), pids=tcp.pids)
+    yield make.copy("mrc send, encrypted", partial(peers.by_mrc, sealed=True))
     for name, measure, program in (
         ("socat", peers.by_socat, "socat"),
         ("socat, TLS", peers.by_tls_socat, "socat"),
         ("scp", peers.by_scp, "sshd"),
     ):
         if find(program):
-            yield Row(f"file, {name}", _checked(make, measure), peer=True)
-
-
-def _flow_file(pair: Flows) -> Callable[[Bed, Path, Path], Raw]:
-    def flow(_: Bed, source: Path, target: Path) -> Raw:
-        peers.warm_pages(target, source.stat().st_size)
-        return pair.file("cubic", source, target)
-
-    return flow
-
-
-def _checked(make: Maker, measure: Callable[[Bed, Path, Path], Raw]) -> Callable[[], Raw]:
-    bed, source, target = make.bed, make.file, make.folder / make.file.name
-
-    def run() -> Raw:
-        raw = measure(bed, source, target)
-        peers.check_copy(source, target)
-        return raw
-
-    return run
+            yield make.copy(name, measure, peer=True)
 
 
 def _small_packets(make: Maker) -> Iterator[Row]:
@@ -288,17 +281,14 @@ def _long_files(make: Maker) -> Iterator[Row]:
         file.flush()
         os.fsync(file)
     smaller = replace(make, file=part)
-    yield Row("file, mrc send", _checked(smaller, peers.by_mrc))
-    yield Row("file, one TCP flow", _checked(smaller, _new_flow_file(mptcp=False)), costed=False)
-    yield Row("file, MPTCP", _checked(smaller, _new_flow_file(mptcp=True)), costed=False)
+    yield smaller.copy("mrc send", peers.by_mrc)
+    yield smaller.copy("one TCP flow", partial(_new_flow, mptcp=False), costed=False)
+    yield smaller.copy("MPTCP", partial(_new_flow, mptcp=True), costed=False)
 
 
-def _new_flow_file(*, mptcp: bool) -> Callable[[Bed, Path, Path], Raw]:
-    def flow(bed: Bed, source: Path, target: Path) -> Raw:
-        with Flows(bed, mptcp=mptcp) as pair:
-            return _flow_file(pair)(bed, source, target)
-
-    return flow
+def _new_flow(bed: Bed, source: Path, target: Path, *, mptcp: bool) -> Raw:
+    with Flows(bed, mptcp=mptcp) as pair:
+        return pair.file(source, target)
 
 
 # ---- metrics -------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from statistics import median
-from typing import IO, Any
+from typing import Any
 
-from bed import PATIENCE, Bed, BenchError, last_words, start_once, stop
+from bed import PATIENCE, Bed, last_words, start_once, stop, until
 from faults import DOWN, LOSS, SILENT, SLOW, Event, Phase, Run, Scenario, through_faults
 from figures import Check
 from program import note
@@ -150,46 +150,33 @@ class Steps(threading.Thread):
     def __init__(self, process: subprocess.Popen[str]) -> None:
         super().__init__(daemon=True)
         self._process = process
-        self._changed = threading.Condition()
-        self._is_over = False
         self._words = ""
         self.ended: list[float] = []
         self.seconds: list[float] = []
         self.losses: list[float] = []
+        self.start()
 
     def run(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as printed:
-            self._read(printed)
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
-
-    def _read(self, printed: IO[str]) -> None:
-        for line in printed:
-            if not line.startswith("{"):
-                self._words += line
-                continue
-            told = json.loads(line)
-            with self._changed:
-                self.ended.append(time.monotonic())
+            for line in printed:
+                if not line.startswith("{"):
+                    self._words += line
+                    continue
+                told = json.loads(line)
                 self.seconds.append(told["seconds"])
                 self.losses.append(told["loss"])
-                self._changed.notify_all()
+                self.ended.append(time.monotonic())
+
+    def words(self) -> str:
+        """The job's last words if it has ended; empty if it still runs."""
+        return "" if self.is_alive() else last_words(self._words, self._process.wait())
 
     def until(self, count: int) -> float:
-        """Waits for a number of steps. Returns the time at which the last one ended. Raises
-        BenchError with the job's last words if it ends before.
-        """
-        with self._changed:
-            waited = self._changed.wait_for(
-                lambda: len(self.ended) >= count or self._is_over, PATIENCE
-            )
-            if len(self.ended) >= count:
-                return self.ended[count - 1]
-            if waited:
-                raise BenchError(last_words(self._words, self._process.wait()))
-            raise BenchError(f"no {count} steps in {PATIENCE} s")
+        """Waits for a number of steps. Returns the time at which the last one ended."""
+        late = f"no {count} steps in {PATIENCE} s"
+        until(lambda: len(self.ended) >= count, self.words, late)
+        return self.ended[count - 1]
 
 
 def run(bed: Bed, transport: Transport, scenario: Scenario) -> Run:
@@ -202,8 +189,6 @@ def run(bed: Bed, transport: Transport, scenario: Scenario) -> Run:
             stack.callback(stop, process)
             processes.append(process)
         steps, *others = (Steps(process) for process in processes)
-        for each in (steps, *others):
-            each.start()
         zero = steps.until(WARM_UP)
         events, _, stolen = through_faults(bed, scenario, zero)
         if any(process.poll() is not None for process in processes):

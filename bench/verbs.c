@@ -368,10 +368,7 @@ static void write_for(struct end *end, const struct job *job) {
     writes.n -= taken;
     turn(end, on_written, &writes);
   }
-  printf("{\"messages\": %lu, \"bytes\": %lu, \"ns\": %lu, ", writes.done,
-         writes.done * writes.bytes, clock_ns() - start_ns);
-  latency_print(&latency);
-  printf("}\n");
+  latency_print(&latency, writes.done, writes.done * writes.bytes, clock_ns() - start_ns);
 }
 
 struct immediates {
@@ -410,9 +407,7 @@ static void ping(struct end *end, const struct job *job) {
     now_ns = clock_ns();
     latency_add(&latency, (now_ns - sent_ns) / 2);
   }
-  printf("{\"messages\": %lu, \"ns\": %lu, ", answers.taken, now_ns - start_ns);
-  latency_print(&latency);
-  printf("}\n");
+  latency_print(&latency, answers.taken, 0, now_ns - start_ns);
 }
 
 /* Whether the next job has arrived. The check costs a system call, so only some calls make it. */
