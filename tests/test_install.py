@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package installs into a clean environment, from a checkout, a source archive and a wheel. The
-wheel also becomes a container image (tools/image), which holds what it should.
+"""The package installs into a clean environment, from a checkout and from the wheel of its source
+archive. The wheel also becomes a container image (tools/image), which holds what it should.
 """
 
 from __future__ import annotations
@@ -88,11 +88,6 @@ def broken_libfabric(folder: Path) -> Path:
     return header.parent.parent
 
 
-def make_sdist(checkout: Path) -> Path:
-    code = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
-    return checkout / "dist" / run(sys.executable, "-c", code, cwd=checkout).split()[-1]
-
-
 def check_installed(bin_folder: Path, elsewhere: Path) -> None:
     run(bin_folder / "python", "-c", PROBE, cwd=elsewhere)
     assert "send" in run(bin_folder / "mrc", "--help", cwd=elsewhere)
@@ -148,17 +143,9 @@ def test_setup__goes_on_without_a_library_unless_all_are_required(checkout: Path
     assert re.search(r"set-up: engine and simulator: \d+ s: compiled csrc/", shown)
 
 
-def test_pip_install__from_a_source_archive(
-    checkout: Path, clean_venv: Path, tmp_path: Path
-) -> None:
-    archive = make_sdist(checkout)
-    run(clean_venv / "python", "-m", "pip", "install", archive, cwd=tmp_path)
-    check_installed(clean_venv, tmp_path)
-
-
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the two files of tools/wheel."""
+    """The folder with the two files of tools/wheel, which builds the wheel from the archive."""
     pytest.importorskip("auditwheel", reason="tools/setup")
     folder = tmp_path_factory.mktemp("dist")
     printed = run(ROOT / "tools" / "wheel", "--output", folder, cwd=folder)

@@ -74,12 +74,15 @@ def bare_path(folder: Path, *absent: str) -> str:
     return str(programs)
 
 
+def settings(checkout: Path, **changed: str) -> dict[str, str]:
+    return {"MRC_NO_APT": "1", "PYTHON": str(checkout.parent / "python3"), "MRC_WERROR": "",
+            "LACKS": "", "PRINTS": "", "WAITS": ""} | changed  # fmt: skip
+
+
 def set_up(checkout: Path, *before: str, **environ: str) -> tuple[int, str]:
     """The exit code of tools/setup and what it prints."""
-    settings = {"MRC_NO_APT": "1", "PYTHON": str(checkout.parent / "python3"), "MRC_WERROR": "",
-                "LACKS": "", "PRINTS": "", "WAITS": ""}  # fmt: skip
     done = subprocess.run(
-        [*before, checkout / "tools" / "setup"], env={**os.environ, **settings, **environ},
+        [*before, checkout / "tools" / "setup"], env=os.environ | settings(checkout, **environ),
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
     )  # fmt: skip
     return done.returncode, done.stderr
@@ -154,15 +157,7 @@ def test_setup__as_root_it_installs_python(checkout: Path) -> None:
 def test_setup__shows_whole_characters_of_a_long_line(checkout: Path, tmp_path: Path) -> None:
     """In a locale that knows only bytes, too."""
     waits = tmp_path / "shown"
-    environ = {
-        "LC_ALL": "C",
-        "MRC_NO_APT": "1",
-        "MRC_WERROR": "",
-        "LACKS": "",
-        "PYTHON": str(tmp_path / "python3"),
-        "PRINTS": "c" + "é" * 80,
-        "WAITS": str(waits),
-    }
+    environ = settings(checkout, LC_ALL="C", PRINTS="c" + "é" * 80, WAITS=str(waits))
     with terminal() as shown, shown.running(checkout / "tools" / "setup", **environ) as process:
         shown.until(" s: cé")
         waits.touch()

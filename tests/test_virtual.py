@@ -15,35 +15,35 @@ import pytest
 
 from mrc import products
 
-SEEDS = [
-    pytest.param("agent", 35, 1, marks=pytest.mark.slow),
-    pytest.param("agent", 11300, 1, marks=pytest.mark.slow),  # a smaller MTU under a program's QP
-    pytest.param(
-        "connect", 2534, 1, marks=pytest.mark.slow
-    ),  # the peer is stopped during the proof
-    pytest.param("connect", 37, 1),  # the plane of the TCP connection goes down
-    pytest.param("connect", 7027, 1),  # the dialler is stopped after its guess of the code
-    pytest.param("connect", 21, 5),
-    pytest.param("copy", 1, 2),
-    pytest.param(
-        "copy", 8, 1
-    ),  # the receiver loses its power: a file that was not synced lacks bytes
-    pytest.param(
-        "copy", 26, 1, marks=pytest.mark.slow
-    ),  # the same with --fsync, in the middle of a transfer
-    pytest.param("copy", 5010, 1, marks=pytest.mark.slow),  # the receiver sleeps during the connect
-    pytest.param("end", 4, 2),
-    pytest.param("group", 2, 1),
-    pytest.param("perf", 1, 1),
-    pytest.param("perf", 59, 1, marks=pytest.mark.slow),  # no plane when the test ends
-    pytest.param("strangers", 1, 15, marks=pytest.mark.slow),
+SEEDS: list[tuple[str, int, int]] = [
+    ("connect", 37, 1),  # the plane of the TCP connection goes down
+    ("connect", 7027, 1),  # the dialler is stopped after its guess of the code
+    ("connect", 21, 5),
+    ("copy", 1, 2),
+    ("copy", 8, 1),  # the receiver loses its power: a file that was not synced lacks bytes
+    ("end", 4, 2),
+    ("group", 2, 1),
+    ("perf", 1, 1),
+]
+SLOW: list[tuple[str, int, int]] = [
+    ("agent", 35, 1),
+    ("agent", 11300, 1),  # a smaller MTU under a program's QP
+    ("connect", 2534, 1),  # the peer is stopped during the proof
+    ("copy", 26, 1),  # as 8, with --fsync, in the middle of a transfer
+    ("copy", 5010, 1),  # the receiver sleeps during the connect
+    ("perf", 59, 1),  # no plane when the test ends
+    ("strangers", 1, 15),
 ]
 OF_PRODUCTS = {"agent": "mrc.agent", "group": "mrc.torch.group"}
 
 
 @pytest.mark.parametrize(
     ("kind", "first", "count"),
-    [each for each in SEEDS if products.has(OF_PRODUCTS.get(str(each.values[0]), "mrc"))],
+    [
+        pytest.param(*each, marks=[pytest.mark.slow] if each in SLOW else [])
+        for each in [*SEEDS, *SLOW]
+        if products.has(OF_PRODUCTS.get(each[0], "mrc"))
+    ],
 )
 def test_seeds(kind: str, first: int, count: int) -> None:
     done = _python("-m", "virtual.sweep", kind, str(first), str(count))

@@ -54,50 +54,36 @@ def bench(name: str, *options: str, within: float = PATIENCE) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Runs bench/compare --quick; returns its JSON."""
-
-    def run(*options: str) -> dict[str, Any]:
-        files = ["--json", str(tmp_path / "run.json")]
-        assert "Checks" in bench("compare", "--quick", *options, *files, within=limit(110))
-        result: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())
-        assert result["schema"] == 1
-        assert result["machine"]["kernel"] and result["commit"]
-        assert set(result["checks"][0]) == {"name", "value", "relation", "target", "met"}
-        return result
-
-    return run
-
-
 @pytest.mark.slow
-def test_compare__every_contender(compare: Callable[..., dict[str, Any]]) -> None:
-    result = compare()
-    full, small, limited, _ = result["beds"]
+def test_compare__every_contender(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    assert "Checks" in bench("compare", "--quick", "--json", str(file), within=limit(110))
+    result = json.loads(file.read_text())
+    assert result["schema"] == 1
+    assert result["machine"]["kernel"] and result["commit"]
+    assert set(result["checks"][0]) == {"name", "value", "relation", "target", "met"}
+    full, small, limited, long = result["beds"]
     assert [bed["bed"] for bed in result["beds"]] == ["9000", "1500", "500mbit", "25ms"]
     assert full["path_mtu"] > small["path_mtu"]
     check_rows(full)
     check_goodput(small, "mrc, WRITE 1 MiB", "UDP floor", "TCP, cubic, write")
     check_limited(limited)
+    check_long(long)
     names = [check["name"] for check in result["checks"]]
     expected = {target.name for targets in checks.TARGETS.values() for target in targets}
+    expected.add("25 ms, from the 20th round trip on, of payload capacity")
     assert len(names) == len(set(names))
     assert expected - set(names) <= {"file, encrypted, of TLS or scp"}  # where both are missing
 
 
-@pytest.mark.slow
-def test_compare__a_long_way(compare: Callable[..., dict[str, Any]]) -> None:
+def check_long(bed: dict[str, Any]) -> None:
     """Goodput after start-up: the rate of the planes; one flow has a quarter."""
-    result = compare("--only", "25ms")
-    (bed,) = result["beds"]
     goodputs = {row["name"]: row["metrics"]["goodput_bits_per_second"] for row in bed["rows"]}
     assert set(goodputs) >= {"mrc", "TCP, cubic", "TCP, a flow a plane", "MPTCP"}
     capacity = bed["payload_capacity_bits_per_second"]
     assert 0.5 * capacity < goodputs["mrc"]["median"] < 1.2 * capacity
     assert goodputs["TCP, cubic"]["median"] < 0.3 * capacity
     assert "sender_cpu_seconds_per_gib" not in bed["rows"][0]["metrics"]
-    (check,) = result["checks"]
-    assert check["name"] == "25 ms, from the 20th round trip on, of payload capacity"
 
 
 def check_goodput(bed: dict[str, Any], *names: str) -> None:

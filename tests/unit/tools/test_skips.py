@@ -157,8 +157,3 @@ def test_limit__grows_with_the_load_and_with_the_slowness(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "monotonic", itertools.count(0, 0.1).__next__)
     monkeypatch.setattr(time, "thread_time", itertools.count(0, 0.05).__next__)
     assert slowness.limit(10) == pytest.approx(10 * 3 * 2)
-
-
-@pytest.mark.slow
-def test_limit__in_a_slow_test() -> None:
-    assert slowness.limit(1) >= slowness.SLOWNESS
