@@ -106,6 +106,14 @@ def _source(item: pytest.Item) -> Path:
     return source if isinstance(source, Path) and source.suffix == ".c" else item.path
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What --about leaves out is not even imported, unless tests in C run there."""
+    name = config.getoption("--about")
+    if not name or name not in walls.names() or not collection_path.match("test_*.py"):
+        return None
+    return (collection_path.stem != "test_c" and not walls.is_about(collection_path, name)) or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if name := config.getoption("--about"):
         if name not in walls.names():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -74,33 +74,45 @@ def _collect(path: Path, found: set[str], seen: set[Path]) -> None:
     if path in seen:
         return
     seen.add(path)
+    named, helpers = _named_in(path)
+    found |= named
+    for helper in helpers:
+        _collect(helper, found, seen)
+
+
+@cache
+def _named_in(path: Path) -> tuple[set[str], list[Path]]:
+    """The products that a file names itself, and the helpers that it imports."""
+    found: set[str] = set()
+    helpers: list[Path] = []
     if path.suffix in {".c", ".h"}:
         for header in re.findall(r'#include "([\w./]+)"', path.read_text()):
             if (ROOT / "csrc" / header).exists():
                 found.add(str(LIMITS.product_of(Path("csrc", header))))
-            elif helper := next((each for each in (path.parent / header, TESTS / header)
-                                 if each.exists()), None):  # fmt: skip
-                _collect(helper, found, seen)
-        return
-    tree = ast.parse(path.read_text())
-    for name in _imported(tree, path):
+            else:
+                beside = (path.parent / header, TESTS / header)
+                helpers += [each for each in beside if each.exists()][:1]
+        return found, helpers
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    for name in _imported(nodes, path):
         if product := _of_module(name):
             found.add(product)
         elif (helper := _helper(name)) is not None:
-            _collect(helper, found, seen)
+            helpers.append(helper)
     if path.name.startswith("test_"):  # what a helper types depends on who calls it
-        found.update(_typed(tree))
+        found.update(_typed(nodes))
     for folder in path.parents:
         if TESTS not in folder.parents:
             break
         if folder.parent == TESTS / "unit":  # tests of a package
             found.add(LIMITS.product(f"mrc/{folder.name}"))
         if (conftest := folder / "conftest.py").exists():
-            _collect(conftest, found, seen)
+            helpers.append(conftest)
+    return found, helpers
 
 
-def _imported(tree: ast.Module, path: Path) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imported(nodes: Sequence[ast.AST], path: Path) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -119,18 +131,18 @@ def _helper(name: str) -> Path | None:
     return None
 
 
-def _typed(tree: ast.Module) -> Iterator[str]:
+def _typed(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """The products whose commands strings type: ["sim", "list"], "testbed up --planes 2",
     "mrc demo".
     """
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes if isinstance(node, ast.Call))
     named = {  # as products, by `needs`
         id(each)
         for call in calls
         if getattr(call.func, "attr", "") == "needs"
         for each in call.args
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in named:
             text = node.value
             words = text.split()
