@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from attack import net as nets
 from netns.conftest import missing_privilege
+from netns.plain import namespaces
 from skips import mark
 
 
@@ -18,14 +19,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[nets.Net]:
-    nets.sweep()
     made = nets.Net()
-    try:
+    with namespaces(*map(made.namespace, ("r", *nets.ADDRESSES))):
         made.build()
         yield made
-    finally:
-        made.end()
-        made.remove()
 
 
 @pytest.fixture

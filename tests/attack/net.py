@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import cbuild
+from netns.plain import address, ip, join
 from netns.processes import Mrc
 from slowness import PATIENCE
 
@@ -27,7 +28,6 @@ from mrc.linux import netns
 ADDRESSES = {"a": "10.7.1.2", "b": "10.7.2.2", "v": "10.7.3.2", "x": "10.7.4.2"}
 CROWD = "10.9.0.0/16"  # more source addresses of x
 PORT = 4791  # TCP and UDP
-_PREFIX = "mrc-attack-"
 
 
 def secret_in(folder: Path) -> Path:
@@ -53,14 +53,6 @@ def memory_bytes(of: Mrc) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
-def sweep() -> None:
-    """Removes the namespaces of test runs that were killed."""
-    for name in netns.names():
-        owner = name.removeprefix(_PREFIX).partition("-")[0]
-        if name.startswith(_PREFIX) and not Path(f"/proc/{owner}").exists():
-            netns.remove(name)
-
-
 @dataclass
 class Net:
     """The namespaces and the processes started in them."""
@@ -69,33 +61,24 @@ class Net:
 
     @staticmethod
     def namespace(host: str) -> str:
-        return f"{_PREFIX}{os.getpid()}-{host}"
+        return f"mrc-attack-{os.getpid()}-{host}"
 
     def build(self) -> None:
+        """Joins the namespaces, which are there."""
+        router = self.namespace("r")
         for host in ("r", *ADDRESSES):
-            netns.create(self.namespace(host))
             with netns.inside(self.namespace(host)):
                 Path("/proc/sys/net/ipv4/conf/all/rp_filter").write_text("0")
                 Path("/proc/sys/net/ipv4/conf/default/rp_filter").write_text("0")
                 Path("/proc/sys/net/ipv4/ip_forward").write_text(str(int(host == "r")))
-        router = self.namespace("r")
-        for host, address in ADDRESSES.items():
-            gateway = address.removesuffix("2") + "1"
-            peer = f"peer name to-{host} netns {router}"
-            self._ip(host, f"link add eth0 type veth {peer}", "link set lo up", "link set eth0 up",
-                     f"addr add {address}/24 dev eth0")  # fmt: skip
-            self._ip("r", f"addr add {gateway}/24 dev to-{host}", f"link set to-{host} up")
-            self._ip(host, f"route add default via {gateway}")
-        self._ip("x", f"route add local {CROWD} dev lo")
-        self._ip("r", f"route add {CROWD} via {ADDRESSES['x']}")
-
-    def _ip(self, host: str, *lines: str) -> None:
-        command = ["ip", "-n", self.namespace(host), "-batch", "-"]
-        subprocess.run(command, input="\n".join(lines), text=True, check=True)
-
-    def remove(self) -> None:
-        for host in ("r", *ADDRESSES):
-            netns.remove(self.namespace(host))
+        for host, own in ADDRESSES.items():
+            gateway = own.removesuffix("2") + "1"
+            join(self.namespace(host), "eth0", router, f"to-{host}")
+            address(self.namespace(host), "eth0", f"{own}/24")
+            address(router, f"to-{host}", f"{gateway}/24")
+            ip(f"-n {self.namespace(host)} route add default via {gateway}")
+        ip(f"-n {self.namespace('x')} route add local {CROWD} dev lo")
+        ip(f"-n {router} route add {CROWD} via {ADDRESSES['x']}")
 
     def mrc(self, host: str, *arguments: str | Path) -> Mrc:
         """Starts mrc in a host; it ends with the test."""

@@ -13,10 +13,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from slowness import PATIENCE, until
 
+from mrc import Access, Context, ContextConfig, Listener
 from mrc.linux import netns
 
 BUDGET_SECONDS = PATIENCE
@@ -81,3 +82,34 @@ def run_in(namespace: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Future
 
     threading.Thread(target=thread, name=namespace).start()
     return result
+
+
+class Peer:
+    """A Context in a host that lets others write to its memory, on a thread of its own."""
+
+    def __init__(self, namespace: str, size: int, config: ContextConfig | None = None) -> None:
+        self.target = bytearray(size)
+        self._listening, self._done = threading.Event(), threading.Event()
+        self._served = run_in(namespace, lambda: self._serve(config))
+        assert self._listening.wait(BUDGET_SECONDS)
+
+    async def _serve(self, config: ContextConfig | None) -> None:
+        async with (
+            Context(config) as context,
+            context.register(self.target, access=Access.REMOTE_WRITE) as mr,
+            await context.listen(private={"mr": mr.remote.to_dict()}) as listener,
+        ):
+            accepting = asyncio.create_task(self._accept(listener))
+            self._listening.set()
+            await asyncio.to_thread(self._done.wait)
+        await accepting
+
+    async def _accept(self, listener: Listener) -> None:
+        self.qps = [qp async for qp in listener]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._served.result(BUDGET_SECONDS)

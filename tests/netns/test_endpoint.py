@@ -16,20 +16,17 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
 
 import pytest
-from netns.conftest import fresh_name
-from netns.plain import BUDGET_SECONDS, address, ip, join, namespaces, run_in, until_running
-from netns.processes import Mrc, Start
+from netns.plain import BUDGET_SECONDS, Peer, address, ip, join, namespaces, run_in, until_running
+from netns.processes import Start
 
 from mrc import (
     MR,
@@ -122,23 +119,6 @@ async def connected(
         yield qp, mr, RemoteMemory.from_dict(qp.private["mr"])
 
 
-async def receive(config: ContextConfig, listening: threading.Event) -> bytes:
-    """Accepts one peer, which writes until it closes; returns the written bytes."""
-    target = bytearray(len(DATA))
-    async with accepted(target, listening, config) as (qp, _):
-        async for _ in qp.immediates():
-            pass
-    return bytes(target)
-
-
-def receiving(config: ContextConfig = ContextConfig()) -> Future[bytes]:  # noqa: B008
-    """Host b receives from now on."""
-    listening = threading.Event()
-    received = run_in(B, lambda: receive(config, listening))
-    assert listening.wait(BUDGET_SECONDS)
-    return received
-
-
 async def send(config: ContextConfig, host: str) -> Outcome:
     async with connected(host, config) as (qp, mr, target):
         await qp.write(mr, target)
@@ -156,9 +136,9 @@ def transfer(
     peer_config: ContextConfig = ContextConfig(),  # noqa: B008
 ) -> Outcome:
     """Sends DATA from a to b and checks that it arrived."""
-    received = receiving(peer_config)
-    outcome = run_in(A, lambda: send(config, host)).result()
-    assert received.result() == DATA
+    with Peer(B, len(DATA), peer_config) as peer:
+        outcome = run_in(A, lambda: send(config, host)).result()
+    assert peer.target == DATA
     return outcome
 
 
@@ -273,24 +253,11 @@ def ipv6_link(two_links: None) -> None:
     address(B, "y1", "fd00:1::2/64")
 
 
-async def listen(config: ContextConfig, listening: threading.Event, done: threading.Event) -> None:
-    async with Context(config) as context, await context.listen(None, OOB_PORT):
-        listening.set()
-        await asyncio.to_thread(done.wait)
-
-
 def refusal(a: HostConfig, b: HostConfig, host: str) -> str:
     """The error at the connecting host a."""
-    listening, done = threading.Event(), threading.Event()
-    served = run_in(B, lambda: listen(ContextConfig(host=b), listening, done))
-    assert listening.wait(BUDGET_SECONDS)
-    try:
-        with pytest.raises(ConnectError) as caught:
-            run_in(A, lambda: send(ContextConfig(host=a), host)).result()
-        return str(caught.value)
-    finally:
-        done.set()
-        served.result()
+    with Peer(B, 1, ContextConfig(host=b)), pytest.raises(ConnectError) as caught:
+        run_in(A, lambda: send(ContextConfig(host=a), host)).result()
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +385,7 @@ CASES = {
     "forwarded port": (
         "10.1.0.1",
         NAT % ("prerouting", -100, "ip daddr 10.1.0.1 dnat to 10.2.0.2")
-        + "\n"
+        + "; "
         + FILTER % 'oifname "r2" ct status & dnat == 0',  # the address itself leads nowhere
     ),
     "firewall": ("10.2.0.2", FILTER % 'oifname "r1" ct state != established'),
@@ -427,33 +394,17 @@ CASES = {
 
 
 @pytest.fixture
-def begin() -> Iterator[Start]:
-    """Starts programs in the namespaces a, r and b."""
+def router(hosts: None) -> None:
     if shutil.which("nft") is None:
         pytest.skip("nft is missing")
-    names = {each: f"mrc-{fresh_name()}" for each in "arb"}
-    running: list[Mrc] = []
-
-    def begin_in(host: str, *command: str | Path) -> Mrc:
-        running.append(Mrc.begin(["ip", "netns", "exec", names[host], *map(str, command)]))
-        return running[-1]
-
-    with namespaces(*names.values()):
-        for host, ours, theirs, net in (("a", "a1", "r1", 1), ("b", "b1", "r2", 2)):
-            join(names[host], ours, names["r"], theirs)
-            address(names[host], ours, f"10.{net}.0.2/24")
-            address(names["r"], theirs, f"10.{net}.0.1/24")
-            until_running(names[host], ours)
-            until_running(names["r"], theirs)
-            ip(f"-n {names[host]} route add default via 10.{net}.0.1")
-        begin_in("r", "sysctl", "-qw", "net.ipv4.ip_forward=1").ends(0)
-        yield begin_in
-        for program in running:
-            program.end()
-
-
-def mrc(begin: Start, host: str, *arguments: str | Path) -> Mrc:
-    return begin(host, sys.executable, "-m", "mrc", *arguments)
+    for host, ours, theirs, net in ((A, "a1", "r1", 1), (B, "b1", "r2", 2)):
+        join(host, ours, ROUTER, theirs)
+        address(host, ours, f"10.{net}.0.2/24")
+        address(ROUTER, theirs, f"10.{net}.0.1/24")
+        until_running(host, ours)
+        until_running(ROUTER, theirs)
+        ip(f"-n {host} route add default via 10.{net}.0.1")
+    ip(f"netns exec {ROUTER} sysctl -qw net.ipv4.ip_forward=1")
 
 
 @pytest.mark.parametrize(
@@ -463,22 +414,23 @@ def mrc(begin: Start, host: str, *arguments: str | Path) -> Mrc:
         for case, rules in CASES.items()
     ],
 )
-def test_send__names_both_ports(begin: Start, name: str, rules: str, tmp_path: Path) -> None:
+def test_send__names_both_ports(
+    router: None, start: Start, name: str, rules: str, tmp_path: Path
+) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"hello")
-    receiver = mrc(begin, "b", "recv", "--output", tmp_path / "inbox", "--insecure")
-    receiver.until_listening()
-    begin("r", "nft", rules).ends(0)
+    receiver = start(B, "recv", "--output", tmp_path / "inbox").until_listening()
+    ip(f"netns exec {ROUTER} nft {rules}")
     commands = (("send", file, name), ("paths", name))
-    for failed in [mrc(begin, "a", *command, "--insecure") for command in commands]:
+    for failed in [start(A, *command) for command in commands]:
         failed.ends(4)
         text = failed.complaint()
         assert "(10.2.0.2) answers on UDP port 4791: is UDP blocked?" in text
         assert f"TCP port 4791 of {name} answers: open both ports in the firewalls" in text
         assert "NAT (a masquerade) between them requires a VPN" in text
     receiver.until_says("(10.1.0.2) answers on UDP port 4791: is UDP blocked?")
-    begin("r", "nft", "flush", "ruleset").ends(0)
-    mrc(begin, "a", "send", file, "10.2.0.2", "--insecure").ends(0)
+    ip(f"netns exec {ROUTER} nft flush ruleset")
+    start(A, "send", file, "10.2.0.2").ends(0)
     assert (tmp_path / "inbox" / "a").read_bytes() == b"hello"
 
 

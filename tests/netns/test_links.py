@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import wraps
 from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 from netns.conftest import fresh_name
-from netns.plain import BUDGET_SECONDS, address, ip, join, namespaces, run_in, until_running
+from netns.plain import Peer, address, ip, join, namespaces, run_in, until_running
 from netns.processes import Start
 
 from mrc import (
@@ -33,7 +32,6 @@ from mrc import (
     HostPath,
     HostPeer,
     HostPort,
-    Listener,
     PathError,
     RemoteMemory,
 )
@@ -112,46 +110,11 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-class Peer:
-    """Host b: a Context that accepts writes and can be inspected."""
-
-    def __init__(self, config: ContextConfig) -> None:
-        self.target = bytearray(len(DATA))
-        self._listening, self._done = threading.Event(), threading.Event()
-        self._served = run_in(B, lambda: self._serve(config))
-        assert self._listening.wait(BUDGET_SECONDS)
-
-    async def _serve(self, config: ContextConfig) -> None:
-        async with (
-            Context(config) as context,
-            context.register(self.target, access=Access.REMOTE_WRITE) as mr,
-            await context.listen(private={"mr": mr.remote.to_dict()}) as listener,
-        ):
-            accepting = asyncio.create_task(self._accept(listener))
-            self._listening.set()
-            await asyncio.to_thread(self._done.wait)
-        await accepting
-
-    async def _accept(self, listener: Listener) -> None:
-        self.qps = [qp async for qp in listener]
-
-    def end(self) -> None:
-        self._done.set()
-        self._served.result(BUDGET_SECONDS)
-
-
 @pytest.fixture
 def peer() -> Iterator[Callable[..., Peer]]:
     """Starts the Context of host b; ends it after the test."""
-    started: list[Peer] = []
-
-    def start(config: ContextConfig | None = None) -> Peer:
-        started.append(Peer(config or ContextConfig()))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.end()
+    with ExitStack() as stack:
+        yield lambda config=None: stack.enter_context(Peer(B, len(DATA), config))
 
 
 class Writer:

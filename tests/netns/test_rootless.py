@@ -24,12 +24,10 @@ from urllib.request import Request, urlopen
 import pytest
 from kubernetes_pods import Pod, pods
 from netns.conftest import fresh_name, has_ended, needs_real_root
-from netns.plain import address, ip, join, until_running
+from netns.plain import address, join, namespaces, until_running
 from netns.processes import ROOT, Mrc, shown_to_all
 from printed import printed
 from slowness import PATIENCE, until
-
-from mrc.linux import netns
 
 pytestmark = needs_real_root
 
@@ -271,9 +269,6 @@ class Cluster:
         self.places = {name: f"mrc-{fresh_name()}" for name in ("there", "here")}
 
     def prepare(self, there: Pod, here: Pod) -> None:
-        for place in self.places.values():
-            netns.create(place)
-            ip(f"-n {place} link set lo up")
         for one, other in zip(there.networks, here.networks, strict=True):
             name = one["interface"]
             assert other["interface"] == name
@@ -311,12 +306,6 @@ class Cluster:
         lines.append("  ! mountpoint -q $each || mount -o remount,bind,ro $each; done")
         return "\n".join([*lines, 'exec "$@"'])
 
-    def end(self) -> None:
-        for program in self.running:
-            program.end()
-        for place in self.places.values():
-            netns.remove(place)
-
 
 def _moved(text: str, pod: Pod) -> str:
     """An argument with the path of a volume here: those of the manifest do not exist."""
@@ -329,10 +318,12 @@ def _moved(text: str, pod: Pod) -> str:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path)
-    try:
-        yield cluster
-    finally:
-        cluster.end()
+    with namespaces(*cluster.places.values()):
+        try:
+            yield cluster
+        finally:
+            for program in cluster.running:
+                program.end()
 
 
 def without_privilege(program: Mrc) -> None:
