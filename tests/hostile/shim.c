@@ -123,30 +123,29 @@ DIR *opendir(const char *path) {
   return fd < 0 ? NULL : fdopendir(fd);
 }
 
-int socket(int domain, int type, int protocol) {
-  NO_FILE;
-  return (int)syscall(SYS_socket, domain, type, protocol);
-}
+#define MAKES(name, parameters, ...)  \
+  int name parameters {               \
+    NO_FILE;                          \
+    return (int)syscall(__VA_ARGS__); \
+  }
 
-int socketpair(int domain, int type, int protocol, int fds[2]) {
-  NO_FILE;
-  return (int)syscall(SYS_socketpair, domain, type, protocol, fds);
-}
-
-int accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags) {
-  NO_FILE;
-  return (int)syscall(SYS_accept4, fd, address, bytes, flags);
-}
-
-int accept(int fd, struct sockaddr *address, socklen_t *bytes) {
-  NO_FILE;
-  return (int)syscall(SYS_accept4, fd, address, bytes, 0);
-}
-
-int dup(int fd) {
-  NO_FILE;
-  return (int)syscall(SYS_dup, fd);
-}
+MAKES(socket, (int domain, int type, int protocol), SYS_socket, domain, type, protocol)
+MAKES(socketpair, (int domain, int type, int protocol, int fds[2]), SYS_socketpair, domain, type,
+      protocol, fds)
+MAKES(accept4, (int fd, struct sockaddr *address, socklen_t *bytes, int flags), SYS_accept4, fd,
+      address, bytes, flags)
+MAKES(accept, (int fd, struct sockaddr *address, socklen_t *bytes), SYS_accept4, fd, address, bytes,
+      0)
+MAKES(dup, (int fd), SYS_dup, fd)
+MAKES(epoll_create1, (int flags), SYS_epoll_create1, flags)
+MAKES(epoll_create, (int size __attribute__((unused))), SYS_epoll_create1, 0)
+MAKES(eventfd, (unsigned value, int flags), SYS_eventfd2, value, flags)
+MAKES(timerfd_create, (clockid_t clock, int flags), SYS_timerfd_create, clock, flags)
+MAKES(pipe2, (int fds[2], int flags), SYS_pipe2, fds, flags)
+MAKES(pipe, (int fds[2]), SYS_pipe2, fds, 0)
+MAKES(inotify_init1, (int flags), SYS_inotify_init1, flags)
+MAKES(memfd_create, (const char *name, unsigned flags), SYS_memfd_create, name, flags)
+#undef MAKES
 
 int fcntl64(int fd, int command, ...) {
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) NO_FILE;
@@ -159,47 +158,6 @@ int fcntl64(int fd, int command, ...) {
 
 int fcntl(int fd, int command, ...) __attribute__((alias("fcntl64")));
 
-int epoll_create1(int flags) {
-  NO_FILE;
-  return (int)syscall(SYS_epoll_create1, flags);
-}
-
-int epoll_create(int size) {
-  (void)size;
-  NO_FILE;
-  return (int)syscall(SYS_epoll_create1, 0);
-}
-
-int eventfd(unsigned value, int flags) {
-  NO_FILE;
-  return (int)syscall(SYS_eventfd2, value, flags);
-}
-
-int timerfd_create(clockid_t clock, int flags) {
-  NO_FILE;
-  return (int)syscall(SYS_timerfd_create, clock, flags);
-}
-
-int pipe2(int fds[2], int flags) {
-  NO_FILE;
-  return (int)syscall(SYS_pipe2, fds, flags);
-}
-
-int pipe(int fds[2]) {
-  NO_FILE;
-  return (int)syscall(SYS_pipe2, fds, 0);
-}
-
-int inotify_init1(int flags) {
-  NO_FILE;
-  return (int)syscall(SYS_inotify_init1, flags);
-}
-
-int memfd_create(const char *name, unsigned flags) {
-  NO_FILE;
-  return (int)syscall(SYS_memfd_create, name, flags);
-}
-
 /* ---- Memory ------------------------------------------------------------------------------ */
 
 #define NO_MEMORY(counts, result) \
@@ -207,35 +165,27 @@ int memfd_create(const char *name, unsigned flags) {
 /* Only mrc's own C: the interpreter and msgspec crash at some allocations that fail. */
 #define OURS is_of(__builtin_return_address(0), "/mrc/_") /* mrc/_core.abi3.so */
 
-void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  NO_MEMORY(bytes >= LARGE, MAP_FAILED);
-  return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
-}
+#define MAPS(name, offset_type)                                                               \
+  void *name(void *at, size_t bytes, int protection, int flags, int fd, offset_type offset) { \
+    NO_MEMORY(bytes >= LARGE, MAP_FAILED);                                                    \
+    return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);               \
+  }
 
-void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off64_t offset) {
-  NO_MEMORY(bytes >= LARGE, MAP_FAILED);
-  return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
-}
+MAPS(mmap, off_t)
+MAPS(mmap64, off64_t)
+#undef MAPS
 
-void *malloc(size_t bytes) {
-  NO_MEMORY(OURS, NULL);
-  return __libc_malloc(bytes);
-}
+#define ALLOCATES(name, parameters, result) \
+  void *name parameters {                   \
+    NO_MEMORY(OURS, NULL);                  \
+    return result;                          \
+  }
 
-void *calloc(size_t n, size_t bytes) {
-  NO_MEMORY(OURS, NULL);
-  return __libc_calloc(n, bytes);
-}
-
-void *realloc(void *memory, size_t bytes) {
-  NO_MEMORY(OURS, NULL);
-  return __libc_realloc(memory, bytes);
-}
-
-void *aligned_alloc(size_t alignment, size_t bytes) {
-  NO_MEMORY(OURS, NULL);
-  return __libc_memalign(alignment, bytes);
-}
+ALLOCATES(malloc, (size_t bytes), __libc_malloc(bytes))
+ALLOCATES(calloc, (size_t n, size_t bytes), __libc_calloc(n, bytes))
+ALLOCATES(realloc, (void *memory, size_t bytes), __libc_realloc(memory, bytes))
+ALLOCATES(aligned_alloc, (size_t alignment, size_t bytes), __libc_memalign(alignment, bytes))
+#undef ALLOCATES
 
 int posix_memalign(void **memory, size_t alignment, size_t bytes) {
   NO_MEMORY(OURS, ENOMEM);

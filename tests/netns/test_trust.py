@@ -93,6 +93,27 @@ def test_perf__each_side_says_what_to_run(hosts: tuple[Host, Host]) -> None:
         assert server.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
+def test_perf__asks_for_the_code(hosts: tuple[Host, Host]) -> None:
+    """The commands of the README: who names no way is asked for the code, unseen, and only for it.
+    Nothing else is asked, since a right code proves both sides.
+    """
+    a, b = hosts
+    with b.running("perf", "--server", "--one-off") as server:
+        b.tty.until("one-time code: ")
+        code = b.tty.until("\r\n")
+        b.tty.until("listening on")
+        with a.running("perf", B, "-t", "0.1", "-P", "2") as client:
+            a.tty.until(f"one-time code that {B} shows: ")
+            assert not a.tty.echoes()
+            a.tty.press(f"{code}\n")
+            assert client.wait(PATIENCE) == 0
+        b.tty.until("10.0.1.1 refused this host: its user is asked for the one-time code")
+        assert server.wait(PATIENCE) == 0
+    a.tty.rest()
+    assert a.tty.echoes() and code not in a.tty.all and "[y/N]" not in a.tty.all
+
+
 @pytest.mark.default
 def test_recv__each_user_is_asked_once(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     a, b = hosts

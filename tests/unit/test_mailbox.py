@@ -11,8 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from slowness import PATIENCE
-from transfer_ends import FakeQp, qp_pair
+from transfer_ends import FakeQp, qp_pair, turns, until
 
 from mrc import mailbox
 from mrc.engine.memory import RemoteMemory
@@ -96,7 +95,7 @@ async def test_send__waits_for_credit() -> None:
         sends = [asyncio.create_task(a.send({"n": n})) for n in range(SLOTS + 3)]
         for n in range(SLOTS):
             assert await b.receive() == {"n": n}
-        await _settle()
+        await turns(200)
         assert len(_frames(left)) == SLOTS
         right.held = False
         right.release()
@@ -115,11 +114,11 @@ async def test_receive__frees_the_slots_of_what_was_received(first: int) -> None
                 setattr(box._slots, name, first)
             box._begin = first
         sends = [asyncio.create_task(a.send({"n": n})) for n in range(3 * SLOTS)]
-        await _settle()
+        await turns(200)
         assert len(_frames(left)) == SLOTS and not _credits(right)
         for n in range(3 * SLOTS):
             assert await b.receive() == {"n": n}
-            await _settle()
+            await turns(200)
             assert len(_frames(left)) <= n + 1 + SLOTS
         await asyncio.gather(*sends)
         assert b._slots.arrived == (first + 3 * SLOTS) & 0xFFFFFFFF
@@ -131,7 +130,7 @@ async def test_receive__an_unread_message_holds_up_those_behind_it() -> None:
         await a.send({"first": True})
         second = {"x": "x" * 2 * SLOTS * SLOT_BYTES}
         sent = asyncio.create_task(a.send(second))
-        await _settle()
+        await turns(200)
         assert len(_frames(left)) == SLOTS and not sent.done()
         assert await b.receive() == {"first": True}
         assert await b.receive() == second
@@ -146,7 +145,7 @@ async def test_receive__memory_of_messages_that_nobody_receives() -> None:
             for n in range(SLOTS):
                 text = b'{"a":[' + b",".join([b"{}"] * 1300) + b"]}"
                 _write_inbox(right, text, n)
-            await _settle()
+            await turns(200)
             held, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -158,7 +157,7 @@ async def test_send__cancelled_in_the_middle_still_goes_out_whole() -> None:
     async with mailboxes() as (a, b, left, _):
         left.held = True
         send = asyncio.create_task(a.send({"x": "x" * 3 * SLOT_BYTES}))
-        await _settle()
+        await turns(200)
         send.cancel()
         await asyncio.gather(send, return_exceptions=True)
         after = asyncio.create_task(a.send({"after": True}))
@@ -183,7 +182,7 @@ async def test_receive__what_came_before_the_end_and_then_the_end() -> None:
     async with mailboxes() as (a, b, _, right):
         await a.send({"last": True})
         right.close()
-        await _settle()
+        await turns(200)
         assert await b.receive() == {"last": True}
         for _ in range(2):
             with pytest.raises(MailboxClosedError, match="h0 closed the connection"):
@@ -196,9 +195,9 @@ async def test_failed__not_by_an_orderly_close() -> None:
         right.held = True
         send = asyncio.create_task(b.send({"last": True}))
         failed = asyncio.create_task(b.failed())
-        await _settle()
+        await turns(200)
         right.close()
-        await _settle()
+        await turns(200)
         assert not failed.done() and not send.done()
         right.release()
         await send
@@ -214,36 +213,23 @@ def _write_inbox(qp: FakeQp, data: bytes, *counts: int, flags: int = 0) -> None:
         qp.inject(FRAME | flags | count, len(data))
 
 
-@pytest.mark.parametrize(
-    ("attack", "complaint"),
-    [
-        (lambda qp: qp.inject(CREDIT | 2), "credit for frames never sent"),
-        (lambda qp: qp.inject(FRAME | 5, 2), "out of order"),
-        (lambda qp: qp.inject(FRAME | 0, 0), "out of order"),
-        (lambda qp: qp.inject(FRAME | 0, SLOT_BYTES + 1), "out of order"),
-        (lambda qp: _write_inbox(qp, b"{", 0), "not JSON"),
-        (lambda qp: _write_inbox(qp, b"\xff", 0), "not JSON"),
-        (lambda qp: _write_inbox(qp, b"[" * 4096, 0), "not JSON"),
-        (lambda qp: _write_inbox(qp, b"[1]", 0), "not a JSON object"),
-        (lambda qp: [qp.inject(n) for n in range(5000)], "limit of 4096 unread"),
-        (lambda qp: _write_inbox(qp, b"{}", *range(SLOTS + 1)), "without credit"),
-    ],
-    ids=[
-        "credit",
-        "count",
-        "empty",
-        "long",
-        "half-json",
-        "no-text",
-        "deep-json",
-        "no-object",
-        "flood",
-        "no-credit",
-    ],
-)
-async def test_receive__peer_breaks_the_rules(
-    attack: Callable[[FakeQp], object], complaint: str
-) -> None:
+ATTACKS: dict[str, tuple[Callable[[FakeQp], object], str]] = {
+    "credit": (lambda qp: qp.inject(CREDIT | 2), "credit for frames never sent"),
+    "count": (lambda qp: qp.inject(FRAME | 5, 2), "out of order"),
+    "empty": (lambda qp: qp.inject(FRAME | 0, 0), "out of order"),
+    "long": (lambda qp: qp.inject(FRAME | 0, SLOT_BYTES + 1), "out of order"),
+    "half-json": (lambda qp: _write_inbox(qp, b"{", 0), "not JSON"),
+    "no-text": (lambda qp: _write_inbox(qp, b"\xff", 0), "not JSON"),
+    "deep-json": (lambda qp: _write_inbox(qp, b"[" * 4096, 0), "not JSON"),
+    "no-object": (lambda qp: _write_inbox(qp, b"[1]", 0), "not a JSON object"),
+    "flood": (lambda qp: [qp.inject(n) for n in range(5000)], "limit of 4096 unread"),
+    "no-credit": (lambda qp: _write_inbox(qp, b"{}", *range(SLOTS + 1)), "without credit"),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_receive__peer_breaks_the_rules(name: str) -> None:
+    attack, complaint = ATTACKS[name]
     async with mailboxes() as (_, b, _, right):
         attack(right)
         with pytest.raises(ProtocolError, match=complaint):
@@ -259,7 +245,7 @@ async def test_receive__a_message_without_end() -> None:
         for n in range(MAX_MESSAGE_BYTES // SLOT_BYTES + 1):
             _write_inbox(right, b"x" * SLOT_BYTES, n, flags=MORE)
             if (n + 1) % (SLOTS // 2) == 0:
-                await _until(lambda: len(_credits(right)) > credits)  # noqa: B023 - called at once
+                await until(lambda: len(_credits(right)) > credits)  # noqa: B023 - called at once
                 credits = len(_credits(right))
         with pytest.raises(ProtocolError, match="more than 262144 bytes"):
             await receiving
@@ -267,14 +253,14 @@ async def test_receive__a_message_without_end() -> None:
 
 async def test_keepalive__silence_is_broken_by_a_credit() -> None:
     async with mailboxes(keepalive=0.01) as (_, _, left, right):
-        await _until(lambda: len(_credits(left) + _credits(right)) > 2)
+        await until(lambda: len(_credits(left) + _credits(right)) > 2)
 
 
 async def test_keepalive__finds_out_that_the_paths_are_lost() -> None:
     async with mailboxes(keepalive=0.01) as (_, b, _, right):
         right.held = True
         waiting = asyncio.create_task(b.receive())
-        await _until(lambda: _credits(right))
+        await until(lambda: _credits(right))
         right.fail(WcStatus.RETRY_EXC_ERR)
         with pytest.raises(CompletionError, match="no path"):
             await waiting
@@ -312,20 +298,7 @@ def _credits(qp: FakeQp) -> list[int]:
     return [imm for imm in qp.posted if imm & FRAME == CREDIT]
 
 
-async def _settle() -> None:
-    for _ in range(200):
-        await asyncio.sleep(0)
-
-
-async def _until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - the fake has no event for it
-            await asyncio.sleep(0.005)
-
-
-# ---- test_session --------------------------------------------------------------------------------
-
-# Viewers: a limited number at a time, for a limited time.
+# ---- Viewers: a limited number at a time, for a limited time -------------------------------------
 
 
 class Visitor:
@@ -362,11 +335,17 @@ async def test_let_look__not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert visitor.closed
 
 
-async def test_let_look__no_more_than_so_many() -> None:
-    assert MAX_VISITS == 16
+async def all_places_taken() -> tuple[list[Any], list[asyncio.Task[None]]]:
+    """By visitors from one address; their visits."""
     visitors: list[Any] = [Visitor() for _ in range(MAX_VISITS)]
     visits = [asyncio.create_task(Service.let_look(visitor)) for visitor in visitors]
     await asyncio.sleep(0)
+    return visitors, visits
+
+
+async def test_let_look__no_more_than_so_many() -> None:
+    assert MAX_VISITS == 16
+    visitors, visits = await all_places_taken()
     late: Any = Visitor()
     later: Any = Visitor()
     await Service.let_look(late)
@@ -383,9 +362,7 @@ async def test_let_look__no_more_than_so_many() -> None:
 
 async def test_let_look__one_source_does_not_take_all_places() -> None:
     """A newcomer gets the place of a source that has more than its own share."""
-    visitors: list[Any] = [Visitor() for _ in range(MAX_VISITS)]
-    visits = [asyncio.create_task(Service.let_look(visitor)) for visitor in visitors]
-    await asyncio.sleep(0)
+    visitors, visits = await all_places_taken()
     other: Any = Visitor("10.0.0.2")
     visits.append(asyncio.create_task(Service.let_look(other)))
     await asyncio.wait(visits, return_when=asyncio.FIRST_COMPLETED)
