@@ -46,20 +46,27 @@ def nothing_stays() -> Iterator[None]:
     assert not [name for name, found in new.items() if found and found[1] not in runs]
 
 
-def bench(name: str, *options: str, within: float = PATIENCE) -> str:
-    """Runs a program of bench/; what it prints."""
-    command = [sys.executable, str(ROOT / "bench" / name), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+Bench = Callable[..., tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Runs a program of bench/; what it prints, and its JSON."""
+
+    def run(name: str, *options: str, within: float = PATIENCE) -> tuple[str, dict[str, Any]]:
+        file = tmp_path / "run.json"
+        command = [sys.executable, str(ROOT / "bench" / name), *options, "--json", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, json.loads(file.read_text())
+
+    return run
 
 
 @pytest.mark.slow
-def test_compare__every_contender(tmp_path: Path) -> None:
-    file = tmp_path / "run.json"
-    assert "Checks" in bench("compare", "--quick", "--json", str(file), within=limit(110))
-    result = json.loads(file.read_text())
-    assert result["schema"] == 1
+def test_compare__every_contender(bench: Bench) -> None:
+    shown, result = bench("compare", "--quick", within=limit(110))
+    assert "Checks" in shown and result["schema"] == 1
     assert result["machine"]["kernel"] and result["commit"]
     assert set(result["checks"][0]) == {"name", "value", "relation", "target", "met"}
     full, small, limited, long = result["beds"]
@@ -117,9 +124,9 @@ def check_limited(bed: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_fabric__quick() -> None:
-    options = ("--rates", "2000", "--seconds", "0.3", "--planes", "1", "--json")
-    (found,) = json.loads(bench("fabric", *options))["rows"]
+def test_fabric__quick(bench: Bench) -> None:
+    _, result = bench("fabric", "--rates", "2000", "--seconds", "0.3", "--planes", "1")
+    (found,) = result["rows"]
     assert 1500 < found["offered_pps"] < 2500
     assert found["carried_pps"] > 1500
     assert found["overloaded"] == found["dropped"] == 0
@@ -127,16 +134,15 @@ def test_fabric__quick() -> None:
 
 
 @pytest.mark.slow
-def test_beds__quick() -> None:
-    options = ("--rounds", "1", "--only", "pair", "--json")
-    (found,) = json.loads(bench("beds", *options))["rows"]
+def test_beds__quick(bench: Bench) -> None:
+    (found,) = bench("beds", "--rounds", "1", "--only", "pair")[1]["rows"]
     assert (found["namespaces"], found["routes"]) == (19, 110)
     assert 0 < found["up_seconds"] < limit(10) and 20 < found["up_peak_mib"] < 200
 
 
 @pytest.mark.slow
-def test_cores__quick() -> None:
-    rows = json.loads(bench("cores", "--quick", "--json"))["rows"]
+def test_cores__quick(bench: Bench) -> None:
+    rows = bench("cores", "--quick")[1]["rows"]
     assert [(row["cores"], row["engines"]) for row in rows] == [(1, 1), (2, 1), (4, 2)]
     own = len(os.sched_getaffinity(0))
     assert [row["measured"] for row in rows] == [row["cores"] <= own for row in rows]
@@ -220,8 +226,8 @@ def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) 
 
 
 @pytest.mark.slow
-def test_knee__quick() -> None:
-    (axis,) = json.loads(bench("knee", "--quick", "--only", "burst", "--json"))["axes"]
+def test_knee__quick(bench: Bench) -> None:
+    (axis,) = bench("knee", "--quick", "--only", "burst")[1]["axes"]
     assert [point["value"] for point in axis["points"]] == [1, 2, 3, 4, 5, 7]
     packets = [point["metrics"]["syscalls_per_gib"]["median"] for point in axis["points"]]
     assert packets[0] > packets[-1]
@@ -231,11 +237,10 @@ def test_knee__quick() -> None:
 @pytest.mark.skipif(
     not shutil.which("ib_write_bw"), reason="needs ib_write_bw: apt-get install perftest"
 )
-def test_perftest__quick(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    shown = bench("perftest", "--quick", "--json", str(path), within=limit(90))
+def test_perftest__quick(bench: Bench) -> None:
+    shown, result = bench("perftest", "--quick", within=limit(90))
     assert shown.count("4 KiB") == 3
-    bandwidth, latency = json.loads(path.read_text())["rows"]
+    bandwidth, latency = result["rows"]
     (goodput,) = bandwidth["metrics"].values()
     assert min(goodput[name]["min"] for name in ("perftest", "mrc perf")) > 0
     assert set(latency["metrics"]) == {"p50_ns", "p99_ns"}
@@ -250,10 +255,8 @@ def test_perftest__quick(tmp_path: Path) -> None:
     not (ROOT / "mrc/lib" / PROVIDER).exists(),
     reason="the provider is not built: apt-get install libfabric-dev",
 )
-def test_mpi__quick(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    shown = bench("mpi", "--quick", "--json", str(path), within=limit(200))
-    result = json.loads(path.read_text())
+def test_mpi__quick(bench: Bench) -> None:
+    shown, result = bench("mpi", "--quick", within=limit(200))
     measured = {(row["mpi"], row["metric"], row["bytes"]) for row in result["rows"]}
     latencies = [(name, size) for name in ("p50_ns", "p99_ns") for size in (8, 1024, 4096, 65536)]
     bandwidths = [("goodput_bits_per_second", size) for size in (4096, 65536, 1 << 20)]
