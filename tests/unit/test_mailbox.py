@@ -222,7 +222,7 @@ ATTACKS: dict[str, tuple[Callable[[FakeQp], object], str]] = {
     "no-text": (lambda qp: _write_inbox(qp, b"\xff", 0), "not JSON"),
     "deep-json": (lambda qp: _write_inbox(qp, b"[" * 4096, 0), "not JSON"),
     "no-object": (lambda qp: _write_inbox(qp, b"[1]", 0), "not a JSON object"),
-    "flood": (lambda qp: [qp.inject(n) for n in range(5000)], "limit of 4096 unread"),
+    "flood": (lambda qp: [*map(qp.inject, range(5000))], "limit of 4096 unread"),
     "no-credit": (lambda qp: _write_inbox(qp, b"{}", *range(SLOTS + 1)), "without credit"),
 }
 
