@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -208,9 +207,3 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "sysctls": {name: Path("/proc/sys", name).read_text().strip() for name in _SYSCTLS},
     }
-
-
-def file_system(folder: str) -> str:
-    """The kind of a folder's file system, such as "ext2/ext3" or "tmpfs"."""
-    command = ["stat", "--file-system", "--format", "%T", folder]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -356,7 +356,7 @@ def _phase(
     moments = (
         at
         for at in _windows(part.start, part.end)
-        if part.planes and _goodput(series, at) >= enough
+        if part.planes and series.goodput(at, at + WINDOW_SECONDS) >= enough
     )
     back = next((at - part.start for at in moments), None)
     settled = part.start + allowed_seconds(event)
@@ -386,10 +386,6 @@ def _windows(start: float, end: float) -> Iterator[float]:
         yield start + i * STEP_SECONDS
 
 
-def _goodput(series: Series, at: float) -> float:
-    return series.goodput(at, at + WINDOW_SECONDS)
-
-
 def _below(series: Series, part: Phase, level: float) -> float:
     """Time below a level. The last window of a phase is shortened."""
     low = 0
@@ -405,7 +401,8 @@ def _worst(series: Series, start: float, end: float, capacity: float) -> float |
     """The lowest share of any window; None if the time is shorter, or the capacity is 0."""
     if not capacity or end - start < WINDOW_SECONDS:
         return None
-    return min(_goodput(series, at) for at in _windows(start, end)) / capacity
+    found = (series.goodput(at, at + WINDOW_SECONDS) for at in _windows(start, end))
+    return min(found) / capacity
 
 
 # ---- targets of mrc -----------------------------------------------------------------------------

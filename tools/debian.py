@@ -101,6 +101,11 @@ SCRIPTS = Path("/usr/share/debootstrap/scripts")
 CERTIFICATES = Path("/usr/local/share/ca-certificates")  # that this machine trusts beside Debian's
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "net/tun", "fuse", "kvm")
 APT = 'Acquire::Check-Valid-Until "false";\n'  # a mirror of testing may be some weeks old
+# How this machine reaches its package indexes.
+FORWARDED = (
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_DEFAULT_TIMEOUT"),
+)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # pivot_root and not chroot: the kernel makes no user namespace for a process in a chroot. The shell
@@ -172,16 +177,6 @@ def made(release: Release, work: Path) -> Path:
     return root
 
 
-def forwarded() -> dict[str, str]:
-    """The variables that say how this machine reaches its package indexes."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.lower() in ("http_proxy", "https_proxy", "no_proxy")
-        or name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_DEFAULT_TIMEOUT")
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Layer:
     """What commands write over a root."""
@@ -202,8 +197,9 @@ class Layer:
         that it has started.
         """
         home = "/root" if user == "root" else f"/home/{user}"
-        settings = {"PATH": PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8", "TERM": "dumb",
-                    **forwarded(), **environ}  # fmt: skip
+        settings = {"PATH": PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8", "TERM": "dumb"}
+        settings |= {name: os.environ[name] for name in FORWARDED if name in os.environ}
+        settings |= environ
         inside = ["env", "-i", *(f"{name}={value}" for name, value in settings.items())]
         inside += ["bash", "-c", f"cd; {command}"]
         if user != "root":

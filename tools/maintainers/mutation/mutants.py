@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import io
 import re
-import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -230,12 +228,6 @@ class _Source:
         self.starts = [0]
         for line in text.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
-        self.plain = text  # without comments, at equal offsets
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT:
-                start = self.starts[token.start[0] - 1] + token.start[1]
-                blanks = " " * len(token.string)
-                self.plain = put(self.plain, start, start + len(blanks), blanks)
 
     def place(self, node: Node) -> tuple[int, int]:
         """The offsets of a node's begin and end."""
@@ -320,7 +312,8 @@ class _Source:
         old, new = SWAPS[type(operator)]
         start, end = self.place(left)[1], self.place(right)[0]
         pattern = re.escape(old).replace(r"\ ", r"\s+")
-        if found := re.search(pattern, self.plain[start:end]):
+        between = re.sub("#.*", lambda comment: " " * len(comment[0]), self.text[start:end])
+        if found := re.search(pattern, between):
             yield (start + found.start(), start + found.end()), new
 
     def returned(
