@@ -16,7 +16,6 @@ from mrc.agent.steering import AgentFrame, AgentKind, pack, read_struct, struct_
 from mrc.engine.native import ffi, lib
 from mrc.engine.queue_pair import WrOpcode
 from mrc.enums import CommandOp, EventType
-from mrc.fabric.hostconfig import pack_address
 
 
 @dataclass(eq=False)
@@ -105,11 +104,6 @@ class AttachedProgram:
         for qp in qps:
             self.say(AgentKind.CONNECT, body=qp)
 
-    async def send(
-        self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b""
-    ) -> None:
-        self.say(kind, value, cookie, body)
-
     def say(self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") -> None:
         """Sends a frame, or keeps it until the socket has room; without an agent, forgets it."""
         if self.attached:
@@ -137,7 +131,7 @@ class AttachedProgram:
     async def connect(self, qpn: int, dest_qpn: int, gid: bytes, dest_gid: bytes) -> bytes:
         """Moves a QP to RTR. Returns the body of the frame."""
         body = connect_body(qpn, dest_qpn, gid, dest_gid)
-        await self.send(AgentKind.CONNECT, body=body)
+        self.say(AgentKind.CONNECT, body=body)
         return body
 
     async def until(
@@ -282,18 +276,5 @@ def attach_body(program: str, **fields: int) -> bytes:
 
 
 def connect_body(qpn: int, dest_qpn: int, gid: bytes, dest_gid: bytes, **fields: int) -> bytes:
-    return struct_bytes(
-        "mrc_agent_connect",
-        {
-            "qpn": qpn,
-            "dest_qpn": dest_qpn,
-            "sgid": gid,
-            "dgid": dest_gid,
-            "sq_depth": 128,
-            **fields,
-        },
-    )
-
-
-def gid_of(address: Any) -> bytes:
-    return pack_address(address)
+    ends = {"qpn": qpn, "dest_qpn": dest_qpn, "sgid": gid, "dgid": dest_gid, "sq_depth": 128}
+    return struct_bytes("mrc_agent_connect", {**ends, **fields})

@@ -80,19 +80,6 @@ def test_recv__started_before_its_links(hosts: None, start: Start, tmp_path: Pat
     assert len(receiver.said()) == 3, "each reported once"
 
 
-def test_perf__a_server_that_waits_for_the_interface_it_was_given(
-    hosts: None, start: Start
-) -> None:
-    server = start(B, "perf", "--server", "--one-off", "-B", "y1")
-    server.until_says("no usable interface yet: no interface y1; this host has lo")
-    link(2)
-    link(1)
-    server.until_says("in use now: y1 (10.0.1.2)")
-    start(A, "perf", "10.0.1.2", "-n", "1M").ends(0)
-    server.ends(0)
-    assert len(server.said()) == 3, "each reported once"
-
-
 def test_send__without_any_interface(hosts: None, start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     client = start(A, "send", tmp_path / "file", "10.0.1.2")

@@ -17,7 +17,7 @@ from socket import AF_UNIX, SOCK_SEQPACKET, socket
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from attached import AttachedProgram, attach_body, connect_body, connected, gid_of
+from attached import AttachedProgram, attach_body, connect_body, connected
 from ports import free_port
 from slowness import PATIENCE
 
@@ -41,6 +41,7 @@ from mrc.errors import (
     ProtocolError,
     QueueFullError,
 )
+from mrc.fabric.hostconfig import pack_address
 from mrc.observe import views
 
 NAME = f"@mrc-test-agent-{os.getpid()}"
@@ -129,7 +130,7 @@ async def test_connect__of_another_host_than_the_program_named() -> None:
         numbers = {program.numbers[0]: program for program in (a, b)}
         dialler, waiter = min(numbers), max(numbers)
         caller, waiting = numbers[dialler], numbers[waiter]
-        elsewhere = gid_of(ip_address("192.0.2.1"))
+        elsewhere = pack_address(ip_address("192.0.2.1"))
         await waiting.connect(waiter, dialler, waiting.gids[0], elsewhere)
         await caller.connect(dialler, waiter, caller.gids[0], waiting.gids[0])
         async with asyncio.timeout(PATIENCE):
@@ -188,8 +189,8 @@ async def test_connect__again_while_the_former_connection_still_closes(
 
     monkeypatch.setattr(Channel, "close", close)
     async with running(), connected_pair() as (a, ours, b, theirs), asyncio.timeout(PATIENCE):
-        await a.send(AgentKind.RELEASE, ours)
-        await b.send(AgentKind.RELEASE, theirs)
+        a.say(AgentKind.RELEASE, ours)
+        b.say(AgentKind.RELEASE, theirs)
         await until(lambda: ours in a.destroyed and theirs in b.destroyed)
         a.frames.clear()
         b.frames.clear()
@@ -212,11 +213,11 @@ async def test_connect__many_at_once(count: int) -> None:
 
 async def test_release__ends_both_sides_in_order() -> None:
     async with running() as agent, connected_pair() as (a, ours, b, theirs):
-        await a.send(AgentKind.RELEASE, ours, 1)
+        a.say(AgentKind.RELEASE, ours, 1)
         async with asyncio.timeout(PATIENCE):
             gone = await b.until(AgentKind.GONE)
             assert gone.value == theirs
-            await b.send(AgentKind.RELEASE, theirs, 1)
+            b.say(AgentKind.RELEASE, theirs, 1)
             await until(lambda: agent.numbers.owner(ours) is None)
             await until(lambda: agent.numbers.owner(theirs) is None)
         assert [each.connects.ends for each in agent.programs] == [{}, {}]
@@ -231,7 +232,7 @@ async def test_release__while_the_agents_connect() -> None:
         async with asyncio.timeout(PATIENCE):
             while not one.cookies:  # noqa: ASYNC110 until it has a QP, and no longer
                 await asyncio.sleep(0)
-            await one.send(AgentKind.RELEASE, ours, 1)
+            one.say(AgentKind.RELEASE, ours, 1)
             gone = await other.until(AgentKind.GONE)
             await until(lambda: agent.numbers.owner(ours) is None)
         assert (gone.value, gone.body) == (theirs, b"")
@@ -260,7 +261,7 @@ async def test_release__while_the_agents_connect_after_a_stop(
                 while len(ending.cookies) < (3 if dialler_ends else 1):  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 other.stop()
-            await ending.send(AgentKind.RELEASE, number, 1)
+            ending.say(AgentKind.RELEASE, number, 1)
             for _ in range(5):
                 await asyncio.sleep(0)  # the agent reads it
             if stopped == "program":
@@ -320,7 +321,7 @@ async def test_program_that_dies__while_its_agent_connects() -> None:
         await asyncio.start_server(listen, "127.0.0.2", port),
         attached() as a,
     ):
-        await a.connect(a.numbers[0], 0xFFFFFF, a.gids[0], gid_of(ip_address("127.0.0.2")))
+        await a.connect(a.numbers[0], 0xFFFFFF, a.gids[0], pack_address(ip_address("127.0.0.2")))
         await dialled.wait()
         await a.end()
         assert b'"kind":"ended"' in await heard.get()
@@ -352,7 +353,7 @@ async def test_connect__to_a_qp_of_nobody_fails_with_a_reason(
 )
 async def test_program_that_breaks_the_protocol__is_detached(kind: AgentKind, body: bytes) -> None:
     async with running() as agent, attached() as a, attached():
-        await a.send(kind, 1000, body=body)
+        a.say(kind, 1000, body=body)
         async with asyncio.timeout(PATIENCE):
             await until(lambda: len(agent.programs) == 1)
 
@@ -361,10 +362,10 @@ async def test_keep__a_number_of_a_former_agent_is_the_programs() -> None:
     number = 0xABCDE
     async with running() as agent, attached() as a, attached() as b, asyncio.timeout(PATIENCE):
         ours, theirs = a.numbers[0], b.numbers[0]
-        await a.send(AgentKind.KEEP, number)
+        a.say(AgentKind.KEEP, number)
         await connect(a, ours, b, theirs)
         await until_ready(a, ours)
-        await b.send(AgentKind.KEEP, number)
+        b.say(AgentKind.KEEP, number)
         await until(lambda: len(agent.programs) == 1)
         assert a.attached
 
@@ -385,7 +386,7 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
         monkeypatch.setattr("mrc.agent.parameters.interfaces", list)  # none is up
         links.on_change()
         links.on_change()  # nothing new
-        await a.send(AgentKind.NUMBERS)
+        a.say(AgentKind.NUMBERS)
         async with asyncio.timeout(PATIENCE):
             frame = await a.until(AgentKind.PORTS)
             await a.until(AgentKind.GRANTED)
@@ -401,7 +402,7 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
 async def test_connect__with_a_profile_that_is_not_there() -> None:
     async with running(), attached() as a, asyncio.timeout(PATIENCE):
         body = connect_body(min(a.numbers), 0xFFFFFE, a.gids[0], a.gids[0], ev_profile=99)
-        await a.send(AgentKind.CONNECT, body=body)
+        a.say(AgentKind.CONNECT, body=body)
         failed = await a.until(AgentKind.FAILED)
     assert b"EV profile 99" in failed.body
 
@@ -456,9 +457,9 @@ async def test_next_agent__takes_up_the_qps_while_data_flows() -> None:
                 await until(lambda: len(agent.programs) == 2)
                 await until(lambda: sum(len(each.connects.ends) for each in agent.programs) == 2)
                 await write(a, ours, b)
-                await a.send(AgentKind.RELEASE, ours, 1)  # reaches the other agent
+                a.say(AgentKind.RELEASE, ours, 1)  # reaches the other agent
                 assert (await b.until(AgentKind.GONE)).value == theirs
-                await b.send(AgentKind.RELEASE, theirs, 1)
+                b.say(AgentKind.RELEASE, theirs, 1)
                 await until(lambda: agent.numbers.owner(theirs) is None)
             for program in (a, b):  # probes of the former agent may end now
                 assert program.cookies and program.cookies.isdisjoint(former[program])
@@ -481,7 +482,7 @@ async def test_serve__goes_on_without_descriptors(caplog: pytest.LogCaptureFixtu
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, before)
             await until(lambda: len(agent.programs) == 10)
-        await program.send(AgentKind.NUMBERS)
+        program.say(AgentKind.NUMBERS)
         async with asyncio.timeout(PATIENCE):
             await program.until(AgentKind.GRANTED)
         for caller in callers:

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from attached import connect_body, gid_of
+from attached import connect_body
 
 from mrc import limits
 from mrc.agent.parameters import (
@@ -31,11 +31,11 @@ from mrc.engine.paths import LocalPort
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import Seal
 from mrc.errors import ConfigError, ConnectError, ProtocolError
-from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource
+from mrc.fabric.hostconfig import HostConfig, HostPeer, IpAddress, PathSource, pack_address
 from mrc.limits import MAX_MTU, MIN_MTU, MPR_UNIT
 from mrc.linux.secret import Secret
 
-GID = gid_of(ip_address("10.0.0.1"))
+GID = pack_address(ip_address("10.0.0.1"))
 
 
 def parameters(qpn: int = 3, dest_qpn: int = 0xFFFFFF, **fields: int) -> QpParameters:
