@@ -305,17 +305,6 @@ def keys_and_slider(page: Page, bed: Testbed) -> None:
     assert bed.faults() == {}
 
 
-def test_view__reads_links_of_three_tiers() -> None:
-    shape: dict[str, Any] = {"hosts": 4, "planes": 1, "t0": 4, "t1": 2, "pods": 2, "t2": 2}
-    with Testbed(f"view3-{os.getpid()}", **shape) as bed:
-        drawn, _ = view_of(bed).read()
-    ends = {link.target: (link.host, link.t0, link.t1, link.t2) for link in drawn.links}
-    assert len(ends) == 4 + 4 + 4
-    assert ends["link:h3.1"] == (3, 3, None, None)
-    assert ends["uplink:1.2.1"] == (None, 2, 1, None)
-    assert ends["core:1.1.0"] == (None, None, 1, 0)
-
-
 @pytest.mark.slow
 @needs_browser
 def test_page__of_three_tiers_fails_a_t2(tmp_path: Path) -> None:
