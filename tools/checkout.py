@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv" / "bin" / "python"
@@ -43,6 +43,16 @@ def set_up(otherwise: str = "") -> Iterator[None]:
         sys.exit(
             f"{Path(sys.argv[0]).name}: {error.name} is not installed: run tools/setup{otherwise}"
         )
+
+
+def output(*words: object, **options: Any) -> str:
+    """What a command prints; ends the program with its last lines if it fails."""
+    command = [str(word) for word in words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    if done.returncode != 0:
+        said = f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        sys.exit(f"{Path(sys.argv[0]).name}: {' '.join(command)} failed:\n{said}")
+    return str(done.stdout)
 
 
 def git(*words: str, root: Path = ROOT) -> str:

@@ -210,12 +210,13 @@ def test_failover__names_checks_that_are_not_judged(tmp_path: Path) -> None:
         assert done.stderr == (expected if busy else "")
 
 
-@pytest.mark.more
-def test_story_svg__every_mark_is_there_once_drawn_again() -> None:
+def test_story_svg__every_mark_is_there_once_in_the_colours_of_the_theme() -> None:
     runs = result_of()["runs"]
     picture = pictures.story_svg(runs, 4, PLANE_BPS)
     assert picture == pictures.story_svg(runs, 4, PLANE_BPS)
-    found = [element.text for element in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+    root = ElementTree.fromstring(drawing.standalone(picture))
+    assert root.tag == f"{SVG}svg"
+    found = [element.text for element in root.iter(f"{SVG}text")]
     names = [event["name"] for event in runs[0]["events"]]
     legend = ["a plane's goodput: none", "full", "EV good", "skipped", "bad",
               "plane suspended"]  # fmt: skip
@@ -231,17 +232,11 @@ def test_story_svg__every_mark_is_there_once_drawn_again() -> None:
     assert len(shades) == len(names)
     for name in ("bad", "away"):  # one piece each, and the one of the legend
         assert len(re.findall(rf"style=\"fill: var\(--{name}\)", picture)) >= 2
-
-
-def test_story_svg__is_xml_in_the_colours_of_the_theme() -> None:
-    svg = pictures.story_svg(result_of()["runs"], 4, PLANE_BPS)
-    root = ElementTree.fromstring(drawing.standalone(svg))
-    assert root.tag == f"{SVG}svg"
-    words = " ".join(str(text.text) for text in root.iter(f"{SVG}text"))
-    assert "scenario story, 4 planes of 400 Mbit/s of payload" in words
-    assert "hence values above 100%" in words and "in bins of 20 ms" in words
-    assert not re.findall(r"#[0-9a-f]{6}\b", svg)
-    assert set(re.findall(r"var\(--([\w-]+)\)", svg)) <= set(drawing.LIGHT)
+    said = " ".join(map(str, found))
+    assert "scenario story, 4 planes of 400 Mbit/s of payload" in said
+    assert "hence values above 100%" in said and "in bins of 20 ms" in said
+    assert not re.findall(r"#[0-9a-f]{6}\b", picture)
+    assert set(re.findall(r"var\(--([\w-]+)\)", picture)) <= set(drawing.LIGHT)
 
 
 # ---- training ------------------------------------------------------------------------------------

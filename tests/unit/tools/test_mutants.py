@@ -101,11 +101,6 @@ def test_mutants__of_a_statement_of_several_lines() -> None:
     assert [line[0] for line in statement.diff().splitlines()[1:]] == ["-", "-", "-", "+"]
 
 
-def test_mutants__of_python_have_different_names() -> None:
-    text = "def f():\n    g()\n    g()\n\ndef f():\n    g()\n"
-    assert len({mutant.id for mutant in mutants.of_python("mrc/f.py", text)}) == 3
-
-
 @pytest.mark.parametrize(("line", "lines"), [(1, [1]), (2, [2, 3]), (3, [2, 3]), (5, [4, 5])])
 def test_statement__around_a_line(line: int, lines: list[int]) -> None:
     text = "def f(a):\n    if (a\n        and b):\n        g(\n            1)\n"
@@ -129,19 +124,21 @@ def test_within__a_budget() -> None:
     assert python_trial.within(5, seconds, seconds) == ["a", "c"]
 
 
-def test_mutants__leave_alone_what_is_no_body() -> None:
-    text = "#define N (1 + 2)\nstatic const int table[] = {\n  1 + 2,\n};\nint f(int a);\n"
-    assert mutants.of_c("csrc/core/f.c", text) == []
-
-
-def test_mutants__leave_alone_an_assertion_of_several_lines() -> None:
-    text = "void f(void) {\n  mrc_assert(a < b &&\n             b < c);\n  g(1);\n}\n"
-    assert {mutant.line for mutant in mutants.of_c("csrc/core/f.c", text)} == {4}
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("#define N (1 + 2)\nstatic const int table[] = {\n  1 + 2,\n};\nint f(int a);\n", set()),
+        ("void f(void) {\n  mrc_assert(a < b &&\n             b < c);\n  g(1);\n}\n", {4}),
+    ],
+)
+def test_mutants__leave_alone_what_is_no_body_and_assertions(text: str, lines: set[int]) -> None:
+    assert {mutant.line for mutant in mutants.of_c("csrc/core/f.c", text)} == lines
 
 
 def test_mutant__applies_to_one_line_and_keeps_the_number_of_lines() -> None:
     text = "void f(void) {\n  g();\n  g();\n}\n"
     first, second = mutants.of_c("csrc/core/f.c", text)
+    assert first.rank(1) == first.rank(1) != first.rank(2)
     assert first.apply(text) == "void f(void) {\n  ;\n  g();\n}\n"
     assert second.apply(text) == "void f(void) {\n  g();\n  ;\n}\n"
 
@@ -152,11 +149,8 @@ def test_id__is_the_same_after_a_move_and_another_for_each_equal_line() -> None:
     moved = mutants.of_c("csrc/core/f.c", f"\nvoid other(void) {{\n  ;\n}}\n\n{text}")
     assert len(set(names)) == 2
     assert [mutant.id for mutant in moved] == names
-
-
-def test_rank__is_of_the_seed() -> None:
-    mutant = mutants.Mutant("csrc/core/f.c", "f", 1, "a", "b", 0)
-    assert mutant.rank(1) == mutant.rank(1) != mutant.rank(2)
+    text = "def f():\n    g()\n    g()\n\ndef f():\n    g()\n"
+    assert len({mutant.id for mutant in mutants.of_python("mrc/f.py", text)}) == 3
 
 
 @pytest.mark.parametrize("name", ["accepted.toml", "conform.toml"])
