@@ -133,8 +133,8 @@ static struct mrc_frame *make_frame(const struct mrc_baseline *baseline, uint32_
   const struct flow *own = flow->state;
   struct mrc_frame *packet = mrc_frame_pool_get(&baseline->hosts->fabric->pool);
   packet->header[0] = kind;
-  mrc_put_u24(&packet->header[QPN_AT], mrc_flow_qpn(index, 1 - end));
-  mrc_put_u24(&packet->header[PSN_AT], (uint32_t)number & MRC_PSN_MASK);
+  mrc_put_be(&packet->header[QPN_AT], 3, mrc_flow_qpn(index, 1 - end));
+  mrc_put_be(&packet->header[PSN_AT], 3, (uint32_t)number & MRC_PSN_MASK);
   packet->header_bytes = baseline->tcp ? TCP_BYTES : BTH_BYTES;
   packet->trailer_bytes = baseline->tcp ? 0 : ICRC_BYTES;
   packet->payload = baseline->memory;
@@ -194,7 +194,7 @@ static void send_tcp(const struct mrc_baseline *baseline, uint32_t index, uint8_
   if (is_data)
     packet->payload_bytes = baseline->hosts->flows->at[index].config.bytes;
   else
-    mrc_put_u24(&packet->header[EXPECTED_AT], (uint32_t)expected);
+    mrc_put_be(&packet->header[EXPECTED_AT], 3, (uint32_t)expected);
   mrc_fabric_send(baseline->hosts->fabric, packet);
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/base.h"
 #include "core/wire.h"
+#include "sim/numbers.h"
 #include "virtual/link.h"
 
 enum {
@@ -49,29 +50,12 @@ enum {
 /* Addresses of the two ends of every link (mrc/testbed/plan.py); the host has the lower one. */
 static const uint8_t ethernet[TYPE_AT] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1};
 
-static uint32_t get_u16(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
-
-static void put_u16(uint8_t *at, uint32_t value) {
-  at[0] = (uint8_t)(value >> 8);
-  at[1] = (uint8_t)value;
-}
-
-static uint64_t get_be(const uint8_t *at, int bytes) {
-  uint64_t value = 0;
-  for (int i = 0; i < bytes; i++)
-    value = value << 8 | at[i];
-  return value;
-}
-
-static void put_be(uint8_t *at, uint64_t value, int bytes) {
-  for (int i = bytes; i-- > 0; value >>= 8)
-    at[i] = (uint8_t)value;
-}
+static uint32_t get_u16(const uint8_t *at) { return (uint32_t)mrc_get_be(at, 2); }
 
 static uint32_t tclass_of(const uint8_t *ipv6) { return get_u16(ipv6) >> 4 & 0xFF; }
 
 static void set_tclass(uint8_t *ipv6, uint32_t tclass) {
-  put_u16(ipv6, (get_u16(ipv6) & 0xF00F) | tclass << 4);
+  mrc_put_be(ipv6, 2, (get_u16(ipv6) & 0xF00F) | tclass << 4);
 }
 
 /* Bytes of the segment routing header behind the outer IPv6 header; 0: it has none, or a wrong
@@ -165,19 +149,19 @@ static void read_udp(struct mrc_frame *packet, const struct mrc_ethernet *bytes)
 }
 
 static void read_usids(struct mrc_frame *packet, const uint8_t *outer) {
-  packet->usids = get_be(outer + USIDS_AT, 8);
-  packet->usids_beyond = (uint32_t)get_be(outer + USIDS_AT + 8, 4);
+  packet->usids = mrc_get_be(outer + USIDS_AT, 8);
+  packet->usids_beyond = (uint32_t)mrc_get_be(outer + USIDS_AT + 8, 4);
 }
 
 bool mrc_ethernet_read(struct mrc_frame *packet, uint32_t block, uint32_t plane) {
   struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   const uint8_t *outer = bytes->at + OUTER_AT;
   if (!is_whole(bytes)) return false;
-  if (get_be(outer + DST_AT, 4) != ((uint64_t)block << 16 | (plane + 1))) return false;
+  if (mrc_get_be(outer + DST_AT, 4) != ((uint64_t)block << 16 | (plane + 1))) return false;
   read_usids(packet, outer);
   packet->plane = (uint8_t)plane;
   packet->ecn = tclass_of(outer) & 3;
-  packet->flow_label = (uint32_t)get_be(outer, 4) & 0xFFFFF;
+  packet->flow_label = (uint32_t)mrc_get_be(outer, 4) & 0xFFFFF;
   /* a segment routing header counts as payload */
   packet->payload_bytes = bytes->n - mrc_min_u32(bytes->n, OUTER_AT + INSIDE_BYTES);
   bytes->udp_at = find_udp(bytes);
@@ -215,9 +199,9 @@ static void trim(const struct mrc_frame *packet, struct mrc_ethernet *bytes) {
   for (int i = 0; i < 2; i++) {
     uint8_t *ipv6 = bytes->at + headers_at[i];
     set_tclass(ipv6, dscp << 2 | (tclass_of(ipv6) & 3));
-    put_u16(ipv6 + LENGTH_AT, bytes->n - headers_at[i] - IPV6_BYTES);
+    mrc_put_be(ipv6 + LENGTH_AT, 2, bytes->n - headers_at[i] - IPV6_BYTES);
   }
-  put_u16(udp + UDP_LENGTH_AT, UDP_BYTES + packet->header_bytes);
+  mrc_put_be(udp + UDP_LENGTH_AT, 2, UDP_BYTES + packet->header_bytes);
   set_checksum(inner, udp, UDP_BYTES + packet->header_bytes);
 }
 
@@ -227,8 +211,8 @@ bool mrc_ethernet_write(struct mrc_frame *packet, uint32_t random) {
   if (outer[HOP_LIMIT_AT] <= packet->switches) return false;
   outer[HOP_LIMIT_AT] = (uint8_t)(outer[HOP_LIMIT_AT] - packet->switches);
   memcpy(bytes->at, ethernet, sizeof ethernet);
-  put_be(outer + USIDS_AT, packet->usids, 8);
-  put_be(outer + USIDS_AT + 8, packet->usids_beyond, 4);
+  mrc_put_be(outer + USIDS_AT, 8, packet->usids);
+  mrc_put_be(outer + USIDS_AT + 8, 4, packet->usids_beyond);
   if (packet->ecn == ECN_CE) set_tclass(outer, tclass_of(outer) | ECN_CE);
   if (packet->trimmed) trim(packet, bytes);
   if (packet->corrupt) {

@@ -185,15 +185,18 @@ static inline uint32_t mrc_topology_shard_of_host(const struct mrc_topology *top
 
 /* ---- Headers ---- */
 
-/* Numbers of 24 bits in headers. */
-static inline void mrc_put_u24(uint8_t *bytes, uint32_t value) {
-  bytes[0] = (uint8_t)(value >> 16);
-  bytes[1] = (uint8_t)(value >> 8);
-  bytes[2] = (uint8_t)value;
+/* Big-endian numbers of n bytes in headers. */
+static inline void mrc_put_be(uint8_t *bytes, int n, uint64_t value) {
+  for (int i = n; i-- > 0; value >>= 8)
+    bytes[i] = (uint8_t)value;
 }
-static inline uint32_t mrc_get_u24(const uint8_t *bytes) {
-  return (uint32_t)bytes[0] << 16 | (uint32_t)bytes[1] << 8 | bytes[2];
+static inline uint64_t mrc_get_be(const uint8_t *bytes, int n) {
+  uint64_t value = 0;
+  for (int i = 0; i < n; i++)
+    value = value << 8 | bytes[i];
+  return value;
 }
+static inline uint32_t mrc_get_u24(const uint8_t *bytes) { return (uint32_t)mrc_get_be(bytes, 3); }
 /* The source port of packets in a plane. */
 static inline uint16_t mrc_sim_source_port(uint32_t plane) { return (uint16_t)(49152 + plane); }
 
