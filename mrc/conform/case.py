@@ -128,30 +128,44 @@ class Cases(Result, frozen=True, kw_only=True):
 def parse(text: str, topic: str) -> list[Case]:
     """The cases of a file. Raises CaseError."""
     cases: list[Case] = []
+    named: dict[str, list[str]] = {}
     for number, block in _blocks(text):
+        kind, _, name = block[0].partition(" ")
+        if kind == "steps":
+            named[name] = block[1:]
+            continue
         try:
-            cases += _expanded(block, topic)
+            cases += _expanded([each for line in block for each in _lines(line, named)], topic)
         except ValueError as error:
             raise CaseError(f"line {number}: {error}") from None
     return cases
 
 
 def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines of each case, without comments, and the number of the first."""
+    """The lines of each case, and of steps with a name, without comments; the number of the
+    first.
+    """
     block: list[str] = []
     start = 0
     for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith("case "):
+        if line.startswith(("case ", "steps ")):
             if block:
                 yield start, block
             block, start = [], number
         if line.strip() and not line.startswith("#"):
-            if not line.startswith(("case ", "    ")) or (not block and line[0] == " "):
+            if not line.startswith(("case ", "steps ", "    ")) or (not block and line[0] == " "):
                 raise CaseError(f"line {number}: a case begins with 'case NAME', its lines with"
                                 f" four blanks: {line!r}")  # fmt: skip
             block.append(line)
     if block:
         yield start, block
+
+
+def _lines(line: str, named: Mapping[str, list[str]]) -> list[str]:
+    """The line, or the steps of which it has the name, as often as it says."""
+    count, _, name = line.strip().rpartition(" ")
+    is_name = name in named and (count.isdigit() or not count)
+    return named[name] * int(count or 1) if is_name else [line]
 
 
 def _expanded(block: list[str], topic: str) -> Iterator[Case]:

@@ -8,6 +8,7 @@ import io
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def _run(args: argparse.Namespace) -> int:
     check_writable(args.junit, args.html)
     device, name, addresses = _opened(out, args)
     try:
-        with Peer(args.address or addresses) as peer:
+        with closing(Peer(args.address or addresses)) as peer:
             if isinstance(device, OobDevice):
                 device.play_with(peer)
             player = Player(peer, device, readings, seconds=args.wait, seed=args.seed)

@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import chain
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from msgspec import Struct, field
 
@@ -226,17 +225,6 @@ class Peer:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         for each in chain(self.receivers, *self._senders, self._strangers):

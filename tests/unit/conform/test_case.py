@@ -90,6 +90,12 @@ def test_parse__each_makes_a_case_of_each_combination() -> None:
     assert isinstance(first, Step) and first.fields["fill"] == "2"
 
 
+def test_parse__steps_with_a_name() -> None:
+    named = "steps asked\n    . write bytes=64\n    = state RTS\n\n"
+    (case,) = parse(named + CASE + "    asked\n    2 asked\n", "topic")
+    assert case.text.splitlines()[-7:] == ["    . write bytes=64", *named.splitlines()[1:3] * 3]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "part"),
     [
