@@ -18,6 +18,7 @@ from mrc.fabric.topology import (
     MAX_MTU,
     MAX_T2,
     MIN_MTU,
+    Addresses,
     Topology,
     multiples,
     wrong_pods,
@@ -57,8 +58,8 @@ class Tiers(Topology, frozen=True, kw_only=True):
         return replace(self, **sizes)
 
     @classmethod
-    def read(cls, table: Table) -> Tiers:
-        """Raises ConfigError."""
+    def read(cls, table: Table, addresses: Table | None = None) -> Tiers:
+        """From `[topology]` and `[addresses]`; raises ConfigError."""
         hosts, t0, t1, pods, t2 = _switches(table)
         topology = cls(
             hosts=hosts,
@@ -85,6 +86,7 @@ class Tiers(Topology, frozen=True, kw_only=True):
             wake_noise_ns=table.parsed("wake_noise", units.parse_time, "0ns"),
             mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
             sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
+            addresses=Addresses() if addresses is None else Addresses.read(addresses),
         )
         topology = replace(topology, absent=_absent(table, topology))
         if table.has("oversubscription"):  # of the total rate of a T0's hosts, to its uplinks'

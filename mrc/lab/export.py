@@ -27,7 +27,7 @@ from mrc.cli.output import Output, UsageError
 from mrc.errors import ArgumentError, ConfigError
 from mrc.lab.outside import check_interface, links_of
 from mrc.linux import netns
-from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
+from mrc.linux.routes import Route, Srv6Action
 from mrc.linux.system import write_whole
 from mrc.results import Result
 from mrc.testbed import plan as plans
@@ -35,11 +35,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import add_shape
 from mrc.testbed.faults import Hop
-from mrc.testbed.plan import (
-    BedLink,
-    BedPlan,
-    Node,
-)
+from mrc.testbed.plan import BedLink, BedPlan, Node
 from mrc.testbed.shape import MANAGEMENT, Shape
 from mrc.units import counted, digits
 
@@ -175,13 +171,13 @@ def route_words(route: Route) -> str:
     words += ["local"] if route.local else []
     words.append(str(route.dst))
     match route.action:
-        case EncapRed(segments):
+        case Srv6Action("encap.red", segments):
             words.append(f"encap seg6 mode encap.red segs {','.join(map(str, segments))}")
-        case EndUN(block_bits, usid_bits):
+        case Srv6Action("End", _, block_bits, usid_bits):
             words.append("encap seg6local action End flavors next-csid")
             words.append(f"lblen {block_bits} nflen {usid_bits}")
-        case EndDT6(table):
-            words.append(f"encap seg6local action End.DT6 table {table}")
+        case Srv6Action("End.DT6"):
+            words.append(f"encap seg6local action End.DT6 table {route.LOCAL_TABLE}")
     words += [] if route.via is None else [f"via {route.via}"]
     words.append(f"dev {route.dev}")
     words += [] if route.src is None else [f"src {route.src}"]
@@ -288,7 +284,7 @@ def netns_script(plan: BedPlan) -> str:
 
 
 _INSIDE = "/mrc"
-USIDS = EndUN()
+USIDS = Srv6Action("End")
 """with the lengths that all switches have"""
 LOCATOR = "mrc"
 
@@ -497,7 +493,7 @@ def _ports(node: Node) -> dict[str, IPv6Interface]:
 
 def _routes(node: Node) -> tuple[Route, list[Route]]:
     """The route that shifts the switch's own uSID, and the others."""
-    own = next(route for route in node.routes if isinstance(route.action, EndUN))
+    own = next(route for route in node.routes if route.action == USIDS)
     return own, [route for route in node.routes if route.action is None]
 
 

@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
-from mrc.linux.routes import LOCAL_TABLE, EncapRed, EndDT6, EndUN, Route
+from mrc.linux.routes import Route, Srv6Action
 from mrc.linux.rtnetlink import (
     NETLINK_GENERIC,
     NLM_F_APPEND,
@@ -191,13 +191,31 @@ class Netlink:
                 [_veth_request(veth, peers[veth.peer_namespace]) for veth in veths]
             )
 
-    def add_vxlans(self, vxlans: Iterable[Vxlan]) -> None:
-        """Make interfaces in other namespaces whose packets this namespace carries. They start
-        down.
+    def add_vxlan(
+        self, name: str, namespace: str, mtu: int, mac: str, vni: int,
+        remote: IPv4Address | IPv6Address, port: int,
+    ) -> None:  # fmt: skip
+        """Make an interface in another namespace, whose packets this namespace carries to the
+        machine `remote` over this UDP port, the same on both machines. It starts down.
         """
-        for each in vxlans:
-            with _opened({each.namespace}) as namespaces:
-                self._rtnetlink.request([_vxlan_request(each, namespaces[each.namespace])])
+        data = [
+            ("IFLA_VXLAN_ID", vni),
+            ("IFLA_VXLAN_GROUP" if remote.version == 4 else "IFLA_VXLAN_GROUP6", str(remote)),
+            ("IFLA_VXLAN_PORT", port),
+            ("IFLA_VXLAN_LEARNING", 0),  # all packets go to the one peer
+        ]
+        kind = [("IFLA_INFO_KIND", "vxlan"), ("IFLA_INFO_DATA", {"attrs": data})]
+        message, flags = ifinfmsg(), NLM_F_CREATE | NLM_F_EXCL
+        with _opened({namespace}) as namespaces:
+            message["attrs"] = [
+                ("IFLA_IFNAME", name),
+                ("IFLA_MTU", mtu),
+                ("IFLA_ADDRESS", mac),
+                ("IFLA_NET_NS_FD", namespaces[namespace]),
+                ("IFLA_LINKINFO", {"attrs": kind}),
+            ]
+            what = f"make vxlan {name} in {namespace}"
+            self._change(what, _RTM_NEWLINK, message, flags, "CONFIG_VXLAN")
 
     def set_links(self, names: Iterable[str], *, up: bool) -> None:
         """Set interfaces up or down. Setting one down removes its IPv6 routes and addresses."""
@@ -455,45 +473,6 @@ def _veth_request(veth: Veth, peer_namespace: int) -> NetlinkRequest:
     return NetlinkRequest(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VETH")
 
 
-# ---- Links to other machines ---------------------------------------------------------------------
-
-
-class Vxlan(Struct, frozen=True):
-    """An interface in a namespace. The namespace of the request carries its packets."""
-
-    name: str
-    namespace: str
-    mtu: int
-    mac: str
-    vni: int
-    remote: IPv4Address | IPv6Address
-    """address of the machine with the other end"""
-    port: int
-    """UDP port, the same on both machines"""
-
-
-def _vxlan_request(vxlan: Vxlan, namespace: int) -> NetlinkRequest:
-    """The request that makes the interface, down. `namespace`: a descriptor of the namespace."""
-    group = "IFLA_VXLAN_GROUP" if vxlan.remote.version == 4 else "IFLA_VXLAN_GROUP6"
-    data = [
-        ("IFLA_VXLAN_ID", vxlan.vni),
-        (group, str(vxlan.remote)),
-        ("IFLA_VXLAN_PORT", vxlan.port),
-        ("IFLA_VXLAN_LEARNING", 0),  # all packets go to the one peer
-    ]
-    message = ifinfmsg()
-    message["attrs"] = [
-        ("IFLA_IFNAME", vxlan.name),
-        ("IFLA_MTU", vxlan.mtu),
-        ("IFLA_ADDRESS", vxlan.mac),
-        ("IFLA_NET_NS_FD", namespace),
-        ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "vxlan"), ("IFLA_INFO_DATA", {
-            "attrs": data})]}),
-    ]  # fmt: skip
-    what = f"make vxlan {vxlan.name} in {vxlan.namespace}"
-    return NetlinkRequest(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VXLAN")
-
-
 # ---- Queues --------------------------------------------------------------------------------------
 
 
@@ -669,7 +648,7 @@ _ALL_ROUTES = _HEADER.pack(socket.AF_INET6, *[0] * 8)
 
 def encode_route(route: Route, index: int) -> bytes:
     """The request to add a route; `index` is its interface."""
-    table, kind = (LOCAL_TABLE, _RTN_LOCAL) if route.local else (_MAIN_TABLE, _RTN_UNICAST)
+    table, kind = (Route.LOCAL_TABLE, _RTN_LOCAL) if route.local else (_MAIN_TABLE, _RTN_UNICAST)
     length = route.dst.prefixlen
     body = _HEADER.pack(socket.AF_INET6, length, 0, 0, table, _PROTOCOL_STATIC, 0, kind, 0)
     body += attribute(_RTA_DST, route.dst.network_address.packed)
@@ -678,7 +657,7 @@ def encode_route(route: Route, index: int) -> bytes:
         body += attribute(_RTA_GATEWAY, route.via.packed)
     if route.src is not None:
         body += attribute(_RTA_PREFSRC, route.src.packed)
-    if isinstance(route.action, EncapRed):
+    if route.action is not None and route.action.segments:
         last = len(route.action.segments) - 1
         srh = _SRH.pack(_MODE_ENCAP_RED, 0, 2 * last + 2, _SRH_TYPE, last, last, 0, 0)
         srh += b"".join(each.packed for each in reversed(route.action.segments))
@@ -696,10 +675,10 @@ def encode_gateway(via: IPv4Address, index: int) -> bytes:
     return body + attribute(_RTA_OIF, _u32(index)) + attribute(_RTA_GATEWAY, via.packed)
 
 
-def _local(action: EndUN | EndDT6) -> bytes:
-    if isinstance(action, EndDT6):
+def _local(action: Srv6Action) -> bytes:
+    if action.behaviour == "End.DT6":
         kind = attribute(_LOCAL_ACTION, _u32(_ACTION_END_DT6))
-        return kind + attribute(_LOCAL_TABLE, _u32(action.table))
+        return kind + attribute(_LOCAL_TABLE, _u32(Route.LOCAL_TABLE))
     flavors = attribute(_FLAVOR_OPERATION, _u32(_NEXT_CSID))
     flavors += attribute(_FLAVOR_BLOCK_BITS, bytes([action.block_bits]))
     flavors += attribute(_FLAVOR_USID_BITS, bytes([action.usid_bits]))
@@ -712,7 +691,7 @@ def decode_routes(body: bytes, names: Mapping[int, str]) -> Iterator[Route]:
     lists routes that share a destination as one.
     """
     _, length, _, _, table, _, _, kind, _ = _HEADER.unpack_from(body)
-    if table not in (_MAIN_TABLE, LOCAL_TABLE) or kind not in (_RTN_UNICAST, _RTN_LOCAL):
+    if table not in (_MAIN_TABLE, Route.LOCAL_TABLE) or kind not in (_RTN_UNICAST, _RTN_LOCAL):
         return
     whole = attributes(body, _HEADER.size)
     dst = IPv6Network((whole.get(_RTA_DST, bytes(16)), length))
@@ -742,21 +721,23 @@ def _hops(data: bytes) -> Iterator[tuple[int, dict[int, bytes]]]:
         start += max((length + 3) & ~3, _HOP.size)
 
 
-def _action(hop: Mapping[int, bytes]) -> EncapRed | EndUN | EndDT6 | None:
+def _action(hop: Mapping[int, bytes]) -> Srv6Action | None:
     """The action of a route; None for a route without action or with one that mrc does not use."""
     kind, encap = _int(hop, _RTA_ENCAP_TYPE), attributes(hop.get(_RTA_ENCAP, b""), 0)
     if kind == _LWTUNNEL_SEG6 and (srh := encap.get(_SEG6_IPTUNNEL_SRH)):
         mode, _, _, _, _, first, _, _ = _SRH.unpack_from(srh)
         if mode == _MODE_ENCAP_RED:
             starts = range(_SRH.size + 16 * first, 0, -16)
-            return EncapRed(tuple(IPv6Address(srh[start : start + 16]) for start in starts))
+            segments = tuple(IPv6Address(srh[start : start + 16]) for start in starts)
+            return Srv6Action("encap.red", segments)
     if kind == _LWTUNNEL_SEG6_LOCAL:
         behaviour = _int(encap, _LOCAL_ACTION)
-        if behaviour == _ACTION_END_DT6:
-            return EndDT6(_int(encap, _LOCAL_TABLE))
+        if behaviour == _ACTION_END_DT6 and _int(encap, _LOCAL_TABLE) == Route.LOCAL_TABLE:
+            return Srv6Action("End.DT6")
         flavors = attributes(encap.get(_LOCAL_FLAVORS, b""), 0)
         if behaviour == _ACTION_END and _int(flavors, _FLAVOR_OPERATION) == _NEXT_CSID:
-            return EndUN(_int(flavors, _FLAVOR_BLOCK_BITS), _int(flavors, _FLAVOR_USID_BITS))
+            lengths = (_int(flavors, each) for each in (_FLAVOR_BLOCK_BITS, _FLAVOR_USID_BITS))
+            return Srv6Action("End", (), *lengths)
     return None
 
 

@@ -5,35 +5,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-LOCAL_TABLE = 255
-"""the routing table that holds a host's own addresses"""
 
+class Srv6Action(Struct, frozen=True):
+    """encap.red: put the packet into an IPv6 packet to the first segment; more segments go into an
+    SRH. End: shift the carrier by one uSID and route the packet again (with NEXT-C-SID). End.DT6:
+    take the packet out of its carrier and look its own destination up in the local table.
+    """
 
-class EncapRed(Struct, frozen=True):
-    """Put the packet into an IPv6 packet to the first segment. More segments go into an SRH."""
-
-    segments: tuple[IPv6Address, ...]
-
-
-class EndUN(Struct, frozen=True):
-    """Shift the carrier by one uSID and route the packet again (End with NEXT-C-SID)."""
-
+    behaviour: Literal["encap.red", "End", "End.DT6"]
+    segments: tuple[IPv6Address, ...] = ()
+    """of encap.red"""
     block_bits: int = 32
+    """of End, as below"""
     usid_bits: int = 16
-
-
-class EndDT6(Struct, frozen=True):
-    """Take the packet out of its carrier and look its own destination up in a table."""
-
-    table: int = LOCAL_TABLE
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """One IPv6 route of the kernel."""
+
+    LOCAL_TABLE: ClassVar = 255
+    """the routing table that holds a host's own addresses"""
 
     dst: IPv6Network
     dev: str
@@ -41,7 +37,7 @@ class Route:
     """next hop; None if the destination is on the link, or the packet is not forwarded"""
     src: IPv6Address | None = None
     """source address for packets of a socket that is not bound to one"""
-    action: EncapRed | EndUN | EndDT6 | None = None
+    action: Srv6Action | None = None
     local: bool = False
     """every address of dst is the host's own"""
     metric: int = 1024  # the kernel's metric for a route without one

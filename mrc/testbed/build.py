@@ -37,8 +37,8 @@ from msgspec.structs import replace
 from mrc.errors import NetlinkError, StateError
 from mrc.fabric.topology import Target
 from mrc.linux import netns, system
-from mrc.linux.netlink import Netem, Netlink, Veth, Vxlan
-from mrc.linux.routes import EncapRed, Route
+from mrc.linux.netlink import Netem, Netlink, Veth
+from mrc.linux.routes import Route
 from mrc.linux.rtnetlink import interfaces
 from mrc.testbed import emulator, state
 from mrc.testbed.faults import (
@@ -243,15 +243,7 @@ def _add_veths(plan: BedPlan, node: str, links: Sequence[BedLink], netlink: Netl
 def _add_tunnels(plan: BedPlan) -> None:
     """Makes the links that lead to other machines. They start down."""
     tunnels = [
-        Vxlan(
-            name=interface,
-            namespace=plan.nodes[node].namespace,
-            mtu=link.mtu,
-            mac=BedLink.UPPER_MAC if link.tunnel.end else BedLink.LOWER_MAC,
-            vni=link.tunnel.vni,
-            remote=link.tunnel.remote,
-            port=link.tunnel.port,
-        )
+        (interface, plan.nodes[node].namespace, link.mtu, link.tunnel)
         for link in plan.links
         if link.tunnel is not None
         for node, interface, _ in link.ends
@@ -260,8 +252,10 @@ def _add_tunnels(plan: BedPlan) -> None:
     if tunnels:
         with Netlink() as underlay:
             while tunnels:
+                name, place, mtu, its = tunnels[0]
+                mac = BedLink.UPPER_MAC if its.end else BedLink.LOWER_MAC
                 try:
-                    underlay.add_vxlans(tunnels[:1])
+                    underlay.add_vxlan(name, place, mtu, mac, its.vni, its.remote, its.port)
                     del tunnels[0]
                 except NetlinkError as exc:
                     # The kernel may still remove that of an earlier test bed, with its namespace.
@@ -770,8 +764,10 @@ def _routes_of_paths(plan: BedPlan, host: str) -> tuple[_Own, _Shared]:
     own: _Own = {}
     shared: _Shared = {}
     for route in plan.nodes[host].routes:
-        if isinstance(route.action, EncapRed) and route.shared:
+        if route.action is None or not route.action.segments:
+            continue
+        if route.shared:
             shared.setdefault(route.dst, []).append(route)
-        elif isinstance(route.action, EncapRed):
+        else:
             own[route.dst] = route
     return own, shared

@@ -20,8 +20,8 @@ from pathlib import Path
 from mrc.doctor import Finding, State
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns, system
-from mrc.linux.netlink import Netlink, Veth, Vxlan
-from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
+from mrc.linux.netlink import Netlink, Veth
+from mrc.linux.routes import Route, Srv6Action
 from mrc.testbed import build, rootless
 from mrc.testbed.capture import Ring
 from mrc.testbed.plan import REASSEMBLY, BedLink
@@ -78,7 +78,7 @@ _ESP = (
     "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 1 mode transport "
     f"aead rfc4106(gcm(aes)) 0x{'17' * 20} 128"
 )
-_VXLAN = Vxlan("v1", FAR, 1500, BedLink.LOWER_MAC, 1, IPv4Address("192.0.2.1"), 47900)
+_VXLAN = "v1", FAR, 1500, BedLink.LOWER_MAC, 1, IPv4Address("192.0.2.1"), 47900
 _SECONDS = 30.0
 
 
@@ -189,15 +189,17 @@ def main() -> dict[str, str | None]:
         if found["veth"] is None:
             link.set_links(["lo", "p1"], up=True)
             link.add_addresses([("p1", IPv6Interface("fe80::2/64"))])
-            carrier = EncapRed((IPv6Address("fcbb:1:100:201:e000::"),))
+            carrier = Srv6Action("encap.red", (IPv6Address("fcbb:1:100:201:e000::"),))
             routes = {
                 "seg6": Route(IPv6Network("fd00:a:1::1:0"), "p1", via=_VIA, action=carrier),
-                "seg6local": Route(IPv6Network("fcbb:1:e000::/48"), "p1", action=EndDT6()),
-                "uSIDs": Route(IPv6Network("fcbb:1:100::/48"), "p1", action=EndUN()),
+                "seg6local": Route(
+                    IPv6Network("fcbb:1:e000::/48"), "p1", action=Srv6Action("End.DT6")
+                ),
+                "uSIDs": Route(IPv6Network("fcbb:1:100::/48"), "p1", action=Srv6Action("End")),
             }
             for name, route in routes.items():
                 found[name] = _try(partial(link.add_routes, [route]))
-            found["VXLAN"] = _try(lambda: link.add_vxlans([_VXLAN]))
+            found["VXLAN"] = _try(lambda: link.add_vxlan(*_VXLAN))
             found["packet ring"] = _try(lambda: Ring(NEAR, "p1").__exit__())
         for kind in ("tbf", "netem"):
             found[kind] = _try(partial(_has_qdisc, link, kind))

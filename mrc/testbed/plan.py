@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.fabric.topology import Topology
-from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
+from mrc.linux.routes import Route, Srv6Action
 from mrc.testbed.faults import (
     LOSSY,
     Hop,
@@ -371,7 +371,7 @@ def _host_node(name: str, fabric: Topology, host: int) -> Node:
     for plane in fabric.planes_of(host):
         routes.append(Route(addresses.locator_block(plane), f"p{plane}", via=BedLink.UPPER))
         ours = addresses.locator(plane, fabric.host_usid(host))
-        routes.append(Route(ours, f"p{plane}", action=EndDT6()))
+        routes.append(Route(ours, f"p{plane}", action=Srv6Action("End.DT6")))
     own = addresses.host(host)
     planes = {f"p{plane}": addresses.in_plane(host, plane) for plane in fabric.planes_of(host)}
     for peer in fabric.host_numbers():
@@ -419,7 +419,7 @@ class _Way(Struct, frozen=True):
 
     dst: IPv6Network
     dev: str
-    action: EncapRed
+    action: Srv6Action
     shared_dst: IPv6Network
     """the peer's address on all planes"""
 
@@ -431,7 +431,7 @@ def _ways(fabric: Topology, peer: int, origin: int | None) -> tuple[_Way, ...]:
         _Way(
             dst=IPv6Network(path.dst),
             dev=f"p{path.plane}",
-            action=EncapRed(path.segments),
+            action=Srv6Action("encap.red", path.segments),
             shared_dst=every,
         )
         for path in fabric.paths_to(peer, origin)
@@ -518,7 +518,7 @@ def _routes_of_t0(fabric: Topology, plane: int, t0: int) -> list[Route]:
     for place, host in enumerate(fabric.hosts_below(t0)):
         if not fabric.has_link(host, plane):
             continue
-        shift = Route(own, host_name(host), action=EndUN())
+        shift = Route(own, host_name(host), action=Srv6Action("End"))
         routes.append(dataclasses.replace(shift, metric=shift.metric + place))
         routes.append(Route(locator(fabric.host_usid(host)), host_name(host), via=BedLink.LOWER))
     return routes + [
@@ -533,7 +533,7 @@ def _routes_of_upper(
 ) -> tuple[Route, ...]:
     """Those of a T1 or T2 from its uSID, and the uSID, interface and address of each neighbour."""
     locator = partial(fabric.addresses.locator, plane)
-    shift = Route(locator(own), links[0][1], action=EndUN())
+    shift = Route(locator(own), links[0][1], action=Srv6Action("End"))
     return (shift, *(Route(locator(usid), dev, via=via) for usid, dev, via in links))
 
 

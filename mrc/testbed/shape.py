@@ -28,11 +28,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from ipaddress import IPv6Network
 from types import ModuleType
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.structs import fields, force_setattr, replace
 
 from mrc import products, units
@@ -40,7 +39,7 @@ from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.fabric.faults import LinkChange, Tiers
-from mrc.fabric.topology import Addresses, Target, Topology
+from mrc.fabric.topology import Target, Topology
 from mrc.results import KEYS
 from mrc.units import scaled
 
@@ -175,7 +174,7 @@ class Fabric(StrEnum):
     """one process with the simulator's switches, in real time"""
 
 
-class Shape(Topology, frozen=True):
+class Shape(Topology, frozen=True, forbid_unknown_fields=True):
     """The parameters of a test bed."""
 
     hosts: int = 2
@@ -372,18 +371,6 @@ def with_delay(shape: Shape, delay_ns: int) -> Shape:
     return replace(shape, links=links, **every)
 
 
-def decode_shape(stored: dict[str, Any]) -> Shape:
-    """A Shape from its fields after JSON."""
-    networks: dict[str, Any] = {
-        key: IPv6Network(value) if isinstance(value, str) else value
-        for key, value in stored["addresses"].items()
-    }
-    links = tuple(LinkChange(**link) for link in stored["links"])
-    own = {"addresses": Addresses(**networks), "links": links, "absent": tuple(stored["absent"])}
-    own["outside"] = convert(stored.get("outside", Outside()), Outside, from_attributes=True)
-    return Shape(**stored | own)
-
-
 # ---- Topology files ------------------------------------------------------------------------------
 
 
@@ -426,15 +413,14 @@ def parse_topology(
         table.has(key)
     title = table.text("title", "")
     within = table.table("topology")
-    tiers = Tiers.read(within)
+    tiers = Tiers.read(within, table.table("addresses"))
     if tiers.routing != "source-routes":
         raise within.error("routing", "must be source-routes: ecmp is for the simulator")
     if tiers.ecn_last_hop:
         raise within.error("ecn_last_hop", "is for the simulator: remove it for a test bed")
-    addresses = Addresses.read(table.table("addresses"))
     try:
         links = tuple(LinkChange.read(item, tiers) for item in table.tables("links"))
-        shape = shape_of(tiers, addresses, links, fabric)
+        shape = shape_of(tiers, links, fabric)
     except ValueError as error:
         raise table.error("topology", str(error)) from error
     world = shape.outside
@@ -448,14 +434,8 @@ def parse_topology(
     return TopologyFile(name, title, shape)
 
 
-def shape_of(
-    tiers: Tiers,
-    addresses: Addresses,
-    links: tuple[LinkChange, ...],
-    fabric: Fabric,
-) -> Shape:
+def shape_of(tiers: Tiers, links: tuple[LinkChange, ...], fabric: Fabric) -> Shape:
     """The shape of a test bed with these tiers and links; raises ValueError."""
     both = {each.name for each in fields(Tiers)} & {each.name for each in fields(Shape)}
     same: dict[str, Any] = {name: getattr(tiers, name) for name in both}
-    own = {"trim": tiers.trimming, "links": links, "fabric": fabric, "addresses": addresses}
-    return Shape(**same | own)
+    return Shape(**same | {"trim": tiers.trimming, "links": links, "fabric": fabric})

@@ -29,7 +29,7 @@ from mrc.errors import NetlinkError
 from mrc.linux import netlink, netns
 from mrc.linux import rtnetlink as rtnetlink_module
 from mrc.linux.netlink import Netlink, Veth, encode_route
-from mrc.linux.routes import EncapRed, EndDT6, EndUN, Route
+from mrc.linux.routes import Route, Srv6Action
 from mrc.linux.rtnetlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -53,6 +53,11 @@ IS_MACHINES_ROOT = Path("/proc/self/uid_map").read_text().split() == ["0", "0", 
 
 Pair = tuple[Netlink, Netlink]
 
+
+def over(*carriers: IPv6Address) -> Srv6Action:
+    return Srv6Action("encap.red", carriers)
+
+
 ROUTES = {
     "plain": (
         Route(IPv6Network("fcbb:1::/32"), "p1", via=VIA),
@@ -63,27 +68,27 @@ ROUTES = {
         "unicast default via fe80::1 dev p1 table main proto static scope global",
     ),
     "encap.red": (
-        Route(IPv6Network("fd00:a:1::1:0/128"), "p1", VIA, OWN, EncapRed((CARRIER,))),
+        Route(IPv6Network("fd00:a:1::1:0/128"), "p1", VIA, OWN, over(CARRIER)),
         "unicast fd00:a:1::1:0  encap seg6 mode encap.red segs 1 [ fcbb:1:100:201:e000:: ] "
         "via fe80::1 dev p1 table main proto static scope global src fd00:a::1",
     ),
     "encap.red, two carriers": (
-        Route(IPv6Network("fd00:a:1::1:1/128"), "p1", VIA, OWN, EncapRed((CARRIER, OTHER))),
+        Route(IPv6Network("fd00:a:1::1:1/128"), "p1", VIA, OWN, over(CARRIER, OTHER)),
         "unicast fd00:a:1::1:1  encap seg6 mode encap.red "
         "segs 2 [ fcbb:1:100:201:e000:: fcbb:1:7:: ] via fe80::1 dev p1",
     ),
     "End": (
-        Route(IPv6Network("fcbb:1:100::/48"), "p1", action=EndUN()),
+        Route(IPv6Network("fcbb:1:100::/48"), "p1", action=Srv6Action("End")),
         "unicast fcbb:1:100::/48  encap seg6local action End "
         "flavors next-csid lblen 32 nflen 16 dev p1",
     ),
     "End, other lengths": (
-        Route(IPv6Network("fcbb:1:2:100::/56"), "p1", action=EndUN(48, 8)),
+        Route(IPv6Network("fcbb:1:2:100::/56"), "p1", action=Srv6Action("End", (), 48, 8)),
         "unicast fcbb:1:2:100::/56  encap seg6local action End "
         "flavors next-csid lblen 48 nflen 8 dev p1",
     ),
     "End.DT6": (
-        Route(IPv6Network("fcbb:1:e000::/48"), "p1", action=EndDT6()),
+        Route(IPv6Network("fcbb:1:e000::/48"), "p1", action=Srv6Action("End.DT6")),
         "unicast fcbb:1:e000::/48  encap seg6local action End.DT6 table local dev p1",
     ),
     "local": (
@@ -248,7 +253,7 @@ def test_add_routes__may_be_repeated(here: Netlink) -> None:
 def test_add_routes__replaces_a_carrier(here: Netlink) -> None:
     route, _ = ROUTES["encap.red"]
     here.add_routes([route])
-    other = Route(route.dst, "p1", VIA, OWN, EncapRed((IPv6Address("fcbb:1:101:201:e000::"),)))
+    other = Route(route.dst, "p1", VIA, OWN, over(IPv6Address("fcbb:1:101:201:e000::")))
     here.add_routes([other])
     assert other in here.routes() and route not in here.routes()
 
@@ -257,7 +262,7 @@ def test_add_routes__that_share_a_destination(here: Netlink) -> None:
     """Each may be added again, alone or with the others. The last one left is an ordinary route."""
     dst = IPv6Network("fd00:a:1::1/128")
     carriers = [IPv6Address(f"fcbb:1:{t1:x}:201:e000::") for t1 in (0x100, 0x101, 0x102)]
-    shared = [Route(dst, "p1", VIA, OWN, EncapRed((carrier,)), shared=True) for carrier in carriers]
+    shared = [Route(dst, "p1", VIA, OWN, over(carrier), shared=True) for carrier in carriers]
     for few in (shared[:1], shared, shared[1:]):
         here.add_routes(few)
     found = [route for route in here.routes() if route.dst == dst]
@@ -269,7 +274,7 @@ def test_add_routes__that_share_a_destination(here: Netlink) -> None:
 def test_add_routes__many_in_one_call(here: Netlink) -> None:
     """Requests and answers each take more than one datagram."""
     routes = [
-        Route(IPv6Network(f"fd00:a:1::1:{n:x}/128"), "p1", VIA, OWN, EncapRed((CARRIER,)))
+        Route(IPv6Network(f"fd00:a:1::1:{n:x}/128"), "p1", VIA, OWN, over(CARRIER))
         for n in range(300)
     ]
     here.add_routes(routes)

@@ -21,7 +21,6 @@ from rows import BEDS
 from streams import Seen, long_contenders, settled
 
 from mrc.enums import CcKind
-from mrc.fabric.topology import Addresses
 from mrc.sim import scenario
 from mrc.sim import traffic as run
 from mrc.testbed.plan import make_plan
@@ -275,7 +274,7 @@ def test_scenarios__are_those_of_real_hosts(path: Path) -> None:
     if parts[0].transport.cc is CcKind.NSCC:
         assert {part.topology.trimming for part in parts} == {True, False}
     for part in parts:
-        shape = shape_of(part.topology, Addresses(), (), Fabric.EMULATED)
+        shape = shape_of(part.topology, (), Fabric.EMULATED)
         same = replace(part, baselines=(), plot="time", links=(), sample_ns=10_000_000)
         assert run.fitted(replace(part, links=()), shape) == same
         assert run.unsupported(part, "mrc") is None

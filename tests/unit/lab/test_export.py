@@ -169,23 +169,6 @@ def test_export__wrong_use_is_one_line(
     assert complaint in error and error.count("\n") == 1
 
 
-def test_export__needs_a_kernel_fabric() -> None:
-    plan = make_plan("lab", replace(SHAPE, fabric=Fabric.EMULATED))
-    with pytest.raises(ValueError, match="only mrc can run"):
-        containerlab(plan, "mrc")
-
-
-@pytest.mark.parametrize("name", ["wrong.toml", "missing.toml"])
-def test_export__of_a_bad_file_is_wrong_use(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "wrong.toml").write_text("hosts = \n")
-    path = str(tmp_path / name)
-    assert main(["testbed", "export", "--netns-script", "-", path]) == 2
-    error = capsys.readouterr().err
-    assert (path in error, error.count("\n")) == (True, 1)
-
-
 # ---- containerlab, and real switches -------------------------------------------------------------
 
 

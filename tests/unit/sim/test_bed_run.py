@@ -6,11 +6,9 @@ how their answers become a result.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from processes import assert_end_with
 from slowness import PATIENCE
 
 from mrc.enums import CcKind
@@ -29,7 +26,7 @@ from mrc.lab.machines import BedMachine
 from mrc.sim import checks, native
 from mrc.sim import host as host_process
 from mrc.sim.host import Writer
-from mrc.sim.hosts import LocalHost, Relay
+from mrc.sim.hosts import Relay
 from mrc.sim.run import SimRun, make_flows
 from mrc.sim.scenario import Scenario, parse_scenario
 from mrc.sim.task import (
@@ -479,50 +476,6 @@ async def test_start__without_a_greeting(tmp_path: Path) -> None:
     with pytest.raises(ConnectError, match="host-b does not answer: no mrc here"):
         async with relay(tmp_path, "#!/bin/sh\necho no mrc here >&2\n"):
             pass
-
-
-STUCK = "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"
-STARTER = f"""
-import asyncio
-from contextlib import AsyncExitStack
-from mrc.sim.hosts import LocalHost
-
-class Bed:
-    def host_command(self, name, command):
-        return ["sh", "-c", {STUCK!r}], {{}}
-
-async def run():
-    async with AsyncExitStack() as stack:
-        host = await LocalHost.start(Bed(), "h0", stack)
-        print((await host.line()).decode(), end="", flush=True)
-        await host.line()
-
-asyncio.run(run())
-"""
-
-
-def test_near__ends_with_its_parent_although_it_is_stuck() -> None:
-    """SIGKILL of the command ends a process that ignores SIGTERM and the end of its input, and the
-    child of that process.
-    """
-    assert_end_with([sys.executable, "-P", "-c", STARTER])
-
-
-async def test_near__that_prints_much_on_stderr() -> None:
-    """Its last line says why it ended; a process must not wait until somebody reads them."""
-
-    class Bed(Testbed):
-        def host_command(
-            self, host: str, command: Sequence[str], *, user: str | None = None
-        ) -> tuple[list[str], dict[str, str]]:
-            script = 'yes chatter | head -c 1000000 >&2; echo \'{"type": "Ready"}\'; '
-            return ["sh", "-c", f"{script} echo no path >&2; exit 1"], dict(os.environ)
-
-    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
-        host = await LocalHost.start(Bed("lab"), "h0", stack)
-        assert await host.hear() == Ready()
-        with pytest.raises(StateError, match=r"^h0: no path$"):
-            await host.hear()
 
 
 # ---- When the writes of a flow are due -----------------------------------------------------------
