@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -324,3 +327,55 @@ def test_agents_restart__connected_peers_go_on(
     assert waiting[0].error()[0] == errno.ECONNRESET
     receiver.process.kill()
     assert sender.error()[0] == errno.ECONNRESET
+
+
+# ---- libfabric's own tests of RDM endpoints, as csrc/ofi/README.md lists them -------------------
+
+
+FABTESTS = Path(os.environ.get("MRC_FABTESTS", "/nonexistent"))
+FABTESTS_PORT = 47593  # of their exchange beside the provider
+ALONE = {"fi_getinfo_test", "fi_dom_test", "fi_eq_test", "fi_cq_test", "fi_mr_test", "fi_cntr_test"}
+
+
+def listed() -> list[tuple[str, bool]]:
+    """Each command of the README, and whether it passes."""
+    _, _, section = (ROOT / "csrc/ofi/README.md").read_text().partition("\n## fabtests\n")
+    rows = re.findall(r"^\| (`.*`) \| (passed|refused)\b", section, re.MULTILINE)
+    return [(each, word == "passed") for cell, word in rows for each in re.findall("`(.*?)`", cell)]
+
+
+def test_listed__both_kinds() -> None:
+    found = listed()
+    assert {passes for _, passes in found} == {True, False}
+    assert len({command for command, _ in found}) == len(found) > 30
+
+
+@pytest.mark.usefixtures("agents")
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not FABTESTS.is_dir(),
+    reason="needs MRC_FABTESTS, the folder of libfabric's fabtests",
+)
+@pytest.mark.parametrize(("command", "passes"), listed())
+def test_fabtests(bed: Testbed, command: str, passes: bool) -> None:
+    name, *options = command.split()
+    words = [str(FABTESTS / name), "-p", "mrc", *options]
+    begin = partial(started, bed, stderr=subprocess.STDOUT)
+    with ExitStack() as stack:
+        if name in ALONE:
+            ends = [begin("h0", *words)]
+        else:
+            words.insert(1, f"-E={FABTESTS_PORT}")
+            server = stack.enter_context(begin("h1", *words))
+            stack.callback(server.kill)
+            until(lambda: sockets(server.pid, FABTESTS_PORT, "0A") or server.poll() is not None)
+            address = str(bed.shape.addresses.oob_ipv4(1).ip)
+            ends = [begin("h0", *words, address), server]
+        stack.enter_context(ends[0])
+        stack.callback(ends[0].kill)
+        said = [ends[0].communicate(timeout=PATIENCE)[0]]
+        if not passes:  # its server may wait for ever
+            assert ends[0].returncode != 0, said
+            return
+        said += [each.communicate(timeout=PATIENCE)[0] for each in ends[1:]]
+        assert [each.returncode for each in ends] == [0] * len(ends), said
