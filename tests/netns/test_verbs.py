@@ -8,7 +8,6 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from netns.processes import Hosts, Mrc, sent_bytes, sockets, until_it_sends
@@ -104,24 +103,6 @@ def test_write_bw__uses_all_planes(hosts: Hosts) -> None:
     until(lambda: min(moved_by_planes(hosts)[0]) > 100_000)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param("-q 4 -n 500", id="QPs", marks=[pytest.mark.slow]),
-        pytest.param("-b -n 1000", id="both", marks=[pytest.mark.slow]),
-        pytest.param("-D 5", id="time", marks=[pytest.mark.slow]),
-        pytest.param("-m 4096 -n 500", id="mtu", marks=[pytest.mark.slow]),
-        pytest.param("-l 8 -n 1600", id="lists", marks=[pytest.mark.slow]),
-        pytest.param("-Q 16 -n 1600", id="unsignaled", marks=[pytest.mark.slow]),
-        pytest.param("-s 64 -I 64 -n 2000", id="inline", marks=[pytest.mark.slow]),
-        pytest.param("--use_old_post_send -n 500", id="old", marks=[pytest.mark.slow]),
-    ],
-)
-def test_write_bw__options(hosts: Hosts, options: str) -> None:
-    rows = result(begin(hosts, "ib_write_bw", "-d", "mrc0", *options.split()))
-    assert len(rows) == 1 and rows[0][3] > 0
-
-
 @pytest.mark.slow
 def test_write_bw__256_qps_connect_in_3_seconds(hosts: Hosts) -> None:
     """Both hosts on one machine. The test posts at once and so waits for the connections."""
@@ -139,20 +120,10 @@ def test_write__every_size(hosts: Hosts, program: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param({}, id="silent"),
-        pytest.param({"rate_share": 0.1}, id="limps", marks=[pytest.mark.slow]),
-        pytest.param({"loss": 0.2}, id="lossy", marks=[pytest.mark.slow]),
-        pytest.param({"mode": "down"}, id="down", marks=[pytest.mark.slow]),
-    ],
-)
-def test_write_bw__a_fault_in_the_middle(hosts: Hosts, bed: Testbed, fault: dict[str, Any]) -> None:
-    seconds = 4
-    ends = begin(hosts, "ib_write_bw", "-d", "mrc0", "-D", str(seconds))
+def test_write_bw__a_fault_in_the_middle(hosts: Hosts, bed: Testbed) -> None:
+    ends = begin(hosts, "ib_write_bw", "-d", "mrc0", "-D", "4")
     until_it_sends(ends[1], MUCH)
-    bed.fail("plane:2", **fault)
+    bed.fail("plane:2")
     (row,) = result(ends)
     assert bits_per_second(row) > RATE_BPS, "more than one plane carries"
 
