@@ -18,8 +18,8 @@
 
 enum { BUFFER_BYTES = 1 << 20, MOST_WAITING = 8192 };
 
-struct pr_waiting {
-  struct pr_waiting *next;
+struct waiting {
+  struct mrc_node node;
   size_t bytes;
   uint8_t packet[];
 };
@@ -67,21 +67,24 @@ int pr_link_open(struct pr_link *link) {
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   *link = (struct pr_link){.fd = fd};
+  mrc_list_init(&link->waiting);
   return 0;
 }
 
-static void drop_waiting(struct pr_link *link) {
-  while (link->first) {
-    struct pr_waiting *next = link->first->next;
-    free(link->first);
-    link->first = next;
-  }
-  link->last = NULL;
-  link->n_waiting = 0;
+static struct waiting *first_of(const struct pr_link *link) {
+  return MRC_NODE_OWNER(link->waiting.next, struct waiting, node);
+}
+
+static void drop_first(struct pr_link *link) {
+  struct waiting *first = first_of(link);
+  mrc_node_leave(&first->node);
+  link->n_waiting--;
+  free(first);
 }
 
 void pr_link_close(struct pr_link *link) {
-  drop_waiting(link);
+  while (link->n_waiting > 0)
+    drop_first(link);
   if (link->fd >= 0) close(link->fd);
   link->fd = -1;
 }
@@ -100,21 +103,16 @@ static void keep(struct pr_link *link, const struct iovec *parts, int n, size_t 
     link->lost++;
     return;
   }
-  struct pr_waiting *waiting = malloc(sizeof *waiting + bytes);
+  struct waiting *waiting = malloc(sizeof *waiting + bytes);
   if (!waiting) {
     link->lost++;
     return;
   }
-  waiting->next = NULL;
-  waiting->bytes = bytes;
+  *waiting = (struct waiting){.bytes = bytes};
   size_t at = 0;
   for (int i = 0; i < n; at += parts[i].iov_len, i++)
     if (parts[i].iov_len > 0) memcpy(waiting->packet + at, parts[i].iov_base, parts[i].iov_len);
-  if (link->last)
-    link->last->next = waiting;
-  else
-    link->first = waiting;
-  link->last = waiting;
+  mrc_list_append(&link->waiting, &waiting->node);
   link->n_waiting++;
 }
 
@@ -125,22 +123,18 @@ void pr_link_send(struct pr_link *link, const struct mrc_agent_frame *head, cons
                           {(void *)(uintptr_t)body, bytes},
                           {(void *)(uintptr_t)more, more_bytes}};
   const struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
-  if (!link->first && sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
-  if (!link->first && errno != EAGAIN) return; /* the agent has gone: the next receive finds it */
+  const bool first = link->n_waiting == 0;
+  if (first && sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
+  if (first && errno != EAGAIN) return; /* the agent has gone: the next receive finds it */
   keep(link, parts, 3, sizeof *head + bytes + more_bytes, may_lose);
 }
 
 static void flush(struct pr_link *link) {
-  while (link->first) {
-    struct pr_waiting *waiting = link->first;
-    if (send(link->fd, waiting->packet, waiting->bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-      if (errno != EAGAIN) drop_waiting(link);
-      return;
-    }
-    link->first = waiting->next;
-    if (!link->first) link->last = NULL;
-    link->n_waiting--;
-    free(waiting);
+  while (link->n_waiting > 0) {
+    const struct waiting *first = first_of(link);
+    const bool sent = send(link->fd, first->packet, first->bytes, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+    if (!sent && errno == EAGAIN) return;
+    drop_first(link); /* if the agent has gone, all are */
   }
 }
 

@@ -8,13 +8,11 @@
 #include <stddef.h>
 
 #include "agent/protocol.h"
-
-struct pr_waiting;
+#include "core/base.h"
 
 struct pr_link {
-  int fd;                   /* -1: no agent */
-  struct pr_waiting *first; /* frames that wait for room; NULL: none does */
-  struct pr_waiting *last;
+  int fd;                  /* -1: no agent */
+  struct mrc_node waiting; /* frames that wait for room; not before it was open */
   uint32_t n_waiting;
   uint64_t lost; /* events that had no room */
 };

@@ -299,7 +299,7 @@ static void tell_agent(const struct mrc_event *event) {
     on_reply(event);
     return;
   }
-  if (pr_process.link.lost > 0 && !pr_process.link.first) {
+  if (pr_process.link.lost > 0 && pr_process.link.n_waiting == 0) {
     const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = pr_process.link.lost};
     pr_process.link.lost = 0;
     send_event(&lost, NULL, 0, false);
@@ -524,7 +524,7 @@ void pr_engine_leave(void) {
 enum { WAKE, LINK, ENGINE, FDS };
 
 static void set_fds(struct pollfd fds[FDS]) {
-  const short link = POLLIN | (pr_process.link.first != NULL ? POLLOUT : 0);
+  const short link = POLLIN | (pr_process.link.n_waiting > 0 ? POLLOUT : 0);
   fds[WAKE] = (struct pollfd){.fd = pr_process.wake_fd, .events = POLLIN};
   fds[LINK] = (struct pollfd){.fd = pr_process.link.fd, .events = link};
   fds[ENGINE] = (struct pollfd){.fd = mrc_ctx_fd(pr_process.ctx), .events = POLLIN};

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "agent/link.h"
+#include "core/base.h"
 
 enum { CM_PLACES = 1024 };
 
@@ -20,16 +21,15 @@ struct cm_id;
 
 struct cm_event {
   struct rdma_cm_event event;
-  struct cm_id *id;      /* that counts it until the program acknowledges it */
-  struct cm_id *child;   /* of a CONNECT_REQUEST that the program has not taken */
-  struct cm_event *next; /* in the channel */
+  struct cm_id *id;     /* that counts it until the program acknowledges it */
+  struct cm_id *child;  /* of a CONNECT_REQUEST that the program has not taken */
+  struct mrc_node node; /* in the channel */
   struct mrc_agent_cm message;
 };
 
 struct cm_channel {
   struct rdma_event_channel channel;
-  struct cm_event *first;
-  struct cm_event *last;
+  struct mrc_node events;
 };
 
 enum cm_state {

@@ -2,13 +2,10 @@
 #include "cm/cm.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "agent/link.h"
 
 /* ---- Addresses of sockets ---- */
 

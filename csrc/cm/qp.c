@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/link.h"
-
 /* ---- The device mrc0 ---- */
 
 #define DEVICE "mrc0"

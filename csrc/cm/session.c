@@ -11,8 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/link.h"
-
 /* ---- The table of ids ---- */
 
 struct cm_process cm_process = {
@@ -36,28 +34,32 @@ static void add(struct cm_id *id) {
   *place = id;
 }
 
-static void append(struct cm_channel *channel, struct cm_event *event) {
-  event->next = NULL;
-  if (channel->last)
-    channel->last->next = event;
-  else
-    channel->first = event;
-  channel->last = event;
-  eventfd_write(channel->channel.fd, 1);
+static struct cm_event *event_of(struct mrc_node *node) {
+  return MRC_NODE_OWNER(node, struct cm_event, node);
 }
 
 /* Appends an event of an id to its channel; the event is freed with the program's acknowledgement.
    Under the lock. */
 static void put(struct cm_id *id, struct cm_event *event) {
   event->id = id;
-  append((struct cm_channel *)id->id.channel, event);
+  mrc_list_append(&((struct cm_channel *)id->id.channel)->events, &event->node);
+  eventfd_write(id->id.channel->fd, 1);
+}
+
+/* The same for one that this library makes itself. False: no memory. */
+static bool put_new(struct cm_id *id, enum rdma_cm_event_type type, int status) {
+  struct cm_event *event = calloc(1, sizeof *event);
+  if (!event) return false;
+  event->event = (struct rdma_cm_event){.id = &id->id, .event = type, .status = status};
+  put(id, event);
+  return true;
 }
 
 enum { ANSWER_LOOKS = 10, AGAIN_MS = 200, FLUSH_MS = 10 };
 
 /* A call without its answer. */
 struct pending {
-  struct pending *next;
+  struct mrc_node node;
   uint64_t cookie;
   bool done;
   bool lost; /* the agent has gone */
@@ -65,7 +67,7 @@ struct pending {
   struct mrc_agent_cm message;
 };
 
-static struct pending *all_pending;
+static struct mrc_node all_pending = {&all_pending, &all_pending};
 static uint64_t last_cookie;
 
 /* ---- Calls ---- */
@@ -92,16 +94,13 @@ static bool wait_for_change(int *looks) {
 static int ask(enum mrc_agent_cm_call call, struct mrc_agent_cm *message, int *looks) {
   while (!cm_process.up)
     if (!wait_for_change(looks)) return ENODEV;
-  struct pending pending = {.next = all_pending, .cookie = ++last_cookie};
-  all_pending = &pending;
+  struct pending pending = {.cookie = ++last_cookie};
+  mrc_list_append(&all_pending, &pending.node);
   send_call(call, pending.cookie, message);
   bool late = false;
   while (!pending.done && !pending.lost && !late)
     late = !wait_for_change(looks);
-  struct pending **place = &all_pending;
-  while (*place != &pending)
-    place = &(*place)->next;
-  *place = pending.next;
+  mrc_node_leave(&pending.node);
   if (pending.lost) return ECONNRESET;
   if (!pending.done) return ETIMEDOUT;
   *message = pending.message;
@@ -135,7 +134,8 @@ struct cm_id *cm_session_new_id(void) {
 /* ---- Frames of the agent ---- */
 
 static void take_answer(const struct pr_frame *frame) {
-  for (struct pending *each = all_pending; each; each = each->next) {
+  for (struct mrc_node *node = all_pending.next; node != &all_pending; node = node->next) {
+    struct pending *each = MRC_NODE_OWNER(node, struct pending, node);
     if (each->cookie != frame->head.cookie) continue;
     each->value = frame->head.value;
     memcpy(&each->message, frame->body, sizeof each->message);
@@ -209,13 +209,8 @@ static void resume(struct cm_id *id) {
   } else if (id->state == CM_CONNECTED) {
     send_call(MRC_AGENT_CM_RESUME, 0, &message);
   } else if (id->state == CM_CONNECTING) {
-    struct cm_event *event = calloc(1, sizeof *event);
     id->state = CM_ENDED;
-    if (!event) return;
-    event->event.event = RDMA_CM_EVENT_UNREACHABLE;
-    event->event.status = -ECONNRESET;
-    event->event.id = &id->id;
-    put(id, event);
+    put_new(id, RDMA_CM_EVENT_UNREACHABLE, -ECONNRESET);
   }
 }
 
@@ -237,7 +232,7 @@ static void *run(void *argument) {
   for (;;) {
     cm_lock();
     struct pollfd fd = {.fd = cm_process.link.fd, .events = POLLIN};
-    const int wait_ms = fd.fd < 0 ? AGAIN_MS : cm_process.link.first ? FLUSH_MS : -1;
+    const int wait_ms = fd.fd < 0 ? AGAIN_MS : cm_process.link.n_waiting > 0 ? FLUSH_MS : -1;
     cm_unlock();
     poll(&fd, 1, wait_ms);
     cm_lock();
@@ -245,8 +240,8 @@ static void *run(void *argument) {
       attach();
     } else if (pr_link_take(&cm_process.link, take_frame) != 0) { /* the agent has gone */
       cm_process.up = false;
-      for (struct pending *each = all_pending; each; each = each->next)
-        each->lost = true;
+      for (struct mrc_node *node = all_pending.next; node != &all_pending; node = node->next)
+        MRC_NODE_OWNER(node, struct pending, node)->lost = true;
       pthread_cond_broadcast(&cm_process.changed);
     }
     cm_unlock();
@@ -294,6 +289,7 @@ int cm_session_start(void) {
 struct cm_channel *cm_channel_create(void) {
   struct cm_channel *channel = calloc(1, sizeof *channel);
   if (!channel) return NULL;
+  mrc_list_init(&channel->events);
   channel->channel.fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
   if (channel->channel.fd >= 0) return channel;
   free(channel);
@@ -302,24 +298,19 @@ struct cm_channel *cm_channel_create(void) {
 
 void cm_channel_destroy(struct cm_channel *channel) {
   close(channel->channel.fd);
-  while (channel->first) {
-    struct cm_event *next = channel->first->next;
-    free(channel->first);
-    channel->first = next;
+  while (!mrc_list_is_empty(&channel->events)) {
+    struct cm_event *first = event_of(channel->events.next);
+    mrc_node_leave(&first->node);
+    free(first);
   }
   free(channel);
 }
 
 bool cm_channel_raise(struct cm_id *id, enum rdma_cm_event_type type, int status) {
-  struct cm_event *event = calloc(1, sizeof *event);
-  if (!event) return false;
-  event->event.event = type;
-  event->event.status = status;
-  event->event.id = &id->id;
   cm_lock();
-  put(id, event);
+  const bool raised = put_new(id, type, status);
   cm_unlock();
-  return true;
+  return raised;
 }
 
 /* The next event; waits, unless the program has made the descriptor O_NONBLOCK. NULL: errno.
@@ -329,10 +320,10 @@ static struct cm_event *take_first(struct cm_channel *channel) {
     eventfd_t one;
     if (eventfd_read(channel->channel.fd, &one) != 0) return NULL;
     cm_lock();
-    struct cm_event *event = channel->first;
+    struct cm_event *event =
+        mrc_list_is_empty(&channel->events) ? NULL : event_of(channel->events.next);
     if (event) {
-      channel->first = event->next;
-      if (!channel->first) channel->last = NULL;
+      mrc_node_leave(&event->node);
       event->id->taken++;
     }
     cm_unlock();
@@ -340,40 +331,31 @@ static struct cm_event *take_first(struct cm_channel *channel) {
   }
 }
 
-/* Takes the events of an id out of its channel, and returns them as a list. Under the lock. */
-static struct cm_event *take_events_of(struct cm_id *id) {
-  struct cm_channel *channel = (struct cm_channel *)id->id.channel;
-  struct cm_event *found = NULL;
-  struct cm_event **end = &found;
-  struct cm_event **place = &channel->first;
+/* Moves the events of an id from its channel to a list. Under the lock. */
+static void take_events_of(struct cm_id *id, struct mrc_node *taken) {
+  struct mrc_node *events = &((struct cm_channel *)id->id.channel)->events, *next;
   uint64_t one;
   const struct iovec to = {.iov_base = &one, .iov_len = sizeof one};
-  channel->last = NULL;
-  while (*place) {
-    struct cm_event *event = *place;
-    if (event->id != id) {
-      channel->last = event;
-      place = &event->next;
-      continue;
-    }
-    *place = event->next;
-    event->next = NULL;
-    *end = event;
-    end = &event->next;
+  mrc_list_init(taken);
+  for (struct mrc_node *node = events->next; node != events; node = next) {
+    next = node->next;
+    if (event_of(node)->id != id) continue;
+    mrc_node_leave(node);
+    mrc_list_append(taken, node);
     /* The descriptor counts one event less, unless a thread has just read it and waits for the
        lock. */
-    preadv2(channel->channel.fd, &to, 1, -1, RWF_NOWAIT);
+    preadv2(id->id.channel->fd, &to, 1, -1, RWF_NOWAIT);
   }
-  return found;
 }
 
 void cm_channel_move(struct cm_id *id, struct cm_channel *to) {
-  struct cm_event *event = take_events_of(id);
+  struct mrc_node moved;
+  take_events_of(id, &moved);
   id->id.channel = &to->channel;
-  while (event) {
-    struct cm_event *next = event->next;
-    append(to, event);
-    event = next;
+  while (!mrc_list_is_empty(&moved)) {
+    struct mrc_node *node = moved.next;
+    mrc_node_leave(node);
+    put(id, event_of(node));
   }
 }
 
@@ -545,15 +527,16 @@ static void forget(struct cm_id *id) {
   while (*place != id)
     place = &(*place)->next;
   *place = id->next;
-  struct cm_event *left = take_events_of(id);
+  struct mrc_node left;
+  take_events_of(id, &left);
   while (id->acknowledged != id->taken)
     pthread_cond_wait(&cm_process.changed, &cm_process.lock);
   cm_unlock();
-  while (left) {
-    struct cm_event *next = left->next;
-    if (left->child) rdma_destroy_id(&left->child->id);
-    free(left);
-    left = next;
+  while (!mrc_list_is_empty(&left)) {
+    struct cm_event *first = event_of(left.next);
+    mrc_node_leave(&first->node);
+    if (first->child) rdma_destroy_id(&first->child->id);
+    free(first);
   }
   if (id->sync) rdma_destroy_event_channel(id->id.channel);
 }

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verbs/objects.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include "agent/process.h"
 
 struct vb_completion {
   struct ibv_wc wc;
@@ -17,10 +14,7 @@ struct vb_completion {
 
 int vb_cq_init(struct vb_cq *cq, struct ibv_context *context, int cqe, void *cq_context,
                struct ibv_comp_channel *channel) {
-  if (cqe < 1 || cqe > VB_MAX_CQE) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (cqe < 1 || cqe > VB_MAX_CQE) return vb_fail(EINVAL);
   cq->size = mrc_ceil_pow2((uint32_t)cqe);
   cq->ring = calloc(cq->size, sizeof *cq->ring);
   if (!cq->ring) return -1;
@@ -47,10 +41,7 @@ EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *
                                     struct ibv_comp_channel *channel, int vector) {
   if (!vb_owns(context))
     PASS(NULL, ibv_create_cq, "IBVERBS_1.1", context, cqe, cq_context, channel, vector);
-  if (vector < 0 || vector >= context->num_comp_vectors) {
-    errno = EINVAL;
-    return NULL;
-  }
+  if (vector < 0 || vector >= context->num_comp_vectors) return vb_null(EINVAL);
   struct vb_cq *cq = create(context, cqe, cq_context, channel);
   return cq ? &cq->ibv.cq : NULL;
 }
@@ -59,15 +50,7 @@ static void leave_channel(struct vb_cq *cq) {
   struct vb_channel *channel = (struct vb_channel *)cq->ibv.cq.channel;
   if (!channel) return;
   channel->channel.refcnt--;
-  if (!cq->told) return;
-  struct vb_cq *before = NULL;
-  for (struct vb_cq *each = channel->first; each != cq; each = each->next_told)
-    before = each;
-  if (before)
-    before->next_told = cq->next_told;
-  else
-    channel->first = cq->next_told;
-  if (channel->last == cq) channel->last = before;
+  mrc_node_leave(&cq->told);
   for (; cq->events > 0; cq->events--)
     if (!vb_take_back(channel->channel.fd)) channel->void_reads++;
 }
@@ -130,15 +113,7 @@ void vb_cq_tell(struct vb_cq *cq) {
   cq->armed = VB_NOT_ARMED;
   if (!channel) return;
   cq->events++;
-  if (!cq->told) {
-    cq->told = true;
-    cq->next_told = NULL;
-    if (channel->last)
-      channel->last->next_told = cq;
-    else
-      channel->first = cq;
-    channel->last = cq;
-  }
+  mrc_list_append(&channel->told, &cq->told);
   eventfd_write(channel->channel.fd, 1);
 }
 
@@ -174,6 +149,7 @@ EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *cont
   if (!vb_owns(context)) PASS(NULL, ibv_create_comp_channel, "IBVERBS_1.0", context);
   struct vb_channel *channel = calloc(1, sizeof *channel);
   if (!channel) return NULL;
+  mrc_list_init(&channel->told);
   channel->channel.context = context;
   channel->channel.fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
   if (channel->channel.fd < 0) {
@@ -203,18 +179,14 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq
     uint64_t taken;
     if (read(channel->fd, &taken, sizeof taken) < 0) return -1;
     pr_lock();
-    struct vb_cq *first = ours->first;
     if (ours->void_reads > 0) {
       ours->void_reads--;
       pr_unlock();
       continue;
     }
+    struct vb_cq *first = MRC_NODE_OWNER(ours->told.next, struct vb_cq, told);
     first->taken_events++;
-    if (--first->events == 0) {
-      first->told = false;
-      ours->first = first->next_told;
-      if (!ours->first) ours->last = NULL;
-    }
+    if (--first->events == 0) mrc_node_leave(&first->told);
     *cq = &first->ibv.cq;
     *cq_context = first->ibv.cq.cq_context;
     pr_unlock();
@@ -296,14 +268,10 @@ struct ibv_cq_ex *vb_cq_create_ex(struct ibv_context *context, struct ibv_cq_ini
   const bool flags_set = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS;
   const uint32_t known = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
   if (attr->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS || attr->wc_flags & ~served ||
-      (flags_set && attr->flags & ~known)) {
-    errno = EOPNOTSUPP;
-    return NULL;
-  }
-  if (attr->comp_vector >= (uint32_t)context->num_comp_vectors || attr->cqe > VB_MAX_CQE) {
-    errno = EINVAL;
-    return NULL;
-  }
+      (flags_set && attr->flags & ~known))
+    return vb_null(EOPNOTSUPP);
+  if (attr->comp_vector >= (uint32_t)context->num_comp_vectors || attr->cqe > VB_MAX_CQE)
+    return vb_null(EINVAL);
   struct vb_cq *cq = create(context, (int)attr->cqe, attr->cq_context, attr->channel);
   if (!cq) return NULL;
   struct ibv_cq_ex *ex = &cq->ibv.ex;

@@ -3,13 +3,10 @@
 #include "verbs/objects.h"
 
 #include <endian.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include "agent/process.h"
 
 enum { MAX_MRS = 16384, MAX_HANDLES = 65536, LINK_DISABLED = 3, LINK_UP = 5, COMP_VECTORS = 1 };
 
@@ -40,8 +37,7 @@ EXPORT struct ibv_device **ibv_get_device_list(int *num_devices) {
                ? "a child of fork cannot use its parent's device: fork before it is opened"
                : "no agent runs on this host: start it with mrc agent, or the program"
                  " with mrc run --");
-    errno = ENOSYS;
-    return NULL;
+    return vb_null(ENOSYS);
   }
   struct ibv_device **list = calloc((size_t)n + 3, sizeof *list);
   if (!list) return NULL;
@@ -194,10 +190,7 @@ EXPORT int ibv_query_port(struct ibv_context *context, uint8_t port,
 /* Any index answers: programs have their habits, such as 3 for RoCE v2. */
 EXPORT int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid) {
   if (!vb_owns(context)) PASS(-1, ibv_query_gid, "IBVERBS_1.1", context, port, index, gid);
-  if (port != 1 || index < 0) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (port != 1 || index < 0) return vb_fail(EINVAL);
   pr_lock();
   memcpy(gid->raw, pr_process.gids[index < pr_process.n_gids ? index : 0], sizeof gid->raw);
   pr_unlock();
@@ -235,10 +228,7 @@ EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_
 
 EXPORT int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey) {
   if (!vb_owns(context)) PASS(-1, ibv_query_pkey, "IBVERBS_1.1", context, port, index, pkey);
-  if (port != 1 || index != 0) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (port != 1 || index != 0) return vb_fail(EINVAL);
   *pkey = 0xffff;
   return 0;
 }
@@ -253,6 +243,7 @@ EXPORT int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be16 
 static struct vb_context *create_context(void) {
   struct vb_context *context = calloc(1, sizeof *context);
   if (!context) return NULL;
+  mrc_list_init(&context->asyncs);
   struct verbs_context *verbs = &context->verbs;
   verbs->sz = sizeof *verbs;
   verbs->query_port = query_port;
@@ -289,17 +280,6 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
   return context ? &context->verbs.context : NULL;
 }
 
-static uint32_t staying;
-
-static void count(struct vb_qp *qp) { staying += qp->exists && !qp->leaving; }
-
-/* QPs that the program keeps. */
-static uint32_t count_staying(void) {
-  staying = 0;
-  vb_process_each_qp(count);
-  return staying;
-}
-
 EXPORT int ibv_close_device(struct ibv_context *context) {
   if (!vb_owns(context)) PASS(ENOSYS, ibv_close_device, "IBVERBS_1.1", context);
   struct vb_context *ours = vb_context_of(context);
@@ -308,11 +288,14 @@ EXPORT int ibv_close_device(struct ibv_context *context) {
   while (*place != ours)
     place = &(*place)->next;
   *place = ours->next;
-  if (!vb_objects.contexts) pr_attach_linger(count_staying());
-  while (ours->first) {
-    struct vb_async *next = ours->first->next;
-    free(ours->first);
-    ours->first = next;
+  uint32_t kept = 0; /* QPs that the program keeps */
+  VB_EACH_QP(qp)
+    kept += qp->exists && !qp->leaving;
+  if (!vb_objects.contexts) pr_attach_linger(kept);
+  while (!mrc_list_is_empty(&ours->asyncs)) {
+    struct mrc_node *node = ours->asyncs.next;
+    mrc_node_leave(node);
+    free(MRC_NODE_OWNER(node, struct vb_async, node));
   }
   pr_unlock();
   close(context->async_fd);
@@ -324,7 +307,10 @@ EXPORT int ibv_close_device(struct ibv_context *context) {
 
 #define LOOK_NS 10000000ull
 
-static void release_all(void) { vb_process_each_qp(vb_qp_release); }
+static void release_all(void) {
+  VB_EACH_QP(qp)
+    vb_qp_release(qp);
+}
 
 static void ports_changed(bool any_up) {
   vb_async_raise_all(any_up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, 1);

@@ -3,12 +3,9 @@
 #include "verbs/objects.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "agent/process.h"
 
 #define STARVED_NS 1000000000ull /* for a host in software to post a receive */
 #define PROD_NS 3000000000ull    /* after which a peer that is waited for gets a packet */
@@ -340,32 +337,25 @@ void vb_rc_send(struct vb_qp *qp) {
 }
 
 void vb_rc_turned(void) {
-  struct vb_qp *qp;
-  while ((qp = vb_process_touched()))
+  while (!mrc_list_is_empty(&vb_objects.touched)) {
+    struct vb_qp *qp = MRC_NODE_OWNER(vb_objects.touched.next, struct vb_qp, touched);
+    mrc_node_leave(&qp->touched);
     if (qp->rc) vb_rc_send(qp);
-}
-
-static uint64_t tick_ns;
-
-static bool is_past(uint64_t since_ns, uint64_t ns) {
-  return since_ns != 0 && tick_ns - since_ns > ns;
-}
-
-static void tick(struct vb_qp *qp) {
-  struct vb_rc *rc = qp->rc;
-  if (!rc || !rc->timed || qp->failed) return;
-  if (is_past(rc->starved_ns, STARVED_NS)) {
-    rc->rc.ended = true;
-    fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
-    vb_process_touch(qp);
-  } else if (is_past(rc->prodded_ns, PROD_NS)) {
-    rc->prodded_ns = tick_ns;
-    mrc_rc_prod(&rc->rc);
   }
 }
 
 void vb_rc_tick(uint64_t now_ns) {
   if (pr_process.n_timed == 0) return;
-  tick_ns = now_ns;
-  vb_process_each_qp(tick);
+  VB_EACH_QP(qp) {
+    struct vb_rc *rc = qp->rc;
+    if (!rc || !rc->timed || qp->failed) continue;
+    if (rc->starved_ns != 0 && now_ns - rc->starved_ns > STARVED_NS) {
+      rc->rc.ended = true;
+      fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
+      vb_process_touch(qp);
+    } else if (rc->prodded_ns != 0 && now_ns - rc->prodded_ns > PROD_NS) {
+      rc->prodded_ns = now_ns;
+      mrc_rc_prod(&rc->rc);
+    }
+  }
 }

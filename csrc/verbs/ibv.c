@@ -4,7 +4,6 @@
    them are the system library's. */
 #define _GNU_SOURCE 1
 #include <dlfcn.h>
-#include <errno.h>
 #include <infiniband/sa.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>

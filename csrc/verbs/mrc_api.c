@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verbs/mrc_api.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/process.h"
 #include "verbs/objects.h"
 
 struct mrc_api_context {
   struct ibv_context *verbs;
   uint32_t version; /* that the program was compiled for; 0: the newest */
 };
-
-static inline int fail(int error) {
-  errno = error;
-  return -1;
-}
 
 enum { MPR_UNIT = 128, MAX_MPR = 32, MAX_WIMM = 1024, MAX_HINTS = 65536 };
 
@@ -48,7 +41,7 @@ static struct ibv_comp_channel *channel_of(struct mrc_api_channel *channel) {
 
 EXPORT int mrc_query_device(struct ibv_context *context, struct mrc_api_device_attr *attr,
                             int *supported) {
-  if (!context || !attr || !supported) return fail(EINVAL);
+  if (!context || !attr || !supported) return vb_fail(EINVAL);
   *supported = vb_owns(context);
   *attr = (struct mrc_api_device_attr){0};
   if (*supported)
@@ -83,10 +76,7 @@ EXPORT void mrc_query_version(uint32_t *current, uint32_t *oldest, uint32_t *ven
 
 EXPORT struct mrc_api_context *mrc_create_context(struct ibv_context *context,
                                                   struct mrc_api_context_attr *attr) {
-  if (!context || !vb_owns(context)) {
-    errno = context ? EOPNOTSUPP : EINVAL;
-    return NULL;
-  }
+  if (!context || !vb_owns(context)) return vb_null(context ? EOPNOTSUPP : EINVAL);
   struct mrc_api_context *own = calloc(1, sizeof *own);
   if (!own) return NULL;
   own->verbs = context;
@@ -95,7 +85,7 @@ EXPORT struct mrc_api_context *mrc_create_context(struct ibv_context *context,
 }
 
 EXPORT int mrc_destroy_context(struct mrc_api_context *context) {
-  if (!context) return fail(EINVAL);
+  if (!context) return vb_fail(EINVAL);
   free(context);
   return 0;
 }
@@ -110,7 +100,7 @@ EXPORT int mrc_create_comp_channel(struct mrc_api_context *context,
 }
 
 EXPORT int mrc_get_comp_channel_fd(struct mrc_api_channel *channel, int *fd) {
-  if (!channel || !fd) return fail(EINVAL);
+  if (!channel || !fd) return vb_fail(EINVAL);
   *fd = channel_of(channel)->fd;
   return 0;
 }
@@ -121,16 +111,13 @@ EXPORT int mrc_destroy_comp_channel(struct mrc_api_channel *channel) {
 
 EXPORT struct mrc_api_cq *mrc_create_cq(struct mrc_api_context *context, int cqe, void *cq_context,
                                         struct mrc_api_channel *channel, int vector) {
-  if (!context) {
-    errno = EINVAL;
-    return NULL;
-  }
+  if (!context) return vb_null(EINVAL);
   return (struct mrc_api_cq *)ibv_create_cq(context->verbs, cqe, cq_context, channel_of(channel),
                                             vector);
 }
 
 EXPORT int mrc_poll_cq(struct mrc_api_cq *cq, int n, struct ibv_wc *wcs) {
-  if (!cq || n < 0 || !wcs || vb_cq_of(cq_of(cq))->of_evs) return fail(EINVAL);
+  if (!cq || n < 0 || !wcs || vb_cq_of(cq_of(cq))->of_evs) return vb_fail(EINVAL);
   return vb_cq_poll(cq_of(cq), n, wcs);
 }
 
@@ -140,7 +127,7 @@ EXPORT int mrc_req_notify_cq(struct mrc_api_cq *cq, int solicited_only) {
 
 EXPORT int mrc_get_cq_event(struct mrc_api_channel *channel, struct mrc_api_cq **cq,
                             void **cq_context) {
-  if (!channel || !cq || !cq_context) return fail(EINVAL);
+  if (!channel || !cq || !cq_context) return vb_fail(EINVAL);
   return ibv_get_cq_event(channel_of(channel), (struct ibv_cq **)cq, cq_context);
 }
 
@@ -182,10 +169,7 @@ static bool is_hint_mask(unsigned int mask) {
 
 EXPORT struct mrc_api_qp_hint *mrc_create_qp_hint(struct mrc_api_context *context,
                                                   struct mrc_api_qp_hint_init *init) {
-  if (!context || !init) {
-    errno = EINVAL;
-    return NULL;
-  }
+  if (!context || !init) return vb_null(EINVAL);
   struct mrc_api_qp_hint *hint = calloc(1, sizeof *hint);
   if (hint) hint->attr = init->attr;
   return hint;
@@ -193,7 +177,7 @@ EXPORT struct mrc_api_qp_hint *mrc_create_qp_hint(struct mrc_api_context *contex
 
 EXPORT int mrc_query_qp_hint(struct mrc_api_qp_hint *hint, struct mrc_api_qp_hint_attr *attr,
                              int mask) {
-  if (!hint || !attr || !is_hint_mask((unsigned int)mask)) return fail(EINVAL);
+  if (!hint || !attr || !is_hint_mask((unsigned int)mask)) return vb_fail(EINVAL);
   pr_lock();
   copy_hint(attr, &hint->attr, (unsigned int)mask);
   pr_unlock();
@@ -202,7 +186,7 @@ EXPORT int mrc_query_qp_hint(struct mrc_api_qp_hint *hint, struct mrc_api_qp_hin
 
 EXPORT int mrc_modify_qp_hint(struct mrc_api_qp_hint *hint, struct mrc_api_qp_hint_attr *attr,
                               int mask) {
-  if (!hint || !attr || !is_hint_mask((unsigned int)mask)) return fail(EINVAL);
+  if (!hint || !attr || !is_hint_mask((unsigned int)mask)) return vb_fail(EINVAL);
   pr_lock();
   copy_hint(&hint->attr, attr, (unsigned int)mask);
   pr_unlock();
@@ -210,11 +194,11 @@ EXPORT int mrc_modify_qp_hint(struct mrc_api_qp_hint *hint, struct mrc_api_qp_hi
 }
 
 EXPORT int mrc_destroy_qp_hint(struct mrc_api_qp_hint *hint) {
-  if (!hint) return fail(EINVAL);
+  if (!hint) return vb_fail(EINVAL);
   pr_lock();
   const bool used = hint->users > 0;
   pr_unlock();
-  if (used) return fail(EBUSY);
+  if (used) return vb_fail(EBUSY);
   free(hint);
   return 0;
 }
@@ -224,14 +208,8 @@ EXPORT int mrc_destroy_qp_hint(struct mrc_api_qp_hint *hint) {
 EXPORT struct mrc_api_qp *mrc_create_qp(struct mrc_api_context *context,
                                         struct mrc_api_qp_init *init) {
   const uint64_t served = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-  if (!context || !init || !init->pd || !init->send_cq || !init->recv_cq) {
-    errno = EINVAL;
-    return NULL;
-  }
-  if (init->send_ops & ~served || init->protocol & ~MRC_API_PROTOCOL_1) {
-    errno = EOPNOTSUPP;
-    return NULL;
-  }
+  if (!context || !init || !init->pd || !init->send_cq || !init->recv_cq) return vb_null(EINVAL);
+  if (init->send_ops & ~served || init->protocol & ~MRC_API_PROTOCOL_1) return vb_null(EOPNOTSUPP);
   struct ibv_qp_init_attr attr = {.qp_context = init->qp_context,
                                   .send_cq = cq_of(init->send_cq),
                                   .recv_cq = cq_of(init->recv_cq),
@@ -344,7 +322,7 @@ EXPORT int mrc_query_qp(struct mrc_api_qp *qp, struct ibv_qp_attr *attr, int mas
 }
 
 EXPORT int mrc_get_qpn(struct mrc_api_qp *qp, uint32_t *qpn) {
-  if (!qp || !qpn) return fail(EINVAL);
+  if (!qp || !qpn) return vb_fail(EINVAL);
   *qpn = qp_of(qp)->qp_num;
   return 0;
 }
@@ -373,7 +351,7 @@ EXPORT int mrc_destroy_qp(struct mrc_api_qp *qp) {
 
 /* The two structs have the same form: a pointer or a port, then the type. */
 EXPORT int mrc_get_async_event(struct mrc_api_context *context, struct mrc_api_async_event *event) {
-  if (!context || !event) return fail(EINVAL);
+  if (!context || !event) return vb_fail(EINVAL);
   struct ibv_async_event found;
   const int error = ibv_get_async_event(context->verbs, &found);
   if (error == 0) {
@@ -410,7 +388,7 @@ static const char *const algorithms[] = {"uet-1.0-nscc", NULL};
 #define ANSWER_NS 35000000000ull /* for the agent to answer a request */
 
 struct request {
-  struct request *next;
+  struct mrc_node node;
   uint64_t cookie;
   void *reply;
   size_t room;
@@ -419,11 +397,12 @@ struct request {
   bool answered;
 };
 
-static struct request *unanswered;
+static struct mrc_node unanswered = {&unanswered, &unanswered};
 static uint64_t last_cookie;
 
 void vb_api_answer(const struct pr_frame *frame) {
-  for (struct request *each = unanswered; each; each = each->next) {
+  for (struct mrc_node *node = unanswered.next; node != &unanswered; node = node->next) {
+    struct request *each = MRC_NODE_OWNER(node, struct request, node);
     if (each->cookie != frame->head.cookie || each->answered) continue;
     each->answered = true;
     each->status = frame->head.value;
@@ -434,7 +413,8 @@ void vb_api_answer(const struct pr_frame *frame) {
 }
 
 void vb_api_agent_gone(void) {
-  for (struct request *each = unanswered; each; each = each->next) {
+  for (struct mrc_node *node = unanswered.next; node != &unanswered; node = node->next) {
+    struct request *each = MRC_NODE_OWNER(node, struct request, node);
     if (!each->answered) each->status = -ECONNRESET;
     each->answered = true;
   }
@@ -446,12 +426,9 @@ void vb_api_agent_gone(void) {
 static int ask(int function, const void *body, size_t body_bytes, void *reply, size_t *bytes) {
   const uint64_t until_ns = pr_now_ns() + ANSWER_NS;
   pr_lock();
-  struct request request = {.next = unanswered,
-                            .cookie = ++last_cookie,
-                            .reply = reply,
-                            .room = *bytes,
-                            .status = -ETIMEDOUT};
-  unanswered = &request;
+  struct request request = {
+      .cookie = ++last_cookie, .reply = reply, .room = *bytes, .status = -ETIMEDOUT};
+  mrc_list_append(&unanswered, &request.node);
   if (pr_process.link.fd < 0) {
     request.status = -ENOTCONN;
     request.answered = true;
@@ -459,16 +436,13 @@ static int ask(int function, const void *body, size_t body_bytes, void *reply, s
   pr_tell(MRC_AGENT_REQUEST, function, request.cookie, body, body_bytes, NULL, 0);
   while (!request.answered && pr_wait(until_ns))
     continue;
-  struct request **place = &unanswered;
-  while (*place != &request)
-    place = &(*place)->next;
-  *place = request.next;
+  mrc_node_leave(&request.node);
   pr_unlock();
   *bytes = request.bytes;
   if (request.status == 0) return 0;
   if (request.bytes > 0 && request.room >= MRC_AGENT_TEXT)
     pr_say("%.*s", (int)request.bytes, (const char *)reply);
-  return fail(-request.status);
+  return vb_fail(-request.status);
 }
 
 static int tell(int function, const void *body, size_t bytes) {
@@ -489,8 +463,8 @@ static uint32_t port_mask(void) {
 }
 
 EXPORT int mrc_ctl_query_device(struct ibv_context *context, struct mrc_api_ctl_device_attr *attr) {
-  if (!context || !attr) return fail(EINVAL);
-  if (!vb_owns(context)) return fail(EOPNOTSUPP);
+  if (!context || !attr) return vb_fail(EINVAL);
+  if (!vb_owns(context)) return vb_fail(EOPNOTSUPP);
   *attr = (struct mrc_api_ctl_device_attr){
       .protocols = MRC_API_PROTOCOL_1,
       .max_formats = MAX_FORMATS,
@@ -512,7 +486,7 @@ EXPORT int mrc_ctl_query_device(struct ibv_context *context, struct mrc_api_ctl_
 EXPORT int mrc_ctl_query_device_ex(struct ibv_context *context, struct mrc_api_context *own,
                                    struct mrc_api_ctl_device_attr *attr, int *supported) {
   (void)own;
-  if (!context || !attr || !supported) return fail(EINVAL);
+  if (!context || !attr || !supported) return vb_fail(EINVAL);
   *supported = vb_owns(context);
   return *supported ? mrc_ctl_query_device(context, attr) : 0;
 }
@@ -524,13 +498,13 @@ EXPORT void mrc_ctl_query_version(uint32_t *current, uint32_t *oldest, uint32_t 
 
 EXPORT int mrc_ctl_query_port(struct mrc_api_context *context, uint8_t port,
                               struct mrc_api_port_attr *attr, int mask) {
-  if (!context || !attr || mask & ~1) return fail(EINVAL);
+  if (!context || !attr || mask & ~1) return vb_fail(EINVAL);
   int found = -1;
   pr_lock();
   for (int i = 0; i < pr_process.n_ports; i++)
     if (pr_process.ports[i].number == port) found = pr_process.ports[i].up != 0;
   pr_unlock();
-  if (found < 0) return fail(EINVAL);
+  if (found < 0) return vb_fail(EINVAL);
   if (mask) attr->enabled = found;
   return 0;
 }
@@ -538,17 +512,17 @@ EXPORT int mrc_ctl_query_port(struct mrc_api_context *context, uint8_t port,
 EXPORT int mrc_ctl_modify_port(struct mrc_api_context *context, uint8_t port,
                                struct mrc_api_port_attr *attr, int mask) {
   struct mrc_api_port_attr now;
-  if (!attr || mrc_ctl_query_port(context, port, &now, 1) != 0) return fail(EINVAL);
+  if (!attr || mrc_ctl_query_port(context, port, &now, 1) != 0) return vb_fail(EINVAL);
   if (!mask || now.enabled == attr->enabled) return 0;
   pr_say("port %d is an interface of the host: ip link set changes it", port);
-  return fail(EOPNOTSUPP);
+  return vb_fail(EOPNOTSUPP);
 }
 
 /* ---- Profiles of formats ---- */
 
 EXPORT int mrc_ctl_modify_ev_fmt_profile(struct mrc_api_context *context, uint64_t id,
                                          struct mrc_api_format_attr *attr, int mask) {
-  if (!context || !attr) return fail(EINVAL);
+  if (!context || !attr) return vb_fail(EINVAL);
   struct mrc_agent_format format = {.id = id,
                                     .mask = (uint32_t)mask,
                                     .state = (uint32_t)attr->state,
@@ -557,7 +531,7 @@ EXPORT int mrc_ctl_modify_ev_fmt_profile(struct mrc_api_context *context, uint64
   if (mask & MRC_API_FORMAT_OP) {
     if (attr->op.op != MRC_API_FIELDS_MODIFY || !attr->op.fields || attr->op.n_fields < 1 ||
         attr->op.n_fields > MAX_FIELDS)
-      return fail(EINVAL);
+      return vb_fail(EINVAL);
     format.n_fields = (uint32_t)attr->op.n_fields;
     for (int i = 0; i < attr->op.n_fields; i++)
       format.bits[i] = attr->op.fields[i].bits;
@@ -568,7 +542,7 @@ EXPORT int mrc_ctl_modify_ev_fmt_profile(struct mrc_api_context *context, uint64
 
 EXPORT int mrc_ctl_query_ev_fmt_profile(struct mrc_api_context *context, uint64_t id,
                                         struct mrc_api_format_attr *attr, int mask) {
-  if (!context || !attr) return fail(EINVAL);
+  if (!context || !attr) return vb_fail(EINVAL);
   struct mrc_agent_format format = {.id = id};
   size_t room = sizeof format;
   if (ask(MRC_AGENT_QUERY_FORMAT, &format, sizeof format, &format, &room) != 0) return -1;
@@ -581,7 +555,7 @@ EXPORT int mrc_ctl_query_ev_fmt_profile(struct mrc_api_context *context, uint64_
     for (int i = 0; attr->op.fields && i < n && i < attr->op.n_fields; i++)
       attr->op.fields[i].bits = format.bits[i];
     attr->op.n_fields = n;
-    if (is_short) return fail(E2BIG);
+    if (is_short) return vb_fail(E2BIG);
   }
   if ((uint32_t)mask & MRC_API_PROFILE_VENDOR)
     memcpy(attr->vendor, format.vendor, sizeof format.vendor);
@@ -614,14 +588,14 @@ static int check_array(const void *items, int n, int most) {
 
 EXPORT int mrc_ctl_modify_ev_profile(struct mrc_api_context *context, uint64_t id,
                                      struct mrc_api_evs_attr *attr, int mask) {
-  if (!context || !attr || has_both(mask)) return fail(EINVAL);
+  if (!context || !attr || has_both(mask)) return vb_fail(EINVAL);
   const bool entries = mask & MRC_API_EVS_OP, fields = mask & MRC_API_EVS_FIELDS_OP;
   int error = 0;
   if (entries) error = check_array(attr->op.entries, attr->op.n_entries, MAX_EVS);
   if (entries && attr->op.op > MRC_API_EVS_MODIFY_STATE) error = EINVAL;
   if (fields) error = check_array(attr->fields_op.fields, attr->fields_op.n_fields, MAX_FIELDS);
   if (fields && attr->fields_op.op != MRC_API_FIELDS_MODIFY) error = EINVAL;
-  if (error != 0) return fail(error);
+  if (error != 0) return vb_fail(error);
   struct evs_frame *frame = calloc(1, sizeof *frame);
   if (!frame) return -1;
   frame->head = (struct mrc_agent_evs){.id = id,
@@ -668,18 +642,18 @@ static int take_arrays(const struct evs_frame *reply, struct mrc_api_evs_attr *a
     is_short = is_short || attr->fields_op.n_fields < (int)m;
     attr->fields_op.n_fields = (int)m;
   }
-  return is_short ? fail(E2BIG) : 0;
+  return is_short ? vb_fail(E2BIG) : 0;
 }
 
 EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id,
                                     struct mrc_api_evs_attr *attr, int mask) {
-  if (!context || !attr || has_both(mask)) return fail(EINVAL);
+  if (!context || !attr || has_both(mask)) return vb_fail(EINVAL);
   const bool entries = mask & MRC_API_EVS_OP, fields = mask & MRC_API_EVS_FIELDS_OP;
   if ((entries && attr->op.n_entries < 0) || (fields && attr->fields_op.n_fields < 0))
-    return fail(EINVAL);
+    return vb_fail(EINVAL);
   const bool of_given = entries && attr->op.op == MRC_API_EVS_QUERY_STATE;
   const int error = of_given ? check_array(attr->op.entries, attr->op.n_entries, MAX_EVS) : 0;
-  if (error != 0) return fail(error);
+  if (error != 0) return vb_fail(error);
   struct evs_frame *frame = calloc(1, sizeof *frame);
   if (!frame) return -1;
   frame->head = (struct mrc_agent_evs){.id = id,
@@ -712,13 +686,13 @@ EXPORT int mrc_ctl_query_ev_profile(struct mrc_api_context *context, uint64_t id
 EXPORT int mrc_ctl_modify_cc_profile(struct mrc_api_context *context, uint64_t id,
                                      struct mrc_api_cc_attr *attr, int mask) {
   const bool named = mask & MRC_API_CC_ALGORITHM, set = mask & MRC_API_CC_CONFIG;
-  if (!context || !attr || (set && !attr->config)) return fail(EINVAL);
+  if (!context || !attr || (set && !attr->config)) return vb_fail(EINVAL);
   struct mrc_agent_cc cc = {.id = id,
                             .mask = (uint32_t)mask,
                             .state = (uint32_t)attr->state,
                             .current_state = (uint32_t)attr->current_state};
   const char *name = named && attr->algorithm ? attr->algorithm : algorithms[0];
-  if (strlen(name) >= sizeof cc.algorithm) return fail(EINVAL);
+  if (strlen(name) >= sizeof cc.algorithm) return vb_fail(EINVAL);
   strcpy(cc.algorithm, name);
   if (set) memcpy(&cc.config, attr->config, sizeof cc.config);
   memcpy(cc.vendor, attr->vendor, sizeof cc.vendor);
@@ -727,7 +701,7 @@ EXPORT int mrc_ctl_modify_cc_profile(struct mrc_api_context *context, uint64_t i
 
 EXPORT int mrc_ctl_query_cc_profile(struct mrc_api_context *context, uint64_t id,
                                     struct mrc_api_cc_attr *attr, int mask) {
-  if (!context || !attr) return fail(EINVAL);
+  if (!context || !attr) return vb_fail(EINVAL);
   struct mrc_agent_cc cc = {.id = id};
   size_t room = sizeof cc;
   if (ask(MRC_AGENT_QUERY_CC, &cc, sizeof cc, &cc, &room) != 0) return -1;
@@ -745,10 +719,7 @@ EXPORT int mrc_ctl_query_cc_profile(struct mrc_api_context *context, uint64_t id
 EXPORT struct mrc_api_cq *mrc_ctl_create_ev_event_cq(struct mrc_api_context *context, int cqe,
                                                      void *cq_context,
                                                      struct mrc_api_channel *channel, int vector) {
-  if (!context || vector < 0 || vector >= context->verbs->num_comp_vectors) {
-    errno = EINVAL;
-    return NULL;
-  }
+  if (!context || vector < 0 || vector >= context->verbs->num_comp_vectors) return vb_null(EINVAL);
   struct ev_cq *cq = calloc(1, sizeof *cq);
   if (!cq) return NULL;
   if (vb_cq_init(&cq->cq, context->verbs, cqe, cq_context, channel_of(channel)) != 0) {
@@ -769,8 +740,7 @@ EXPORT struct mrc_api_cq *mrc_ctl_create_ev_event_cq(struct mrc_api_context *con
   if (tell(MRC_AGENT_WATCH_EVS, NULL, 0) == 0) return (struct mrc_api_cq *)cq;
   const int error = errno;
   destroy_ev_cq(cq);
-  errno = error;
-  return NULL;
+  return vb_null(error);
 }
 
 void vb_ev_cq_push(const struct mrc_agent_ev_event *event) {
@@ -816,11 +786,11 @@ EXPORT int mrc_ctl_ep_batch_send_wait(struct mrc_api_context *context, uint8_t t
   (void)traffic_class; /* probes are in the class of all control packets */
   if (!context || !requests || !answers || !n_answers || n_requests < 1 ||
       n_requests > MAX_PROBES || timeout_ns == 0)
-    return fail(EINVAL);
+    return vb_fail(EINVAL);
   *n_answers = 0;
   if (op != MRC_API_PROBE) {
     pr_say("the states of ports are told to peers by mrc itself");
-    return fail(EOPNOTSUPP);
+    return vb_fail(EOPNOTSUPP);
   }
   struct probe_frame *frame = calloc(1, sizeof *frame);
   if (!frame) return -1;
@@ -840,7 +810,7 @@ EXPORT int mrc_ctl_ep_batch_send_wait(struct mrc_api_context *context, uint8_t t
     *n_answers = (int)(room / sizeof *answers);
     if (*n_answers > n_requests) *n_answers = n_requests;
     memcpy(answers, frame, (size_t)*n_answers * sizeof *answers);
-    if (*n_answers < n_requests) result = fail(ETIMEDOUT);
+    if (*n_answers < n_requests) result = vb_fail(ETIMEDOUT);
   }
   free(frame);
   return result;

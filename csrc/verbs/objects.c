@@ -2,15 +2,12 @@
 #define _GNU_SOURCE 1
 #include "verbs/objects.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "agent/process.h"
-
-struct vb_objects vb_objects;
+struct vb_objects vb_objects = {.touched = {&vb_objects.touched, &vb_objects.touched}};
 
 static struct vb_qp **place_of(uint32_t qpn) { return &vb_objects.qps[qpn % VB_QP_PLACES]; }
 
@@ -28,37 +25,13 @@ void vb_process_add_qp(struct vb_qp *qp) {
   vb_objects.n_qps++;
 }
 
-void vb_process_touch(struct vb_qp *qp) {
-  if (qp->touched) return;
-  qp->touched = true;
-  qp->next_touched = vb_objects.touched;
-  vb_objects.touched = qp;
-}
-
-struct vb_qp *vb_process_touched(void) {
-  struct vb_qp *qp = vb_objects.touched;
-  if (!qp) return NULL;
-  vb_objects.touched = qp->next_touched;
-  qp->touched = false;
-  return qp;
-}
-
 void vb_process_remove_qp(struct vb_qp *qp) {
-  struct vb_qp **place = &vb_objects.touched;
-  while (*place && *place != qp)
-    place = &(*place)->next_touched;
-  if (*place) *place = qp->next_touched;
-  place = place_of(qp->ibv.qp.qp_num);
+  struct vb_qp **place = place_of(qp->ibv.qp.qp_num);
+  mrc_node_leave(&qp->touched);
   while (*place != qp)
     place = &(*place)->next;
   *place = qp->next;
   vb_objects.n_qps--;
-}
-
-void vb_process_each_qp(void (*call)(struct vb_qp *qp)) {
-  for (int i = 0; i < VB_QP_PLACES; i++)
-    for (struct vb_qp *qp = vb_objects.qps[i]; qp; qp = qp->next)
-      call(qp);
 }
 
 static struct vb_mr **mr_place_of(uint32_t key) { return &vb_objects.mrs[key % VB_MR_PLACES]; }
@@ -109,11 +82,7 @@ void vb_async_raise(struct ibv_context *context, struct ibv_async_event event) {
   struct vb_async *async = malloc(sizeof *async);
   if (!async) return;
   *async = (struct vb_async){.event = event};
-  if (own->last)
-    own->last->next = async;
-  else
-    own->first = async;
-  own->last = async;
+  mrc_list_append(&own->asyncs, &async->node);
   eventfd_write(context->async_fd, 1);
 }
 
@@ -159,9 +128,8 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
     if (own->void_reads > 0) {
       own->void_reads--;
     } else {
-      first = own->first;
-      own->first = first->next;
-      if (!own->first) own->last = NULL;
+      first = MRC_NODE_OWNER(own->asyncs.next, struct vb_async, node);
+      mrc_node_leave(&first->node);
       *event = first->event;
       if (is_of_qp(event->event_type)) vb_qp_of(event->element.qp)->taken_events++;
       if (is_of_srq(event->event_type)) ((struct vb_srq *)event->element.srq)->taken_events++;
@@ -209,20 +177,16 @@ EXPORT void ibv_ack_async_event(struct ibv_async_event *event) {
 void vb_async_forget(struct ibv_context *context, const void *element) {
   struct vb_context *own = vb_context_of(context);
   if (!is_open(own)) return;
-  struct vb_async **place = &own->first;
-  own->last = NULL;
-  while (*place) {
-    struct vb_async *each = *place;
+  struct mrc_node *next;
+  for (struct mrc_node *node = own->asyncs.next; node != &own->asyncs; node = next) {
+    struct vb_async *each = MRC_NODE_OWNER(node, struct vb_async, node);
     const enum ibv_event_type type = each->event.event_type;
     const bool of_object = is_of_qp(type) || is_of_srq(type) || type == IBV_EVENT_CQ_ERR;
-    if (of_object && (const void *)each->event.element.qp == element) {
-      *place = each->next;
-      free(each);
-      if (!vb_take_back(context->async_fd)) own->void_reads++;
-      continue;
-    }
-    own->last = each;
-    place = &each->next;
+    next = node->next;
+    if (!of_object || (const void *)each->event.element.qp != element) continue;
+    mrc_node_leave(node);
+    free(each);
+    if (!vb_take_back(context->async_fd)) own->void_reads++;
   }
 }
 
@@ -261,15 +225,9 @@ static struct vb_mr *register_mr(struct ibv_pd *pd, void *address, size_t bytes,
   const int served = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                      IBV_ACCESS_RELAXED_ORDERING | IBV_ACCESS_REMOTE_ATOMIC;
   const bool writes = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
-  if (access & ~served & ~(int)IBV_ACCESS_OPTIONAL_RANGE) {
-    errno = EOPNOTSUPP;
-    return NULL;
-  }
+  if (access & ~served & ~(int)IBV_ACCESS_OPTIONAL_RANGE) return vb_null(EOPNOTSUPP);
   const bool wraps = (uintptr_t)address > UINTPTR_MAX - bytes;
-  if (bytes == 0 || wraps || (writes && !(access & IBV_ACCESS_LOCAL_WRITE))) {
-    errno = EINVAL;
-    return NULL;
-  }
+  if (bytes == 0 || wraps || (writes && !(access & IBV_ACCESS_LOCAL_WRITE))) return vb_null(EINVAL);
   struct vb_mr *mr = calloc(1, sizeof *mr);
   if (!mr) return NULL;
   uint32_t key;
@@ -279,8 +237,7 @@ static struct vb_mr *register_mr(struct ibv_pd *pd, void *address, size_t bytes,
       MRC_ACCESS_LOCAL_READ | remote, vb_domain_of(pd), &key);
   if (error != 0) {
     free(mr);
-    errno = error;
-    return NULL;
+    return vb_null(error);
   }
   mr->mr = (struct ibv_mr){.context = pd->context,
                            .pd = pd,
@@ -299,10 +256,8 @@ static struct vb_mr *register_mr(struct ibv_pd *pd, void *address, size_t bytes,
 
 static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
                              unsigned int access) {
-  if (pr_process.forked || iova != (uint64_t)(uintptr_t)addr) {
-    errno = pr_process.forked ? EIO : EOPNOTSUPP;
-    return NULL;
-  }
+  if (pr_process.forked || iova != (uint64_t)(uintptr_t)addr)
+    return vb_null(pr_process.forked ? EIO : EOPNOTSUPP);
   pr_lock();
   struct vb_mr *mr = register_mr(pd, addr, length, (int)access);
   pr_unlock();
@@ -401,8 +356,7 @@ EXPORT void *ibv_alloc_buf(struct ibv_pd *pd, size_t bytes, struct ibv_buf **buf
   const int error = made ? posix_memalign(&memory, (size_t)sysconf(_SC_PAGESIZE), bytes) : ENOMEM;
   if (error != 0) {
     free(made);
-    errno = error;
-    return NULL;
+    return vb_null(error);
   }
   *made = (struct vb_buf){&own_buffers, pd, memory, bytes};
   *buf = (struct ibv_buf *)made;
@@ -423,15 +377,12 @@ EXPORT struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, struct ibv_buf *buf, voi
   if (!vb_owns(pd->context)) PASS(NULL, ibv_reg_buf_mr, "IBVERBS_1.17", pd, buf, at, bytes, access);
   const struct vb_buf *ours = (const struct vb_buf *)buf;
   const size_t from = (uintptr_t)at - (uintptr_t)ours->memory;
-  if (!is_our_buffer(buf) || ours->pd != pd || from > ours->bytes || bytes > ours->bytes - from) {
-    errno = EINVAL;
-    return NULL;
-  }
+  if (!is_our_buffer(buf) || ours->pd != pd || from > ours->bytes || bytes > ours->bytes - from)
+    return vb_null(EINVAL);
   return ibv_reg_mr(pd, at, bytes, access);
 }
 
 EXPORT int ibv_export_buf_dmabuf_fd(struct ibv_buf *buf) {
   if (!is_our_buffer(buf)) PASS(-1, ibv_export_buf_dmabuf_fd, "IBVERBS_1.18", buf);
-  errno = ENODATA;
-  return -1;
+  return vb_fail(ENODATA);
 }

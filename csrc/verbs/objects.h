@@ -29,14 +29,13 @@ enum {
 
 /* An asynchronous event that a program has not taken. */
 struct vb_async {
-  struct vb_async *next;
+  struct mrc_node node; /* in the context */
   struct ibv_async_event event;
 };
 
 struct vb_context {
   struct vb_context *next;
-  struct vb_async *first; /* queue */
-  struct vb_async *last;
+  struct mrc_node asyncs;     /* queue */
   uint32_t void_reads;        /* of its descriptor: the objects were destroyed meanwhile */
   struct verbs_context verbs; /* last but for nothing: programs see its end */
 };
@@ -55,9 +54,8 @@ struct vb_mr {
 
 struct vb_channel {
   struct ibv_comp_channel channel;
-  struct vb_cq *first; /* CQs with events, in order */
-  struct vb_cq *last;
-  uint32_t void_reads; /* of its descriptor: the CQs were destroyed meanwhile */
+  struct mrc_node told; /* CQs with events, in order */
+  uint32_t void_reads;  /* of its descriptor: the CQs were destroyed meanwhile */
 };
 
 enum vb_armed { VB_NOT_ARMED, VB_ARMED, VB_ARMED_SOLICITED };
@@ -71,12 +69,11 @@ struct vb_cq {
   uint32_t size;
   uint32_t head; /* free-running */
   uint32_t tail;
-  uint32_t events;         /* told to the channel and not taken */
-  uint32_t taken_events;   /* by the program, which acknowledges them */
-  uint32_t taken_async;    /* asynchronous ones, likewise */
-  struct vb_cq *next_told; /* in the channel */
-  uint8_t armed;           /* enum vb_armed */
-  bool told;               /* in the channel's queue */
+  uint32_t events;       /* told to the channel and not taken */
+  uint32_t taken_events; /* by the program, which acknowledges them */
+  uint32_t taken_async;  /* asynchronous ones, likewise */
+  struct mrc_node told;  /* in the channel's queue */
+  uint8_t armed;         /* enum vb_armed */
   bool overflow;
   bool of_evs;           /* of the changes of EVs' states (mrc_api.c) */
   int users;             /* QPs */
@@ -107,9 +104,8 @@ struct vb_srq {
   uint32_t reserved;
   uint32_t limit;        /* an event is due when fewer are left; 0: none */
   uint32_t taken_events; /* that the program acknowledges */
-  struct vb_qp *waiting; /* QPs that want receives, in the order of their turns */
-  struct vb_qp *waiting_last;
-  int users; /* QPs */
+  struct mrc_node turns; /* QPs that want receives, in the order of their turns */
+  int users;             /* QPs */
 };
 
 /* Emulated RC of a QP. It outlives the QP's handle until the engine's QP is destroyed. */
@@ -178,15 +174,13 @@ struct vb_qp {
 
   /* Emulated RC (rc.h). */
   bool emulated;
-  struct vb_rc *rc; /* from RTR on */
-  struct vb_qp *next_touched;
-  bool touched;   /* something may be sent */
-  bool receiving; /* a message is being copied to `receive` */
+  struct vb_rc *rc;        /* from RTR on */
+  struct mrc_node touched; /* in `touched` of the process: something may be sent */
+  bool receiving;          /* a message is being copied to `receive` */
   struct vb_receive receive;
   struct vb_srq *srq;
-  struct vb_qp *next_waiting;
-  bool waits;         /* in the SRQ's list */
-  uint32_t srq_wants; /* receives */
+  struct mrc_node turn; /* in the SRQ's list */
+  uint32_t srq_wants;   /* receives */
   uint32_t srq_reserved;
   struct ibv_sge *sq_sges; /* cap.max_send_sge for each place of the send queue */
 
@@ -238,10 +232,10 @@ struct vb_objects {
   struct vb_context *contexts;
   struct vb_qp *qps[VB_QP_PLACES];
   struct vb_mr *mrs[VB_MR_PLACES];
-  struct vb_qp *touched; /* QPs with emulated RC that may have something to send */
-  uint32_t own_key;      /* of the library's own memory */
-  uint32_t n_pds;        /* ever made */
-  uint32_t n_qps;        /* handles */
+  struct mrc_node touched; /* QPs with emulated RC that may have something to send */
+  uint32_t own_key;        /* of the library's own memory */
+  uint32_t n_pds;          /* ever made */
+  uint32_t n_qps;          /* handles */
 };
 
 extern struct vb_objects vb_objects;
@@ -250,13 +244,15 @@ extern struct vb_objects vb_objects;
 struct vb_qp *vb_process_qp(uint32_t qpn);
 void vb_process_add_qp(struct vb_qp *qp);
 void vb_process_remove_qp(struct vb_qp *qp);
-/* Calls a function for each QP; it may not remove QPs. */
-void vb_process_each_qp(void (*call)(struct vb_qp *qp));
+/* For each QP; the body may not remove QPs, nor break. */
+#define VB_EACH_QP(qp)                                       \
+  for (uint32_t place_ = 0; place_ < VB_QP_PLACES; place_++) \
+    for (struct vb_qp *qp = vb_objects.qps[place_]; qp; qp = qp->next)
 
 /* Emulated RC of the QP sends what it can after this turn. */
-void vb_process_touch(struct vb_qp *qp);
-/* Takes the next one that was touched, or NULL. */
-struct vb_qp *vb_process_touched(void);
+static inline void vb_process_touch(struct vb_qp *qp) {
+  mrc_list_append(&vb_objects.touched, &qp->touched);
+}
 
 /* Whether a region of this PD covers a piece of memory, and has these rights (IBV_ACCESS_*). */
 bool vb_process_covers(const struct ibv_pd *pd, const struct ibv_sge *sge, int access);
@@ -478,6 +474,16 @@ void vb_rc_tick(uint64_t now_ns);
 /* ---- The device of this host ---- */
 
 extern struct ibv_device *const vb_own_device;
+
+/* What functions of verbs return with errno: NULL, or -1. */
+static inline void *vb_null(int error) {
+  errno = error;
+  return NULL;
+}
+static inline int vb_fail(int error) {
+  errno = error;
+  return -1;
+}
 
 /* Whether an object's context is of our device. */
 static inline bool vb_owns(const struct ibv_context *context) {

@@ -14,11 +14,8 @@
 #include "verbs/objects.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "agent/process.h"
 
 /* ---- 1. Several pieces of memory ---- */
 
@@ -95,36 +92,26 @@ static int gather(struct copies *copies, struct vb_qp *qp, const struct ibv_send
 
 /* ---- 2. One request ---- */
 
-static const char *name_of(const struct ibv_send_wr *wr) {
-  switch (wr->opcode) {
-    case IBV_WR_SEND:
-    case IBV_WR_SEND_WITH_IMM:
-    case IBV_WR_SEND_WITH_INV:
-      return "SEND";
-    case IBV_WR_RDMA_READ:
-      return "READ";
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      return "ATOMIC";
-    default:
-      return "of another kind";
-  }
-}
+/* What a work request is with emulated RC, and its completion. */
+static const struct kind {
+  const char *name;
+  int emulated; /* enum mrc_rc_request_kind, or -1 */
+  enum ibv_wc_opcode completion;
+} kinds[] = {
+    [IBV_WR_RDMA_WRITE] = {"WRITE", MRC_RC_DO_WRITE, IBV_WC_RDMA_WRITE},
+    [IBV_WR_RDMA_WRITE_WITH_IMM] = {"WRITE", MRC_RC_DO_WRITE, IBV_WC_RDMA_WRITE},
+    [IBV_WR_SEND] = {"SEND", MRC_RC_DO_SEND, IBV_WC_SEND},
+    [IBV_WR_SEND_WITH_IMM] = {"SEND", MRC_RC_DO_SEND, IBV_WC_SEND},
+    [IBV_WR_SEND_WITH_INV] = {"SEND", -1, IBV_WC_SEND},
+    [IBV_WR_RDMA_READ] = {"READ", MRC_RC_DO_READ, IBV_WC_RDMA_READ},
+    [IBV_WR_ATOMIC_CMP_AND_SWP] = {"ATOMIC", MRC_RC_DO_COMPARE_SWAP, IBV_WC_COMP_SWAP},
+    [IBV_WR_ATOMIC_FETCH_AND_ADD] = {"ATOMIC", MRC_RC_DO_FETCH_ADD, IBV_WC_FETCH_ADD},
+};
 
-static int opcode_of(const struct ibv_send_wr *wr, enum mrc_wr_opcode *opcode) {
-  switch (wr->opcode) {
-    case IBV_WR_RDMA_WRITE:
-      *opcode = MRC_WR_WRITE;
-      return 0;
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-      *opcode = MRC_WR_WRITE_IMM;
-      return 0;
-    default:
-      PR_SAY_ONCE(
-          "work request %s is refused: MRC has only WRITE and WRITE_IMM; mrc run --rc emulates it",
-          name_of(wr));
-      return EOPNOTSUPP;
-  }
+static struct kind kind_of(const struct ibv_send_wr *wr) {
+  const bool known = (size_t)wr->opcode < sizeof kinds / sizeof kinds[0];
+  return known && kinds[wr->opcode].name ? kinds[wr->opcode]
+                                         : (struct kind){"of another kind", -1, 0};
 }
 
 /* Copies inline data: a program may reuse its memory at once. */
@@ -172,25 +159,29 @@ static void give(struct vb_qp *qp, uint32_t place, const struct mrc_wr *wr, bool
 static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct copies *copies,
                     bool idle) {
   const uint32_t place = qp->sq_tail;
-  enum mrc_wr_opcode opcode;
-  int error = opcode_of(wr, &opcode);
-  if (error != 0) return error;
+  const bool imm = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (!imm && wr->opcode != IBV_WR_RDMA_WRITE) {
+    PR_SAY_ONCE(
+        "work request %s is refused: MRC has only WRITE and WRITE_IMM; mrc run --rc emulates it",
+        kind_of(wr).name);
+    return EOPNOTSUPP;
+  }
   struct mrc_wr to = {.wr_id = place,
                       .va = wr->wr.rdma.remote_addr,
                       .rkey = wr->wr.rdma.rkey,
-                      .opcode = (uint8_t)opcode};
+                      .opcode = (uint8_t)(imm ? MRC_WR_WRITE_IMM : MRC_WR_WRITE)};
   uint8_t *gathered = NULL;
-  error = set_memory(qp, place, wr, &to, copies, &gathered);
+  const int error = set_memory(qp, place, wr, &to, copies, &gathered);
   const bool refused = error == EACCES;
   if (error != 0 && !refused) return error;
-  if (opcode == MRC_WR_WRITE_IMM) to.imm = ntohl(wr->imm_data);
+  if (imm) to.imm = ntohl(wr->imm_data);
   struct vb_sent *sent = &qp->sq[place % qp->sq_size];
   free(sent->gathered); /* if its QP had failed */
   *sent = (struct vb_sent){.wr_id = wr->wr_id,
                            .bytes = to.bytes,
                            .opcode = IBV_WC_RDMA_WRITE,
                            .signaled = qp->signal_all || (wr->send_flags & IBV_SEND_SIGNALED),
-                           .done = refused || (to.bytes == 0 && opcode == MRC_WR_WRITE),
+                           .done = refused || (to.bytes == 0 && !imm),
                            .refused = refused,
                            .gathered = gathered};
   qp->sq_tail++;
@@ -204,35 +195,6 @@ static int post_one(struct vb_qp *qp, const struct ibv_send_wr *wr, struct copie
 }
 
 /* ---- 3. The same with emulated RC ---- */
-
-/* What a work request is there; -1: refused. */
-static int kind_of(const struct ibv_send_wr *wr, struct mrc_rc_request *to, uint8_t *opcode) {
-  switch (wr->opcode) {
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-      *opcode = IBV_WC_RDMA_WRITE;
-      return MRC_RC_DO_WRITE;
-    case IBV_WR_SEND:
-    case IBV_WR_SEND_WITH_IMM:
-      *opcode = IBV_WC_SEND;
-      return MRC_RC_DO_SEND;
-    case IBV_WR_RDMA_READ:
-      *opcode = IBV_WC_RDMA_READ;
-      return MRC_RC_DO_READ;
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-      *opcode = IBV_WC_COMP_SWAP;
-      to->value = wr->wr.atomic.compare_add;
-      to->swap = wr->wr.atomic.swap;
-      return MRC_RC_DO_COMPARE_SWAP;
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      *opcode = IBV_WC_FETCH_ADD;
-      to->value = wr->wr.atomic.compare_add;
-      return MRC_RC_DO_FETCH_ADD;
-    default:
-      PR_SAY_ONCE("a work request of kind %d is refused: --rc does not emulate it", wr->opcode);
-      return -1;
-  }
-}
 
 /* Keeps where the memory is: it is copied when its turn comes. Positive errno. */
 static int keep_sges(struct vb_qp *qp, const struct ibv_send_wr *wr, uint32_t *bytes) {
@@ -270,16 +232,20 @@ static int set_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct m
 static int post_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct copies *copies) {
   struct mrc_rc_request to = {.fenced = wr->send_flags & IBV_SEND_FENCE,
                               .solicited = wr->send_flags & IBV_SEND_SOLICITED};
-  uint8_t opcode;
-  const int kind = kind_of(wr, &to, &opcode);
-  if (kind < 0) return EOPNOTSUPP;
-  to.kind = (uint8_t)kind;
+  const struct kind kind = kind_of(wr);
+  if (kind.emulated < 0) {
+    PR_SAY_ONCE("a work request of kind %d is refused: --rc does not emulate it", wr->opcode);
+    return EOPNOTSUPP;
+  }
+  to.kind = (uint8_t)kind.emulated;
   to.with_imm = wr->opcode == IBV_WR_SEND_WITH_IMM || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (to.with_imm) to.imm = ntohl(wr->imm_data);
   if (to.kind != MRC_RC_DO_SEND) {
     const bool atomic = to.kind >= MRC_RC_DO_COMPARE_SWAP;
     to.va = atomic ? wr->wr.atomic.remote_addr : wr->wr.rdma.remote_addr;
     to.rkey = atomic ? wr->wr.atomic.rkey : wr->wr.rdma.rkey;
+    if (atomic) to.value = wr->wr.atomic.compare_add;
+    if (to.kind == MRC_RC_DO_COMPARE_SWAP) to.swap = wr->wr.atomic.swap;
   }
   uint8_t *gathered = NULL;
   const int error = set_emulated(qp, wr, &to, copies, &gathered);
@@ -288,7 +254,7 @@ static int post_emulated(struct vb_qp *qp, const struct ibv_send_wr *wr, struct 
   free(sent->gathered); /* if its QP had failed */
   *sent = (struct vb_sent){.wr_id = wr->wr_id,
                            .bytes = to.bytes,
-                           .opcode = opcode,
+                           .opcode = (uint8_t)kind.completion,
                            .signaled = qp->signal_all || (wr->send_flags & IBV_SEND_SIGNALED),
                            .inlined = wr->send_flags & IBV_SEND_INLINE,
                            .n_sges = (uint8_t)wr->num_sge,
@@ -372,7 +338,7 @@ int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr
     vb_rc_receives(own, own->rq.tail - before);
     vb_complete_held(own);
   }
-  if (own->touched) pr_engine_owed();
+  if (mrc_node_joined(&own->touched)) pr_engine_owed();
   pr_unlock();
   return error;
 }

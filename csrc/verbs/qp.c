@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "verbs/objects.h"
 
-#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "agent/process.h"
 
 enum { LEAST_QPN = 3, MOST_QPN = 0xffffff }; /* the others name no connection */
 
@@ -15,31 +12,29 @@ enum { LEAST_QPN = 3, MOST_QPN = 0xffffff }; /* the others name no connection */
 
 /* ---- Which changes of state verbs allow, and with which attributes ---- */
 
+enum {
+  OF_INIT = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+  OF_RTS = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE
+};
+
 /* Alternate paths and SQD are not served. Everything else is the kernel's table for RC. */
 static const struct transition {
   int required;
   int optional;
   bool legal;
 } transitions[IBV_QPS_RTS + 1][IBV_QPS_RTS + 1] = {
-    [IBV_QPS_RESET][IBV_QPS_INIT] = {.legal = true,
-                                     .required =
-                                         IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
-    [IBV_QPS_INIT][IBV_QPS_INIT] = {.legal = true,
-                                    .optional =
-                                        IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
-    [IBV_QPS_INIT][IBV_QPS_RTR] = {.legal = true,
-                                   .required = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+    [IBV_QPS_RESET][IBV_QPS_INIT] = {.required = OF_INIT, .legal = true},
+    [IBV_QPS_INIT][IBV_QPS_INIT] = {.optional = OF_INIT, .legal = true},
+    [IBV_QPS_INIT][IBV_QPS_RTR] = {.required = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                                                IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
                                                IBV_QP_MIN_RNR_TIMER,
-                                   .optional = IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS},
-    [IBV_QPS_RTR][IBV_QPS_RTS] = {.legal = true,
-                                  .required = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                                   .optional = IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS,
+                                   .legal = true},
+    [IBV_QPS_RTR][IBV_QPS_RTS] = {.required = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                               IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
-                                  .optional = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS |
-                                              IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE},
-    [IBV_QPS_RTS][IBV_QPS_RTS] = {.legal = true,
-                                  .optional = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS |
-                                              IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE},
+                                  .optional = OF_RTS,
+                                  .legal = true},
+    [IBV_QPS_RTS][IBV_QPS_RTS] = {.optional = OF_RTS, .legal = true},
 };
 
 /* Any state may become RESET or ERR, without further attributes. */
@@ -49,29 +44,17 @@ static struct transition transition_of(enum ibv_qp_state from, enum ibv_qp_state
   return transitions[from][to];
 }
 
-static const char *name_of(int attribute) {
-  static const struct {
-    int attribute;
-    const char *name;
-  } names[] = {{IBV_QP_PKEY_INDEX, "IBV_QP_PKEY_INDEX"},
-               {IBV_QP_PORT, "IBV_QP_PORT"},
-               {IBV_QP_ACCESS_FLAGS, "IBV_QP_ACCESS_FLAGS"},
-               {IBV_QP_AV, "IBV_QP_AV"},
-               {IBV_QP_PATH_MTU, "IBV_QP_PATH_MTU"},
-               {IBV_QP_DEST_QPN, "IBV_QP_DEST_QPN"},
-               {IBV_QP_RQ_PSN, "IBV_QP_RQ_PSN"},
-               {IBV_QP_SQ_PSN, "IBV_QP_SQ_PSN"},
-               {IBV_QP_TIMEOUT, "IBV_QP_TIMEOUT"},
-               {IBV_QP_RETRY_CNT, "IBV_QP_RETRY_CNT"},
-               {IBV_QP_RNR_RETRY, "IBV_QP_RNR_RETRY"},
-               {IBV_QP_MIN_RNR_TIMER, "IBV_QP_MIN_RNR_TIMER"},
-               {IBV_QP_MAX_QP_RD_ATOMIC, "IBV_QP_MAX_QP_RD_ATOMIC"},
-               {IBV_QP_MAX_DEST_RD_ATOMIC, "IBV_QP_MAX_DEST_RD_ATOMIC"}};
-  size_t i = 0;
-  while (i < sizeof names / sizeof names[0] && names[i].attribute != attribute)
-    i++;
-  return i < sizeof names / sizeof names[0] ? names[i].name : "an attribute";
-}
+/* What a transition may require. */
+#define NAMED(attribute) [__builtin_ctz(attribute)] = #attribute
+static const char *const names[] = {
+    NAMED(IBV_QP_PKEY_INDEX),       NAMED(IBV_QP_PORT),
+    NAMED(IBV_QP_ACCESS_FLAGS),     NAMED(IBV_QP_AV),
+    NAMED(IBV_QP_PATH_MTU),         NAMED(IBV_QP_DEST_QPN),
+    NAMED(IBV_QP_RQ_PSN),           NAMED(IBV_QP_SQ_PSN),
+    NAMED(IBV_QP_TIMEOUT),          NAMED(IBV_QP_RETRY_CNT),
+    NAMED(IBV_QP_RNR_RETRY),        NAMED(IBV_QP_MIN_RNR_TIMER),
+    NAMED(IBV_QP_MAX_QP_RD_ATOMIC), NAMED(IBV_QP_MAX_DEST_RD_ATOMIC)};
+#undef NAMED
 
 static int check_transition(enum ibv_qp_state from, enum ibv_qp_state to, int mask) {
   static const char *const states[] = {"RESET", "INIT", "RTR", "RTS"};
@@ -81,7 +64,7 @@ static int check_transition(enum ibv_qp_state from, enum ibv_qp_state to, int ma
   if (!found.legal) return EINVAL;
   if (missing != 0)
     PR_SAY_ONCE("a QP does not go from %s to %s: the mask of ibv_modify_qp lacks %s", states[from],
-                states[to], name_of(missing & -missing));
+                states[to], names[__builtin_ctz((unsigned)missing)]);
   else if (more != 0)
     PR_SAY_ONCE(
         "a QP in state %d does not go to %d: the mask of ibv_modify_qp has 0x%x, which no"
@@ -140,10 +123,7 @@ static void free_qp(struct vb_qp *qp) {
 }
 
 struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
-  if (pr_process.forked) {
-    errno = EIO;
-    return NULL;
-  }
+  if (pr_process.forked) return vb_null(EIO);
   pr_lock();
   int error = vb_mr_register_own();
   if (error == 0) error = check_cap(attr);
@@ -167,8 +147,7 @@ struct ibv_qp *vb_qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
   if (error != 0) {
     pr_unlock();
     if (qp) free_qp(qp);
-    errno = error;
-    return NULL;
+    return vb_null(error);
   }
   attr->cap = qp->cap;
   qp->signal_all = attr->sq_sig_all;
@@ -206,27 +185,24 @@ static void send_connect(struct vb_qp *qp) {
 static bool has_connection(const struct vb_qp *qp) { return qp->rtr && !qp->leaving; }
 
 /* For the next agent. What the former one had begun to connect begins again. */
-static void tell(struct vb_qp *qp) {
-  if (!has_connection(qp)) return;
-  if (qp->exists && !qp->connected) {
-    pr_submit(&(struct mrc_command){
-        .op = MRC_COMMAND_QP_DESTROY, .cookie = PR_COOKIE_CALL, .qpn = qp->ibv.qp.qp_num});
-    qp->exists = false;
-    pr_process.n_exist--;
+void vb_qp_tell_all(void) {
+  VB_EACH_QP(qp) {
+    if (!has_connection(qp)) continue;
+    if (qp->exists && !qp->connected) {
+      pr_submit(&(struct mrc_command){
+          .op = MRC_COMMAND_QP_DESTROY, .cookie = PR_COOKIE_CALL, .qpn = qp->ibv.qp.qp_num});
+      qp->exists = false;
+      pr_process.n_exist--;
+    }
+    send_connect(qp);
   }
-  send_connect(qp);
 }
 
-void vb_qp_tell_all(void) { vb_process_each_qp(tell); }
-
-static uint32_t n_resumed;
-
-static void count(struct vb_qp *qp) { n_resumed += has_connection(qp); }
-
 uint32_t vb_qp_to_resume(void) {
-  n_resumed = 0;
-  vb_process_each_qp(count);
-  return n_resumed;
+  uint32_t n = 0;
+  VB_EACH_QP(qp)
+    n += has_connection(qp);
+  return n;
 }
 
 void vb_qp_ready(const struct mrc_agent_ready *ready, const uint8_t *resume,
@@ -296,25 +272,20 @@ void vb_qp_gone(uint32_t qpn, const char *reason) {
   pr_process.n_timed++;
 }
 
-static uint64_t end_before_ns;
-
 /* A QP without outstanding work requests stays as it is: as with a NIC, only a request would find
    out. */
-static void end_gone(struct vb_qp *qp) {
-  if (!qp->gone || qp->gone_ns > end_before_ns || qp->sq_ended == qp->sq_tail) return;
-  vb_complete_fail_engine(qp);
-  if (qp->gone_reason[0])
-    pr_say("QP 0x%06x: the peer has ended: %s", qp->ibv.qp.qp_num, qp->gone_reason);
-  vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
-  vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
-}
-
 void vb_qp_end_gone(uint64_t now_ns) {
   static struct pr_runs runs;
   const uint64_t since_ns = pr_runs_since(&runs, now_ns);
   if (pr_process.n_timed == 0 || now_ns - since_ns < GONE_NS) return;
-  end_before_ns = now_ns - GONE_NS;
-  vb_process_each_qp(end_gone);
+  VB_EACH_QP(qp) {
+    if (!qp->gone || qp->gone_ns > now_ns - GONE_NS || qp->sq_ended == qp->sq_tail) continue;
+    vb_complete_fail_engine(qp);
+    if (qp->gone_reason[0])
+      pr_say("QP 0x%06x: the peer has ended: %s", qp->ibv.qp.qp_num, qp->gone_reason);
+    vb_complete_failed(qp, IBV_WC_RETRY_EXC_ERR);
+    vb_async_raise_qp(qp, IBV_EVENT_QP_FATAL);
+  }
 }
 
 void vb_qp_exists(uint32_t qpn, bool exists) {
@@ -706,11 +677,8 @@ struct ibv_qp *vb_qp_create_ex(struct ibv_context *context, struct ibv_qp_init_a
     PR_SAY_ONCE(
         "a QP for other work requests than WRITE and WRITE_IMM is refused: MRC has no others;"
         " mrc run --rc emulates some");
-  if (attr->comp_mask & ~known || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || flags ||
-      sends_others) {
-    errno = EOPNOTSUPP;
-    return NULL;
-  }
+  if (attr->comp_mask & ~known || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || flags || sends_others)
+    return vb_null(EOPNOTSUPP);
   struct ibv_qp_init_attr plain = {.qp_context = attr->qp_context,
                                    .send_cq = attr->send_cq,
                                    .recv_cq = attr->recv_cq,
@@ -724,8 +692,7 @@ struct ibv_qp *vb_qp_create_ex(struct ibv_context *context, struct ibv_qp_init_a
   struct vb_qp *ours = vb_qp_of(qp);
   if (!allocate_list(ours)) {
     ibv_destroy_qp(qp);
-    errno = ENOMEM;
-    return NULL;
+    return vb_null(ENOMEM);
   }
   ours->ibv.ex.wr_start = wr_start;
   ours->ibv.ex.wr_complete = wr_complete;

@@ -12,11 +12,6 @@ void mrc_rc_put_header(const struct mrc_rc_header *header, uint8_t *out) {
   mrc_put32(out + 12, 0);
 }
 
-static struct mrc_rc_header get_header(const uint8_t *in) {
-  return (struct mrc_rc_header){
-      .read = mrc_get32(in), .granted = mrc_get32(in + 4), .wanted = mrc_get32(in + 8)};
-}
-
 /* Bytes of a record's fields. */
 static size_t fields_of(uint8_t kind) {
   switch ((enum mrc_rc_kind)kind) {
@@ -573,12 +568,6 @@ static bool on_refused(struct mrc_rc *rc, uint8_t status) {
   return true;
 }
 
-static bool on_failed(struct mrc_rc *rc, uint8_t status) {
-  rc->ended = true;
-  rc->owner->failed(rc->user, status_of(status));
-  return true;
-}
-
 /* ---- frames ---- */
 
 static bool on_record(struct mrc_rc *rc, const struct mrc_rc_record *record, const uint8_t *bytes) {
@@ -599,7 +588,9 @@ static bool on_record(struct mrc_rc *rc, const struct mrc_rc_record *record, con
     case MRC_RC_REFUSED:
       return on_refused(rc, record->status);
     case MRC_RC_FAILED:
-      return on_failed(rc, record->status);
+      rc->ended = true;
+      rc->owner->failed(rc->user, status_of(record->status));
+      return true;
   }
   return false;
 }
@@ -608,10 +599,9 @@ static bool on_frame(struct mrc_rc *rc, uint32_t number, uint32_t size) {
   const int place = mrc_slots_arrive(&rc->slots, number, MRC_IMM_NUMBER, size);
   if (place < 0) return false;
   const uint8_t *frame = rc->inbox + place;
-  const struct mrc_rc_header header = get_header(frame);
-  if (!mrc_slots_credit(&rc->slots, header.read, UINT32_MAX)) return false;
-  if (!on_granted(rc, header.granted, UINT32_MAX)) return false;
-  if (!on_wanted(rc, header.wanted, UINT32_MAX)) return false;
+  if (!mrc_slots_credit(&rc->slots, mrc_get32(frame), UINT32_MAX)) return false;
+  if (!on_granted(rc, mrc_get32(frame + 4), UINT32_MAX)) return false;
+  if (!on_wanted(rc, mrc_get32(frame + 8), UINT32_MAX)) return false;
   for (uint32_t at = MRC_RC_FRAME_HEADER; at < size && !rc->ended;) {
     struct mrc_rc_record record;
     const size_t bytes = decode(frame + at, size - at, &record);

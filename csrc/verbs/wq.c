@@ -2,11 +2,8 @@
 #include "verbs/objects.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "agent/process.h"
 
 int vb_receives_init(struct vb_receives *receives, uint32_t most, uint32_t max_sge,
                      bool with_memory) {
@@ -58,33 +55,22 @@ struct vb_receive vb_receives_take(struct vb_receives *receives, struct ibv_sge 
 
 /* ---- The QPs that want receives ---- */
 
-static void append(struct vb_srq *srq, struct vb_qp *qp) {
-  qp->waits = true;
-  qp->next_waiting = NULL;
-  if (srq->waiting)
-    srq->waiting_last->next_waiting = qp;
-  else
-    srq->waiting = qp;
-  srq->waiting_last = qp;
-}
-
 /* Grants what is free, to the QPs in turn. */
 static void serve(struct vb_srq *srq) {
-  while (srq->waiting && srq->reserved < vb_receives_n(&srq->rq)) {
-    struct vb_qp *qp = srq->waiting;
-    srq->waiting = qp->next_waiting;
-    qp->waits = false;
+  while (!mrc_list_is_empty(&srq->turns) && srq->reserved < vb_receives_n(&srq->rq)) {
+    struct vb_qp *qp = MRC_NODE_OWNER(srq->turns.next, struct vb_qp, turn);
+    mrc_node_leave(&qp->turn);
     srq->reserved++;
     qp->srq_reserved++;
     mrc_rc_grant(&qp->rc->rc, 1);
     vb_process_touch(qp);
-    if (--qp->srq_wants > 0) append(srq, qp);
+    if (--qp->srq_wants > 0) mrc_list_append(&srq->turns, &qp->turn);
   }
 }
 
 void vb_srq_want(struct vb_qp *qp, uint32_t n) {
   qp->srq_wants = n;
-  if (!qp->waits) append(qp->srq, qp);
+  mrc_list_append(&qp->srq->turns, &qp->turn);
   serve(qp->srq);
 }
 
@@ -105,21 +91,8 @@ struct vb_receive vb_srq_take(struct vb_qp *qp, struct ibv_sge *sges) {
   return taken;
 }
 
-static void stop_waiting(struct vb_qp *qp) {
-  struct vb_srq *srq = qp->srq;
-  if (!qp->waits) return;
-  struct vb_qp *first = srq->waiting;
-  srq->waiting = NULL;
-  while (first) { /* all but this one, in their order */
-    struct vb_qp *next = first->next_waiting;
-    if (first != qp) append(srq, first);
-    first = next;
-  }
-  qp->waits = false;
-}
-
 void vb_srq_leave(struct vb_qp *qp) {
-  stop_waiting(qp);
+  mrc_node_leave(&qp->turn);
   qp->srq->reserved -= qp->srq_reserved;
   qp->srq_reserved = qp->srq_wants = 0;
   serve(qp->srq);
@@ -131,21 +104,18 @@ EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_att
   if (!vb_owns(pd->context)) PASS(NULL, ibv_create_srq, "IBVERBS_1.1", pd, attr);
   if (!vb_rc_is_on() || pr_process.forked) {
     PR_SAY_ONCE("a shared receive queue is refused: MRC has none; mrc run --rc emulates them");
-    errno = pr_process.forked ? EIO : EOPNOTSUPP;
-    return NULL;
+    return vb_null(pr_process.forked ? EIO : EOPNOTSUPP);
   }
   const struct ibv_srq_attr *wanted = &attr->attr;
-  if (wanted->max_wr < 1 || wanted->max_wr > VB_MAX_SRQ_WR || wanted->max_sge > VB_MAX_SGE) {
-    errno = EINVAL;
-    return NULL;
-  }
+  if (wanted->max_wr < 1 || wanted->max_wr > VB_MAX_SRQ_WR || wanted->max_sge > VB_MAX_SGE)
+    return vb_null(EINVAL);
   struct vb_srq *srq = calloc(1, sizeof *srq);
   if (!srq || vb_receives_init(&srq->rq, wanted->max_wr, wanted->max_sge, true) != 0) {
     if (srq) vb_receives_free(&srq->rq);
     free(srq);
-    errno = ENOMEM;
-    return NULL;
+    return vb_null(ENOMEM);
   }
+  mrc_list_init(&srq->turns);
   srq->srq = (struct ibv_srq){.context = pd->context, .srq_context = attr->srq_context, .pd = pd};
   pthread_mutex_init(&srq->srq.mutex, NULL);
   pthread_cond_init(&srq->srq.cond, NULL);
@@ -210,7 +180,7 @@ int vb_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *list, struct ibv_r
   pr_lock();
   const int error = vb_receives_post(&ours->rq, list, bad);
   serve(ours);
-  if (vb_objects.touched) pr_engine_owed();
+  if (!mrc_list_is_empty(&vb_objects.touched)) pr_engine_owed();
   pr_unlock();
   return error;
 }
