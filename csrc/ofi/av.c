@@ -2,12 +2,9 @@
 #include "ofi/ofi.h"
 
 #include <arpa/inet.h>
-#include <rdma/fi_errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "agent/process.h"
 
 enum { FIRST_PEERS = 64 };
 
@@ -126,24 +123,10 @@ static int insert(struct fid_av *fid, const void *addresses, size_t count, fi_ad
   return (int)n;
 }
 
-static int insert_service(struct fid_av *av, const char *node, const char *service,
-                          fi_addr_t *found, uint64_t flags, void *context) {
-  (void)av;
-  (void)node;
-  (void)service;
-  (void)found;
-  (void)flags;
-  (void)context;
-  return -FI_ENOSYS;
-}
-
-static int insert_symmetric(struct fid_av *av, const char *node, size_t n_nodes,
-                            const char *service, size_t n_services, fi_addr_t *found,
-                            uint64_t flags, void *context) {
-  (void)n_nodes;
-  (void)n_services;
-  return insert_service(av, node, service, found, flags, context);
-}
+OF_REFUSES(insert_service, struct fid_av *av, const char *node, const char *service,
+           fi_addr_t *found, uint64_t flags, void *context)
+OF_REFUSES(insert_symmetric, struct fid_av *av, const char *node, size_t n_nodes,
+           const char *service, size_t n_services, fi_addr_t *found, uint64_t flags, void *context)
 
 /* Such an endpoint may still ask for a QP: it stays in the table of peers. */
 static int remove_addresses(struct fid_av *fid, fi_addr_t *addresses, size_t count,
@@ -174,7 +157,6 @@ static int look_up(struct fid_av *av, fi_addr_t address, void *to, size_t *bytes
 }
 
 static const char *text_of(struct fid_av *av, const void *address, char *buffer, size_t *bytes) {
-  (void)av;
   char host[INET6_ADDRSTRLEN];
   char text[INET6_ADDRSTRLEN + 16];
   struct mrc_agent_endpoint point;

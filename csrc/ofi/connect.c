@@ -9,8 +9,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "agent/process.h"
-
 enum { SQ_DEPTH = 256, MAX_WIMM = 128, HEAP_BYTES = 64 << 20 };
 
 static bool is_open;
@@ -141,7 +139,6 @@ int of_connect_open(void) {
 }
 
 static void release(struct of_peer *peer, struct of_qp *qp) {
-  (void)peer;
   if (qp->leaving) return;
   pr_tell(MRC_AGENT_RELEASE, (int32_t)qp->qpn, 1, NULL, 0, NULL, 0);
   qp->leaving = true;

@@ -3,15 +3,9 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <rdma/fi_eq.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_tagged.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "agent/process.h"
 
 #define FOREVER_MS (1ull << 40) /* 35 years: as good as for ever */
 
@@ -36,13 +30,11 @@ static uint64_t look(const uint64_t *number) {
 }
 
 static uint64_t read_value(struct fid_cntr *fid) {
-  const struct of_counter *counter = (struct of_counter *)fid;
-  return look(&counter->value);
+  return look(&((struct of_counter *)fid)->value);
 }
 
 static uint64_t read_errors(struct fid_cntr *fid) {
-  const struct of_counter *counter = (struct of_counter *)fid;
-  return look(&counter->errors);
+  return look(&((struct of_counter *)fid)->errors);
 }
 
 static int change(uint64_t *number, bool adds, uint64_t value) {
@@ -54,8 +46,7 @@ static int change(uint64_t *number, bool adds, uint64_t value) {
 }
 
 static int add(struct fid_cntr *fid, uint64_t more) {
-  struct of_counter *counter = (struct of_counter *)fid;
-  return change(&counter->value, true, more);
+  return change(&((struct of_counter *)fid)->value, true, more);
 }
 
 static int set(struct fid_cntr *fid, uint64_t value) {
@@ -63,8 +54,7 @@ static int set(struct fid_cntr *fid, uint64_t value) {
 }
 
 static int add_errors(struct fid_cntr *fid, uint64_t more) {
-  struct of_counter *counter = (struct of_counter *)fid;
-  return change(&counter->errors, true, more);
+  return change(&((struct of_counter *)fid)->errors, true, more);
 }
 
 static int set_errors(struct fid_cntr *fid, uint64_t value) {
@@ -284,7 +274,6 @@ static ssize_t read_plain(struct fid_cq *fid, void *buffer, size_t count) {
 
 static ssize_t wait_from(struct fid_cq *fid, void *buffer, size_t count, fi_addr_t *sources,
                          const void *condition, int timeout_ms) {
-  (void)condition;
   struct of_cq *cq = (struct of_cq *)fid;
   if (pr_process.forked) return -FI_EIO;
   const uint64_t ms = timeout_ms < 0 ? FOREVER_MS : (uint64_t)timeout_ms;
@@ -309,11 +298,8 @@ static ssize_t wait_plain(struct fid_cq *fid, void *buffer, size_t count, const 
 
 /* ---- Errors ---- */
 
-static int error_of(int result) { return result == -EMSGSIZE ? FI_ETRUNC : -result; }
-
 /* Fills the fields that every version of the struct has. */
 static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uint64_t flags) {
-  (void)flags;
   struct of_cq *cq = (struct of_cq *)fid;
   pr_lock();
   if (!cq->first || cq->first->done.result == 0) {
@@ -330,7 +316,7 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uin
   entry->data = 0;
   entry->tag = done->tag;
   entry->olen = done->result == -EMSGSIZE ? done->bytes : 0;
-  entry->err = error_of(done->result);
+  entry->err = done->result == -EMSGSIZE ? FI_ETRUNC : -done->result;
   entry->prov_errno = peer && peer->error != 0 ? (int)peer->index + 1 : 0;
   if (entry->err_data_size == 0) entry->err_data = NULL;
   entry->err_data_size = 0;
@@ -347,8 +333,6 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *entry, uin
 /* `prov_errno` is 1 plus the index of the peer that has failed. */
 static const char *error_text(struct fid_cq *cq, int prov_errno, const void *err_data, char *buffer,
                               size_t bytes) {
-  (void)cq;
-  (void)err_data;
   pr_lock(); /* the table of peers may grow */
   const struct of_peer *peer = prov_errno > 0 ? of_peer_at((uint64_t)prov_errno - 1) : NULL;
   pr_unlock();
@@ -409,18 +393,15 @@ int of_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq
 
 static ssize_t read_event(struct fid_eq *eq, uint32_t *event, void *buffer, size_t bytes,
                           uint64_t flags) {
-  (void)eq, (void)event, (void)buffer, (void)bytes, (void)flags;
   return -FI_EAGAIN;
 }
 
 static ssize_t eq_read_error(struct fid_eq *eq, struct fi_eq_err_entry *entry, uint64_t flags) {
-  (void)eq, (void)entry, (void)flags;
   return -FI_EAGAIN;
 }
 
 static ssize_t write_event(struct fid_eq *eq, uint32_t event, const void *buffer, size_t bytes,
                            uint64_t flags) {
-  (void)eq, (void)event, (void)buffer, (void)bytes, (void)flags;
   return -FI_ENOSYS;
 }
 
@@ -433,7 +414,6 @@ static ssize_t wait_event(struct fid_eq *eq, uint32_t *event, void *buffer, size
 
 static const char *eq_error_text(struct fid_eq *eq, int prov_errno, const void *err_data,
                                  char *buffer, size_t bytes) {
-  (void)eq, (void)prov_errno, (void)err_data;
   static const char text[] = "nothing has failed";
   if (!buffer || bytes == 0) return text;
   snprintf(buffer, bytes, "%s", text);

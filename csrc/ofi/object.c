@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ofi/ofi.h"
 
-#include <rdma/fi_errno.h>
 #include <stdlib.h>
-
-#include "agent/process.h"
 
 void *of_object_new(size_t bytes, struct fid *parent) {
   struct of_object *made = calloc(1, bytes);
@@ -22,26 +19,11 @@ int of_object_leave(struct of_object *object) {
   return 0;
 }
 
-int of_no_bind(struct fid *fid, struct fid *other, uint64_t flags) {
-  (void)fid;
-  (void)other;
-  (void)flags;
-  return -FI_ENOSYS;
-}
+int of_no_bind(struct fid *fid, struct fid *other, uint64_t flags) { return -FI_ENOSYS; }
 
-int of_no_control(struct fid *fid, int command, void *argument) {
-  (void)fid;
-  (void)command;
-  (void)argument;
-  return -FI_ENOSYS;
-}
+int of_no_control(struct fid *fid, int command, void *argument) { return -FI_ENOSYS; }
 
 int of_no_ops_open(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context) {
-  (void)fid;
-  (void)name;
-  (void)flags;
-  (void)ops;
-  (void)context;
   return -FI_ENOSYS;
 }
 

@@ -7,12 +7,20 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include <stdbool.h>
 
-#include "agent/protocol.h"
+#include "agent/process.h"
 #include "msg/messages.h"
+
+/* The tables of libfabric have parameters that this provider does not use. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* A function of such a table that refuses. */
+#define OF_REFUSES(name, ...) \
+  static int name(__VA_ARGS__) { return -FI_ENOSYS; }
 
 /* The beginning of every object: a handle is its address. */
 struct of_object {

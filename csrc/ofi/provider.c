@@ -3,15 +3,10 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <rdma/fi_cm.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_eq.h>
-#include <rdma/fi_errno.h>
 #include <rdma/providers/fi_prov.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/process.h"
-#include "agent/protocol.h"
 #include "ofi/ofi.h"
 
 #define FABRIC "mrc"
@@ -374,31 +369,11 @@ static int get_name(struct fid *fid, void *address, size_t *bytes) {
   return room < sizeof *own ? -FI_ETOOSMALL : 0;
 }
 
-static int set_name(struct fid *fid, void *address, size_t bytes) {
-  (void)fid;
-  (void)address;
-  (void)bytes;
-  return -FI_ENOSYS;
-}
-
-static int get_peer(struct fid_ep *ep, void *address, size_t *bytes) {
-  (void)ep, (void)address, (void)bytes;
-  return -FI_ENOSYS;
-}
-
-static int connect_ep(struct fid_ep *ep, const void *address, const void *data, size_t bytes) {
-  (void)ep, (void)address, (void)data, (void)bytes;
-  return -FI_ENOSYS;
-}
-
-static int accept_ep(struct fid_ep *ep, const void *data, size_t bytes) {
-  return connect_ep(ep, NULL, data, bytes);
-}
-
-static int shut_down(struct fid_ep *ep, uint64_t flags) {
-  (void)ep, (void)flags;
-  return -FI_ENOSYS;
-}
+OF_REFUSES(set_name, struct fid *fid, void *address, size_t bytes)
+OF_REFUSES(get_peer, struct fid_ep *ep, void *address, size_t *bytes)
+OF_REFUSES(connect_ep, struct fid_ep *ep, const void *address, const void *data, size_t bytes)
+OF_REFUSES(accept_ep, struct fid_ep *ep, const void *data, size_t bytes)
+OF_REFUSES(shut_down, struct fid_ep *ep, uint64_t flags)
 
 static struct fi_ops_cm cm_ops = {.size = sizeof cm_ops,
                                   .setname = set_name,
@@ -429,20 +404,12 @@ static int set_option(struct fid *fid, int level, int name, const void *value, s
   return 0;
 }
 
-static int tx_context(struct fid_ep *ep, int index, struct fi_tx_attr *attr, struct fid_ep **found,
-                      void *context) {
-  (void)ep, (void)index, (void)attr, (void)found, (void)context;
-  return -FI_ENOSYS;
-}
-
-static int rx_context(struct fid_ep *ep, int index, struct fi_rx_attr *attr, struct fid_ep **found,
-                      void *context) {
-  (void)attr;
-  return tx_context(ep, index, NULL, found, context);
-}
+OF_REFUSES(tx_context, struct fid_ep *ep, int index, struct fi_tx_attr *attr, struct fid_ep **found,
+           void *context)
+OF_REFUSES(rx_context, struct fid_ep *ep, int index, struct fi_rx_attr *attr, struct fid_ep **found,
+           void *context)
 
 static ssize_t size_left(struct fid_ep *ep) {
-  (void)ep;
   pr_lock();
   const ssize_t left = (ssize_t)OF_OPERATIONS - of_operations_running();
   pr_unlock();
@@ -492,28 +459,13 @@ static int open_ep(struct fid_domain *domain, struct fi_info *info, struct fid_e
 
 /* ---- What a domain refuses ---- */
 
-static int no_scalable_ep(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
-                          void *context) {
-  (void)domain, (void)info, (void)ep, (void)context;
-  return -FI_ENOSYS;
-}
-
-static int no_poll(struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **set) {
-  (void)domain, (void)attr, (void)set;
-  return -FI_ENOSYS;
-}
-
-static int no_shared_tx(struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_stx **stx,
-                        void *context) {
-  (void)domain, (void)attr, (void)stx, (void)context;
-  return -FI_ENOSYS;
-}
-
-static int no_shared_rx(struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **ep,
-                        void *context) {
-  (void)domain, (void)attr, (void)ep, (void)context;
-  return -FI_ENOSYS;
-}
+OF_REFUSES(no_scalable_ep, struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
+           void *context)
+OF_REFUSES(no_poll, struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **set)
+OF_REFUSES(no_shared_tx, struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_stx **stx,
+           void *context)
+OF_REFUSES(no_shared_rx, struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **ep,
+           void *context)
 
 static struct fi_ops_domain domain_ops = {.size = sizeof domain_ops,
                                           .av_open = of_av_open,
@@ -528,7 +480,6 @@ static struct fi_ops_domain domain_ops = {.size = sizeof domain_ops,
 
 static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
                        void *context) {
-  (void)info;
   struct of_object *made = of_object_new(sizeof *made, &fabric->fid);
   if (!made) return -FI_ENOMEM;
   made->domain = (struct fid_domain){
@@ -541,21 +492,10 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 
 /* ---- Fabrics ---- */
 
-static int no_passive_ep(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **ep,
-                         void *context) {
-  (void)fabric, (void)info, (void)ep, (void)context;
-  return -FI_ENOSYS;
-}
-
-static int no_wait(struct fid_fabric *fabric, struct fi_wait_attr *attr, struct fid_wait **set) {
-  (void)fabric, (void)attr, (void)set;
-  return -FI_ENOSYS;
-}
-
-static int no_try(struct fid_fabric *fabric, struct fid **fids, int count) {
-  (void)fabric, (void)fids, (void)count;
-  return -FI_ENOSYS;
-}
+OF_REFUSES(no_passive_ep, struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **ep,
+           void *context)
+OF_REFUSES(no_wait, struct fid_fabric *fabric, struct fi_wait_attr *attr, struct fid_wait **set)
+OF_REFUSES(no_try, struct fid_fabric *fabric, struct fid **fids, int count)
 
 static struct fi_ops_fabric fabric_ops = {.size = sizeof fabric_ops,
                                           .domain = open_domain,
@@ -645,7 +585,6 @@ static int close_mr(struct fid *fid) {
 }
 
 static int enable_mr(struct fid *fid, int command, void *argument) {
-  (void)fid, (void)argument;
   return command == FI_ENABLE ? 0 : -FI_ENOSYS;
 }
 
@@ -670,10 +609,10 @@ static int begin_region(const void *buffer, size_t bytes, uint64_t wanted, uint3
   return error == -ENOSPC ? -FI_ENOMEM : error;
 }
 
+/* Addresses are virtual, and keys are ours. */
 static int open_mr(struct fid *domain, const void *buffer, size_t bytes, uint64_t access,
                    uint64_t offset, uint64_t key, uint64_t flags, struct fid_mr **mr,
                    void *context) {
-  (void)offset, (void)key; /* addresses are virtual, and keys are ours */
   if (flags & ~FI_RMA_PMEM) return -FI_EBADFLAGS;
   if (access & ~ACCESS) return -FI_EINVAL;
   uint32_t own_key;

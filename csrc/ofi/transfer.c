@@ -2,11 +2,8 @@
 #include "ofi/ofi.h"
 
 #include <errno.h>
-#include <rdma/fi_errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "agent/process.h"
 
 /* ---- Posts ---- */
 
@@ -40,11 +37,6 @@ static bool known_flags(const struct of_call *call) {
   return !(call->flags & ~(RECEIVE_FLAGS | (call->tagged ? SEARCH_FLAGS : FI_MULTI_RECV)));
 }
 
-/* csrc/msg sends one piece of memory, so several are copied. */
-static bool copies(const struct of_call *call) {
-  return call->kind != MRC_MSG_ATOMIC && (call->flags & FI_INJECT || call->n_pieces > 0);
-}
-
 static int copy(const struct of_call *call, struct of_operation *operation) {
   char *at = operation->copy = malloc(call->bytes);
   if (!at) return -FI_ENOMEM;
@@ -63,17 +55,12 @@ static uint64_t cq_flags(const struct of_call *call) {
   return (sends(call) ? FI_SEND : FI_RECV) | (call->tagged ? FI_TAGGED : FI_MSG);
 }
 
-/* Atomics count as reads or writes. */
-static int counted_as(const struct of_call *call) {
-  if (!reaches(call)) return call->kind;
-  return fetches(call) ? MRC_MSG_READ : MRC_MSG_WRITE;
-}
-
 static int prepare(struct of_ep *ep, const struct of_call *call, struct of_operation *operation) {
   const bool selective = sends(call) ? ep->selective_sends : ep->selective_receives;
   const bool silent = selective && !(call->flags & FI_COMPLETION);
   if (!call->injects) operation->cq = sends(call) ? ep->send_cq : ep->receive_cq;
-  operation->counter = ep->counters[counted_as(call)];
+  const int reached = fetches(call) ? MRC_MSG_READ : MRC_MSG_WRITE; /* atomics count as these */
+  operation->counter = ep->counters[reaches(call) ? reached : (int)call->kind];
   operation->silent = silent;
   operation->context = silent ? NULL : call->context;
   operation->buffer = call->flags & FI_PEEK ? NULL : call->buffer;
@@ -81,7 +68,9 @@ static int prepare(struct of_ep *ep, const struct of_call *call, struct of_opera
   operation->multi = call->flags & FI_MULTI_RECV;
   operation->claims = call->flags & FI_PEEK && call->flags & FI_CLAIM;
   operation->discards = call->flags & FI_DISCARD;
-  return copies(call) && call->bytes > 0 ? copy(call, operation) : 0;
+  /* csrc/msg sends one piece of memory, so several are copied. */
+  const bool copies = call->flags & FI_INJECT || call->n_pieces > 0;
+  return copies && call->kind != MRC_MSG_ATOMIC && call->bytes > 0 ? copy(call, operation) : 0;
 }
 
 static struct mrc_msg_post post_of(const struct of_ep *ep, const struct of_call *call,
@@ -182,9 +171,10 @@ static ssize_t transfer_run_pieces(struct fid_ep *ep, struct of_call call,
   return transfer_run(ep, call);
 }
 
-static struct iovec piece(const void *buffer, size_t bytes) {
-  return (struct iovec){.iov_base = (void *)(uintptr_t)buffer, .iov_len = bytes};
-}
+/* A piece of memory, or a number of a program, until the end of the block. */
+#define PIECE(buffer, bytes) \
+  (&(struct iovec){.iov_base = (void *)(uintptr_t)(buffer), .iov_len = (bytes)})
+#define NUMBER(memory, n) (&(struct fi_ioc){.addr = (void *)(uintptr_t)(memory), .count = (n)})
 
 static uint64_t send_flags(const struct fid_ep *ep) {
   return ((const struct of_ep *)ep)->send_flags;
@@ -239,7 +229,6 @@ static ssize_t run_inject(struct fid_ep *ep, const void *buffer, size_t bytes, u
 static ssize_t tagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                             size_t count, fi_addr_t peer, uint64_t tag, uint64_t ignore,
                             void *context) {
-  (void)desc;
   if (count != 1) return -FI_EINVAL;
   return run_receive(ep, pieces, 1, peer, tag, ignore, context, receive_flags(ep) & ~FI_MULTI_RECV,
                      true);
@@ -247,9 +236,7 @@ static ssize_t tagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void 
 
 static ssize_t tagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
                            fi_addr_t peer, uint64_t tag, uint64_t ignore, void *context) {
-  (void)desc;
-  const struct iovec whole = piece(buffer, bytes);
-  return tagged_recvv(ep, &whole, NULL, 1, peer, tag, ignore, context);
+  return tagged_recvv(ep, PIECE(buffer, bytes), NULL, 1, peer, tag, ignore, context);
 }
 
 static ssize_t tagged_recvmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg, uint64_t flags) {
@@ -261,9 +248,7 @@ static ssize_t tagged_recvmsg(struct fid_ep *ep, const struct fi_msg_tagged *msg
 
 static ssize_t tagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                                uint64_t data, fi_addr_t peer, uint64_t tag, void *context) {
-  (void)desc;
-  const struct iovec whole = piece(buffer, bytes);
-  return run_send(ep, &whole, 1, data, peer, tag, context, send_flags(ep), true);
+  return run_send(ep, PIECE(buffer, bytes), 1, data, peer, tag, context, send_flags(ep), true);
 }
 
 static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
@@ -273,7 +258,6 @@ static ssize_t tagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, 
 
 static ssize_t tagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                             size_t count, fi_addr_t peer, uint64_t tag, void *context) {
-  (void)desc;
   return run_send(ep, pieces, count, 0, peer, tag, context, send_flags(ep), true);
 }
 
@@ -307,16 +291,13 @@ struct fi_ops_tagged of_tagged_ops = {.size = sizeof of_tagged_ops,
 
 static ssize_t untagged_recvv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                               size_t count, fi_addr_t peer, void *context) {
-  (void)desc;
   if (count != 1) return -FI_EINVAL;
   return run_receive(ep, pieces, 1, peer, 0, 0, context, receive_flags(ep), false);
 }
 
 static ssize_t untagged_recv(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
                              fi_addr_t peer, void *context) {
-  (void)desc;
-  const struct iovec whole = piece(buffer, bytes);
-  return untagged_recvv(ep, &whole, NULL, 1, peer, context);
+  return untagged_recvv(ep, PIECE(buffer, bytes), NULL, 1, peer, context);
 }
 
 static ssize_t untagged_recvmsg(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags) {
@@ -325,9 +306,7 @@ static ssize_t untagged_recvmsg(struct fid_ep *ep, const struct fi_msg *msg, uin
 
 static ssize_t untagged_senddata(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                                  uint64_t data, fi_addr_t peer, void *context) {
-  (void)desc;
-  const struct iovec whole = piece(buffer, bytes);
-  return run_send(ep, &whole, 1, data, peer, 0, context, send_flags(ep), false);
+  return run_send(ep, PIECE(buffer, bytes), 1, data, peer, 0, context, send_flags(ep), false);
 }
 
 static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
@@ -337,7 +316,6 @@ static ssize_t untagged_send(struct fid_ep *ep, const void *buffer, size_t bytes
 
 static ssize_t untagged_sendv(struct fid_ep *ep, const struct iovec *pieces, void **desc,
                               size_t count, fi_addr_t peer, void *context) {
-  (void)desc;
   return run_send(ep, pieces, count, 0, peer, 0, context, send_flags(ep), false);
 }
 
@@ -370,7 +348,6 @@ struct fi_ops_msg of_untagged_ops = {.size = sizeof of_untagged_ops,
 /* ---- Cancel ---- */
 
 ssize_t of_transfer_cancel(struct fid *fid, void *context) {
-  (void)fid;
   pr_lock();
   struct of_operation *operation = context ? of_operation_with(context) : NULL;
   if (operation) {
@@ -416,14 +393,11 @@ static ssize_t run_rma_msg(struct fid_ep *ep, enum mrc_msg_kind kind, const stru
 
 static ssize_t read_memory(struct fid_ep *ep, void *buffer, size_t bytes, void *desc,
                            fi_addr_t peer, uint64_t address, uint64_t key, void *context) {
-  (void)desc;
-  const struct iovec whole = piece(buffer, bytes);
-  return run_rma(ep, MRC_MSG_READ, &whole, 1, peer, address, key, context);
+  return run_rma(ep, MRC_MSG_READ, PIECE(buffer, bytes), 1, peer, address, key, context);
 }
 
 static ssize_t read_v(struct fid_ep *ep, const struct iovec *pieces, void **desc, size_t count,
                       fi_addr_t peer, uint64_t address, uint64_t key, void *context) {
-  (void)desc;
   return run_rma(ep, MRC_MSG_READ, pieces, count, peer, address, key, context);
 }
 
@@ -433,14 +407,11 @@ static ssize_t read_msg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_
 
 static ssize_t write_memory(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                             fi_addr_t peer, uint64_t address, uint64_t key, void *context) {
-  (void)desc;
-  const struct iovec whole = piece(buffer, bytes);
-  return run_rma(ep, MRC_MSG_WRITE, &whole, 1, peer, address, key, context);
+  return run_rma(ep, MRC_MSG_WRITE, PIECE(buffer, bytes), 1, peer, address, key, context);
 }
 
 static ssize_t rma_write_v(struct fid_ep *ep, const struct iovec *pieces, void **desc, size_t count,
                            fi_addr_t peer, uint64_t address, uint64_t key, void *context) {
-  (void)desc;
   return run_rma(ep, MRC_MSG_WRITE, pieces, count, peer, address, key, context);
 }
 
@@ -464,8 +435,6 @@ static ssize_t inject_write(struct fid_ep *ep, const void *buffer, size_t bytes,
 static ssize_t no_write_data(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
                              uint64_t data, fi_addr_t peer, uint64_t address, uint64_t key,
                              void *context) {
-  (void)ep, (void)buffer, (void)bytes, (void)desc, (void)data, (void)peer, (void)address;
-  (void)key, (void)context;
   return -FI_ENOSYS;
 }
 
@@ -600,10 +569,6 @@ static ssize_t run_atomic(struct fid_ep *ep, const struct change *change) {
 
 /* ---- Calls ---- */
 
-static struct fi_ioc ioc(const void *memory, size_t count) {
-  return (struct fi_ioc){.addr = (void *)(uintptr_t)memory, .count = count};
-}
-
 /* A change by calls that name each thing. */
 static struct change named(const struct fid_ep *ep, fi_addr_t peer, uint64_t address, uint64_t key,
                            enum fi_datatype type, enum fi_op op, void *context) {
@@ -618,7 +583,6 @@ static struct change named(const struct fid_ep *ep, fi_addr_t peer, uint64_t add
 static ssize_t change_v(struct fid_ep *ep, const struct fi_ioc *operands, void **desc, size_t n,
                         fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
                         enum fi_op op, void *context) {
-  (void)desc;
   struct change change = named(ep, peer, address, key, type, op, context);
   change.operands = operands, change.n_operands = n;
   return run_atomic(ep, &change);
@@ -627,16 +591,13 @@ static ssize_t change_v(struct fid_ep *ep, const struct fi_ioc *operands, void *
 static ssize_t write_one(struct fid_ep *ep, const void *operand, size_t count, void *desc,
                          fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
                          enum fi_op op, void *context) {
-  (void)desc;
-  const struct fi_ioc operands = ioc(operand, count);
-  return change_v(ep, &operands, NULL, 1, peer, address, key, type, op, context);
+  return change_v(ep, NUMBER(operand, count), NULL, 1, peer, address, key, type, op, context);
 }
 
 static ssize_t change_inject(struct fid_ep *ep, const void *operand, size_t count, fi_addr_t peer,
                              uint64_t address, uint64_t key, enum fi_datatype type, enum fi_op op) {
-  const struct fi_ioc operands = ioc(operand, count);
   struct change change = named(ep, peer, address, key, type, op, NULL);
-  change.operands = &operands, change.n_operands = 1;
+  change.operands = NUMBER(operand, count), change.n_operands = 1;
   change.injects = true;
   return run_atomic(ep, &change);
 }
@@ -645,7 +606,6 @@ static ssize_t fetch_v(struct fid_ep *ep, const struct fi_ioc *operands, void **
                        struct fi_ioc *results, void **result_desc, size_t n_results, fi_addr_t peer,
                        uint64_t address, uint64_t key, enum fi_datatype type, enum fi_op op,
                        void *context) {
-  (void)desc, (void)result_desc;
   struct change change = named(ep, peer, address, key, type, op, context);
   change.operands = operands, change.n_operands = n;
   change.results = results, change.n_results = n_results;
@@ -656,10 +616,8 @@ static ssize_t fetch_v(struct fid_ep *ep, const struct fi_ioc *operands, void **
 static ssize_t fetch_one(struct fid_ep *ep, const void *operand, size_t count, void *desc,
                          void *result, void *result_desc, fi_addr_t peer, uint64_t address,
                          uint64_t key, enum fi_datatype type, enum fi_op op, void *context) {
-  (void)desc, (void)result_desc;
-  const struct fi_ioc operands = ioc(operand, count);
-  struct fi_ioc results = ioc(result, count);
-  return fetch_v(ep, &operands, NULL, 1, &results, NULL, 1, peer, address, key, type, op, context);
+  return fetch_v(ep, NUMBER(operand, count), NULL, 1, NUMBER(result, count), NULL, 1, peer, address,
+                 key, type, op, context);
 }
 
 static ssize_t compare_v(struct fid_ep *ep, const struct fi_ioc *operands, void **desc, size_t n,
@@ -667,7 +625,6 @@ static ssize_t compare_v(struct fid_ep *ep, const struct fi_ioc *operands, void 
                          struct fi_ioc *results, void **result_desc, size_t n_results,
                          fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
                          enum fi_op op, void *context) {
-  (void)desc, (void)compare_desc, (void)result_desc;
   struct change change = named(ep, peer, address, key, type, op, context);
   change.operands = operands, change.n_operands = n;
   change.compares = compares, change.n_compares = n_compares;
@@ -680,11 +637,8 @@ static ssize_t compare_one(struct fid_ep *ep, const void *operand, size_t count,
                            const void *compare, void *compare_desc, void *result, void *result_desc,
                            fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
                            enum fi_op op, void *context) {
-  (void)desc, (void)compare_desc, (void)result_desc;
-  const struct fi_ioc operands = ioc(operand, count), compares = ioc(compare, count);
-  struct fi_ioc results = ioc(result, count);
-  return compare_v(ep, &operands, NULL, 1, &compares, NULL, 1, &results, NULL, 1, peer, address,
-                   key, type, op, context);
+  return compare_v(ep, NUMBER(operand, count), NULL, 1, NUMBER(compare, count), NULL, 1,
+                   NUMBER(result, count), NULL, 1, peer, address, key, type, op, context);
 }
 
 /* ---- Calls with a message ---- */
@@ -708,7 +662,6 @@ static ssize_t change_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg, ui
 
 static ssize_t fetch_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg, struct fi_ioc *results,
                          void **desc, size_t n, uint64_t flags) {
-  (void)desc;
   const struct change change = {.results = results, .n_results = n, .result = BEFORE};
   return run_atomic_msg(ep, msg, change, flags);
 }
@@ -716,7 +669,6 @@ static ssize_t fetch_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg, str
 static ssize_t compare_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg,
                            const struct fi_ioc *compares, void **compare_desc, size_t n_compares,
                            struct fi_ioc *results, void **desc, size_t n, uint64_t flags) {
-  (void)compare_desc, (void)desc;
   const struct change change = {.compares = compares,
                                 .n_compares = n_compares,
                                 .results = results,
@@ -728,23 +680,19 @@ static ssize_t compare_msg(struct fid_ep *ep, const struct fi_msg_atomic *msg,
 /* ---- What there is ---- */
 
 static int write_valid(struct fid_ep *ep, enum fi_datatype type, enum fi_op op, size_t *count) {
-  (void)ep;
   return valid(type, op, count, NOTHING);
 }
 
 static int fetch_valid(struct fid_ep *ep, enum fi_datatype type, enum fi_op op, size_t *count) {
-  (void)ep;
   return valid(type, op, count, BEFORE);
 }
 
 static int compare_valid(struct fid_ep *ep, enum fi_datatype type, enum fi_op op, size_t *count) {
-  (void)ep;
   return valid(type, op, count, COMPARED);
 }
 
 int of_atomic_query(struct fid_domain *domain, enum fi_datatype type, enum fi_op op,
                     struct fi_atomic_attr *attr, uint64_t flags) {
-  (void)domain;
   if (flags & ~(FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC) ||
       flags == (FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC))
     return -FI_EBADFLAGS;
