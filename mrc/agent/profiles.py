@@ -243,7 +243,6 @@ class Formats:
 ALGORITHM = "uet-1.0-nscc"
 MAX_EVS = 1024
 MAX_PROFILES = 1024
-_MILLION = 1e6
 
 # ---- EVs ----------------------------------------------------------------------------------------
 
@@ -546,48 +545,41 @@ class CcProfiles:
         }  # fmt: skip
 
 
+# The fields of struct mrc_api_nscc: their names in CcParameters, and how many of our units one is.
+_NSCC: Mapping[str, tuple[str, float]] = {
+    "adjust_bytes": ("adjust_bytes_threshold", 1),
+    "adjust_period_ns": ("adjust_period_threshold_ns", 1),
+    "base_rtt_ns": ("base_rtt_ns", 1),
+    "eta": ("eta", 1),
+    "fi": ("fi", 1),
+    "fi_scale": ("fi_scale", 1e6),
+    "gamma": ("gamma", 1e6),
+    "max_md_jump": ("max_md_jump", 1e6),
+    "max_cwnd": ("max_cwnd", 1),
+    "quick_adapt_gate": ("qa_gate", 1),
+    "quick_adapt_threshold": ("qa_threshold_ns", 1),
+    "target_delay_ns": ("target_delay_ns", 1),
+}
+
+
 def parameters_of(config: Any) -> CcParameters:
     """NSCC's parameters in our units."""
-
-    def whole(value: float, unit: float = 1) -> int:
+    found: dict[str, Any] = {"disable_qa": bool(config.disable_quick_adapt)}
+    for field_name, (name, unit) in _NSCC.items():
+        value = getattr(config, field_name)
         if not math.isfinite(value) or not 0 <= value * unit < 1 << 32:
             raise RequestError(errno.EINVAL, f"{digits(value)} is out of range for NSCC")
-        return round(value * unit)
-
-    return CcParameters(
-        base_rtt_ns=int(config.base_rtt_ns),
-        target_delay_ns=int(config.target_delay_ns),
-        max_cwnd=int(config.max_cwnd),
-        fi=whole(config.fi),
-        eta=whole(config.eta),
-        adjust_period_threshold_ns=int(config.adjust_period_ns),
-        adjust_bytes_threshold=int(config.adjust_bytes),
-        qa_threshold_ns=int(config.quick_adapt_threshold),
-        qa_gate=int(config.quick_adapt_gate),
-        fi_scale=whole(config.fi_scale, _MILLION),
-        gamma=whole(config.gamma, _MILLION),
-        max_md_jump=whole(config.max_md_jump, _MILLION),
-        disable_qa=bool(config.disable_quick_adapt),
-    )
+        found[name] = round(value * unit)
+    return CcParameters(**found)
 
 
 def config_of(parameters: CcParameters) -> dict[str, Any]:
     """The fields of a `struct mrc_api_nscc`."""
-    return {
-        "disable_quick_adapt": parameters.disable_qa,
-        "adjust_bytes": parameters.adjust_bytes_threshold,
-        "adjust_period_ns": parameters.adjust_period_threshold_ns,
-        "base_rtt_ns": parameters.base_rtt_ns,
-        "eta": float(parameters.eta),
-        "fi": float(parameters.fi),
-        "fi_scale": parameters.fi_scale / _MILLION,
-        "gamma": parameters.gamma / _MILLION,
-        "max_md_jump": parameters.max_md_jump / _MILLION,
-        "max_cwnd": parameters.max_cwnd,
-        "quick_adapt_gate": parameters.qa_gate,
-        "quick_adapt_threshold": parameters.qa_threshold_ns,
-        "target_delay_ns": parameters.target_delay_ns,
-    }
+    found: dict[str, Any] = {"disable_quick_adapt": parameters.disable_qa}
+    for field_name, (name, unit) in _NSCC.items():
+        value = getattr(parameters, name)
+        found[field_name] = value if unit == 1 else value / unit
+    return found
 
 
 # ---- Requests of programs -----------------------------------------------------------------------

@@ -610,7 +610,6 @@ class ProgramContext(Context):
         self._steered = ProgramEngine(
             self._connection, self.engine.answer, self._on_frame, self._on_engine_gone
         )
-        self._steered.on_room = self._on_room
         links.take(self.engine.ports, self._steered)
         links.on_change = partial(self._tell_ports, links)
         return structs.replace(
@@ -620,13 +619,6 @@ class ProgramContext(Context):
             dispatcher=Dispatcher(self._steered, steering.first_cookie()),
             rng=random.Random(secrets.randbits(64)),
         )
-
-    def _on_room(self, wanted: bool) -> None:
-        loop = asyncio.get_running_loop()
-        if wanted:
-            loop.add_writer(self._steered.fd, self._steered.flush)
-        else:
-            loop.remove_writer(self._steered.fd)
 
     def _tell_ports(self, links: LocalPorts) -> None:
         """Tells the program of ports that went, came or changed their state."""

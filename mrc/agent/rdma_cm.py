@@ -17,10 +17,10 @@ import logging
 import random
 import secrets
 import socket
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from enum import Enum, IntEnum, auto
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -204,42 +204,6 @@ def params_of(fields: CData) -> CmParams:
     )
 
 
-def event_fields(
-    number: int,
-    event: CmEvent,
-    *,
-    status: int = 0,
-    child: int = 0,
-    peer: CmAddress | None = None,
-    own: dict[str, Any] | None = None,
-    params: CmParams = NOTHING,
-) -> dict[str, Any]:
-    """The fields of a `struct mrc_agent_cm`. Each side sees the other's resources as the limit of
-    its own requests, so these two change places.
-    """
-    private = bytes.fromhex(params.private)
-    end = {}
-    if peer is not None:
-        end = {"gid": pack_address(peer.gid), "port": peer.port, "qpn": peer.qpn}
-        end["token"] = bytes.fromhex(peer.token)
-    return {
-        "id": number,
-        "event": event,
-        "status": status,
-        "child": child,
-        "own": own or {},
-        "peer": end,
-        "responder_resources": params.initiator_depth,
-        "initiator_depth": params.responder_resources,
-        "flow_control": params.flow_control,
-        "retry_count": params.retry_count,
-        "rnr_retry_count": params.rnr_retry_count,
-        "srq": params.srq,
-        "private_bytes": len(private),
-        "private_data": private,
-    }
-
-
 # ---- Ports --------------------------------------------------------------------------------------
 
 
@@ -356,14 +320,24 @@ class CmEnd:
         self, event: CmEvent, status: int = 0, *, child: int = 0, params: CmParams = NOTHING,
         peer: CmAddress | None = None, to: IpAddress | None = None, token: str = "",
     ) -> None:  # fmt: skip
-        """Sends the program an event."""
+        """Sends the program an event. Each side sees the other's resources as the limit of its own
+        requests, so these two change places.
+        """
         own = {} if to is None else {"gid": pack_address(to)}
         if token:
             own["token"] = bytes.fromhex(token)
-        fields = event_fields(
-            self.number, event, status=status, child=child, params=params, peer=peer, own=own
-        )
-        self._tell(fields)
+        end: dict[str, Any] = {}
+        if peer is not None:
+            end = {"gid": pack_address(peer.gid), "port": peer.port, "qpn": peer.qpn}
+            end["token"] = bytes.fromhex(peer.token)
+        private = bytes.fromhex(params.private)
+        self._tell({
+            "id": self.number, "event": event, "status": status, "child": child, "own": own,
+            "peer": end, "responder_resources": params.initiator_depth,
+            "initiator_depth": params.responder_resources, "flow_control": params.flow_control,
+            "retry_count": params.retry_count, "rnr_retry_count": params.rnr_retry_count,
+            "srq": params.srq, "private_bytes": len(private), "private_data": private,
+        })  # fmt: skip
 
     async def answered(self) -> CmAnswer:
         """What the program says to the other side, once in each of the phases that wait for it."""
@@ -423,7 +397,9 @@ class CmSession:
         self._visitor = credentials
         self._ends: dict[int, CmEnd] = {}
         self._next_child = AGENT_CM_CHILD
-        self._waiting: deque[bytes] = deque()
+        # A program that does not read is detached: `serve` ends.
+        unread = partial(connection.shutdown, socket.SHUT_RDWR)
+        self._packets = steering.Packets(connection, _MOST_WAITING, unread)
 
     @property
     def pid(self) -> int:
@@ -441,8 +417,7 @@ class CmSession:
         except OSError:
             pass
         finally:
-            self._waiting.clear()
-            loop.remove_writer(self._connection)
+            self._packets.clear()
 
     def end_all(self) -> None:
         """The program has ended: so do its connections."""
@@ -451,28 +426,8 @@ class CmSession:
 
     # ---- To the program -------------------------------------------------------------------
 
-    def _send(self, packet: bytes) -> None:
-        self._waiting.append(packet)
-        if len(self._waiting) == 1:
-            self._flush()
-        elif len(self._waiting) > _MOST_WAITING:
-            self._connection.shutdown(socket.SHUT_RDWR)  # `serve` ends
-
-    def _flush(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while self._waiting:
-                self._connection.send(self._waiting[0])
-                self._waiting.popleft()
-        except BlockingIOError:
-            loop.add_writer(self._connection, self._flush)
-            return
-        except OSError:
-            self._waiting.clear()  # `serve` finds the end of the program
-        loop.remove_writer(self._connection)
-
     def _tell(self, fields: dict[str, Any]) -> None:
-        self._send(pack(AgentKind.CM_EVENT, body=struct_bytes("mrc_agent_cm", fields)))
+        self._packets.send(pack(AgentKind.CM_EVENT, body=struct_bytes("mrc_agent_cm", fields)))
 
     def request(self, listener: CmEnd, request: CmRequest) -> CmEnd | None:
         """A new id for the request of a peer, which the program gets by an event; None: it has the
@@ -502,7 +457,7 @@ class CmSession:
         else:
             status = 0
         body = struct_bytes("mrc_agent_cm", {"id": fields.id, "own": {"port": port}})
-        self._send(pack(AgentKind.ANSWER, status, frame.cookie, body))
+        self._packets.send(pack(AgentKind.ANSWER, status, frame.cookie, body))
 
     def _do(self, call: int, fields: CData) -> int:
         """Returns the port of the id; raises CmError, ProtocolError."""

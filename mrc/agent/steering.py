@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -165,6 +167,51 @@ def prepare(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 
+class Packets:
+    """What is sent over the socket of a program; it waits while the socket is full. `on_full` is
+    called instead of sending when `most` wait. A bytearray is wiped when it has left.
+    """
+
+    def __init__(self, connection: socket.socket, most: int, on_full: Callable[[], None]) -> None:
+        self._connection = connection
+        self._most = most
+        self._on_full = on_full
+        self._waiting: deque[bytes | bytearray] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None  # while it watches the socket
+
+    def send(self, packet: bytes | bytearray) -> None:
+        """Sends a packet, or keeps it until the socket has room."""
+        if len(self._waiting) >= self._most:
+            self._on_full()
+            return
+        self._waiting.append(packet)
+        if len(self._waiting) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._waiting:
+                packet = self._waiting[0]
+                self._connection.send(packet)
+                self._waiting.popleft()
+                if isinstance(packet, bytearray):
+                    packet[:] = bytes(len(packet))
+        except BlockingIOError:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_writer(self._connection, self._flush)
+            return
+        except OSError:
+            pass  # whoever receives finds the end of the program
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets what waits. Before the socket is closed."""
+        self._waiting.clear()
+        if self._loop is not None:
+            self._loop.remove_writer(self._connection)
+            self._loop = None
+
+
 class _PendingCommand(Struct):
     """A command without its reply: the caller's cookie is the program's too."""
 
@@ -196,12 +243,10 @@ class ProgramEngine:
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._sent: dict[int, _PendingCommand] = {}
-        self._waiting: deque[bytes | bytearray] = deque()
+        unread = partial(self._end, "it does not read what the agent sends")
+        self._packets = Packets(connection, _MOST_WAITING, unread)
         self._command = ffi.new("struct mrc_command[1]")
         self.gone = False
-        self.on_room: Callable[[bool], None] = lambda wanted: None
-        """called with True when frames wait for room in the socket; then `flush` is due when it
-        is writable; with False when none wait any more"""
 
     def handle(self) -> CData:
         """Raises StateError: the engine is not in this process."""
@@ -215,35 +260,8 @@ class ProgramEngine:
 
     def send(self, kind: AgentKind, value: int = 0, cookie: int = 0, body: bytes = b"") -> None:
         """Sends a frame, or keeps it until the socket has room."""
-        self._send(pack(kind, value, cookie, body))
-
-    def _send(self, packet: bytes | bytearray) -> None:
-        """A bytearray is wiped when it has left."""
-        if self.gone:
-            return
-        if len(self._waiting) >= _MOST_WAITING:
-            self._end("it does not read what the agent sends")
-            return
-        self._waiting.append(packet)
-        if len(self._waiting) == 1:
-            self.flush()
-            if self._waiting:
-                self.on_room(True)
-
-    def flush(self) -> None:
-        """Sends the frames that wait."""
-        try:
-            while self._waiting:
-                packet = self._waiting[0]
-                self._socket.send(packet)
-                self._waiting.popleft()
-                if isinstance(packet, bytearray):
-                    packet[:] = bytes(len(packet))
-        except BlockingIOError:
-            return
-        except OSError:
-            self._waiting.clear()  # `poll` finds the end of the program
-        self.on_room(False)
+        if not self.gone:
+            self._packets.send(pack(kind, value, cookie, body))
 
     def submit(self, batch: Iterable[native.Submission]) -> int:
         """Sends commands; there is always room."""
@@ -265,7 +283,8 @@ class ProgramEngine:
         packet = bytearray(pack(AgentKind.COMMAND, body=bytes(ffi.buffer(ffi.addressof(command)))))
         if size:
             packet += ffi.buffer(ffi.cast("uint8_t *", command.pointer), size)
-        self._send(packet)
+        if not self.gone:
+            self._packets.send(packet)
 
     # ---- From the program -----------------------------------------------------------------
 
@@ -322,12 +341,13 @@ class ProgramEngine:
     def _end(self, reason: str) -> None:
         if not self.gone:
             self.gone = True
-            self._waiting.clear()
+            self._packets.clear()
             self._on_gone(reason)
 
     def close(self) -> None:
         """Ends the connection: the program goes on without this agent."""
         self.gone = True
+        self._packets.clear()
         self._socket.close()
 
 
