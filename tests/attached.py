@@ -6,13 +6,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from slowness import PATIENCE
+
 from mrc.agent import socket as agent_socket
 from mrc.agent import steering
+from mrc.agent.agent import Agent
 from mrc.agent.steering import AgentFrame, AgentKind, pack, read_struct, struct_bytes, unpack
+from mrc.config import ContextConfig, Timeouts
 from mrc.engine.native import ffi, lib
 from mrc.engine.queue_pair import WrOpcode
 from mrc.enums import CommandOp, EventType
@@ -256,6 +261,20 @@ class AttachedProgram:
             asyncio.get_running_loop().remove_reader(lib.mrc_ctx_fd(self._ctx))
             lib.mrc_ctx_destroy(self._ctx)
             self._ctx = None
+
+
+@asynccontextmanager
+async def running_agent(name: str, port: int = 0, linger: float = 2.0) -> AsyncIterator[Agent]:
+    with agent_socket.listen(name) as opened:
+        timeouts = Timeouts(exchange=PATIENCE, linger=linger)
+        config = ContextConfig(interfaces=("lo",), timeouts=timeouts)
+        async with Agent(config, port=port, group=None) as agent:
+            serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
+            try:
+                yield agent
+            finally:
+                serving.cancel()
+                await asyncio.wait([serving])
 
 
 async def connected(name: str) -> socket.socket:

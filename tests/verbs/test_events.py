@@ -11,29 +11,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from attached import running_agent
 from slowness import PATIENCE
 
 from mrc.agent import socket as agent_socket
-from mrc.agent.agent import Agent
 from mrc.agent.profiles import ev_of
-from mrc.config import ContextConfig
 from mrc.engine.native import lib
 
 NAME = f"@mrc-test-events-{os.getpid()}"
 ROOM = 4  # of the CQ
 GOOD, DENIED = int(lib.MRC_API_EV_GOOD), int(lib.MRC_API_EV_DENIED)
-
-
-@asynccontextmanager
-async def running() -> AsyncIterator[Agent]:
-    with agent_socket.listen(NAME) as opened:
-        async with Agent(ContextConfig(interfaces=("lo",)), port=0, group=None) as agent:
-            serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
-            try:
-                yield agent
-            finally:
-                serving.cancel()
-                await asyncio.wait([serving])
 
 
 @asynccontextmanager
@@ -72,7 +59,7 @@ async def test_events__another_program_counts_what_its_cq_drops(programs: Path) 
     command = (programs / "peers", "watcher")
     async with (
         asyncio.timeout(PATIENCE),
-        running() as agent,
+        running_agent(NAME) as agent,
         started(*command, "use") as user,
         started(*command, "look", str(ROOM)) as watcher,
     ):
@@ -129,7 +116,7 @@ def slices_of(process: int) -> dict[str, int]:
 async def test_helper__a_program_that_spins_does_not_keep_the_core_from_it(programs: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
-        running(),
+        running_agent(NAME),
         started(programs / "peers", "watcher", "use") as user,
     ):
         assert int(await line_of(user)) > 0

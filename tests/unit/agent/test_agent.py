@@ -9,6 +9,7 @@ import resource
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
@@ -17,19 +18,18 @@ from socket import AF_UNIX, SOCK_SEQPACKET, socket
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from attached import AttachedProgram, attach_body, connect_body, connected
+from attached import AttachedProgram, attach_body, connect_body, connected, running_agent
 from ports import free_port
 from slowness import PATIENCE
 
 from mrc.agent import agent as agent_module
 from mrc.agent import socket as agent_socket
-from mrc.agent.agent import Agent, AgentListener, Numbers
+from mrc.agent.agent import AgentListener, Numbers
 from mrc.agent.parameters import QpParameters
 from mrc.agent.program import Connects
 from mrc.agent.socket import AgentFunction
 from mrc.agent.steering import AgentFrame, AgentKind, pack, read_struct, unpack
 from mrc.aio.qp import QP
-from mrc.config import ContextConfig, Timeouts
 from mrc.connect.oob import Channel
 from mrc.engine.native import ffi
 from mrc.enums import WcStatus
@@ -48,18 +48,7 @@ NAME = f"@mrc-test-agent-{os.getpid()}"
 ENDS = (AgentKind.GONE, AgentKind.FAILED)
 
 
-@asynccontextmanager
-async def running(name: str = NAME, port: int = 0, linger: float = 2.0) -> AsyncIterator[Agent]:
-    with agent_socket.listen(name) as opened:
-        timeouts = Timeouts(exchange=PATIENCE, linger=linger)
-        config = ContextConfig(interfaces=("lo",), timeouts=timeouts)
-        async with Agent(config, port=port, group=None) as agent:
-            serving = asyncio.create_task(agent.serve(opened, "127.0.0.1"))
-            try:
-                yield agent
-            finally:
-                serving.cancel()
-                await asyncio.wait([serving])
+running = partial(running_agent, NAME)
 
 
 @asynccontextmanager

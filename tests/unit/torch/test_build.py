@@ -192,32 +192,32 @@ def test_examine__fits(installed: pytest.MonkeyPatch) -> None:
     assert seen == ["/packages/torch/lib/libtorch_cpu.so"]
 
 
-def test_examine__not_installed(installed: pytest.MonkeyPatch) -> None:
-    installed.setattr(build, "find_spec", lambda name: None)
-    (found,) = build.examine()
-    assert (found.state, found.found) == (State.LIMITED, "not installed")
-    assert found.consequence == "no torch.distributed over mrc"
-    assert found.remedy == "pip install 'mrc-transport[torch]'"
+def refuse(version: str, library: object) -> None:
+    raise TorchError(f"torch {version}: its Gloo has no Pair; unset a variable")
 
 
-def test_examine__another_version(installed: pytest.MonkeyPatch) -> None:
-    installed.setattr(build, "version", lambda name: "2.2.0")
-    (found,) = build.examine()
-    assert found.state is State.LIMITED
-    assert found.found == "torch 2.2.0: the mrc transport supports torch 2.13 to 2.15"
-    assert found.remedy == "install torch 2.13 to 2.15"
+OTHERS = "torch 2.2.0: the mrc transport supports torch 2.13 to 2.15"
 
 
-def test_examine__another_binary_interface(installed: pytest.MonkeyPatch) -> None:
-    def refuse(version: str, library: object) -> None:
-        raise TorchError(f"torch {version}: its Gloo has no Pair; unset a variable")
-
-    installed.setattr(build, "check_library", refuse)
-    (found,) = build.examine()
-    assert (found.state, found.found) == (State.LIMITED, "torch 2.14.0: its Gloo has no Pair")
-
-
-def test_examine__no_compiler(installed: pytest.MonkeyPatch) -> None:
-    installed.setattr(build, "compiler", lambda: None)
-    (found,) = build.examine()
-    assert (found.state, found.remedy) == (State.LIMITED, "apt-get install g++")
+@pytest.mark.parametrize(
+    ("name", "function", "found", "remedy"),
+    [
+        ("find_spec", lambda name: None, "not installed", "pip install 'mrc-transport[torch]'"),
+        ("version", lambda name: "2.2.0", OTHERS, "install torch 2.13 to 2.15"),
+        (
+            "check_library",
+            refuse,
+            "torch 2.14.0: its Gloo has no Pair",
+            "install torch 2.13 to 2.15",
+        ),
+        ("compiler", lambda: None, "torch 2.14.0 fits, but there is no g++", "apt-get install g++"),
+    ],
+    ids=["not installed", "another version", "another binary interface", "no compiler"],
+)
+def test_examine__does_not_fit(
+    name: str, function: object, found: str, remedy: str, installed: pytest.MonkeyPatch
+) -> None:
+    installed.setattr(build, name, function)
+    (finding,) = build.examine()
+    assert (finding.state, finding.found, finding.remedy) == (State.LIMITED, found, remedy)
+    assert finding.consequence == "no torch.distributed over mrc"

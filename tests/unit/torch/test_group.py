@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,15 @@ import pytest
 from endpoints import BUDGET_SECONDS, loopback_config
 from msgspec.structs import replace
 
-from mrc import ArgumentError, ConnectError, Context, MrcError, ProtocolError, Retries
+from mrc import (
+    ArgumentError,
+    ConnectError,
+    Context,
+    ContextConfig,
+    MrcError,
+    ProtocolError,
+    Retries,
+)
 from mrc.connect.security import Security
 from mrc.engine import native
 from mrc.torch.group import ADDRESS_BYTES, NOTE_BYTES, TOKEN_BYTES, Group, Member, MemberAddress
@@ -23,16 +31,31 @@ SLOT_BYTES = 8192  # of an inbox of messages
 ADDRESS = MemberAddress(b"0123456789abcdef", "h1", 4791, b"of 8 has")
 
 
+@asynccontextmanager
+async def grouped(
+    *configs: ContextConfig, versions: Sequence[int] = (1, 1, 1), **options: Any
+) -> AsyncIterator[list[Group]]:
+    """A process for each of these."""
+    async with asyncio.timeout(BUDGET_SECONDS), AsyncExitStack() as held:
+        found = []
+        for config, version in zip(configs, versions, strict=False):
+            context = await held.enter_async_context(Context(config))
+            group = Group(context, "test", "127.0.0.1", version=version, **options)
+            found.append(await held.enter_async_context(group))
+        yield found
+
+
 @pytest.fixture
 async def groups() -> AsyncIterator[list[Group]]:
     """Three processes."""
-    async with AsyncExitStack() as held:
-        found = []
-        for _ in range(3):
-            context = await held.enter_async_context(Context(loopback_config()))
-            group = Group(context, "test", "127.0.0.1", version=1, timeout=BUDGET_SECONDS)
-            found.append(await held.enter_async_context(group))
+    async with grouped(*[loopback_config()] * 3, timeout=BUDGET_SECONDS) as found:
         yield found
+
+
+async def joined(groups: list[Group]) -> tuple[Member, Member]:
+    """Each of the first two as the other one has it."""
+    one, other = groups[:2]
+    return await asyncio.gather(one.member(other.address), other.member(one.address))
 
 
 def test_address__round_trip() -> None:
@@ -74,18 +97,13 @@ async def test_member__both_ways(groups: list[Group]) -> None:
 
 async def test_member__both_are_told_why_one_cannot_connect() -> None:
     """The one that waits does not wait for the time limit."""
-    async with AsyncExitStack() as held:
-        groups = []
-        for version in (4, 6):
-            context = await held.enter_async_context(Context(loopback_config(version)))
-            group = Group(context, "test", "127.0.0.1", version=1, timeout=10 * BUDGET_SECONDS)
-            groups.append(await held.enter_async_context(group))
-        async with asyncio.timeout(BUDGET_SECONDS):
-            here, there = await asyncio.gather(
-                groups[0].member(groups[1].address),
-                groups[1].member(groups[0].address),
-                return_exceptions=True,
-            )
+    configs = [loopback_config(version) for version in (4, 6)]
+    async with grouped(*configs, timeout=10 * BUDGET_SECONDS) as groups:
+        here, there = await asyncio.gather(
+            groups[0].member(groups[1].address),
+            groups[1].member(groups[0].address),
+            return_exceptions=True,
+        )
     for error in (here, there):
         assert isinstance(error, MrcError) and "no IP version in common" in str(error)
 
@@ -105,13 +123,8 @@ async def test_member__a_stranger_is_refused(groups: list[Group]) -> None:
 
 
 async def test_member__another_version_is_refused() -> None:
-    async with (
-        Context(loopback_config()) as one,
-        Context(loopback_config()) as two,
-        Group(one, "test", "127.0.0.1", version=1) as older,
-        Group(two, "test", "127.0.0.1", version=2) as newer,
-    ):
-        low, high = sorted((older, newer), key=lambda group: group.address.token)
+    async with grouped(*[loopback_config()] * 2, versions=(1, 2)) as groups:
+        low, high = sorted(groups, key=lambda group: group.address.token)
         with pytest.raises(ConnectError, match="install the same mrc"):
             await low.member(high.address)
 
@@ -127,13 +140,11 @@ async def test_member__with_another_secret(
     secrets: tuple[bytes, bytes], told: tuple[str, str]
 ) -> None:
     """Both processes tell it at once, whichever of them would have connected."""
-    async with AsyncExitStack() as held:
-        groups = []
-        for secret in secrets:
-            security = Security(secret=secret * 32) if secret else None
-            context = await held.enter_async_context(Context(loopback_config(security=security)))
-            group = Group(context, "test", "127.0.0.1", version=1, remedy="set MRC_SECRET")
-            groups.append(await held.enter_async_context(group))
+    configs = [
+        loopback_config(security=Security(secret=secret * 32) if secret else None)
+        for secret in secrets
+    ]
+    async with grouped(*configs, remedy="set MRC_SECRET") as groups:
         for one, other, text in zip(groups, reversed(groups), told, strict=True):
             with pytest.raises(ConnectError, match=f"127.0.0.1 {text}.*: set MRC_SECRET"):
                 await one.member(other.address)
@@ -141,21 +152,14 @@ async def test_member__with_another_secret(
 
 async def test_member__with_the_same_secret() -> None:
     config = loopback_config(security=Security(secret=b"1" * 32))
-    async with (
-        Context(config) as one,
-        Context(config) as two,
-        Group(one, "test", "127.0.0.1", version=1) as here,
-        Group(two, "test", "127.0.0.1", version=1) as there,
-    ):
-        assert b"1" * 8 not in here.address.pack()
-        found, _ = await asyncio.gather(here.member(there.address), there.member(here.address))
+    async with grouped(config, config) as groups:
+        assert b"1" * 8 not in groups[0].address.pack()
+        found, _ = await joined(groups)
         assert found.qp.peer_identity == "secret"
 
 
 async def test_member__that_closes_has_not_died(groups: list[Group]) -> None:
-    here, there = await asyncio.gather(
-        groups[0].member(groups[1].address), groups[1].member(groups[0].address)
-    )
+    here, there = await joined(groups)
     await groups[1].__aexit__(None, None, None)
     ended = await here.ended
     assert not ended.died
@@ -222,18 +226,14 @@ async def test_member__that_breaks_the_protocol(
         return new_struct(name, **fields | wrong)
 
     monkeypatch.setattr(native, "new_struct", moved)
-    here, there = await asyncio.gather(
-        groups[0].member(groups[1].address), groups[1].member(groups[0].address)
-    )
+    here, there = await joined(groups)
     told = [str((await member.ended).error) for member in (here, there)]
     assert any(text.startswith("messages with ") for text in told), told  # by who noticed first
     assert all("the peer broke the protocol of messages" in text for text in told), told
 
 
 async def test_member__that_aborts_has_died(groups: list[Group]) -> None:
-    here, there = await asyncio.gather(
-        groups[0].member(groups[1].address), groups[1].member(groups[0].address)
-    )
+    here, there = await joined(groups)
     await there.qp.abort()
     assert (await here.ended).died
 
@@ -243,15 +243,8 @@ async def test_member__without_paths_and_without_traffic() -> None:
     config = loopback_config(
         retries=Retries(ack_timeout_exponent=14, linear=4, exponential=0)
     )  # gives up after 84 ms
-    async with asyncio.timeout(BUDGET_SECONDS), AsyncExitStack() as held:
-        groups = []
-        for _ in range(2):
-            context = await held.enter_async_context(Context(config))
-            group = Group(context, "test", "127.0.0.1", version=1, beat_seconds=0.02)
-            groups.append(await held.enter_async_context(group))
-        here, there = await asyncio.gather(
-            groups[0].member(groups[1].address), groups[1].member(groups[0].address)
-        )
+    async with grouped(config, config, beat_seconds=0.02) as groups:
+        here, there = await joined(groups)
         await here.qp.deny("*")
         ended = await here.ended
         assert ended.died and f"all paths to {here.qp.peer_host} are lost" in str(ended.error)

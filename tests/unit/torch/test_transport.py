@@ -87,26 +87,23 @@ def test_ready__the_others_are_told_that_it_failed(two: list[tuple[GlooTransport
 # ---- This host ----------------------------------------------------------------------------------
 
 
-def test_config_of__all_interfaces() -> None:
-    assert config_of({}).interfaces == ()
-    assert config_of({}).program == "torch"
-    assert config_of({"RANK": "3"}).program == "torch rank 3"
-
-
-def test_config_of__named_interfaces() -> None:
-    assert config_of({"GLOO_SOCKET_IFNAME": "eth1,eth2"}).interfaces == ("eth1", "eth2")
-
-
-def test_config_of__ranks_of_one_host() -> None:
-    assert config_of({"MASTER_ADDR": "127.0.0.1"}).interfaces == ("127.0.0.1",)
-    assert config_of({"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "x"}).interfaces == ("x",)
+@pytest.mark.parametrize(
+    ("environ", "interfaces"),
+    [
+        ({}, ()),
+        ({"GLOO_SOCKET_IFNAME": "eth1,eth2"}, ("eth1", "eth2")),
+        ({"MASTER_ADDR": "127.0.0.1"}, ("127.0.0.1",)),
+        ({"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "x"}, ("x",)),
+    ],
+)
+def test_config_of__interfaces(environ: dict[str, str], interfaces: tuple[str, ...]) -> None:
+    assert config_of(environ).interfaces == interfaces
+    assert config_of(environ).program == "torch"
+    assert config_of(environ | {"RANK": "3"}).program == "torch rank 3"
 
 
 def test_name_of__the_address_towards_the_master() -> None:
     assert name_of({"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
-
-
-def test_name_of__without_a_master() -> None:
     assert name_of({}) != ""
     assert name_of({"MASTER_ADDR": "no.such.host.invalid"}) != ""
 
