@@ -81,13 +81,13 @@ static void own_name(unsigned char name[ADDRESS_BYTES]) {
   IS(bytes, ADDRESS_BYTES);
 }
 
-static void close_domain(void) {
+static inline void close_domain(void) {
   IS(fi_close(&domain->fid), 0);
   IS(fi_close(&fabric->fid), 0);
   fi_freeinfo(info);
 }
 
-static void close_all(void) {
+static inline void close_all(void) {
   IS(fi_close(&ep->fid), 0);
   IS(fi_close(&cq->fid), 0);
   IS(fi_close(&av->fid), 0);
@@ -113,7 +113,7 @@ static inline void open_all(uint64_t caps, uint64_t selective) {
 }
 
 static struct fi_cq_tagged_entry entry;
-static fi_addr_t source;
+__attribute__((unused)) static fi_addr_t source;
 
 /* The next completion, which is none of an error. */
 static inline void await(void *context) {
@@ -139,7 +139,7 @@ struct trial {
 };
 
 /* Runs those that the command line names, or all; prints the name of each that has passed. */
-static void run(const struct trial *trials, size_t n, int argc, char **argv) {
+static inline void run(const struct trial *trials, size_t n, int argc, char **argv) {
   for (size_t i = 0; i < n; i++) {
     bool chosen = argc == 1;
     for (int j = 1; j < argc; j++)

@@ -122,11 +122,7 @@ static void wrong_domain(void) {
         {.addr = (uintptr_t)other, .length = 1, .lkey = mr->lkey},
         {.addr = (uintptr_t)a.memory, .length = 1, .lkey = a.mr->lkey},
     };
-    const struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE,
-                                   .sg_list = sges,
-                                   .num_sge = n,
-                                   .wr.rdma = {.remote_addr = to.va, .rkey = to.rkey}};
-    CHECK(post_wr(a.qp, wr) == 0);
+    CHECK(post_wr(a.qp, writing(sges, n, &to)) == 0);
     CHECK(poll_one(a.cq).status == IBV_WC_LOC_PROT_ERR);
     take_fatal(&a);
   }

@@ -41,15 +41,12 @@ static void *write_numbers(void *number) {
   for (uint64_t i = 0; i < WRITES; i++) {
     const uint64_t at = thread * WRITES + i;
     struct ibv_sge sge = {.addr = (uintptr_t)&at, .length = sizeof at};
-    struct ibv_send_wr *bad,
-        wr = {.wr_id = at,
-              .opcode = IBV_WR_RDMA_WRITE,
-              .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
-              .sg_list = &sge,
-              .num_sge = 1,
-              .wr.rdma = {.remote_addr = to.va + at * sizeof at, .rkey = to.rkey}};
+    struct ibv_send_wr wr = writing(&sge, 1, &to);
+    wr.wr_id = at;
+    wr.send_flags |= IBV_SEND_INLINE;
+    wr.wr.rdma.remote_addr += at * sizeof at;
     int error;
-    while ((error = ibv_post_send(a.qp, &wr, &bad)) == ENOMEM)
+    while ((error = post_wr(a.qp, wr)) == ENOMEM)
       sched_yield();
     CHECK(error == 0);
   }
@@ -89,14 +86,13 @@ static void share_a_qp(void) {
 /* ---- A thread that sleeps on a channel misses nothing ---- */
 
 static struct ibv_comp_channel *channel;
-static struct ibv_cq *told;
 
 static void *count_immediates(void *qp) {
   struct ibv_wc wc;
   while (atomic_load(&received) < SLEEPS) {
     struct ibv_cq *cq;
     void *cq_context;
-    CHECK(ibv_get_cq_event(channel, &cq, &cq_context) == 0 && cq == told);
+    CHECK(ibv_get_cq_event(channel, &cq, &cq_context) == 0 && cq == b.cq);
     ibv_ack_cq_events(cq, 1);
     CHECK(ibv_req_notify_cq(cq, 0) == 0);
     int n;
@@ -112,27 +108,19 @@ static void *count_immediates(void *qp) {
 
 static void sleep_and_wake(void) {
   pthread_t thread;
-  a = make_end(context, 64);
-  b = make_end(context, 64);
   channel = ibv_create_comp_channel(context);
-  CHECK(channel && ibv_destroy_qp(b.qp) == 0);
-  told = ibv_create_cq(context, 64, NULL, channel, 0);
-  struct ibv_qp_init_attr init = {.send_cq = b.cq,
-                                  .recv_cq = told,
-                                  .qp_type = IBV_QPT_RC,
-                                  .cap = {.max_send_wr = 1, .max_recv_wr = PAIR_DEPTH}};
-  b.qp = ibv_create_qp(b.pd, &init);
-  CHECK(told && b.qp && ibv_req_notify_cq(told, 0) == 0);
+  a = make_end(context, 64);
+  b = make_told(context, 64, channel);
+  CHECK(channel && ibv_req_notify_cq(b.cq, 0) == 0);
   to = place_of(&b);
   join_both(&a, &b);
   for (int i = 0; i < PAIR_DEPTH; i++)
     CHECK(receive_into(b.qp, 0) == 0);
   start(&thread, count_immediates, (uintptr_t)b.qp);
   for (uint32_t i = 0; i < SLEEPS; i++) {
-    const struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-                                   .send_flags = IBV_SEND_SIGNALED,
-                                   .imm_data = htonl(i),
-                                   .wr.rdma = {.remote_addr = to.va, .rkey = to.rkey}};
+    struct ibv_send_wr wr = writing(NULL, 0, &to);
+    wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    wr.imm_data = htonl(i);
     CHECK(post_wr(a.qp, wr) == 0);
     CHECK(poll_one(a.cq).status == IBV_WC_SUCCESS);
     if (i % 3 == 0) /* until the other thread sleeps */
@@ -140,7 +128,7 @@ static void sleep_and_wake(void) {
         sched_yield();
   }
   CHECK(pthread_join(thread, NULL) == 0);
-  CHECK(ibv_destroy_qp(b.qp) == 0 && ibv_destroy_cq(told) == 0);
+  end_pair();
   CHECK(ibv_destroy_comp_channel(channel) == 0);
   passed("events");
 }
@@ -164,11 +152,8 @@ static struct ibv_cq *told_cq(struct ibv_pd *pd, void *cq_context, bool destroy)
       .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {.max_recv_wr = 1}};
   CHECK(cq && ibv_req_notify_cq(cq, 0) == 0);
   struct ibv_qp *qp = ibv_create_qp(pd, &init);
-  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-  CHECK(qp && ibv_modify_qp(qp, &attr, TO_INIT) == 0);
-  CHECK(receive_into(qp, 0) == 0);
-  attr.qp_state = IBV_QPS_ERR;
-  CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+  CHECK(qp && modify(qp, IBV_QPS_INIT, TO_INIT) == 0);
+  CHECK(receive_into(qp, 0) == 0 && modify(qp, IBV_QPS_ERR, 0) == 0);
   CHECK(ibv_destroy_qp(qp) == 0);
   if (destroy) CHECK(ibv_destroy_cq(cq) == 0);
   return destroy ? NULL : cq;

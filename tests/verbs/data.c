@@ -140,12 +140,10 @@ static void write_all(void) {
       uint32_t bytes = 1 + (n * 7919u) % 20000u;
       if (bytes > BYTES - at) bytes = BYTES - at;
       sges[i] = (struct ibv_sge){.addr = ours.va + at, .length = bytes, .lkey = mr->lkey};
+      wrs[i] = writing(&sges[i], 1, &theirs);
       wrs[i].wr_id = n;
-      wrs[i].opcode = IBV_WR_RDMA_WRITE;
-      wrs[i].sg_list = &sges[i];
-      wrs[i].num_sge = 1;
-      wrs[i].wr.rdma.remote_addr = theirs.va + at;
-      wrs[i].wr.rdma.rkey = theirs.rkey;
+      wrs[i].send_flags = 0;
+      wrs[i].wr.rdma.remote_addr += at;
       if (i > 0) wrs[i - 1].next = &wrs[i];
       at += bytes;
       last = i;
@@ -161,13 +159,11 @@ static void write_all(void) {
 
 static void send_immediate(uint32_t immediate, const void *data, uint32_t bytes) {
   struct ibv_sge sge = {.addr = (uintptr_t)data, .length = bytes};
-  struct ibv_send_wr *bad, wr = {.wr_id = immediate,
-                                 .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-                                 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
-                                 .sg_list = &sge,
-                                 .num_sge = 1,
-                                 .imm_data = htonl(immediate),
-                                 .wr.rdma = {.remote_addr = theirs.va, .rkey = theirs.rkey}};
+  struct ibv_send_wr *bad, wr = writing(&sge, 1, &theirs);
+  wr.wr_id = immediate;
+  wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  wr.send_flags |= IBV_SEND_INLINE;
+  wr.imm_data = htonl(immediate);
   CHECK(mrc_post_send(qp, &wr, &bad) == 0);
   const struct ibv_wc wc = poll_api(sends);
   CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == immediate);
@@ -222,12 +218,9 @@ static void ask(void) {
 /* A write with a key of nobody: an error completion, the rest flushed, an event. */
 static void break_qp(void) {
   struct ibv_sge sge = {.addr = ours.va, .length = 8, .lkey = mr->lkey};
-  struct ibv_send_wr *bad, wr = {.wr_id = 99,
-                                 .opcode = IBV_WR_RDMA_WRITE,
-                                 .send_flags = IBV_SEND_SIGNALED,
-                                 .sg_list = &sge,
-                                 .num_sge = 1,
-                                 .wr.rdma = {.remote_addr = theirs.va, .rkey = ~theirs.rkey}};
+  struct ibv_send_wr *bad, wr = writing(&sge, 1, &theirs);
+  wr.wr_id = 99;
+  wr.wr.rdma.rkey = ~theirs.rkey;
   CHECK(mrc_post_send(qp, &wr, &bad) == 0);
   struct ibv_wc wc = poll_api(sends);
   CHECK(wc.wr_id == 99 && wc.status == IBV_WC_REM_ACCESS_ERR);

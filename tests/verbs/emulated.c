@@ -93,6 +93,15 @@ static struct ibv_wc ends_well(struct end *end, uint64_t id, enum ibv_wc_opcode 
   return wc;
 }
 
+/* A message of 8 bytes. */
+static void arrives(struct end *from, struct end *to) {
+  struct ibv_sge sent = piece(from, 0, 8), into = piece(to, 0, 8);
+  post_receive(to, 1, &into, 1);
+  CHECK(post_wr(from->qp, sending(2, &sent, 1)) == 0);
+  ends_well(to, 1, IBV_WC_RECV);
+  ends_well(from, 2, IBV_WC_SEND);
+}
+
 static void none_within(struct end *end, double time) {
   struct ibv_wc wc;
   for (const double until = seconds() + time; seconds() < until;)
@@ -120,10 +129,7 @@ static void start(void) {
 /* The same, and both are connected: an end learns that its peer has ended before that. */
 static void start_connected(void) {
   start();
-  post_receive(&b, 0, NULL, 0);
-  CHECK(post_wr(a.qp, sending(0, NULL, 0)) == 0);
-  ends_well(&a, 0, IBV_WC_SEND);
-  ends_well(&b, 0, IBV_WC_RECV);
+  arrives(&a, &b);
 }
 
 static void stop(void) {
@@ -395,14 +401,8 @@ static void solicited_events(void) {
 static void another_life(void) {
   start();
   for (int life = 0; life < 3; life++) {
-    struct ibv_sge from = piece(&a, 0, 8), to = piece(&b, 0, 8);
-    post_receive(&b, 1, &to, 1);
-    CHECK(post_wr(a.qp, sending(2, &from, 1)) == 0);
-    ends_well(&b, 1, IBV_WC_RECV);
-    ends_well(&a, 2, IBV_WC_SEND);
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
-    CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
-    CHECK(ibv_modify_qp(b.qp, &attr, IBV_QP_STATE) == 0);
+    arrives(&a, &b);
+    CHECK(modify(a.qp, IBV_QPS_RESET, 0) == 0 && modify(b.qp, IBV_QPS_RESET, 0) == 0);
     join_rc(&a, &b, RNR_FOR_EVER);
   }
   stop();
@@ -530,7 +530,6 @@ static void limit(void) {
 /* A QP that fails gives back what it has reserved. */
 static void failed_end(void) {
   start_shared();
-  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
   post_shared(1);
   send_from(0, 1);
   ends_well(&servers[0], 1, IBV_WC_RECV); /* so the QPs are connected */
@@ -538,7 +537,7 @@ static void failed_end(void) {
   send_from(0, 1);
   none_within(&servers[0], 0.1);
   struct ibv_async_event event;
-  CHECK(ibv_modify_qp(servers[0].qp, &attr, IBV_QP_STATE) == 0);
+  CHECK(modify(servers[0].qp, IBV_QPS_ERR, 0) == 0);
   CHECK(ibv_get_async_event(context, &event) == 0);
   CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == servers[0].qp);
   ibv_ack_async_event(&event);
@@ -600,7 +599,7 @@ enum { PEER = 3 /* the least QPN: that peer dials */ };
 static int run_victim(void) {
   context = open_first();
   struct end victim = make_rc_end(NULL), a = make_rc_end(NULL), b = make_rc_end(NULL);
-  struct ibv_sge to = piece(&victim, 0, 100), from = piece(&a, 0, 8), into = piece(&b, 0, 8);
+  struct ibv_sge to = piece(&victim, 0, 100);
   struct ibv_async_event event;
   memset(victim.memory, 1, PAIR_BYTES);
   struct place peer = place_of(&victim);
@@ -615,9 +614,7 @@ static int run_victim(void) {
   for (uint32_t i = 0; i < PAIR_BYTES; i++)
     CHECK(victim.memory[i] == 1);
   join_rc(&a, &b, RNR_FOR_EVER);
-  post_receive(&b, 1, &into, 1);
-  CHECK(post_wr(a.qp, sending(2, &from, 1)) == 0);
-  ends_well(&b, 1, IBV_WC_RECV);
+  arrives(&a, &b);
   destroy_end(&victim);
   passed("failed");
   return 0;

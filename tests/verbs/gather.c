@@ -27,15 +27,6 @@ static void cut(struct ibv_sge *sges, uint32_t lkey) {
   }
 }
 
-static struct ibv_send_wr writing(struct ibv_sge *sges, int n) {
-  return (struct ibv_send_wr){.wr_id = 5,
-                              .opcode = IBV_WR_RDMA_WRITE,
-                              .send_flags = IBV_SEND_SIGNALED,
-                              .sg_list = sges,
-                              .num_sge = n,
-                              .wr.rdma = {.remote_addr = to.va, .rkey = to.rkey}};
-}
-
 static void ends_with(enum ibv_wc_status status, const char *text) {
   const struct ibv_wc wc = poll_one(a.cq);
   CHECK(wc.status == status);
@@ -51,7 +42,7 @@ static void before_it_is_connected(void) {
   to = place_of(&b);
   join(&a, &to);
   cut(sges, a.mr->lkey);
-  CHECK(post_wr(a.qp, writing(sges, PIECES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PIECES, &to)) == 0);
   join(&b, &from);
   ends_with(IBV_WC_SUCCESS, "gathered");
   passed("before it is connected");
@@ -60,7 +51,7 @@ static void before_it_is_connected(void) {
 static void with_immediate(void) {
   struct ibv_sge sges[PIECES];
   cut(sges, a.mr->lkey);
-  struct ibv_send_wr wr = writing(sges, PIECES);
+  struct ibv_send_wr wr = writing(sges, PIECES, &to);
   wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   wr.imm_data = htonl(77);
   CHECK(receive_into(b.qp, 6) == 0);
@@ -74,7 +65,7 @@ static void with_immediate(void) {
 static void inlined(void) {
   struct ibv_sge sges[PIECES];
   cut(sges, 0);
-  struct ibv_send_wr wr = writing(sges, PIECES);
+  struct ibv_send_wr wr = writing(sges, PIECES, &to);
   wr.send_flags |= IBV_SEND_INLINE;
   CHECK(post_wr(a.qp, wr) == 0);
   memset(a.memory, 'x', PAIR_BYTES); /* the library has copied it */
@@ -104,9 +95,9 @@ static void limits(void) {
   }
   struct ibv_device_attr attr;
   CHECK(ibv_query_device(context, &attr) == 0 && attr.max_sge == PAIR_SGES);
-  CHECK(post_wr(a.qp, writing(sges, PAIR_SGES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PAIR_SGES, &to)) == 0);
   ends_with(IBV_WC_SUCCESS, "abcdefghijklmnop");
-  CHECK(post_wr(a.qp, writing(sges, PAIR_SGES + 1)) == EINVAL);
+  CHECK(post_wr(a.qp, writing(sges, PAIR_SGES + 1, &to)) == EINVAL);
   passed("limits");
 }
 
@@ -125,7 +116,7 @@ static void frees_its_copies(void) {
   };
   const struct mallinfo2 before = mallinfo2();
   for (int i = 1; i <= ROUNDS; i++) {
-    struct ibv_send_wr wr = writing(sges, 2);
+    struct ibv_send_wr wr = writing(sges, 2, &to);
     wr.send_flags = i % PAIR_DEPTH == 0 ? IBV_SEND_SIGNALED : 0;
     wr.wr.rdma.remote_addr = (uintptr_t)target;
     wr.wr.rdma.rkey = there->rkey;
@@ -157,7 +148,7 @@ static void *post_slow(void *unused) {
       {.addr = (uintptr_t)slow, .length = 2 * PAGE, .lkey = slow_mr->lkey},
       {.addr = (uintptr_t)slow + 2 * PAGE, .length = 4, .lkey = slow_mr->lkey},
   };
-  CHECK(post_wr(a.qp, writing(sges, 2)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, 2, &to)) == 0);
   return unused;
 }
 
@@ -228,14 +219,14 @@ static void of_nobody(struct ibv_sge wrong) {
   struct ibv_sge sges[PIECES];
   to = make_pair(context, &a, &b, 64);
   cut(sges, a.mr->lkey);
-  CHECK(post_wr(a.qp, writing(sges, PIECES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PIECES, &to)) == 0);
   if (wrong.lkey == 0) wrong.lkey = a.mr->lkey;
   if (wrong.addr == 0) wrong.addr = (uintptr_t)a.memory + PAIR_BYTES - 1;
   sges[PIECES - 1] = wrong;
-  CHECK(post_wr(a.qp, writing(sges, PIECES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PIECES, &to)) == 0);
   ends_with(IBV_WC_SUCCESS, "gathered");
   ends_with(IBV_WC_LOC_PROT_ERR, "");
-  CHECK(post_wr(a.qp, writing(sges, PIECES)) == 0);
+  CHECK(post_wr(a.qp, writing(sges, PIECES, &to)) == 0);
   ends_with(IBV_WC_WR_FLUSH_ERR, "");
 }
 

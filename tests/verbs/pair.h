@@ -75,10 +75,16 @@ static inline void make_with(struct end *end, struct ibv_context *context, struc
   CHECK(end->qp);
 }
 
-static inline struct end make_end(struct ibv_context *context, int cqe) {
+/* Its CQ tells the channel, if there is one. */
+static inline struct end make_told(struct ibv_context *context, int cqe,
+                                   struct ibv_comp_channel *channel) {
   struct end end = {.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
-  make_with(&end, context, ibv_create_cq(context, cqe, NULL, NULL, 0), NULL, 1);
+  make_with(&end, context, ibv_create_cq(context, cqe, NULL, channel, 0), NULL, 1);
   return end;
+}
+
+static inline struct end make_end(struct ibv_context *context, int cqe) {
+  return make_told(context, cqe, NULL);
 }
 
 static inline struct place place_of(const struct end *end) {
@@ -168,17 +174,30 @@ static inline int receive_into(struct ibv_qp *qp, uint64_t id) {
   return error;
 }
 
+static inline struct ibv_send_wr writing(struct ibv_sge *sges, int n, const struct place *to) {
+  return (struct ibv_send_wr){.wr_id = 5,
+                              .opcode = IBV_WR_RDMA_WRITE,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .sg_list = sges,
+                              .num_sge = n,
+                              .wr.rdma = {.remote_addr = to->va, .rkey = to->rkey}};
+}
+
+static inline int modify(struct ibv_qp *qp, enum ibv_qp_state state, int mask) {
+  struct ibv_qp_attr attr = {
+      .qp_state = state, .port_num = 1, .path_mtu = IBV_MTU_4096, .dest_qp_num = 5};
+  return ibv_modify_qp(qp, &attr, IBV_QP_STATE | mask);
+}
+
 static inline int post(struct end *end, const struct place *to, uint64_t id, uint32_t lkey,
                        uint32_t rkey, const char *text) {
   strcpy((char *)end->memory, text);
   struct ibv_sge sge = {
       .addr = (uintptr_t)end->memory, .length = (uint32_t)strlen(text) + 1, .lkey = lkey};
-  return post_wr(end->qp, (struct ibv_send_wr){.wr_id = id,
-                                               .opcode = IBV_WR_RDMA_WRITE,
-                                               .send_flags = IBV_SEND_SIGNALED,
-                                               .sg_list = &sge,
-                                               .num_sge = 1,
-                                               .wr.rdma = {.remote_addr = to->va, .rkey = rkey}});
+  struct ibv_send_wr wr = writing(&sge, 1, to);
+  wr.wr_id = id;
+  wr.wr.rdma.rkey = rkey;
+  return post_wr(end->qp, wr);
 }
 
 static inline double seconds(void) {

@@ -25,14 +25,14 @@ static struct sockaddr_in address(uint16_t port) {
 }
 
 static struct rdma_event_channel *new_channel(void) {
-  struct rdma_event_channel *channel = rdma_create_event_channel();
-  CHECK(channel);
-  return channel;
+  struct rdma_event_channel *made = rdma_create_event_channel();
+  CHECK(made);
+  return made;
 }
 
-static struct rdma_cm_id *new_id(struct rdma_event_channel *channel) {
+static struct rdma_cm_id *new_id(struct rdma_event_channel *at) {
   struct rdma_cm_id *id = NULL;
-  CHECK(rdma_create_id(channel, &id, channel, RDMA_PS_TCP) == 0);
+  CHECK(rdma_create_id(at, &id, at, RDMA_PS_TCP) == 0);
   return id;
 }
 
@@ -43,19 +43,23 @@ static int bind_to(struct rdma_cm_id *id, uint16_t port) {
 
 static uint16_t port_of(struct rdma_cm_id *id) { return ntohs(rdma_get_src_port(id)); }
 
-/* Listens at a free port. */
-static struct rdma_cm_id *listening(struct rdma_event_channel *channel, int backlog) {
-  struct rdma_cm_id *id = new_id(channel);
-  CHECK(bind_to(id, 0) == 0 && port_of(id) != 0);
-  CHECK(rdma_listen(id, backlog) == 0);
-  return id;
+/* Ids that call have the first channel, and the id that listens at a free port the other one. */
+static struct rdma_event_channel *channel, *there;
+static struct rdma_cm_id *listener;
+
+static void begin(int backlog) {
+  channel = new_channel();
+  there = new_channel();
+  listener = new_id(there);
+  CHECK(bind_to(listener, 0) == 0 && port_of(listener) != 0);
+  CHECK(rdma_listen(listener, backlog) == 0);
 }
 
-/* The next event of the channel, which has to be of this type. */
-static struct rdma_cm_event *next_event(struct rdma_event_channel *channel,
+/* The next event of a channel, which has to be of this type. */
+static struct rdma_cm_event *next_event(struct rdma_event_channel *at,
                                         enum rdma_cm_event_type type) {
   struct rdma_cm_event *event = NULL;
-  CHECK(rdma_get_cm_event(channel, &event) == 0);
+  CHECK(rdma_get_cm_event(at, &event) == 0);
   if (event->event != type)
     fprintf(stderr, "%s, not %s\n", rdma_event_str(event->event), rdma_event_str(type));
   CHECK(event->event == type);
@@ -63,15 +67,15 @@ static struct rdma_cm_event *next_event(struct rdma_event_channel *channel,
 }
 
 /* The same for one that has nothing more to say. Returns its status. */
-static int expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type) {
-  struct rdma_cm_event *event = next_event(channel, type);
+static int expect(struct rdma_event_channel *at, enum rdma_cm_event_type type) {
+  struct rdma_cm_event *event = next_event(at, type);
   const int status = event->status;
   CHECK(rdma_ack_cm_event(event) == 0);
   return status;
 }
 
 /* An id whose route to this port is known. */
-static struct rdma_cm_id *resolved(struct rdma_event_channel *channel, uint16_t port) {
+static struct rdma_cm_id *resolved(uint16_t port) {
   struct rdma_cm_id *id = new_id(channel);
   struct sockaddr_in to = address(port);
   CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000) == 0);
@@ -103,9 +107,8 @@ static struct rdma_conn_param params(const char *text) {
 }
 
 /* An id with a QP that calls a port, with this text. */
-static struct rdma_cm_id *calling(struct rdma_event_channel *channel, uint16_t port,
-                                  const char *text) {
-  struct rdma_cm_id *id = resolved(channel, port);
+static struct rdma_cm_id *calling(uint16_t port, const char *text) {
+  struct rdma_cm_id *id = resolved(port);
   struct rdma_conn_param param = params(text);
   give_qp(id);
   CHECK(rdma_connect(id, &param) == 0);
@@ -115,6 +118,13 @@ static struct rdma_cm_id *calling(struct rdma_event_channel *channel, uint16_t p
 static void end(struct rdma_cm_id *id) {
   if (id->qp) rdma_destroy_qp(id);
   CHECK(rdma_destroy_id(id) == 0);
+}
+
+static void finish(const char *part) {
+  if (listener) end(listener);
+  rdma_destroy_event_channel(channel);
+  rdma_destroy_event_channel(there);
+  passed(part);
 }
 
 /* ======== Ids with a channel ======== */
@@ -128,8 +138,8 @@ static int allow_reuse(struct rdma_cm_id *id) {
 }
 
 static void ports(void) {
-  struct rdma_event_channel *channel = new_channel();
-  struct rdma_cm_id *first = listening(channel, 4);
+  begin(4);
+  struct rdma_cm_id *first = listener;
   struct rdma_cm_id *second = new_id(channel);
   struct rdma_cm_id *third = new_id(channel);
   FAILS(bind_to(second, port_of(first)), EADDRINUSE);
@@ -137,40 +147,36 @@ static void ports(void) {
   FAILS(bind_to(second, 0), EINVAL); /* it has one */
   const uint16_t port = port_of(first);
   end(first);
-  first = new_id(channel);
+  listener = first = new_id(channel);
   CHECK(allow_reuse(first) == 0 && allow_reuse(third) == 0);
   CHECK(bind_to(first, port) == 0 && bind_to(third, port) == 0);
   FAILS(rdma_listen(third, 1), EADDRINUSE);
   struct sockaddr_in elsewhere = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr("192.0.2.1")};
   struct rdma_cm_id *fourth = new_id(channel);
   FAILS(rdma_bind_addr(fourth, (struct sockaddr *)&elsewhere), EADDRNOTAVAIL);
-  end(first);
   end(second);
   end(third);
   end(fourth);
-  rdma_destroy_event_channel(channel);
-  passed("ports");
+  finish("ports");
 }
 
 static void no_listener(void) {
-  struct rdma_event_channel *channel = new_channel();
+  begin(4);
   struct rdma_cm_id *other = new_id(channel); /* bound, and does not listen */
   CHECK(bind_to(other, 0) == 0);
-  struct rdma_cm_id *id = calling(channel, port_of(other), NULL);
+  struct rdma_cm_id *id = calling(port_of(other), NULL);
   CHECK(expect(channel, RDMA_CM_EVENT_REJECTED) == NO_LISTENER);
   end(id);
   end(other);
-  rdma_destroy_event_channel(channel);
-  passed("no listener");
+  finish("no listener");
 }
 
 static void rejected(void) {
-  struct rdma_event_channel *channel = new_channel();
-  struct rdma_cm_id *listener = listening(channel, 4);
-  struct rdma_cm_id *id = calling(channel, port_of(listener), "let me in");
-  struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+  begin(4);
+  struct rdma_cm_id *id = calling(port_of(listener), "let me in");
+  struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
   struct rdma_cm_id *child = event->id;
-  CHECK(event->listen_id == listener && child->context == channel);
+  CHECK(event->listen_id == listener && child->context == there);
   CHECK(event->param.conn.private_data_len == 9);
   CHECK(memcmp(event->param.conn.private_data, "let me in", 9) == 0);
   CHECK(rdma_ack_cm_event(event) == 0);
@@ -181,14 +187,12 @@ static void rejected(void) {
   CHECK(rdma_ack_cm_event(event) == 0);
   end(child);
   end(id);
-  end(listener);
-  rdma_destroy_event_channel(channel);
-  passed("rejected");
+  finish("rejected");
 }
 
-/* Takes the request at a channel; returns the id that it makes. */
-static struct rdma_cm_id *requested(struct rdma_event_channel *channel) {
-  struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+/* Takes a request; returns the id that it makes. */
+static struct rdma_cm_id *requested(void) {
+  struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
   struct rdma_cm_id *child = event->id;
   CHECK(event->param.conn.responder_resources == 2 && event->param.conn.initiator_depth == 1);
   CHECK(event->param.conn.qp_num != 0 && event->param.conn.private_data);
@@ -213,11 +217,9 @@ static void exchange(struct rdma_cm_id *from, struct rdma_cm_id *to) {
 }
 
 static void connected(void) {
-  struct rdma_event_channel *channel = new_channel();
-  struct rdma_event_channel *there = new_channel();
-  struct rdma_cm_id *listener = listening(there, 4);
-  struct rdma_cm_id *id = calling(channel, port_of(listener), "hello");
-  struct rdma_cm_id *child = requested(there);
+  begin(4);
+  struct rdma_cm_id *id = calling(port_of(listener), "hello");
+  struct rdma_cm_id *child = requested();
   CHECK(port_of(child) == port_of(listener) && ntohs(rdma_get_dst_port(child)) == port_of(id));
   give_qp(child);
   struct rdma_conn_param param = params("welcome");
@@ -237,25 +239,20 @@ static void connected(void) {
   CHECK(expect(channel, RDMA_CM_EVENT_TIMEWAIT_EXIT) == 0);
   end(id);
   end(child);
-  end(listener);
-  rdma_destroy_event_channel(channel);
-  rdma_destroy_event_channel(there);
-  passed("connected");
+  finish("connected");
 }
 
 /* A program that connects its QP itself. */
 static void own_qp(void) {
-  struct rdma_event_channel *channel = new_channel();
-  struct rdma_event_channel *there = new_channel();
-  struct rdma_cm_id *listener = listening(there, 4);
-  struct rdma_cm_id *id = resolved(channel, port_of(listener));
+  begin(4);
+  struct rdma_cm_id *id = resolved(port_of(listener));
   struct rdma_conn_param param = params(NULL);
   give_qp(id);
   struct ibv_qp *qp = id->qp;
   id->qp = NULL;
   param.qp_num = qp->qp_num;
   CHECK(rdma_connect(id, &param) == 0);
-  struct rdma_cm_id *child = requested(there);
+  struct rdma_cm_id *child = requested();
   give_qp(child);
   CHECK(rdma_accept(child, &param) == 0);
   CHECK(expect(channel, RDMA_CM_EVENT_CONNECT_RESPONSE) == 0);
@@ -272,20 +269,16 @@ static void own_qp(void) {
   end(id); /* which disconnects */
   CHECK(expect(there, RDMA_CM_EVENT_DISCONNECTED) == 0);
   end(child);
-  end(listener);
-  rdma_destroy_event_channel(channel);
-  rdma_destroy_event_channel(there);
-  passed("own QP");
+  finish("own QP");
 }
 
 static void limits(void) {
-  struct rdma_event_channel *channel = new_channel();
-  struct rdma_cm_id *listener = listening(channel, 2);
+  begin(2);
   struct rdma_cm_id *ids[4];
   char text[58] = "";
   memset(text, 'x', sizeof text - 1);
   for (int i = 0; i < 4; i++) {
-    ids[i] = resolved(channel, port_of(listener));
+    ids[i] = resolved(port_of(listener));
     struct rdma_conn_param param = params(text); /* 57 bytes */
     give_qp(ids[i]);
     FAILS(rdma_connect(ids[i], &param), EINVAL);
@@ -295,7 +288,7 @@ static void limits(void) {
     param.initiator_depth = RDMA_MAX_INIT_DEPTH;
     CHECK(rdma_connect(ids[i], &param) == 0);
     if (i < 2) {
-      struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+      struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
       CHECK(event->param.conn.private_data_len == 56);
       struct rdma_cm_id *child = event->id;
       rdma_ack_cm_event(event);
@@ -306,33 +299,28 @@ static void limits(void) {
   }
   for (int i = 0; i < 4; i++)
     end(ids[i]);
-  CHECK(expect(channel, RDMA_CM_EVENT_UNREACHABLE) == -ETIMEDOUT); /* they do not want it now */
-  CHECK(expect(channel, RDMA_CM_EVENT_UNREACHABLE) == -ETIMEDOUT);
+  CHECK(expect(there, RDMA_CM_EVENT_UNREACHABLE) == -ETIMEDOUT); /* they do not want it now */
+  CHECK(expect(there, RDMA_CM_EVENT_UNREACHABLE) == -ETIMEDOUT);
   end(listener);
   passed("limits");
 }
 
 static void polled(void) {
-  struct rdma_event_channel *channel = new_channel();
-  struct rdma_event_channel *there = new_channel();
+  begin(4);
   struct pollfd fd = {.fd = there->fd, .events = POLLIN};
   struct rdma_cm_event *event;
   CHECK(fcntl(there->fd, F_SETFL, fcntl(there->fd, F_GETFL) | O_NONBLOCK) == 0);
   FAILS(rdma_get_cm_event(there, &event), EAGAIN);
-  struct rdma_cm_id *listener = listening(there, 4);
   CHECK(poll(&fd, 1, 0) == 0);
-  struct rdma_cm_id *id = calling(channel, port_of(listener), NULL);
+  struct rdma_cm_id *id = calling(port_of(listener), NULL);
   CHECK(poll(&fd, 1, -1) == 1);
-  struct rdma_cm_id *child = requested(there);
+  struct rdma_cm_id *child = requested();
   CHECK(poll(&fd, 1, 0) == 0);
   FAILS(rdma_get_cm_event(there, &event), EAGAIN);
   end(child); /* unanswered: that rejects */
   CHECK(expect(channel, RDMA_CM_EVENT_REJECTED) == CONSUMER);
   end(id);
-  end(listener);
-  rdma_destroy_event_channel(channel);
-  rdma_destroy_event_channel(there);
-  passed("polled");
+  finish("polled");
 }
 
 static void *acknowledge(void *event) {
@@ -342,18 +330,17 @@ static void *acknowledge(void *event) {
 
 /* Events of an id that is destroyed, or moved. */
 static void left_over(void) {
-  struct rdma_event_channel *channel = new_channel();
-  struct rdma_event_channel *there = new_channel();
+  begin(4);
   struct rdma_event_channel *other = new_channel();
-  struct rdma_cm_id *listener = listening(there, 4);
   struct pollfd fd = {.fd = there->fd, .events = POLLIN};
-  struct rdma_cm_id *id = calling(channel, port_of(listener), NULL);
+  struct rdma_cm_id *id = calling(port_of(listener), NULL);
   CHECK(poll(&fd, 1, -1) == 1);
   CHECK(rdma_migrate_id(listener, other) == 0);
   CHECK(poll(&fd, 1, 0) == 0 && listener->channel == other);
   fd.fd = other->fd;
   CHECK(poll(&fd, 1, 0) == 1);
   end(listener); /* with the request that waits, which it rejects */
+  listener = NULL;
   CHECK(poll(&fd, 1, 0) == 0);
   struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_REJECTED);
   CHECK(event->status == CONSUMER);
@@ -361,18 +348,16 @@ static void left_over(void) {
   CHECK(pthread_create(&thread, NULL, acknowledge, event) == 0);
   end(id); /* waits for that */
   CHECK(pthread_join(thread, NULL) == 0);
-  rdma_destroy_event_channel(channel);
-  rdma_destroy_event_channel(there);
   rdma_destroy_event_channel(other);
-  passed("left over");
+  finish("left over");
 }
 
 static void refused(void) {
-  struct rdma_event_channel *channel = new_channel();
+  begin(4);
   struct rdma_cm_id *id;
   struct sockaddr_in group = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr("224.0.0.1")};
   FAILS(rdma_create_id(channel, &id, NULL, RDMA_PS_UDP), EOPNOTSUPP);
-  id = resolved(channel, 9);
+  id = resolved(9);
   FAILS(rdma_join_multicast(id, (struct sockaddr *)&group, NULL), EOPNOTSUPP);
   FAILS(rdma_accept(id, NULL), EINVAL);
   FAILS(rdma_disconnect(id), EINVAL);
@@ -383,8 +368,7 @@ static void refused(void) {
   rdma_free_devices(devices);
   CHECK(strcmp(rdma_event_str(RDMA_CM_EVENT_TIMEWAIT_EXIT), "RDMA_CM_EVENT_TIMEWAIT_EXIT") == 0);
   end(id);
-  rdma_destroy_event_channel(channel);
-  passed("refused");
+  finish("refused");
 }
 
 static int run_managed(void) {
@@ -495,8 +479,8 @@ static void rejected_endpoint(void) {
 
 /* A shared receive queue of an id. */
 static void shared(void) {
-  struct rdma_event_channel *channel = new_channel();
-  struct rdma_cm_id *id = resolved(channel, 9);
+  begin(4);
+  struct rdma_cm_id *id = resolved(9);
   struct ibv_srq_init_attr attr = {.attr = {.max_wr = 4, .max_sge = 1}};
   struct ibv_qp_init_attr qp = qp_attr();
   CHECK(rdma_create_srq(id, NULL, &attr) == 0 && id->srq);
@@ -505,8 +489,7 @@ static void shared(void) {
   rdma_destroy_srq(id);
   CHECK(!id->srq && !id->qp);
   end(id);
-  rdma_destroy_event_channel(channel);
-  passed("shared");
+  finish("shared");
 }
 
 static int run_endpoints(void) {
@@ -518,20 +501,15 @@ static int run_endpoints(void) {
 
 /* ======== The next agent ======== */
 
-static struct rdma_event_channel *channel;
-static struct rdma_event_channel *there;
-
 struct both {
   struct rdma_cm_id *id;
   struct rdma_cm_id *child;
 };
 
-static struct both connect_both(struct rdma_cm_id *listener) {
-  struct both made = {.id = calling(channel, port_of(listener), NULL)};
+static struct both connect_both(void) {
+  struct both made = {.id = calling(port_of(listener), NULL)};
   struct rdma_conn_param param = params(NULL);
-  struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
-  made.child = event->id;
-  rdma_ack_cm_event(event);
+  made.child = requested();
   give_qp(made.child);
   CHECK(rdma_accept(made.child, &param) == 0);
   CHECK(expect(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
@@ -548,15 +526,11 @@ static void disconnect_both(struct both both, struct rdma_cm_id *first) {
 }
 
 static int run_resumed(void) {
-  channel = new_channel();
-  there = new_channel();
-  struct rdma_cm_id *listener = listening(there, 4);
-  struct both first = connect_both(listener);
-  struct both second = connect_both(listener);
-  struct rdma_cm_id *asking = calling(channel, port_of(listener), NULL);
-  struct rdma_cm_event *event = next_event(there, RDMA_CM_EVENT_CONNECT_REQUEST);
-  struct rdma_cm_id *asked = event->id;
-  rdma_ack_cm_event(event);
+  begin(4);
+  struct both first = connect_both();
+  struct both second = connect_both();
+  struct rdma_cm_id *asking = calling(port_of(listener), NULL);
+  struct rdma_cm_id *asked = requested();
   passed("connected");
   CHECK(getchar() == '\n'); /* meanwhile there is another agent */
   CHECK(expect(channel, RDMA_CM_EVENT_UNREACHABLE) == -ECONNRESET);
@@ -565,10 +539,9 @@ static int run_resumed(void) {
   end(asked);
   disconnect_both(first, first.id);
   disconnect_both(second, second.child);
-  struct both third = connect_both(listener);
+  struct both third = connect_both();
   disconnect_both(third, third.id);
-  end(listener);
-  passed("resumed");
+  finish("resumed");
   return 0;
 }
 
