@@ -72,10 +72,6 @@ class MeterReading(Struct, frozen=True):
     ev_changes: int
     infos: tuple[QpInfo, ...]
 
-    @property
-    def acknowledged_bytes(self) -> int:
-        return self.total("acknowledged_bytes")
-
     def total(self, name: str) -> int:
         return sum(getattr(info, name) for info in self.infos)
 
@@ -92,13 +88,22 @@ class MeterReading(Struct, frozen=True):
 
 
 class Meter:
-    """Measures the QPs of a test. An async context manager: it reads their events meanwhile."""
+    """Measures the QPs of a test, and with `bin_ns` records its history: bins and changes. An async
+    context manager: it reads their events meanwhile.
+    """
 
     def __init__(self, ctx: Context, qps: Sequence[QP], *, bin_ns: int = 0) -> None:
+        self._ctx = ctx
         self._qps = tuple(qps)
-        self._historian = Historian(ctx, qps, bin_ns) if bin_ns else None
+        self._bin_ns = bin_ns
         self._ev_changes = 0
         self._followers: list[asyncio.Task[None]] = []
+        self._recording = AsyncExitStack()
+        self._recorder: mrc.Recorder | None = None
+        self._changes: dict[type, list[Any]] = {EvChange: [], PlaneChange: [], ShareChange: []}
+        # (QPN, EV index) -> state, for each EV that has changed.
+        self._states: dict[tuple[int, int], EvState] = {}
+        self._lost = 0
 
     async def __aenter__(self) -> Self:
         self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
@@ -111,14 +116,35 @@ class Meter:
 
     async def __aexit__(self, *_: object) -> None:
         await cancelled(*self._followers)
-        if self._historian is not None:
-            await self._historian.end()
+        await self._recording.aclose()
 
     async def _follow(self, qp: QP) -> None:
         async for event in qp.events():
             self._ev_changes += isinstance(event, EvEvent)
-            if self._historian is not None:
-                self._historian.take(qp.qpn, event)
+            if self._bin_ns:
+                self._record(qp.qpn, event)
+
+    def _record(self, qpn: int, event: object) -> None:
+        """Records the next event of a QP."""
+        if isinstance(event, EvEvent):
+            old = self._states.get((qpn, event.index), EvState.GOOD)  # the initial state
+            self._states[qpn, event.index] = event.state
+            names = (old.name, event.state.name, event.reason.name)
+            self._keep(EvChange(event.at_ns, qpn, event.plane, event.path, *names))
+        elif isinstance(event, PlaneEvent):
+            found = event.suspended, event.reason.name
+            self._keep(PlaneChange(event.at_ns, qpn, event.plane, *found))
+        elif isinstance(event, PlaneShareEvent):
+            share = event.slow, event.percent, event.reason.name
+            self._keep(ShareChange(event.at_ns, qpn, event.plane, *share))
+        elif isinstance(event, EventsLost):
+            self._lost += event.count
+
+    def _keep(self, change: EvChange | PlaneChange | ShareChange) -> None:
+        if len(kept := self._changes[type(change)]) < MAX_CHANGES:
+            kept.append(change)
+        else:
+            self._lost += 1
 
     async def _read(self) -> MeterReading:
         infos = await asyncio.gather(*(qp.query() for qp in self._qps))
@@ -129,15 +155,20 @@ class Meter:
     async def begin(self) -> None:
         """Begins the measured part, and discards earlier measurements."""
         self._wrote: int | None = None
-        if self._historian is not None:
-            await self._historian.begin()
+        if self._bin_ns:
+            await self._recording.aclose()
+            for changes in self._changes.values():
+                changes.clear()
+            self._lost = 0
+            recording = self._ctx.record(self._qps, width_ns=self._bin_ns)
+            self._recorder = await self._recording.enter_async_context(recording)
         self._first = self._last = await self._read()
 
     async def wrote(self) -> None:
         """Ends the count of `written_bytes`. A peer that is told of it afterwards has received all
         that it counts, though writes in flight may still be acknowledged.
         """
-        self._wrote = (await self._read()).acknowledged_bytes
+        self._wrote = (await self._read()).total("acknowledged_bytes")
 
     async def lap(self) -> MeterInterval:
         """The measurements since the last lap."""
@@ -147,8 +178,22 @@ class Meter:
         return interval
 
     async def history(self) -> History | None:
-        """Ends and returns the history since `begin`; None without `bin_ns`."""
-        return await self._historian.history() if self._historian is not None else None
+        """Ends and returns the history since `begin`, with times from there on; None without
+        `bin_ns`.
+        """
+        if self._recorder is None:
+            return None
+        recording = await self._recorder.stop()
+        start_ns = recording.start_monotonic_ns
+        evs, planes, shares = (
+            tuple(
+                replace(each, at_ns=each.at_ns - start_ns)
+                for each in changes
+                if each.at_ns >= start_ns
+            )
+            for changes in self._changes.values()
+        )
+        return History(recording, evs, planes, shares, self._lost)
 
     def total(self) -> MeterInterval:
         """The measurements from `begin` to the last lap."""
@@ -163,7 +208,7 @@ class Meter:
             return {plane: now[plane] - before[plane] for plane in sorted(now)}
 
         def acknowledged(reading: MeterReading) -> int:
-            counted = reading.acknowledged_bytes
+            counted = reading.total("acknowledged_bytes")
             return counted if self._wrote is None else min(counted, self._wrote)
 
         planes = moved_by_plane("sent_bytes")
@@ -227,13 +272,6 @@ def _harmless(change: Change) -> Change:
     return replace(change, **texts)
 
 
-def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:
-    """The changes after `start_ns`, with times relative to it."""
-    return tuple(
-        replace(each, at_ns=each.at_ns - start_ns) for each in changes if each.at_ns >= start_ns
-    )
-
-
 class BinsMessage(Struct, frozen=True):
     plane: Annotated[int, Meta(ge=1, le=limits.MAX_PORTS)]
     bytes: tuple[Whole, ...]
@@ -257,64 +295,6 @@ class PeerBins:
             raise ProtocolError("the peer sent more bins than there can be")
 
 
-class Historian:
-    """Records the bins and changes of a test's QPs. Its user passes their events to `take`."""
-
-    def __init__(self, ctx: Context, qps: Sequence[QP], bin_ns: int) -> None:
-        self._ctx = ctx
-        self._qps = tuple(qps)
-        self._bin_ns = bin_ns
-        self._recording = AsyncExitStack()
-        self._recorder: mrc.Recorder | None = None
-        self._changes: dict[type, list[Any]] = {EvChange: [], PlaneChange: [], ShareChange: []}
-        # (QPN, EV index) -> state, for each EV that has changed.
-        self._states: dict[tuple[int, int], EvState] = {}
-        self._lost = 0
-
-    async def end(self) -> None:
-        """Stops recording."""
-        await self._recording.aclose()
-
-    async def begin(self) -> None:
-        """Discards the history and begins a new one."""
-        await self.end()
-        for changes in self._changes.values():
-            changes.clear()
-        self._lost = 0
-        recording = self._ctx.record(self._qps, width_ns=self._bin_ns)
-        self._recorder = await self._recording.enter_async_context(recording)
-
-    async def history(self) -> History:
-        """Stops recording bins, and returns the history since `begin`."""
-        assert self._recorder is not None, "it was begun"
-        recording = await self._recorder.stop()
-        start_ns = recording.start_monotonic_ns
-        evs, planes, shares = (_since(each, start_ns) for each in self._changes.values())
-        return History(recording, evs, planes, shares, self._lost)
-
-    def take(self, qpn: int, event: object) -> None:
-        """Records the next event of a QP."""
-        if isinstance(event, EvEvent):
-            old = self._states.get((qpn, event.index), EvState.GOOD)  # the initial state
-            self._states[qpn, event.index] = event.state
-            names = (old.name, event.state.name, event.reason.name)
-            self._keep(EvChange(event.at_ns, qpn, event.plane, event.path, *names))
-        elif isinstance(event, PlaneEvent):
-            found = event.suspended, event.reason.name
-            self._keep(PlaneChange(event.at_ns, qpn, event.plane, *found))
-        elif isinstance(event, PlaneShareEvent):
-            share = event.slow, event.percent, event.reason.name
-            self._keep(ShareChange(event.at_ns, qpn, event.plane, *share))
-        elif isinstance(event, EventsLost):
-            self._lost += event.count
-
-    def _keep(self, change: EvChange | PlaneChange | ShareChange) -> None:
-        if len(kept := self._changes[type(change)]) < MAX_CHANGES:
-            kept.append(change)
-        else:
-            self._lost += 1
-
-
 class Histogram:
     """Counts durations in buckets, 64 of equal width in each octave: so its size is bounded, and
     its resolution is 1/64 of a duration.
@@ -333,7 +313,8 @@ class Histogram:
         self._max = max(self._max, duration_ns)
         self._count += 1
         self._total += duration_ns
-        index = _bucket(duration_ns)
+        octave = max(0, duration_ns.bit_length() - _SHIFT - 1)
+        index = (octave << _SHIFT) + (duration_ns >> octave)
         self._buckets[index] = self._buckets.get(index, 0) + 1
 
     def percentile(self, fraction: float) -> int:
@@ -359,11 +340,6 @@ class Histogram:
             self.percentile(0.999),
             self._max,
         )
-
-
-def _bucket(duration_ns: int) -> int:
-    octave = max(0, duration_ns.bit_length() - _SHIFT - 1)
-    return (octave << _SHIFT) + (duration_ns >> octave)
 
 
 def _end(index: int) -> int:

@@ -21,11 +21,7 @@ from mrc import mailbox
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.cli import endpoint, figures
-from mrc.cli.output import (
-    Exit,
-    Output,
-    format_table,
-)
+from mrc.cli.output import Exit, Output, format_table
 from mrc.config import ContextConfig, Limits, Queues
 from mrc.enums import PlaneShares
 from mrc.errors import MrcError
@@ -415,48 +411,39 @@ async def serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) 
         **endpoint.view_settings(args),
         **trusted,
     )
-    async with mrc.Context(config) as ctx:
-        service = PerfService(ctx, out, one_off=args.one_off)
-        async with await ctx.listen(port=args.port, private=service.private) as listener:
-            endpoint.announce(out, ctx)
-            out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            return await mailbox.race(service.run(listener), mailbox.Service.until_guessed(ctx))
+    code = Exit.OK
 
+    def on_outcome(client: str, plan: PerfPlan, outcome: PerfOutcome) -> None:
+        out.text(server_line(client, plan, outcome))
+        end = end_of(plan, outcome, receives=plan.server_receives)
+        out.result(PerfServed(peer=client, plan=plan_of(plan), server=end))
 
-class PerfService:
-    """Serves clients until it is cancelled; with `one_off` it ends after the first client, with
-    --code after the one that it lets in.
-    """
-
-    def __init__(self, ctx: mrc.Context, out: Output, *, one_off: bool) -> None:
-        self._out = out
-        self._one_off = one_off
-        self._ctx = ctx
-        self._server = PerfServer(ctx, self._on_outcome)
-        self._exit = Exit.OK
-        self.private = self._server.private
-
-    async def run(self, listener: mrc.Listener) -> int:
-        async with asyncio.TaskGroup() as serving:
-            async for qp in listener:
-                serving.create_task(self._serve(listener, qp))
-        return self._exit
-
-    async def _serve(self, listener: mrc.Listener, qp: QP) -> None:
-        code = 0
-        session = self._server.is_session(qp)
+    async def serve_one(qp: QP) -> None:
+        """With -1 the server ends after the first client, with --code after the one that it lets
+        in.
+        """
+        nonlocal code
+        failed = 0
         try:
-            await self._server.serve(qp)
+            await server.serve(qp)
         except Exception as error:
-            code = self._out.session_failed(qp.peer_host, error)
-        if session and (self._one_off or self._ctx._is_closed):
-            self._exit = Exit(code)
+            failed = out.session_failed(qp.peer_host, error)
+        if server.is_session(qp) and (args.one_off or ctx._is_closed):
+            code = Exit(failed)
             await listener.close()
 
-    def _on_outcome(self, client: str, plan: PerfPlan, outcome: PerfOutcome) -> None:
-        self._out.text(server_line(client, plan, outcome))
-        end = end_of(plan, outcome, receives=plan.server_receives)
-        self._out.result(PerfServed(peer=client, plan=plan_of(plan), server=end))
+    async def serve_all() -> int:
+        async with asyncio.TaskGroup() as serving:
+            async for qp in listener:
+                serving.create_task(serve_one(qp))
+        return code
+
+    async with mrc.Context(config) as ctx:
+        server = PerfServer(ctx, on_outcome)
+        async with await ctx.listen(port=args.port, private=server.private) as listener:
+            endpoint.announce(out, ctx)
+            out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
+            return await mailbox.race(serve_all(), mailbox.Service.until_guessed(ctx))
 
 
 # ---- results ------------------------------------------------------------------------------------

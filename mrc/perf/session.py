@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, to_builtins
@@ -113,10 +114,7 @@ class PerfOutcome(Struct, frozen=True):
     def lasting(self, seconds: object) -> PerfOutcome:
         """This result over the time that the peer measured; raises ProtocolError."""
         try:
-            return replace(
-                self,
-                total=replace(self.total, seconds=take(seconds, _Duration)),
-            )
+            return replace(self, total=replace(self.total, seconds=take(seconds, _Duration)))
         except ValueError as error:
             why = shown(str(error))
             raise ProtocolError(f"the peer sent no duration of the test: {why}") from None
@@ -220,10 +218,7 @@ class Client:
             await self._connect_all(qps, plan.qps, ready.get("token"))
             await hear(self.session, "connected")
             meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
-
-            def load() -> Load | PingPong:
-                return load_of(plan, qps, memory.source, theirs, writes=plan.client_writes)
-
+            load = partial(load_of, plan, qps, memory.source, theirs, writes=plan.client_writes)
             test = ClientTest(self.session, plan, load, meter, interval_seconds, on_interval)
             try:
                 return await test.run()
@@ -319,9 +314,12 @@ class ClientTest:
         work = asyncio.create_task(self._load.run())
         watch = [asyncio.create_task(self._laps())] if laps else []
         try:
-            over = self._until_over(work, seconds)
-            interrupted = await self._until_interrupted(self._session.watched(over, failing(work)))
-            if interrupted:
+            interrupted = False
+            try:
+                await self._session.watched(self._until_over(work, seconds), failing(work))
+            except asyncio.CancelledError:
+                took_cancellation()
+                interrupted = True
                 patience.reschedule(asyncio.get_running_loop().time() + LAST_WORDS_SECONDS)
             self._load.stop()
             if self._plan.pattern is Pattern.PING_PONG:
@@ -334,15 +332,6 @@ class ClientTest:
         finally:
             await cancelled(work, *watch)
         return interrupted
-
-    async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Runs `work`; returns whether it was cancelled before its end."""
-        try:
-            await work
-        except asyncio.CancelledError:
-            took_cancellation()
-            return True
-        return False
 
     async def _until_over(self, work: asyncio.Task[None], seconds: float) -> None:
         if seconds:
@@ -479,10 +468,7 @@ class PerfServer:
             await say(session, "connected")
             async with _patience(session, "the start of its test"):
                 await hear(session, "start")
-
-            def load() -> Load | PingPong:
-                return load_of(plan, qps, memory.source, theirs, writes=plan.server_writes)
-
+            load = partial(load_of, plan, qps, memory.source, theirs, writes=plan.server_writes)
             most_seconds = plan.omit_seconds + (plan.seconds or MAX_SECONDS)
             async with _patience(session, "the end of its test", most_seconds):
                 outcome = await _run(session, load, meter)

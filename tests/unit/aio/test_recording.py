@@ -82,17 +82,16 @@ async def test_history__a_plane_that_becomes_slow() -> None:
         connected_pair(**two_planes()) as pair,
         Meter(pair.near_context, [pair.near], bin_ns=MS) as meter,
     ):
-        historian = meter._historian
-        assert historian is not None
         at_ns = time.monotonic_ns()
         notice = Notice(EventType.PLANE_SHARE, 0, 0, 2, 0, EventReason.DELIVERY, at_ns, 9)
         pair.near._on_notice(notice)
 
         async def told() -> bool:
-            return bool(historian._changes[ShareChange])
+            return bool(meter._changes[ShareChange])
 
         await until(told)
-        history = await historian.history()
+        history = await meter.history()
+        assert history is not None
     (change,) = history.shares
     assert (change.qpn, change.plane, change.slow, change.percent) == (pair.near.qpn, 2, True, 9)
     assert change.reason == "DELIVERY"
@@ -140,18 +139,17 @@ async def test_history__changes_with_their_time() -> None:
         connected_pair(**two_planes()) as pair,
         Meter(pair.near_context, [pair.near], bin_ns=MS) as meter,
     ):
-        historian = meter._historian
-        assert historian is not None
         before_ns = time.monotonic_ns()
         await set_port(pair.near_context, 2, up=False)
         await pair.near.deny(0)
 
         async def both_told() -> bool:
             await pair.near.query()
-            return bool(historian._changes[EvChange] and historian._changes[PlaneChange])
+            return bool(meter._changes[EvChange] and meter._changes[PlaneChange])
 
         await until(both_told)
-        history = await historian.history()
+        history = await meter.history()
+        assert history is not None
     start_ns = history.recording.start_monotonic_ns
     (plane,) = history.planes
     assert (plane.plane, plane.suspended, plane.reason) == (2, True, "OWN_PORT")
