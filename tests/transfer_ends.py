@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from slowness import PATIENCE
 
 from mrc.config import ContextConfig
@@ -244,6 +246,28 @@ async def sessions(announced: Announced | None = None) -> AsyncIterator[Ends]:
         await until(lambda: back.private)
         receiver = await stack.enter_async_context(accept_session(back.ctx, back, Joins()))
         yield Ends(await opening, receiver, out, back)
+
+
+def before(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, do: Callable[..., object]
+) -> None:
+    """Each call of a function or a method first calls `do` with the same arguments."""
+    function = getattr(owner, name)
+
+    def called(*args: Any, **options: Any) -> Any:
+        do(*args, **options)
+        return function(*args, **options)
+
+    monkeypatch.setattr(owner, name, called)
+
+
+def waits_for(event: threading.Event) -> Callable[..., None]:
+    """For `before`: the call waits until the test sets the event."""
+
+    def wait(*_: object) -> None:
+        assert event.wait(PATIENCE)
+
+    return wait
 
 
 def make(tmp_path: Path, name: str, data: bytes) -> str:

@@ -91,9 +91,11 @@ class PartFile:
         self._fd, self._record_fd = directory.root.open_part(self._temporary, name)
         self._record = PartRecord(self._fd, self._record_fd, chunk_bytes)
 
-    def kept(self, most: int) -> tuple[int, Digest]:
+    def kept(self, chunk_bytes: int) -> tuple[int, Digest]:
         """Chunks of an earlier transfer, and their digest. Reads them: call it in a thread."""
-        return self._record.verify(most, self._check) if self._record else (0, Digest())
+        if self._record is None:
+            return 0, Digest()
+        return self._record.verify(self.bytes // chunk_bytes, self._check)
 
     def begin(self, chunks: int, start: int) -> None:
         """Goes on after `chunks` chunks with `start` bytes; raises CopyError."""
@@ -226,7 +228,7 @@ class ExistingFile:
 
     It is not written to while the bytes that arrive are its own. At the first difference `replace`
     makes a target for the new bytes, which raises FileError without --overwrite. `check` raises
-    StoppedError.
+    StoppedError. The functions are those of a PartFile.
     """
 
     def __init__(
@@ -272,11 +274,21 @@ class ExistingFile:
         if digest.digest() != self._digest.digest():
             raise FileError(f"{printable(self.name)}: changed while it was received: send it again")
 
-    def hash(self) -> Digest:
-        """The digest of the whole file. Reads it: call it in a thread."""
+    def kept(self, chunk_bytes: int) -> tuple[int, Digest]:
         digest = Digest()
         hash_range(self._fd, digest, 0, self.bytes, self._check)
-        return digest
+        return -(-self.bytes // chunk_bytes), digest
+
+    def begin(self, chunks: int, start: int) -> None:
+        """Its bytes are those of the sender if it goes on behind all of them."""
+        if self.bytes and not chunks:
+            self._target = self._replace()
+            self._target.check_room()
+            self._target.begin(chunks, start)
+
+    def add_chunk(self, digest: bytes) -> None:
+        if self._target is not None:
+            self._target.add_chunk(digest)
 
     def commit(self, meta: Meta = RECEIVERS) -> None:
         """It is complete. With --overwrite it also gets mode and time of the file that arrived."""
@@ -290,14 +302,16 @@ class ExistingFile:
         except OSError as error:
             raise cannot(error, f"{self.path}: cannot be completed") from error
 
-    def close(self) -> int:
+    def discard(self) -> None:
         if self._target is not None:
-            self._target.close()
-            self._target = None
+            self._target.discard()
+
+    def close(self) -> int:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        return 0
+        target, self._target = self._target, None
+        return target.close() if target is not None else 0
 
 
 class SessionTree:
@@ -322,14 +336,16 @@ class SessionTree:
         self._lacking: set[str] = set()  # paths of folders of which an entry was not stored
         self._found = False  # a file that the disk may lack
 
-    def same(self, name: str, size: int, *, sparse: bool = False) -> ExistingFile | None:
+    def same(
+        self, name: str, size: int, *, sparse: bool = False, chunk_bytes: int = 0
+    ) -> ExistingFile | None:
         """The file of this name and size if it exists already."""
         parts = self._directory.check(name)
         folder = self._enter(parts[:-1])
         fd = folder.open_same(parts[-1], size) if self._directory.resume else None
         if fd is None:
             return None
-        replace = partial(self.create, name, size, sparse=sparse)
+        replace = partial(self.create, name, size, sparse=sparse, chunk_bytes=chunk_bytes)
         return ExistingFile(self._directory, name, fd, size, replace, self.check_stop)
 
     def create(
@@ -438,7 +454,11 @@ class SessionTree:
 
     def _complete(self, folder: Folder, meta: Meta) -> None:
         if folder.made:
-            self._directory.complete(folder, meta)
+            try:
+                self._directory.set_meta(folder.fd, meta, 0o777)
+            except OSError as error:
+                text = f"{printable(folder.path)}: cannot get its mode and time"
+                raise cannot(error, text) from error
             if folder.mark is not None:
                 folder.mark.keep(folder.fd)
             folder.made, folder.unsynced = False, True
@@ -557,8 +577,32 @@ class OutputDirectory:
         return SessionTree(self, on_make, on_open)
 
     def sweep(self) -> list[str]:
-        """Removes what earlier receivers have left; see `resume.sweep`."""
-        return sweep(self.root.fd, resume=self.resume)
+        """Removes temporary files that no live process has locked, but with `resume` no part that
+        can be continued. Returns the names of the files that they were for. Marks of folders stay:
+        they hold no bytes, and without them a folder would keep the mode of one that is not
+        complete.
+        """
+        root = self.root.fd
+        found = [name for name in sorted(os.listdir(root)) if is_temporary(name)]
+        swept = []
+        for name in found:
+            if is_record(name):
+                continue
+            if is_mark(name):
+                if not _is_recent(root, name):
+                    _remove_unlocked(root, name)
+                continue
+            record = record_name(name)
+            if self.resume and record in found and _is_recent(root, record):
+                continue
+            if _remove_unlocked(root, name):
+                swept.append(shown_name(name))
+                with suppress(FileNotFoundError):
+                    os.unlink(record, dir_fd=root)
+        for record in found:
+            if is_record(record) and record.removesuffix("-kept") not in found:
+                _remove_unlocked(root, record)
+        return swept
 
     def kept_date(self, mtime_ns: int) -> int | None:
         """What the file system makes of a date: it may keep whole seconds, or no date before 1901.
@@ -603,14 +647,6 @@ class OutputDirectory:
     def set_meta(self, fd: int, meta: Meta, default_mode: int) -> None:
         """Sets mode and time of an open file or folder; raises OSError."""
         (meta if self._keep_meta else RECEIVERS).apply(fd, default_mode, self.umask)
-
-    def complete(self, folder: Folder, meta: Meta) -> None:
-        """Gives a folder that was made here its mode and time; raises CopyError."""
-        try:
-            self.set_meta(folder.fd, meta, 0o777)
-        except OSError as error:
-            path = printable(folder.path)
-            raise cannot(error, f"{path}: cannot get its mode and time") from error
 
     def check_free(self, folder: Folder, name: str, *, link: bool = False) -> None:
         """Raises FileError when the file `name`, in `folder`, exists and may not be replaced."""
@@ -743,34 +779,6 @@ class PartRecord:
             whole[at : at + _DIGEST_BYTES]
             for at in range(_HEADER.size, len(whole) - _DIGEST_BYTES + 1, _DIGEST_BYTES)
         ]
-
-
-def sweep(root: int, *, resume: bool) -> list[str]:
-    """Removes temporary files from the output folder that no live process has locked, but with
-    `resume` no part that can be continued. Returns the names of the files that they were for. Marks
-    of folders stay: they hold no bytes, and without them a folder would keep the mode of one that
-    is not complete.
-    """
-    found = [name for name in sorted(os.listdir(root)) if is_temporary(name)]
-    swept = []
-    for name in found:
-        if is_record(name):
-            continue
-        if is_mark(name):
-            if not _is_recent(root, name):
-                _remove_unlocked(root, name)
-            continue
-        record = record_name(name)
-        if resume and record in found and _is_recent(root, record):
-            continue
-        if _remove_unlocked(root, name):
-            swept.append(shown_name(name))
-            with suppress(FileNotFoundError):
-                os.unlink(record, dir_fd=root)
-    for record in found:
-        if is_record(record) and record.removesuffix("-kept") not in found:
-            _remove_unlocked(root, record)
-    return swept
 
 
 def _is_recent(root: int, record: str) -> bool:

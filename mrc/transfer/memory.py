@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from msgspec import Struct
 
@@ -62,53 +62,6 @@ async def open_window(ctx: Context, length: int) -> AsyncIterator[ReceiveWindow]
             yield ReceiveWindow(memory, mr)
 
 
-class Ahead:
-    """Prepares a mapping in steps, at most `ahead_bytes` ahead of the writes.
-
-    An async context manager; after its end no thread uses the mapping.
-    """
-
-    def __init__(self, length: int, prepare: Callable[[int, int], None], ahead_bytes: int) -> None:
-        self._length = length
-        self._prepare = prepare  # takes offset and length; runs in a thread
-        self._ahead_bytes = ahead_bytes
-        self._begun = 0
-        self._prepared = 0
-        self._progress = asyncio.Event()
-        self._error: BaseException | None = None
-        self._line = WorkerThread()
-
-    async def __aenter__(self) -> Self:
-        self.reached(0)
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        await self._line.__aexit__(kind, *rest)
-
-    def reached(self, offset: int) -> None:
-        """Called when the writes have reached `offset`: prepares further steps."""
-        wanted = min(self._length, offset + self._ahead_bytes)
-        while self._begun < wanted:
-            step = min(STEP_BYTES, self._length - self._begun)
-            self._line.put_and_tell(self._on_done, self._prepare, self._begun, step)
-            self._begun += step
-
-    async def until(self, offset: int) -> None:
-        """Returns when the range before `offset` is prepared; raises the error of `prepare`."""
-        while self._prepared < offset:
-            if self._error is not None:
-                raise self._error
-            self._progress.clear()
-            await self._progress.wait()
-
-    def _on_done(self, error: BaseException | None) -> None:
-        if error is None:
-            self._prepared = min(self._prepared + STEP_BYTES, self._length)
-        elif self._error is None:
-            self._error = error
-        self._progress.set()
-
-
 class FeedChunk(NamedTuple):
     """A chunk, in the memory of its feed."""
 
@@ -116,53 +69,81 @@ class FeedChunk(NamedTuple):
     length: int
 
 
-class ChunkFeed(Protocol):
-    """The chunks of an offer, in order."""
+class Mapped:
+    """The chunks of a mapped file, without those of holes. A thread prepares all of them in steps,
+    at most `ahead_bytes` ahead of the writes.
 
-    @property
-    def mr(self) -> MR: ...
+    An async context manager; after its end no thread uses the mapping.
+    """
+
+    def __init__(
+        self, mr: MR, holes: Holes, prepare: Callable[[int, int], None], ahead_bytes: int
+    ) -> None:
+        self.mr = mr
+        self._holes = holes
+        self._prepare = prepare  # takes offset and length; runs in a thread
+        self._ahead_bytes = ahead_bytes
+        self._at = 0
+        self._begun = 0
+        self._prepared = 0
+        self._progress = asyncio.Event()
+        self._error: BaseException | None = None
+        self._line = WorkerThread()
+
+    async def __aenter__(self) -> Self:
+        self._prepare_ahead()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        await self._line.__aexit__(kind, *rest)
+
+    def _prepare_ahead(self) -> None:
+        wanted = min(self.mr.length, self._at + self._ahead_bytes)
+        while self._begun < wanted:
+            step = min(STEP_BYTES, self.mr.length - self._begun)
+            self._line.put_and_tell(self._on_prepared, self._prepare, self._begun, step)
+            self._begun += step
+
+    def _on_prepared(self, error: BaseException | None) -> None:
+        if error is None:
+            self._prepared = min(self._prepared + STEP_BYTES, self.mr.length)
+        elif self._error is None:
+            self._error = error
+        self._progress.set()
 
     async def next(self) -> FeedChunk | None:
         """The next chunk; None after the last one."""
-
-    def written(self, piece: FeedChunk) -> None:
-        """The receiver has this chunk: its memory may be used for another."""
-
-    def left_bytes(self) -> int:
-        """Bytes that `next` has not returned yet; UNKNOWN if nobody knows."""
-
-
-class Mapped:
-    """The chunks of a mapped file, without those of holes. `ahead` prepares all of them."""
-
-    def __init__(self, mr: MR, ahead: Ahead, holes: Holes) -> None:
-        self.mr = mr
-        self._ahead = ahead
-        self._holes = holes
-        self._at = 0
-
-    async def next(self) -> FeedChunk | None:
         while self._holes.left(self._at // CHUNK_BYTES) and self.left_bytes():
-            await self._prepared()
-        return await self._prepared() if self.left_bytes() else None
+            await self._prepared_chunk()
+        return await self._prepared_chunk() if self.left_bytes() else None
 
-    async def _prepared(self) -> FeedChunk:
+    async def _prepared_chunk(self) -> FeedChunk:
+        """The next chunk once it is prepared; raises the error of `prepare`."""
         piece = FeedChunk(self._at, min(CHUNK_BYTES, self.left_bytes()))
-        self._ahead.reached(self._at)
+        self._prepare_ahead()
         self._at += piece.length
-        await self._ahead.until(self._at)
+        while self._prepared < self._at:
+            if self._error is not None:
+                raise self._error
+            self._progress.clear()
+            await self._progress.wait()
         return piece
 
     async def skip(self, chunks: int) -> None:
         """Goes on behind these chunks, once they are prepared too."""
         end = min(chunks * CHUNK_BYTES, self.mr.length)
         while self._at < end:
-            await self._prepared()
+            await self._prepared_chunk()
+
+    def begin_anew(self) -> None:
+        """Goes on with the first chunk."""
+        self._at = 0
 
     def written(self, piece: FeedChunk) -> None:
-        pass
+        """The receiver has this chunk: its memory may be used for another."""
 
     def left_bytes(self) -> int:
+        """Bytes that `next` has not returned yet."""
         return self.mr.length - self._at
 
 
@@ -243,3 +224,6 @@ class Filled:
         else:
             self._ended = True
         self._changed.set()
+
+
+ChunkFeed = Mapped | Filled  # the chunks of an offer, in order

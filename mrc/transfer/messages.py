@@ -32,7 +32,7 @@ import struct
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 import xxhash
@@ -170,16 +170,6 @@ class Announced(Struct, frozen=True, kw_only=True):
             more=len(shown) - len(fitting),
         )
 
-    @classmethod
-    def read(cls, private: dict[str, Any]) -> Announced:
-        """From the private data of a sender; raises ValueError."""
-        return take(private, cls)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The inverse of `read`."""
-        told: dict[str, Any] = to_builtins(self)
-        return told
-
     @property
     def entries(self) -> int | None:
         """Files, folders and links together."""
@@ -195,7 +185,7 @@ class Announced(Struct, frozen=True, kw_only=True):
             return False
 
 
-class Offer(Struct, frozen=True):
+class Offer(Struct, frozen=True, tag="offer"):
     """Offers a file of the sender, with the size of its chunks. `name`: see `names.wire_name`.
 
     `bytes` is null when the size is not known. `sparse`: the file has holes. `holes`: first chunk
@@ -203,7 +193,6 @@ class Offer(Struct, frozen=True):
     it has kept of this file.
     """
 
-    type: ClassVar[str] = "offer"
     name: Words
     bytes: Whole | None
     chunk_bytes: ChunkBytes
@@ -214,13 +203,12 @@ class Offer(Struct, frozen=True):
     holes: HoleRanges = ()
 
 
-class Pack(Struct, frozen=True):
+class Pack(Struct, frozen=True, tag="pack"):
     """Offers a pack of `files` files and folders, which have `bytes` bytes together.
 
     `resume`: files that exist already, with the same bytes, count as stored.
     """
 
-    type: ClassVar[str] = "pack"
     files: Whole
     bytes: Whole
     chunk_bytes: ChunkBytes
@@ -235,30 +223,26 @@ class Looks(Struct, frozen=True):
     mtime: Time
 
 
-class Compare(Struct, frozen=True):
+class Compare(Struct, frozen=True, tag="compare"):
     """Before the first offer: which of these files does the receiver have?"""
 
-    type: ClassVar[str] = "compare"
     files: tuple[Looks, ...]
 
 
-class Unchanged(Struct, frozen=True):
+class Unchanged(Struct, frozen=True, tag="unchanged"):
     """Answers compare: the positions of files that have the same size and date."""
 
-    type: ClassVar[str] = "unchanged"
     positions: tuple[Whole, ...]
 
 
-class ConsentQuestion(Struct, frozen=True):
+class ConsentQuestion(Struct, frozen=True, tag="asking"):
     """The receiver asks its user about the sender: the answer to the offer may take long.
 
     Only for a sender that has said that it takes this message.
     """
 
-    type: ClassVar[str] = "asking"
 
-
-class Accept(Struct, frozen=True):
+class Accept(Struct, frozen=True, tag="accept"):
     """Accepts the offered file, with the window to write it to.
 
     QPs with `token` may join the session; empty: no QP may join. The receiver has the first `kept`
@@ -266,7 +250,6 @@ class Accept(Struct, frozen=True):
     `reading`: the receiver takes that message.
     """
 
-    type: ClassVar[str] = "accept"
     window: RemoteMemory
     token: Words
     kept: Whole = 0
@@ -274,50 +257,44 @@ class Accept(Struct, frozen=True):
     reading: bool = False
 
 
-class DiskWait(Struct, frozen=True):
+class DiskWait(Struct, frozen=True, tag="reading"):
     """Between chunks: the sender still waits for its disk. Came after version 6."""
 
-    type: ClassVar[str] = "reading"
 
-
-class Mine(Struct, frozen=True):
+class Mine(Struct, frozen=True, tag="mine"):
     """Answers an accept with kept chunks: the digest of the sender's bytes of these chunks.
 
     The sender shows it first: whoever may send learns nothing of a file that he does not have.
     """
 
-    type: ClassVar[str] = "mine"
     digest: Words
 
 
-class Begin(Struct, frozen=True):
+class Begin(Struct, frozen=True, tag="begin"):
     """Answers that: the sender writes from this chunk on, 0 if the bytes differ."""
 
-    type: ClassVar[str] = "begin"
     chunk: Whole
 
 
-class Refuse(Struct, frozen=True):
+class Refuse(Struct, frozen=True, tag="refuse"):
     """The receiver refuses the file, or could not store it. `file`: the sender goes on."""
 
-    type: ClassVar[str] = "refuse"
     code: Literal["file", "all", "verification", "stopped"]
     error: Words
 
 
-class OfferDone(Struct, frozen=True):
+class OfferDone(Struct, frozen=True, tag="done"):
     """All chunks are written; `digest` is the sender's digest of the file, empty for a pack.
 
     With `error` the file is not complete, and the sender goes on with the next one.
     """
 
-    type: ClassVar[str] = "done"
     digest: Words
     chunks: Whole
     error: Words = ""
 
 
-class FailedName(Struct, frozen=True):
+class FailedName(Struct, frozen=True, tag="failed"):
     """A file that one end could not read or store; `name`: see `names.wire_name`."""
 
     name: Words
@@ -327,34 +304,30 @@ class FailedName(Struct, frozen=True):
 class FailedFiles(Struct, frozen=True):
     """Files and folders that are not copied."""
 
-    type: ClassVar[str] = "failed"
     files: tuple[FailedName, ...]
 
 
-class Stored(Struct, frozen=True):
+class Stored(Struct, frozen=True, tag="stored"):
     """The file is complete, verified and has its final name."""
 
-    type: ClassVar[str] = "stored"
 
-
-class Abort(Struct, frozen=True):
+class Abort(Struct, frozen=True, tag="abort"):
     """The sender stops the transfer."""
 
-    type: ClassVar[str] = "abort"
     error: Words
 
 
-class Bye(Struct, frozen=True):
+class Bye(Struct, frozen=True, tag="bye"):
     """There are no more files."""
-
-    type: ClassVar[str] = "bye"
 
 
 TransferMessage = (
     Offer | Pack | Compare | Unchanged | ConsentQuestion | Accept | Mine | Begin | Refuse
     | OfferDone | FailedFiles | Stored | Abort | Bye | DiskWait
 )  # fmt: skip
-_KINDS: dict[str, type[TransferMessage]] = {kind.type: kind for kind in get_args(TransferMessage)}
+_KINDS: dict[str, type[TransferMessage]] = {
+    kind.__struct_config__.tag: kind for kind in get_args(TransferMessage)
+}
 
 
 def to_dict(message: TransferMessage) -> dict[str, Any]:
@@ -364,7 +337,7 @@ def to_dict(message: TransferMessage) -> dict[str, Any]:
         if "error" in each:
             each["error"] = shortened(printable(each["error"]), MAX_ERROR)
             each |= {"name": shortened(each["name"], MAX_WORDS)} if "name" in each else {}
-    return {"type": message.type, **built}
+    return built
 
 
 def from_dict(body: dict[str, Any]) -> TransferMessage:
@@ -376,7 +349,7 @@ def from_dict(body: dict[str, Any]) -> TransferMessage:
     try:
         return take(body, kind)
     except ValueError as error:
-        raise ProtocolError(f"the peer sent a bad message {kind.type!r}: {error}") from None
+        raise ProtocolError(f"the peer sent a bad message {named!r}: {error}") from None
 
 
 def compare_of(files: Iterable[Looks]) -> Iterator[Compare]:

@@ -71,10 +71,10 @@ from mrc.transfer.results import FailedFile, Role, StoredBatch
 from mrc.transfer.session import IdleError, TransferSession, VerificationError, patience, until_idle
 from mrc.transfer.sinks import AnySink, AnyTree, FileSink, PackSink, PipeWriter, StreamSink
 from mrc.transfer.threads import StuckError, WorkerThread, in_thread
+from mrc.typed import take
 from mrc.units import counted
 
 BEGIN_SECONDS = 3600.0  # for a sender that reads what was kept, at most
-NO_HOLES = Holes()
 _NO_SLOT = -1  # of chunks in holes
 _MESSAGE_BYTES = 1 << 20  # mailbox messages, which count as received payload beside the file
 OfferMessage = Offer | Pack | FailedFiles | Compare
@@ -129,7 +129,7 @@ async def receive_files(
         while (offer := await _hear_offer(session, limits)) is not None:
             if first and isinstance(offer, (Offer, Pack)):
                 with suppress(ValueError):  # a sender need not announce what it has
-                    quota.check_announced(Announced.read(session.qp.private))
+                    quota.check_announced(take(session.qp.private, Announced))
             first = first and isinstance(offer, FailedFiles)  # --update leaves out what is there
             try:
                 batch = await receiving.take(offer)
@@ -256,21 +256,19 @@ class _OfferReceiver(Struct):
     @asynccontextmanager
     async def _closed(self, sink: AnySink) -> AsyncIterator[None]:
         """Closes the sink, in a thread: the disk may have to write what is kept."""
+        stuck = False
         try:
             yield
         except StuckError as error:
             error.when_ended(sink.close)
+            stuck = True
             raise
-        except BaseException as error:
-            if isinstance(error, FinalError):
-                sink.discard()  # this disk is full or broken: what is kept would only fill it
-            await self._close(sink)
+        except FinalError:
+            sink.discard()  # this disk is full or broken: what is kept would only fill it
             raise
-        await self._close(sink)
-
-    async def _close(self, sink: AnySink) -> None:
-        if kept := await in_thread(sink.close):
-            self.events.on_kept(sink.name, kept)
+        finally:
+            if not stuck and (kept := await in_thread(sink.close)):
+                self.events.on_kept(sink.name, kept)
 
     def _sink_of(self, offer: Offer | Pack) -> AnySink:
         """The sink for an offer; raises FileError to refuse the offer before data flows."""
@@ -332,10 +330,7 @@ class _OfferReceiver(Struct):
         session, tree = self.session, self.tree
         most_bytes = self.limits.bytes if offer.bytes is None else offer.bytes
         most_bytes += _MESSAGE_BYTES
-        storing = ChunkStore(
-            session, self.window, offer.chunk_bytes, sink, self.events, self.due, tree.stop, begin,
-            failure, Holes(offer.holes if isinstance(offer, Offer) else ()),
-        )  # fmt: skip
+        storing = ChunkStore(self, offer, sink, begin, failure)
         seconds = self.limits.idle_seconds
         # A stream may pause as long as its sender lives: the program behind its pipe may be slow.
         progress = object if offer.bytes is None else storing.progress
@@ -377,39 +372,29 @@ class ChunkStore:
     """
 
     def __init__(
-        self,
-        session: TransferSession,
-        window: ReceiveWindow,
-        chunk_bytes: int,
-        sink: AnySink,
-        events: ReceiveEvents,
-        due: Due,
-        stop: Callable[[], None] = lambda: None,
-        begin: int = 0,
-        failure: str = "",
-        holes: Holes = NO_HOLES,
+        self, receiver: _OfferReceiver, offer: Offer | Pack, sink: AnySink, begin: int, failure: str
     ) -> None:
-        self._session = session
-        self._came = session.arrived
+        self._session = receiver.session
+        self._came = receiver.session.arrived
         self._short = asyncio.Event()  # more is claimed than is known to have come
-        self._events = events
-        self._due = due
+        self._events = receiver.events
+        self._due = receiver.due
         self._holding = False  # the sender is faster than it may be
         self.failure = failure
         self._refused = False
         self._speaking = False
         self._silent = asyncio.Event()  # nothing is left to say
-        self._window = window
+        self._window = receiver.window
         self._sink = sink
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = offer.chunk_bytes
         self._chunks = sink.chunks
-        self._slots = min(len(window.memory) // chunk_bytes, MAX_SLOTS)
+        self._slots = min(len(receiver.window.memory) // offer.chunk_bytes, MAX_SLOTS)
         self._full: set[int] = set()  # slots with a chunk that is not stored yet
         self._arrived: dict[int, int] = {}  # chunks that wait for an earlier one: index to slot
         self._next = begin  # index of the next chunk to store
         self._stored = begin
-        self._holes = holes
-        self._line = WorkerThread(stop)
+        self._holes = Holes(offer.holes if isinstance(offer, Offer) else ())
+        self._line = WorkerThread(receiver.tree.stop)
         self._error: BaseException | None = None
         self._progress = asyncio.Event()
         self._progress.set()

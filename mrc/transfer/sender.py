@@ -23,7 +23,7 @@ import heapq
 import logging
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -42,7 +42,6 @@ from mrc.transfer.limits import CHUNK_BYTES, CopyError, local_name, wire_name
 from mrc.transfer.memory import (
     STEP_BYTES,
     UNKNOWN,
-    Ahead,
     ChunkFeed,
     FeedChunk,
     Filled,
@@ -156,11 +155,11 @@ async def send_plan(
         await _leave_out_unchanged(session, plan, how)
     for run in plan.runs():
         how.begin()
-        release = AsyncExitStack()
+        offering = OpenOffer(session, how, run)
         # On failure the engine may still read the memory, so it is kept until the QP has ended.
-        session.held.push_async_callback(release.aclose)
+        session.held.push_async_callback(offering.release.aclose)
         try:
-            sent = await _send_run(session, plan, run, release, how)
+            sent = await _send_run(offering, plan)
         except asyncio.CancelledError:
             await session.say_last(Abort("the sender was stopped"))
             raise
@@ -173,7 +172,7 @@ async def send_plan(
         plan.sent += len(run)
         if sent is not None:
             yield sent
-        await release.aclose()  # after the yield, because unmapping takes a while
+        await offering.release.aclose()  # after the yield, because unmapping takes a while
     try:
         await session.say(Bye())
     except MrcError:
@@ -189,70 +188,54 @@ async def _leave_out_unchanged(session: TransferSession, plan: SendPlan, how: Se
     begin = 0
     for message in compare_of(looks):
         await session.say(message)
-        reply = await OpenOffer(session, how).reply(Unchanged)
+        reply = await OpenOffer(session, how, []).reply(Unchanged)
         asked = files[begin : begin + len(message.files)]
         unchanged.update(asked[at] for at in reply.positions if at < len(asked))
         begin += len(asked)
     plan.leave_out(unchanged)
 
 
-async def _send_run(
-    session: TransferSession,
-    plan: SendPlan,
-    run: list[Entry],
-    release: AsyncExitStack,
-    how: SendOptions,
-) -> StoredBatch | None:
+async def _send_run(offering: OpenOffer, plan: SendPlan) -> StoredBatch | None:
     """None: the file could not be copied."""
-    match run:
-        case [FileEntry() | Stdin() as entry]:
-            path = entry.path if isinstance(entry, FileEntry) else "standard input"
-            offering = OpenOffer(session, how, entry.name, path)
+    match offering.entries:
+        case [FileEntry() as file]:
+            sending = _send_file(offering, plan, file)
+        case [Stdin() as stdin]:
+            sending = _send_stdin(offering, stdin)
         case _:
-            offering = OpenOffer(session, how, entries=[each.name for each in run])
-            return await _send_pack(session, offering, run, release, how)
+            return await _send_pack(offering)
     try:
-        if isinstance(entry, FileEntry):
-            return await _send_file(session, plan, offering, entry, release, how)
-        return await _send_stdin(session, offering, entry, release)
+        return await sending
     except FileRefusedError as error:
-        how.on_failed(FailedFile(entry.name, str(error), "receiver"))
+        offering.how.on_failed(FailedFile(offering.name, str(error), "receiver"))
     except CopyError as error:
         await offering.give_up(str(error))
     return None
 
 
-async def _send_file(
-    session: TransferSession,
-    plan: SendPlan,
-    offering: OpenOffer,
-    file: FileEntry,
-    release: AsyncExitStack,
-    how: SendOptions,
-) -> StoredBatch:
+async def _send_file(offering: OpenOffer, plan: SendPlan, file: FileEntry) -> StoredBatch:
     """Sends a file from its mapping, without a copy."""
+    how, release = offering.how, offering.release
     source = release.enter_context(SourceFile(file.path, follow=file.follow))
-    mr = None
-    if source.bytes:
-        registered = session.ctx.register(source.map, access=Access.LOCAL_READ)
-        mr = await release.enter_async_context(registered)
     digests = _Digests()
     meta = Meta(source.mode, source.mtime_ns) if how.keep_meta else Meta()
     name, size = wire_name(file.name), source.bytes
     sparse = source.sparse
     holes = holes_of(source.fd, size, CHUNK_BYTES) if sparse else Holes()
     offer = Offer(name, size, CHUNK_BYTES, sparse, meta.mode, meta.mtime, how.resume, holes.ranges)
+    feed: Mapped | None = None
+    if size:
+        registered = offering.session.ctx.register(source.map, access=Access.LOCAL_READ)
+        mr = await release.enter_async_context(registered)
+        feed = Mapped(mr, holes, partial(_prepare, source, mr, digests, holes), AHEAD_BYTES)
     # Hashing starts before the offer, so it runs while the receiver prepares.
-    async with Ahead(size, partial(_prepare, source, mr, digests, holes), AHEAD_BYTES) as ahead:
+    async with feed or nullcontext():
         accept = await offering.offer(offer)
-        feed = None if mr is None else Mapped(mr, ahead, holes)
         begin = 0
-        if accept.kept and mr is not None:
-            kept = Mapped(mr, ahead, holes)
-            begin = await _begin(session, offering, accept.kept, kept, digests)
+        if accept.kept and feed is not None:
+            begin = await _begin(offering, accept.kept, feed, digests)
         resumed_bytes = min(begin * CHUNK_BYTES, size)
-        if feed is not None and begin:
-            await feed.skip(begin)
+        if begin:
             how.on_resumed(file, resumed_bytes)
         hole_bytes = holes.bytes_from(begin, CHUNK_BYTES, size)
         plan.there += hole_bytes
@@ -276,13 +259,12 @@ class _Digests(Struct):
 
 
 def _prepare(
-    source: SourceFile, mr: MR | None, digests: _Digests, holes: Holes, offset: int, length: int
+    source: SourceFile, mr: MR, digests: _Digests, holes: Holes, offset: int, length: int
 ) -> None:
     """Populates and hashes a part of the mapping.
 
     The mapping is registered, so a truncated part reads as zeros and does not raise SIGBUS.
     """
-    assert mr is not None, "an empty file needs no preparation"
     if holes.left(offset // CHUNK_BYTES):
         digests.whole.update(_ZEROS[:length])
     else:
@@ -292,10 +274,9 @@ def _prepare(
     digests.after.append(digests.whole.digest())
 
 
-async def _begin(
-    session: TransferSession, offering: OpenOffer, kept: int, feed: Mapped, digests: _Digests
-) -> int:
+async def _begin(offering: OpenOffer, kept: int, feed: Mapped, digests: _Digests) -> int:
     """Where the chunks begin: behind those that the receiver has kept, if they are ours."""
+    session = offering.session
     if kept > -(-feed.left_bytes() // CHUNK_BYTES):
         raise ProtocolError(f"{session.qp.peer_host} has kept more chunks than there are")
     await session.watched(feed.skip(kept))
@@ -303,16 +284,16 @@ async def _begin(
     begin = (await offering.reply(Begin)).chunk
     if begin not in (0, kept):
         raise ProtocolError(f"{session.qp.peer_host} goes on with a chunk that it has not kept")
+    if not begin:
+        feed.begin_anew()
     return begin
 
 
-async def _send_stdin(
-    session: TransferSession, offering: OpenOffer, stdin: Stdin, release: AsyncExitStack
-) -> StoredBatch:
-    pipe = release.enter_context(PipeReader(sys.stdin.fileno()))
+async def _send_stdin(offering: OpenOffer, stdin: Stdin) -> StoredBatch:
+    pipe = offering.release.enter_context(PipeReader(sys.stdin.fileno()))
     filled = Filled(pipe.fill, lambda: UNKNOWN, pipe.stop)
     offer = Offer(wire_name(stdin.name), None, CHUNK_BYTES)
-    async with await filled.open(session.ctx, release) as feed:
+    async with await filled.open(offering.session.ctx, offering.release) as feed:
         accept = await offering.offer(offer)
         await offering.write(accept, feed)
     digest = pipe.digest.hexdigest()
@@ -320,34 +301,28 @@ async def _send_stdin(
     return StoredBatch.of(TransferredFile(stdin.name, pipe.bytes, digest, "-"))
 
 
-async def _send_pack(
-    session: TransferSession,
-    offering: OpenOffer,
-    entries: list[Entry],
-    release: AsyncExitStack,
-    how: SendOptions,
-) -> StoredBatch:
+async def _send_pack(offering: OpenOffer) -> StoredBatch:
+    entries, how = offering.entries, offering.how
     packing = Packer(entries, keep_meta=how.keep_meta)
-    release.callback(packing.close)
+    offering.release.callback(packing.close)
     filled = Filled(packing.fill, packing.left_bytes, packing.stop)
     # Before a thread fills the first chunk.
     offer = Pack(len(entries), packing.left_bytes(), CHUNK_BYTES, how.resume)
     try:
-        async with await filled.open(session.ctx, release) as feed:
+        async with await filled.open(offering.session.ctx, offering.release) as feed:
             accept = await offering.offer(offer)
             await offering.write(accept, feed)
         await offering.finish("")
     except MrcError:
         if count := packing.complete(how.stored_chunks):
-            how.part = count, _packed(packing, offering, entries[:count], how)
+            how.part = count, _packed(packing, offering, entries[:count])
         raise
-    return _packed(packing, offering, entries, how)
+    return _packed(packing, offering, entries)
 
 
-def _packed(
-    packing: Packer, offering: OpenOffer, entries: list[Entry], how: SendOptions
-) -> StoredBatch:
+def _packed(packing: Packer, offering: OpenOffer, entries: list[Entry]) -> StoredBatch:
     """The first entries of a pack, as far as both ends could copy them; tells of the others."""
+    how = offering.how
     names = {entry.name for entry in entries}
     for failed in (each for each in packing.failed if each.name in names):
         how.on_failed(failed)
@@ -362,30 +337,30 @@ def _packed(
 
 
 class OpenOffer:
-    """A file or a pack, from its offer to the receiver's answer. A pack has no `path`, but the
-    names of its `entries`.
+    """A file or a pack, from its offer to the receiver's answer. A pack has no name and no path,
+    but those of its `entries`.
     """
 
-    def __init__(
-        self,
-        session: TransferSession,
-        how: SendOptions,
-        name: str = "",
-        path: str = "",
-        entries: Collection[str] = (),
-    ) -> None:
-        self._session = session
-        self._entries = frozenset(entries)
-        self._how = how
-        self._name = name
-        self._path = path
+    def __init__(self, session: TransferSession, how: SendOptions, entries: list[Entry]) -> None:
+        self.session = session
+        self.how = how
+        self.entries = entries
+        self.release = AsyncExitStack()
+        """of the file and the memory that the engine reads from"""
+        self.name = self._path = ""
+        match entries:
+            case [FileEntry() as file]:
+                self.name, self._path = file.name, file.path
+            case [Stdin() as stdin]:
+                self.name, self._path = stdin.name, "standard input"
+        self._packed = frozenset(() if self._path else (each.name for each in entries))
         self._accepted = self._takes_reading = False
         self._chunks = 0
         self.refused: set[str] = set()
         """names of files of the pack that the receiver cannot store"""
 
     async def offer(self, offer: Offer | Pack) -> Accept:
-        await self._session.say(offer)
+        await self.session.say(offer)
         reply = await self.reply(Accept)
         self._accepted = True
         return reply
@@ -394,10 +369,10 @@ class OpenOffer:
         """The answer of this kind, perhaps after the receiver has asked its user."""
         reply = await self._hear()
         if isinstance(reply, ConsentQuestion):
-            with self._how.waiting():
+            with self.how.waiting():
                 reply = await self._hear()
         if not isinstance(reply, kind):
-            peer = self._session.qp.peer_host
+            peer = self.session.qp.peer_host
             raise ProtocolError(f"{peer} answered an offer with an unexpected message")
         return reply
 
@@ -408,45 +383,44 @@ class OpenOffer:
         self._takes_reading = accept.reading
         if feed is None:
             return
-        pace = Pace(lower(self._how.rate, accept.rate))
-        writing = ChunkWriter(self._session, accept, feed, begin, holes, pace, self._answer)
+        writing = ChunkWriter(self, accept, feed, begin, holes)
         try:
             await writing.run()
         finally:
-            self._chunks, self._how.stored_chunks = writing.chunks, writing.stored
-            self._how.kept_chunks = begin
+            self._chunks, self.how.stored_chunks = writing.chunks, writing.stored
+            self.how.kept_chunks = begin
         if writing.answer is not None:
             error = self._refusal(writing.answer)
             if isinstance(error, FileRefusedError):
-                await self._session.say(OfferDone("", self._chunks, "the receiver refused it"))
+                await self.session.say(OfferDone("", self._chunks, "the receiver refused it"))
             raise error
 
     async def reading(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which reads from a disk: the receiver hears of it."""
         watchers = [self._tell_reading()] if self._takes_reading else []
-        return await self._session.watched(work, *watchers)
+        return await self.session.watched(work, *watchers)
 
     async def _tell_reading(self) -> NoReturn:
         while True:
             await asyncio.sleep(READING_SECONDS)
-            await self._session.say(DiskWait())
+            await self.session.say(DiskWait())
 
     async def finish(self, digest: str) -> None:
         """All chunks are written: returns when the receiver has stored all of it."""
-        await self._session.say(OfferDone(digest, self._chunks))
-        with self._session.waiting.on("storing"):
+        await self.session.say(OfferDone(digest, self._chunks))
+        with self.session.waiting.on("storing"):
             answer = await self._hear()
         if not isinstance(answer, Stored):
-            peer = self._session.qp.peer_host
+            peer = self.session.qp.peer_host
             raise ProtocolError(f"{peer} did not confirm that it stored the file")
 
     async def give_up(self, error: str) -> None:
         """The file cannot be read, or not to its end."""
-        self._how.on_failed(FailedFile(self._name, error, "sender"))
+        self.how.on_failed(FailedFile(self.name, error, "sender"))
         if not self._accepted:
-            await tell_failed(self._session, [(self._name, error)])
+            await tell_failed(self.session, [(self.name, error)])
             return
-        await self._session.say(OfferDone("", self._chunks, error))
+        await self.session.say(OfferDone("", self._chunks, error))
         try:
             await self._hear()
         except FileRefusedError:
@@ -455,31 +429,31 @@ class OpenOffer:
     async def _hear(self) -> TransferMessage:
         """The receiver's next message; raises TransferError if it refuses."""
         while True:
-            message = await self._session.hear()
+            message = await self.session.hear()
             if isinstance(message, Immediate):
                 continue  # credit after the last chunk
-            answer = self._answer(message)
+            answer = self.take_answer(message)
             if isinstance(answer, Refuse):
                 raise self._refusal(answer)
             if answer is not None:
                 return answer
 
-    def _answer(self, message: TransferMessage) -> TransferMessage | None:
+    def take_answer(self, message: TransferMessage) -> TransferMessage | None:
         """Takes the failed files of a pack; returns any other message."""
         if not isinstance(message, FailedFiles):
             return message
         for each in message.files:
             name = local_name(each.name)
-            if name not in self._entries:
-                peer = self._session.qp.peer_host
+            if name not in self._packed:
+                peer = self.session.qp.peer_host
                 raise ProtocolError(f"{peer} cannot store a file that it was not sent")
             self.refused.add(name)
-            self._how.on_failed(FailedFile(name, each.error, "receiver"))
+            self.how.on_failed(FailedFile(name, each.error, "receiver"))
         return None
 
     def _refusal(self, message: TransferMessage) -> TransferError | ProtocolError:
         """The error for an answer that ends the file before its end."""
-        host = self._session.qp.peer_host
+        host = self.session.qp.peer_host
         if not isinstance(message, Refuse):
             return ProtocolError(f"{host} sent an unexpected message during a file")
         cause = shown(message.error)
@@ -492,7 +466,7 @@ class OpenOffer:
                 return TransferError(f"{host} stopped the transfer: {cause}")
             case "file" if self._path:
                 return FileRefusedError(cause)
-        self._how.stored_chunks = self._how.kept_chunks = 0
+        self.how.stored_chunks = self.how.kept_chunks = 0
         return TransferError(f"{host} refused {'the file' if self._path else 'the files'}: {cause}")
 
 
@@ -506,18 +480,11 @@ class ChunkWriter:
     """The chunks of one offer."""
 
     def __init__(
-        self,
-        session: TransferSession,
-        accept: Accept,
-        feed: ChunkFeed,
-        begin: int,
-        holes: Holes,
-        pace: Pace,
-        on_message: Callable[[TransferMessage], TransferMessage | None],
+        self, offering: OpenOffer, accept: Accept, feed: ChunkFeed, begin: int, holes: Holes
     ) -> None:
-        self._session = session
+        self._session = session = offering.session
         self._waiting = session.waiting
-        self._on_message = on_message  # returns an answer
+        self._on_message = offering.take_answer
         self.answer: TransferMessage | None = None
         """what the receiver said before all chunks were written"""
         self._window = accept.window
@@ -530,7 +497,7 @@ class ChunkWriter:
         # Chunks that are not stored, in their order: the slot of each one; of a hole how many.
         self._taken: deque[tuple[int | None, int]] = deque()
         self._holes = holes
-        self._pace = pace
+        self._pace = Pace(lower(offering.how.rate, accept.rate))
         self._turn = asyncio.Lock()  # chunks leave one after the other
         self.chunks = begin  # started, or there already
         self.stored = begin  # at the receiver

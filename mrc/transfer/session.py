@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeVar, get_args
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from mrc.aio.context import Context
@@ -50,6 +50,7 @@ from mrc.transfer.messages import (
     to_dict,
 )
 from mrc.transfer.results import Waits
+from mrc.typed import take
 from mrc.units import digits
 
 TAKES_ASKING = "asking"
@@ -303,7 +304,7 @@ async def connect_session(
     async def connect(private: dict[str, Any]) -> QP:
         return await ctx.connect(host, port, private=private, timeout=timeout)
 
-    about = announced.to_dict() | {TAKES_ASKING: True, TRANSFER: transfer}
+    about = to_builtins(announced) | {TAKES_ASKING: True, TRANSFER: transfer}
     async with (
         SERVICE.connect(ctx, host, port, private=about, timeout=timeout) as opened,
         JoinedQps(connect=connect) as joined,
@@ -363,6 +364,7 @@ async def until_idle(
 T = TypeVar("T")
 MAX_LOST = 64  # transfers whose account is kept after a loss: their senders may come back
 _TAKEN = "this mrc recv --once already serves another sender"
+_USED = "the one peer of the one-time code sent nothing: mrc recv --code prints a new one"
 
 
 class TransferAccount(Protocol):
@@ -378,54 +380,15 @@ class TransferAccount(Protocol):
         """
 
 
-class TransferUser(Protocol):
-    """Who runs a server: has the accounts, and hears what happens."""
-
-    def account(self, host: str) -> TransferAccount:
-        """A new account for a transfer from this host."""
-
-    def failed(self, host: str, error: Exception) -> int:
-        """A session has failed; returns the exit code."""
-
-    def may_return(self, host: str) -> None:
-        """With `once`: this sender has lost its connection, and the server waits for it."""
-
-
-@asynccontextmanager
-async def listen(
-    ctx: Context,
-    user: TransferUser,
-    limits: SenderLimits,
-    address: str | None,
-    port: int,
-    *,
-    once: bool = False,
-) -> AsyncIterator[TransferServer]:
-    """A server that listens at a TCP port; raises InUseError, ResolveError."""
-    private, joins = {"service": SERVICE.name}, Joins()
-    async with await ctx.listen(address, port, private=private, admit=joins.admit) as listener:
-        yield TransferServer(ctx, listener, joins, user, limits, once=once)
-
-
 class TransferServer:
-    """Serves connected QPs as sessions."""
+    """Serves connected QPs as sessions. Who runs it overrides the methods that have the accounts
+    and that hear what happens.
+    """
 
-    def __init__(
-        self,
-        ctx: Context,
-        listener: Listener,
-        joins: Joins,
-        user: TransferUser,
-        limits: SenderLimits,
-        *,
-        once: bool,
-    ) -> None:
-        self._ctx = ctx
-        self._listener = listener
-        self.port = listener.port
-        self._joins = joins
-        self._user = user
-        self._limits = limits
+    def __init__(self, ctx: Context, limits: SenderLimits, *, once: bool) -> None:
+        self.ctx = ctx
+        self.limits = limits
+        self.joins = Joins()
         self._once = once
         self._tasks: set[asyncio.Task[None]] = set()
         self.senders: set[asyncio.Task[None]] = set()
@@ -435,12 +398,23 @@ class TransferServer:
         self._last: int | None = None  # exit code of the sender that ended last
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def serve(self) -> int:
+    def account(self, host: str) -> TransferAccount:
+        """A new account for a transfer from this host."""
+        raise NotImplementedError
+
+    def failed(self, host: str, error: Exception) -> int:
+        """A session has failed; returns the exit code."""
+        raise NotImplementedError
+
+    def may_return(self, host: str) -> None:
+        """With `once`: this sender has lost its connection, and the server waits for it."""
+
+    async def serve(self, listener: Listener) -> int:
         """Serves until it is cancelled; with `once` until the chosen sender has been served, with a
         one-time code until the one peer has been. Returns the exit code.
         """
-        accepting = asyncio.create_task(self._accept())
-        guessing = asyncio.create_task(SERVICE.until_guessed(self._ctx))
+        accepting = asyncio.create_task(self._accept(listener))
+        guessing = asyncio.create_task(SERVICE.until_guessed(self.ctx))
         try:
             ends = (accepting, guessing, self._code)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -450,8 +424,8 @@ class TransferServer:
             await cancelled(accepting, guessing, *self._tasks)
         return self._code.result() if self._code.done() else 0
 
-    async def _accept(self) -> None:
-        async for qp in self._listener:
+    async def _accept(self, listener: Listener) -> None:
+        async for qp in listener:
             task = asyncio.create_task(self._serve(qp))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -467,26 +441,30 @@ class TransferServer:
                 self.senders.add(task)
                 transfer = await self._take_over(qp, task)
                 account = self._account(transfer, qp.peer_host)
-                async with accept_session(self._ctx, qp, self._joins) as session:
+                async with accept_session(self.ctx, qp, self.joins) as session:
                     code = await account.receive(session, partial(self._on_data, task))
                 self._accounts.pop(transfer, None)
             elif service == JOIN:
-                await self._joins.take(qp)
+                await self.joins.take(qp)
             else:
                 await SERVICE.let_look(qp)
         except Exception as error:
-            code = self._user.failed(qp.peer_host, error)
+            code = self.failed(qp.peer_host, error)
             returns = isinstance(error, PathError) and transfer != ""
             if not isinstance(error, (PathError, PeerGoneError)):
                 self._accounts.pop(transfer, None)
         finally:
             self.senders.discard(task)
         if self._chosen is task and returns:
-            self._user.may_return(qp.peer_host)
-            await asyncio.sleep(self._limits.idle_seconds)
+            self.may_return(qp.peer_host)
+            await asyncio.sleep(self.limits.idle_seconds)
         self._last = code if service == SERVICE.name else self._last
-        if self._chosen is task or (self._tasks == {task} and self._ctx._is_closed):
-            self._end(code if self._chosen is task else self._last)
+        over = self._chosen is task or (self._tasks == {task} and self.ctx._is_closed)
+        if over and not self._code.done():
+            if self._last is None:
+                self._code.set_exception(TransferError(_USED))
+            else:
+                self._code.set_result(self._last)
 
     async def _take_over(self, qp: QP, task: asyncio.Task[None]) -> str:
         """The name of the sender's transfer. Ends an earlier session of this transfer, which may
@@ -495,10 +473,10 @@ class TransferServer:
         transfer = qp.private.get(TRANSFER)
         if not isinstance(transfer, str) or not 0 < len(transfer) <= 2 * TOKEN_BYTES:
             return ""
-        transfers = self._joins.transfers
+        transfers = self.joins.transfers
         before = transfers.get(transfer)
         transfers[transfer] = task
-        task.add_done_callback(partial(self._joins.forget, transfer))
+        task.add_done_callback(partial(self.joins.forget, transfer))
         if before is not None:
             if before is self._chosen:
                 self._chosen = task
@@ -512,12 +490,12 @@ class TransferServer:
         lost = {
             name: account.failed_count
             for name, account in self._accounts.items()
-            if name not in self._joins.transfers
+            if name not in self.joins.transfers
         }
-        while len(lost) >= MAX_LOST or sum(lost.values()) > self._limits.files:
+        while len(lost) >= MAX_LOST or sum(lost.values()) > self.limits.files:
             one = next(iter(lost)) if len(lost) >= MAX_LOST else max(lost, key=lost.__getitem__)
             del self._accounts[one], lost[one]
-        account = self._user.account(host)
+        account = self.account(host)
         if transfer:
             self._accounts[transfer] = account
         return account
@@ -528,21 +506,9 @@ class TransferServer:
             return
         if self._chosen is not None:
             raise TransferError(_TAKEN)
-        self._chosen, self._joins.refusal = sender, _TAKEN
+        self._chosen, self.joins.refusal = sender, _TAKEN
         for other in self.senders - {sender}:
             other.cancel()
-
-    def _end(self, code: int | None) -> None:
-        """Ends the server with an exit code. None: the one peer of --code was no sender."""
-        if self._code.done():
-            return
-        if code is None:
-            used = (
-                "the one peer of the one-time code sent nothing: mrc recv --code prints a new one"
-            )
-            self._code.set_exception(TransferError(used))
-        else:
-            self._code.set_result(code)
 
 
 async def agreement(
@@ -554,7 +520,7 @@ async def agreement(
     is asked; if he does not agree, `ask` returns None, and this raises TransferError.
     """
     try:
-        announced = Announced.read(session.qp.private)
+        announced = take(session.qp.private, Announced)
     except ValueError as error:
         raise ProtocolError(f"the sender announces no proper transfer: {error}") from None
     if session.qp.private.get(TAKES_ASKING) is True:

@@ -124,7 +124,7 @@ class StdoutTarget:
         self._pipe.write(chunk)
         self.bytes += len(chunk)
 
-    def kept(self, most: int) -> tuple[int, Digest]:
+    def kept(self, chunk_bytes: int) -> tuple[int, Digest]:
         return 0, Digest()
 
     def check_room(self, *_: object) -> None:
@@ -159,29 +159,22 @@ class FileSink:
         self.failed: deque[FailedFile] = deque()
         self._digest = Digest()
         self._resumed_bytes = self._hole_bytes = 0
-        self._same = tree.same(self.name, offer.bytes) if offer.resume else None
-        self._target = self._create() if self._same is None else None
-
-    def _create(self) -> PartFile | StdoutTarget:
-        chunk_bytes = self._offer.chunk_bytes if self._offer.resume else 0
-        target = self._tree.create(
-            self.name, self._bytes, sparse=self._offer.sparse, chunk_bytes=chunk_bytes
+        size, sparse = offer.bytes, offer.sparse
+        parts = offer.chunk_bytes if offer.resume else 0
+        same = tree.same(self.name, size, sparse=sparse, chunk_bytes=parts) if parts else None
+        self._target: AnyFile = same or tree.create(
+            self.name, size, sparse=sparse, chunk_bytes=parts
         )
         try:
-            target.check_room()
+            self._target.check_room()
         except BaseException:
-            target.close()
+            self._target.close()
             raise
-        return target
 
     def kept(self) -> tuple[int, str]:
         """Chunks that need not be sent, and the digest of their bytes. Reads them all."""
         try:
-            if self._same is not None:
-                kept, self._digest = self.chunks or 0, self._same.hash()
-            else:
-                assert self._target is not None
-                kept, self._digest = self._target.kept(self._bytes // self._offer.chunk_bytes)
+            kept, self._digest = self._target.kept(self._offer.chunk_bytes)
         except OSError as error:
             raise cannot(error, f"{printable(self.name)}: cannot be read") from error
         return kept, self._digest.hexdigest()
@@ -190,19 +183,13 @@ class FileSink:
         """The sender writes from this chunk on: behind all that was kept, or everything."""
         if chunk == 0:
             self._digest = Digest()
-        if self._same is not None and self._bytes and chunk == 0:  # one without bytes is the same
-            self._same.close()
-            self._same = None
-            self._target = self._create()
         chunk_bytes = self._offer.chunk_bytes
         self._resumed_bytes = min(chunk * chunk_bytes, self._bytes)
         self._hole_bytes = Holes(self._offer.holes).bytes_from(chunk, chunk_bytes, self._bytes)
-        if self._target is not None:
-            self._target.begin(chunk, self._resumed_bytes)
+        self._target.begin(chunk, self._resumed_bytes)
 
     def store(self, index: int, chunk: memoryview) -> None:
         self._tree.check_stop()
-        assert self._target is not None, "nothing is written of a file that exists"
         start = index * self._offer.chunk_bytes
         _put(self._target, self._digest, start, chunk[: self._bytes - start])
         self._target.add_chunk(self._digest.digest())
@@ -211,10 +198,8 @@ class FileSink:
         return min(self._offer.chunk_bytes, self._bytes - index * self._offer.chunk_bytes)
 
     def finish(self, done: OfferDone) -> StoredBatch:
-        place = self._same or self._target
-        assert place is not None
         try:
-            file = _complete(place, self._digest, done, self._offer)
+            file = _complete(self._target, self._digest, done, self._offer)
         except VerificationError:
             self.discard()
             raise
@@ -222,14 +207,10 @@ class FileSink:
 
     def discard(self) -> None:
         """Keeps nothing of the file."""
-        if self._target is not None:
-            self._target.discard()
+        self._target.discard()
 
     def close(self) -> int:
-        kept = 0
-        for place in (self._same, self._target):
-            kept = max(kept, place.close() if place is not None else 0)
-        return kept
+        return self._target.close()
 
 
 class StreamSink:

@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
@@ -21,6 +21,7 @@ from rich.cells import cell_len, set_cell_size
 import mrc
 from mrc import versions
 from mrc.aio.context import Context
+from mrc.aio.qp import QP
 from mrc.cli import figures
 from mrc.cli.output import Exit, Output
 from mrc.connect.parse import printable, shown
@@ -123,12 +124,6 @@ def payload_bytes(role: str, info: QpInfo) -> int:
     return info.acknowledged_bytes if role == "sender" else info.received_bytes
 
 
-class Watched(Protocol):
-    """Something that moves payload: a QP, or a session of several QPs."""
-
-    async def query(self) -> QpInfo: ...
-
-
 class _Bars:
     """The bars of all running transfers, on stderr."""
 
@@ -175,7 +170,7 @@ class _Bars:
 
 
 class ProgressMeter:
-    """Shows the progress of QPs or sessions; without a terminal only results and notes."""
+    """Shows the progress of sessions; without a terminal only results and notes."""
 
     def __init__(self, out: Output, role: Role) -> None:
         self.out = out
@@ -252,7 +247,7 @@ class ProgressMeter:
         if self.out.verbose:
             self.note(text)
 
-    def resumed(self, moving: Watched, name: str, there: int, size: int) -> None:
+    def resumed(self, moving: TransferSession, name: str, there: int, size: int) -> None:
         """The receiver has so many bytes of a file of this size."""
         self._resumed[id(moving)] = self._resumed.get(id(moving), 0) + there
         if there == size:
@@ -262,7 +257,11 @@ class ProgressMeter:
 
     @asynccontextmanager
     async def watch(
-        self, moving: Watched, title: str, total: int | None, there: Callable[[], int] = lambda: 0
+        self,
+        moving: TransferSession,
+        title: str,
+        total: int | None,
+        there: Callable[[], int] = lambda: 0,
     ) -> AsyncIterator[None]:
         """Shows the progress of `moving` while the body runs.
 
@@ -282,7 +281,7 @@ class ProgressMeter:
     async def _show(
         self,
         bars: _Bars,
-        moving: Watched,
+        moving: TransferSession,
         title: str,
         total: int | None,
         there: Callable[[], int],
@@ -404,12 +403,6 @@ _MOST_NAMED = 4
 _SHORT_SECONDS = 0.2
 
 
-class Eventful(Protocol):
-    """Something with events: a QP."""
-
-    def events(self) -> AsyncIterator[QpEvent]: ...
-
-
 class Incidents:
     """Follows the events of a QP, and of the next one where a transfer connects again."""
 
@@ -421,7 +414,7 @@ class Incidents:
         self._lost_at: dict[int, float] = {}
 
     @asynccontextmanager
-    async def follow(self, qp: Eventful, carrying: Collection[int] = ()) -> AsyncIterator[None]:
+    async def follow(self, qp: QP, carrying: Collection[int] = ()) -> AsyncIterator[None]:
         """Follows the events of the QP while the body runs; times count from the first QP on.
 
         `carrying`: planes that carry data now, so those that an earlier QP has lost are back.
@@ -435,7 +428,7 @@ class Incidents:
         finally:
             await cancelled(task)
 
-    async def _follow(self, qp: Eventful) -> None:
+    async def _follow(self, qp: QP) -> None:
         try:
             async for event in qp.events():
                 self.take(event)

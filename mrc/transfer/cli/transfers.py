@@ -33,13 +33,13 @@ from mrc.transfer.plan import STDIN, SendPlan
 from mrc.transfer.receiver import ReceiveEvents, receive_files
 from mrc.transfer.sender import SendOptions, send_plan
 from mrc.transfer.session import (
+    SERVICE,
     TOKEN_BYTES,
     TransferServer,
     TransferSession,
     VerificationError,
     agreement,
     connect_session,
-    listen,
     refuse,
 )
 from mrc.transfer.sinks import PipeWriter
@@ -164,12 +164,12 @@ async def recv(
     )
     with _place(args, out) as place:
         async with mrc.Context(config) as ctx:
-            command = RecvCommand(args, out, ctx, place)
-            where = (args.bind, args.port)
-            async with listen(ctx, command, command.limits, *where, once=args.once) as server:
+            server = RecvCommand(args, out, ctx, place)
+            private, admit = {"service": SERVICE.name}, server.joins.admit
+            async with ctx.listen(args.bind, args.port, private=private, admit=admit) as listener:
                 endpoint.announce(out, ctx)
-                out.note(f"listening on TCP port {server.port}, UDP port {ctx.udp_port}")
-                return await command.serve(server)
+                out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
+                return await server.serve(listener)
 
 
 @contextmanager
@@ -194,8 +194,8 @@ def _place(args: argparse.Namespace, out: Output) -> Iterator[OutputDirectory | 
         yield directory
 
 
-class RecvCommand:
-    """The user of the server of one command: prints what becomes of each transfer."""
+class RecvCommand(TransferServer):
+    """The server of one command: prints what becomes of each transfer."""
 
     def __init__(
         self,
@@ -204,23 +204,21 @@ class RecvCommand:
         ctx: Context,
         place: OutputDirectory | PipeWriter,
     ) -> None:
+        limits = SenderLimits(args.max_bytes, args.max_files, args.memory, args.idle)
+        super().__init__(ctx, limits, once=args.once)
         self.out = out
-        self.ctx = ctx
         self.place = place
-        self.limits = SenderLimits(args.max_bytes, args.max_files, args.memory, args.idle)
         self.meter = ProgressMeter(out, "receiver")
         self.consents = Consents(ctx.config.security, self.meter, idle_seconds=args.idle)
         self._rate = args.rate  # of all senders, in bits per second; 0: no limit
         self._bin_ns = args.bins  # 0: without --bins
         self.recorder: mrc.Recorder | None = None
         self._stack = AsyncExitStack()
-        self._server: TransferServer | None = None
 
-    async def serve(self, server: TransferServer) -> int:
-        """Serves until it is cancelled or the server has served whom it had to."""
-        self._server, self.port = server, server.port
+    async def serve(self, listener: mrc.Listener) -> int:
+        self.port = listener.port
         async with self._stack:
-            return await server.serve()
+            return await super().serve(listener)
 
     def account(self, host: str) -> ReceivedTransfer:
         return ReceivedTransfer(self, host)
@@ -235,8 +233,7 @@ class RecvCommand:
 
     def rate(self) -> float:
         """The share of each sender, in bits per second."""
-        senders = len(self._server.senders) if self._server is not None else 0
-        return float(self._rate / max(senders, 1))
+        return float(self._rate / max(len(self.senders), 1))
 
     async def begin_recording(self) -> None:
         """With --bins, starts with the first sender. Records all QPs: a sender may open more."""
@@ -273,7 +270,10 @@ class ReceivedTransfer:
                 events=ReceiveEvents(
                     on_data=on_data,
                     on_resumed=partial(meter.resumed, session),
-                    on_kept=self._on_kept,
+                    on_kept=lambda name, size: meter.note(
+                        f"{shown(name)}: {scaled(size, 'B')} are kept for 7 days; the same mrc send"
+                        " goes on from there"
+                    ),
                     on_failed=self._report.left_out,
                     rate=command.rate,
                 ),
@@ -290,10 +290,6 @@ class ReceivedTransfer:
                 waited_seconds=consent.seconds,
             )
             return self._report.end()
-
-    def _on_kept(self, name: str, size: int) -> None:
-        kept = f"{shown(name)}: {scaled(size, 'B')} are kept for 7 days"
-        self._command.meter.note(f"{kept}; the same mrc send goes on from there")
 
 
 # ---- Whom the user at the terminal lets send -----------------------------------------------------

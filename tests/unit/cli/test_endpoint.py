@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from file_commands import MRC, listening
+from msgspec import to_builtins
 from ports import free_port
 from printed import printed
 from processes import Terminal, terminal
@@ -587,7 +588,7 @@ async def test_get__always_where_the_file_cannot_be_written(
 async def test_get__what_the_question_shows_is_agreed_to(consent: Consent) -> None:
     announced, asks = Announced(bytes=5, files=1, names=("a",)), consent("y")
     for agreed in (announced, None):  # the second time its key is trusted
-        assert (await asks.get(sender(A, **announced.to_dict()))).agreed == agreed
+        assert (await asks.get(sender(A, **to_builtins(announced)))).agreed == agreed
 
 
 async def test_get__one_open_question_about_an_address(

@@ -220,7 +220,7 @@ async def test_follow__planes_that_were_lost() -> None:
         plane(1, 4.0, suspended=True),
         plane(2, 5.0, suspended=False),
     )
-    scripted = Scripted(*events)
+    scripted: Any = Scripted(*events)
     async with incidents.follow(scripted):
         await scripted.read.wait()
     assert incidents.sentence("plane 1 carried 9% of the others") == (
@@ -235,12 +235,12 @@ async def test_follow__another_connection_after_a_loss() -> None:
     """Times go on from the first one, and a plane that carries data on the next one is back."""
     incidents = Incidents(lambda _: None)
     now_ns = time.monotonic_ns()
-    lost = Scripted(*(PlaneEvent(plane, True, SILENT, now_ns) for plane in (1, 2)))
+    lost: Any = Scripted(*(PlaneEvent(plane, True, SILENT, now_ns) for plane in (1, 2)))
     async with incidents.follow(lost):
         await lost.read.wait()
     before = incidents.outages
     assert [each.back_at_seconds for each in before] == [None, None]
-    again = Scripted()
+    again: Any = Scripted()
     async with incidents.follow(again, {1, 3}):
         await again.read.wait()
     back, lasting = incidents.outages

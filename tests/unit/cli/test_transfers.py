@@ -27,7 +27,7 @@ from file_commands import MRC, receiving
 from ports import free_port
 from printed import printed
 from slowness import PATIENCE, until
-from transfer_ends import make
+from transfer_ends import before, make
 from transfer_ends import until as eventually
 
 import mrc
@@ -97,16 +97,13 @@ async def test_recv__its_account_of_a_pack_that_came_again(
         async for _ in send_plan(session, plan):
             pass
 
-    fill, more, filled = Packer.fill, threading.Event(), 0
+    more, filled = threading.Event(), count(1)
 
-    def waits(self: Packer, payload: memoryview) -> int:
-        nonlocal filled
-        filled += 1
-        if filled == 4:
+    def waits(*_: object) -> None:
+        if next(filled) == 4:
             assert more.wait(PATIENCE)
-        return fill(self, payload)
 
-    monkeypatch.setattr(Packer, "fill", waits)
+    before(monkeypatch, Packer, "fill", waits)
     with receiving("--output", inbox, "--json") as (receiver, where):
         async with mrc.Context() as first, connected(first, where) as session:
             lost = asyncio.create_task(copy(session))

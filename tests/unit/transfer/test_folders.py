@@ -198,17 +198,15 @@ def test_plan_of__without_what_is_excluded(tmp_path: Path) -> None:
         excluding(["!"])
 
 
-def test_plan_of__contents_of_two_folders_with_one_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("paths", [("x/a", "y/a"), ("x/.", "y/.")])
+def test_plan_of__two_of_one_name(tmp_path: Path, paths: tuple[str, str]) -> None:
+    """Files, or the contents of folders."""
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()
-        make(tmp_path / folder, "a", b"")
+        make(tmp_path / folder, "a", b"12")
+    assert plan_of([f"{tmp_path}/{paths[0]}"]).bytes == 2
     with pytest.raises(FileError, match="would both be stored as a"):
-        plan_of([f"{tmp_path}/x/.", f"{tmp_path}/y/."])
-
-
-async def test_send_plan__file_of_unknown_size(inbox: Path) -> None:
-    with pytest.raises(FileError, match="mrc send - HOST"):
-        plan_of(["/proc/self/status"])
+        plan_of([f"{tmp_path}/{path}" for path in paths])
 
 
 async def test_send_plan__sparse_file_arrives_sparse(tmp_path: Path, inbox: Path) -> None:

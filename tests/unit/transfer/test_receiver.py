@@ -16,12 +16,14 @@ from typing import Any
 
 import pytest
 from endpoints import loopback_config
+from msgspec import to_builtins
 from msgspec.structs import replace
 from slowness import PATIENCE
 from transfer_ends import (
     Ends,
     FakeQp,
     accepted,
+    before,
     both,
     chunks,
     copied,
@@ -33,6 +35,7 @@ from transfer_ends import (
     tree_in,
     turns,
     until,
+    waits_for,
 )
 
 from mrc import Context
@@ -42,7 +45,7 @@ from mrc.errors import ProtocolError
 from mrc.events import QpInfo
 from mrc.transfer import sender
 from mrc.transfer.files import OutputDirectory, PartFile, SessionTree
-from mrc.transfer.folders import Folder, Meta
+from mrc.transfer.folders import Folder
 from mrc.transfer.limits import (
     CHUNK_BYTES,
     MAX_DEPTH,
@@ -79,6 +82,7 @@ from mrc.transfer.sender import CHUNKS_IN_FLIGHT, SendOptions
 from mrc.transfer.session import IdleError, TransferError, until_idle
 from mrc.transfer.sinks import FileSink, PackSink, StreamSink
 from mrc.transfer.threads import StuckError
+from mrc.typed import take
 
 
 class SlowDisk:
@@ -86,15 +90,13 @@ class SlowDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, full_at: int = 1 << 62) -> None:
         self.open = threading.Event()
-        write = PartFile.write
 
         def slow(target: PartFile, offset: int, chunk: memoryview) -> None:
             assert self.open.wait(PATIENCE)
             if offset >= full_at:
                 raise FinalError(f"{target.name}: no room")
-            write(target, offset, chunk)
 
-        monkeypatch.setattr(PartFile, "write", slow)
+        before(monkeypatch, PartFile, "write", slow)
 
 
 @pytest.mark.more
@@ -295,13 +297,7 @@ async def test_receive_files__the_input_of_a_sender_may_pause(
 ) -> None:
     """The program behind the sender's pipe may be slow. The QP shows that the sender lives."""
     looks: list[FakeQp] = []
-    query = FakeQp.query
-
-    async def counted(qp: FakeQp) -> QpInfo:
-        looks.append(qp)
-        return await query(qp)
-
-    monkeypatch.setattr(FakeQp, "query", counted)
+    before(monkeypatch, FakeQp, "query", looks.append)
     offer = Offer("a", None, CHUNK_BYTES)
     async with accepted(inbox, offer, idle_seconds=1.0) as (ends, received, _):
         await until(lambda: received.done() or len(looks) > 2)
@@ -317,25 +313,10 @@ async def test_receive_files__the_disk_of_a_sender_may_stall(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """The sender says that it still reads."""
-    goes_on = threading.Event()
-    fill, prepare, looks = Packer.fill, sender._prepare, list[FakeQp]()
-    query = FakeQp.query
-
-    def stalled(*args: Any) -> Any:
-        goes_on.wait(PATIENCE)
-        return prepare(*args)
-
-    def stalled_fill(packing: Packer, payload: memoryview) -> int:
-        goes_on.wait(PATIENCE)
-        return fill(packing, payload)
-
-    async def counted(qp: FakeQp) -> QpInfo:
-        looks.append(qp)
-        return await query(qp)
-
-    monkeypatch.setattr(Packer, "fill", stalled_fill)
-    monkeypatch.setattr(sender, "_prepare", stalled)
-    monkeypatch.setattr(FakeQp, "query", counted)
+    goes_on, looks = threading.Event(), list[FakeQp]()
+    for owner, name in ((Packer, "fill"), (sender, "_prepare")):
+        before(monkeypatch, owner, name, waits_for(goes_on))
+    before(monkeypatch, FakeQp, "query", looks.append)
     monkeypatch.setattr("mrc.transfer.sender.READING_SECONDS", IDLE / 10)
     path = make(tmp_path, "a", bytes(size))
     async with sessions() as ends:
@@ -425,7 +406,7 @@ def test_announced__of_a_plan(tmp_path: Path) -> None:
     top = source_tree(tmp_path)
     plan = plan_of([str(top / "tree"), str(top / "plain")], links=True)
     told = Announced(bytes=6, files=2, folders=3, names=("tree", "plain"))
-    assert plan.announced() == told == Announced.read(told.to_dict())
+    assert plan.announced() == told == take(to_builtins(told), Announced)
     named = plan_of([str(top / "plain")], name="x/y/z").announced()
     assert named == Announced(bytes=1, files=1, folders=2, names=("x",))
     inside = plan_of([f"{top}/tree/."], links=True).announced()
@@ -550,13 +531,7 @@ def pack_sink(tree: SessionTree, quota: Quota | None = None) -> PackSink:
 def test_pack__told_to_stop_stores_no_further_record(
     tree: SessionTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = PartFile.commit
-
-    def last(self: PartFile, *meta: Meta) -> None:
-        commit(self, *meta)
-        tree.stop()
-
-    monkeypatch.setattr(PartFile, "commit", last)
+    before(monkeypatch, PartFile, "commit", lambda *_: tree.stop())
     with pytest.raises(StoppedError):
         pack_sink(tree).store(0, pack_of(*map(packed, "abc")))
     assert os.listdir(tmp_path) == ["a"]
@@ -565,13 +540,7 @@ def test_pack__told_to_stop_stores_no_further_record(
 def test_pack__told_to_stop_opens_no_further_folder(
     tree: SessionTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enter = Folder.enter
-
-    def last(self: Folder, *rest: Any) -> Folder:
-        tree.stop()
-        return enter(self, *rest)
-
-    monkeypatch.setattr(Folder, "enter", last)
+    before(monkeypatch, Folder, "enter", lambda *_: tree.stop())
     with pytest.raises(StoppedError):
         pack_sink(tree).store(0, pack_of(packed("a/b/c")))
     assert not (tmp_path / "a" / "b").exists()
@@ -581,15 +550,13 @@ async def test_receive_files__ends_in_the_middle_of_a_pack(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on SIGTERM, or when the sender is gone: the chunk under way is not stored to its end."""
-    first, go_on = asyncio.Event(), threading.Event()
-    loop, commit = asyncio.get_running_loop(), PartFile.commit
+    first, go_on, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
 
-    def slow(self: PartFile, *meta: Meta) -> None:
-        commit(self, *meta)
+    def slow(*_: object) -> None:
         loop.call_soon_threadsafe(first.set)
         assert go_on.wait(PATIENCE)
 
-    monkeypatch.setattr(PartFile, "commit", slow)
+    before(monkeypatch, PartFile, "commit", slow)
     (tmp_path / "top").mkdir()
     paths = [make(tmp_path / "top", name, b"") for name in "abc"]
     async with sessions() as ends:
@@ -609,19 +576,14 @@ async def test_receive_files__the_disk_does_not_answer(
     """The session ends without it. The file is closed when the disk does answer."""
     monkeypatch.setattr("mrc.transfer.threads.END_SECONDS", 0.01)
     begun, closed, go_on = asyncio.Event(), asyncio.Event(), threading.Event()
-    loop, write, close = asyncio.get_running_loop(), PartFile.write, SessionTree.close
+    loop = asyncio.get_running_loop()
 
-    def stuck(self: PartFile, offset: int, chunk: memoryview) -> None:
+    def stuck(*_: object) -> None:
         loop.call_soon_threadsafe(begun.set)
         assert go_on.wait(PATIENCE)
-        write(self, offset, chunk)
 
-    def told(self: SessionTree) -> None:
-        close(self)
-        closed.set()
-
-    monkeypatch.setattr(PartFile, "write", stuck)
-    monkeypatch.setattr(SessionTree, "close", told)
+    before(monkeypatch, PartFile, "write", stuck)
+    before(monkeypatch, SessionTree, "close", lambda _: closed.set())
     async with sessions() as ends:
         sender = asyncio.create_task(sending(ends.sender, [make(tmp_path, "a", b"1")]))
         receiver = asyncio.create_task(receiving(ends.receiver, inbox))
@@ -695,14 +657,13 @@ async def test_receive_files__of_an_interrupted_pack_it_yields_what_is_stored(
     (tmp_path / "top").mkdir()
     for name in "abc":
         make(tmp_path / "top", name, bytes(CHUNK_BYTES))
-    store, got = PackSink.store, Total()
+    got = Total()
 
-    def stops(self: PackSink, index: int, chunk: memoryview) -> None:
-        store(self, index, chunk)
+    def stops(_: PackSink, index: int, chunk: memoryview) -> None:
         if index == 1:
             receiver.get_loop().call_soon_threadsafe(receiver.cancel)
 
-    monkeypatch.setattr(PackSink, "store", stops)
+    before(monkeypatch, PackSink, "store", stops)
     async with sessions() as ends:
         receiver = asyncio.create_task(counted(ends, inbox, got))
         await both(sending(ends.sender, [f"{tmp_path}/top"]), receiver)

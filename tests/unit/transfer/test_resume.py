@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slowness import PATIENCE
-from transfer_ends import accepted, both, make, names, sending, sessions, until
+from transfer_ends import accepted, before, both, make, names, sending, sessions, until
 
 from mrc.enums import WcStatus
 from mrc.transfer.files import KEPT_SECONDS, OutputDirectory, PartFile, PartRecord
@@ -108,17 +108,16 @@ async def interrupted(
     monkeypatch: pytest.MonkeyPatch, folder: Path, path: str, *, resume: bool = True
 ) -> int:
     """Stops the receiver when it has a few chunks; returns the bytes that it keeps."""
-    write, goes_on = PartFile.write, threading.Event()
+    goes_on = threading.Event()
 
-    def slow(self: PartFile, offset: int, chunk: memoryview) -> None:
+    def slow(_: PartFile, offset: int, chunk: memoryview) -> None:
         if offset >= 4 * CHUNK_BYTES:
             goes_on.wait(PATIENCE)
         if offset >= 5 * CHUNK_BYTES:  # the thread was quicker than the cancellation
             raise OSError("stopped")
-        write(self, offset, chunk)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PartFile, "write", slow)
+        before(patched, PartFile, "write", slow)
         return await stopped_receiver(folder, path, goes_on, resume=resume)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, listening_to_itself, loopback_config
 from msgspec.structs import replace
-from transfer_ends import both, make, names, receiving, sending
+from transfer_ends import before, both, make, names, receiving, sending, waits_for
 
 from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo, Sockets
 from mrc.enums import QpState, WcStatus
@@ -48,13 +48,8 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterable[threading.Event]:
     """Targets are written only after the event is set: until then no file is complete."""
-    opened, write = threading.Event(), PartFile.write
-
-    def wait(target: PartFile, offset: int, chunk: memoryview) -> None:
-        assert opened.wait(BUDGET_SECONDS)
-        write(target, offset, chunk)
-
-    monkeypatch.setattr(PartFile, "write", wait)
+    opened = threading.Event()
+    before(monkeypatch, PartFile, "write", waits_for(opened))
     yield opened
     opened.set()
 

@@ -10,23 +10,24 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from slowness import PATIENCE
-from transfer_ends import both, make, names, sending, sessions, until
+from transfer_ends import both, copied, make, names, receiving, sending, sessions, until
 
 from mrc.transfer import threads
-from mrc.transfer.files import OutputDirectory
-from mrc.transfer.limits import CHUNK_BYTES, FinalError, SenderLimits, StoppedError
-from mrc.transfer.memory import STEP_BYTES, Ahead
+from mrc.transfer.limits import CHUNK_BYTES, FinalError, StoppedError
+from mrc.transfer.memory import STEP_BYTES, Mapped
+from mrc.transfer.messages import Holes
 from mrc.transfer.plan import PipeReader
 from mrc.transfer.receiver import receive_files
-from mrc.transfer.session import TransferError
+from mrc.transfer.session import TransferError, TransferSession
 from mrc.transfer.sinks import PipeWriter
 from mrc.transfer.threads import StuckError, WorkerThread, in_thread
 
@@ -66,29 +67,40 @@ async def test_line__ends_the_job_under_way_and_begins_no_other() -> None:
     assert done == [1]
 
 
-async def test_ahead__goes_no_further_than_wanted() -> None:
+def mapped(
+    prepare: Callable[[int, int], None], length: int, ahead_bytes: int, holes: Holes
+) -> Mapped:
+    mr: Any = SimpleNamespace(length=length)
+    return Mapped(mr, holes, prepare, ahead_bytes)
+
+
+async def test_mapped__goes_no_further_than_wanted() -> None:
     prepared: list[tuple[int, int]] = []
     length = 5 * STEP_BYTES + 1
 
     def prepare(offset: int, size: int) -> None:
         prepared.append((offset, size))
 
-    async with Ahead(length, prepare, 2 * STEP_BYTES) as ahead:
-        await ahead.until(2 * STEP_BYTES)
+    async with mapped(prepare, length, 2 * STEP_BYTES, Holes(((1, 2),))) as feed:
+        assert await feed.next() == (0, STEP_BYTES)
+        await until(lambda: len(prepared) == 2)
         assert prepared == [(0, STEP_BYTES), (STEP_BYTES, STEP_BYTES)]
-        ahead.reached(length)
-        await ahead.until(length)
+        assert await feed.next() == (3 * STEP_BYTES, STEP_BYTES), "behind the hole"
+        await feed.skip(6)
+        assert await feed.next() is None
+        feed.begin_anew()
+        assert await feed.next() == (0, STEP_BYTES)
     assert prepared[-1] == (5 * STEP_BYTES, 1)
     assert sum(size for _, size in prepared) == length
 
 
-async def test_ahead__tells_what_went_wrong() -> None:
+async def test_mapped__tells_what_went_wrong() -> None:
     def prepare(offset: int, size: int) -> None:
         raise OSError(28, "no room")
 
-    async with Ahead(STEP_BYTES, prepare, STEP_BYTES) as ahead:
+    async with mapped(prepare, STEP_BYTES, STEP_BYTES, Holes()) as feed:
         with pytest.raises(OSError, match="no room"):
-            await ahead.until(1)
+            await feed.next()
 
 
 def no_thread(_: threading.Thread) -> None:
@@ -301,9 +313,9 @@ def test_write__full_disk() -> None:
         writer.write(memoryview(b"x"))
 
 
-async def receiving(session: Any, output: Any, **limits: Any) -> list[str]:
-    received = receive_files(session, output, limits=SenderLimits(**limits))
-    return [file.name async for batch in received for file in batch.files]
+async def to_stdout(session: TransferSession, writer: PipeWriter) -> None:
+    async for _ in receive_files(session, writer):
+        pass
 
 
 @pytest.fixture
@@ -318,24 +330,18 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 async def test_transfer__stdin(tmp_path: Path, stdin: int, size: int) -> None:
     data = os.urandom(size)
     writer = feed(stdin, data)
-    async with sessions() as ends:
-        with OutputDirectory(str(tmp_path)) as directory:
-            sent, got = await both(
-                sending(ends.sender, ["-"], name="sub/x"), receiving(ends.receiver, directory)
-            )
+    outcomes = await copied(["-"], tmp_path, name="sub/x")
     writer.join()
-    assert got == ["sub/x"] and (sent[0].name, sent[0].bytes) == ("sub/x", size)
+    assert [[(each.name, each.bytes) for each in end] for end in outcomes] == [
+        [("sub/x", size)]
+    ] * 2
     assert (tmp_path / "sub" / "x").read_bytes() == data
 
 
 async def test_transfer__stdin_beyond_the_limit_of_the_receiver(tmp_path: Path, stdin: int) -> None:
     """The limit holds while the size is not known; the sender's input has no end."""
     os.write(stdin, b"12345")
-    async with sessions() as ends:
-        with OutputDirectory(str(tmp_path)) as directory:
-            sent, got = await both(
-                sending(ends.sender, ["-"]), receiving(ends.receiver, directory, bytes=4)
-            )
+    sent, got = await copied(["-"], tmp_path, bytes=4)
     assert isinstance(sent, TransferError) and "5 bytes exceed the limit of 4" in str(sent)
     assert isinstance(got, FinalError)
     assert names(tmp_path) == []
@@ -343,12 +349,11 @@ async def test_transfer__stdin_beyond_the_limit_of_the_receiver(tmp_path: Path, 
 
 async def test_transfer__stopped_while_stdin_is_silent(tmp_path: Path, stdin: int) -> None:
     async with sessions() as ends:
-        with OutputDirectory(str(tmp_path)) as directory:
-            received = asyncio.create_task(receiving(ends.receiver, directory))
-            sent = asyncio.create_task(sending(ends.sender, ["-"]))
-            await until(lambda: bool(names(tmp_path)))
-            sent.cancel()
-            stopped, got = await both(sent, received)
+        received = asyncio.create_task(receiving(ends.receiver, tmp_path))
+        sent = asyncio.create_task(sending(ends.sender, ["-"]))
+        await until(lambda: bool(names(tmp_path)))
+        sent.cancel()
+        stopped, got = await both(sent, received)
     assert isinstance(stopped, asyncio.CancelledError)
     assert "the sender was stopped" in str(got)
     assert names(tmp_path) == []
@@ -364,7 +369,7 @@ async def test_transfer__to_stdout(tmp_path: Path) -> None:
         async with sessions() as ends:
             with PipeWriter(writes) as writer:
                 sent = sending(ends.sender, [str(tmp_path / "tree")])
-                await both(sent, receiving(ends.receiver, writer))
+                await both(sent, to_stdout(ends.receiver, writer))
         os.close(writes)
         thread.join()
     assert bytes(out) == b"".join(data)
@@ -375,7 +380,7 @@ async def test_transfer__receiver_stopped_while_nobody_reads_stdout(tmp_path: Pa
     with pipe() as (_, writes):
         async with sessions() as ends:
             with PipeWriter(writes) as writer:
-                received = asyncio.create_task(receiving(ends.receiver, writer))
+                received = asyncio.create_task(to_stdout(ends.receiver, writer))
                 sent = asyncio.create_task(sending(ends.sender, [path]))
                 await until(lambda: 0 in ends.out.posted)
                 received.cancel()

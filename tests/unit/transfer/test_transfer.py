@@ -25,6 +25,7 @@ from slowness import PATIENCE
 from transfer_ends import (
     Ends,
     accepted,
+    before,
     both,
     chunks,
     copied,
@@ -36,6 +37,7 @@ from transfer_ends import (
     sessions,
     turns,
     until,
+    waits_for,
 )
 
 from mrc.enums import Access, WcStatus
@@ -43,7 +45,7 @@ from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
 from mrc.events import Immediate
 from mrc.mailbox import SessionError
 from mrc.transfer import plan, sender
-from mrc.transfer.files import OutputDirectory, PartFile
+from mrc.transfer.files import PartFile
 from mrc.transfer.limits import CHUNK_BYTES, FileError, FinalError, mark_name
 from mrc.transfer.messages import (
     FRAME,
@@ -114,7 +116,7 @@ async def test_send_files__chunks_in_flight_are_bounded(tmp_path: Path, inbox: P
 @pytest.mark.parametrize(
     ("name", "size", "cause"),
     [
-        ("taken", 100, "exists in"),
+        ("taken", 100, "exists in .*--overwrite"),
         (".x.mrc-01234567", 100, "temporary files"),
         ("../a", 100, "not a file name"),
         ("huge", 1 << 43, "no room"),
@@ -165,19 +167,13 @@ async def test_send_files__source_grows_on_the_way(
     """It is read again, which may take long: the receiver hears that its sender lives."""
     monkeypatch.setattr("mrc.transfer.sender.READING_SECONDS", 0)
     told = threading.Event()
-    say, again = TransferSession.say, SourceFile.grew
 
-    async def noted(self: TransferSession, message: TransferMessage) -> None:
+    def noted(_: TransferSession, message: TransferMessage) -> None:
         if isinstance(message, DiskWait):
             told.set()
-        await say(self, message)
 
-    def slow(self: SourceFile, digest: bytes) -> bool:
-        assert told.wait(PATIENCE)
-        return again(self, digest)
-
-    monkeypatch.setattr(TransferSession, "say", noted)
-    monkeypatch.setattr(SourceFile, "grew", slow)
+    before(monkeypatch, TransferSession, "say", noted)
+    before(monkeypatch, SourceFile, "grew", waits_for(told))
     data = os.urandom(12 * CHUNK_BYTES)
     path, grown = make(tmp_path, "a", data), list[str]()
     async with sessions() as ends:
@@ -327,14 +323,12 @@ async def test_send_files__a_write_that_fails_is_the_reason(
     """Only this write: such as one of a mapped file on a disk that fails."""
     path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
     async with sessions() as ends:
-        write = ends.out.write_imm
 
-        async def fails(*args: Any, imm: int, **options: Any) -> None:
+        def fails(*_: object, imm: int, **__: object) -> None:
             if imm == chunk_imm(1, 1):
                 raise CompletionError(WcStatus.LOC_PROT_ERR, "write_imm")
-            await write(*args, imm=imm, **options)
 
-        monkeypatch.setattr(ends.out, "write_imm", fails)
+        before(monkeypatch, ends.out, "write_imm", fails)
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         async with asyncio.timeout(PATIENCE):
             with pytest.raises(MrcError, match="LOC_PROT_ERR"):
@@ -479,14 +473,6 @@ async def test_accept_session__another_version() -> None:
             pass
 
 
-def test_plan_of__two_of_one_name(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    paths = [make(tmp_path, "a", b"12"), make(tmp_path, "b", b"345")]
-    assert plan_of(paths).bytes == 5
-    with pytest.raises(FileError, match="would both be stored as a"):
-        plan_of([*paths, make(tmp_path / "other", "a", b"")])
-
-
 # ---- Files that one end cannot read or store -----------------------------------------------------
 
 
@@ -590,15 +576,13 @@ async def test_send_plan__a_file_that_grows(
 async def test_send_plan__file_that_cannot_be_created(
     monkeypatch: pytest.MonkeyPatch, copy: Copy
 ) -> None:
-    init = PartFile.__init__
 
-    def fails(self: PartFile, directory: OutputDirectory, folder: object, name: str, *rest: object,
-              **options: object) -> None:  # fmt: skip
+    def fails(_: PartFile, directory: object, folder: object, name: str, *__: object, **___: object
+              ) -> None:  # fmt: skip
         if name == "top/b":
             raise FileError(f"{name}: is odd")
-        init(self, directory, folder, name, *rest, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(PartFile, "__init__", fails)
+    before(monkeypatch, PartFile, "__init__", fails)
     ours, _ = await copy()
     assert (ours[0].error, ours[0].end) == ("top/b: is odd", "receiver")
 
@@ -611,14 +595,12 @@ async def test_send_plan__write_that_fails(
     """Nothing of the file is left, and the sender has stopped sending it. The folder has a mark."""
     if (top / "b").stat().st_size <= at:
         at = 0
-    write = PartFile._write
 
     def fails(self: PartFile, offset: int, chunk: memoryview) -> None:
         if self.name == "top/b" and offset >= at:
             raise OSError(errno.EIO, "broken sector")
-        write(self, offset, chunk)
 
-    monkeypatch.setattr(PartFile, "_write", fails)
+    before(monkeypatch, PartFile, "_write", fails)
     ours, _ = await copy()
     assert "cannot write: broken sector" in ours[0].error
     assert sorted(os.listdir(inbox)) == [mark_name("top"), "top"]
@@ -629,14 +611,12 @@ async def test_send_plan__write_that_fails(
 async def test_send_plan__commit_that_fails(
     monkeypatch: pytest.MonkeyPatch, copy: Copy, inbox: Path
 ) -> None:
-    commit = PartFile.commit
 
-    def fails(self: PartFile, *meta: object) -> None:
+    def fails(self: PartFile, *_: object) -> None:
         if self.name == "top/b":
             make(inbox / "top", "b", b"from another program")
-        commit(self, *meta)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(PartFile, "commit", fails)
+    before(monkeypatch, PartFile, "commit", fails)
     ours, _ = await copy()
     assert "exists in" in ours[0].error and ours[0].end == "receiver"
 
@@ -658,14 +638,12 @@ def test_plan_of__what_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("a", "secret", "z"):
         (tmp_path / "top" / name).mkdir(parents=True)
     make(tmp_path / "top", ".x.mrc-01234567", b"reserved")
-    scandir = os.scandir
 
-    def refuses(path: str) -> object:
+    def refuses(path: str) -> None:
         if path.endswith("secret"):
             raise PermissionError(errno.EACCES, "Permission denied")
-        return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refuses)
+    before(monkeypatch, os, "scandir", refuses)
     plan = plan_of([f"{tmp_path}/top", f"{tmp_path}/nothing"])
     assert [entry.name for entry in plan.entries] == ["top/a", "top/z", "top"]
     assert [each.name for each in plan.failed] == ["top/.x.mrc-01234567", "top/secret", "nothing"]
@@ -744,14 +722,12 @@ async def test_send_plan__a_system_that_lets_nothing_be_removed(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sender connected again and again: it heard of no cause."""
-    unlink = os.unlink
 
-    def refuses(path: Any, **options: Any) -> None:
+    def refuses(_: object, **options: object) -> None:
         if "dir_fd" in options:
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
-        unlink(path, **options)
 
-    monkeypatch.setattr(os, "unlink", refuses)
+    before(monkeypatch, os, "unlink", refuses)
     monkeypatch.setattr(PartFile, "commit", Mock(side_effect=FileError("b: is odd")))
     (tmp_path / "top").mkdir()
     make(tmp_path / "top", "b", b"1")
@@ -779,13 +755,7 @@ async def test_receive_files__both_ends_hear_of_a_chunk_before_the_next_one(
     for n in range(8):
         make(tmp_path / "top", f".{n}", bytes(2 * CHUNK_BYTES))
     untold: list[int] = []
-    store = PackSink.store
-
-    def counts(self: PackSink, index: int, chunk: memoryview) -> None:
-        untold.append(len(self.failed))
-        store(self, index, chunk)
-
-    monkeypatch.setattr(PackSink, "store", counts)
+    before(monkeypatch, PackSink, "store", lambda self, *_: untold.append(len(self.failed)))
     failed: list[FailedFile] = []
     async with sessions() as ends:
         await both(
@@ -799,14 +769,12 @@ async def test_send_plan__a_refused_file_is_not_sent_to_its_end(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [make(tmp_path, "b", bytes(40 * CHUNK_BYTES)), make(tmp_path, "c", bytes(LARGE))]
-    write = PartFile._write
 
-    def fails(self: PartFile, offset: int, chunk: memoryview) -> None:
+    def fails(self: PartFile, *_: object) -> None:
         if self.name == "b":
             raise OSError(errno.EIO, "broken sector")
-        write(self, offset, chunk)
 
-    monkeypatch.setattr(PartFile, "_write", fails)
+    before(monkeypatch, PartFile, "_write", fails)
     failed: list[FailedFile] = []
     async with sessions() as ends:
         sent, _ = await both(
