@@ -294,14 +294,14 @@ class OfferDone(Struct, frozen=True, tag="done"):
     error: Words = ""
 
 
-class FailedName(Struct, frozen=True, tag="failed"):
+class FailedName(Struct, frozen=True):
     """A file that one end could not read or store; `name`: see `names.wire_name`."""
 
     name: Words
     error: Words
 
 
-class FailedFiles(Struct, frozen=True):
+class FailedFiles(Struct, frozen=True, tag="failed"):
     """Files and folders that are not copied."""
 
     files: tuple[FailedName, ...]

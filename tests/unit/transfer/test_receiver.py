@@ -660,7 +660,7 @@ async def test_receive_files__of_an_interrupted_pack_it_yields_what_is_stored(
     got = Total()
 
     def stops(_: PackSink, index: int, chunk: memoryview) -> None:
-        if index == 1:
+        if index == 2:
             receiver.get_loop().call_soon_threadsafe(receiver.cancel)
 
     before(monkeypatch, PackSink, "store", stops)
