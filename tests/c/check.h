@@ -89,6 +89,7 @@ __attribute__((unused)) static void check_mem_eq(const char *file, int line, con
                                                  size_t bytes) {
   const uint8_t *a = actual;
   const uint8_t *b = expected;
+  if (memcmp(a, b, bytes) == 0) return; /* far sooner than byte by byte, as tests are compiled */
   for (size_t i = 0; i < bytes; i++) {
     if (a[i] == b[i]) continue;
     check_failed(file, line, "%s: byte %zu is %02x, expected %02x", text, i, a[i], b[i]);
