@@ -31,19 +31,24 @@ static void set_paths(mrc_engine *engine, uint32_t qpn) {
   CHECK_EQ(mrc_qp_set_peer(engine, qpn, &good_source, 1), 0);
 }
 
-/* An engine with one QP, moved to `state`. */
-static mrc_engine *engine_in(uint32_t state) {
-  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 4});
-  const uint32_t qpn = good_attr.create.qpn;
-  CHECK_EQ(mrc_qp_create(engine, &good_attr.create), 0);
-  if (state == MRC_QP_RESET) return engine;
+/* Adds a QP, and moves it to `state`. */
+static void add_qp(mrc_engine *engine, const struct mrc_qp_attr *attr, uint32_t state) {
+  const uint32_t qpn = attr->create.qpn;
+  CHECK_EQ(mrc_qp_create(engine, &attr->create), 0);
+  if (state == MRC_QP_RESET) return;
   CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
   set_paths(engine, qpn);
   const uint32_t last = state == MRC_QP_ERROR ? MRC_QP_RTR : state;
   for (uint32_t next = MRC_QP_RTR; next <= last; next++)
-    CHECK_EQ(mrc_qp_modify(engine, qpn, next, &good_attr.rtr, &good_attr.rts, 1), 0);
+    CHECK_EQ(mrc_qp_modify(engine, qpn, next, &attr->rtr, &attr->rts, 1), 0);
   if (state == MRC_QP_ERROR)
-    CHECK_EQ(mrc_qp_modify(engine, qpn, state, &good_attr.rtr, &good_attr.rts, 1), 0);
+    CHECK_EQ(mrc_qp_modify(engine, qpn, state, &attr->rtr, &attr->rts, 1), 0);
+}
+
+/* An engine with one QP in `state`. */
+static mrc_engine *engine_in(uint32_t state) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 4});
+  add_qp(engine, &good_attr, state);
   return engine;
 }
 
@@ -204,6 +209,76 @@ TEST(test_calls__of_an_unknown_qp) {
   CHECK_EQ(mrc_qp_destroy(engine, good_attr.create.qpn), 0);
   CHECK_EQ(mrc_qp_destroy(engine, good_attr.create.qpn), -ENOENT);
   CHECK_EQ(mrc_qp_create(engine, &good_attr.create), 0); /* the number is free again */
+}
+
+/* Posts one more than the send queue holds. */
+static void post_too_many(mrc_engine *engine) {
+  const struct mrc_wr empty = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
+  for (uint32_t i = 0; i <= 16; i++)
+    CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &empty, 1, 2), i < 16 ? 0 : -ENOBUFS);
+}
+
+/* A QP dies with unpolled completions, and a new QP takes its number. The old completions must not
+   count for the new QP: its send queue would seem emptier than it is and overrun its ring. */
+TEST(test_qpn__reused_before_the_old_completions_are_polled) {
+  ENGINE engine = engine_in(MRC_QP_RTS);
+  struct mrc_wc wcs[32];
+  post_too_many(engine);
+  CHECK_EQ(mrc_qp_destroy(engine, good_attr.create.qpn), 0);
+  add_qp(engine, &good_attr, MRC_QP_RTS);
+  post_too_many(engine);
+  CHECK_EQ(mrc_cq_poll(engine, wcs, 32), 16);
+  CHECK_EQ(wcs[15].status, MRC_WC_WR_FLUSH_ERR);
+  CHECK_EQ(wcs[15].reserved, 0);
+  const struct mrc_wr empty = {.opcode = MRC_WR_WRITE_IMM};
+  CHECK_EQ(mrc_qp_post(engine, good_attr.create.qpn, &empty, 1, 2), -ENOBUFS);
+}
+
+/* RESET restores the state after create: EVs and peer are cleared and can be set again. */
+TEST(test_reset__forgets_paths_and_peer) {
+  ENGINE engine = engine_in(MRC_QP_INIT);
+  const uint32_t qpn = good_attr.create.qpn;
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RESET, NULL, NULL, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &good_attr.rtr, NULL, 1), -EINVAL);
+  set_paths(engine, qpn);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &good_attr.rtr, NULL, 1), 0);
+}
+
+/* The bursts requested hold more packets than the arena: the rest is due at once. */
+TEST(test_transmit__goes_on_after_a_full_arena) {
+  enum { PACKETS = 4096, BYTES = PACKETS * 256 };
+  static uint8_t memory[BYTES];
+  static struct mrc_burst bursts[MRC_MAX_BURSTS];
+  static const int all_taken[MRC_MAX_BURSTS] = {[0 ... MRC_MAX_BURSTS - 1] = 1};
+  struct mrc_qp_attr attr = good_attr;
+  attr.create.mpr = attr.rts.peer_mpr = PACKETS;
+  attr.rts.path_mtu = 256;
+  attr.rts.cc = MRC_CC_NULL;
+  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  add_qp(engine, &attr, MRC_QP_RTS);
+  prove_paths(engine, attr.create.qpn);
+  const struct mrc_wr wr = {.local = (uintptr_t)memory, .va = 4096, .lkey = 7, .bytes = BYTES};
+  CHECK_EQ(mrc_mr_register(engine, wr.local, BYTES, wr.lkey, MRC_ACCESS_LOCAL_READ, 0), 0);
+  CHECK_EQ(mrc_qp_post(engine, attr.create.qpn, &wr, 1, 2), 0);
+  int packets = 0;
+  for (int n; (n = mrc_engine_transmit(engine, bursts, MRC_MAX_BURSTS, 2)) > 0;) {
+    for (int i = 0; i < n; i++)
+      packets += bursts[i].n_packets;
+    mrc_engine_commit(engine, bursts, all_taken, n, 2);
+    CHECK_EQ(mrc_engine_deadline(engine) == 0, packets < PACKETS);
+  }
+  CHECK_EQ(packets, PACKETS);
+}
+
+/* A commanded probe is due at once, and the engine's deadline shows it. */
+TEST(test_probe_ev__is_due_at_once) {
+  ENGINE engine = engine_in(MRC_QP_RTS);
+  struct mrc_burst bursts[8];
+  CHECK_EQ(mrc_engine_transmit(engine, bursts, 8, 2), 0);
+  CHECK(mrc_engine_deadline(engine) > 2);
+  CHECK_EQ(probe_ev(engine, good_attr.create.qpn, 0, 0, MS, 1, 2), 0);
+  CHECK_EQ(mrc_engine_deadline(engine), 0);
 }
 
 /* ERROR by command flushes the posted work requests in order and raises an event. */

@@ -11,70 +11,6 @@
 
 /* Rare cases: numbers that are used again or wrap, full transmits, packets that contradict. */
 
-/* ---- a QP without a peer ---- */
-
-static const struct mrc_qp_attr attr_of_4 = {
-    .create = {.qpn = 0x100, .sq_depth = 4, .mpr = 4096, .max_wimm = 4},
-    .rtr = {.dest_qpn = 0x200},
-    .rts = {.path_mtu = 256,
-            .peer_mpr = 4096,
-            .peer_max_wimm = 4,
-            .timeout = 14,
-            .retry_exp = 4,
-            .cc = MRC_CC_NULL}};
-
-static void set_paths(mrc_engine *engine) {
-  const struct mrc_ev_attr ev = {.ev = 1u << 16, .dport = 4791, .port = 1, .family = 6};
-  const struct mrc_peer_source source = {.address = {0xFD}, .sport = 1};
-  CHECK_EQ(mrc_qp_set_evs(engine, attr_of_4.create.qpn, &ev, 1), 0);
-  CHECK_EQ(mrc_qp_set_peer(engine, attr_of_4.create.qpn, &source, 1), 0);
-}
-
-static void add_qp(mrc_engine *engine) {
-  CHECK_EQ(mrc_qp_create(engine, &attr_of_4.create), 0);
-  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.create.qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
-  set_paths(engine);
-  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.create.qpn, MRC_QP_RTR, &attr_of_4.rtr, NULL, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, attr_of_4.create.qpn, MRC_QP_RTS, NULL, &attr_of_4.rts, 1), 0);
-}
-
-static const struct mrc_wr empty = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
-
-static void post_empty(mrc_engine *engine, int n) {
-  for (int i = 0; i < n; i++)
-    CHECK_EQ(mrc_qp_post(engine, attr_of_4.create.qpn, &empty, 1, 2), 0);
-}
-
-/* A QP dies with unpolled completions, and a new QP takes its number. The old completions must not
-   count for the new QP: its send queue would seem emptier than it is and overrun its ring. */
-TEST(test_qpn__reused_before_the_old_completions_are_polled) {
-  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
-  struct mrc_wc wcs[16];
-  add_qp(engine);
-  post_empty(engine, 4);
-  CHECK_EQ(mrc_qp_destroy(engine, attr_of_4.create.qpn), 0);
-  add_qp(engine);
-  post_empty(engine, 4);
-  CHECK_EQ(mrc_cq_poll(engine, wcs, 16), 4);
-  CHECK_EQ(wcs[3].status, MRC_WC_WR_FLUSH_ERR);
-  CHECK_EQ(wcs[3].reserved, 0);
-  CHECK_EQ(mrc_qp_post(engine, attr_of_4.create.qpn, &empty, 1, 2), -ENOBUFS);
-}
-
-/* RESET restores the state after create: EVs and peer are cleared and can be set again. */
-TEST(test_reset__forgets_paths_and_peer) {
-  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
-  const uint32_t qpn = attr_of_4.create.qpn;
-  CHECK_EQ(mrc_qp_create(engine, &attr_of_4.create), 0);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
-  set_paths(engine);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RESET, NULL, NULL, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, NULL, NULL, 1), 0);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4.rtr, NULL, 1), -EINVAL);
-  set_paths(engine);
-  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4.rtr, NULL, 1), 0);
-}
-
 /* RESET clears the port status that the old peer reported. */
 TEST(test_reset__forgets_the_peers_ports) {
   PAIR p = open_pair(.planes = 2);
@@ -89,41 +25,6 @@ TEST(test_reset__forgets_the_peers_ports) {
   CHECK(!inside(p, peer)->planes[1].peer_down);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
 }
-
-/* The bursts requested hold more packets than the arena: the rest is due at once. */
-TEST(test_transmit__goes_on_after_a_full_arena) {
-  enum { PACKETS = 4096, BYTES = PACKETS * 256 };
-  static uint8_t memory[BYTES];
-  static struct mrc_burst bursts[MRC_MAX_BURSTS];
-  static const int all_taken[MRC_MAX_BURSTS] = {[0 ... MRC_MAX_BURSTS - 1] = 1};
-  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
-  add_qp(engine);
-  prove_paths(engine, attr_of_4.create.qpn);
-  const struct mrc_wr wr = {.local = (uintptr_t)memory, .va = 4096, .lkey = 7, .bytes = BYTES};
-  CHECK_EQ(mrc_mr_register(engine, wr.local, BYTES, wr.lkey, MRC_ACCESS_LOCAL_READ, 0), 0);
-  CHECK_EQ(mrc_qp_post(engine, attr_of_4.create.qpn, &wr, 1, 2), 0);
-  int packets = 0;
-  for (int n; (n = mrc_engine_transmit(engine, bursts, MRC_MAX_BURSTS, 2)) > 0;) {
-    for (int i = 0; i < n; i++)
-      packets += bursts[i].n_packets;
-    mrc_engine_commit(engine, bursts, all_taken, n, 2);
-    CHECK_EQ(mrc_engine_deadline(engine) == 0, packets < PACKETS);
-  }
-  CHECK_EQ(packets, PACKETS);
-}
-
-/* A commanded probe is due at once, and the engine's deadline shows it. */
-TEST(test_probe_ev__is_due_at_once) {
-  ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
-  struct mrc_burst bursts[8];
-  add_qp(engine);
-  CHECK_EQ(mrc_engine_transmit(engine, bursts, 8, 2), 0);
-  CHECK(mrc_engine_deadline(engine) > 2);
-  CHECK_EQ(probe_ev(engine, attr_of_4.create.qpn, 0, 0, MS, 1, 2), 0);
-  CHECK_EQ(mrc_engine_deadline(engine), 0);
-}
-
-/* ---- two ends ---- */
 
 /* The ACK of a message arrives after 2^23 more PSNs were sent and acknowledged (by SACKs, while the
    ACKs were lost): it must not acknowledge the packets in flight now. */

@@ -281,11 +281,6 @@ static uint64_t message_ns(struct mrc_pair *p, int end, int n) {
   return times[n * 9 / 10];
 }
 
-static void set_bad_rate(struct mrc_pair *p, uint64_t rate_bps) {
-  for (int host = 0; host < 2; host++)
-    p->port_out[host][BAD - 1].config.rate_bps = rate_bps;
-}
-
 static uint64_t sent_bytes(const struct mrc_pair *p, int end) {
   return mrc_pair_info(p, end).planes[BAD - 1].sent_bytes;
 }
@@ -330,7 +325,7 @@ TEST(test_limited__messages_do_without_a_slow_plane) {
   PAIR p = open_four_planes();
   const int end = open_end(p, 64u << 20);
   const uint64_t before_ns = message_ns(p, end, 50);
-  set_bad_rate(p, QUICK_BPS / 10);
+  set_rate(p, BAD, QUICK_BPS / 10);
   message_ns(p, end, 50); /* while it is found out */
   CHECK(is_limited(inside(p, end), BAD - 1));
   CHECK(mrc_quick_late_ns(&p->hosts[0].engine->services, inside(p, end), BAD - 1) != MRC_NEVER);
@@ -352,10 +347,10 @@ TEST(test_limited__messages_do_without_a_lossy_plane) {
 SLOW(test_limited__a_plane_that_has_recovered_is_used_again) {
   PAIR p = open_four_planes();
   const int end = open_end(p, 320u << 20);
-  set_bad_rate(p, QUICK_BPS / 10);
+  set_rate(p, BAD, QUICK_BPS / 10);
   message_ns(p, end, 100);
   CHECK(is_limited(inside(p, end), BAD - 1));
-  set_bad_rate(p, QUICK_BPS);
+  set_rate(p, BAD, QUICK_BPS);
   const uint64_t until_ns = p->now_ns + 3 * SECOND;
   while (p->now_ns < until_ns)
     message_ns(p, end, 50);
