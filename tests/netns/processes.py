@@ -180,17 +180,10 @@ class Hosts:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def start(
-        self, host: str, *arguments: str | Path, user: str | None = None, fed: bool = False
-    ) -> Mrc:
-        command = [sys.executable, "-m", "mrc", *map(str, arguments)]
-        argv, environment = self.bed.host_command(host, command, user=user)
-        if user is not None:
-            argv = [*shown_to_all(), *argv]
+    def start(self, host: str, *arguments: str | Path, fed: bool = False) -> Mrc:
+        command = [sys.executable, "-m", "mrc", *arguments]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            argv, env=environment, stdin=pipe if fed else None, stdout=pipe, stderr=pipe, text=True
-        )
+        process = popen(self.bed, host, *command, stdin=pipe if fed else None, stderr=pipe)
         self.running.append(Mrc(process))
         return self.running[-1]
 
@@ -203,8 +196,8 @@ class Hosts:
         (receiver.socket,) = views.sockets_of(receiver.process.pid)
         return receiver
 
-    def send(self, *arguments: str | Path, user: str | None = None) -> Mrc:
-        return self.start("h0", "send", *arguments, "h1", user=user)
+    def send(self, *arguments: str | Path) -> Mrc:
+        return self.start("h0", "send", *arguments, "h1")
 
     @contextmanager
     def send_fed(self, copy: Path, *arguments: str | Path) -> Iterator[Mrc]:

@@ -251,7 +251,7 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
+def test_exec__mptcp_requires_the_kernel(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = ("exec", "--name", name, "--mptcp", "h0", "--", "true")
@@ -261,13 +261,6 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
     assert typed(*command) == 1
     assert capsys.readouterr().err == (
         "mrc testbed exec: this kernel has no MPTCP: it requires CONFIG_MPTCP\n"
-    )
-    (tmp_path / "mptcpize").unlink()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(system, "SYSTEM_FOLDERS", "/nowhere")
-    assert typed(*command) == 1
-    assert capsys.readouterr().err == (
-        "mrc testbed exec: mptcpize is missing: apt-get install mptcpize\n"
     )
 
 
@@ -280,14 +273,11 @@ def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
         (("fail", "plane:1", "--loss", "0%"), "not a percentage"),
         (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "use mode silent"),
         (("fail", "plane:1", "--mode", "half"), "--mode: "),
-        (("fail", "plane:01"), "target 'plane:01' is not all, plane:P"),
         (("fail", "plane:1", "--delay", "0ms"), "the fault has no effect"),
         (("fail", "plane:1", "--rate", "0"), "'0' is not a rate of at least 1kbit"),
         (("fail", "plane:1", "--rate", "none"), "'none' is not a rate of at least 1kbit"),
-        (("fail", "plane:1", "--mtu", "1000"), "mtu is 1000, not in 1280..65536"),
         (("heal", "t0:1.9"), "no T0 9"),
         (("up", "--planes", "0"), "planes is 0"),
-        (("up", "--rate", "quick"), "rate 'quick' is not like 500mbit"),
         (("up", *SMALL, "--ecn-low", "1MiB"), "cannot mark or trim: use --fabric emulated"),
         (("status", "--csv", "--watch"), "--csv: not with --watch"),
         (("down", "--name", "a/b"), "name 'a/b'"),

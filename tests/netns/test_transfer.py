@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from printed import printed
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
-from .conftest import fresh_name, needs_real_root
+from .conftest import fresh_name
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -39,14 +38,6 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
         yield bed
 
 
-@pytest.fixture
-def public_folder() -> Iterator[Path]:
-    """A folder that other users may enter; they cannot enter pytest's own folders."""
-    with tempfile.TemporaryDirectory(prefix="mrc-test-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
 def make(tmp_path: Path, name: str, size: int, seed: int = 1) -> Path:
     path = tmp_path / name
     path.write_bytes(random.Random(seed).randbytes(size))
@@ -58,16 +49,6 @@ def same(left: Path, right: Path) -> bool:
 
 
 # ---- Without faults -------------------------------------------------------------------------
-
-
-@needs_real_root
-def test_send__as_an_ordinary_user(hosts: Hosts, public_folder: Path, inbox: Path) -> None:
-    file = make(public_folder, "a", MIDDLE)
-    receiver = hosts.recv(inbox, "--once")
-    output = hosts.send(file, user="nobody").ends(0)
-    assert "24 MiB" in output and "xxh3_128:" in output
-    receiver.ends(0)
-    assert same(file, inbox / "a")
 
 
 @pytest.mark.default
