@@ -162,8 +162,8 @@ class LineAdapter:
                 f"{self._name}: no answer within {digits(_PATIENCE_SECONDS)} s: an adapter answers"
                 " each line with a line, and flushes it"
             ) from error
-        except ConnectionError as error:
-            raise AdapterError(f"{self._name}: the adapter ended") from error
+        except ConnectionError:
+            line = b""
         except OSError as error:
             raise AdapterError(f"{self._name}: {(error.strerror or str(error)).lower()}") from error
         if not line.endswith(b"\n"):

@@ -194,9 +194,7 @@ class DemoResult(Struct):
         return like(
             Demo,
             self.plan,
-            identical=self.identical,
-            recovery_seconds=self.recovery_seconds,
-            below_seconds=self.below_seconds,
+            self,
             goodput_before_bits_per_second=self.goodput_before,
             goodput_after_bits_per_second=self.goodput_after,
             capacity_bits_per_second=self.capacity,
@@ -218,8 +216,6 @@ class DemoResult(Struct):
                 GoodputBin(seconds=each.start - self.began, bits_per_second=each.bits_per_second)
                 for each in self.bins()
             ),
-            sender=self.sender,  # already plain data: the JSON that the process printed
-            receiver=self.receiver,
         )
 
 

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from mrc.errors import NetlinkError, StateError
 from mrc.lab.outside import UPLINK, Transit, bridges, links_of, transit
 from mrc.linux import netns
-from mrc.linux.netlink import Netlink, Veth
+from mrc.linux.netlink import Netlink
 from mrc.linux.routes import Route
 from mrc.linux.rtnetlink import Interface, interfaces
 from mrc.linux.system import write_whole
@@ -296,9 +296,7 @@ def _make_link(plan: BedPlan, place: str, its: Transit, found: Interface) -> Non
     inner = plan.nodes[MANAGEMENT].namespace
     mtu = min(_MTU, found.mtu)
     with Netlink(inner) as ours, Netlink(place) as theirs:
-        ours.add_veths(
-            [Veth(UPLINK, its.machine_end, place, mtu, BedLink.LOWER_MAC, BedLink.UPPER_MAC)]
-        )
+        ours.add_veth(UPLINK, its.machine_end, place, mtu, BedLink.LOWER_MAC, BedLink.UPPER_MAC)
         for netlink, name, ipv4, ipv6 in (
             (ours, UPLINK, its.ipv4, its.ipv6),
             (theirs, its.machine_end, its.machine_ipv4, its.machine_ipv6),

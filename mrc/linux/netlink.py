@@ -98,18 +98,7 @@ _FAMILY_ID, _FAMILY_NAME = 1, 2
 _SET_TUNSRC, _DST = 3, 1
 _GENERIC = struct.Struct("=BBH")  # command, version
 
-
-class Veth(Struct, frozen=True):
-    """A pair of joined interfaces: `name` here and `peer_name` in another namespace."""
-
-    name: str
-    peer_name: str
-    peer_namespace: str
-    mtu: int
-    mac: str
-    peer_mac: str
-    gso_max_segs: int | None = None
-    """most packets that the stack hands to it as one; None: the kernel's default"""
+_Attributes = list[tuple[str, object]]
 
 
 class Netlink:
@@ -183,13 +172,20 @@ class Netlink:
         """Whether an interface can carry packets."""
         return is_up(self._rtnetlink, self._index(name), name)
 
-    def add_veths(self, veths: Iterable[Veth]) -> None:
-        """Make pairs of interfaces. Both ends start down."""
-        veths = list(veths)
-        with _opened({veth.peer_namespace for veth in veths}) as peers:
-            self._rtnetlink.request(
-                [_veth_request(veth, peers[veth.peer_namespace]) for veth in veths]
-            )
+    def add_veth(
+        self, name: str, peer_name: str, peer_namespace: str, mtu: int, mac: str, peer_mac: str,
+        gso_max_segs: int | None = None,
+    ) -> None:  # fmt: skip
+        """Make a pair of joined interfaces, `name` here and `peer_name` in another namespace. Both
+        start down. `gso_max_segs`: most packets that the stack hands to `name` as one.
+        """
+        with _opened(peer_namespace) as far:
+            peer = _attributes(peer_name, mtu, peer_mac, ("IFLA_NET_NS_FD", far))
+            own = _attributes(name, mtu, mac)
+            if gso_max_segs is not None:
+                own.append(("IFLA_GSO_MAX_SEGS", gso_max_segs))
+            what = f"{name} to {peer_name} in {peer_namespace}"
+            self._make("veth", what, [("VETH_INFO_PEER", {"attrs": peer})], own)
 
     def add_vxlan(
         self, name: str, namespace: str, mtu: int, mac: str, vni: int,
@@ -204,18 +200,9 @@ class Netlink:
             ("IFLA_VXLAN_PORT", port),
             ("IFLA_VXLAN_LEARNING", 0),  # all packets go to the one peer
         ]
-        kind = [("IFLA_INFO_KIND", "vxlan"), ("IFLA_INFO_DATA", {"attrs": data})]
-        message, flags = ifinfmsg(), NLM_F_CREATE | NLM_F_EXCL
-        with _opened({namespace}) as namespaces:
-            message["attrs"] = [
-                ("IFLA_IFNAME", name),
-                ("IFLA_MTU", mtu),
-                ("IFLA_ADDRESS", mac),
-                ("IFLA_NET_NS_FD", namespaces[namespace]),
-                ("IFLA_LINKINFO", {"attrs": kind}),
-            ]
-            what = f"make vxlan {name} in {namespace}"
-            self._change(what, _RTM_NEWLINK, message, flags, "CONFIG_VXLAN")
+        with _opened(namespace) as far:
+            own = _attributes(name, mtu, mac, ("IFLA_NET_NS_FD", far))
+            self._make("vxlan", f"{name} in {namespace}", data, own)
 
     def set_links(self, names: Iterable[str], *, up: bool) -> None:
         """Set interfaces up or down. Setting one down removes its IPv6 routes and addresses."""
@@ -239,9 +226,9 @@ class Netlink:
         routes and goes down.
         """
         self.set_links([name], up=False)  # older kernels rename only an interface that is down
-        with _opened({namespace}) as found:
-            place = ("IFLA_NET_NS_FD", found[namespace]), ("IFLA_IFNAME", new_name)
-            self._set(f"move {name} to {namespace} as {new_name}", name, *place)
+        with _opened(namespace) as place:
+            moved = ("IFLA_NET_NS_FD", place), ("IFLA_IFNAME", new_name)
+            self._set(f"move {name} to {namespace} as {new_name}", name, *moved)
         self._indices = {}
 
     def remove_link(self, name: str) -> None:
@@ -250,17 +237,17 @@ class Netlink:
 
     def add_bridge(self, name: str, ports: Iterable[str]) -> None:
         """Join interfaces by a bridge that is up. It floods multicast."""
-        data = {"attrs": [("IFLA_BR_MCAST_SNOOPING", 0)]}
-        message = ifinfmsg()
-        message["attrs"] = [
-            ("IFLA_IFNAME", name),
-            ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "bridge"), ("IFLA_INFO_DATA", data)]}),
-        ]
-        flags = NLM_F_CREATE | NLM_F_EXCL
-        self._change(f"make bridge {name}", _RTM_NEWLINK, message, flags, "CONFIG_BRIDGE")
+        self._make("bridge", name, [("IFLA_BR_MCAST_SNOOPING", 0)], [("IFLA_IFNAME", name)])
         for port in ports:
             self._set(f"join {port} to {name}", port, ("IFLA_MASTER", self._index(name)))
         self.set_links([name], up=True)
+
+    def _make(self, kind: str, what: str, data: _Attributes, own: _Attributes) -> None:
+        """A new interface; `data` is special to its kind."""
+        info = [("IFLA_INFO_KIND", kind), ("IFLA_INFO_DATA", {"attrs": data})]
+        message, flags = ifinfmsg(), NLM_F_CREATE | NLM_F_EXCL
+        message["attrs"] = [*own, ("IFLA_LINKINFO", {"attrs": info})]
+        self._change(f"make {kind} {what}", _RTM_NEWLINK, message, flags, f"CONFIG_{kind.upper()}")
 
     def _set(self, what: str, name: str, *attributes: tuple[str, object]) -> None:
         self._change(what, _RTM_SETLINK, self._link(name, attrs=list(attributes)))
@@ -428,19 +415,20 @@ class Netlink:
 
 
 @contextmanager
-def _opened(namespaces: Collection[str]) -> Iterator[dict[str, int]]:
-    """Namespace -> an open descriptor of it."""
-    found: dict[str, int] = {}
+def _opened(namespace: str) -> Iterator[int]:
+    """A descriptor of it."""
     try:
-        for name in namespaces:
-            try:
-                found[name] = os.open(netns.FOLDER / name, os.O_RDONLY)
-            except OSError as exc:
-                raise NetlinkError(f"cannot open namespace: {exc}") from exc
+        found = os.open(netns.FOLDER / namespace, os.O_RDONLY)
+    except OSError as exc:
+        raise NetlinkError(f"cannot open namespace: {exc}") from exc
+    try:
         yield found
     finally:
-        for fd in found.values():
-            os.close(fd)
+        os.close(found)
+
+
+def _attributes(name: str, mtu: int, mac: str, *more: tuple[str, object]) -> _Attributes:
+    return [("IFLA_IFNAME", name), ("IFLA_MTU", mtu), ("IFLA_ADDRESS", mac), *more]
 
 
 def _identity(route: Route, shared: Collection[IPv6Network]) -> Any:
@@ -448,29 +436,6 @@ def _identity(route: Route, shared: Collection[IPv6Network]) -> Any:
     action.
     """
     return route.dst, route.dev, route.local, route.action if route.dst in shared else None
-
-
-def _veth_request(veth: Veth, peer_namespace: int) -> NetlinkRequest:
-    peer = {
-        "attrs": [
-            ("IFLA_IFNAME", veth.peer_name),
-            ("IFLA_MTU", veth.mtu),
-            ("IFLA_ADDRESS", veth.peer_mac),
-            ("IFLA_NET_NS_FD", peer_namespace),
-        ]
-    }
-    data = {"attrs": [("VETH_INFO_PEER", peer)]}
-    message = ifinfmsg()
-    message["attrs"] = [
-        ("IFLA_IFNAME", veth.name),
-        ("IFLA_MTU", veth.mtu),
-        ("IFLA_ADDRESS", veth.mac),
-        ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", data)]}),
-    ]
-    if veth.gso_max_segs is not None:
-        message["attrs"].append(("IFLA_GSO_MAX_SEGS", veth.gso_max_segs))
-    what = f"make veth {veth.name} to {veth.peer_name} in {veth.peer_namespace}"
-    return NetlinkRequest(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VETH")
 
 
 # ---- Queues --------------------------------------------------------------------------------------

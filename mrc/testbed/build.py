@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from mrc.errors import NetlinkError, StateError
 from mrc.fabric.topology import Target
 from mrc.linux import netns, system
-from mrc.linux.netlink import Netem, Netlink, Veth
+from mrc.linux.netlink import Netem, Netlink
 from mrc.linux.routes import Route
 from mrc.linux.rtnetlink import interfaces
 from mrc.testbed import emulator, state
@@ -225,19 +225,17 @@ def set_up(plan: BedPlan, ends: Iterable[LinkEnd], still_down: Collection[LinkEn
 
 def _add_veths(plan: BedPlan, node: str, links: Sequence[BedLink], netlink: Netlink) -> None:
     """Makes those of a node's links whose lower end it is. They start down."""
-    netlink.add_veths(
-        Veth(
-            name=link.lower_name,
-            peer_name=link.upper_name,
-            peer_namespace=plan.nodes[link.upper].namespace,
-            mtu=link.mtu,
-            mac=link.lower_mac,
-            gso_max_segs=1 if link.is_emulated else None,
-            peer_mac=BedLink.UPPER_MAC,
-        )
-        for link in links
-        if link.lower == node and link.tunnel is None
-    )
+    for link in links:
+        if link.lower == node and link.tunnel is None:
+            netlink.add_veth(
+                link.lower_name,
+                link.upper_name,
+                plan.nodes[link.upper].namespace,
+                link.mtu,
+                link.lower_mac,
+                BedLink.UPPER_MAC,
+                gso_max_segs=1 if link.is_emulated else None,
+            )
 
 
 def _add_tunnels(plan: BedPlan) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from mrc.doctor import Finding, State
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns, system
-from mrc.linux.netlink import Netlink, Veth
+from mrc.linux.netlink import Netlink
 from mrc.linux.routes import Route, Srv6Action
 from mrc.testbed import build, rootless
 from mrc.testbed.capture import Ring
@@ -184,8 +184,8 @@ def main() -> dict[str, str | None]:
     netns.create(FAR)
     found: dict[str, str | None] = {}
     with Netlink(NEAR) as link:
-        veth = Veth("p1", "h0", FAR, 1500, BedLink.LOWER_MAC, BedLink.UPPER_MAC)
-        found["veth"] = _try(lambda: link.add_veths([veth]))
+        veth = ("p1", "h0", FAR, 1500, BedLink.LOWER_MAC, BedLink.UPPER_MAC)
+        found["veth"] = _try(lambda: link.add_veth(*veth))
         if found["veth"] is None:
             link.set_links(["lo", "p1"], up=True)
             link.add_addresses([("p1", IPv6Interface("fe80::2/64"))])

@@ -116,9 +116,6 @@ class _Guarded(RequestHandler):
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(f"{HTTPStatus(status_code).phrase}\n")
 
-    def check_xsrf_cookie(self) -> None:
-        """There are no cookies: the token is in the path."""
-
 
 class _PageFile(_Guarded):
     """A file of the page. All are read before: no request chooses a path."""

@@ -28,7 +28,7 @@ from slowness import PATIENCE
 from mrc.errors import NetlinkError
 from mrc.linux import netlink, netns
 from mrc.linux import rtnetlink as rtnetlink_module
-from mrc.linux.netlink import Netlink, Veth, encode_route
+from mrc.linux.netlink import Netlink, encode_route
 from mrc.linux.routes import Route, Srv6Action
 from mrc.linux.rtnetlink import (
     NLM_F_CREATE,
@@ -102,7 +102,7 @@ ROUTES = {
 def pair(namespace_pair: tuple[str, str]) -> Iterator[Pair]:
     a, b = namespace_pair
     with Netlink(a) as here, Netlink(b) as there:
-        here.add_veths([Veth("p1", "h0", b, 9000, "02:00:00:00:00:02", "02:00:00:00:00:01")])
+        here.add_veth("p1", "h0", b, 9000, "02:00:00:00:00:02", "02:00:00:00:00:01")
         here.set_links(["lo", "p1"], up=True)
         there.set_links(["h0"], up=True)
         here.add_addresses([("lo", IPv6Interface(OWN)), ("p1", IPv6Interface("fe80::2/64"))])
@@ -162,11 +162,11 @@ def test_set_links__down_is_seen_on_both_ends(pair: Pair) -> None:
     assert not here.is_up("p1")
 
 
-def test_add_veths__refuses_a_taken_name(pair: Pair) -> None:
+def test_add_veth__refuses_a_taken_name(pair: Pair) -> None:
     here, there = pair
-    veth = Veth("p1", "h1", str(there.namespace), 9000, "02:00:00:00:00:02", "02:00:00:00:00:01")
+    veth = ("p1", "h1", str(there.namespace), 9000, "02:00:00:00:00:02", "02:00:00:00:00:01")
     with pytest.raises(NetlinkError, match=r"cannot make veth p1 to h1 in .*: File exists"):
-        here.add_veths([veth])
+        here.add_veth(*veth)
 
 
 def test_interfaces__without_addresses_that_are_not_usable_yet(here: Netlink) -> None:
