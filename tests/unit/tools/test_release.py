@@ -20,7 +20,7 @@ from pathlib import Path
 
 import manuals
 import pytest
-from project_text import ROOT, Release, releases, tool
+from project_text import ROOT, releases, tool
 
 import mrc
 from mrc import products
@@ -123,12 +123,6 @@ def test_main__prints_a_list_and_fails_if_something_is_missing(
     (ready / "new").touch()
     assert TOOL.main() == 1
     assert capsys.readouterr().out == "tree: 1 files are not committed, such as new\n"
-
-
-def test_releases__of_a_changelog() -> None:
-    assert releases(CHANGELOG) == [
-        Release("", "", 0), Release("0.4.0", "2026-12-01", 2), Release("0.3.0", "2026-11-26", 1),
-    ]  # fmt: skip
 
 
 # ---- At any time -------------------------------------------------------------------------------
