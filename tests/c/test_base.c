@@ -69,9 +69,8 @@ TEST(test_in__half_open) {
       {0x7FFFFE, 0, 0x7FFFFF, true},
       {0x7FFFFF, 0, 0x7FFFFF, false},
   };
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK_EQ(mrc_psn_in(rows[i].psn, rows[i].first, rows[i].n), rows[i].in);
-  }
 }
 
 TEST(test_add_diff__are_inverse) {

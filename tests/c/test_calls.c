@@ -61,9 +61,8 @@ TEST(test_engine_create__refuses) {
                                                   {.max_mrs = (1u << 20) + 1},
                                                   {.noise_ns = 999},
                                                   {.noise_ns = 1000000001}};
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK(mrc_engine_create(&rows[i]) == NULL);
-  }
   ENGINE engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 32});
   CHECK(engine != NULL);
   CHECK_EQ(mrc_engine_deadline(engine), UINT64_MAX);

@@ -159,9 +159,8 @@ TEST(test_begin__covers_addresses_ports_and_length) {
       {v6_src, v6_dst, 0xC001, 4971, 6}, {v6_src, v6_dst, 0xC001, 4791, 4},
   };
   uint32_t expected = icrc(&v6, cnp, sizeof cnp);
-  EACH_ROW(i, others) {
+  EACH_ROW(i, others)
     CHECK(icrc(&others[i], cnp, sizeof cnp) != expected);
-  }
   CHECK(mrc_icrc_begin(&v6, 32) != mrc_icrc_begin(&v6, 33));
 }
 

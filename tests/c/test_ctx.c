@@ -690,9 +690,8 @@ enum { LONGEST_NS = 16000, BURST = 62 * 1024, TURNS = 3 * MRC_PAUSE_TURNS };
 
 TEST(test_pause__grows_while_bursts_come) {
   struct mrc_pause pause = {.longest_ns = LONGEST_NS};
-  EACH_OF(uint64_t, turn, 1, TURNS + 1) {
+  EACH_OF(uint64_t, turn, 1, TURNS + 1)
     CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS / 16 * mrc_min_u64(turn, 16));
-  }
   CHECK_EQ(mrc_pause_after(&pause, 0, 0), 0); /* a turn for other reasons */
   CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS);
   CHECK_EQ(mrc_pause_after(&pause, 1000, 1), 0);

@@ -179,9 +179,8 @@ TEST(test_commands__each_reaches_its_engine_function) {
       {{.op = MRC_COMMAND_PORT_CLOSE + 1}, -EINVAL},
       {{.op = UINT32_MAX}, -EINVAL},
   };
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK_EQ(run_one(ctx, rows[i].command), rows[i].result);
-  }
   mrc_ctx_destroy(ctx);
   CHECK_EQ(qp_info.qpn, 77);
   CHECK_EQ(ev_info.ev, 1234);
@@ -658,9 +657,8 @@ TEST(test_look__fills_bins_by_time_and_port) {
   deliver_at(book, 0, 2, 250);
   deliver_at(book, 5, 2, 399);
   static const uint64_t expected[BINS * RECORDED_PORTS] = {1, 2, 7, 0, 0, 0, 0, 5};
-  EACH_OF(int, i, 0, BINS * RECORDED_PORTS) {
+  EACH_OF(int, i, 0, BINS * RECORDED_PORTS)
     CHECK_EQ(book->bytes[i], expected[i] * PACKET);
-  }
   CHECK_EQ(mrc_recorder_stop(&book->recorder, book->engine, START_NS + 450), 0);
   CHECK_EQ(book->recording.start_ns, START_NS);
   CHECK_EQ(book->recording.end_ns, START_NS + 450);
@@ -687,9 +685,8 @@ TEST(test_look__widens_bins_rather_than_needing_more) {
   deliver_at(book, 7, 2, 1700); /* requires three foldings */
   CHECK_EQ(book->recording.width_ns, 8 * WIDTH_NS);
   static const uint64_t expected[BINS * RECORDED_PORTS] = {10, 0, 0, 0, 0, 7, 0, 0};
-  EACH_OF(int, i, 0, BINS * RECORDED_PORTS) {
+  EACH_OF(int, i, 0, BINS * RECORDED_PORTS)
     CHECK_EQ(book->bytes[i], expected[i] * PACKET);
-  }
 }
 
 TEST(test_look__finds_the_longest_gap_between_deliveries) {

@@ -126,9 +126,8 @@ TEST(test_receive__an_immediate_tells_what_arrived) {
   }
   struct mrc_wc wcs[8];
   CHECK_EQ(mrc_cq_poll(p->hosts[1].engine, wcs, 8), 4);
-  EACH_OF(size_t, i, 0, 4) {
+  EACH_OF(size_t, i, 0, 4)
     CHECK_EQ(wcs[i].bytes, arrived[i]);
-  }
 }
 
 /* Host 1 drops packets for a port that does not exist. */

@@ -580,9 +580,8 @@ static struct mrc_pair *open_unequal(int *end) {
 /* Writes more than a window, until a packet was retransmitted: in the middle of a write the
    smoothed round trip of the plane has grown so far that the plane counts as slow. */
 static void write_until_reinjected(struct mrc_pair *p, int end) {
-  for (int i = 0; i < 40 && counter(p, 0, MRC_COUNTER_REINJECTED) == 0; i++) {
+  for (int i = 0; i < 40 && counter(p, 0, MRC_COUNTER_REINJECTED) == 0; i++)
     WRITE_AND_WAIT(p, end, 1200 * MTU, 20 * MS);
-  }
 }
 
 /* The originals arrive soon after: no EV, plane or guard changes, and no packet counts as lost. */

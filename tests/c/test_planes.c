@@ -442,9 +442,8 @@ SLOW(test_silence__costs_hardly_any_goodput) {
   for (int i = 0; i < 4; i++)
     CHECK(goodput(p, end, BIN_MS * MS) >= 4 * PLANE_BYTES / 100 * 95);
   mrc_pair_silence(p, 2, true);
-  EACH_OF(int, i, 0, 10) {
+  EACH_OF(int, i, 0, 10)
     CHECK(goodput(p, end, BIN_MS * MS) >= 3 * PLANE_BYTES / 100 * (i == 0 ? 85 : 95));
-  }
   mrc_pair_silence(p, 2, false);
   run_for(p, 80 * MS); /* up to 64 ms to the next probe, then three answers */
   for (int i = 0; i < 4; i++)

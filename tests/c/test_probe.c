@@ -450,9 +450,8 @@ TEST(test_own__wait_for_an_ev_on_a_long_way) {
   mrc_pair_path(p, 0, 1, 1, 1)->config.delay_ns = 100 * MS;
   const int end = open_qp(p, .memory_bytes = 1000 * MTU, .timeout = 16, .probe = true);
   distrust(p, end, 1);
-  for (int i = 0; i < 100; i++) {
+  for (int i = 0; i < 100; i++)
     WRITE_AND_WAIT(p, end, MTU, SECOND);
-  }
   CHECK(mrc_pair_info(p, end).rtt_ns < (int64_t)MS);
   CHECK_EQ(n_bad(p, end), 1);
   run_for(p, SECOND);

@@ -117,9 +117,8 @@ TEST(test_post__refuses_local_memory) {
       {{.local = source, .bytes = 1, .lkey = e->lkey, .opcode = 2}, -EINVAL},
       {{.local = source, .bytes = 2, .lkey = e->lkey, .va = UINT64_MAX}, -EINVAL}, /* wraps */
   };
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn, &rows[i].wr, 1, p->now_ns), rows[i].error);
-  }
   CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn + 1, &rows[0].wr, 1, p->now_ns), -ENOENT);
   CHECK_EQ(mrc_pair_info(p, end).outstanding, 0);
 }

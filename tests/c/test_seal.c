@@ -67,9 +67,8 @@ TEST(test_seal__a_bad_network) {
 TEST(test_seal__over_many_epochs) {
   PAIR p = open_pair(.planes = 2, .engine.seal_epoch_bits = 6);
   const int end = open_qp(p, .memory_bytes = 5000 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
-  for (int i = 0; i < 100; i++) {
+  for (int i = 0; i < 100; i++)
     WRITE_AND_WAIT(p, end, 48 * MTU, 50 * MS);
-  }
   CHECK_EQ(succeeded(p, end), 100);
   CHECK_EQ(p->hosts[1].drops[MRC_DROP_REPLAY], 0);
 }
@@ -183,9 +182,8 @@ TEST(test_seal__old_packets_are_refused) {
   WRITE_AND_WAIT(p, end, MTU, 50 * MS);
   const int n = p->n_tapped;
   p->tap_room = 0;
-  for (int i = 0; i < 10; i++) {
+  for (int i = 0; i < 10; i++)
     WRITE_AND_WAIT(p, end, 40 * MTU, 50 * MS);
-  }
   for (int i = 0; i < n; i++)
     if (tap[i]->to == 1) CHECK_EQ(arrive(p, tap[i]), MRC_DROP_REPLAY);
   p->n_tapped = n;

@@ -533,9 +533,8 @@ TEST(test_turns__of_other_qps_are_four_bursts_long) {
   SPRAYING s = open_spraying(0);
   struct mrc_burst bursts[BURSTS];
   CHECK_EQ(transmit(s.pair, 1, bursts, BURSTS, 1), BURSTS);
-  EACH_OF(int, i, 0, BURSTS) {
+  EACH_OF(int, i, 0, BURSTS)
     CHECK_EQ(bursts[i]._qp, s.index[i / MRC_QUANTUM_BURSTS]);
-  }
 }
 
 /* The immediates of two QPs find the CQ full: the QPs take turns for each place that becomes free.

@@ -122,11 +122,10 @@ TEST(test_add__refuses) {
       {0x3000, 16, 3, MRC_ACCESS_LOCAL_READ, -ENOSPC},
   };
   MR_TABLE table = open_table(2);
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK_EQ(
         mrc_mr_table_add(&table, rows[i].address, rows[i].bytes, rows[i].key, rows[i].access, 0),
         rows[i].error);
-  }
 }
 
 /* Key 7 opens [0x1000, 0x1100) for remote writes. */
@@ -153,11 +152,10 @@ TEST(test_find__bounds_and_rights) {
   };
   MR_TABLE table = open_table(4);
   CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 0x100, 7, MRC_ACCESS_REMOTE_WRITE, 0), 0);
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK_EQ(
         mrc_mr_find(&table, rows[i].key, rows[i].address, rows[i].bytes, rows[i].access, 0) != NULL,
         rows[i].found);
-  }
 }
 
 /* An MR without a domain is open to all, one with a domain to those of the same. */

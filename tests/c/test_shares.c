@@ -142,9 +142,8 @@ TEST(test_event__two_slow_planes) {
   set_rate(p, 3, RATE_BPS / 5);
   write_for(p, end, MESSAGE, 8, SECOND);
   CHECK_EQ(n_share(p, MRC_PAIR_ANY), 2);
-  EACH_OF(int, plane, 1, 5) {
+  EACH_OF(int, plane, 1, 5)
     CHECK_EQ(plane_of(p, end, plane).slow, plane == 2 || plane == 3);
-  }
 }
 
 /* Each of four QPs has its own shares of the planes; the verdict uses their sum. */

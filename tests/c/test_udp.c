@@ -276,10 +276,9 @@ TEST(test_send_receive__one_burst) {
       {"127.0.0.1", "lo", true, 0, 2, 7, 8888, 0},
   };
   fill_payload();
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     check_one_burst(rows[i].address, rows[i].ifname, rows[i].any, rows[i].label, rows[i].tclass,
                     rows[i].n_packets, rows[i].packet_bytes, rows[i].less);
-  }
 }
 
 TEST(test_receive__an_empty_datagram_is_a_packet) {

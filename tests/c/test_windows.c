@@ -40,9 +40,8 @@ TEST(test_extract__is_lsb_first_and_wraps) {
       {127, 1ull << 4}, {0xFFFFFF, 1ull << 4}, /* the ring wraps with the PSN */
       {128 + 3, 1},
   };
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK_EQ(mrc_bitmap_extract(&map, rows[i].psn), rows[i].bits);
-  }
 }
 
 TEST(test_find__stops_at_n) {
@@ -55,9 +54,8 @@ TEST(test_find__stops_at_n) {
       {100, 1, 0},   {100, 0, 0},   {99, 1, 1},      {99, 2, 1},      {0, 100, 100},
       {0, 101, 100}, {0, 128, 100}, {101, 127, 127}, {101, 128, 127},
   };
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK_EQ(mrc_bitmap_find(&map, rows[i].psn, rows[i].n), rows[i].distance);
-  }
 }
 
 /* ---- the send window ---- */
@@ -102,9 +100,8 @@ TEST(test_part__even_where_bursts_run_on) {
       {64 * KIB, 1444, 1444}, /* a third more packets at most */
       {UINT32_MAX, 8844, 8844}, {UINT32_MAX, 256, 256},
   };
-  EACH_ROW(i, rows) {
+  EACH_ROW(i, rows)
     CHECK_EQ(mrc_part_bytes(rows[i].bytes, rows[i].path_mtu, MRC_BURST_BYTES), rows[i].part);
-  }
 }
 
 /* Whatever the sizes: the part is legal, and even parts add up to the message. */
@@ -273,9 +270,8 @@ struct arrival {
 
 static void check(const struct arrival *rows, size_t n) {
   struct mrc_marked marked = {0};
-  EACH_OF(size_t, i, 0, n) {
+  EACH_OF(size_t, i, 0, n)
     CHECK_EQ(mrc_marked_take(&marked, rows[i].ev, rows[i].packets, rows[i].ce), rows[i].bad);
-  }
 }
 
 #define CHECK_ARRIVALS(...)                    \

@@ -64,9 +64,8 @@ TEST(test_decode__every_shorter_length_is_refused) {
     uint8_t bytes[ROOM];
     size_t n = build(&samples[i], bytes);
     size_t least = n - samples[i].payload_bytes - samples[i].pad;
-    for (size_t shorter = 0; shorter < n; shorter++) {
+    for (size_t shorter = 0; shorter < n; shorter++)
       CHECK_EQ(drop_of(bytes, shorter), shorter < least ? MRC_DROP_SHORT : MRC_DROP_LENGTH);
-    }
   }
 }
 
