@@ -323,7 +323,7 @@ struct mrc_burst {
   uint32_t _icrc; /* engine private: CRC of the IP and UDP headers, for packets of packet_bytes */
 };
 
-struct mrc_aead;    /* csrc/core/seal.h */
+struct mrc_aead;    /* csrc/core/hkdf.h */
 struct mrc_scratch; /* csrc/core/services.h */
 
 /* An engine's fixed sizes and policies. 0 in a field selects the default in brackets. */

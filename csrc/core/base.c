@@ -26,13 +26,9 @@ int mrc_keymap_init(struct mrc_keymap *map, uint32_t capacity) {
 
 void mrc_keymap_free(struct mrc_keymap *map) { free(map->cells); }
 
-static uint32_t home_of(const struct mrc_keymap *map, uint32_t key) {
-  return (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32) & map->mask;
-}
-
 /* The cell that holds the key, or the empty cell for it. */
 static uint32_t cell_of(const struct mrc_keymap *map, uint32_t key) {
-  uint32_t i = home_of(map, key);
+  uint32_t i = (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32) & map->mask;
   while (map->cells[i].value != MRC_KEYMAP_NONE && map->cells[i].key != key)
     i = (i + 1) & map->mask; /* terminates, because half of the cells are empty */
   return i;
@@ -53,19 +49,16 @@ int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) {
 }
 
 void mrc_keymap_remove(struct mrc_keymap *map, uint32_t key) {
-  uint32_t hole = cell_of(map, key);
-  mrc_assert(map->cells[hole].value != MRC_KEYMAP_NONE);
-  /* Close the gap: an entry whose home is not between the hole and itself moves into the hole. */
-  for (uint32_t i = (hole + 1) & map->mask; map->cells[i].value != MRC_KEYMAP_NONE;
-       i = (i + 1) & map->mask) {
-    const uint32_t home = home_of(map, map->cells[i].key);
-    if (((i - home) & map->mask) >= ((i - hole) & map->mask)) {
-      map->cells[hole] = map->cells[i];
-      hole = i;
-    }
-  }
-  map->cells[hole].value = MRC_KEYMAP_NONE;
+  uint32_t i = cell_of(map, key);
+  mrc_assert(map->cells[i].value != MRC_KEYMAP_NONE);
+  map->cells[i].value = MRC_KEYMAP_NONE;
   map->count--;
+  /* Each entry up to the next empty cell goes to its place anew, perhaps into the gap. */
+  while (map->cells[i = (i + 1) & map->mask].value != MRC_KEYMAP_NONE) {
+    const struct mrc_keymap_cell moved = map->cells[i];
+    map->cells[i].value = MRC_KEYMAP_NONE;
+    map->cells[cell_of(map, moved.key)] = moved;
+  }
 }
 
 /* ---- slots ---- */

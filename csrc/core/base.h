@@ -92,13 +92,6 @@ static inline int32_t mrc_psn_diff(uint32_t a, uint32_t b) {
   return (int32_t)((a - b) << (32 - MRC_PSN_BITS)) >> (32 - MRC_PSN_BITS);
 }
 
-static inline bool mrc_psn_before(uint32_t a, uint32_t b) { return mrc_psn_diff(a, b) < 0; }
-
-/* Whether psn lies in the half-open range [first, first + n), n < 2^23. */
-static inline bool mrc_psn_in(uint32_t psn, uint32_t first, uint32_t n) {
-  return mrc_psn_sub(psn, first) < n;
-}
-
 /* ---- random numbers ---- */
 
 /* A small seeded generator (splitmix64) for EV order and simulation. Never a source of secrets. */

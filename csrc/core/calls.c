@@ -56,10 +56,10 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *given) {
   engine->services.events.ring = engine->events;
   engine->endpoint.answers.ring = engine->answers;
   mrc_probes_init(&engine->services.probes, &engine->probe_room, config.seed);
-  engine->qps = calloc(config.max_qps, sizeof *engine->qps);
-  const bool ok = engine->qps != NULL && mrc_services_init(&engine->services, &config) == 0 &&
+  engine->qps.at = calloc(config.max_qps, sizeof *engine->qps.at);
+  const bool ok = engine->qps.at != NULL && mrc_services_init(&engine->services, &config) == 0 &&
                   mrc_endpoint_init(&engine->endpoint, &config) == 0 &&
-                  mrc_keymap_init(&engine->by_qpn, config.max_qps) == 0;
+                  mrc_keymap_init(&engine->qps.by_qpn, config.max_qps) == 0;
   if (ok) return engine;
   mrc_engine_destroy(engine);
   return NULL;
@@ -67,12 +67,12 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *given) {
 
 void mrc_engine_destroy(struct mrc_engine *engine) {
   if (engine == NULL) return;
-  for (uint32_t i = 0; engine->qps != NULL && i < engine->services.config.max_qps; i++)
-    if (engine->qps[i] != NULL) mrc_qp_free(engine->qps[i]);
-  free(engine->qps);
+  for (uint32_t i = 0; engine->qps.at != NULL && i < engine->services.config.max_qps; i++)
+    if (engine->qps.at[i] != NULL) mrc_qp_free(engine->qps.at[i]);
+  free(engine->qps.at);
   mrc_services_free(&engine->services);
   mrc_endpoint_free(&engine->endpoint);
-  mrc_keymap_free(&engine->by_qpn);
+  mrc_keymap_free(&engine->qps.by_qpn);
   free(engine);
 }
 
@@ -90,7 +90,7 @@ int mrc_mr_deregister(struct mrc_engine *engine, uint32_t key) {
 
 bool mrc_qp_may_reach(struct mrc_engine *engine, uint32_t qpn, uint32_t key, uint64_t address,
                       uint64_t bytes, uint32_t access) {
-  const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  const struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   return qp != NULL && mrc_mr_find(&engine->services.mrs, key, address, bytes, access,
                                    qp->attr.create.domain) != NULL;
 }
@@ -101,7 +101,7 @@ int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
   bool of_qp;
   for (; n < capacity && mrc_cq_pop(&services->cq, &wcs[n], &of_qp); n++) {
     if (!of_qp) continue;
-    struct mrc_qp *qp = mrc_engine_qp(engine, wcs[n].qpn);
+    struct mrc_qp *qp = mrc_qps_find(&engine->qps, wcs[n].qpn);
     uint32_t *places =
         wcs[n].opcode == MRC_WC_RECV_IMM ? &qp->resp.wimm_unpolled : &qp->req.sq_used;
     mrc_assert(*places > 0);
@@ -125,20 +125,20 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_create_attr *at
   const struct mrc_engine_config *config = &engine->services.config;
   if (!valid_create(attr)) return -EINVAL;
   uint32_t index = 0;
-  while (index < config->max_qps && engine->qps[index] != NULL)
+  while (index < config->max_qps && engine->qps.at[index] != NULL)
     index++;
   if (index == config->max_qps) return -ENOSPC;
-  if (mrc_keymap_get(&engine->by_qpn, attr->qpn) != MRC_KEYMAP_NONE) return -EEXIST;
+  if (mrc_keymap_get(&engine->qps.by_qpn, attr->qpn) != MRC_KEYMAP_NONE) return -EEXIST;
   struct mrc_qp *qp = mrc_qp_new(attr, index, config);
   if (qp == NULL) return -ENOMEM;
-  const int error = mrc_keymap_put(&engine->by_qpn, qp->qpn, index);
+  const int error = mrc_keymap_put(&engine->qps.by_qpn, qp->qpn, index);
   mrc_assert(error == 0);
-  engine->qps[index] = qp;
+  engine->qps.at[index] = qp;
   return 0;
 }
 
 int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n) {
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   if (qp->state != MRC_QP_INIT) return -EINVAL;
   struct mrc_evset set;
@@ -152,7 +152,7 @@ int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_
 
 int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
                     int n) {
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES) return -EINVAL;
   if (qp->peer != NULL || qp->evset.n == 0) return -EINVAL;
@@ -161,7 +161,7 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
 
 int mrc_qp_set_seal(struct mrc_engine *engine, uint32_t qpn, const struct mrc_seal_attr *attr) {
   const struct mrc_engine_config *config = &engine->services.config;
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   if (qp->state != MRC_QP_INIT || qp->peer != NULL || qp->seal != NULL) return -EINVAL;
   if (attr->mode != MRC_SEAL_AUTH && attr->mode != MRC_SEAL_AEAD) return -EINVAL;
@@ -276,7 +276,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
 int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
                   const struct mrc_qp_rtr_attr *rtr, const struct mrc_qp_rts_attr *rts,
                   uint64_t now_ns) {
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   engine->services.now_ns = now_ns;
   if (!mrc_qp_may_move(qp->state, state)) return -EINVAL;
@@ -300,20 +300,20 @@ int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
 
 int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
   struct mrc_services *services = &engine->services;
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   mrc_assert(!engine->committing);
   mrc_requester_flush(services, &qp->req, qpn, MRC_WC_WR_FLUSH_ERR);
   mrc_responder_clear(services, &qp->resp);
   mrc_cq_orphan(&services->cq, qpn);
   mrc_endpoint_drop_qp(services, &engine->endpoint, qp);
-  mrc_keymap_remove(&engine->by_qpn, qpn);
+  mrc_keymap_remove(&engine->qps.by_qpn, qpn);
   mrc_node_leave(&qp->nodes.ready);
   mrc_node_leave(&qp->nodes.answering);
   mrc_node_leave(&qp->nodes.port_waiting);
   mrc_node_leave(&qp->nodes.cq_waiting);
   mrc_timers_set(&services->ready.timers, qp->index, MRC_NEVER);
-  engine->qps[qp->index] = NULL;
+  engine->qps.at[qp->index] = NULL;
   mrc_qp_free(qp);
   return 0;
 }
@@ -324,7 +324,7 @@ int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr
                 uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   services->now_ns = now_ns;
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   struct mrc_requester *req = &qp->req;
   uint32_t signaled = 0;
@@ -382,7 +382,7 @@ int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr
 
 int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {
   engine->services.now_ns = now_ns;
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   if (!mrc_qp_is_live(qp) || qp->attr.rtr.dynamic_mpr == 0) return -EINVAL;
   if (mpr < MRC_MPR_UNIT || mpr > qp->attr.create.mpr || mpr % MRC_MPR_UNIT != 0) return -EINVAL;
@@ -395,7 +395,7 @@ int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64
 int mrc_qp_set_retries(struct mrc_engine *engine, uint32_t qpn, uint32_t timeout,
                        uint32_t retry_linear, uint32_t retry_exp, uint64_t now_ns) {
   engine->services.now_ns = now_ns;
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   if (qp->state != MRC_QP_RTS || !are_retries(timeout, retry_linear, retry_exp)) return -EINVAL;
   qp->attr.rts.timeout = (uint8_t)timeout;
@@ -408,7 +408,7 @@ int mrc_qp_set_retries(struct mrc_engine *engine, uint32_t qpn, uint32_t timeout
 int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
                         uint64_t now_ns) {
   engine->services.now_ns = now_ns;
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   if (ev_index >= qp->evset.n) return -EINVAL;
   const uint16_t ev = (uint16_t)ev_index;
@@ -433,7 +433,7 @@ int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_ind
 }
 
 static int check_command(const struct mrc_engine *engine, const struct mrc_probe_attr *attr) {
-  const struct mrc_qp *qp = mrc_engine_qp(engine, attr->qpn);
+  const struct mrc_qp *qp = mrc_qps_find(&engine->qps, attr->qpn);
   if (qp == NULL) return -ENOENT;
   if (!mrc_qp_is_live(qp) || attr->ev_index >= qp->evset.n) return -EINVAL;
   if (qp->evset.evs[attr->ev_index].state == MRC_EV_DENIED) return -EINVAL;
@@ -457,7 +457,7 @@ int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr 
     const uint32_t waiting = services->events.tail - services->events.head;
     if (waiting + services->probes.n_commanded >= MRC_EVENT_RING / 4 * 3) break;
     const struct mrc_probe_attr *attr = &probes[taken];
-    struct mrc_qp *qp = mrc_engine_qp(engine, attr->qpn);
+    struct mrc_qp *qp = mrc_qps_find(&engine->qps, attr->qpn);
     const struct mrc_ev_probe request = {.ev = (uint16_t)attr->ev_index,
                                          .qp = qp,
                                          .bytes = attr->bytes,
@@ -507,7 +507,7 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
   services->ports.was_down = true;
   mrc_endpoint_on_port_change(services, &engine->endpoint);
   for (uint32_t i = 0; i < services->config.max_qps; i++) {
-    struct mrc_qp *qp = engine->qps[i];
+    struct mrc_qp *qp = engine->qps.at[i];
     if (qp == NULL || (qp->evset.plane_mask & bit) == 0) continue;
     mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, up, MRC_REASON_OWN_PORT);
     if (qp->state != MRC_QP_RTS) continue;
@@ -527,7 +527,7 @@ static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
 }
 
 int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
-  const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  const struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   const struct mrc_requester *req = &qp->req;
   *info = (struct mrc_qp_info){.qpn = qpn,
@@ -569,13 +569,13 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
 uint32_t mrc_engine_ports_used(const struct mrc_engine *engine) {
   uint32_t used = 0;
   for (uint32_t i = 0; i < engine->services.config.max_qps; i++)
-    if (engine->qps[i] != NULL) used |= engine->qps[i]->evset.plane_mask;
+    if (engine->qps.at[i] != NULL) used |= engine->qps.at[i]->evset.plane_mask;
   return used;
 }
 
 int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
                      int capacity) {
-  const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  const struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   for (int i = 0; i < qp->evset.n && i < capacity; i++) {
     const struct mrc_ev *ev = &qp->evset.evs[i];
@@ -594,7 +594,7 @@ int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_e
 }
 
 int mrc_qp_record(struct mrc_engine *engine, uint32_t qpn, bool recorded) {
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   qp->resp.recorded = recorded;
   return 0;

@@ -339,17 +339,17 @@ bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
   return algorithm->is_congestion != NULL && algorithm->is_congestion(cc, delay_ns);
 }
 
-bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,
-                          uint32_t sack_bytes, bool shared) {
+bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint32_t sack_bytes,
+                          bool shared) {
   if (cc->kind != MRC_CC_NSCC) {
     /* Many QPs do not fill their windows, which then do not grow. */
     const bool grows = !shared || inflight_bytes >= cc->cwnd_bytes / 4;
     const bool starts = cc->kind == MRC_CC_DELAY && cc->delay.slow_start && grows;
-    return unasked_bytes >= cc->cwnd_bytes / (starts ? ASKS_IN_SLOW_START : ASKS_A_WINDOW);
+    return cc->unasked_bytes >= cc->cwnd_bytes / (starts ? ASKS_IN_SLOW_START : ASKS_A_WINDOW);
   }
   const uint32_t interval = mrc_min_u32(sack_bytes, NSCC_SACK_BYTES);
   const bool full = inflight_bytes + cc->mtu_bytes > cc->cwnd_bytes;
   /* The SACKs of two intervals open a larger window again before it is used up. */
   if (cc->cwnd_bytes < 2 * interval) return full || cc->cwnd_bytes < interval;
-  return (full || interval < sack_bytes) && unasked_bytes >= interval;
+  return (full || interval < sack_bytes) && cc->unasked_bytes >= interval;
 }

@@ -74,6 +74,7 @@ struct mrc_cc {
   uint64_t cwnd_before_timeout_bytes; /* restored if a timeout was spurious; 0: none */
   uint64_t min_bytes;
   uint64_t max_bytes;
+  uint64_t unasked_bytes; /* sent since the last packet that requested a SACK */
   union {
     struct mrc_cc_delay delay;
     struct mrc_cc_nscc nscc;
@@ -150,8 +151,7 @@ void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
 /* Whether a loss at this queueing delay was an overflow, and not a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
 /* Whether a data packet should request a SACK, so that the sender never has to wait for one.
-   `inflight_bytes`: in flight, this packet included; `unasked_bytes`: sent since the last request,
-   likewise; `sack_bytes`: after so many received bytes the receiver sends a SACK by itself;
-   `shared`: the peer has other QPs. */
-bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,
-                          uint32_t sack_bytes, bool shared);
+   `inflight_bytes`: in flight, this packet included, as in unasked_bytes; `sack_bytes`: after so
+   many received bytes the receiver sends a SACK by itself; `shared`: the peer has other QPs. */
+bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint32_t sack_bytes,
+                          bool shared);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/crc.h"
 
+#include <endian.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -63,10 +64,6 @@ static inline WIDE __m512i fold(__m512i x, __m512i factors, __m512i next) {
                                    _mm512_clmulepi64_epi128(x, factors, 0x11), next, 0x96);
 }
 
-static inline WIDE __m512i as_vector(uint32_t low) {
-  return _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)low));
-}
-
 /* Blocks of a message, which are copied on the way if there is somewhere to copy them. */
 struct blocks {
   const uint8_t *from;
@@ -85,45 +82,23 @@ static inline WIDE __m512i take(struct blocks *blocks) {
   return block;
 }
 
-/* 512 bits to 128, to 64, and to the remainder by P. */
-static inline WIDE uint32_t reduce(__m512i x) {
-  const __m512i factors = _mm512_set_epi64(0, 0, FACTORS_128, FACTORS_256, FACTORS_384);
-  const __m512i moved = fold(x, factors, _mm512_maskz_mov_epi64(0xC0, x));
-  const __m256i half =
-      _mm256_xor_si256(_mm512_castsi512_si256(moved), _mm512_extracti64x4_epi64(moved, 1));
-  __m128i r = _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-  const __m128i low = _mm_setr_epi32(-1, 0, -1, 0), barrett = _mm_set_epi64x(BARRETT);
-  r = _mm_xor_si128(_mm_srli_si128(r, 8),
-                    _mm_clmulepi64_si128(r, _mm_set_epi64x(FACTORS_128), 0x10));
-  r = _mm_xor_si128(_mm_srli_si128(r, 4),
-                    _mm_clmulepi64_si128(_mm_and_si128(r, low), _mm_set_epi64x(FACTORS_64), 0x00));
-  const __m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(r, low), barrett, 0x10);
-  r = _mm_xor_si128(r, _mm_clmulepi64_si128(_mm_and_si128(quotient, low), barrett, 0x00));
-  return (uint32_t)_mm_extract_epi32(r, 1);
-}
-
-/* The first `odd` bytes, fewer than a block, become the end of a block of zeros: zeros in front
-   change nothing. */
-static inline WIDE __m512i take_odd(uint32_t state, const uint8_t *begin, size_t odd) {
-  const __mmask64 mask = odd == 0 ? 0 : ~0ull << (BLOCK - odd);
-  return _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, begin - (BLOCK - odd)),
-                          _mm512_maskz_expand_epi8(mask, as_vector(state)));
-}
-
-/* Fewer than a block, and at least as many bytes as the state has. */
-static WIDE uint32_t narrow(uint32_t crc, const uint8_t *bytes, size_t n) {
-  return ~reduce(take_odd(~crc, bytes, n));
-}
-
-/* `odd` bytes and a block stand at `begin`; whole blocks follow at `from`. The arguments are no
-   struct, which would go through memory: right after a copy, such stores wait for the cache. */
+/* At least four bytes: `odd` bytes stand at `begin`, and unless `from` is NULL a block behind them;
+   whole blocks follow at `from`. The arguments are no struct, which would go through memory: right
+   after a copy, such stores wait for the cache. */
 static WIDE uint32_t wide(uint32_t crc, const uint8_t *begin, size_t odd, const uint8_t *from,
                           const uint8_t *end, uint8_t *to) {
   struct blocks rest = {from, end, to};
-  const uint32_t beyond_odd = odd < 4 ? ~crc >> 8 * odd : 0; /* part of the state */
-  const __m512i block = _mm512_loadu_si512(begin + odd);
-  __m512i x = fold(take_odd(~crc, begin, odd), FOUR(FACTORS_512),
-                   _mm512_xor_si512(block, as_vector(beyond_odd)));
+  /* The odd bytes become the end of a block of zeros: zeros in front change nothing. */
+  const __mmask64 mask = odd == 0 ? 0 : ~0ull << (BLOCK - odd);
+  const __m512i state = _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc));
+  __m512i x = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, begin - (BLOCK - odd)),
+                               _mm512_maskz_expand_epi8(mask, state));
+  if (from != NULL) {
+    const uint32_t beyond_odd = odd < 4 ? ~crc >> 8 * odd : 0; /* the rest of the state */
+    const __m512i block = _mm512_loadu_si512(begin + odd);
+    x = fold(x, FOUR(FACTORS_512),
+             _mm512_xor_si512(block, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)beyond_odd))));
+  }
   if (rest.end - rest.from >= 8 * BLOCK) {
     /* Four remainders side by side hide how long a multiplication takes. */
     const __m512i factors = FOUR(FACTORS_2048);
@@ -139,12 +114,25 @@ static WIDE uint32_t wide(uint32_t crc, const uint8_t *begin, size_t odd, const 
   }
   while (rest.from < rest.end)
     x = fold(x, FOUR(FACTORS_512), take(&rest));
-  return ~reduce(x);
+  /* 512 bits to 128, to 64, and to the remainder by P. */
+  const __m512i factors = _mm512_set_epi64(0, 0, FACTORS_128, FACTORS_256, FACTORS_384);
+  const __m512i moved = fold(x, factors, _mm512_maskz_mov_epi64(0xC0, x));
+  const __m256i half =
+      _mm256_xor_si256(_mm512_castsi512_si256(moved), _mm512_extracti64x4_epi64(moved, 1));
+  __m128i r = _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  const __m128i low = _mm_setr_epi32(-1, 0, -1, 0), barrett = _mm_set_epi64x(BARRETT);
+  r = _mm_xor_si128(_mm_srli_si128(r, 8),
+                    _mm_clmulepi64_si128(r, _mm_set_epi64x(FACTORS_128), 0x10));
+  r = _mm_xor_si128(_mm_srli_si128(r, 4),
+                    _mm_clmulepi64_si128(_mm_and_si128(r, low), _mm_set_epi64x(FACTORS_64), 0x00));
+  const __m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(r, low), barrett, 0x10);
+  r = _mm_xor_si128(r, _mm_clmulepi64_si128(_mm_and_si128(quotient, low), barrett, 0x00));
+  return ~(uint32_t)_mm_extract_epi32(r, 1);
 }
 
 uint32_t mrc_crc32(uint32_t crc, const uint8_t *bytes, size_t n) {
   if (n < sizeof crc || !is_wide()) return by_library(crc, bytes, n);
-  if (n < BLOCK) return narrow(crc, bytes, n);
+  if (n < BLOCK) return wide(crc, bytes, n, NULL, NULL, NULL);
   const size_t odd = n % BLOCK;
   return wide(crc, bytes, odd, bytes + odd + BLOCK, bytes + n, NULL);
 }
@@ -191,37 +179,33 @@ enum {
    send, were 0xFF. */
 #define VARIANT_OF_ONES 0x0F6A70D9u
 
-static void put_u16(uint8_t *out, size_t value) {
-  out[0] = (uint8_t)(value >> 8);
-  out[1] = (uint8_t)value;
-}
-
 uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_bytes) {
   mrc_assert(flow->family == 4 || flow->family == 6);
   uint8_t ip[IPV6_BYTES + UDP_BYTES], *udp = ip;
   const size_t udp_bytes = UDP_BYTES + udp_payload_bytes;
+  const uint16_t ip_length = htobe16((uint16_t)(IPV4_BYTES + udp_bytes));
+  const uint16_t udp_length = htobe16((uint16_t)udp_bytes);
+  const uint16_t udp_fields[] = {htobe16(flow->sport), htobe16(flow->dport), udp_length};
   memset(ip, 0xFF, sizeof ip); /* also the fields that change in flight */
   if (flow->family == 4) {     /* TOS, TTL and checksum do */
     /* Identification, flags and fragment offset are ones here, unlike in RoCEv2: the kernel chooses
        them after the socket call, and a receiving socket cannot read them. This is our choice, as
        is the whole ICRC over IPv4. */
     ip[0] = 0x45; /* version 4, no options */
-    put_u16(ip + 2, IPV4_BYTES + udp_bytes);
+    memcpy(ip + 2, &ip_length, sizeof ip_length);
     ip[9] = PROTOCOL_UDP;
     memcpy(ip + 12, flow->src + 12, 4);
     memcpy(ip + 16, flow->dst + 12, 4);
     udp += IPV4_BYTES;
   } else {        /* traffic class, flow label and hop limit do */
     ip[0] = 0x6F; /* version 6 */
-    put_u16(ip + 4, udp_bytes);
+    memcpy(ip + 4, &udp_length, sizeof udp_length);
     ip[6] = PROTOCOL_UDP;
     memcpy(ip + 8, flow->src, 16);
     memcpy(ip + 24, flow->dst, 16);
     udp += IPV6_BYTES;
   }
-  put_u16(udp, flow->sport);
-  put_u16(udp + 2, flow->dport);
-  put_u16(udp + 4, udp_bytes); /* the checksum behind it changes in flight */
+  memcpy(udp, udp_fields, sizeof udp_fields); /* the checksum behind them changes in flight */
   return mrc_crc32(CRC_OF_ONES, ip, (size_t)(udp + UDP_BYTES - ip)) ^ VARIANT_OF_ONES;
 }
 
@@ -240,11 +224,4 @@ uint32_t mrc_icrc_packet(uint32_t crc, const uint8_t *bytes, size_t n) {
   mrc_assert(n > BTH_VARIANT);
   if (bytes[BTH_VARIANT] != 0) crc ^= variant(bytes[BTH_VARIANT]);
   return mrc_crc32(crc, bytes, n);
-}
-
-void mrc_icrc_store(uint32_t crc, uint8_t out[4]) {
-  out[0] = (uint8_t)crc;
-  out[1] = (uint8_t)(crc >> 8);
-  out[2] = (uint8_t)(crc >> 16);
-  out[3] = (uint8_t)(crc >> 24);
 }

@@ -46,7 +46,6 @@ struct mrc_icrc_prefix {
    udp_payload_bytes is the whole UDP payload, the ICRC included. A plain CRC-32 that goes on from
    here over a packet whose BTH has 0 in byte 4, as all that we send, is its ICRC. */
 uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_bytes);
-/* Adds a whole UDP payload, without its ICRC. Byte 4 of the BTH is masked. */
+/* Adds a whole UDP payload, without its ICRC. Byte 4 of the BTH is masked. The result stands on the
+   wire in little-endian order, as with RoCE. */
 uint32_t mrc_icrc_packet(uint32_t crc, const uint8_t *bytes, size_t n);
-/* Writes the four ICRC bytes in wire order (little-endian, as RoCE). */
-void mrc_icrc_store(uint32_t crc, uint8_t out[4]);

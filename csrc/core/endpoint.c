@@ -417,9 +417,9 @@ static const struct mrc_peer *asker_of(const struct mrc_peers *peers, uint32_t f
   const uint16_t sport = peers->entries[first].source.sport;
   const struct mrc_peer *asker = NULL;
   int claims = 0;
-  if (mrc_peers_find_plain(peers, answer->asker, sport, first) == 0)
+  if (mrc_peers_find(peers, answer->asker, sport, true, first) == 0)
     return mrc_peers_at(peers, first);
-  for (uint32_t i = first; i != 0; i = mrc_peers_find_plain(peers, answer->asker, sport, i)) {
+  for (uint32_t i = first; i != 0; i = mrc_peers_find(peers, answer->asker, sport, true, i)) {
     const struct mrc_peer *peer = mrc_peers_at(peers, i);
     struct mrc_qp *qp;
     bool astray;
@@ -436,7 +436,7 @@ static int on_request(struct mrc_services *services, struct mrc_peers *peers,
                       struct mrc_answers *answers, const struct mrc_wire *wire,
                       const struct mrc_meta *meta, struct mrc_qp *sealer, uint64_t now_ns) {
   const uint32_t entry =
-      sealer != NULL ? 0 : mrc_peers_find_plain(peers, meta->src, meta->sport, 0);
+      sealer != NULL ? 0 : mrc_peers_find(peers, meta->src, meta->sport, true, 0);
   mrc_assert(sealer != NULL || entry != 0); /* mrc_engine_receive drops what is from others */
   if (answers->n == MRC_MAX_ANSWERS) {
     mrc_count(services, MRC_COUNTER_ANSWERS_DROPPED, 1);
@@ -447,7 +447,7 @@ static int on_request(struct mrc_services *services, struct mrc_peers *peers,
     return mrc_drop(services, MRC_DROP_PORT_STATUS, MRC_ENDPOINT_QPN, 0);
   if (status && sealer != NULL) on_news(services, sealer->peer, wire, now_ns);
   if (status && sealer == NULL)
-    for (uint32_t i = entry; i != 0; i = mrc_peers_find_plain(peers, meta->src, meta->sport, i))
+    for (uint32_t i = entry; i != 0; i = mrc_peers_find(peers, meta->src, meta->sport, true, i))
       on_news(services, mrc_peers_at(peers, i), wire, now_ns);
   const bool marks =
       meta->ecn == 3 && (services->config.readings & (MRC_READING_S8_B | MRC_READING_C6_B)) == 0;

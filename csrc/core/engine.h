@@ -10,8 +10,7 @@
 struct mrc_engine {
   struct mrc_services services;
   struct mrc_endpoint endpoint;
-  struct mrc_qp **qps;      /* by index; 0: free */
-  struct mrc_keymap by_qpn; /* QPN -> index */
+  struct mrc_qps qps;
   struct mrc_prng prng;
   bool committing;                    /* between a transmit and its commit */
   struct mrc_icrc_prefix icrc_prefix; /* of the last packet received */
@@ -20,9 +19,3 @@ struct mrc_engine {
   struct mrc_event events[MRC_EVENT_RING];
   struct mrc_answer answers[MRC_ANSWER_PLACES];
 };
-
-/* The QP of this number, or 0. */
-static inline struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn) {
-  const uint32_t index = mrc_keymap_get(&engine->by_qpn, qpn);
-  return index == MRC_KEYMAP_NONE ? NULL : engine->qps[index];
-}

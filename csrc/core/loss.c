@@ -34,7 +34,7 @@ static void on_spurious(struct mrc_services *services, struct mrc_qp *qp,
 /* Whether some PSN up to `last_psn` was never sent, so that an acknowledgement of it is false. */
 static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
   if (win->n_tosend == 0) return false;
-  for (uint32_t psn = win->una_psn; !mrc_psn_before(last_psn, psn); psn = mrc_psn_add(psn, 1))
+  for (uint32_t psn = win->una_psn; mrc_psn_diff(last_psn, psn) >= 0; psn = mrc_psn_add(psn, 1))
     if (mrc_txwin_slot(win, psn)->state == MRC_TX_UNSENT) return true;
   return false;
 }
@@ -193,7 +193,7 @@ static uint64_t acknowledge_all(struct mrc_services *services, struct mrc_qp *qp
                                 uint32_t base, uint64_t bitmap, uint64_t now_ns) {
   struct mrc_txwin *win = &qp->req.win;
   uint64_t bytes = 0;
-  while (win->una_psn != win->next_psn && !mrc_psn_before(cum_psn, win->una_psn))
+  while (win->una_psn != win->next_psn && mrc_psn_diff(cum_psn, win->una_psn) >= 0)
     bytes += acknowledge(services, qp, win->una_psn, now_ns);
   for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
@@ -204,40 +204,33 @@ static uint64_t acknowledge_all(struct mrc_services *services, struct mrc_qp *qp
 
 /* ---- 5. congestion windows ---- */
 
-/* Applies the current acknowledgement to one window. */
-static void update_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
-  struct mrc_rtt *rtt = &qp->planes[ack->plane].rtt;
-  ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
-  const uint64_t base_ns = mrc_cc_on_ack(mrc_qp_cc(qp, ack->plane), ack, now_ns);
-  if (base_ns != 0) /* the path has become longer: the old smallest sample is out of date */
-    rtt->base_ns = mrc_min_u64(base_ns, mrc_max_u64(rtt->last_ns, 1));
-}
-
 /* An acknowledgement was handled. `ack` has its data on one plane; newly_acked_bytes of each plane
    has the bytes that it newly acknowledged. */
 static void update_windows(struct mrc_services *services, struct mrc_qp *qp, struct mrc_cc_ack *ack,
                            uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
-  uint64_t all_bytes = 0, others_bytes = 0;
-  ack->bytes = 0;
+  uint64_t all_bytes = 0;
   MRC_EACH_BIT(index, req->acked_planes) {
     struct mrc_plane *plane = &qp->planes[index];
-    const uint64_t bytes = plane->newly_acked_bytes;
-    plane->newly_acked_bytes = 0;
-    mrc_delivery_on_ack(&plane->delivery, bytes, plane->rack_ns, &plane->rtt, now_ns);
-    plane->share_acked_bytes += bytes;
-    all_bytes += bytes;
-    if (index == ack->plane) {
-      ack->bytes = bytes;
-    } else if (req->one_window) {
-      others_bytes += bytes;
-    } else {
-      update_window(qp, &(struct mrc_cc_ack){.plane = index, .bytes = bytes}, now_ns);
-    }
+    mrc_delivery_on_ack(&plane->delivery, plane->newly_acked_bytes, plane->rack_ns, &plane->rtt,
+                        now_ns);
+    plane->share_acked_bytes += plane->newly_acked_bytes;
+    all_bytes += plane->newly_acked_bytes;
   }
+  /* The window of the plane with the data, and those of the other planes with bytes. */
+  const uint32_t own = 1u << ack->plane;
+  MRC_EACH_BIT(index, req->one_window ? own : own | req->acked_planes) {
+    struct mrc_plane *plane = &qp->planes[index];
+    struct mrc_cc_ack other = {.plane = index}, *its = index == ack->plane ? ack : &other;
+    its->bytes = req->one_window ? all_bytes : plane->newly_acked_bytes;
+    its->inflight_bytes = mrc_qp_inflight_bytes(qp, index) + its->bytes;
+    const uint64_t base_ns = mrc_cc_on_ack(mrc_qp_cc(qp, index), its, now_ns);
+    if (base_ns != 0) /* the path has become longer: the old smallest sample is out of date */
+      plane->rtt.base_ns = mrc_min_u64(base_ns, mrc_max_u64(plane->rtt.last_ns, 1));
+  }
+  MRC_EACH_BIT(index, req->acked_planes)
+    qp->planes[index].newly_acked_bytes = 0;
   req->acked_planes = 0;
-  ack->bytes += others_bytes;
-  update_window(qp, ack, now_ns);
   if (all_bytes > 0) mrc_share_on_acked(services, qp, all_bytes, now_ns);
 }
 
@@ -300,8 +293,8 @@ int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const str
   const uint32_t top = sack->bitmap == 0
                            ? sack->cum_psn
                            : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
-  if (!mrc_psn_before(sack->cum_psn, req->win.next_psn) ||
-      !mrc_psn_before(top, req->win.next_psn) || names_unsent(&req->win, sack->cum_psn))
+  if (mrc_psn_diff(sack->cum_psn, req->win.next_psn) >= 0 ||
+      mrc_psn_diff(top, req->win.next_psn) >= 0 || names_unsent(&req->win, sack->cum_psn))
     return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
   if (mrc_psn_sub(req->win.next_psn, mrc_psn_add(sack->cum_psn, 1)) > STALE_PSNS)
     return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
@@ -330,12 +323,12 @@ int mrc_loss_on_sack(struct mrc_services *services, struct mrc_qp *qp, const str
   if (trigger != NULL && trigger->state == MRC_TX_ACKED && !trigger->of_original)
     mrc_plane_on_reported(&qp->planes[trigger->plane], trigger->sent_ns);
   const uint32_t peer_next_psn = mrc_psn_add(sack->cum_psn, 1);
-  if (mrc_psn_before(req->peer_next_psn, peer_next_psn)) req->peer_next_psn = peer_next_psn;
+  if (mrc_psn_diff(req->peer_next_psn, peer_next_psn) < 0) req->peer_next_psn = peer_next_psn;
   /* A narrower window of the peer only delays new packets. A SACK that was overtaken by a newer one
      on another plane is ignored here: its MPR is out of date. */
   const uint32_t mpr = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.rts.peer_mpr);
   if (qp->attr.rtr.dynamic_mpr != 0 && sack->mpr != 0 && mpr != req->peer_mpr &&
-      !mrc_psn_before(peer_next_psn, req->peer_next_psn)) {
+      mrc_psn_diff(peer_next_psn, req->peer_next_psn) >= 0) {
     mrc_trace(services, MRC_TRACE_PEER_MPR, qp->qpn, req->peer_mpr, mpr);
     req->peer_mpr = mpr;
   }
@@ -436,7 +429,7 @@ int mrc_loss_on_ack(struct mrc_services *services, struct mrc_qp *qp, const stru
       struct mrc_cc_ack ack = {.plane = (uint32_t)__builtin_ctz(qp->evset.plane_mask)};
       if (acknowledge_all(services, qp, last_psn, 0, 0, now_ns) > 0)
         update_windows(services, qp, &ack, now_ns);
-      if (mrc_psn_before(req->peer_next_psn, mrc_psn_add(last_psn, 1)))
+      if (mrc_psn_diff(req->peer_next_psn, mrc_psn_add(last_psn, 1)) < 0)
         req->peer_next_psn = mrc_psn_add(last_psn, 1);
     }
   }

@@ -9,13 +9,16 @@
 #include "core/base.h"
 #include "core/cc.h"
 #include "core/services.h"
-#include "core/wire.h"
 #include "mrc.h"
 
 /* ---- round trips ---- */
 
-/* A round-trip estimate: smoothed value and variation as in RFC 6298, and the smallest seen. */
+/* The 16-bit timestamp of TSETH with tsr = 1: units of 1.024 us. */
+static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns >> 10); }
+/* Longer times between two timestamps are ambiguous. */
+#define MRC_TIMESTAMP_MOST_NS ((uint64_t)INT16_MAX << 10)
 
+/* A round-trip estimate: smoothed value and variation as in RFC 6298, and the smallest seen. */
 struct mrc_rtt {
   uint64_t smooth_ns; /* 0: no sample yet */
   uint64_t var_ns;
@@ -429,7 +432,6 @@ struct mrc_plane {
   uint64_t share_bytes;       /* given to it to send; see send.c */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
   uint64_t share_acked_bytes; /* in the period in progress; see qp.h */
-  uint64_t unasked_bytes;     /* sent since the last packet that requested a SACK */
   uint64_t rack_ns;           /* newest send time of a packet acknowledged on this plane */
   uint64_t reported_ns;       /* send time up to which all its arrivals are acknowledged */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */

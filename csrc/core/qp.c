@@ -19,6 +19,11 @@ bool mrc_qp_may_move(uint32_t from, uint32_t to) {
   return from <= MRC_QP_ERROR && to <= MRC_QP_ERROR && moves[from][to];
 }
 
+struct mrc_qp *mrc_qps_find(const struct mrc_qps *qps, uint32_t qpn) {
+  const uint32_t index = mrc_keymap_get(&qps->by_qpn, qpn);
+  return index == MRC_KEYMAP_NONE ? NULL : qps->at[index];
+}
+
 struct mrc_qp *mrc_qp_new(const struct mrc_qp_create_attr *attr, uint32_t index,
                           const struct mrc_engine_config *config) {
   struct mrc_qp *qp = calloc(1, sizeof *qp + config->ports * sizeof qp->planes[0]);
@@ -159,20 +164,12 @@ static bool is_source(const struct mrc_peer_source *source, const uint8_t addres
 }
 
 uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport,
-                        uint32_t entry) {
+                        bool plain, uint32_t entry) {
   uint32_t i = entry == 0 ? *head_of(peers, address, sport) : peers->entries[entry].next;
-  for (; i != 0; i = peers->entries[i].next) {
-    if (is_source(&peers->entries[i].source, address, sport)) return i;
-  }
-  return 0;
-}
-
-uint32_t mrc_peers_find_plain(const struct mrc_peers *peers, const uint8_t address[16],
-                              uint16_t sport, uint32_t entry) {
-  do {
-    entry = mrc_peers_find(peers, address, sport, entry);
-  } while (entry != 0 && mrc_peers_at(peers, entry)->sealed);
-  return entry;
+  while (i != 0 && (!is_source(&peers->entries[i].source, address, sport) ||
+                    (plain && mrc_peers_at(peers, i)->sealed)))
+    i = peers->entries[i].next;
+  return i;
 }
 
 struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry) {
@@ -183,7 +180,7 @@ struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry) {
 static uint32_t find_of(const struct mrc_peers *peers, const struct mrc_peer *peer,
                         const uint8_t address[16], uint16_t sport) {
   uint32_t entry = 0;
-  while ((entry = mrc_peers_find(peers, address, sport, entry)) != 0)
+  while ((entry = mrc_peers_find(peers, address, sport, false, entry)) != 0)
     if (peers->entries[entry].peer == peer->index) break;
   return entry;
 }
@@ -290,7 +287,7 @@ static bool same_sources(const struct mrc_peers *peers, const struct mrc_peer *o
 static struct mrc_peer *find_equal(const struct mrc_peers *peers, struct mrc_peer *peer) {
   const struct mrc_peer_source *source = &peers->entries[peer->sources].source;
   uint32_t entry = 0;
-  while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0) {
+  while ((entry = mrc_peers_find(peers, source->address, source->sport, false, entry)) != 0) {
     struct mrc_peer *other = mrc_peers_at(peers, entry);
     if (other != peer && other->udp_port == peer->udp_port && other->sealed == peer->sealed &&
         same_sources(peers, peer, other))
@@ -302,7 +299,7 @@ static struct mrc_peer *find_equal(const struct mrc_peers *peers, struct mrc_pee
 /* The proved entry of this source, or 0. */
 static uint32_t find_proved(const struct mrc_peers *peers, const struct mrc_peer_source *source) {
   uint32_t entry = 0;
-  while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0)
+  while ((entry = mrc_peers_find(peers, source->address, source->sport, false, entry)) != 0)
     if (peers->entries[entry].proved) break;
   return entry;
 }
@@ -584,28 +581,26 @@ uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t index) {
   return mrc_evset_any(&qp->evset, index);
 }
 
-static uint16_t ev_of_plane(const struct mrc_services *services, struct mrc_qp *qp,
-                            uint32_t plane) {
-  if ((mrc_ports_usable(&services->ports) >> plane & 1) == 0 || qp->planes[plane].peer_down)
-    return MRC_EV_NONE;
-  return mrc_reverse_ev(qp, plane);
-}
-
 /* First choice is the plane of the packet to answer, unless answers get lost there. If that plane
    cannot send, any other plane serves; suspended planes come last. */
 uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
-  uint16_t ev = MRC_EV_NONE;
-  if (port != 0 && mrc_reverse_works(qp, mrc_plane_of(port)))
-    ev = ev_of_plane(services, qp, mrc_plane_of(port));
-  for (int lossy = 0; lossy < 2 && ev == MRC_EV_NONE; lossy++) {
-    MRC_EACH_BIT(plane, qp->evset.plane_mask) {
-      if (qp->planes[plane].suspended || mrc_reverse_works(qp, plane) == lossy) continue;
-      ev = ev_of_plane(services, qp, plane);
-      if (ev != MRC_EV_NONE) break;
+  static const struct {
+    bool own, works, alive; /* only the plane of that packet; where answers get through; in use */
+  } choices[] = {{.own = true, .works = true},
+                 {.works = true, .alive = true},
+                 {.own = true},
+                 {.alive = true},
+                 {.own = false}};
+  const uint32_t own = port != 0 ? 1u << mrc_plane_of(port) : 0;
+  for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+    const uint32_t planes = choices[i].own ? own : qp->evset.plane_mask;
+    MRC_EACH_BIT(index, planes & mrc_ports_usable(&services->ports)) {
+      const struct mrc_plane *plane = &qp->planes[index];
+      if (plane->peer_down || (choices[i].alive && plane->suspended)) continue;
+      if (choices[i].works && !mrc_reverse_works(qp, index)) continue;
+      const uint16_t ev = mrc_reverse_ev(qp, index);
+      if (ev != MRC_EV_NONE) return ev;
     }
-    if (ev == MRC_EV_NONE && port != 0) ev = ev_of_plane(services, qp, mrc_plane_of(port));
   }
-  MRC_EACH_BIT(plane, ev == MRC_EV_NONE ? qp->evset.plane_mask : 0)
-    if ((ev = ev_of_plane(services, qp, plane)) != MRC_EV_NONE) break;
-  return ev;
+  return MRC_EV_NONE;
 }

@@ -34,17 +34,24 @@ struct mrc_qp {
   struct mrc_plane planes[]; /* one for each port of the engine */
 };
 
+/* The QPs of an engine. */
+struct mrc_qps {
+  struct mrc_qp **at;       /* by index; 0: free */
+  struct mrc_keymap by_qpn; /* QPN -> index */
+};
+
+/* The QP of this number, or 0. */
+struct mrc_qp *mrc_qps_find(const struct mrc_qps *qps, uint32_t qpn);
+
 /* A QP in RESET, or 0 when there is no memory. */
 struct mrc_qp *mrc_qp_new(const struct mrc_qp_create_attr *attr, uint32_t index,
                           const struct mrc_engine_config *config);
 void mrc_qp_free(struct mrc_qp *qp);
 
-/* The plane whose window limits the packets sent on `plane`. */
-static inline uint32_t mrc_qp_window_of(const struct mrc_qp *qp, uint32_t plane) {
-  return qp->req.one_window ? (uint32_t)__builtin_ctz(qp->evset.plane_mask) : plane;
-}
+/* The window that limits the packets sent on `plane`. */
 static inline struct mrc_cc *mrc_qp_cc(const struct mrc_qp *qp, uint32_t plane) {
-  return (struct mrc_cc *)&qp->planes[mrc_qp_window_of(qp, plane)].cc;
+  const uint32_t its = qp->req.one_window ? (uint32_t)__builtin_ctz(qp->evset.plane_mask) : plane;
+  return (struct mrc_cc *)&qp->planes[its].cc;
 }
 /* Bytes in flight that count against that window. */
 static inline uint64_t mrc_qp_inflight_bytes(const struct mrc_qp *qp, uint32_t plane) {
@@ -196,12 +203,9 @@ void mrc_peer_prove(struct mrc_peers *peers, const struct mrc_peer *peer);
 void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp);
 
 /* The next entry with this source after `entry` (0: from the start), or 0. Each peer that claims
-   the source has one entry. */
+   the source has one entry. `plain`: only of peers that do not seal their packets. */
 uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport,
-                        uint32_t entry);
-/* The same for peers that do not seal their packets. */
-uint32_t mrc_peers_find_plain(const struct mrc_peers *peers, const uint8_t address[16],
-                              uint16_t sport, uint32_t entry);
+                        bool plain, uint32_t entry);
 /* The peer of an entry. */
 struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry);
 /* Whether the peer has this source. Runs for every received packet; tries the last match first. */

@@ -15,6 +15,7 @@
       EVs that qp.c chooses. What the kernel refuses is due again. */
 #include "core/receive.h"
 
+#include <endian.h>
 #include <string.h>
 
 #include "core/engine.h"
@@ -66,9 +67,9 @@ static bool icrc_is_good(struct mrc_engine *engine, const uint8_t *packet, size_
   arrival->hashed = true;
   mrc_assert(bytes >= MRC_ICRC_BYTES);
   const size_t covered = bytes - MRC_ICRC_BYTES;
-  uint8_t icrc[MRC_ICRC_BYTES];
-  mrc_icrc_store(mrc_icrc_packet(last->crc, packet, covered), icrc);
-  return memcmp(icrc, packet + covered, sizeof icrc) == 0;
+  uint32_t icrc;
+  memcpy(&icrc, packet + covered, sizeof icrc);
+  return le32toh(icrc) == mrc_icrc_packet(last->crc, packet, covered);
 }
 
 static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *wire,
@@ -78,7 +79,7 @@ static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *w
   uint64_t counter;
   struct mrc_qp *qp = NULL; /* whose key seals it; a trimmed one may lack its seal */
   if (!meta->trimmed)
-    qp = mrc_engine_qp(engine, mrc_wire_decode_seal(packet + bytes - MRC_SEALED_BYTES).qpn);
+    qp = mrc_qps_find(&engine->qps, mrc_seal_decode(packet + bytes - MRC_SEALED_BYTES).qpn);
   if (qp == NULL || qp->seal == NULL ||
       !mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
     return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
@@ -103,7 +104,7 @@ static MRC_RARE int receive_endpoint(struct mrc_engine *engine, struct arrival *
       (services->config.readings & MRC_READING_C6_B) != 0)
     mrc_wire_lift_response(packet, wire);
   if (wire->sealed) return receive_sealed_endpoint(engine, wire, meta, packet, bytes, now_ns);
-  if (mrc_peers_find_plain(&engine->endpoint.peers, meta->src, meta->sport, 0) == 0)
+  if (mrc_peers_find(&engine->endpoint.peers, meta->src, meta->sport, true, 0) == 0)
     return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
   if (!icrc_is_good(engine, packet, bytes, arrival))
     return mrc_drop(services, MRC_DROP_ICRC, wire->dest_qpn, bytes);
@@ -126,7 +127,7 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
   if (arrival->qp == NULL || arrival->qp->qpn != wire.dest_qpn) { /* 3. the QP */
     if (arrival->qp != NULL) account(services, arrival->qp, meta);
     arrival->qp = NULL;
-    struct mrc_qp *qp = mrc_engine_qp(engine, wire.dest_qpn);
+    struct mrc_qp *qp = mrc_qps_find(&engine->qps, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, wire.dest_qpn, bytes);
     if (!mrc_node_joined(&qp->nodes.ready))
       mrc_qp_prefetch(qp); /* the first packet since its last turn */
@@ -536,7 +537,7 @@ static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t
       do {
         add_sack(services, burst, qp, &t, base, mrc_rxwin_view(&resp->win, base));
         base = mrc_psn_add(base, 64);
-      } while (mrc_psn_before(base, resp->win.end_psn) &&
+      } while (mrc_psn_diff(base, resp->win.end_psn) < 0 &&
                mrc_arena_has_room(&services->arena, burst));
     } else {
       uint64_t news_words = t.news_words;
@@ -577,10 +578,15 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
     if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
   }
   if (qp->state != MRC_QP_ERROR && resp->last_port != 0) {
-    const uint32_t threshold_bytes = services->config.sack_threshold_bytes;
     if (resp->sack_now && !flush_all(services, qp)) return false;
-    for (uint8_t port; (port = mrc_responder_due_port(resp, threshold_bytes)) != 0;)
-      if (!flush_port(services, qp, port)) return false;
+    for (uint8_t port = UINT8_MAX; port != 0;) {
+      /* The port whose SACK is due. Once enough bytes have arrived, the planes take turns. */
+      const bool enough = resp->unsacked_bytes >= services->config.sack_threshold_bytes;
+      port = resp->n_triggers > 0 && enough ? resp->triggers[0].port : 0;
+      for (int i = resp->n_triggers - 1; i >= 0; i--)
+        if (resp->triggers[i].now) port = resp->triggers[i].port;
+      if (port != 0 && !flush_port(services, qp, port)) return false;
+    }
     if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
     mrc_responder_set_deadline(
         services, resp,

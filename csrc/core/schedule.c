@@ -425,7 +425,7 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
   services->now_ns = now_ns;
   /* Last to first, so that refused packets and their QPs return to their queues in order. */
   for (int i = n - 1; i >= 0; i--) {
-    struct mrc_qp *qp = engine->qps[bursts[i]._qp];
+    struct mrc_qp *qp = engine->qps.at[bursts[i]._qp];
     mrc_assert(qp != NULL);
     if (taken[i] == 1 && bursts[i].packets[0]._kind == MRC_KIND_DATA) {
       mrc_requester_on_taken(services, qp, &bursts[i]);
@@ -457,7 +457,7 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
   /* After all commits: a suspension declares lost all packets in flight on the plane, and these
      include packets of other bursts of this transmit. */
   for (int i = 0; i < n; i++)
-    if (taken[i] < 0) blame(services, engine->qps[bursts[i]._qp], &bursts[i], taken[i], now_ns);
+    if (taken[i] < 0) blame(services, engine->qps.at[bursts[i]._qp], &bursts[i], taken[i], now_ns);
 }
 
 /* ---- time ---- */
@@ -482,7 +482,7 @@ void mrc_engine_expire(struct mrc_engine *engine, uint64_t now_ns) {
   for (;;) {
     const uint32_t index = mrc_timers_pop(&services->ready.timers, now_ns);
     if (index == UINT32_MAX) return;
-    struct mrc_qp *qp = engine->qps[index];
+    struct mrc_qp *qp = engine->qps.at[index];
     mrc_assert(qp != NULL);
     on_deadline(services, qp, now_ns);
     if (qp->resp.sack_deadline_ns <= now_ns)

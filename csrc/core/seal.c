@@ -6,48 +6,10 @@
 
 #include "core/base.h"
 
-/* ---- HKDF ---- */
-
-/* HKDF with SHA-256 (RFC 5869), for outputs of one block. What it computes with is wiped. */
-
-enum { BLOCK_BYTES = 64, INNER_PAD = 0x36, OUTER_PAD = 0x5C }; /* of HMAC-SHA-256 */
-enum { MOST_BYTES = 64 };                                      /* of the text of an HMAC here */
-
-/* HMAC, and with a salt as `key` HKDF-Extract. The key is at most a block of SHA-256 long; `out` is
-   none of the arguments. */
-static void hmac(const struct mrc_aead *aead, struct mrc_part key, struct mrc_part text,
-                 uint8_t out[MRC_DIGEST_BYTES]) {
-  uint8_t message[BLOCK_BYTES + MOST_BYTES];
-  uint8_t inner[MRC_DIGEST_BYTES];
-  mrc_assert(key.n <= BLOCK_BYTES && text.n <= MOST_BYTES);
-  memset(message, INNER_PAD, BLOCK_BYTES);
-  for (size_t i = 0; i < key.n; i++)
-    message[i] ^= key.at[i];
-  memcpy(message + BLOCK_BYTES, text.at, text.n);
-  aead->hash(message, BLOCK_BYTES + text.n, inner);
-  for (size_t i = 0; i < BLOCK_BYTES; i++)
-    message[i] ^= INNER_PAD ^ OUTER_PAD;
-  memcpy(message + BLOCK_BYTES, inner, sizeof inner);
-  aead->hash(message, BLOCK_BYTES + sizeof inner, out);
-  explicit_bzero(message, sizeof message);
-  explicit_bzero(inner, sizeof inner);
-}
-
-/* HKDF-Expand(secret, info, 32). */
-static void expand(const struct mrc_aead *aead, const uint8_t secret[MRC_SECRET_BYTES],
-                   struct mrc_part info, uint8_t out[MRC_DIGEST_BYTES]) {
-  uint8_t text[MOST_BYTES];
-  mrc_assert(info.n < MOST_BYTES);
-  memcpy(text, info.at, info.n);
-  text[info.n] = 1; /* number of the block */
-  hmac(aead, (struct mrc_part){secret, MRC_SECRET_BYTES}, (struct mrc_part){text, info.n + 1}, out);
-}
-
 /* ---- seals ---- */
 
 enum {
   N_KEYS = 5,
-  QPN_BYTES = 3,
   LAST_ANSWERS = 1 << 20 /* packets that may follow the last data packet */
 };
 
@@ -62,36 +24,10 @@ static struct mrc_part label(const char *text) {
   return (struct mrc_part){(const uint8_t *)text, strlen(text)};
 }
 
-/* The secret by which `sender` seals for `receiver`. */
-static void direct(const struct mrc_aead *aead, const uint8_t key[MRC_SECRET_BYTES],
-                   uint32_t sender, uint32_t receiver, uint8_t out[MRC_DIGEST_BYTES]) {
-  uint8_t info[] = "mrc direction......"; /* the dots: both QPNs */
-  uint8_t *qpns = info + sizeof info - 1 - 2 * QPN_BYTES;
-  for (int i = 0; i < QPN_BYTES; i++) {
-    qpns[i] = (uint8_t)(sender >> (16 - 8 * i));
-    qpns[QPN_BYTES + i] = (uint8_t)(receiver >> (16 - 8 * i));
-  }
-  expand(aead, key, (struct mrc_part){info, sizeof info - 1}, out);
-}
-
-void mrc_seal_derive(const struct mrc_aead *aead, struct mrc_seal_attr *attr, uint32_t qpn,
-                     const uint8_t random[MRC_SECRET_BYTES],
-                     const uint8_t peer_random[MRC_SECRET_BYTES], bool first) {
-  uint8_t randoms[2 * MRC_SECRET_BYTES];
-  uint8_t key[MRC_DIGEST_BYTES];
-  memcpy(randoms + (first ? 0 : MRC_SECRET_BYTES), random, MRC_SECRET_BYTES);
-  memcpy(randoms + (first ? MRC_SECRET_BYTES : 0), peer_random, MRC_SECRET_BYTES);
-  hmac(aead, label("mrc seal 1"), (struct mrc_part){randoms, sizeof randoms}, key);
-  direct(aead, key, qpn, attr->peer_qpn, attr->send);
-  direct(aead, key, attr->peer_qpn, qpn, attr->receive);
-  explicit_bzero(randoms, sizeof randoms);
-  explicit_bzero(key, sizeof key);
-}
-
 /* The secret of the epoch after; the one that it came from is gone afterwards. */
 static void skip_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain) {
   uint8_t made[MRC_DIGEST_BYTES];
-  expand(aead, chain->secret, label("mrc next"), made);
+  mrc_hkdf_expand(aead, chain->secret, label("mrc next"), made);
   memcpy(chain->secret, made, sizeof chain->secret);
   chain->epochs++;
   explicit_bzero(made, sizeof made);
@@ -101,9 +37,9 @@ static void skip_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain
 static void next_epoch(const struct mrc_aead *aead, struct mrc_seal_chain *chain,
                        struct mrc_seal_key *key) {
   uint8_t made[MRC_DIGEST_BYTES];
-  expand(aead, chain->secret, label("mrc key"), made);
+  mrc_hkdf_expand(aead, chain->secret, label("mrc key"), made);
   aead->set(key->key, made);
-  expand(aead, chain->secret, label("mrc iv"), made);
+  mrc_hkdf_expand(aead, chain->secret, label("mrc iv"), made);
   memcpy(key->iv, made, MRC_NONCE_BYTES);
   explicit_bzero(made, sizeof made);
   skip_epoch(aead, chain);
@@ -143,6 +79,25 @@ void mrc_seal_free(struct mrc_seal *seal) {
     aead->unset(seal->in_keys[i].key);
   aead->unset(seal->later_key.key);
   aead->release(seal, bytes_of(aead));
+}
+
+/* ---- the seal on the wire ---- */
+
+void mrc_seal_encode(const struct mrc_seal_stamp *stamp, uint8_t out[MRC_SEAL_BYTES]) {
+  const uint32_t mode_qpn = htobe32((uint32_t)stamp->mode << 24 | stamp->qpn);
+  const uint64_t counter = htobe64(stamp->counter);
+  memcpy(out, &mode_qpn, sizeof mode_qpn);
+  memcpy(out + sizeof mode_qpn, &counter, sizeof counter);
+}
+
+struct mrc_seal_stamp mrc_seal_decode(const uint8_t bytes[MRC_SEAL_BYTES]) {
+  uint32_t mode_qpn;
+  uint64_t counter;
+  memcpy(&mode_qpn, bytes, sizeof mode_qpn);
+  memcpy(&counter, bytes + sizeof mode_qpn, sizeof counter);
+  mode_qpn = be32toh(mode_qpn);
+  return (struct mrc_seal_stamp){
+      .mode = (uint8_t)(mode_qpn >> 24), .qpn = mode_qpn & 0xFFFFFF, .counter = be64toh(counter)};
 }
 
 typedef uint64_t words __attribute__((vector_size(16)));
@@ -207,10 +162,10 @@ void mrc_seal_close(struct mrc_seal *seal, const struct mrc_sealing *packet, uin
   if (counter >> seal->epoch_bits == seal->out.epochs)
     next_epoch(seal->aead, &seal->out, &seal->out_key);
   const struct nonce nonce = nonce_of(&seal->out_key, packet->ev, counter);
-  const struct mrc_wire_seal stamp = {
+  const struct mrc_seal_stamp stamp = {
       .mode = seal->mode, .qpn = seal->peer_qpn, .counter = counter};
   memset(trailer, 0, packet->pad);
-  mrc_wire_encode_seal(&stamp, trailer + packet->pad);
+  mrc_seal_encode(&stamp, trailer + packet->pad);
   uint8_t *tag = trailer + packet->pad + MRC_SEAL_BYTES;
   if (seal->mode == MRC_SEAL_AEAD)
     encrypt(seal, packet, nonce.bytes, staged, tag);
@@ -252,7 +207,7 @@ int mrc_seal_open(struct mrc_seal *seal, uint8_t *packet, size_t bytes, uint32_t
                   struct mrc_wire *wire, uint64_t *counter, uint64_t now_ns) {
   const size_t header = (size_t)(wire->payload - packet), n = bytes - MRC_TAG_BYTES;
   if (bytes < header + MRC_SEALED_BYTES) return MRC_DROP_SHORT; /* trimmed */
-  const struct mrc_wire_seal says = mrc_wire_decode_seal(packet + n - MRC_SEAL_BYTES);
+  const struct mrc_seal_stamp says = mrc_seal_decode(packet + n - MRC_SEAL_BYTES);
   if (says.mode != seal->mode || says.qpn != seal->qpn) return MRC_DROP_SEAL;
   if (seal->opened_ns == 0) seal->opened_ns = now_ns;
   const struct mrc_seal_key *key = key_for(seal, says.counter);

@@ -17,6 +17,7 @@
    If no SACK shows a packet, schedule.c and loss.c send it through stage 2 again. */
 #include "core/send.h"
 
+#include <endian.h>
 #include <string.h>
 
 #include "core/crc.h"
@@ -172,12 +173,6 @@ void mrc_spray_start(struct mrc_qp *qp) {
     turn = turn + 1 < n ? turn + 1 : 0;
   }
   qp->choice.sharing = planes;
-}
-
-void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
-  struct mrc_plane *plane = &qp->planes[index];
-  plane->share_bytes += bytes;
-  qp->choice.most_share_bytes = mrc_max_u64(qp->choice.most_share_bytes, plane->share_bytes);
 }
 
 /* A plane with a full socket holds the others back until the socket drains, up to a time limit. */
@@ -429,17 +424,6 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
   return burst;
 }
 
-static struct mrc_packet *add_packet(struct mrc_services *services, struct mrc_burst *burst,
-                                     enum mrc_packet_kind kind, uint32_t slot) {
-  mrc_assert(burst == &services->arena.bursts[services->arena.n_bursts - 1]);
-  mrc_assert(services->arena.used < MRC_ARENA_PACKETS);
-  struct mrc_packet *packet = &services->arena.packets[services->arena.used++];
-  packet->_kind = kind;
-  packet->_slot = slot;
-  burst->n_packets++;
-  return packet;
-}
-
 static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
                      struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
                      uint8_t *staged) {
@@ -455,18 +439,20 @@ static void add_seal(struct mrc_seal *seal, const struct mrc_burst *burst,
   mrc_seal_close(seal, &sealing, packet->trailer, staged);
 }
 
-/* Adds padding, and ICRC or seal. `wire` is NULL for a packet in the middle of a message. The first
-   packet sets the packet size of the burst; no later packet may be longer. */
-static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
-                       struct mrc_packet *packet, const struct mrc_wire *wire, uint32_t pad,
-                       bool icrc) {
-  struct mrc_seal *sealed = services->arena.seal;
+/* Adds the packet to the burst, with padding, and ICRC or seal. `wire` is NULL for a packet in the
+   middle of a message. The first packet sets the packet size of the burst; no later packet may be
+   longer. */
+static void end_packet(struct mrc_arena *arena, struct mrc_burst *burst, struct mrc_packet *packet,
+                       const struct mrc_wire *wire, uint32_t pad, bool icrc) {
+  mrc_assert(burst == &arena->bursts[arena->n_bursts - 1]);
+  arena->used++;
+  burst->n_packets++;
+  struct mrc_seal *sealed = arena->seal;
   const bool encrypts = sealed != NULL && sealed->mode == MRC_SEAL_AEAD;
   const uint32_t covered = packet->header_bytes + packet->payload_bytes;
   packet->trailer_bytes = (uint16_t)(pad + (sealed != NULL ? MRC_SEALED_BYTES : MRC_ICRC_BYTES));
   const uint32_t total = covered + packet->trailer_bytes;
   /* Its place behind the packets of its burst; NULL where the burst is not staged. */
-  struct mrc_arena *arena = &services->arena;
   uint8_t *staged = arena->staged + arena->staged_bytes;
   if (burst->n_packets == 1 && (encrypts || total <= arena->staged_packet_bytes))
     burst->staged = staged;
@@ -504,7 +490,8 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
         if (packet->payload_bytes > 0) crc = mrc_crc32(crc, packet->payload, packet->payload_bytes);
       }
       if (pad != 0) crc = mrc_crc32(crc, packet->trailer, pad);
-      mrc_icrc_store(crc, packet->trailer + pad);
+      crc = htole32(crc);
+      memcpy(packet->trailer + pad, &crc, sizeof crc);
     } else if (copies) {
       memcpy(staged + packet->header_bytes, packet->payload, packet->payload_bytes);
     }
@@ -516,29 +503,35 @@ static void end_packet(struct mrc_services *services, struct mrc_burst *burst,
 
 void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
                    enum mrc_packet_kind kind, uint32_t slot) {
-  struct mrc_packet *packet = add_packet(services, burst, kind, slot);
-  wire->sealed = services->arena.seal != NULL;
+  struct mrc_arena *arena = &services->arena;
+  mrc_assert(arena->used < MRC_ARENA_PACKETS);
+  struct mrc_packet *packet = &arena->packets[arena->used];
+  packet->_kind = kind;
+  packet->_slot = slot;
+  wire->sealed = arena->seal != NULL;
   wire->pad = kind == MRC_KIND_DATA ? (uint8_t)(-wire->payload_bytes & 3u) : 0;
   packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
   packet->payload = wire->payload;
   packet->payload_bytes = wire->payload_bytes;
   /* Endpoint messages have an ICRC on every QP. */
-  const bool icrc = services->arena.icrc || kind == MRC_KIND_EV_PROBE || kind == MRC_KIND_ANSWER;
-  end_packet(services, burst, packet, wire, wire->pad, icrc);
+  const bool icrc = arena->icrc || kind == MRC_KIND_EV_PROBE || kind == MRC_KIND_ANSWER;
+  end_packet(arena, burst, packet, wire, wire->pad, icrc);
 }
 
 /* Adds the data packet after the last one of the burst: the next one of its message, which has the
    same size. Neither is the last of the message. */
-static void add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
-                     bool ack_req) {
-  struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_DATA, psn);
+static void add_next(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t psn, bool ack_req) {
+  mrc_assert(arena->used < MRC_ARENA_PACKETS);
+  struct mrc_packet *packet = &arena->packets[arena->used];
   const struct mrc_packet *before = packet - 1;
-  mrc_assert(burst->n_packets > 1 && before->_kind == MRC_KIND_DATA);
+  mrc_assert(burst->n_packets > 0 && before->_kind == MRC_KIND_DATA);
+  packet->_kind = MRC_KIND_DATA;
+  packet->_slot = psn;
   mrc_wire_encode_next(before->header, packet->header, psn, ack_req, before->payload_bytes);
   packet->header_bytes = before->header_bytes;
   packet->payload = before->payload + before->payload_bytes;
   packet->payload_bytes = before->payload_bytes;
-  end_packet(services, burst, packet, NULL, 0, services->arena.icrc);
+  end_packet(arena, burst, packet, NULL, 0, arena->icrc);
 }
 
 /* ---- 6. a PSN and a place in the window ---- */
@@ -549,15 +542,15 @@ static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp
                           uint32_t bytes) {
   const struct mrc_requester *req = &qp->req;
   uint32_t more;
-  uint64_t *unasked_bytes = &qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes;
-  *unasked_bytes += bytes;
+  struct mrc_cc *cc = mrc_qp_cc(qp, plane);
+  cc->unasked_bytes += bytes;
   const bool asks =
-      mrc_cc_asks_for_sack(mrc_qp_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane), *unasked_bytes,
+      mrc_cc_asks_for_sack(cc, mrc_qp_inflight_bytes(qp, plane),
                            services->config.sack_threshold_bytes,
                            qp->peer_next != NULL || qp->peer->qps != qp) ||
       (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr.rts, &more)) ||
       !mrc_evset_has_next(&qp->evset, plane);
-  if (asks) *unasked_bytes = 0;
+  if (asks) cc->unasked_bytes = 0;
   return asks;
 }
 
@@ -584,7 +577,7 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
     mrc_txwin_on_send(&req->win, next->wire.psn, ev, plane, now_ns);
   }
   next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
-  mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
+  qp->planes[plane].share_bytes += bytes + MRC_DATA_OVERHEAD_BYTES;
   mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn);
   if (next->wire.rtx) mrc_trace(services, MRC_TRACE_RESEND, qp->qpn, next->wire.psn, burst->_ev);
 }
@@ -611,11 +604,11 @@ static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc
     const uint32_t psn =
         mrc_txwin_append(&req->win, req->sq_send, bytes, (uint16_t)burst->_ev, plane, now_ns);
     req->opened++;
-    add_next(services, burst, psn, asks_for_sack(services, qp, plane, bytes));
+    add_next(&services->arena, burst, psn, asks_for_sack(services, qp, plane, bytes));
   }
   mrc_assert(req->unsent_bytes >= (uint64_t)n * bytes);
   req->unsent_bytes -= (uint64_t)n * bytes;
-  mrc_spray_give(qp, plane, n * (bytes + MRC_DATA_OVERHEAD_BYTES));
+  qp->planes[plane].share_bytes += n * (bytes + MRC_DATA_OVERHEAD_BYTES);
 }
 
 /* ---- 1. the turn: stages 2 to 7 for each burst ---- */
@@ -658,6 +651,8 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
     if (next.fresh && !shorter) add_run(services, qp, burst, bytes, limit, now_ns);
     more = next_candidate(services, qp, &next);
   }
+  qp->choice.most_share_bytes =
+      mrc_max_u64(qp->choice.most_share_bytes, qp->planes[plane].share_bytes);
   const struct mrc_requester *req = &qp->req;
   mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
   mrc_assert(mrc_psn_sub(req->win.next_psn, req->peer_next_psn) <= qp->attr.rts.peer_mpr);
@@ -725,9 +720,9 @@ void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
     mrc_trace(services, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
     mrc_evset_on_missed(&qp->evset, slot->ev);
     mrc_txwin_on_refused(&req->win, packet->_slot);
-    mrc_cc_on_refused(mrc_qp_cc(qp, slot->plane), mrc_qp_inflight_bytes(qp, slot->plane));
-    struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
-    asker->unasked_bytes = asker->cc.cwnd_bytes; /* its SACK request may be lost */
+    struct mrc_cc *cc = mrc_qp_cc(qp, slot->plane);
+    mrc_cc_on_refused(cc, mrc_qp_inflight_bytes(qp, slot->plane));
+    cc->unasked_bytes = cc->cwnd_bytes; /* its SACK request may be lost */
   }
   /* The packet did not leave, so the QP has the next turn. */
   mrc_node_leave(&qp->nodes.ready);

@@ -56,8 +56,6 @@ void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uin
    `planes`: those with a usable EV. */
 int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes);
-/* Adds a packet of `bytes` to the plane's share. */
-void mrc_spray_give(struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
 
 /* ---- bursts ---- */
 

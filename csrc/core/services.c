@@ -42,23 +42,20 @@ static void sift_down(struct mrc_timers *timers, uint32_t index, uint32_t id) {
   put(timers, index, id);
 }
 
-static void take_out(struct mrc_timers *timers, uint32_t id) {
-  const uint32_t index = timers->cells[id].place;
-  const uint32_t last = timers->cells[--timers->count].heap;
-  timers->cells[id].place = NOWHERE;
-  if (last == id) return;
-  sift_up(timers, index, last);
-  sift_down(timers, timers->cells[last].place, last);
-}
-
 void mrc_timers_set(struct mrc_timers *timers, uint32_t id, uint64_t deadline_ns) {
   mrc_assert(id < timers->capacity);
   if (deadline_ns == MRC_NEVER && id >= timers->known) return;
   while (timers->known <= id)
     timers->cells[timers->known++].place = NOWHERE;
-  if (timers->cells[id].place != NOWHERE) {
+  const uint32_t place = timers->cells[id].place;
+  if (place != NOWHERE) { /* takes it out */
     if (timers->cells[id].deadline_ns == deadline_ns) return;
-    take_out(timers, id);
+    const uint32_t last = timers->cells[--timers->count].heap;
+    timers->cells[id].place = NOWHERE;
+    if (last != id) {
+      sift_up(timers, place, last);
+      sift_down(timers, timers->cells[last].place, last);
+    }
   }
   timers->cells[id].deadline_ns = deadline_ns;
   if (deadline_ns != MRC_NEVER) sift_up(timers, timers->count++, id);
@@ -71,7 +68,7 @@ uint64_t mrc_timers_next(const struct mrc_timers *timers) {
 uint32_t mrc_timers_pop(struct mrc_timers *timers, uint64_t now_ns) {
   if (mrc_timers_next(timers) > now_ns) return NOWHERE;
   const uint32_t id = timers->cells[0].heap;
-  take_out(timers, id);
+  mrc_timers_set(timers, id, MRC_NEVER);
   return id;
 }
 
@@ -203,8 +200,9 @@ int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) {
   return 0;
 }
 
-struct mrc_mr *mrc_mr_find(struct mrc_mr_table *table, uint32_t key, uint64_t address,
-                           uint64_t bytes, uint32_t access, uint32_t domain) {
+/* Inline: runs for every packet. */
+inline struct mrc_mr *mrc_mr_find(struct mrc_mr_table *table, uint32_t key, uint64_t address,
+                                  uint64_t bytes, uint32_t access, uint32_t domain) {
   struct mrc_mr *mr = &table->mrs[table->last];
   if (mr->key != key || mr->access == 0) {
     const uint32_t index = mrc_keymap_get(&table->by_key, key);

@@ -287,8 +287,8 @@ void mrc_rxwin_start(struct mrc_rxwin *win, uint32_t first_psn) {
 }
 
 enum mrc_rx_verdict mrc_rxwin_judge(const struct mrc_rxwin *win, uint32_t psn) {
-  if (mrc_psn_before(psn, win->next_psn)) return MRC_RX_DUPLICATE;
-  if (!mrc_psn_in(psn, win->next_psn, win->psns)) return MRC_RX_BEYOND;
+  if (mrc_psn_diff(psn, win->next_psn) < 0) return MRC_RX_DUPLICATE;
+  if (mrc_psn_sub(psn, win->next_psn) >= win->psns) return MRC_RX_BEYOND;
   return mrc_bitmap_test(&win->received, psn) ? MRC_RX_DUPLICATE : MRC_RX_NEW;
 }
 
@@ -298,7 +298,7 @@ void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last, bool other) {
   if (last) mrc_bitmap_set(&win->last, psn);
   if (other) mrc_bitmap_set(&win->other, psn);
   win->unreported |= mrc_rxwin_word(win, psn);
-  if (!mrc_psn_before(psn, win->end_psn)) win->end_psn = mrc_psn_add(psn, 1);
+  if (mrc_psn_diff(psn, win->end_psn) >= 0) win->end_psn = mrc_psn_add(psn, 1);
 }
 
 uint32_t mrc_rxwin_run(const struct mrc_rxwin *win, uint32_t *others) {
@@ -353,12 +353,13 @@ static uint32_t nearest_word(const struct mrc_rxwin *win, uint64_t mask) {
 /* Whether this word holds PSNs of the window's start, and of its end, too. */
 static bool is_shared(const struct mrc_rxwin *win, uint32_t word) {
   const int32_t psns = (int32_t)win->received.mask + 1;
-  return mrc_psn_before(word_psn(win, word), win->next_psn) &&
+  return mrc_psn_diff(word_psn(win, word), win->next_psn) < 0 &&
          mrc_psn_diff(win->end_psn, word_psn(win, word)) > psns;
 }
 
 uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *base) {
-  if (mrc_rxwin_fits_one(win)) {
+  const int32_t psns = mrc_psn_diff(win->end_psn, win->next_psn);
+  if (psns <= 64) { /* one SACK can report every PSN that arrived beyond the cumulative PSN */
     *wanted = 0;
     win->unreported = 0;
     win->reported_once = 0;
@@ -366,7 +367,6 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
   /* Only words with PSNs from the window's start to the highest received contain news. */
   const uint32_t words = (win->received.mask >> 6) + 1;
   const uint32_t first = (win->next_psn & win->received.mask) >> 6;
-  const int32_t psns = mrc_psn_diff(win->end_psn, win->next_psn);
   const uint32_t n = psns <= 0 ? 0 : ((win->next_psn & 63) + (uint32_t)psns + 63) / 64;
   const uint64_t run = n >= 64 ? UINT64_MAX : (1ull << n) - 1;
   const uint64_t all = words == 64 ? UINT64_MAX : (1ull << words) - 1;
@@ -392,7 +392,7 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
   *base = word_psn(win, word);
   /* The newest word is reported with the PSNs before it, so that one lost SACK does no harm. */
   if (mrc_psn_diff(win->end_psn, *base) < 64) *base = mrc_psn_sub(win->end_psn, 64);
-  if (mrc_psn_before(*base, win->next_psn)) *base = win->next_psn;
+  if (mrc_psn_diff(*base, win->next_psn) < 0) *base = win->next_psn;
   return mrc_rxwin_view(win, *base);
 }
 
@@ -400,13 +400,13 @@ void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base) {
   /* The view covered one word, or parts of two words. */
   const uint32_t last = mrc_psn_sub(win->end_psn, 1);
   const uint32_t top = mrc_psn_add(base, 63);
-  if (!mrc_psn_before(base, win->end_psn)) return;
+  if (mrc_psn_diff(base, win->end_psn) >= 0) return;
   win->unreported |= mrc_rxwin_word(win, base);
-  win->unreported |= mrc_rxwin_word(win, mrc_psn_before(last, top) ? last : top);
+  win->unreported |= mrc_rxwin_word(win, mrc_psn_diff(last, top) < 0 ? last : top);
 }
 
 bool mrc_rxwin_has_news(const struct mrc_rxwin *win) {
-  return win->unreported != 0 && !mrc_rxwin_fits_one(win);
+  return win->unreported != 0 && mrc_psn_diff(win->end_psn, win->next_psn) > 64;
 }
 
 /* ---- the responder ---- */

@@ -127,7 +127,7 @@ static inline uint32_t mrc_txwin_outstanding(const struct mrc_txwin *win) {
   return mrc_psn_sub(win->next_psn, win->una_psn);
 }
 static inline bool mrc_txwin_holds(const struct mrc_txwin *win, uint32_t psn) {
-  return mrc_psn_in(psn, win->una_psn, mrc_txwin_outstanding(win));
+  return mrc_psn_sub(psn, win->una_psn) < mrc_txwin_outstanding(win);
 }
 static inline struct mrc_txslot *mrc_txwin_slot(const struct mrc_txwin *win, uint32_t psn) {
   return &win->slots[psn & win->mask];
@@ -368,10 +368,6 @@ void mrc_rxwin_advance(struct mrc_rxwin *win, uint32_t n);
 static inline uint64_t mrc_rxwin_word(const struct mrc_rxwin *win, uint32_t psn) {
   return 1ull << ((psn & win->received.mask) >> 6);
 }
-/* Whether one SACK can report every PSN that arrived beyond the cumulative PSN. */
-static inline bool mrc_rxwin_fits_one(const struct mrc_rxwin *win) {
-  return mrc_psn_diff(win->end_psn, win->next_psn) <= 64;
-}
 /* The bitmap of one SACK: bit i is set if PSN *base + i arrived. Chooses the word in `wanted`
    nearest to the window's start, removes it from `wanted` and counts it as reported. The newest
    word is shown with as many PSNs before it as fit. If `wanted` has no word in the window, it
@@ -526,14 +522,6 @@ static inline uint32_t mrc_meta_ev(const struct mrc_meta *meta) {
 struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp, uint32_t psn,
                                                uint16_t tx_timestamp, const struct mrc_meta *meta,
                                                bool pr, uint64_t now_ns);
-/* The port whose SACK is due, or 0. Once `threshold_bytes` have arrived, the planes take turns. */
-static inline uint8_t mrc_responder_due_port(const struct mrc_responder *resp,
-                                             uint32_t threshold_bytes) {
-  for (uint8_t i = 0; i < resp->n_triggers; i++)
-    if (resp->triggers[i].now) return resp->triggers[i].port;
-  const bool enough = resp->unsacked_bytes >= threshold_bytes;
-  return resp->n_triggers > 0 && enough ? resp->triggers[0].port : 0;
-}
 void mrc_responder_queue_nack(struct mrc_responder *resp, const struct mrc_wire *wire,
                               const struct mrc_meta *meta, uint8_t reason);
 /* Checks the immediate's number and keeps it until its turn. */

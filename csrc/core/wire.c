@@ -42,8 +42,7 @@ enum {
   SETH_BITMAP = 20,
   CC_STATE_TX_TIMESTAMP = 28,
   CC_STATE_OOO_COUNT = 30,
-  CC_STATE_PENALTY = 32,
-  CC_STATE_RCVD_BYTES = 33,
+  CC_STATE_PENALTY = 32, /* the bytes received are behind it */
 
   NETH_REASON = 2,
   NETH_VENDOR_INFO = 3,
@@ -66,12 +65,7 @@ enum {
   EETH_BITS = 1,
   EETH_TX_TIMESTAMP = 28,
 
-  AETH_SYNDROME = 0,
-  AETH_MSN = 1,
-
-  SEAL_MODE = 0,
-  SEAL_QPN = 1,
-  SEAL_COUNTER = 4
+  AETH_SYNDROME = 0 /* the MSN is behind it */
 };
 
 #define BTH_SE 0x80u
@@ -103,7 +97,6 @@ static uint16_t get_u16(const uint8_t *p) {
   memcpy(&value, p, sizeof value);
   return SWAP(16, value);
 }
-static uint32_t get_u24(const uint8_t *p) { return (uint32_t)p[0] << 16 | get_u16(p + 1); }
 static uint32_t get_u32(const uint8_t *p) {
   uint32_t value;
   memcpy(&value, p, sizeof value);
@@ -118,11 +111,6 @@ static uint64_t get_u64(const uint8_t *p) {
 static void put_u16(uint8_t *p, uint16_t value) {
   value = SWAP(16, value);
   memcpy(p, &value, sizeof value);
-}
-static void put_u24(uint8_t *p, uint32_t value) {
-  mrc_assert(value <= U24_MAX);
-  p[0] = (uint8_t)(value >> 16);
-  put_u16(p + 1, (uint16_t)value);
 }
 static void put_u32(uint8_t *p, uint32_t value) {
   value = SWAP(32, value);
@@ -148,6 +136,14 @@ static bool get_timestamp(const uint8_t *p, uint16_t *tx_timestamp, bool *tsr) {
 }
 
 /* ---- Data: METH [TSETH] RETH [ImmDt] ---- */
+
+bool mrc_opcode_is_data(uint8_t opcode) {
+  return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_WRITE_ONLY_IMM;
+}
+
+bool mrc_opcode_has_imm(uint8_t opcode) {
+  return opcode == MRC_OP_WRITE_LAST_IMM || opcode == MRC_OP_WRITE_ONLY_IMM;
+}
 
 static void encode_data(const struct mrc_wire *wire, uint8_t *p) {
   put_u16(p + METH_RQMSN, wire->rqmsn);
@@ -202,20 +198,21 @@ static void encode_sack(const struct mrc_wire *wire, uint8_t *p) {
   mrc_assert(has_send_time || sack->cc_type == MRC_CC_TYPE_NSCC);
   mrc_assert(sack->cc_fl <= 0x0F);
   mrc_assert(sack->ooo_count <= OOO_COUNT_MASK && sack->rcv_cwnd_pen <= PENALTY_MASK);
+  mrc_assert(sack->cum_psn <= U24_MAX && sack->rcvd_bytes <= U24_MAX);
   p[SETH_BITS] = (uint8_t)(sack->m << 5 | (sack->pr ? SETH_PR : 0));
   put_u16(p + SETH_ACK_PSN_OFFSET, (uint16_t)sack->ack_psn_offset);
   put_u32(p + SETH_EV, sack->ev);
   put_u16(p + SETH_SPDCID, sack->spdcid);
   put_u16(p + SETH_DPDCID, sack->dpdcid);
-  put_u24(p + SETH_CUM_PSN, sack->cum_psn);
+  put_u32(p + SETH_CUM_PSN - 1, sack->cum_psn);
   p[SETH_CC] = (uint8_t)(sack->cc_type << 4 | sack->cc_fl);
   p[SETH_MPR] = sack->mpr;
   put_u16(p + SETH_SACK_OFFSET, (uint16_t)sack->sack_offset);
   put_u64(p + SETH_BITMAP, sack->bitmap);
   put_u16(p + CC_STATE_TX_TIMESTAMP, sack->tx_timestamp);
   put_u16(p + CC_STATE_OOO_COUNT, has_send_time ? sack->sent_timestamp : sack->ooo_count);
-  p[CC_STATE_PENALTY] = (uint8_t)(sack->restore_cwnd << 7 | sack->rcv_cwnd_pen);
-  put_u24(p + CC_STATE_RCVD_BYTES, sack->rcvd_bytes);
+  put_u32(p + CC_STATE_PENALTY,
+          (uint32_t)(sack->restore_cwnd << 7 | sack->rcv_cwnd_pen) << 24 | sack->rcvd_bytes);
 }
 
 static int decode_sack(const uint8_t *p, struct mrc_wire *wire) {
@@ -226,7 +223,7 @@ static int decode_sack(const uint8_t *p, struct mrc_wire *wire) {
       .ev = get_u32(p + SETH_EV),
       .spdcid = get_u16(p + SETH_SPDCID),
       .dpdcid = get_u16(p + SETH_DPDCID),
-      .cum_psn = get_u24(p + SETH_CUM_PSN),
+      .cum_psn = get_u32(p + SETH_CUM_PSN - 1) & U24_MAX,
       .cc_type = p[SETH_CC] >> 4,
       .cc_fl = p[SETH_CC] & 0x0F,
       .mpr = p[SETH_MPR],
@@ -235,7 +232,7 @@ static int decode_sack(const uint8_t *p, struct mrc_wire *wire) {
       .tx_timestamp = get_u16(p + CC_STATE_TX_TIMESTAMP),
       .restore_cwnd = p[CC_STATE_PENALTY] >> 7,
       .rcv_cwnd_pen = p[CC_STATE_PENALTY] & PENALTY_MASK,
-      .rcvd_bytes = get_u24(p + CC_STATE_RCVD_BYTES),
+      .rcvd_bytes = get_u32(p + CC_STATE_PENALTY) & U24_MAX,
   };
   const uint16_t count_or_time = get_u16(p + CC_STATE_OOO_COUNT);
   const bool has_send_time = wire->sack.cc_type == MRC_CC_TYPE_TIMES;
@@ -270,12 +267,13 @@ static void encode_nack(const struct mrc_wire *wire, uint8_t *p) {
   const struct mrc_nack *nack = &wire->nack;
   mrc_assert(nack_reason_known(nack->reason));
   mrc_assert(nack->cc_type == MRC_CC_TYPE_NACK && nack->cc_fl <= 0x0F);
+  mrc_assert(nack->nack_psn <= U24_MAX);
   p[NETH_REASON] = nack->reason;
   p[NETH_VENDOR_INFO] = nack->vendor_info;
   put_u32(p + NETH_EV, nack->ev);
   put_u16(p + NETH_SPDCID, nack->spdcid);
   put_u16(p + NETH_DPDCID, nack->dpdcid);
-  put_u24(p + NETH_PSN, nack->nack_psn);
+  put_u32(p + NETH_PSN - 1, nack->nack_psn);
   p[NETH_CC] = (uint8_t)(nack->cc_type << 4 | nack->cc_fl);
   put_u16(p + NETH_TX_TIMESTAMP, nack->tx_timestamp);
 }
@@ -287,7 +285,7 @@ static int decode_nack(const uint8_t *p, struct mrc_wire *wire) {
       .ev = get_u32(p + NETH_EV),
       .spdcid = get_u16(p + NETH_SPDCID),
       .dpdcid = get_u16(p + NETH_DPDCID),
-      .nack_psn = get_u24(p + NETH_PSN),
+      .nack_psn = get_u32(p + NETH_PSN - 1) & U24_MAX,
       .cc_type = p[NETH_CC] >> 4,
       .cc_fl = p[NETH_CC] & 0x0F,
       .tx_timestamp = get_u16(p + NETH_TX_TIMESTAMP),
@@ -360,14 +358,14 @@ void mrc_wire_lift_response(const uint8_t *packet, struct mrc_wire *wire) {
 /* ---- Transport ACK and NAK: AETH ---- */
 
 static void encode_ack(const struct mrc_wire *wire, uint8_t *p) {
-  p[AETH_SYNDROME] = wire->aeth.syndrome;
-  put_u24(p + AETH_MSN, wire->aeth.msn);
+  mrc_assert(wire->aeth.msn <= U24_MAX);
+  put_u32(p + AETH_SYNDROME, (uint32_t)wire->aeth.syndrome << 24 | wire->aeth.msn);
 }
 
 static int decode_ack(const uint8_t *p, struct mrc_wire *wire) {
   uint8_t syndrome = p[AETH_SYNDROME];
   wire->aeth.syndrome = syndrome;
-  wire->aeth.msn = get_u24(p + AETH_MSN);
+  wire->aeth.msn = get_u32(p + AETH_SYNDROME) & U24_MAX;
   bool nak = syndrome >= MRC_SYNDROME_NAK_INV_REQ && syndrome <= MRC_SYNDROME_NAK_REM_OP;
   return syndrome == MRC_SYNDROME_ACK || nak ? 0 : MRC_DROP_FIELD;
 }
@@ -439,17 +437,6 @@ void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, boo
   out[BTH_OPCODE] = MRC_OP_WRITE_MIDDLE;
   put_u32(out + BTH_FLAGS, (uint32_t)(kept | (ack_req ? BTH_ACK_REQ : 0)) << 24 | psn);
   put_u64(va, get_u64(va) + payload_bytes);
-}
-
-void mrc_wire_encode_seal(const struct mrc_wire_seal *seal, uint8_t out[MRC_SEAL_BYTES]) {
-  put_u32(out + SEAL_MODE, (uint32_t)seal->mode << 24 | seal->qpn);
-  put_u64(out + SEAL_COUNTER, seal->counter);
-}
-
-struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]) {
-  return (struct mrc_wire_seal){.mode = bytes[SEAL_MODE],
-                                .qpn = get_u24(bytes + SEAL_QPN),
-                                .counter = get_u64(bytes + SEAL_COUNTER)};
 }
 
 int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire) {

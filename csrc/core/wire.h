@@ -168,25 +168,9 @@ struct mrc_wire {
   };
 };
 
-/* What a sealed packet says of its seal. */
-struct mrc_wire_seal {
-  uint8_t mode;     /* enum mrc_seal_mode, and a version of 0 in the high bits */
-  uint32_t qpn;     /* of the receiver: whose key */
-  uint64_t counter; /* 48 bits */
-};
-
-/* The 16-bit timestamp of TSETH with tsr = 1: units of 1.024 us. */
-static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns >> 10); }
-/* Longer times between two timestamps are ambiguous. */
-#define MRC_TIMESTAMP_MOST_NS ((uint64_t)INT16_MAX << 10)
-
-static inline bool mrc_opcode_is_data(uint8_t opcode) {
-  return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_WRITE_ONLY_IMM;
-}
+bool mrc_opcode_is_data(uint8_t opcode);
 /* For data opcodes only. */
-static inline bool mrc_opcode_has_imm(uint8_t opcode) {
-  return opcode == MRC_OP_WRITE_LAST_IMM || opcode == MRC_OP_WRITE_ONLY_IMM;
-}
+bool mrc_opcode_has_imm(uint8_t opcode);
 
 /* Writes all headers of `wire` (not the payload, pad, ICRC or seal) to out[MRC_MAX_HEADER]; returns
    their length. The caller has filled every field that the opcode needs. */
@@ -196,9 +180,6 @@ size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out);
    `payload_bytes` is the payload of each. */
 void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, bool ack_req,
                           uint32_t payload_bytes);
-
-void mrc_wire_encode_seal(const struct mrc_wire_seal *seal, uint8_t out[MRC_SEAL_BYTES]);
-struct mrc_wire_seal mrc_wire_decode_seal(const uint8_t bytes[MRC_SEAL_BYTES]);
 
 /* Reads a decoded response again by reading C6-B. */
 void mrc_wire_lift_response(const uint8_t *packet, struct mrc_wire *wire);

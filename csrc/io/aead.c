@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "core/base.h"
-#include "core/seal.h"
 #include "core/wire.h"
 #include "mrc.h"
 
@@ -300,7 +299,7 @@ int mrc_seal_agree(struct mrc_seal_attr *attr, uint32_t qpn, const uint8_t *rand
                    const uint8_t *peer_random, bool first) {
   const struct mrc_aead *aead = mrc_aead_best();
   if (aead == NULL) return -ENOTSUP;
-  mrc_seal_derive(aead, attr, qpn, random, peer_random, first);
+  mrc_hkdf_derive(aead, attr, qpn, random, peer_random, first);
   return 0;
 }
 

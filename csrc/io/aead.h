@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "core/seal.h"
+#include "core/hkdf.h"
 
 /* Intel's IPsec-MB and OpenSSL's libcrypto as ciphers of the engine; NULL where the library cannot
    be loaded. */

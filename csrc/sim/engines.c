@@ -689,7 +689,7 @@ static void compute_end(struct mrc_engines *engines, uint32_t index, uint32_t en
   const uint32_t from = mrc_flow_host(flow, end), to = mrc_flow_host(flow, 1 - end);
   const uint32_t full = world->config.path_mtu + MRC_DATA_OVERHEAD_BYTES + MRC_FRAME_OVERHEAD_BYTES;
   mrc_engine *engine = engines->of[from];
-  struct mrc_qp *qp = mrc_engine_qp(engine, mrc_flow_qpn(index, end));
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, mrc_flow_qpn(index, end));
   for (uint32_t i = 0; i < (uint32_t)flow->n_evs; i++) {
     const struct mrc_sim_ev *ev = &flow->evs[end][i];
     if (is_denied(flow, ev)) continue;

@@ -3,7 +3,7 @@
    assertion that no key seals two packets with one nonce. */
 #pragma once
 
-#include "core/seal.h"
+#include "core/hkdf.h"
 
 #define MRC_SEALER_EPOCH_BITS 14 /* at most: each key remembers the nonces of its epoch */
 

@@ -3,6 +3,7 @@
    right address and with a right ICRC. */
 #pragma once
 
+#include "core/base.h"
 #include "core/crc.h"
 #include "core/engine.h"
 #include "pair/pair.h"
@@ -57,8 +58,7 @@ __attribute__((unused)) static size_t encode_forge(const struct forge *forge, ui
                                      .sport = forge->meta.sport,
                                      .dport = forge->meta.dport,
                                      .family = forge->meta.family};
-  const uint32_t crc = mrc_icrc_packet(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES), bytes, n);
-  mrc_icrc_store(crc, bytes + n);
+  mrc_put32(bytes + n, mrc_icrc_packet(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES), bytes, n));
   return n + MRC_ICRC_BYTES;
 }
 

@@ -51,7 +51,7 @@ __attribute__((unused)) static void destroy_engine(mrc_engine **engine) {
 /* The QP of this end inside its engine. */
 __attribute__((unused)) static struct mrc_qp *inside(const struct mrc_pair *pair, int end) {
   const struct mrc_pair_end *e = pair->ends[end];
-  return mrc_engine_qp(pair->hosts[e->host].engine, e->qpn);
+  return mrc_qps_find(&pair->hosts[e->host].engine->qps, e->qpn);
 }
 
 /* Between equal shares, the lower plane comes first. */
@@ -71,7 +71,7 @@ __attribute__((unused)) static struct mrc_pair *open_four_planes(void) {
 /* Marks all paths of the QP as if they had answered the connect probes, so that the QP sends its
    whole window at once. */
 __attribute__((unused)) static void prove_paths(struct mrc_engine *engine, uint32_t qpn) {
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   for (uint16_t ev = 0; ev < qp->evset.n; ev++)
     mrc_evset_prove(&qp->evset, ev);
 }

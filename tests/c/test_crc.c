@@ -163,9 +163,3 @@ TEST(test_begin__covers_addresses_ports_and_length) {
     CHECK(icrc(&others[i], cnp, sizeof cnp) != expected);
   CHECK(mrc_icrc_begin(&v6, 32) != mrc_icrc_begin(&v6, 33));
 }
-
-TEST(test_store__little_endian) {
-  uint8_t out[4];
-  mrc_icrc_store(0x78563412, out);
-  CHECK_MEM_EQ(out, "\x12\x34\x56\x78", 4);
-}

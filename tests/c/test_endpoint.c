@@ -94,7 +94,7 @@ TEST(test_status__is_no_last_resort) {
   mrc_pair_port_up(p, 1, 2, false);
   run_for(p, 1 * MS);
   mrc_engine *engine = p->hosts[0].engine;
-  struct mrc_qp *qp = mrc_engine_qp(engine, p->ends[end]->qpn);
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, p->ends[end]->qpn);
   mrc_health_suspend_plane(&engine->services, qp, 0, MRC_REASON_SILENCE, p->now_ns);
   CHECK_EQ(mrc_qp_eligible_planes(&engine->services, qp), 1);
   WRITE_AND_WAIT(p, end, 1u << 18, 100 * MS);
@@ -524,7 +524,7 @@ static struct mrc_peer_source source(uint32_t address, uint16_t sport) {
 }
 
 static struct mrc_peer *find(const struct mrc_peers *peers, struct mrc_peer_source wanted) {
-  const uint32_t entry = mrc_peers_find(peers, wanted.address, wanted.sport, 0);
+  const uint32_t entry = mrc_peers_find(peers, wanted.address, wanted.sport, false, 0);
   return entry == 0 ? NULL : mrc_peers_at(peers, entry);
 }
 
@@ -536,7 +536,7 @@ static bool knows(const struct mrc_peers *peers, struct mrc_peer *peer,
 static int n_claims(const struct mrc_peers *peers, struct mrc_peer_source wanted) {
   int n = 0;
   uint32_t entry = 0;
-  while ((entry = mrc_peers_find(peers, wanted.address, wanted.sport, entry)) != 0)
+  while ((entry = mrc_peers_find(peers, wanted.address, wanted.sport, false, entry)) != 0)
     n++;
   return n;
 }
@@ -638,7 +638,7 @@ TEST(test_prove__has_one_owner) {
     CHECK(knows(&peers, first, a));
     mrc_peer_prove(&peers, first);
     int n_proved = 0;
-    for (uint32_t i = 0; (i = mrc_peers_find(&peers, a.address, a.sport, i)) != 0;) {
+    for (uint32_t i = 0; (i = mrc_peers_find(&peers, a.address, a.sport, false, i)) != 0;) {
       n_proved += peers.entries[i].proved;
       if (peers.entries[i].proved) CHECK_PTR_EQ(mrc_peers_at(&peers, i), one.peer);
     }
@@ -647,7 +647,7 @@ TEST(test_prove__has_one_owner) {
   mrc_peer_leave(&peers, &one);
   CHECK(knows(&peers, two.peer, a));
   mrc_peer_prove(&peers, two.peer);
-  CHECK(peers.entries[mrc_peers_find(&peers, a.address, a.sport, 0)].proved);
+  CHECK(peers.entries[mrc_peers_find(&peers, a.address, a.sport, false, 0)].proved);
 }
 
 /* A peer that does not fit leaves no entries behind, and released room is used again. */

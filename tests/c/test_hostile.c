@@ -319,7 +319,7 @@ TEST(test_request__port_status_that_cannot_be) {
   PAIR p = open_pair(.planes = 2);
   const int first = open_qp(p);
   const struct mrc_peer *peer =
-      mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[first]->peer]->qpn)->peer;
+      mrc_qps_find(&p->hosts[1].engine->qps, p->ends[p->ends[first]->peer]->qpn)->peer;
   EACH_ROW(i, rows) {
     struct forge forge = make_request(p, first, MRC_ENDPOINT_PORT_STATUS, rows[i].mask);
     const uint32_t before = peer->ports_up;

@@ -138,7 +138,7 @@ TEST(test_answer__over_a_suspended_plane_at_last) {
   PAIR p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
   mrc_engine_port_blocked(p->hosts[1].engine, 1, true, p->now_ns);
-  mrc_engine_qp(p->hosts[1].engine, p->ends[peer]->qpn)->planes[1].suspended = true;
+  mrc_qps_find(&p->hosts[1].engine->qps, p->ends[peer]->qpn)->planes[1].suspended = true;
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
   run_for(p, MS);
   CHECK_EQ(succeeded(p, end), 1);

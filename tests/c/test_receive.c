@@ -306,7 +306,7 @@ TEST(test_nack__no_more_than_fit) {
     forge.wire.psn = i + 1;
     CHECK_EQ(send_forge(p, &forge), MRC_DROP_TRIMMED);
   }
-  CHECK_EQ(mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[end]->peer]->qpn)->resp.n_nacks,
+  CHECK_EQ(mrc_qps_find(&p->hosts[1].engine->qps, p->ends[p->ends[end]->peer]->qpn)->resp.n_nacks,
            MRC_MAX_NACKS);
   struct mrc_burst bursts[CAPACITY];
   while (transmit(p, 1, bursts, CAPACITY, 1) > 0)
@@ -381,7 +381,7 @@ TEST(test_sack__its_wait_is_known) {
       WRITE_AND_WAIT(p, p->ends[end]->peer, sizes[i], SECOND);
     }
     const struct mrc_pair_end *e = p->ends[end];
-    const struct mrc_qp *qp = mrc_engine_qp(p->hosts[e->host].engine, e->qpn);
+    const struct mrc_qp *qp = mrc_qps_find(&p->hosts[e->host].engine->qps, e->qpn);
     const uint64_t wait_ns = qp->planes[0].cc.delay.reverse_ns;
     CHECK(asked ? wait_ns > MS && wait_ns < 40 * MS : wait_ns == 0);
   }
@@ -466,14 +466,14 @@ TEST(test_sack__threshold_of_the_reading) {
     run_for(p, MS);
     struct mrc_engine *engine = p->hosts[1].engine;
     const uint32_t threshold_bytes = engine->services.config.sack_threshold_bytes;
-    const struct mrc_qp *qp = mrc_engine_qp(engine, p->ends[p->ends[end]->peer]->qpn);
+    const struct mrc_qp *qp = mrc_qps_find(&engine->qps, p->ends[p->ends[end]->peer]->qpn);
     for (uint32_t sent = 0; sent < rows[i].packets; sent++) { /* each counts as 1 KiB */
-      CHECK_EQ(mrc_responder_due_port(&qp->resp, threshold_bytes), 0);
+      CHECK(qp->resp.unsacked_bytes < threshold_bytes && !qp->resp.triggers[0].now);
       struct forge forge = make_forge(p, end);
       forge.wire.psn = mrc_psn_add(forge.wire.psn, sent);
       CHECK_EQ(send_forge(p, &forge), 0);
     }
-    CHECK(mrc_responder_due_port(&qp->resp, threshold_bytes) != 0);
+    CHECK(qp->resp.unsacked_bytes >= threshold_bytes && qp->resp.n_triggers > 0);
   }
 }
 

@@ -388,8 +388,8 @@ TEST(test_epochs__without_a_key) {
     CHECK_EQ(open_ack_at(in, bytes, n, 2 * SECOND), 0);
     void *zeros = mrc_sealer.reserve(mrc_sealer.key_bytes);
     const uint64_t counter = 64 * lost - 1; /* the last one of the epoch before */
-    const struct mrc_wire_seal seal = {.mode = MRC_SEAL_AUTH, .qpn = 9, .counter = counter};
-    mrc_wire_encode_seal(&seal, bytes + n - MRC_SEALED_BYTES);
+    const struct mrc_seal_stamp seal = {.mode = MRC_SEAL_AUTH, .qpn = 9, .counter = counter};
+    mrc_seal_encode(&seal, bytes + n - MRC_SEALED_BYTES);
     const uint64_t nonce[2] = {htobe64(counter) << 32, htobe64(counter) >> 32};
     const struct mrc_part parts[3] = {{bytes, n - MRC_TAG_BYTES}};
     mrc_sealer.mac(zeros, (const uint8_t *)nonce, parts, bytes + n - MRC_TAG_BYTES);
@@ -426,18 +426,18 @@ TEST(test_epochs__that_are_invented) {
   struct mrc_prng prng = {1};
   for (int i = 0; i < FORGERIES; i++, now_ns += 10000) { /* a second in all */
     memcpy(forged, good, n);
-    const struct mrc_wire_seal seal = {
+    const struct mrc_seal_stamp seal = {
         .mode = MRC_SEAL_AUTH, .qpn = 9, .counter = mrc_prng_next(&prng) >> 16};
-    mrc_wire_encode_seal(&seal, forged + n - MRC_SEALED_BYTES);
+    mrc_seal_encode(&seal, forged + n - MRC_SEALED_BYTES);
     CHECK(open_ack_at(in, forged, n, now_ns) != 0);
     if (i % 100 == 0) CHECK_EQ(open_ack_at(in, good, n, now_ns), 0);
   }
   CHECK(n_hashes <= 5 * 6 * 2); /* three keys of two hashes, of the next epochs only */
   now_ns += 100 * SECOND;       /* now it may have come far */
   n_hashes = 0;
-  const struct mrc_wire_seal far = {
+  const struct mrc_seal_stamp far = {
       .mode = MRC_SEAL_AUTH, .qpn = 9, .counter = (uint64_t)900 << MRC_SEAL_EPOCH_BITS};
-  mrc_wire_encode_seal(&far, forged + n - MRC_SEALED_BYTES);
+  mrc_seal_encode(&far, forged + n - MRC_SEALED_BYTES);
   for (int i = 0; i < 1000; i++)
     CHECK(open_ack_at(in, forged, n, now_ns) != 0);
   CHECK(n_hashes > 0 && n_hashes <= 2 * (900 + 3));

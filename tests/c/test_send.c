@@ -347,7 +347,7 @@ TEST(test_probe__that_cannot_be_sent_blames_nobody) {
 TEST(test_probe__of_a_reverse_ev_that_cannot_be_sent_fails) {
   PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p);
-  struct mrc_qp *qp = mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[end]->peer]->qpn);
+  struct mrc_qp *qp = mrc_qps_find(&p->hosts[1].engine->qps, p->ends[p->ends[end]->peer]->qpn);
   p->hosts[1].errors[0] = -ENETUNREACH;
   for (int i = 0; i < MRC_REVERSE_FAILURES; i++) {
     const struct mrc_ev_probe probe = {.ev = mrc_evset_any(&qp->evset, 0),
@@ -492,7 +492,7 @@ static struct spraying open_spraying(uint32_t spray) {
     const int end = open_qp(s.pair, .from = 1, .to = 0, .spray = spray, .memory_bytes = 512 * MTU);
     const uint32_t qpn = s.pair->ends[end]->qpn;
     prove_paths(s.engine, qpn);
-    s.index[i] = mrc_engine_qp(s.engine, qpn)->index;
+    s.index[i] = mrc_qps_find(&s.engine->qps, qpn)->index;
     s.pair->ends[end]->audit.unwatched = true;
     CHECK_EQ(mrc_pair_write(s.pair, end, 512 * MTU), 0);
   }

@@ -440,8 +440,8 @@ TEST(test_level__only_of_planes_that_may_be_chosen) {
   mrc_engine_port_blocked(engine, 3, true, p->now_ns);
   mrc_spray_level(&engine->services, qp, 3);
   CHECK_EQ(qp->choice.sharing, 3); /* the second one's port has just become full */
-  mrc_spray_give(qp, 0, 5000);
-  mrc_spray_give(qp, 1, 4000);
+  qp->planes[0].share_bytes += 5000;
+  qp->planes[1].share_bytes += 4000;
   mrc_spray_level(&engine->services, qp, 7);
   CHECK_EQ(qp->choice.sharing, 7);
   CHECK_EQ(qp->planes[2].share_bytes, 4000);
@@ -464,7 +464,7 @@ TEST(test_start__of_many_qps_is_spread) {
       CHECK(plane >= 0 && (given >> plane & 1) == 0);
       first[plane] += i == 0;
       given |= 1u << plane;
-      mrc_spray_give(qp, (uint32_t)plane, 64);
+      qp->planes[plane].share_bytes += 64;
     }
   }
   for (int plane = 0; plane < 4; plane++)

@@ -148,7 +148,7 @@ TEST(test_report__tells_every_psn_twice) {
   for (; mrc_rxwin_has_news(&win) || win.reported_once != 0; reports++) {
     uint32_t base;
     const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
-    CHECK(!mrc_psn_before(base, win.next_psn));
+    CHECK(mrc_psn_diff(base, win.next_psn) >= 0);
     for (uint32_t i = 0; i < 64; i++)
       if (bits >> i & 1) told[mrc_psn_diff(mrc_psn_add(base, i), FIRST)]++;
     CHECK(reports < 20);

@@ -97,7 +97,7 @@ static void set_icrc(uint8_t *packet, size_t n, const struct mrc_meta *meta) {
                                      .dport = meta->dport,
                                      .family = meta->family};
   const size_t covered = n - MRC_ICRC_BYTES;
-  mrc_icrc_store(mrc_icrc_packet(mrc_icrc_begin(&flow, n), packet, covered), packet + covered);
+  mrc_put32(packet + covered, mrc_icrc_packet(mrc_icrc_begin(&flow, n), packet, covered));
 }
 
 /* Receives up to four packets together: the given one, and copies of it with other PSNs. */

@@ -176,7 +176,8 @@ static void operate(void) {
       acknowledge(ahead);
       break;
     default: /* all PSNs up to it, as for a cumulative PSN */
-      for (const uint32_t psn = psn_of(ahead); model.n > 0 && !mrc_psn_before(psn, model.una_psn);)
+      for (const uint32_t psn = psn_of(ahead);
+           model.n > 0 && mrc_psn_diff(psn, model.una_psn) >= 0;)
         acknowledge(0);
   }
 }

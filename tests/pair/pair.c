@@ -311,7 +311,7 @@ static bool rule_matches(const struct mrc_pair_rule *rule, const struct mrc_data
   if (rule->opcode == MRC_PAIR_DATA && !data) return false;
   if (rule->opcode != MRC_PAIR_DATA && rule->opcode != MRC_PAIR_ANY && rule->opcode != wire->opcode)
     return false;
-  return rule->n_psns == 0 || mrc_psn_in(wire->psn, rule->psn, rule->n_psns);
+  return rule->n_psns == 0 || mrc_psn_sub(wire->psn, rule->psn) < rule->n_psns;
 }
 
 static bool lost_by_rule(struct mrc_pair *pair, const struct mrc_datagram *packet,

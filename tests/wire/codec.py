@@ -130,9 +130,7 @@ class Codec:
         )
         crc = self.lib.mrc_icrc_begin(c_flow, len(body) + ICRC_BYTES)
         crc = self.lib.mrc_icrc_packet(crc, body, len(body))
-        out = self.ffi.new("uint8_t[4]")
-        self.lib.mrc_icrc_store(crc, out)
-        return bytes(out)
+        return int(crc).to_bytes(ICRC_BYTES, "little")
 
     def packet(self, fields: Fields, flow: Flow) -> bytes:
         """The whole UDP payload: headers, payload, pad, ICRC."""
