@@ -227,37 +227,6 @@ TEST(test_report__forgets_what_the_cumulative_psn_covers) {
   CHECK_EQ(win.unreported & mrc_rxwin_word(&win, 130), 0); /* and it counts as reported */
 }
 
-TEST(test_report__without_news_shows_the_start) {
-  RXWIN win = open_rxwin(128, 5);
-  uint32_t base;
-  CHECK(!mrc_rxwin_has_news(&win));
-  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 0);
-  CHECK_EQ(base, 5);
-  arrive(&win, 7);
-  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 2);
-  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 2);
-  CHECK_EQ(base, 5);
-}
-
-/* The kernel refuses a SACK of two words. Then the window's start leaves the first word, and more
-   PSNs arrive than one SACK can show. The PSN of the second word still counts as news. */
-TEST(test_on_refused__takes_back_both_words) {
-  RXWIN win = open_rxwin(256, 60);
-  uint32_t base;
-  bool told = false;
-  arrive(&win, 70);
-  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 10);
-  mrc_rxwin_on_refused(&win, base);
-  for (uint32_t psn = 60; psn < 64; psn++)
-    arrive(&win, psn);
-  arrive(&win, 200);
-  while (mrc_rxwin_has_news(&win)) {
-    const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
-    told |= base <= 70 && 70 - base < 64 && (bits >> (70 - base) & 1);
-  }
-  CHECK(told);
-}
-
 /* ---- marked packets in a row ---- */
 
 enum { EV = 7, OTHER = 8 };
