@@ -47,10 +47,10 @@ def descriptors(of: Mrc) -> int:
     return len(list(Path(f"/proc/{of.process.pid}/fd").iterdir()))
 
 
-def memory_bytes(of: Mrc) -> int:
-    """Anonymous resident memory of the process (RssAnon)."""
-    lines = Path(f"/proc/{of.process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+def memory_bytes(pid: int, name: str = "RssAnon") -> int:
+    """Of the process: RssAnon (anonymous), VmRSS (now) or VmHWM (at most so far)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 @dataclass

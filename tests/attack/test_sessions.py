@@ -11,7 +11,6 @@ import codecs
 import json
 import os
 import pty
-import re
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from attack.net import ADDRESSES, PORT, Net, secret_in
+from attack.net import ADDRESSES, PORT, Net, memory_bytes, secret_in
 from slowness import PATIENCE, until
 
 from mrc.linux import netns
@@ -63,15 +62,7 @@ class Victim:
         assert said and self.process.poll() is None, self.text
 
     def memory(self, name: str) -> int:
-        """VmRSS (current memory) or VmHWM (peak memory) of the process in bytes."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(rf"{name}:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) << 10
-
-    def until_memory_is_below(self, limit_bytes: int) -> None:
-        """Waits, because a session frees its memory shortly after it reports its end."""
-        until(lambda: self.memory("VmRSS") < limit_bytes)
+        return memory_bytes(self.process.pid, name)
 
     def end(self) -> None:
         self.process.kill()
@@ -204,4 +195,5 @@ def test_perf__plans_beyond_the_memory_for_peers(net: Net, trust: list[str]) -> 
             assert server.memory("VmRSS") - before < 80 * MIB
             net.mrc("a", *client, *trust).ends(0)
         server.until_said("[/]")
-        server.until_memory_is_below(before + 16 * MIB)
+        # A session frees its memory shortly after it reports its end.
+        until(lambda: server.memory("VmRSS") < before + 16 * MIB)

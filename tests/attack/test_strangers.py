@@ -58,7 +58,7 @@ def test_strangers__silent_ones_keep_nobody_out(
     net: Net, tmp_path: Path, trust: tuple[str | Path, ...]
 ) -> None:
     receiver = receiving(net, tmp_path, *trust)
-    files, memory = descriptors(receiver), memory_bytes(receiver)
+    files, memory = descriptors(receiver), memory_bytes(receiver.process.pid)
     with contextlib.ExitStack() as stack:
         for number in range(200):  # eight from each of 25 addresses
             stack.enter_context(net.tcp("b", source=crowd(number // 8)))
@@ -66,7 +66,7 @@ def test_strangers__silent_ones_keep_nobody_out(
         assert descriptors(receiver) <= files + 64 + 16 + 16
         send(net, tmp_path, *trust)
     until(lambda: descriptors(receiver) <= files)
-    assert memory_bytes(receiver) < memory + 8 * MIB
+    assert memory_bytes(receiver.process.pid) < memory + 8 * MIB
 
 
 @pytest.mark.default
@@ -75,7 +75,7 @@ def test_strangers__large_hellos_cost_little(
 ) -> None:
     """Each would be parsed to megabytes. The host keeps nothing, and others can still connect."""
     receiver = net.mrc("b", "recv", *trust, "--output", inbox(tmp_path)).until_listening()
-    memory = memory_bytes(receiver)
+    memory = memory_bytes(receiver.process.pid)
     items = b"{}," * ((oob.HELLO_BYTES - 100) // 3)
     body = b'{"type":"hello","version":%d,"private":[' % EXCHANGE + items + b"{}]}"
     with contextlib.ExitStack() as stack:
@@ -85,7 +85,7 @@ def test_strangers__large_hellos_cost_little(
             with contextlib.suppress(ConnectionError):
                 made[-1].sendall(len(body).to_bytes(4, "big") + body)
         send(net, tmp_path, *trust)
-        assert memory_bytes(receiver) < memory + 48 * MIB
+        assert memory_bytes(receiver.process.pid) < memory + 48 * MIB
 
 
 def ended(attacker: Mrc) -> list[list[int]]:
@@ -109,14 +109,14 @@ def test_flood__an_honest_sender_connects_within_three_seconds(
     net: Net, tmp_path: Path, trust: tuple[str | Path, ...], connections: int, packets: int
 ) -> None:
     receiver = receiving(net, tmp_path, *trust)
-    files, memory = descriptors(receiver), memory_bytes(receiver)
+    files, memory = descriptors(receiver), memory_bytes(receiver.process.pid)
     attacker = net.python("x", flood.__file__, connections, packets)
     end = time.monotonic() + FLOOD_SECONDS
     while time.monotonic() < end:
         send(net, tmp_path, *trust, seconds=3)
     counts = ended(attacker)
     until(lambda: descriptors(receiver) <= files)
-    assert memory_bytes(receiver) < memory + 32 * MIB
+    assert memory_bytes(receiver.process.pid) < memory + 32 * MIB
     check_sent(counts, connections, packets)
 
 

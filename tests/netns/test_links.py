@@ -11,7 +11,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import wraps
 from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
@@ -98,10 +98,12 @@ def descriptors() -> int:
 
 
 @pytest.fixture
-def peer() -> Iterator[Callable[..., Peer]]:
-    """Starts the Context of host b; ends it after the test."""
-    with ExitStack() as stack:
-        yield lambda config=None: stack.enter_context(Peer(B, len(DATA), config))
+def peer(hosts: None) -> Iterator[Peer]:
+    """Accepts in host b, behind two links."""
+    for n in (1, 2):
+        link(n)
+    with Peer(B, len(DATA)) as peer:
+        yield peer
 
 
 class Writer:
@@ -138,30 +140,19 @@ class Writer:
 
 
 @asynccontextmanager
-async def writing(
-    config: ContextConfig | None = None, to: str = "10.0.1.2"
-) -> AsyncIterator[Writer]:
+async def writing() -> AsyncIterator[Writer]:
     async with (
-        Context(config) as context,
+        Context() as context,
         context.register(DATA, access=Access.LOCAL_READ) as mr,
-        await context.connect(to) as qp,
+        await context.connect("10.0.1.2") as qp,
     ):
         yield Writer(context, mr, qp)
 
 
-def links() -> None:
-    for n in (1, 2):
-        link(n)
-
-
 @pytest.mark.default
 @in_a
-async def test_follow__an_interface_made_again_in_the_middle_of_a_transfer(
-    hosts: None, peer: Callable[..., Peer]
-) -> None:
+async def test_follow__an_interface_made_again_in_the_middle_of_a_transfer(peer: Peer) -> None:
     """Both ends of link 2 are new interfaces with the old addresses; the QP uses them again."""
-    links()
-    target = peer().target
     async with writing() as writer:
         await writer.until_planes_carry(1, 2)
         index, before = writer.context.ports[1].index, descriptors()
@@ -174,7 +165,7 @@ async def test_follow__an_interface_made_again_in_the_middle_of_a_transfer(
             await writer.until_planes_carry(1, 2)
         assert writer.context.ports[1].index != index
         await writer.until_descriptors(before)
-    assert target == DATA
+    assert peer.target == DATA
 
 
 def flap(*commands: str) -> None:
@@ -191,12 +182,8 @@ def flap(*commands: str) -> None:
     ],
 )
 @in_a
-async def test_follow__a_hundred_changes_in_a_row(
-    hosts: None, peer: Callable[..., Peer], commands: tuple[str, ...]
-) -> None:
+async def test_follow__a_hundred_changes_in_a_row(peer: Peer, commands: tuple[str, ...]) -> None:
     """Transfers continue, the plane recovers, and nothing leaks."""
-    links()
-    peer()
     async with writing() as writer:
         await writer.until_planes_carry(1, 2)
         before = descriptors()
@@ -208,9 +195,7 @@ async def test_follow__a_hundred_changes_in_a_row(
         await writer.until_descriptors(before)
 
 
-def test_connect__srv6_paths_whose_port_is_not_there(
-    hosts: None, peer: Callable[..., Peer]
-) -> None:
+def test_connect__srv6_paths_whose_port_is_not_there(hosts: None) -> None:
     """Of two planes with one address on lo; without segments, so that routes need no SRv6."""
     for n, namespace in enumerate((A, B), 1):
         ip(f"-n {namespace} addr add fd00:{n}::a/64 dev lo nodad")
@@ -230,11 +215,10 @@ def test_connect__srv6_paths_whose_port_is_not_there(
             )
         )
 
-    peer(host("b", "a", 2, 1))
-
     async def work() -> None:
         async with Context(host("a", "b", 1, 2)) as context:
             await context.connect("b")
 
-    with pytest.raises(PathError, match="no port with a path to host b is usable: no interface x2"):
+    lacks = "no port with a path to host b is usable: no interface x2"
+    with Peer(B, 1, host("b", "a", 2, 1)), pytest.raises(PathError, match=lacks):
         run_in(A, work).result()
