@@ -170,10 +170,6 @@ def _flags(flavour: Flavour) -> list[str]:
     return [*COMMON, *flavour.flags, *isal, *(f"-I{path}" for path in (CSRC, TESTS / "c", TESTS))]
 
 
-def _link_flags(flavour: Flavour) -> list[str]:
-    return ["-lisal" if flavour.isal and has_isal(flavour) else "-l:libz.so.1"]
-
-
 def _key(flags: Iterable[str], *parts: bytes) -> str:
     digest = hashlib.sha256("\0".join(flags).encode())
     for part in parts:
@@ -181,14 +177,11 @@ def _key(flags: Iterable[str], *parts: bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-def _headers() -> list[Path]:
-    places = (CSRC, TESTS, ROOT / "bench")
-    return sorted(p for place in places for p in place.rglob("*") if p.suffix in (".h", ".def"))
-
-
 @functools.cache
 def _headers_digest() -> bytes:
-    return hashlib.sha256(b"\0".join(p.read_bytes() for p in _headers())).digest()
+    files = (p for place in (CSRC, TESTS, ROOT / "bench") for p in place.rglob("*"))
+    headers = sorted(p for p in files if p.suffix in (".h", ".def"))
+    return hashlib.sha256(b"\0".join(p.read_bytes() for p in headers)).digest()
 
 
 @functools.cache
@@ -227,17 +220,13 @@ def _link(
     target = BUILD / flavour.name / folder / name
     keyed = target.with_name(f".{name}-{_key(flags, *(i.encode() for i in inputs))}")
     if not keyed.exists():
-        libraries = [*inputs, *_link_flags(flavour)]
+        libraries = [*inputs, "-lisal" if flavour.isal and has_isal(flavour) else "-l:libz.so.1"]
         _make(keyed, [flavour.compiler, *flags, "-o"], libraries)
     if not target.exists() or not target.samefile(keyed):
-        _replace(target, keyed)
+        temporary = target.with_name(f"{target.name}.{os.getpid()}")
+        os.link(keyed, temporary)
+        os.replace(temporary, target)
     return keyed
-
-
-def _replace(name: Path, target: Path) -> None:
-    temporary = name.with_name(f"{name.name}.{os.getpid()}")
-    os.link(target, temporary)
-    os.replace(temporary, name)
 
 
 def _make(target: Path, command: Sequence[str], inputs: Sequence[str] = ()) -> None:

@@ -106,9 +106,15 @@ def machines(count: int, folder: Path, mtu: int = 9050) -> Iterator[list[Machine
             for command in (f"addr add {machine.address}/24 dev eth0", "link set eth0 up"):
                 subprocess.run([*machine.enter, "ip", *command.split()], check=True)
             made.append(machine)
-        (folder / "on.toml").write_text("".join(_table(each) for each in made))
-        if count > 1:
-            _check_vxlan(made[0])
+        reach = [" ".join([*each.enter, "sh", "-c"]) for each in made]
+        (folder / "on.toml").write_text("".join(
+            f'[[machines]]\nname = "{each.name}"\naddress = "{each.address}"\n'
+            f'reach = "{reach[n]}"\nmrc = "{MRC}"\n' for n, each in enumerate(made)
+        ))  # fmt: skip
+        vxlan = "ip link add try0 type vxlan id 1 dstport 1 && ip link del try0"
+        lacks = [*made[0].enter, "sh", "-c", vxlan]
+        if count > 1 and subprocess.run(lacks, capture_output=True).returncode:
+            pytest.skip("this kernel has no VXLAN")
         yield made
 
 
@@ -122,20 +128,6 @@ def _start(name: str, address: str) -> Machine:
     assert keeper.stdout is not None
     assert keeper.stdout.readline() == "\n"
     return Machine(name, address, mark, keeper)
-
-
-def _table(machine: Machine) -> str:
-    reach = " ".join([*machine.enter, "sh", "-c"])
-    return (
-        f'[[machines]]\nname = "{machine.name}"\naddress = "{machine.address}"\n'
-        f'reach = "{reach}"\nmrc = "{MRC}"\n'
-    )
-
-
-def _check_vxlan(machine: Machine) -> None:
-    command = "ip link add try0 type vxlan id 1 dstport 1 && ip link del try0"
-    if subprocess.run([*machine.enter, "sh", "-c", command], capture_output=True).returncode:
-        pytest.skip("this kernel has no VXLAN")
 
 
 def status(machine: Machine) -> dict[str, Any]:
