@@ -280,11 +280,6 @@ def routed(hosts: None) -> None:
         ip(f"netns exec {router} sysctl -qw net.ipv4.ip_forward=1")
 
 
-def set_middle_mtu(mtu: int) -> None:
-    ip(f"-n {ROUTER} link set m1 mtu {mtu}")
-    ip(f"-n {ROUTER_B} link set m2 mtu {mtu}")
-
-
 def test_stall__a_router_gets_a_smaller_mtu(routed: None) -> None:
     """Small packets still pass. A new connection finds the new size."""
     listening = threading.Event()
@@ -292,7 +287,8 @@ def test_stall__a_router_gets_a_smaller_mtu(routed: None) -> None:
     async def write_and_shrink() -> int:
         async with connected("10.0.2.1") as (qp, mr, target):
             await qp.write(mr, target)
-            set_middle_mtu(1500)
+            for router, link in ((ROUTER, "m1"), (ROUTER_B, "m2")):
+                ip(f"-n {router} link set {link} mtu 1500")
             with pytest.raises(PathMtuError, match=f"packets of {qp.path_mtu} bytes no longer"):
                 while True:
                     await qp.write(mr, target)

@@ -160,11 +160,6 @@ def pair(talker: Start) -> tuple[Talker, Talker]:
     return sender, receiver
 
 
-def until_agents_are_joined(pid: int, qps: int) -> None:
-    """Waits until the agents have a connection for each QP, in the namespace of this process."""
-    until(lambda: len(sockets(pid, TCP_PORT, "01")) >= qps)
-
-
 def gid(talker: Talker) -> str:
     """The host as an error names it."""
     return str(ipaddress.IPv6Address(bytes.fromhex(talker.address[:32])))
@@ -322,7 +317,8 @@ def test_agents_restart__connected_peers_go_on(
         hosts.agent(name)
     assert waiting[0].line() == waiting[1].line() == "talks"
     assert sender.process.poll() is receiver.process.poll() is None
-    until_agents_are_joined(sender.process.pid, 2)
+    # The agents have a connection for each QP again.
+    until(lambda: len(sockets(sender.process.pid, TCP_PORT, "01")) >= 2)
     waiting[1].process.kill()
     assert waiting[0].error()[0] == errno.ECONNRESET
     receiver.process.kill()

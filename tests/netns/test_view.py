@@ -34,13 +34,9 @@ BELOW, ABOVE = 3.3 * RATE_BPS, 3.5 * RATE_BPS  # of four planes: one fails, none
 bed = bed_of(rate=str(RATE_BPS))
 
 
-def view_of(bed: Testbed) -> FabricView:
-    return FabricView(bed.name)
-
-
 @pytest.mark.usefixtures("healed")
 def test_view__reads_links_and_faults(bed: Testbed, hosts: Hosts) -> None:
-    view = view_of(bed)
+    view = FabricView(bed.name)
     drawn, first = view.read()
     assert drawn.title.startswith("2 hosts, 4 planes") and drawn.planes == 4
     assert len(drawn.links) == 4 * (2 + 4) and first.seconds == 0

@@ -229,8 +229,10 @@ def test_message__above_1_gib(bed: Testbed, job: Job) -> None:
 @pytest.mark.slow
 def test_secret__seals_the_packets(bed: Testbed, job: Job, over_tcp: Steps, tmp_path: Path) -> None:
     """The results are the same, and packets have room for the seal."""
-    secret = secret_file(tmp_path, "job.key", 1)
-    job.start(bed, "ddp", "--steps", "90", MRC_SECRET=secret)
+    secret = tmp_path / "job.key"
+    secret.write_bytes(bytes(range(32)))
+    secret.chmod(0o600)
+    job.start(bed, "ddp", "--steps", "90", MRC_SECRET=str(secret))
     job.until_step(30)
     top = [sys.executable, "-m", "mrc", "top", "--local", "--json"]
     argv, environment = bed.host_command("h0", top)
@@ -258,13 +260,6 @@ def test_interfaces__of_another_rank_are_wrong(bed: Testbed, job: Job, wrong: in
         who = "" if number == wrong else f"rank {wrong}: "
         said = f" failed with mrc: {who}GLOO_SOCKET_IFNAME: nosuch is no port"
         assert [line for line in rank.lines if said in line], rank.lines[-3:]
-
-
-def secret_file(folder: Path, name: str, byte: int) -> str:
-    file = folder / name
-    file.write_bytes(bytes([byte]) * 32)
-    file.chmod(0o600)
-    return str(file)
 
 
 # ---- Benchmarks: they measure every contender, and clean up -------------------------------------
