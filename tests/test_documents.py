@@ -82,13 +82,18 @@ PROGRAMS = {
 MPI = "import mpi4py.MPI as m; print(m.COMM_WORLD.allreduce(m.COMM_WORLD.rank))"
 
 
+def _photos(path: Path) -> None:
+    path.mkdir()
+    (path / "cat.jpg").write_bytes(b"meow")
+
+
 FILES: dict[str, Callable[[Path], Any]] = {
     "FILE": lambda path: subprocess.run([MRC, "key", "--secret", path], check=True),
     "big.bin": lambda path: path.write_bytes(os.urandom(1 << 20)),
     "disk.img": lambda path: path.write_bytes(os.urandom(1 << 20)),
     "job.py": lambda path: path.write_text(MPI),
     "my.toml": lambda path: path.write_text(SCENARIO),
-    "photos": lambda path: (path.mkdir(), (path / "cat.jpg").write_bytes(b"meow")),
+    "photos": _photos,
     "train.py": lambda path: path.write_text(TRAINING),
     "topology-map.yaml": lambda path: path.write_text(yaml.safe_dump(plan())),
 }
