@@ -41,38 +41,37 @@ static inline void say(struct wire_qp *qp, const struct mrc_msg_record *record, 
   wire_turn(&wire[0]);
 }
 
-/* Posts in SPACE. */
+/* An operation in SPACE. */
+static inline struct mrc_msg_post post_of(int kind, uint64_t cookie, uint64_t tag,
+                                          const void *memory, uint64_t bytes) {
+  return (struct mrc_msg_post){.kind = (uint8_t)kind,
+                               .cookie = cookie,
+                               .tag = tag,
+                               .address = (uintptr_t)memory,
+                               .bytes = bytes,
+                               .space = SPACE};
+}
+
 static inline void post(int host, struct mrc_msg_post each) {
-  each.space = SPACE;
   CHECK_EQ(wire_post(&wire[host], &each), 1);
 }
 
 static inline void send(int host, uint64_t cookie, uint64_t tag, uint64_t bytes) {
-  post(host, (struct mrc_msg_post){.cookie = cookie,
-                                   .address = (uintptr_t)source,
-                                   .bytes = bytes,
-                                   .tag = tag,
-                                   .kind = MRC_MSG_SEND});
+  post(host, post_of(MRC_MSG_SEND, cookie, tag, source, bytes));
 }
 
 static inline void receive(int host, uint64_t cookie, uint64_t tag, uint64_t room, bool exact) {
-  post(host, (struct mrc_msg_post){.cookie = cookie,
-                                   .address = (uintptr_t)target,
-                                   .bytes = room,
-                                   .tag = tag,
-                                   .kind = MRC_MSG_RECV,
-                                   .exact = exact});
+  struct mrc_msg_post each = post_of(MRC_MSG_RECV, cookie, tag, target, room);
+  each.exact = exact;
+  post(host, each);
 }
 
 static inline void receive_any(int host, uint64_t cookie, uint64_t tag, uint64_t ignore,
                                uint64_t room) {
-  post(host, (struct mrc_msg_post){.cookie = cookie,
-                                   .address = (uintptr_t)target,
-                                   .bytes = room,
-                                   .tag = tag,
-                                   .ignore = ignore,
-                                   .peer = MRC_MSG_ANY,
-                                   .kind = MRC_MSG_RECV});
+  struct mrc_msg_post each = post_of(MRC_MSG_RECV, cookie, tag, target, room);
+  each.ignore = ignore;
+  each.peer = MRC_MSG_ANY;
+  post(host, each);
 }
 
 static inline void check_ended(int host, uint64_t cookie, int result, uint64_t bytes) {

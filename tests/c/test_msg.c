@@ -13,9 +13,8 @@ TEST(test_message__of_every_length_and_order) {
   static const uint64_t lengths[] = {0,         1,    7,    8,       EAGER - 1,     EAGER,
                                      EAGER + 1, 4096, 4097, 1 << 20, (1 << 20) + 1, BIG - 3,
                                      BIG + 1};
-  for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+  EACH_ROW(i, lengths) {
     for (int how = 0; how < 9; how++) {
-      CHECK_ROW(i * 10 + (size_t)how);
       const uint64_t bytes = lengths[i], room = how % 3 == 2 ? MOST : bytes;
       const bool exact = how % 3 == 1;
       start_pair();
@@ -52,9 +51,8 @@ TEST(test_message__that_does_not_fit) {
     uint64_t bytes, room;
     int sender;
   } rows[] = {{2, 1, 0}, {1, 0, 0}, {BIG, BIG - 1, -EMSGSIZE}, {BIG, 0, -EMSGSIZE}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+  EACH_ROW(i, rows) {
     for (int first = 0; first < 2; first++) {
-      CHECK_ROW(2 * i + (size_t)first);
       start_pair();
       if (first) receive(1, 2, 5, rows[i].room, false);
       send(0, 1, 5, rows[i].bytes);
@@ -119,12 +117,9 @@ TEST(test_matching__by_space_peer_tag_and_mask) {
   receive_any(1, 6, 0, ~0ull, 10);
   wire_run();
   check_ended(1, 6, 0, 1);
-  const struct mrc_msg_post other = {.cookie = 9,
-                                     .address = (uintptr_t)target,
-                                     .bytes = 1,
-                                     .space = SPACE + 1,
-                                     .kind = MRC_MSG_RECV};
-  CHECK_EQ(wire_post(&wire[1], &other), 1);
+  struct mrc_msg_post other = post_of(MRC_MSG_RECV, 9, 0, target, 1);
+  other.space++;
+  post(1, other);
   send(0, 7, 0, 1);
   wire_run();
   check_pending(1, 9);
@@ -194,12 +189,7 @@ TEST(test_cancel__of_what_nobody_knows) {
   CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), 0);
   check_ended(1, 1, -ECANCELED, 0);
   CHECK_EQ(mrc_msg_cancel(wire[1].msg, SPACE, 1), -ENOENT);
-  const struct mrc_msg_post post = {.cookie = 2,
-                                    .address = (uintptr_t)source,
-                                    .bytes = BIG,
-                                    .tag = 5,
-                                    .space = SPACE,
-                                    .kind = MRC_MSG_SEND};
+  const struct mrc_msg_post post = post_of(MRC_MSG_SEND, 2, 5, source, BIG);
   CHECK_EQ(mrc_msg_post(wire[0].msg, &post, 1, 1), 1); /* without pump: its RTS has not left */
   CHECK_EQ(mrc_msg_cancel(wire[0].msg, SPACE, 2), 0);
   check_ended(0, 2, -ECANCELED, 0);
@@ -246,8 +236,7 @@ static void check_cancel(bool sender, bool exact, int steps) {
 }
 
 TEST(test_cancel__at_every_stage) {
-  for (int row = 0; row < 4 * 12; row++) {
-    CHECK_ROW(row);
+  EACH_OF(int, row, 0, 4 * 12) {
     check_cancel(row & 1, row & 2, row / 4);
   }
 }
@@ -274,9 +263,10 @@ TEST(test_cancel__crosses_the_message) {
 /* ---- looking for a message ---- */
 
 static void peek(uint64_t cookie, bool claim) {
-  post(1,
-       (struct mrc_msg_post){
-           .cookie = cookie, .tag = 3, .peer = MRC_MSG_ANY, .kind = MRC_MSG_PEEK, .claim = claim});
+  struct mrc_msg_post each = post_of(MRC_MSG_PEEK, cookie, 3, NULL, 0);
+  each.peer = MRC_MSG_ANY;
+  each.claim = claim;
+  post(1, each);
 }
 
 /* The i-th operation of host 1 that has ended; `bytes` of a message. */
@@ -290,22 +280,13 @@ static void check_done(int i, uint64_t cookie, int result, uint64_t bytes) {
 /* A PEEK leaves the message; one that claims keeps it for the receive that names it. */
 TEST(test_peek__and_claim) {
   static const uint64_t lengths[] = {8, 100000};
-  for (size_t i = 0; i < 2; i++) {
-    CHECK_ROW(i);
+  EACH_ROW(i, lengths) {
     const uint64_t n = lengths[i];
-    const struct mrc_msg_post send = {.cookie = 1,
-                                      .address = (uintptr_t)source,
-                                      .bytes = n,
-                                      .tag = 3,
-                                      .data = 0xfedcba98,
-                                      .kind = MRC_MSG_SEND};
-    const struct mrc_msg_post claim = {.cookie = 13,
-                                       .address = (uintptr_t)target + n,
-                                       .bytes = n,
-                                       .tag = 11,
-                                       .peer = MRC_MSG_ANY,
-                                       .kind = MRC_MSG_RECV,
-                                       .claim = 1};
+    struct mrc_msg_post send = post_of(MRC_MSG_SEND, 1, 3, source, n);
+    struct mrc_msg_post claim = post_of(MRC_MSG_RECV, 13, 11, target + n, n);
+    send.data = 0xfedcba98;
+    claim.peer = MRC_MSG_ANY;
+    claim.claim = 1;
     start(2, &(struct mrc_msg_config){0});
     wire_join(0, 1, &limits);
     peek(10, false);
@@ -342,13 +323,10 @@ TEST(test_peek__and_claim) {
 enum { LONG = 100000, ROOM = 200000 };
 
 static void several(uint64_t cookie, uint64_t at, uint64_t bytes, uint32_t peer) {
-  post(1, (struct mrc_msg_post){.cookie = cookie,
-                                .address = (uintptr_t)target + at,
-                                .bytes = bytes,
-                                .tag = 3,
-                                .peer = peer,
-                                .kind = MRC_MSG_RECV,
-                                .least = 6000});
+  struct mrc_msg_post each = post_of(MRC_MSG_RECV, cookie, 3, target + at, bytes);
+  each.peer = peer;
+  each.least = 6000;
+  post(1, each);
 }
 
 static void check_part(int i, uint64_t cookie, int result, const void *at, bool goes_on) {
@@ -363,8 +341,7 @@ TEST(test_several__oldest_first) {
     uint64_t bytes, at;
   } rows[] = {{100, 0}, {9000, 104}, {0, 9104}, {5000, 9112}, {300, 20000}, {LONG, 20304}};
   enum { N = sizeof rows / sizeof rows[0] };
-  for (int how = 0; how < 4; how++) {
-    CHECK_ROW(how);
+  EACH_OF(int, how, 0, 4) {
     start(2, &(struct mrc_msg_config){0});
     wire_join(0, 1, &limits);
     const uint32_t peer = how & 1 ? MRC_MSG_ANY : 0;

@@ -11,8 +11,7 @@
 /* Numbers of frames wrap at 30 bits in an immediate and at 32 bits in a frame, ids at 30 bits. */
 TEST(test_numbers__wrap) {
   const uint32_t firsts[] = {0x3FFFFFE0, 0xFFFFFFE0};
-  for (size_t row = 0; row < 2; row++) {
-    CHECK_ROW(row);
+  EACH_ROW(row, firsts) {
     start_pair();
     for (int i = 0; i < 2; i++) {
       struct mrc_msg *msg = wire[i].msg;
@@ -67,12 +66,7 @@ TEST(test_post__too_many) {
   wire_join(0, 1, &limits);
   for (uint64_t i = 0; i < 4; i++)
     receive(1, i, i, 8, false);
-  const struct mrc_msg_post another = {.cookie = 4,
-                                       .address = (uintptr_t)target,
-                                       .bytes = 8,
-                                       .tag = 4,
-                                       .space = SPACE,
-                                       .kind = MRC_MSG_RECV};
+  const struct mrc_msg_post another = post_of(MRC_MSG_RECV, 4, 4, target, 8);
   CHECK_EQ(wire_post(&wire[1], &another), 0);
   send(0, 9, 2, 8);
   wire_run();
@@ -299,8 +293,7 @@ TEST(test_liar__does_not_get_a_receive_past_its_room) {
 /* ---- failures ---- */
 
 TEST(test_failure__ends_all_operations_of_the_peer) {
-  for (int step = 0; step < 8; step++) {
-    CHECK_ROW(step);
+  EACH_OF(int, step, 0, 8) {
     start(3, &(struct mrc_msg_config){.eager_bytes = EAGER});
     struct wire_qp *qp = wire_join(0, 1, &limits);
     struct wire_qp *good = wire_join(2, 1, &limits);
@@ -364,8 +357,7 @@ TEST(test_close__ends_what_is_outstanding) {
 
 /* A peer is idle when all that was said to it has arrived, or will never arrive. */
 TEST(test_idle__when_all_has_arrived) {
-  for (int row = 0; row < 3; row++) {
-    CHECK_ROW(row);
+  EACH_OF(int, row, 0, 3) {
     struct wire_qp *qp = start_pair();
     CHECK(mrc_msg_is_idle(wire[0].msg, qp->number));
     wire[0].refuse = row;
@@ -384,8 +376,7 @@ TEST(test_idle__when_all_has_arrived) {
 
 /* The engine has no room for a post at this moment, e.g. in its completion queue. */
 TEST(test_failure__of_a_post_for_lack_of_room_is_none) {
-  for (int refusals = 1; refusals < 6; refusals++) {
-    CHECK_ROW(refusals);
+  EACH_OF(int, refusals, 1, 6) {
     start_pair();
     wire[0].refuse = wire[1].refuse = refusals;
     send(0, 1, 5, BIG);
@@ -410,9 +401,8 @@ TEST(test_message__of_another_length_than_exact) {
     uint64_t bytes;
     int receiver, sender;
   } rows[] = {{5, -EMSGSIZE, 0}, {BIG - 1, 0, 0}, {BIG + 1, -EMSGSIZE, -EMSGSIZE}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+  EACH_ROW(i, rows) {
     for (int asked = 0; asked < 2; asked++) {
-      CHECK_ROW(2 * i + (size_t)asked);
       start_pair();
       receive(1, 2, 5, BIG, true);
       if (asked) wire_run();
@@ -444,8 +434,7 @@ TEST(test_message__refused_while_its_receive_is_cancelled) {
 /* A short message came for an exact receive of a long one. Before the CANCEL arrives, the next
    message takes the CTS, or refuses it: the receive tells of the first. */
 TEST(test_message__after_one_of_another_length) {
-  for (uint64_t bytes = BIG - 1; bytes <= BIG + 1; bytes++) {
-    CHECK_ROW(bytes);
+  EACH_OF(uint64_t, bytes, BIG - 1, BIG + 2) {
     struct wire_qp *qp = start_pair();
     receive(1, 2, 5, BIG, true);
     CHECK(wire_deliver(qp->peer));
@@ -466,8 +455,7 @@ TEST(test_message__after_one_of_another_length) {
 /* No memory region is left at one end, for now: both ends learn that, and not that the message is
    too long. */
 TEST(test_region__none_is_left) {
-  for (int row = 0; row < 8; row++) {
-    CHECK_ROW(row);
+  EACH_OF(int, row, 0, 8) {
     const int host = row & 1;
     const bool exact = row & 2, receive_first = row & 4;
     start_pair();
@@ -581,8 +569,7 @@ TEST(test_refuse__after_the_data) {
 /* An operation has one CTS, and one RTS: a second one would outlive its CANCEL. */
 TEST(test_kept__twice) {
   static const uint8_t kinds[] = {MRC_MSG_CTS, MRC_MSG_RTS};
-  for (int i = 0; i < 4; i++) {
-    CHECK_ROW(i);
+  EACH_OF(int, i, 0, 4) {
     struct wire_qp *qp = start_alone();
     struct mrc_msg_record record = {.kind = kinds[i & 1], .tag = 5, .bytes = BIG, .id = 0x10001};
     say(qp, &record, 1);
@@ -622,8 +609,7 @@ static void post_in(uint64_t cookie, uint32_t space) {
 
 /* Receives whose cookies differ in nine bits, or whose spaces do; each is found. */
 TEST(test_cookies__have_short_chains) {
-  for (uint32_t shift = 0; shift <= 56; shift++) {
-    CHECK_ROW(shift);
+  EACH_OF(uint32_t, shift, 0, 57) {
     wire_start(0, &(struct mrc_msg_config){0});
     for (uint64_t i = 0; i < POSTS; i++)
       shift == 56 ? post_in(7, (uint32_t)i) : post_in(i << shift, 3);

@@ -7,14 +7,18 @@
 
 enum { KEY = 77, SHOWN = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_READ };
 
-static void access_memory(int kind, uint64_t cookie, uint64_t at, uint64_t bytes, uint32_t key) {
-  const bool reads = kind == MRC_MSG_READ;
-  post(0, (struct mrc_msg_post){.cookie = cookie,
-                                .address = (uintptr_t)(reads ? target : source) + at,
-                                .bytes = bytes,
-                                .tag = (uintptr_t)(reads ? source : target) + at,
-                                .ignore = key,
-                                .kind = (uint8_t)kind});
+/* Reads or writes memory of host 1, or changes a number there. */
+static struct mrc_msg_post far_of(int kind, uint64_t cookie, const void *far, const void *memory,
+                                  uint64_t bytes) {
+  struct mrc_msg_post each = post_of(kind, cookie, (uintptr_t)far, memory, bytes);
+  each.ignore = KEY;
+  return each;
+}
+
+static void access_memory(int kind, uint64_t cookie, uint64_t at, uint64_t bytes) {
+  const uint8_t *far = kind == MRC_MSG_READ ? source : target;
+  const uint8_t *here = kind == MRC_MSG_READ ? target : source;
+  post(0, far_of(kind, cookie, far + at, here + at, bytes));
 }
 
 static void show(const uint8_t *memory, uint64_t bytes, uint32_t access) {
@@ -32,7 +36,7 @@ TEST(test_memory__of_every_size) {
         show(source, MOST, SHOWN);
       else
         show(target, MOST, MRC_ACCESS_REMOTE_WRITE);
-      access_memory(kind, 1, 8, rows[i], KEY);
+      access_memory(kind, 1, 8, rows[i]);
       check_pending(0, 2);
       wire_run();
       check_ended(0, 1, 0, rows[i]);
@@ -50,12 +54,7 @@ TEST(test_read__of_memory_that_goes) {
   start_pair();
   struct wire_qp *far = wire[0].qps[0].peer;
   show(from, sizeof from, SHOWN);
-  post(0, (struct mrc_msg_post){.cookie = 1,
-                                .address = (uintptr_t)to,
-                                .bytes = sizeof to,
-                                .tag = (uintptr_t)from,
-                                .ignore = KEY,
-                                .kind = MRC_MSG_READ});
+  post(0, far_of(MRC_MSG_READ, 1, from, to, sizeof to));
   CHECK(wire_deliver(&wire[0].qps[0]));
   wire_turn(&wire[1]);
   CHECK_EQ(far->posted, MRC_MSG_CHUNKS_AT_ONCE);
@@ -73,7 +72,7 @@ TEST(test_read__hundreds_at_a_time) {
   start_pair();
   show(source, MOST, SHOWN);
   for (uint64_t i = 0; i < N; i++)
-    access_memory(MRC_MSG_READ, i, 100 * i, 100, KEY);
+    access_memory(MRC_MSG_READ, i, 100 * i, 100);
   CHECK_EQ(wire[0].msg->peers[0]->reads, MRC_MSG_READS);
   wire_run();
   for (uint64_t i = 0; i < N; i++)
@@ -90,7 +89,7 @@ TEST(test_read__while_all_else_waits) {
   show(source, MOST, SHOWN);
   for (uint64_t i = 0; i < 2000; i++) /* host 1 fills the heap, the slots and the queue of host 0 */
     send(1, i, 0, EAGER);
-  access_memory(MRC_MSG_READ, 1, 0, BIG, KEY);
+  access_memory(MRC_MSG_READ, 1, 0, BIG);
   wire_run();
   check_ended(0, 1, 0, BIG);
   CHECK(wire[0].msg->counters.stalls > 0);
@@ -100,11 +99,10 @@ TEST(test_read__while_all_else_waits) {
 
 TEST(test_memory__of_a_peer_that_fails) {
   for (int kind = MRC_MSG_WRITE; kind <= MRC_MSG_READ; kind++)
-    for (int steps = 0; steps < 4; steps++) {
-      CHECK_ROW(steps);
+    EACH_OF(int, steps, 0, 4) {
       struct wire_qp *qp = start_pair();
       for (uint64_t i = 0; i < 100; i++)
-        access_memory(kind, i, 0, BIG, KEY);
+        access_memory(kind, i, 0, BIG);
       for (int i = 0; i < steps; i++)
         wire_deliver(qp);
       wire_turn(&wire[1]);
@@ -113,7 +111,7 @@ TEST(test_memory__of_a_peer_that_fails) {
       wire_turn(&wire[0]);
       for (uint64_t i = 0; i < 100; i++)
         check_ended(0, i, -ETIMEDOUT, 0);
-      access_memory(kind, 1000, 0, 1, KEY);
+      access_memory(kind, 1000, 0, 1);
       check_ended(0, 1000, -ETIMEDOUT, 0);
       wire_stop();
     }
@@ -129,14 +127,11 @@ static void show_numbers(void) { show((const uint8_t *)numbers, sizeof numbers, 
 
 static void change(uint64_t cookie, uint32_t how, uint64_t bytes, uint64_t operand,
                    uint64_t expected) {
-  post(0, (struct mrc_msg_post){.cookie = cookie,
-                                .address = operand,
-                                .bytes = bytes,
-                                .tag = (uintptr_t)&numbers[1],
-                                .ignore = KEY,
-                                .kind = MRC_MSG_ATOMIC,
-                                .data = how,
-                                .least = expected});
+  struct mrc_msg_post each = far_of(MRC_MSG_ATOMIC, cookie, &numbers[1], NULL, bytes);
+  each.address = operand;
+  each.data = how;
+  each.least = expected;
+  post(0, each);
 }
 
 static void check_before(uint64_t cookie, uint64_t before) {
@@ -231,7 +226,7 @@ TEST(test_memory__that_is_not_shown) {
              0);
     numbers[1] = 5;
     if (reads)
-      access_memory(MRC_MSG_READ, 1, rows[i].at, rows[i].bytes, KEY);
+      access_memory(MRC_MSG_READ, 1, rows[i].at, rows[i].bytes);
     else
       change(1, MRC_MSG_ADD, rows[i].bytes, 7, 0);
     wire_run();
@@ -313,13 +308,12 @@ TEST(test_liar__fetches_what_it_may_not) {
 }
 
 TEST(test_liar__answers_what_was_not_asked) {
-  for (int row = 0; row < 4; row++) {
-    CHECK_ROW(row);
+  EACH_OF(int, row, 0, 4) {
     struct wire_qp *qp = start_alone();
     const bool full = row >= 2; /* the FETCH waits for a credit, so no peer can know of it */
     for (uint64_t i = 0; full && i < 4000; i++)
       send(0, 100 + i, 5, EAGER);
-    access_memory(MRC_MSG_READ, 1, 0, 100, KEY);
+    access_memory(MRC_MSG_READ, 1, 0, 100);
     uint32_t id = 1 << 16;
     for (uint32_t i = 0; full && i < wire[0].msg->config.max_operations; i++)
       if (wire[0].msg->ops[i].state == MRC_MSG_READING) id = wire[0].msg->ops[i].id;
@@ -384,15 +378,12 @@ TEST(test_liar__answers_no_atomic) {
 /* ---- sends that end at the peer ---- */
 
 TEST(test_delivered__ends_with_the_acknowledgement) {
-  for (int fails = 0; fails < 2; fails++) {
-    CHECK_ROW(fails);
+  EACH_OF(int, fails, 0, 2) {
     struct wire_qp *qp = start_pair();
-    for (uint64_t i = 0; i < 200; i++) /* several frames */
-      post(0, (struct mrc_msg_post){.cookie = i,
-                                    .address = (uintptr_t)source,
-                                    .bytes = EAGER,
-                                    .kind = MRC_MSG_SEND,
-                                    .delivered = true});
+    struct mrc_msg_post each = post_of(MRC_MSG_SEND, 0, 0, source, EAGER);
+    each.delivered = true;
+    for (; each.cookie < 200; each.cookie++) /* several frames */
+      post(0, each);
     while (wire_deliver(qp))
       continue;
     check_pending(0, 0);

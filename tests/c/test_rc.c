@@ -664,15 +664,13 @@ static void run_seed(uint64_t seed, uint32_t steps) {
 }
 
 TEST(test_sweep__some_seeds) {
-  for (uint64_t seed = 1; seed <= 40; seed++) {
-    CHECK_ROW(seed);
+  EACH_OF(uint64_t, seed, 1, 41) {
     run_seed(seed, 2000);
   }
 }
 
 SLOW(test_sweep__many_seeds) {
-  for (uint64_t seed = 1000; seed < 2000; seed++) {
-    CHECK_ROW(seed);
+  EACH_OF(uint64_t, seed, 1000, 2000) {
     run_seed(seed, 3000);
   }
 }
@@ -743,8 +741,7 @@ static void run_hostile(uint64_t seed) {
 }
 
 static void hostile_seeds(uint64_t first, uint64_t last) {
-  for (uint64_t seed = first; seed <= last; seed++) {
-    CHECK_ROW(seed);
+  EACH_OF(uint64_t, seed, first, last + 1) {
     run_hostile(seed);
   }
 }
