@@ -123,9 +123,9 @@ static int insert(struct fid_av *fid, const void *addresses, size_t count, fi_ad
   return (int)n;
 }
 
-OF_REFUSES(insert_service, struct fid_av *av, const char *node, const char *service,
+OF_REFUSES(int, insert_service, struct fid_av *av, const char *node, const char *service,
            fi_addr_t *found, uint64_t flags, void *context)
-OF_REFUSES(insert_symmetric, struct fid_av *av, const char *node, size_t n_nodes,
+OF_REFUSES(int, insert_symmetric, struct fid_av *av, const char *node, size_t n_nodes,
            const char *service, size_t n_services, fi_addr_t *found, uint64_t flags, void *context)
 
 /* Such an endpoint may still ask for a QP: it stays in the table of peers. */

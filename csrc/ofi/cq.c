@@ -400,10 +400,8 @@ static ssize_t eq_read_error(struct fid_eq *eq, struct fi_eq_err_entry *entry, u
   return -FI_EAGAIN;
 }
 
-static ssize_t write_event(struct fid_eq *eq, uint32_t event, const void *buffer, size_t bytes,
-                           uint64_t flags) {
-  return -FI_ENOSYS;
-}
+OF_REFUSES(ssize_t, write_event, struct fid_eq *eq, uint32_t event, const void *buffer,
+           size_t bytes, uint64_t flags)
 
 /* A signal ends the wait too. */
 static ssize_t wait_event(struct fid_eq *eq, uint32_t *event, void *buffer, size_t bytes,

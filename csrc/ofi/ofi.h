@@ -19,8 +19,8 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* A function of such a table that refuses. */
-#define OF_REFUSES(name, ...) \
-  static int name(__VA_ARGS__) { return -FI_ENOSYS; }
+#define OF_REFUSES(type, name, ...) \
+  static type name(__VA_ARGS__) { return -FI_ENOSYS; }
 
 /* The beginning of every object: a handle is its address. */
 struct of_object {

@@ -369,11 +369,11 @@ static int get_name(struct fid *fid, void *address, size_t *bytes) {
   return room < sizeof *own ? -FI_ETOOSMALL : 0;
 }
 
-OF_REFUSES(set_name, struct fid *fid, void *address, size_t bytes)
-OF_REFUSES(get_peer, struct fid_ep *ep, void *address, size_t *bytes)
-OF_REFUSES(connect_ep, struct fid_ep *ep, const void *address, const void *data, size_t bytes)
-OF_REFUSES(accept_ep, struct fid_ep *ep, const void *data, size_t bytes)
-OF_REFUSES(shut_down, struct fid_ep *ep, uint64_t flags)
+OF_REFUSES(int, set_name, struct fid *fid, void *address, size_t bytes)
+OF_REFUSES(int, get_peer, struct fid_ep *ep, void *address, size_t *bytes)
+OF_REFUSES(int, connect_ep, struct fid_ep *ep, const void *address, const void *data, size_t bytes)
+OF_REFUSES(int, accept_ep, struct fid_ep *ep, const void *data, size_t bytes)
+OF_REFUSES(int, shut_down, struct fid_ep *ep, uint64_t flags)
 
 static struct fi_ops_cm cm_ops = {.size = sizeof cm_ops,
                                   .setname = set_name,
@@ -404,10 +404,10 @@ static int set_option(struct fid *fid, int level, int name, const void *value, s
   return 0;
 }
 
-OF_REFUSES(tx_context, struct fid_ep *ep, int index, struct fi_tx_attr *attr, struct fid_ep **found,
-           void *context)
-OF_REFUSES(rx_context, struct fid_ep *ep, int index, struct fi_rx_attr *attr, struct fid_ep **found,
-           void *context)
+OF_REFUSES(int, tx_context, struct fid_ep *ep, int index, struct fi_tx_attr *attr,
+           struct fid_ep **found, void *context)
+OF_REFUSES(int, rx_context, struct fid_ep *ep, int index, struct fi_rx_attr *attr,
+           struct fid_ep **found, void *context)
 
 static ssize_t size_left(struct fid_ep *ep) {
   pr_lock();
@@ -459,13 +459,14 @@ static int open_ep(struct fid_domain *domain, struct fi_info *info, struct fid_e
 
 /* ---- What a domain refuses ---- */
 
-OF_REFUSES(no_scalable_ep, struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
+OF_REFUSES(int, no_scalable_ep, struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
            void *context)
-OF_REFUSES(no_poll, struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **set)
-OF_REFUSES(no_shared_tx, struct fid_domain *domain, struct fi_tx_attr *attr, struct fid_stx **stx,
-           void *context)
-OF_REFUSES(no_shared_rx, struct fid_domain *domain, struct fi_rx_attr *attr, struct fid_ep **ep,
-           void *context)
+OF_REFUSES(int, no_poll, struct fid_domain *domain, struct fi_poll_attr *attr,
+           struct fid_poll **set)
+OF_REFUSES(int, no_shared_tx, struct fid_domain *domain, struct fi_tx_attr *attr,
+           struct fid_stx **stx, void *context)
+OF_REFUSES(int, no_shared_rx, struct fid_domain *domain, struct fi_rx_attr *attr,
+           struct fid_ep **ep, void *context)
 
 static struct fi_ops_domain domain_ops = {.size = sizeof domain_ops,
                                           .av_open = of_av_open,
@@ -492,10 +493,11 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 
 /* ---- Fabrics ---- */
 
-OF_REFUSES(no_passive_ep, struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **ep,
+OF_REFUSES(int, no_passive_ep, struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **ep,
            void *context)
-OF_REFUSES(no_wait, struct fid_fabric *fabric, struct fi_wait_attr *attr, struct fid_wait **set)
-OF_REFUSES(no_try, struct fid_fabric *fabric, struct fid **fids, int count)
+OF_REFUSES(int, no_wait, struct fid_fabric *fabric, struct fi_wait_attr *attr,
+           struct fid_wait **set)
+OF_REFUSES(int, no_try, struct fid_fabric *fabric, struct fid **fids, int count)
 
 static struct fi_ops_fabric fabric_ops = {.size = sizeof fabric_ops,
                                           .domain = open_domain,

@@ -432,16 +432,10 @@ static ssize_t inject_write(struct fid_ep *ep, const void *buffer, size_t bytes,
 }
 
 /* The peer does not notice a write: nothing could bring it the data. */
-static ssize_t no_write_data(struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
-                             uint64_t data, fi_addr_t peer, uint64_t address, uint64_t key,
-                             void *context) {
-  return -FI_ENOSYS;
-}
-
-static ssize_t no_inject_write_data(struct fid_ep *ep, const void *buffer, size_t bytes,
-                                    uint64_t data, fi_addr_t peer, uint64_t address, uint64_t key) {
-  return no_write_data(ep, buffer, bytes, NULL, data, peer, address, key, NULL);
-}
+OF_REFUSES(ssize_t, no_write_data, struct fid_ep *ep, const void *buffer, size_t bytes, void *desc,
+           uint64_t data, fi_addr_t peer, uint64_t address, uint64_t key, void *context)
+OF_REFUSES(ssize_t, no_inject_write_data, struct fid_ep *ep, const void *buffer, size_t bytes,
+           uint64_t data, fi_addr_t peer, uint64_t address, uint64_t key)
 
 struct fi_ops_rma of_rma_ops = {.size = sizeof of_rma_ops,
                                 .read = read_memory,

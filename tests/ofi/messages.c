@@ -190,8 +190,6 @@ static void addresses(void) {
   close_domain();
 }
 
-/* ---- Messages ---- */
-
 enum { TAG = 7 };
 
 /* ---- Messages ---- */

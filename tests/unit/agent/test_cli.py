@@ -107,9 +107,7 @@ def lasting(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
         )  # fmt: skip
 
     yield start
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.connect(agent_socket.address_of(name))
-        os.kill(agent_socket.credentials_of(asking).pid, signal.SIGTERM)
+    os.kill(agent_socket.agent_pid(name), signal.SIGTERM)
 
 
 @needs_libmrc
