@@ -3,7 +3,6 @@
 
 #include <endian.h>
 #include <errno.h>
-#include <stdlib.h>
 
 #include "core/base.h"
 #include "core/seal.h"
@@ -15,19 +14,7 @@
 /* Sealed QPs: bytes arrive as on plain ones, and of what others change, forge or send again nothing
    has an effect. The simulated cipher asserts that no nonce is used twice. */
 
-enum { MODES = 2, TAP = 4096 };
-
-static struct mrc_datagram *tap[TAP];
-
-static void start_tap(struct mrc_pair *p) {
-  p->tap = tap;
-  p->tap_room = TAP;
-}
-
-static void free_tap(struct mrc_pair *p) {
-  for (int i = 0; i < p->n_tapped; i++)
-    free(tap[i]);
-}
+enum { MODES = 2 };
 
 /* A packet that was seen on the way arrives at its destination. */
 static int arrive(struct mrc_pair *p, const struct mrc_datagram *packet) {
@@ -107,20 +94,19 @@ TEST(test_seal__no_byte_can_be_changed) {
     PAIR p = open_pair(.planes = 2);
     const int end = open_qp(p, .memory_bytes = 64 * MTU, .seal = mode, .path_mtu = 256);
     audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
-    start_tap(p);
+    p->tap_room = MRC_PAIR_TAP;
     WRITE_IMM_AND_WAIT(p, end, 300, 50 * MS);
     CHECK(p->n_tapped >= 4); /* two data packets and their answers */
     for (int i = 0; i < p->n_tapped; i++) {
-      for (uint32_t at = 0; at < tap[i]->n; at++) {
-        tap[i]->bytes[at] ^= 0x20;
-        const int drop = arrive(p, tap[i]);
+      for (uint32_t at = 0; at < p->tap[i]->n; at++) {
+        p->tap[i]->bytes[at] ^= 0x20;
+        const int drop = arrive(p, p->tap[i]);
         CHECK(drop != MRC_DROP_NONE && drop != MRC_DROP_DUPLICATE && drop != MRC_DROP_STALE);
-        tap[i]->bytes[at] ^= 0x20;
+        p->tap[i]->bytes[at] ^= 0x20;
       }
     }
     CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
     CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
-    free_tap(p);
   }
 }
 
@@ -129,17 +115,12 @@ TEST(test_seal__a_packet_keeps_its_ev) {
   PAIR p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 64, .seal = MRC_SEAL_AUTH);
   audit_of(p, end)->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true;
-  start_tap(p);
+  p->tap_room = MRC_PAIR_TAP;
   WRITE_AND_WAIT(p, end, 64, 50 * MS);
   for (int i = 0; i < p->n_tapped; i++) {
-    tap[i]->meta.flow_label ^= 1;
-    CHECK_EQ(arrive(p, tap[i]), MRC_DROP_SEAL);
+    p->tap[i]->meta.flow_label ^= 1;
+    CHECK_EQ(arrive(p, p->tap[i]), MRC_DROP_SEAL);
   }
-  free_tap(p);
-}
-
-static struct mrc_qp_info state_of(const struct mrc_pair *p, int end) {
-  return mrc_pair_info(p, end);
 }
 
 /* All packets of a session arrive once more, in order and backwards, while the QP is idle and while
@@ -149,7 +130,7 @@ TEST(test_seal__what_arrives_again_changes_nothing) {
     PAIR p = open_pair(.planes = 2);
     const int end = open_qp(p, .memory_bytes = 400 * MTU, .seal = MRC_SEAL_AEAD);
     const int peer = p->ends[end]->peer;
-    start_tap(p);
+    p->tap_room = MRC_PAIR_TAP;
     lose_data(p, 5, 3);
     mrc_pair_port_up(p, 0, 2, false);
     WRITE_IMM_AND_WAIT(p, end, 40 * MTU, 100 * MS);
@@ -158,19 +139,17 @@ TEST(test_seal__what_arrives_again_changes_nothing) {
     const int n = p->n_tapped;
     p->tap_room = 0;
     if (row & 1) CHECK_EQ(mrc_pair_write_imm(p, end, 100 * MTU), 0);
-    const struct mrc_qp_info before = state_of(p, end), peers = state_of(p, peer);
+    const struct mrc_qp_info before = mrc_pair_info(p, end), peers = mrc_pair_info(p, peer);
     const int events = p->hosts[0].n_events + p->hosts[1].n_events;
     for (int i = 0; i < n; i++)
-      arrive(p, tap[row & 2 ? n - 1 - i : i]);
-    CHECK_EQ(state_of(p, end).retransmitted_packets, before.retransmitted_packets);
-    CHECK_EQ(state_of(p, peer).received_bytes, peers.received_bytes);
+      arrive(p, p->tap[row & 2 ? n - 1 - i : i]);
+    CHECK_EQ(mrc_pair_info(p, end).retransmitted_packets, before.retransmitted_packets);
+    CHECK_EQ(mrc_pair_info(p, peer).received_bytes, peers.received_bytes);
     CHECK_EQ(p->hosts[0].n_events + p->hosts[1].n_events, events);
     CHECK(mrc_pair_finish(p, 100 * MS));
     run_for(p, 100 * MS);
     CHECK_EQ(succeeded(p, end), row & 1 ? 2 : 1);
     CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_RTS);
-    p->n_tapped = n;
-    free_tap(p);
   }
 }
 
@@ -178,16 +157,14 @@ TEST(test_seal__what_arrives_again_changes_nothing) {
 TEST(test_seal__old_packets_are_refused) {
   PAIR p = open_pair(.engine.seal_epoch_bits = 6);
   const int end = open_qp(p, .memory_bytes = 500 * MTU, .seal = MRC_SEAL_AEAD, .mpr = 128);
-  start_tap(p);
+  p->tap_room = MRC_PAIR_TAP;
   WRITE_AND_WAIT(p, end, MTU, 50 * MS);
   const int n = p->n_tapped;
   p->tap_room = 0;
   for (int i = 0; i < 10; i++)
     WRITE_AND_WAIT(p, end, 40 * MTU, 50 * MS);
   for (int i = 0; i < n; i++)
-    if (tap[i]->to == 1) CHECK_EQ(arrive(p, tap[i]), MRC_DROP_REPLAY);
-  p->n_tapped = n;
-  free_tap(p);
+    if (p->tap[i]->to == 1) CHECK_EQ(arrive(p, p->tap[i]), MRC_DROP_REPLAY);
 }
 
 /* Probes and port states of a sealed QP are sealed as well, before the QP may send. */

@@ -2,7 +2,6 @@
 #include "core/engine.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #include "core/send.h"
 #include "forge.h"
@@ -364,24 +363,21 @@ TEST(test_probe__of_a_reverse_ev_that_cannot_be_sent_fails) {
 
 /* Each class has its code point. Switches may mark data and probes, but not answers. */
 TEST(test_transmit__code_points_of_the_classes) {
-  static struct mrc_datagram *tap[4096];
   PAIR p = open_pair(.engine.dscps = {.control = 46, .data = 10, .retransmission = 18});
   const int end = open_qp(p, .memory_bytes = 1u << 20);
-  p->tap = tap;
-  p->tap_room = 4096;
+  p->tap_room = MRC_PAIR_TAP;
   mrc_pair_lose(
       p, (struct mrc_pair_rule){.opcode = MRC_OP_WRITE_LAST, .plane = MRC_PAIR_ANY, .times = 1});
   WRITE_AND_WAIT(p, end, 1u << 20, SECOND);
   int seen[256] = {0}, again = 0;
   for (int i = 0; i < p->n_tapped; i++) {
     struct mrc_wire wire;
-    CHECK_EQ(mrc_wire_decode(tap[i]->bytes, tap[i]->n, false, &wire), 0);
+    CHECK_EQ(mrc_wire_decode(p->tap[i]->bytes, p->tap[i]->n, false, &wire), 0);
     const bool data = mrc_opcode_is_data(wire.opcode), rtx = data && wire.rtx;
     const bool asks = wire.opcode == MRC_OP_PROBE || wire.opcode == MRC_OP_ENDPOINT_REQUEST;
-    CHECK_EQ(tap[i]->tclass, rtx ? 18 << 2 | 2 : data ? 10 << 2 | 2 : 46 << 2 | (asks ? 2 : 0));
+    CHECK_EQ(p->tap[i]->tclass, rtx ? 18 << 2 | 2 : data ? 10 << 2 | 2 : 46 << 2 | (asks ? 2 : 0));
     seen[wire.opcode]++;
     again += rtx;
-    free(tap[i]);
   }
   CHECK(again > 0 && seen[MRC_OP_SACK] > 0 && seen[MRC_OP_ACK] > 0);
   CHECK(seen[MRC_OP_PROBE] + seen[MRC_OP_ENDPOINT_REQUEST] > 0);

@@ -652,6 +652,8 @@ void mrc_pair_destroy(struct mrc_pair *pair) {
     free(event.pointer);
   for (int i = 0; i < pair->config.hosts; i++)
     free_inbox(&pair->hosts[i]);
+  for (int i = 0; i < pair->n_tapped; i++)
+    free(pair->tap[i]);
   mrc_heap_free(&pair->heap);
   free(pair->paths);
   free(pair);

@@ -92,6 +92,7 @@ void mrc_datagram_suffer(struct mrc_datagram *packet, const struct mrc_link_fate
 #define MRC_PAIR_MAX_DROPS 64
 
 #define MRC_PAIR_ANY UINT32_MAX
+#define MRC_PAIR_TAP 4096
 #define MRC_PAIR_DATA 0 /* opcode of a rule: every data packet */
 
 /* How a host's driver treats its engine. */
@@ -177,7 +178,7 @@ struct mrc_pair {
   void (*post)(struct mrc_pair *pair, int host);
   /* Sees each packet that a host sends, or is about to receive, and may change it; NULL: none. */
   void (*pass)(struct mrc_pair *pair, int host, struct mrc_datagram *packet, bool sent);
-  struct mrc_datagram **tap; /* copies of the packets sent, until it is full; the caller frees */
+  struct mrc_datagram *tap[MRC_PAIR_TAP]; /* copies of the first packets sent, tap_room at most */
   int tap_room;
   int n_tapped;
   struct mrc_pair_config config;
