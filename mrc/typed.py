@@ -34,20 +34,23 @@ def take(
     kind: type[T],
     *,
     place: str = "",
-    read: Callable[[type, Any], object] | None = None,
 ) -> T:
     """Returns `value` converted to `kind`. All members have the types and bounds declared there.
 
-    `read` converts to types that msgspec does not support. Raises ValueError, whose message begins
-    with `place`, the position of `value` in its document.
+    A type that msgspec does not support converts by its static method `read`. Raises ValueError,
+    whose message begins with `place`, the position of `value` in its document.
     """
     _learn(kind)
     try:
-        return msgspec.convert(value, kind, dec_hook=read, str_keys=True)
+        return msgspec.convert(value, kind, dec_hook=_read, str_keys=True)
     except msgspec.ValidationError as error:
         raise ValueError(_complaint(str(error), kind, value, place)) from None
     except RecursionError:
         raise ValueError(f"{place or 'the value'}: is nested too deeply") from None
+
+
+def _read(kind: Any, value: object) -> object:
+    return kind.read(value)
 
 
 def _learn(kind: Any) -> None:

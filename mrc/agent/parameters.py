@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -30,16 +31,9 @@ from mrc.engine.paths import LocalPort
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
 from mrc.errors import ConfigError, ConnectError, PathError, ProtocolError
-from mrc.fabric.hostconfig import (
-    HostConfig,
-    IpAddress,
-    pack_address,
-    parse_address,
-    read_address,
-    unpack_address,
-)
+from mrc.fabric.hostconfig import HostConfig, IpAddress, pack_address
 from mrc.linux import system
-from mrc.linux.rtnetlink import interfaces
+from mrc.linux.rtnetlink import Interface
 from mrc.messages.messages import MessagePeer
 from mrc.typed import take
 
@@ -51,6 +45,12 @@ DEVICE = "mrc0"
 FILE = Path("/dev/infiniband", DEVICE)
 _NULL = os.makedev(1, 3)
 _MODE = 0o666
+
+
+def unpack_address(packed: bytes) -> IpAddress:
+    """The inverse of `pack_address`."""
+    address = IPv6Address(packed)
+    return address.ipv4_mapped or address
 
 
 def gids_of(ports: Sequence[LocalPort]) -> list[IpAddress]:
@@ -113,7 +113,7 @@ def check_host(
     elif named != str(gid):
         same = name == named  # and its addresses must be those configured for it
     else:
-        same = gid in addresses or gid == parse_address(remote)
+        same = gid in addresses or gid == unpack_address(pack_address(ip_address(remote)))
     if not same:
         raise ConnectError(f"{remote} is not {gid}, the peer that the program has named")
 
@@ -170,7 +170,7 @@ def emulated_in(private: dict[str, Any]) -> Emulated | None:
 def taken(message: object, kind: type[T], wrong: str) -> T:
     """What a program or a peer's agent has sent, checked; raises ProtocolError."""
     try:
-        return take(message, kind, read=read_address)
+        return take(message, kind)
     except ValueError as error:
         raise ProtocolError(f"{wrong}: {shown(str(error))}") from None
 
@@ -368,7 +368,7 @@ def _engine_config(config: ContextConfig, ports: Sequence[LocalPort | None]) -> 
 
 
 def _port_fields(ports: Sequence[LocalPort]) -> list[dict[str, object]]:
-    mtus = {each.name: each.mtu for each in interfaces() if each.up}
+    mtus = {each.name: each.mtu for each in Interface.all() if each.up}
     return [
         {
             "ifname": port.nic.encode()[:15],

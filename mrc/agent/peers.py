@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, to_builtins
 
-from mrc.agent.parameters import QpParameters, taken
+from mrc.agent.parameters import QpParameters, taken, unpack_address
 from mrc.agent.steering import AgentKind, struct_bytes
 from mrc.connect.connect import Local, about, dial
 from mrc.connect.oob import Channel
 from mrc.connect.parse import shown
 from mrc.engine.native import CData
 from mrc.errors import BusyError, ConnectError, MrcError, PeerGoneError, ProtocolError
-from mrc.fabric.hostconfig import IpAddress, pack_address, unpack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address
 from mrc.tasks import Limit, RunningClock
 from mrc.units import digits
 

@@ -20,6 +20,7 @@ from msgspec import Struct, field, structs
 from msgspec.structs import replace
 
 from mrc.agent import steering
+from mrc.agent.parameters import unpack_address
 from mrc.agent.peers import described
 from mrc.agent.socket import AgentFunction
 from mrc.agent.steering import AgentKind, read_array, read_struct, struct_bytes, text_of
@@ -31,7 +32,7 @@ from mrc.engine.native import lib
 from mrc.enums import CcKind, EvState
 from mrc.errors import InUseError, MrcError
 from mrc.events import EvEvent
-from mrc.fabric.hostconfig import HostConfig, unpack_address
+from mrc.fabric.hostconfig import HostConfig
 from mrc.units import counted, digits
 
 if TYPE_CHECKING:

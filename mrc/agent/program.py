@@ -65,7 +65,7 @@ from mrc.errors import (
     ProtocolError,
     StateError,
 )
-from mrc.fabric.hostconfig import IpAddress, read_address
+from mrc.fabric.hostconfig import IpAddress
 from mrc.tasks import Limit, cancelled
 from mrc.typed import take
 from mrc.units import digits
@@ -117,7 +117,7 @@ def unpack_resume(packed: bytes) -> ResumeState:
         text = unpacker.decompress(packed, _MOST)
         if unpacker.unconsumed_tail:
             raise ValueError(f"unpacked it has more than {_MOST} bytes")
-        return take(parse(text), ResumeState, read=read_address)
+        return take(parse(text), ResumeState)
     except (ValueError, zlib.error) as error:
         raise ProtocolError(f"a program kept a wrong note: {error}") from None
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from msgspec import Meta, Struct, structs, to_builtins
 
 from mrc.agent import steering
-from mrc.agent.parameters import gid_for, gids_of, peer_of, source_of, taken
+from mrc.agent.parameters import gid_for, gids_of, peer_of, source_of, taken, unpack_address
 from mrc.agent.peers import Qpn, agent_channel, described, repeat
 from mrc.agent.socket import CmPortRow, Credentials
 from mrc.agent.steering import AgentFrame, AgentKind, pack, struct_bytes
@@ -36,7 +36,7 @@ from mrc.connect.oob import Channel
 from mrc.engine.native import CData
 from mrc.engine.paths import LocalPort
 from mrc.errors import MrcError, ProtocolError
-from mrc.fabric.hostconfig import IpAddress, pack_address, unpack_address
+from mrc.fabric.hostconfig import IpAddress, pack_address
 from mrc.tasks import Limit, cancelled
 from mrc.units import digits
 

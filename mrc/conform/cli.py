@@ -26,7 +26,7 @@ from mrc.conform.packets import Peer
 from mrc.conform.player import CaseOutcome, Player, Verdict
 from mrc.conform.readings import READINGS, Readings, ReadingText
 from mrc.dissect import vectors
-from mrc.dissect.capture import read_file
+from mrc.dissect.capture import CapturedFrame
 from mrc.enums import Reading
 from mrc.errors import BadFileError, ConfigError
 from mrc.linux.system import check_writable, write_whole
@@ -273,7 +273,7 @@ def _print(args: argparse.Namespace, out: Output, name: str, outcomes: list[Case
 
 def _judge(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    judge, packets = report.judged(read_file(args.file), args.port)
+    judge, packets = report.judged(CapturedFrame.of_file(args.file), args.port)
     result = report.capture_result(judge, packets)
     out.text("\n".join(report.capture_lines(result)))
     out.result(result)

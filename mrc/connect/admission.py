@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
+from mrc.connect.parse import parse_address
 from mrc.engine.paths import PeerSource
 from mrc.errors import BusyError, ConnectError, MrcError
-from mrc.fabric.hostconfig import IpAddress, parse_address
+from mrc.fabric.hostconfig import IpAddress
 from mrc.tasks import cancelled, took_cancellation
 from mrc.units import counted
 

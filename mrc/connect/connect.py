@@ -47,6 +47,7 @@ from mrc.connect.oob import (
     check_readings,
     extended,
 )
+from mrc.connect.parse import parse_address
 from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
 from mrc.connect.proof import (
     NoAnswerError,
@@ -85,7 +86,7 @@ from mrc.errors import (
     reason_of,
 )
 from mrc.events import ProbeResult
-from mrc.fabric.hostconfig import HostConfig, IpAddress, parse_address
+from mrc.fabric.hostconfig import HostConfig, IpAddress
 from mrc.linux import system
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled

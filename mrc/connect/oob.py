@@ -46,7 +46,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta, Struct, to_builtins
 
 from mrc import limits, versions
-from mrc.connect.parse import called, parse, shown
+from mrc.connect.parse import called, parse, parse_address, shown
 from mrc.connect.tls import TlsStream, cut_random, explain, write_random
 from mrc.engine.paths import RemotePort
 from mrc.enums import Reading
@@ -58,7 +58,7 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
 )
-from mrc.fabric.hostconfig import IpInterface, parse_address, read_address
+from mrc.fabric.hostconfig import IpInterface
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled, within
 from mrc.typed import take
@@ -196,7 +196,7 @@ class Hello(Struct, frozen=True, kw_only=True):
                 " install the same mrc on both hosts"
             )
         try:
-            hello = take(message, cls, read=read_address)
+            hello = take(message, cls)
             _check_names(hello)
         except ValueError as error:
             raise ProtocolError(f"the peer sent a wrong hello: {shown(str(error))}") from None

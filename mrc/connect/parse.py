@@ -12,7 +12,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, NoReturn
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from mrc.fabric.hostconfig import IpAddress
 
 MAX_SHOWN = 300  # characters
 _HOST = re.compile(r"[\w.:%-]+")
@@ -60,6 +65,13 @@ def called(name: str) -> str:
     a host: it might be half of a line, and forge a question.
     """
     return name if _HOST.fullmatch(name) else quoted(name, _MOST_OF_NAME)
+
+
+@lru_cache(maxsize=1024)  # each connection needs those of its ends several times
+def parse_address(name: str) -> IpAddress:
+    """Parses a numeric address. Removes a scope and turns a mapped IPv4 address into IPv4."""
+    address = ip_address(name.partition("%")[0])
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
 
 
 # ---- JSON -----------------------------------------------------------------------------------

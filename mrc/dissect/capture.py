@@ -40,6 +40,15 @@ class CapturedFrame(Struct, frozen=True):
     data: bytes
     missing: int = 0  # bytes at its end that the capture left out
 
+    @staticmethod
+    def of_file(name: str) -> Iterator[CapturedFrame]:
+        """The frames of the file of this name. Raises CaptureError."""
+        try:
+            with open(name, "rb") as file:
+                yield from read(file, name)
+        except OSError as error:
+            raise CaptureError(f"{name}: {(error.strerror or str(error)).lower()}") from error
+
     def packets(
         self, ports: Collection[int] | None, usual: int | None = None
     ) -> Iterator[tuple[UdpFlow, Packet, int, int]]:
@@ -58,15 +67,6 @@ class CapturedFrame(Struct, frozen=True):
         for part, piece in enumerate(parts, 1):
             missing = self.missing if part == len(parts) else 0
             yield flow, Packet.decode(piece, flow, missing=missing), part, len(parts)
-
-
-def read_file(name: str) -> Iterator[CapturedFrame]:
-    """The frames of the file of this name. Raises CaptureError."""
-    try:
-        with open(name, "rb") as file:
-            yield from read(file, name)
-    except OSError as error:
-        raise CaptureError(f"{name}: {(error.strerror or str(error)).lower()}") from error
 
 
 def read(file: BinaryIO, name: str) -> Iterator[CapturedFrame]:

@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
                     packets = counted(lost, "packet")
                     out.note(f"printing was too slow for {packets}: capture to a file instead")
         return Exit.OK
-    frames = capture.read_file(args.file)
+    frames = CapturedFrame.of_file(args.file)
     if args.file == "-":
         frames = capture.read(sys.stdin.buffer, "standard input")
     if args.readings:

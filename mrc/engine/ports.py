@@ -32,7 +32,7 @@ from mrc.engine.paths import (
 )
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
 from mrc.fabric.hostconfig import HostConfig, IpAddress
-from mrc.linux.rtnetlink import Interface, interfaces
+from mrc.linux.rtnetlink import Interface
 from mrc.tasks import within
 
 logger = logging.getLogger("mrc.links")
@@ -193,7 +193,7 @@ class LocalPorts:
 
     def find(self) -> list[LocalPort | None]:
         """The ports that the current interfaces give, by number; None: it may open later."""
-        self._found = self._find(interfaces(), frozenset())
+        self._found = self._find(Interface.all(), frozenset())
         ports = number(self._found)
         few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
         self._most = _MOST_OF_FEW if few else limits.MAX_PORTS
@@ -343,7 +343,7 @@ async def link_snapshots(
         while True:
             started = time.thread_time()
             try:
-                yield interfaces()
+                yield Interface.all()
             except NetlinkError as error:
                 logger.debug("interfaces: %s", error)  # they changed while they were listed
             shortest, longest = _PAUSE_SECONDS

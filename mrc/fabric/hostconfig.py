@@ -9,9 +9,9 @@ file and the key, as in `h0.toml: ports[0].mtu: must be a whole number from 576 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import partial
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -40,11 +40,25 @@ if TYPE_CHECKING:
 else:
     # One class each: msgspec rejects a union of two custom types.
 
+    def _read(parse: Callable[[str], object], text: object) -> object:
+        """Parses text; raises ValueError."""
+        try:
+            # ipaddress accepts any character in a scope.
+            if not isinstance(text, str) or len(text) > MAX_TEXT or not text.isprintable():
+                raise ValueError
+            return parse(text)
+        except ValueError:
+            raise ValueError(f"{text!r:.80} is not an IP address") from None
+
     class IpAddress(ABC):  # noqa: B024
         """An address of either version."""
 
+        read = staticmethod(partial(_read, ip_address))
+
     class IpInterface(ABC):  # noqa: B024
         """An address of either version, with its network."""
+
+        read = staticmethod(partial(_read, ip_interface))
 
     for version in (IPv4Address, IPv6Address):
         IpAddress.register(version)
@@ -52,34 +66,11 @@ else:
         IpInterface.register(version)
 
 
-def read_address(kind: type, text: Any) -> IpAddress | IpInterface:
-    """Parses an IpAddress or an IpInterface; raises ValueError."""
-    try:
-        # ipaddress accepts any character in a scope.
-        if not isinstance(text, str) or len(text) > MAX_TEXT or not text.isprintable():
-            raise ValueError
-        return ip_interface(text) if kind == IpInterface else ip_address(text)
-    except ValueError:
-        raise ValueError(f"{text!r:.80} is not an IP address") from None
-
-
 def pack_address(address: IpAddress) -> bytes:
     """Returns the 16 bytes of an address, IPv4 in mapped form."""
     if isinstance(address, IPv4Address):
         return b"\x00" * 10 + b"\xff\xff" + address.packed
     return address.packed
-
-
-def unpack_address(packed: bytes) -> IpAddress:
-    """The inverse of `pack_address`."""
-    address = IPv6Address(packed)
-    return address.ipv4_mapped or address
-
-
-@lru_cache(maxsize=1024)  # each connection needs those of its ends several times
-def parse_address(name: str) -> IpAddress:
-    """Parses a numeric address. Removes a scope and turns a mapped IPv4 address into IPv4."""
-    return unpack_address(pack_address(ip_address(name.partition("%")[0])))
 
 
 # ---- The file ------------------------------------------------------------------------------------
@@ -187,8 +178,8 @@ class HostConfig(Struct, frozen=True):
             for name, table in tables.items():
                 place = f"peers.{name}"
                 values = take(table, dict[str, Any], place=place) | {"name": name}
-                peers[name] = take(values, HostPeer, place=place, read=read_address)
-            config = take({**document, "peers": peers}, cls, read=read_address)
+                peers[name] = take(values, HostPeer, place=place)
+            config = take({**document, "peers": peers}, cls)
             config._check()
         except ValueError as error:
             raise BadFileError(f"{origin}: {error}") from error

@@ -36,7 +36,7 @@ from mrc.lab.outside import UPLINK, Transit, bridges, links_of, transit
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink
 from mrc.linux.routes import Route
-from mrc.linux.rtnetlink import Interface, interfaces
+from mrc.linux.rtnetlink import Interface
 from mrc.linux.system import write_whole
 from mrc.testbed import build, rootless, state
 from mrc.testbed.plan import BedLink, BedPlan
@@ -98,7 +98,7 @@ def lend(plan: BedPlan) -> None:
         return
     machine = machine_namespace(plan.name)
     netns.keep(machine)
-    there = {each.name: each for each in interfaces(machine)}
+    there = {each.name: each for each in Interface.all(machine)}
     with netns.inside(machine):
         files = [Path("/proc/thread-self/net", name) for name in ("route", "ipv6_route")]
         ipv4, ipv6 = (path.read_text().splitlines() for path in files)
@@ -177,10 +177,10 @@ def _return(lent: InterfaceLoan, machine: str) -> None:
     """
     places = [lent.namespace] if lent.namespace in netns.names() else []
     for place in (*places, machine):
-        is_there = lent.inside in {each.name for each in interfaces(place)}
+        is_there = lent.inside in {each.name for each in Interface.all(place)}
         if is_there and (place, lent.inside) != (machine, lent.interface):
             _move_back(lent, place, machine)
-    if lent.interface in {each.name for each in interfaces(machine)}:
+    if lent.interface in {each.name for each in Interface.all(machine)}:
         with Netlink(machine) as netlink:
             netlink.set_mtu(lent.interface, lent.mtu)
         _enable(machine, lent)
@@ -247,7 +247,7 @@ def join(plan: BedPlan) -> None:
         return
     place, its = machine_namespace(plan.name), transit(plan.name)
     netns.keep(place)
-    found = existing(uplink, {each.name: each for each in interfaces(place)})
+    found = existing(uplink, {each.name: each for each in Interface.all(place)})
     if not (found.up and _families(found)):
         raise StateError(f"uplink {uplink} is down or has no address, so it leads nowhere")
     forwarding = _forwarding(place, uplink)
@@ -271,7 +271,7 @@ def leave(name: str) -> None:
     if place not in netns.names():
         return
     build.apply_rules({place: _no_table(its.machine_end)})
-    if its.machine_end in {each.name for each in interfaces(place)}:
+    if its.machine_end in {each.name for each in Interface.all(place)}:
         with Netlink(place) as netlink:
             netlink.remove_link(its.machine_end)  # or it would outlive `mgmt` for a moment
     record = load_record(name)

@@ -45,7 +45,6 @@ from mrc.linux.rtnetlink import (
     attribute,
     attributes,
     is_up,
-    read_interfaces,
 )
 from mrc.units import digits
 
@@ -166,7 +165,7 @@ class Netlink:
         return True
 
     def interfaces(self) -> list[Interface]:
-        return read_interfaces(self._rtnetlink)
+        return Interface.read(self._rtnetlink)
 
     def is_up(self, name: str) -> bool:
         """Whether an interface can carry packets."""

@@ -259,27 +259,27 @@ class Interface(Struct, frozen=True):
     enabled: bool = True
     """administratively up"""
 
+    @classmethod
+    def all(cls, namespace: str | None = None) -> list[Interface]:
+        """The interfaces of this namespace, or of a named one, by index. Requires no privilege.
 
-def interfaces(namespace: str | None = None) -> list[Interface]:
-    """The interfaces of this namespace, or of a named one, by index. Requires no privilege.
+        Raises NetlinkError.
+        """
+        rtnetlink = Rtnetlink.inside(namespace)
+        try:
+            return cls.read(rtnetlink)
+        finally:
+            rtnetlink.close()
 
-    Raises NetlinkError.
-    """
-    rtnetlink = Rtnetlink.inside(namespace)
-    try:
-        return read_interfaces(rtnetlink)
-    finally:
-        rtnetlink.close()
-
-
-def read_interfaces(rtnetlink: Rtnetlink) -> list[Interface]:
-    """The interfaces of the socket's namespace, by index."""
-    links = rtnetlink.dump(_RTM_GETLINK, bytes(_LINK.size))
-    addresses: dict[int, list[IPv4Interface | IPv6Interface]] = {}
-    for data in rtnetlink.dump(_RTM_GETADDR, bytes(_ADDRESS.size)):
-        if (found := _address(data)) is not None:
-            addresses.setdefault(found[0], []).append(found[1])
-    return sorted((_interface(data, addresses) for data in links), key=lambda each: each.index)
+    @staticmethod
+    def read(rtnetlink: Rtnetlink) -> list[Interface]:
+        """The interfaces of the socket's namespace, by index."""
+        links = rtnetlink.dump(_RTM_GETLINK, bytes(_LINK.size))
+        addresses: dict[int, list[IPv4Interface | IPv6Interface]] = {}
+        for data in rtnetlink.dump(_RTM_GETADDR, bytes(_ADDRESS.size)):
+            if (found := _address(data)) is not None:
+                addresses.setdefault(found[0], []).append(found[1])
+        return sorted((_interface(data, addresses) for data in links), key=lambda each: each.index)
 
 
 def is_up(rtnetlink: Rtnetlink, index: int, name: str) -> bool:

@@ -21,7 +21,7 @@ from mrc.config import ContextConfig
 from mrc.engine.paths import LocalPort
 from mrc.errors import MrcError
 from mrc.events import EvInfo, PlaneInfo, QpInfo
-from mrc.results import KEYS, Result, like, nonzero
+from mrc.results import KEYS, Result, like
 
 # ---- What is shown -------------------------------------------------------------------------------
 
@@ -186,8 +186,8 @@ async def snapshot(ctx: ObservedContext) -> Snapshot:
         ),
         qps_total=len(qps),
         qps=tuple(listed),
-        counters=nonzero(await ctx.counters()),
-        drops=nonzero(await ctx.drops()),
+        counters={name: count for name, count in (await ctx.counters()).items() if count},
+        drops={name: count for name, count in (await ctx.drops()).items() if count},
     )
 
 

@@ -39,7 +39,7 @@ from mrc.fabric.topology import Target
 from mrc.linux import netns, system
 from mrc.linux.netlink import Netem, Netlink
 from mrc.linux.routes import Route
-from mrc.linux.rtnetlink import interfaces
+from mrc.linux.rtnetlink import Interface
 from mrc.testbed import emulator, state
 from mrc.testbed.faults import (
     HOST_UP,
@@ -685,7 +685,7 @@ def repair_links(plan: BedPlan, target: Target, held_down: Collection[LinkEnd]) 
     """
     found = lost_ends(plan, target, held_down)
     for node in dict.fromkeys(node for node, _ in found):
-        there = {each.name for each in interfaces(plan.nodes[node].namespace)}
+        there = {each.name for each in Interface.all(plan.nodes[node].namespace)}
         for gone in (each for each in found if each[0] == node and each[1] not in there):
             raise StateError(
                 f"{end_name(gone)} was removed: run mrc testbed down --name {plan.name} and the "
@@ -719,7 +719,7 @@ def _whole_interfaces(plan: BedPlan, node: str) -> set[str]:
         wanted.setdefault(interface, set()).add(address)
     return {
         each.name
-        for each in interfaces(plan.nodes[node].namespace)
+        for each in Interface.all(plan.nodes[node].namespace)
         if each.enabled and wanted.get(each.name, set()) <= set(each.addresses)
     }
 

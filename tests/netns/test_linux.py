@@ -31,13 +31,13 @@ from mrc.linux import rtnetlink as rtnetlink_module
 from mrc.linux.netlink import Netlink, encode_route
 from mrc.linux.routes import Route, Srv6Action
 from mrc.linux.rtnetlink import (
+    Interface,
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
     NetlinkRequest,
     Rtnetlink,
     attributes,
-    interfaces,
 )
 
 from .conftest import fresh_name
@@ -122,7 +122,7 @@ def run(link: Netlink, *command: str) -> str:
 def test_interfaces__of_a_pair(pair: Pair) -> None:
     here, there = pair
     Netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=PATIENCE)
-    lo, p1 = interfaces(here.namespace)
+    lo, p1 = Interface.all(here.namespace)
     assert (lo.name, lo.index, lo.mtu, lo.up) == ("lo", 1, 65536, True)
     assert {IPv4Interface("127.0.0.1/8"), IPv6Interface("fd00:a::1/128")} <= set(lo.addresses)
     assert (p1.name, p1.mtu, p1.up) == ("p1", 9000, True)
@@ -130,7 +130,7 @@ def test_interfaces__of_a_pair(pair: Pair) -> None:
 
 
 async def test_interfaces__beside_a_running_loop() -> None:
-    assert "lo" in {each.name for each in interfaces()}
+    assert "lo" in {each.name for each in Interface.all()}
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_netlink__belongs_to_its_namespace(pair: Pair) -> None:
     here, there = pair
     with netns.inside(str(there.namespace)):
         assert {each.name for each in here.interfaces()} == {"lo", "p1"}
-    assert "p1" not in {each.name for each in interfaces()}
+    assert "p1" not in {each.name for each in Interface.all()}
 
 
 def test_set_tunnel_source__as_ip_shows_it(pair: Pair) -> None:

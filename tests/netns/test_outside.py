@@ -32,7 +32,7 @@ from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.lab import uplink as uplinks
 from mrc.linux import netns
-from mrc.linux.rtnetlink import Interface, interfaces
+from mrc.linux.rtnetlink import Interface
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
 
@@ -65,7 +65,7 @@ class Around(NamedTuple):
             return [Path("/proc/sys", key).read_text().strip() for key in SYSCTLS]
 
     def interfaces(self) -> dict[str, Interface]:
-        return {each.name: each for each in interfaces(self.machine)}
+        return {each.name: each for each in Interface.all(self.machine)}
 
     def tables(self) -> str:
         with netns.inside(self.machine):
@@ -305,7 +305,7 @@ def real(request: pytest.FixtureRequest, around: Around, names: list[str]) -> Re
 
 
 def carriers(around: Around) -> list[bool]:
-    return [each.up for each in interfaces(around.vm) if each.name in ("ens1", "ens2")]
+    return [each.up for each in Interface.all(around.vm) if each.name in ("ens1", "ens2")]
 
 
 def until_sends_on(planes: set[int], events: Iterator[dict[str, Any]]) -> None:

@@ -372,7 +372,7 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
         (program,) = agent.programs
         await until(lambda: program._engines is not None)
         links = program._opened().links
-        monkeypatch.setattr("mrc.agent.parameters.interfaces", list)  # none is up
+        monkeypatch.setattr("mrc.agent.parameters.Interface.all", list)  # none is up
         links.on_change()
         links.on_change()  # nothing new
         a.say(AgentKind.NUMBERS)

@@ -45,10 +45,9 @@ from mrc.connect.oob import (
     patience,
     refusal_fields,
 )
-from mrc.connect.parse import MAX_WHOLE, parse, printable, shown
+from mrc.connect.parse import MAX_WHOLE, parse, parse_address, printable, shown
 from mrc.engine.paths import RemotePort
 from mrc.errors import BusyError, ConnectRefusedError, Kind, PeerGoneError, ProtocolError
-from mrc.fabric.hostconfig import parse_address
 from mrc.tasks import cancelled
 
 HELLO = Hello(

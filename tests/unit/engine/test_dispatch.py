@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from ipaddress import ip_interface
+from ipaddress import IPv6Address, ip_interface
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from mrc import Spraying
 from mrc.config import ContextConfig
+from mrc.connect.parse import parse_address
 from mrc.engine import engine, ports
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Engine, EngineEvent, EventLoss, Notice, ProbeReply, Reply
@@ -41,7 +42,7 @@ from mrc.errors import (
     StateError,
 )
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
-from mrc.fabric.hostconfig import HostConfig, unpack_address
+from mrc.fabric.hostconfig import HostConfig
 from mrc.linux.rtnetlink import Interface
 
 
@@ -380,7 +381,7 @@ class Datapath:
         return 0
 
     def _open(self, plane: int, opening: Any) -> None:
-        address = unpack_address(bytes(opening.config.address))
+        address = parse_address(str(IPv6Address(bytes(opening.config.address))))
         if self.broken:
             opening.cause = b"cannot bind"
             raise OSError("what")
@@ -568,7 +569,7 @@ async def test_link_snapshots__take_little_however_often_something_changes(
             pass
         return []
 
-    monkeypatch.setattr(ports, "interfaces", interfaces)
+    monkeypatch.setattr(Interface, "all", interfaces)
     started, used = time.monotonic(), time.thread_time()
     looks = 0
     async for _ in link_snapshots(lambda: True):
@@ -583,5 +584,5 @@ async def test_link_snapshots__go_on_when_interfaces_cannot_be_read(
 ) -> None:
     monkeypatch.setattr(ports, "_RETRY_SECONDS", 0.0)
     answers = [NetlinkError("cannot read from the kernel"), []]
-    monkeypatch.setattr(ports, "interfaces", Mock(side_effect=answers))
+    monkeypatch.setattr(Interface, "all", Mock(side_effect=answers))
     assert await anext(link_snapshots(lambda: True)) == []
