@@ -21,10 +21,10 @@ from typing import Any, Protocol
 
 import cbuild
 
-from mrc.child import BlockingChild
 from mrc.engine.paths import TRANSPORT, payload_mtu
 from mrc.linux import netns
 from mrc.testbed.bed import Testbed
+from mrc.testbed.child import BlockingChild
 from mrc.testbed.shape import Fabric
 
 Raw = dict[str, Any]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, TypeVar
 

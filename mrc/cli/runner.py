@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a subcommand, with an event loop or without one, and shuts it down cleanly on a signal."""
+"""Runs a subcommand in an event loop, and shuts it down cleanly on a signal. Or it becomes another
+program.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,11 @@ import asyncio
 import gc
 import logging
 import os
-import select
 import shutil
 import signal
-import socket
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -75,92 +73,6 @@ async def _with_signals(work: Coroutine[Any, Any, T]) -> T:
         if not signals:
             raise
         raise Interrupted(signals[0]) from None
-
-
-# ---- Without an event loop -----------------------------------------------------------------------
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Interrupted in the body, so that it cleans up as after ^C."""
-
-    def end(signum: int, _: FrameType | None) -> None:
-        raise Interrupted(signum)
-
-    before = _handle(end, signal.SIGTERM, signal.SIGHUP)
-    try:
-        yield
-    finally:
-        _restore(before)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """A SIGINT, SIGTERM or SIGHUP comes after the body."""
-    came: list[int] = []
-    before = _handle(lambda signum, _: came.append(signum), *_SIGNALS)
-    try:
-        yield
-    finally:
-        _restore(before)
-        if came:
-            signal.raise_signal(came[0])
-
-
-def _handle(handler: Callable[[int, FrameType | None], None], *signals: int) -> dict[int, Any]:
-    """Sets the handler of signals; returns those before."""
-    return {
-        each: signal.signal(each, handler)
-        for each in signals
-        # nohup ignores SIGHUP: keep that.
-        if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN
-    }
-
-
-def _restore(handlers: dict[int, Any]) -> None:
-    for signum, handler in handlers.items():
-        signal.signal(signum, handler)
-
-
-class FirstSignal:
-    """A context manager that records the first SIGINT, SIGTERM or SIGHUP."""
-
-    def __init__(self) -> None:
-        self.signum: int | None = None
-        """the first signal that came"""
-
-    def __enter__(self) -> Self:
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self._wakeup = signal.set_wakeup_fd(self._writer.fileno())
-        self._before = _handle(self._note, *_SIGNALS)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._wakeup)
-        _restore(self._before)
-        self._reader.close()
-        self._writer.close()
-
-    def _note(self, signum: int, _: FrameType | None) -> None:
-        if self.signum is None:
-            self.signum = signum
-
-    def wait(self, until: float | None, *descriptors: int) -> bool:
-        """Sleeps until a signal comes, one of the descriptors can be read, or time.monotonic()
-        reaches `until` (None: no limit). False if the time ended the sleep.
-        """
-        left = None if until is None else max(0.0, until - time.monotonic())
-        ready, _, _ = select.select([self._reader.fileno(), *descriptors], [], [], left)
-        return bool(ready)
-
-    def check(self) -> None:
-        """Raises Interrupted if a signal came."""
-        if self.signum is not None:
-            raise Interrupted(self.signum)
 
 
 # ---- Programs that a command becomes -------------------------------------------------------------

@@ -17,9 +17,9 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
-from mrc.child import BlockingChild
 from mrc.connect.connect import unconnected
 from mrc.errors import ConnectError, MrcError
+from mrc.testbed.child import BlockingChild
 from mrc.units import digits
 
 _PATIENCE_SECONDS = 30.0  # until an answer: an adapter that takes longer is broken

@@ -32,7 +32,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.child import Child
 from mrc.cli.arguments import add
 from mrc.cli.output import (
     Exit,
@@ -48,6 +47,7 @@ from mrc.results import Result, like
 from mrc.tasks import cancelled, within
 from mrc.testbed import rootless
 from mrc.testbed.bed import Testbed
+from mrc.testbed.child import Child
 from mrc.testbed.faults import Fault
 from mrc.testbed.plan import BURST_BYTES
 from mrc.transfer.results import Transfer

@@ -30,10 +30,8 @@ from msgspec.structs import replace
 
 import mrc
 from mrc import errors
-from mrc.child import BlockingChild
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
-from mrc.cli.runner import FirstSignal
 from mrc.errors import ArgumentError, ConnectError, MrcError, NetlinkError, StateError
 from mrc.fabric.topology import Target
 from mrc.lab.machines import (
@@ -50,10 +48,12 @@ from mrc.testbed import build, state
 from mrc.testbed import capture as captures
 from mrc.testbed import plan as plans
 from mrc.testbed.bed import Removed, Testbed
+from mrc.testbed.child import BlockingChild
 from mrc.testbed.cli.main import Action
 from mrc.testbed.faults import Fault, Hop
 from mrc.testbed.plan import BedLink, BedPlan, MachineShare
 from mrc.testbed.shape import MANAGEMENT, Shape
+from mrc.testbed.signals import FirstSignal
 
 _log = logging.getLogger("mrc.testbed")
 

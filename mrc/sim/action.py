@@ -13,13 +13,13 @@ from pathlib import Path
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, UsageError
-from mrc.cli.runner import FirstSignal
 from mrc.fabric import document
 from mrc.sim.options import add_seeds, add_settings
 from mrc.sim.task import OVERS, Over
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import Action
+from mrc.testbed.signals import FirstSignal
 from mrc.units import scaled
 
 DESCRIPTION = """\

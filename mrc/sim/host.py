@@ -23,7 +23,6 @@ import msgspec
 import uvloop
 
 import mrc
-from mrc.child import Child
 from mrc.linux import system
 from mrc.sim.task import (
     IPERF3,
@@ -37,6 +36,7 @@ from mrc.sim.task import (
     ReceivedFlow,
     SentFlow,
 )
+from mrc.testbed.child import Child
 from mrc.units import digits
 
 # ---- Writes --------------------------------------------------------------------------------------

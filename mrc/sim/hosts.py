@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
-from mrc.child import Child
 from mrc.errors import ConnectError, MrcError, StateError
 from mrc.sim.task import CLOCK, GREETING, HostAnswer, HostEnd, HostNews, HostTask, Ready
 from mrc.testbed.bed import Testbed
+from mrc.testbed.child import Child
 
 T = TypeVar("T", Ready, HostAnswer)
 

@@ -20,7 +20,6 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.children import end_with
 from mrc.errors import MrcError
 from mrc.sim import checks
 from mrc.sim.checks import Measured
@@ -35,6 +34,7 @@ from mrc.sim.run import (
     run,
 )
 from mrc.sim.scenario import Scenario, evs_of_qp
+from mrc.testbed.children import end_with
 
 # ---- One seed ------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from mrc.testbed.plan import REASSEMBLY, BedLink
 PROGRAMS = ("ip", "nft", "unshare")
 
 # Features tested in namespaces: state without the feature, consequence, remedy.
-_NEEDS: dict[str, tuple[State, str, str]] = {
+_NEEDS = {
     "veth": (Finding.MISSING, "no test beds", "a kernel with CONFIG_VETH"),
     "seg6": (
         Finding.MISSING, "no test beds, no SRv6 paths", "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL"

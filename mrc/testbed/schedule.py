@@ -16,9 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from mrc.children import tied
 from mrc.cli.output import Output
-from mrc.cli.runner import FirstSignal
 from mrc.errors import BadFileError
 from mrc.fabric import document
 from mrc.fabric.document import Table
@@ -27,9 +25,11 @@ from mrc.fabric.topology import Target
 from mrc.results import Result
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
+from mrc.testbed.children import tied
 from mrc.testbed.faults import Fault, Mode, TargetFault
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import Shape, as_argument_error
+from mrc.testbed.signals import FirstSignal
 from mrc.units import counted, scaled
 
 _ALL_PPM = 1_000_000

@@ -31,10 +31,10 @@ from mrc.linux import rtnetlink as rtnetlink_module
 from mrc.linux.netlink import Netlink, encode_route
 from mrc.linux.routes import Route, Srv6Action
 from mrc.linux.rtnetlink import (
-    Interface,
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
+    Interface,
     NetlinkRequest,
     Rtnetlink,
     attributes,
@@ -136,7 +136,7 @@ async def test_interfaces__beside_a_running_loop() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        interfaces,
+        Interface.all,
         lambda name: Netlink.set_tunnel_source(name, OWN),
         lambda name: netns.inside(name).__enter__(),
     ],

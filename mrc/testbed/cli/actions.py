@@ -20,7 +20,7 @@ from typing import Any
 
 from mrc.cli.arguments import add
 from mrc.cli.output import Exit, Output, UsageError
-from mrc.cli.runner import FirstSignal, become, refused
+from mrc.cli.runner import become, refused
 from mrc.errors import ConfigError, StateError
 from mrc.fabric.topology import Target
 from mrc.linux import netns, system
@@ -42,6 +42,7 @@ from mrc.testbed.shape import (
     parse_rate,
     part_name,
 )
+from mrc.testbed.signals import FirstSignal
 
 # ---- up, down ------------------------------------------------------------------------------------
 

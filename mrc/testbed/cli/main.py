@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from mrc import products
 from mrc.cli.output import Output, UsageError
-from mrc.cli.runner import interruptible, undisturbed
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed.shape import DEFAULT_NAME
+from mrc.testbed.signals import interruptible, undisturbed
 
 
 class Action(Struct, frozen=True):

@@ -5,7 +5,7 @@ or by ssh on another machine.
 `Child` is for asyncio, `BlockingChild` for code without it. Both keep what the program writes to
 stderr, because its last line says why it ended; end it within a time limit; and close all
 descriptors. A program that is tied ends with this process, also if it is stuck, and this process
-is killed (mrc/children.py).
+is killed (mrc/testbed/children.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Self
 
-from mrc.children import tied
 from mrc.tasks import cancelled
+from mrc.testbed.children import tied
 
 _END_SECONDS = 10.0
 _LINE_BYTES = 1 << 16

@@ -13,13 +13,13 @@ import pytest
 from processes import assert_end, assert_end_with
 from slowness import PATIENCE
 
-from mrc.child import BlockingChild, Child
-from mrc.children import tied
+from mrc.testbed.child import BlockingChild, Child
+from mrc.testbed.children import tied
 
 DEAF = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
 STARTER = """
 import asyncio, sys
-from mrc.child import BlockingChild, Child
+from mrc.testbed.child import BlockingChild, Child
 
 SCRIPT = "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"
 COMMAND = ["sh", "-c", SCRIPT]
@@ -70,7 +70,7 @@ async def test_last_words__the_last_line_on_stderr() -> None:
 async def test_last_words__of_one_that_only_closed_its_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mrc.child._END_SECONDS", 0.1)
+    monkeypatch.setattr("mrc.testbed.child._END_SECONDS", 0.1)
     async with asyncio.timeout(PATIENCE):
         child = await Child.start(["sh", "-c", "exec >&- 2>&-; exec sleep 100000"])
         assert await child.line() == b""
@@ -154,7 +154,7 @@ def test_blocking__that_cannot_be_started() -> None:
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 100000 & echo $$ $!; while :; do wait; done"]
 TIED_STARTER = """
 import subprocess, sys
-from mrc.children import tied
+from mrc.testbed.children import tied
 with subprocess.Popen(tied({}, apart={}), stdin=subprocess.PIPE) as process:
     process.wait()
 """
