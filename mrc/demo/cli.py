@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -722,11 +723,11 @@ def run(args: argparse.Namespace) -> int:
 
 async def _demo(plan: DemoPlan, out: Output) -> int:
     Testbed.require_programs()
-    earlier = await in_thread(system.measure_processors)
+    earlier = await in_thread(measure_processors)
     if earlier.is_busy:
         out.note(f"this machine {earlier}; the figures below are lower for it")
     result = await run_demo(plan, out.note)
-    machine = min(earlier, await in_thread(system.measure_processors), key=attrgetter("share"))
+    machine = min(earlier, await in_thread(measure_processors), key=attrgetter("share"))
     out.text(_planes_table(result))
     out.text("")
     lower = "; the figures above are lower for it" if machine.is_busy else ""
@@ -791,3 +792,68 @@ def _recovery(result: DemoResult) -> str:
     else:
         back = f"it recovered {scaled(seconds, 's')} after the fault"
     return f"goodput was below {level} for {scaled(result.below_seconds, 's')} in total; {back}"
+
+
+# ---- Whether this machine is busy ----------------------------------------------------------------
+
+# Some processes spin for a moment. What they get falls short when other programs run, when a
+# hypervisor withholds time, and when a control group limits it.
+
+_BUSY_SHARE = 0.9
+"""A machine on which programs get less is busy: figures are lower for it."""
+
+_MOST = 4  # two hosts, each with a thread for packets and one for its program
+_SPIN = """\
+import sys, time
+end, used = time.monotonic() + float(sys.argv[1]), time.process_time()
+while time.monotonic() < end: pass
+print(time.process_time() - used)
+"""
+
+
+class Processors(Struct, frozen=True):
+    """A measurement. Shares are from 0 to 1."""
+
+    count: int
+    """processors that were measured"""
+    share: float
+    """of their time that spinning programs got"""
+    others: float
+    """of the time of all the machine's processors that other programs took"""
+    stolen: float
+    """of that time that a hypervisor withheld"""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.share < _BUSY_SHARE
+
+    def __str__(self) -> str:
+        """The end of a sentence that begins with "this machine"."""
+        got = f"mrc gets {self.share:.0%} of the time of {counted(self.count, 'processor')}"
+        if not self.is_busy:
+            return f"is not busy: {got}"
+        causes = [f"other programs take {self.others:.0%} of its processors"]
+        if self.stolen >= 0.01:
+            causes.append(f"its hypervisor withholds {self.stolen:.0%}")
+        return f"is busy: {got}; {', '.join(causes)}"
+
+
+def measure_processors(seconds: float = 0.4) -> Processors:
+    """Measures for some `seconds`."""
+    count = min(_MOST, len(os.sched_getaffinity(0)))
+    before = system.processor_times()
+    command = [sys.executable, "-I", "-S", "-c", _SPIN, str(seconds)]
+    spinning = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    got = sum(float(process.communicate()[0]) for process in spinning)
+    total, busy, stolen = (
+        after - early for early, after in zip(before, system.processor_times(), strict=True)
+    )
+    return processor_shares(count, got, count * seconds, total, busy, stolen)
+
+
+def processor_shares(
+    count: int, got: float, wanted: float, total: float, busy: float, stolen: float
+) -> Processors:
+    """From the seconds that programs got and wanted, and those of all processors. Pure."""
+    others = max(busy - got, 0.0) / total if total else 0.0
+    return Processors(count, min(got / wanted, 1.0), others, stolen / total if total else 0.0)

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """This machine: its programs and which package is missing, its files, its processes, the rates of
-its interfaces, the time of the processors that a program gets, the kernel's release, memory and
-descriptors.
-
-Some processes spin for a moment. What they get falls short when other programs run, when a
-hypervisor withholds time, and when a control group limits it.
+its interfaces, the time of its processors, the kernel's release, memory and descriptors.
 """
 
 from __future__ import annotations
@@ -15,8 +11,6 @@ import os
 import re
 import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
@@ -193,71 +187,10 @@ def is_of_this_machine(host: str) -> bool:
 # ---- Processors ----------------------------------------------------------------------------------
 
 
-SECONDS = 0.4
-BUSY_SHARE = 0.9
-"""A machine on which programs get less is busy: figures are lower for it."""
-
-_MOST = 4  # two hosts, each with a thread for packets and one for its program
-_SPIN = """\
-import sys, time
-end, used = time.monotonic() + float(sys.argv[1]), time.process_time()
-while time.monotonic() < end: pass
-print(time.process_time() - used)
-"""
-
-
 Times = tuple[float, float, float]
 """Seconds of all processors since the machine started: in total, used by programs and the kernel,
 and withheld by a hypervisor.
 """
-
-
-class Processors(Struct, frozen=True):
-    """A measurement. Shares are from 0 to 1."""
-
-    count: int
-    """processors that were measured"""
-    share: float
-    """of their time that spinning programs got"""
-    others: float
-    """of the time of all the machine's processors that other programs took"""
-    stolen: float
-    """of that time that a hypervisor withheld"""
-
-    @property
-    def is_busy(self) -> bool:
-        return self.share < BUSY_SHARE
-
-    def __str__(self) -> str:
-        """The end of a sentence that begins with "this machine"."""
-        got = f"mrc gets {self.share:.0%} of the time of {counted(self.count, 'processor')}"
-        if not self.is_busy:
-            return f"is not busy: {got}"
-        causes = [f"other programs take {self.others:.0%} of its processors"]
-        if self.stolen >= 0.01:
-            causes.append(f"its hypervisor withholds {self.stolen:.0%}")
-        return f"is busy: {got}; {', '.join(causes)}"
-
-
-def measure_processors(seconds: float = SECONDS) -> Processors:
-    """Measures for some `seconds`."""
-    count = min(_MOST, len(os.sched_getaffinity(0)))
-    before = processor_times()
-    command = [sys.executable, "-I", "-S", "-c", _SPIN, str(seconds)]
-    spinning = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    got = sum(float(process.communicate()[0]) for process in spinning)
-    total, busy, stolen = (
-        after - early for early, after in zip(before, processor_times(), strict=True)
-    )
-    return processor_shares(count, got, count * seconds, total, busy, stolen)
-
-
-def processor_shares(
-    count: int, got: float, wanted: float, total: float, busy: float, stolen: float
-) -> Processors:
-    """From the seconds that programs got and wanted, and those of all processors. Pure."""
-    others = max(busy - got, 0.0) / total if total else 0.0
-    return Processors(count, min(got / wanted, 1.0), others, stolen / total if total else 0.0)
 
 
 def stolen_seconds() -> float:
