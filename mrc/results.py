@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 KEYS = {
     **{f"{of}rate_bps": f"{of}rate_bits_per_second" for of in ("", "host_", "fabric_", "core_")},
     **{
@@ -42,18 +41,11 @@ class Failure(Result, frozen=True, kw_only=True):
     """The exit code of the command, or for a server of the session that failed."""
 
 
-def names_of(kind: type) -> tuple[str, ...]:
-    """The fields of a Struct or a dataclass; of another type none."""
-    if issubclass(kind, Struct):
-        return kind.__struct_fields__
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
-
-
 def plain(value: Any) -> Any:
-    """Structs and dataclasses as objects, tuples as arrays, an IntEnum as its name."""
-    if names := names_of(type(value)):
-        keys = getattr(value, "__struct_encode_fields__", names)
-        return {key: plain(getattr(value, name)) for key, name in zip(keys, names, strict=True)}
+    """Structs as objects, tuples as arrays, an IntEnum as its name."""
+    if isinstance(value, Struct):
+        named = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return {key: plain(getattr(value, name)) for key, name in named}
     if isinstance(value, IntEnum):
         return value.name
     if isinstance(value, Mapping):
@@ -69,7 +61,7 @@ def like(kind: type[T], *sources: object, **others: Any) -> T:
     """
     shared: dict[str, Any] = {}
     for source in sources:
-        for name in names_of(kind):
+        for name in kind.__struct_fields__:
             if isinstance(source, Mapping):
                 if name in source:
                     shared[name] = source[name]

@@ -21,7 +21,7 @@ from msgspec import inspect
 
 from mrc import products
 from mrc.cli.output import Exit, UsageError
-from mrc.results import Failure, names_of
+from mrc.results import Failure
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -107,10 +107,7 @@ def _within(kinds: Iterable[inspect.Type]) -> Iterator[type]:
     """The classes that these types mention, at any depth."""
     for kind in kinds:
         match kind:
-            case (
-                inspect.DataclassType(cls=cls, fields=fields)
-                | inspect.StructType(cls=cls, fields=fields)
-            ):
+            case inspect.StructType(cls=cls, fields=fields):
                 yield cls
                 yield from _within(field.type for field in fields)
             case inspect.EnumType(cls=cls):
@@ -127,10 +124,9 @@ def _complete(part: dict[str, Any], kind: type) -> None:
     """
     if issubclass(kind, IntEnum):
         part["enum"] = list(kind.__members__)
-    elif "properties" in part:
+    elif issubclass(kind, msgspec.Struct):
         part["required"] = list(part["properties"])
-        names, keys = names_of(kind), getattr(kind, "__struct_encode_fields__", names_of(kind))
-        key_of = dict(zip(names, keys, strict=True))
+        key_of = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
         for name, text in _field_texts(kind).items():
             part["properties"][key_of[name]]["description"] = text
 
@@ -141,10 +137,10 @@ def _field_texts(kind: type) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if not names_of(base):
+        if not (names := getattr(base, "__struct_fields__", ())):
             continue
         if shows := vars(base).get("texts_of"):
-            texts |= {n: t for n, t in _field_texts(shows).items() if n in names_of(base)}
+            texts |= {name: text for name, text in _field_texts(shows).items() if name in names}
         body = ast.parse(dedent(getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, below in pairwise(body.body):

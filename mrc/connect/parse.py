@@ -41,8 +41,9 @@ def printable(text: str) -> str:
     )
 
 
-def shown(value: object, limit: int = MAX_SHOWN) -> str:
-    """A value from a peer as one harmless line of at most `limit` characters.
+def shown(value: object, limit: int = MAX_SHOWN, *, quoted: bool = False) -> str:
+    """A value from a peer as one harmless line of at most `limit` characters. `quoted`: as part of
+    a line, whose quotation it cannot end.
 
     For a list or an object this shows only the type: it may be nested too deeply for Python to
     print.
@@ -52,19 +53,15 @@ def shown(value: object, limit: int = MAX_SHOWN) -> str:
         huge = isinstance(value, int) and abs(value) > MAX_WHOLE
         value = str(value) if scalar and not huge else f"({type(value).__name__})"
     line = printable(value[: limit + 1])
-    return line if len(line) <= limit else line[: limit - 3] + "..."
-
-
-def quoted(text: str, limit: int) -> str:
-    """A text that a peer chose, as part of a line: it cannot end the quotation."""
-    return '"' + shown(text, limit).replace('"', "'") + '"'
+    line = line if len(line) <= limit else line[: limit - 3] + "..."
+    return '"' + line.replace('"', "'") + '"' if quoted else line
 
 
 def called(name: str) -> str:
     """The name that a peer gives itself, as part of a line. It is quoted unless it could be that of
     a host: it might be half of a line, and forge a question.
     """
-    return name if _HOST.fullmatch(name) else quoted(name, _MOST_OF_NAME)
+    return name if _HOST.fullmatch(name) else shown(name, _MOST_OF_NAME, quoted=True)
 
 
 @lru_cache(maxsize=1024)  # each connection needs those of its ends several times

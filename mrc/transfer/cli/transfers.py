@@ -21,7 +21,7 @@ from mrc.aio.context import Context
 from mrc.cli import endpoint, figures
 from mrc.cli.output import Output
 from mrc.connect.identity import AllowedPeers
-from mrc.connect.parse import quoted, shown
+from mrc.connect.parse import shown
 from mrc.connect.security import Security
 from mrc.enums import EvState
 from mrc.errors import MrcError
@@ -394,7 +394,7 @@ def _question(session: TransferSession, announced: Announced) -> str:
     qp = session.qp
     proved = qp.peer_identity or "no key"
     choices = "[y/N/always]" if _is_key(proved) else "[y/N]"
-    who = f"{proved} at {qp.peer_address}, called {quoted(qp.peer_name, _NAME_CHARACTERS)},"
+    who = f"{proved} at {qp.peer_address}, called {shown(qp.peer_name, _NAME_CHARACTERS, quoted=True)},"
     return f"{who} offers {_what(announced)}: accept? {choices} "
 
 
@@ -404,6 +404,8 @@ def _what(announced: Announced) -> str:
     if folders := announced.folders:
         what += " and " + ("a folder" if folders == 1 else counted(folders, "folder"))
     what += f", {'of unknown size' if size is None else scaled(size, 'B')}"
-    names = ", ".join(quoted(name, _NAME_CHARACTERS) for name in announced.names[:_NAMES])
+    names = ", ".join(
+        shown(name, _NAME_CHARACTERS, quoted=True) for name in announced.names[:_NAMES]
+    )
     more = announced.more + len(announced.names[_NAMES:])
     return what + (f": {names}" if names else "") + (f" and {more} more" if more else "")

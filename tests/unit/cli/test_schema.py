@@ -12,13 +12,13 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import walls
 from jsonschema import Draft202012Validator, ValidationError
+from msgspec import Struct
 from printed import printed
 from project_text import ROOT
 
@@ -174,8 +174,7 @@ def test_plot__command_and_keys_exist(command: str, name: str, program: str) -> 
 # ---- CSV -----------------------------------------------------------------------------------------
 
 
-@dataclass
-class Row:
+class Row(Struct, frozen=True):
     name: str
     latency: Latency | None
     good: bool
