@@ -26,7 +26,7 @@ from enum import Enum, auto
 from ipaddress import IPv4Address
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -79,23 +79,6 @@ def _first(address: IpAddress, bits: dict[int, int]) -> IpAddress:
     return type(address)(int(address) >> rest << rest)
 
 
-class KnownSources:
-    """The sources that proved themselves last, up to _MOST_KNOWN of them."""
-
-    def __init__(self) -> None:
-        self._sources: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, source: str) -> bool:
-        return source in self._sources
-
-    def add(self, source: str) -> None:
-        """It has proved itself, now or again."""
-        self._sources[source] = None
-        self._sources.move_to_end(source)
-        if len(self._sources) > _MOST_KNOWN:
-            self._sources.popitem(last=False)
-
-
 # ---- Places --------------------------------------------------------------------------------------
 
 
@@ -108,22 +91,27 @@ class Stage(Enum):
     GONE = auto()
 
 
-class ConnectionPlace(Struct, eq=False):
+class Evictable(Struct, eq=False):
+    """A place that can be taken away."""
+
+    source: str
+    network: str
+    since: float
+    """when it came, or sent its last message or request"""
+    silent: bool = True
+    """no message of the peer has arrived"""
+
+
+class ConnectionPlace(Evictable, eq=False, kw_only=True):
     """The place of one connection. `leave` at any time; the times are in seconds."""
 
     admission: Admission
-    source: str
-    network: str
     drop: Callable[[], None]
-    since: float
-    """when it came, or sent its last message"""
     known: bool
     """its source has proved itself before"""
     stage: Stage = Stage.CONNECTING
-    silent: bool = True
-    """no message has arrived"""
-    tokens: Tokens | None = None
-    """what its attempt has taken"""
+    give_back: Callable[[float], None] = lambda now: None
+    """returns what its attempt has taken"""
 
     def hear(self, now: float) -> None:
         """A message has arrived."""
@@ -132,13 +120,12 @@ class ConnectionPlace(Struct, eq=False):
     def attempt(self, now: float) -> None:
         """The peer begins TLS. Raises BusyError after too many attempts of its source."""
         attempts = self.admission.attempts
-        self.tokens = attempts.begin(self.source, self.network, known=self.known, now=now)
+        self.give_back = attempts.begin(self.source, self.network, known=self.known, now=now)
 
     def prove(self, now: float) -> None:
         """The peer has proved that it may connect."""
         self.admission.know(self.source)
-        if self.tokens is not None:
-            self.tokens.give_back(now)
+        self.give_back(now)
 
     def connect(self, now: float) -> None:
         """The exchange is complete, which proves as much where nothing else does."""
@@ -169,7 +156,8 @@ class Admission:
         }
         self._connecting: Counter[str] = Counter()  # by source
         self._connected: Counter[str] = Counter()
-        self._known = KnownSources()
+        self._known: OrderedDict[str, None] = OrderedDict()
+        """the sources that proved themselves last"""
         self.attempts = Attempts(limits.max_pending_per_source)
         self.memory = Budget(limits.max_peer_bytes)
         """what transfers of peers may take"""
@@ -192,7 +180,7 @@ class Admission:
         self._check_source(source)
         known = source in self._known
         self.attempts.check(source, network, known=known, now=now)
-        place = ConnectionPlace(self, source, network, drop, now, known)
+        place = ConnectionPlace(source, network, now, admission=self, drop=drop, known=known)
         if self.pending >= self._limits.max_pending:
             self._make_room(place, now)
         self._count(place, 1)
@@ -212,7 +200,10 @@ class Admission:
 
     def know(self, source: str) -> None:
         """For a place: from now on its connections are no stranger's."""
-        self._known.add(source)
+        self._known[source] = None
+        self._known.move_to_end(source)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
         for place in self._of[Stage.CONNECTING]:
             place.known |= place.source == source
 
@@ -264,17 +255,6 @@ class Admission:
         raise BusyError("no file descriptors are left for peers: try again later")
 
 
-class Evictable(Protocol):
-    """A place that can be taken away."""
-
-    source: str
-    network: str
-    silent: bool
-    """no message of the peer has arrived"""
-    since: float
-    """when it came, or sent its last message"""
-
-
 E = TypeVar("E", bound=Evictable)
 _source, _network, _since = map(attrgetter, ("source", "network", "since"))
 
@@ -305,15 +285,9 @@ PATIENCE_SECONDS = 60.0
 """A connection that asks nothing for so long gives its place to another."""
 
 
-class Visit(Struct, eq=False):
+class Visit(Evictable, eq=False):
     """A connection that has a place."""
 
-    source: str
-    network: str
-    since: float
-    """when it came, or asked last"""
-    silent: bool = True
-    """it has asked nothing yet"""
     task: asyncio.Task[None] | None = None
     """answers it"""
 
@@ -464,32 +438,27 @@ class Attempts:
                 whose = f"from {name}" if name else "here"
                 raise BusyError(f"too many attempts {whose} led to no proof: try again later")
 
-    def begin(self, source: str, network: str, *, known: bool, now: float) -> Tokens:
-        """Takes the tokens of an attempt; raises as `check`."""
+    def begin(
+        self, source: str, network: str, *, known: bool, now: float
+    ) -> Callable[[float], None]:
+        """Takes the tokens of an attempt; raises as `check`. Returns a function that gives them
+        back when the peer has proved itself, once.
+        """
         self.check(source, network, known=known, now=now)
-        tokens = Tokens(self._needed(source, network, known=known))
-        tokens.change(-1, now)
-        return tokens
+        taken = self._needed(source, network, known=known)
+        for buckets, name in taken:
+            buckets.change(name, -1, now)
+
+        def give_back(now: float) -> None:
+            while taken:
+                buckets, name = taken.pop()
+                buckets.change(name, 1, now)
+
+        return give_back
 
     def _needed(self, source: str, network: str, *, known: bool) -> list[tuple[Buckets, str]]:
         mine = [(self._of_source, source)]
         return mine if known else [*mine, (self._of_network, network), (self._of_host, "")]
-
-
-class Tokens:
-    """What one attempt has taken."""
-
-    def __init__(self, taken: list[tuple[Buckets, str]]) -> None:
-        self.taken = taken
-
-    def give_back(self, now: float) -> None:
-        """The peer has proved itself. Safe to call twice."""
-        self.change(1, now)
-        self.taken = []
-
-    def change(self, by: float, now: float) -> None:
-        for buckets, name in self.taken:
-            buckets.change(name, by, now)
 
 
 # ---- Memory --------------------------------------------------------------------------------------

@@ -394,7 +394,8 @@ def _question(session: TransferSession, announced: Announced) -> str:
     qp = session.qp
     proved = qp.peer_identity or "no key"
     choices = "[y/N/always]" if _is_key(proved) else "[y/N]"
-    who = f"{proved} at {qp.peer_address}, called {shown(qp.peer_name, _NAME_CHARACTERS, quoted=True)},"
+    called = shown(qp.peer_name, _NAME_CHARACTERS, quoted=True)
+    who = f"{proved} at {qp.peer_address}, called {called},"
     return f"{who} offers {_what(announced)}: accept? {choices} "
 
 

@@ -9,7 +9,6 @@ import os
 import resource
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
@@ -24,8 +23,7 @@ from mrc.connect.admission import (
     BudgetError,
     Claims,
     ConnectionPlace,
-    KnownSources,
-    Tokens,
+    Evictable,
     _descriptor_limit,
     origin_of,
     source_of,
@@ -284,15 +282,11 @@ def test_raise_descriptor_limit__without_dev_null(monkeypatch: pytest.MonkeyPatc
 # ---- Evictions: who gives his place, and which floods an honest peer survives --------------------
 
 
-@dataclass
-class EvictablePlace:
-    source: str
-    since: float
-    silent: bool = False
-    network: str = ""
+def place(source: str, since: float, silent: bool = False, network: str = "") -> Evictable:
+    return Evictable(source, network, since, silent)
 
 
-def named(found: EvictablePlace) -> tuple[str, float]:
+def named(found: Evictable) -> tuple[str, float]:
     return found.source, found.since
 
 
@@ -307,20 +301,20 @@ def named(found: EvictablePlace) -> tuple[str, float]:
     ids=["waits longest", "of the source with most", "silent", "silent for a moment"],
 )
 def test_victim__of_places(places: list[tuple[Any, ...]], expected: tuple[str, float]) -> None:
-    assert named(victim([EvictablePlace(*place) for place in places], 9)) == expected
+    assert named(victim([place(*each) for each in places], 9)) == expected
 
 
 def test_victim__is_of_the_source_with_most_places_also_when_a_network_has_more() -> None:
     """Otherwise a few sources elsewhere would push a peer out of a network that holds many."""
-    crowd = [EvictablePlace(f"n{n}", n, network="n") for n in range(5)]
-    places = [*crowd, EvictablePlace("far", 7), EvictablePlace("far", 8)]
+    crowd = [place(f"n{n}", n, network="n") for n in range(5)]
+    places = [*crowd, place("far", 7), place("far", 8)]
     assert named(victim(places, 9)) == ("far", 7)
 
 
 @pytest.mark.parametrize(("of_network", "source"), [(2, "other"), (3, "n0")])
 def test_victim__is_of_a_network_that_has_more_than_half(of_network: int, source: str) -> None:
-    crowd = [EvictablePlace(f"n{n}", 5 + n, network="n") for n in range(of_network)]
-    others = [EvictablePlace("other", 1, network="o"), EvictablePlace("third", 2, network="p")]
+    crowd = [place(f"n{n}", 5 + n, network="n") for n in range(of_network)]
+    others = [place("other", 1, network="o"), place("third", 2, network="p")]
     assert victim([*others, *crowd], 9).source == source
 
 
@@ -439,7 +433,9 @@ def test_buckets__their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(buckets) == 2, "a full one is not kept"
 
 
-def begun(ours: Attempts, source: str, network: str = "n", *, now: float = 0) -> Tokens:
+def begun(
+    ours: Attempts, source: str, network: str = "n", *, now: float = 0
+) -> Callable[[float], None]:
     return ours.begin(source, network, known=False, now=now)
 
 
@@ -491,17 +487,16 @@ def test_begin__known_sources_do_not_depend_on_strangers() -> None:
 def test_give_back__who_proves_himself_never_runs_out() -> None:
     ours = Attempts(1)
     for number in range(1000):
-        tokens = begun(ours, "a")
-        tokens.give_back(0)
-        begun(ours, f"b{number}", f"m{number}").give_back(0)
+        begun(ours, "a")(0)
+        begun(ours, f"b{number}", f"m{number}")(0)
     begun(ours, "a")
 
 
 def test_give_back__counts_once() -> None:
     ours = Attempts(2)
-    first, _ = begun(ours, "a"), begun(ours, "a")
-    first.give_back(0)
-    first.give_back(0)
+    give_back, _ = begun(ours, "a"), begun(ours, "a")
+    give_back(0)
+    give_back(0)
     begun(ours, "a")
     with pytest.raises(BusyError):
         begun(ours, "a")
@@ -569,7 +564,7 @@ def test_source_of__and_its_network(address: str, source: str, network: str) -> 
 
 def test_known__the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrc.connect.admission._MOST_KNOWN", 2)
-    known = KnownSources()
+    ours = admission()
     for source in ("a", "b", "a", "c"):
-        known.add(source)
-    assert [source in known for source in "abc"] == [True, False, True]
+        ours.know(source)
+    assert [source in ours._known for source in "abc"] == [True, False, True]
