@@ -56,7 +56,6 @@ from mrc import (
     PathError,
     PeerGoneError,
     PlaneShares,
-    ResolveError,
     Sockets,
     StateError,
     Timeouts,
@@ -208,14 +207,6 @@ async def test_deregister__the_peer_can_write_no_more() -> None:
 # ---- Refusals ------------------------------------------------------------------------------
 
 
-async def test_connect__nobody_listens() -> None:
-    async with Context(loopback_config()) as context:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-        with pytest.raises(ConnectError, match=f"no program listens on TCP port {port}"):
-            await context.connect("127.0.0.1", port)
-
-
 def test_connect__a_peer_that_ends_while_we_connect() -> None:
     """It drops the connection and stops listening."""
 
@@ -235,12 +226,6 @@ def test_connect__a_peer_that_ends_while_we_connect() -> None:
         assert dropped.is_set()
 
     uvloop.run(connect())  # its transports refuse to be used once they are closed
-
-
-async def test_connect__no_such_host() -> None:
-    async with Context(loopback_config()) as context:
-        with pytest.raises(ResolveError, match=r"no-such-host\.invalid: no such host"):
-            await context.connect("no-such-host.invalid", 1)
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
@@ -345,22 +330,6 @@ def test_context__polled_by_the_event_loop(run: Callable[[Any], None]) -> None:
 
 def thread_names() -> list[str]:
     return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-
-
-def test_context__forgotten_at_exit() -> None:
-    """A program that does not close its Context still ends at once."""
-    program = """
-import asyncio, mrc
-async def work():
-    context = await mrc.Context(mrc.ContextConfig(interfaces=("127.0.0.1",))).__aenter__()
-    await context.register(bytearray(4096), access=mrc.Access.REMOTE_WRITE)
-    await context.connect("127.0.0.1", (await context.listen("127.0.0.1", 0)).port)
-    print("made")
-asyncio.run(work())
-"""
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=BUDGET_SECONDS)
-    assert (done.returncode, done.stdout) == (0, "made\n"), done.stderr
 
 
 async def none_more_than(before: int) -> bool:

@@ -41,7 +41,6 @@ from mrc import (
     EvEvent,
     EvState,
     PlaneEvent,
-    PlaneShareEvent,
     PortEvent,
     QueueFullError,
     Queues,
@@ -54,9 +53,7 @@ from mrc import (
 )
 from mrc.aio.streams import ItemQueue, Journal
 from mrc.engine import queue_pair
-from mrc.engine.engine import Notice
 from mrc.engine.queue_pair import SendQueue
-from mrc.enums import EventType
 from mrc.errors import PeerGoneError
 
 SHORT = 0.05
@@ -414,16 +411,6 @@ async def test_events__a_port_that_goes_and_comes_back_at_both_ends() -> None:
                 assert await anext(events) == PlaneEvent(2, not up, why)
         await pair.near.close()
         assert [event async for event in streams[peer]] == []
-
-
-async def test_events__a_plane_that_carries_less_than_the_others() -> None:
-    async with connected_pair(**two_planes()) as pair:
-        events = pair.near.events()
-        reason, kind = EventReason.DELIVERY, EventType.PLANE_SHARE
-        for status, percent in ((0, 9), (1, 88)):
-            pair.near._on_notice(Notice(kind, pair.near.qpn, 0, 2, status, reason, 7, percent))
-        assert await anext(events) == PlaneShareEvent(2, True, 9, EventReason.DELIVERY)
-        assert await anext(events) == PlaneShareEvent(2, False, 88, EventReason.DELIVERY)
 
 
 # ---- ItemQueue and Journal, and places in a send queue ------------------------------------------

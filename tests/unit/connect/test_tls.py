@@ -633,27 +633,6 @@ def test_listening__a_long_proof_is_not_read(runner: asyncio.Runner, key: Identi
     runner.run(listen(Inside([long], None), key))
 
 
-def test_listening__what_was_said_before_tls_is_not_taken_for_said_inside(
-    runner: asyncio.Runner, key: Identity
-) -> None:
-    """Somebody in between adds plain messages to the wish; the handshake itself is honest."""
-
-    async def exchange() -> None:
-        early = encode_frame({"type": "prove", "way": "authority", "nonce": ""})
-        async with channels() as (one, other):
-
-            async def stranger() -> None:
-                one._writer.write(WISH + early)
-                await one.expect(TLS)
-                await one.start_tls(tls.client_context(None).context(), "host")
-
-            security = Security(identity=key.path, allow_any=True)
-            said = await outcome(Guard(security).accept(other), stranger(), other)
-            assert "went on without TLS" in said
-
-    runner.run(exchange())
-
-
 @pytest.mark.parametrize("cut", [0, 5, 100])
 def test_listening__a_handshake_that_is_broken_off_says_nothing_in_the_log(
     runner: asyncio.Runner, key: Identity, caplog: pytest.LogCaptureFixture, cut: int
