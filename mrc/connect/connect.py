@@ -12,7 +12,7 @@
 8. Each side says `rts`: both may send.
 
 `Local.connect` is all of it; from stage 3 on both sides run `Local.establish`, and the connecting
-side sends first at every step. The functions of this file stand in the order of the stages. What
+side sends first at every step. Functions and methods stand in the order of the stages. What
 ends the route, in words, is at the end.
 """
 
@@ -63,7 +63,6 @@ from mrc.connect.proof import (
 from mrc.connect.tls import RANDOM_BYTES, Guard, QuestionError
 from mrc.engine import native, paths
 from mrc.engine.dispatch import Dispatcher
-from mrc.engine.native import Command
 from mrc.engine.paths import LocalPort, PathEv, PeerSource, RemotePort
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
@@ -187,7 +186,7 @@ class Local(Struct, frozen=True):
             for profile in (terms.ev_profile, terms.cc_profile):
                 profile._take()
                 taken.callback(profile.give_back)
-            end = await _establish(self, channel, terms, first=first, expected=expected)
+            end = await _Exchange(self, channel, terms, first=first).run(expected)
             taken.pop_all()
             return end
 
@@ -357,88 +356,6 @@ async def _first(ways: Iterable[tuple[str, _TcpSource]], port: int) -> _Streams:
 # ---- 3. The QP and both hellos -------------------------------------------------------------------
 
 
-class _LocalEnds(Struct, frozen=True):
-    """This side's ports for a peer, as of the start of the exchange."""
-
-    ports: list[LocalPort]
-    sports: dict[int, tuple[int, ...]]
-
-    @property
-    def nics(self) -> dict[int, str]:
-        """The interface of each plane."""
-        return {port.plane: port.nic for port in self.ports}
-
-
-class _Agreement(Struct, frozen=True):
-    """The parameters of the QP, computed from the hellos of both sides."""
-
-    evs: list[PathEv]
-    sources: list[PeerSource]
-    path_mtu: int
-    mtus: dict[int, int]  # what the interfaces of each plane allow
-    integrity: Integrity
-    seal: Seal
-    dynamic_mpr: bool
-    configured: bool  # the addresses come from our own configuration, not from the peer's hello
-
-
-async def _establish(
-    local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
-) -> QP:
-    peer: Hello | None = None
-    if not first:  # a listener checks the hello before it creates any state for the peer
-        peer = await _take_hello(local, channel, terms, expected)
-    queue = await _create(local, terms)
-    end: QP | None = None
-    messages: MessagePeer | None = None
-    try:
-        ends = _ends(local, channel)
-        if terms.messages:
-            opened = products.need("mrc.messages.messages", "messages").MessagePeer.open
-            messages = await opened(local.dispatcher, queue, local.config.queues.max_wimm)
-        elif terms.peer is not None:
-            messages = terms.peer(local.dispatcher)
-        own = None  # without TLS random bytes would be no secret
-        if channel.secured:
-            own = _OwnRandom(Secret.random(RANDOM_BYTES), secrets.token_hex(RANDOM_BYTES))
-        mine = _hello(local, channel, ends, queue, terms, messages, own)
-        await channel.send_hello(mine, own.random if own else None)
-        if peer is None:
-            peer = await _take_hello(local, channel, terms, expected)
-        if messages is not None and peer.attributes.inbox is None:
-            raise ConnectError(f"{channel.called or peer.called} takes no messages on this QP")
-        seal = _agreed_seal(channel, mine, peer, own)
-        plan = _plan(local, ends, channel, peer, terms, seal)
-        end = terms.end(
-            local.dispatcher, queue, plan.evs, channel, peer, local.config,
-            terms.ev_profile, terms.cc_profile, messages,
-        )  # fmt: skip
-        if own and seal:
-            command = _seal_command(queue, channel, peer, own, seal, first=first)
-            await local.dispatcher.call(command, "seal the QP")
-            del command  # and with it the secrets
-        await _receive_ready(local, queue, plan, peer)
-        allowed = await end._controller.start()
-        await _turn(channel, "rtr", first=first)
-        path_mtu, rtt_ns = await _prove(
-            local, channel, terms, end, ends, plan, peer, allowed, first=first
-        )
-        window = _window(local, ends, plan, peer, path_mtu, rtt_ns)
-        await _send_ready(local, terms, queue, mine, peer, path_mtu, window)
-        if messages is not None:
-            await messages.connect(peer)
-        await _turn(channel, "rts", first=first)
-        end._start(path_mtu, window)
-        return end
-    except BaseException:
-        if end is not None:
-            end._controller.close()
-        _forget(local, queue)
-        if messages is not None:
-            messages.forget()
-        raise
-
-
 async def _create(local: Local, terms: Terms) -> QueuePair:
     """Creates the QP in INIT, with a random free number unless the caller has chosen one."""
     config = local.config
@@ -483,61 +400,6 @@ def _forget(local: Local, queue: QueuePair) -> None:
     reply.add_done_callback(on_reply)
 
 
-def _ends(local: Local, channel: Channel) -> _LocalEnds:
-    """The ports that can reach this peer."""
-    loopback = is_loopback(channel)
-    ports = [port for port in local.links.ports if port.loopback is loopback]
-    if not ports:
-        which, why = ("loopback", "lo is down") if loopback else ("network", local.links.missing)
-        raise PathError(f"this Context has no {which} interface for {channel.remote}: {why}")
-    return _LocalEnds(ports, local.links.sports)
-
-
-def _hello(
-    local: Local, channel: Channel, ends: _LocalEnds, queue: QueuePair, terms: Terms,
-    messages: MessagePeer | None, own: _OwnRandom | None,
-) -> Hello:  # fmt: skip
-    seal = _seal_for(local.config, channel)
-    ports = [
-        RemotePort(port.nic, port.address, ends.sports[port.plane], port.mtu) for port in ends.ports
-    ]
-    attributes = Attributes(
-        qpn=queue.qpn,
-        first_psn=secrets.randbits(24),
-        path_mtu=local.config.spraying.mtu_limit,
-        mpr=queue.mpr,
-        max_wimm=local.config.queues.max_wimm,
-        integrity="udp" if local.config.integrity is Integrity.UDP else "icrc",
-        udp_port=local.dispatcher.engine.udp_port,
-        ports=tuple(ports),
-        dynamic_mpr=local.config.queues.dynamic_mpr,
-        sack_times=terms.cc_profile.settings.kind is CcKind.DELAY,
-        service_time=True,
-        readings=local.config.readings.shared_names,
-        seal=_SEALS[seal],
-        inbox=None if messages is None else messages.inbox,
-        seal_random=own.mark if own else "",
-    )
-    return Hello(host=local.name, attributes=attributes, private=terms.private)
-
-
-async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
-    """Returns the peer's hello; raises if it is wrong or the peer is not allowed."""
-    peer = await Hello.receive(channel)
-    if expected and peer.host != expected:
-        raise ConnectError(f"{channel.remote} is host {peer.called}, not {expected}")
-    check_readings(peer.called, peer.attributes.readings, local.config.readings)
-    loopback = is_loopback(channel)
-    for port in peer.attributes.ports:
-        if port.address.ip.is_loopback is not loopback:
-            raise ProtocolError(f"the peer sent address {port.address.ip}, which is not its own")
-    local.claims.check(channel.remote, _sources(peer))
-    if terms.admit is not None:
-        await _ask(terms.admit, peer.private)
-    terms.check(peer.host, [port.address.ip for port in peer.attributes.ports], channel.remote)
-    return peer
-
-
 async def _ask(admit: _Admit, private: dict[str, Any]) -> None:
     """Has the program decide about a peer; raises its MrcError or a ConnectError for a refusal. Any
     other error of the program refuses the peer, too, and is logged.
@@ -555,289 +417,409 @@ async def _ask(admit: _Admit, private: dict[str, Any]) -> None:
         raise ConnectError("its program does not admit this host")
 
 
-def _sources(peer: Hello) -> list[PeerSource]:
-    """The source addresses and ports of the peer's packets, according to its hello."""
-    ports = peer.attributes.ports
-    return paths.peer_sources((port.address.ip, port.source_ports) for port in ports)
+class _Agreement(Struct, frozen=True):
+    """The parameters of the QP, computed from the hellos of both sides."""
+
+    evs: list[PathEv]
+    sources: list[PeerSource]
+    path_mtu: int
+    mtus: dict[int, int]  # what the interfaces of each plane allow
+    integrity: Integrity
+    dynamic_mpr: bool
+    configured: bool  # the addresses come from our own configuration, not from the peer's hello
 
 
-async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:
-    """Exchanges messages of one type with the peer; the connecting side sends first."""
-    if first:
-        await channel.send(kind, **fields)
-        return await channel.expect(kind)
-    answer = await channel.expect(kind)
-    await channel.send(kind, **fields)
-    return answer
+class _Exchange:
+    """The stages of one side from here on. Each reads what those before it have found."""
 
+    queue: QueuePair
+    ports: list[LocalPort]
+    """This side's ports for the peer, as of the start of the exchange, and their source ports."""
+    sports: dict[int, tuple[int, ...]]
+    mine: Hello
+    peer: Hello
+    plan: _Agreement
 
-# ---- 4. Seal, EVs and MTU ------------------------------------------------------------------------
+    def __init__(self, local: Local, channel: Channel, terms: Terms, *, first: bool) -> None:
+        """`first`: this side sends first."""
+        self.local = local
+        self.channel = channel
+        self.terms = terms
+        self.first = first
+        self.loopback = is_loopback(channel)
+        self.random: Secret | None = None  # of this side; without TLS it would be no secret
+        self.messages: MessagePeer | None = None
+        self.end: QP | None = None
 
+    async def run(self, expected: str) -> QP:
+        """Stages 3 to 8. `expected`: the required host name of the peer; empty: any."""
+        if not self.first:  # a listener checks the hello before it creates any state for the peer
+            await self._take_hello(expected)
+        self.queue = await _create(self.local, self.terms)
+        try:
+            self._find_ports()
+            await self._open_messages()
+            mark = ""
+            if self.channel.secured:
+                self.random, mark = Secret.random(RANDOM_BYTES), secrets.token_hex(RANDOM_BYTES)
+            self.mine = self._hello(mark)
+            await self.channel.send_hello(self.mine, self.random)
+            if self.first:
+                await self._take_hello(expected)
+            if self.messages is not None and self.peer.attributes.inbox is None:
+                raise ConnectError(f"{self._host} takes no messages on this QP")
+            seal = self._agreed_seal()
+            self.plan = self._plan(seal)
+            self.end = end = self.terms.end(
+                self.local.dispatcher, self.queue, self.plan.evs, self.channel, self.peer,
+                self.local.config, self.terms.ev_profile, self.terms.cc_profile, self.messages,
+            )  # fmt: skip
+            if seal:
+                await self._seal(seal)
+            await self._receive_ready()
+            allowed = await end._controller.start()
+            await self._turn("rtr")
+            path_mtu, rtt_ns = await self._prove(end, allowed)
+            window = self._window(path_mtu, rtt_ns)
+            await self._send_ready(path_mtu, window)
+            if self.messages is not None:
+                await self.messages.connect(self.peer)
+            await self._turn("rts")
+            end._start(path_mtu, window)
+            return end
+        except BaseException:
+            if self.end is not None:
+                self.end._controller.close()
+            _forget(self.local, self.queue)
+            if self.messages is not None:
+                self.messages.forget()
+            raise
 
-def _seal_for(config: ContextConfig, channel: Channel) -> Seal:
-    """The seal that this side requires; raises ConnectError if that cannot be had."""
-    seal = config.seal
-    if not channel.secured:
-        if seal:
-            raise ConnectError(
-                f"sealed packets ({_SEALS[seal]}) to {channel.called or channel.remote} require an"
-                " encrypted exchange"
-            )
-        return Seal.NONE
-    if native.aead_name() is None and seal is not Seal.NONE:
-        raise ConnectError(
-            "this host has no library to seal packets with: install OpenSSL (libcrypto), or choose"
-            " --seal none on both sides"
+    @property
+    def _host(self) -> str:
+        """The peer, for a line of text."""
+        return self.channel.called or self.peer.called
+
+    @property
+    def _nics(self) -> dict[int, str]:
+        """The interface of each plane."""
+        return {port.plane: port.nic for port in self.ports}
+
+    def _find_ports(self) -> None:
+        """The ports that can reach this peer."""
+        links = self.local.links
+        self.ports = [port for port in links.ports if port.loopback is self.loopback]
+        self.sports = links.sports
+        if not self.ports:
+            which, why = ("loopback", "lo is down") if self.loopback else ("network", links.missing)
+            to = self.channel.remote
+            raise PathError(f"this Context has no {which} interface for {to}: {why}")
+
+    async def _open_messages(self) -> None:
+        local = self.local
+        if self.terms.messages:
+            opened = products.need("mrc.messages.messages", "messages").MessagePeer.open
+            self.messages = await opened(local.dispatcher, self.queue, local.config.queues.max_wimm)
+        elif self.terms.peer is not None:
+            self.messages = self.terms.peer(local.dispatcher)
+
+    def _hello(self, mark: str) -> Hello:
+        """`mark` stands for the random bytes of this side."""
+        config = self.local.config
+        ports = [
+            RemotePort(port.nic, port.address, self.sports[port.plane], port.mtu)
+            for port in self.ports
+        ]
+        attributes = Attributes(
+            qpn=self.queue.qpn,
+            first_psn=secrets.randbits(24),
+            path_mtu=config.spraying.mtu_limit,
+            mpr=self.queue.mpr,
+            max_wimm=config.queues.max_wimm,
+            integrity="udp" if config.integrity is Integrity.UDP else "icrc",
+            udp_port=self.local.dispatcher.engine.udp_port,
+            ports=tuple(ports),
+            dynamic_mpr=config.queues.dynamic_mpr,
+            sack_times=self.terms.cc_profile.settings.kind is CcKind.DELAY,
+            service_time=True,
+            readings=config.readings.shared_names,
+            seal=_SEALS[self._wanted_seal()],
+            inbox=None if self.messages is None else self.messages.inbox,
+            seal_random=mark,
         )
-    return Seal.AEAD if seal is None else seal
+        return Hello(host=self.local.name, attributes=attributes, private=self.terms.private)
 
+    async def _take_hello(self, expected: str) -> None:
+        """Receives the peer's hello; raises if it is wrong or the peer is not allowed."""
+        remote, terms = self.channel.remote, self.terms
+        self.peer = peer = await Hello.receive(self.channel)
+        if expected and peer.host != expected:
+            raise ConnectError(f"{remote} is host {peer.called}, not {expected}")
+        check_readings(peer.called, peer.attributes.readings, self.local.config.readings)
+        for port in peer.attributes.ports:
+            if port.address.ip.is_loopback is not self.loopback:
+                wrong = f"the peer sent address {port.address.ip}, which is not its own"
+                raise ProtocolError(wrong)
+        self.local.claims.check(remote, self._sources())
+        if terms.admit is not None:
+            await _ask(terms.admit, peer.private)
+        terms.check(peer.host, [port.address.ip for port in peer.attributes.ports], remote)
 
-class _OwnRandom(Struct, frozen=True):
-    """The random bytes of this side, and what stands for them in its hello."""
+    def _sources(self) -> list[PeerSource]:
+        """The source addresses and ports of the peer's packets, according to its hello."""
+        ports = self.peer.attributes.ports
+        return paths.peer_sources((port.address.ip, port.source_ports) for port in ports)
 
-    random: Secret
-    mark: str
+    async def _turn(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Exchanges messages of one type with the peer; the connecting side sends first."""
+        if self.first:
+            await self.channel.send(kind, **fields)
+            return await self.channel.expect(kind)
+        answer = await self.channel.expect(kind)
+        await self.channel.send(kind, **fields)
+        return answer
 
+    # ---- 4. Seal, EVs and MTU -------------------------------------------------------------
 
-def _random_of(channel: Channel, peer: Hello) -> Secret | None:
-    """The random bytes of the peer."""
-    index = int(peer.attributes.seal_random or "0", 16)
-    return channel.randoms[index] if index < len(channel.randoms) else None
+    def _wanted_seal(self) -> Seal:
+        """The seal that this side requires; raises ConnectError if that cannot be had."""
+        seal = self.local.config.seal
+        if not self.channel.secured:
+            if seal:
+                raise ConnectError(
+                    f"sealed packets ({_SEALS[seal]}) to"
+                    f" {self.channel.called or self.channel.remote} require an encrypted exchange"
+                )
+            return Seal.NONE
+        if native.aead_name() is None and seal is not Seal.NONE:
+            raise ConnectError(
+                "this host has no library to seal packets with: install OpenSSL (libcrypto), or"
+                " choose --seal none on both sides"
+            )
+        return Seal.AEAD if seal is None else seal
 
+    def _peer_random(self) -> Secret | None:
+        """The random bytes of the peer."""
+        index = int(self.peer.attributes.seal_random or "0", 16)
+        randoms = self.channel.randoms
+        return randoms[index] if index < len(randoms) else None
 
-def _agreed_seal(channel: Channel, mine: Hello, peer: Hello, own: _OwnRandom | None) -> Seal:
-    """The stronger wish of both hellos; raises ProtocolError if the peer's is wrong."""
-    seal = Seal(max(_SEALS.index(each.attributes.seal) for each in (mine, peer)))
-    if seal and own is None:
-        raise ProtocolError("the peer wants sealed packets, but the exchange is not encrypted")
-    if seal and own is not None and _random_of(channel, peer) in (None, own.random):
-        raise ProtocolError("the peer sent no random bytes of its own for sealed packets")
-    return seal
+    def _agreed_seal(self) -> Seal:
+        """The stronger wish of both hellos; raises ProtocolError if the peer's is wrong."""
+        both = (self.mine.attributes, self.peer.attributes)
+        seal = Seal(max(_SEALS.index(each.seal) for each in both))
+        if seal and self.random is None:
+            raise ProtocolError("the peer wants sealed packets, but the exchange is not encrypted")
+        if seal and self._peer_random() in (None, self.random):
+            raise ProtocolError("the peer sent no random bytes of its own for sealed packets")
+        return seal
 
+    def _plan(self, seal: Seal) -> _Agreement:
+        """Chooses the EVs and the largest possible path MTU from both hellos."""
+        local, theirs, profile = self.local, self.peer.attributes, self.terms.ev_profile
+        configured = local.srv6 is not None and not self.loopback
+        evs, mtus = self._configured_evs(local.srv6) if local.srv6 and configured else self._evs()
+        if not evs:
+            raise PathError(f"{self._host} and this host have no IP version in common")
+        overhead = paths.SEAL_OVERHEAD if seal else 0
+        most = min(local.config.spraying.mtu_limit, theirs.path_mtu)
+        payloads = plane_limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
+        planes = {ev.attr.port for ev in evs}
+        if small := sorted(plane for plane in planes if payloads[plane] < limits.MIN_MTU):
+            what = f"{plane_names(small, self._nics)} to {self._host}"
+            if len(small) == len(planes):
+                raise PathError(f"{what}: the MTU is too small: raise it")
+            local.warn(f"{what}: left out, because the MTU is too small")
+            evs = [ev for ev in evs if ev.attr.port not in small]
+        evs = profile.settings._choose(evs)
+        if not evs:
+            raise PathError(f"EV profile {profile.name} has no path to {self._host}")
+        used = {ev.attr.port for ev in evs}
+        payloads = {plane: mtu for plane, mtu in payloads.items() if plane in used}
+        return _Agreement(
+            evs,
+            self._sources(),
+            min(payloads.values()),
+            payloads,
+            # UDP's checksum alone, the weaker protection, applies only if both sides choose it.
+            integrity=local.config.integrity if theirs.integrity == "udp" else Integrity.ICRC,
+            dynamic_mpr=local.config.queues.dynamic_mpr and theirs.dynamic_mpr,
+            configured=configured,
+        )
 
-def _plan(
-    local: Local, ends: _LocalEnds, channel: Channel, peer: Hello, terms: Terms, seal: Seal
-) -> _Agreement:
-    """Chooses the EVs and the largest possible path MTU from both hellos."""
-    ports = ends.ports
-    host = channel.called or peer.called
-    theirs = peer.attributes
-    configured = local.srv6 is not None and not is_loopback(channel)
-    if local.srv6 and configured:
-        if peer.host not in local.srv6.peers:
+    def _configured_evs(self, srv6: HostConfig) -> tuple[list[PathEv], list[tuple[int, int]]]:
+        """The EVs of the host configuration, and the payload that each port of both sides allows,
+        by plane.
+        """
+        local, peer, theirs = self.local, self.peer, self.peer.attributes
+        if peer.host not in srv6.peers:
             which = f"host {peer.called} is not among the configured peers"
-            raise ConnectError(f"{which} of {local.srv6.host}")
-        named = local.srv6.peers[peer.host]
+            raise ConnectError(f"{which} of {srv6.host}")
+        named = srv6.peers[peer.host]
         addresses = {port.address.ip for port in theirs.ports}
         if not addresses <= set(named.sources):
             raise ConnectError(f"host {peer.called} sends from addresses that are not configured")
-        evs = paths.srv6_evs(named.paths, ports, ends.sports, theirs.udp_port, local.rng)
-        least = min(port.mtu for port in theirs.ports)
-        mtus = [(port.plane, min(port.mtu, least)) for port in ports]
+        evs = paths.srv6_evs(named.paths, self.ports, self.sports, theirs.udp_port, local.rng)
         if not evs:
             why = f"no port with a path to host {peer.called} is usable"
             raise PathError(f"{why}: {local.links.missing}")
-    else:
-        pairs = _pairs(ports, theirs.ports, channel)
+        least = min(port.mtu for port in theirs.ports)
+        return evs, [(port.plane, min(port.mtu, least)) for port in self.ports]
+
+    def _evs(self) -> tuple[list[PathEv], list[tuple[int, int]]]:
+        """The same for addresses of both hellos."""
+        local, theirs = self.local, self.peer.attributes
+        if self.loopback:
+            version = parse_address(self.channel.remote).version
+            pairs = paths.loopback_pairs(self.ports, theirs.ports, version) or paths.loopback_pairs(
+                self.ports, theirs.ports, 10 - version
+            )
+        else:
+            pairs = paths.pair(self.ports, theirs.ports)
         per_pair = local.config.spraying.evs_per_pair
-        evs = paths.pair_evs(pairs, ends.sports, theirs.udp_port, per_pair, local.rng)
-        mtus = [(ours.plane, min(ours.mtu, other.mtu)) for ours, other in pairs]
-    if not evs:
-        raise PathError(f"{host} and this host have no IP version in common")
-    overhead = paths.SEAL_OVERHEAD if seal else 0
-    most = min(local.config.spraying.mtu_limit, theirs.path_mtu)
-    payloads = plane_limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
-    planes = {ev.attr.port for ev in evs}
-    if small := sorted(plane for plane in planes if payloads[plane] < limits.MIN_MTU):
-        what = f"{plane_names(small, ends.nics)} to {host}"
-        if len(small) == len(planes):
-            raise PathError(f"{what}: the MTU is too small: raise it")
-        local.warn(f"{what}: left out, because the MTU is too small")
-        evs = [ev for ev in evs if ev.attr.port not in small]
-    evs = terms.ev_profile.settings._choose(evs)
-    if not evs:
-        raise PathError(f"EV profile {terms.ev_profile.name} has no path to {host}")
-    used = {ev.attr.port for ev in evs}
-    payloads = {plane: mtu for plane, mtu in payloads.items() if plane in used}
-    return _Agreement(
-        evs,
-        _sources(peer),
-        min(payloads.values()),
-        payloads,
-        # UDP's checksum alone, the weaker protection, applies only if both sides choose it.
-        integrity=local.config.integrity if theirs.integrity == "udp" else Integrity.ICRC,
-        seal=seal,
-        dynamic_mpr=local.config.queues.dynamic_mpr and theirs.dynamic_mpr,
-        configured=configured,
-    )
+        evs = paths.pair_evs(pairs, self.sports, theirs.udp_port, per_pair, local.rng)
+        return evs, [(ours.plane, min(ours.mtu, other.mtu)) for ours, other in pairs]
 
+    # ---- 5. RTR ---------------------------------------------------------------------------
 
-def _pairs(
-    ports: Sequence[LocalPort], theirs: Sequence[RemotePort], channel: Channel
-) -> list[paths.Pair]:
-    if not is_loopback(channel):
-        return paths.pair(ports, theirs)
-    version = parse_address(channel.remote).version
-    return paths.loopback_pairs(ports, theirs, version) or paths.loopback_pairs(
-        ports, theirs, 10 - version
-    )
-
-
-# ---- 5. RTR --------------------------------------------------------------------------------------
-
-
-async def _receive_ready(local: Local, queue: QueuePair, plan: _Agreement, peer: Hello) -> None:
-    """INIT to RTR."""
-    theirs = peer.attributes
-    call = local.dispatcher.call
-    try:
-        await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
-    except OSError as error:
-        if error.errno != errno.ENETDOWN:
-            raise
-        raise PathError("an interface changed during the connect: try again") from error
-    try:
-        await call(queue.set_peer(plan.sources), "set the peer's addresses")
-    except InUseError as error:
-        raise ConnectError("another peer already uses a UDP source of this hello") from error
-    command = queue.to_rtr(
-        dest_qpn=theirs.qpn,
-        rq_psn=theirs.first_psn,
-        integrity=plan.integrity,
-        dynamic_mpr=plan.dynamic_mpr,
-        sack_times=theirs.sack_times,
-        service_times=theirs.service_time,
-    )
-    await call(command, "QP to RTR")
-
-
-def _seal_command(
-    queue: QueuePair, channel: Channel, peer: Hello, own: _OwnRandom, seal: Seal, *, first: bool
-) -> Command:
-    """The command that gives the engine the secrets of the QP. The random bytes are wiped."""
-    random = _random_of(channel, peer)
-    assert random is not None
-    qpn = peer.attributes.qpn
-    made = queue.set_seal(seal, qpn, random=own.random, peer_random=random, first=first)
-    for each in (own.random, *channel.randoms):
-        each.wipe()
-    channel.randoms.clear()
-    return made
-
-
-# ---- 6. The proof of the EVs ---------------------------------------------------------------------
-
-
-async def _prove(
-    local: Local, channel: Channel, terms: Terms, end: QP, ends: _LocalEnds, plan: _Agreement,
-    peer: Hello, allowed: Sequence[int], *, first: bool,
-) -> tuple[int, int]:  # fmt: skip
-    """Proves the allowed EVs from both sides and agrees on one path MTU for both directions.
-
-    Returns it, and the round trip of the longest plane in ns.
-    """
-    if not allowed:
-        raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
-    allowance = _AMPLIFICATION * channel.received_bytes
-    probing = _probe(end, plan, allowed, allowance, channel)
-    targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
-    silence = no_answer(end.peer_host, targets, peer.attributes.udp_port)
-    try:
-        proof, rtt_ns = await channel.during(probing)
-    except ConnectRefusedError as error:
-        if error.kind is Kind.NO_ANSWER:  # the peer has found the same a little earlier
-            raise silence from error
-        raise
-    if not proof.mtu:
-        raise silence
-    for index in proof.dead:  # no data there
-        await end._controller.set_state(index, EvState.ASSUMED_BAD)
-    await end._controller.hold_back(proof.unproven)  # nor probes, to addresses that never answered
-    planes = [ev.attr.port for ev in plan.evs]
-    gone = [*proof.dead, *proof.unproven]
-    local.warn(silent_paths(end.peer_host, planes, gone, ends.nics))
-    silent = {plan.evs[index].attr.destination for index in proof.unproven}
-    answered = {plan.evs[index].attr.destination for index in allowed} - silent
-    proved = [s for s in plan.sources if plan.configured or s.address in answered]
-    terms.check(peer.host, [source.address for source in proved], channel.remote)
-    local.claims.check(channel.remote, proved)
-    channel.at_end(local.claims.take(channel.remote, proved))
-    answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
-    theirs = answer.get("mtu")
-    if type(theirs) is not int or not limits.MIN_MTU <= theirs <= limits.MAX_MTU:
-        raise ProtocolError(
-            f"the peer sent a proved.mtu that is not within {limits.MIN_MTU}..{limits.MAX_MTU}"
+    async def _seal(self, seal: Seal) -> None:
+        """Gives the engine the secrets of the QP. The random bytes are wiped."""
+        random, peer_random = self.random, self._peer_random()
+        assert random is not None and peer_random is not None
+        qpn = self.peer.attributes.qpn
+        command = self.queue.set_seal(
+            seal, qpn, random=random, peer_random=peer_random, first=self.first
         )
-    path_mtu = min(proof.mtu, theirs & ~3)
-    local.warn(smaller_packets(end.peer_host, path_mtu, plan.mtus, proof.carried, ends.nics))
-    return path_mtu, rtt_ns
+        for each in (random, *self.channel.randoms):
+            each.wipe()
+        self.channel.randoms.clear()
+        await self.local.dispatcher.call(command, "seal the QP")
 
+    async def _receive_ready(self) -> None:
+        """INIT to RTR."""
+        theirs, plan, queue = self.peer.attributes, self.plan, self.queue
+        call = self.local.dispatcher.call
+        try:
+            await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
+        except OSError as error:
+            if error.errno != errno.ENETDOWN:
+                raise
+            raise PathError("an interface changed during the connect: try again") from error
+        try:
+            await call(queue.set_peer(plan.sources), "set the peer's addresses")
+        except InUseError as error:
+            raise ConnectError("another peer already uses a UDP source of this hello") from error
+        command = queue.to_rtr(
+            dest_qpn=theirs.qpn,
+            rq_psn=theirs.first_psn,
+            integrity=plan.integrity,
+            dynamic_mpr=plan.dynamic_mpr,
+            sack_times=theirs.sack_times,
+            service_times=theirs.service_time,
+        )
+        await call(command, "QP to RTR")
 
-async def _probe(
-    end: QP, plan: _Agreement, allowed: Sequence[int], allowance: int, channel: Channel
-) -> tuple[Proof, int]:
-    """Probes the EVs; returns the proof, by EV indices, and the round trip of the longest plane."""
-    rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
+    # ---- 6. The proof of the EVs ----------------------------------------------------------
 
-    async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
-        result = await end._controller.probe(allowed[place], payload, timeout)
-        if result.rtt_ns is not None:
-            plane = plan.evs[allowed[place]].attr.port
-            rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
-        return result
+    async def _prove(self, end: QP, allowed: Sequence[int]) -> tuple[int, int]:
+        """Proves the allowed EVs from both sides and agrees on one path MTU for both directions.
 
-    destinations = [
-        None if plan.configured else plan.evs[index].attr.destination for index in allowed
-    ]
-    planes = [plan.evs[index].attr.port for index in allowed]
-    proof = await prove(
-        probe, destinations, plan.path_mtu, allowance, planes=planes, rtt=channel.rtt,
-        ping=channel.ping,
-    )  # fmt: skip
-    dead = tuple(allowed[place] for place in proof.dead)
-    unproven = tuple(allowed[place] for place in proof.unproven)
-    return Proof(proof.carried, dead, unproven), max(rtts_ns.values(), default=0)
+        Returns it, and the round trip of the longest plane in ns.
+        """
+        local, channel, plan, peer = self.local, self.channel, self.plan, self.peer
+        if not allowed:
+            raise PathError(f"EV profile {end.ev_profile.name} denies every path to {self._host}")
+        targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
+        silence = no_answer(self._host, targets, peer.attributes.udp_port)
+        try:
+            proof, rtt_ns = await channel.during(self._probe(end, allowed))
+        except ConnectRefusedError as error:
+            if error.kind is Kind.NO_ANSWER:  # the peer has found the same a little earlier
+                raise silence from error
+            raise
+        if not proof.mtu:
+            raise silence
+        for index in proof.dead:  # no data there
+            await end._controller.set_state(index, EvState.ASSUMED_BAD)
+        # Nor probes, to addresses that never answered.
+        await end._controller.hold_back(proof.unproven)
+        planes = [ev.attr.port for ev in plan.evs]
+        gone = [*proof.dead, *proof.unproven]
+        local.warn(silent_paths(self._host, planes, gone, self._nics))
+        silent = {plan.evs[index].attr.destination for index in proof.unproven}
+        answered = {plan.evs[index].attr.destination for index in allowed} - silent
+        proved = [s for s in plan.sources if plan.configured or s.address in answered]
+        self.terms.check(peer.host, [source.address for source in proved], channel.remote)
+        local.claims.check(channel.remote, proved)
+        channel.at_end(local.claims.take(channel.remote, proved))
+        theirs = (await self._turn("proved", mtu=proof.mtu)).get("mtu")
+        if type(theirs) is not int or not limits.MIN_MTU <= theirs <= limits.MAX_MTU:
+            raise ProtocolError(
+                f"the peer sent a proved.mtu that is not within {limits.MIN_MTU}..{limits.MAX_MTU}"
+            )
+        path_mtu = min(proof.mtu, theirs & ~3)
+        local.warn(smaller_packets(self._host, path_mtu, plan.mtus, proof.carried, self._nics))
+        return path_mtu, rtt_ns
 
+    async def _probe(self, end: QP, allowed: Sequence[int]) -> tuple[Proof, int]:
+        """Probes the EVs; returns the proof, by EV indices, and the round trip of the longest
+        plane.
+        """
+        evs = [self.plan.evs[index].attr for index in allowed]
+        rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
 
-# ---- 7. RTS --------------------------------------------------------------------------------------
+        async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
+            result = await end._controller.probe(allowed[place], payload, timeout)
+            if result.rtt_ns is not None:
+                plane = evs[place].port
+                rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
+            return result
 
+        proof = await prove(
+            probe,
+            [None if self.plan.configured else ev.destination for ev in evs],
+            self.plan.path_mtu,
+            _AMPLIFICATION * self.channel.received_bytes,
+            planes=[ev.port for ev in evs],
+            rtt=self.channel.rtt,
+            ping=self.channel.ping,
+        )
+        dead = tuple(allowed[place] for place in proof.dead)
+        unproven = tuple(allowed[place] for place in proof.unproven)
+        return Proof(proof.carried, dead, unproven), max(rtts_ns.values(), default=0)
 
-def _window(
-    local: Local, ends: _LocalEnds, plan: _Agreement, peer: Hello, path_mtu: int, rtt_ns: int
-) -> int:
-    """The PSNs that this side may have in flight, at most the window that the peer grants."""
-    psns = local.config.queues.mpr
-    if psns == 0:
-        planes = {ev.attr.port for ev in plan.evs}
-        nics = (port.nic for port in ends.ports if port.plane in planes)
-        psns = psns_for(system.links_bps(nics), rtt_ns, path_mtu)
-    return min(psns, peer.attributes.mpr)
+    # ---- 7. RTS ---------------------------------------------------------------------------
 
+    def _window(self, path_mtu: int, rtt_ns: int) -> int:
+        """The PSNs that this side may have in flight, at most the window that the peer grants."""
+        psns = self.local.config.queues.mpr
+        if psns == 0:
+            planes = {ev.attr.port for ev in self.plan.evs}
+            nics = (port.nic for port in self.ports if port.plane in planes)
+            psns = psns_for(system.links_bps(nics), rtt_ns, path_mtu)
+        return min(psns, self.peer.attributes.mpr)
 
-async def _send_ready(
-    local: Local, terms: Terms, queue: QueuePair, mine: Hello, peer: Hello, path_mtu: int,
-    window: int,
-) -> None:  # fmt: skip
-    """RTR to RTS."""
-    cc = terms.cc_profile.settings
-    if 0 < cc.parameters.max_cwnd < path_mtu:
-        wrong = f"max_cwnd {cc.parameters.max_cwnd} is below the path MTU, {path_mtu}"
-        raise ConfigError(f"CC profile {terms.cc_profile.name}: {wrong}")
-    command = queue.to_rts(
-        sq_psn=mine.attributes.first_psn,
-        path_mtu=path_mtu,
-        peer_mpr=window,
-        peer_max_wimm=peer.attributes.max_wimm,
-        timeout=local.config.retries.ack_timeout_exponent,
-        retry_linear=local.config.retries.linear,
-        retry_exp=local.config.retries.exponential,
-        cc=cc.kind,
-        cc_profile=asdict(cc.parameters),
-        spray=local.config.spraying.burst_packets,
-        plane_shares=cc.plane_shares,
-        ev_active_per_plane=terms.ev_profile.settings.active_per_plane,
-    )
-    await local.dispatcher.call(command, "QP to RTS")
+    async def _send_ready(self, path_mtu: int, window: int) -> None:
+        """RTR to RTS."""
+        config, cc = self.local.config, self.terms.cc_profile.settings
+        if 0 < cc.parameters.max_cwnd < path_mtu:
+            wrong = f"max_cwnd {cc.parameters.max_cwnd} is below the path MTU, {path_mtu}"
+            raise ConfigError(f"CC profile {self.terms.cc_profile.name}: {wrong}")
+        command = self.queue.to_rts(
+            sq_psn=self.mine.attributes.first_psn,
+            path_mtu=path_mtu,
+            peer_mpr=window,
+            peer_max_wimm=self.peer.attributes.max_wimm,
+            timeout=config.retries.ack_timeout_exponent,
+            retry_linear=config.retries.linear,
+            retry_exp=config.retries.exponential,
+            cc=cc.kind,
+            cc_profile=asdict(cc.parameters),
+            spray=config.spraying.burst_packets,
+            plane_shares=cc.plane_shares,
+            ev_active_per_plane=self.terms.ev_profile.settings.active_per_plane,
+        )
+        await self.local.dispatcher.call(command, "QP to RTS")
 
 
 # ---- Errors --------------------------------------------------------------------------------------

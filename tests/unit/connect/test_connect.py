@@ -45,7 +45,6 @@ from mrc import (
     Timeouts,
     TrafficClasses,
 )
-from mrc.connect import connect as connecting_side
 from mrc.connect import connect as route
 from mrc.connect import proof
 from mrc.connect.connect import Terms, about, dial, numeric
@@ -148,9 +147,9 @@ async def test_traffic_classes__are_on_the_wire() -> None:
 def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:
     """A hello of the host "liar" that replaces its second address with a foreign one."""
 
-    def hello(local: Any, *rest: Any) -> Hello:
-        said = honest(local, *rest)
-        if local.name != "liar":
+    def hello(exchange: Any, *rest: Any) -> Hello:
+        said = honest(exchange, *rest)
+        if exchange.local.name != "liar":
             return said
         first, second = said.attributes.ports
         ports = (first, replace(second, address=ip_interface(f"{FOREIGN}/8")))
@@ -162,7 +161,7 @@ def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:
 async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(route, "_hello", lying(route._hello))
+    monkeypatch.setattr(route._Exchange, "_hello", lying(route._Exchange._hello))
     monkeypatch.setattr(proof, "_ADDRESS_SECONDS", 0.1)
     target, data = bytearray(200_000), bytes(range(250)) * 800
     async with (
@@ -189,16 +188,16 @@ async def test_plan__a_plane_that_carries_too_little_is_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mtus: tuple[int, int]
 ) -> None:
     """The peer's interfaces have these payloads. Without another plane the connect fails."""
-    honest = route._hello
+    honest = route._Exchange._hello
 
-    def hello(local: Any, *rest: Any) -> Hello:
-        said = honest(local, *rest)
+    def hello(exchange: Any, *rest: Any) -> Hello:
+        said = honest(exchange, *rest)
         ports = [
             replace(port, mtu=mtu) for port, mtu in zip(said.attributes.ports, mtus, strict=True)
         ]
         return replace(said, attributes=dataclasses.replace(said.attributes, ports=tuple(ports)))
 
-    monkeypatch.setattr(route, "_hello", hello)
+    monkeypatch.setattr(route._Exchange, "_hello", hello)
     near, far = loopback_config(**two_planes()), loopback_config(**two_planes())
     if mtus == (0, 255):
         with pytest.raises(PathError, match=r"planes 1 \(lo\) and 2 \(lo\) to 127.0.0.1: the MTU"):
@@ -241,7 +240,7 @@ async def test_connect__with_the_named_host_only(
     monkeypatch: pytest.MonkeyPatch, peer: str, named: str, *, refused: bool
 ) -> None:
     """An address of the hello counts when it has answered probes."""
-    monkeypatch.setattr(route, "_hello", lying(route._hello))
+    monkeypatch.setattr(route._Exchange, "_hello", lying(route._Exchange._hello))
     monkeypatch.setattr(proof, "_ADDRESS_SECONDS", 0.1)
     async with (
         asyncio.timeout(BUDGET_SECONDS),
@@ -665,7 +664,7 @@ async def test_code__an_end_after_the_guess_is_not_called_wrong(
         await send(channel, message, **fields)
 
     monkeypatch.setattr(Channel, "send", ends)
-    monkeypatch.setattr(connecting_side, "_DROPS", 0)
+    monkeypatch.setattr(route, "_DROPS", 0)
     async with (
         asyncio.timeout(PATIENCE),
         waiting(coded) as (other, listener),
