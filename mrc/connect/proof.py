@@ -33,6 +33,7 @@ import errno
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct, field
 
@@ -640,66 +641,47 @@ async def prove(
     prover = Prover(
         destinations, planes, agreed, allowance=allowance, rtt=rtt, asks_peer=ping is not None
     )
+    now = asyncio.get_running_loop().time
+    changed = asyncio.Event()
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def send(ask: Ask) -> None:
+        if ask.index == PEER:
+            assert ping is not None
+            await ping()
+            prover.on_answer(ask.number, 0.0, now())
+            changed.set()
+            return
+        try:
+            result = await probe(ask.index, ask.payload, ask.timeout)
+        except QueueFullError:
+            prover.on_refusal(ask.number, now())
+        else:
+            if result.rtt_ns is not None and result.error == 0:
+                prover.on_answer(ask.number, result.rtt_ns / 1e9, now())
+            else:
+                prover.on_failure(ask.number, result.error)
+        changed.set()
+
     try:
         async with asyncio.TaskGroup() as group:
-            await _ProbeSender(probe, ping, prover, group).run()
+            while True:
+                changed.clear()
+                asks = prover.advance(now())
+                if prover.done:
+                    break
+                for ask in asks:
+                    task = group.create_task(send(ask))
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+                with suppress(TimeoutError):
+                    async with within(max(0.0, prover.deadline - now())):
+                        await changed.wait()
+            for task in list(under_way):  # late answers are of no interest
+                task.cancel()
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
     return proof_of(prover.carried, planes)
-
-
-class _ProbeSender:
-    """Sends the probes of a prover, and passes on what comes back."""
-
-    def __init__(
-        self,
-        probe: Probe,
-        ping: Callable[[], Awaitable[None]] | None,
-        prover: Prover,
-        group: asyncio.TaskGroup,
-    ) -> None:
-        self._probe, self._ping, self._prover, self._group = probe, ping, prover, group
-        self._changed = asyncio.Event()
-        self._under_way: set[asyncio.Task[None]] = set()
-
-    async def run(self) -> None:
-        """Returns when everything is decided; late answers are of no interest then."""
-        now = asyncio.get_running_loop().time
-        while True:
-            self._changed.clear()
-            asks = self._prover.advance(now())
-            if self._prover.done:
-                break
-            for ask in asks:
-                task = self._group.create_task(self._ask(ask))
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
-            try:
-                async with within(max(0.0, self._prover.deadline - now())):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
-        for task in list(self._under_way):
-            task.cancel()
-
-    async def _ask(self, ask: Ask) -> None:
-        now = asyncio.get_running_loop().time
-        if ask.index == PEER:
-            assert self._ping is not None
-            await self._ping()
-            self._prover.on_answer(ask.number, 0.0, now())
-            self._changed.set()
-            return
-        try:
-            result = await self._probe(ask.index, ask.payload, ask.timeout)
-        except QueueFullError:
-            self._prover.on_refusal(ask.number, now())
-        else:
-            if result.rtt_ns is not None and result.error == 0:
-                self._prover.on_answer(ask.number, result.rtt_ns / 1e9, now())
-            else:
-                self._prover.on_failure(ask.number, result.error)
-        self._changed.set()
 
 
 # ---- Findings ------------------------------------------------------------------------------------
