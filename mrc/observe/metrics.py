@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Metric
@@ -20,7 +21,10 @@ from prometheus_client.process_collector import ProcessCollector
 from mrc.engine import native
 from mrc.enums import EvState
 from mrc.events import EvInfo, PlaneInfo, known
-from mrc.observe.snapshot import MEANINGS, Ledger, ObservedContext, OpenQp, Totals
+from mrc.observe.snapshot import MEANINGS, Ledger, OpenQp, Totals
+
+if TYPE_CHECKING:
+    from mrc.aio.context import Context
 
 MAX_PATHS = 1024
 
@@ -55,7 +59,7 @@ class Scrape(Struct, frozen=True, eq=False):
         yield from _evs(self.live)
 
 
-async def read(ctx: ObservedContext, ledger: Ledger) -> Scrape:
+async def read(ctx: Context, ledger: Ledger) -> Scrape:
     """Reads the data of all metrics; raises StateError if the Context is closed."""
     totals, live = await ledger.read()
     return Scrape(ctx.name, await ctx.counters(), await ctx.drops(), totals, live)

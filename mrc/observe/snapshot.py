@@ -12,16 +12,18 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2s
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.config import ContextConfig
-from mrc.engine.paths import LocalPort
 from mrc.errors import MrcError
 from mrc.events import EvInfo, PlaneInfo, QpInfo
 from mrc.results import KEYS, Result, like
+
+if TYPE_CHECKING:
+    from mrc.aio.context import Context
+    from mrc.aio.qp import QP
 
 # ---- What is shown -------------------------------------------------------------------------------
 
@@ -129,41 +131,11 @@ class Snapshot(Result, frozen=True, kw_only=True):
 # ---- Snapshots -----------------------------------------------------------------------------------
 
 
-class ObservedQp(Protocol):
-    """A QP of the Context."""
-
-    @property
-    def qpn(self) -> int: ...
-    @property
-    def peer_name(self) -> str: ...
-    async def query(self) -> QpInfo: ...
-    async def evs(self) -> Sequence[EvInfo]: ...
-
-
-class ObservedContext(Protocol):
-    """A Context; its members raise StateError when it is closed."""
-
-    config: ContextConfig
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def pid(self) -> int: ...
-    @property
-    def udp_port(self) -> int: ...
-    @property
-    def ports(self) -> Sequence[LocalPort]: ...
-    @property
-    def qps(self) -> Sequence[ObservedQp]: ...
-    async def counters(self) -> dict[str, int]: ...
-    async def drops(self) -> dict[str, int]: ...
-
-
 MAX_QPS = 128  # limit of the list; `qps_total` counts all QPs
 MAX_EVS = 2048  # limit of all QPs together. Both limits keep a snapshot within one frame
 
 
-async def snapshot(ctx: ObservedContext) -> Snapshot:
+async def snapshot(ctx: Context) -> Snapshot:
     """A snapshot of a Context; raises StateError if the Context is closed."""
     qps = sorted(ctx.qps, key=lambda qp: (qp.peer_name, qp.qpn))
     listed: list[Qp] = []
@@ -208,7 +180,7 @@ def public(found: Snapshot, key: bytes) -> Snapshot:
     return replace(found, udp_port=None, qps=tuple(qps))
 
 
-def _qp(qp: ObservedQp, info: QpInfo, evs: Iterable[EvInfo] | None) -> Qp:
+def _qp(qp: QP, info: QpInfo, evs: Iterable[EvInfo] | None) -> Qp:
     return like(
         Qp,
         info,
@@ -276,17 +248,17 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._qps: dict[ObservedQp, str] = {}
+        self._qps: dict[QP, str] = {}
         self._closed = Totals()
         self._peers: set[str] = set()
 
-    def add(self, qp: ObservedQp) -> None:
+    def add(self, qp: QP) -> None:
         """Begins to count a QP that was connected."""
         if len(self._peers) < MAX_PEERS:
             self._peers.add(qp.peer_name)
         self._qps[qp] = qp.peer_name if qp.peer_name in self._peers else OTHERS
 
-    def retire(self, qp: ObservedQp, info: QpInfo | None) -> None:
+    def retire(self, qp: QP, info: QpInfo | None) -> None:
         """Adds the counts of a QP that ends to its peer's totals; None: its counts are lost."""
         peer = self._qps.pop(qp, None)
         if peer is not None and info is not None:
@@ -304,7 +276,7 @@ class Ledger:
         return totals, living
 
 
-async def _reading(qp: ObservedQp) -> tuple[ObservedQp, QpInfo, Sequence[EvInfo]] | None:
+async def _reading(qp: QP) -> tuple[QP, QpInfo, Sequence[EvInfo]] | None:
     try:
         return qp, await qp.query(), await qp.evs()
     except MrcError:

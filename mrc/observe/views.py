@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrc.connect.admission import Visits
 from mrc.connect.parse import parse
@@ -27,9 +27,13 @@ from mrc.connect.remote_view import RemoteView
 from mrc.errors import InUseError, ProtocolError, ResolveError
 from mrc.events import QpInfo
 from mrc.linux import system
-from mrc.observe.snapshot import Ledger, ObservedContext, ObservedQp, public, snapshot
+from mrc.observe.snapshot import Ledger, public, snapshot
 from mrc.results import plain
 from mrc.tasks import Limit
+
+if TYPE_CHECKING:
+    from mrc.aio.context import Context
+    from mrc.aio.qp import QP
 
 logger = logging.getLogger("mrc.observe")
 
@@ -321,14 +325,14 @@ class Observatory:
     """The views of one Context, which opens and closes them."""
 
     def __init__(self) -> None:
-        self._ctx: ObservedContext
+        self._ctx: Context
         self._local = LocalView(lambda: self.snapshot(self._ctx))
         self._ledger = Ledger()
         self._metrics: MetricsServer | None = None
         self.metrics_port = 0
         """The TCP port of the metrics; 0 without metrics."""
 
-    async def open(self, ctx: ObservedContext) -> None:
+    async def open(self, ctx: Context) -> None:
         """Raises InUseError or ResolveError if the address of the metrics is not available."""
         self._ctx = ctx
         if ctx.config.metrics is not None:
@@ -356,7 +360,7 @@ class Observatory:
         """Does the part of `close` that does not require an event loop."""
         self._local.forget()
 
-    def adopt(self, qp: ObservedQp) -> Callable[[QpInfo | None], None] | None:
+    def adopt(self, qp: QP) -> Callable[[QpInfo | None], None] | None:
         """Begins to count a connected QP. Returns the function to call at its end; None without
         metrics.
         """
@@ -374,7 +378,7 @@ class Observatory:
         return found
 
     @staticmethod
-    async def snapshot(ctx: ObservedContext) -> dict[str, Any]:
+    async def snapshot(ctx: Context) -> dict[str, Any]:
         """The state of a Context as data for `json`."""
         found: dict[str, Any] = plain(await snapshot(ctx))
         return found

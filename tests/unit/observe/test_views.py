@@ -31,7 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from slowness import PATIENCE
 from unit.transfer.test_session import INFO, PLANE
 
-from mrc import Context, InUseError, ResolveError
+from mrc import QP, Context, InUseError, ResolveError
 from mrc.cli.arguments import listening_address
 from mrc.connect import admission, remote_view
 from mrc.connect.admission import PATIENCE_SECONDS, Visits
@@ -42,7 +42,6 @@ from mrc.errors import ConnectError, ProtocolError
 from mrc.events import QpInfo
 from mrc.observe import snapshot, views
 from mrc.observe.metrics import COUNTERS, Scrape
-from mrc.observe.snapshot import ObservedContext, ObservedQp
 from mrc.observe.views import MAX_REQUESTS, MetricsServer
 
 
@@ -53,10 +52,10 @@ class Noted:
         self.told: list[str] = []
         self.metrics_port = 0
 
-    async def open(self, ctx: ObservedContext) -> None:
+    async def open(self, ctx: Context) -> None:
         self.told.append(f"open of {ctx.name}")
 
-    def adopt(self, qp: ObservedQp) -> Callable[[QpInfo | None], None]:
+    def adopt(self, qp: QP) -> Callable[[QpInfo | None], None]:
         self.told.append(f"adopt {qp.peer_name}")
         return self.retire
 
