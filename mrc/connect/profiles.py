@@ -15,7 +15,7 @@ import errno
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -31,7 +31,6 @@ from mrc.errors import ArgumentError, ConfigError, InUseError, QueueFullError, S
 from mrc.events import ProbeResult
 from mrc.units import counted
 
-"""The name of every Context's own profile. It is ONLINE and follows ContextConfig."""
 _MOST_SECONDS = 3600  # until the answer to a probe
 _EVS_ASKED = 4  # in each plane, whether they carry packets of the QP's size
 
@@ -236,13 +235,6 @@ class CcProfile(Profile[CcSettings]):
         super().__init__(name, CcSettings(kind, parameters or CcParameters(), plane_shares))
 
 
-class EvUser(Protocol):
-    """The part of a QP that its EV profile uses."""
-
-    async def follow_profile(self) -> None:
-        """Denies and allows EVs to match the profile's denylist. Does nothing once closed."""
-
-
 class EvProfile(Profile[EvSelection]):
     """A selection of EVs, and a denylist for all QPs that use the profile."""
 
@@ -262,7 +254,7 @@ class EvProfile(Profile[EvSelection]):
         selection = EvSelection(tuple(paths), tuple(planes), active_per_plane, tuple(denied))
         super().__init__(name, selection)
         self._denied = dict.fromkeys(selection.denied)
-        self._users: list[EvUser] = []
+        self._users: list[EvController] = []  # of the QPs that follow the denylist
 
     @property
     def denied(self) -> tuple[str, ...]:
@@ -308,15 +300,6 @@ class EvProfile(Profile[EvSelection]):
     ) -> EvController:
         """What controls the EVs of a new QP."""
         return EvController(dispatcher, queue, evs, self)
-
-    def _attach(self, user: EvUser) -> None:
-        """Adds a QP whose EVs exist. From now on it follows the denylist."""
-        self._users.append(user)
-
-    def _detach(self, user: EvUser) -> None:
-        """Removes a QP that ends."""
-        if user in self._users:
-            self._users.remove(user)
 
 
 AnyProfile = TypeVar("AnyProfile", bound=EvProfile | CcProfile)
@@ -411,14 +394,15 @@ class EvController:
 
     async def start(self) -> tuple[int, ...]:
         """Applies the profile's denylist from now on. Returns the EVs that are not denied."""
-        self._profile._attach(self)
+        self._profile._users.append(self)
         await self.follow_profile()
         return tuple(i for i in range(len(self._evs)) if i not in self._denied)
 
     def close(self) -> None:
         """Ends with the QP: later changes of the profile do not reach it."""
         self._closed = True
-        self._profile._detach(self)
+        if self in self._profile._users:
+            self._profile._users.remove(self)
 
     async def deny(self, *evs: int | str) -> tuple[int, ...]:
         indices = self.named(*evs)
@@ -457,6 +441,7 @@ class EvController:
         await self._set_state(index, state)
 
     async def follow_profile(self) -> None:
+        """Denies and allows EVs to match the profile's denylist. Does nothing once closed."""
         try:
             await self._update()
         except StateError:

@@ -271,12 +271,11 @@ class Follower:
 async def test_deny__tells_every_qp_and_stays_for_later_ones() -> None:
     profile = in_state(ONLINE, denied=("*.2",))
     one, other = Follower(profile), Follower(profile)
-    profile._attach(one)
-    profile._attach(other)
+    users: list[Any] = profile._users
+    users += [one, other]
     await profile.deny("t1:1.?", "t1:2.0")
     await profile.allow("t1:1.?")
-    profile._detach(other)
-    profile._detach(other)
+    users.remove(other)
     await profile.allow("*.2", "t1:2.0")
     denied = [["t1:1.0", "t1:1.1", "t1:1.2", "t1:2.0", "t1:2.2"], ["t1:1.2", "t1:2.0", "t1:2.2"]]
     assert one.seen == [*denied, []]
