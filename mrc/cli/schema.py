@@ -137,7 +137,7 @@ def _field_texts(kind: type) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if not (names := getattr(base, "__struct_fields__", ())):
+        if not issubclass(base, msgspec.Struct) or not (names := base.__struct_fields__):
             continue
         if shows := vars(base).get("texts_of"):
             texts |= {name: text for name, text in _field_texts(shows).items() if name in names}

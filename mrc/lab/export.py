@@ -27,7 +27,6 @@ from mrc.cli.output import Output, UsageError
 from mrc.errors import ArgumentError, ConfigError
 from mrc.lab.outside import check_interface, links_of
 from mrc.linux import netns
-from mrc.linux.routes import Route, Srv6Action
 from mrc.linux.system import write_whole
 from mrc.results import Result
 from mrc.testbed import plan as plans
@@ -36,6 +35,7 @@ from mrc.testbed.cli.main import Action
 from mrc.testbed.cli.plan import add_shape
 from mrc.testbed.faults import Hop
 from mrc.testbed.plan import BedLink, BedPlan, Node
+from mrc.testbed.routes import Route, Srv6Action
 from mrc.testbed.shape import MANAGEMENT, Shape
 from mrc.units import counted, digits
 

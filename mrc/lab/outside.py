@@ -32,9 +32,9 @@ from msgspec.structs import replace
 from mrc.cli.arguments import add
 from mrc.errors import ArgumentError
 from mrc.fabric.document import Table
-from mrc.linux.routes import Route
 from mrc.testbed import plan as plans
 from mrc.testbed.plan import BedLink, BedPlan, MachineShare, Node
+from mrc.testbed.routes import Route
 from mrc.testbed.shape import (
     MANAGEMENT,
     Outside,

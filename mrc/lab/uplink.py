@@ -34,12 +34,12 @@ from msgspec.structs import replace
 from mrc.errors import NetlinkError, StateError
 from mrc.lab.outside import UPLINK, Transit, bridges, links_of, transit
 from mrc.linux import netns
-from mrc.linux.netlink import Netlink
-from mrc.linux.routes import Route
 from mrc.linux.rtnetlink import Interface
 from mrc.linux.system import write_whole
 from mrc.testbed import build, rootless, state
+from mrc.testbed.netlink import Netlink
 from mrc.testbed.plan import BedLink, BedPlan
+from mrc.testbed.routes import Route
 from mrc.testbed.shape import MANAGEMENT
 
 # ---- Interfaces of the machine -------------------------------------------------------------------

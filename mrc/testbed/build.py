@@ -37,8 +37,6 @@ from msgspec.structs import replace
 from mrc.errors import NetlinkError, StateError
 from mrc.fabric.topology import Target
 from mrc.linux import netns, system
-from mrc.linux.netlink import Netem, Netlink
-from mrc.linux.routes import Route
 from mrc.linux.rtnetlink import Interface
 from mrc.testbed import emulator, state
 from mrc.testbed.faults import (
@@ -56,6 +54,7 @@ from mrc.testbed.faults import (
     place_faults,
     table_of,
 )
+from mrc.testbed.netlink import Netem, Netlink
 from mrc.testbed.plan import (
     BedLink,
     BedPlan,
@@ -64,6 +63,7 @@ from mrc.testbed.plan import (
     make_plan,
     shaper,
 )
+from mrc.testbed.routes import Route
 from mrc.testbed.shape import MANAGEMENT, extra, is_namespace_of, namespace_of, part_name
 
 # A veth reports that it is up within a second, except on a busy machine.

@@ -20,11 +20,11 @@ from pathlib import Path
 from mrc.doctor import Finding
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns, system
-from mrc.linux.netlink import Netlink
-from mrc.linux.routes import Route, Srv6Action
 from mrc.testbed import build, rootless
 from mrc.testbed.capture import Ring
+from mrc.testbed.netlink import Netlink
 from mrc.testbed.plan import REASSEMBLY, BedLink
+from mrc.testbed.routes import Route, Srv6Action
 
 PROGRAMS = ("ip", "nft", "unshare")
 

@@ -24,7 +24,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.fabric.topology import Topology
-from mrc.linux.routes import Route, Srv6Action
 from mrc.testbed.faults import (
     LOSSY,
     Hop,
@@ -32,6 +31,7 @@ from mrc.testbed.faults import (
     drop_rules,
     lossy,
 )
+from mrc.testbed.routes import Route, Srv6Action
 from mrc.testbed.shape import (
     FABRIC,
     MANAGEMENT,

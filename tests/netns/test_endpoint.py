@@ -46,8 +46,8 @@ from mrc import (
 )
 from mrc.connect.proof import NEAR_BYTES
 from mrc.fabric.hostconfig import PathSource
-from mrc.linux.netlink import Netlink
 from mrc.testbed import findings
+from mrc.testbed.netlink import Netlink
 
 PREFIX = f"mrc-endpoint-{os.getpid()}"
 A, B, ROUTER, ROUTER_B = (f"{PREFIX}-{name}" for name in ("a", "b", "r", "rb"))

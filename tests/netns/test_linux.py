@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,19 +27,18 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from slowness import PATIENCE
 
 from mrc.errors import NetlinkError
-from mrc.linux import netlink, netns
-from mrc.linux import rtnetlink as rtnetlink_module
-from mrc.linux.netlink import Netlink, encode_route
-from mrc.linux.routes import Route, Srv6Action
-from mrc.linux.rtnetlink import (
+from mrc.linux import netns
+from mrc.linux.rtnetlink import Interface, attributes
+from mrc.testbed import netlink
+from mrc.testbed.netlink import (
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
-    Interface,
+    Netlink,
     NetlinkRequest,
-    Rtnetlink,
-    attributes,
+    encode_route,
 )
+from mrc.testbed.routes import Route, Srv6Action
 
 from .conftest import fresh_name
 
@@ -370,11 +370,9 @@ IFLA_IFNAME, RTA_DST = 3, 1
 
 
 @pytest.fixture
-def rtnetlink(namespace_pair: tuple[str, str]) -> Iterator[Rtnetlink]:
-    with netns.inside(namespace_pair[0]):
-        made = Rtnetlink()
-    yield made
-    made.close()
+def rtnetlink(namespace_pair: tuple[str, str]) -> Iterator[Netlink]:
+    with Netlink(namespace_pair[0]) as made:
+        yield made
 
 
 def loopback(*, up: bool) -> NetlinkRequest:
@@ -394,7 +392,7 @@ def route(prefix: str, *more: tuple[str, object]) -> NetlinkRequest:
     return NetlinkRequest(f"add {prefix}", RTM_NEWROUTE, message, flags, "CONFIG_SOMETHING")
 
 
-def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Rtnetlink) -> None:
+def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Netlink) -> None:
     rtnetlink.request([loopback(up=True)])
     unknown = ("RTA_ENCAP_TYPE", 250), ("RTA_ENCAP", b"")
     expected = r"^cannot add fd00:3::: .*\(.*encapsulation type.*\); it requires CONFIG_SOMETHING$"
@@ -404,19 +402,21 @@ def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Rtnetli
 
 @pytest.mark.parametrize(("times", "seconds"), [(2, PATIENCE), (10_000, 0.0)])
 def test_request__is_repeated_while_the_kernel_has_no_memory(
-    rtnetlink: Rtnetlink, monkeypatch: pytest.MonkeyPatch, times: int, seconds: float
+    rtnetlink: Netlink, monkeypatch: pytest.MonkeyPatch, times: int, seconds: float
 ) -> None:
     """The kernel refuses one of three; the others are carried out once."""
     told: list[str] = []
-    refusal = rtnetlink_module._refusal
+    refusal = Netlink._refusal
 
-    def without_memory(request: NetlinkRequest, answer: bytes) -> NetlinkError | None:
-        told.append(str(request.what))
+    def without_memory(answer: bytes, what: Any, *more: Any) -> NetlinkError | None:
+        told.append(what)
         is_refused = told[-1] == "add fd00:2::" and told.count(told[-1]) <= times
-        return NetlinkError("no memory", errno.ENOMEM) if is_refused else refusal(request, answer)
+        return (
+            NetlinkError("no memory", errno.ENOMEM) if is_refused else refusal(answer, what, *more)
+        )
 
-    monkeypatch.setattr(rtnetlink_module, "_refusal", without_memory)
-    monkeypatch.setattr(rtnetlink_module, "_MEMORY_SECONDS", seconds)
+    monkeypatch.setattr(Netlink, "_refusal", staticmethod(without_memory))
+    monkeypatch.setattr(netlink, "_MEMORY_SECONDS", seconds)
     rtnetlink.request([loopback(up=True)])
     wanted = [replace(route(f"fd00:{n}::"), flags=NLM_F_CREATE | NLM_F_REPLACE) for n in (1, 2, 3)]
     with pytest.raises(NetlinkError, match="no memory") if times > 2 else nullcontext():
@@ -425,17 +425,17 @@ def test_request__is_repeated_while_the_kernel_has_no_memory(
     assert told.count("add fd00:2::") == min(times + 1, 2 + (seconds > 0))
 
 
-def test_get__one_object(rtnetlink: Rtnetlink) -> None:
+def test_get__one_object(rtnetlink: Netlink) -> None:
     found = rtnetlink.get(RTM_GETLINK, LINK.pack(LOOPBACK), "read lo")
     assert attributes(found, LINK.size)[IFLA_IFNAME] == b"lo\0"
 
 
-def test_get__of_none_says_what_for(rtnetlink: Rtnetlink) -> None:
+def test_get__of_none_says_what_for(rtnetlink: Netlink) -> None:
     with pytest.raises(NetlinkError, match=r"^cannot read it: No such device$"):
         rtnetlink.get(RTM_GETLINK, LINK.pack(4711), "read it")
 
 
-def test_dump__refused_is_an_error(rtnetlink: Rtnetlink) -> None:
+def test_dump__refused_is_an_error(rtnetlink: Netlink) -> None:
     with pytest.raises(NetlinkError, match=r"^cannot read from the kernel: "):
         rtnetlink.dump(RTM_NEWROUTE + 1000, bytes(12))
 

@@ -614,16 +614,6 @@ def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
     assert not {"mrc.testbed.bed", "mrc.testbed.build", "mrc.sim.run"} & modules
 
 
-@pytest.mark.parametrize(
-    "order", [("mrc.linux.netlink", "pyroute2"), ("pyroute2", "mrc.linux.netlink")]
-)
-def test_pyroute2__is_whole_for_the_programs_of_others(order: tuple[str, str]) -> None:
-    names = "[pyroute2.IPRoute, pyroute2.netlink.nla, mrc.linux.netlink.nla]"
-    check = "from pyroute2 import NDB, config\nimport pyroute2.netns\nassert a[1] is a[2]"
-    modules = loaded(f"import {order[0]}, {order[1]}\na = {names}\n{check}")
-    assert "pyroute2.ndb.main" in modules
-
-
 def test_import_mrc__loads_nothing_of_it() -> None:
     assert {name for name in loaded("import mrc") if name.startswith("mrc")} == {"mrc"}
 

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from mrc.errors import ConfigError
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.topology import Target, Topology
-from mrc.linux.netlink import Netem, netem_message
 from mrc.testbed import build, schedule
 from mrc.testbed.build import Queue
 from mrc.testbed.faults import (
@@ -37,6 +36,7 @@ from mrc.testbed.faults import (
     place_faults,
     table_of,
 )
+from mrc.testbed.netlink import Netem, netem_message
 from mrc.testbed.plan import make_plan, shaper
 from mrc.testbed.schedule import combined
 from mrc.testbed.shape import Fabric, Shape

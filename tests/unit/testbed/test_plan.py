@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from mrc.errors import ConfigError
 from mrc.fabric.faults import LinkChange
 from mrc.fabric.topology import Addresses, Target
-from mrc.linux.routes import Route, Srv6Action
 from mrc.sim.scenario import load_scenario, replace_value, scenario_names
 from mrc.testbed import plan as plans
 from mrc.testbed import shape as shapes
 from mrc.testbed.faults import HOST_DOWN, HOST_UP, T0_UP, Hop
 from mrc.testbed.plan import BedPlan, Shaper, census, make_plan
+from mrc.testbed.routes import Route, Srv6Action
 from mrc.testbed.shape import (
     MAX_RATE_BPS,
     Fabric,

@@ -20,32 +20,20 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from types import ModuleType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
-from mrc.linux.routes import Route, Srv6Action
-from mrc.linux.rtnetlink import (
-    NETLINK_GENERIC,
-    NLM_F_APPEND,
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    NLM_F_REPLACE,
-    Interface,
-    NetlinkRequest,
-    Rtnetlink,
-    attribute,
-    attributes,
-    is_up,
-)
+from mrc.linux.rtnetlink import Interface, Rtnetlink, attributes
+from mrc.testbed.routes import Route, Srv6Action
 from mrc.units import digits
 
 _PYROUTE2 = "pyroute2"
@@ -83,6 +71,16 @@ _RTM_NEWROUTE, _RTM_DELROUTE, _RTM_GETROUTE = 24, 25, 26
 _RTM_NEWNEIGH = 28
 _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC = 36, 37, 38
 
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
+_NLM_F_REQUEST, _NLM_F_ACK = 0x1, 0x4
+_NLMSG_ERROR = 2
+
+# Requests in one datagram. Their acknowledgements must fit the receive buffer.
+_BATCH = 64
+_HEADER_BYTES = 16
+_PAUSE_SECONDS = 0.002
+_MEMORY_SECONDS = 5.0
+
 _IFF_UP = 0x1
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _IFA_F_NODAD = 0x2
@@ -92,6 +90,7 @@ _APPEND = NLM_F_CREATE | NLM_F_APPEND
 _POLL_SECONDS = 0.01
 
 # Of generic netlink, and of its family SEG6.
+_NETLINK_GENERIC = 16
 _CONTROLLER, _GET_FAMILY = 16, 3
 _FAMILY_ID, _FAMILY_NAME = 1, 2
 _SET_TUNSRC, _DST = 3, 1
@@ -100,25 +99,87 @@ _GENERIC = struct.Struct("=BBH")  # command, version
 _Attributes = list[tuple[str, object]]
 
 
-class Netlink:
-    """One rtnetlink socket. It stays in the namespace in which it was made.
+class NetlinkRequest(Struct, frozen=True):
+    """A change that the kernel carries out or refuses."""
+
+    what: str | Callable[[], str]
+    """the action, or a function that tells it; the error message is "cannot", this text and the
+    reason
+    """
+    type: int
+    message: Any
+    flags: int = 0
+    needs: str = ""
+    """the kernel version or option that the request requires; error messages name it"""
+    done: int | None = None
+    """the error code which says that this was done before"""
+
+
+class Netlink(Rtnetlink):
+    """Changes over one socket. It stays in the namespace in which it was made.
 
     Every call raises NetlinkError with the refused action, the reason and, if known, the remedy.
+    The contents of requests are pyroute2's message objects, or bytes. pyroute2's own sockets each
+    run an event loop, so they block beside a loop that already runs.
     """
 
-    def __init__(self, namespace: str | None = None) -> None:
+    def __init__(self, namespace: str | None = None, *protocol: int) -> None:
+        super().__init__(namespace, *protocol)
         self.namespace = namespace
-        self._rtnetlink = Rtnetlink.inside(namespace)
         self._indices: dict[str, int] = {}
 
-    def __enter__(self) -> Self:
-        return self
+    def request(self, requests: Sequence[NetlinkRequest]) -> None:
+        """Carries out all requests, or raises the error of the first that the kernel refuses.
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        Repeats requests for which the kernel is out of memory: a route with an encapsulation takes
+        memory of every CPU, and the kernel prepares only a little of that at a time.
+        """
+        for start in range(0, len(requests), _BATCH):
+            left, deadline = requests[start : start + _BATCH], None
+            while left := self._exchange(left, deadline):
+                deadline = deadline or time.monotonic() + _MEMORY_SECONDS
+                time.sleep(_PAUSE_SECONDS)
 
-    def close(self) -> None:
-        self._rtnetlink.close()
+    def _exchange(
+        self, requests: Sequence[NetlinkRequest], deadline: float | None
+    ) -> Sequence[NetlinkRequest]:
+        """Returns the requests for which the kernel has no memory yet, but not after `deadline`."""
+        waiting: dict[int, NetlinkRequest] = {}
+        datagram = b""
+        for request in requests:
+            flags = _NLM_F_REQUEST | _NLM_F_ACK | request.flags
+            datagram += self._encode(request.type, request.message, flags)
+            waiting[self._sequence] = request
+        self._send(datagram)
+        refused: NetlinkError | None = None
+        repeated: list[NetlinkRequest] = []
+        is_late = deadline is not None and time.monotonic() > deadline
+        while waiting:
+            for kind, sequence, _, body in self._received():
+                if kind == _NLMSG_ERROR and sequence in waiting:
+                    request = waiting.pop(sequence)
+                    refusal = self._refusal(body, request.what, request.needs, request.done)
+                    if refusal is not None and refusal.code == errno.ENOMEM and not is_late:
+                        repeated.append(request)
+                    else:
+                        refused = refused or refusal
+        if refused is not None:
+            raise refused
+        return repeated
+
+    def _encode(self, kind: int, message: Any, flags: int) -> bytes:
+        if isinstance(message, bytes):
+            return self._framed(kind, message, flags)
+        self._sequence += 1
+        message["header"] |= {"type": kind, "flags": flags, "sequence_number": self._sequence}
+        message.reset()
+        message.encode()
+        return bytes(message.data)
+
+    def get(self, kind: int, body: bytes, what: str) -> bytes:
+        """Reads one object: the bytes behind its message header."""
+        self._send(self._framed(kind, body, _NLM_F_REQUEST))
+        return next(self._replies(what))[2][_HEADER_BYTES:]
 
     @staticmethod
     def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: float) -> None:
@@ -148,28 +209,26 @@ class Netlink:
         not for root of a user namespace. Raises NetlinkError.
         """
         what = f"set the source address of SRv6 encapsulations in {namespace}"
-        with netns.inside(namespace):
-            generic = Rtnetlink(NETLINK_GENERIC)
-        try:
-            asked = _GENERIC.pack(_GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, b"SEG6\0")
-            told = attributes(generic.get(_CONTROLLER, asked, what), _GENERIC.size)
-            (family,) = struct.unpack("=H", told[_FAMILY_ID])
-            message = _GENERIC.pack(_SET_TUNSRC, 1, 0) + attribute(_DST, address.packed)
-            generic.request([NetlinkRequest(what, family, message)])
-        except NetlinkError as exc:
-            if exc.code == errno.EPERM:
-                return False
-            raise
-        finally:
-            generic.close()
+        with Netlink(namespace, _NETLINK_GENERIC) as generic:
+            try:
+                asked = _GENERIC.pack(_GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, b"SEG6\0")
+                told = attributes(generic.get(_CONTROLLER, asked, what), _GENERIC.size)
+                (family,) = struct.unpack("=H", told[_FAMILY_ID])
+                message = _GENERIC.pack(_SET_TUNSRC, 1, 0) + attribute(_DST, address.packed)
+                generic.request([NetlinkRequest(what, family, message)])
+            except NetlinkError as exc:
+                if exc.code == errno.EPERM:
+                    return False
+                raise
         return True
 
     def interfaces(self) -> list[Interface]:
-        return Interface.read(self._rtnetlink)
+        return Interface.read(self)
 
     def is_up(self, name: str) -> bool:
-        """Whether an interface can carry packets."""
-        return is_up(self._rtnetlink, self._index(name), name)
+        """Whether an interface can carry packets. The request makes the kernel update the state."""
+        body = _IFINFOMSG.pack(self._index(name)) + bytes(8)
+        return Interface.decode(self.get(_RTM_GETLINK, body, f"read the state of {name}"), {}).up
 
     def add_veth(
         self, name: str, peer_name: str, peer_namespace: str, mtu: int, mac: str, peer_mac: str,
@@ -206,7 +265,7 @@ class Netlink:
     def set_links(self, names: Iterable[str], *, up: bool) -> None:
         """Set interfaces up or down. Setting one down removes its IPv6 routes and addresses."""
         state, flags = "up" if up else "down", {"flags": _IFF_UP * up, "change": _IFF_UP}
-        self._rtnetlink.request(
+        self.request(
             [
                 NetlinkRequest(f"set {name} {state}", _RTM_SETLINK, self._link(name, **flags))
                 for name in names
@@ -257,7 +316,7 @@ class Netlink:
         return message
 
     def _change(self, what: str, kind: int, message: Any, flags: int = 0, needs: str = "") -> None:
-        self._rtnetlink.request([NetlinkRequest(what, kind, message, flags, needs)])
+        self.request([NetlinkRequest(what, kind, message, flags, needs)])
 
     def add_addresses(self, addresses: Iterable[tuple[str, IPv6Interface]]) -> None:
         """Add addresses to interfaces. They are usable at once (no duplicate detection)."""
@@ -285,7 +344,7 @@ class Netlink:
             }
             what = f"add address {address} to {name}"
             requests.append(NetlinkRequest(what, _RTM_NEWADDR, message, _WRITE))
-        self._rtnetlink.request(requests)
+        self.request(requests)
 
     def add_gateway(self, name: str, via: IPv4Address) -> None:
         """Add the IPv4 default route, over a next hop on this link."""
@@ -307,7 +366,7 @@ class Netlink:
             }
             what = f"add neighbour {address} to {name}"
             requests.append(NetlinkRequest(what, _RTM_NEWNEIGH, message, _WRITE))
-        self._rtnetlink.request(requests)
+        self.request(requests)
 
     def add_shaper(self, name: str, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> None:
         """Limit an interface's send rate with a tbf, or change the limit. Its queue holds at most
@@ -359,8 +418,8 @@ class Netlink:
     def counters(self) -> dict[str, InterfaceCounters]:
         """Counters of the packets that each interface has sent so far."""
         return _counters(
-            self._rtnetlink.dump(_RTM_GETLINK, bytes(16)),
-            self._rtnetlink.dump(_RTM_GETQDISC, bytes(20)),
+            self.dump(_RTM_GETLINK, bytes(16)),
+            self.dump(_RTM_GETQDISC, bytes(20)),
         )
 
     def add_routes(self, routes: Sequence[Route]) -> None:
@@ -374,7 +433,7 @@ class Netlink:
             # A repeated one that is shared is refused; all others replace their predecessor.
             how = (_APPEND, needs, errno.EEXIST) if route.shared else (_WRITE, needs)
             requests.append(NetlinkRequest(what, _RTM_NEWROUTE, message, *how))
-        self._rtnetlink.request(requests)
+        self.request(requests)
         shared = {route.dst for route in routes if route.shared}
         found = {_identity(route, shared): route for route in self.routes()}
         for route in routes:
@@ -382,7 +441,7 @@ class Netlink:
 
     def remove_routes(self, routes: Sequence[Route]) -> None:
         """Remove routes that are not shared. No error if one is gone."""
-        self._rtnetlink.request(
+        self.request(
             [
                 NetlinkRequest(
                     f"remove route {route.dst} dev {route.dev}",
@@ -399,7 +458,7 @@ class Netlink:
         names = {each.index: each.name for each in self.interfaces()}
         return [
             route
-            for each in self._rtnetlink.dump(_RTM_GETROUTE, _ALL_ROUTES)
+            for each in self.dump(_RTM_GETROUTE, _ALL_ROUTES)
             for route in decode_routes(each, names)
         ]
 
@@ -411,6 +470,12 @@ class Netlink:
         except KeyError:
             where = f" in {self.namespace}" if self.namespace else ""
             raise NetlinkError(f"no interface {name}{where}") from None
+
+
+def attribute(kind: int, payload: bytes) -> bytes:
+    """An attribute as bytes."""
+    length = 4 + len(payload)
+    return struct.pack("=HH", length, kind) + payload + bytes(-length & 3)
 
 
 @contextmanager
