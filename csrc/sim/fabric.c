@@ -6,7 +6,7 @@
 #include "sim/numbers.h"
 #include "virtual/link.h"
 
-/* The uSIDs of the test bed (mrc/fabric/topology.py). The last one of a list is USID_PORT + n for
+/* The uSIDs of the test bed (mrc/testbed/topology.py). The last one of a list is USID_PORT + n for
    host n of its T0. T1s have more of them in a fabric with T2s. */
 enum {
   USID_T1 = 0x0100,

@@ -27,7 +27,7 @@ from mrc.cli.terminal import Block, screen
 from mrc.enums import EvState
 from mrc.errors import PeerGoneError
 from mrc.events import EvInfo, PlaneInfo, ProbeResult, known
-from mrc.fabric.topology import Topology
+from mrc.fabric.hostconfig import HostPath
 from mrc.results import KEYS, Result, like
 from mrc.tasks import RunningClock
 from mrc.units import counted, scaled
@@ -532,7 +532,7 @@ def links_on(plane: int, path: str, usids: Sequence[str], peer: str) -> tuple[st
     ends = f"this host's link of plane {plane}", f"{peer}'s link of plane {plane}"
     if len(usids) < 3:  # both hosts are below one T0
         return ends
-    way = [Topology.switch_of(plane, int(usid, 16)) for usid in usids[:-1]]
+    way = [HostPath.switch_of(plane, int(usid, 16)) for usid in usids[:-1]]
     way[0] = path if len(way) == 2 else way[0]
     between = [f"{one}>{other}" for one, other in pairwise(way)]
     return ends[0], f"uplink to {way[0]}", *between, ends[1]

@@ -106,6 +106,12 @@ class HostPort(Struct, frozen=True):
 class HostPath(Struct, frozen=True):
     """A path to a peer. The kernel's route to `destination` sends packets along `segments`."""
 
+    T1_USID: ClassVar = 0x0100
+    T0_USID: ClassVar = 0x0200
+    T2_USID: ClassVar = 0x2000
+    T1_OF_PODS_USID: ClassVar = 0x3000
+    """the first uSID of the switches of each tier, in a fabric of mrc testbed"""
+
     plane: int
     """The plane, from 1."""
     name: Text
@@ -116,6 +122,16 @@ class HostPath(Struct, frozen=True):
     """SRv6 segments on the way."""
     usids: tuple[Text, ...] = ()
     """The uSIDs in the segments."""
+
+    @classmethod
+    def switch_of(cls, plane: int, usid: int) -> str:
+        """The name of the switch that has this uSID."""
+        tier, first = next(
+            (each for each in (("t1", cls.T1_OF_PODS_USID), ("t2", cls.T2_USID),
+                               ("t0", cls.T0_USID), ("t1", cls.T1_USID)) if usid >= each[1]),
+            ("usid", 0),
+        )  # fmt: skip
+        return f"{tier}:{plane}.{usid - first}"
 
 
 class HostPeer(Struct, frozen=True):

@@ -30,10 +30,10 @@ from mrc.cli.output import Output, UsageError
 from mrc.errors import BadFileError, ConfigError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.fabric.faults import Tiers
 from mrc.linux.system import write_whole
 from mrc.results import Result
 from mrc.testbed.cli.main import Action
+from mrc.testbed.tiers import Tiers
 from mrc.typed import Positive, Text, Whole, take
 from mrc.units import counted, digits
 

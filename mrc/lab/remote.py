@@ -33,7 +33,6 @@ from mrc import errors
 from mrc.cli.arguments import add
 from mrc.cli.output import Output
 from mrc.errors import ArgumentError, ConnectError, MrcError, NetlinkError, StateError
-from mrc.fabric.topology import Target
 from mrc.lab.machines import (
     OVERHEAD,
     BedMachine,
@@ -54,6 +53,7 @@ from mrc.testbed.faults import Fault, Hop
 from mrc.testbed.plan import BedLink, BedPlan, MachineShare
 from mrc.testbed.shape import MANAGEMENT, Shape
 from mrc.testbed.signals import FirstSignal
+from mrc.testbed.topology import Target
 
 _log = logging.getLogger("mrc.testbed")
 

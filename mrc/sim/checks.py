@@ -25,12 +25,12 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.enums import EvState
-from mrc.fabric.faults import TimedFault
-from mrc.fabric.topology import Target
 from mrc.sim import native
 from mrc.sim.results import Check, Value
 from mrc.sim.run import Curve, FlowSpec, SimRun, line_rate_bps
 from mrc.sim.scenario import Criterion, Scenario, dead_paths, payload_share
+from mrc.testbed.tiers import TimedFault
+from mrc.testbed.topology import Target
 
 # ---- Times of jobs -------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from mrc.cli.output import Exit, Output, format_table
 from mrc.cli.runner import run_async
 from mrc.enums import CcKind
 from mrc.errors import BadFileError, ConfigError, StateError
-from mrc.fabric.faults import TimedFault
 from mrc.linux import system
 from mrc.results import KEYS, Result, like
 from mrc.sim import checks, page
@@ -40,6 +39,7 @@ from mrc.sim.traffic import (
 )
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
+from mrc.testbed.tiers import TimedFault
 from mrc.units import digits, scaled
 
 # ---- Which checks apply --------------------------------------------------------------------------

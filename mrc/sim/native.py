@@ -15,9 +15,9 @@ from msgspec import Struct
 from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
 from mrc.errors import ConfigError
-from mrc.fabric.faults import TimedFault
-from mrc.fabric.topology import Target
 from mrc.sim.results import Stats
+from mrc.testbed.tiers import TimedFault
+from mrc.testbed.topology import Target
 
 ROUTING = {"source-routes": lib.MRC_SIM_SOURCE_ROUTES, "ecmp": lib.MRC_SIM_ECMP}
 PROBING = {

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from mrc.enums import CcKind, PlaneShares
-from mrc.fabric.faults import Routing, TimedFault
 from mrc.results import KEYS, Result
+from mrc.testbed.tiers import Routing, TimedFault
 
 TransportKind = Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
 TrafficKind = Literal["permutation", "incast", "checkpoint", "all-to-all", "ring", "pairs", "tcp"]

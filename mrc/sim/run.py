@@ -17,12 +17,12 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import TimedFault
-from mrc.fabric.topology import Target
 from mrc.sim import native
 from mrc.sim.native import EngineEvent, FlowInfo, PortInfo, Rows, Sample, Simulation, WriteRecord
 from mrc.sim.results import Stats, Traffic
 from mrc.sim.scenario import Scenario, payload_share
+from mrc.testbed.tiers import TimedFault
+from mrc.testbed.topology import Target
 
 # ---- Flows ---------------------------------------------------------------------------------------
 

@@ -26,8 +26,6 @@ from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.fabric.faults import LinkChange, Tiers, TimedFault
-from mrc.fabric.topology import Target, Topology
 from mrc.sim.results import (
     Parameters,
     Placement,
@@ -38,6 +36,8 @@ from mrc.sim.results import (
     Transport,
     TransportKind,
 )
+from mrc.testbed.tiers import LinkChange, Tiers, TimedFault
+from mrc.testbed.topology import Target, Topology
 from mrc.units import counted
 
 OVERHEAD_BYTES = 126  # of a packet on a link, besides its UDP payload; csrc/sim/hop.h

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from mrc.engine import paths
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError, StateError
-from mrc.fabric.faults import Tiers, TimedFault
 from mrc.linux import system
 from mrc.sim import native
 from mrc.sim.hosts import HostProcess, Hosts
@@ -38,6 +37,7 @@ from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import Shape
+from mrc.testbed.tiers import Tiers, TimedFault
 from mrc.units import counted, digits
 
 # ---- 1. The scenario -----------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from msgspec.structs import asdict, replace
 
 from mrc.errors import ArgumentError, MrcError, StateError
 from mrc.fabric.hostconfig import HostConfig
-from mrc.fabric.topology import Target
 from mrc.linux import netns, system
 from mrc.results import KEYS, Result, like
 from mrc.testbed import build, emulator, rootless, state
@@ -48,6 +47,7 @@ from mrc.testbed.shape import (
     rate_text,
 )
 from mrc.testbed.state import BedState
+from mrc.testbed.topology import Target
 from mrc.units import counted
 
 _NAMED = 6  # parts that an error names

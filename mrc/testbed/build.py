@@ -35,7 +35,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mrc.errors import NetlinkError, StateError
-from mrc.fabric.topology import Target
 from mrc.linux import netns, system
 from mrc.linux.rtnetlink import Interface
 from mrc.testbed import emulator, state
@@ -65,6 +64,7 @@ from mrc.testbed.plan import (
 )
 from mrc.testbed.routes import Route
 from mrc.testbed.shape import MANAGEMENT, extra, is_namespace_of, namespace_of, part_name
+from mrc.testbed.topology import Target
 
 # A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0

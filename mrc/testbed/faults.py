@@ -18,8 +18,6 @@ from typing import Any, Literal, NamedTuple, Self
 from msgspec import Struct
 
 from mrc import units
-from mrc.fabric.faults import TimedFault
-from mrc.fabric.topology import Target, Topology
 from mrc.results import KEYS, like
 from mrc.testbed.shape import (
     FABRIC,
@@ -31,6 +29,8 @@ from mrc.testbed.shape import (
     t1_name,
     t2_name,
 )
+from mrc.testbed.tiers import TimedFault
+from mrc.testbed.topology import Target, Topology
 from mrc.units import digits
 
 LOSSY = "mrc_lossy"

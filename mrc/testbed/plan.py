@@ -23,7 +23,6 @@ from typing import Any, ClassVar, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mrc.fabric.topology import Topology
 from mrc.testbed.faults import (
     LOSSY,
     Hop,
@@ -48,6 +47,7 @@ from mrc.testbed.shape import (
     t2_name,
     usual_queue_bytes,
 )
+from mrc.testbed.topology import Topology
 
 # The kernel's size of the largest UDP_SEGMENT message: its data with IPv6 headers for each of up to
 # 128 packets. A tbf with a smaller burst would cut the message into packets.

@@ -20,8 +20,6 @@ from mrc.cli.output import Output
 from mrc.errors import BadFileError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.fabric.faults import TimedFault
-from mrc.fabric.topology import Target
 from mrc.results import Result
 from mrc.testbed import build
 from mrc.testbed.bed import Testbed
@@ -30,6 +28,8 @@ from mrc.testbed.faults import Fault, Mode, TargetFault
 from mrc.testbed.plan import BedPlan
 from mrc.testbed.shape import Shape, as_argument_error
 from mrc.testbed.signals import FirstSignal
+from mrc.testbed.tiers import TimedFault
+from mrc.testbed.topology import Target
 from mrc.units import counted, scaled
 
 _ALL_PPM = 1_000_000

@@ -38,9 +38,9 @@ from mrc import products, units
 from mrc.errors import ArgumentError
 from mrc.fabric import document
 from mrc.fabric.document import Table
-from mrc.fabric.faults import LinkChange, Tiers
-from mrc.fabric.topology import Target, Topology
 from mrc.results import KEYS
+from mrc.testbed.tiers import LinkChange, Tiers
+from mrc.testbed.topology import Target, Topology
 from mrc.units import scaled
 
 DEFAULT_NAME = "lab"

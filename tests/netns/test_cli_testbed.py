@@ -33,14 +33,14 @@ from slowness import PATIENCE, until
 
 from mrc.cli.main import main
 from mrc.dissect import cli as dissect_cli
-from mrc.fabric.faults import LinkChange
-from mrc.fabric.topology import Addresses
 from mrc.linux import netns, system
 from mrc.testbed import bed as beds
 from mrc.testbed import capture, rootless, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
+from mrc.testbed.tiers import LinkChange
+from mrc.testbed.topology import Addresses
 
 from .conftest import bed_of, needs_real_root, udp_socket
 

@@ -20,9 +20,9 @@ from netns.processes import Hosts, Mrc, Start
 from printed import printed
 
 from mrc.dissect.capture import read
-from mrc.fabric.topology import Addresses
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
+from mrc.testbed.topology import Addresses
 
 IPV6_NEXT_AT, ROUTING = 14 + 6, 43  # in the outer header of an Ethernet frame
 PACKETS = 600  # fewer than 8 MiB need

@@ -28,14 +28,13 @@ from netns.processes import Hosts
 from slowness import PATIENCE
 
 from mrc.errors import ArgumentError, StateError
-from mrc.fabric import topology
-from mrc.fabric.topology import Topology
 from mrc.linux import netns
-from mrc.testbed import build, state
+from mrc.testbed import build, state, topology
 from mrc.testbed import emulator as control
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import SOCKET
 from mrc.testbed.shape import Fabric, namespace_of
+from mrc.testbed.topology import Topology
 
 from .conftest import bed_of, datagrams, fresh_name, has_ended, udp_socket
 

@@ -23,13 +23,13 @@ from slowness import until
 
 from mrc.cli.main import main
 from mrc.errors import ArgumentError, NetlinkError
-from mrc.fabric.faults import LinkChange
-from mrc.fabric.topology import Addresses
 from mrc.linux import netns
 from mrc.testbed import capture, shape
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Mode
 from mrc.testbed.shape import Fabric
+from mrc.testbed.tiers import LinkChange
+from mrc.testbed.topology import Addresses
 
 from .conftest import (
     PORT,

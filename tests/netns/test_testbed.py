@@ -30,12 +30,12 @@ from slowness import PATIENCE
 
 from mrc.cli.main import main
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
-from mrc.fabric.topology import Addresses
 from mrc.linux import netns
 from mrc.testbed import build, emulator, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault, Mode
 from mrc.testbed.shape import Fabric
+from mrc.testbed.topology import Addresses
 
 from .conftest import (
     PORT,

@@ -22,7 +22,6 @@ from mrc.cli.arguments import add
 from mrc.cli.output import Exit, Output, UsageError
 from mrc.cli.runner import become, refused
 from mrc.errors import ConfigError, StateError
-from mrc.fabric.topology import Target
 from mrc.linux import netns, system
 from mrc.results import Result, like, plain
 from mrc.testbed import bed as beds
@@ -43,6 +42,7 @@ from mrc.testbed.shape import (
     part_name,
 )
 from mrc.testbed.signals import FirstSignal
+from mrc.testbed.topology import Target
 
 # ---- up, down ------------------------------------------------------------------------------------
 

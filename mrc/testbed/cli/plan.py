@@ -22,8 +22,6 @@ from mrc import products
 from mrc.cli.arguments import add
 from mrc.cli.output import Output, format_table
 from mrc.errors import ArgumentError, ConfigError
-from mrc.fabric.faults import LinkChange
-from mrc.fabric.topology import Target
 from mrc.linux.system import write_whole
 from mrc.results import KEYS, Result, like
 from mrc.testbed.cli.main import Action
@@ -46,6 +44,8 @@ from mrc.testbed.shape import (
     topology_names,
     with_delay,
 )
+from mrc.testbed.tiers import LinkChange
+from mrc.testbed.topology import Target
 from mrc.units import counted, digits, scaled
 
 _EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")

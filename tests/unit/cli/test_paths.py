@@ -15,21 +15,16 @@ import pytest
 from mrc.cli import paths
 from mrc.cli.paths import (
     TRAIN,
-    PathCheck,
     Quality,
-    Suspect,
     Train,
     _probed,
     extra_delays,
     failed,
-    links_on,
     measure,
     quality,
-    suspects,
 )
 from mrc.errors import PeerGoneError
 from mrc.events import ProbeResult
-from mrc.fabric.topology import Topology
 
 EVS = 4
 
@@ -153,88 +148,6 @@ async def test_measure__what_comes_too_late_after_a_stop_is_not_lost() -> None:
     found = await measure(qp, list(ALL), 0.2, payload=0, timeout=0.25)
     assert qp.asked > 2 * EVS * TRAIN
     assert {each.lost for each in found.values()} == {0}
-
-
-# ---- Links at fault, from one host's paths to others ---------------------------------------------
-
-
-FABRIC = Topology(hosts=4, planes=2, t0=2, t1=2)
-PODS = Topology(hosts=12, planes=2, t0=6, t1=6, pods=3, t2=4)
-
-
-def observed(*failed: str, peers: tuple[int, ...] = (2,)) -> list[PathCheck]:
-    """The paths from h0 to peers. A failed path is named as `h2 t1:1.0`, or by a link of it."""
-    found = []
-    for peer in peers:
-        for path in FABRIC.paths(0, peer):
-            links = links_on(path.plane, path.name, path.usid_words, f"h{peer}")
-            works = not {f"h{peer} {path.name}", *links} & set(failed)
-            found.append(PathCheck(links, works))
-    return found
-
-
-def test_links_of__a_path() -> None:
-    assert observed()[1].links == (
-        "this host's link of plane 1", "uplink to t1:1.1", "t1:1.1>t0:1.1", "h2's link of plane 1"
-    )  # fmt: skip
-    assert observed(peers=(1,))[0].links == (
-        "this host's link of plane 1", "h1's link of plane 1"
-    )  # fmt: skip
-    near = links_on(1, "eth0>10.0.0.2#3", (), "peer")
-    assert near == ("eth0 of this host", "10.0.0.2 of peer")
-
-
-@pytest.mark.parametrize(
-    ("failed", "peers", "expected"),
-    [
-        ((), (2,), []),
-        (("h2 t1:1.0",), (2,), [Suspect(("uplink to t1:1.0", "t1:1.0>t0:1.1"), 1, 0)]),
-        (
-            ("this host's link of plane 2",), (2,),
-            [Suspect(("this host's link of plane 2", "h2's link of plane 2"), 2, 0)],
-        ),
-        # Other peers tell the ends apart.
-        (
-            ("this host's link of plane 2",), (1, 2, 3),
-            [Suspect(("this host's link of plane 2",), 5, 0)],
-        ),
-        (("h3's link of plane 1",), (1, 2, 3), [Suspect(("h3's link of plane 1",), 2, 0)]),
-        (
-            ("uplink to t1:1.1", "h3's link of plane 2"), (1, 2, 3),
-            [
-                Suspect(("uplink to t1:1.1", "t1:1.1>t0:1.1"), 2, 0),
-                Suspect(("h3's link of plane 2",), 2, 0),
-            ],
-        ),
-        # Every link of the failed path carries a path that works: only some packets are hit.
-        (
-            ("h2 t1:1.0",), (2, 3),
-            [Suspect(("uplink to t1:1.0", "t1:1.0>t0:1.1", "h2's link of plane 1"), 1, 1)],
-        ),
-    ],
-)  # fmt: skip
-def test_suspects__explain_the_failed_paths(
-    failed: tuple[str, ...], peers: tuple[int, ...], expected: list[Suspect]
-) -> None:
-    assert suspects(observed(*failed, peers=peers)) == expected
-
-
-def test_locate__names_the_link_of_three_tiers() -> None:
-    def observed(dead: str) -> list[PathCheck]:
-        found = []
-        for peer in (3, 7, 9):
-            for path in PODS.paths(0, peer):
-                links = links_on(path.plane, path.name, path.usid_words, f"h{peer}")
-                found.append(PathCheck(links, dead not in links))
-        return found
-
-    assert links_on(1, "t2:1.3", ["3001", "2003", "3003", "0203", "e001"], "h7") == (
-        "this host's link of plane 1", "uplink to t1:1.1", "t1:1.1>t2:1.3", "t2:1.3>t1:1.3",
-        "t1:1.3>t0:1.3", "h7's link of plane 1",
-    )  # fmt: skip
-    for dead in ("t2:1.3>t1:1.3", "t1:1.1>t2:1.3", "uplink to t1:2.0"):
-        (suspect, *others) = suspects(observed(dead))
-        assert dead in suspect.links and not others
 
 
 # ---- Quality and location of faults --------------------------------------------------------------

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from printed import printed
 
 from mrc.cli.main import main
-from mrc.fabric.faults import LinkChange
 from mrc.lab import export
 from mrc.lab.export import containerlab, netns_script
 from mrc.testbed.plan import BedPlan, census, make_plan
 from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.tiers import LinkChange
 
 # ---- Scripts -------------------------------------------------------------------------------------
 

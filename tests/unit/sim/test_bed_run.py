@@ -20,8 +20,6 @@ from slowness import PATIENCE
 
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, BadFileError, ConfigError, ConnectError, MrcError, StateError
-from mrc.fabric.faults import LinkChange, TimedFault
-from mrc.fabric.topology import Target
 from mrc.lab.machines import BedMachine
 from mrc.sim import checks, native
 from mrc.sim import host as host_process
@@ -57,6 +55,8 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.faults import Fault
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.tiers import LinkChange, TimedFault
+from mrc.testbed.topology import Target
 
 SHAPE = Shape(hosts=4, planes=2, t0=2, t1=2, host_rate_bps=10**8, fabric_rate_bps=10**8)
 EMULATED = Shape(

@@ -18,14 +18,14 @@ from msgspec.structs import replace
 
 from mrc.enums import EvState
 from mrc.errors import ConfigError
-from mrc.fabric.faults import TimedFault
-from mrc.fabric.topology import Topology
 from mrc.sim import run as runs
 from mrc.sim.checks import goodputs_bps
 from mrc.sim.native import EngineEvent
 from mrc.sim.run import SimRun, make_flows, run
 from mrc.sim.scenario import Scenario, dead_paths, packet_bytes, parse_scenario
 from mrc.sim.trials import needed_bytes, run_trial, summarize
+from mrc.testbed.tiers import TimedFault
+from mrc.testbed.topology import Topology
 
 Table = dict[str, Any]
 

@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import Tiers, TimedFault
 from mrc.sim import native
 from mrc.sim import scenario as scenarios
 from mrc.sim.run import native_target
@@ -26,6 +25,7 @@ from mrc.sim.scenario import (
     packet_bytes,
     parse_scenario,
 )
+from mrc.testbed.tiers import Tiers, TimedFault
 
 SMALL = """
 title = "small"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mrc.fabric.topology import Target
 from mrc.sim.checks import fill_fairly, goodputs_bps, link_rates_bps
 from mrc.sim.run import FlowSpec, groups, least_ns, line_rate_bps, make_flows, n_flows
 from mrc.sim.scenario import Scenario, packet_bytes, parse_scenario
+from mrc.testbed.topology import Target
 
 TOPOLOGY = {"hosts": 8, "planes": 2, "t0": 2, "t1": 2}
 

@@ -23,7 +23,6 @@ from scapy.utils import PcapReader
 
 from mrc.doctor import State
 from mrc.errors import ConfigError, StateError
-from mrc.fabric.faults import LinkChange
 from mrc.linux import netns, system
 from mrc.testbed import capture, findings, rootless, state
 from mrc.testbed import emulator as control
@@ -32,6 +31,7 @@ from mrc.testbed.faults import SOCKET, Fault, Mode
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import Shape
 from mrc.testbed.state import BedState
+from mrc.testbed.tiers import LinkChange
 
 SHAPE = Shape(
     hosts=3, planes=2, t1=1, host_rate_bps=None, mtu=1500, links=(LinkChange("t1:1.0", 10**6),)

@@ -11,8 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import LinkChange
-from mrc.fabric.topology import Target, Topology
 from mrc.testbed import build, schedule
 from mrc.testbed.build import Queue
 from mrc.testbed.faults import (
@@ -40,6 +38,8 @@ from mrc.testbed.netlink import Netem, netem_message
 from mrc.testbed.plan import make_plan, shaper
 from mrc.testbed.schedule import combined
 from mrc.testbed.shape import Fabric, Shape
+from mrc.testbed.tiers import LinkChange
+from mrc.testbed.topology import Target, Topology
 
 SHAPE = Shape(
     hosts=3, planes=2, t1=2, host_rate_bps=5000, host_delay_ns=10, fabric_delay_ns=10, jitter_ns=1,

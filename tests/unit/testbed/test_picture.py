@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mrc.fabric.faults import LinkChange
 from mrc.testbed.cli.plan import draw, draw_svg
 from mrc.testbed.shape import Shape
+from mrc.testbed.tiers import LinkChange
 
 
 def test_draw__crosses_out_what_fails() -> None:

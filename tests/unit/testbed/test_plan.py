@@ -15,8 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from mrc.errors import ConfigError
-from mrc.fabric.faults import LinkChange
-from mrc.fabric.topology import Addresses, Target
+from mrc.fabric.hostconfig import HostPath
 from mrc.sim.scenario import load_scenario, replace_value, scenario_names
 from mrc.testbed import plan as plans
 from mrc.testbed import shape as shapes
@@ -33,6 +32,8 @@ from mrc.testbed.shape import (
     node_name,
     parse_rate,
 )
+from mrc.testbed.tiers import LinkChange
+from mrc.testbed.topology import Addresses, Target
 
 
 def longest_match(plan: BedPlan, node: str, dst: IPv6Address) -> Route:
@@ -98,7 +99,7 @@ def test_make_plan__paths_of_three_tiers_lead_over_the_switches_of_their_usids()
     for src in range(12):
         for dst in set(range(12)) - {src}:
             for path in PODS.paths(src, dst):
-                switches = [PODS.switch_of(path.plane, usid) for usid in path.usids[:-1]]
+                switches = [HostPath.switch_of(path.plane, usid) for usid in path.usids[:-1]]
                 nodes = [f"t0:{path.plane}.{src // 2}", *switches]
                 assert list(walk(plan, f"h{src}", path.dst)) == [
                     *map(node_name, nodes), f"h{dst}",

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from mrc.fabric import topology
-from mrc.fabric.topology import Addresses, Path, Topology
+from mrc.cli.paths import PathCheck, Suspect, links_on, suspects
+from mrc.fabric.hostconfig import HostPath
+from mrc.testbed import topology
+from mrc.testbed.topology import Addresses, Path, Topology
 
 ADDRESSES = Addresses()
 
@@ -149,7 +151,7 @@ def walk(src: int, path: Path) -> list[str]:
     at, links = PODS.t0_of(src), [f"link:h{src}.{path.plane}"]
     name = f"t0:{path.plane}.{at}"
     for usid in path.usids[:-1]:
-        there = PODS.switch_of(path.plane, usid)
+        there = HostPath.switch_of(path.plane, usid)
         target = PODS.target(f"{name}>{there}")  # raises if there is no such link
         links.append(str(target.both))
         name = there
@@ -241,3 +243,84 @@ def test_locator__is_the_block_and_one_usid() -> None:
 
 def test_usid_words__have_four_digits() -> None:
     assert PODS.paths(0, 7)[7].usid_words == ("3001", "2003", "3003", "0203", "e001")
+
+
+# ---- Links at fault, from one host's paths to others ---------------------------------------------
+
+
+FABRIC = Topology(hosts=4, planes=2, t0=2, t1=2)
+
+
+def observed(*failed: str, peers: tuple[int, ...] = (2,)) -> list[PathCheck]:
+    """The paths from h0 to peers. A failed path is named as `h2 t1:1.0`, or by a link of it."""
+    found = []
+    for peer in peers:
+        for path in FABRIC.paths(0, peer):
+            links = links_on(path.plane, path.name, path.usid_words, f"h{peer}")
+            works = not {f"h{peer} {path.name}", *links} & set(failed)
+            found.append(PathCheck(links, works))
+    return found
+
+
+def test_links_of__a_path() -> None:
+    assert observed()[1].links == (
+        "this host's link of plane 1", "uplink to t1:1.1", "t1:1.1>t0:1.1", "h2's link of plane 1"
+    )  # fmt: skip
+    assert observed(peers=(1,))[0].links == (
+        "this host's link of plane 1", "h1's link of plane 1"
+    )  # fmt: skip
+    near = links_on(1, "eth0>10.0.0.2#3", (), "peer")
+    assert near == ("eth0 of this host", "10.0.0.2 of peer")
+
+
+@pytest.mark.parametrize(
+    ("failed", "peers", "expected"),
+    [
+        ((), (2,), []),
+        (("h2 t1:1.0",), (2,), [Suspect(("uplink to t1:1.0", "t1:1.0>t0:1.1"), 1, 0)]),
+        (
+            ("this host's link of plane 2",), (2,),
+            [Suspect(("this host's link of plane 2", "h2's link of plane 2"), 2, 0)],
+        ),
+        # Other peers tell the ends apart.
+        (
+            ("this host's link of plane 2",), (1, 2, 3),
+            [Suspect(("this host's link of plane 2",), 5, 0)],
+        ),
+        (("h3's link of plane 1",), (1, 2, 3), [Suspect(("h3's link of plane 1",), 2, 0)]),
+        (
+            ("uplink to t1:1.1", "h3's link of plane 2"), (1, 2, 3),
+            [
+                Suspect(("uplink to t1:1.1", "t1:1.1>t0:1.1"), 2, 0),
+                Suspect(("h3's link of plane 2",), 2, 0),
+            ],
+        ),
+        # Every link of the failed path carries a path that works: only some packets are hit.
+        (
+            ("h2 t1:1.0",), (2, 3),
+            [Suspect(("uplink to t1:1.0", "t1:1.0>t0:1.1", "h2's link of plane 1"), 1, 1)],
+        ),
+    ],
+)  # fmt: skip
+def test_suspects__explain_the_failed_paths(
+    failed: tuple[str, ...], peers: tuple[int, ...], expected: list[Suspect]
+) -> None:
+    assert suspects(observed(*failed, peers=peers)) == expected
+
+
+def test_locate__names_the_link_of_three_tiers() -> None:
+    def observed(dead: str) -> list[PathCheck]:
+        found = []
+        for peer in (3, 7, 9):
+            for path in PODS.paths(0, peer):
+                links = links_on(path.plane, path.name, path.usid_words, f"h{peer}")
+                found.append(PathCheck(links, dead not in links))
+        return found
+
+    assert links_on(1, "t2:1.3", ["3001", "2003", "3003", "0203", "e001"], "h7") == (
+        "this host's link of plane 1", "uplink to t1:1.1", "t1:1.1>t2:1.3", "t2:1.3>t1:1.3",
+        "t1:1.3>t0:1.3", "h7's link of plane 1",
+    )  # fmt: skip
+    for dead in ("t2:1.3>t1:1.3", "t1:1.1>t2:1.3", "uplink to t1:2.0"):
+        (suspect, *others) = suspects(observed(dead))
+        assert dead in suspect.links and not others

@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, overload
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from mrc.fabric.hostconfig import HostPath
 from mrc.units import counted
 
 if TYPE_CHECKING:  # slow import
@@ -64,10 +65,6 @@ MAX_ALL_T1 = 4096
 MAX_T2 = 4096
 
 HOST_USID = 0xE000
-_T1_USID = 0x0100
-T0_USID = 0x0200
-_T2_USID = 0x2000
-_T1_OF_PODS_USID = 0x3000
 
 _BLOCK = IPv6Network("fcbb::/16")
 _HOSTS = IPv6Network("fd00:a::/32")
@@ -378,22 +375,13 @@ class Topology(Struct, frozen=True):
 
     def usid(self, tier: str, number: int) -> int:
         """Of a switch."""
-        t1 = _T1_OF_PODS_USID if self.t2 else _T1_USID
-        return {"t0": T0_USID, "t1": t1, "t2": _T2_USID}[tier] + number
+        t1 = HostPath.T1_OF_PODS_USID if self.t2 else HostPath.T1_USID
+        return {"t0": HostPath.T0_USID, "t1": t1, "t2": HostPath.T2_USID}[tier] + number
 
     @staticmethod
     def check_mtu(mtu: int) -> None:
         """Raises ValueError for an MTU that no link has."""
         _check("mtu", mtu, MIN_MTU, MAX_MTU)
-
-    @staticmethod
-    def switch_of(plane: int, usid: int) -> str:
-        """The name of the switch that has this uSID."""
-        firsts = (
-            ("t1", _T1_OF_PODS_USID), ("t2", _T2_USID), ("t0", T0_USID), ("t1", _T1_USID),
-        )  # fmt: skip
-        tier, first = next((each for each in firsts if usid >= each[1]), ("usid", 0))
-        return f"{tier}:{plane}.{usid - first}"
 
     # ---- Parts by their names --------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from mrc.fabric.topology import Target, Topology
+from mrc.testbed.topology import Target, Topology
 
 FABRIC = Topology(hosts=2, planes=4, t1=3)
 PAIRS = Topology(hosts=4, planes=2, t0=2, t1=2)

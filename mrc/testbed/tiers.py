@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mrc import units
 from mrc.fabric.document import Table
-from mrc.fabric.topology import (
+from mrc.testbed.topology import (
     MAX_ALL_T1,
     MAX_MTU,
     MAX_T2,
