@@ -106,10 +106,10 @@ class HostPort(Struct, frozen=True):
 class HostPath(Struct, frozen=True):
     """A path to a peer. The kernel's route to `destination` sends packets along `segments`."""
 
-    T1_USID: ClassVar = 0x0100
-    T0_USID: ClassVar = 0x0200
-    T2_USID: ClassVar = 0x2000
-    T1_OF_PODS_USID: ClassVar = 0x3000
+    T1_USID = 0x0100
+    T0_USID = 0x0200
+    T2_USID = 0x2000
+    T1_OF_PODS_USID = 0x3000
     """the first uSID of the switches of each tier, in a fabric of mrc testbed"""
 
     plane: int
