@@ -113,7 +113,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         plane_shares={"choices": _SHARES, "default": "measured"},
         spray={"type": int, "default": 0},
     )
-    _add_output_options(parser.add_argument_group("output"))
+    output = parser.add_argument_group("output")
+    endpoint.add_bins_option(
+        output,
+        DEFAULT_BIN,
+        "record the bytes received in bins of this width; show the longest gap, and the changes"
+        " of EVs and planes",
+    )
+    add(output, OUTPUT, interval={"default": 1.0})
     for letters, use in INSTEAD.items():
         parser.add_argument(*letters, action=_Instead, nargs=0, help=argparse.SUPPRESS, const=use)
 
@@ -125,16 +132,6 @@ class _Instead(argparse.Action):
         self, parser: argparse.ArgumentParser, _args: Any, _value: Any, option: str | None = None
     ) -> None:
         raise argparse.ArgumentError(None, f"{option} of iperf3: {self.const}")
-
-
-def _add_output_options(group: argparse._ArgumentGroup) -> None:
-    endpoint.add_bins_option(
-        group,
-        DEFAULT_BIN,
-        "record the bytes received in bins of this width; show the longest gap, and the changes"
-        " of EVs and planes",
-    )
-    add(group, OUTPUT, interval={"default": 1.0})
 
 
 def run(args: argparse.Namespace) -> int:

@@ -33,8 +33,7 @@ from mrc.typed import Whole, take
 Real = Annotated[float, Meta(ge=-1e15, le=1e15)]
 MAX_CHANGES = 4096  # of each kind: the first ones are kept, later ones only counted
 _PIECE = 16384  # bins in one message
-_STEPS = 64  # buckets of a histogram in an octave
-_SHIFT = 6
+_SHIFT = 6  # 2^6 buckets of a histogram in an octave
 Change = TypeVar("Change", EvChange, PlaneChange, ShareChange)
 
 
@@ -326,7 +325,9 @@ class Histogram:
         for index in sorted(self._buckets):
             seen += self._buckets[index]
             if seen >= wanted:
-                return min(_end(index), self._max)
+                octave = max(0, (index >> _SHIFT) - 1)
+                end = ((index - (octave << _SHIFT) + 1) << octave) - 1
+                return min(end, self._max)
         return 0
 
     def summary(self) -> Latency:
@@ -340,11 +341,3 @@ class Histogram:
             self.percentile(0.999),
             self._max,
         )
-
-
-def _end(index: int) -> int:
-    """The largest duration of a bucket."""
-    if index < 2 * _STEPS:
-        return index
-    octave = (index >> _SHIFT) - 1
-    return ((index - (octave << _SHIFT) + 1) << octave) - 1

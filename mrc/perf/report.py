@@ -49,7 +49,7 @@ from mrc.perf.results import (
     TestEvent,
     TestPlan,
 )
-from mrc.perf.session import Client, PerfOutcome, PerfServer, TestResult, connect
+from mrc.perf.session import SERVICE, Client, PerfOutcome, PerfServer, TestResult, connect
 from mrc.results import like, plain
 from mrc.units import counted, digits, scaled
 
@@ -343,7 +343,11 @@ class PerfReport:
         if self._sweep or any(r.plan.pattern is Pattern.PING_PONG for r in self._results):
             rows = [row for result in self._results for row in test_rows(result)]
         else:
-            rows = [interval_row(r.plan, each) for r in self._results for each in r.intervals]
+            rows = [
+                {"message_bytes": r.plan.size, "qps": r.plan.qps} | _row(interval_of(each))
+                for r in self._results
+                for each in r.intervals
+            ]
         self._out.rows(rows)
         return like(Perf, self._setup, results=tuple(map(test_of, self._results)))
 
@@ -440,7 +444,7 @@ async def serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) 
 
     async with mrc.Context(config) as ctx:
         server = PerfServer(ctx, on_outcome)
-        async with await ctx.listen(port=args.port, private=server.private) as listener:
+        async with await ctx.listen(port=args.port, private={"service": SERVICE.name}) as listener:
             endpoint.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             return await mailbox.race(serve_all(), mailbox.Service.until_guessed(ctx))
@@ -519,11 +523,6 @@ def goodput(result: TestResult) -> float:
     """Bit/s in both directions together."""
     total = result.client.total
     return total.written_bits_per_second + total.received_bits_per_second
-
-
-def interval_row(plan: PerfPlan, interval: MeterInterval) -> dict[str, Any]:
-    """A line of CSV: one interval at the client."""
-    return {"message_bytes": plan.size, "qps": plan.qps} | _row(interval_of(interval))
 
 
 def test_rows(result: TestResult) -> list[dict[str, Any]]:

@@ -183,20 +183,16 @@ class TestResult(Struct, frozen=True):
 async def connect(ctx: Context, host: str, port: int, *, timeout: float) -> AsyncIterator[Client]:
     """A client of the server at `host`; raises ConnectError, PathError or ResolveError."""
     async with SERVICE.connect(ctx, host, port, timeout=timeout) as session:
-        yield Client(ctx, session, host, port, timeout)
+        yield Client(session, host, port, timeout)
 
 
-class Client:
+class Client(Struct, frozen=True):
     """Runs one plan at a time."""
 
-    def __init__(
-        self, ctx: Context, session: MailboxSession, host: str, port: int, timeout: float
-    ) -> None:
-        self.session = session
-        self._ctx = ctx
-        self._host = host
-        self._port = port
-        self._timeout = timeout
+    session: MailboxSession
+    host: str
+    port: int
+    timeout: float
 
     async def run(
         self,
@@ -209,7 +205,10 @@ class Client:
         """Runs `plan`. If it is cancelled during the test, it ends the test early and returns the
         measurements so far, with `interrupted` set. If it fails, `on_failed` gets them.
         """
-        async with regions(self._ctx, plan.memory_bytes) as memory, AsyncExitStack() as stack:
+        async with (
+            regions(self.session.ctx, plan.memory_bytes) as memory,
+            AsyncExitStack() as stack,
+        ):
             target = memory.target.remote.to_dict()
             await say(self.session, "plan", plan=plan.to_dict(), memory=target)
             ready = await hear(self.session, "ready")
@@ -217,9 +216,13 @@ class Client:
             qps = await stack.enter_async_context(_closing())
             await self._connect_all(qps, plan.qps, ready.get("token"))
             await hear(self.session, "connected")
-            meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
+            meter = await stack.enter_async_context(
+                Meter(self.session.ctx, qps, bin_ns=plan.bin_ns)
+            )
             load = partial(load_of, plan, qps, memory.source, theirs, writes=plan.client_writes)
-            test = ClientTest(self.session, plan, load, meter, interval_seconds, on_interval)
+            test = ClientTest(
+                self.session, plan, load, load(), meter, interval_seconds, on_interval
+            )
             try:
                 return await test.run()
             except MrcError:
@@ -234,8 +237,8 @@ class Client:
 
         async def add() -> None:
             async with turns:
-                qp = await self._ctx.connect(
-                    self._host, self._port, private=private, timeout=self._timeout
+                qp = await self.session.ctx.connect(
+                    self.host, self.port, private=private, timeout=self.timeout
                 )
                 qps.append(qp)
 
@@ -259,27 +262,18 @@ async def _closing() -> AsyncIterator[list[QP]]:
     await asyncio.gather(*(qp.close() for qp in qps))
 
 
-class ClientTest:
+class ClientTest(Struct):
     """One running test."""
 
-    def __init__(
-        self,
-        session: MailboxSession,
-        plan: PerfPlan,
-        new_load: Callable[[], Load | PingPong],
-        meter: Meter,
-        interval_seconds: float,
-        on_interval: Callable[[MeterInterval], None],
-    ) -> None:
-        self._session = session
-        self._plan = plan
-        self._new_load = new_load
-        self._load = new_load()
-        self._meter = meter
-        self._interval_seconds = interval_seconds
-        self._on_interval = on_interval
-        self.intervals: list[MeterInterval] = []
-        self._server_finished = False
+    session: MailboxSession
+    plan: PerfPlan
+    new_load: Callable[[], Load | PingPong]
+    load: Load | PingPong
+    meter: Meter
+    interval_seconds: float
+    on_interval: Callable[[MeterInterval], None]
+    intervals: list[MeterInterval] = field(default_factory=list)
+    server_finished: bool = False
 
     async def run(self) -> TestResult:
         client = server = None
@@ -287,48 +281,48 @@ class ClientTest:
         patience = within(None)
         try:
             async with patience:
-                if self._plan.omit_seconds:
-                    interrupted = await self._part(self._plan.omit_seconds, patience, laps=False)
+                if self.plan.omit_seconds:
+                    interrupted = await self._part(self.plan.omit_seconds, patience, laps=False)
                 if not interrupted:
-                    interrupted = await self._part(self._plan.seconds, patience, laps=True)
+                    interrupted = await self._part(self.plan.seconds, patience, laps=True)
                 client = await self.outcome()
-                await say(self._session, "end", seconds=client.total.seconds)
-                server = await hear_outcome(self._session)
+                await say(self.session, "end", seconds=client.total.seconds)
+                server = await hear_outcome(self.session)
         except TimeoutError:
             if not patience.expired():
                 raise
             interrupted = True
         client = client or await self.outcome()
-        return TestResult(self._plan, client, server, tuple(self.intervals), interrupted)
+        return TestResult(self.plan, client, server, tuple(self.intervals), interrupted)
 
     async def _part(self, seconds: float, patience: asyncio.Timeout, *, laps: bool) -> bool:
         """Both ends write, for `seconds` if that is above 0, and then wait a little for their
         writes in flight, so that both count the same. Returns whether it was interrupted; then
         `patience` limits what remains of the test.
         """
-        self._load = self._new_load()
-        self._server_finished = False
-        await self._meter.begin()
-        await say(self._session, "start")
-        await hear(self._session, "started")
-        work = asyncio.create_task(self._load.run())
+        self.load = self.new_load()
+        self.server_finished = False
+        await self.meter.begin()
+        await say(self.session, "start")
+        await hear(self.session, "started")
+        work = asyncio.create_task(self.load.run())
         watch = [asyncio.create_task(self._laps())] if laps else []
         try:
             interrupted = False
             try:
-                await self._session.watched(self._until_over(work, seconds), failing(work))
+                await self.session.watched(self._until_over(work, seconds), failing(work))
             except asyncio.CancelledError:
                 took_cancellation()
                 interrupted = True
                 patience.reschedule(asyncio.get_running_loop().time() + LAST_WORDS_SECONDS)
-            self._load.stop()
-            if self._plan.pattern is Pattern.PING_PONG:
-                await self._session.watched(settled(work))  # the server answers until its stop
-            await say(self._session, "stop")
+            self.load.stop()
+            if self.plan.pattern is Pattern.PING_PONG:
+                await self.session.watched(settled(work))  # the server answers until its stop
+            await say(self.session, "stop")
             if not work.cancelled():
-                await self._session.watched(settled(work))
-            if not self._server_finished:
-                await hear(self._session, "finished")
+                await self.session.watched(settled(work))
+            if not self.server_finished:
+                await hear(self.session, "finished")
         finally:
             await cancelled(work, *watch)
         return interrupted
@@ -338,9 +332,9 @@ class ClientTest:
             await asyncio.sleep(seconds)
             return
         await stopped(work)
-        if self._plan.server_writes and self._plan.pattern is Pattern.STREAM:
-            await hear(self._session, "finished")
-            self._server_finished = True
+        if self.plan.server_writes and self.plan.pattern is Pattern.STREAM:
+            await hear(self.session, "finished")
+            self.server_finished = True
 
     async def _laps(self) -> None:
         """Reports an interval at a time. One that would end about when the test does goes on to the
@@ -350,22 +344,22 @@ class ClientTest:
         begun = loop.time()
         number = 0
         while True:
-            number = next_lap(number, loop.time() - begun, self._interval_seconds)
-            after = number * self._interval_seconds
-            if abs(after - self._plan.seconds) < self._interval_seconds / 10:
+            number = next_lap(number, loop.time() - begun, self.interval_seconds)
+            after = number * self.interval_seconds
+            if abs(after - self.plan.seconds) < self.interval_seconds / 10:
                 continue
             await asyncio.sleep(begun + after - loop.time())
-            self._tell(await self._meter.lap())
+            self._tell(await self.meter.lap())
 
     async def outcome(self) -> PerfOutcome:
         """Ends the last interval, and with it the measurements of this end."""
         with suppress(MrcError):  # a QP has failed: count up to the last interval
-            self._tell(await self._meter.lap())
-        return await outcome_of(self._meter, self._load.tally)
+            self._tell(await self.meter.lap())
+        return await outcome_of(self.meter, self.load.tally)
 
     def _tell(self, interval: MeterInterval) -> None:
         self.intervals.append(interval)
-        self._on_interval(interval)
+        self.on_interval(interval)
 
 
 def next_lap(number: int, elapsed_seconds: float, interval_seconds: float) -> int:
@@ -404,11 +398,6 @@ class PerfServer:
     def is_session(self, qp: QP) -> bool:
         """Whether this QP is a client's session, over which it requests tests."""
         return qp.private.get("service") == SERVICE.name
-
-    @property
-    def private(self) -> dict[str, Any]:
-        """The private data that the listener must send to clients."""
-        return {"service": SERVICE.name}
 
     async def serve(self, qp: QP) -> None:
         """Serves a QP until the peer closes it; raises the error that ends a session."""

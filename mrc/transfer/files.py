@@ -165,7 +165,11 @@ class PartFile:
         return cannot(error, f"{self.path}: cannot {what}")
 
     def _no_room(self) -> FinalError:
-        return self._directory.no_room(self.name, self.bytes)
+        path, free = self._directory.path, self._directory.root.free_bytes()
+        return FinalError(
+            f"{shown(self.name)}: no room for {self.bytes} bytes in {path} ({free} free): free some"
+            " space or choose another --output"
+        )
 
     def commit(self, meta: Meta = RECEIVERS) -> None:
         """Gives the complete file its mode, time and final name; raises CopyError. With `fsync` the
@@ -665,13 +669,6 @@ class OutputDirectory:
         return FileError(
             f"{printable(name)}: exists in {self.path}; start mrc recv with --overwrite to replace"
             " files"
-        )
-
-    def no_room(self, name: str, size: int) -> FinalError:
-        free = self.root.free_bytes()
-        return FinalError(
-            f"{shown(name)}: no room for {size} bytes in {self.path} ({free} free): free some space"
-            " or choose another --output"
         )
 
 

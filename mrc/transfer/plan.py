@@ -279,10 +279,6 @@ def plan_of(
     return plan
 
 
-class FileChangedError(FileError):
-    """The source file changed after its offer."""
-
-
 class SourceFile:
     """A regular file to send, open. A context manager.
 
@@ -358,7 +354,7 @@ class SourceFile:
         return self._map
 
     def read_into(self, view: memoryview, offset: int) -> None:
-        """Fills `view` with the bytes from `offset` on; raises FileChangedError if some lack."""
+        """Fills `view` with the bytes from `offset` on; raises FileError if some lack."""
         done = 0
         while done < len(view):
             try:
@@ -375,7 +371,7 @@ class SourceFile:
         """Whether it has more bytes than it had. `digest` is that of the bytes that were read.
 
         If size or date have changed, it reads the file again: call it in a thread. Raises
-        FileChangedError when its first bytes are others, StoppedError after `stop`.
+        FileError when its first bytes are others, StoppedError after `stop`.
         """
         status = os.fstat(self.fd)
         if status.st_size < self.bytes:
@@ -399,8 +395,8 @@ class SourceFile:
         if self._stopped:
             raise StoppedError
 
-    def _changed(self, how: str) -> FileChangedError:
-        return FileChangedError(
+    def _changed(self, how: str) -> FileError:
+        return FileError(
             f"{printable(self.path)}: changed while it was sent ({how}): send it again when no"
             " program writes to it"
         )

@@ -124,7 +124,7 @@ async def test_server__one_history_at_a_time() -> None:
         started = asyncio.Event()
         running = spawn(first.run(plan, interval_seconds=0.01, on_interval=lambda _: started.set()))
         await started.wait()
-        async with connect(context, first._host, first._port, timeout=BUDGET_SECONDS) as second:
+        async with connect(context, first.host, first.port, timeout=BUDGET_SECONDS) as second:
             with pytest.raises(PlanRefusedError, match="one recording at a time"):
                 await second.run(plan)
             assert (await second.run(replace(plan, bin_ns=0, seconds=0.01))).client.messages > 0
