@@ -101,8 +101,10 @@ static MRC_RARE int receive_endpoint(struct mrc_engine *engine, struct arrival *
   if (arrival->qp != NULL) account(services, arrival->qp, meta);
   arrival->qp = NULL;
   if (wire->opcode == MRC_OP_ENDPOINT_RESPONSE &&
-      (services->config.readings & MRC_READING_C6_B) != 0)
-    mrc_wire_lift_response(packet, wire);
+      (services->config.readings & MRC_READING_C6_B) != 0) {
+    wire->endpoint.op = wire->endpoint.lifted_op; /* an unknown one fits no request */
+    wire->endpoint.m = MRC_M_NONE;                /* in this reading its place is not known */
+  }
   if (wire->sealed) return receive_sealed_endpoint(engine, wire, meta, packet, bytes, now_ns);
   if (mrc_peers_find(&engine->endpoint.peers, meta->src, meta->sport, true, 0) == 0)
     return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);

@@ -342,17 +342,12 @@ static int decode_endpoint(const uint8_t *p, struct mrc_wire *wire) {
   } else {
     endpoint->op = p[EETH_BITS] >> 2 & 3;
     endpoint->m = p[EETH_BITS] >> 5 & 3;
+    endpoint->lifted_op = p[EETH_BITS] >> 4 & 3;
     endpoint->tx_timestamp = get_u16(p + EETH_TX_TIMESTAMP);
     known &= endpoint->m <= MRC_M_ALWAYS_SKIP;
   }
   wire->psn &= PRIVATE_ID_MASK; /* the upper 8 bits are reserved */
   return known && endpoint->op <= MRC_ENDPOINT_EV_PROBE ? 0 : MRC_DROP_FIELD;
-}
-
-/* In this reading the place of m is not known. An unknown operation fits no request. */
-void mrc_wire_lift_response(const uint8_t *packet, struct mrc_wire *wire) {
-  wire->endpoint.op = packet[MRC_BTH_BYTES + EETH_BITS] >> 4 & 3;
-  wire->endpoint.m = MRC_M_NONE;
 }
 
 /* ---- Transport ACK and NAK: AETH ---- */

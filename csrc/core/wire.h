@@ -127,6 +127,7 @@ struct mrc_endpoint_fields {
   uint32_t port_status_mask; /* request only: bit n - 1 is port n, 1 = reachable */
   uint8_t m;                 /* response: enum mrc_sack_m, of the request */
   bool lifted;               /* response to encode: op stands in bits 5:4, and m is 0 (C6-B) */
+  uint8_t lifted_op;         /* decoded response: the op by that reading */
   uint16_t tx_timestamp;     /* response: reflected */
   bool tsr;
 };
@@ -180,9 +181,6 @@ size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out);
    `payload_bytes` is the payload of each. */
 void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, bool ack_req,
                           uint32_t payload_bytes);
-
-/* Reads a decoded response again by reading C6-B. */
-void mrc_wire_lift_response(const uint8_t *packet, struct mrc_wire *wire);
 
 /* Decodes a whole UDP payload that ends in an ICRC or a seal (not checked here). Any bytes give a
    packet (0) or a drop reason (enum mrc_drop, positive). `payload` points into `bytes`. With

@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 CORE = cbuild.CSRC / "core"
 BTH = ("opcode", "pad", "se", "m", "ack_req", "rtx", "ts", "dest_qpn", "psn")
 DATA = ("rqmsn", "msn", "tx_timestamp", "tsr", "rkey", "va", "dma_bytes", "imm")
-ENCODED_ONLY = ("lifted",)
+OTHER_READING = ("lifted", "lifted_op")
 UNION = {
     0xD1: "aeth",
     0xD8: "endpoint",
@@ -106,13 +106,12 @@ class Codec:
             fields["payload"] = bytes(self.ffi.buffer(wire.payload, wire.payload_bytes))
         return fields
 
-    def lifted_operation(self, data: bytes) -> tuple[int, int]:
-        """Operation and mark of an endpoint response by reading C6-B."""
+    def lifted_operation(self, data: bytes) -> int:
+        """Operation of an endpoint response by reading C6-B."""
         buffer = self.ffi.from_buffer(data)
         wire = self.ffi.new("struct mrc_wire *")
         assert self.lib.mrc_wire_decode(buffer, len(data), False, wire) == 0
-        self.lib.mrc_wire_lift_response(buffer, wire)
-        return wire.endpoint.op, wire.endpoint.m
+        return int(wire.endpoint.lifted_op)
 
     def encode(self, fields: Fields) -> bytes:
         """The headers alone."""
@@ -138,7 +137,7 @@ class Codec:
         return body + self.icrc(flow, body)
 
     def _members(self, struct: Any) -> Fields:
-        names = [name for name, _ in self.ffi.typeof(struct).fields if name not in ENCODED_ONLY]
+        names = [name for name, _ in self.ffi.typeof(struct).fields if name not in OTHER_READING]
         return {name: getattr(struct, name) for name in names}
 
 
