@@ -115,6 +115,7 @@ def test_imports__one_importer_each() -> None:
         "mrc._core": {"mrc/engine/native.py"},
         "mrc._sim": {"mrc/sim/native.py"},
         "mrc._emu": {"mrc/testbed/emulator.py"},
+        "pyroute2": {"mrc/testbed/netlink.py"},
         "scapy": set(),
     }  # fmt: skip
     report([

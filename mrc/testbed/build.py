@@ -150,7 +150,8 @@ def _apply_rules(plan: BedPlan) -> None:
 
 def _at_once(*tasks: Callable[[], object]) -> None:
     """Runs tasks in threads, because some requests wait 10 ms in the kernel. Raises the first
-    error after all running tasks have ended.
+    error after all running tasks have ended. The tasks must not use pyroute2, whose classes
+    complete themselves on first use.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         try:

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from slowness import PATIENCE
 
 from mrc.errors import NetlinkError
@@ -34,7 +36,6 @@ from mrc.testbed.netlink import (
     NLM_F_REPLACE,
     Netlink,
     NetlinkRequest,
-    attribute,
     encode_route,
 )
 from mrc.testbed.routes import Route, Srv6Action
@@ -365,7 +366,7 @@ def test_set_tunnel_source__as_ip_shows_it(pair: Pair) -> None:
 RTM_NEWLINK, RTM_GETLINK, RTM_NEWROUTE, RTM_GETROUTE = 16, 18, 24, 26
 LOOPBACK = 1
 LINK = struct.Struct("=4xi8x")  # struct ifinfomsg: the index
-IFLA_IFNAME, RTA_DST, RTA_ENCAP_TYPE, RTA_ENCAP = 3, 1, 21, 22
+IFLA_IFNAME, RTA_DST = 3, 1
 
 
 @pytest.fixture
@@ -375,21 +376,28 @@ def rtnetlink(namespace_pair: tuple[str, str]) -> Iterator[Netlink]:
 
 
 def loopback(*, up: bool) -> NetlinkRequest:
-    return NetlinkRequest("set lo", RTM_NEWLINK, struct.pack("=4xiII", LOOPBACK, up, 1))
+    message = ifinfmsg()
+    message["index"] = LOOPBACK
+    message["flags"], message["change"] = int(up), 1
+    return NetlinkRequest("set lo", RTM_NEWLINK, message)
 
 
-def route(prefix: str, more: bytes = b"") -> NetlinkRequest:
-    message = encode_route(Route(IPv6Network(f"{prefix}/64"), "lo"), LOOPBACK) + more
+def route(prefix: str, *more: tuple[str, object]) -> NetlinkRequest:
+    message = rtmsg()
+    message["family"] = socket.AF_INET6
+    message["dst_len"] = 64
+    message["table"], message["type"], message["proto"] = 254, 1, 4
+    message["attrs"] = [("RTA_DST", prefix), ("RTA_OIF", LOOPBACK), *more]
     flags = NLM_F_CREATE | NLM_F_EXCL
     return NetlinkRequest(f"add {prefix}", RTM_NEWROUTE, message, flags, "CONFIG_SOMETHING")
 
 
 def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Netlink) -> None:
     rtnetlink.request([loopback(up=True)])
-    unknown = attribute(RTA_ENCAP_TYPE, b"\xfa\0") + attribute(RTA_ENCAP, b"")
+    unknown = ("RTA_ENCAP_TYPE", 250), ("RTA_ENCAP", b"")
     expected = r"^cannot add fd00:3::: .*\(.*encapsulation type.*\); it requires CONFIG_SOMETHING$"
     with pytest.raises(NetlinkError, match=expected):
-        rtnetlink.request([route("fd00:3::", unknown)])
+        rtnetlink.request([route("fd00:3::", *unknown)])
 
 
 @pytest.mark.parametrize(("times", "seconds"), [(2, PATIENCE), (10_000, 0.0)])

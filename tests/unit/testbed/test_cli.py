@@ -53,6 +53,22 @@ def test_testbed__loads_only_the_action_that_is_asked_for() -> None:
     assert not {"mrc.testbed.netlink", "mrc.testbed.bed", "mrc.lab.machines"} & modules
 
 
+def test_testbed__needs_only_messages_of_pyroute2() -> None:
+    modules = loaded("import mrc.testbed.bed")
+    assert "pyroute2.netlink.rtnl.tcmsg" in modules
+    assert not {"pyroute2.ndb", "pyroute2.iproute", "pyroute2.ethtool"} & modules
+
+
+@pytest.mark.parametrize(
+    "order", [("mrc.testbed.netlink", "pyroute2"), ("pyroute2", "mrc.testbed.netlink")]
+)
+def test_pyroute2__is_whole_for_the_programs_of_others(order: tuple[str, str]) -> None:
+    names = "[pyroute2.IPRoute, pyroute2.netlink.nla, mrc.testbed.netlink.nla]"
+    check = "from pyroute2 import NDB, config\nimport pyroute2.netns\nassert a[1] is a[2]"
+    modules = loaded(f"import {order[0]}, {order[1]}\na = {names}\n{check}")
+    assert "pyroute2.ndb.main" in modules
+
+
 def test_testbed__a_signal_at_the_end_leaves_no_keeper(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

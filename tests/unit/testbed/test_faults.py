@@ -422,9 +422,10 @@ def test_wanted__refuses_what_netem_cannot() -> None:
     ],
 )
 def test_netem__is_encoded_as_by_tc(effects: Netem, options: str) -> None:
-    head = "00000000 07000000 00000200 01000100 00000000 0a000100 6e6574656d000000 28000200"
     message = netem_message(7, effects, below_tbf=True)
-    assert message.hex() == f"{head} {options}".replace(" ", "")
+    message.encode()
+    head = "00000000 07000000 00000200 01000100 00000000 0a000100 6e6574656d000000 28000200"
+    assert bytes(message.data)[16:].hex() == f"{head} {options}".replace(" ", "")
 
 
 # ---- Scheduled faults ----------------------------------------------------------------------------
