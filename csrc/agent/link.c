@@ -134,8 +134,11 @@ static void flush(struct pr_link *link) {
     const struct waiting *first = first_of(link);
     const bool sent = send(link->fd, first->packet, first->bytes, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
     if (!sent && errno == EAGAIN) return;
-    drop_first(link); /* if the agent has gone, all are */
+    if (!sent) break;
+    drop_first(link);
   }
+  while (link->n_waiting > 0) /* nothing, or the agent has gone */
+    drop_first(link);
 }
 
 /* 1: a frame; 0: none now; -ECONNRESET: the agent has gone. */

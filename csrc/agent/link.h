@@ -12,7 +12,7 @@
 
 struct pr_link {
   int fd;                  /* -1: no agent */
-  struct mrc_node waiting; /* frames that wait for room; not before it was open */
+  struct mrc_node waiting; /* frames that wait for room; without pr_link_open all 0 */
   uint32_t n_waiting;
   uint64_t lost; /* events that had no room */
 };

@@ -11,7 +11,7 @@
 /* ---- a cryptographic library ---- */
 
 /* AES-256-GCM, GMAC and SHA-256. The driver provides it: csrc/io by a library, csrc/sim by a check
- * of how it is used. */
+   of how it is used. */
 
 enum { MRC_SECRET_BYTES = 32, MRC_NONCE_BYTES = 12, MRC_DIGEST_BYTES = 32 };
 

@@ -456,7 +456,7 @@ struct mrc_quick {
   uint64_t compared_ns;
 };
 
-/* State of the choice of planes; see spray.h. */
+/* State of the choice of planes; see send.c. */
 struct mrc_plane_choice {
   uint32_t sharing; /* planes that took equal shares at the last choice, as a mask */
   struct mrc_quick quick;

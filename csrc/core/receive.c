@@ -581,13 +581,14 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
   }
   if (qp->state != MRC_QP_ERROR && resp->last_port != 0) {
     if (resp->sack_now && !flush_all(services, qp)) return false;
-    for (uint8_t port = UINT8_MAX; port != 0;) {
-      /* The port whose SACK is due. Once enough bytes have arrived, the planes take turns. */
+    for (;;) { /* SACKs that are due: once enough bytes have arrived, the planes take turns */
       const bool enough = resp->unsacked_bytes >= services->config.sack_threshold_bytes;
-      port = resp->n_triggers > 0 && enough ? resp->triggers[0].port : 0;
-      for (int i = resp->n_triggers - 1; i >= 0; i--)
-        if (resp->triggers[i].now) port = resp->triggers[i].port;
-      if (port != 0 && !flush_port(services, qp, port)) return false;
+      int due = 0;
+      while (due < resp->n_triggers && !resp->triggers[due].now)
+        due++;
+      if (due == resp->n_triggers) due = 0;
+      if (resp->n_triggers == 0 || !(resp->triggers[due].now || enough)) break;
+      if (!flush_port(services, qp, resp->triggers[due].port)) return false;
     }
     if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
     mrc_responder_set_deadline(

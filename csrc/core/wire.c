@@ -35,7 +35,7 @@ enum {
   SETH_EV = 4,
   SETH_SPDCID = 8,
   SETH_DPDCID = 10,
-  SETH_CUM_PSN = 13,
+  SETH_CUM_PSN = 12, /* after a reserved byte */
   SETH_CC = 16,
   SETH_MPR = 17,
   SETH_SACK_OFFSET = 18,
@@ -49,7 +49,7 @@ enum {
   NETH_EV = 4,
   NETH_SPDCID = 8,
   NETH_DPDCID = 10,
-  NETH_PSN = 13,
+  NETH_PSN = 12, /* after a reserved byte */
   NETH_CC = 16,
   NETH_TX_TIMESTAMP = 18,
 
@@ -204,7 +204,7 @@ static void encode_sack(const struct mrc_wire *wire, uint8_t *p) {
   put_u32(p + SETH_EV, sack->ev);
   put_u16(p + SETH_SPDCID, sack->spdcid);
   put_u16(p + SETH_DPDCID, sack->dpdcid);
-  put_u32(p + SETH_CUM_PSN - 1, sack->cum_psn);
+  put_u32(p + SETH_CUM_PSN, sack->cum_psn);
   p[SETH_CC] = (uint8_t)(sack->cc_type << 4 | sack->cc_fl);
   p[SETH_MPR] = sack->mpr;
   put_u16(p + SETH_SACK_OFFSET, (uint16_t)sack->sack_offset);
@@ -223,7 +223,7 @@ static int decode_sack(const uint8_t *p, struct mrc_wire *wire) {
       .ev = get_u32(p + SETH_EV),
       .spdcid = get_u16(p + SETH_SPDCID),
       .dpdcid = get_u16(p + SETH_DPDCID),
-      .cum_psn = get_u32(p + SETH_CUM_PSN - 1) & U24_MAX,
+      .cum_psn = get_u32(p + SETH_CUM_PSN) & U24_MAX,
       .cc_type = p[SETH_CC] >> 4,
       .cc_fl = p[SETH_CC] & 0x0F,
       .mpr = p[SETH_MPR],
@@ -273,7 +273,7 @@ static void encode_nack(const struct mrc_wire *wire, uint8_t *p) {
   put_u32(p + NETH_EV, nack->ev);
   put_u16(p + NETH_SPDCID, nack->spdcid);
   put_u16(p + NETH_DPDCID, nack->dpdcid);
-  put_u32(p + NETH_PSN - 1, nack->nack_psn);
+  put_u32(p + NETH_PSN, nack->nack_psn);
   p[NETH_CC] = (uint8_t)(nack->cc_type << 4 | nack->cc_fl);
   put_u16(p + NETH_TX_TIMESTAMP, nack->tx_timestamp);
 }
@@ -285,7 +285,7 @@ static int decode_nack(const uint8_t *p, struct mrc_wire *wire) {
       .ev = get_u32(p + NETH_EV),
       .spdcid = get_u16(p + NETH_SPDCID),
       .dpdcid = get_u16(p + NETH_DPDCID),
-      .nack_psn = get_u32(p + NETH_PSN - 1) & U24_MAX,
+      .nack_psn = get_u32(p + NETH_PSN) & U24_MAX,
       .cc_type = p[NETH_CC] >> 4,
       .cc_fl = p[NETH_CC] & 0x0F,
       .tx_timestamp = get_u16(p + NETH_TX_TIMESTAMP),

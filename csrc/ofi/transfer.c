@@ -171,10 +171,10 @@ static ssize_t transfer_run_pieces(struct fid_ep *ep, struct of_call call,
   return transfer_run(ep, call);
 }
 
-/* A piece of memory, or a number of a program, until the end of the block. */
+/* A piece of memory, or numbers of a program, until the end of the block. */
 #define PIECE(buffer, bytes) \
   (&(struct iovec){.iov_base = (void *)(uintptr_t)(buffer), .iov_len = (bytes)})
-#define NUMBER(memory, n) (&(struct fi_ioc){.addr = (void *)(uintptr_t)(memory), .count = (n)})
+#define NUMBERS(memory, n) (&(struct fi_ioc){.addr = (void *)(uintptr_t)(memory), .count = (n)})
 
 static uint64_t send_flags(const struct fid_ep *ep) {
   return ((const struct of_ep *)ep)->send_flags;
@@ -585,13 +585,13 @@ static ssize_t change_v(struct fid_ep *ep, const struct fi_ioc *operands, void *
 static ssize_t write_one(struct fid_ep *ep, const void *operand, size_t count, void *desc,
                          fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
                          enum fi_op op, void *context) {
-  return change_v(ep, NUMBER(operand, count), NULL, 1, peer, address, key, type, op, context);
+  return change_v(ep, NUMBERS(operand, count), NULL, 1, peer, address, key, type, op, context);
 }
 
 static ssize_t change_inject(struct fid_ep *ep, const void *operand, size_t count, fi_addr_t peer,
                              uint64_t address, uint64_t key, enum fi_datatype type, enum fi_op op) {
   struct change change = named(ep, peer, address, key, type, op, NULL);
-  change.operands = NUMBER(operand, count), change.n_operands = 1;
+  change.operands = NUMBERS(operand, count), change.n_operands = 1;
   change.injects = true;
   return run_atomic(ep, &change);
 }
@@ -610,8 +610,8 @@ static ssize_t fetch_v(struct fid_ep *ep, const struct fi_ioc *operands, void **
 static ssize_t fetch_one(struct fid_ep *ep, const void *operand, size_t count, void *desc,
                          void *result, void *result_desc, fi_addr_t peer, uint64_t address,
                          uint64_t key, enum fi_datatype type, enum fi_op op, void *context) {
-  return fetch_v(ep, NUMBER(operand, count), NULL, 1, NUMBER(result, count), NULL, 1, peer, address,
-                 key, type, op, context);
+  return fetch_v(ep, NUMBERS(operand, count), NULL, 1, NUMBERS(result, count), NULL, 1, peer,
+                 address, key, type, op, context);
 }
 
 static ssize_t compare_v(struct fid_ep *ep, const struct fi_ioc *operands, void **desc, size_t n,
@@ -631,8 +631,8 @@ static ssize_t compare_one(struct fid_ep *ep, const void *operand, size_t count,
                            const void *compare, void *compare_desc, void *result, void *result_desc,
                            fi_addr_t peer, uint64_t address, uint64_t key, enum fi_datatype type,
                            enum fi_op op, void *context) {
-  return compare_v(ep, NUMBER(operand, count), NULL, 1, NUMBER(compare, count), NULL, 1,
-                   NUMBER(result, count), NULL, 1, peer, address, key, type, op, context);
+  return compare_v(ep, NUMBERS(operand, count), NULL, 1, NUMBERS(compare, count), NULL, 1,
+                   NUMBERS(result, count), NULL, 1, peer, address, key, type, op, context);
 }
 
 /* ---- Calls with a message ---- */

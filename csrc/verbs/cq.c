@@ -184,6 +184,7 @@ EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq
       pr_unlock();
       continue;
     }
+    mrc_assert(!mrc_list_is_empty(&ours->told));
     struct vb_cq *first = MRC_NODE_OWNER(ours->told.next, struct vb_cq, told);
     first->taken_events++;
     if (--first->events == 0) mrc_node_leave(&first->told);

@@ -128,6 +128,7 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
     if (own->void_reads > 0) {
       own->void_reads--;
     } else {
+      mrc_assert(!mrc_list_is_empty(&own->asyncs));
       first = MRC_NODE_OWNER(own->asyncs.next, struct vb_async, node);
       mrc_node_leave(&first->node);
       *event = first->event;

@@ -13,8 +13,9 @@ enum { LEAST_QPN = 3, MOST_QPN = 0xffffff }; /* the others name no connection */
 /* ---- Which changes of state verbs allow, and with which attributes ---- */
 
 enum {
-  OF_INIT = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-  OF_RTS = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE
+  INIT_ATTRIBUTES = IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+  RTS_ATTRIBUTES = IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER |
+      IBV_QP_PATH_MIG_STATE
 };
 
 /* Alternate paths and SQD are not served. Everything else is the kernel's table for RC. */
@@ -23,8 +24,8 @@ static const struct transition {
   int optional;
   bool legal;
 } transitions[IBV_QPS_RTS + 1][IBV_QPS_RTS + 1] = {
-    [IBV_QPS_RESET][IBV_QPS_INIT] = {.required = OF_INIT, .legal = true},
-    [IBV_QPS_INIT][IBV_QPS_INIT] = {.optional = OF_INIT, .legal = true},
+    [IBV_QPS_RESET][IBV_QPS_INIT] = {.required = INIT_ATTRIBUTES, .legal = true},
+    [IBV_QPS_INIT][IBV_QPS_INIT] = {.optional = INIT_ATTRIBUTES, .legal = true},
     [IBV_QPS_INIT][IBV_QPS_RTR] = {.required = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                                                IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
                                                IBV_QP_MIN_RNR_TIMER,
@@ -32,9 +33,9 @@ static const struct transition {
                                    .legal = true},
     [IBV_QPS_RTR][IBV_QPS_RTS] = {.required = IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                               IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
-                                  .optional = OF_RTS,
+                                  .optional = RTS_ATTRIBUTES,
                                   .legal = true},
-    [IBV_QPS_RTS][IBV_QPS_RTS] = {.optional = OF_RTS, .legal = true},
+    [IBV_QPS_RTS][IBV_QPS_RTS] = {.optional = RTS_ATTRIBUTES, .legal = true},
 };
 
 /* Any state may become RESET or ERR, without further attributes. */

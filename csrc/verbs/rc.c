@@ -12,6 +12,11 @@ void mrc_rc_put_header(const struct mrc_rc_header *header, uint8_t *out) {
   mrc_put32(out + 12, 0);
 }
 
+static struct mrc_rc_header get_header(const uint8_t *in) {
+  return (struct mrc_rc_header){
+      .read = mrc_get32(in), .granted = mrc_get32(in + 4), .wanted = mrc_get32(in + 8)};
+}
+
 /* Bytes of a record's fields. */
 static size_t fields_of(uint8_t kind) {
   switch ((enum mrc_rc_kind)kind) {
@@ -599,9 +604,10 @@ static bool on_frame(struct mrc_rc *rc, uint32_t number, uint32_t size) {
   const int place = mrc_slots_arrive(&rc->slots, number, MRC_IMM_NUMBER, size);
   if (place < 0) return false;
   const uint8_t *frame = rc->inbox + place;
-  if (!mrc_slots_credit(&rc->slots, mrc_get32(frame), UINT32_MAX)) return false;
-  if (!on_granted(rc, mrc_get32(frame + 4), UINT32_MAX)) return false;
-  if (!on_wanted(rc, mrc_get32(frame + 8), UINT32_MAX)) return false;
+  const struct mrc_rc_header header = get_header(frame);
+  if (!mrc_slots_credit(&rc->slots, header.read, UINT32_MAX)) return false;
+  if (!on_granted(rc, header.granted, UINT32_MAX)) return false;
+  if (!on_wanted(rc, header.wanted, UINT32_MAX)) return false;
   for (uint32_t at = MRC_RC_FRAME_HEADER; at < size && !rc->ended;) {
     struct mrc_rc_record record;
     const size_t bytes = decode(frame + at, size - at, &record);

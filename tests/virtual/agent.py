@@ -22,7 +22,6 @@ from attached import AttachedProgram, connect_body
 
 import mrc.agent.agent
 import mrc.agent.cli.agent
-import mrc.agent.parameters
 import mrc.agent.socket
 from mrc.agent.agent import Agent
 from mrc.agent.steering import AgentFrame, AgentKind, read_struct, struct_bytes
@@ -616,7 +615,6 @@ def use(world: World, run: Run) -> None:
     world.replace(mrc.agent.socket, "listen", world.sockets.listen)
     world.replace(attached, "connected", world.sockets.connect)
     world.replace(mrc.agent.agent, "_free_udp_port", lambda: next(ports))
-    world.replace(mrc.agent.parameters, "interfaces", vars(mrc.engine.ports)["interfaces"])
     world.replace(mrc.agent.cli.agent, "Agent", run.made_agent)
     world.replace(Dispatcher, "_join", _join)
 

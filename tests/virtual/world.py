@@ -53,6 +53,7 @@ from mrc.cli.main import build_parser
 from mrc.cli.output import Interrupted, UsageError, exit_code
 from mrc.engine.engine import Engine
 from mrc.errors import MrcError
+from mrc.linux.rtnetlink import Interface
 from virtual import disk, kernel
 from virtual.host import Host, Program
 from virtual.loop import PROGRAM, Agenda, StuckError, T, Ts, VirtualLoop, forgotten
@@ -143,7 +144,7 @@ class World:
 
     def __enter__(self) -> Self:
         for target, name, value in (
-            (mrc.engine.ports, "interfaces", lambda: list(_host().interfaces)),
+            (Interface, "all", lambda: list(_host().interfaces)),
             (mrc.engine.ports, "Engine", _polled),
             (mrc.engine.ports, "link_snapshots", lambda impatient: _host().interface_changes()),
             (mrc.connect.listener, "_listening_socket", self.tcp.listening),
