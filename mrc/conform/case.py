@@ -131,11 +131,17 @@ def parse(text: str, topic: str) -> list[Case]:
     named: dict[str, list[str]] = {}
     for number, block in _blocks(text):
         kind, _, name = block[0].partition(" ")
-        if kind == "steps":
-            named[name] = block[1:]
-            continue
         try:
-            cases += _expanded([each for line in block for each in _lines(line, named)], topic)
+            if kind == "steps":
+                name, lines = name.strip(), block[1:]
+                if name in named or not lines:
+                    raise ValueError(f"{name}: {'named twice' if lines else 'needs steps'}")
+                whole = [line for line in lines if "{" not in line]  # {NAME}: read in its cases
+                list(_expanded([f"case {name}", "", "why", "= state RTS", *whole], topic))
+                named[name] = lines
+                continue
+            lines = [each for line in block[2:] for each in _lines(line, named)]
+            cases += _expanded([*block[:2], *lines], topic)
         except ValueError as error:
             raise CaseError(f"line {number}: {error}") from None
     return cases
@@ -164,7 +170,7 @@ def _blocks(text: str) -> Iterator[tuple[int, list[str]]]:
 def _lines(line: str, named: Mapping[str, list[str]]) -> list[str]:
     """The line, or the steps of which it has the name, as often as it says."""
     count, _, name = line.strip().rpartition(" ")
-    is_name = name in named and (count.isdigit() or not count)
+    is_name = name in named and re.fullmatch(r"([1-9][0-9]{0,2})?", count)
     return named[name] * int(count or 1) if is_name else [line]
 
 

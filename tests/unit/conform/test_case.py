@@ -94,6 +94,32 @@ def test_parse__steps_with_a_name() -> None:
     named = "steps asked\n    . write bytes=64\n    = state RTS\n\n"
     (case,) = parse(named + CASE + "    asked\n    2 asked\n", "topic")
     assert case.text.splitlines()[-7:] == ["    . write bytes=64", *named.splitlines()[1:3] * 3]
+    assert parse(named.replace("asked", "asked ") + CASE + "    3 asked\n", "topic") == [case]
+    (case,) = parse(named + CASE.replace("A device does this.", "asked"), "topic")
+    assert case.title == "asked"
+    named = named.replace("= state", "{sign} state")
+    text = CASE.replace("    why", "    each sign: =\n    why")
+    assert parse(named + text + "    asked\n", "topic")[0].text.endswith("\n    = state RTS")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("steps a\n    . write\nsteps a\n    . write\n", "line 3: a: named twice"),
+        ("steps \n    . write\n", "line 1: '' is no name"),
+        ("steps a b\n    . write\n", "line 1: 'a b' is no name"),
+        ("steps a\n", "line 1: a: needs steps"),
+        ("\nsteps a\n    . write\n    = all\n", "line 2: 'all' is none of"),
+        ("steps a\n    = all\n" + CASE + "    a\n", "line 1: 'all' is none of"),
+        *(
+            (f"steps a\n    . write\n{CASE}    {count} a\n", f"line 4: '{count} a' is no step")
+            for count in ("9" * 23, "1000", "0", "٣")
+        ),
+    ],
+)
+def test_parse__steps_refused(text: str, part: str) -> None:
+    with pytest.raises(CaseError, match=part):
+        parse(text, "topic")
 
 
 @pytest.mark.parametrize(
