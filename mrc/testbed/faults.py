@@ -77,7 +77,7 @@ class TargetFault(Struct, frozen=True, kw_only=True, rename=KEYS | _SHARES):
     """Size of the largest IPv6 packet that is not lost; null: that of each link."""
 
 
-class Fault(Struct, frozen=True):
+class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     """The fault of a target. If any field after `loss` is set, loss may be 0."""
 
     mode: Mode = Mode.SILENT

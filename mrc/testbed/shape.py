@@ -40,7 +40,7 @@ from mrc.fabric import document
 from mrc.fabric.document import Table
 from mrc.results import KEYS
 from mrc.testbed.tiers import LinkChange, Tiers
-from mrc.testbed.topology import Target, Topology
+from mrc.testbed.topology import Addresses, Target, Topology
 from mrc.units import scaled
 
 DEFAULT_NAME = "lab"
@@ -413,11 +413,12 @@ def parse_topology(
         table.has(key)
     title = table.text("title", "")
     within = table.table("topology")
-    tiers = Tiers.read(within, table.table("addresses"))
+    tiers = Tiers.read(within)
     if tiers.routing != "source-routes":
         raise within.error("routing", "must be source-routes: ecmp is for the simulator")
     if tiers.ecn_last_hop:
         raise within.error("ecn_last_hop", "is for the simulator: remove it for a test bed")
+    tiers = replace(tiers, addresses=Addresses.read(table.table("addresses")))
     try:
         links = tuple(LinkChange.read(item, tiers) for item in table.tables("links"))
         shape = shape_of(tiers, links, fabric)

@@ -185,6 +185,8 @@ def encode(state: BedState) -> Any:
 
 def decode(stored: object) -> BedState:
     """The inverse of `encode`; raises ValueError."""
+    if isinstance(stored, dict) and "schema" not in stored:
+        raise ValueError("schema is missing")
     found = convert(stored, BedState, dec_hook=lambda kind, text: kind(text))
     if found.machines is None:
         return found

@@ -18,7 +18,6 @@ from mrc.testbed.topology import (
     MAX_MTU,
     MAX_T2,
     MIN_MTU,
-    Addresses,
     Topology,
     multiples,
     wrong_pods,
@@ -58,8 +57,8 @@ class Tiers(Topology, frozen=True, kw_only=True):
         return replace(self, **sizes)
 
     @classmethod
-    def read(cls, table: Table, addresses: Table | None = None) -> Tiers:
-        """From `[topology]` and `[addresses]`; raises ConfigError."""
+    def read(cls, table: Table) -> Tiers:
+        """From `[topology]`; raises ConfigError."""
         hosts, t0, t1, pods, t2 = _switches(table)
         topology = cls(
             hosts=hosts,
@@ -86,7 +85,6 @@ class Tiers(Topology, frozen=True, kw_only=True):
             wake_noise_ns=table.parsed("wake_noise", units.parse_time, "0ns"),
             mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
             sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
-            addresses=Addresses() if addresses is None else Addresses.read(addresses),
         )
         topology = replace(topology, absent=_absent(table, topology))
         if table.has("oversubscription"):  # of the total rate of a T0's hosts, to its uplinks'
@@ -139,7 +137,7 @@ def _with_core(table: Table, topology: Tiers) -> Tiers:
     return core
 
 
-class LinkChange(Struct, frozen=True):
+class LinkChange(Struct, frozen=True, forbid_unknown_fields=True):
     """Other properties of a target's links, or of one direction; None: those of their tier."""
 
     target: str

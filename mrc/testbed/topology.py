@@ -98,7 +98,7 @@ class _AddressesError(ValueError):
         self.text = text
 
 
-class Addresses(Struct, frozen=True):
+class Addresses(Struct, frozen=True, forbid_unknown_fields=True):
     """The networks from which a fabric takes its addresses."""
 
     block: IPv6Network = _BLOCK

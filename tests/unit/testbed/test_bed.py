@@ -70,6 +70,10 @@ def test_load__none_when_there_is_none() -> None:
         '{"schema": 2, "up": true, "shape": {}, "faults": {}}',
         '{"schema": 1, "up": true, "shape": {"hosts": 0}, "faults": {}}',
         '{"schema": 1, "up": true, "shape": {"colour": 1}, "faults": {}}',
+        '{"up": true, "shape": {}, "faults": {}}',
+        '{"schema": 1, "shape": {"addresses": {"colour": 1}}}',
+        '{"schema": 1, "shape": {"links": [{"target": "plane:1", "colour": 1}]}}',
+        '{"schema": 1, "shape": {}, "faults": {"plane:1": {"colour": 1}}}',
     ],
 )
 def test_load__names_the_file_it_cannot_read(folder: Path, text: str) -> None:

@@ -456,6 +456,7 @@ def test_link_properties__of_one_direction() -> None:
         ),
         ({"topology__routing": "ecmp"}, "topology.routing: must be source-routes"),
         ({"topology__ecn_last_hop": True}, "topology.ecn_last_hop: is for the simulator"),
+        ({"topology__routing": "ecmp", "addresses__block": "x"}, "routing: must be source-routes"),
         ({"links__0__target": "t1:3.0"}, r"links\[0\].target: target t1:3.0: no plane 3"),
         ({"links__1__rate": "0bit/s"}, r"links\[1\].rate: must not be 0"),
         (
