@@ -190,6 +190,9 @@ test failed.
 def main() -> int:
     about = (__doc__ or "").partition("\n")[0]
     _, rest = checkout.parser("tools/maintainers/aarch64", about, EXAMPLES).parse_known_args()
+    _, _, users = os.environ.pop("PYTHONPATH", "").partition(":")  # behind the folder of `checkout`
+    if users:
+        os.environ["PYTHONPATH"] = users
     if subprocess.run([checkout.ROOT / "tools" / "setup"], check=False).returncode != 0:
         return 1  # it has named the cause
     try:

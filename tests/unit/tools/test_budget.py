@@ -104,6 +104,11 @@ def test_lowered__never_above_and_never_raised() -> None:
     assert TOOL.written(text, same, budget) == text
 
 
+def test_counted__a_program_that_fails() -> None:
+    with pytest.raises(SystemExit, match=r"(?s)^budget: .*\nValueError: no such thing\n$"):
+        TOOL.counted("raise ValueError('no such thing')")
+
+
 def test_dearer__a_product_pays_for_its_packages() -> None:
     def budget(view: str, demo: str) -> object:
         packages = f'[packages]\n"mrc/view" = {{ {view} }}\n"mrc/demo" = {{ {demo} }}\n'
