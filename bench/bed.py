@@ -183,8 +183,11 @@ def until(condition: Callable[[], object], words: Callable[[], str], late: str) 
     or after a while with `late`.
     """
     deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if said := words():
+    while True:
+        said = words()  # before the condition: what came with the end is seen
+        if condition():
+            return
+        if said:
             raise BenchError(said)
         if time.monotonic() > deadline:
             raise BenchError(late)

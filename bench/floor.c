@@ -231,7 +231,7 @@ static void ping(const struct end *end, const struct job *job) {
     now_ns = clock_ns();
     latency_add(&latency, (now_ns - sent_ns) / 2);
   }
-  latency_print(&latency, messages, 0, now_ns - start_ns);
+  result_print(&latency, messages, 0, now_ns - start_ns);
 }
 
 static void echo(const struct end *end, const struct job *job) {

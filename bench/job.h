@@ -129,8 +129,8 @@ static inline uint64_t latency_at(const struct latency *latency, uint64_t permil
 }
 
 /* Prints the result of a job, with percentiles, and clears the samples. */
-static inline void latency_print(struct latency *latency, uint64_t messages, uint64_t bytes,
-                                 uint64_t ns) {
+static inline void result_print(struct latency *latency, uint64_t messages, uint64_t bytes,
+                                uint64_t ns) {
   printf("{\"messages\": %lu, \"bytes\": %lu, \"ns\": %lu, ", messages, bytes, ns);
   printf("\"p50_ns\": %lu, \"p99_ns\": %lu, \"p999_ns\": %lu}\n", latency_at(latency, 500),
          latency_at(latency, 990), latency_at(latency, 999));

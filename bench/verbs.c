@@ -368,7 +368,7 @@ static void write_for(struct end *end, const struct job *job) {
     writes.n -= taken;
     turn(end, on_written, &writes);
   }
-  latency_print(&latency, writes.done, writes.done * writes.bytes, clock_ns() - start_ns);
+  result_print(&latency, writes.done, writes.done * writes.bytes, clock_ns() - start_ns);
 }
 
 struct immediates {
@@ -407,7 +407,7 @@ static void ping(struct end *end, const struct job *job) {
     now_ns = clock_ns();
     latency_add(&latency, (now_ns - sent_ns) / 2);
   }
-  latency_print(&latency, answers.taken, 0, now_ns - start_ns);
+  result_print(&latency, answers.taken, 0, now_ns - start_ns);
 }
 
 /* Whether the next job has arrived. The check costs a system call, so only some calls make it. */

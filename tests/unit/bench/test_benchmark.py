@@ -15,7 +15,7 @@ from typing import Any
 import figures
 import peers
 import pytest
-from bed import BenchError, last_words, start_once, stop, wait_for, words_of
+from bed import BenchError, last_words, start_once, stop, until, wait_for, words_of
 from benchmark import EARLIER, Benchmark, run_rounds
 from faults import _first_traffic
 from figures import Check
@@ -245,6 +245,18 @@ def test_words_of__a_program_that_ends_at_once() -> None:
     with started("import time; time.sleep(600)") as running:
         assert words_of(running) == ""
         stop(running)
+
+
+def test_until__sees_what_came_with_the_end() -> None:
+    came: list[str] = []
+
+    def words() -> str:
+        came.append("ended with exit code 0")
+        return came[0]
+
+    until(lambda: came, words, "late")
+    with pytest.raises(BenchError, match="ended with exit code 0"):
+        until(lambda: False, words, "late")
 
 
 def test_wait_for__raises_the_last_words() -> None:
