@@ -504,6 +504,19 @@ async def test_deny__by_the_profile_reaches_all_its_qps_and_no_other() -> None:
             await profile.allow("*127.0.0.1*")
             assert await states(one.near) == [GOOD] * 4
             assert await states(two.near) == [DENIED, GOOD, GOOD, GOOD]  # its own setting stays
+        assert profile._users == []
+
+
+async def test_close__before_the_start_and_again() -> None:
+    profile = EvProfile("p")
+    engine, queue = cast(Dispatcher, SlowEngine()), QueuePair(1, 128, 1)
+    EvController(engine, queue, [], profile).close()
+    controller = EvController(engine, queue, [], profile)
+    await controller.start()
+    assert profile._users == [controller]
+    for _ in range(2):
+        controller.close()
+        assert profile._users == []
 
 
 async def test_deny__everything_is_the_end_of_all_paths_and_of_nothing_else() -> None:
