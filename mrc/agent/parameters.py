@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -23,7 +23,7 @@ from mrc.agent import steering
 from mrc.agent.steering import MAX_GIDS, AgentFrame, AgentKind, checked, struct_bytes, text_of
 from mrc.config import ContextConfig
 from mrc.connect.oob import Inbox
-from mrc.connect.parse import shown
+from mrc.connect.parse import parse_address, shown
 from mrc.engine import engine
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.native import CData
@@ -113,7 +113,7 @@ def check_host(
     elif named != str(gid):
         same = name == named  # and its addresses must be those configured for it
     else:
-        same = gid in addresses or gid == unpack_address(pack_address(ip_address(remote)))
+        same = gid in addresses or gid == parse_address(remote)
     if not same:
         raise ConnectError(f"{remote} is not {gid}, the peer that the program has named")
 

@@ -23,6 +23,7 @@ from mrc.agent.parameters import (
     peer_of,
     qp_parameters,
     source_of,
+    unpack_address,
 )
 from mrc.agent.steering import ProgramEngine, read_struct
 from mrc.connect.oob import Inbox
@@ -129,6 +130,13 @@ OWN = [ip_address("10.0.0.1"), ip_address("fd00::1")]
 CONFIGURED = HostConfig(
     "h0", PathSource.SRV6, peers={"h1": HostPeer("h1", "100.64.0.2", (ip_address("fd01::1"),))}
 )
+
+
+@pytest.mark.parametrize("name", ["::1", "fd00:a:1::1:0", "192.0.2.7", "0.0.0.0"])
+def test_unpack_address__round_trip(name: str) -> None:
+    packed = pack_address(ip_address(name))
+    assert len(packed) == 16
+    assert unpack_address(packed) == ip_address(name)
 
 
 @pytest.mark.parametrize(
