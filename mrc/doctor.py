@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -41,10 +41,6 @@ class State(StrEnum):
 
 class Finding(Struct, frozen=True):
     """One property of this machine."""
-
-    OK: ClassVar = State.OK
-    LIMITED: ClassVar = State.LIMITED
-    MISSING: ClassVar = State.MISSING
 
     name: str
     """What was examined."""

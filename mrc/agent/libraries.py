@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mrc.agent import socket as agent_socket
 from mrc.agent.socket import TakenError
-from mrc.doctor import Finding
+from mrc.doctor import Finding, State
 from mrc.errors import ConfigError
 
 FOLDER = Path(__file__).resolve().parent.parent / "lib"
@@ -88,7 +88,7 @@ def _verbs() -> Finding:
     try:
         runs = agent_socket.is_open(agent_socket.name_of(os.environ))
     except TakenError as error:
-        return Finding("libmrc", Finding.LIMITED, error.found, lacks, error.remedy)
+        return Finding("libmrc", State.LIMITED, error.found, lacks, error.remedy)
     found = f"device mrc0; {'an agent runs' if runs else 'no agent runs'}"
     return _library("libmrc", found, lacks, LIBMRC, LOADED_NAME)
 
@@ -96,7 +96,7 @@ def _verbs() -> Finding:
 def _library(name: str, found: str, lacks: str, *files: str) -> Finding:
     """A library for C programs: the first file, which may have another name too."""
     if why := why_missing(files[0]):
-        return Finding(name, Finding.LIMITED, why[0], lacks, why[1])
+        return Finding(name, State.LIMITED, why[0], lacks, why[1])
     if error := load(*files):
-        return Finding(name, Finding.LIMITED, f"does not load: {error}", lacks, "install mrc again")
-    return Finding(name, Finding.OK, found)
+        return Finding(name, State.LIMITED, f"does not load: {error}", lacks, "install mrc again")
+    return Finding(name, State.OK, found)

@@ -17,7 +17,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
-from mrc.doctor import Finding
+from mrc.doctor import Finding, State
 from mrc.errors import MrcError, StateError
 from mrc.linux import netns, system
 from mrc.testbed import build, rootless
@@ -30,37 +30,37 @@ PROGRAMS = ("ip", "nft", "unshare")
 
 # Features tested in namespaces: state without the feature, consequence, remedy.
 _NEEDS = {
-    "veth": (Finding.MISSING, "no test beds", "a kernel with CONFIG_VETH"),
+    "veth": (State.MISSING, "no test beds", "a kernel with CONFIG_VETH"),
     "seg6": (
-        Finding.MISSING, "no test beds, no SRv6 paths", "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL"
+        State.MISSING, "no test beds, no SRv6 paths", "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL"
     ),
     "seg6local": (
-        Finding.MISSING, "no test beds, no end of SRv6 paths", "CONFIG_IPV6_SEG6_LWTUNNEL"
+        State.MISSING, "no test beds, no end of SRv6 paths", "CONFIG_IPV6_SEG6_LWTUNNEL"
     ),
     "uSIDs": (
-        Finding.LIMITED, "no kernel fabrics: use mrc testbed up --fabric emulated",
+        State.LIMITED, "no kernel fabrics: use mrc testbed up --fabric emulated",
         "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL",
     ),
     "packet ring": (
-        Finding.LIMITED, "no emulated fabric, no mrc testbed capture", "CONFIG_PACKET"
+        State.LIMITED, "no emulated fabric, no mrc testbed capture", "CONFIG_PACKET"
     ),
     "VXLAN": (
-        Finding.LIMITED, "no test beds over several machines (mrc testbed up --on)", "CONFIG_VXLAN"
+        State.LIMITED, "no test beds over several machines (mrc testbed up --on)", "CONFIG_VXLAN"
     ),
-    "tbf": (Finding.LIMITED, "test beds only with --rate none", "CONFIG_NET_SCH_TBF"),
+    "tbf": (State.LIMITED, "test beds only with --rate none", "CONFIG_NET_SCH_TBF"),
     "netem": (
-        Finding.LIMITED, "kernel fabrics cannot delay, corrupt, duplicate or reorder packets",
+        State.LIMITED, "kernel fabrics cannot delay, corrupt, duplicate or reorder packets",
         "--fabric emulated, or CONFIG_NET_SCH_NETEM",
     ),
     "ESP": (
-        Finding.LIMITED, "IPsec cannot encrypt packets of mrc",
+        State.LIMITED, "IPsec cannot encrypt packets of mrc",
         "iproute2; a kernel with CONFIG_INET_ESP, CONFIG_INET6_ESP, CONFIG_CRYPTO_GCM",
     ),
     "nftables": (
-        Finding.MISSING, "no test beds", "apt-get install nftables; a kernel with CONFIG_NF_TABLES"
+        State.MISSING, "no test beds", "apt-get install nftables; a kernel with CONFIG_NF_TABLES"
     ),
     "reassembly": (
-        Finding.LIMITED, "test beds lose datagrams larger than the MTU", "CONFIG_NFT_TPROXY"
+        State.LIMITED, "test beds lose datagrams larger than the MTU", "CONFIG_NFT_TPROXY"
     ),
 }  # fmt: skip
 
@@ -100,7 +100,7 @@ def _real_time() -> Finding:
 
     with ThreadPoolExecutor(1) as pool:
         good = pool.submit(is_allowed).result()
-    needs = (Finding.LIMITED, "on a busy machine an emulated fabric runs milliseconds late",
+    needs = (State.LIMITED, "on a busy machine an emulated fabric runs milliseconds late",
              "root, or ulimit -r 1")  # fmt: skip
     return Finding.of("real-time priority", good, "allowed" if good else "not allowed", needs)
 
@@ -108,7 +108,7 @@ def _real_time() -> Finding:
 def _mptcp() -> Finding:
     path = Path("/proc/sys/net/mptcp/enabled")
     enabled = path.exists() and path.read_text().strip() == "1"
-    needs = (Finding.LIMITED, "bench/compare omits MPTCP", "CONFIG_MPTCP, net.mptcp.enabled=1")
+    needs = (State.LIMITED, "bench/compare omits MPTCP", "CONFIG_MPTCP, net.mptcp.enabled=1")
     return Finding.of("MPTCP", enabled, "enabled" if enabled else "not enabled", needs)
 
 
@@ -117,17 +117,17 @@ def _namespaces() -> Iterator[Finding]:
     try:
         allowed = rootless.is_allowed()
         found = "allowed" if allowed else "not allowed"
-        needs = (Finding.LIMITED if root else Finding.MISSING, "test beds require root",
+        needs = (State.LIMITED if root else State.MISSING, "test beds require root",
                  rootless.REMEDY)  # fmt: skip
         yield Finding.of("user namespaces", allowed, found, needs)
         if not (root or allowed):
             return
         tried = kernel()
     except StateError as exc:
-        yield Finding("network namespaces", Finding.MISSING, str(exc), "no test beds",
+        yield Finding("network namespaces", State.MISSING, str(exc), "no test beds",
                       "CONFIG_NET_NS; unshare of util-linux")  # fmt: skip
         return
-    yield Finding("network namespaces", Finding.OK, "available")
+    yield Finding("network namespaces", State.OK, "available")
     for name, error in tried.items():
         yield Finding.of(name, error is None, error or "available", _NEEDS[name])
 
@@ -135,7 +135,7 @@ def _namespaces() -> Iterator[Finding]:
 def _programs() -> Iterator[Finding]:
     for name in PROGRAMS:
         where = system.find(name)
-        needs = (Finding.MISSING, "no test beds", f"apt-get install {system.PACKAGES[name]}")
+        needs = (State.MISSING, "no test beds", f"apt-get install {system.PACKAGES[name]}")
         yield Finding.of(f"program {name}", where is not None, where or "not installed", needs)
 
 

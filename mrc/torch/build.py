@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from mrc.doctor import Finding
+from mrc.doctor import Finding, State
 from mrc.errors import MrcError
 
 VERSIONS = ((2, 13), (2, 15))  # the first and the last torch that this was tested with
@@ -227,8 +227,8 @@ def examine() -> list[Finding]:
         return _limited(str(error).partition("; ")[0], f"install torch {RANGE}")
     if compiler() is None:
         return _limited(f"torch {found} fits, but there is no g++", "apt-get install g++")
-    return [Finding("torch", Finding.OK, f"torch {found}; GLOO_DEVICE_TRANSPORT=MRC selects mrc")]
+    return [Finding("torch", State.OK, f"torch {found}; GLOO_DEVICE_TRANSPORT=MRC selects mrc")]
 
 
 def _limited(found: str, remedy: str) -> list[Finding]:
-    return [Finding("torch", Finding.LIMITED, found, "no torch.distributed over mrc", remedy)]
+    return [Finding("torch", State.LIMITED, found, "no torch.distributed over mrc", remedy)]
