@@ -106,11 +106,11 @@ class HostPort(Struct, frozen=True):
 class HostPath(Struct, frozen=True):
     """A path to a peer. The kernel's route to `destination` sends packets along `segments`."""
 
+    # The first uSID of the switches of each tier, in a fabric of mrc testbed.
     T1_USID = 0x0100
     T0_USID = 0x0200
     T2_USID = 0x2000
     T1_OF_PODS_USID = 0x3000
-    """the first uSID of the switches of each tier, in a fabric of mrc testbed"""
 
     plane: int
     """The plane, from 1."""
@@ -126,11 +126,11 @@ class HostPath(Struct, frozen=True):
     @classmethod
     def switch_of(cls, plane: int, usid: int) -> str:
         """The name of the switch that has this uSID."""
-        tier, first = next(
-            (each for each in (("t1", cls.T1_OF_PODS_USID), ("t2", cls.T2_USID),
-                               ("t0", cls.T0_USID), ("t1", cls.T1_USID)) if usid >= each[1]),
-            ("usid", 0),
+        firsts = (
+            ("t1", cls.T1_OF_PODS_USID), ("t2", cls.T2_USID), ("t0", cls.T0_USID),
+            ("t1", cls.T1_USID),
         )  # fmt: skip
+        tier, first = next((each for each in firsts if usid >= each[1]), ("usid", 0))
         return f"{tier}:{plane}.{usid - first}"
 
 
