@@ -94,9 +94,19 @@ class _Timeout(asyncio.Timeout):  # type: ignore[misc] # it is final
             raise TimeoutError from exc_info[1]
 
 
+def checked_timeout(seconds: float) -> float:
+    """A caller's time-out. Raises ArgumentError for NaN, which would stop all timers of the event
+    loop.
+    """
+    with suppress(OverflowError):
+        if not math.isnan(seconds):
+            return float(seconds)
+    raise ArgumentError(f"timeout: {seconds} is no number of seconds")
+
+
 def within(timeout: float | None) -> asyncio.Timeout:
     """As `asyncio.timeout`, for a caller's time-out too, and in a task that was cancelled."""
-    seconds = None if timeout is None else Limit.checked(timeout)
+    seconds = None if timeout is None else checked_timeout(timeout)
     return _Timeout(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
 
@@ -159,16 +169,6 @@ class Limit:
         self._clock = RunningClock(self._on_look)
         self._begun = 0.0
         self._least = 0.0  # it does not end before this time
-
-    @staticmethod
-    def checked(seconds: float) -> float:
-        """A caller's time-out. Raises ArgumentError for NaN, which would stop all timers of the
-        event loop.
-        """
-        with suppress(OverflowError):
-            if not math.isnan(seconds):
-                return float(seconds)
-        raise ArgumentError(f"timeout: {seconds} is no number of seconds")
 
     def begin_anew(self) -> None:
         """Gives the body all of its time again."""

@@ -52,7 +52,7 @@ from mrc.errors import (
 from mrc.events import ContextWarning, QpInfo, TraceEntry
 from mrc.fabric.hostconfig import HostConfig
 from mrc.observe.views import Observatory
-from mrc.tasks import Limit, cancelled, within
+from mrc.tasks import cancelled, checked_timeout, within
 
 logger = logging.getLogger("mrc.establish")
 _log = logging.getLogger("mrc.context")
@@ -464,7 +464,7 @@ class Context:
         terms = replace(self._terms(private, ev_profile, cc_profile), messages=messages)
         terms.ev_profile.check_usable()
         terms.cc_profile.check_usable()
-        work = self._connect(host, _checked_port(port), terms, Limit.checked(timeout))
+        work = self._connect(host, _checked_port(port), terms, checked_timeout(timeout))
         return Opening(work, QP.__aexit__)
 
     async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
