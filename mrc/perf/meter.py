@@ -312,8 +312,7 @@ class Histogram:
         self._max = max(self._max, duration_ns)
         self._count += 1
         self._total += duration_ns
-        octave = max(0, duration_ns.bit_length() - _SHIFT - 1)
-        index = (octave << _SHIFT) + (duration_ns >> octave)
+        index = _bucket(duration_ns)
         self._buckets[index] = self._buckets.get(index, 0) + 1
 
     def percentile(self, fraction: float) -> int:
@@ -325,9 +324,7 @@ class Histogram:
         for index in sorted(self._buckets):
             seen += self._buckets[index]
             if seen >= wanted:
-                octave = max(0, (index >> _SHIFT) - 1)
-                end = ((index - (octave << _SHIFT) + 1) << octave) - 1
-                return min(end, self._max)
+                return min(_end(index), self._max)
         return 0
 
     def summary(self) -> Latency:
@@ -341,3 +338,14 @@ class Histogram:
             self.percentile(0.999),
             self._max,
         )
+
+
+def _bucket(duration_ns: int) -> int:
+    octave = max(0, duration_ns.bit_length() - _SHIFT - 1)
+    return (octave << _SHIFT) + (duration_ns >> octave)
+
+
+def _end(index: int) -> int:
+    """The largest duration of a bucket."""
+    octave = max(0, (index >> _SHIFT) - 1)
+    return ((index - (octave << _SHIFT) + 1) << octave) - 1

@@ -415,39 +415,44 @@ async def serve(args: argparse.Namespace, out: Output, trusted: dict[str, Any]) 
         **endpoint.view_settings(args),
         **trusted,
     )
-    code = Exit.OK
 
     def on_outcome(client: str, plan: PerfPlan, outcome: PerfOutcome) -> None:
         out.text(server_line(client, plan, outcome))
         end = end_of(plan, outcome, receives=plan.server_receives)
         out.result(PerfServed(peer=client, plan=plan_of(plan), server=end))
 
-    async def serve_one(qp: QP) -> None:
-        """With -1 the server ends after the first client, with --code after the one that it lets
-        in.
-        """
-        nonlocal code
-        failed = 0
-        try:
-            await server.serve(qp)
-        except Exception as error:
-            failed = out.session_failed(qp.peer_host, error)
-        if server.is_session(qp) and (args.one_off or ctx._is_closed):
-            code = Exit(failed)
-            await listener.close()
-
-    async def serve_all() -> int:
-        async with asyncio.TaskGroup() as serving:
-            async for qp in listener:
-                serving.create_task(serve_one(qp))
-        return code
-
     async with mrc.Context(config) as ctx:
         server = PerfServer(ctx, on_outcome)
         async with await ctx.listen(port=args.port, private={"service": SERVICE.name}) as listener:
             endpoint.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            return await mailbox.race(serve_all(), mailbox.Service.until_guessed(ctx))
+            serving = _serve_all(ctx, server, listener, out, one_off=args.one_off)
+            return await mailbox.race(serving, mailbox.Service.until_guessed(ctx))
+
+
+async def _serve_all(
+    ctx: mrc.Context, server: PerfServer, listener: mrc.Listener, out: Output, *, one_off: bool
+) -> int:
+    """Serves clients until it is cancelled; returns the exit code. With `one_off` the server ends
+    after the first client, with --code after the one that it lets in.
+    """
+    exit_code = Exit.OK
+
+    async def serve_one(qp: QP) -> None:
+        nonlocal exit_code
+        code = 0
+        try:
+            await server.serve(qp)
+        except Exception as error:
+            code = out.session_failed(qp.peer_host, error)
+        if server.is_session(qp) and (one_off or ctx._is_closed):
+            exit_code = Exit(code)
+            await listener.close()
+
+    async with asyncio.TaskGroup() as serving:
+        async for qp in listener:
+            serving.create_task(serve_one(qp))
+    return exit_code
 
 
 # ---- results ------------------------------------------------------------------------------------

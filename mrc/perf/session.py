@@ -220,9 +220,7 @@ class Client(Struct, frozen=True):
                 Meter(self.session.ctx, qps, bin_ns=plan.bin_ns)
             )
             load = partial(load_of, plan, qps, memory.source, theirs, writes=plan.client_writes)
-            test = ClientTest(
-                self.session, plan, load, load(), meter, interval_seconds, on_interval
-            )
+            test = ClientTest(self.session, plan, load, meter, interval_seconds, on_interval)
             try:
                 return await test.run()
             except MrcError:
@@ -262,18 +260,20 @@ async def _closing() -> AsyncIterator[list[QP]]:
     await asyncio.gather(*(qp.close() for qp in qps))
 
 
-class ClientTest(Struct):
+class ClientTest(Struct, dict=True):
     """One running test."""
 
     session: MailboxSession
     plan: PerfPlan
     new_load: Callable[[], Load | PingPong]
-    load: Load | PingPong
     meter: Meter
     interval_seconds: float
     on_interval: Callable[[MeterInterval], None]
     intervals: list[MeterInterval] = field(default_factory=list)
     server_finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.load = self.new_load()
 
     async def run(self) -> TestResult:
         client = server = None
