@@ -279,18 +279,23 @@ class ExistingFile:
             raise FileError(f"{printable(self.name)}: changed while it was received: send it again")
 
     def kept(self, chunk_bytes: int) -> tuple[int, Digest]:
+        """All its chunks, and the digest of its bytes. Reads it: call it in a thread."""
         digest = Digest()
         hash_range(self._fd, digest, 0, self.bytes, self._check)
         return -(-self.bytes // chunk_bytes), digest
 
     def begin(self, chunks: int, start: int) -> None:
-        """Its bytes are those of the sender if it goes on behind all of them."""
+        """The sender goes on after `chunks` chunks: after all, because its bytes are the same, or
+        after none. Then this makes the replacement; raises FileError without --overwrite,
+        FinalError without room. A file without bytes is always the same.
+        """
         if self.bytes and not chunks:
             self._target = self._replace()
             self._target.check_room()
             self._target.begin(chunks, start)
 
     def add_chunk(self, digest: bytes) -> None:
+        """The next chunk was the same or has been written; `digest` is that of the file so far."""
         if self._target is not None:
             self._target.add_chunk(digest)
 
@@ -307,10 +312,14 @@ class ExistingFile:
             raise cannot(error, f"{self.path}: cannot be completed") from error
 
     def discard(self) -> None:
+        """Keeps nothing of a replacement; the file itself stays."""
         if self._target is not None:
             self._target.discard()
 
     def close(self) -> int:
+        """Closes it, and a replacement as a PartFile does. Returns the bytes that are kept of the
+        replacement.
+        """
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -197,15 +197,13 @@ async def _leave_out_unchanged(session: TransferSession, plan: SendPlan, how: Se
 
 async def _send_run(offering: OpenOffer, plan: SendPlan) -> StoredBatch | None:
     """None: the file could not be copied."""
-    match offering.entries:
-        case [FileEntry() as file]:
-            sending = _send_file(offering, plan, file)
-        case [Stdin() as stdin]:
-            sending = _send_stdin(offering, stdin)
-        case _:
-            return await _send_pack(offering)
+    only = offering.only
+    if only is None:
+        return await _send_pack(offering)
     try:
-        return await sending
+        if isinstance(only, Stdin):
+            return await _send_stdin(offering, only)
+        return await _send_file(offering, plan, only)
     except FileRefusedError as error:
         offering.how.on_failed(FailedFile(offering.name, str(error), "receiver"))
     except CopyError as error:
@@ -338,7 +336,7 @@ def _packed(packing: Packer, offering: OpenOffer, entries: list[Entry]) -> Store
 
 class OpenOffer:
     """A file or a pack, from its offer to the receiver's answer. A pack has no name and no path,
-    but those of its `entries`.
+    but those of its `entries`. Without entries nothing is offered: it hears answers to questions.
     """
 
     def __init__(self, session: TransferSession, how: SendOptions, entries: list[Entry]) -> None:
@@ -347,12 +345,13 @@ class OpenOffer:
         self.entries = entries
         self.release = AsyncExitStack()
         """of the file and the memory that the engine reads from"""
+        self.only: FileEntry | Stdin | None = None
+        """the file or standard input; None: a pack"""
         self.name = self._path = ""
         match entries:
-            case [FileEntry() as file]:
-                self.name, self._path = file.name, file.path
-            case [Stdin() as stdin]:
-                self.name, self._path = stdin.name, "standard input"
+            case [FileEntry() | Stdin() as only]:
+                self.only, self.name = only, only.name
+                self._path = only.path if isinstance(only, FileEntry) else "standard input"
         self._packed = frozenset(() if self._path else (each.name for each in entries))
         self._accepted = self._takes_reading = False
         self._chunks = 0

@@ -160,10 +160,12 @@ class FileSink:
         self._digest = Digest()
         self._resumed_bytes = self._hole_bytes = 0
         size, sparse = offer.bytes, offer.sparse
-        parts = offer.chunk_bytes if offer.resume else 0
-        same = tree.same(self.name, size, sparse=sparse, chunk_bytes=parts) if parts else None
+        chunk_bytes = offer.chunk_bytes if offer.resume else 0
+        same: ExistingFile | None = None
+        if offer.resume:
+            same = tree.same(self.name, size, sparse=sparse, chunk_bytes=chunk_bytes)
         self._target: AnyFile = same or tree.create(
-            self.name, size, sparse=sparse, chunk_bytes=parts
+            self.name, size, sparse=sparse, chunk_bytes=chunk_bytes
         )
         try:
             self._target.check_room()
