@@ -757,7 +757,7 @@ def _bytes(message: dict[str, Any], name: str, most: int = 32) -> bytes:
 # ---- Random bytes in hellos ----------------------------------------------------------------------
 
 # Each hello carries 32 random bytes, which only the two ends have, because the exchange is
-# encrypted. The engine (`seal.c`) derives the secrets of a QP from them. They travel as text in
+# encrypted. The engine (`hkdf.c`) derives the secrets of a QP from them. They travel as text in
 # JSON, and Python would leave copies of this text in its memory. So a frame is encoded with a mark
 # in their place, and decoded after they have been cut out of it.
 

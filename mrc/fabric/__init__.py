@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fabric as data: topology, addresses, paths. Nothing here uses a socket or the engine."""
+"""Files in TOML, and the one of a host: its ports, its peers and the paths to them."""

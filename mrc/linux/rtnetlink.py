@@ -107,8 +107,8 @@ class Rtnetlink:
         answer: bytes, what: str | Callable[[], str], needs: str = "", done: int | None = None
     ) -> NetlinkError | None:
         """The error in an acknowledgement; None if the kernel carried out the request, or `done`
-        says that this was done before. `what`: the action, or a function that tells it; `needs`:
-        the kernel version or option that it requires.
+        says that this was done before. `what`: the action, or a function that returns it; `needs`:
+        the kernel version or option that it requires. Netlink of mrc.testbed uses it, too.
         """
         code = -struct.unpack_from("=i", answer, 16)[0]
         if code in (0, done):
