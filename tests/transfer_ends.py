@@ -248,7 +248,7 @@ async def sessions(announced: Announced | None = None) -> AsyncIterator[Ends]:
         yield Ends(await opening, receiver, out, back)
 
 
-def before(
+def call_before(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, do: Callable[..., object]
 ) -> None:
     """Each call of a function or a method first calls `do` with the same arguments."""
@@ -261,8 +261,8 @@ def before(
     monkeypatch.setattr(owner, name, called)
 
 
-def waits_for(event: threading.Event) -> Callable[..., None]:
-    """For `before`: the call waits until the test sets the event."""
+def blocked_until(event: threading.Event) -> Callable[..., None]:
+    """For `call_before`: the call waits until the test sets the event."""
 
     def wait(*_: object) -> None:
         assert event.wait(PATIENCE)

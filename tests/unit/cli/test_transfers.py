@@ -27,7 +27,7 @@ from file_commands import MRC, receiving
 from ports import free_port
 from printed import printed
 from slowness import PATIENCE, until
-from transfer_ends import before, make
+from transfer_ends import call_before, make
 from transfer_ends import until as eventually
 
 import mrc
@@ -103,7 +103,7 @@ async def test_recv__its_account_of_a_pack_that_came_again(
         if next(filled) == 4:
             assert more.wait(PATIENCE)
 
-    before(monkeypatch, Packer, "fill", waits)
+    call_before(monkeypatch, Packer, "fill", waits)
     with receiving("--output", inbox, "--json") as (receiver, where):
         async with mrc.Context() as first, connected(first, where) as session:
             lost = asyncio.create_task(copy(session))

@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from transfer_ends import before, both, copied, make, names, receiving, sessions, tree_in
+from transfer_ends import both, call_before, copied, make, names, receiving, sessions, tree_in
 
 from mrc.transfer import files
 from mrc.transfer.files import OutputDirectory, sync_file_system
@@ -550,7 +550,7 @@ async def test_send_plan__update_reads_nothing_again(
         assert path not in paths, "it is in the plan"
 
     async def sending() -> list[str]:
-        before(monkeypatch, os, "stat", found_once)
+        call_before(monkeypatch, os, "stat", found_once)
         found = send_plan(ends.sender, plan, SendOptions(update=True))
         return [file.name async for batch in found for file in batch.files]
 

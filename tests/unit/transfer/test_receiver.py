@@ -23,8 +23,9 @@ from transfer_ends import (
     Ends,
     FakeQp,
     accepted,
-    before,
+    blocked_until,
     both,
+    call_before,
     chunks,
     copied,
     make,
@@ -35,7 +36,6 @@ from transfer_ends import (
     tree_in,
     turns,
     until,
-    waits_for,
 )
 
 from mrc import Context
@@ -96,7 +96,7 @@ class SlowDisk:
             if offset >= full_at:
                 raise FinalError(f"{target.name}: no room")
 
-        before(monkeypatch, PartFile, "write", slow)
+        call_before(monkeypatch, PartFile, "write", slow)
 
 
 @pytest.mark.more
@@ -297,7 +297,7 @@ async def test_receive_files__the_input_of_a_sender_may_pause(
 ) -> None:
     """The program behind the sender's pipe may be slow. The QP shows that the sender lives."""
     looks: list[FakeQp] = []
-    before(monkeypatch, FakeQp, "query", looks.append)
+    call_before(monkeypatch, FakeQp, "query", looks.append)
     offer = Offer("a", None, CHUNK_BYTES)
     async with accepted(inbox, offer, idle_seconds=1.0) as (ends, received, _):
         await until(lambda: received.done() or len(looks) > 2)
@@ -315,8 +315,8 @@ async def test_receive_files__the_disk_of_a_sender_may_stall(
     """The sender says that it still reads."""
     goes_on, looks = threading.Event(), list[FakeQp]()
     for owner, name in ((Packer, "fill"), (sender, "_prepare")):
-        before(monkeypatch, owner, name, waits_for(goes_on))
-    before(monkeypatch, FakeQp, "query", looks.append)
+        call_before(monkeypatch, owner, name, blocked_until(goes_on))
+    call_before(monkeypatch, FakeQp, "query", looks.append)
     monkeypatch.setattr("mrc.transfer.sender.READING_SECONDS", IDLE / 10)
     path = make(tmp_path, "a", bytes(size))
     async with sessions() as ends:
@@ -531,7 +531,7 @@ def pack_sink(tree: SessionTree, quota: Quota | None = None) -> PackSink:
 def test_pack__told_to_stop_stores_no_further_record(
     tree: SessionTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before(monkeypatch, PartFile, "commit", lambda *_: tree.stop())
+    call_before(monkeypatch, PartFile, "commit", lambda *_: tree.stop())
     with pytest.raises(StoppedError):
         pack_sink(tree).store(0, pack_of(*map(packed, "abc")))
     assert os.listdir(tmp_path) == ["a"]
@@ -540,7 +540,7 @@ def test_pack__told_to_stop_stores_no_further_record(
 def test_pack__told_to_stop_opens_no_further_folder(
     tree: SessionTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before(monkeypatch, Folder, "enter", lambda *_: tree.stop())
+    call_before(monkeypatch, Folder, "enter", lambda *_: tree.stop())
     with pytest.raises(StoppedError):
         pack_sink(tree).store(0, pack_of(packed("a/b/c")))
     assert not (tmp_path / "a" / "b").exists()
@@ -556,7 +556,7 @@ async def test_receive_files__ends_in_the_middle_of_a_pack(
         loop.call_soon_threadsafe(first.set)
         assert go_on.wait(PATIENCE)
 
-    before(monkeypatch, PartFile, "commit", slow)
+    call_before(monkeypatch, PartFile, "commit", slow)
     (tmp_path / "top").mkdir()
     paths = [make(tmp_path / "top", name, b"") for name in "abc"]
     async with sessions() as ends:
@@ -576,14 +576,18 @@ async def test_receive_files__the_disk_does_not_answer(
     """The session ends without it. The file is closed when the disk does answer."""
     monkeypatch.setattr("mrc.transfer.threads.END_SECONDS", 0.01)
     begun, closed, go_on = asyncio.Event(), asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
+    loop, close = asyncio.get_running_loop(), SessionTree.close
 
     def stuck(*_: object) -> None:
         loop.call_soon_threadsafe(begun.set)
         assert go_on.wait(PATIENCE)
 
-    before(monkeypatch, PartFile, "write", stuck)
-    before(monkeypatch, SessionTree, "close", lambda _: closed.set())
+    def told(self: SessionTree) -> None:
+        close(self)
+        closed.set()
+
+    call_before(monkeypatch, PartFile, "write", stuck)
+    monkeypatch.setattr(SessionTree, "close", told)
     async with sessions() as ends:
         sender = asyncio.create_task(sending(ends.sender, [make(tmp_path, "a", b"1")]))
         receiver = asyncio.create_task(receiving(ends.receiver, inbox))
@@ -663,7 +667,7 @@ async def test_receive_files__of_an_interrupted_pack_it_yields_what_is_stored(
         if index == 2:
             receiver.get_loop().call_soon_threadsafe(receiver.cancel)
 
-    before(monkeypatch, PackSink, "store", stops)
+    call_before(monkeypatch, PackSink, "store", stops)
     async with sessions() as ends:
         receiver = asyncio.create_task(counted(ends, inbox, got))
         await both(sending(ends.sender, [f"{tmp_path}/top"]), receiver)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slowness import PATIENCE
-from transfer_ends import accepted, before, both, make, names, sending, sessions, until
+from transfer_ends import accepted, both, call_before, make, names, sending, sessions, until
 
 from mrc.enums import WcStatus
 from mrc.transfer.files import KEPT_SECONDS, OutputDirectory, PartFile, PartRecord
@@ -117,7 +117,7 @@ async def interrupted(
             raise OSError("stopped")
 
     with monkeypatch.context() as patched:
-        before(patched, PartFile, "write", slow)
+        call_before(patched, PartFile, "write", slow)
         return await stopped_receiver(folder, path, goes_on, resume=resume)
 
 

@@ -19,8 +19,8 @@ import pytest
 from slowness import PATIENCE
 from transfer_ends import (
     Ends,
-    before,
     both,
+    call_before,
     chunks,
     make,
     names,
@@ -357,7 +357,7 @@ class Gate:
             self.waits.set()
             assert self.open.wait(PATIENCE)
 
-        before(monkeypatch, owner, name, held)
+        call_before(monkeypatch, owner, name, held)
 
 
 async def held(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, listening_to_itself, loopback_config
 from msgspec.structs import replace
-from transfer_ends import before, both, make, names, receiving, sending, waits_for
+from transfer_ends import blocked_until, both, call_before, make, names, receiving, sending
 
 from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo, Sockets
 from mrc.enums import QpState, WcStatus
@@ -49,7 +49,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterable[threading.Event]:
     """Targets are written only after the event is set: until then no file is complete."""
     opened = threading.Event()
-    before(monkeypatch, PartFile, "write", waits_for(opened))
+    call_before(monkeypatch, PartFile, "write", blocked_until(opened))
     yield opened
     opened.set()
 

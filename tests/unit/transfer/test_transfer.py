@@ -25,8 +25,9 @@ from slowness import PATIENCE
 from transfer_ends import (
     Ends,
     accepted,
-    before,
+    blocked_until,
     both,
+    call_before,
     chunks,
     copied,
     make,
@@ -37,7 +38,6 @@ from transfer_ends import (
     sessions,
     turns,
     until,
-    waits_for,
 )
 
 from mrc.enums import Access, WcStatus
@@ -172,8 +172,8 @@ async def test_send_files__source_grows_on_the_way(
         if isinstance(message, DiskWait):
             told.set()
 
-    before(monkeypatch, TransferSession, "say", noted)
-    before(monkeypatch, SourceFile, "grew", waits_for(told))
+    call_before(monkeypatch, TransferSession, "say", noted)
+    call_before(monkeypatch, SourceFile, "grew", blocked_until(told))
     data = os.urandom(12 * CHUNK_BYTES)
     path, grown = make(tmp_path, "a", data), list[str]()
     async with sessions() as ends:
@@ -328,7 +328,7 @@ async def test_send_files__a_write_that_fails_is_the_reason(
             if imm == chunk_imm(1, 1):
                 raise CompletionError(WcStatus.LOC_PROT_ERR, "write_imm")
 
-        before(monkeypatch, ends.out, "write_imm", fails)
+        call_before(monkeypatch, ends.out, "write_imm", fails)
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         async with asyncio.timeout(PATIENCE):
             with pytest.raises(MrcError, match="LOC_PROT_ERR"):
@@ -582,7 +582,7 @@ async def test_send_plan__file_that_cannot_be_created(
         if name == "top/b":
             raise FileError(f"{name}: is odd")
 
-    before(monkeypatch, PartFile, "__init__", fails)
+    call_before(monkeypatch, PartFile, "__init__", fails)
     ours, _ = await copy()
     assert (ours[0].error, ours[0].end) == ("top/b: is odd", "receiver")
 
@@ -600,7 +600,7 @@ async def test_send_plan__write_that_fails(
         if self.name == "top/b" and offset >= at:
             raise OSError(errno.EIO, "broken sector")
 
-    before(monkeypatch, PartFile, "_write", fails)
+    call_before(monkeypatch, PartFile, "_write", fails)
     ours, _ = await copy()
     assert "cannot write: broken sector" in ours[0].error
     assert sorted(os.listdir(inbox)) == [mark_name("top"), "top"]
@@ -616,7 +616,7 @@ async def test_send_plan__commit_that_fails(
         if self.name == "top/b":
             make(inbox / "top", "b", b"from another program")
 
-    before(monkeypatch, PartFile, "commit", fails)
+    call_before(monkeypatch, PartFile, "commit", fails)
     ours, _ = await copy()
     assert "exists in" in ours[0].error and ours[0].end == "receiver"
 
@@ -643,7 +643,7 @@ def test_plan_of__what_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monk
         if path.endswith("secret"):
             raise PermissionError(errno.EACCES, "Permission denied")
 
-    before(monkeypatch, os, "scandir", refuses)
+    call_before(monkeypatch, os, "scandir", refuses)
     plan = plan_of([f"{tmp_path}/top", f"{tmp_path}/nothing"])
     assert [entry.name for entry in plan.entries] == ["top/a", "top/z", "top"]
     assert [each.name for each in plan.failed] == ["top/.x.mrc-01234567", "top/secret", "nothing"]
@@ -727,7 +727,7 @@ async def test_send_plan__a_system_that_lets_nothing_be_removed(
         if "dir_fd" in options:
             raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    before(monkeypatch, os, "unlink", refuses)
+    call_before(monkeypatch, os, "unlink", refuses)
     monkeypatch.setattr(PartFile, "commit", Mock(side_effect=FileError("b: is odd")))
     (tmp_path / "top").mkdir()
     make(tmp_path / "top", "b", b"1")
@@ -755,7 +755,7 @@ async def test_receive_files__both_ends_hear_of_a_chunk_before_the_next_one(
     for n in range(8):
         make(tmp_path / "top", f".{n}", bytes(2 * CHUNK_BYTES))
     untold: list[int] = []
-    before(monkeypatch, PackSink, "store", lambda self, *_: untold.append(len(self.failed)))
+    call_before(monkeypatch, PackSink, "store", lambda self, *_: untold.append(len(self.failed)))
     failed: list[FailedFile] = []
     async with sessions() as ends:
         await both(
@@ -774,7 +774,7 @@ async def test_send_plan__a_refused_file_is_not_sent_to_its_end(
         if self.name == "b":
             raise OSError(errno.EIO, "broken sector")
 
-    before(monkeypatch, PartFile, "_write", fails)
+    call_before(monkeypatch, PartFile, "_write", fails)
     failed: list[FailedFile] = []
     async with sessions() as ends:
         sent, _ = await both(
