@@ -19,6 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[nets.Net]:
+    nets.sweep()
     made = nets.Net()
     with namespaces(*map(made.namespace, ("r", *nets.ADDRESSES))):
         made.build()

@@ -27,6 +27,7 @@ from mrc.linux import netns
 
 ADDRESSES = {"a": "10.7.1.2", "b": "10.7.2.2", "v": "10.7.3.2", "x": "10.7.4.2"}
 CROWD = "10.9.0.0/16"  # more source addresses of x
+PREFIX = "mrc-attack-"
 PORT = 4791  # TCP and UDP
 
 
@@ -53,6 +54,14 @@ def memory_bytes(pid: int, name: str = "RssAnon") -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
+def sweep() -> None:
+    """Removes the namespaces of test runs that were killed."""
+    for name in netns.names():
+        owner = name.removeprefix(PREFIX).partition("-")[0]
+        if name.startswith(PREFIX) and not Path(f"/proc/{owner}").exists():
+            netns.remove(name)
+
+
 @dataclass
 class Net:
     """The namespaces and the processes started in them."""
@@ -61,7 +70,7 @@ class Net:
 
     @staticmethod
     def namespace(host: str) -> str:
-        return f"mrc-attack-{os.getpid()}-{host}"
+        return f"{PREFIX}{os.getpid()}-{host}"
 
     def build(self) -> None:
         """Joins the namespaces, which are there."""

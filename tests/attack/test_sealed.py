@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pytest
 from attack import forge
 from attack.net import ADDRESSES, PORT, Net
-from slowness import PATIENCE
+from slowness import PATIENCE, until
 
 from mrc import QP, Access, Context, ContextConfig, Listener, RemoteMemory, Spraying, WcStatus
 from mrc.connect.oob import encode_frame
@@ -195,9 +195,9 @@ def test_forged__with_a_seal_but_without_the_key(wire: Wire) -> None:
             wire.send(Packet(packet.src, packet.dst, packet.sport, packet.dport, guess))
             sent[packet.dst] += 1
     assert min(sent.values()) > 20
-    for address, end in wire.ends.items():
-        while (counted := end.drops() - before[address]).total() < sent[address]:
-            pass  # some are under way
+    until(lambda: all((wire.drops()[at] - before[at]).total() >= sent[at] for at in sent))
+    for address, now in wire.drops().items():
+        counted = now - before[address]
         assert counted["SEAL"] > 0 and counted["REPLAY"] > 0
         assert counted["SEAL"] + counted["REPLAY"] == sent[address], counted
     wire.works(2)

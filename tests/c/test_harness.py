@@ -127,7 +127,8 @@ def test_sources__compile_with_clang() -> None:
         if cbuild.has_header(needed.get(source.parent.name, "stdint.h"))
     ]
     assert cbuild.CSRC / "core" / "send.c" in sources
-    texts = [path.read_bytes() for path in sources]
+    version = subprocess.check_output(["clang", "--version"])
+    texts = [version, *(path.read_bytes() for path in sources)]
     passed = cbuild.BUILD / "clang" / cbuild._key(check, cbuild._headers_digest(), *texts)
     if passed.exists():  # an earlier run has compiled the same
         return

@@ -15,6 +15,7 @@ TEST(test_message__of_every_length_and_order) {
                                      BIG + 1};
   EACH_ROW(i, lengths) {
     for (int how = 0; how < 9; how++) {
+      CHECK_ROW(i * 10 + (size_t)how);
       const uint64_t bytes = lengths[i], room = how % 3 == 2 ? MOST : bytes;
       const bool exact = how % 3 == 1;
       start_pair();
@@ -53,6 +54,7 @@ TEST(test_message__that_does_not_fit) {
   } rows[] = {{2, 1, 0}, {1, 0, 0}, {BIG, BIG - 1, -EMSGSIZE}, {BIG, 0, -EMSGSIZE}};
   EACH_ROW(i, rows) {
     for (int first = 0; first < 2; first++) {
+      CHECK_ROW(2 * i + (size_t)first);
       start_pair();
       if (first) receive(1, 2, 5, rows[i].room, false);
       send(0, 1, 5, rows[i].bytes);

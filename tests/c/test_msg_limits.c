@@ -403,6 +403,7 @@ TEST(test_message__of_another_length_than_exact) {
   } rows[] = {{5, -EMSGSIZE, 0}, {BIG - 1, 0, 0}, {BIG + 1, -EMSGSIZE, -EMSGSIZE}};
   EACH_ROW(i, rows) {
     for (int asked = 0; asked < 2; asked++) {
+      CHECK_ROW(2 * i + (size_t)asked);
       start_pair();
       receive(1, 2, 5, BIG, true);
       if (asked) wire_run();
