@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -82,6 +83,20 @@ def run_in(namespace: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Future
 
     threading.Thread(target=thread, name=namespace).start()
     return result
+
+
+@contextmanager
+def without_route(namespace: str, destination: str) -> Iterator[None]:
+    """Without this route of IPv6 for a time."""
+    routes = ["ip", "-n", namespace, "-6", "route"]
+    with tempfile.TemporaryFile() as saved:  # ip cannot restore from a pipe
+        subprocess.run([*routes, "save", destination], check=True, stdout=saved)
+        subprocess.run([*routes, "del", destination], check=True)
+        try:
+            yield
+        finally:
+            saved.seek(0)
+            subprocess.run([*routes, "restore"], check=True, stdin=saved)
 
 
 class Peer:

@@ -251,7 +251,7 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_exec__mptcp_requires_the_kernel(
+def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = ("exec", "--name", name, "--mptcp", "h0", "--", "true")
@@ -261,6 +261,13 @@ def test_exec__mptcp_requires_the_kernel(
     assert typed(*command) == 1
     assert capsys.readouterr().err == (
         "mrc testbed exec: this kernel has no MPTCP: it requires CONFIG_MPTCP\n"
+    )
+    (tmp_path / "mptcpize").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(system, "SYSTEM_FOLDERS", "/nowhere")
+    assert typed(*command) == 1
+    assert capsys.readouterr().err == (
+        "mrc testbed exec: mptcpize is missing: apt-get install mptcpize\n"
     )
 
 
@@ -278,6 +285,7 @@ def test_exec__mptcp_requires_the_kernel(
         (("fail", "plane:1", "--rate", "none"), "'none' is not a rate of at least 1kbit"),
         (("heal", "t0:1.9"), "no T0 9"),
         (("up", "--planes", "0"), "planes is 0"),
+        (("up", "--rate", "quick"), "rate 'quick' is not like 500mbit"),
         (("up", *SMALL, "--ecn-low", "1MiB"), "cannot mark or trim: use --fabric emulated"),
         (("status", "--csv", "--watch"), "--csv: not with --watch"),
         (("down", "--name", "a/b"), "name 'a/b'"),
@@ -551,6 +559,17 @@ splits_bursts = pytest.mark.skipif(
 )
 def test_capture__has_the_packets_of_a_burst(bed: Testbed, where: str, interface: str) -> None:
     check_packets_of_a_burst(bed, where, [interface])
+
+
+@splits_bursts
+def test_capture__in_a_switch_writes_each_packet_twice(bed: Testbed) -> None:
+    with Capturing(bed, "t1:1.0", "-") as capturing:
+        assert capturing.where == ["t1-1-0:t0-0", "t1-1-0:t0-1"]
+        sent, captured = send_burst(bed), b""
+        assert capturing.process.stdout is not None
+        while any(captured.count(each) < 2 for each in sent):
+            captured += os.read(capturing.process.stdout.fileno(), 1 << 16)
+    assert [captured.count(each) for each in sent] == [2] * 5
 
 
 @splits_bursts

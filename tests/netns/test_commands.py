@@ -59,6 +59,58 @@ def test_perf__both_ends_count_the_same(hosts: Hosts) -> None:
     assert (served["plan"], served["server"]) == (result["plan"], result["server"])
 
 
+def test_perf__half_round_trip(hosts: Hosts) -> None:
+    waiting = server(hosts, "--one-off")
+    (result,) = measure(hosts, "--lat", "-t", "0.3", "--integrity", "udp")["results"]
+    (line,) = waiting.ends(0).splitlines()
+    assert "ping-pong forward, 2 B messages, 1 QP" in line
+    latency = result["client"]["latency"]
+    assert 0 < latency["min_ns"] <= latency["p50_ns"] <= latency["p99_ns"] <= latency["max_ns"]
+
+
+@pytest.mark.slow
+def test_perf__a_slow_plane_is_named(hosts: Hosts, bed: Testbed, healed: None) -> None:
+    server(hosts)
+    bed.fail("plane:2", rate_share=0.1)
+    client = hosts.start("h0", "perf", "h1", "--json", "--bins", "-n", "72M", "-i", "1")
+    (result,) = printed("perf", client.ends(0))["results"]
+    slow = [each for each in result["client"]["changes"]["shares"] if each["slow"]]
+    assert slow and all(each["plane"] == 2 and each["percent"] < 50 for each in slow)
+    assert {each["reason"] for each in slow} == {"DELIVERY"}
+    first, second = result["client"]["planes"]
+    assert second["carried_percent"] < 20 and second["carried_percent"] < first["carried_percent"]
+    marks = [interval["planes"][1] for interval in result["intervals"]]
+    assert any(mark["slow"] or mark["suspended"] for mark in marks)
+    assert not any(interval["planes"][0]["slow"] for interval in result["intervals"])
+    assert f"mrc perf: plane 2 carried {second['carried_percent']}% of the others" in client.lines
+
+
+def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
+    serving = server(hosts, "--top")
+    client = hosts.start("h0", "perf", "h1", "--json", "-t", "600")
+
+    def carries(end: Mrc, rate: str, *seen_by: str) -> dict[str, Any]:
+        """What `mrc top` shows of it, as soon as it carries something: before, it may stand still,
+        for so long that it is missing.
+        """
+        while True:
+            assert client.process.poll() is None, client.lines
+            top = hosts.start("h0", "top", *seen_by, "--json", "-i", "0.5")
+            seen = {each["pid"]: each for each in printed("top", top.ends(0))["endpoints"]}
+            shown: dict[str, Any] = seen.get(end.process.pid, {"qps": []})
+            bits_per_second = sum(qp[rate] for qp in shown["qps"])
+            if bits_per_second > 0:
+                return shown
+
+    h0 = carries(client, "acknowledged_bits_per_second", "--local")
+    h1 = [carries(serving, "received_bits_per_second", by) for by in ("--local", "h1")]
+    client.process.send_signal(signal.SIGINT)
+    client.ends(130)
+    assert [each["host"] for each in (h0, *h1)] == ["h0", "h1", "h1"]
+    evs = [ev for qp in h0["qps"] for ev in qp["evs"]]
+    assert {ev["path"] for ev in evs} == {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
+
+
 def test_perf__interrupted(hosts: Hosts) -> None:
     server(hosts)
     client = hosts.start("h0", "perf", "h1", "--json-stream", "-i", "0.1", "-t", "600")

@@ -11,6 +11,7 @@ a 10.1.0.2 --- 10.1.0.1 r 10.2.0.1 --- 10.2.0.2 b       r forwards, and has the 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -32,6 +33,7 @@ from mrc import (
     ConnectError,
     Context,
     ContextConfig,
+    EventReason,
     EvInfo,
     EvState,
     HostConfig,
@@ -40,7 +42,9 @@ from mrc import (
     HostPort,
     PathError,
     PathMtuError,
+    PlaneEvent,
     PlaneShares,
+    PortEvent,
     QpInfo,
     RemoteMemory,
 )
@@ -355,6 +359,35 @@ def test_connect__an_address_that_nobody_has(two_links: None) -> None:
     told = r"10\.0\.1\.9: no connection on TCP port 4791 in 0\.5 s"
     with pytest.raises(ConnectError, match=told):
         run_in(A, connect).result()
+
+
+def test_monitor__a_link_that_goes_down_is_known_at_once(two_subnets: None) -> None:
+    async def send_over_what_is_left() -> list[int]:
+        async with connected("10.0.1.2") as (qp, mr, target):
+            events = qp.events()
+            await asyncio.to_thread(ip, f"-n {A} link set x2 down")
+            told = [await anext(events)]
+            while not isinstance(told[-1], PlaneEvent):
+                told.append(await anext(events))
+            # The peer lost its carrier too: its report and our event may come in either order.
+            suspended = told[-1]
+            assert suspended == PlaneEvent(2, True, suspended.reason)
+            assert PortEvent(2, False, suspended.reason) in told
+            assert suspended.reason in (EventReason.OWN_PORT, EventReason.PEER_PORT)
+            before = (await qp.query()).planes[1].sent_packets
+            await qp.write(mr, target)
+            used = (await qp.query()).planes[1].sent_packets - before
+            await asyncio.to_thread(ip, f"-n {A} link set x2 up")
+            while told[-1] != PlaneEvent(2, False, EventReason.PROBES):
+                told.append(await anext(events))
+            own = EventReason.OWN_PORT
+            ports = [e for e in told if isinstance(e, PortEvent) and e.reason is own]
+            assert ports == [PortEvent(2, False, own), PortEvent(2, True, own)]
+            return [used, (await qp.query()).planes[1].lost_packets]
+
+    with Peer(B, len(DATA)) as peer:
+        assert run_in(A, send_over_what_is_left).result() == [0, 0]
+    assert peer.target == DATA
 
 
 # ---- NAT and firewalls ---------------------------------------------------------------------------

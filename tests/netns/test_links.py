@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from netns.conftest import fresh_name
 from netns.plain import Peer, address, ip, join, namespaces, run_in, until_running
 from netns.processes import Start
@@ -26,8 +27,10 @@ from mrc import (
     MR,
     QP,
     Access,
+    ConnectError,
     Context,
     ContextConfig,
+    EvState,
     HostConfig,
     HostPath,
     HostPeer,
@@ -78,6 +81,19 @@ def test_recv__started_before_its_links(hosts: None, start: Start, tmp_path: Pat
     receiver.ends(0)
     assert (tmp_path / "inbox/file").read_bytes() == (tmp_path / "file").read_bytes()
     assert len(receiver.said()) == 3, "each reported once"
+
+
+def test_perf__a_server_that_waits_for_the_interface_it_was_given(
+    hosts: None, start: Start
+) -> None:
+    server = start(B, "perf", "--server", "--one-off", "-B", "y1")
+    server.until_says("no usable interface yet: no interface y1; this host has lo")
+    link(2)
+    link(1)
+    server.until_says("in use now: y1 (10.0.1.2)")
+    start(A, "perf", "10.0.1.2", "-n", "1M").ends(0)
+    server.ends(0)
+    assert len(server.said()) == 3, "each reported once"
 
 
 def test_send__without_any_interface(hosts: None, start: Start, tmp_path: Path) -> None:
@@ -140,11 +156,13 @@ class Writer:
 
 
 @asynccontextmanager
-async def writing() -> AsyncIterator[Writer]:
+async def writing(
+    config: ContextConfig | None = None, to: str = "10.0.1.2"
+) -> AsyncIterator[Writer]:
     async with (
-        Context() as context,
+        Context(config) as context,
         context.register(DATA, access=Access.LOCAL_READ) as mr,
-        await context.connect("10.0.1.2") as qp,
+        await context.connect(to) as qp,
     ):
         yield Writer(context, mr, qp)
 
@@ -166,6 +184,20 @@ async def test_follow__an_interface_made_again_in_the_middle_of_a_transfer(peer:
         assert writer.context.ports[1].index != index
         await writer.until_descriptors(before)
     assert peer.target == DATA
+
+
+@in_a
+async def test_follow__a_link_that_comes_later_serves_new_qps(hosts: None) -> None:
+    link(1)
+    with Peer(B, len(DATA)):
+        async with writing() as writer:
+            await asyncio.to_thread(link, 2)
+            await writer.until_ports("1 x1 10.0.1.1", "2 x2 10.0.2.1")
+            await writer.until_planes_carry(1)
+            while True:  # the peer's Context may notice a little later
+                async with await writer.context.connect("10.0.1.2") as qp:
+                    if qp.planes == (1, 2):
+                        break
 
 
 def flap(*commands: str) -> None:
@@ -195,30 +227,73 @@ async def test_follow__a_hundred_changes_in_a_row(peer: Peer, commands: tuple[st
         await writer.until_descriptors(before)
 
 
+def srv6_host(name: str, peer: str, n: int) -> HostConfig:
+    """Two planes with one address on lo; without segments, so that their routes need no SRv6."""
+    paths = tuple(
+        HostPath(plane, f"path {plane}", ip_address(f"fd00:{3 - n}::{plane}")) for plane in (1, 2)
+    )
+    nic = "xy"[n - 1]
+    own = IPv6Interface(f"fd00:{n}::a/64")
+    return HostConfig(
+        host=name,
+        source=PathSource.SRV6,
+        ports=tuple(HostPort(f"{nic}{plane}", own, 1500) for plane in (1, 2)),
+        peers={peer: HostPeer(peer, "10.0.1.2", (ip_address(f"fd00:{3 - n}::a"),), paths)},
+    )
+
+
+def srv6_link(n: int) -> None:
+    """Link n, and the routes to each other's paths in plane n over it."""
+    link(n)
+    for namespace, nic, near, far in ((A, "x", 1, 2), (B, "y", 2, 1)):
+        address(namespace, f"{nic}{n}", f"fd00:f{n}::{near}/64")
+        where = f"via fd00:f{n}::{far} dev {nic}{n} src fd00:{near}::a"
+        ip(f"-n {namespace} route replace fd00:{far}::{n}/128 {where}")
+        ip(f"-n {namespace} route replace fd00:{far}::a/128 {where}")
+
+
 def test_connect__srv6_paths_whose_port_is_not_there(hosts: None) -> None:
-    """Of two planes with one address on lo; without segments, so that routes need no SRv6."""
     for n, namespace in enumerate((A, B), 1):
         ip(f"-n {namespace} addr add fd00:{n}::a/64 dev lo nodad")
-    link(1)
-
-    def host(name: str, peer: str, n: int, plane: int) -> ContextConfig:
-        own, nic = IPv6Interface(f"fd00:{n}::a/64"), "xy"[n - 1]
-        path = HostPath(plane, "a path", ip_address(f"fd00:{3 - n}::{plane}"))
-        return ContextConfig(
-            host=HostConfig(
-                host=name,
-                source=PathSource.SRV6,
-                ports=tuple(HostPort(f"{nic}{each}", own, 1500) for each in (1, 2)),
-                peers={
-                    peer: HostPeer(peer, "10.0.1.2", (ip_address(f"fd00:{3 - n}::a"),), (path,))
-                },
-            )
-        )
+    srv6_link(1)
+    host = srv6_host("a", "b", 1)
+    second = replace(host.peers["b"], paths=host.peers["b"].paths[1:])
 
     async def work() -> None:
-        async with Context(host("a", "b", 1, 2)) as context:
+        async with Context(ContextConfig(host=replace(host, peers={"b": second}))) as context:
             await context.connect("b")
 
     lacks = "no port with a path to host b is usable: no interface x2"
-    with Peer(B, 1, host("b", "a", 2, 1)), pytest.raises(PathError, match=lacks):
+    config = ContextConfig(host=srv6_host("b", "a", 2))
+    with Peer(B, 1, config), pytest.raises(PathError, match=lacks):
         run_in(A, work).result()
+
+
+@in_a
+async def test_follow__srv6_planes_late_and_made_again(hosts: None) -> None:
+    for n, namespace in enumerate((A, B), 1):
+        # Neighbour discovery needs a link-local address; with DAD it takes 1 to 2 s.
+        ip(f"netns exec {namespace} sysctl -qw net.ipv6.conf.default.accept_dad=0")
+        ip(f"-n {namespace} addr add fd00:{n}::a/64 dev lo nodad")
+        ip(f"-n {namespace} route add local fd00:{n}::/64 dev lo")
+    with Peer(B, len(DATA), ContextConfig(host=srv6_host("b", "a", 2))):
+        srv6_link(2)
+        srv6_link(1)
+        config = ContextConfig(host=srv6_host("a", "b", 1))
+
+        async def until_peer_has_both_links() -> None:
+            while True:
+                try:
+                    async with writing(config, "b") as writer:
+                        if all(ev.state is EvState.GOOD for ev in await writer.qp.evs()):
+                            return
+                except ConnectError as error:
+                    assert "no network interface" in str(error)
+
+        await until_peer_has_both_links()
+        async with writing(config, "b") as writer:
+            await writer.until_planes_carry(1, 2)
+            await asyncio.to_thread(ip, f"-n {A} link del x2")
+            await writer.until_planes_carry(1)
+            await asyncio.to_thread(srv6_link, 2)
+            await writer.until_planes_carry(1, 2)

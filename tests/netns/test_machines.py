@@ -328,6 +328,21 @@ def command_lines(machine: Machine) -> Iterator[bytes]:
             yield Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.slow
+def test_run__a_machine_that_dies_ends_it(up: Pair, tmp_path: Path) -> None:
+    a, b = up
+    file = tmp_path / "scene.toml"
+    file.write_text(TRAFFIC.replace("writes = 8", "writes = 1000000"))
+    with a.start("run", file) as run:
+        until(lambda: any(b"mrc.sim.host" in line for line in command_lines(b)))
+        b.kill()
+        _, said = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 3 and "Traceback" not in said, said
+    assert "h1: host-b does not answer: " in said
+    assert not any(b"mrc.sim.host" in line for line in command_lines(a))
+    a.run("down", code=3)
+
+
 # ---- By ssh, each with an sshd of its own --------------------------------------------------------
 
 

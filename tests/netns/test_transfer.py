@@ -9,6 +9,7 @@ h0 --- plane 1 (T0, 2 x T1, T0) --- h1      100 Mbit/s each; the OOB exchange ru
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netns.plain import without_route
 from netns.processes import Hosts
 from printed import printed
 
@@ -85,6 +87,16 @@ def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
     assert receiver.process.poll() is None, "a query of the paths does not count for --once"
 
 
+def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Path) -> None:
+    hosts.recv(inbox)
+    bed.fail("plane:2")
+    looking = hosts.start("h0", "paths", "h1", "--json")
+    shown = printed("paths", looking.ends(0))
+    assert looking.complaint() == "mrc paths: plane 2 (p2) to h1 does not answer"
+    good = {ev["plane"] for ev in shown["evs"] if ev["state"] == "GOOD"}
+    assert good == {1, 3, 4}
+
+
 # ---- Faults of the fabric -------------------------------------------------------------------
 
 
@@ -121,6 +133,43 @@ def test_send__a_fault_in_the_middle(
         assert lost in {each["plane"] for each in sent["outages"]}, "others may stall, too"
         (told,) = sender.lines
         assert f"plane {lost} was lost " in told, "at, or for, by how long it took"
+
+
+@pytest.mark.slow
+def test_send__a_missing_route_costs_one_path(
+    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
+) -> None:
+    file = make(tmp_path, "a", 2 * MIDDLE)
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send("--json", file)
+    receiver.until_received(MIDDLE // 4)
+    with without_route(bed.plan.nodes["h0"].namespace, "fd00:a:1::2:1"):
+        sent = printed("send", sender.ends(0))
+    receiver.ends(0)
+    assert same(file, inbox / "a")
+    bad = [ev["path"] for ev in sent["evs"] if ev["state"] != "GOOD"]
+    assert bad == ["t1:2.1"]
+    moved = [plane["sent_bytes"] for plane in sent["planes"]]
+    assert min(moved) > 0.8 * max(moved), "the plane's other path carries its share"
+
+
+@pytest.mark.parametrize(
+    "bed", [{"planes": 2, "t1": 1, "rate": "100mbit"}], indirect=True, ids=["few planes"]
+)
+@pytest.mark.slow
+def test_send__goes_on_by_itself(hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path) -> None:
+    """Both ends wait while no plane is left."""
+    file, size = make(tmp_path, "a", 32 << 20), 32 << 20
+    receiver = hosts.recv(inbox, "--once", "--json")
+    sender = hosts.send("--json", file)
+    receiver.until_received(size // 4)
+    bed.fail(["plane:1", "plane:2"])
+    sender.until_says("all paths to h1 are lost")
+    bed.heal()
+    result = printed("send", sender.ends(0))
+    assert result["retries"] == 1 and result["resumed_bytes"] >= size // 8
+    receiver.ends(0)
+    assert same(file, inbox / "a") and os.listdir(inbox) == ["a"]
 
 
 # ---- A long path ---------------------------------------------------------------------------------

@@ -334,3 +334,20 @@ def test_demo__leaves_a_test_bed_of_that_name_alone(bed_name: str) -> None:
         assert done.returncode == 1
         assert f"test bed {bed_name} is already up" in done.stderr
         assert build.missing(Testbed.existing(bed_name).plan) == []
+
+
+def test_demo__as_root_of_a_container(tmp_path: Path) -> None:
+    """Root without CAP_SYS_ADMIN, where user namespaces are forbidden: it says so before it writes
+    anything.
+    """
+    forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
+    drop = "setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin"
+    script = f'{forbid} && exec {drop} "$@"'
+    words = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh"]
+    done = subprocess.run(
+        [*words, sys.executable, "-m", "mrc", "demo"], capture_output=True, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "give this root CAP_SYS_ADMIN" in done.stderr and done.stderr.count("\n") == 1
+    assert "writing" not in done.stderr

@@ -229,10 +229,7 @@ def test_message__above_1_gib(bed: Testbed, job: Job) -> None:
 @pytest.mark.slow
 def test_secret__seals_the_packets(bed: Testbed, job: Job, over_tcp: Steps, tmp_path: Path) -> None:
     """The results are the same, and packets have room for the seal."""
-    secret = tmp_path / "job.key"
-    secret.write_bytes(bytes(range(32)))
-    secret.chmod(0o600)
-    job.start(bed, "ddp", "--steps", "90", MRC_SECRET=str(secret))
+    job.start(bed, "ddp", "--steps", "90", MRC_SECRET=secret_file(tmp_path, "job.key", 1))
     job.until_step(30)
     top = [sys.executable, "-m", "mrc", "top", "--local", "--json"]
     argv, environment = bed.host_command("h0", top)
@@ -248,6 +245,22 @@ def test_secret__seals_the_packets(bed: Testbed, job: Job, over_tcp: Steps, tmp_
     assert (steps.losses, steps.weights) == (over_tcp.losses, over_tcp.weights)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("other", ["another", "none"])
+def test_secret__of_another_rank_differs(
+    bed: Testbed, job: Job, tmp_path: Path, other: str
+) -> None:
+    """All ranks raise; each names the other and the variable."""
+    theirs = secret_file(tmp_path, "theirs", 2) if other == "another" else ""
+    job.start_rank(bed, 0, "waiting", MRC_SECRET=secret_file(tmp_path, "ours", 1))
+    job.start_rank(bed, 1, "waiting", MRC_SECRET=theirs)
+    for number, rank in enumerate(job.ranks):
+        assert rank.process.wait(PATIENCE) == 1
+        rank.end()
+        said = [line for line in rank.lines if f"cannot connect to rank {1 - number}" in line]
+        assert said and "secret" in said[-1] and "set MRC_SECRET to" in said[-1], rank.lines[-3:]
+
+
 @pytest.mark.parametrize("wrong", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_interfaces__of_another_rank_are_wrong(bed: Testbed, job: Job, wrong: int) -> None:
     """All ranks say so at once: the one with the wrong name has no address for the others."""
@@ -260,6 +273,13 @@ def test_interfaces__of_another_rank_are_wrong(bed: Testbed, job: Job, wrong: in
         who = "" if number == wrong else f"rank {wrong}: "
         said = f" failed with mrc: {who}GLOO_SOCKET_IFNAME: nosuch is no port"
         assert [line for line in rank.lines if said in line], rank.lines[-3:]
+
+
+def secret_file(folder: Path, name: str, byte: int) -> str:
+    file = folder / name
+    file.write_bytes(bytes([byte]) * 32)
+    file.chmod(0o600)
+    return str(file)
 
 
 # ---- Benchmarks: they measure every contender, and clean up -------------------------------------

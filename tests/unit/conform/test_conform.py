@@ -19,7 +19,8 @@ from xml.etree import ElementTree
 import pytest
 from ports import free_port
 from printed import printed
-from slowness import PATIENCE
+from processes import assert_end, pidfds
+from slowness import PATIENCE, until
 
 from mrc.cli.main import main
 from mrc.conform import adapter
@@ -226,6 +227,30 @@ def test_run__an_adapter_that_can_do_nothing(tmp_path: Path) -> None:
                    "--case", "beyond-window")  # fmt: skip
     (judged,) = printed("conform run", done.stdout)["cases"]
     assert (judged["verdict"], judged["reason"]) == ("skipped", "no")
+
+
+STUBBORN = """
+trap '' TERM
+sleep 100000 >/dev/null &
+echo $$ $! >"$1.new"
+mv "$1.new" "$1"
+read line
+echo '{"cannot": "no"}'
+while :; do wait; done
+"""
+
+
+def test_run__an_adapter_does_not_outlive_the_judge(tmp_path: Path) -> None:
+    """It ignores SIGTERM and the end of its input, and has a child."""
+    program, pids = tmp_path / "adapter", tmp_path / "pids"
+    program.write_text(STUBBORN)
+    command = [sys.executable, "-m", "mrc", "conform", "run", "--address", "127.0.0.1"]
+    command += ["--adapter", shlex.join(["sh", str(program), str(pids)])]
+    with subprocess.Popen(command) as judge:
+        until(lambda: pids.exists() or judge.poll() is not None)
+        ends = pidfds(pids.read_text().split())
+        judge.kill()
+    assert_end(ends)
 
 
 def test_run__an_adapter_that_does_not_answer(tmp_path: Path) -> None:

@@ -369,6 +369,13 @@ def test_top__local_and_remote(tmp_path: Path) -> None:
     assert f"mrc recv, pid {receiver.pid}" in text
 
 
+def test_top__not_shown(tmp_path: Path) -> None:
+    with listening("recv", "--output", tmp_path) as (_, _, host):
+        done = top(host, "--json")
+    assert done.returncode == 3 and "restart the program with --top" in done.stderr
+    assert printed("top", done.stdout)["exit_code"] == 3
+
+
 @pytest.mark.parametrize("words", [("paths", "--watch"), ("paths", "--watch", "--json"), ("top",)])
 def test_watching__until_interrupted(tmp_path: Path, words: tuple[str, ...]) -> None:
     command, *options = words
