@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 import walls
 from cbuild import ROOT
+from mounts import pytest_configure
 from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_sessionfinish
 from slowness import pytest_runtest_setup
 
@@ -145,6 +146,7 @@ def inbox(tmp_path: Path) -> Path:
 
 
 __all__ = [  # hooks of pytest
+    "pytest_configure",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
     "pytest_runtest_setup",

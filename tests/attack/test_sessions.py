@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import mounts
 import pytest
 from attack.net import ADDRESSES, PORT, Net, memory_bytes, secret_in
 from slowness import PATIENCE, until
@@ -108,13 +109,8 @@ def hostile(net: Net, trust: list[str], attack: str, port: int = PORT) -> Iterat
 @pytest.fixture(scope="module")
 def small_disk(trust: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A disk of its own for each receiver."""
-    folder = tmp_path_factory.mktemp("small")
-    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", folder]
-    subprocess.run(mount, check=True)
-    try:
+    with mounts.mounted(tmp_path_factory.mktemp("small"), "-o", f"size={DISK_BYTES}") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import debian
+import mounts
 import pytest
 import pytest_log
 from debian import DebianError
@@ -155,13 +155,8 @@ def work(tmp_path: Path) -> Iterator[Path]:
     """A folder for layers. The folder for temporary files may be on overlayfs, which cannot be a
     layer of itself.
     """
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"overlayfs requires a tmpfs: {mounted.stderr.splitlines()[0]}")
-    yield tmp_path
-    subprocess.run(["umount", tmp_path], check=True)
+    with mounts.mounted(tmp_path) as folder:
+        yield folder
 
 
 @pytest.mark.skipif(netns.lacks() != "", reason="overlayfs and pivot_root require root")
