@@ -68,3 +68,8 @@ def like(kind: type[T], *sources: object, **others: Any) -> T:
             elif hasattr(source, name):
                 shared[name] = getattr(source, name)
     return kind(**shared | others)
+
+
+def nonzero(values: Mapping[str, int]) -> dict[str, int]:
+    """The counters that counted anything."""
+    return {name: value for name, value in values.items() if value}

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from mrc.errors import MrcError
 from mrc.events import EvInfo, PlaneInfo, QpInfo
-from mrc.results import KEYS, Result, like
+from mrc.results import KEYS, Result, like, nonzero
 
 if TYPE_CHECKING:
     from mrc.aio.context import Context
@@ -158,8 +158,8 @@ async def snapshot(ctx: Context) -> Snapshot:
         ),
         qps_total=len(qps),
         qps=tuple(listed),
-        counters={name: count for name, count in (await ctx.counters()).items() if count},
-        drops={name: count for name, count in (await ctx.drops()).items() if count},
+        counters=nonzero(await ctx.counters()),
+        drops=nonzero(await ctx.drops()),
     )
 
 

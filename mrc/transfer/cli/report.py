@@ -38,7 +38,7 @@ from mrc.events import (
     QpEvent,
     QpInfo,
 )
-from mrc.results import like
+from mrc.results import like, nonzero
 from mrc.tasks import cancelled
 from mrc.transfer.limits import CHUNK_BYTES, FileError
 from mrc.transfer.messages import MAX_ERROR, shortened
@@ -624,8 +624,8 @@ class TransferReport:
             planes=tuple(planes),
             evs=tuple(await session.evs()),
             outages=incidents.outages,
-            counters={name: count for name, count in (await ctx.counters()).items() if count},
-            drops={name: count for name, count in (await ctx.drops()).items() if count},
+            counters=nonzero(await ctx.counters()),
+            drops=nonzero(await ctx.drops()),
             transfer_version=versions.TRANSFER,
             chunk_bytes=CHUNK_BYTES,
             chunks_in_flight=CHUNKS_IN_FLIGHT,
