@@ -145,7 +145,7 @@ class Writer:
 async def sleep_until(at_ns: int) -> None:
     """Until a time of the monotonic clock."""
     await asyncio.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
-    if time.monotonic_ns() < at_ns:
+    while time.monotonic_ns() < at_ns:  # noqa: ASYNC110 - each may come before its time
         await asyncio.sleep(_EARLY_SECONDS)
 
 
