@@ -3,28 +3,30 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import socket
 from contextlib import suppress
 from pathlib import Path
 
-# Below those that the kernel gives out, and each worker of a run has its own: nobody's connection
-# or listener takes one by chance between the look and its use.
-_EACH = 12_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_FIRST = 20_000 + _EACH * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_PORTS = range(_FIRST, _FIRST + _EACH)
+# Below those that the kernel gives out: nobody's connection takes one by chance between the look
+# and its use. An abstract name keeps off other workers, also of other runs. Some tests use the
+# ports beside theirs.
+_PORTS = range(20_000, 32_000, 4)
+_names: list[socket.socket] = []
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port that no socket of this host has, at any address."""
+    """A port that no socket of this host has, at any address, for this process alone."""
     while True:
-        port = random.choice(_PORTS)
+        port, name = random.choice(_PORTS), socket.socket(socket.AF_UNIX)
         with suppress(OSError), socket.socket(socket.AF_INET6, kind) as probe:
+            name.bind(f"\0mrc-test-port-{port}")
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             probe.bind(("::", port))
+            _names.append(name)
             return port
+        name.close()
 
 
 def is_taken(port: int) -> bool:
