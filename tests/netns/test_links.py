@@ -69,7 +69,13 @@ def link(n: int) -> None:
     until_running(B, f"y{n}")
 
 
-def test_recv__started_before_its_links(hosts: None, start: Start, tmp_path: Path) -> None:
+@pytest.fixture
+def ipv4(hosts: None) -> None:
+    """b has no link-local address: of a link that gets its other one late, it would be used."""
+    ip(f"netns exec {B} sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
+
+
+def test_recv__started_before_its_links(ipv4: None, start: Start, tmp_path: Path) -> None:
     (tmp_path / "inbox").mkdir()
     (tmp_path / "file").write_bytes(os.urandom(100_000))
     receiver = start(B, "recv", "--once", "--output", tmp_path / "inbox")
@@ -83,9 +89,7 @@ def test_recv__started_before_its_links(hosts: None, start: Start, tmp_path: Pat
     assert len(receiver.said()) == 3, "each reported once"
 
 
-def test_perf__a_server_that_waits_for_the_interface_it_was_given(
-    hosts: None, start: Start
-) -> None:
+def test_perf__a_server_that_waits_for_the_interface_it_was_given(ipv4: None, start: Start) -> None:
     server = start(B, "perf", "--server", "--one-off", "-B", "y1")
     server.until_says("no usable interface yet: no interface y1; this host has lo")
     link(2)
