@@ -5,9 +5,11 @@ over plain and sealed QPs, and while a plane dies.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,6 +38,9 @@ pytestmark = [
     ),
 ]
 ALL_PACKETS = 0x0003
+SO_ATTACH_FILTER, MOST_BYTES = 26, 4096
+SMALL = [(0x80, 0, 0, 0), (0x25, 1, 0, MOST_BYTES), (0x06, 0, 0, 1 << 16), (0x06, 0, 0, 0)]
+"""BPF that drops larger packets: each probe of the MTU takes 16 KiB of a buffer of 416 KiB"""
 SEALS = ["plain", pytest.param("sealed", marks=pytest.mark.slow)]
 LIVELY = 1 << 20
 """bytes that a program has sent when it runs"""
@@ -77,10 +82,13 @@ def outputs(ends: tuple[Mrc, Mrc]) -> list[str]:
 
 @pytest.fixture
 def wire(bed: Testbed) -> Iterator[socket.socket]:
-    """All packets of h1, from now on."""
+    """All packets of h1 that are small, from now on."""
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in SMALL))
+    program = struct.pack("HL", len(SMALL), ctypes.addressof(code))
     with netns.inside(bed.plan.nodes["h1"].namespace):
         made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PACKETS))
     with made:
+        made.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         made.setblocking(False)
         yield made
