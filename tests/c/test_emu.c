@@ -418,7 +418,7 @@ TEST(test_destroy__with_packets_inside) {
   mrc_emu_destroy(emu);
 }
 
-/* One hop has a delay of 1 s, the others 1 us: the packet waits on the slow hop. */
+/* One hop has a delay of an hour, the others 1 us: the packet waits on the slow hop. */
 TEST(test_set_link__delays_one_hop) {
   if (!is_alone()) return;
   mrc_emu *emu;
@@ -427,7 +427,7 @@ TEST(test_set_link__delays_one_hop) {
   CHECK_EQ(mrc_emu_create(&config, ifindices, &emu), 0);
   const int up = mrc_emu_hop_number(emu, MRC_EMU_T0_UP, 1, 1, 0);
   const int down = mrc_emu_hop_number(emu, MRC_EMU_T1_DOWN, 1, 0, 0);
-  CHECK_EQ(mrc_emu_set_link(emu, up, 1000, 1000000000, 0, 9000), 0);
+  CHECK_EQ(mrc_emu_set_link(emu, up, 1000, 3600ull * 1000000000, 0, 9000), 0);
   CHECK_EQ(mrc_emu_set_link(emu, up, 0, 0, 0, 9000), -EINVAL);
   CHECK_EQ(mrc_emu_set_link(emu, -1, 1, 0, 0, 9000), -EINVAL);
   CHECK_EQ(mrc_emu_set_faults(emu, up, NULL, 0), 0); /* the delay stays when faults are set */
