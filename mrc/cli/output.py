@@ -244,6 +244,13 @@ class Interrupted(Exception):
         super().__init__("interrupted" if signum == signal.SIGINT else "terminated")
         self.exit_code = 128 + signum
 
+    @staticmethod
+    def signals() -> dict[int, Any]:
+        """Those that end a command, and their handlers. nohup ignores SIGHUP: that stays."""
+        ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        found = {each: signal.getsignal(each) for each in ending}
+        return {each: of for each, of in found.items() if (each, of) != (ending[2], signal.SIG_IGN)}
+
 
 def exit_code(error: BaseException) -> int:
     """The exit code for an error."""

@@ -11,8 +11,7 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 import uvloop
@@ -28,33 +27,27 @@ T = TypeVar("T")
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
-    guarded = _with_signals(work)
+    before = Interrupted.signals()
+    guarded = _with_signals(work, list(before))
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
         system.raise_descriptor_limit()
         gc.freeze()  # imported objects live until exit: the collector need not scan them
-        with _runner() as runner:
-            return runner.run(guarded)
-    finally:
-        guarded.close()  # if it has not begun
-        work.close()
-
-
-@contextmanager
-def _runner() -> Iterator[asyncio.Runner]:
-    """A runner whose end does not hide the error of the work."""
-    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-    try:
-        yield runner
+        return runner.run(guarded)
     finally:
         try:
             runner.close()
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError) as error:  # it does not hide the error of the work
             # uvloop needs two descriptors to run once more, and the process may have none left.
             logger.debug("cannot close the event loop: %s", error)
             logging.getLogger("asyncio").disabled = True
+        guarded.close()  # if it has not begun
+        work.close()
+        for signum, handler in before.items():  # uvloop leaves its own, which do nothing
+            signal.signal(signum, handler)
 
 
-async def _with_signals(work: Coroutine[Any, Any, T]) -> T:
+async def _with_signals(work: Coroutine[Any, Any, T], wanted: list[int]) -> T:
     task = asyncio.create_task(work)
     signals: list[int] = []
 
@@ -62,9 +55,6 @@ async def _with_signals(work: Coroutine[Any, Any, T]) -> T:
         signals.append(signum)
         task.cancel(f"stopped by {signal.Signals(signum).name}")
 
-    wanted = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP: keep that
-        wanted.append(signal.SIGHUP)
     for signum in wanted:
         asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
     try:

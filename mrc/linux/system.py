@@ -251,7 +251,7 @@ _FIRST_FILES = 32  # of its loop, sockets and modules
 def raise_descriptor_limit() -> None:
     """Raises this process's limit of open files to the hard limit: each peer needs one file.
 
-    Raises ConfigError if even that is too low to begin.
+    Raises ConfigError if that is too low to begin, or most are open already: libuv would abort.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
@@ -259,13 +259,6 @@ def raise_descriptor_limit() -> None:
             f"at most {counted(hard, 'open file')} (ulimit -Hn): mrc needs {_LEAST_FILES}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _try_descriptors()
-
-
-def _try_descriptors() -> None:
-    """Raises ConfigError if this process cannot open the files it needs to begin: whoever started
-    it may have left most of its descriptors open. libuv aborts when it lacks one.
-    """
     opened: list[int] = []
     try:
         while len(opened) < _FIRST_FILES:

@@ -6,6 +6,7 @@ descriptors.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import errno
 import json
 import logging
@@ -13,6 +14,7 @@ import os
 import resource
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from file_commands import MRC, listening, receiving
@@ -42,7 +45,7 @@ from mrc.cli.output import (
     format_table,
 )
 from mrc.cli.paths import _outcome
-from mrc.cli.runner import become, refusal
+from mrc.cli.runner import become, refusal, run_async
 from mrc.enums import WcStatus
 from mrc.errors import (
     CompletionError,
@@ -534,6 +537,41 @@ def test_become__the_kernel_refuses_it(
     script.chmod(0o755)
     assert become("mrc run", [str(script)], dict(os.environ)) == code
     assert capsys.readouterr().err.startswith(f"mrc run: {script}: ")
+
+
+# ---- Signals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hup", [signal.default_int_handler, signal.SIG_IGN], ids=["", "nohup"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_run_async__leaves_signals_as_they_were(hup: Any, ended: bool) -> None:
+    """What comes after it in the same process can be ended too."""
+    inside: list[Any] = []
+
+    async def work() -> str:
+        inside.append(signal.getsignal(signal.SIGHUP))
+        if ended:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(PATIENCE)
+        return "done"
+
+    wanted = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.default_int_handler,
+        signal.SIGHUP: hup,
+    }
+    before = {signum: signal.signal(signum, handler) for signum, handler in wanted.items()}
+    try:
+        if ended:
+            with pytest.raises(Interrupted, match="terminated"):
+                run_async(work())
+        else:
+            assert run_async(work()) == "done"
+        assert {signum: signal.getsignal(signum) for signum in wanted} == wanted
+        assert (inside == [signal.SIG_IGN]) == (hup is signal.SIG_IGN)  # nohup ignores it
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 # ---- Exit codes ----------------------------------------------------------------------------------

@@ -327,7 +327,6 @@ def test_sim__ends_in_the_middle_of_c_code(
         over.wait(PATIENCE)
 
     monkeypatch.setattr(cli, "run_trial", run_trial)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
     assert main(["sim", "lossy-ev", "--set", "variants=[]", "--quiet"]) == 130
     over.set()
     assert capsys.readouterr().err == "mrc sim run: interrupted\n"

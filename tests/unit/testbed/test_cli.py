@@ -79,7 +79,6 @@ def test_testbed__a_signal_at_the_end_leaves_no_keeper(
         left.append(True)
 
     monkeypatch.setattr(rootless, "leave", leave)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # uvloop has left its own
     assert main(["testbed", "status", "--name", "never-built", "--quiet"]) == 130
     assert left == [True]
     assert capsys.readouterr().err == "mrc testbed status: interrupted\n"
