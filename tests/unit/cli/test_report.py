@@ -204,10 +204,11 @@ class Scripted:
         self.read.set()
 
 
-async def test_follow__planes_that_were_lost() -> None:
+async def test_follow__planes_that_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     incidents = Incidents(said.append)
     start_ns = time.monotonic_ns()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: start_ns)
 
     def plane(number: int, seconds: float, *, suspended: bool) -> PlaneEvent:
         reason = SILENT if suspended else BACK

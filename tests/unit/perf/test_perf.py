@@ -9,6 +9,7 @@ import itertools
 import json
 import mmap
 import random
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -41,7 +42,15 @@ from mrc.perf.report import (
     sweep_table,
 )
 from mrc.perf.results import EvChange, Latency, PerfMachine, PlaneChange, Setup, ShareChange
-from mrc.perf.session import Client, PerfOutcome, PerfServer, PlanRefusedError, connect, next_lap
+from mrc.perf.session import (
+    Client,
+    ClientTest,
+    PerfOutcome,
+    PerfServer,
+    PlanRefusedError,
+    connect,
+    next_lap,
+)
 from mrc.perf.session import TestResult as Result
 from mrc.results import plain
 
@@ -343,9 +352,20 @@ async def test_stream__intervals_add_up() -> None:
     assert seconds == pytest.approx(result.client.total.seconds)
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.0])
-async def test_stream__a_short_test_has_an_interval(seconds: float) -> None:
-    """Even one that ends when its first interval would, or long before that."""
+@pytest.mark.parametrize(("seconds", "stop"), [(0.1, 0.0), (0.1, 0.3), (0.0, 0.0)])
+async def test_stream__a_short_test_has_an_interval(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, stop: float
+) -> None:
+    """Even one that ends when its first interval would, or long before that. A stop of the process
+    begins no further one.
+    """
+    laps, loop = ClientTest._laps, asyncio.get_running_loop()
+
+    def begin(test: ClientTest) -> Any:
+        loop.call_later(0.05, time.sleep, stop)
+        return laps(test)
+
+    monkeypatch.setattr(ClientTest, "_laps", begin)
     plan = PerfPlan(size=4096, seconds=seconds, total_bytes=0 if seconds else 65536)
     async with ends() as (client, _):
         result = await client.run(plan, interval_seconds=seconds or 60.0)
