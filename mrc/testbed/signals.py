@@ -16,8 +16,6 @@ from typing import Any, Self
 
 from mrc.cli.output import Interrupted
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 @contextmanager
 def interruptible() -> Iterator[None]:
@@ -26,7 +24,7 @@ def interruptible() -> Iterator[None]:
     def end(signum: int, _: FrameType | None) -> None:
         raise Interrupted(signum)
 
-    before = _handle(end, signal.SIGTERM, signal.SIGHUP)
+    before = _handle(end, but=signal.SIGINT)
     try:
         yield
     finally:
@@ -37,7 +35,7 @@ def interruptible() -> Iterator[None]:
 def undisturbed() -> Iterator[None]:
     """A SIGINT, SIGTERM or SIGHUP comes after the body."""
     came: list[int] = []
-    before = _handle(lambda signum, _: came.append(signum), *_SIGNALS)
+    before = _handle(lambda signum, _: came.append(signum))
     try:
         yield
     finally:
@@ -46,14 +44,12 @@ def undisturbed() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def _handle(handler: Callable[[int, FrameType | None], None], *signals: int) -> dict[int, Any]:
-    """Sets the handler of signals; returns those before."""
-    return {
-        each: signal.signal(each, handler)
-        for each in signals
-        # nohup ignores SIGHUP: keep that.
-        if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN
-    }
+def _handle(handler: Callable[[int, FrameType | None], None], but: int = 0) -> dict[int, Any]:
+    """Sets the handler of the signals that end a command; returns those before."""
+    before = {each: of for each, of in Interrupted.signals().items() if each != but}
+    for each in before:
+        signal.signal(each, handler)
+    return before
 
 
 def _restore(handlers: dict[int, Any]) -> None:
@@ -72,7 +68,7 @@ class FirstSignal:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._writer.fileno())
-        self._before = _handle(self._note, *_SIGNALS)
+        self._before = _handle(self._note)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -21,6 +22,7 @@ from mrc.testbed import rootless, state
 from mrc.testbed.bed import Testbed
 from mrc.testbed.cli.main import ACTIONS
 from mrc.testbed.shape import Shape
+from mrc.testbed.signals import FirstSignal, interruptible, undisturbed
 from mrc.testbed.state import BedState
 
 OF_OTHERS = ("mrc.lab", "mrc.view")
@@ -82,6 +84,25 @@ def test_testbed__a_signal_at_the_end_leaves_no_keeper(
     assert main(["testbed", "status", "--name", "never-built", "--quiet"]) == 130
     assert left == [True]
     assert capsys.readouterr().err == "mrc testbed status: interrupted\n"
+
+
+@pytest.mark.parametrize("handled", [interruptible, undisturbed, FirstSignal])
+def test_signals__nohup_and_what_was_before(handled: type[FirstSignal]) -> None:
+    wanted: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.default_int_handler,
+        signal.SIGHUP: signal.SIG_IGN,
+    }
+    before = {signum: signal.signal(signum, handler) for signum, handler in wanted.items()}
+    try:
+        with handled():
+            inside = {signum: signal.getsignal(signum) for signum in wanted}
+        assert {signum: signal.getsignal(signum) for signum in wanted} == wanted
+        changed = {signum for signum in wanted if inside[signum] != wanted[signum]}
+        assert changed - {signal.SIGINT} == {signal.SIGTERM}
+    finally:
+        for signum, of in before.items():
+            signal.signal(signum, of)
 
 
 @pytest.mark.parametrize(
