@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define STARVED_NS 1000000000ull /* for a host in software to post a receive */
+#define STARVED_NS 1000000000ull /* for a host in software to post a receive; not while stopped */
 #define PROD_NS 3000000000ull    /* after which a peer that is waited for gets a packet */
 
 enum { WAITS_FOR_EVER = 7 /* rnr_retry */ };
@@ -248,10 +248,7 @@ static void set_timed(struct vb_rc *rc, bool waits, bool starved) {
   if (rc->timed != waits) pr_process.n_timed += waits ? 1 : -1;
   rc->timed = waits;
   rc->prodded_ns = now_ns;
-  if (!starved)
-    rc->starved_ns = 0;
-  else if (rc->starved_ns == 0)
-    rc->starved_ns = pr_now_ns();
+  if (!starved || rc->starved_ns == 0) rc->starved_ns = starved;
 }
 
 void vb_rc_leave(struct vb_qp *qp, bool exists) {
@@ -345,11 +342,14 @@ void vb_rc_turned(void) {
 }
 
 void vb_rc_tick(uint64_t now_ns) {
+  static uint64_t looked_ns;
   if (pr_process.n_timed == 0) return;
+  const uint64_t ran_ns = now_ns - looked_ns < PR_STOP_NS ? now_ns - looked_ns : PR_STOP_NS;
+  looked_ns = now_ns;
   VB_EACH_QP(qp) {
     struct vb_rc *rc = qp->rc;
     if (!rc || !rc->timed || qp->failed) continue;
-    if (rc->starved_ns != 0 && now_ns - rc->starved_ns > STARVED_NS) {
+    if (rc->starved_ns != 0 && (rc->starved_ns += ran_ns) > STARVED_NS) {
       rc->rc.ended = true;
       fail(qp, IBV_WC_RNR_RETRY_EXC_ERR);
       vb_process_touch(qp);

@@ -120,7 +120,7 @@ struct vb_rc {
   int refusal;         /* of the engine, which the protocol is still to be told; 0: none */
   uint32_t refused;    /* its place */
   bool timed;          /* counted in `n_timed`: a request waits for the peer */
-  uint64_t starved_ns; /* since when the next message waits for a receive; 0: it does not */
+  uint64_t starved_ns; /* how long the next message has waited for a receive; 0: it does not */
   uint64_t prodded_ns; /* when the peer was last asked whether it is there */
   struct ibv_sge sges[VB_MAX_SGE]; /* of the receive that a message is being copied to */
 };

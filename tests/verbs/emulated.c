@@ -8,7 +8,10 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 /* ======== Two ends with all rights ======== */
 
@@ -251,6 +254,36 @@ static void no_receive(void) {
   passed("no receive");
 }
 
+/* The second in which it must come is one of a process that runs. */
+static void late_receive(void) {
+  const struct timespec while_stopped = {.tv_sec = 1, .tv_nsec = 200000000};
+  const struct timespec look = {.tv_nsec = 20000000};
+  a = make_rc_end(NULL);
+  b = make_rc_end(NULL);
+  join_rc(&a, &b, 1);
+  arrives(&a, &b);
+  struct ibv_sge from = piece(&a, 0, 8), to = piece(&b, 0, 8);
+  CHECK(post_wr(a.qp, sending(1, &from, 1)) == 0);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) { /* the parent may not have stopped yet */
+      nanosleep(&while_stopped, NULL);
+      kill(getppid(), SIGCONT);
+    }
+  }
+  raise(SIGSTOP);
+  kill(child, SIGKILL);
+  nanosleep(&look, NULL); /* the helper looks first */
+  post_receive(&b, 2, &to, 1);
+  ends_well(&a, 1, IBV_WC_SEND);
+  ends_well(&b, 2, IBV_WC_RECV);
+  CHECK(waitpid(child, NULL, 0) == child);
+  stop();
+  passed("late receive");
+}
+
 static void short_receive(void) {
   start();
   struct ibv_sge from = piece(&a, 0, 100), to = piece(&b, 0, 99);
@@ -416,6 +449,7 @@ static int run_parts(void) {
   order();
   long_messages();
   no_receive();
+  late_receive();
   short_receive();
   receive_without_memory();
   reads_and_atomics();

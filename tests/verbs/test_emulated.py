@@ -23,8 +23,8 @@ from .conftest import SAID_OF_RC, Agent
 REFUSED = "libmrc: a work request of kind 9 is refused: --rc does not emulate it\n"
 EMULATED = [
     "several pieces", "immediates and inline", "order", "long messages", "no receive",
-    "short receive", "receive without memory", "reads and atomics", "rights", "refused",
-    "solicited events", "another life",
+    "late receive", "short receive", "receive without memory", "reads and atomics", "rights",
+    "refused", "solicited events", "another life",
 ]  # fmt: skip
 SHARED = ["one takes all", "turns", "limit", "failed end", "many"]
 PARTS = {"parts": (EMULATED, SAID_OF_RC + REFUSED), "shared": (SHARED, SAID_OF_RC)}
