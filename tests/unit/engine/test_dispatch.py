@@ -319,11 +319,13 @@ async def test_notices__go_to_their_qp_and_losses_to_every_one() -> None:
 WATCHED_SECONDS = 0.5
 
 
-async def cpu_per_second() -> float:
-    """CPU time of this process, datapath threads included, while this test only waits."""
+async def is_idle() -> bool:
+    """Whether this process, datapath threads included, takes little CPU time while this test only
+    waits. What another test or Python itself does once is over at the next look.
+    """
     cpu, clock = time.process_time(), time.monotonic()
     await asyncio.sleep(WATCHED_SECONDS)
-    return (time.process_time() - cpu) / (time.monotonic() - clock)
+    return time.process_time() - cpu < 0.1 * (time.monotonic() - clock)
 
 
 async def has_error_reports(pair: Pair) -> bool:
@@ -336,12 +338,12 @@ async def test_idle__icmp_errors_leave_nothing_to_do(version: int) -> None:
         connected_pair(version) as pair,
         memory(pair, bytes(1 << 20), bytearray(1 << 20)) as (source, target),
     ):
-        assert await cpu_per_second() < 0.1, "before any error"
+        await until(is_idle)
         far = pair.far_context._opened().dispatcher
         await far.call(engine.port_close(1), "port")
         write = spawn(pair.near.write(source, target.remote))
         await until(lambda: has_error_reports(pair))
-        assert await cpu_per_second() < 0.1, "a descriptor with an error stays ready"
+        await until(is_idle)  # for ever, if a descriptor with an error stayed ready
         await pair.near.abort()
         await asyncio.gather(write, return_exceptions=True)
 
@@ -560,23 +562,26 @@ async def test_link_snapshots__begin_with_what_is_and_end_when_cancelled() -> No
 async def test_link_snapshots__take_little_however_often_something_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Method: the monitor always has a reason to look, and each look takes 1 ms of CPU time."""
+    """Method: the monitor always has a reason to look, and each look takes 20 ms of CPU time."""
     monkeypatch.setattr(ports, "_RETRY_SECONDS", 0.0)
+    used, pauses, sleep = 0.0, list[float](), asyncio.sleep
 
     def interfaces() -> list[Interface]:
-        until = time.thread_time() + 0.001
-        while time.thread_time() < until:
-            pass
+        nonlocal used
+        used += 0.02
         return []
 
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
     monkeypatch.setattr(Interface, "all", interfaces)
-    started, used = time.monotonic(), time.thread_time()
-    looks = 0
+    monkeypatch.setattr(time, "thread_time", lambda: used)
+    monkeypatch.setattr(asyncio, "sleep", pause)
     async for _ in link_snapshots(lambda: True):
-        looks += 1
-        if looks == 20:
+        if len(pauses) == 20:
             break
-    assert time.thread_time() - used < 0.25 * (time.monotonic() - started)
+    assert used < 0.25 * (used + sum(pauses))
 
 
 async def test_link_snapshots__go_on_when_interfaces_cannot_be_read(
