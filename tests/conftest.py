@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import signal
+import subprocess
 import tempfile
 import termios
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_
 from slowness import pytest_runtest_setup
 
 from mrc import products
+from mrc.linux import netns
 
 # Tests of whole programs, most of them in namespaces: one of each capability is marked `default`,
 # and the others become `more`, as do those that read the project's own text.
@@ -135,6 +137,22 @@ def pytest_runtest_teardown() -> None:
     on Python 3.14 it warns.
     """
     gc.unfreeze()
+
+
+@pytest.fixture
+def quiet_loopback() -> Iterator[None]:
+    """A loopback on which only the test sends: frames of others would fill the buffer of a capture
+    while the test does not read.
+    """
+    if lacks := netns.lacks():
+        pytest.skip(f"needs {lacks}: run as root")
+    netns.create(name := f"mrc-quiet-{os.getpid()}")
+    try:
+        with netns.inside(name):
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            yield
+    finally:
+        netns.remove(name)
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 import re
 import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from ipaddress import ip_address
 from pathlib import Path
@@ -39,7 +37,6 @@ from mrc.dissect.capture import (
     read,
     udp_of,
 )
-from mrc.linux import netns
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
@@ -287,20 +284,7 @@ def test_interface__live_on_loopback(codec: Codec) -> None:
     )
 
 
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    """A loopback on which nothing else sends: its frames would fill the buffer."""
-    netns.create(name := f"mrc-dissect-{os.getpid()}")
-    try:
-        with netns.inside(name):
-            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-            yield
-    finally:
-        netns.remove(name)
-
-
-@pytest.mark.skipif(bool(netns.lacks()), reason="a network namespace needs root")
-@pytest.mark.usefixtures("quiet")
+@pytest.mark.usefixtures("quiet_loopback")
 def test_interface__each_packet_of_a_loopback_once() -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as end, LiveCapture("lo") as live:
         end.bind(("::1", 0))

@@ -116,15 +116,12 @@ async def test_readings__that_do_not_fit(reading: Reading, near_has_it: bool) ->
             pass
 
 
+@pytest.mark.usefixtures("quiet_loopback")
 async def test_traffic_classes__are_on_the_wire() -> None:
     """Each packet of a transfer has one of the code points, and those of control are there."""
     classes = TrafficClasses(control=46, data=10, retransmission=18)
     config = loopback_config(traffic_classes=classes)
-    try:
-        tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
-    except PermissionError:
-        pytest.skip("needs CAP_NET_RAW: run as root")
-    with tap:
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800)) as tap:
         tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
         tap.bind(("lo", 0))
         tap.setblocking(False)
