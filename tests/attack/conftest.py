@@ -19,7 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[nets.Net]:
-    nets.sweep()
     made = nets.Net()
     with namespaces(*map(made.namespace, ("r", *nets.ADDRESSES))):
         made.build()

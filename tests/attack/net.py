@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import cbuild
+from netns.conftest import fresh_name
 from netns.plain import address, ip, join
 from netns.processes import Mrc
 from slowness import PATIENCE
@@ -27,7 +28,7 @@ from mrc.linux import netns
 
 ADDRESSES = {"a": "10.7.1.2", "b": "10.7.2.2", "v": "10.7.3.2", "x": "10.7.4.2"}
 CROWD = "10.9.0.0/16"  # more source addresses of x
-PREFIX = "mrc-attack-"
+PREFIX = f"mrc-{fresh_name()}-"
 PORT = 4791  # TCP and UDP
 
 
@@ -54,14 +55,6 @@ def memory_bytes(pid: int, name: str = "RssAnon") -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
-def sweep() -> None:
-    """Removes the namespaces of test runs that were killed."""
-    for name in netns.names():
-        owner = name.removeprefix(PREFIX).partition("-")[0]
-        if name.startswith(PREFIX) and not Path(f"/proc/{owner}").exists():
-            netns.remove(name)
-
-
 @dataclass
 class Net:
     """The namespaces and the processes started in them."""
@@ -70,7 +63,7 @@ class Net:
 
     @staticmethod
     def namespace(host: str) -> str:
-        return f"{PREFIX}{os.getpid()}-{host}"
+        return f"{PREFIX}{host}"
 
     def build(self) -> None:
         """Joins the namespaces, which are there."""

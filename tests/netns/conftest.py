@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netns.owner import owner
 from netns.processes import Hosts, Mrc, Start
 from skips import mark
 from slowness import PATIENCE
@@ -47,7 +48,7 @@ def missing_privilege() -> str | None:
     for program, package in (("ip", "iproute2"), ("nft", "nftables")):
         if shutil.which(program) is None:
             return f"needs {program}: apt-get install {package}"
-    name = f"mrc-try-{os.getpid()}"
+    name = f"mrc-{fresh_name()}"
     try:
         netns.create(name)
     except MrcError as exc:
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def fresh_name() -> str:
-    return f"t{os.getpid()}-{next(_numbers)}"
+    return f"{owner()}{next(_numbers)}"
 
 
 def bed_of(*fabrics: Fabric, **options: Any) -> Any:

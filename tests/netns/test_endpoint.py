@@ -23,6 +23,7 @@ from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
 
 import pytest
+from netns.conftest import fresh_name
 from netns.plain import BUDGET_SECONDS, Peer, address, ip, join, namespaces, run_in, until_running
 from netns.processes import Start
 
@@ -53,7 +54,7 @@ from mrc.fabric.hostconfig import PathSource
 from mrc.testbed import findings
 from mrc.testbed.netlink import Netlink
 
-PREFIX = f"mrc-endpoint-{os.getpid()}"
+PREFIX = f"mrc-{fresh_name()}"
 A, B, ROUTER, ROUTER_B = (f"{PREFIX}-{name}" for name in ("a", "b", "r", "rb"))
 DATA = os.urandom(4 << 20)
 OOB_PORT = 4791  # every namespace has its own ports

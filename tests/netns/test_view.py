@@ -25,7 +25,7 @@ from slowness import PATIENCE
 from mrc.testbed.bed import Testbed
 from mrc.view.fabric import FabricChange, FabricView
 
-from .conftest import bed_of
+from .conftest import bed_of, fresh_name
 
 RATE_BPS = 100_000_000
 BELOW, ABOVE = 3.3 * RATE_BPS, 3.5 * RATE_BPS  # of four planes: one fails, none fails
@@ -306,7 +306,7 @@ def keys_and_slider(page: Page, bed: Testbed) -> None:
 def test_page__of_three_tiers_fails_a_t2(tmp_path: Path) -> None:
     shape: dict[str, Any] = {"hosts": 8, "planes": 2, "t0": 4, "t1": 4, "pods": 2, "t2": 4}
     with (
-        Testbed(f"view4-{os.getpid()}", **shape) as bed,
+        Testbed(fresh_name(), **shape) as bed,
         viewing("testbed", "view", "--name", bed.name) as url,
         browser(tmp_path) as page,
     ):
