@@ -257,14 +257,16 @@ class Capture(Struct):
                     raise BrokenPipeError
                 # Always, for the kernel reports an interface that goes down, not its removal then.
                 lost = [end for ring, end in zip(rings, where, strict=True) if not ring.exists()]
+                # Every ring has all packets until then when it is read, however long that takes.
+                settled_ns = time.time_ns() - _SETTLED_NS
                 if lost or has_ended():
+                    settled_ns = time.time_ns()
                     time.sleep(_SETTLED_NS / 1e9)  # the kernel delivers its unfinished blocks
                     is_over = True
                 for ring in rings:
                     pending += (each for each in ring.read() if each[0] >= begin_ns)
                 pending.sort(key=lambda each: each[0])
-                oldest = time.time_ns() - (0 if is_over else _SETTLED_NS)
-                ready = bisect(pending, oldest, key=lambda each: each[0])
+                ready = bisect(pending, settled_ns, key=lambda each: each[0])
                 for each in pending[:ready]:
                     self._write(*each)
                 del pending[:ready]
