@@ -295,7 +295,8 @@ class Play:
                 why = self._differs(step, at)
                 if why == "":
                     self._taken.add(at)
-                    self._is_settled = True
+                    # Not a request: the answer that it has got may still be on its way.
+                    self._is_settled = step.what != "ENDPOINT_REQUEST"
                     return
                 near = why or near
                 at += 1

@@ -181,6 +181,21 @@ def test_take__after_the_judge_stood_still(
         play.take(step)
 
 
+@pytest.mark.parametrize(("kind", "waits"), [("ENDPOINT_REQUEST", 1), ("ENDPOINT_RESPONSE", 0)])
+def test_write__after_a_request_of_the_device(
+    situation: Situation, kind: str, waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter can be quicker than the judge's answer."""
+    seen = made(situation, f"> {kind} operation=EV_PROBE psn=5")
+    peer: Any = SimpleNamespace(seen=[seen], fences=set())
+    device: Any = SimpleNamespace(ask=lambda _: AdapterAnswer())
+    play, fences = Play(peer, device, situation, random.Random(1), 1.0), []
+    monkeypatch.setattr(play, "_fence", lambda: fences.append(1))
+    for line in (f"< {kind} operation=EV_PROBE", ". write bytes=64"):
+        play.take(step(line))
+    assert len(fences) == waits
+
+
 # ---- A faulty path -------------------------------------------------------------------------------
 
 
