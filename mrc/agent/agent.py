@@ -111,8 +111,14 @@ class AgentListener(Listener):
 
     agent: Agent
     """its own"""
-    since: float
-    """when the agent began to serve"""
+    age = 0.0
+    """for how many seconds it has served; a stop is not counted"""
+
+    async def grow_old(self) -> None:
+        """Counts looks: what came during a stop is not read yet."""
+        while self.age <= _OLD_SECONDS:
+            await asyncio.sleep(0.1)
+            self.age += 0.1
 
     async def _answer(self, channel: Channel) -> QP | None:
         message = channel.peeked
@@ -152,7 +158,7 @@ class AgentListener(Listener):
         await channel.receive()
         asked = message.get("to")
         # The program of a QP that has not come to this agent ended before that, which is long ago.
-        old = self._age() > _OLD_SECONDS
+        old = self.age > _OLD_SECONDS
         if type(asked) is int and (
             self.agent.numbers.has_ended(asked) or (old and self.agent.numbers.owner(asked) is None)
         ):
@@ -180,10 +186,8 @@ class AgentListener(Listener):
         """Empty: it may still connect."""
         try:
             program, qpn = self._program(private)
-        except BusyError:
-            return ""
         except ConnectError as error:
-            return str(error)
+            return "" if isinstance(error, BusyError) else str(error)
         return program.connects.fate(qpn, private)
 
     def _program(self, private: dict[str, Any]) -> tuple[ProgramContext, int]:
@@ -194,11 +198,8 @@ class AgentListener(Listener):
             raise self._unknown("QP")
         return program, qpn
 
-    def _age(self) -> float:
-        return asyncio.get_running_loop().time() - self.since
-
     def _unknown(self, what: str) -> ConnectError:
-        if self._age() < _YOUNG_SECONDS:
+        if self.age < _YOUNG_SECONDS:
             return BusyError("the agent has started just now: its programs may not have found it")
         return ConnectError(f"no program of this host has the {what}: has it ended?")
 
@@ -325,15 +326,15 @@ class Agent(Context):
         terms = self._terms(None, None, None)
         listener = AgentListener(local, terms, self._adopt, self._observer.viewers())
         listener.agent = self
-        listener.since = asyncio.get_running_loop().time()
         await listener.open(host, self.port)
         self.port = listener.port
+        growing = asyncio.get_running_loop().create_task(listener.grow_old())
         try:
             async with listener:
                 while True:
                     self._admit(await agent_socket.accept(opened))
         finally:
-            await cancelled(*self._attached.values(), *self._probed)
+            await cancelled(growing, *self._attached.values(), *self._probed)
             await self.rdma_cm.close()
 
     def keep_probed(self, qp: QP) -> None:

@@ -43,6 +43,7 @@ from mrc.errors import (
 )
 from mrc.fabric.hostconfig import pack_address
 from mrc.observe import views
+from mrc.tasks import cancelled
 
 NAME = f"@mrc-test-agent-{os.getpid()}"
 ENDS = (AgentKind.GONE, AgentKind.FAILED)
@@ -531,7 +532,7 @@ def test_has_ended__what_was_in_use_and_is_no_more(monkeypatch: pytest.MonkeyPat
 def asked(age: float) -> tuple[AgentListener, Mock]:
     """An agent of this age in seconds, and the connection of another one, which has sent resume."""
     listener = AgentListener.__new__(AgentListener)
-    listener.since = asyncio.get_running_loop().time() - age
+    listener.age = age
     listener.agent = Mock()
     listener.agent.numbers.owner.return_value = None
     listener.agent.numbers.has_ended.return_value = False
@@ -552,6 +553,18 @@ async def test_ask__about_a_qp_that_no_program_has(age: float, gone: bool) -> No
     await listener._answer_ask(channel)
     (told,) = channel.send.await_args_list
     assert ("no program of this host has the QP" in told.kwargs.get("gone", "")) == gone
+
+
+async def test_ask__of_an_agent_that_was_stopped_before_its_programs_could_find_it() -> None:
+    """What they sent meanwhile may be read after the question."""
+    listener, channel = asked(age=0)
+    channel.receive.return_value = {"to": 6}
+    growing = asyncio.create_task(listener.grow_old())
+    await asyncio.sleep(0)
+    time.sleep(1.2)  # noqa: ASYNC251 the agent stands still
+    await listener._answer_ask(channel)
+    await cancelled(growing)
+    channel.send.assert_awaited_once_with("ask")
 
 
 async def test_ask__about_a_qp_that_a_program_has() -> None:
