@@ -338,8 +338,7 @@ static void admit(struct mrc_emu *emu, const struct arrival *arrival) {
 static bool take(struct mrc_emu *emu) {
   struct arrival arrival;
   /* In this order: after a pause between the two, packets are late, but none is early. */
-  const uint64_t real_ns = clock_ns(CLOCK_REALTIME);
-  const uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+  const uint64_t real_ns = clock_ns(CLOCK_REALTIME), now_ns = clock_ns(CLOCK_MONOTONIC);
   const uint64_t lead_ns = real_ns - now_ns;
   for (int i = 0; i < BATCH; i++) {
     if (!ring_peek(&emu->ring, &arrival)) return false;
