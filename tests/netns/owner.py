@@ -33,7 +33,7 @@ def owner() -> str:
     own = next(number for number in count() if _locks(locks, number))
     for number in set(_left()):
         if number == own or _locks(locks, number):
-            with suppress(MrcError):  # without the privilege
+            with suppress(MrcError, OSError):  # without the privilege
                 _remove(f"run{number}-")
             if number != own:
                 fcntl.lockf(locks, fcntl.LOCK_UN, 1, number)
