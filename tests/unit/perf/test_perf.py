@@ -428,7 +428,8 @@ async def test_plans__one_after_the_other() -> None:
     assert [outcome.total.received_bytes for outcome in outcomes] == [4, 16384, 4 * MIB]
 
 
-async def test_interrupted__keeps_what_was_measured() -> None:
+async def test_interrupted__keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perf_session, "LAST_WORDS_SECONDS", BUDGET_SECONDS)
     async with ends() as (client, outcomes):
         started = asyncio.Event()
         plan, on_interval = PerfPlan(size=4096, seconds=60.0), lambda _: started.set()
