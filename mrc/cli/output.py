@@ -247,9 +247,8 @@ class Interrupted(Exception):
     @staticmethod
     def signals() -> dict[int, Any]:
         """Those that end a command, and their handlers. nohup ignores SIGHUP: that stays."""
-        ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        found = {each: signal.getsignal(each) for each in ending}
-        return {each: of for each, of in found.items() if (each, of) != (ending[2], signal.SIG_IGN)}
+        found = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        return {s: of for s, of in found.items() if s != signal.SIGHUP or of != signal.SIG_IGN}
 
 
 def exit_code(error: BaseException) -> int:
