@@ -4,8 +4,8 @@
  * UDP sockets. cffi also parses the part between the two cdef markers: all of Python's constants
  * and structs come from there. Functions return 0 or a negative errno value unless noted otherwise.
  * Time is `now_ns`, nanoseconds of any monotonic clock, and is always the last argument. Addresses
- * have 16 bytes; IPv4 uses the mapped form ::ffff:a.b.c.d. Ports of this host count from 1, and
- * port n lies in plane n.
+ * have 16 bytes; IPv4 uses the mapped form ::ffff:a.b.c.d. Ports and planes count from 1. A plane
+ * of a QP is a pair of ports, one of each host; port n lies in plane n unless an EV says otherwise.
  */
 #pragma once
 
@@ -67,10 +67,10 @@ enum { MRC_ALL_READINGS = 4095 };
 /* State of one EV. */
 struct mrc_ev_info {
   uint32_t ev;
-  uint8_t port;
+  uint8_t port;   /* of this host, 1-based */
+  uint8_t plane;  /* 1-based */
   uint8_t state;  /* enum mrc_ev_state */
   uint8_t active; /* 1: in the rotation, 0: backup */
-  uint8_t reserved;
   uint64_t sent_packets;
   uint64_t sent_bytes; /* payload */
   uint64_t lost_packets;
@@ -91,7 +91,8 @@ struct mrc_plane_info {
   uint64_t cwnd_bytes;    /* window of the plane; with NSCC and equal shares that of the QP */
   uint8_t suspended;      /* 1: carries probes only, as long as another plane carries data */
   uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
-  uint8_t reserved[2];    /* 0 */
+  uint8_t backup;         /* 1: carries data only while no other plane does */
+  uint8_t reserved;       /* 0 */
   uint32_t share_percent; /* bytes carried by all QPs to the peer in the last period, in per cent of
                              the mean of the other planes; 100 before, and with equal shares */
 };
@@ -171,7 +172,8 @@ enum mrc_ev_state {
   MRC_EV_GOOD,
   MRC_EV_SKIP,        /* congested: sits out one or more turns of the rotation */
   MRC_EV_ASSUMED_BAD, /* lost a packet or could not send; probed until it is trusted again */
-  MRC_EV_DENIED       /* denied by the controller */
+  MRC_EV_DENIED,      /* denied by the controller */
+  MRC_EV_UNPROVEN     /* carries no data: only what the controller probes, and answers */
 };
 
 enum mrc_wr_opcode { MRC_WR_WRITE, MRC_WR_WRITE_IMM };
@@ -270,7 +272,7 @@ struct mrc_event {
   uint32_t ev_index; /* index in the QP's EV array, for EV_STATE and PROBE */
   int32_t result;    /* 0 or -errno; PLANE_SHARE: per cent */
   uint8_t type;      /* enum mrc_event_type */
-  uint8_t port;      /* plane, for EV_STATE, PLANE, PLANE_SHARE, PORT, PROBE, WARNING */
+  uint8_t port;      /* plane, for EV_STATE, PLANE, PLANE_SHARE, PORT, PROBE; WARNING: port */
   uint8_t status;    /* see the type */
   uint8_t reason;    /* enum mrc_event_reason, for EV_STATE, PLANE, PLANE_SHARE, PORT */
 };
@@ -349,14 +351,16 @@ struct mrc_engine_config {
 
 /* An entropy value: the name of a path, and the addresses and socket that lead there. */
 struct mrc_ev_attr {
-  uint8_t src[16];     /* inner source address, as the peer will see it */
-  uint8_t dst[16];     /* inner destination address; the kernel routes by it */
-  uint32_t ev;         /* sport << 16 | low 16 bits of the flow label */
-  uint16_t dport;      /* UDP port of the peer */
-  uint8_t port;        /* local port (plane), 1-based */
-  uint8_t tx_index;    /* transmit socket of that port that owns the source port */
-  uint8_t family;      /* 4 or 6 */
-  uint8_t reserved[3]; /* 0 */
+  uint8_t src[16];   /* inner source address, as the peer will see it */
+  uint8_t dst[16];   /* inner destination address; the kernel routes by it */
+  uint32_t ev;       /* sport << 16 | low 16 bits of the flow label */
+  uint16_t dport;    /* UDP port of the peer */
+  uint8_t port;      /* local port, 1-based */
+  uint8_t tx_index;  /* transmit socket of that port that owns the source port */
+  uint8_t family;    /* 4 or 6 */
+  uint8_t plane;     /* pair of ports, 1-based: all EVs of a plane have the same [port] */
+  uint8_t peer_port; /* number that the peer gives to its port, 1-based [plane] */
+  uint8_t backup;    /* 1: the plane carries data only while no other does */
 };
 
 /* A source address and source port from which the peer sends. */
@@ -520,7 +524,8 @@ int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_create_attr *attr);
 int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
                   const struct mrc_qp_rtr_attr *rtr, const struct mrc_qp_rts_attr *rts,
                   uint64_t now_ns);
-/* Sets the EV array (in INIT). Every port must exist. -EINVAL, -ENOENT, -ENOMEM. */
+/* Sets the EV array (in INIT), or adds to it (in RTR or RTS), UNPROVEN then. Every port must exist,
+   and planes are limited by the number of ports. -EINVAL, -ENOENT, -ENOMEM; -ENOSPC: too many. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
 /* Sets the sources of the peer (in INIT, after the EVs). Packets from other sources are dropped.
    -EINVAL, -ENOENT; -EADDRINUSE: a source belongs to a peer that receives at another UDP port, has
@@ -538,7 +543,7 @@ int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wrs, uint
    timeout starts when the kernel takes the probe. */
 int mrc_engine_probe_evs(mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
                          uint64_t now_ns);
-/* For the controller: MRC_EV_DENIED, MRC_EV_GOOD (also ends ASSUMED_BAD) or MRC_EV_ASSUMED_BAD. */
+/* For the controller: GOOD (also ends ASSUMED_BAD and UNPROVEN), ASSUMED_BAD, DENIED, UNPROVEN. */
 int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
                         uint64_t now_ns);
 /* Narrows or widens the window granted to the peer: a multiple of 128, up to the attribute mpr.

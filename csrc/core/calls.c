@@ -137,9 +137,79 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_create_attr *at
   return 0;
 }
 
+/* Copies the base RTTs of other QPs with the same peer: a QP that starts while a queue is full
+   cannot measure the empty path. */
+static void take_base_rtts(struct mrc_qp *qp) {
+  for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next) {
+    if (other == qp) continue;
+    MRC_EACH_BIT(plane, other->evset.plane_mask & qp->evset.plane_mask) {
+      const struct mrc_ev_plane *its = &other->evset.planes[plane],
+                                *ours = &qp->evset.planes[plane];
+      if (its->port != ours->port || its->peer_port != ours->peer_port) continue;
+      const struct mrc_rtt *rtt = &other->planes[plane].rtt;
+      uint64_t *base_ns = &qp->planes[plane].rtt.base_ns;
+      if (rtt->smooth_ns != 0 && (*base_ns == 0 || *base_ns > rtt->base_ns))
+        *base_ns = rtt->base_ns;
+    }
+  }
+}
+
+/* Opens the windows of `planes`, with `psns` for the QP. Each plane has its own window. With NSCC
+   and equal shares, the QP has one window, as in MRC. 0 or -EINVAL (a profile out of range). */
+static int open_windows(struct mrc_qp *qp, uint32_t planes, uint32_t psns) {
+  const struct mrc_qp_rts_attr *attr = &qp->attr.rts;
+  const uint32_t proven = qp->evset.plane_mask & ~qp->evset.unproven;
+  const uint32_t n = mrc_max_u32(1, (uint32_t)__builtin_popcount(proven));
+  qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
+  struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
+                             .mtu_bytes = attr->path_mtu,
+                             .planes = qp->req.one_window ? n : 1,
+                             .windows = qp->req.one_window ? 1 : n,
+                             .kind = attr->cc,
+                             .profile = attr->cc_profile};
+  if (!qp->req.one_window && cc.profile.max_cwnd != 0) /* limits the sum of all windows */
+    cc.profile.max_cwnd = mrc_max_u64(cc.profile.max_cwnd / n, attr->path_mtu);
+  MRC_EACH_BIT(plane, planes) {
+    const int error = mrc_cc_init(&qp->planes[plane].cc, &cc);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
+/* Planes whose port here or there is down carry no data. */
+static void suspend_down_planes(struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
+                                uint64_t now_ns) {
+  const uint32_t up = mrc_evset_on_ports(&qp->evset, services->ports.up);
+  MRC_EACH_BIT(plane, planes) {
+    if ((up >> plane & 1) == 0)
+      mrc_health_suspend_plane(services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+    else if (qp->planes[plane].peer_down)
+      mrc_health_on_peer_port_down(services, qp, plane, now_ns);
+  }
+}
+
+/* Adds EVs to a QP that is set up. New planes get what a move to RTS gives to the others. */
+static int add_evs(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_ev_attr *evs,
+                   int n) {
+  struct mrc_services *services = &engine->services;
+  const uint32_t before = qp->evset.plane_mask;
+  const int error = mrc_evset_add(&qp->evset, evs, n, qp->attr.rts.ev_active_per_plane);
+  if (error != 0) return error;
+  const uint32_t planes = qp->evset.plane_mask & ~before;
+  mrc_endpoint_know_ports(qp, planes);
+  if (qp->state != MRC_QP_RTS || planes == 0) return 0;
+  /* The window of the QP limits all planes together: a new one may fill as much as another. */
+  const int opened = open_windows(qp, planes, qp->req.win.psns);
+  mrc_assert(opened == 0); /* the same values have opened the others */
+  take_base_rtts(qp);
+  suspend_down_planes(services, qp, planes, services->now_ns);
+  return 0;
+}
+
 int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n) {
   struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
+  if (mrc_qp_is_live(qp)) return add_evs(engine, qp, evs, n);
   if (qp->state != MRC_QP_INIT) return -EINVAL;
   struct mrc_evset set;
   const int error = mrc_evset_init(&set, evs, n, engine->services.config.ports, qp->noise_ns);
@@ -193,43 +263,8 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_rtr_attr *attr) {
   return 0;
 }
 
-/* Copies the base RTTs of other QPs with the same peer: a QP that starts while a queue is full
-   cannot measure the empty path. */
-static void take_base_rtts(struct mrc_qp *qp) {
-  for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next) {
-    if (other == qp) continue;
-    MRC_EACH_BIT(plane, other->evset.plane_mask) {
-      const struct mrc_rtt *rtt = &other->planes[plane].rtt;
-      uint64_t *base_ns = &qp->planes[plane].rtt.base_ns;
-      if (rtt->smooth_ns != 0 && (*base_ns == 0 || *base_ns > rtt->base_ns))
-        *base_ns = rtt->base_ns;
-    }
-  }
-}
-
 static bool are_retries(uint32_t timeout, uint32_t linear, uint32_t exponential) {
   return timeout >= 1 && timeout <= 24 && linear <= 7 && exponential <= 25;
-}
-
-/* The QP moves to RTS, with a window of `psns`. Each plane has its own window. With NSCC and equal
-   shares, the QP has one window, as in MRC. 0 or -EINVAL (a profile out of range). */
-static int open_windows(struct mrc_qp *qp, uint32_t psns) {
-  const struct mrc_qp_rts_attr *attr = &qp->attr.rts;
-  const uint32_t planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask);
-  qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
-  struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
-                             .mtu_bytes = attr->path_mtu,
-                             .planes = qp->req.one_window ? planes : 1,
-                             .windows = qp->req.one_window ? 1 : planes,
-                             .kind = attr->cc,
-                             .profile = attr->cc_profile};
-  if (!qp->req.one_window && cc.profile.max_cwnd != 0) /* limits the sum of all windows */
-    cc.profile.max_cwnd = mrc_max_u64(cc.profile.max_cwnd / planes, attr->path_mtu);
-  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
-    const int error = mrc_cc_init(&qp->planes[plane].cc, &cc);
-    if (error != 0) return error;
-  }
-  return 0;
 }
 
 /* Starts the requester with the attributes agreed at connect. 0 or -EINVAL or -ENOMEM. */
@@ -242,7 +277,7 @@ static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   if (!are_retries(attr->timeout, attr->retry_linear, attr->retry_exp)) return -EINVAL;
   if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
   const uint32_t psns = mrc_min_u32(attr->peer_mpr, qp->attr.create.mpr);
-  int error = open_windows(qp, psns);
+  int error = open_windows(qp, qp->evset.plane_mask, psns);
   qp->evset.by_delay = attr->cc == MRC_CC_DELAY; /* NSCC requires switches that mark and trim */
   if (error == 0) error = mrc_requester_start(&qp->req, attr, psns, now_ns);
   if (error != 0) return error;
@@ -263,13 +298,9 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   mrc_evset_start(&qp->evset, attr->ev_active_per_plane, &engine->prng);
   mrc_spray_start(qp);
   take_base_rtts(qp);
-  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+  suspend_down_planes(&engine->services, qp, qp->evset.plane_mask, now_ns);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask)
     qp->planes[plane].reverse_ev = MRC_EV_NONE; /* the rotation has no dead EV now */
-    if ((engine->services.ports.up >> plane & 1) == 0)
-      mrc_health_suspend_plane(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
-    else if (qp->planes[plane].peer_down)
-      mrc_health_on_peer_port_down(&engine->services, qp, plane, now_ns);
-  }
   return 0;
 }
 
@@ -418,7 +449,8 @@ int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_ind
       changed = mrc_evset_on_trust(&qp->evset, ev);
       break;
     case MRC_EV_DENIED:
-      changed = mrc_evset_on_deny(&qp->evset, ev);
+    case MRC_EV_UNPROVEN:
+      changed = mrc_evset_on_bar(&qp->evset, ev, (enum mrc_ev_state)state);
       break;
     case MRC_EV_ASSUMED_BAD:
       mrc_health_distrust_ev(&engine->services, qp, ev, MRC_REASON_CONTROLLER, now_ns);
@@ -472,7 +504,7 @@ int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr 
 
 /* ---- ports ---- */
 
-/* Begins a call about this port. Returns its plane. */
+/* Begins a call about this port. Returns its index. */
 static uint32_t begin_port(struct mrc_services *services, int port, uint64_t now_ns) {
   mrc_assert(port >= 1 && (uint32_t)port <= services->config.ports);
   services->now_ns = now_ns;
@@ -481,11 +513,11 @@ static uint32_t begin_port(struct mrc_services *services, int port, uint64_t now
 
 void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
-  const uint32_t plane = begin_port(services, port, now_ns), bit = 1u << plane;
+  const uint32_t index = begin_port(services, port, now_ns), bit = 1u << index;
   if (((services->ports.blocked & bit) != 0) == blocked) return;
   services->ports.blocked ^= bit;
   if (blocked) {
-    services->ports.blocked_ns[plane] = now_ns;
+    services->ports.blocked_ns[index] = now_ns;
   } else {
     engine->endpoint.answers.n_stuck = services->probes.n_stuck = 0;
     /* Each QP that waited for the port gets a turn. Answers that are due leave first, because data
@@ -501,20 +533,21 @@ void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, 
 
 void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
-  const uint32_t plane = begin_port(services, port, now_ns), bit = 1u << plane;
+  const uint32_t bit = 1u << begin_port(services, port, now_ns);
   if (((services->ports.up & bit) != 0) == up) return;
   services->ports.up ^= bit;
   services->ports.was_down = true;
   mrc_endpoint_on_port_change(services, &engine->endpoint);
   for (uint32_t i = 0; i < services->config.max_qps; i++) {
     struct mrc_qp *qp = engine->qps.at[i];
-    if (qp == NULL || (qp->evset.plane_mask & bit) == 0) continue;
-    mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, up, MRC_REASON_OWN_PORT);
-    if (qp->state != MRC_QP_RTS) continue;
-    if (up)
-      mrc_health_retry_plane(services, qp, plane, now_ns);
-    else
-      mrc_health_suspend_plane(services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+    MRC_EACH_BIT(plane, qp != NULL ? mrc_evset_on_ports(&qp->evset, bit) : 0) {
+      mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, up, MRC_REASON_OWN_PORT);
+      if (qp->state != MRC_QP_RTS) continue;
+      if (up)
+        mrc_health_retry_plane(services, qp, plane, now_ns);
+      else
+        mrc_health_suspend_plane(services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+    }
   }
 }
 
@@ -560,6 +593,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .cwnd_bytes = mrc_qp_cc(qp, i)->cwnd_bytes,
                                 .suspended = plane->suspended,
                                 .slow = share.slow,
+                                .backup = qp->evset.backups >> i & 1,
                                 .share_percent = share.compared ? share.percent : 100};
     if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
   }
@@ -569,7 +603,8 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
 uint32_t mrc_engine_ports_used(const struct mrc_engine *engine) {
   uint32_t used = 0;
   for (uint32_t i = 0; i < engine->services.config.max_qps; i++)
-    if (engine->qps.at[i] != NULL) used |= engine->qps.at[i]->evset.plane_mask;
+    MRC_EACH_BIT(plane, engine->qps.at[i] != NULL ? engine->qps.at[i]->evset.plane_mask : 0)
+      used |= 1u << engine->qps.at[i]->evset.planes[plane].port;
   return used;
 }
 
@@ -579,16 +614,16 @@ int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_e
   if (qp == NULL) return -ENOENT;
   for (int i = 0; i < qp->evset.n && i < capacity; i++) {
     const struct mrc_ev *ev = &qp->evset.evs[i];
-    infos[i] = (struct mrc_ev_info){
-        .ev = ev->value,
-        .port = ev->port,
-        .state = ev->state,
-        .active = ev->place < qp->evset.planes[mrc_plane_of(ev->port)].n_active,
-        .sent_packets = ev->packets,
-        .sent_bytes = ev->bytes,
-        .lost_packets = ev->lost,
-        .sent_probes = ev->probes,
-        .rtt_ns = ev->rtt_ns != 0 ? (int64_t)ev->rtt_ns : -1};
+    infos[i] = (struct mrc_ev_info){.ev = ev->value,
+                                    .port = ev->port,
+                                    .plane = mrc_port_of(ev->plane),
+                                    .state = ev->state,
+                                    .active = ev->place < qp->evset.planes[ev->plane].n_active,
+                                    .sent_packets = ev->packets,
+                                    .sent_bytes = ev->bytes,
+                                    .lost_packets = ev->lost,
+                                    .sent_probes = ev->probes,
+                                    .rtt_ns = ev->rtt_ns != 0 ? (int64_t)ev->rtt_ns : -1};
   }
   return qp->evset.n;
 }

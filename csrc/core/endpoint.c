@@ -63,11 +63,16 @@ void mrc_port_status_on_change(struct mrc_services *services, struct mrc_port_st
     inform(services, statuses, status, ANSWERS_IN_ORDER);
 }
 
-/* An EV of this plane, on any QP of the peer. */
-static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, bool suspended,
-                            struct mrc_qp **qp, uint16_t *ev) {
+/* An EV of this plane, on any QP of the peer, if its port here is in `ports` and that of the peer
+   is up. */
+static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, uint32_t ports,
+                            bool suspended, struct mrc_qp **qp, uint16_t *ev) {
   for (struct mrc_qp *at = peer->qps; at != NULL; at = at->peer_next) {
-    if (!mrc_qp_is_live(at) || at->planes[plane].suspended != suspended) continue;
+    const uint32_t planes = mrc_evset_on_ports(&at->evset, ports) &
+                            mrc_evset_on_peer_ports(&at->evset, peer->ports_up) &
+                            ~at->evset.unproven;
+    if (!mrc_qp_is_live(at) || (planes >> plane & 1) == 0) continue;
+    if (at->planes[plane].suspended != suspended) continue;
     *ev = mrc_evset_any(&at->evset, plane);
     *qp = at;
     if (*ev != MRC_EV_NONE) return true;
@@ -79,12 +84,11 @@ static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, bool su
    none of these ports has a usable EV. */
 static bool choose_for_status(const struct mrc_services *services, struct mrc_port_status *status,
                               uint32_t ports, struct mrc_qp **qp, uint16_t *ev) {
-  const struct mrc_peer *peer = status->peer;
-  const uint32_t wanted = ports & peer->ports_up & mrc_all_ports(services->config.ports);
+  const uint32_t n = services->config.ports;
   for (int suspended = 0; suspended < 2; suspended++) { /* suspended planes last */
-    for (uint32_t turn = 1; turn <= MRC_MAX_PORTS; turn++) {
-      const uint32_t plane = (status->plane + turn) % MRC_MAX_PORTS;
-      if ((wanted >> plane & 1) == 0 || !choose_on_plane(peer, plane, suspended, qp, ev)) continue;
+    for (uint32_t turn = 1; turn <= n; turn++) {
+      const uint32_t plane = (status->plane + turn) % n;
+      if (!choose_on_plane(status->peer, plane, ports, suspended, qp, ev)) continue;
       status->plane = (uint8_t)plane;
       return true;
     }
@@ -126,11 +130,9 @@ static void on_status_failure(struct mrc_port_statuses *statuses,
 
 static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t changed,
                       uint32_t mask, uint64_t now_ns) {
-  /* The peer's ports beyond ours belong to no common plane. */
-  MRC_EACH_BIT(plane, changed & mrc_all_ports(services->config.ports)) {
-    const bool down = (mask >> plane & 1) == 0;
+  MRC_EACH_BIT(plane, mrc_evset_on_peer_ports(&qp->evset, changed)) {
+    const bool down = (mask >> qp->evset.planes[plane].peer_port & 1) == 0;
     qp->planes[plane].peer_down = down;
-    if ((qp->evset.plane_mask >> plane & 1) == 0) continue;
     mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, !down, MRC_REASON_PEER_PORT);
     if (qp->state != MRC_QP_RTS) continue;
     if (down)
@@ -154,10 +156,12 @@ static void on_news(struct mrc_services *services, struct mrc_peer *peer,
     set_ports(services, qp, changed, mask, now_ns);
 }
 
-/* The peer answered probes on a plane: its port is up, even if a port status said otherwise. */
-static void on_proved(struct mrc_services *services, struct mrc_peer *peer, uint32_t plane,
+/* The peer answered probes on a plane of the QP: its port is up, even if a port status said
+   otherwise. */
+static void on_proved(struct mrc_services *services, const struct mrc_qp *proving, uint32_t plane,
                       uint64_t now_ns) {
-  const uint32_t bit = 1u << plane;
+  struct mrc_peer *peer = proving->peer;
+  const uint32_t bit = 1u << proving->evset.planes[plane].peer_port;
   if ((peer->ports_up & bit) != 0) return;
   peer->ports_up |= bit;
   for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
@@ -183,7 +187,7 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
   /* The QP's round trip comes from EVs that answer. An EV on a much longer path would always time
      out and stay bad, so the round trip of its own probes counts too, and on a suspended plane that
      of its patient probes. */
-  const struct mrc_plane *plane = &qp->planes[mrc_plane_of(qp->evset.evs[ev].port)];
+  const struct mrc_plane *plane = &qp->planes[qp->evset.evs[ev].plane];
   const uint64_t floor_ns = mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns);
   uint64_t overdue_ns = mrc_max_u64(mrc_rtt_overdue_ns(&qp->req.rtt, 0), qp->evset.evs[ev].rtt_ns);
   if (plane->suspended) overdue_ns = mrc_max_u64(overdue_ns, plane->rtt.smooth_ns);
@@ -204,7 +208,7 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
    of the others. */
 static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev) {
   if (ev == MRC_EV_NONE) return;
-  struct mrc_plane *plane = &qp->planes[mrc_plane_of(qp->evset.evs[ev].port)];
+  struct mrc_plane *plane = &qp->planes[qp->evset.evs[ev].plane];
   if (plane->patient || plane->unsendable || plane->peer_down) return;
   if (plane->probation.doublings < PATIENT_AFTER) return;
   const struct mrc_ev_probe probe = {.ev = ev,
@@ -219,15 +223,16 @@ static void probe_patiently(struct mrc_services *services, struct mrc_qp *qp, ui
 static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, bool *room,
                              uint64_t now_ns) {
   uint64_t next_ns = MRC_NEVER;
-  MRC_EACH_BIT(index, qp->evset.plane_mask) {
+  const uint32_t up = mrc_evset_on_ports(&qp->evset, services->ports.up);
+  MRC_EACH_BIT(index, qp->evset.plane_mask & ~qp->evset.unproven) {
     struct mrc_plane *plane = &qp->planes[index];
-    if (!plane->suspended || (services->ports.up >> index & 1) == 0) continue;
+    if (!plane->suspended || (up >> index & 1) == 0) continue;
     if (now_ns >= plane->probation.next_ns && *room) {
       /* The EV whose probe may bring the plane back: each in turn, the rotation first, until one
          answers. That one is probed again, because the others may be dead. */
       uint16_t ev = plane->probed_ev;
       const bool answered = ev != MRC_EV_NONE && plane->probation.successes > 0;
-      if (!answered || qp->evset.evs[ev].state == MRC_EV_DENIED)
+      if (!answered || mrc_ev_is_barred(&qp->evset.evs[ev]))
         ev = mrc_evset_after(&qp->evset, index, ev);
       probe_patiently(services, qp, ev);
       *room = probe_for(services, qp, ev, MRC_EV_PROBE_PLANE, &plane->probation, now_ns);
@@ -246,7 +251,7 @@ static uint64_t probe_evs(struct mrc_services *services, struct mrc_qp *qp, bool
   for (uint16_t k = 0; k < qp->evset.n; k++) {
     const uint16_t i = (uint16_t)((first + k) % qp->evset.n);
     struct mrc_ev *ev = &qp->evset.evs[i];
-    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[mrc_plane_of(ev->port)].suspended) continue;
+    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[ev->plane].suspended) continue;
     if (now_ns >= ev->probation.next_ns && *room) {
       *room = probe_for(services, qp, i, MRC_EV_PROBE_EV, &ev->probation, now_ns);
       if (!*room) qp->next_ev_probe = i;
@@ -280,7 +285,7 @@ static void end_command(struct mrc_services *services, const struct mrc_ev_probe
       .cookie = probe->cookie,
       .qpn = qp->qpn,
       .ev_index = probe->ev,
-      .port = qp->evset.evs[probe->ev].port,
+      .port = mrc_port_of(qp->evset.evs[probe->ev].plane),
       .result = result,
       .status = ce,
       .rtt_ns = result == 0 ? (int64_t)round_trip_ns(probe, now_ns) : 0};
@@ -293,7 +298,7 @@ static void on_probe_failure(struct mrc_services *services, const struct mrc_ev_
                              int error, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
-  const uint32_t plane = mrc_plane_of(qp->evset.evs[probe->ev].port);
+  const uint32_t plane = qp->evset.evs[probe->ev].plane;
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(services, probe, error, false, now_ns);
   if (probe->purpose == MRC_EV_PROBE_REVERSE)
     mrc_reverse_on_failure(qp, plane, probe->ev, probe->sent_ns != 0);
@@ -311,7 +316,7 @@ static void on_probe_failure(struct mrc_services *services, const struct mrc_ev_
 static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *probe,
                      struct mrc_qp *qp, bool ce, uint64_t now_ns) {
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
-  const uint32_t index = mrc_plane_of(ev->port);
+  const uint32_t index = ev->plane;
   struct mrc_plane *plane = &qp->planes[index];
   if (probe->purpose == MRC_EV_PROBE_EV && ev->state == MRC_EV_ASSUMED_BAD &&
       mrc_probation_on_success(&ev->probation, qp->noise_ns, now_ns)) {
@@ -323,7 +328,7 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
   }
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
-    on_proved(services, qp->peer, index, now_ns);
+    on_proved(services, qp, index, now_ns);
     mrc_health_trust_ev(services, qp, probe->ev, MRC_REASON_PROBES);
     mrc_health_resume_plane(services, qp, index, MRC_REASON_PROBES);
   }
@@ -332,7 +337,7 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
 }
 
 void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t index, uint64_t sent_ns, uint64_t rtt_ns) {
-  struct mrc_plane *plane = &qp->planes[mrc_plane_of(qp->evset.evs[index].port)];
+  struct mrc_plane *plane = &qp->planes[qp->evset.evs[index].plane];
   mrc_rtt_smooth(&qp->evset.evs[index].rtt_ns, rtt_ns);
   mrc_evset_on_delivered(&qp->evset, index, 0, plane->rack_ns);
   if (plane->suspended) mrc_rtt_sample(&plane->rtt, rtt_ns); /* nothing else measures it */
@@ -346,7 +351,7 @@ void mrc_ev_probe_measured(struct mrc_qp *qp, uint16_t index, uint64_t sent_ns, 
 static void on_probe_answer(struct mrc_services *services, const struct mrc_ev_probe *probe,
                             bool ce, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
-  const uint32_t plane = mrc_plane_of(qp->evset.evs[probe->ev].port);
+  const uint32_t plane = qp->evset.evs[probe->ev].plane;
   const uint64_t rtt_ns = round_trip_ns(probe, now_ns);
   mrc_trace(services, MRC_TRACE_EV_PROBE_IN, qp->qpn, probe->id, rtt_ns);
   if (probe->purpose == MRC_EV_PROBE_PATIENT) /* what was before counts no more */
@@ -398,7 +403,7 @@ static uint16_t answer_ev(const struct mrc_peers *peers, const struct mrc_answer
   for (*qp = answer->qp != NULL ? answer->qp : peer->qps; *qp != NULL; *qp = (*qp)->peer_next) {
     struct mrc_evset *set = &(*qp)->evset;
     for (int tries = 0; tries < MAX_TRIES; tries++) {
-      const uint32_t plane = mrc_plane_of(answer->port);
+      const uint32_t plane = mrc_evset_plane_from(set, mrc_plane_of(answer->port), answer->asker);
       ev = tries == 0 ? mrc_reverse_ev(*qp, plane) : mrc_evset_any(set, plane);
       if (ev == MRC_EV_NONE) break;
       mrc_evset_addresses(set, ev, src, dst);
@@ -430,6 +435,13 @@ static const struct mrc_peer *asker_of(const struct mrc_peers *peers, uint32_t f
   return asker != NULL ? asker : mrc_peers_at(peers, first);
 }
 
+/* The index of the peer's port that the packet left. */
+static uint32_t port_it_left(const struct mrc_peer *peer, const struct mrc_meta *meta) {
+  const struct mrc_evset *set = &peer->qps->evset;
+  const uint32_t plane = mrc_evset_plane_from(set, mrc_plane_of(meta->port), meta->src);
+  return (set->plane_mask >> plane & 1) != 0 ? set->planes[plane].peer_port : plane;
+}
+
 /* Takes an endpoint request that `sealer` has opened, or, if that is NULL, a plain one with a good
    ICRC, from a source that at least one plain peer claims. Returns 0 or a drop reason. */
 static int on_request(struct mrc_services *services, struct mrc_peers *peers,
@@ -443,7 +455,8 @@ static int on_request(struct mrc_services *services, struct mrc_peers *peers,
     return mrc_drop(services, MRC_DROP_RATE, MRC_ENDPOINT_QPN, 0);
   }
   const bool status = wire->endpoint.op == MRC_ENDPOINT_PORT_STATUS;
-  if (status && (wire->endpoint.port_status_mask >> mrc_plane_of(meta->port) & 1) == 0)
+  const struct mrc_peer *from = sealer != NULL ? sealer->peer : mrc_peers_at(peers, entry);
+  if (status && (wire->endpoint.port_status_mask >> port_it_left(from, meta) & 1) == 0)
     return mrc_drop(services, MRC_DROP_PORT_STATUS, MRC_ENDPOINT_QPN, 0);
   if (status && sealer != NULL) on_news(services, sealer->peer, wire, now_ns);
   if (status && sealer == NULL)
@@ -473,9 +486,9 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
   for (uint32_t n = answers->n; n > 0 && services->arena.n_bursts < most; n--) {
     const uint32_t place = answers->head % MRC_ANSWER_PLACES;
     const struct mrc_answer answer = answers->ring[place];
-    const uint32_t plane = mrc_plane_of(answer.port);
-    const bool usable = (mrc_ports_usable(ports) >> plane & 1) != 0;
-    const bool stuck = !usable && (ports->up >> plane & 1) != 0;
+    const uint32_t port = mrc_plane_of(answer.port);
+    const bool usable = (mrc_ports_usable(ports) >> port & 1) != 0;
+    const bool stuck = !usable && (ports->up >> port & 1) != 0;
     struct mrc_qp *qp;
     bool astray; /* ignored: an answer that may get lost is better than none */
     const uint16_t ev = usable ? answer_ev(peers, &answer, answer.peer, &qp, &astray) : MRC_EV_NONE;
@@ -576,9 +589,14 @@ int mrc_endpoint_add_qp(struct mrc_services *services, struct mrc_endpoint *endp
   /* The known state of the peer's ports. Without a live QP no reports arrive, so the last one may
      be out of date. */
   if (mrc_peer_live_qp(peer) == NULL) peer->ports_up = UINT32_MAX;
-  for (uint32_t i = 0; i < services->config.ports; i++)
-    qp->planes[i].peer_down = (peer->ports_up >> i & 1) == 0;
+  mrc_endpoint_know_ports(qp, qp->evset.plane_mask);
   return 0;
+}
+
+void mrc_endpoint_know_ports(struct mrc_qp *qp, uint32_t planes) {
+  const uint32_t up = mrc_evset_on_peer_ports(&qp->evset, qp->peer->ports_up);
+  MRC_EACH_BIT(plane, planes)
+    qp->planes[plane].peer_down = (up >> plane & 1) == 0;
 }
 
 void mrc_endpoint_drop_qp(struct mrc_services *services, struct mrc_endpoint *endpoint,
@@ -722,9 +740,9 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
       reachable = now || choose_for_status(services, status, ports->up, &probe->qp, &probe->ev);
     } else {
       const struct mrc_ev *ev = &probe->qp->evset.evs[probe->ev];
-      const uint32_t plane = mrc_plane_of(ev->port);
-      reachable = ev->state != MRC_EV_DENIED && (ports->up >> plane & 1) != 0;
-      now = (mrc_ports_usable(ports) >> plane & 1) != 0;
+      const uint32_t port = mrc_plane_of(ev->port);
+      reachable = ev->state != MRC_EV_DENIED && (ports->up >> port & 1) != 0;
+      now = (mrc_ports_usable(ports) >> port & 1) != 0;
     }
     if (!reachable) {
       fail(services, endpoint, probe, -ENETUNREACH, now_ns);
@@ -760,7 +778,7 @@ void mrc_endpoint_on_commit(struct mrc_services *services, struct mrc_endpoint *
   }
   struct mrc_qp *qp = probe->qp;
   qp->evset.evs[probe->ev].probes++;
-  qp->planes[mrc_plane_of(qp->evset.evs[probe->ev].port)].unsendable = false;
+  qp->planes[qp->evset.evs[probe->ev].plane].unsendable = false;
   mrc_count(services, MRC_COUNTER_TX_EV_PROBES, 1);
 }
 

@@ -100,6 +100,8 @@ void mrc_endpoint_free(struct mrc_endpoint *endpoint);
 int mrc_endpoint_add_qp(struct mrc_services *services, struct mrc_endpoint *endpoint,
                         struct mrc_qp *qp, const struct mrc_peer_source *sources,
                         int n) MRC_MUST_CHECK;
+/* Copies the known state of the peer's ports to `planes` of the QP. */
+void mrc_endpoint_know_ports(struct mrc_qp *qp, uint32_t planes);
 /* Removes every probe of the QP, and the QP from its peer. */
 void mrc_endpoint_drop_qp(struct mrc_services *services, struct mrc_endpoint *endpoint,
                           struct mrc_qp *qp);

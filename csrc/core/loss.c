@@ -61,7 +61,7 @@ static uint64_t round_trip_ns(const struct mrc_meta *meta, uint16_t reflected, u
 
 /* Takes a round trip measured on this EV. */
 static void take_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
-  const uint32_t plane = mrc_plane_of(qp->evset.evs[ev].port);
+  const uint32_t plane = qp->evset.evs[ev].plane;
   mrc_rtt_smooth(&qp->evset.evs[ev].rtt_ns, rtt_ns);
   if (mrc_evset_is_slow(&qp->evset, ev, rtt_ns)) return;
   mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
@@ -137,7 +137,7 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
                            struct mrc_cc_ack *ack, uint64_t rtt_ns, uint64_t now_ns) {
   const uint16_t ev = *mrc_evset_find(&qp->evset, sack->ev);
   if (ev == MRC_EV_NONE) return;
-  const uint32_t plane = mrc_plane_of(qp->evset.evs[ev].port);
+  const uint32_t plane = qp->evset.evs[ev].plane;
   if (ack->rtt_ns == 0) ack->plane = plane;
   qp->planes[plane].doubted_ns = 0; /* also a packet that was sent again elsewhere proves it */
   if (sack->m == MRC_M_ALWAYS_SKIP) {
@@ -661,7 +661,7 @@ static void on_spurious(struct mrc_services *services, struct mrc_qp *qp,
       mrc_cc_on_spurious_timeout(&qp->planes[plane].cc);
     return;
   }
-  struct mrc_plane *plane = &qp->planes[mrc_plane_of(qp->evset.evs[slot->ev_lost].port)];
+  struct mrc_plane *plane = &qp->planes[qp->evset.evs[slot->ev_lost].plane];
   const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
   mrc_delivery_on_spurious(&plane->delivery);
   /* The guard doubles, within limits. */
@@ -682,7 +682,7 @@ void mrc_health_report_ev(struct mrc_services *services, const struct mrc_qp *qp
   const struct mrc_event event = {.type = MRC_EVENT_EV_STATE,
                                   .qpn = qp->qpn,
                                   .ev_index = index,
-                                  .port = ev->port,
+                                  .port = mrc_port_of(ev->plane),
                                   .status = ev->state,
                                   .reason = reason};
   mrc_event_push(services, &event);
@@ -760,7 +760,7 @@ void mrc_health_resume_plane(struct mrc_services *services, struct mrc_qp *qp, u
                              enum mrc_event_reason reason) {
   struct mrc_plane *plane = &qp->planes[index];
   if (!plane->suspended) return;
-  if (plane->peer_down || (services->ports.up >> index & 1) == 0)
+  if (plane->peer_down || (services->ports.up >> qp->evset.planes[index].port & 1) == 0)
     return; /* not before both ports are up */
   plane->suspended = false;
   plane->strikes = 0;

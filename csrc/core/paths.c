@@ -39,21 +39,41 @@ void mrc_evset_addresses(const struct mrc_evset *set, uint16_t index, uint8_t sr
   memcpy(dst + sizeof ends->dst, ev->dst, sizeof ev->dst);
 }
 
+/* Whether the EV fits the other EVs of its plane. Names the ports of a new plane. */
+static bool join_plane(struct mrc_evset *set, const struct mrc_ev_attr *attr, uint32_t index) {
+  struct mrc_ev_plane *plane = &set->planes[index];
+  const uint8_t port = (uint8_t)(attr->port - 1);
+  const uint8_t peer_port = attr->peer_port != 0 ? (uint8_t)(attr->peer_port - 1) : (uint8_t)index;
+  const uint32_t bit = 1u << index;
+  if ((set->plane_mask & bit) != 0)
+    return plane->port == port && plane->peer_port == peer_port &&
+           ((set->backups & bit) != 0) == (attr->backup != 0);
+  plane->port = port;
+  plane->peer_port = peer_port;
+  set->plane_mask |= bit;
+  if (port != index || peer_port != index) set->crossed |= bit;
+  if (attr->backup != 0) set->backups |= bit;
+  return true;
+}
+
 static int add_ev(struct mrc_evset *set, const struct mrc_ev_attr *attr, uint16_t index) {
-  if (attr->port < 1 || attr->port > set->ports) return -EINVAL;
+  const uint32_t plane = (attr->plane != 0 ? attr->plane : attr->port) - 1u;
+  if (attr->port < 1 || attr->port > set->ports || plane >= set->ports) return -EINVAL;
   if (attr->family != 4 && attr->family != 6) return -EINVAL;
+  if (attr->peer_port > MRC_MAX_PORTS || attr->backup > 1) return -EINVAL;
   uint16_t *cell = mrc_evset_find(set, attr->ev);
   if (*cell != MRC_EV_NONE) return -EINVAL;
+  if (!join_plane(set, attr, plane)) return -EINVAL;
   *cell = index;
   struct mrc_ev *ev = &set->evs[index];
   *ev = (struct mrc_ev){.value = attr->ev,
                         .ends = share_ends(set, attr),
                         .port = attr->port,
+                        .plane = (uint8_t)plane,
                         .tx_index = attr->tx_index};
   memcpy(ev->dst, attr->dst + sizeof attr->dst - sizeof ev->dst, sizeof ev->dst);
   mrc_probation_init(&ev->probation);
-  set->planes[mrc_plane_of(attr->port)].n++;
-  set->plane_mask |= 1u << mrc_plane_of(attr->port);
+  set->planes[plane].n++;
   return 0;
 }
 
@@ -66,10 +86,17 @@ static void make_orders(struct mrc_evset *set) {
     set->planes[p].n = 0;
   }
   for (uint16_t i = 0; i < set->n; i++) {
-    struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(set->evs[i].port)];
+    struct mrc_ev_plane *plane = &set->planes[set->evs[i].plane];
     set->evs[i].place = plane->n;
     plane->order[plane->n++] = i;
   }
+}
+
+/* The size of the rotation; 0: all EVs of the plane. */
+static void set_target(struct mrc_ev_plane *plane, uint32_t active_per_plane) {
+  const uint32_t wanted = active_per_plane == 0 ? plane->n : active_per_plane;
+  plane->target = (uint16_t)mrc_min_u32(wanted, plane->n);
+  plane->floor = (uint16_t)mrc_max_u32(1, plane->target / 4u);
 }
 
 static int allocate(struct mrc_evset *set) {
@@ -106,6 +133,52 @@ int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n
   return 0;
 }
 
+int mrc_evset_add(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n,
+                  uint32_t active_per_plane) {
+  if (n < 1 || n > MRC_MAX_EVS - set->n) return -ENOSPC;
+  struct mrc_evset more = *set;
+  more.n = (uint16_t)(set->n + n);
+  int error = allocate(&more);
+  if (error == 0) {
+    memcpy(more.evs, set->evs, set->n * sizeof *set->evs); /* they keep their indices */
+    memcpy(more.racks, set->racks, set->n * sizeof *set->racks);
+    memcpy(more.ends, set->ends, set->n_ends * sizeof *set->ends);
+    memcpy(more.planes, set->planes, set->ports * sizeof *set->planes);
+  }
+  for (uint16_t i = 0; i < more.n && error == 0; i++) {
+    if (i < set->n) {
+      *mrc_evset_find(&more, set->evs[i].value) = i;
+      continue;
+    }
+    error = add_ev(&more, &attrs[i - set->n], i);
+    if (error == 0) more.evs[i].state = MRC_EV_UNPROVEN;
+  }
+  if (error != 0) {
+    mrc_evset_free(&more);
+    return error;
+  }
+  uint16_t *order = more.orders;
+  for (uint32_t p = 0; p < set->ports; p++) {
+    struct mrc_ev_plane *plane = &more.planes[p];
+    const uint16_t before = set->planes[p].n;
+    if (before > 0) memcpy(order, set->planes[p].order, before * sizeof *order);
+    plane->order = order;
+    order += plane->n;
+    plane->n_unproven = (uint16_t)(plane->n_unproven + plane->n - before);
+    if (plane->n > 0 && plane->n_unproven == plane->n) more.unproven |= 1u << p;
+    if (plane->n > before) set_target(plane, active_per_plane);
+    plane->n = before;
+  }
+  for (uint16_t i = set->n; i < more.n; i++) {
+    struct mrc_ev_plane *plane = &more.planes[more.evs[i].plane];
+    more.evs[i].place = plane->n;
+    plane->order[plane->n++] = i;
+  }
+  mrc_evset_free(set);
+  *set = more;
+  return 0;
+}
+
 void mrc_evset_free(struct mrc_evset *set) {
   free(set->evs);
   free(set->racks);
@@ -132,9 +205,7 @@ void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mr
        would send packets at short distances on one path, of one QP or of several. */
     for (uint16_t i = plane->n; i > 1; i--)
       swap_places(set, plane, (uint16_t)(i - 1), (uint16_t)mrc_prng_below(prng, i));
-    const uint32_t wanted = active_per_plane == 0 ? plane->n : active_per_plane;
-    plane->target = (uint16_t)mrc_min_u32(wanted, plane->n);
-    plane->floor = (uint16_t)mrc_max_u32(1, plane->target / 4u);
+    set_target(plane, active_per_plane);
     uint16_t active = 0;
     for (uint16_t i = 0; i < plane->n && active < plane->target; i++)
       if (set->evs[plane->order[i]].state == MRC_EV_GOOD) swap_places(set, plane, i, active++);
@@ -150,7 +221,7 @@ static void set_skip(struct mrc_ev *ev) {
 }
 
 static void set_skip_level(struct mrc_evset *set, struct mrc_ev *ev, uint8_t level) {
-  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  struct mrc_ev_plane *plane = &set->planes[ev->plane];
   plane->n_skip = (uint16_t)(plane->n_skip + (level > 0) - (ev->skip_level > 0));
   ev->skip_level = level;
 }
@@ -166,6 +237,18 @@ static void avoid(struct mrc_evset *set, struct mrc_ev *ev, uint64_t now_ns) {
   set_skip_level(set, ev, (uint8_t)(ev->skip_level + 1));
   set_skip(ev);
   ev->steered_ns = now_ns;
+}
+
+uint32_t mrc_evset_plane_from(const struct mrc_evset *set, uint32_t port,
+                              const uint8_t address[16]) {
+  const uint32_t planes = mrc_evset_on_ports(set, 1u << port);
+  if (planes == 0) return port;
+  MRC_EACH_BIT(plane, (planes & (planes - 1)) == 0 ? 0 : planes) {
+    uint8_t src[16], dst[16];
+    mrc_evset_addresses(set, set->planes[plane].order[0], src, dst);
+    if (memcmp(dst, address, sizeof dst) == 0) return plane;
+  }
+  return (uint32_t)__builtin_ctz(planes);
 }
 
 uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index) {
@@ -200,14 +283,14 @@ uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index) {
 }
 
 static void set_trial(struct mrc_evset *set, struct mrc_ev *ev, bool on_trial) {
-  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  struct mrc_ev_plane *plane = &set->planes[ev->plane];
   plane->n_on_trial = (uint16_t)(plane->n_on_trial + on_trial - ev->on_trial);
   ev->on_trial = on_trial;
 }
 
 void mrc_evset_on_burst(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  if (ev->place < set->planes[mrc_plane_of(ev->port)].n_active) set_trial(set, ev, true);
+  if (ev->place < set->planes[ev->plane].n_active) set_trial(set, ev, true);
 }
 
 void mrc_evset_prove(struct mrc_evset *set, uint16_t index) {
@@ -248,20 +331,20 @@ uint16_t mrc_evset_after(const struct mrc_evset *set, uint32_t plane_index, uint
   const uint32_t first = ev == MRC_EV_NONE ? 0 : set->evs[ev].place + 1u;
   for (uint32_t i = 0; i < plane->n; i++) {
     const uint16_t index = plane->order[(first + i) % plane->n];
-    if (set->evs[index].state != MRC_EV_DENIED) return index;
+    if (!mrc_ev_is_barred(&set->evs[index])) return index;
   }
   return MRC_EV_NONE;
 }
 
 static void set_marked(struct mrc_evset *set, struct mrc_ev *ev, uint32_t marked) {
-  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  struct mrc_ev_plane *plane = &set->planes[ev->plane];
   plane->marked = plane->marked + marked - ev->marked;
   ev->marked = marked & MRC_EV_ALWAYS_MARKED;
 }
 
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
-  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  const struct mrc_ev_plane *plane = &set->planes[ev->plane];
   if (ev->place >= plane->n_active) return false; /* a backup */
   const bool was_good = ev->state == MRC_EV_GOOD;
   set_marked(set, ev, ev->marked + (MRC_EV_ALWAYS_MARKED - ev->marked + 15u) / 16u);
@@ -282,7 +365,7 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, 
 
 /* The longest smoothed round trip of the plane's other EVs that take every turn. */
 static uint32_t longest_of_others_ns(const struct mrc_evset *set, const struct mrc_ev *ev) {
-  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  const struct mrc_ev_plane *plane = &set->planes[ev->plane];
   uint32_t longest_ns = 0;
   for (uint16_t i = 0; i < plane->n_active; i++) {
     const struct mrc_ev *other = &set->evs[plane->order[i]];
@@ -313,14 +396,14 @@ static uint8_t fitting_level(uint64_t rtt_ns, uint64_t usual_ns) {
 bool mrc_evset_is_slow(const struct mrc_evset *set, uint16_t index, uint64_t rtt_ns) {
   const struct mrc_ev *ev = &set->evs[index];
   if (!set->by_delay || ev->skip_level < SLOW_LEVEL) return false;
-  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  const struct mrc_ev_plane *plane = &set->planes[ev->plane];
   return fitting_level(rtt_ns, usual_ns(set, plane)) >= SLOW_LEVEL;
 }
 
 bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t index, uint64_t sent_ns,
                          uint64_t late_ns) {
   const struct mrc_ev *ev = &set->evs[index];
-  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  const struct mrc_ev_plane *plane = &set->planes[ev->plane];
   if (ev->place >= plane->n_active || sent_ns <= ev->steered_ns) return false;
   if (!may_avoid(plane, ev)) return false;
   if (set->by_delay) {
@@ -346,7 +429,7 @@ bool mrc_evset_on_late(struct mrc_evset *set, uint16_t index, uint64_t now_ns) {
 void mrc_evset_on_clear(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t rtt_ns,
                         uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
-  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  const struct mrc_ev_plane *plane = &set->planes[ev->plane];
   if (ev->marked > 0) set_marked(set, ev, ev->marked - (ev->marked + 15u) / 16u);
   if (ev->place >= plane->n_active || sent_ns <= ev->steered_ns) return;
   uint8_t fitting = 0;
@@ -386,7 +469,7 @@ static uint16_t find_oldest_bad(const struct mrc_evset *set, const struct mrc_ev
 /* Removes the EV from the rotation. A GOOD backup of the same plane replaces it, if one exists. */
 static void retire(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  struct mrc_ev_plane *plane = &set->planes[ev->plane];
   if (ev->place >= plane->n_active) return;
   set_skip_level(set, ev, 0);
   set_marked(set, ev, 0);
@@ -401,16 +484,16 @@ static void retire(struct mrc_evset *set, uint16_t index) {
 }
 
 bool mrc_evset_can_spare(const struct mrc_evset *set, uint16_t index) {
-  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(set->evs[index].port)];
+  const struct mrc_ev_plane *plane = &set->planes[set->evs[index].plane];
   return set->evs[index].place >= plane->n_active || plane->n_active > plane->floor ||
          find_backup(set, plane) < plane->n;
 }
 
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  struct mrc_ev_plane *plane = &set->planes[ev->plane];
   *back = MRC_EV_NONE;
-  if (ev->state == MRC_EV_DENIED || ev->state == MRC_EV_ASSUMED_BAD) return false;
+  if (mrc_ev_is_barred(ev) || ev->state == MRC_EV_ASSUMED_BAD) return false;
   if (!mrc_evset_can_spare(set, index)) {
     /* At the minimum: swap with the EV that has been bad for longest; without one, keep this EV. */
     const uint16_t oldest = find_oldest_bad(set, plane);
@@ -426,10 +509,20 @@ bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, ui
   return true;
 }
 
+/* Call it before the state of the EV changes. */
+static void set_unproven(struct mrc_evset *set, const struct mrc_ev *ev, bool unproven) {
+  struct mrc_ev_plane *plane = &set->planes[ev->plane];
+  const bool was = ev->state == MRC_EV_UNPROVEN;
+  plane->n_unproven = (uint16_t)(plane->n_unproven + unproven - was);
+  const uint32_t bit = 1u << ev->plane;
+  set->unproven = plane->n_unproven == plane->n ? set->unproven | bit : set->unproven & ~bit;
+}
+
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
+  struct mrc_ev_plane *plane = &set->planes[ev->plane];
   if (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP) return false;
+  set_unproven(set, ev, false);
   ev->state = MRC_EV_GOOD;
   ev->probation.next_ns = MRC_NEVER;
   mrc_assert(ev->place >= plane->n_active);
@@ -440,10 +533,11 @@ bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t index) {
   return true;
 }
 
-bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t index) {
+bool mrc_evset_on_bar(struct mrc_evset *set, uint16_t index, enum mrc_ev_state state) {
   struct mrc_ev *ev = &set->evs[index];
-  if (ev->state == MRC_EV_DENIED) return false;
-  ev->state = MRC_EV_DENIED;
+  if (ev->state == state) return false;
+  set_unproven(set, ev, state == MRC_EV_UNPROVEN);
+  ev->state = (uint8_t)state;
   ev->probation.next_ns = MRC_NEVER;
   retire(set, index);
   return true;

@@ -292,7 +292,8 @@ struct mrc_ev {
   uint32_t rtt_ns; /* smoothed; 0 before the first sample */
   uint16_t ends;   /* index of its struct mrc_ev_ends */
   uint16_t place;  /* index in its plane's order array */
-  uint8_t port;
+  uint8_t port;    /* of this host, from 1 */
+  uint8_t plane;   /* index */
   uint8_t tx_index;
   uint8_t state;      /* enum mrc_ev_state */
   uint8_t skip_level; /* takes one turn in 1 << skip_level; above 0 while fuller than other EVs */
@@ -320,20 +321,26 @@ struct mrc_ev_plane {
   uint16_t next;   /* position in the rotation */
   uint16_t n_skip; /* EVs with a skip level */
   uint16_t n_on_trial;
-  uint32_t marked; /* sum of `marked` over its EVs */
+  uint16_t n_unproven;
+  uint8_t port;      /* index of the port of this host */
+  uint8_t peer_port; /* index of the port of the peer */
+  uint32_t marked;   /* sum of `marked` over its EVs */
 };
 
 struct mrc_evset {
   struct mrc_ev *evs;
-  struct mrc_ev_rack *racks;   /* one for each EV */
-  struct mrc_ev_ends *ends;    /* without duplicates */
-  uint16_t *orders;            /* memory of the order arrays of all planes */
-  uint16_t *by_value;          /* hash table of indices, MRC_EV_NONE where empty */
-  struct mrc_ev_plane *planes; /* index: port - 1 */
-  uint32_t ports;              /* number of planes */
-  uint32_t plane_mask;         /* bit p: plane p has EVs */
-  uint32_t hash_mask;          /* number of cells of by_value - 1 */
-  uint32_t noise_ns;           /* of the engine's configuration */
+  struct mrc_ev_rack *racks; /* one for each EV */
+  struct mrc_ev_ends *ends;  /* without duplicates */
+  uint16_t *orders;          /* memory of the order arrays of all planes */
+  uint16_t *by_value;        /* hash table of indices, MRC_EV_NONE where empty */
+  struct mrc_ev_plane *planes;
+  uint32_t ports;      /* number of planes */
+  uint32_t plane_mask; /* bit p: plane p has EVs */
+  uint32_t crossed;    /* planes with a port, of this host or the peer, of another index */
+  uint32_t backups;    /* planes that carry data only while no other does */
+  uint32_t unproven;   /* planes all of whose EVs are UNPROVEN */
+  uint32_t hash_mask;  /* number of cells of by_value - 1 */
+  uint32_t noise_ns;   /* of the engine's configuration */
   uint16_t n;
   uint16_t n_ends;
   bool skips_once; /* reading G5-A: marks make an EV sit out one turn, and a turn ends one skip */
@@ -343,9 +350,30 @@ struct mrc_evset {
 /* 0, -EINVAL (no EV or too many, a port or family out of range, a value twice), -ENOMEM. */
 int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports,
                    uint32_t noise_ns) MRC_MUST_CHECK;
+/* Adds EVs, which are UNPROVEN: those that are there keep their indices. -ENOSPC: too many. */
+int mrc_evset_add(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n,
+                  uint32_t active_per_plane) MRC_MUST_CHECK;
 void mrc_evset_free(struct mrc_evset *set);
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
+
+/* The planes whose port of this host is in `ports`, and those whose port of the peer is. */
+static inline uint32_t mrc_evset_on_ports(const struct mrc_evset *set, uint32_t ports) {
+  uint32_t planes = set->plane_mask & ports & ~set->crossed;
+  MRC_EACH_BIT(plane, set->crossed)
+    planes |= (ports >> set->planes[plane].port & 1) << plane;
+  return planes;
+}
+static inline uint32_t mrc_evset_on_peer_ports(const struct mrc_evset *set, uint32_t ports) {
+  uint32_t planes = set->plane_mask & ports & ~set->crossed;
+  MRC_EACH_BIT(plane, set->crossed)
+    planes |= (ports >> set->planes[plane].peer_port & 1) << plane;
+  return planes;
+}
+/* The plane on which a packet came that `address` sent to this port. Without such a pair of ports,
+   one of the port's planes; without any, the plane of the port's index. */
+uint32_t mrc_evset_plane_from(const struct mrc_evset *set, uint32_t port,
+                              const uint8_t address[16]);
 
 /* The cell of by_value with the EV of this value; MRC_EV_NONE stands there if there is none. */
 uint16_t *mrc_evset_find(const struct mrc_evset *set, uint32_t value);
@@ -366,9 +394,13 @@ uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane);
 /* The next EV of the rotation that is not `avoid`, a skipped one only if there is no GOOD one;
    MRC_EV_NONE if there is no other. The rotation does not advance. */
 uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane, uint16_t avoid);
+/* Whether the controller keeps data and the engine's own probes from the EV. */
+static inline bool mrc_ev_is_barred(const struct mrc_ev *ev) {
+  return ev->state == MRC_EV_DENIED || ev->state == MRC_EV_UNPROVEN;
+}
 /* An EV of the plane that is not DENIED, for answers and probes, or MRC_EV_NONE. Rotates. */
 uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
-/* The EV after this one among all EVs of the plane that are not DENIED, or MRC_EV_NONE. The first
+/* The EV after this one among all EVs of the plane that are not barred, or MRC_EV_NONE. The first
    one after MRC_EV_NONE. */
 uint16_t mrc_evset_after(const struct mrc_evset *set, uint32_t plane, uint16_t ev);
 
@@ -409,7 +441,8 @@ bool mrc_evset_can_spare(const struct mrc_evset *set, uint16_t ev);
 /* `back`: the EV that becomes GOOD in exchange, at the minimum of the rotation, or MRC_EV_NONE. */
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint16_t *back, uint64_t now_ns);
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t ev);
-bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t ev);
+/* The controller bars the EV: DENIED or UNPROVEN. */
+bool mrc_evset_on_bar(struct mrc_evset *set, uint16_t ev, enum mrc_ev_state state);
 
 /* ---- planes ---- */
 
@@ -458,7 +491,8 @@ struct mrc_quick {
 
 /* State of the choice of planes; see send.c. */
 struct mrc_plane_choice {
-  uint32_t sharing; /* planes that took equal shares at the last choice, as a mask */
+  uint32_t sharing;   /* planes that took equal shares at the last choice, as a mask */
+  bool needs_backups; /* all planes in use may be silent */
   struct mrc_quick quick;
   uint64_t most_share_bytes; /* the largest share_bytes of a plane */
 };

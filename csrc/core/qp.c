@@ -417,17 +417,22 @@ static void report(struct mrc_services *services, const struct mrc_peer *peer, u
   }
 }
 
+/* The planes that share the data of the QP now. */
+static uint32_t sharing_planes(const struct mrc_services *services, const struct mrc_qp *qp) {
+  return mrc_qp_planes(services, qp, false) & mrc_qp_eligible_planes(services, qp);
+}
+
 /* Compares the planes of the busiest QP, summed over all QPs that use the same planes. */
 static void compare(struct mrc_services *services, struct mrc_peer *peer) {
   const struct mrc_qp *first = peer->qps; /* the QP that carried most in this period */
   for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
     if (qp->req.share.bytes > first->req.share.bytes) first = qp;
-  const uint32_t live = mrc_qp_planes(services, first, false);
+  const uint32_t live = sharing_planes(services, first);
   const uint32_t n_planes = (uint32_t)__builtin_popcount(live);
   struct mrc_share_sum sum = {0};
   uint64_t carried[MRC_MAX_PORTS] = {0};
   for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
-    if (qp->req.share.bytes == 0 || mrc_qp_planes(services, qp, false) != live) continue;
+    if (qp->req.share.bytes == 0 || sharing_planes(services, qp) != live) continue;
     sum.backed_bytes += qp->req.share.backed_bytes;
     MRC_EACH_BIT(plane, live) {
       carried[plane] += qp->planes[plane].share_acked_bytes;
@@ -511,13 +516,15 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
      few probes. Their SACKs show the state of the plane's EVs, so any EV may carry answers. */
   const uint64_t lately_ns = 2 * (uint64_t)__builtin_popcount(qp->evset.plane_mask) * interval_ns;
   uint32_t needy = 0;
+  const uint32_t usable =
+      mrc_evset_on_ports(&qp->evset, mrc_ports_usable(&services->ports)) & ~qp->evset.unproven;
   MRC_EACH_BIT(index, qp->evset.plane_mask) {
     struct mrc_plane *plane = &qp->planes[index];
     if (plane->heard_ns != 0 && now_ns - plane->heard_ns < lately_ns) {
       plane->reverse_ev = MRC_EV_NONE;
       plane->reverse_failures = 0;
-    } else if ((mrc_ports_usable(&services->ports) >> index & 1) != 0 && !plane->suspended &&
-               !plane->peer_down && (reverse->probing >> index & 1) == 0) {
+    } else if ((usable >> index & 1) != 0 && !plane->suspended && !plane->peer_down &&
+               (reverse->probing >> index & 1) == 0) {
       needy |= 1u << index;
     }
   }
@@ -583,7 +590,7 @@ uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t index) {
 
 /* First choice is the plane of the packet to answer, unless answers get lost there. If that plane
    cannot send, any other plane serves; suspended planes come last. */
-uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
+uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t own) {
   static const struct {
     bool own, works, alive; /* only the plane of that packet; where answers get through; in use */
   } choices[] = {{.own = true, .works = true},
@@ -591,10 +598,11 @@ uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *
                  {.own = true},
                  {.alive = true},
                  {.own = false}};
-  const uint32_t own = port != 0 ? 1u << mrc_plane_of(port) : 0;
+  const uint32_t usable = mrc_evset_on_ports(&qp->evset, mrc_ports_usable(&services->ports));
+  const uint32_t first = own != 0 ? 1u << mrc_plane_of(own) : 0;
+  const uint32_t others = qp->evset.plane_mask & ~qp->evset.unproven;
   for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
-    const uint32_t planes = choices[i].own ? own : qp->evset.plane_mask;
-    MRC_EACH_BIT(index, planes & mrc_ports_usable(&services->ports)) {
+    MRC_EACH_BIT(index, (choices[i].own ? first : others) & usable) {
       const struct mrc_plane *plane = &qp->planes[index];
       if (plane->peer_down || (choices[i].alive && plane->suspended)) continue;
       if (choices[i].works && !mrc_reverse_works(qp, index)) continue;

@@ -31,7 +31,7 @@ struct mrc_qp {
   struct mrc_probe_user probes; /* slots in use by this QP */
   struct mrc_reverse reverse;
   struct mrc_plane_choice choice;
-  struct mrc_plane planes[]; /* one for each port of the engine */
+  struct mrc_plane planes[]; /* as many as the engine has ports */
 };
 
 /* The QPs of an engine. */
@@ -64,22 +64,40 @@ static inline bool mrc_qp_has_room(const struct mrc_qp *qp, uint32_t plane, uint
   return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_cc(qp, plane)->cwnd_bytes;
 }
 
+/* The plane of a burst of the QP. */
+static inline uint32_t mrc_qp_plane_of(const struct mrc_qp *qp, const struct mrc_burst *burst) {
+  return qp->evset.evs[burst->_ev].plane;
+}
+/* The planes whose port of this host has a full socket. */
+static inline uint32_t mrc_qp_blocked(const struct mrc_services *services,
+                                      const struct mrc_qp *qp) {
+  return mrc_evset_on_ports(&qp->evset, services->ports.blocked);
+}
+
 /* The planes of the QP with EVs in use and both ports up, as a mask: those that carry data now, or
    the suspended ones. Full sockets make no difference. */
 static inline uint32_t mrc_qp_planes(const struct mrc_services *services, const struct mrc_qp *qp,
                                      bool suspended) {
   uint32_t up = 0;
-  MRC_EACH_BIT(plane, qp->evset.plane_mask & services->ports.up)
+  MRC_EACH_BIT(plane, mrc_evset_on_ports(&qp->evset, services->ports.up))
     if (qp->planes[plane].suspended == suspended && !qp->planes[plane].peer_down &&
         qp->evset.planes[plane].n_active != 0)
       up |= 1u << plane;
   return up;
 }
-/* The planes that may carry data: those that do, or all suspended ones if none does. */
-static inline uint32_t mrc_qp_eligible_planes(const struct mrc_services *services,
-                                              const struct mrc_qp *qp) {
+/* The planes that a reliability probe may take: those in use and backups, or all suspended ones if
+   there is none. */
+static inline uint32_t mrc_qp_probed_planes(const struct mrc_services *services,
+                                            const struct mrc_qp *qp) {
   const uint32_t alive = mrc_qp_planes(services, qp, false);
   return alive != 0 ? alive : mrc_qp_planes(services, qp, true);
+}
+/* The planes that may carry data: backups only while no other one does. */
+static inline uint32_t mrc_qp_eligible_planes(const struct mrc_services *services,
+                                              const struct mrc_qp *qp) {
+  const uint32_t planes = mrc_qp_probed_planes(services, qp);
+  const uint32_t used = planes & ~qp->evset.backups;
+  return used != 0 && !qp->choice.needs_backups ? used : planes;
 }
 
 /* The time after sending at which an answer is overdue. `rtt` is without the time that packets and
@@ -276,5 +294,5 @@ void mrc_reverse_on_request(struct mrc_qp *qp);
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane);
 /* An EV of the plane for answers, or MRC_EV_NONE: the one whose probe was answered last, or any. */
 uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t plane);
-/* The EV for answers to packets from `port` (0: none arrived yet), or MRC_EV_NONE. */
-uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port);
+/* The EV for answers to packets of plane number `own` (0: none arrived yet), or MRC_EV_NONE. */
+uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t own);

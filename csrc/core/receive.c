@@ -31,8 +31,10 @@
 /* What packets that arrived together have in common. */
 struct arrival {
   const struct mrc_meta *meta;
-  struct mrc_qp *qp; /* of the last packet; NULL: unknown */
-  bool hashed;       /* the engine's ICRC prefix is that of `meta` */
+  struct mrc_qp *qp;         /* of the last packet; NULL: unknown */
+  const struct mrc_meta *at; /* `meta` as that QP sees it: its port is the number of the plane */
+  struct mrc_meta crossed;   /* memory of `at` where the two differ */
+  bool hashed;               /* the engine's ICRC prefix is that of `meta` */
 };
 
 static int to_qp(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
@@ -93,12 +95,24 @@ static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *w
   return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, qp, now_ns);
 }
 
+/* The packets that follow are for this QP. */
+static void turn_to(struct arrival *arrival, struct mrc_qp *qp) {
+  arrival->qp = qp;
+  arrival->at = arrival->meta;
+  if (qp->evset.crossed == 0) return;
+  const struct mrc_meta *meta = arrival->meta;
+  arrival->crossed = *meta;
+  arrival->crossed.port =
+      mrc_port_of(mrc_evset_plane_from(&qp->evset, mrc_plane_of(meta->port), meta->src));
+  arrival->at = &arrival->crossed;
+}
+
 static MRC_RARE int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
                                      struct mrc_wire *wire, uint8_t *packet, size_t bytes,
                                      uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   const struct mrc_meta *meta = arrival->meta;
-  if (arrival->qp != NULL) account(services, arrival->qp, meta);
+  if (arrival->qp != NULL) account(services, arrival->qp, arrival->at);
   arrival->qp = NULL;
   if (wire->opcode == MRC_OP_ENDPOINT_RESPONSE &&
       (services->config.readings & MRC_READING_C6_B) != 0) {
@@ -127,7 +141,7 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
   if (wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE)
     return receive_endpoint(engine, arrival, &wire, packet, bytes, now_ns);
   if (arrival->qp == NULL || arrival->qp->qpn != wire.dest_qpn) { /* 3. the QP */
-    if (arrival->qp != NULL) account(services, arrival->qp, meta);
+    if (arrival->qp != NULL) account(services, arrival->qp, arrival->at);
     arrival->qp = NULL;
     struct mrc_qp *qp = mrc_qps_find(&engine->qps, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, wire.dest_qpn, bytes);
@@ -136,7 +150,7 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
     if (qp->state < MRC_QP_RTR) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, bytes);
     if (!mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
       return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
-    arrival->qp = qp;
+    turn_to(arrival, qp);
   }
   /* 4. ICRC or seal. What a switch has cut off has neither: only a hint to send again. */
   struct mrc_qp *qp = arrival->qp;
@@ -155,7 +169,7 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
   /* The peer answers by the readings of this engine. */
   if (wire.opcode == MRC_OP_SACK) wire.sack.ev = mrc_services_ev(services, wire.sack.ev);
   if (wire.opcode == MRC_OP_NACK) wire.nack.ev = mrc_services_ev(services, wire.nack.ev);
-  return to_qp(services, qp, &wire, meta, now_ns);
+  return to_qp(services, qp, &wire, arrival->at, now_ns);
 }
 
 int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes,
@@ -193,7 +207,7 @@ int mrc_engine_receive(struct mrc_engine *engine, uint8_t *packets, size_t bytes
                         : mrc_drop(services, MRC_DROP_PORT, 0, n);
     offset += n;
   } while (offset < bytes);
-  if (arrival.qp != NULL) account(services, arrival.qp, meta);
+  if (arrival.qp != NULL) account(services, arrival.qp, arrival.at);
   return reason;
 }
 
@@ -446,7 +460,7 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
   struct mrc_burst *burst = NULL;
   do {
     const struct mrc_nack_out *nack = &resp->nacks[resp->n_nacks - 1];
-    if (burst == NULL || burst->port != nack->port ||
+    if (burst == NULL || mrc_port_of(mrc_qp_plane_of(qp, burst)) != nack->port ||
         !mrc_arena_has_room(&services->arena, burst)) {
       const uint16_t ev = mrc_reverse_choose(services, qp, nack->port);
       burst = ev == MRC_EV_NONE
@@ -516,10 +530,10 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
       mrc_min_u32(qp->resp.unsacked_bytes, services->config.sack_threshold_bytes);
 }
 
-/* The SACKs due for packets that came in on one port, in one burst, on the plane of this port: a
-   slow plane must not delay the reports of a fast plane, because the requester would count the late
-   packets as lost. */
-static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
+/* The SACKs due for packets that came in on one plane, in one burst, on this plane: a slow plane
+   must not delay the reports of a fast plane, because the requester would count the late packets as
+   lost. */
+static bool flush_plane(struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
   struct mrc_responder *resp = &qp->resp;
   const uint16_t ev = mrc_reverse_choose(services, qp, port);
   struct mrc_burst *burst =
@@ -566,7 +580,7 @@ static bool flush_all(struct mrc_services *services, struct mrc_qp *qp) {
       resp->last_trigger.news_words = resp->win.unreported; /* news whose trigger is gone */
       resp->triggers[resp->n_triggers++] = resp->last_trigger;
     }
-    if (!flush_port(services, qp, resp->triggers[0].port)) return false;
+    if (!flush_plane(services, qp, resp->triggers[0].port)) return false;
   } while (resp->n_triggers > 0 || mrc_rxwin_has_news(&resp->win));
   resp->sack_now = false;
   return true;
@@ -588,7 +602,7 @@ bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
         due++;
       if (due == resp->n_triggers) due = 0;
       if (resp->n_triggers == 0 || !(resp->triggers[due].now || enough)) break;
-      if (!flush_port(services, qp, resp->triggers[due].port)) return false;
+      if (!flush_plane(services, qp, resp->triggers[due].port)) return false;
     }
     if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
     mrc_responder_set_deadline(

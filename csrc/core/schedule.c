@@ -109,7 +109,7 @@ static uint32_t idle_planes(const struct mrc_services *services, const struct mr
   const struct mrc_txwin *win = &qp->req.win;
   uint32_t idle = 0;
   if (qp->req.sq_send != qp->req.sq_tail || win->n_tosend > 0) return 0; /* more to send */
-  MRC_EACH_BIT(other, mrc_qp_eligible_planes(services, qp) & ~(1u << oldest->plane))
+  MRC_EACH_BIT(other, mrc_qp_probed_planes(services, qp) & ~(1u << oldest->plane))
     if (win->lists[other].oldest == MRC_TX_NONE && qp->planes[other].strikes == 0)
       idle |= 1u << other;
   return idle;
@@ -122,7 +122,8 @@ static uint32_t first_probed_plane(const struct mrc_services *services, const st
   const uint32_t overdue = most_overdue_plane(qp);
   if (qp->req.win.lists[overdue].oldest == MRC_TX_NONE) return overdue;
   const struct mrc_txslot *oldest = &qp->req.win.slots[qp->req.win.lists[overdue].oldest];
-  const uint32_t idle = idle_planes(services, qp, oldest);
+  const uint32_t idle = idle_planes(services, qp, oldest) |
+                        (mrc_qp_probed_planes(services, qp) & qp->evset.backups & ~(1u << overdue));
   if (idle != 0 && now_ns >= mrc_loss_silent_ns(qp, oldest, now_ns))
     return (uint32_t)__builtin_ctz(idle);
   const bool probed = qp->req.probe.sent_ns > oldest->sent_ns;
@@ -134,7 +135,7 @@ static uint32_t first_probed_plane(const struct mrc_services *services, const st
    that a dead plane does not drop every probe. False when the transmit is full. */
 static bool send_probe(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_reliability_probe *probe = &qp->req.probe;
-  const uint32_t planes = mrc_qp_eligible_planes(services, qp) & ~services->ports.blocked;
+  const uint32_t planes = mrc_qp_probed_planes(services, qp) & ~mrc_qp_blocked(services, qp);
   if (planes == 0) return true;
   uint32_t plane =
       probe->outstanding ? probe->plane + 1u : first_probed_plane(services, qp, now_ns);
@@ -147,7 +148,7 @@ static bool send_probe(struct mrc_services *services, struct mrc_qp *qp, uint64_
   *probe = (struct mrc_reliability_probe){.sent_ns = now_ns,
                                           .id = (uint16_t)(probe->id + 1),
                                           .ev = ev,
-                                          .plane = (uint8_t)mrc_plane_of(burst->port),
+                                          .plane = qp->evset.evs[ev].plane,
                                           .outstanding = true};
   struct mrc_wire wire = {.opcode = MRC_OP_PROBE,
                           .dest_qpn = qp->attr.rtr.dest_qpn,
@@ -279,17 +280,17 @@ static void on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64
 
 /* The QP has had its turn and needs no other one: sets its timer. */
 static void settle(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  const uint32_t usable = mrc_ports_usable(&services->ports);
-  if ((qp->evset.plane_mask & ~usable) != 0)
+  const uint32_t usable = mrc_evset_on_ports(&qp->evset, mrc_ports_usable(&services->ports));
+  if (usable != qp->evset.plane_mask)
     mrc_list_append(&services->ready.port_waiting, &qp->nodes.port_waiting);
   /* No port can send, or no EV may carry an answer that is due. */
-  const bool stuck = (qp->evset.plane_mask & usable) == 0 || qp->resp.sack_deadline_ns <= now_ns;
+  const bool stuck = usable == 0 || qp->resp.sack_deadline_ns <= now_ns;
   const uint64_t soonest =
       now_ns + mrc_floor_ns(stuck ? STUCK_WAIT_NS : MIN_WAIT_NS, services->config.noise_ns);
   uint64_t deadline = qp->resp.sack_deadline_ns;
   if (qp->state == MRC_QP_RTS) deadline = mrc_min_u64(deadline, qp->ev_probe_ns);
   if (qp->state == MRC_QP_RTS && mrc_requester_is_busy(&qp->req)) {
-    if ((qp->evset.plane_mask & services->ports.blocked) != 0)
+    if (mrc_qp_blocked(services, qp) != 0)
       deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
     deadline = mrc_min_u64(deadline, qp->req.progress_ns + timeout_ns(qp, now_ns));
     deadline = mrc_min_u64(deadline, probe_deadline_ns(services, qp, now_ns));
@@ -398,14 +399,14 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
 static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_burst *burst,
                   int error, uint64_t now_ns) {
   const uint16_t ev = (uint16_t)burst->_ev;
-  struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
+  struct mrc_plane *plane = &qp->planes[mrc_qp_plane_of(qp, burst)];
   if (qp->state != MRC_QP_RTS || burst->packets[0]._kind == MRC_KIND_EV_PROBE) return;
   const bool of_interface = error == -ENETDOWN || error == -ENODEV || error == -ENXIO;
   const bool of_plane = plane->suspended || of_interface || !mrc_evset_can_spare(&qp->evset, ev);
   if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE; /* answers use another EV */
   if (of_plane) {
     plane->unsendable = true;
-    mrc_health_suspend_plane(services, qp, mrc_plane_of(burst->port), MRC_REASON_SEND, now_ns);
+    mrc_health_suspend_plane(services, qp, mrc_qp_plane_of(qp, burst), MRC_REASON_SEND, now_ns);
   } else {
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_SEND, now_ns);
   }
@@ -434,7 +435,7 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
     /* A packet that was not sent keeps its place and is tried again at once. If the send failed and
        the next try would use the same path, the packet is left to the timers, as if the network
        lost it: unless a failed send takes its EV or its plane out of use. */
-    const uint32_t plane = mrc_plane_of(bursts[i].port);
+    const uint32_t plane = mrc_qp_plane_of(qp, &bursts[i]);
     const bool blamed = qp->state == MRC_QP_RTS && !qp->planes[plane].suspended &&
                         qp->evset.evs[bursts[i]._ev].place < qp->evset.planes[plane].n_active;
     for (int k = bursts[i].n_packets - 1; k >= 0; k--) {

@@ -176,15 +176,18 @@ void mrc_spray_start(struct mrc_qp *qp) {
 }
 
 /* A plane with a full socket holds the others back until the socket drains, up to a time limit. */
-static bool holds_others_back(const struct mrc_services *services, uint32_t plane) {
-  return services->now_ns - services->ports.blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
+static bool holds_others_back(const struct mrc_services *services, const struct mrc_qp *qp,
+                              uint32_t plane) {
+  const uint64_t since_ns = services->ports.blocked_ns[qp->evset.planes[plane].port];
+  return services->now_ns - since_ns < MRC_BLOCKED_PATIENCE_NS;
 }
 
 void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes) {
   /* The planes that take equal shares now. A plane with a socket that stays full is left out. */
-  uint32_t sharing = planes & ~services->ports.blocked;
-  MRC_EACH_BIT(plane, planes & services->ports.blocked)
-    if (holds_others_back(services, plane)) sharing |= 1u << plane;
+  const uint32_t blocked = mrc_qp_blocked(services, qp);
+  uint32_t sharing = planes & ~blocked;
+  MRC_EACH_BIT(plane, planes & blocked)
+    if (holds_others_back(services, qp, plane)) sharing |= 1u << plane;
   const uint32_t stayed = sharing & qp->choice.sharing;
   qp->choice.sharing = sharing;
   if (stayed == sharing) return;
@@ -204,12 +207,13 @@ void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uin
 static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                         uint32_t bytes) {
   int best = -1;
+  const uint32_t blocked = mrc_qp_blocked(services, qp);
   uint64_t least_blocked = UINT64_MAX;
   MRC_EACH_BIT(plane, planes) {
     const uint64_t share = qp->planes[plane].share_bytes;
-    if ((services->ports.blocked >> plane & 1) == 0) {
+    if ((blocked >> plane & 1) == 0) {
       if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
-    } else if (holds_others_back(services, plane)) {
+    } else if (holds_others_back(services, qp, plane)) {
       least_blocked = mrc_min_u64(least_blocked, share);
     }
   }
@@ -286,7 +290,8 @@ int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uin
           others_ns / 4 * 3)
         late |= 1u << plane;
   }
-  const uint32_t usable = planes & ~services->ports.blocked & ~late;
+  const uint32_t blocked = mrc_qp_blocked(services, qp);
+  const uint32_t usable = planes & ~blocked & ~late;
   const uint32_t slow =
       (planes & qp->choice.quick.planes) != 0 ? usable & ~qp->choice.quick.planes : 0;
   int best = least_given(qp, usable & ~slow, bytes);
@@ -295,14 +300,14 @@ int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uin
   /* Another plane may take the next burst as soon as its socket has drained. Otherwise, at the end
      of the data, the plane that drained first would take all that is left and finish last. */
   const struct mrc_txwin *win = &qp->req.win;
-  const uint32_t full = planes & qp->choice.quick.planes & services->ports.blocked;
+  const uint32_t full = planes & qp->choice.quick.planes & blocked;
   const bool ends =
       full != 0 &&
       mrc_requester_left_bytes(&qp->req, qp->attr.rts.path_mtu) < win->inflight_bytes &&
       (win->n_tosend == 0 ||
        mrc_txwin_slot(win, mrc_txwin_first_tosend(win))->state != MRC_TX_LOST);
   MRC_EACH_BIT(other, ends ? full : 0)
-    if (holds_others_back(services, other) && is_ahead(qp, (uint32_t)best, other)) return -1;
+    if (holds_others_back(services, qp, other) && is_ahead(qp, (uint32_t)best, other)) return -1;
   struct mrc_plane *chosen = &qp->planes[best];
   if (chosen->share_bytes + LEAD_BYTES < qp->choice.most_share_bytes)
     chosen->share_bytes = qp->choice.most_share_bytes - LEAD_BYTES;
@@ -327,18 +332,28 @@ static bool is_doubtful(const struct mrc_qp *qp, uint32_t index, uint64_t now_ns
    room: one that is full may stay so. */
 static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16_t avoid,
                                 bool by_timeout, uint64_t now_ns) {
-  const uint32_t others =
-      by_timeout ? planes & ~(1u << mrc_plane_of(qp->evset.evs[avoid].port)) : planes;
+  const uint32_t others = by_timeout ? planes & ~(1u << qp->evset.evs[avoid].plane) : planes;
   uint32_t delivering = others;
   MRC_EACH_BIT(plane, others)
     if (is_doubtful(qp, plane, now_ns)) delivering &= ~(1u << plane);
   return delivering != 0 ? delivering : others != 0 ? others : planes;
 }
 
+/* Backups carry data while each other plane may be silent, not only once it is suspended. */
+static void call_backups(const struct mrc_services *services, struct mrc_qp *qp) {
+  if (qp->evset.backups == 0) return;
+  qp->choice.needs_backups = false;
+  uint32_t silent = mrc_qp_eligible_planes(services, qp);
+  MRC_EACH_BIT(plane, silent)
+    if (!is_doubtful(qp, plane, services->now_ns)) silent = 0;
+  qp->choice.needs_backups = silent != 0;
+}
+
 /* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
    the packet, unless no plane whose socket has room has another EV. */
 static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
                           bool by_timeout, uint32_t bytes) {
+  call_backups(services, qp);
   uint32_t eligible = mrc_qp_eligible_planes(services, qp);
   /* The planes that have an EV for use now. At the start, each EV sends one burst and then waits
      for its answer, or for its loss. */
@@ -348,8 +363,9 @@ static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint
   uint32_t first = planes;
   mrc_spray_level(services, qp, planes);
   if (avoid != MRC_EV_NONE) {
-    eligible &= ~services->ports.blocked;
-    planes &= ~services->ports.blocked;
+    const uint32_t blocked = mrc_qp_blocked(services, qp);
+    eligible &= ~blocked;
+    planes &= ~blocked;
     first = planes_for_lost(qp, planes, avoid, by_timeout, services->now_ns);
   }
   for (int tries = 0;; tries++) {
@@ -557,7 +573,7 @@ static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp
 static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
                      struct candidate *next, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
-  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const uint8_t plane = (uint8_t)mrc_qp_plane_of(qp, burst);
   const uint16_t ev = (uint16_t)burst->_ev;
   const uint32_t bytes = next->wire.payload_bytes;
   if (next->fresh) { /* gets its PSN */
@@ -588,7 +604,7 @@ static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc
                     uint32_t bytes, uint32_t limit, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const uint8_t plane = (uint8_t)mrc_qp_plane_of(qp, burst);
   if (req->opened == 0 || req->win.n_tosend > 0 || burst->n_packets >= limit) return;
   const uint64_t left_bytes = wqe->bytes - (uint64_t)req->opened * bytes;
   const uint64_t cwnd_bytes = mrc_qp_cc(qp, plane)->cwnd_bytes;
@@ -628,7 +644,7 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
   struct mrc_burst *burst = mrc_burst_open(services, qp, ev, next.dscp, MRC_ECN_CAPABLE);
   if (burst == NULL) return FILL_FULL;
   if (!qp->evset.evs[ev].proven) mrc_evset_on_burst(&qp->evset, ev);
-  const uint32_t plane = mrc_plane_of(burst->port);
+  const uint32_t plane = mrc_qp_plane_of(qp, burst);
   if (qp->req.win.lists[plane].bytes == 0)
     mrc_delivery_on_flight(&qp->planes[plane].delivery, now_ns);
   const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
@@ -694,7 +710,7 @@ void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
     again_bytes += slot->bytes;
   }
   struct mrc_ev *ev = &qp->evset.evs[burst->_ev];
-  struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
+  struct mrc_plane *plane = &qp->planes[mrc_qp_plane_of(qp, burst)];
   req->sent_packets += packets;
   req->first_sent_bytes += bytes - again_bytes;
   req->retransmitted_packets += again;

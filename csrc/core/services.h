@@ -47,8 +47,8 @@ static inline uint64_t mrc_floor_ns(uint64_t ns, uint32_t noise_ns) {
 
 /* ---- ports ---- */
 
-/* Ports of this host: which are up, and whose sockets are full. Port n (from 1) lives in plane
-   n - 1, and both are bit n - 1 of a mask. */
+/* Ports of this host: which are up, and whose sockets are full. Port or plane n (from 1) has index
+   n - 1, and is bit n - 1 of a mask. */
 
 /* How long a full socket may hold back the other planes. Our choice: a longer time keeps the shares
    equal, a shorter time limits the effect of a stuck port. */
@@ -58,7 +58,7 @@ struct mrc_ports {
   uint32_t up;                        /* as a mask */
   uint32_t blocked;                   /* ports with a full socket, as a mask */
   bool was_down;                      /* any port was ever down */
-  uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane */
+  uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when */
 };
 
 static inline uint32_t mrc_plane_of(uint32_t port) { return port - 1; }

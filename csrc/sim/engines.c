@@ -133,7 +133,7 @@ void mrc_fabric_watch_rotation(const struct mrc_fabric_watch *watch, uint32_t qp
   uint32_t active[MRC_MAX_PORTS] = {0}, spare[MRC_MAX_PORTS] = {0}, all[MRC_MAX_PORTS] = {0};
   const int n = mrc_qp_query_evs(audit->engine, qpn, infos, MRC_MAX_EVS);
   for (int i = 0; i < n; i++) {
-    const uint32_t plane = infos[i].port - 1u;
+    const uint32_t plane = infos[i].plane - 1u;
     all[plane]++;
     active[plane] += infos[i].active;
     spare[plane] += !infos[i].active && infos[i].state == MRC_EV_GOOD;

@@ -159,7 +159,8 @@ static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev, uint32_t us
     const struct mrc_ev_info *info = &infos[i];
     if (info->ev == ev || !info->active || info->state != MRC_EV_GOOD) continue;
     if (!(usable_ports >> (info->port - 1) & 1)) continue;
-    if (!qp.planes[info->port - 1].suspended) return true;
+    const struct mrc_plane_info *plane = &qp.planes[info->plane - 1];
+    if (!plane->suspended && !plane->backup) return true;
   }
   return false;
 }

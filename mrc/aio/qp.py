@@ -795,7 +795,7 @@ def _ev_info(index: int, path: PathEv, info: Any) -> EvInfo:
     return EvInfo(
         index=index,
         ev=info.ev,
-        plane=info.port,
+        plane=info.plane,
         path=path.name,
         destination=str(path.attr.destination),
         usids=path.usids,

@@ -289,10 +289,10 @@ TEST(test_query_evs__counts_and_fills) {
   memset(infos, 0xAB, sizeof infos);
   mrc_engine *engine = p->hosts[0].engine;
   CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn, infos, 2), 4);
-  CHECK_EQ(infos[0].port, 1);
+  CHECK_EQ(infos[0].plane, 1);
   CHECK_EQ(infos[1].state, MRC_EV_GOOD);
   CHECK_EQ(infos[1].rtt_ns, -1);
-  CHECK_EQ(infos[2].port, 0xAB); /* beyond the capacity */
+  CHECK_EQ(infos[2].plane, 0xAB); /* beyond the capacity */
   CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn, NULL, 0), 4);
   CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn + 1, infos, 2), -ENOENT);
 }

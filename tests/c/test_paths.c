@@ -354,13 +354,13 @@ TEST(test_any__answers_from_a_plane_whose_evs_are_all_bad) {
   EVSET set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++)
     mrc_evset_on_loss(&set, i, &back, 10u * i);
-  mrc_evset_on_deny(&set, 0);
+  mrc_evset_on_bar(&set, 0, MRC_EV_DENIED);
   for (int i = 0; i < 2 * PER_PLANE; i++) {
     const uint16_t ev = mrc_evset_any(&set, 0);
     CHECK(ev >= 1 && ev < PER_PLANE);
   }
   for (uint16_t i = 1; i < PER_PLANE; i++)
-    mrc_evset_on_deny(&set, i);
+    mrc_evset_on_bar(&set, i, MRC_EV_DENIED);
   CHECK_EQ(mrc_evset_any(&set, 0), MRC_EV_NONE);
 }
 

@@ -664,3 +664,91 @@ TEST(test_answers__try_all_when_none_works) {
   silence_back(p, 2, false);
   CHECK(mrc_pair_finish(p, 2 * SECOND));
 }
+
+/* ---- planes are pairs of ports ---- */
+
+/* Host 0 has one port, host 1 two: two planes share the port of host 0. Each host follows its own
+   ports and those of the other one. */
+TEST(test_ports__two_that_face_one) {
+  PAIR p = open_pair(.planes = 2, .ports = {{1, 1}, {1, 2}}, .port_in.rate_bps = 100000000);
+  int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 1024, .path_mtu = 4096);
+  write_many(p, end, 1u << 20, 8);
+  write_many(p, p->ends[end]->peer, 1u << 20, 8);
+  run_for(p, 100 * MS);
+  const struct mrc_qp_info info = mrc_pair_info(p, end);
+  EACH_OF(int, plane, 0, 2) {
+    CHECK(info.planes[plane].sent_bytes > 600000);
+    CHECK(info.planes[plane].received_bytes > 200000);
+  }
+  /* The second port of host 1 goes down: the port of host 0 is up. */
+  mrc_pair_port_up(p, 1, 2, false);
+  run_for(p, 20 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[0].suspended, 0);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT), 1);
+  mrc_pair_port_up(p, 1, 2, true);
+  CHECK(mrc_pair_finish(p, 3000 * MS));
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  CHECK_EQ(succeeded(p, end), 8);
+}
+
+/* The ports have other numbers at the peer: a port status names the port that went down. */
+TEST(test_ports__with_other_numbers_there) {
+  PAIR p = open_pair(.planes = 3, .ports = {{1, 2, 3}, {3, 1, 2}});
+  int end = open_qp(p, .memory_bytes = 4u << 20);
+  WRITE_AND_WAIT(p, end, 1u << 20, 100 * MS);
+  mrc_pair_port_up(p, 1, 1, false);
+  run_for(p, 20 * MS);
+  const struct mrc_qp_info info = mrc_pair_info(p, end);
+  CHECK_EQ(info.planes[0].suspended, 0);
+  CHECK_EQ(info.planes[1].suspended, 1);
+  CHECK_EQ(info.planes[2].suspended, 0);
+  CHECK_EQ(p->hosts[0].drops[MRC_DROP_PORT_STATUS], 0);
+}
+
+/* A backup carries data while no other plane can, and a few round trips after the others fell
+   silent. */
+TEST(test_backup__carries_while_no_other_plane_can) {
+  PAIR p = open_pair(.planes = 2, .paths = 2, .backups = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 64u << 20, .path_mtu = 4096, .timeout = 16);
+  write_many(p, end, 1u << 20, 30);
+  run_for(p, 100 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].sent_packets, 0);
+  mrc_pair_silence(p, 1, true);
+  const uint64_t silent_ns = p->now_ns;
+  while (mrc_pair_info(p, end).planes[1].sent_packets == 0 && p->now_ns < silent_ns + 100 * MS)
+    mrc_pair_step(p, p->now_ns + MS);
+  CHECK(p->now_ns - silent_ns < 25 * MS);
+  const uint64_t before = acked_bytes(p, end);
+  run_for(p, 100 * MS);
+  CHECK(acked_bytes(p, end) - before > 4000000);
+  mrc_pair_silence(p, 1, false);
+  run_for(p, 50 * MS);
+  const uint64_t on_backup = mrc_pair_info(p, end).planes[1].sent_packets;
+  run_for(p, 50 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].sent_packets, on_backup);
+  CHECK(mrc_pair_finish(p, 1000 * MS));
+  CHECK_EQ(succeeded(p, end), 30);
+}
+
+/* EVs that join a running QP: nothing is sent on them before they are proven. */
+TEST(test_evs__join_a_running_qp) {
+  PAIR p = open_pair(.planes = 2, .paths = 1, .port_out.rate_bps = 100000000);
+  int end = open_qp(p, .memory_bytes = 32u << 20, .path_mtu = 4096);
+  mrc_engine *engine = p->hosts[0].engine;
+  const uint32_t qpn = p->ends[end]->qpn;
+  write_many(p, end, 1u << 20, 8);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 1, MRC_EV_UNPROVEN, p->now_ns), 0);
+  run_for(p, 50 * MS);
+  const uint64_t sent = mrc_pair_info(p, end).planes[1].sent_packets;
+  run_for(p, 50 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].sent_packets, sent);
+  const struct mrc_probe_attr probe = {.qpn = qpn, .ev_index = 1, .timeout_ns = 100 * MS};
+  CHECK_EQ(mrc_engine_probe_evs(engine, &probe, 1, p->now_ns), 1);
+  run_for(p, 20 * MS);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PROBE, MRC_PAIR_ANY), 1);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 1, MRC_EV_GOOD, p->now_ns), 0);
+  run_for(p, 50 * MS);
+  CHECK(mrc_pair_info(p, end).planes[1].sent_packets > sent + 50);
+  CHECK(mrc_pair_finish(p, 1000 * MS));
+}

@@ -81,7 +81,7 @@ uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns) {
     case SHIM_TRUSTED:
       return mrc_evset_on_trust(set, index);
     case SHIM_DENIED:
-      return mrc_evset_on_deny(set, index);
+      return mrc_evset_on_bar(set, index, MRC_EV_DENIED);
     default:
       return mrc_evset_next(set, 0);
   }

@@ -66,23 +66,28 @@ static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {
   const int sockets = family == 4 ? pair->config.paths : 1;
   int n_evs = 0, n_sources = 0;
   for (int plane = 1; plane <= pair->config.planes; plane++) {
+    const int port = mrc_pair_port(&pair->config, end->host, plane);
+    const int peer_port = mrc_pair_port(&pair->config, to, plane);
     for (int path = 0; path < pair->config.paths; path++) {
       struct mrc_ev_attr *ev = &evs[n_evs++];
       const int tx_index = mrc_address_tx_index(family, path);
       *ev = (struct mrc_ev_attr){
-          .ev = (uint32_t)mrc_address_sport(plane, tx_index) << 16 |
+          .ev = (uint32_t)mrc_address_sport(port, tx_index) << 16 |
                 mrc_address_label(family, plane, path),
           .dport = mrc_address_udp_port(to),
-          .port = (uint8_t)plane,
+          .port = (uint8_t)port,
+          .plane = (uint8_t)plane,
+          .peer_port = (uint8_t)peer_port,
+          .backup = pair->config.backups >> (plane - 1) & 1,
           .tx_index = (uint8_t)tx_index,
           .family = (uint8_t)family,
       };
-      mrc_address_make(ev->src, family, end->host, plane, 0);
-      mrc_address_make(ev->dst, family, to, plane, path);
+      mrc_address_make(ev->src, family, end->host, port, 0);
+      mrc_address_make(ev->dst, family, to, peer_port, path);
     }
     for (int i = 0; i < sockets; i++) {
-      sources[n_sources] = (struct mrc_peer_source){.sport = mrc_address_sport(plane, i)};
-      mrc_address_make(sources[n_sources++].address, family, to, plane, 0);
+      sources[n_sources] = (struct mrc_peer_source){.sport = mrc_address_sport(peer_port, i)};
+      mrc_address_make(sources[n_sources++].address, family, to, peer_port, 0);
     }
   }
   mrc_engine *engine = pair->hosts[end->host].engine;

@@ -14,6 +14,11 @@
 
 enum { ECN_CE = 3 };
 
+/* The flow label names the plane. On IPv4 it is that of the port. */
+static int plane_of(const struct mrc_burst *burst) {
+  return burst->family == 4 ? burst->port : (int)(burst->flow_label >> 12 & 15);
+}
+
 struct mrc_datagram *mrc_datagram_make(int from, const struct mrc_burst *burst,
                                        const struct mrc_packet *piece) {
   uint32_t n = piece->header_bytes + piece->payload_bytes + piece->trailer_bytes;
@@ -26,6 +31,7 @@ struct mrc_datagram *mrc_datagram_make(int from, const struct mrc_burst *burst,
                .family = burst->family,
                .port = burst->port,
                .ecn = burst->tclass & 3},
+      .plane = plane_of(burst),
       .tclass = burst->tclass,
       .from = from,
       .to = mrc_address_host(burst->dst),
@@ -138,18 +144,20 @@ static void check_sizes(const struct mrc_pair *pair, const struct mrc_burst *bur
 static void watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *burst) {
   int family = pair->config.family;
   int path = mrc_address_path(family, burst->dst, burst->sport);
-  mrc_assert(burst->port >= 1 && burst->port <= pair->config.planes);
+  const int plane = plane_of(burst), to = mrc_address_host(burst->dst);
+  mrc_assert(plane >= 1 && plane <= pair->config.planes);
+  mrc_assert(burst->port == mrc_pair_port(&pair->config, host, plane));
   /* no packet leaves a port that is down */
   mrc_assert(!(pair->hosts[host].down >> (burst->port - 1) & 1));
   mrc_assert(burst->family == family);
   mrc_assert(burst->src[MRC_ADDRESS_HOST] == host + 1);
   mrc_assert(burst->src[MRC_ADDRESS_PLANE] == burst->port);
-  mrc_assert(burst->dst[MRC_ADDRESS_PLANE] == burst->port);
+  mrc_assert(burst->dst[MRC_ADDRESS_PLANE] == mrc_pair_port(&pair->config, to, plane));
   mrc_assert(burst->dport == mrc_address_udp_port(mrc_address_host(burst->dst)));
   mrc_assert(path >= 0 && path < pair->config.paths);
   mrc_assert(burst->tx_index == mrc_address_tx_index(family, path));
   mrc_assert(burst->sport == mrc_address_sport(burst->port, burst->tx_index));
-  mrc_assert((burst->flow_label & 0xFFFF) == mrc_address_label(family, burst->port, path));
+  mrc_assert((burst->flow_label & 0xFFFF) == mrc_address_label(family, plane, path));
   check_sizes(pair, burst);
 }
 
@@ -165,7 +173,7 @@ static struct mrc_pair_end *sender_of(const struct mrc_pair *pair,
    plane then counts as in flight, since no other plane is left. */
 static void watch_failed(struct mrc_pair *pair, const struct mrc_datagram *packet) {
   const struct mrc_pair_host *host = &pair->hosts[packet->from];
-  const int plane = packet->meta.port;
+  const int plane = packet->plane;
   struct mrc_wire wire;
   mrc_assert(mrc_wire_decode(packet->bytes, packet->n, false, &wire) == 0);
   struct mrc_pair_end *end = sender_of(pair, packet, &wire);
@@ -174,14 +182,14 @@ static void watch_failed(struct mrc_pair *pair, const struct mrc_datagram *packe
   mrc_assert(mrc_qp_query(host->engine, end->qpn, &info) == 0);
   if (info.planes[plane - 1].suspended)
     mrc_audit_sent(&end->audit, &pair->ends[end->peer]->audit, &wire, ev_of(&packet->meta),
-                   packet->meta.port, ~(host->blocked | host->down));
+                   (uint32_t)packet->plane, ~(host->blocked | host->down));
 }
 
 /* The kernel has accepted a packet; decodes it into `wire`. */
 static void watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
                        struct mrc_wire *wire) {
   struct mrc_pair_host *host = &pair->hosts[packet->from];
-  const int plane = packet->meta.port;
+  const int plane = packet->plane;
   mrc_assert(mrc_wire_decode(packet->bytes, packet->n, false, wire) == 0);
   hash_packet(pair, packet, wire);
   host->plane_packets[plane - 1]++;
@@ -192,7 +200,7 @@ static void watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
   if (end->done || audit->unwatched) return;
   if (mrc_opcode_is_data(wire->opcode)) host->plane_bytes[plane - 1] += wire->payload_bytes;
   mrc_audit_sent(audit, &pair->ends[end->peer]->audit, wire, ev_of(&packet->meta),
-                 packet->meta.port, ~(host->blocked | host->down));
+                 (uint32_t)packet->plane, ~(host->blocked | host->down));
 }
 
 /* `drop` is the result of mrc_engine_receive. */
@@ -263,15 +271,18 @@ static void unblock_at(struct mrc_pair *pair, int host, int port, uint64_t at_ns
 }
 
 static struct mrc_link *link_of(struct mrc_pair *pair, const struct mrc_datagram *packet) {
-  const int plane = packet->meta.port;
-  if (packet->hop == 0) return &pair->port_out[packet->from][plane - 1];
+  const int plane = packet->plane;
+  const struct mrc_pair_config *config = &pair->config;
+  if (packet->hop == 0)
+    return &pair->port_out[packet->from][mrc_pair_port(config, packet->from, plane) - 1];
   if (packet->hop == 1) return mrc_pair_path(pair, packet->from, packet->to, plane, packet->path);
-  return &pair->port_in[packet->to][plane - 1];
+  return &pair->port_in[packet->to][mrc_pair_port(config, packet->to, plane) - 1];
 }
 
 static void arrive(struct mrc_pair *pair, struct mrc_datagram *packet) {
   struct mrc_pair_host *host = &pair->hosts[packet->to];
   packet->next = NULL;
+  packet->meta.port = (uint8_t)mrc_pair_port(&pair->config, packet->to, packet->plane);
   packet->meta.arrived_ns = host->driver.unstamped ? 0 : pair->now_ns;
   *host->inbox_end = packet;
   host->inbox_end = &packet->next;
@@ -306,7 +317,7 @@ static void forward(struct mrc_pair *pair, struct mrc_datagram *packet) {
 static bool rule_matches(const struct mrc_pair_rule *rule, const struct mrc_datagram *packet,
                          const struct mrc_wire *wire) {
   if (rule->times == 0 || rule->host != packet->from) return false;
-  if (rule->plane != MRC_PAIR_ANY && rule->plane != packet->meta.port) return false;
+  if (rule->plane != MRC_PAIR_ANY && rule->plane != (uint32_t)packet->plane) return false;
   bool data = mrc_opcode_is_data(wire->opcode);
   if (rule->opcode == MRC_PAIR_DATA && !data) return false;
   if (rule->opcode != MRC_PAIR_DATA && rule->opcode != MRC_PAIR_ANY && rule->opcode != wire->opcode)
@@ -561,12 +572,12 @@ void mrc_pair_silence(struct mrc_pair *pair, int plane, bool silent) {
         mrc_pair_path(pair, from, to, plane, path)->config.silent = silent;
 }
 
-void mrc_pair_port_up(struct mrc_pair *pair, int host, int plane, bool up) {
-  pair->hosts[host].down &= ~(1u << (plane - 1));
-  if (!up) pair->hosts[host].down |= 1u << (plane - 1);
-  pair->port_out[host][plane - 1].config.silent = !up;
-  pair->port_in[host][plane - 1].config.silent = !up;
-  mrc_engine_port_up(pair->hosts[host].engine, plane, up, pair->now_ns);
+void mrc_pair_port_up(struct mrc_pair *pair, int host, int port, bool up) {
+  pair->hosts[host].down &= ~bit_of(port);
+  if (!up) pair->hosts[host].down |= bit_of(port);
+  pair->port_out[host][port - 1].config.silent = !up;
+  pair->port_in[host][port - 1].config.silent = !up;
+  mrc_engine_port_up(pair->hosts[host].engine, port, up, pair->now_ns);
   mrc_pair_kick(pair, host);
 }
 

@@ -62,8 +62,9 @@ static inline int mrc_address_path(int family, const uint8_t dst[16], uint16_t s
 
 struct mrc_datagram {
   struct mrc_datagram *next; /* in a host's inbox */
-  struct mrc_meta meta;      /* for the receiving driver; meta.port is the plane */
-  int from;                  /* host */
+  struct mrc_meta meta;      /* for the receiving driver */
+  int plane;
+  int from; /* host */
   int to;
   int path;
   int hop;        /* links passed */
@@ -110,17 +111,25 @@ struct mrc_pair_driver {
 /* Zeros take the default in brackets. */
 struct mrc_pair_config {
   uint64_t seed;
-  int hosts;                       /* [2] */
-  int planes;                      /* [1] */
-  int paths;                       /* [1] */
-  int family;                      /* 6 or 4 [6] */
-  bool udp_checksum;               /* the kernel drops packets that a fault corrupted */
-  struct mrc_engine_config engine; /* of every host; seed and ports are filled in */
-  struct mrc_link_config path;     /* of every path */
-  struct mrc_link_config port_out; /* of every port link to the fabric */
-  struct mrc_link_config port_in;  /* of every port link to the host */
-  struct mrc_pair_driver driver;   /* of every host */
+  int hosts;                             /* [2] */
+  int planes;                            /* [1] */
+  uint8_t ports[2][MRC_PAIR_MAX_PLANES]; /* port of each of two hosts in each plane [the plane] */
+  uint32_t backups;                      /* bit n - 1: plane n */
+  int paths;                             /* [1] */
+  int family;                            /* 6 or 4 [6] */
+  bool udp_checksum;                     /* the kernel drops packets that a fault corrupted */
+  struct mrc_engine_config engine;       /* of every host; seed and ports are filled in */
+  struct mrc_link_config path;           /* of every path */
+  struct mrc_link_config port_out;       /* of every port link to the fabric */
+  struct mrc_link_config port_in;        /* of every port link to the host */
+  struct mrc_pair_driver driver;         /* of every host */
 };
+
+/* The port of a host in a plane. */
+static inline int mrc_pair_port(const struct mrc_pair_config *config, int host, int plane) {
+  const int port = host < 2 ? config->ports[host][plane - 1] : 0;
+  return port != 0 ? port : plane;
+}
 
 /* Loses exactly the first `times` packets that match. */
 struct mrc_pair_rule {
@@ -215,7 +224,7 @@ void mrc_pair_kick(struct mrc_pair *pair, int host);
 /* Silences a plane of all hosts in both directions, or heals it. */
 void mrc_pair_silence(struct mrc_pair *pair, int plane, bool silent);
 /* A link of a host goes down or up; the engine is informed. */
-void mrc_pair_port_up(struct mrc_pair *pair, int host, int plane, bool up);
+void mrc_pair_port_up(struct mrc_pair *pair, int host, int port, bool up);
 void mrc_pair_lose(struct mrc_pair *pair, struct mrc_pair_rule rule);
 /* A UDP payload arrives at a host without a sender. Returns the result of mrc_engine_receive. */
 int mrc_pair_forge(struct mrc_pair *pair, int host, const uint8_t *bytes, size_t n,

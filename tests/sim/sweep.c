@@ -41,6 +41,18 @@ static struct mrc_link_config draw_path(struct mrc_prng *prng) {
   return path;
 }
 
+/* Planes that share a port of a host, ports with other numbers there, backups. */
+static void draw_wiring(struct mrc_pair_config *config) {
+  struct mrc_prng prng = {.state = ~config->seed}; /* the draws before it do not depend on it */
+  if (one_in(&prng, 3)) config->backups = below(&prng, 1u << config->planes);
+  if (config->hosts > 2 || config->family == 4 || !one_in(&prng, 3)) return;
+  const int n = 1 + (int)below(&prng, (uint32_t)config->planes), host = (int)below(&prng, 2);
+  for (int i = 0; i < config->planes; i++) {
+    config->ports[host][i] = (uint8_t)(1 + i % n);
+    config->ports[1 - host][i] = (uint8_t)(1 + i / n);
+  }
+}
+
 static struct mrc_pair_config draw_pair(struct mrc_prng *prng) {
   struct mrc_pair_config config = {
       .seed = mrc_prng_next(prng),
@@ -66,6 +78,7 @@ static struct mrc_pair_config draw_pair(struct mrc_prng *prng) {
   if (one_in(prng, 6)) config.engine.cq_depth = 16 + below(prng, 64);
   if (one_in(prng, 6)) config.engine.max_burst_bytes = 16384 + below(prng, 40000);
   config.engine.seal_epoch_bits = 11 + below(prng, 4);
+  draw_wiring(&config);
   return config;
 }
 
@@ -262,8 +275,8 @@ static void check_statuses(const struct run *run) {
 static void tell(const struct mrc_pair *pair) {
   const struct mrc_pair_config *c = &pair->config;
   const struct mrc_link_config *path = &c->path;
-  printf("%d hosts, %d planes x %d paths, IPv%d, %d QPs\n", c->hosts, c->planes, c->paths,
-         c->family, pair->n_ends / 2);
+  printf("%d hosts, %d planes x %d paths, backups %#x, IPv%d, %d QPs\n", c->hosts, c->planes,
+         c->paths, c->backups, c->family, pair->n_ends / 2);
   printf("paths: %" PRIu64 " us, %" PRIu64 " bit/s, queue %" PRIu64 "%s, ECN %" PRIu64
          ", loss %u ppm %#" PRIx64 ", doubled %u, late %u, corrupt %u\n",
          path->delay_ns / US, path->rate_bps, path->queue_bytes, path->trim ? " trims" : "",
