@@ -508,7 +508,14 @@ class _Exchange:
     def _find_ports(self) -> None:
         """The ports that can reach this peer."""
         links = self.local.links
-        self.ports = [port for port in links.ports if port.loopback is self.loopback]
+        ports = [port for port in links.ports if port.loopback is self.loopback]
+        preferred = {port.nic for port in ports if not port.deprecated}
+        named = parse_address(self.channel.local)
+        self.ports = [
+            port
+            for port in ports
+            if not port.deprecated or port.nic not in preferred or port.address.ip == named
+        ]
         self.sports = links.sports
         if not self.ports:
             which, why = ("loopback", "lo is down") if self.loopback else ("network", links.missing)

@@ -54,6 +54,8 @@ class LocalPort(Struct, frozen=True):
     """Number of its sockets that send."""
     index: int = 0
     """Index of the interface. It changes if the interface is deleted and created again."""
+    deprecated: bool = False
+    """Whether new QPs use another port of its interface, if it has one."""
 
 
 class PortSelection(Struct, frozen=True):
@@ -216,26 +218,30 @@ def _is_loopback(interface: Interface) -> bool:
     return any(address.ip.is_loopback for address in interface.addresses)
 
 
-def _best_addresses(interface: Interface, kept: _Kept, *, link_local: bool) -> list[IpInterface]:
-    """One usable address of each IP version, IPv6 first: an address in use, else the first."""
+def _group(
+    interface: Interface, kept: _Kept = frozenset(), *, link_local: bool = False
+) -> list[LocalPort]:
+    """The ports of an interface, one of each IP version: an address in use, else the first, IPv6
+    before IPv4, deprecated ones last. Then come the addresses in use that have become deprecated.
+    """
     usable = [a for a in interface.addresses if not a.ip.is_link_local]
     if link_local and not usable:
         usable = list(interface.addresses)
     if _is_loopback(interface):  # lo may also have routed addresses of the host
         usable = [a for a in usable if a.ip.is_loopback]
-    usable.sort(key=lambda address: address.ip not in kept)
-    versions = ([a for a in usable if a.version == version][:1] for version in (6, 4))
-    return [address for found in versions for address in found]
-
-
-def _group(
-    interface: Interface, kept: _Kept = frozenset(), *, link_local: bool = False
-) -> list[LocalPort]:
-    """The ports of an interface, one of each IP version."""
-    best = _best_addresses(interface, kept, link_local=link_local)
+    old = interface.deprecated
+    usable.sort(key=lambda address: (address.ip in old, address.ip not in kept))
+    versions = [[a for a in usable if a.version == version] for version in (6, 4)]
+    best = sorted((each[0] for each in versions if each), key=lambda address: address.ip in old)
     if _is_loopback(interface):
         return [_loopback_port(address, interface.mtu) for address in best]
-    return [_tied_port(interface, address) for address in best]
+    # Of each version the newest: temporary addresses follow each other without an end.
+    left = [[a for a in each[1:] if a.ip in kept][:1] for each in versions]
+    later = [address for each in left for address in each]
+    return [
+        replace(_tied_port(interface, a), deprecated=a.ip in old or a in later)
+        for a in [*best, *later]
+    ]
 
 
 def _loopback_ports(interfaces: Iterable[Interface]) -> list[LocalPort]:

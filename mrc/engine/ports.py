@@ -236,13 +236,15 @@ class LocalPorts:
         kept = frozenset(port.address.ip for port in self.ports)
         self._found = self._find(interfaces, kept)
         down = {(each.name, each.index) for each in interfaces if not each.up}
-        new = {(port.ifname, port.index, port.address.ip): port for port in self._found.ports}
+        new: dict[tuple[str, int, IpAddress], LocalPort] = {}
+        for port in self._found.ports:  # one that was left for a better may be configured, too
+            new.setdefault((port.ifname, port.index, port.address.ip), port)
         for plane, slot in self._slots.items():
             if not slot.sports:
                 continue
-            port = new.pop((slot.port.ifname, slot.port.index, slot.port.address.ip), None)
-            if port is not None:
-                slot.port = replace(port, plane=plane, tx_sockets=slot.port.tx_sockets)
+            same = new.pop((slot.port.ifname, slot.port.index, slot.port.address.ip), None)
+            if same is not None:
+                slot.port = replace(same, plane=plane, tx_sockets=slot.port.tx_sockets)
                 await self._set_up(plane, slot, call, up=True)
             elif (slot.port.ifname, slot.port.index) in down:
                 await self._set_up(plane, slot, call, up=False)

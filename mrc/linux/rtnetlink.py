@@ -11,9 +11,17 @@ import errno
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+)
 from typing import Self
 
 from msgspec import Struct
@@ -152,12 +160,18 @@ _RTM_GETLINK, _RTM_GETADDR = 18, 22
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _ADDRESS = struct.Struct("=BBBBI")  # family, bits of the prefix, flags, scope, index
 
-_IFLA_IFNAME, _IFLA_MTU, _IFLA_OPERSTATE, _IFLA_CARRIER = 3, 4, 16, 33
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_OPERSTATE, _IFLA_AF_SPEC, _IFLA_CARRIER = 3, 4, 16, 26, 33
+_IFLA_INET6_CONF = 2
+_DEVCONF_USE_TEMPADDR = 10
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 
 _IFF_UP = 0x1
 _OPERSTATE_UNKNOWN, _OPERSTATE_UP = 0, 6
-_IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x4, 0x8, 0x40
+_IFA_F_TEMPORARY = 0x1  # of an IPv4 address: IFA_F_SECONDARY
+_IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_DEPRECATED, _IFA_F_TENTATIVE = 0x4, 0x8, 0x20, 0x40
+
+_Flagged = tuple[int, IPv4Interface | IPv6Interface]
+"""An address behind its flags."""
 
 
 class Interface(Struct, frozen=True):
@@ -169,9 +183,12 @@ class Interface(Struct, frozen=True):
     up: bool
     """able to carry packets: administratively up, and with carrier if it reports one"""
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
-    """its addresses to which a socket can bind"""
+    """its addresses to which a socket can bind, in the order in which the kernel prefers them as
+    sources (RFC 6724, rules 3 and 7)"""
     enabled: bool = True
     """administratively up"""
+    deprecated: frozenset[IPv4Address | IPv6Address] = frozenset()
+    """those of its addresses that nothing new should use, such as one that moves between hosts"""
 
     @classmethod
     def all(cls, namespace: str | None = None) -> list[Interface]:
@@ -186,7 +203,7 @@ class Interface(Struct, frozen=True):
     def read(rtnetlink: Rtnetlink) -> list[Interface]:
         """The interfaces of the socket's namespace, by index."""
         links = rtnetlink.dump(_RTM_GETLINK, bytes(_LINK.size))
-        addresses: dict[int, list[IPv4Interface | IPv6Interface]] = {}
+        addresses: dict[int, list[_Flagged]] = {}
         for data in rtnetlink.dump(_RTM_GETADDR, bytes(_ADDRESS.size)):
             if (found := _address(data)) is not None:
                 addresses.setdefault(found[0], []).append(found[1])
@@ -194,9 +211,7 @@ class Interface(Struct, frozen=True):
         return sorted(every, key=lambda each: each.index)
 
     @staticmethod
-    def decode(
-        data: bytes, addresses: Mapping[int, Sequence[IPv4Interface | IPv6Interface]]
-    ) -> Interface:
+    def decode(data: bytes, addresses: Mapping[int, Sequence[_Flagged]]) -> Interface:
         """From what a dump has for it, and the addresses of all interfaces by index."""
         _, _, index, flags, _ = _LINK.unpack_from(data)
         found = attributes(data, _LINK.size)
@@ -205,25 +220,46 @@ class Interface(Struct, frozen=True):
         carrier = found.get(_IFLA_CARRIER, b"\1")[0] != 0
         state = found.get(_IFLA_OPERSTATE, b"\0")[0]
         enabled = bool(flags & _IFF_UP)
+        own = _preferred(addresses.get(index, ()), found.get(_IFLA_AF_SPEC, b""))
         return Interface(
             name=found[_IFLA_IFNAME].rstrip(b"\0").decode(),
             index=index,
             mtu=struct.unpack("=I", found[_IFLA_MTU])[0],
             up=enabled and carrier and state in {_OPERSTATE_UP, _OPERSTATE_UNKNOWN},
-            addresses=tuple(addresses.get(index, ())),
+            addresses=tuple(address for _, address in own),
             enabled=enabled,
+            deprecated=frozenset(each.ip for its, each in own if its & _IFA_F_DEPRECATED),
         )
 
 
-def _address(data: bytes) -> tuple[int, IPv4Interface | IPv6Interface] | None:
-    """Index of the interface and the address; None before duplicate address detection is done."""
+def _preferred(addresses: Sequence[_Flagged], families: bytes) -> list[_Flagged]:
+    """The addresses of an interface, those first that the kernel prefers as sources. `families`:
+    the settings that the link has for each address family.
+    """
+    ipv6 = attributes(attributes(families, 0).get(socket.AF_INET6, b""), 0)
+    settings = ipv6.get(_IFLA_INET6_CONF, b"")[4 * _DEVCONF_USE_TEMPADDR :][:4]
+    temporary_first = int.from_bytes(settings, sys.byteorder, signed=True) >= 2
+    avoided = _IFA_F_DEPRECATED | _IFA_F_OPTIMISTIC
+    return sorted(
+        addresses,
+        key=lambda each: (
+            bool(each[0] & avoided),
+            bool(each[0] & _IFA_F_TEMPORARY) != (temporary_first and each[1].version == 6),
+        ),
+    )
+
+
+def _address(data: bytes) -> tuple[int, _Flagged] | None:
+    """Index of the interface and the address with its flags; None if no socket can bind to it,
+    because duplicate address detection is not done or has failed.
+    """
     _, bits, flags, _, index = _ADDRESS.unpack_from(data)
     found = attributes(data, _ADDRESS.size)
     # On a point-to-point link IFA_ADDRESS is the peer's address and IFA_LOCAL is ours.
     packed = found.get(_IFA_LOCAL) or found.get(_IFA_ADDRESS)
-    if _IFA_FLAGS in found:
+    if _IFA_FLAGS in found:  # the header has room for 8 of them only
         (flags,) = struct.unpack("=I", found[_IFA_FLAGS])
-    failing = flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED) and not flags & _IFA_F_OPTIMISTIC
-    if packed is None or failing:
+    pending = flags & _IFA_F_TENTATIVE and not flags & _IFA_F_OPTIMISTIC
+    if packed is None or pending or flags & _IFA_F_DADFAILED:
         return None
-    return index, ip_interface((ip_address(packed), bits))
+    return index, (flags, ip_interface((ip_address(packed), bits)))

@@ -204,6 +204,51 @@ async def test_follow__a_link_that_comes_later_serves_new_qps(hosts: None) -> No
                         break
 
 
+@pytest.fixture
+def ipv6(hosts: None) -> Iterator[Peer]:
+    """Accepts in host b, behind one link with fd00:1::1 and fd00:1::2."""
+    join(A, "x1", B, "y1")
+    address(A, "x1", "fd00:1::1/64")
+    address(B, "y1", "fd00:1::2/64")
+    until_running(A, "x1")
+    until_running(B, "y1")
+    with Peer(B, len(DATA)) as peer:
+        yield peer
+
+
+@in_a
+async def test_follow__an_address_of_vrrp_that_moves_to_another_host(ipv6: Peer) -> None:
+    """It is deprecated, so that nothing uses it by itself, and the QP does not notice its move. The
+    kernel lists it first.
+    """
+    virtual = "fd00:1::64/128"
+    ip(f"-n {A} addr add {virtual} dev x1 preferred_lft 0 nodad")
+    async with writing(to="fd00:1::2") as writer:
+        await writer.until_planes_carry(1)
+        await writer.until_ports("1 x1 fd00:1::1")
+        await asyncio.to_thread(ip, f"-n {A} addr del {virtual} dev x1")
+        await asyncio.to_thread(address, B, "y1", virtual)
+        await writer.until_planes_carry(1)
+        await writer.until_ports("1 x1 fd00:1::1")
+    assert ipv6.target == DATA
+
+
+@in_a
+async def test_follow__an_address_that_becomes_deprecated(ipv6: Peer) -> None:
+    """QPs that use it keep it, new ones take the other one."""
+    async with writing(to="fd00:1::2") as writer:
+        await writer.until_planes_carry(1)
+        await asyncio.to_thread(address, A, "x1", "fd00:1::3/64")
+        await asyncio.to_thread(ip, f"-n {A} addr change fd00:1::1/64 dev x1 preferred_lft 0")
+        await writer.until_ports("1 x1 fd00:1::1", "2 x1 fd00:1::3")
+        await writer.until_planes_carry(1)
+        async with await writer.context.connect("fd00:1::2") as qp:
+            assert qp.planes == (2,)
+        await writer.until_planes_carry(1)
+        await asyncio.to_thread(ip, f"-n {A} addr del fd00:1::1/64 dev x1")
+        await writer.until_ports("2 x1 fd00:1::3")
+
+
 def flap(*commands: str) -> None:
     """Runs the commands repeatedly in host a, as fast as ip can."""
     text = "\n".join(commands * 50)

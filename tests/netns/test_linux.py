@@ -24,7 +24,7 @@ import pytest
 from msgspec.structs import replace
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
-from slowness import PATIENCE
+from slowness import PATIENCE, until
 
 from mrc.errors import NetlinkError
 from mrc.linux import netns
@@ -175,6 +175,32 @@ def test_interfaces__without_addresses_that_are_not_usable_yet(here: Netlink) ->
     run(here, "ip", "addr", "add", "fd00:8::8/64", "dev", "p1")
     (p1,) = [each for each in here.interfaces() if each.name == "p1"]
     assert IPv6Interface("fd00:8::8/64") not in p1.addresses
+
+
+@pytest.mark.parametrize("use_tempaddr", [1, 2])
+def test_interfaces__addresses_in_the_order_of_the_kernel(here: Netlink, use_tempaddr: int) -> None:
+    """The first address of each version is the one that the kernel itself takes as source."""
+    run(here, "sysctl", "-qw", f"net.ipv6.conf.p1.use_tempaddr={use_tempaddr}",
+        "net.ipv6.conf.p1.accept_dad=0", "net.ipv6.conf.p1.dad_transmits=0")  # fmt: skip
+    run(here, "ip", "addr", "add", "fd00:8::1/64", "dev", "p1", "mngtmpaddr", "nodad")
+    run(here, "ip", "addr", "add", "fd00:8::f/64", "dev", "p1", "preferred_lft", "0", "nodad")
+    for each in ("10.0.8.15/24", "10.0.9.1/24"):
+        lifetime = ["preferred_lft", "0"] * (each == "10.0.8.15/24")
+        run(here, "ip", "addr", "add", each, "dev", "p1", *lifetime)
+
+    def found() -> list[str]:
+        (p1,) = [each for each in here.interfaces() if each.name == "p1"]
+        assert {str(each) for each in p1.deprecated} == {"fd00:8::f", "10.0.8.15"}
+        return [str(each.ip) for each in p1.addresses if not each.ip.is_link_local]
+
+    until(lambda: len(found()) == 5, "the kernel has made no temporary address")
+    addresses = found()
+    first = next(each for each in addresses if ":" in each)
+    assert (first != "fd00:8::1") is (use_tempaddr == 2)
+    way = run(here, "ip", "route", "get", "fd00:8::99").split()
+    assert way[way.index("src") + 1] == first
+    assert [each for each in addresses if "." in each] == ["10.0.9.1", "10.0.8.15"]
+    assert addresses.index("fd00:8::f") > addresses.index("fd00:8::1")
 
 
 def test_move__with_a_new_name_and_without_addresses(pair: Pair) -> None:

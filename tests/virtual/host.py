@@ -30,6 +30,7 @@ class Interface:
     mtu: int
     up: bool
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    deprecated: frozenset[Any] = frozenset()
 
 
 class Host:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
 
 import pytest
+from msgspec.structs import replace
 
 from mrc.engine import paths
 from mrc.engine.paths import (
@@ -249,6 +250,31 @@ def test_interface_ports__an_address_in_use_stays_the_one_of_its_interface() -> 
     kept = frozenset({ip_address("2001:db8::1"), ip_address("10.0.0.1")})
     found = PortSelection.of_interfaces([two], (), 1, kept)
     assert [str(port.address.ip) for port in found.ports] == ["2001:db8::1", "10.0.0.1"]
+
+
+def deprecated(interface: Interface, *addresses: str) -> Interface:
+    return replace(interface, deprecated=frozenset(map(ip_address, addresses)))
+
+
+def test_interface_ports__a_deprecated_address_in_use_stays_beside_a_better_one() -> None:
+    both = nic("eth0", "2001:db8::2/64", "2001:db8::1/64", "2001:db8::9/64", "10.0.0.1/24")
+    both = deprecated(both, "2001:db8::1", "2001:db8::9")
+    kept = frozenset(map(ip_address, ("2001:db8::1", "2001:db8::9", "10.0.0.1")))
+    for wanted in ([], ["eth0"]):
+        found = PortSelection.of_interfaces([both], wanted, 1, kept)
+        assert [(str(port.address.ip), port.deprecated) for port in found.ports] == [
+            ("2001:db8::2", False), ("10.0.0.1", False), ("2001:db8::1", True)
+        ]  # fmt: skip
+
+
+def test_interface_ports__a_deprecated_address_without_another() -> None:
+    """That of the other IP version comes first."""
+    eth0 = deprecated(nic("eth0", "2001:db8::1/64", "10.0.0.1/24"), "2001:db8::1")
+    eth1 = deprecated(nic("eth1", "10.0.1.1/24"), "10.0.1.1")
+    ports = PortSelection.of_interfaces([eth0, eth1], (), 1).ports
+    assert [(str(port.address.ip), port.deprecated) for port in ports] == [
+        ("10.0.0.1", False), ("10.0.1.1", True), ("2001:db8::1", True)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
