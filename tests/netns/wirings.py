@@ -452,7 +452,8 @@ class Reach:
     Two interfaces of one host in one subnet both answer for all its addresses (arp_ignore is 0), so
     it depends on who sends first where packets arrive: the neighbour learns the right one from
     whoever sends from it. A pair counts if packets arrive either way round: no switch is in the
-    way then, and after a few seconds the kernel's own probes of neighbours heal the entry.
+    way then, and after a few seconds the kernel's own probes of neighbours heal the entry. A strict
+    rp_filter drops answers that arrive by the other interface; whoever reads them there uses more.
     """
 
     def __init__(self, made: Built) -> None:
