@@ -91,7 +91,7 @@ struct mrc_plane_info {
   uint64_t cwnd_bytes;    /* window of the plane; with NSCC and equal shares that of the QP */
   uint8_t suspended;      /* 1: carries probes only, as long as another plane carries data */
   uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
-  uint8_t backup;         /* 1: carries data only while no other plane does */
+  uint8_t weight;         /* see mrc_qp_set_weight */
   uint8_t reserved;       /* 0 */
   uint32_t share_percent; /* bytes carried by all QPs to the peer in the last period, in per cent of
                              the mean of the other planes; 100 before, and with equal shares */
@@ -360,7 +360,7 @@ struct mrc_ev_attr {
   uint8_t family;    /* 4 or 6 */
   uint8_t plane;     /* pair of ports, 1-based: all EVs of a plane have the same [port] */
   uint8_t peer_port; /* number that the peer gives to its port, 1-based [plane] */
-  uint8_t backup;    /* 1: the plane carries data only while no other does */
+  uint8_t reserved;  /* 0 */
 };
 
 /* A source address and source port from which the peer sends. */
@@ -546,6 +546,10 @@ int mrc_engine_probe_evs(mrc_engine *engine, const struct mrc_probe_attr *probes
 /* For the controller: GOOD (also ends ASSUMED_BAD and UNPROVEN), ASSUMED_BAD, DENIED, UNPROVEN. */
 int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
                         uint64_t now_ns);
+/* What the plane (1-based) of the QP may carry, in per cent of the plane that carries most: 1 to
+   100 [100]; 0: a backup, which carries data only while no other plane can. -ENOENT, -EINVAL. */
+int mrc_qp_set_weight(mrc_engine *engine, uint32_t qpn, uint32_t plane, uint32_t weight,
+                      uint64_t now_ns);
 /* Narrows or widens the window granted to the peer: a multiple of 128, up to the attribute mpr.
    Packets sent under a wider grant are still accepted. -ENOENT, -EINVAL (also if dynamic MPR was
    not agreed, or the QP is not in RTR or RTS). */
@@ -633,11 +637,12 @@ enum mrc_command_op {
                              EVs on it until it opens again */
   MRC_COMMAND_MSG_OPEN,   /* qpn, pointer = struct mrc_msg_opening (msg/types.h); result = peer. The
                              completions of the QP belong to messages from now on */
-  MRC_COMMAND_MSG_CONNECT,   /* value = peer, pointer = struct mrc_msg_inbox; the QP is in RTS */
-  MRC_COMMAND_MSG_IDLE,      /* value = peer; result = 1: all that was sent has arrived */
-  MRC_COMMAND_MSG_FAIL,      /* value = peer, key = errno of its operations; its QP goes to ERROR */
-  MRC_COMMAND_MSG_CLOSE,     /* value = peer, after its QP was destroyed */
-  MRC_COMMAND_QP_SET_RETRIES /* qpn, value = timeout, key = retry_linear, access = retry_exp */
+  MRC_COMMAND_MSG_CONNECT, /* value = peer, pointer = struct mrc_msg_inbox; the QP is in RTS */
+  MRC_COMMAND_MSG_IDLE,    /* value = peer; result = 1: all that was sent has arrived */
+  MRC_COMMAND_MSG_FAIL,    /* value = peer, key = errno of its operations; its QP goes to ERROR */
+  MRC_COMMAND_MSG_CLOSE,   /* value = peer, after its QP was destroyed */
+  MRC_COMMAND_QP_SET_RETRIES, /* qpn, value = timeout, key = retry_linear, access = retry_exp */
+  MRC_COMMAND_QP_SET_WEIGHT   /* qpn, value = plane, key = weight */
 };
 
 /* One command for the datapath thread. Memory behind `pointer` must live until the reply. */

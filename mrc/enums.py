@@ -224,3 +224,4 @@ class CommandOp(IntEnum):
     MSG_FAIL = 26
     MSG_CLOSE = 27
     QP_SET_RETRIES = 28
+    QP_SET_WEIGHT = 29

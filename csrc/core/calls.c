@@ -464,6 +464,21 @@ int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_ind
   return 0;
 }
 
+int mrc_qp_set_weight(struct mrc_engine *engine, uint32_t qpn, uint32_t plane, uint32_t weight,
+                      uint64_t now_ns) {
+  struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (plane < 1 || plane > engine->services.config.ports || weight > 100) return -EINVAL;
+  engine->services.now_ns = now_ns;
+  const uint32_t index = mrc_plane_of(plane), bit = 1u << index;
+  qp->planes[index].weight = (uint8_t)weight;
+  qp->choice.backups = weight == 0 ? qp->choice.backups | bit : qp->choice.backups & ~bit;
+  const bool curbed = weight > 0 && weight < 100;
+  qp->choice.curbed = curbed ? qp->choice.curbed | bit : qp->choice.curbed & ~bit;
+  mrc_qp_touch(&engine->services, qp);
+  return 0;
+}
+
 static int check_command(const struct mrc_engine *engine, const struct mrc_probe_attr *attr) {
   const struct mrc_qp *qp = mrc_qps_find(&engine->qps, attr->qpn);
   if (qp == NULL) return -ENOENT;
@@ -593,7 +608,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .cwnd_bytes = mrc_qp_cc(qp, i)->cwnd_bytes,
                                 .suspended = plane->suspended,
                                 .slow = share.slow,
-                                .backup = qp->evset.backups >> i & 1,
+                                .weight = plane->weight,
                                 .share_percent = share.compared ? share.percent : 100};
     if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
   }

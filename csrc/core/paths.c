@@ -45,14 +45,11 @@ static bool join_plane(struct mrc_evset *set, const struct mrc_ev_attr *attr, ui
   const uint8_t port = (uint8_t)(attr->port - 1);
   const uint8_t peer_port = attr->peer_port != 0 ? (uint8_t)(attr->peer_port - 1) : (uint8_t)index;
   const uint32_t bit = 1u << index;
-  if ((set->plane_mask & bit) != 0)
-    return plane->port == port && plane->peer_port == peer_port &&
-           ((set->backups & bit) != 0) == (attr->backup != 0);
+  if ((set->plane_mask & bit) != 0) return plane->port == port && plane->peer_port == peer_port;
   plane->port = port;
   plane->peer_port = peer_port;
   set->plane_mask |= bit;
   if (port != index || peer_port != index) set->crossed |= bit;
-  if (attr->backup != 0) set->backups |= bit;
   return true;
 }
 
@@ -60,7 +57,7 @@ static int add_ev(struct mrc_evset *set, const struct mrc_ev_attr *attr, uint16_
   const uint32_t plane = (attr->plane != 0 ? attr->plane : attr->port) - 1u;
   if (attr->port < 1 || attr->port > set->ports || plane >= set->ports) return -EINVAL;
   if (attr->family != 4 && attr->family != 6) return -EINVAL;
-  if (attr->peer_port > MRC_MAX_PORTS || attr->backup > 1) return -EINVAL;
+  if (attr->peer_port > MRC_MAX_PORTS) return -EINVAL;
   uint16_t *cell = mrc_evset_find(set, attr->ev);
   if (*cell != MRC_EV_NONE) return -EINVAL;
   if (!join_plane(set, attr, plane)) return -EINVAL;

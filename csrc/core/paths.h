@@ -337,7 +337,6 @@ struct mrc_evset {
   uint32_t ports;      /* number of planes */
   uint32_t plane_mask; /* bit p: plane p has EVs */
   uint32_t crossed;    /* planes with a port, of this host or the peer, of another index */
-  uint32_t backups;    /* planes that carry data only while no other does */
   uint32_t unproven;   /* planes all of whose EVs are UNPROVEN */
   uint32_t hash_mask;  /* number of cells of by_value - 1 */
   uint32_t noise_ns;   /* of the engine's configuration */
@@ -463,6 +462,7 @@ struct mrc_plane {
   uint64_t received_packets;  /* data packets placed */
   uint64_t received_bytes;    /* their payload */
   uint64_t share_bytes;       /* given to it to send; see send.c */
+  uint64_t weighed_bytes;     /* given to it lately, if a plane has a weight; see send.c */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
   uint64_t share_acked_bytes; /* in the period in progress; see qp.h */
   uint64_t rack_ns;           /* newest send time of a packet acknowledged on this plane */
@@ -474,6 +474,7 @@ struct mrc_plane {
   uint16_t probed_ev;       /* while suspended: probed last, or MRC_EV_NONE; see endpoint.c */
   uint16_t reverse_ev;      /* its probe was answered last; or MRC_EV_NONE; see qp.h */
   uint8_t reverse_failures; /* reverse probes that failed in a row */
+  uint8_t weight;           /* per cent of the plane that carries most; 0: a backup */
   uint8_t strikes;          /* bursts in a row lost by silence; 0 after any acknowledgement */
   bool suspended;           /* silent: it sends only probes */
   bool peer_down;           /* the peer reported its port down */
@@ -491,6 +492,8 @@ struct mrc_quick {
 
 /* State of the choice of planes; see send.c. */
 struct mrc_plane_choice {
+  uint32_t backups;   /* planes of weight 0: they carry data only while no other can, as a mask */
+  uint32_t curbed;    /* planes of a weight from 1 to 99, as a mask */
   uint32_t sharing;   /* planes that took equal shares at the last choice, as a mask */
   bool needs_backups; /* all planes in use may be silent */
   struct mrc_quick quick;
@@ -511,6 +514,7 @@ struct mrc_reverse {
 
 static inline void mrc_plane_init(struct mrc_plane *plane) {
   mrc_probation_init(&plane->probation);
+  plane->weight = 100;
   plane->probed_ev = MRC_EV_NONE;
   plane->reverse_ev = MRC_EV_NONE;
 }

@@ -96,7 +96,7 @@ static inline uint32_t mrc_qp_probed_planes(const struct mrc_services *services,
 static inline uint32_t mrc_qp_eligible_planes(const struct mrc_services *services,
                                               const struct mrc_qp *qp) {
   const uint32_t planes = mrc_qp_probed_planes(services, qp);
-  const uint32_t used = planes & ~qp->evset.backups;
+  const uint32_t used = planes & ~qp->choice.backups;
   return used != 0 && !qp->choice.needs_backups ? used : planes;
 }
 

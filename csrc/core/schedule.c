@@ -122,8 +122,8 @@ static uint32_t first_probed_plane(const struct mrc_services *services, const st
   const uint32_t overdue = most_overdue_plane(qp);
   if (qp->req.win.lists[overdue].oldest == MRC_TX_NONE) return overdue;
   const struct mrc_txslot *oldest = &qp->req.win.slots[qp->req.win.lists[overdue].oldest];
-  const uint32_t idle = idle_planes(services, qp, oldest) |
-                        (mrc_qp_probed_planes(services, qp) & qp->evset.backups & ~(1u << overdue));
+  const uint32_t idle = idle_planes(services, qp, oldest) | (mrc_qp_probed_planes(services, qp) &
+                                                             qp->choice.backups & ~(1u << overdue));
   if (idle != 0 && now_ns >= mrc_loss_silent_ns(qp, oldest, now_ns))
     return (uint32_t)__builtin_ctz(idle);
   const bool probed = qp->req.probe.sent_ns > oldest->sent_ns;

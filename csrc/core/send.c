@@ -267,9 +267,39 @@ static bool is_ahead(const struct mrc_qp *qp, uint32_t plane, uint32_t other) {
   return bytes * others_cwnd > others * cwnd;
 }
 
+/* ---- 3. the plane: weights ---- */
+
+#define WEIGHED_BYTES (16ull << 20) /* what is weighed, by the plane that carries most */
+
+static void weigh(struct mrc_qp *qp, uint32_t plane, uint32_t bytes) {
+  if (qp->choice.curbed == 0) return;
+  qp->planes[plane].weighed_bytes += bytes;
+  if (qp->planes[plane].weighed_bytes < WEIGHED_BYTES) return;
+  MRC_EACH_BIT(each, qp->evset.plane_mask)
+    qp->planes[each].weighed_bytes /= 2;
+}
+
+/* The planes that have carried no more than their weight allows, beside those of the largest. */
+static uint32_t within_weight(const struct mrc_qp *qp, uint32_t planes) {
+  uint64_t most_bytes = 0;
+  uint32_t heaviest = 0, within = 0;
+  MRC_EACH_BIT(plane, planes)
+    heaviest = mrc_max_u32(heaviest, qp->planes[plane].weight);
+  MRC_EACH_BIT(plane, planes)
+    if (qp->planes[plane].weight == heaviest)
+      most_bytes = mrc_max_u64(most_bytes, qp->planes[plane].weighed_bytes);
+  MRC_EACH_BIT(plane, planes) {
+    const struct mrc_plane *its = &qp->planes[plane];
+    if (its->weight == heaviest || its->weighed_bytes * heaviest <= its->weight * most_bytes)
+      within |= 1u << plane;
+  }
+  return within;
+}
+
 /* Quick planes come first. A plane does not make up for data that it could not carry. */
 int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes) {
+  if ((planes & qp->choice.curbed) != 0) planes = within_weight(qp, planes);
   if (qp->attr.rts.plane_shares == MRC_SHARES_EQUAL)
     return choose_equal(services, qp, planes, bytes);
   /* Late are the limited planes that might deliver `bytes` later than the others deliver all data
@@ -341,7 +371,7 @@ static uint32_t planes_for_lost(const struct mrc_qp *qp, uint32_t planes, uint16
 
 /* Backups carry data while each other plane may be silent, not only once it is suspended. */
 static void call_backups(const struct mrc_services *services, struct mrc_qp *qp) {
-  if (qp->evset.backups == 0) return;
+  if (qp->choice.backups == 0) return;
   qp->choice.needs_backups = false;
   uint32_t silent = mrc_qp_eligible_planes(services, qp);
   MRC_EACH_BIT(plane, silent)
@@ -594,6 +624,7 @@ static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mr
   }
   next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
   qp->planes[plane].share_bytes += bytes + MRC_DATA_OVERHEAD_BYTES;
+  weigh(qp, plane, bytes);
   mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn);
   if (next->wire.rtx) mrc_trace(services, MRC_TRACE_RESEND, qp->qpn, next->wire.psn, burst->_ev);
 }
@@ -625,6 +656,7 @@ static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc
   mrc_assert(req->unsent_bytes >= (uint64_t)n * bytes);
   req->unsent_bytes -= (uint64_t)n * bytes;
   qp->planes[plane].share_bytes += n * (bytes + MRC_DATA_OVERHEAD_BYTES);
+  weigh(qp, plane, n * bytes);
 }
 
 /* ---- 1. the turn: stages 2 to 7 for each burst ---- */

@@ -160,7 +160,7 @@ static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev, uint32_t us
     if (info->ev == ev || !info->active || info->state != MRC_EV_GOOD) continue;
     if (!(usable_ports >> (info->port - 1) & 1)) continue;
     const struct mrc_plane_info *plane = &qp.planes[info->plane - 1];
-    if (!plane->suspended && !plane->backup) return true;
+    if (!plane->suspended && plane->weight > 0) return true;
   }
   return false;
 }

@@ -257,8 +257,12 @@ class QueuePair:
         return self._command(CommandOp.QP_PROBE_EV, value=index, bytes=size, timeout_ns=timeout_ns)
 
     def set_ev_state(self, index: int, state: EvState) -> Command:
-        """Sets the state of an EV: DENIED, GOOD or ASSUMED_BAD."""
+        """Sets the state of an EV: DENIED, GOOD, ASSUMED_BAD or UNPROVEN."""
         return self._command(CommandOp.QP_SET_EV_STATE, value=index, key=int(state))
+
+    def set_weight(self, plane: int, weight: int) -> Command:
+        """Limits what a plane carries, in per cent of the one that carries most; 0: a backup."""
+        return self._command(CommandOp.QP_SET_WEIGHT, value=plane, key=weight)
 
     def set_mpr(self, mpr: int) -> Command:
         """Changes the window that this side grants the peer."""

@@ -216,6 +216,11 @@ int mrc_qp_set_retries(mrc_engine *engine, uint32_t qpn, uint32_t timeout, uint3
   return qpn == 77 && timeout == 16 && retry_linear == 7 && retry_exp == 6 ? 0 : -EINVAL;
 }
 
+int mrc_qp_set_weight(mrc_engine *engine, uint32_t qpn, uint32_t plane, uint32_t weight,
+                      uint64_t now_ns) {
+  return qpn == 77 && plane == 2 && weight == 50 ? 0 : -EINVAL;
+}
+
 int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
   info->qpn = qpn;
   return 0;

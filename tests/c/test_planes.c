@@ -731,6 +731,26 @@ TEST(test_backup__carries_while_no_other_plane_can) {
   CHECK_EQ(succeeded(p, end), 30);
 }
 
+/* A plane of weight 25 carries a quarter of what the other one carries, and all while that is down.
+ */
+TEST(test_weight__limits_what_a_plane_carries) {
+  PAIR p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 64u << 20, .path_mtu = 4096);
+  CHECK_EQ(mrc_qp_set_weight(p->hosts[0].engine, p->ends[end]->qpn, 2, 25, p->now_ns), 0);
+  CHECK_EQ(mrc_qp_set_weight(p->hosts[0].engine, p->ends[end]->qpn, 2, 101, p->now_ns), -EINVAL);
+  write_many(p, end, 1u << 20, 40);
+  run_for(p, 200 * MS);
+  const struct mrc_qp_info info = mrc_pair_info(p, end);
+  CHECK(info.planes[0].sent_bytes > 11000000);
+  CHECK(info.planes[1].sent_bytes * 4 > info.planes[0].sent_bytes * 9 / 10);
+  CHECK(info.planes[1].sent_bytes * 4 < info.planes[0].sent_bytes * 11 / 10);
+  mrc_pair_port_up(p, 0, 1, false);
+  run_for(p, 50 * MS);
+  CHECK(mrc_pair_info(p, end).planes[1].sent_bytes - info.planes[1].sent_bytes > 2500000);
+  mrc_pair_port_up(p, 0, 1, true);
+  CHECK(mrc_pair_finish(p, 2000 * MS));
+}
+
 /* EVs that join a running QP: nothing is sent on them before they are proven. */
 TEST(test_evs__join_a_running_qp) {
   PAIR p = open_pair(.planes = 2, .paths = 1, .port_out.rate_bps = 100000000);

@@ -78,7 +78,6 @@ static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {
           .port = (uint8_t)port,
           .plane = (uint8_t)plane,
           .peer_port = (uint8_t)peer_port,
-          .backup = pair->config.backups >> (plane - 1) & 1,
           .tx_index = (uint8_t)tx_index,
           .family = (uint8_t)family,
       };
@@ -93,6 +92,8 @@ static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {
   mrc_engine *engine = pair->hosts[end->host].engine;
   mrc_assert(mrc_qp_set_evs(engine, end->qpn, evs, n_evs) == 0);
   mrc_assert(mrc_qp_set_peer(engine, end->qpn, sources, n_sources) == 0);
+  MRC_EACH_BIT(plane, pair->config.backups)
+    mrc_assert(mrc_qp_set_weight(engine, end->qpn, plane + 1, 0, pair->now_ns) == 0);
 }
 
 /* Each QP has secrets of its own, which its two ends use the other way round. */
