@@ -187,14 +187,14 @@ static void answer_gbn(const struct mrc_baseline *baseline, uint32_t index) {
 static void send_tcp(const struct mrc_baseline *baseline, uint32_t index, uint8_t kind,
                      uint64_t segment, uint64_t sent_ns) {
   const bool is_data = kind == TCP_DATA;
-  const uint64_t expected = state_of(baseline, index)->tcp.receiver.expected;
   struct mrc_frame *packet =
       make_frame(baseline, index, is_data ? MRC_FROM : MRC_TO, kind, segment);
   memcpy(&packet->header[TIME_AT], &sent_ns, sizeof sent_ns);
-  if (is_data)
+  if (is_data) /* the receiver may be in another shard, whose thread changes it now */
     packet->payload_bytes = baseline->hosts->flows->at[index].config.bytes;
   else
-    mrc_put_be(&packet->header[EXPECTED_AT], 3, (uint32_t)expected);
+    mrc_put_be(&packet->header[EXPECTED_AT], 3,
+               (uint32_t)state_of(baseline, index)->tcp.receiver.expected);
   mrc_fabric_send(baseline->hosts->fabric, packet);
 }
 
