@@ -170,6 +170,10 @@ def _flags(flavour: Flavour) -> list[str]:
     return [*COMMON, *flavour.flags, *isal, *(f"-I{path}" for path in (CSRC, TESTS / "c", TESTS))]
 
 
+def _link_flags(flavour: Flavour) -> list[str]:
+    return ["-lisal" if flavour.isal and has_isal(flavour) else "-l:libz.so.1"]
+
+
 def _key(flags: Iterable[str], *parts: bytes) -> str:
     digest = hashlib.sha256("\0".join(flags).encode())
     for part in parts:
@@ -220,7 +224,7 @@ def _link(
     target = BUILD / flavour.name / folder / name
     keyed = target.with_name(f".{name}-{_key(flags, *(i.encode() for i in inputs))}")
     if not keyed.exists():
-        libraries = [*inputs, "-lisal" if flavour.isal and has_isal(flavour) else "-l:libz.so.1"]
+        libraries = [*inputs, *_link_flags(flavour)]
         _make(keyed, [flavour.compiler, *flags, "-o"], libraries)
     if not target.exists() or not target.samefile(keyed):
         temporary = target.with_name(f"{target.name}.{os.getpid()}")

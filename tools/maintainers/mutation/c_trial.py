@@ -17,10 +17,13 @@ import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .mutants import Mutant, of_c
 from .trial import Bench, MutateError, Outcome
+
+if TYPE_CHECKING:
+    import cbuild
 
 FUZZ = "tests/fuzz/test_fuzz.py::test_target__holds_its_invariant"
 # In the order in which they run, quick ones first. These suites test only csrc/core.
@@ -195,9 +198,13 @@ class Build:
         # The copy's own cbuild stores its objects in the copy.
         spec = importlib.util.spec_from_file_location("cbuild_of_base", base / "tests/cbuild.py")
         assert spec is not None and spec.loader is not None
-        self.cbuild: Any = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = self.cbuild  # dataclasses look up their module there
-        spec.loader.exec_module(self.cbuild)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look up their module there
+        spec.loader.exec_module(module)
+        if TYPE_CHECKING:  # mypy checks what is used of it
+            self.cbuild = cbuild
+        else:
+            self.cbuild = module
         self.asan = self.cbuild.Flavour("mutate", (*self.cbuild.SANITIZE, "-fPIC"))
         self.programs: list[Path] = []
         self.sim_sources: list[Path] = []
@@ -240,7 +247,7 @@ class Build:
         return [source for source, files in self.includes.items() if file in files]
 
     def compile(
-        self, tree: Path, sources: Sequence[str], flavour: Any, folder: Path
+        self, tree: Path, sources: Sequence[str], flavour: cbuild.Flavour, folder: Path
     ) -> dict[str, Path]:
         """Objects of some sources of a tree, by source."""
         objects = {}
@@ -297,11 +304,11 @@ class Build:
         target.unlink(missing_ok=True)
         run(["gcc", "-shared", "-o", str(target), glue, *objects, *libraries])
 
-    def object_of(self, source: Path, changed: dict[str, Path], flavour: Any) -> str:
+    def object_of(self, source: Path, changed: dict[str, Path], flavour: cbuild.Flavour) -> str:
         name = str(source.relative_to(self.base))
         return str(changed.get(name) or self.cbuild._object(source, flavour))
 
-    def flags(self, tree: Path, flavour: Any) -> list[str]:
+    def flags(self, tree: Path, flavour: cbuild.Flavour) -> list[str]:
         """cbuild's flags for another tree, without warnings, which changed lines may cause."""
         own = self.cbuild._flags(flavour)
         return [*(flag.replace(str(self.base), str(tree)) for flag in own), "-w"]
