@@ -527,10 +527,11 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
 /* Sets the EV array (in INIT), or adds to it (in RTR or RTS), UNPROVEN then. Every port must exist,
    and planes are limited by the number of ports. -EINVAL, -ENOENT, -ENOMEM; -ENOSPC: too many. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
-/* Sets the sources of the peer (in INIT, after the EVs). Packets from other sources are dropped.
-   -EINVAL, -ENOENT; -EADDRINUSE: a source belongs to a peer that receives at another UDP port, has
-   a QP here and has answered a probe from this source; -ENOSPC: no memory, or the table is full
-   (256 sources for each of max_qps, at most 65536; QPs with the same sources share entries). */
+/* Sets the sources of the peer (in INIT, after the EVs), or adds to them (in RTR or RTS, for all
+   QPs of the peer). Packets from other sources are dropped. -EINVAL, -ENOENT; -EADDRINUSE: a source
+   belongs to a peer that receives at another UDP port, has a QP here and has answered a probe from
+   this source; -ENOSPC: no memory, or the table is full (256 sources for each of max_qps, at most
+   65536; QPs with the same sources share entries). */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
 /* Posts all n or none. -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (full), -EACCES (memory). */
@@ -578,7 +579,8 @@ struct mrc_port_config {
   uint8_t address[16]; /* local address; IPv4 in mapped form */
   uint8_t family;      /* 4 or 6 */
   uint8_t any;         /* 1: receive on every local address of the interface (SRv6) */
-  uint16_t tx_sockets; /* number of transmit sockets, each with its own source port; 1..64 */
+  uint8_t loose;       /* 1: packets for the address may come in at any interface */
+  uint8_t tx_sockets;  /* number of transmit sockets, each with its own source port; 1..64 */
 };
 
 struct mrc_ctx_config {

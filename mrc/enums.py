@@ -87,6 +87,7 @@ class EvState(IntEnum):
     SKIP = 1
     ASSUMED_BAD = 2
     DENIED = 3
+    UNPROVEN = 4
 
 
 class WcOpcode(IntEnum):

@@ -343,6 +343,15 @@ int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_p
   return 0;
 }
 
+int mrc_peer_add(struct mrc_peers *peers, struct mrc_peer *peer,
+                 const struct mrc_peer_source *sources, int n) {
+  if (any_taken(peers, sources, n, peer->udp_port)) return -EADDRINUSE;
+  for (int i = 0; i < n; i++)
+    if (peer->n_sources >= MRC_MAX_PEER_SOURCES || !add_source(peers, peer, &sources[i]))
+      return -ENOSPC;
+  return 0;
+}
+
 void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp) {
   struct mrc_peer *peer = qp->peer;
   if (qp->peer_prev != NULL)

@@ -217,6 +217,9 @@ int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_p
 /* The peer answered a probe from the source that matched last. The source belongs to this peer from
    now on, unless another peer proved it first. */
 void mrc_peer_prove(struct mrc_peers *peers, const struct mrc_peer *peer);
+/* Adds sources to a peer, for all its QPs. As mrc_peer_join; after -ENOSPC it has some of them. */
+int mrc_peer_add(struct mrc_peers *peers, struct mrc_peer *peer,
+                 const struct mrc_peer_source *sources, int n) MRC_MUST_CHECK;
 /* The QP leaves its peer. The peer is freed when its last QP leaves. */
 void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp);
 

@@ -138,14 +138,15 @@ static int bind_to(int fd, const struct mrc_port_config *port, bool any, uint16_
                          port->ifname);
 }
 
-/* tie() comes before bind_to(): the kernel then lets several interfaces share a UDP port. */
+/* tie() comes before bind_to(): the kernel then lets several interfaces share a UDP port. `loose`:
+   it is tied to no interface. */
 static int open_socket(const struct mrc_port_config *port, const struct option *options, bool any,
-                       uint16_t udp_port, struct mrc_cause *cause) {
+                       bool loose, uint16_t udp_port, struct mrc_cause *cause) {
   int domain = port->family == 4 ? AF_INET : AF_INET6;
   int fd = socket(domain, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP);
   if (fd < 0) return mrc_cause_errno(cause, errno, "cannot open a UDP socket");
   int error = set_options(fd, options, cause);
-  if (error == 0) error = tie(fd, port, cause);
+  if (error == 0 && !loose) error = tie(fd, port, cause);
   if (error == 0) error = bind_to(fd, port, any, udp_port, cause);
   if (error == 0) return fd;
   close(fd);
@@ -155,7 +156,7 @@ static int open_socket(const struct mrc_port_config *port, const struct option *
 int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_port,
                             struct mrc_cause *cause) {
   return open_socket(port, port->family == 4 ? receive_options_v4 : receive_options_v6,
-                     port->any != 0, udp_port, cause);
+                     port->any != 0, port->loose != 0, udp_port, cause);
 }
 
 /* Transmit sockets receive no data. The filter drops packets that other hosts send there, so that
@@ -170,7 +171,7 @@ static int drop_input(int fd, struct mrc_cause *cause) {
 int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
                              struct mrc_cause *cause) {
   const int fd = open_socket(port, port->family == 4 ? transmit_options_v4 : transmit_options_v6,
-                             false, sport, cause);
+                             false, false, sport, cause);
   const int error = fd < 0 ? 0 : drop_input(fd, cause);
   if (error == 0) return fd;
   close(fd);

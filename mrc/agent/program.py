@@ -214,7 +214,12 @@ class ProgramQP(QP):
             fields |= to_builtins(emulated)
         channel = self._channel
         state = pack_resume(
-            channel.called, channel.remote, self._path_mtu, self._window, self._paths, self._peer
+            channel.called,
+            channel.remote,
+            self._path_mtu,
+            self._window,
+            tuple(self._paths),
+            self._peer,
         )
         return struct_bytes("mrc_agent_ready", fields) + state
 
@@ -611,7 +616,7 @@ class ProgramContext(Context):
             self._connection, self.engine.answer, self._on_frame, self._on_engine_gone
         )
         links.take(self.engine.ports, self._steered)
-        links.on_change = partial(self._tell_ports, links)
+        links.on_change.append(partial(self._tell_ports, links))
         return structs.replace(
             shared,
             config=self.config,

@@ -289,7 +289,9 @@ class Context:
         ports now. Bins are `width_ns` wide; each time MAX_BINS is exceeded, the width doubles.
         Entering raises InUseError while another recording runs, StateError when a QP is closed.
         """
-        return Recorder(list(self._all()), self._opened().links.highest, qps, width_ns)
+        links = self._opened().links
+        planes = range(1, links.highest + 1)
+        return Recorder(list(self._all()), links.most, planes, qps, width_ns)
 
     # ---- Memory ---------------------------------------------------------------------------
 

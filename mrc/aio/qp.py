@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mrc.aio.streams import ItemQueue, Journal, timed
 from mrc.config import ContextConfig
 from mrc.connect.oob import Channel, Hello
+from mrc.connect.pairs import Pairs
 from mrc.connect.profiles import CcProfile, EvProfile
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Notice
@@ -91,7 +92,7 @@ class QP:
     ) -> None:
         self._dispatcher = dispatcher
         self._queue = queue
-        self._paths = tuple(paths)  # of the EVs
+        self._paths = list(paths)  # of the EVs; others may join
         self._controller = ev_profile._control(dispatcher, queue, self._paths)
         self._channel = channel
         self._peer = peer
@@ -115,6 +116,8 @@ class QP:
         self._bye_ok = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._mtu_watcher: asyncio.Task[None] | None = None
+        self._pairs: Pairs | None = None
+        """tries pairs of ports while the QP runs"""
         self._closer: asyncio.Task[None] | None = None
         dispatcher.attach(queue.qpn, self)
 
@@ -187,8 +190,8 @@ class QP:
 
     @property
     def planes(self) -> tuple[int, ...]:
-        """The planes that the EVs of this QP use, in order."""
-        return tuple(sorted({path.attr.port for path in self._paths}))
+        """The planes that the EVs of this QP use, in order. Others may join while it runs."""
+        return tuple(sorted({self._paths[index].attr.plane for index in self._controller.used}))
 
     @property
     def ev_profile(self) -> EvProfile:
@@ -415,10 +418,11 @@ class QP:
 
     async def evs(self) -> tuple[EvInfo, ...]:
         """A snapshot of every EV and its path."""
+        used = self._controller.used
         command, infos = self._queue.query_evs(len(self._paths))
         count = await self._dispatcher.call(command, f"QP {self.qpn:#x}: query EVs")
-        assert count == len(self._paths)
-        return tuple(_ev_info(i, path, infos[i]) for i, path in enumerate(self._paths))
+        assert count > max(used)  # EVs may join meanwhile
+        return tuple(_ev_info(i, self._paths[i], infos[i]) for i in used)
 
     async def probe_ev(self, ev: int, *, payload: int = 0, timeout: float = 0.25) -> ProbeResult:
         """Sends one EV probe, as large as a data packet of `payload` bytes (0: small).
@@ -440,7 +444,7 @@ class QP:
         `evs` are indices, names of paths or patterns; None probes all. Each EV is probed once, in
         the given order. `payload` is in bytes (0: small probes), `timeout` in seconds per probe.
         """
-        indices = self._controller.named(*evs) if evs is not None else range(len(self._paths))
+        indices = self._controller.named(*evs) if evs is not None else self._controller.used
         return await self._controller.probe_all(indices, payload, timeout, concurrency)
 
     async def deny(self, *evs: int | str) -> tuple[int, ...]:
@@ -487,16 +491,23 @@ class QP:
         if notice.type is EventType.QP_ERROR:
             self._on_error(WcStatus(notice.status))
         elif notice.type is EventType.PLANE:
+            self._look()
             self._events.push(PlaneEvent(plane, notice.status == 0, reason, at_ns))
         elif notice.type is EventType.PLANE_SHARE:
             slow, percent = notice.status == 0, notice.result
+            self._look()
             self._events.push(PlaneShareEvent(plane, slow, percent, reason, at_ns))
         elif notice.type is EventType.PORT:
             self._events.push(PortEvent(plane, notice.status == 1, reason, at_ns))
         elif notice.type is EventType.EV_STATE:
             index, state = notice.ev_index, EvState(notice.status)
             path = self._paths[index]
-            self._events.push(EvEvent(index, path.attr.port, path.name, state, reason, at_ns))
+            self._events.push(EvEvent(index, path.attr.plane, path.name, state, reason, at_ns))
+
+    def _look(self) -> None:
+        """A plane has changed: perhaps other pairs of ports are needed."""
+        if self._pairs is not None:
+            self._pairs.look()
 
     def _on_events_lost(self, count: int) -> None:
         """The engine lost events."""
@@ -532,6 +543,8 @@ class QP:
         loop = asyncio.get_running_loop()
         self._watcher = loop.create_task(self._watch())
         self._mtu_watcher = loop.create_task(self._watch_mtu())
+        if self._pairs is not None:
+            self._pairs.start()
 
     async def _watch(self) -> None:
         """Waits until the peer sends bye or closes the connection. Silence is no error."""
@@ -561,6 +574,8 @@ class QP:
             await self._on_unanswered(PeerGoneError(f"{self.peer_host} closed the connection"))
         elif kind == "bye_ok":
             self._bye_ok.set()
+        elif kind == "port" and self._pairs is not None:
+            await self._pairs.on_peer_port(message)
         elif (ending := Channel.end_in(message)) is not None:
             why, reason = ending
             error = self._without_bye(reason)
@@ -708,6 +723,8 @@ class QP:
         self._controller.close()
         if self._mtu_watcher is not None:
             await cancelled(self._mtu_watcher)
+        if self._pairs is not None:
+            await self._pairs.close()
         told = await self._say_bye() if orderly else await self._say_gone(reason)
         if self._watcher is not None:
             await cancelled(self._watcher)

@@ -118,6 +118,8 @@ class RecordingMemory:
         start_ns, duration_ns = filled.start_ns, filled.end_ns - filled.start_ns
         bins = min(duration_ns // filled.width_ns + 1, limits.MAX_BINS)
         rows = memoryview(native.ffi.buffer(self._bytes, bins * self._ports * 8)).cast("Q")
+        joined = [n for n in range(1, self._ports + 1) if any(rows[n - 1 :: self._ports])]
+        planes = sorted({*planes, *joined})
         came, gap_ns = filled.first_ns > 0, filled.longest_gap_ns
         return Recording(
             start_monotonic_ns=start_ns,
@@ -138,15 +140,17 @@ class Recorder:
         self,
         engines: Sequence[Dispatcher],
         ports: int,
+        planes: Sequence[int],
         qps: Sequence[QP] | None,
         width_ns: int,
     ) -> None:
-        """Records these QPs; None: every QP of all engines, on the planes of all ports."""
+        """Records these QPs; None: every QP of all engines, on these planes. Planes that join are
+        recorded too; there are as many as `ports`.
+        """
         if width_ns < limits.MIN_BIN_NS:
             raise ArgumentError(f"width_ns: {width_ns} is below {limits.MIN_BIN_NS}")
         if qps is not None and not qps:
             raise ArgumentError("qps: is empty: pass QPs, or None for all")
-        planes: Sequence[int] = range(1, ports + 1)
         if qps is not None:
             planes = sorted({plane for qp in qps for plane in qp.planes})
         if any(qp._dispatcher not in engines for qp in qps or ()):

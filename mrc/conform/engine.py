@@ -182,7 +182,10 @@ class EngineDevice:
             RemotePort(f"judge{n}", ip_interface(port.address), port.source_ports, 0)
             for n, port in enumerate(peer.ports)
         ]
-        pairs = list(zip(ports, theirs, strict=False))
+        pairs = {
+            ours.plane: paths.PortPair(ours, other)
+            for ours, other in zip(ports, theirs, strict=False)
+        }
         return paths.pair_evs(
             pairs, self._local.links.sports, peer.udp_port,
             each or self._context.config.spraying.evs_per_pair, self._local.rng,

@@ -47,6 +47,7 @@ from mrc.connect.oob import (
     check_readings,
     extended,
 )
+from mrc.connect.pairs import AMPLIFICATION, Pairs, PairTerms
 from mrc.connect.parse import parse_address
 from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
 from mrc.connect.proof import (
@@ -63,7 +64,7 @@ from mrc.connect.proof import (
 from mrc.connect.tls import RANDOM_BYTES, Guard, QuestionError
 from mrc.engine import native, paths
 from mrc.engine.dispatch import Dispatcher
-from mrc.engine.paths import LocalPort, PathEv, PeerSource, RemotePort
+from mrc.engine.paths import LocalPort, PathEv, PeerSource, PortPair, RemotePort
 from mrc.engine.ports import LocalPorts
 from mrc.engine.queue_pair import QueuePair
 from mrc.enums import CcKind, EvState, Integrity, Seal
@@ -101,9 +102,9 @@ _warning_logger = logging.getLogger("mrc.establish")
 _FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
 _LONGEST_PAUSE_SECONDS = 0.4
 _DROPS = 8  # a connection that the peer drops counts as busy up to this many times
+_USUAL_SECONDS = 0.5  # of the usual pairs alone, with two round trips
 _HEAD_START_SECONDS = 0.25  # of each address of a peer over the next one
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
-_AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
 _SEALS: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")
 """The words in a hello, by Seal."""
 
@@ -439,6 +440,10 @@ class _Exchange:
     mine: Hello
     peer: Hello
     plan: _Agreement
+    pairs: dict[int, PortPair]
+    """The pairs of ports by plane; none with a host configuration that defines the paths."""
+    others: list[PortPair]
+    """Pairs that a running QP tries."""
 
     def __init__(self, local: Local, channel: Channel, terms: Terms, *, first: bool) -> None:
         """`first`: this side sends first."""
@@ -449,6 +454,7 @@ class _Exchange:
         self.loopback = is_loopback(channel)
         self.random: Secret | None = None  # of this side; without TLS it would be no secret
         self.messages: MessagePeer | None = None
+        self.pairs, self.others = {}, []
         self.end: QP | None = None
 
     async def run(self, expected: str) -> QP:
@@ -485,6 +491,7 @@ class _Exchange:
             if self.messages is not None:
                 await self.messages.connect(self.peer)
             await self._turn("rts")
+            end._pairs = self._running_pairs(end, path_mtu)
             end._start(path_mtu, window)
             return end
         except BaseException:
@@ -503,7 +510,8 @@ class _Exchange:
     @property
     def _nics(self) -> dict[int, str]:
         """The interface of each plane."""
-        return {port.plane: port.nic for port in self.ports}
+        nics = {port.plane: port.nic for port in self.ports}
+        return nics | {plane: each.local.nic for plane, each in self.pairs.items()}
 
     def _find_ports(self) -> None:
         """The ports that can reach this peer."""
@@ -533,10 +541,7 @@ class _Exchange:
     def _hello(self, mark: str) -> Hello:
         """`mark` stands for the random bytes of this side."""
         config = self.local.config
-        ports = [
-            RemotePort(port.nic, port.address, self.sports[port.plane], port.mtu)
-            for port in self.ports
-        ]
+        ports = [RemotePort.of(port, self.sports[port.plane]) for port in self.ports]
         attributes = Attributes(
             qpn=self.queue.qpn,
             first_psn=secrets.randbits(24),
@@ -631,17 +636,17 @@ class _Exchange:
         overhead = paths.SEAL_OVERHEAD if seal else 0
         most = min(local.config.spraying.mtu_limit, theirs.path_mtu)
         payloads = plane_limits([(plane, mtu - overhead) for plane, mtu in mtus], most)
-        planes = {ev.attr.port for ev in evs}
+        planes = {ev.attr.plane for ev in evs}
         if small := sorted(plane for plane in planes if payloads[plane] < limits.MIN_MTU):
             what = f"{plane_names(small, self._nics)} to {self._host}"
             if len(small) == len(planes):
                 raise PathError(f"{what}: the MTU is too small: raise it")
             local.warn(f"{what}: left out, because the MTU is too small")
-            evs = [ev for ev in evs if ev.attr.port not in small]
+            evs = [ev for ev in evs if ev.attr.plane not in small]
         evs = profile.settings._choose(evs)
         if not evs:
             raise PathError(f"EV profile {profile.name} has no path to {self._host}")
-        used = {ev.attr.port for ev in evs}
+        used = {ev.attr.plane for ev in evs}
         payloads = {plane: mtu for plane, mtu in payloads.items() if plane in used}
         return _Agreement(
             evs,
@@ -674,18 +679,22 @@ class _Exchange:
         return evs, [(port.plane, min(port.mtu, least)) for port in self.ports]
 
     def _evs(self) -> tuple[list[PathEv], list[tuple[int, int]]]:
-        """The same for addresses of both hellos."""
+        """The same for addresses of both hellos. Finds the pairs."""
         local, theirs = self.local, self.peer.attributes
         if self.loopback:
             version = parse_address(self.channel.remote).version
-            pairs = paths.loopback_pairs(self.ports, theirs.ports, version) or paths.loopback_pairs(
+            found = paths.loopback_pairs(self.ports, theirs.ports, version) or paths.loopback_pairs(
                 self.ports, theirs.ports, 10 - version
             )
         else:
-            pairs = paths.pair(self.ports, theirs.ports)
+            found = paths.pair(self.ports, theirs.ports, first=self.first)
+        most = local.links.most
+        soon = [each for each in found if not each.late]
+        self.pairs = pairs = paths.numbered(soon or found, most)
+        self.others = [each for each in found if each not in pairs.values()]
         per_pair = local.config.spraying.evs_per_pair
         evs = paths.pair_evs(pairs, self.sports, theirs.udp_port, per_pair, local.rng)
-        return evs, [(ours.plane, min(ours.mtu, other.mtu)) for ours, other in pairs]
+        return evs, [(plane, each.mtu) for plane, each in pairs.items()]
 
     # ---- 5. RTR ---------------------------------------------------------------------------
 
@@ -739,7 +748,7 @@ class _Exchange:
         targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
         silence = no_answer(self._host, targets, peer.attributes.udp_port)
         try:
-            proof, rtt_ns = await channel.during(self._probe(end, allowed))
+            proof, rtt_ns, asked = await channel.during(self._probe_all(end, allowed))
         except ConnectRefusedError as error:
             if error.kind is Kind.NO_ANSWER:  # the peer has found the same a little earlier
                 raise silence from error
@@ -750,11 +759,15 @@ class _Exchange:
             await end._controller.set_state(index, EvState.ASSUMED_BAD)
         # Nor probes, to addresses that never answered.
         await end._controller.hold_back(proof.unproven)
-        planes = [ev.attr.port for ev in plan.evs]
-        gone = [*proof.dead, *proof.unproven]
-        local.warn(silent_paths(self._host, planes, gone, self._nics))
+        planes = [ev.attr.plane for ev in plan.evs]
+        living = set(asked).difference(proof.dead, proof.unproven)
+        gone = sorted({*allowed, *asked} - living)
+        covered = await self._settle(end, living)
+        idle = {plane for plane, each in self.pairs.items() if each.nics <= covered}
+        silent_ones = [index for index in gone if planes[index] not in idle]
+        local.warn(silent_paths(self._host, planes, silent_ones, self._nics))
         silent = {plan.evs[index].attr.destination for index in proof.unproven}
-        answered = {plan.evs[index].attr.destination for index in allowed} - silent
+        answered = {plan.evs[index].attr.destination for index in asked} - silent
         proved = [s for s in plan.sources if plan.configured or s.address in answered]
         self.terms.check(peer.host, [source.address for source in proved], channel.remote)
         local.claims.check(channel.remote, proved)
@@ -768,9 +781,78 @@ class _Exchange:
         local.warn(smaller_packets(self._host, path_mtu, plan.mtus, proof.carried, self._nics))
         return path_mtu, rtt_ns
 
-    async def _probe(self, end: QP, allowed: Sequence[int]) -> tuple[Proof, int]:
+    async def _probe_all(self, end: QP, allowed: Sequence[int]) -> tuple[Proof, int, Sequence[int]]:
+        """Probes the allowed EVs, and soon those of all other pairs if none of them answers.
+        Returns what `_probe` does, and the EVs in question.
+        """
+        heard = asyncio.Event()
+        usual = asyncio.create_task(self._probe(end, allowed, heard))
+        tasks = [usual]
+        try:
+            hearing = asyncio.create_task(heard.wait())
+            await asyncio.wait(
+                (usual, hearing),
+                timeout=_USUAL_SECONDS + 2 * self.channel.rtt,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            hearing.cancel()
+            if heard.is_set() or not self.others:
+                return *await usual, allowed
+            more = await self._add_others(end)
+            others = asyncio.create_task(self._probe(end, more, asyncio.Event()))
+            tasks.append(others)
+            for each in asyncio.as_completed(tasks):
+                proof, rtt_ns = await each
+                if not proof.mtu:
+                    continue
+                if usual.done() and usual.result()[0].mtu:
+                    return proof, rtt_ns, allowed
+                await end._controller.join(set(more).difference(proof.dead, proof.unproven))
+                await end._controller.wait(allowed)
+                return proof, rtt_ns, more
+            return *usual.result(), allowed
+        finally:
+            await cancelled(*tasks)
+
+    async def _add_others(self, end: QP) -> tuple[int, ...]:
+        """Nothing answers on the usual pairs: adds the EVs of all others."""
+        more = paths.numbered(self.others, self.local.links.most, self.pairs)
+        evs = paths.pair_evs(
+            more, self.sports, self.peer.attributes.udp_port,
+            self.local.config.spraying.evs_per_pair, self.local.rng,
+            used=[ev.attr.ev for ev in self.plan.evs],
+        )  # fmt: skip
+        indices = await end._controller.add(evs)
+        self.plan.evs.extend(evs)
+        self.pairs |= more
+        self.others = []
+        self.plan.mtus.update(
+            {plane: min(self.plan.path_mtu, each.mtu) for plane, each in more.items()}
+        )
+        return indices
+
+    async def _settle(self, end: QP, living: set[int]) -> set[tuple[bool, str]]:
+        """Link-local pairs with `living` EVs wait if planes before them reach both interfaces.
+        Returns the interfaces that planes reach.
+        """
+        covered: set[tuple[bool, str]] = set()
+        planes = [ev.attr.plane for ev in self.plan.evs]
+        for plane, each in self.pairs.items():
+            indices = [index for index in living if planes[index] == plane]
+            if indices and each.may_wait and each.nics <= covered:
+                await end._controller.wait(indices)
+            elif indices:
+                covered |= each.nics
+                if each.weight < 100:
+                    command = self.queue.set_weight(plane, each.weight)
+                    await self.local.dispatcher.call(command, "weigh a plane")
+        return covered
+
+    async def _probe(
+        self, end: QP, allowed: Sequence[int], heard: asyncio.Event
+    ) -> tuple[Proof, int]:
         """Probes the EVs; returns the proof, by EV indices, and the round trip of the longest
-        plane.
+        plane. `heard` is set at the first answer.
         """
         evs = [self.plan.evs[index].attr for index in allowed]
         rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
@@ -778,7 +860,8 @@ class _Exchange:
         async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
             result = await end._controller.probe(allowed[place], payload, timeout)
             if result.rtt_ns is not None:
-                plane = evs[place].port
+                heard.set()
+                plane = evs[place].plane
                 rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
             return result
 
@@ -786,8 +869,8 @@ class _Exchange:
             probe,
             [None if self.plan.configured else ev.destination for ev in evs],
             self.plan.path_mtu,
-            _AMPLIFICATION * self.channel.received_bytes,
-            planes=[ev.port for ev in evs],
+            AMPLIFICATION * self.channel.received_bytes,
+            planes=[ev.plane for ev in evs],
             rtt=self.channel.rtt,
             ping=self.channel.ping,
         )
@@ -801,8 +884,10 @@ class _Exchange:
         """The PSNs that this side may have in flight, at most the window that the peer grants."""
         psns = self.local.config.queues.mpr
         if psns == 0:
-            planes = {ev.attr.port for ev in self.plan.evs}
-            nics = (port.nic for port in self.ports if port.plane in planes)
+            nics = {port.nic for port in self.ports}
+            if not self.pairs:
+                planes = {ev.attr.plane for ev in self.plan.evs}
+                nics = {port.nic for port in self.ports if port.plane in planes}
             psns = psns_for(system.links_bps(nics), rtt_ns, path_mtu)
         return min(psns, self.peer.attributes.mpr)
 
@@ -827,6 +912,31 @@ class _Exchange:
             ev_active_per_plane=self.terms.ev_profile.settings.active_per_plane,
         )
         await self.local.dispatcher.call(command, "QP to RTS")
+
+    # ---- 9. Pairs that join ---------------------------------------------------------------
+
+    def _running_pairs(self, end: QP, path_mtu: int) -> Pairs | None:
+        """Tries other pairs while the QP runs. None: its pairs are configured, or of this host."""
+        local, theirs, channel = self.local, self.peer.attributes, self.channel
+        if self.plan.configured or self.loopback:
+            return None
+
+        def admit(sources: list[PeerSource]) -> None:
+            local.claims.check(channel.remote, sources)
+            self.terms.check(self.peer.host, [each.address for each in sources], channel.remote)
+
+        def claim(sources: list[PeerSource]) -> None:
+            channel.at_end(local.claims.take(channel.remote, sources))
+
+        return Pairs(
+            PairTerms(
+                channel=channel, links=local.links, dispatcher=local.dispatcher, queue=self.queue,
+                controller=end._controller, rng=local.rng, first=self.first,
+                udp_port=theirs.udp_port, per_pair=local.config.spraying.evs_per_pair,
+                path_mtu=path_mtu, local=self.ports, remote=list(theirs.ports), planes=self.pairs,
+                others=self.others, admit=admit, claim=claim,
+            )
+        )  # fmt: skip
 
 
 # ---- Errors --------------------------------------------------------------------------------------

@@ -208,11 +208,26 @@ def _check_names(hello: Hello) -> None:
     if not hello.host.isprintable():
         raise ValueError("host: is not printable")
     for i, port in enumerate(hello.attributes.ports):
-        if not port.nic.isprintable():
-            raise ValueError(f"attributes.ports[{i}].nic: is not printable")
-        if not _is_of_one_host(port.address):
-            place = f"attributes.ports[{i}].address"
-            raise ValueError(f"{place}: {port.address} is not the address of a single host")
+        _check_port(port, f"attributes.ports[{i}].")
+
+
+def _check_port(port: RemotePort, place: str = "") -> None:
+    if not port.nic.isprintable():
+        raise ValueError(f"{place}nic: is not printable")
+    if not _is_of_one_host(port.address):
+        raise ValueError(f"{place}address: {port.address} is not the address of a single host")
+
+
+def checked_port(message: object) -> RemotePort:
+    """A port that the peer names while a QP runs; raises ProtocolError."""
+    try:
+        port = take(message, RemotePort)
+        _check_port(port)
+        if port.address.ip.is_loopback:
+            raise ValueError(f"address: {port.address} is a loopback address")
+    except ValueError as error:
+        raise ProtocolError(f"the peer sent a wrong port: {shown(str(error))}") from None
+    return port
 
 
 def _is_of_one_host(address: IpInterface) -> bool:

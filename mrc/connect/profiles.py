@@ -101,8 +101,8 @@ class EvSelection(Struct, frozen=True):
         ranked = []
         for place, ev in enumerate(evs):
             rank = next((i for i, p in enumerate(self.paths) if fnmatchcase(ev.name, p)), None)
-            if rank is not None and (not self.planes or ev.attr.port in self.planes):
-                ranked.append((ev.attr.port, rank, place))
+            if rank is not None and (not self.planes or ev.attr.plane in self.planes):
+                ranked.append((ev.attr.plane, rank, place))
         return [evs[place] for *_, place in sorted(ranked)]
 
 
@@ -295,9 +295,7 @@ class EvProfile(Profile[EvSelection]):
     async def _update(self) -> None:
         await asyncio.gather(*(user.follow_profile() for user in self._users))
 
-    def _control(
-        self, dispatcher: Dispatcher, queue: QueuePair, evs: Sequence[PathEv]
-    ) -> EvController:
+    def _control(self, dispatcher: Dispatcher, queue: QueuePair, evs: list[PathEv]) -> EvController:
         """What controls the EVs of a new QP."""
         return EvController(dispatcher, queue, evs, self)
 
@@ -364,16 +362,17 @@ class EvController:
         self,
         dispatcher: Dispatcher,
         queue: QueuePair,
-        evs: Sequence[PathEv],
+        evs: list[PathEv],
         profile: EvProfile,
     ) -> None:
         self._dispatcher = dispatcher
         self._queue = queue
-        self._evs = evs
+        self._evs = evs  # the QP's own list
         self._profile = profile
         self._own: set[int] = set()  # denied for this QP alone
         self._unproven: set[int] = set()  # to addresses that have not answered
-        self._denied: frozenset[int] = frozenset()  # in the newest commands to the engine
+        self._waiting: set[int] = set()  # that have not joined
+        self._barred: dict[int, EvState] = {}  # DENIED or UNPROVEN, in the newest commands
         self._updating = asyncio.Lock()
         self._closed = False
 
@@ -396,7 +395,7 @@ class EvController:
         """Applies the profile's denylist from now on. Returns the EVs that are not denied."""
         self._profile._users.append(self)
         await self.follow_profile()
-        return tuple(i for i in range(len(self._evs)) if i not in self._denied)
+        return tuple(i for i in range(len(self._evs)) if i not in self._barred)
 
     def close(self) -> None:
         """Ends with the QP: later changes of the profile do not reach it."""
@@ -448,21 +447,60 @@ class EvController:
             if not self._closed:
                 raise
 
+    # EVs that join
+
+    @property
+    def evs(self) -> Sequence[PathEv]:
+        """All EVs of the QP, by index."""
+        return self._evs
+
+    def waits(self, index: int) -> bool:
+        """Whether the EV waits to join, or is held back."""
+        return index in self._waiting or index in self._unproven
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The EVs that do not wait."""
+        return tuple(index for index in range(len(self._evs)) if index not in self._waiting)
+
+    async def add(self, evs: Sequence[PathEv]) -> tuple[int, ...]:
+        """Adds EVs to the QP, which carry only probes until they join. Returns their indices."""
+        command = self._queue.set_evs([ev.attr for ev in evs])
+        await self._dispatcher.call(command, f"QP {self._queue.qpn:#x}: add EVs")
+        indices = tuple(range(len(self._evs), len(self._evs) + len(evs)))
+        self._evs.extend(evs)
+        self._waiting.update(indices)
+        self._barred |= dict.fromkeys(indices, EvState.UNPROVEN)
+        await self._update()
+        return indices
+
+    async def wait(self, indices: Iterable[int]) -> None:
+        """These EVs, which may have been held back, carry only probes until they join."""
+        self._unproven.difference_update(indices)
+        self._waiting.update(indices)
+        await self._update()
+
+    async def join(self, indices: Iterable[int]) -> None:
+        """These EVs answered: they carry data from now on, unless they are denied."""
+        self._waiting.difference_update(indices)
+        await self._update()
+
     async def _update(self) -> None:
         """Sends the changed EV states to the engine. After several concurrent calls the engine has
         the changes of all callers.
         """
         async with self._updating:
-            denied = frozenset(
-                index
+            barred = dict.fromkeys(self._waiting, EvState.UNPROVEN)
+            barred |= {
+                index: EvState.DENIED
                 for index, ev in enumerate(self._evs)
                 if index in self._own or index in self._unproven or self._profile.denies(ev.name)
-            )
-            states = [(index, EvState.DENIED) for index in sorted(denied - self._denied)]
-            states += [(index, EvState.GOOD) for index in sorted(self._denied - denied)]
+            }
+            states = sorted(barred.items() - self._barred.items())
+            states += [(index, EvState.GOOD) for index in sorted(self._barred.keys() - barred)]
             commands = [self._set_state(index, state) for index, state in states]
             # The engine runs the commands in order, even if this task is cancelled.
-            self._denied = denied
+            self._barred = barred
             await asyncio.gather(*commands)
 
     def _set_state(self, index: int, state: EvState) -> asyncio.Future[int]:
@@ -477,7 +515,7 @@ class EvController:
             raise ArgumentError(f"payload: {payload} is not within 0..{limits.MAX_MTU}")
         if not 0 < timeout <= _MOST_SECONDS:
             raise ArgumentError(f"timeout: {timeout} is not above 0 and up to {_MOST_SECONDS}")
-        if index in self._denied:
+        if self._barred.get(index) is EvState.DENIED:
             return ProbeResult(index, errno.EPERM, None)
         command = self._queue.probe_ev(index, payload=payload, timeout_ns=int(timeout * 1e9))
         what = f"QP {self._queue.qpn:#x}: probe EV {index}"
@@ -487,7 +525,7 @@ class EvController:
         """The largest payload that passes now; 0 if packets with `most` bytes pass, or if nothing
         answers.
         """
-        planes = [ev.attr.port for ev in self._evs]
+        planes = [ev.attr.plane for ev in self._evs]
         asked = [
             index
             for plane in sorted(set(planes))

@@ -271,6 +271,7 @@ def _port_fields(port: LocalPort | None) -> dict[str, Any]:
         "address": pack_address(port.address.ip),
         "family": port.address.version,
         "any": int(port.any_address),
+        "loose": int(port.loose),
         "tx_sockets": port.tx_sockets,
     }
 

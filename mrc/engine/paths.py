@@ -10,9 +10,10 @@ therefore its own transmit socket.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_interface
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import Meta, Struct
@@ -54,6 +55,10 @@ class LocalPort(Struct, frozen=True):
     """Number of its sockets that send."""
     index: int = 0
     """Index of the interface. It changes if the interface is deleted and created again."""
+    weight: int = 100
+    """What a plane with it carries, in per cent of the one that carries most; 0: a backup."""
+    loose: bool = False
+    """Whether packets for its address may come in at other interfaces."""
     deprecated: bool = False
     """Whether new QPs use another port of its interface, if it has one."""
 
@@ -135,7 +140,7 @@ class PortSelection(Struct, frozen=True):
         small: list[str] = []
         if not wanted:
             links = [each for each in interfaces if each.up and not _is_loopback(each)]
-            groups = [_group(each, kept) for each in links]
+            groups = [_group(each, kept) + _beside(each, links) for each in links]
             if not any(groups):
                 groups = [_group(each, kept, link_local=True) for each in links]
             groups = [_carrying(group, small) for group in groups]
@@ -153,7 +158,7 @@ class PortSelection(Struct, frozen=True):
             if not wanted:  # a host with many bridges must work without a configuration
                 ports = ports[: limits.MAX_PORTS - len(loopback)]
             ports += loopback
-        found = tuple(_with_sockets(ports, tx_sockets))
+        found = tuple(_with_sockets(_loosened(ports), tx_sockets))
         return cls(found, len(wanted), tuple(missing), tuple(small))
 
 
@@ -166,6 +171,15 @@ class RemotePort(Struct, frozen=True):
         tuple[Annotated[int, Meta(ge=1, le=65535)], ...], Meta(min_length=1, max_length=64)
     ]
     mtu: Annotated[int, Meta(ge=0, le=limits.MAX_MTU)]
+    number: Annotated[int, Meta(ge=0, le=limits.MAX_PORTS)] = 0
+    """Its number there, from 1; 0: unknown."""
+    weight: Annotated[int, Meta(ge=0, le=100)] = 100
+    """As that of a LocalPort."""
+
+    @classmethod
+    def of(cls, port: LocalPort, sports: Sequence[int]) -> Self:
+        """What a peer is told of a port and its source ports."""
+        return cls(port.nic, port.address, tuple(sports), port.mtu, port.plane, port.weight)
 
 
 def payload_mtu(link_mtu: int, version: int, *, segments: int = 0) -> int:
@@ -244,14 +258,49 @@ def _group(
     ]
 
 
+def _beside(interface: Interface, links: Iterable[Interface]) -> list[LocalPort]:
+    """The link-local port of an interface that shares an IPv4 network with another one and has no
+    other IPv6 address. By Linux's defaults both answer ARP requests for either address, so packets
+    to it may come in at the wrong one; IPv6 has no such doubt.
+    """
+    own = [a for a in interface.addresses if a.version == 4]
+    shares = any(
+        a.ip in other.network
+        for link in links
+        if link.index != interface.index
+        for other in link.addresses
+        for a in own
+        if other.version == 4
+    )
+    sixes = [a for a in interface.addresses if a.version == 6]
+    if not shares or not all(a.ip.is_link_local for a in sixes):
+        return []
+    return [_tied_port(interface, a) for a in sixes[:1]]
+
+
 def _loopback_ports(interfaces: Iterable[Interface]) -> list[LocalPort]:
     groups = (_group(each) for each in interfaces if each.up and _is_loopback(each))
     return _carrying(next(groups, []), [])
 
 
 def _with_sockets(ports: Iterable[LocalPort], count: int) -> Iterator[LocalPort]:
-    """The ports, those of IPv4 with `count` transmit sockets."""
+    """The ports, those of IPv4 with `count` transmit sockets, and some for pairs that join."""
+    count = min(count + SPARE_SOCKETS, _MOST_SOCKETS)
     return (replace(p, tx_sockets=count if p.address.version == 4 else 1) for p in ports)
+
+
+def _loosened(ports: Sequence[LocalPort]) -> Iterator[LocalPort]:
+    """The ports, loose ones where interfaces share an IPv4 network: by Linux's defaults each of
+    them answers ARP requests for the addresses of all.
+    """
+    for port in ports:
+        beside = any(
+            port.address.version == other.address.version == 4
+            and port.ifname != other.ifname
+            and port.address.ip in other.address.network
+            for other in ports
+        )
+        yield replace(port, loose=beside and bool(port.ifname))
 
 
 def _wanted_group(interfaces: Sequence[Interface], name: str, kept: _Kept) -> list[LocalPort]:
@@ -280,7 +329,7 @@ def _named_interface(interfaces: Sequence[Interface], name: str, kept: _Kept) ->
             raise ConfigError(f"{name} is down")
         if not (ports := _group(interface, kept, link_local=True)):
             raise ConfigError(f"{name} has no address")
-        return ports
+        return ports + _beside(interface, [each for each in interfaces if each.up])
     known = ", ".join(interface.name for interface in interfaces)
     raise ConfigError(f"no interface {name}; this host has {known}")
 
@@ -298,6 +347,9 @@ class EvAttr(Struct, frozen=True):
     sport: int
     flow_label: int
     dport: int
+    plane: int
+    peer_port: int = 0
+    """The number that the peer gives to its port; 0: that of the plane."""
 
     @property
     def ev(self) -> int:
@@ -323,7 +375,38 @@ class PathEv(Struct, frozen=True):
 
 # ---- Pairs of ports -------------------------------------------------------------------------
 
-Pair = tuple[LocalPort, RemotePort]
+
+class PortPair(Struct, frozen=True):
+    """A port of each host."""
+
+    local: LocalPort
+    remote: RemotePort
+    late: bool = False
+    """Whether it serves only an interface that no other pair reaches: a running QP tries it."""
+
+    @property
+    def nics(self) -> frozenset[tuple[bool, str]]:
+        """Its interfaces, those of this host with True."""
+        return frozenset({(True, self.local.nic), (False, self.remote.nic)})
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it is one of all pairs of links, of which only probes show the right ones."""
+        return _is_link_local(self.local)
+
+    @property
+    def weight(self) -> int:
+        """The smaller of the weights that both hosts give it."""
+        return min(self.local.weight, self.remote.weight)
+
+    @property
+    def mtu(self) -> int:
+        """The payload that both ports allow, in bytes."""
+        return min(self.local.mtu, self.remote.mtu)
+
+
+MOST_PAIRS = 16
+"""of a QP, tried or not"""
 
 # Rounds of pairing: IP versions, whether both ports must share a subnet, and how many of the two
 # interfaces must still be without a pair.
@@ -336,49 +419,129 @@ _ROUNDS = (
 )
 
 
-def pair(local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> list[Pair]:
+def pair(
+    local: Sequence[LocalPort], remote: Sequence[RemotePort], *, first: bool = True
+) -> list[PortPair]:
     """Pairs local with remote ports: first within common subnets, then by order.
 
     Each interface is used in one IP version. A port left over on either side is paired with a port
-    of its subnet that already has a pair, so all links are used even if their numbers differ.
+    of its subnet that already has a pair. The other pairs are late: those over routers of ports
+    that are left over, then all others. Both hosts find the same pairs: those of the side that
+    connected, which is this one if it is `first`.
     """
-    own = {port.address.ip for port in local if not port.loopback}
-    remote = [port for port in remote if port.address.ip not in own]
-    pairs: list[Pair] = []
-    used_local: set[str] = set()
-    used_remote: set[str] = set()
+    both = {port.address.ip for port in local} & {port.address.ip for port in remote}
+    one: Sequence[LocalPort | RemotePort] = [p for p in local if p.address.ip not in both]
+    two: Sequence[LocalPort | RemotePort] = [p for p in remote if p.address.ip not in both]
+    if not first:
+        one, two = two, one
+    found: dict[tuple[LocalPort | RemotePort, LocalPort | RemotePort], bool] = {}
+    uses: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+
+    def take(port: LocalPort | RemotePort, other: LocalPort | RemotePort, *, late: bool) -> None:
+        if (port, other) not in found:
+            found[port, other] = late
+            uses[0][port.nic] += 1
+            uses[1][other.nic] += 1
+
+    subnets = _Subnets(one), _Subnets(two)
+
+    def fits(port: LocalPort | RemotePort, other: LocalPort | RemotePort) -> bool:
+        return _fit(port, other) and (
+            not _is_link_local(port) or subnets[0].may_meet(port.nic, subnets[1], other.nic)
+        )
+
     for versions, in_subnet, least_free in _ROUNDS:
-        for port, other in product(local, remote):
-            ours, theirs = port.address, other.address
-            version = ours.version
-            fit = version == theirs.version
+        for port, other in product(one, two):
+            fit = fits(port, other) and port.address.version in versions
             if in_subnet:
-                fit = fit and theirs.ip in ours.network and ours.ip in theirs.network
-            free = (port.nic not in used_local) + (other.nic not in used_remote)
-            if version in versions and fit and free >= least_free:
-                pairs.append((port, other))
-                used_local.add(port.nic)
-                used_remote.add(other.nic)
+                fit = fit and _share_subnet(port, other)
+            free = (not uses[0][port.nic]) + (not uses[1][other.nic])
+            if fit and free >= least_free:
+                take(port, other, late=False)
     # Link-local addresses of all links are in one subnet: only probes show which link leads where.
-    pairs += [
-        (port, other)
-        for port, other in product(local, remote)
-        if _is_link_local(port) and _is_link_local(other) and (port, other) not in pairs
+    for port, other in product(one, two):
+        if _is_link_local(port) and fits(port, other):
+            take(port, other, late=False)
+    for port in one:
+        others = [other for other in two if fits(port, other)]
+        if others and not uses[0][port.nic]:
+            take(port, min(others, key=lambda other: uses[1][other.nic]), late=True)
+    for other in two:
+        ports = [port for port in one if fits(port, other)]
+        if ports and not uses[1][other.nic]:
+            take(min(ports, key=lambda port: uses[0][port.nic]), other, late=True)
+    for port, other in product(one, two):
+        if fits(port, other):
+            take(port, other, late=True)
+    pairs = [
+        ((port, other) if first else (other, port), late) for (port, other), late in found.items()
     ]
-    return sorted(pairs, key=lambda made: made[0].plane)
+    return [PortPair(*ends, late=late) for ends, late in pairs[:MOST_PAIRS]]  # type: ignore[arg-type]
+
+
+class _Subnets:
+    """The subnets of a host's interfaces, beside the one of link-local addresses."""
+
+    def __init__(self, ports: Iterable[LocalPort | RemotePort]) -> None:
+        self._of: dict[str, list[LocalPort | RemotePort]] = {}
+        for port in ports:
+            if not _is_link_local(port):
+                self._of.setdefault(port.nic, []).append(port)
+
+    def may_meet(self, nic: str, others: _Subnets, other: str) -> bool:
+        """Whether two links may be one: they have a common subnet, or nothing tells."""
+        ours, theirs = self._of.get(nic, []), others._of.get(other, [])
+        if not ours or not theirs:
+            return not ours and not theirs
+        return any(_share_subnet(*each) for each in product(ours, theirs))
+
+
+def _fit(port: LocalPort | RemotePort, other: LocalPort | RemotePort) -> bool:
+    """Whether packets between them are possible."""
+    same = port.address.version == other.address.version
+    return same and _is_link_local(port) == _is_link_local(other)
+
+
+def _share_subnet(port: LocalPort | RemotePort, other: LocalPort | RemotePort) -> bool:
+    ours, theirs = port.address, other.address
+    return theirs.ip in ours.network and ours.ip in theirs.network
 
 
 def loopback_pairs(
     local: Sequence[LocalPort], remote: Sequence[RemotePort], version: int
-) -> list[Pair]:
+) -> list[PortPair]:
     """Pairs the loopback ports of two Contexts on one host by order, in one IP version."""
-    return list(
-        zip(
+    return [
+        PortPair(ours, theirs)
+        for ours, theirs in zip(
             [port for port in local if port.address.version == version],
             [port for port in remote if port.address.version == version],
             strict=False,
         )
-    )
+    ]
+
+
+def numbered(
+    pairs: Iterable[PortPair], most: int, taken: Collection[int] = ()
+) -> dict[int, PortPair]:
+    """The pairs by plane: the first pair of a port has its number, others have free ones up to
+    `most`. Pairs beyond that are left out.
+    """
+    pairs = list(pairs)
+    used = set(taken)
+    numbers: dict[int, int] = {}  # planes, by place
+    for place, each in enumerate(pairs):
+        if each.local.plane not in used:
+            used.add(each.local.plane)
+            numbers[place] = each.local.plane
+    ports = {each.local.plane for each in pairs}
+    free = [*range(max(ports, default=0) + 1, most + 1), *range(1, most + 1)]
+    for place in range(len(pairs)):
+        plane = next((n for n in free if n not in used), None)
+        if place not in numbers and plane is not None:
+            used.add(plane)
+            numbers[place] = plane
+    return {numbers[place]: each for place, each in enumerate(pairs) if place in numbers}
 
 
 def _is_link_local(port: LocalPort | RemotePort) -> bool:
@@ -411,6 +574,7 @@ def srv6_evs(
                 sport=sports[path.plane][0],
                 flow_label=label,
                 dport=dport,
+                plane=path.plane,
             ),
             path.name,
             path.segments,
@@ -421,32 +585,53 @@ def srv6_evs(
     return distinct(evs)
 
 
+_MOST_SOCKETS = 64
+SPARE_SOCKETS = 4
+"""of an IPv4 port, for pairs that join a QP"""
+
+
 def pair_evs(
-    pairs: Sequence[Pair],
+    pairs: Mapping[int, PortPair],
     sports: Mapping[int, Sequence[int]],
     dport: int,
     per_pair: int,
     rng: random.Random,
+    used: Collection[int] = (),
 ) -> list[PathEv]:
-    """Several EVs for each pair of ports."""
-    labels = iter(rng.sample(_FLOW_LABELS, len(pairs) * per_pair))
+    """Several EVs for each pair of ports, by plane. `used`: the values of EVs that the QP has."""
+    labels = [label for label in rng.sample(_FLOW_LABELS, len(_FLOW_LABELS) // 8) if label]
     evs: list[PathEv] = []
-    for i, (local, remote) in enumerate(pairs):
-        rank = sum(1 for port, _ in pairs[:i] if port.plane == local.plane)
-        sharing = sum(1 for port, _ in pairs if port.plane == local.plane)
-        # Pairs of one IPv4 port divide its sockets, because only the source port names an EV.
-        pool = range(len(sports[local.plane]))[rank::sharing]
-        for k in range(per_pair if local.address.version == 6 else min(per_pair, len(pool))):
-            tx_index = pool[k] if local.address.version == 4 else 0
+    taken = set(used)
+    for plane, each in pairs.items():
+        local, remote = each.local, each.remote
+        made: list[tuple[int, int]] = []  # transmit socket and flow label
+        if local.address.version == 6:
+            sport = sports[local.plane][0]
+            found = (label for label in labels if sport << 16 | label not in taken)
+            made = [(0, label) for label in islice(found, per_pair)]
+        else:
+            # Pairs of one IPv4 port divide its sockets, because only the source port names an EV.
+            sharing = [other for other, its in pairs.items() if its.local.plane == local.plane]
+            own = sports[local.plane]
+            if used:
+                pool = [i for i, sport in enumerate(own) if sport << 16 not in taken][:2]
+            else:
+                pool = list(range(min(per_pair, len(own))))
+                pool = pool[sharing.index(plane) :: len(sharing)]
+            made = [(tx_index, 0) for tx_index in pool[:per_pair]]
+        for k, (tx_index, label) in enumerate(made):
             attr = EvAttr(
                 port=local.plane,
                 tx_index=tx_index,
                 source=local.address.ip,
                 destination=remote.address.ip,
                 sport=sports[local.plane][tx_index],
-                flow_label=0 if local.address.version == 4 else next(labels),
+                flow_label=label,
                 dport=dport,
+                plane=plane,
+                peer_port=remote.number,
             )
+            taken.add(attr.ev)
             evs.append(PathEv(attr, f"{local.nic}>{remote.address.ip}#{k + 1}"))
     return distinct(evs)
 
@@ -462,7 +647,7 @@ def distinct(evs: Iterable[PathEv]) -> list[PathEv]:
         seen.setdefault(ev.attr.ev, ev)
     planes: dict[int, list[PathEv]] = {}
     for ev in seen.values():
-        planes.setdefault(ev.attr.port, []).append(ev)
+        planes.setdefault(ev.attr.plane, []).append(ev)
     share = limits.MAX_EVS // max(1, len(planes))
     return [ev for plane in sorted(planes) for ev in planes[plane][:share]]
 

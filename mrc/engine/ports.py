@@ -105,7 +105,7 @@ class LocalPorts:
         self._telling = False
         self._said: set[str] = set()
         self._refused: set[LocalPort] = set()
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change: list[Callable[[], None]] = []
         """called after every look at changed interfaces"""
 
     @classmethod
@@ -135,8 +135,13 @@ class LocalPorts:
 
     @property
     def highest(self) -> int:
-        """The highest plane that any QP can have."""
+        """The highest number of a port."""
         return max(self._slots, default=1)
+
+    @property
+    def most(self) -> int:
+        """How many ports, and planes of a QP, there may be."""
+        return self._most
 
     @property
     def lacking(self) -> tuple[str, ...]:
@@ -256,7 +261,8 @@ class LocalPorts:
         for port in new.values():
             await self._open(port, call, opened)
         self._say()
-        self.on_change()
+        for tell in tuple(self.on_change):
+            tell()
 
     async def _set_up(self, plane: int, slot: _Slot, call: Call, *, up: bool) -> None:
         if slot.up == up:

@@ -211,7 +211,7 @@ class QueuePair:
         return self._command(CommandOp.QP_DESTROY)
 
     def set_evs(self, evs: Sequence[EvAttr]) -> Command:
-        """Sets the EV array (in INIT)."""
+        """Sets the EV array (in INIT), or adds to it EVs that are UNPROVEN."""
         array = native.new_array(
             "mrc_ev_attr",
             [
@@ -221,6 +221,8 @@ class QueuePair:
                     "ev": ev.ev,
                     "dport": ev.dport,
                     "port": ev.port,
+                    "plane": ev.plane,
+                    "peer_port": ev.peer_port,
                     "tx_index": ev.tx_index,
                     "family": ev.destination.version,
                 }

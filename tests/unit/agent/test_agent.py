@@ -374,8 +374,9 @@ async def test_ports__a_program_learns_that_they_went_down(monkeypatch: pytest.M
         await until(lambda: program._engines is not None)
         links = program._opened().links
         monkeypatch.setattr("mrc.agent.parameters.Interface.all", list)  # none is up
-        links.on_change()
-        links.on_change()  # nothing new
+        (changed,) = links.on_change
+        changed()
+        changed()  # nothing new
         a.say(AgentKind.NUMBERS)
         async with asyncio.timeout(PATIENCE):
             frame = await a.until(AgentKind.PORTS)

@@ -77,7 +77,7 @@ MAY = {
 
 def path(plane: int, name: str) -> PathEv:
     address = ip_address("127.0.0.1")
-    attr = EvAttr(plane, 0, address, address, 1000 + plane, 0, 4791)
+    attr = EvAttr(plane, 0, address, address, 1000 + plane, 0, 4791, plane)
     return PathEv(attr, name)
 
 
@@ -610,7 +610,7 @@ async def play(calls: list[tuple[str, str, str, int]]) -> None:
     """Makes the calls, some at the same time, and compares the result with two sets of patterns."""
     profile = online(EvProfile("p"))
     address = ip_address("127.0.0.1")
-    attr = EvAttr(1, 0, address, address, 1, 0, 4791)
+    attr = EvAttr(1, 0, address, address, 1, 0, 4791, 1)
     evs = [PathEv(attr, name) for name in PATHS]
     engines = {name: SlowEngine() for name in ("one", "two")}
     controllers = {

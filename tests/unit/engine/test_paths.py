@@ -59,8 +59,11 @@ def split_nic(index: int, address: str) -> tuple[str, str]:
         "10.0.1.1/24 10.0.1.2/24 | 10.0.1.3/24 | 1>10.0.1.3 2>10.0.1.3",
         # this host has fewer links: its one reaches both
         "10.0.1.1/24 | 10.0.1.3/24 10.0.1.4/24 | 1>10.0.1.3 1>10.0.1.4",
-        # a link left over without a common subnet stays unused
-        "10.0.1.1/24 10.7.7.1/24 | 10.0.1.3/24 | 1>10.0.1.3",
+        # a link left over without a common subnet: a running QP tries it over routers
+        "10.0.1.1/24 10.7.7.1/24 | 10.0.1.3/24 | 1>10.0.1.3 late:2>10.0.1.3",
+        # the same at the other end, then what two hosts may need when links die
+        "10.0.1.1/24 10.0.2.1/24 | 10.1.1.1/24 10.1.2.1/24 10.1.3.1/24 |"
+        " 1>10.1.1.1 2>10.1.2.1 late:1>10.1.3.1 late:1>10.1.2.1 late:2>10.1.1.1 late:2>10.1.3.1",
         # both IP versions: IPv6, and each interface once
         "a@2001:db8::1/64 a@10.0.1.1/24 | x@2001:db8::2/64 x@10.0.1.2/24 | 1>2001:db8::2",
         # IPv4 in a common subnet is better than IPv6 through a router
@@ -74,14 +77,46 @@ def split_nic(index: int, address: str) -> tuple[str, str]:
 def test_pair(case: str) -> None:
     local, remote, expected = (part.split() for part in case.split("|"))
     pairs = paths.pair(local_ports(*local), remote_ports(*remote))
-    assert [f"{port.plane}>{other.address.ip}" for port, other in pairs] == expected
+    soon = sorted((p for p in pairs if not p.late), key=lambda each: each.local.plane)
+    shown = [f"{each.local.plane}>{each.remote.address.ip}" for each in soon]
+    if any(name.startswith("late:") for name in expected):
+        late = (each for each in pairs if each.late)
+        shown += [f"late:{each.local.plane}>{each.remote.address.ip}" for each in late]
+    assert shown == expected
+
+
+def test_pair__both_hosts_find_the_same() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        one, two = (
+            [
+                f"{rng.choice('abc')}@10.{rng.randrange(3)}.{rng.randrange(2)}.{host + 2 * n}/24"
+                for n in range(1, rng.randrange(2, 5))
+            ]
+            for host in (1, 2)
+        )
+        here = paths.pair(local_ports(*one), remote_ports(*two), first=True)
+        there = paths.pair(local_ports(*two), remote_ports(*one), first=False)
+        assert [(p.local.address, p.remote.address, p.late) for p in here] == [
+            (p.remote.address, p.local.address, p.late) for p in there
+        ]
+
+
+def test_numbered__the_first_pair_of_a_port_has_its_number() -> None:
+    pairs = paths.pair(local_ports("10.0.1.1/24"), remote_ports("10.0.1.3/24", "10.0.1.4/24"))
+    planes = paths.numbered(pairs, 16)
+    assert {plane: str(each.remote.address.ip) for plane, each in planes.items()} == {
+        1: "10.0.1.3", 2: "10.0.1.4"
+    }  # fmt: skip
+    assert sorted(paths.numbered(pairs, 16, taken=(1, 2))) == [3, 4]
+    assert paths.numbered(pairs, 2, taken=(1,)).keys() == {2}  # the table is full
 
 
 def test_pair__link_local_addresses_may_be_on_any_link() -> None:
     pairs = paths.pair(
         local_ports("fe80::1/64", "fe80::2/64"), remote_ports("fe80::3/64", "fe80::4/64")
     )
-    assert {(port.plane, str(other.address.ip)) for port, other in pairs} == {
+    assert {(p.local.plane, str(p.remote.address.ip)) for p in pairs} == {
         (1, "fe80::3"), (1, "fe80::4"), (2, "fe80::3"), (2, "fe80::4")
     }  # fmt: skip
 
@@ -90,10 +125,10 @@ def test_loopback_pairs__by_order_in_one_version() -> None:
     local = local_ports("::1/128", "127.0.0.1/8", "127.0.0.2/8")
     remote = remote_ports("127.0.0.1/8", "127.0.0.3/8", "::1/128")
     pairs = paths.loopback_pairs(local, remote, 4)
-    assert [(p.plane, str(r.address.ip)) for p, r in pairs] == [(2, "127.0.0.1"), (3, "127.0.0.3")]
-    assert [(p.plane, str(r.address.ip)) for p, r in paths.loopback_pairs(local, remote, 6)] == [
-        (1, "::1")
-    ]
+    shown = [(p.local.plane, str(p.remote.address.ip)) for p in pairs]
+    assert shown == [(2, "127.0.0.1"), (3, "127.0.0.3")]
+    (pair,) = paths.loopback_pairs(local, remote, 6)
+    assert (pair.local.plane, str(pair.remote.address.ip)) == (1, "::1")
 
 
 # ---- EVs ------------------------------------------------------------------------------------
@@ -101,7 +136,7 @@ def test_loopback_pairs__by_order_in_one_version() -> None:
 
 def test_pair_evs__ipv6_differ_in_the_flow_label_only() -> None:
     pairs = paths.pair(local_ports("2001:db8::1/64"), remote_ports("2001:db8::2/64"))
-    evs = paths.pair_evs(pairs, {1: (40000,)}, 4791, 8, random.Random(1))
+    evs = paths.pair_evs(paths.numbered(pairs, 16), {1: (40000,)}, 4791, 8, random.Random(1))
     assert len(evs) == 8
     assert {ev.attr.sport for ev in evs} == {40000}
     assert {ev.attr.tx_index for ev in evs} == {0}
@@ -113,16 +148,16 @@ def test_pair_evs__ipv6_differ_in_the_flow_label_only() -> None:
 
 def test_pair_evs__ipv4_differ_in_the_source_port() -> None:
     pairs = paths.pair(local_ports("10.0.1.1/24"), remote_ports("10.0.1.2/24"))
-    sports = {1: tuple(range(40000, 40008))}
-    evs = paths.pair_evs(pairs, sports, 4791, 8, random.Random(1))
+    sports = {1: tuple(range(40000, 40012))}
+    evs = paths.pair_evs(paths.numbered(pairs, 16), sports, 4791, 8, random.Random(1))
     assert [(ev.attr.tx_index, ev.attr.sport) for ev in evs] == [(i, 40000 + i) for i in range(8)]
     assert {ev.attr.flow_label for ev in evs} == {0}
 
 
 def test_pair_evs__pairs_of_one_ipv4_port_share_its_sockets() -> None:
     pairs = paths.pair(local_ports("10.0.1.1/24"), remote_ports("10.0.1.3/24", "10.0.1.4/24"))
-    sports = {1: tuple(range(40000, 40008))}
-    evs = paths.pair_evs(pairs, sports, 4791, 8, random.Random(1))
+    sports = {1: tuple(range(40000, 40012))}
+    evs = paths.pair_evs(paths.numbered(pairs, 16), sports, 4791, 8, random.Random(1))
     by_target: dict[str, list[int]] = {str(ev.attr.destination): [] for ev in evs}
     for ev in evs:
         by_target[str(ev.attr.destination)].append(ev.attr.tx_index)
@@ -156,8 +191,9 @@ def test_distinct__an_ev_of_the_same_32_bits_is_dropped() -> None:
     pairs = paths.pair(
         local_ports("10.0.1.1/24", "10.0.2.1/24"), remote_ports("10.0.1.2/24", "10.0.2.2/24")
     )
+    pairs = [each for each in pairs if not each.late]
     sports = {1: (40000, 40001), 2: (40001, 40002)}
-    evs = paths.pair_evs(pairs, sports, 4791, 8, random.Random(1))
+    evs = paths.pair_evs(paths.numbered(pairs, 16), sports, 4791, 8, random.Random(1))
     assert [(ev.attr.port, ev.attr.sport) for ev in evs] == [(1, 40000), (1, 40001), (2, 40002)]
 
 
@@ -225,7 +261,7 @@ def test_interface_ports__second_addresses_come_behind_and_loopback_last() -> No
         (0, "-", "127.0.0.1"),
     ]
     assert [port.loopback for port in ports] == [False, False, False, True, True]
-    assert [port.tx_sockets for port in ports] == [1, 8, 8, 1, 8]
+    assert [port.tx_sockets for port in ports] == [1, 12, 12, 1, 12]
     assert ports[1].mtu == 8928
 
 
