@@ -690,6 +690,7 @@ void mrc_health_report_ev(struct mrc_services *services, const struct mrc_qp *qp
 
 void mrc_health_report_plane(struct mrc_services *services, const struct mrc_qp *qp, uint32_t plane,
                              enum mrc_event_type type, bool alive, enum mrc_event_reason reason) {
+  if ((qp->evset.unproven >> plane & 1) != 0) return; /* it has not joined */
   const struct mrc_event event = {
       .type = type, .qpn = qp->qpn, .port = mrc_port_of(plane), .status = alive, .reason = reason};
   mrc_event_push(services, &event);

@@ -832,20 +832,27 @@ class _Exchange:
         return indices
 
     async def _settle(self, end: QP, living: set[int]) -> set[tuple[bool, str]]:
-        """Link-local pairs with `living` EVs wait if planes before them reach both interfaces.
+        """Link-local pairs wait if planes with `living` EVs before them reach both interfaces.
         Returns the interfaces that planes reach.
         """
         covered: set[tuple[bool, str]] = set()
         planes = [ev.attr.plane for ev in self.plan.evs]
-        for plane, each in self.pairs.items():
-            indices = [index for index in living if planes[index] == plane]
-            if indices and each.may_wait and each.nics <= covered:
-                await end._controller.wait(indices)
-            elif indices:
+        alive = [plane for plane in self.pairs if any(planes[index] == plane for index in living)]
+        used = []
+        for plane in alive:
+            each = self.pairs[plane]
+            if not (each.may_wait and each.nics <= covered):
                 covered |= each.nics
+                used.append(plane)
                 if each.weight < 100:
                     command = self.queue.set_weight(plane, each.weight)
-                    await self.local.dispatcher.call(command, "weigh a plane")
+                    await self.local.dispatcher.call(command, "set the weight of a plane")
+        idle = {
+            plane
+            for plane, each in self.pairs.items()
+            if plane not in used and each.may_wait and each.nics <= covered
+        }
+        await end._controller.wait([i for i, plane in enumerate(planes) if plane in idle])
         return covered
 
     async def _probe(
