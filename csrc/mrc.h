@@ -356,7 +356,8 @@ struct mrc_ev_attr {
   uint32_t ev;       /* sport << 16 | low 16 bits of the flow label */
   uint16_t dport;    /* UDP port of the peer */
   uint8_t port;      /* local port, 1-based */
-  uint8_t tx_index;  /* transmit socket of that port that owns the source port */
+  uint8_t tx_index;  /* transmit socket of that port that owns the source port; their number: the
+                        receive socket, to which a NAT lets answers back */
   uint8_t family;    /* 4 or 6 */
   uint8_t plane;     /* pair of ports, 1-based: all EVs of a plane have the same [port] */
   uint8_t peer_port; /* number that the peer gives to its port, 1-based [plane] */
@@ -367,7 +368,7 @@ struct mrc_ev_attr {
 struct mrc_peer_source {
   uint8_t address[16];
   uint16_t sport;
-  uint16_t reserved; /* 0 */
+  uint16_t is_nat; /* 1: address and first guess of the port of a NAT, see mrc_qp_set_peer */
 };
 
 /* How the packets of a QP are sealed. The secrets are of this QP alone, and the peer has the same
@@ -528,10 +529,13 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
    and planes are limited by the number of ports. -EINVAL, -ENOENT, -ENOMEM; -ENOSPC: too many. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
 /* Sets the sources of the peer (in INIT, after the EVs), or adds to them (in RTR or RTS, for all
-   QPs of the peer). Packets from other sources are dropped. -EINVAL, -ENOENT; -EADDRINUSE: a source
-   belongs to a peer that receives at another UDP port, has a QP here and has answered a probe from
-   this source; -ENOSPC: no memory, or the table is full (256 sources for each of max_qps, at most
-   65536; QPs with the same sources share entries). */
+   QPs of the peer). Packets from other sources are dropped. In INIT the last one may be the outer
+   side of a NAT for the first one; only packets of sealed QPs pass it. Packets from the one count
+   as from the other, and packets to the first one's address go to the NAT. The newest sealed packet
+   from the NAT's address teaches its port. -EINVAL, -ENOENT; -EADDRINUSE: a source belongs to a
+   peer that receives at another UDP port, has a QP here and has answered a probe from this source;
+   -ENOSPC: no memory, or the table is full (256 sources for each of max_qps, at most 65536; QPs
+   with the same sources share entries). */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
 /* Posts all n or none. -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (full), -EACCES (memory). */

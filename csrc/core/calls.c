@@ -225,7 +225,9 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
   struct mrc_qp *qp = mrc_qps_find(&engine->qps, qpn);
   if (qp == NULL) return -ENOENT;
   if (n < 1 || n > MRC_MAX_PEER_SOURCES) return -EINVAL;
-  if (mrc_qp_is_live(qp)) return mrc_peer_add(&engine->endpoint.peers, qp->peer, sources, n);
+  const bool live = mrc_qp_is_live(qp), nat = sources[n - 1].is_nat != 0;
+  if (nat && (live || n < 2 || qp->seal == NULL)) return -EINVAL;
+  if (live) return mrc_peer_add(&engine->endpoint.peers, qp->peer, sources, n);
   if (qp->state != MRC_QP_INIT) return -EINVAL;
   if (qp->peer != NULL || qp->evset.n == 0) return -EINVAL;
   return mrc_endpoint_add_qp(&engine->services, &engine->endpoint, qp, sources, n);

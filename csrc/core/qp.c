@@ -290,7 +290,7 @@ static struct mrc_peer *find_equal(const struct mrc_peers *peers, struct mrc_pee
   while ((entry = mrc_peers_find(peers, source->address, source->sport, false, entry)) != 0) {
     struct mrc_peer *other = mrc_peers_at(peers, entry);
     if (other != peer && other->udp_port == peer->udp_port && other->sealed == peer->sealed &&
-        same_sources(peers, peer, other))
+        other->nat.is_nat == 0 && same_sources(peers, peer, other))
       return other;
   }
   return peer;
@@ -305,6 +305,7 @@ static uint32_t find_proved(const struct mrc_peers *peers, const struct mrc_peer
 }
 
 void mrc_peer_prove(struct mrc_peers *peers, const struct mrc_peer *peer) {
+  if (peer->nat.is_nat != 0) return; /* hosts behind other NATs have the same inner address */
   struct mrc_peer_entry *entry = &peers->entries[peer->matched];
   if (!entry->proved) entry->proved = find_proved(peers, &entry->source) == 0;
 }
@@ -322,17 +323,22 @@ static bool any_taken(const struct mrc_peers *peers, const struct mrc_peer_sourc
 
 int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_peer_source *sources,
                   int n, uint16_t udp_port) {
+  const struct mrc_peer_source *nat = sources[n - 1].is_nat != 0 ? &sources[--n] : NULL;
   mrc_assert(qp->peer == NULL && n >= 1);
   if (any_taken(peers, sources, n, udp_port)) return -EADDRINUSE;
   struct mrc_peer *peer = new_peer(peers);
   peer->udp_port = udp_port;
   peer->sealed = qp->seal != NULL;
+  if (nat != NULL) {
+    peer->nat = *nat;
+    peer->inner = sources[0];
+  }
   for (int i = 0; i < n; i++) {
     if (add_source(peers, peer, &sources[i])) continue;
     give_up(peers, peer);
     return -ENOSPC;
   }
-  struct mrc_peer *equal = find_equal(peers, peer);
+  struct mrc_peer *equal = nat != NULL ? peer : find_equal(peers, peer);
   if (equal != peer) give_up(peers, peer);
   qp->peer = equal;
   struct mrc_qp **place = equal->qps == NULL ? &equal->qps : &equal->qps->peer_next;
@@ -367,9 +373,18 @@ bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer, const 
                     uint16_t sport) {
   if (peer == NULL) return false;
   if (is_source(&peers->entries[peer->matched].source, address, sport)) return true;
+  if (peer->nat.is_nat != 0 && is_source(&peer->nat, address, sport)) return true;
   const uint32_t entry = find_of(peers, peer, address, sport);
   if (entry != 0) peer->matched = entry;
   return entry != 0;
+}
+
+bool mrc_peer_undo_nat(const struct mrc_peer *peer, struct mrc_meta *meta) {
+  if (peer == NULL || peer->nat.is_nat == 0) return false;
+  if (memcmp(meta->src, peer->nat.address, sizeof meta->src) != 0) return false;
+  memcpy(meta->src, peer->inner.address, sizeof meta->src);
+  meta->sport = peer->inner.sport;
+  return true;
 }
 
 bool mrc_peer_sends_from(const struct mrc_peers *peers, const struct mrc_peer *peer,

@@ -174,9 +174,11 @@ struct mrc_peer {
   uint32_t index;                         /* in the table; timer id */
   uint32_t sources;                       /* list in the table; of a free peer the next free one */
   uint32_t n_sources;
-  uint32_t matched;  /* entry of the list that matched last */
-  uint16_t udp_port; /* destination port of our packets to it */
-  bool sealed;       /* its QPs are: what it says in plain packets is not from it */
+  uint32_t matched;             /* entry of the list that matched last */
+  struct mrc_peer_source nat;   /* behind which it is, if is_nat is set: it has one QP then */
+  struct mrc_peer_source inner; /* the source that the NAT shows as `nat` */
+  uint16_t udp_port;            /* destination port of our packets to it */
+  bool sealed;                  /* its QPs are: what it says in plain packets is not from it */
 };
 
 /* A source of one peer. References are indices, 0 is none. */
@@ -232,6 +234,15 @@ struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry);
 /* Whether the peer has this source. Runs for every received packet; tries the last match first. */
 bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer, const uint8_t address[16],
                     uint16_t sport);
+/* Whether the packet comes from the address of the peer's NAT. Then `meta` becomes what it was on
+   the inner side; the peer's packets and EVs have that source. */
+bool mrc_peer_undo_nat(const struct mrc_peer *peer, struct mrc_meta *meta);
+/* Directs a burst for the inner side to the NAT: no seal covers addresses. */
+static inline void mrc_peer_do_nat(const struct mrc_peer *peer, struct mrc_burst *burst) {
+  if (peer->nat.is_nat == 0 || memcmp(burst->dst, peer->inner.address, 16) != 0) return;
+  memcpy(burst->dst, peer->nat.address, sizeof burst->dst);
+  burst->dport = peer->nat.sport;
+}
 /* Whether one of the peer's sources has this address; searches all of them. */
 bool mrc_peer_sends_from(const struct mrc_peers *peers, const struct mrc_peer *peer,
                          const uint8_t address[16]);

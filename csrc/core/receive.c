@@ -32,8 +32,10 @@
 struct arrival {
   const struct mrc_meta *meta;
   struct mrc_qp *qp;         /* of the last packet; NULL: unknown */
-  const struct mrc_meta *at; /* `meta` as that QP sees it: its port is the number of the plane */
-  struct mrc_meta crossed;   /* memory of `at` where the two differ */
+  const struct mrc_meta *at; /* `meta` as that QP sees it: the port is the number of the plane, and
+                                a source port that a NAT has changed is as the peer sent it */
+  struct mrc_meta changed;   /* memory of `at` where the two differ */
+  bool astray;               /* from the NAT of the peer, but not from the port that is known */
   bool hashed;               /* the engine's ICRC prefix is that of `meta` */
 };
 
@@ -79,15 +81,22 @@ static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *w
                                    uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
   uint64_t counter;
+  const struct mrc_peers *peers = &engine->endpoint.peers;
+  struct mrc_meta inner = *meta;
   struct mrc_qp *qp = NULL; /* whose key seals it; a trimmed one may lack its seal */
   if (!meta->trimmed)
     qp = mrc_qps_find(&engine->qps, mrc_seal_decode(packet + bytes - MRC_SEALED_BYTES).qpn);
-  if (qp == NULL || qp->seal == NULL ||
-      !mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
-    return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
+  const bool sealed = qp != NULL && qp->seal != NULL;
+  const bool known = sealed && mrc_peer_knows(peers, qp->peer, meta->src, meta->sport);
+  const bool masked = sealed && mrc_peer_undo_nat(qp->peer, &inner);
+  if (!known && !masked) return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
+  const uint64_t newest = qp->seal->newest;
   const int reason =
-      mrc_seal_open(qp->seal, packet, bytes, mrc_meta_ev(meta), wire, &counter, now_ns);
+      mrc_seal_open(qp->seal, packet, bytes, mrc_meta_ev(&inner), wire, &counter, now_ns);
   if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, qp->qpn, bytes);
+  if (!known && counter < newest) return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
+  if (!known) qp->peer->nat.sport = meta->sport;
+  meta = &inner;
   if (wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_PORT_STATUS) {
     if (counter < qp->seal->status) return mrc_drop(services, MRC_DROP_REPLAY, qp->qpn, bytes);
     qp->seal->status = counter + 1;
@@ -95,16 +104,22 @@ static int receive_sealed_endpoint(struct mrc_engine *engine, struct mrc_wire *w
   return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, qp, now_ns);
 }
 
-/* The packets that follow are for this QP. */
-static void turn_to(struct arrival *arrival, struct mrc_qp *qp) {
-  arrival->qp = qp;
-  arrival->at = arrival->meta;
-  if (qp->evset.crossed == 0) return;
+/* The packets that follow are for this QP; false if they do not come from its peer. */
+static bool turn_to(const struct mrc_engine *engine, struct arrival *arrival, struct mrc_qp *qp) {
+  const struct mrc_peers *peers = &engine->endpoint.peers;
   const struct mrc_meta *meta = arrival->meta;
-  arrival->crossed = *meta;
-  arrival->crossed.port =
-      mrc_port_of(mrc_evset_plane_from(&qp->evset, mrc_plane_of(meta->port), meta->src));
-  arrival->at = &arrival->crossed;
+  struct mrc_meta *at = &arrival->changed;
+  arrival->astray = !mrc_peer_knows(peers, qp->peer, meta->src, meta->sport);
+  arrival->qp = qp;
+  arrival->at = meta;
+  if (qp->peer == NULL) return false; /* it failed before it had one */
+  if (qp->evset.crossed == 0 && qp->peer->nat.is_nat == 0) return !arrival->astray;
+  *at = *meta;
+  arrival->at = at;
+  const bool masked = mrc_peer_undo_nat(qp->peer, at);
+  if (qp->evset.crossed != 0)
+    at->port = mrc_port_of(mrc_evset_plane_from(&qp->evset, mrc_plane_of(at->port), at->src));
+  return masked || !arrival->astray;
 }
 
 static MRC_RARE int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
@@ -148,22 +163,31 @@ static int receive(struct mrc_engine *engine, struct arrival *arrival, uint8_t *
     if (!mrc_node_joined(&qp->nodes.ready))
       mrc_qp_prefetch(qp); /* the first packet since its last turn */
     if (qp->state < MRC_QP_RTR) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, bytes);
-    if (!mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
+    if (!turn_to(engine, arrival, qp)) {
+      arrival->qp = NULL;
       return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
-    turn_to(arrival, qp);
+    }
   }
+  meta = arrival->at;
   /* 4. ICRC or seal. What a switch has cut off has neither: only a hint to send again. */
   struct mrc_qp *qp = arrival->qp;
   uint64_t counter;
+  const uint64_t newest = qp->seal != NULL ? qp->seal->newest : 0;
   if (wire.sealed != (qp->seal != NULL))
     reason = MRC_DROP_SEAL;
   else if (meta->trimmed && mrc_opcode_is_data(wire.opcode))
-    reason = MRC_DROP_NONE;
+    reason = arrival->astray ? MRC_DROP_SOURCE : MRC_DROP_NONE;
   else if (qp->seal != NULL)
     reason = mrc_seal_open(qp->seal, packet, bytes, mrc_meta_ev(meta), &wire, &counter, now_ns);
   else if (qp->attr.rtr.integrity == MRC_INTEGRITY_ICRC &&
            !icrc_is_good(engine, packet, bytes, arrival))
     reason = MRC_DROP_ICRC;
+  if (reason == MRC_DROP_NONE && arrival->astray) { /* it is sealed: no other QP has a NAT */
+    /* A packet that is not the newest may have been sent again by somebody else. */
+    if (counter < newest) return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
+    qp->peer->nat.sport = arrival->meta->sport;
+    arrival->astray = false;
+  }
   if (reason != MRC_DROP_NONE)
     return mrc_drop(services, (enum mrc_drop)reason, wire.dest_qpn, bytes);
   /* The peer answers by the readings of this engine. */

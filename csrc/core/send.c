@@ -465,6 +465,7 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
                               ._qp = qp->index,
                               ._ev = ev};
   mrc_evset_addresses(&qp->evset, ev, burst->src, burst->dst);
+  mrc_peer_do_nat(qp->peer, burst);
   services->arena.seal = qp->seal;
   services->arena.icrc = qp->attr.rtr.integrity == MRC_INTEGRITY_ICRC;
   return burst;

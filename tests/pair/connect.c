@@ -59,7 +59,7 @@ static void register_memory(struct mrc_pair *pair, const struct mrc_pair_end *en
                              MRC_ACCESS_REMOTE_WRITE, 0) == 0);
 }
 
-static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {
+static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end, uint16_t nat_sport) {
   static struct mrc_ev_attr evs[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
   static struct mrc_peer_source sources[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
   const int to = pair->ends[end->peer]->host, family = pair->config.family;
@@ -88,6 +88,12 @@ static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {
       sources[n_sources] = (struct mrc_peer_source){.sport = mrc_address_sport(peer_port, i)};
       mrc_address_make(sources[n_sources++].address, family, to, peer_port, 0);
     }
+  }
+  if (nat_sport != 0) {
+    sources[n_sources] = sources[0];
+    sources[n_sources].sport = nat_sport;
+    sources[n_sources].is_nat = 1;
+    sources[n_sources++].address[MRC_ADDRESS_NAT] = 1;
   }
   mrc_engine *engine = pair->hosts[end->host].engine;
   mrc_assert(mrc_qp_set_evs(engine, end->qpn, evs, n_evs) == 0);
@@ -139,7 +145,7 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
   }
   if (config->seal != MRC_SEAL_NONE) set_seal(pair, ends, config->seal);
   for (int i = 0; i < 2; i++) {
-    set_paths(pair, pair->ends[ends[i]]);
+    set_paths(pair, pair->ends[ends[i]], i == 1 ? config->nat_sport : 0);
     register_memory(pair, pair->ends[ends[i]]);
   }
   return ends[0];

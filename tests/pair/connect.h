@@ -24,6 +24,7 @@ struct mrc_pair_qp_config {
   uint32_t sack_times;          /* 1: SACKs carry their send time */
   uint32_t service_times;       /* 1: answers to EV probes add their wait */
   uint32_t domain;
+  uint16_t nat_sport;   /* first guess of `to`, if `from` is behind a NAT; one plane, one path */
   uint8_t timeout;      /* [10: 1.05 ms] */
   uint8_t retry_linear; /* no default */
   uint8_t retry_exp;

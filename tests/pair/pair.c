@@ -153,7 +153,8 @@ static void watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst 
   mrc_assert(burst->src[MRC_ADDRESS_HOST] == host + 1);
   mrc_assert(burst->src[MRC_ADDRESS_PLANE] == burst->port);
   mrc_assert(burst->dst[MRC_ADDRESS_PLANE] == mrc_pair_port(&pair->config, to, plane));
-  mrc_assert(burst->dport == mrc_address_udp_port(mrc_address_host(burst->dst)));
+  mrc_assert(burst->dst[MRC_ADDRESS_NAT] != 0 ||
+             burst->dport == mrc_address_udp_port(mrc_address_host(burst->dst)));
   mrc_assert(path >= 0 && path < pair->config.paths);
   mrc_assert(burst->tx_index == mrc_address_tx_index(family, path));
   mrc_assert(burst->sport == mrc_address_sport(burst->port, burst->tx_index));

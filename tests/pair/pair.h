@@ -21,6 +21,7 @@
    SRv6; on IPv4 the source port does. */
 
 enum {
+  MRC_ADDRESS_NAT = 1,   /* byte that is 0, but for the address of a NAT in front of the host */
   MRC_ADDRESS_HOST = 13, /* byte of the host + 1 */
   MRC_ADDRESS_PLANE = 14,
   MRC_ADDRESS_PATH = 15, /* byte of the path + 1; 0: the host's own address in the plane */
