@@ -100,6 +100,9 @@ static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *ev
         datapath->stopping = true;
       break;
     case MRC_SOURCE_RECEIVE:
+      if (event->events & EPOLLERR)
+        mrc_udp_drain_errors(&datapath->udp, port,
+                             mrc_udp_port(&datapath->udp, port)->n_transmitters);
       receive(datapath, port);
       break;
     case MRC_SOURCE_TRANSMIT:

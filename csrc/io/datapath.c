@@ -206,7 +206,7 @@ static bool evs_fit(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, ui
   for (uint32_t i = 0; i < n; i++) {
     if (evs[i].port < 1 || evs[i].port > udp->n_ports) return false;
     const struct mrc_udp_port *port = mrc_udp_port(udp, evs[i].port);
-    if (evs[i].tx_index >= port->n_transmitters || evs[i].family != port->config.family)
+    if (evs[i].tx_index > port->n_transmitters || evs[i].family != port->config.family)
       return false;
   }
   return true;
@@ -216,8 +216,10 @@ static bool evs_fit(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, ui
 static bool evs_are_current(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     const struct mrc_udp_port *port = mrc_udp_port(udp, evs[i].port);
-    if (!mrc_udp_port_is_open(port) ||
-        port->transmitters[evs[i].tx_index].sport != evs[i].ev >> 16 ||
+    const int index = evs[i].tx_index;
+    const uint16_t sport =
+        index < port->n_transmitters ? port->transmitters[index].sport : udp->udp_port;
+    if (!mrc_udp_port_is_open(port) || sport != evs[i].ev >> 16 ||
         memcmp(port->config.address, evs[i].src, sizeof evs[i].src) != 0)
       return false;
   }

@@ -50,7 +50,8 @@ struct mrc_udp_outbox {
 struct group {
   struct mrc_udp *udp;
   struct mrc_udp_port *port;
-  struct mrc_udp_transmitter *transmitter;
+  struct mrc_udp_transmitter *transmitter; /* NULL: the receive socket */
+  int fd;
   const struct mrc_burst *bursts;
   int *taken;
   int indices[MRC_UDP_BURSTS]; /* into bursts and taken */
@@ -191,9 +192,7 @@ static int drain_errors(struct mrc_udp *udp, int fd) {
 }
 
 int mrc_udp_drain_errors(struct mrc_udp *udp, int port_number, int tx_index) {
-  struct mrc_udp_port *port = mrc_udp_port(udp, port_number);
-  mrc_assert(tx_index < port->n_transmitters);
-  return drain_errors(udp, port->transmitters[tx_index].fd);
+  return drain_errors(udp, mrc_udp_socket(mrc_udp_port(udp, port_number), tx_index));
 }
 
 /* A queue that stays full still accepts a message now and then; see MRC_UDP_REFUSAL_NS. The queue
@@ -208,8 +207,8 @@ static int judge_refusal(struct mrc_udp_port *port, int error, uint64_t now_ns) 
 /* Sends messages [done, n) of the outbox once. Returns how many were sent, or a negative errno. */
 static int send_messages(struct group *group, int done, int n) {
   group->udp->counters[MRC_IO_TX_SYSCALLS]++;
-  int sent = sendmmsg(group->transmitter->fd, group->udp->outbox->messages + done,
-                      (unsigned)(n - done), MSG_DONTWAIT);
+  int sent =
+      sendmmsg(group->fd, group->udp->outbox->messages + done, (unsigned)(n - done), MSG_DONTWAIT);
   if (sent < 0) return judge_refusal(group->port, -errno, group->now_ns);
   group->port->refused_ns = MRC_NEVER;
   return sent;
@@ -219,9 +218,10 @@ static bool is_refusal(int error) {
   return error == -EAGAIN || error == -ENOBUFS || error == -ENOMEM;
 }
 
-/* The port sends nothing more until its socket has room or its queue had time to drain. */
+/* The port sends nothing more until its socket has room or its queue had time to drain. A receive
+   socket is watched for input only. */
 static void wait_for_room(struct group *group, int error) {
-  if (error != -EAGAIN) {
+  if (error != -EAGAIN || group->transmitter == NULL) {
     group->port->retry_ns = group->now_ns + MRC_UDP_RETRY_NS;
   } else if (!group->transmitter->full) {
     group->transmitter->full = true;
@@ -233,7 +233,7 @@ static void wait_for_room(struct group *group, int error) {
    or registered memory that lost its backing. */
 static void clear_causes(struct group *group, const struct mrc_burst *burst, int error) {
   if (error != -EFAULT) {
-    drain_errors(group->udp, group->transmitter->fd);
+    drain_errors(group->udp, group->fd);
     return;
   }
   if (!mrc_sigbus_in_force()) return; /* a fault would end the process */
@@ -329,7 +329,7 @@ uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n
   int order[MRC_UDP_BURSTS];
   for (int i = 0; i < n; i++) {
     const struct mrc_udp_port *port = mrc_udp_port(udp, bursts[i].port);
-    mrc_assert(bursts[i].tx_index < port->n_transmitters);
+    mrc_assert(bursts[i].tx_index <= port->n_transmitters);
     mrc_assert(bursts[i].family == port->config.family);
     mrc_assert(bursts[i].n_packets >= 1 && bursts[i].n_packets <= MRC_MAX_BURST_PACKETS);
     mrc_assert(bursts[i].packet_bytes > 0 && bursts[i].packet_bytes <= UINT16_MAX);
@@ -342,7 +342,10 @@ uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n
     struct mrc_udp_port *port = mrc_udp_port(udp, first->port);
     struct group group = {.udp = udp,
                           .port = port,
-                          .transmitter = &port->transmitters[first->tx_index],
+                          .transmitter = first->tx_index < port->n_transmitters
+                                             ? &port->transmitters[first->tx_index]
+                                             : NULL,
+                          .fd = mrc_udp_socket(port, first->tx_index),
                           .bursts = bursts,
                           .taken = taken,
                           .now_ns = now_ns};

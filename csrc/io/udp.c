@@ -46,12 +46,18 @@ struct option {
   const char *what; /* its name in messages */
 };
 
-/* Addresses, marks, GRO sizes, drop counts and arrival times come with every datagram. */
+/* Addresses, marks, GRO sizes, drop counts and arrival times come with every datagram. What passes
+   a NAT leaves from here too, so what is said of transmit sockets below holds. */
 static const struct option receive_options_v6[] = {
     {IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"},
     {IPPROTO_IPV6, IPV6_RECVPKTINFO, 1, "IPV6_RECVPKTINFO"},
     {IPPROTO_IPV6, IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS"},
     {IPPROTO_IPV6, IPV6_FLOWINFO, 1, "IPV6_FLOWINFO"},
+    {IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE, "IPV6_MTU_DISCOVER"},
+    {IPPROTO_IPV6, IPV6_DONTFRAG, 1, "IPV6_DONTFRAG"},
+    {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0, "IPV6_AUTOFLOWLABEL"},
+    {IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 1, "IPV6_FLOWINFO_SEND"},
+    {IPPROTO_IPV6, IPV6_RECVERR, 1, "IPV6_RECVERR"},
     {IPPROTO_UDP, UDP_GRO, 1, "UDP_GRO"},
     {SOL_SOCKET, SO_RXQ_OVFL, 1, "SO_RXQ_OVFL"},
     {SOL_SOCKET, SO_TIMESTAMPNS, 1, "SO_TIMESTAMPNS"},
@@ -61,6 +67,8 @@ static const struct option receive_options_v6[] = {
 static const struct option receive_options_v4[] = {
     {IPPROTO_IP, IP_PKTINFO, 1, "IP_PKTINFO"},
     {IPPROTO_IP, IP_RECVTOS, 1, "IP_RECVTOS"},
+    {IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER"},
+    {IPPROTO_IP, IP_RECVERR, 1, "IP_RECVERR"},
     {IPPROTO_UDP, UDP_GRO, 1, "UDP_GRO"},
     {SOL_SOCKET, SO_RXQ_OVFL, 1, "SO_RXQ_OVFL"},
     {SOL_SOCKET, SO_TIMESTAMPNS, 1, "SO_TIMESTAMPNS"},
@@ -324,7 +332,7 @@ static void close_transmitters(struct mrc_udp_port *port) {
 
 static void set_buffers(const struct mrc_udp *udp, struct mrc_udp_port *port) {
   port->rcvbuf_bytes = set_buffer(port->receive_fd, SO_RCVBUF, udp->rcvbuf_wanted);
-  port->sndbuf_bytes = UINT32_MAX;
+  port->sndbuf_bytes = set_buffer(port->receive_fd, SO_SNDBUF, udp->sndbuf_wanted);
   for (int i = 0; i < port->n_transmitters; i++) {
     uint32_t granted = set_buffer(port->transmitters[i].fd, SO_SNDBUF, udp->sndbuf_wanted);
     port->sndbuf_bytes = mrc_min_u32(port->sndbuf_bytes, granted);

@@ -69,6 +69,13 @@ static inline bool mrc_udp_port_is_open(const struct mrc_udp_port *port) {
   return port->receive_fd >= 0;
 }
 
+/* The socket that an EV names: a transmit socket, or after the last one the receive socket, whose
+   source port is the UDP port. A NAT lets packets back to it. */
+static inline int mrc_udp_socket(const struct mrc_udp_port *port, int tx_index) {
+  mrc_assert(tx_index <= port->n_transmitters);
+  return tx_index < port->n_transmitters ? port->transmitters[tx_index].fd : port->receive_fd;
+}
+
 static inline struct mrc_udp_port *mrc_udp_port(const struct mrc_udp *udp, int port) {
   mrc_assert(port >= 1 && port <= udp->n_ports);
   return &udp->ports[port - 1];

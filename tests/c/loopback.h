@@ -214,7 +214,9 @@ static inline int check_burst_arrived(const struct traffic *traffic, int burst, 
     check_packet(&records[at], &sent->packets[i]);
     CHECK_MEM_EQ(meta->src, sent->src, 16);
     CHECK_MEM_EQ(meta->dst, sent->dst, 16);
-    CHECK_EQ(meta->sport, from->ports[sent->port - 1].transmitters[sent->tx_index].sport);
+    const struct mrc_udp_port *port = &from->ports[sent->port - 1];
+    const bool by_receiver = sent->tx_index == port->n_transmitters;
+    CHECK_EQ(meta->sport, by_receiver ? from->udp_port : port->transmitters[sent->tx_index].sport);
     CHECK_EQ(meta->dport, to->udp_port);
     CHECK_EQ(meta->family, sent->family);
     CHECK_EQ(meta->flow_label, sent->flow_label);

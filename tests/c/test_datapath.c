@@ -124,7 +124,7 @@ static struct mrc_qp_rts_attr rts = {.sq_psn = 5};
 
 TEST(test_commands__each_reaches_its_engine_function) {
   mrc_ctx *ctx = create(0);
-  struct mrc_ev_attr evs[2] = {ev_of(ctx, 1), ev_of(ctx, 2)};
+  struct mrc_ev_attr evs[2] = {ev_of(ctx, 1), ev_of(ctx, 3)};
   struct mrc_peer_source source = {.sport = 8};
   struct mrc_qp_info qp_info = {0};
   struct mrc_ev_info ev_info = {0};

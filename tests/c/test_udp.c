@@ -390,6 +390,27 @@ TEST(test_send__groups_by_socket) {
   }
 }
 
+/* After the last transmit socket comes the receive socket. Nothing tells when it has room again. */
+TEST(test_send__from_the_receive_socket) {
+  EACH_OF(int, row, 0, 2) {
+    static struct traffic traffic;
+    traffic.n = 0;
+    struct mrc_ctx_config config =
+        config_of(1, (const char *const[]){row == 0 ? "::1" : "127.0.0.1"}, 1);
+    fill_payload();
+    UDP from = open_udp(&config), to = open_udp(&config);
+    add_burst(&traffic, &from, 1, 1, &to, 7, 1452, 3)->flow_label = row == 0 ? 9 : 0;
+    PLAY(-EAGAIN);
+    CHECK_EQ(send_traffic(&traffic, &from), 0x1);
+    CHECK_EQ(mrc_udp_deadline(&from), 1000 + MRC_UDP_RETRY_NS);
+    CHECK_EQ(mrc_udp_retry(&from, 1000 + MRC_UDP_RETRY_NS), 0x1);
+    CHECK_EQ(send_traffic(&traffic, &from), 0);
+    receive_packets(&to, 1, 7);
+    CHECK_EQ(check_burst_arrived(&traffic, 0, 0, &from, &to), 7);
+    CHECK_EQ(mrc_udp_drain_errors(&from, 1, 1), 0);
+  }
+}
+
 /* Short data goes ahead of acknowledgements, a whole burst does not; data keeps its order. */
 TEST(test_send__short_data_before_control) {
   static const struct {
