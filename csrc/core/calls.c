@@ -198,9 +198,14 @@ static int add_evs(struct mrc_engine *engine, struct mrc_qp *qp, const struct mr
   const uint32_t planes = qp->evset.plane_mask & ~before;
   mrc_endpoint_know_ports(qp, planes);
   if (qp->state != MRC_QP_RTS || planes == 0) return 0;
-  /* The window of the QP limits all planes together: a new one may fill as much as another. */
-  const int opened = open_windows(qp, planes, qp->req.win.psns);
-  mrc_assert(opened == 0); /* the same values have opened the others */
+  if (qp->req.one_window) { /* that of the first plane, which may be a new one */
+    MRC_EACH_BIT(plane, planes)
+      qp->planes[plane].cc = qp->planes[__builtin_ctz(before)].cc;
+  } else {
+    /* The window of the QP limits all planes together: a new one may fill as much as another. */
+    const int opened = open_windows(qp, planes, qp->req.win.psns);
+    mrc_assert(opened == 0); /* the same values have opened the others */
+  }
   take_base_rtts(qp);
   suspend_down_planes(services, qp, planes, services->now_ns);
   return 0;

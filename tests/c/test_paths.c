@@ -78,6 +78,58 @@ TEST(test_init__refuses) {
   }
 }
 
+/* In place of the C library's: fails the call after `until_failure` others; -1: never. */
+#ifdef __SANITIZE_ADDRESS__
+#define LIBRARY_CALLOC __interceptor_calloc
+#else
+#define LIBRARY_CALLOC __libc_calloc
+#endif
+extern void *LIBRARY_CALLOC(size_t n, size_t bytes);
+static int until_failure = -1;
+void *calloc(size_t n, size_t bytes) {
+  if (until_failure < 0 || until_failure-- > 0) return LIBRARY_CALLOC(n, bytes);
+  return NULL;
+}
+
+/* EVs join a set in use: those that are there keep their states, indices and places. Without memory
+   the set stays as it was. */
+TEST(test_add__keeps_what_is_there) {
+  EVSET set = make_set(2);
+  const struct mrc_ev_attr more[] = {{.ev = 7, .port = 2, .family = 4},
+                                     {.ev = 8, .port = 1, .family = 6}};
+  mrc_evset_on_loss(&set, 1, &back, 5);
+  mrc_evset_on_bar(&set, 2, MRC_EV_DENIED);
+  mrc_evset_on_skip(&set, mrc_evset_next(&set, 0), 1, 6);
+  const struct mrc_evset before = set;
+  EACH_OF(int, calls, 0, 5) {
+    until_failure = calls;
+    const int error = mrc_evset_add(&set, more, 2, 2);
+    until_failure = -1;
+    CHECK_EQ(error, -ENOMEM);
+    CHECK_MEM_EQ(&set, &before, sizeof set);
+  }
+  struct mrc_ev evs[N];
+  uint16_t orders[N];
+  memcpy(evs, set.evs, sizeof evs);
+  memcpy(orders, set.orders, sizeof orders);
+  CHECK_EQ(mrc_evset_add(&set, more, 2, 2), 0);
+  CHECK_EQ(set.n, N + 2);
+  CHECK_MEM_EQ(set.evs, evs, sizeof evs);
+  EACH_OF(uint16_t, plane, 0, PLANES) {
+    CHECK_MEM_EQ(set.planes[plane].order, &orders[plane * PER_PLANE], PER_PLANE * sizeof *orders);
+    CHECK_EQ(set.planes[plane].order[PER_PLANE], N + 1 - plane); /* behind the others */
+    CHECK_EQ(set.planes[plane].n_active, 2);
+    CHECK_EQ(set.planes[plane].n_unproven, 1);
+  }
+  CHECK_EQ(*mrc_evset_find(&set, 7), N);
+  CHECK_EQ(*mrc_evset_find(&set, 100), 0);
+  CHECK_EQ(set.unproven, 0);
+  /* The new one is a backup once it is trusted, and never takes the place of another before. */
+  mrc_evset_on_loss(&set, PER_PLANE, &back, 7);
+  CHECK(mrc_evset_on_trust(&set, N));
+  CHECK(set.evs[N].place >= set.planes[1].n_active);
+}
+
 /* EVs share the common parts of their addresses and keep the parts that differ. */
 TEST(test_addresses__are_those_given) {
   enum { EVS = 6 };

@@ -19,6 +19,7 @@ enum shim_ev_event {
   SHIM_LOST,
   SHIM_TRUSTED,
   SHIM_DENIED,
+  SHIM_UNPROVEN,
   SHIM_TURN /* a turn of the plane: the EV argument is ignored */
 };
 struct shim_ev {
@@ -82,6 +83,8 @@ uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns) {
       return mrc_evset_on_trust(set, index);
     case SHIM_DENIED:
       return mrc_evset_on_bar(set, index, MRC_EV_DENIED);
+    case SHIM_UNPROVEN:
+      return mrc_evset_on_bar(set, index, MRC_EV_UNPROVEN);
     default:
       return mrc_evset_next(set, 0);
   }

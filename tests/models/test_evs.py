@@ -11,7 +11,7 @@ from models.library import ffi, library
 
 QUICK = settings(max_examples=10, stateful_step_count=50)
 LONG = settings(max_examples=500, stateful_step_count=100)
-GOOD, SKIP, ASSUMED_BAD, DENIED = range(4)
+GOOD, SKIP, ASSUMED_BAD, DENIED, UNPROVEN = range(5)
 NONE = 0xFFFF
 EVS = st.integers(0, 15)
 
@@ -94,20 +94,21 @@ class EvMachine(RuleBasedStateMachine):
     @rule(ev=EVS)
     def trust(self, ev: int) -> None:
         ev %= self.n
-        changes = self.states[ev] in (ASSUMED_BAD, DENIED)
+        changes = self.states[ev] in (ASSUMED_BAD, DENIED, UNPROVEN)
         assert self.happen(library().SHIM_TRUSTED, ev) == changes
         if changes:
             self.states[ev] = GOOD
             self.bad_since.pop(ev, None)
             self.rotation |= {ev} if len(self.rotation) < self.target else set()
 
-    @rule(ev=EVS)
-    def deny(self, ev: int) -> None:
+    @rule(ev=EVS, state=st.sampled_from((DENIED, UNPROVEN)))
+    def bar(self, ev: int, state: int) -> None:
         ev %= self.n
-        assert self.happen(library().SHIM_DENIED, ev) == (self.states[ev] != DENIED)
-        if self.states[ev] != DENIED:
+        event = library().SHIM_DENIED if state == DENIED else library().SHIM_UNPROVEN
+        assert self.happen(event, ev) == (self.states[ev] != state)
+        if self.states[ev] != state:
             self.leave(ev)
-            self.states[ev] = DENIED
+            self.states[ev] = state
             self.bad_since.pop(ev, None)
 
     @rule(turns=st.integers(1, 40))

@@ -59,17 +59,16 @@ static void register_memory(struct mrc_pair *pair, const struct mrc_pair_end *en
                              MRC_ACCESS_REMOTE_WRITE, 0) == 0);
 }
 
-static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end, uint16_t nat_sport) {
-  static struct mrc_ev_attr evs[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
-  static struct mrc_peer_source sources[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
+/* The EVs of planes `first` to `last` of an end. Returns their number. */
+static int make_evs(const struct mrc_pair *pair, const struct mrc_pair_end *end, int first,
+                    int last, struct mrc_ev_attr *evs) {
   const int to = pair->ends[end->peer]->host, family = pair->config.family;
-  const int sockets = family == 4 ? pair->config.paths : 1;
-  int n_evs = 0, n_sources = 0;
-  for (int plane = 1; plane <= pair->config.planes; plane++) {
+  int n = 0;
+  for (int plane = first; plane <= last; plane++) {
     const int port = mrc_pair_port(&pair->config, end->host, plane);
     const int peer_port = mrc_pair_port(&pair->config, to, plane);
     for (int path = 0; path < pair->config.paths; path++) {
-      struct mrc_ev_attr *ev = &evs[n_evs++];
+      struct mrc_ev_attr *ev = &evs[n++];
       const int tx_index = mrc_address_tx_index(family, path);
       *ev = (struct mrc_ev_attr){
           .ev = (uint32_t)mrc_address_sport(port, tx_index) << 16 |
@@ -84,6 +83,19 @@ static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end, uin
       mrc_address_make(ev->src, family, end->host, port, 0);
       mrc_address_make(ev->dst, family, to, peer_port, path);
     }
+  }
+  return n;
+}
+
+/* The EVs but for those of late planes, and the sources of all planes. */
+static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end, uint16_t nat_sport) {
+  static struct mrc_ev_attr evs[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
+  static struct mrc_peer_source sources[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
+  const int to = pair->ends[end->peer]->host, family = pair->config.family;
+  const int sockets = family == 4 ? pair->config.paths : 1;
+  int n_sources = 0;
+  for (int plane = 1; plane <= pair->config.planes; plane++) {
+    const int peer_port = mrc_pair_port(&pair->config, to, plane);
     for (int i = 0; i < sockets; i++) {
       sources[n_sources] = (struct mrc_peer_source){.sport = mrc_address_sport(peer_port, i)};
       mrc_address_make(sources[n_sources++].address, family, to, peer_port, 0);
@@ -96,7 +108,8 @@ static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end, uin
     sources[n_sources++].address[MRC_ADDRESS_NAT] = 1;
   }
   mrc_engine *engine = pair->hosts[end->host].engine;
-  mrc_assert(mrc_qp_set_evs(engine, end->qpn, evs, n_evs) == 0);
+  const int n = make_evs(pair, end, 1, pair->config.planes - pair->config.late, evs);
+  mrc_assert(mrc_qp_set_evs(engine, end->qpn, evs, n) == 0);
   mrc_assert(mrc_qp_set_peer(engine, end->qpn, sources, n_sources) == 0);
   MRC_EACH_BIT(plane, pair->config.backups)
     mrc_assert(mrc_qp_set_weight(engine, end->qpn, plane + 1, 0, pair->now_ns) == 0);
@@ -161,7 +174,7 @@ void mrc_pair_modify(struct mrc_pair *pair, int index, uint32_t state) {
 /* Probes every EV of an end at full size; takes as long as the slowest answer. */
 static void probe_evs(struct mrc_pair *pair, int index) {
   const struct mrc_pair_end *end = pair->ends[index];
-  const int n = pair->config.planes * pair->config.paths;
+  const int n = (pair->config.planes - pair->config.late) * pair->config.paths;
   for (int ev = 0; ev < n; ev++) {
     const struct mrc_probe_attr probe = {
         .qpn = end->qpn,
@@ -186,6 +199,16 @@ int mrc_pair_connect(struct mrc_pair *pair, const struct mrc_pair_qp_config *con
   mrc_pair_modify(pair, end, MRC_QP_RTS);
   mrc_pair_modify(pair, peer, MRC_QP_RTS);
   return end;
+}
+
+void mrc_pair_join(struct mrc_pair *pair, int index) {
+  static struct mrc_ev_attr evs[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
+  struct mrc_pair_end *end = pair->ends[index];
+  const int first = pair->config.planes - pair->config.late + 1;
+  const int n = make_evs(pair, end, first, pair->config.planes, evs);
+  mrc_assert(mrc_qp_set_evs(pair->hosts[end->host].engine, end->qpn, evs, n) == 0);
+  memset(end->unproven[first - 1], true, (size_t)pair->config.late * sizeof end->unproven[0]);
+  mrc_pair_kick(pair, end->host);
 }
 
 /* The work request for `bytes` of the end's memory that start `ahead` of its unused part. */
@@ -263,6 +286,7 @@ void mrc_pair_deny(struct mrc_pair *pair, int index, int plane, int path, bool d
   struct mrc_pair_end *end = pair->ends[index];
   const uint32_t ev = (uint32_t)((plane - 1) * pair->config.paths + path);
   end->denied[plane - 1][path] = denied;
+  end->unproven[plane - 1][path] = false;
   mrc_assert(mrc_qp_set_ev_state(pair->hosts[end->host].engine, end->qpn, ev,
                                  denied ? MRC_EV_DENIED : MRC_EV_GOOD, pair->now_ns) == 0);
   mrc_pair_kick(pair, end->host);
@@ -279,6 +303,6 @@ struct mrc_ev_info mrc_pair_ev(const struct mrc_pair *pair, int index, int plane
   static struct mrc_ev_info infos[MRC_MAX_EVS];
   const struct mrc_pair_end *end = pair->ends[index];
   const int n = mrc_qp_query_evs(pair->hosts[end->host].engine, end->qpn, infos, MRC_MAX_EVS);
-  mrc_assert(n == pair->config.planes * pair->config.paths);
-  return infos[(plane - 1) * pair->config.paths + path];
+  const int ev = (plane - 1) * pair->config.paths + path;
+  return ev < n ? infos[ev] : (struct mrc_ev_info){.state = MRC_EV_UNPROVEN};
 }

@@ -52,8 +52,10 @@ int mrc_pair_write_list(struct mrc_pair *pair, int end, const uint32_t *bytes, u
 /* Runs until all WRs of all ends are completed; false if some are not after `budget_ns`. */
 bool mrc_pair_finish(struct mrc_pair *pair, uint64_t budget_ns);
 
-/* The controller denies an EV of an end, or allows it again. */
+/* The EVs of the late planes join an end in RTR or RTS: they are UNPROVEN. */
+void mrc_pair_join(struct mrc_pair *pair, int end);
+/* The controller denies an EV of an end, or allows it again; it also allows an UNPROVEN one. */
 void mrc_pair_deny(struct mrc_pair *pair, int end, int plane, int path, bool denied);
-/* The engine's information on an end and on one of its EVs. */
+/* The engine's information on an end and on one of its EVs; one that has not joined is UNPROVEN. */
 struct mrc_qp_info mrc_pair_info(const struct mrc_pair *pair, int end);
 struct mrc_ev_info mrc_pair_ev(const struct mrc_pair *pair, int end, int plane, int path);

@@ -198,6 +198,8 @@ static void watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
   if (end == NULL) return;
   struct mrc_audit *audit = &end->audit;
   mrc_assert(!end->denied[plane - 1][packet->path]); /* no packet is sent on a DENIED EV */
+  /* nor data on an UNPROVEN one */
+  mrc_assert(!end->unproven[plane - 1][packet->path] || !mrc_opcode_is_data(wire->opcode));
   if (end->done || audit->unwatched) return;
   if (mrc_opcode_is_data(wire->opcode)) host->plane_bytes[plane - 1] += wire->payload_bytes;
   mrc_audit_sent(audit, &pair->ends[end->peer]->audit, wire, ev_of(&packet->meta),

@@ -116,6 +116,7 @@ struct mrc_pair_config {
   int planes;                            /* [1] */
   uint8_t ports[2][MRC_PAIR_MAX_PLANES]; /* port of each of two hosts in each plane [the plane] */
   uint32_t backups;                      /* bit n - 1: plane n */
+  int late;                              /* the last planes: their EVs join later */
   int paths;                             /* [1] */
   int family;                            /* 6 or 4 [6] */
   bool udp_checksum;                     /* the kernel drops packets that a fault corrupted */
@@ -177,7 +178,8 @@ struct mrc_pair_end {
   bool done;     /* destroyed */
   bool ended;    /* the scenario ended it: outstanding WRs are flushed */
   struct mrc_qp_attr attr;
-  bool denied[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* EVs */
+  bool denied[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS];   /* EVs */
+  bool unproven[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* EVs that joined since */
   struct mrc_audit audit;
 };
 

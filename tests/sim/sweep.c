@@ -45,6 +45,8 @@ static struct mrc_link_config draw_path(struct mrc_prng *prng) {
 static void draw_wiring(struct mrc_pair_config *config) {
   struct mrc_prng prng = {.state = ~config->seed}; /* the draws before it do not depend on it */
   if (one_in(&prng, 3)) config->backups = below(&prng, 1u << config->planes);
+  struct mrc_prng later = {.state = ~config->seed + 1};
+  if (one_in(&later, 3)) config->late = (int)below(&later, (uint32_t)config->planes);
   if (config->hosts > 2 || config->family == 4 || !one_in(&prng, 3)) return;
   const int n = 1 + (int)below(&prng, (uint32_t)config->planes), host = (int)below(&prng, 2);
   for (int i = 0; i < config->planes; i++) {
@@ -136,9 +138,14 @@ static uint32_t draw_bytes(struct mrc_prng *prng, uint32_t mtu) {
 struct run {
   struct mrc_pair *pair;
   struct mrc_prng prng;
-  int wrs;    /* still to be posted */
-  int faults; /* still to inject */
-  bool dies;  /* retries are finite, and at the end the network goes silent instead of healing */
+  struct mrc_prng
+      control; /* for draws of the controller; those of other runs do not depend on it */
+  int wrs;     /* still to be posted */
+  int faults;  /* still to inject */
+  bool mute;   /* nothing passes the late planes */
+  bool weighs;
+  bool joined[MRC_PAIR_MAX_ENDS];
+  bool dies; /* retries are finite, and at the end the network goes silent instead of healing */
 };
 
 static void post(struct run *run) {
@@ -162,6 +169,51 @@ static void regrant(struct run *run) {
   mrc_assert(mrc_qp_set_mpr(run->pair->hosts[end->host].engine, end->qpn, mpr, run->pair->now_ns) ==
              0);
   mrc_pair_kick(run->pair, end->host);
+}
+
+/* The late planes join an end. From then on the controller probes their EVs, and trusts those that
+   answered. */
+static void join(struct run *run, int index) {
+  struct mrc_pair *pair = run->pair;
+  const struct mrc_pair_end *end = pair->ends[index];
+  const struct mrc_pair_host *host = &pair->hosts[end->host];
+  if (end->done || mrc_pair_info(pair, index).state != MRC_QP_RTS) return;
+  if (!run->joined[index]) mrc_pair_join(pair, index);
+  run->joined[index] = true;
+  for (int plane = pair->config.planes - pair->config.late + 1; plane <= pair->config.planes;
+       plane++) {
+    for (int path = 0; path < pair->config.paths; path++) {
+      const uint32_t ev = (uint32_t)((plane - 1) * pair->config.paths + path);
+      if (!end->unproven[plane - 1][path]) continue;
+      bool answered = false;
+      for (int i = 0; i < host->n_events; i++) {
+        const struct mrc_event *event = &host->events[i];
+        answered |= event->type == MRC_EVENT_PROBE && event->qpn == end->qpn &&
+                    event->ev_index == ev && event->result == 0;
+      }
+      const struct mrc_probe_attr probe = {
+          .qpn = end->qpn, .ev_index = ev, .timeout_ns = SECOND, .bytes = end->attr.rts.path_mtu};
+      if (answered)
+        mrc_pair_deny(pair, index, plane, path, false);
+      else
+        mrc_assert(mrc_engine_probe_evs(host->engine, &probe, 1, pair->now_ns) >= 0);
+    }
+  }
+  mrc_pair_kick(pair, end->host);
+}
+
+/* What a controller does in mid-run. */
+static void control(struct run *run) {
+  struct mrc_pair *pair = run->pair;
+  const int index = (int)below(&run->control, (uint32_t)pair->n_ends);
+  const struct mrc_pair_end *end = pair->ends[index];
+  if (pair->config.late > 0 && one_in(&run->control, 4)) join(run, index);
+  if (!run->weighs || end->done || !one_in(&run->control, 6)) return;
+  const uint32_t plane = 1 + below(&run->control, (uint32_t)pair->config.planes);
+  const uint32_t weight = (uint32_t)PICK(&run->control, 0, 0, 1, 25, 50, 100, 100);
+  mrc_assert(
+      mrc_qp_set_weight(pair->hosts[end->host].engine, end->qpn, plane, weight, pair->now_ns) == 0);
+  mrc_pair_kick(pair, end->host);
 }
 
 /* Ends a QP at both ends, in one of two ways. */
@@ -209,7 +261,9 @@ static void fault(struct run *run) {
       mrc_pair_port_up(pair, host, plane, on);
       break;
     case 3:
-      if (!pair->ends[end]->done) mrc_pair_deny(pair, end, plane, path, on);
+      if (!pair->ends[end]->done &&
+          (run->joined[end] || plane <= pair->config.planes - pair->config.late))
+        mrc_pair_deny(pair, end, plane, path, on);
       break;
     default:
       mrc_pair_path(pair, host, (host + 1) % pair->config.hosts, plane, path)->config.delay_ns =
@@ -218,7 +272,7 @@ static void fault(struct run *run) {
 }
 
 /* Ends the injected faults; the links keep their random loss, damage and delay. */
-static void heal(struct mrc_pair *pair) {
+static void heal(struct mrc_pair *pair, bool mute) {
   for (int plane = 1; plane <= pair->config.planes; plane++) {
     for (int host = 0; host < pair->config.hosts; host++)
       if (pair->hosts[host].down >> (plane - 1) & 1) mrc_pair_port_up(pair, host, plane, true);
@@ -226,7 +280,7 @@ static void heal(struct mrc_pair *pair) {
       for (int path = 0; path < pair->config.paths; path++)
         if (pair->ends[end]->denied[plane - 1][path] && !pair->ends[end]->done)
           mrc_pair_deny(pair, end, plane, path, false);
-    mrc_pair_silence(pair, plane, false);
+    mrc_pair_silence(pair, plane, mute && plane > pair->config.planes - pair->config.late);
   }
 }
 
@@ -250,7 +304,10 @@ static void check_recovery(struct mrc_pair *pair) {
     const struct mrc_qp_info info = mrc_pair_info(pair, end);
     mrc_assert(info.inflight_bytes == 0 && info.outstanding == 0);
     for (int plane = 1; plane <= pair->config.planes; plane++) {
-      mrc_assert(!info.planes[plane - 1].suspended);
+      bool proven = false;
+      for (int path = 0; path < pair->config.paths; path++)
+        proven |= mrc_pair_ev(pair, end, plane, path).state != MRC_EV_UNPROVEN;
+      mrc_assert(!proven || !info.planes[plane - 1].suspended);
       for (int path = 0; path < pair->config.paths; path++)
         mrc_assert(mrc_pair_ev(pair, end, plane, path).state != MRC_EV_ASSUMED_BAD);
     }
@@ -275,8 +332,8 @@ static void check_statuses(const struct run *run) {
 static void tell(const struct mrc_pair *pair) {
   const struct mrc_pair_config *c = &pair->config;
   const struct mrc_link_config *path = &c->path;
-  printf("%d hosts, %d planes x %d paths, backups %#x, IPv%d, %d QPs\n", c->hosts, c->planes,
-         c->paths, c->backups, c->family, pair->n_ends / 2);
+  printf("%d hosts, %d planes x %d paths, %d late, backups %#x, IPv%d, %d QPs\n", c->hosts,
+         c->planes, c->paths, c->late, c->backups, c->family, pair->n_ends / 2);
   printf("paths: %" PRIu64 " us, %" PRIu64 " bit/s, queue %" PRIu64 "%s, ECN %" PRIu64
          ", loss %u ppm %#" PRIx64 ", doubled %u, late %u, corrupt %u\n",
          path->delay_ns / US, path->rate_bps, path->queue_bytes, path->trim ? " trims" : "",
@@ -302,6 +359,11 @@ static uint64_t run_once(void) {
   run.dies = one_in(&run.prng, 8);
   const struct mrc_pair_config config = draw_pair(&run.prng);
   run.pair = mrc_pair_create(&config);
+  run.control.state = config.seed + 1;
+  run.mute = config.late > 0 && one_in(&run.control, 4);
+  run.weighs = one_in(&run.control, 4);
+  for (int plane = config.planes - config.late + 1; run.mute && plane <= config.planes; plane++)
+    mrc_pair_silence(run.pair, plane, true);
   const int n_qps = 1 + (int)below(&run.prng, MAX_QPS);
   for (int i = 0; i < n_qps; i++) {
     const struct mrc_pair_qp_config qp = draw_qp(&run.prng, run.pair, run.dies);
@@ -317,6 +379,7 @@ static uint64_t run_once(void) {
       fault(&run);
     }
     if (one_in(&run.prng, 10)) regrant(&run);
+    control(&run);
     if (one_in(&run.prng, 4))
       mrc_pair_run(run.pair,
                    run.pair->now_ns + below(&run.prng, one_in(&run.prng, 10) ? 50 * MS : MS));
@@ -324,7 +387,7 @@ static uint64_t run_once(void) {
   if (run.dies)
     break_all(run.pair);
   else
-    heal(run.pair);
+    heal(run.pair, run.mute);
   const uint64_t healed_ns = run.pair->now_ns;
   const bool finished = mrc_pair_finish(run.pair, 300 * SECOND);
   if (!finished) tell(run.pair);
@@ -335,7 +398,7 @@ static uint64_t run_once(void) {
     printf("healed after %" PRIu64 " ms, done %" PRIu64 " ms later\n", (healed_ns - SECOND) / MS,
            (run.pair->now_ns - healed_ns) / MS);
   }
-  if (!run.dies && is_lossless(&config)) check_recovery(run.pair);
+  if (!run.dies && !run.mute && is_lossless(&config)) check_recovery(run.pair);
   const uint64_t trace = run.pair->trace;
   mrc_pair_destroy(run.pair);
   return trace;
