@@ -440,7 +440,7 @@ class Connects:
         terms = Terms(
             parameters.private, ev_profile, cc_profile, admit=parameters.admit, check=check,
             queue=partial(parameters.queue, config), end=partial(ProgramQP, parameters),
-            peer=parameters.peer if parameters.messages else None,
+            peer=parameters.peer if parameters.messages else None, rejoins=False,
         )  # fmt: skip
         return structs.replace(local, config=config), host, terms
 

@@ -20,6 +20,7 @@ from mrc.config import ContextConfig
 from mrc.connect.oob import Channel, Hello
 from mrc.connect.pairs import Pairs
 from mrc.connect.profiles import CcProfile, EvProfile
+from mrc.connect.rejoin import Rejoin
 from mrc.engine.dispatch import Dispatcher
 from mrc.engine.engine import Notice
 from mrc.engine.memory import MR, RemoteMemory
@@ -78,6 +79,9 @@ class QP:
     carries it out.
     """
 
+    _rejoin: Rejoin | None = None
+    """Opens the connection to the peer again; None: the peer does, or nobody."""
+
     def __init__(
         self,
         dispatcher: Dispatcher,
@@ -116,6 +120,7 @@ class QP:
         self._bye_ok = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._mtu_watcher: asyncio.Task[None] | None = None
+        self._rejoiner: asyncio.Task[None] | None = None
         self._pairs: Pairs | None = None
         """tries pairs of ports while the QP runs"""
         self._closer: asyncio.Task[None] | None = None
@@ -548,18 +553,19 @@ class QP:
 
     async def _watch(self) -> None:
         """Waits until the peer sends bye or closes the connection. Silence is no error."""
+        channel, over = self._channel, self._bye_ok
         try:
             for count in itertools.count():
                 if count >= _FREE_MESSAGES:
                     await asyncio.sleep(_MESSAGE_PAUSE_SECONDS)
-                await self._on_message(await self._channel.receive())
+                await self._on_message(await channel.receive())
         except MrcError as error:
             logger.debug("QP %#x: %s", self.qpn, error)
             await self._on_hangup(error)
         except OSError as error:
             self._on_tcp_lost(error)
         finally:
-            self._bye_ok.set()
+            over.set()
 
     async def _on_message(self, message: Mapping[str, Any]) -> None:
         kind = message["type"]
@@ -588,6 +594,29 @@ class QP:
     def _on_tcp_lost(self, error: OSError) -> None:
         """TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer."""
         logger.info("QP %#x: the OOB connection is lost: %s", self.qpn, error)
+        self._open_again()
+
+    def _open_again(self) -> None:
+        """The connection is lost, or leads nowhere any more."""
+        if self._rejoin is None or self._closer is not None:
+            return
+        if self._rejoiner is None or self._rejoiner.done():
+            self._rejoiner = asyncio.get_running_loop().create_task(self._reopen(self._rejoin))
+
+    async def _reopen(self, rejoin: Rejoin) -> None:
+        self._take_channel(await rejoin())
+
+    def _take_channel(self, channel: Channel) -> None:
+        """The connection to the peer was opened again, by the side that has connected."""
+        channel.called = self._channel.called
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._channel.hand_over(channel)
+        self._channel = channel
+        self._bye_ok = asyncio.Event()
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        if self._pairs is not None:
+            self._pairs.take_channel(channel)
 
     def _without_bye(self, reason: str = "") -> PeerGoneError:
         if reason:
@@ -725,6 +754,8 @@ class QP:
             await cancelled(self._mtu_watcher)
         if self._pairs is not None:
             await self._pairs.close()
+        if self._rejoiner is not None:
+            await cancelled(self._rejoiner)
         told = await self._say_bye() if orderly else await self._say_gone(reason)
         if self._watcher is not None:
             await cancelled(self._watcher)

@@ -61,6 +61,7 @@ from mrc.connect.proof import (
     silent_paths,
     smaller_packets,
 )
+from mrc.connect.rejoin import Rejoin, Rejoins, new_token, rejoined
 from mrc.connect.tls import RANDOM_BYTES, Guard, QuestionError
 from mrc.engine import native, paths
 from mrc.engine.dispatch import Dispatcher
@@ -128,6 +129,7 @@ class Local(Struct, frozen=True):
     warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
     source: IpAddress | None = None  # the address to connect from; None: any
     claims: Claims = field(default_factory=Claims)
+    rejoins: Rejoins = field(default_factory=Rejoins)
 
     @classmethod
     def of(
@@ -207,6 +209,7 @@ class Terms(Struct, frozen=True):
     """refuses by the peer's name, its addresses, and the one that it calls from"""
     failed: Callable[[dict[str, Any], MrcError], None] | None = None  # a peer that was admitted
     messages: bool = False  # the QP carries messages
+    rejoins: bool = True  # a TCP connection that is lost is opened again
     peer: Callable[[Dispatcher], MessagePeer] | None = None  # the same, with a peer that exists
     queue: Callable[[], QueuePair] | None = None  # makes one for each attempt, with its number
 
@@ -492,6 +495,7 @@ class _Exchange:
                 await self.messages.connect(self.peer)
             await self._turn("rts")
             end._pairs = self._running_pairs(end, path_mtu)
+            end._rejoin = self._rejoin(end)
             end._start(path_mtu, window)
             return end
         except BaseException:
@@ -558,6 +562,7 @@ class _Exchange:
             seal=_SEALS[self._wanted_seal()],
             inbox=None if self.messages is None else self.messages.inbox,
             seal_random=mark,
+            rejoin="" if self.first or not self.terms.rejoins else new_token(),
         )
         return Hello(host=self.local.name, attributes=attributes, private=self.terms.private)
 
@@ -924,26 +929,42 @@ class _Exchange:
 
     def _running_pairs(self, end: QP, path_mtu: int) -> Pairs | None:
         """Tries other pairs while the QP runs. None: its pairs are configured, or of this host."""
-        local, theirs, channel = self.local, self.peer.attributes, self.channel
+        local, theirs = self.local, self.peer.attributes
         if self.plan.configured or self.loopback:
             return None
 
         def admit(sources: list[PeerSource]) -> None:
-            local.claims.check(channel.remote, sources)
-            self.terms.check(self.peer.host, [each.address for each in sources], channel.remote)
+            remote = end.peer_address
+            local.claims.check(remote, sources)
+            self.terms.check(self.peer.host, [each.address for each in sources], remote)
 
         def claim(sources: list[PeerSource]) -> None:
-            channel.at_end(local.claims.take(channel.remote, sources))
+            end._channel.at_end(local.claims.take(end.peer_address, sources))
 
         return Pairs(
+            self.channel,
+            end._open_again,
             PairTerms(
-                channel=channel, links=local.links, dispatcher=local.dispatcher, queue=self.queue,
+                links=local.links, dispatcher=local.dispatcher, queue=self.queue,
                 controller=end._controller, rng=local.rng, first=self.first,
                 udp_port=theirs.udp_port, per_pair=local.config.spraying.evs_per_pair,
                 path_mtu=path_mtu, local=self.ports, remote=list(theirs.ports), planes=self.pairs,
                 others=self.others, admit=admit, claim=claim,
-            )
+            ),
         )  # fmt: skip
+
+    def _rejoin(self, end: QP) -> Rejoin | None:
+        """How to open the connection again; None: the peer does that, or nobody."""
+        token = (self.peer if self.first else self.mine).attributes.rejoin
+        if not token or self.loopback:
+            return None
+        if not self.first:
+            self.local.rejoins.add(token, end)
+            return None
+        local, called, port = self.local, self.channel.called, self.channel.ports[1]
+        return lambda: rejoined(
+            lambda: dial(local.host, called, port), local.guard, token, local.rng
+        )
 
 
 # ---- Errors --------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from mrc.connect.oob import (
     CutOffError,
     patience,
 )
+from mrc.connect.rejoin import REJOIN
 from mrc.connect.tls import TLS
 from mrc.engine import native
 from mrc.errors import (
@@ -205,6 +206,11 @@ class Listener:
                 if kind == self._viewers.TOP:
                     channel.limit_silence(on=False)
                     await self._viewers.admit(channel)
+                    place.accept()
+                    return
+                if kind == REJOIN:
+                    await self._local.rejoins.take(channel)
+                    channel.limit_silence(on=False)
                     place.accept()
                     return
                 end = await self._answer(channel)

@@ -154,6 +154,9 @@ class Attributes:
     )
     service_time: bool = field(default=False, kw_only=True)
     sack_times: bool = field(default=False, kw_only=True)
+    rejoin: Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")] = field(
+        default="", kw_only=True, repr=False
+    )
     inbox: Inbox | None = field(default=None, kw_only=True)
     readings: Annotated[tuple[ReadingName, ...], Meta(max_length=32)] = field(
         default=(), kw_only=True
@@ -177,8 +180,9 @@ class Hello(Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """The message, with keys in the order of the fields."""
         found: dict[str, Any] = to_builtins(self, enc_hook=str)
-        if not self.attributes.readings:  # as in earlier versions
-            del found["attributes"]["readings"]
+        for name in ("readings", "rejoin"):  # as in earlier versions
+            if not found["attributes"][name]:
+                del found["attributes"][name]
         return {"type": "hello", **found, "private": self.private}
 
     @classmethod
@@ -628,6 +632,14 @@ class Channel:
     def at_end(self, callback: Callable[[], None]) -> None:
         """Registers a function to call when this side closes or drops the connection."""
         self._at_end.append(callback)
+
+    def hand_over(self, other: Channel) -> None:
+        """Drops the connection at once; what is to be done at its end is done at that of `other`,
+        which takes its place.
+        """
+        other._at_end += self._at_end
+        self._at_end = []
+        self.abort()
 
     def _end(self) -> None:
         if self._ahead is not None:

@@ -17,6 +17,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -43,13 +44,13 @@ _LONGEST_PAUSE_SECONDS = 64.0
 _FIRST_LOOK_SECONDS = 0.25  # between two looks at the planes; doubles
 _LONGEST_LOOK_SECONDS = 16.0
 _UNEVEN_PERCENT = 85  # that a plane carries, of the mean of the others
-_SETTLE_SECONDS = 0.02  # several planes and ports change together
+_SETTLE_SECONDS = 0.02  # several planes change together
+_PORT_SECONDS = 0.25  # after a port came here: the one that faces it comes soon
 
 
 class PairTerms(Struct, frozen=True, kw_only=True):
     """What the exchange has found, for the pairs of its QP."""
 
-    channel: Channel
     links: LocalPorts
     dispatcher: Dispatcher
     queue: QueuePair
@@ -86,6 +87,8 @@ class _Reach(Struct):
     """their interfaces, here and there"""
     uneven: bool
     """whether one carries much less than the others"""
+    new: set[IpAddress]
+    """addresses that came while the QP ran, and that no living plane has"""
     wanted: list[PortPair] = []
     """the pairs that are needed and wait"""
 
@@ -96,6 +99,8 @@ class _Reach(Struct):
         local, remote = {here for here, _ in self.links}, {there for _, there in self.links}
         if pair.local.nic not in local or pair.remote.nic not in remote:
             return True
+        if self.new & {pair.local.address.ip, pair.remote.address.ip}:
+            return True
         differ = self.uneven or len(local) != len(remote)
         return differ and (pair.local.nic, pair.remote.nic) not in self.links
 
@@ -103,11 +108,16 @@ class _Reach(Struct):
 class Pairs:
     """Tries pairs of ports of one QP, from `start` to `close`."""
 
-    def __init__(self, terms: PairTerms) -> None:
+    def __init__(self, channel: Channel, lose: Callable[[], None], terms: PairTerms) -> None:
+        """`lose` is called when the address of the connection to the peer has gone."""
+        self._channel = channel
+        self._lose = lose
+        self._heard_bytes = 0  # on the connections before it
         self._terms = terms
         self._planes = dict(terms.planes)
         self._others = list(terms.others)
         self._local = list(terms.local)
+        self._told = frozenset(port.address.ip for port in terms.local)  # in the hello
         self._remote = list(terms.remote)
         self._tries: dict[tuple[IpAddress, IpAddress], _Try] = {}
         self._proved = {
@@ -115,6 +125,8 @@ class Pairs:
             for index, ev in enumerate(terms.controller.evs)
             if not terms.controller.waits(index)
         }
+        self._new: set[IpAddress] = set()
+        """addresses that came while the QP ran"""
         self._spent_bytes = SMALL_BYTES * ADDRESS_TRIES * len(self._planes)
         self._news = asyncio.Event()
         self._pause = _FIRST_LOOK_SECONDS
@@ -132,6 +144,13 @@ class Pairs:
             await cancelled(self._task, *self._proofs.values())
             self._task = None
 
+    def take_channel(self, channel: Channel) -> None:
+        """The connection to the peer was opened again: what was said last may be lost."""
+        self._heard_bytes += self._channel.received_bytes
+        self._channel = channel
+        self._local = [port for port in self._local if port.address.ip in self._told]
+        self._news.set()
+
     def look(self) -> None:
         """Planes have changed."""
         self._news.set()
@@ -139,8 +158,8 @@ class Pairs:
     def _on_links(self) -> None:
         """Ports of this host have changed."""
         known = {(port.plane, port.address.ip) for port in self._local}
-        here = [port for port in self._terms.links.ports if not port.loopback]
-        if any((port.plane, port.address.ip) not in known for port in here):
+        here = {(p.plane, p.address.ip) for p in self._terms.links.ports if not p.loopback}
+        if here != known:
             self._tries.clear()
             self._news.set()
 
@@ -164,6 +183,7 @@ class Pairs:
             each for each in self._remote if each.number != port.number or not port.number
         ]
         self._remote.append(port)
+        self._new.add(port.address.ip)
         self._tries.clear()
         self._news.set()
 
@@ -173,7 +193,9 @@ class Pairs:
         while True:
             self._news.clear()
             try:
-                await self._tell()
+                if await self._tell():
+                    await asyncio.sleep(_PORT_SECONDS)
+                self._find()
                 pause = await self._try()
             except MrcError as error:  # the QP has ended, or its Context is closed
                 logger.debug("QP %#x: %s", self._terms.queue.qpn, error)
@@ -186,16 +208,27 @@ class Pairs:
             self._pause = _FIRST_LOOK_SECONDS
             await asyncio.sleep(_SETTLE_SECONDS)
 
-    async def _tell(self) -> None:
-        """Names new ports of this host to the peer, and finds the pairs that ports allow now."""
+    async def _tell(self) -> bool:
+        """Names new ports of this host to the peer. Returns whether there are any."""
         terms = self._terms
         known = {(port.plane, port.address.ip) for port in self._local}
         here = [port for port in terms.links.ports if not port.loopback]
-        for port in here:
-            if (port.plane, port.address.ip) not in known:
-                told = RemotePort.of(port, terms.links.sports[port.plane])
-                await terms.channel.send("port", port=to_builtins(told, enc_hook=str))
+        address = ip_address(self._channel.local.partition("%")[0])
+        gone = {port.address.ip for port in self._local} - {port.address.ip for port in here}
+        if address in gone:
+            self._lose()
+        new = [port for port in here if (port.plane, port.address.ip) not in known]
+        for port in new:
+            told = RemotePort.of(port, terms.links.sports[port.plane])
+            await self._channel.send("port", port=to_builtins(told, enc_hook=str))
+            self._new.add(port.address.ip)
         self._local = here
+        return bool(new)
+
+    def _find(self) -> None:
+        """Finds the pairs that ports allow now."""
+        terms = self._terms
+        here = self._local
         there = [_key(each) for each in self._planes.values()]
         found = paths.pair(here, self._remote, first=terms.first)
         self._others = [each for each in found if _key(each) not in there]
@@ -228,13 +261,15 @@ class Pairs:
         here = {(port.plane, port.address.ip) for port in self._local}
         there = {port.address.ip for port in self._remote}
         links: set[tuple[str, str]] = set()
+        new = set(self._new)
         uneven = False
         for plane, each in self._planes.items():
             its, end = info.planes[plane - 1], (each.local.plane, each.local.address.ip)
             if plane in alive and not its.suspended and end in here:
                 links.add((each.local.nic, each.remote.nic))
+                new -= {each.local.address.ip, each.remote.address.ip}
                 uneven |= bool(its.slow) or its.share_percent < _UNEVEN_PERCENT
-        reach = _Reach(links, uneven)
+        reach = _Reach(links, uneven, new)
         pairs = [each for plane, each in self._planes.items() if plane in waiting]
         proving = [self._planes[plane] for plane in self._proofs]
         reach.wanted = [
@@ -280,7 +315,8 @@ class Pairs:
         if pair.remote.address.ip in self._proved:
             return True
         self._spent_bytes += ADDRESS_TRIES * SMALL_BYTES
-        return self._spent_bytes <= AMPLIFICATION * self._terms.channel.received_bytes
+        heard_bytes = self._heard_bytes + self._channel.received_bytes
+        return self._spent_bytes <= AMPLIFICATION * heard_bytes
 
     def _end(self, plane: int, proof: asyncio.Task[None]) -> None:
         del self._proofs[plane]
@@ -311,7 +347,7 @@ class Pairs:
             terms.path_mtu,
             ADDRESS_TRIES * SMALL_BYTES,
             planes=[plane] * len(indices),
-            rtt=terms.channel.rtt,
+            rtt=self._channel.rtt,
         )
         if proof.mtu < terms.path_mtu or not (await self._look()).lacks(pair):
             return

@@ -141,7 +141,7 @@ class Writer:
             before = {plane.plane: plane.sent_packets for plane in (await self.qp.query()).planes}
             await self.write()
             after = {plane.plane: plane.sent_packets for plane in (await self.qp.query()).planes}
-            if planes == tuple(plane for plane in after if after[plane] > before[plane]):
+            if planes == tuple(plane for plane in after if after[plane] > before.get(plane, 0)):
                 return
 
     async def until_ports(self, *wanted: str) -> None:
