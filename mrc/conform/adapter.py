@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
-from mrc.connect.connect import unconnected
+from mrc.connect.failures import unconnected
 from mrc.errors import ConnectError, MrcError
 from mrc.testbed.child import BlockingChild
 from mrc.units import digits

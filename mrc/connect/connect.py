@@ -12,8 +12,7 @@
 8. Each side says `rts`: both may send.
 
 `Local.connect` is all of it; from stage 3 on both sides run `Local.establish`, and the connecting
-side sends first at every step. Functions and methods stand in the order of the stages. What
-ends the route, in words, is at the end.
+side sends first at every step. Functions and methods stand in the order of the stages.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ import random
 import secrets
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from copy import copy
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from inspect import isawaitable
@@ -38,6 +36,7 @@ from msgspec import Struct, field
 from mrc import limits, products
 from mrc.config import ContextConfig
 from mrc.connect.admission import Admission, Claims, is_loopback
+from mrc.connect.failures import about, timed_out, unconnected
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
     Attributes,
@@ -51,7 +50,6 @@ from mrc.connect.pairs import AMPLIFICATION, Pairs, PairTerms
 from mrc.connect.parse import parse_address
 from mrc.connect.profiles import CcProfile, ContextProfiles, EvProfile
 from mrc.connect.proof import (
-    NoAnswerError,
     Proof,
     no_answer,
     plane_limits,
@@ -74,7 +72,6 @@ from mrc.errors import (
     ConfigError,
     ConnectError,
     ConnectRefusedError,
-    ConnectTimeoutError,
     InUseError,
     Kind,
     MrcError,
@@ -82,7 +79,6 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
     QueueFullError,
-    ResolveError,
     StateError,
     reason_of,
 )
@@ -91,7 +87,6 @@ from mrc.fabric.hostconfig import HostConfig, IpAddress
 from mrc.linux import system
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled
-from mrc.units import digits
 
 if TYPE_CHECKING:
     from mrc.aio.qp import QP
@@ -965,61 +960,3 @@ class _Exchange:
         return lambda: rejoined(
             lambda: dial(local.host, called, port), local.guard, token, local.rng
         )
-
-
-# ---- Errors --------------------------------------------------------------------------------------
-
-
-def unconnected(
-    host: str,
-    port: int,
-    error: OSError | UnicodeError,
-    start: str = "start mrc recv, mrc perf --server or mrc agent there",
-) -> ResolveError | ConnectError:
-    """Why there is no TCP connection, and the remedy. `start`: what to do if no program listens."""
-    if isinstance(error, UnicodeError):  # an empty or too long part
-        return ResolveError(f"{host}: is not a host name")
-    why = (error.strerror or str(error)).lower()
-    if isinstance(error, socket.gaierror):
-        check = "check the name, or give its address"
-        return ResolveError(f"{host}: no such host: {why}: {check}")
-    if isinstance(error, ConnectionRefusedError):
-        return ConnectError(f"{host}: no program listens on TCP port {port}: {start}")
-    if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
-        why = f"{why}: check its address, and the links and routes of both hosts"
-    return ConnectError(f"{host}: TCP port {port}: {why}")
-
-
-def timed_out(host: str, port: int, after: float, channel: Channel | None) -> ConnectTimeoutError:
-    """No answer `after` these seconds. `channel`: to the peer, if its TCP port has answered."""
-    step = "connection" if channel is None else "completed exchange"
-    late = f"{host}: no {step} on TCP port {port} in {digits(after)} s"
-    if channel is None:
-        return ConnectTimeoutError(f"{late}: check that it is up, and the firewalls of both hosts")
-    if channel.silent:
-        late = f"{late}: it answers nothing any more: is it stopped, or cut off?"
-    return ConnectTimeoutError(late)
-
-
-def _reworded(error: MrcError, text: str) -> MrcError:
-    """The same error with another text."""
-    found = copy(error)
-    found.args = (text,)
-    return found
-
-
-@contextmanager
-def about(host: str, port: int) -> Iterator[None]:
-    """Adds host and port to an error of the exchange, which says "the peer", and what to do to one
-    that no path answers, although the exchange has worked over TCP.
-    """
-    try:
-        yield
-    except NoAnswerError as error:
-        remedy = (
-            f"TCP port {port} of {host} answers: open both ports in the firewalls of both hosts;"
-            " NAT (a masquerade) between them requires a VPN"
-        )
-        raise _reworded(error, f"{error} {remedy}") from error
-    except (BusyError, ConnectRefusedError, PeerGoneError, ProtocolError) as error:
-        raise _reworded(error, f"{host}: TCP port {port}: {error}") from error

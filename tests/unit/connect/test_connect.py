@@ -47,7 +47,8 @@ from mrc import (
 )
 from mrc.connect import connect as route
 from mrc.connect import proof
-from mrc.connect.connect import Terms, about, dial, numeric
+from mrc.connect.connect import Terms, dial, numeric
+from mrc.connect.failures import about
 from mrc.connect.identity import load
 from mrc.connect.oob import Channel, CutOffError, Hello
 from mrc.connect.proof import NoAnswerError, no_answer

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ends a connect, in words for people: what happened, where, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+
+from mrc.connect.oob import Channel
+from mrc.connect.proof import NoAnswerError
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    ConnectRefusedError,
+    ConnectTimeoutError,
+    MrcError,
+    PeerGoneError,
+    ProtocolError,
+    ResolveError,
+)
+from mrc.units import digits
+
+
+def unconnected(
+    host: str,
+    port: int,
+    error: OSError | UnicodeError,
+    start: str = "start mrc recv, mrc perf --server or mrc agent there",
+) -> ResolveError | ConnectError:
+    """Why there is no TCP connection, and the remedy. `start`: what to do if no program listens."""
+    if isinstance(error, UnicodeError):  # an empty or too long part
+        return ResolveError(f"{host}: is not a host name")
+    why = (error.strerror or str(error)).lower()
+    if isinstance(error, socket.gaierror):
+        check = "check the name, or give its address"
+        return ResolveError(f"{host}: no such host: {why}: {check}")
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectError(f"{host}: no program listens on TCP port {port}: {start}")
+    if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+        why = f"{why}: check its address, and the links and routes of both hosts"
+    return ConnectError(f"{host}: TCP port {port}: {why}")
+
+
+def timed_out(host: str, port: int, after: float, channel: Channel | None) -> ConnectTimeoutError:
+    """No answer `after` these seconds. `channel`: to the peer, if its TCP port has answered."""
+    step = "connection" if channel is None else "completed exchange"
+    late = f"{host}: no {step} on TCP port {port} in {digits(after)} s"
+    if channel is None:
+        return ConnectTimeoutError(f"{late}: check that it is up, and the firewalls of both hosts")
+    if channel.silent:
+        late = f"{late}: it answers nothing any more: is it stopped, or cut off?"
+    return ConnectTimeoutError(late)
+
+
+def _reworded(error: MrcError, text: str) -> MrcError:
+    """The same error with another text."""
+    found = copy(error)
+    found.args = (text,)
+    return found
+
+
+@contextmanager
+def about(host: str, port: int) -> Iterator[None]:
+    """Adds host and port to an error of the exchange, which says "the peer", and what to do to one
+    that no path answers, although the exchange has worked over TCP.
+    """
+    try:
+        yield
+    except NoAnswerError as error:
+        remedy = (
+            f"TCP port {port} of {host} answers: open both ports in the firewalls of both hosts;"
+            " NAT (a masquerade) between them requires a VPN"
+        )
+        raise _reworded(error, f"{error} {remedy}") from error
+    except (BusyError, ConnectRefusedError, PeerGoneError, ProtocolError) as error:
+        raise _reworded(error, f"{host}: TCP port {port}: {error}") from error
