@@ -68,6 +68,7 @@ _MESSAGE_PAUSE_SECONDS = 0.25
 _LATE_SECONDS = 0.25  # that a busy host adds to the round trip of an answer
 _LOOK_SECONDS = 1.0  # between two looks for packets that nothing answers
 _IDLE_SECONDS = 8.0  # the longest pause between two looks at a QP that has nothing to do
+_NAT_SECONDS = 15.0  # between packets of an idle QP; a NAT bears 30 s of silence or more
 _LONGEST_PAUSE_SECONDS = 60.0  # between two proofs, of a peer that takes nothing for other reasons
 
 
@@ -123,6 +124,7 @@ class QP:
         self._rejoiner: asyncio.Task[None] | None = None
         self._pairs: Pairs | None = None
         """tries pairs of ports while the QP runs"""
+        self._nat_keeper: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
         dispatcher.attach(queue.qpn, self)
 
@@ -550,6 +552,8 @@ class QP:
         self._mtu_watcher = loop.create_task(self._watch_mtu())
         if self._pairs is not None:
             self._pairs.start()
+        if self._paths[0].attr.sport == self._dispatcher.engine.udp_port:
+            self._nat_keeper = loop.create_task(self._keep_nat())
 
     async def _watch(self) -> None:
         """Waits until the peer sends bye or closes the connection. Silence is no error."""
@@ -718,6 +722,13 @@ class QP:
                 return
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
+    async def _keep_nat(self) -> None:
+        """Runs as long as a QP whose packets pass a NAT, which forgets it after a silence."""
+        while True:
+            await asyncio.sleep(_NAT_SECONDS)
+            with suppress(MrcError):
+                await self._controller.probe(0, 0, _NAT_SECONDS)
+
     # ---- Close ----------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -750,8 +761,7 @@ class QP:
         self._immediates.finish()
         self._events.finish()
         self._controller.close()
-        if self._mtu_watcher is not None:
-            await cancelled(self._mtu_watcher)
+        await cancelled(*filter(None, (self._mtu_watcher, self._nat_keeper)))
         if self._pairs is not None:
             await self._pairs.close()
         if self._rejoiner is not None:

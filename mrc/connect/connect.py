@@ -37,6 +37,7 @@ from mrc import limits, products
 from mrc.config import ContextConfig
 from mrc.connect.admission import Admission, Claims, is_loopback
 from mrc.connect.failures import about, timed_out, unconnected
+from mrc.connect.nat import Ends
 from mrc.connect.oob import (
     EXCHANGE_TRIPS,
     Attributes,
@@ -437,11 +438,14 @@ class _Exchange:
     sports: dict[int, tuple[int, ...]]
     mine: Hello
     peer: Hello
+    ends: Ends
     plan: _Agreement
     pairs: dict[int, PortPair]
     """The pairs of ports by plane; none with a host configuration that defines the paths."""
     others: list[PortPair]
     """Pairs that a running QP tries."""
+    nat: PortPair | None = None
+    """The pair that a NAT lies between."""
 
     def __init__(self, local: Local, channel: Channel, terms: Terms, *, first: bool) -> None:
         """`first`: this side sends first."""
@@ -559,7 +563,13 @@ class _Exchange:
             seal_random=mark,
             rejoin="" if self.first or not self.terms.rejoins else new_token(),
         )
-        return Hello(host=self.local.name, attributes=attributes, private=self.terms.private)
+        return Hello(
+            host=self.local.name,
+            here=self.channel.local,
+            there=self.channel.remote,
+            attributes=attributes,
+            private=self.terms.private,
+        )
 
     async def _take_hello(self, expected: str) -> None:
         """Receives the peer's hello; raises if it is wrong or the peer is not allowed."""
@@ -572,7 +582,9 @@ class _Exchange:
             if port.address.ip.is_loopback is not self.loopback:
                 wrong = f"the peer sent address {port.address.ip}, which is not its own"
                 raise ProtocolError(wrong)
-        self.local.claims.check(remote, self._sources())
+        self.ends = Ends.of(self.channel, peer, self.first)
+        if not self.ends.has_nat:
+            self.local.claims.check(remote, self._sources())
         if terms.admit is not None:
             await _ask(terms.admit, peer.private)
         terms.check(peer.host, [port.address.ip for port in peer.attributes.ports], remote)
@@ -580,7 +592,10 @@ class _Exchange:
     def _sources(self) -> list[PeerSource]:
         """The source addresses and ports of the peer's packets, according to its hello."""
         ports = self.peer.attributes.ports
-        return paths.peer_sources((port.address.ip, port.source_ports) for port in ports)
+        found = paths.peer_sources((port.address.ip, port.source_ports) for port in ports)
+        if self.nat is None:
+            return found
+        return self.ends.sources(self.nat, self.peer.attributes.udp_port, found, self.first)
 
     async def _turn(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Exchanges messages of one type with the peer; the connecting side sends first."""
@@ -630,7 +645,9 @@ class _Exchange:
         """Chooses the EVs and the largest possible path MTU from both hellos."""
         local, theirs, profile = self.local, self.peer.attributes, self.terms.ev_profile
         configured = local.srv6 is not None and not self.loopback
-        evs, mtus = self._configured_evs(local.srv6) if local.srv6 and configured else self._evs()
+        evs, mtus = (
+            self._configured_evs(local.srv6) if local.srv6 and configured else self._evs(seal)
+        )
         if not evs:
             raise PathError(f"{self._host} and this host have no IP version in common")
         overhead = paths.SEAL_OVERHEAD if seal else 0
@@ -678,7 +695,7 @@ class _Exchange:
         least = min(port.mtu for port in theirs.ports)
         return evs, [(port.plane, min(port.mtu, least)) for port in self.ports]
 
-    def _evs(self) -> tuple[list[PathEv], list[tuple[int, int]]]:
+    def _evs(self, seal: Seal) -> tuple[list[PathEv], list[tuple[int, int]]]:
         """The same for addresses of both hellos. Finds the pairs."""
         local, theirs = self.local, self.peer.attributes
         if self.loopback:
@@ -690,10 +707,15 @@ class _Exchange:
             found = paths.pair(self.ports, theirs.ports, first=self.first)
         most = local.links.most
         soon = [each for each in found if not each.late]
-        self.pairs = pairs = paths.numbered(soon or found, most)
+        self.nat = nat = self.ends.pair(found, self.first) if seal else None
+        self.pairs = pairs = paths.numbered([nat] if nat else soon or found, most)
         self.others = [each for each in found if each not in pairs.values()]
         per_pair = local.config.spraying.evs_per_pair
-        evs = paths.pair_evs(pairs, self.sports, theirs.udp_port, per_pair, local.rng)
+        if nat is not None:
+            udp_port = local.dispatcher.engine.udp_port
+            evs = paths.nat_evs(nat, udp_port, theirs.udp_port, per_pair, local.rng)
+        else:
+            evs = paths.pair_evs(pairs, self.sports, theirs.udp_port, per_pair, local.rng)
         return evs, [(plane, each.mtu) for plane, each in pairs.items()]
 
     # ---- 5. RTR ---------------------------------------------------------------------------
@@ -746,7 +768,8 @@ class _Exchange:
         if not allowed:
             raise PathError(f"EV profile {end.ev_profile.name} denies every path to {self._host}")
         targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
-        silence = no_answer(self._host, targets, peer.attributes.udp_port)
+        nat = self.ends.in_words(passed=self.nat is not None)
+        silence = no_answer(self._host, targets, peer.attributes.udp_port, nat)
         try:
             proof, rtt_ns, asked = await channel.during(self._probe_all(end, allowed))
         except ConnectRefusedError as error:
@@ -770,8 +793,9 @@ class _Exchange:
         answered = {plan.evs[index].attr.destination for index in asked} - silent
         proved = [s for s in plan.sources if plan.configured or s.address in answered]
         self.terms.check(peer.host, [source.address for source in proved], channel.remote)
-        local.claims.check(channel.remote, proved)
-        channel.at_end(local.claims.take(channel.remote, proved))
+        if self.nat is None:  # else other hosts, behind other NATs, have the same address
+            local.claims.check(channel.remote, proved)
+            channel.at_end(local.claims.take(channel.remote, proved))
         theirs = (await self._turn("proved", mtu=proof.mtu)).get("mtu")
         if type(theirs) is not int or not limits.MIN_MTU <= theirs <= limits.MAX_MTU:
             raise ProtocolError(

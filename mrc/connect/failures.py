@@ -70,10 +70,7 @@ def about(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except NoAnswerError as error:
-        remedy = (
-            f"TCP port {port} of {host} answers: open both ports in the firewalls of both hosts;"
-            " NAT (a masquerade) between them requires a VPN"
-        )
-        raise _reworded(error, f"{error} {remedy}") from error
+        remedy = "answers: open both ports in the firewalls of both hosts"
+        raise _reworded(error, f"{error} TCP port {port} of {host} {remedy}") from error
     except (BusyError, ConnectRefusedError, PeerGoneError, ProtocolError) as error:
         raise _reworded(error, f"{host}: TCP port {port}: {error}") from error

@@ -165,10 +165,14 @@ class Attributes:
 
 
 class Hello(Struct, frozen=True, kw_only=True):
-    """The first message of each side. `private` holds the caller's data."""
+    """The first message of each side. `private` holds the caller's data, `here` and `there` the
+    addresses of both ends of the connection as this side sees them: a NAT shows others.
+    """
 
     version: int = VERSION
     host: Annotated[str, Meta(max_length=255)]
+    here: Annotated[str, Meta(max_length=64)] = ""
+    there: Annotated[str, Meta(max_length=64)] = ""
     private: dict[str, Any] = {}
     attributes: Attributes
 
@@ -180,9 +184,13 @@ class Hello(Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """The message, with keys in the order of the fields."""
         found: dict[str, Any] = to_builtins(self, enc_hook=str)
-        for name in ("readings", "rejoin"):  # as in earlier versions
-            if not found["attributes"][name]:
-                del found["attributes"][name]
+        for part, names in (
+            (found["attributes"], ("readings", "rejoin")),
+            (found, ("here", "there")),
+        ):
+            for name in names:  # as in earlier versions
+                if not part[name]:
+                    del part[name]
         return {"type": "hello", **found, "private": self.private}
 
     @classmethod

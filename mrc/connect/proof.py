@@ -693,11 +693,12 @@ class NoAnswerError(PathError):
     kind = Kind.NO_ANSWER
 
 
-def no_answer(host: str, targets: Sequence[str], udp_port: int) -> NoAnswerError:
-    """Nothing has answered at these addresses."""
+def no_answer(host: str, targets: Sequence[str], udp_port: int, nat: str = "") -> NoAnswerError:
+    """Nothing has answered at these addresses. `nat`: what is known of one on the way."""
     where = ", ".join([*targets[:4], *["..."] * (len(targets) > 4)])
     return NoAnswerError(
-        f"no path to {host} ({where}) answers on UDP port {udp_port}: is UDP blocked?"
+        f"no path to {host} ({where}) answers on UDP port {udp_port}:"
+        f" {nat and nat + '; '}is UDP blocked?"
     )
 
 

@@ -362,6 +362,8 @@ class PeerSource(Struct, frozen=True):
 
     address: IpAddress
     sport: int
+    is_nat: bool = False
+    """Whether a NAT has this address, and this port for now, for the other source."""
 
 
 class PathEv(Struct, frozen=True):
@@ -634,6 +636,17 @@ def pair_evs(
             taken.add(attr.ev)
             evs.append(PathEv(attr, f"{local.nic}>{remote.address.ip}#{k + 1}"))
     return distinct(evs)
+
+
+def nat_evs(
+    pair: PortPair, udp_port: int, dport: int, per_pair: int, rng: random.Random
+) -> list[PathEv]:
+    """EVs of a pair with a NAT between its ports. They leave from the receive socket, because a NAT
+    lets packets back only to where packets came from; so on IPv4 there is one.
+    """
+    local = pair.local
+    evs = pair_evs({local.plane: pair}, {local.plane: (udp_port,)}, dport, per_pair, rng)
+    return [replace(ev, attr=replace(ev.attr, tx_index=local.tx_sockets)) for ev in evs]
 
 
 def distinct(evs: Iterable[PathEv]) -> list[PathEv]:

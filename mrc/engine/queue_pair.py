@@ -238,7 +238,10 @@ class QueuePair:
         """
         array = native.new_array(
             "mrc_peer_source",
-            [{"address": pack_address(s.address), "sport": s.sport} for s in sources],
+            [
+                {"address": pack_address(s.address), "sport": s.sport, "is_nat": s.is_nat}
+                for s in sources
+            ],
         )
         return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
 

@@ -4,7 +4,7 @@
 a  x1 ------ y1  b        each link is a veth pair; each test sets the addresses
    x2 ------ y2
 
-NAT and firewalls between two hosts: what does not work, and what the user is told.
+NAT and firewalls between two hosts: what works, and what the user is told of the rest.
 
 a 10.1.0.2 --- 10.1.0.1 r 10.2.0.1 --- 10.2.0.2 b       r forwards, and has the rules of the test
 """
@@ -15,6 +15,8 @@ import asyncio
 import os
 import re
 import shutil
+import socket
+import struct
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -48,9 +50,12 @@ from mrc import (
     PortEvent,
     QpInfo,
     RemoteMemory,
+    Security,
 )
+from mrc.aio import qp as qp_module
 from mrc.connect.proof import NEAR_BYTES
 from mrc.fabric.hostconfig import PathSource
+from mrc.linux import netns
 from mrc.testbed import findings
 from mrc.testbed.netlink import Netlink
 
@@ -396,8 +401,16 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_subnets: None) -> N
 
 NAT = "table ip t { chain c { type nat hook %s priority %d; %s; }; }"
 FILTER = "table ip f { chain c { type filter hook forward priority 0; %s drop; }; }"
+NATS = {
+    "masquerade": NAT % ("postrouting", 100, 'oifname "r2" masquerade'),
+    "random ports": NAT % ("postrouting", 100, 'oifname "r2" masquerade fully-random'),
+    "one to one": (
+        "table ip t { chain c { type nat hook postrouting priority 100; ip saddr 10.1.0.2 snat to"
+        " 10.2.0.1; }; chain d { type nat hook prerouting priority -100; iifname r2 ip daddr"
+        " 10.2.0.1 dnat to 10.1.0.2; }; }"
+    ),
+}
 CASES = {
-    "masquerade": ("10.2.0.2", NAT % ("postrouting", 100, 'oifname "r2" masquerade')),
     "forwarded port": (
         "10.1.0.1",
         NAT % ("prerouting", -100, "ip daddr 10.1.0.1 dnat to 10.2.0.2")
@@ -426,7 +439,7 @@ def router(hosts: None) -> None:
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
-        pytest.param(*rules, id=case, marks=[] if case == "masquerade" else [pytest.mark.slow])
+        pytest.param(*rules, id=case, marks=[] if case == "firewall" else [pytest.mark.slow])
         for case, rules in CASES.items()
     ],
 )
@@ -435,16 +448,162 @@ def test_send__names_both_ports(
 ) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"hello")
+    told = "" if name == "10.2.0.2" else f"{name} is forwarded to 10.2.0.2, which requires a VPN; "
     receiver = start(B, "recv", "--output", tmp_path / "inbox").until_listening()
     ip(f"netns exec {ROUTER} nft {rules}")
     commands = (("send", file, name), ("paths", name))
     for failed in [start(A, *command) for command in commands]:
         failed.ends(4)
         text = failed.complaint()
-        assert "(10.2.0.2) answers on UDP port 4791: is UDP blocked?" in text
+        assert f"(10.2.0.2) answers on UDP port 4791: {told}is UDP blocked?" in text
         assert f"TCP port 4791 of {name} answers: open both ports in the firewalls" in text
-        assert "NAT (a masquerade) between them requires a VPN" in text
-    receiver.until_says("(10.1.0.2) answers on UDP port 4791: is UDP blocked?")
+    receiver.until_says(f"(10.1.0.2) answers on UDP port 4791: {told}is UDP blocked?")
     ip(f"netns exec {ROUTER} nft flush ruleset")
     start(A, "send", file, "10.2.0.2").ends(0)
     assert (tmp_path / "inbox" / "a").read_bytes() == b"hello"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file with a secret that both hosts have: their packets are sealed."""
+    file = tmp_path / "secret"
+    file.write_bytes(os.urandom(32))
+    file.chmod(0o600)
+    return file
+
+
+NETLINK_NETFILTER = 12  # Python has no name for it
+
+
+def forget(namespace: str) -> None:
+    """All connections that its NAT knows."""
+    delete, request_and_acknowledge = 0x102, 5  # of ctnetlink
+    with (
+        netns.inside(namespace),
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as kernel,
+    ):
+        header = struct.pack("=IHHII", 20, delete, request_and_acknowledge, 1, 0)
+        kernel.send(header + bytes(4))
+        assert struct.unpack_from("=i", kernel.recv(4096), 16) == (0,)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        pytest.param(rules, id=case, marks=[pytest.mark.default] if "random" in case else [])
+        for case, rules in NATS.items()
+    ],
+)
+def test_send__from_behind_a_nat(
+    router: None, start: Start, rules: str, secret: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(DATA)
+    receiver = start(B, "recv", "--secret", secret, "--output", tmp_path / "inbox")
+    receiver.until_listening()
+    ip(f"netns exec {ROUTER} nft {rules}")
+    sender = start(A, "send", "--secret", secret, file, "10.2.0.2")
+    sender.ends(0)
+    assert (tmp_path / "inbox" / "a").read_bytes() == DATA
+    assert not [line for line in sender.lines if "not answer" in line]
+
+
+def test_qp__keeps_a_nat_open(router: None, secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qp_module, "_NAT_SECONDS", 0.05)
+    ip(f"netns exec {ROUTER} nft {NATS['masquerade']}")
+    sealed = ContextConfig(security=Security(secret=secret.read_bytes()))
+
+    async def idle() -> None:
+        async with connected("10.2.0.2", sealed) as (qp, mr, target):
+            (ev,) = await qp.evs()
+            while (await qp.evs())[0].sent_probes < ev.sent_probes + 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await qp.write(mr, target)
+
+    with Peer(B, len(DATA), sealed) as peer:
+        run_in(A, idle).result(BUDGET_SECONDS)
+        assert peer.target == DATA
+
+
+def test_qp__outlives_a_nat_that_forgets(router: None, secret: Path) -> None:
+    """It gives the QP another port then; the TCP connection keeps its own."""
+    rules = 'oifname "r2" meta l4proto udp masquerade fully-random; oifname "r2" masquerade'
+    ip(f"netns exec {ROUTER} nft {NAT % ('postrouting', 100, rules)}")
+    sealed = ContextConfig(security=Security(secret=secret.read_bytes()))
+
+    async def work() -> None:
+        async with connected("10.2.0.2", sealed) as (qp, mr, target):
+            for _ in range(3):
+                await qp.write(mr, target)
+                forget(ROUTER)
+            await qp.write(mr, target)
+
+    with Peer(B, len(DATA), sealed) as peer:
+        run_in(A, work).result(BUDGET_SECONDS)
+        assert peer.target == DATA
+    assert len(peer.qps) == 1
+
+
+def test_send__from_one_address_behind_two_nats(
+    router: None, start: Start, secret: Path, tmp_path: Path
+) -> None:
+    """Two hosts with an address of the same private network, as at home, at the same time."""
+    other = f"{PREFIX}-o"
+    files = [tmp_path / "a", tmp_path / "o"]
+    for file in files:
+        file.write_bytes(os.urandom(1 << 20))
+    with namespaces(other):
+        join(other, "a1", ROUTER_B, "r1")
+        join(ROUTER_B, "r2", ROUTER, "r3")
+        for namespace, interface, its in (
+            (other, "a1", "10.1.0.2/24"), (ROUTER_B, "r1", "10.1.0.1/24"),
+            (ROUTER_B, "r2", "10.3.0.2/24"), (ROUTER, "r3", "10.3.0.1/24"),
+        ):  # fmt: skip
+            address(namespace, interface, its)
+            until_running(namespace, interface)
+        ip(f"-n {other} route add default via 10.1.0.1")
+        ip(f"-n {ROUTER_B} route add default via 10.3.0.1")
+        ip(f"netns exec {ROUTER_B} sysctl -qw net.ipv4.ip_forward=1")
+        for each in (ROUTER, ROUTER_B):
+            ip(f"netns exec {each} nft {NATS['masquerade']}")
+        receiver = start(B, "recv", "--secret", secret, "--output", tmp_path / "inbox")
+        receiver.until_listening()
+        senders = [
+            start(namespace, "send", "--secret", secret, file, "10.2.0.2")
+            for namespace, file in zip((A, other), files, strict=True)
+        ]
+        for sender in senders:
+            sender.ends(0)
+        for file in files:
+            assert (tmp_path / "inbox" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_send__from_behind_a_nat_of_ipv6(
+    router: None, start: Start, secret: Path, tmp_path: Path
+) -> None:
+    for host, ours, theirs, net in ((A, "a1", "r1", 1), (B, "b1", "r2", 2)):
+        address(host, ours, f"fd0{net}::2/64")
+        address(ROUTER, theirs, f"fd0{net}::1/64")
+        ip(f"-n {host} -6 route add default via fd0{net}::1")
+    ip(f"netns exec {ROUTER} sysctl -qw net.ipv6.conf.all.forwarding=1")
+    ip(f"netns exec {ROUTER} nft {NATS['random ports'].replace('table ip ', 'table ip6 ')}")
+    file = tmp_path / "a"
+    file.write_bytes(DATA)
+    receiver = start(B, "recv", "--secret", secret, "--output", tmp_path / "inbox")
+    receiver.until_listening()
+    sender = start(A, "send", "--secret", secret, file, "fd02::2")
+    sender.ends(0)
+    assert (tmp_path / "inbox" / "a").read_bytes() == DATA
+    assert not [line for line in sender.lines if "not answer" in line]
+
+
+def test_send__plain_packets_pass_no_nat(router: None, start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"hello")
+    receiver = start(B, "recv", "--output", tmp_path / "inbox").until_listening()
+    ip(f"netns exec {ROUTER} nft {NATS['masquerade']}")
+    failed = start(A, "send", file, "10.2.0.2")
+    failed.ends(4)
+    told = "a NAT shows 10.1.0.2 as 10.2.0.1, and only sealed packets pass it"
+    assert told in failed.complaint()
+    receiver.until_says(told)

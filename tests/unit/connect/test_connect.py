@@ -317,7 +317,7 @@ NO_ANSWER = no_answer("h1", ["10.0.0.1"], 4800)
         (
             NO_ANSWER,
             f"{NO_ANSWER} TCP port 7000 of h1 answers: open both ports in the firewalls of both"
-            " hosts; NAT (a masquerade) between them requires a VPN",
+            " hosts",
         ),
         (ProtocolError("the peer sent rubbish"), "h1: TCP port 7000: the peer sent rubbish"),
         (BusyError("full"), "h1: TCP port 7000: full"),

@@ -140,6 +140,12 @@ def test_hello__other_readings() -> None:
     assert "readings" not in HELLO.to_dict()["attributes"]
 
 
+def test_hello__ends_of_the_connection() -> None:
+    seen = replace(HELLO, here="10.0.0.1", there="10.0.0.2")
+    assert Hello.from_dict(seen.to_dict()) == seen
+    assert not {"here", "there"} & HELLO.to_dict().keys()
+
+
 def test_hello__its_bytes() -> None:
     """Later versions must send the same bytes, so that different versions can connect."""
     said = replace(HELLO, host="h\u00e9", private={"n": [1, 2.5, {"deep": None}]})
