@@ -465,7 +465,7 @@ class _Exchange:
             await self._take_hello(expected)
         self.queue = await _create(self.local, self.terms)
         try:
-            self._find_ports()
+            await self._find_ports()
             await self._open_messages()
             mark = ""
             if self.channel.secured:
@@ -516,17 +516,14 @@ class _Exchange:
         nics = {port.plane: port.nic for port in self.ports}
         return nics | {plane: each.local.nic for plane, each in self.pairs.items()}
 
-    def _find_ports(self) -> None:
-        """The ports that can reach this peer."""
-        links = self.local.links
-        ports = [port for port in links.ports if port.loopback is self.loopback]
-        preferred = {port.nic for port in ports if not port.deprecated}
-        named = parse_address(self.channel.local)
-        self.ports = [
-            port
-            for port in ports
-            if not port.deprecated or port.nic not in preferred or port.address.ip == named
-        ]
+    async def _find_ports(self) -> None:
+        """The ports that can reach this peer, among them that of the address which it has named."""
+        local, links, (named, peer) = self.local, self.local.links, self.channel.ends
+        if not self.loopback and local.host is None:
+            engine = local.dispatcher
+            await links.open_for(named, peer, local.config, engine.call, engine.engine)
+        usable = links.for_peer(named)
+        self.ports = [port for port in usable if port.loopback is self.loopback]
         self.sports = links.sports
         if not self.ports:
             which, why = ("loopback", "lo is down") if self.loopback else ("network", links.missing)
@@ -704,7 +701,7 @@ class _Exchange:
                 self.ports, theirs.ports, 10 - version
             )
         else:
-            found = paths.pair(self.ports, theirs.ports, first=self.first)
+            found = paths.pair(self.ports, theirs.ports, self.channel.ends, first=self.first)
         most = local.links.most
         soon = [each for each in found if not each.late]
         self.nat = nat = self.ends.pair(found, self.first) if seal else None
@@ -856,8 +853,8 @@ class _Exchange:
         return indices
 
     async def _settle(self, end: QP, living: set[int]) -> set[tuple[bool, str]]:
-        """Link-local pairs wait if planes with `living` EVs before them reach both interfaces.
-        Returns the interfaces that planes reach.
+        """Where planes with `living` EVs before them reach both interfaces, link-local pairs wait,
+        and spare pairs are backups. Returns the interfaces that planes reach.
         """
         covered: set[tuple[bool, str]] = set()
         planes = [ev.attr.plane for ev in self.plan.evs]
@@ -866,10 +863,11 @@ class _Exchange:
         for plane in alive:
             each = self.pairs[plane]
             if not (each.may_wait and each.nics <= covered):
+                weight = 0 if each.spare and each.nics <= covered else each.weight
                 covered |= each.nics
                 used.append(plane)
-                if each.weight < 100:
-                    command = self.queue.set_weight(plane, each.weight)
+                if weight < 100:
+                    command = self.queue.set_weight(plane, weight)
                     await self.local.dispatcher.call(command, "set the weight of a plane")
         idle = {
             plane

@@ -58,7 +58,7 @@ from mrc.errors import (
     PeerGoneError,
     ProtocolError,
 )
-from mrc.fabric.hostconfig import IpInterface
+from mrc.fabric.hostconfig import IpAddress, IpInterface
 from mrc.linux.secret import Secret
 from mrc.tasks import Limit, cancelled, within
 from mrc.typed import take
@@ -381,6 +381,11 @@ class Channel:
         self.descriptor = tcp.fileno()
         self._keepalive = Keepalive(tcp)
         self._limited = False
+
+    @property
+    def ends(self) -> tuple[IpAddress, IpAddress]:
+        """The addresses of this host and of the peer."""
+        return parse_address(self.local), parse_address(self.remote)
 
     def limit_silence(self, *, on: bool) -> None:
         """While on: a CutOffError when the peer's kernel has not answered for some seconds."""

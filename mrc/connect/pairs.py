@@ -17,7 +17,6 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
-from ipaddress import ip_address
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -112,6 +111,8 @@ class Pairs:
         """`lose` is called when the address of the connection to the peer has gone."""
         self._channel = channel
         self._lose = lose
+        self._named = channel.ends
+        """of the first connection"""
         self._heard_bytes = 0  # on the connections before it
         self._terms = terms
         self._planes = dict(terms.planes)
@@ -158,10 +159,16 @@ class Pairs:
     def _on_links(self) -> None:
         """Ports of this host have changed."""
         known = {(port.plane, port.address.ip) for port in self._local}
-        here = {(p.plane, p.address.ip) for p in self._terms.links.ports if not p.loopback}
+        here = {(port.plane, port.address.ip) for port in self._ports()}
         if here != known:
             self._tries.clear()
             self._news.set()
+
+    def _ports(self) -> list[LocalPort]:
+        """The ports of this host that the QP may use."""
+        links, (named, _) = self._terms.links, self._named
+        used = {each.local.plane for each in self._planes.values()}
+        return [port for port in links.for_peer(named, used) if not port.loopback]
 
     async def on_peer_port(self, message: Mapping[str, Any]) -> None:
         """The peer has a new port. Raises ProtocolError if that cannot be."""
@@ -212,8 +219,8 @@ class Pairs:
         """Names new ports of this host to the peer. Returns whether there are any."""
         terms = self._terms
         known = {(port.plane, port.address.ip) for port in self._local}
-        here = [port for port in terms.links.ports if not port.loopback]
-        address = ip_address(self._channel.local.partition("%")[0])
+        here = self._ports()
+        address = self._channel.ends[0]
         gone = {port.address.ip for port in self._local} - {port.address.ip for port in here}
         if address in gone:
             self._lose()
@@ -230,7 +237,7 @@ class Pairs:
         terms = self._terms
         here = self._local
         there = [_key(each) for each in self._planes.values()]
-        found = paths.pair(here, self._remote, first=terms.first)
+        found = paths.pair(here, self._remote, self._named, first=terms.first)
         self._others = [each for each in found if _key(each) not in there]
 
     async def _try(self) -> float:

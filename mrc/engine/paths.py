@@ -223,6 +223,13 @@ def _tied_port(interface: Interface, address: IpInterface) -> LocalPort:
     return LocalPort(0, name, address, mtu, ifname=name, index=interface.index)
 
 
+def untied_port(link: Interface, address: IpInterface, tx_sockets: int) -> LocalPort:
+    """A port that routes lead to, over `link`, for QPs of peers that have named its address."""
+    tied = _tied_port(link, address)
+    (port,) = _with_sockets([replace(tied, ifname="", index=0, deprecated=True)], tx_sockets)
+    return port
+
+
 def _loopback_port(address: IpInterface, link_mtu: int = 65536) -> LocalPort:
     # Not bound to an interface: this requires no setup and no privilege.
     return LocalPort(0, "lo", address, payload_mtu(link_mtu, address.version), loopback=True)
@@ -385,6 +392,18 @@ class PortPair(Struct, frozen=True):
     remote: RemotePort
     late: bool = False
     """Whether it serves only an interface that no other pair reaches: a running QP tries it."""
+    spare: bool = False
+    """Whether it carries data only while the named pair of addresses, of the same interfaces, does
+    not."""
+
+    @property
+    def addresses(self) -> tuple[IpAddress, IpAddress]:
+        """That of this host and that of the peer."""
+        return self.local.address.ip, self.remote.address.ip
+
+    def beside(self, named: PortPair) -> PortPair:
+        """This pair when the two hosts have named the addresses of another one."""
+        return replace(self, spare=self.nics == named.nics and not self.late)
 
     @property
     def nics(self) -> frozenset[tuple[bool, str]]:
@@ -410,21 +429,28 @@ class PortPair(Struct, frozen=True):
 MOST_PAIRS = 16
 """of a QP, tried or not"""
 
-# Rounds of pairing: IP versions, whether both ports must share a subnet, and how many of the two
-# interfaces must still be without a pair.
+# Rounds of pairing: whether the IP version is that of the named addresses, whether both ports must
+# share a subnet, and how many of the two interfaces must still be without a pair.
 _ROUNDS = (
-    ((6,), True, 2),
-    ((4,), True, 2),
-    ((6,), False, 2),
-    ((4,), False, 2),
-    ((4, 6), True, 1),
+    ((True,), True, 2),
+    ((False,), True, 2),
+    ((True,), False, 2),
+    ((False,), False, 2),
+    ((False, True), True, 1),
 )
 
 
 def pair(
-    local: Sequence[LocalPort], remote: Sequence[RemotePort], *, first: bool = True
+    local: Sequence[LocalPort],
+    remote: Sequence[RemotePort],
+    named: tuple[IpAddress, IpAddress] | None = None,
+    *,
+    first: bool = True,
 ) -> list[PortPair]:
     """Pairs local with remote ports: first within common subnets, then by order.
+
+    The two addresses `named`, of this host and of the peer, are the first pair if both have ports,
+    and their IP version goes first; else IPv6.
 
     Each interface is used in one IP version. A port left over on either side is paired with a port
     of its subnet that already has a pair. The other pairs are late: those over routers of ports
@@ -452,9 +478,10 @@ def pair(
             not _is_link_local(port) or subnets[0].may_meet(port.nic, subnets[1], other.nic)
         )
 
-    for versions, in_subnet, least_free in _ROUNDS:
+    version = 6 if named is None else named[0].version
+    for of_version, in_subnet, least_free in _ROUNDS:
         for port, other in product(one, two):
-            fit = fits(port, other) and port.address.version in versions
+            fit = fits(port, other) and (port.address.version == version) in of_version
             if in_subnet:
                 fit = fit and _share_subnet(port, other)
             free = (not uses[0][port.nic]) + (not uses[1][other.nic])
@@ -463,6 +490,10 @@ def pair(
     # Link-local addresses of all links are in one subnet: only probes show which link leads where.
     for port, other in product(one, two):
         if _is_link_local(port) and fits(port, other):
+            take(port, other, late=False)
+    for port, other in product(one, two):
+        ends = port.address.ip, other.address.ip
+        if named == (ends if first else ends[::-1]):
             take(port, other, late=False)
     for port in one:
         others = [other for other in two if fits(port, other)]
@@ -478,7 +509,11 @@ def pair(
     pairs = [
         ((port, other) if first else (other, port), late) for (port, other), late in found.items()
     ]
-    return [PortPair(*ends, late=late) for ends, late in pairs[:MOST_PAIRS]]  # type: ignore[arg-type]
+    made = [PortPair(*ends, late=late) for ends, late in pairs]  # type: ignore[arg-type]
+    for main in [each for each in made if each.addresses == named]:
+        made.remove(main)
+        made = [main, *(each.beside(main) for each in made)]
+    return made[:MOST_PAIRS]
 
 
 class _Subnets:

@@ -15,7 +15,14 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Sequence,
+)
 from dataclasses import asdict
 
 from msgspec import Struct
@@ -29,6 +36,7 @@ from mrc.engine.native import Command
 from mrc.engine.paths import (
     LocalPort,
     PortSelection,
+    untied_port,
 )
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
 from mrc.fabric.hostconfig import HostConfig, IpAddress
@@ -67,11 +75,16 @@ class _Slot(Struct):
 
 
 def _first_number(found: PortSelection, port: LocalPort) -> int:
-    """The lowest number for a port without a reserved one. Loopback leaves room for interfaces that
-    appear later, because port n connects to the peer's port n.
+    """The lowest number for a port without a reserved one. Ports without an interface leave room
+    for interfaces that appear later, because port n connects to the peer's port n.
     """
-    room = _ROOM if port.loopback and not found.reserved else 0
+    room = _ROOM if not port.ifname and not found.reserved else 0
     return found.reserved + room + 1
+
+
+def _is_untied(port: LocalPort) -> bool:
+    """Whether it is one of `LocalPorts.open_for`."""
+    return not port.ifname and not port.loopback
 
 
 def number(found: PortSelection) -> dict[int, LocalPort]:
@@ -105,8 +118,9 @@ class LocalPorts:
         self._telling = False
         self._said: set[str] = set()
         self._refused: set[LocalPort] = set()
+        self._changing = asyncio.Lock()
         self.on_change: list[Callable[[], None]] = []
-        """called after every look at changed interfaces"""
+        """called after every look at changed interfaces, and when a peer has named an address"""
 
     @classmethod
     def of(cls, config: ContextConfig, host: HostConfig | None) -> LocalPorts:
@@ -127,6 +141,20 @@ class LocalPorts:
     def ports(self) -> tuple[LocalPort, ...]:
         """The ports that have sockets, in the order of their planes."""
         return tuple(slot.port for _, slot in sorted(self._slots.items()) if slot.sports)
+
+    def for_peer(self, named: IpAddress, used: Collection[int] = ()) -> tuple[LocalPort, ...]:
+        """The ports for a peer that has named this address: of each interface those that are not
+        deprecated, if there are such, and that of the address. Numbers that are `used` stay.
+        """
+        preferred = {port.nic for port in self.ports if not port.deprecated}
+        return tuple(
+            port
+            for port in self.ports
+            if not port.deprecated
+            or port.nic not in preferred
+            or port.address.ip == named
+            or port.plane in used
+        )
 
     @property
     def sports(self) -> dict[int, tuple[int, ...]]:
@@ -238,7 +266,18 @@ class LocalPorts:
 
     async def apply(self, interfaces: Sequence[Interface], call: Call, opened: AnyEngine) -> None:
         """Closes ports that are gone, opens new ports, and reports link states to the engine."""
-        kept = frozenset(port.address.ip for port in self.ports)
+        async with self._changing:
+            await self._apply(interfaces, call, opened)
+        self._say()
+        self._tell_change()
+
+    def _tell_change(self) -> None:
+        for tell in tuple(self.on_change):
+            tell()
+
+    async def _apply(self, interfaces: Sequence[Interface], call: Call, opened: AnyEngine) -> None:
+        kept = frozenset(port.address.ip for port in self.ports if not _is_untied(port))
+        own = {address.ip for each in interfaces if each.up for address in each.addresses}
         self._found = self._find(interfaces, kept)
         down = {(each.name, each.index) for each in interfaces if not each.up}
         new: dict[tuple[str, int, IpAddress], LocalPort] = {}
@@ -251,6 +290,12 @@ class LocalPorts:
             if same is not None:
                 slot.port = replace(same, plane=plane, tx_sockets=slot.port.tx_sockets)
                 await self._set_up(plane, slot, call, up=True)
+            elif _is_untied(slot.port) and slot.port.address.ip in own:
+                same = next(
+                    (port for key, port in new.items() if key[2] == slot.port.address.ip), None
+                )
+                slot.port = replace(slot.port, deprecated=same is None or same.deprecated)
+                new = {key: port for key, port in new.items() if port is not same}
             elif (slot.port.ifname, slot.port.index) in down:
                 await self._set_up(plane, slot, call, up=False)
             else:
@@ -260,9 +305,41 @@ class LocalPorts:
         self._refused &= set(new.values())
         for port in new.values():
             await self._open(port, call, opened)
-        self._say()
-        for tell in tuple(self.on_change):
-            tell()
+
+    async def open_for(
+        self, own: IpAddress, peer: IpAddress, config: ContextConfig, call: Call, opened: AnyEngine
+    ) -> None:
+        """Opens a port for the address of this host over which it exchanges messages with a peer,
+        if it has none: one of lo, or a further one of an interface.
+
+        The port is tied to no interface, because routes lead there. It stays open, and new QPs use
+        it only with peers that name its address. Nothing happens if the configuration does not
+        allow the interface of the address, or if there are many such ports already.
+        """
+        async with self._changing:
+            if any(port.address.ip == own for port in self.ports) or own.is_link_local:
+                return
+            if sum(map(_is_untied, self.ports)) >= _ROOM:
+                return
+            try:
+                interfaces = Interface.all()
+                index = Interface.towards(peer, own)
+            except NetlinkError as error:
+                logger.debug("%s: %s", own, error)
+                return
+            addresses = [
+                address
+                for each in interfaces
+                for address in each.addresses
+                if address.ip == own and (not config.interfaces or each.name in config.interfaces)
+            ]
+            links = [each for each in interfaces if each.index == index]
+            for address, link in zip(addresses[:1], links, strict=False):
+                port = untied_port(link, address, config.spraying.evs_per_pair)
+                if port.mtu >= limits.MIN_MTU:
+                    await self._open(port, call, opened)
+                    self._refused.discard(port)
+                    self._tell_change()
 
     async def _set_up(self, plane: int, slot: _Slot, call: Call, *, up: bool) -> None:
         if slot.up == up:

@@ -156,14 +156,16 @@ def attributes(data: bytes, start: int) -> dict[int, bytes]:
 # ---- Interfaces ----------------------------------------------------------------------------------
 
 
-_RTM_GETLINK, _RTM_GETADDR = 18, 22
+_RTM_GETLINK, _RTM_GETADDR, _RTM_GETROUTE = 18, 22, 26
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _ADDRESS = struct.Struct("=BBBBI")  # family, bits of the prefix, flags, scope, index
+_ROUTE = struct.Struct("=BBB9x")  # family, bits of the destination and of the source
 
 _IFLA_IFNAME, _IFLA_MTU, _IFLA_OPERSTATE, _IFLA_AF_SPEC, _IFLA_CARRIER = 3, 4, 16, 26, 33
 _IFLA_INET6_CONF = 2
 _DEVCONF_USE_TEMPADDR = 10
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+_RTA_DST, _RTA_SRC, _RTA_OIF = 1, 2, 4
 
 _IFF_UP = 0x1
 _OPERSTATE_UNKNOWN, _OPERSTATE_UP = 0, 6
@@ -209,6 +211,22 @@ class Interface(Struct, frozen=True):
                 addresses.setdefault(found[0], []).append(found[1])
         every = (Interface.decode(data, addresses) for data in links)
         return sorted(every, key=lambda each: each.index)
+
+    @staticmethod
+    def towards(peer: IPv4Address | IPv6Address, own: IPv4Address | IPv6Address) -> int:
+        """Index of the interface by which this host sends to `peer` from this address of its own.
+
+        Raises NetlinkError.
+        """
+        family = socket.AF_INET6 if peer.version == 6 else socket.AF_INET
+        body = _ROUTE.pack(family, peer.max_prefixlen, own.max_prefixlen)
+        for kind, address in ((_RTA_DST, peer), (_RTA_SRC, own)):
+            body += struct.pack("=HH", 4 + len(address.packed), kind) + address.packed
+        with Rtnetlink() as rtnetlink:
+            rtnetlink._send(rtnetlink._framed(_RTM_GETROUTE, body, _NLM_F_REQUEST))
+            _, _, reply = next(rtnetlink._replies(f"find the route to {peer}"))
+        found = attributes(reply, _HEADER_BYTES + _ROUTE.size)
+        return int(struct.unpack("=I", found[_RTA_OIF])[0])
 
     @staticmethod
     def decode(data: bytes, addresses: Mapping[int, Sequence[_Flagged]]) -> Interface:

@@ -28,6 +28,7 @@ import pytest
 from netns.conftest import fresh_name
 from netns.plain import BUDGET_SECONDS, Peer, address, ip, join, namespaces, run_in, until_running
 from netns.processes import Start
+from slowness import until
 
 from mrc import (
     MR,
@@ -153,20 +154,24 @@ def shares(outcome: Outcome) -> list[float]:
         pytest.param("10.0.{n}.1/24", "10.0.{n}.2/24", 1428, marks=pytest.mark.default),
         ("10.0.0.{n}/24", "10.0.0.{m}/24", 1428),
         ("10.0.{n}.1/24 fd00:{n}::1/64", "10.0.{n}.2/24 fd00:{n}::2/64", 1408),
+        ("fd00:{n}::1/64 10.0.{n}.1/24", "fd00:{n}::2/64 10.0.{n}.2/24", 1428),
     ],
-    ids=["two subnets", "one subnet", "both IP versions use IPv6"],
+    ids=["two subnets", "one subnet", "both IP versions, IPv6 named", "both, IPv4 named"],
 )
 def test_interfaces__two_links_are_two_planes(
     two_links: None, near: str, far: str, mtu: int
 ) -> None:
+    """The last address of each link is named and used."""
     theirs = [far.format(n=n, m=n + 2).split() for n in (1, 2)]
     for n in (1, 2):
         address(A, f"x{n}", *near.format(n=n).split())
         address(B, f"y{n}", *theirs[n - 1])
-    outcome = undisturbed(theirs[0][0].partition("/")[0])
+    outcome = undisturbed(theirs[0][-1].partition("/")[0])
     assert (outcome.path_mtu, len(outcome.evs)) == (mtu, 16)
-    found = {(ev.plane, ev.destination) for ev in outcome.evs}
-    assert found == {(n, each[-1].partition("/")[0]) for n, each in enumerate(theirs, 1)}
+    found = sorted({(ev.plane, ev.destination) for ev in outcome.evs})
+    assert [destination for _, destination in found] == [
+        each[-1].partition("/")[0] for each in theirs
+    ]
     assert min(shares(outcome)) > 0.4
 
 
@@ -394,6 +399,127 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_subnets: None) -> N
     with Peer(B, len(DATA)) as peer:
         assert run_in(A, send_over_what_is_left).result() == [0, 0]
     assert peer.target == DATA
+
+
+# ---- The address that a user names ---------------------------------------------------------------
+
+FIREWALL = "table inet f { chain c { type filter hook input priority 0; %s; }; }"
+OPEN_FOR = "meta l4proto { tcp, udp } %s daddr != %s drop"
+VIP = "fd00:99::1"
+
+
+def carried(outcome: Outcome) -> set[str]:
+    """The addresses of the peer that have got data."""
+    return {ev.destination for ev in outcome.evs if ev.sent_packets}
+
+
+def until_carried(*addresses: str) -> None:
+    """Transfers to VIP until just these addresses have got data: alternatives help out while the
+    peer seems to be silent, because the machine is busy.
+    """
+    until(lambda: carried(transfer(VIP)) == set(addresses), "other addresses get data")
+
+
+@pytest.fixture
+def dual_stack(two_links: None) -> None:
+    """Of link 1 only. Each host is the other one's router, because a host takes no solicitation for
+    an address of its lo.
+    """
+    address(A, "x1", "10.0.1.1/24", "fd00:1::1/64", "fe80::1/64")
+    address(B, "y1", "10.0.1.2/24", "fe80::2/64")
+    ip(f"-n {A} route add {VIP} via fe80::2 dev x1")
+    ip(f"-n {B} route add fd00:1::/64 via fe80::1 dev y1")
+
+
+@pytest.mark.parametrize("interface", ["y1", "lo"])
+@pytest.mark.parametrize("own", [(), ("fd00:1::2/64",)], ids=["IPv4", "both"])
+def test_named__an_address_in_no_subnet(
+    dual_stack: None, interface: str, own: tuple[str, ...]
+) -> None:
+    """Not the addresses of the subnet that both hosts share."""
+    address(B, interface, f"{VIP}/128")
+    address(B, "y1", *own)
+    until_carried(VIP)
+
+
+@pytest.mark.parametrize(
+    ("family", "named", "own"),
+    [
+        pytest.param("ip6", VIP, "fd00:1::2/64", marks=pytest.mark.default),
+        ("ip", "10.0.1.9", "10.0.1.9/24"),
+    ],
+)
+def test_named__a_firewall_is_open_for_that_address_only(
+    dual_stack: None, caplog: pytest.LogCaptureFixture, family: str, named: str, own: str
+) -> None:
+    if shutil.which("nft") is None:
+        pytest.skip("nft is missing")
+    address(B, "lo", f"{VIP}/128")
+    address(B, "y1", own)
+    rules = [
+        FIREWALL % OPEN_FOR % (family, named),
+        FIREWALL.replace("f {", "g {", 1)
+        % (f"meta nfproto != {'ipv6' if family == 'ip6' else 'ipv4'} drop"),
+    ]
+    for each in rules:
+        ip(f"netns exec {B} nft {each}")
+    assert carried(transfer(named)) == {named}
+    assert "does not answer" not in caplog.text
+
+
+def test_named__the_address_from_which_a_host_calls(dual_stack: None) -> None:
+    """Both hosts have theirs on lo, and nothing else passes."""
+    own = "fd00:98::1"
+    address(A, "lo", f"{own}/128")
+    address(B, "lo", f"{VIP}/128")
+    ip(f"-n {A} route replace {VIP} via fe80::2 dev x1 src {own}")
+    ip(f"-n {B} route add {own} via fe80::1 dev y1")
+    ip(f"netns exec {B} nft " + FIREWALL % f"meta l4proto {{ tcp, udp }} ip6 saddr != {own} drop")
+    ip(f"netns exec {B} nft " + FIREWALL.replace("f {", "g {", 1) % "meta nfproto ipv4 drop")
+    assert carried(transfer(VIP)) == {VIP}
+
+
+def test_named__an_address_that_takes_no_udp(
+    dual_stack: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that of a load balancer which passes on TCP only. The host's own address carries all."""
+    address(B, "lo", f"{VIP}/128")
+    ip(f"netns exec {B} nft " + FIREWALL % f"ip6 daddr {VIP} meta l4proto udp drop")
+    assert carried(transfer(VIP)) == {"10.0.1.2"}
+
+
+@pytest.mark.parametrize("own", [(), ("fd00:1::2/64",)], ids=["IPv4", "both"])
+def test_named__an_address_that_moves_away_in_mid_transfer(
+    dual_stack: None, own: tuple[str, ...]
+) -> None:
+    """The pair of addresses that it had replaced carries the rest."""
+    address(B, "lo", f"{VIP}/128")
+    address(B, "y1", *own)
+
+    async def work() -> None:
+        async with connected(VIP) as (qp, mr, target):
+
+            async def sent() -> int:
+                evs = [ev for ev in await qp.evs() if ev.destination == VIP]
+                return sum(ev.sent_packets for ev in evs)
+
+            await qp.write(mr, target)
+            assert await sent()
+            await asyncio.to_thread(ip, f"-n {B} addr flush dev lo to {VIP}")
+            before = -1
+            while before != (before := await sent()):
+                await qp.write(mr, target)
+
+    with Peer(B, len(DATA)) as peer:
+        run_in(A, work).result()
+    assert peer.target == DATA
+
+
+def test_named__the_other_links_carry_data_too(dual_stack: None) -> None:
+    address(B, "lo", f"{VIP}/128")
+    for host, interface, own in ((A, "x2", "fd00:2::1/64"), (B, "y2", "fd00:2::2/64")):
+        address(host, interface, own)
+    until_carried(VIP, "fd00:2::2")
 
 
 # ---- NAT and firewalls ---------------------------------------------------------------------------

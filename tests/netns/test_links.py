@@ -249,6 +249,32 @@ async def test_follow__an_address_that_becomes_deprecated(ipv6: Peer) -> None:
         await writer.until_ports("2 x1 fd00:1::3")
 
 
+@in_a
+async def test_follow__a_port_of_an_address_on_lo(ipv6: Peer) -> None:
+    """It stays for the QPs of the peer that has named it, whatever interfaces do. Another QP does
+    not use it.
+    """
+    ip(f"-n {B} addr add fd00:99::1/128 dev lo nodad")
+    ip(f"-n {A} addr add fd00:98::1/128 dev lo nodad")
+    for namespace, way in (
+        (A, "fd00:99::1 via fd00:1::2 dev x1 src fd00:98::1"),
+        (B, "fd00:98::1 via fd00:1::1 dev y1 src fd00:99::1"),
+    ):
+        ip(f"-n {namespace} route add {way}")
+    async with writing(to="fd00:99::1") as writer:
+        await writer.until_planes_carry(7)
+        await asyncio.to_thread(link, 2)
+        ports = ("1 x1 fd00:1::1", "2 x2 10.0.2.1", "7 x1 fd00:98::1")
+        await writer.until_ports(*ports)
+        await writer.until_planes_carry(7)
+        async with await writer.context.connect("fd00:1::2") as qp:
+            assert 7 not in qp.planes
+        await asyncio.to_thread(ip, f"-n {A} addr del fd00:98::1/128 dev lo")
+        await writer.until_ports(*ports[:2])
+        await writer.until_planes_carry(1)
+    assert ipv6.target == DATA
+
+
 def flap(*commands: str) -> None:
     """Runs the commands repeatedly in host a, as fast as ip can."""
     text = "\n".join(commands * 50)

@@ -16,7 +16,14 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    ip_address,
+)
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +208,19 @@ def test_interfaces__addresses_in_the_order_of_the_kernel(here: Netlink, use_tem
     assert way[way.index("src") + 1] == first
     assert [each for each in addresses if "." in each] == ["10.0.9.1", "10.0.8.15"]
     assert addresses.index("fd00:8::f") > addresses.index("fd00:8::1")
+
+
+@pytest.mark.parametrize(
+    ("peer", "own"), [("fd00:8::9", "fd00:8::1"), ("10.0.8.9", "10.0.8.1"), ("fd00:8::9", str(OWN))]
+)
+def test_towards__the_interface_of_the_route(here: Netlink, peer: str, own: str) -> None:
+    run(here, "ip", "addr", "add", "10.0.8.1/24", "dev", "p1")
+    run(here, "ip", "addr", "add", "fd00:8::1/64", "dev", "p1", "nodad")
+    (index,) = (each.index for each in here.interfaces() if each.name == "p1")
+    with netns.inside(str(here.namespace)):
+        assert Interface.towards(ip_address(peer), ip_address(own)) == index
+        with pytest.raises(NetlinkError, match="cannot find the route to 192"):
+            Interface.towards(ip_address("192.0.2.1"), ip_address("10.0.8.1"))
 
 
 def test_move__with_a_new_name_and_without_addresses(pair: Pair) -> None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_interface
+from ipaddress import IPv6Address, ip_address, ip_interface
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -42,7 +42,7 @@ from mrc.errors import (
     StateError,
 )
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
-from mrc.fabric.hostconfig import HostConfig
+from mrc.fabric.hostconfig import HostConfig, IpAddress
 from mrc.linux.rtnetlink import Interface
 
 
@@ -404,6 +404,7 @@ class Host:
 
     def __init__(self, *wanted: str, host: HostConfig | None = None) -> None:
         config = ContextConfig(interfaces=wanted, spraying=Spraying(evs_per_pair=2))
+        self.config = config
         self.links = LocalPorts.of(config, host)
         self.datapath = Datapath()
 
@@ -440,6 +441,58 @@ async def test_apply__late_gone_and_back() -> None:
     assert await host.has(LO, ETH1) == ["2 10.0.1.1"], "the number of eth0 is kept while it can be"
     assert await host.has(LO, ETH0, ETH1) == ["1 10.0.0.1"]
     assert host.datapath.udp_port == 5000
+
+
+VIRTUAL = ip_address("10.9.9.9")
+
+
+async def named(host: Host, *nics: Interface, own: IpAddress = VIRTUAL) -> list[str]:
+    """The actions taken when a peer behind eth0 has named an address of this host."""
+    steered: Any = host.datapath
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Interface, "all", lambda: list(nics))
+        patch.setattr(Interface, "towards", lambda peer, own: ETH0.index)
+        peer = ip_address("10.0.0.7")
+        await host.links.open_for(own, peer, host.config, host.datapath.call, steered)
+    return host.datapath.take()
+
+
+async def test_open_for__an_address_of_lo() -> None:
+    """It stays while the host has it, apart from the ports of the interfaces."""
+    host, lo = Host(), nic("lo", "127.0.0.1/8", f"{VIRTUAL}/32")
+    await host.has(lo, ETH0)
+    assert await named(host, lo, ETH0, own=ip_address("10.0.0.1")) == [], "it has a port"
+    assert await named(host, lo, ETH0) == ["6 10.9.9.9"]
+    (port,) = (each for each in host.links.ports if each.plane == 6)
+    assert (port.nic, port.ifname, port.deprecated) == ("eth0", "", True)
+    assert await named(host, lo, ETH0) == []
+    assert await host.has(lo, ETH0, ETH1) == ["2 10.0.1.1"]
+    assert await host.has(LO, ETH0, ETH1) == ["6 closed"]
+
+
+async def test_open_for__an_address_that_becomes_the_one_of_its_interface() -> None:
+    host = Host()
+    both = replace(ETH0, addresses=(*ETH0.addresses, ip_interface(f"{VIRTUAL}/24")))
+    await host.has(both)
+    assert await named(host, both) == ["5 10.9.9.9"]
+    only = replace(ETH0, addresses=both.addresses[-1:])
+    assert await host.has(only) == ["1 closed"]
+    assert [(port.plane, port.deprecated) for port in host.links.ports] == [(5, False)]
+
+
+@pytest.mark.parametrize("case", ["of no interface", "not configured", "link-local", "many"])
+async def test_open_for__not(case: str) -> None:
+    host, lo = Host(*["eth0"] * (case == "not configured")), nic("lo", "127.0.0.1/8")
+    more = [ip_address(f"10.9.9.{n}") for n in range(1, 5)]
+    own = ip_address("fe80::9") if case == "link-local" else VIRTUAL
+    if case != "of no interface":
+        lo = nic("lo", "127.0.0.1/8", f"{own}/128" if own.version == 6 else f"{own}/32",
+                 *(f"{each}/32" for each in more))  # fmt: skip
+    await host.has(lo, ETH0)
+    if case == "many":
+        for each in more:
+            assert len(await named(host, lo, ETH0, own=each)) == 1
+    assert await named(host, lo, ETH0, own=own) == []
 
 
 async def test_apply__a_link_that_is_down_keeps_its_sockets() -> None:

@@ -112,6 +112,43 @@ def test_numbered__the_first_pair_of_a_port_has_its_number() -> None:
     assert paths.numbered(pairs, 2, taken=(1,)).keys() == {2}  # the table is full
 
 
+@pytest.mark.parametrize(
+    ("local", "remote", "named", "expected", "spare"),
+    [
+        # an address in no subnet, beside that of the interface
+        (["a@10.0.1.1/24", "a@2001:db8::1/64"], ["x@10.0.1.2/24", "x@2001:db9::9/128"],
+         "2001:db8::1>2001:db9::9",
+         ["10.0.1.1>10.0.1.2", "2001:db8::1>2001:db9::9"], ["10.0.1.1>10.0.1.2"]),
+        # of two links, one has an alternative
+        (["a@10.0.1.1/24", "b@10.0.2.1/24"],
+         ["x@10.0.1.2/24", "y@10.0.2.2/24", "x@10.0.9.9/32"], "10.0.1.1>10.0.9.9",
+         ["10.0.1.1>10.0.1.2", "10.0.1.1>10.0.9.9", "10.0.2.1>10.0.2.2"], ["10.0.1.1>10.0.1.2"]),
+        # its IP version goes first, on all links
+        (["a@10.0.1.1/24", "a@2001:db8:1::1/64", "b@10.0.2.1/24", "b@2001:db8:2::1/64"],
+         ["x@10.0.1.2/24", "x@2001:db8:1::2/64", "y@10.0.2.2/24", "y@2001:db8:2::2/64"],
+         "10.0.1.1>10.0.1.2", ["10.0.1.1>10.0.1.2", "10.0.2.1>10.0.2.2"], []),
+        # the pair of the subnet is the named one
+        (["a@10.0.1.1/24"], ["x@10.0.1.2/24"], "10.0.1.1>10.0.1.2", ["10.0.1.1>10.0.1.2"], []),
+        # the peer is called by an address that is not its own: behind a forwarded port
+        (["a@10.0.1.1/24"], ["x@10.0.2.2/24"], "10.0.1.1>192.0.2.1", ["10.0.1.1>10.0.2.2"], []),
+    ],
+)  # fmt: skip
+def test_pair__the_named_one_is_among_them(
+    local: list[str], remote: list[str], named: str, expected: list[str], spare: list[str]
+) -> None:
+    ours, theirs = map(ip_address, named.split(">"))
+    pairs = [
+        each
+        for each in paths.pair(local_ports(*local), remote_ports(*remote), (ours, theirs))
+        if not each.late
+    ]
+    found = [
+        [">".join(map(str, each.addresses)) for each in some]
+        for some in (pairs, [each for each in pairs if each.spare])
+    ]
+    assert [sorted(found[0]), found[1]] == [expected, spare]
+
+
 def test_pair__link_local_addresses_may_be_on_any_link() -> None:
     pairs = paths.pair(
         local_ports("fe80::1/64", "fe80::2/64"), remote_ports("fe80::3/64", "fe80::4/64")
