@@ -149,8 +149,45 @@ SEEDS = (0, 5, 6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_perf__uses_all_links(start: Start, seed: int) -> None:
     wiring = Wiring.drawn(seed)
-    with transfer(wiring, start, "-t", "1000") as (made, client):
-        until_carried(made, client, 1 << 20, *needed(wiring))
+    carries(wiring, start, needed(wiring))
+
+
+@pytest.mark.default
+def test_perf__uses_both_links_of_one_ipv4_subnet(start: Start) -> None:
+    """By the kernel's defaults each interface answers ARP requests for the addresses of both."""
+    wiring = KNOWN["one IPv4 subnet"][0]
+    carries(wiring, start, links(wiring))
+
+
+@pytest.mark.parametrize("name", ["router 2:1", "router 1:2", "router 3:2"])
+def test_perf__uses_all_uplinks_over_a_router(start: Start, name: str) -> None:
+    wiring = KNOWN[name][0]
+    carries(wiring, start, links(wiring))
+
+
+def test_perf__uses_both_named_uplinks_over_a_router(start: Start) -> None:
+    wiring = KNOWN["router 2:1"][0]
+    carries(wiring, start, links(wiring), "-B", "e0", "-B", "e1")
+
+
+def carries(wiring: Wiring, start: Start, links: list[tuple[str, str]], *arguments: str) -> None:
+    """Each of these links carries data."""
+    with transfer(wiring, start, "-t", "1000", *arguments) as (made, client):
+        until_carried(made, client, 1 << 20, *links)
+
+
+@pytest.mark.parametrize(
+    ("name", "dying", "kind"),
+    [
+        ("router 2:1", "a e0", "down"),
+        ("router 2:1", "a e1", "silence"),
+        ("router 1:2", "b e0", "silence"),
+        ("router 3:2", "a e0", "down"),
+    ],
+)
+def test_perf__goes_on_when_an_uplink_dies(start: Start, name: str, dying: str, kind: str) -> None:
+    host, interface = dying.split()
+    survives(KNOWN[name][0], start, (host, interface), kind)
 
 
 @pytest.mark.parametrize(("seed", "kind"), [(0, "down"), (5, "silence")])
