@@ -140,8 +140,8 @@ class PortSelection(Struct, frozen=True):
         small: list[str] = []
         if not wanted:
             links = [each for each in interfaces if each.up and not _is_loopback(each)]
-            groups = [_group(each, kept) + _beside(each, links) for each in links]
-            if not any(groups):
+            groups = [_group(each, kept) + _beside(each, links, kept) for each in links]
+            if all(port.address.ip.is_link_local for group in groups for port in group):
                 groups = [_group(each, kept, link_local=True) for each in links]
             groups = [_carrying(group, small) for group in groups]
         for plane, name in enumerate(wanted, start=1):
@@ -244,16 +244,18 @@ def _group(
 ) -> list[LocalPort]:
     """The ports of an interface, one of each IP version: an address in use, else the first, IPv6
     before IPv4, deprecated ones last. Then come the addresses in use that have become deprecated.
+    Link-local ones are used where there is no other, and as long as they are in use.
     """
-    usable = [a for a in interface.addresses if not a.ip.is_link_local]
-    if link_local and not usable:
+    usable = [a for a in interface.addresses if a.ip in kept or not a.ip.is_link_local]
+    if link_local and all(a.ip.is_link_local for a in usable):
         usable = list(interface.addresses)
     if _is_loopback(interface):  # lo may also have routed addresses of the host
         usable = [a for a in usable if a.ip.is_loopback]
     old = interface.deprecated
-    usable.sort(key=lambda address: (address.ip in old, address.ip not in kept))
+    usable.sort(key=lambda a: (a.ip in old, a.ip.is_link_local, a.ip not in kept))
     versions = [[a for a in usable if a.version == version] for version in (6, 4)]
-    best = sorted((each[0] for each in versions if each), key=lambda address: address.ip in old)
+    firsts = (each[0] for each in versions if each)
+    best = sorted(firsts, key=lambda a: (a.ip in old, a.ip.is_link_local))
     if _is_loopback(interface):
         return [_loopback_port(address, interface.mtu) for address in best]
     # Of each version the newest: temporary addresses follow each other without an end.
@@ -265,10 +267,11 @@ def _group(
     ]
 
 
-def _beside(interface: Interface, links: Iterable[Interface]) -> list[LocalPort]:
+def _beside(interface: Interface, links: Iterable[Interface], kept: _Kept) -> list[LocalPort]:
     """The link-local port of an interface that shares an IPv4 network with another one and has no
-    other IPv6 address. By Linux's defaults both answer ARP requests for either address, so packets
-    to it may come in at the wrong one; IPv6 has no such doubt.
+    other IPv6 address, unless it is in use: `_group` has it then. By Linux's defaults both answer
+    ARP requests for either address, so packets to it may come in at the wrong one; IPv6 has no such
+    doubt.
     """
     own = [a for a in interface.addresses if a.version == 4]
     shares = any(
@@ -280,7 +283,7 @@ def _beside(interface: Interface, links: Iterable[Interface]) -> list[LocalPort]
         if other.version == 4
     )
     sixes = [a for a in interface.addresses if a.version == 6]
-    if not shares or not all(a.ip.is_link_local for a in sixes):
+    if not shares or any(a.ip in kept or not a.ip.is_link_local for a in sixes):
         return []
     return [_tied_port(interface, a) for a in sixes[:1]]
 
@@ -336,7 +339,7 @@ def _named_interface(interfaces: Sequence[Interface], name: str, kept: _Kept) ->
             raise ConfigError(f"{name} is down")
         if not (ports := _group(interface, kept, link_local=True)):
             raise ConfigError(f"{name} has no address")
-        return ports + _beside(interface, [each for each in interfaces if each.up])
+        return ports + _beside(interface, [each for each in interfaces if each.up], kept)
     known = ", ".join(interface.name for interface in interfaces)
     raise ConfigError(f"no interface {name}; this host has {known}")
 

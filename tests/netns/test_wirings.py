@@ -183,9 +183,11 @@ def carries(wiring: Wiring, start: Start, links: list[tuple[str, str]], *argumen
         ("router 2:1", "a e1", "silence"),
         ("router 1:2", "b e0", "silence"),
         ("router 3:2", "a e0", "down"),
+        ("one IPv4 subnet", "b e1", "down"),
+        ("one IPv4 subnet", "a e0", "down"),
     ],
 )
-def test_perf__goes_on_when_an_uplink_dies(start: Start, name: str, dying: str, kind: str) -> None:
+def test_perf__goes_on_when_a_link_dies(start: Start, name: str, dying: str, kind: str) -> None:
     host, interface = dying.split()
     survives(KNOWN[name][0], start, (host, interface), kind)
 

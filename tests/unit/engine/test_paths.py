@@ -325,6 +325,29 @@ def test_interface_ports__an_address_in_use_stays_the_one_of_its_interface() -> 
     assert [str(port.address.ip) for port in found.ports] == ["2001:db8::1", "10.0.0.1"]
 
 
+def test_interface_ports__a_link_local_address_in_use_stays() -> None:
+    """Although its interface is no longer one of two in a subnet, or has another address now."""
+    eth0 = nic("eth0", "10.0.0.1/24", "fe80::1/64")
+    eth1 = replace(nic("eth1", "10.0.0.2/24", "fe80::2/64"), index=8)
+    two = PortSelection.of_interfaces([eth0, eth1], (), 1).ports
+    kept = frozenset(port.address.ip for port in two)
+    assert ip_address("fe80::1") in kept
+    for wanted in ([], ["eth0", "eth1"]):
+        found = PortSelection.of_interfaces([eth0, replace(eth1, up=False)], wanted, 1, kept)
+        assert [str(port.address.ip) for port in found.ports] == ["10.0.0.1", "fe80::1"]
+    more = nic("eth0", "fe80::1/64", "10.0.0.1/24", "2001:db8::1/64")
+    found = PortSelection.of_interfaces([more], (), 1, kept)
+    assert [(str(port.address.ip), port.deprecated) for port in found.ports] == [
+        ("2001:db8::1", False), ("10.0.0.1", False), ("fe80::1", True)
+    ]  # fmt: skip
+
+
+def test_interface_ports__a_link_that_comes_to_a_host_with_link_local_addresses_only() -> None:
+    links = [nic("eth2", "fe80::2/64"), nic("eth3", "fe80::3/64")]
+    found = PortSelection.of_interfaces(links, (), 1, frozenset({ip_address("fe80::2")}))
+    assert [port.ifname for port in found.ports] == ["eth2", "eth3"]
+
+
 def deprecated(interface: Interface, *addresses: str) -> Interface:
     return replace(interface, deprecated=frozenset(map(ip_address, addresses)))
 
