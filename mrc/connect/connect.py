@@ -713,7 +713,8 @@ class _Exchange:
             evs = paths.nat_evs(nat, udp_port, theirs.udp_port, per_pair, local.rng)
         else:
             evs = paths.pair_evs(pairs, self.sports, theirs.udp_port, per_pair, local.rng)
-        return evs, [(plane, each.mtu) for plane, each in pairs.items()]
+        most_bytes = paths.common_mtu(pairs.values(), self.others, self.ports, theirs.ports)
+        return evs, [(plane, min(each.mtu, most_bytes)) for plane, each in pairs.items()]
 
     # ---- 5. RTR ---------------------------------------------------------------------------
 
@@ -964,7 +965,7 @@ class _Exchange:
             PairTerms(
                 links=local.links, dispatcher=local.dispatcher, queue=self.queue,
                 controller=end._controller, rng=local.rng, first=self.first,
-                udp_port=theirs.udp_port, per_pair=local.config.spraying.evs_per_pair,
+                udp_port=theirs.udp_port, config=local.config,
                 path_mtu=path_mtu, local=self.ports, remote=list(theirs.ports), planes=self.pairs,
                 others=self.others, admit=admit, claim=claim,
             ),

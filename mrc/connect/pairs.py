@@ -22,6 +22,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from mrc import limits
+from mrc.config import ContextConfig
 from mrc.connect.oob import Channel, checked_port
 from mrc.connect.profiles import EvController
 from mrc.connect.proof import ADDRESS_TRIES, SMALL_BYTES, prove
@@ -59,8 +60,7 @@ class PairTerms(Struct, frozen=True, kw_only=True):
     """whether this side connected"""
     udp_port: int
     """of the peer"""
-    per_pair: int
-    """EVs"""
+    config: ContextConfig
     path_mtu: int
     local: list[LocalPort]
     remote: list[RemotePort]
@@ -87,7 +87,9 @@ class _Reach(Struct):
     uneven: bool
     """whether one carries much less than the others"""
     new: set[IpAddress]
-    """addresses that came while the QP ran, and that no living plane has"""
+    """addresses that came while the QP ran"""
+    ends: set[tuple[IpAddress, str]] = set()
+    """addresses of living planes, with the interface at the other end"""
     wanted: list[PortPair] = []
     """the pairs that are needed and wait"""
 
@@ -98,8 +100,9 @@ class _Reach(Struct):
         local, remote = {here for here, _ in self.links}, {there for _, there in self.links}
         if pair.local.nic not in local or pair.remote.nic not in remote:
             return True
-        if self.new & {pair.local.address.ip, pair.remote.address.ip}:
-            return True
+        for port, other in ((pair.local, pair.remote), (pair.remote, pair.local)):
+            if port.address.ip in self.new and (port.address.ip, other.nic) not in self.ends:
+                return True
         differ = self.uneven or len(local) != len(remote)
         return differ and (pair.local.nic, pair.remote.nic) not in self.links
 
@@ -126,6 +129,7 @@ class Pairs:
             for index, ev in enumerate(terms.controller.evs)
             if not terms.controller.waits(index)
         }
+        self._asked: set[str] = set()  # interfaces whose link-local ports were asked for
         self._new: set[IpAddress] = set()
         """addresses that came while the QP ran"""
         self._spent_bytes = SMALL_BYTES * ADDRESS_TRIES * len(self._planes)
@@ -202,7 +206,7 @@ class Pairs:
             try:
                 if await self._tell():
                     await asyncio.sleep(_PORT_SECONDS)
-                self._find()
+                await self._find()
                 pause = await self._try()
             except MrcError as error:  # the QP has ended, or its Context is closed
                 logger.debug("QP %#x: %s", self._terms.queue.qpn, error)
@@ -232,10 +236,15 @@ class Pairs:
         self._local = here
         return bool(new)
 
-    def _find(self) -> None:
+    async def _find(self) -> None:
         """Finds the pairs that ports allow now."""
         terms = self._terms
         here = self._local
+        nics = set(paths.lacking_link_local(here, self._remote)) - self._asked
+        if nics:
+            self._asked |= nics
+            engine = terms.dispatcher
+            await terms.links.open_link_local(nics, terms.config, engine.call, engine.engine)
         there = [_key(each) for each in self._planes.values()]
         found = paths.pair(here, self._remote, self._named, first=terms.first)
         self._others = [each for each in found if _key(each) not in there]
@@ -268,15 +277,16 @@ class Pairs:
         here = {(port.plane, port.address.ip) for port in self._local}
         there = {port.address.ip for port in self._remote}
         links: set[tuple[str, str]] = set()
-        new = set(self._new)
+        ends: set[tuple[IpAddress, str]] = set()
         uneven = False
         for plane, each in self._planes.items():
             its, end = info.planes[plane - 1], (each.local.plane, each.local.address.ip)
             if plane in alive and not its.suspended and end in here:
                 links.add((each.local.nic, each.remote.nic))
-                new -= {each.local.address.ip, each.remote.address.ip}
+                ends.add((each.local.address.ip, each.remote.nic))
+                ends.add((each.remote.address.ip, each.local.nic))
                 uneven |= bool(its.slow) or its.share_percent < _UNEVEN_PERCENT
-        reach = _Reach(links, uneven, new)
+        reach = _Reach(links, uneven, self._new, ends)
         pairs = [each for plane, each in self._planes.items() if plane in waiting]
         proving = [self._planes[plane] for plane in self._proofs]
         reach.wanted = [
@@ -299,7 +309,8 @@ class Pairs:
                 added |= paths.numbered([each], terms.links.most, {*self._planes, *added})
         if added:
             evs = paths.pair_evs(
-                added, terms.links.sports, terms.udp_port, terms.per_pair, terms.rng,
+                added, terms.links.sports, terms.udp_port,
+                terms.config.spraying.evs_per_pair, terms.rng,
                 used=[ev.attr.ev for ev in controller.evs],
             )  # fmt: skip
             if evs:

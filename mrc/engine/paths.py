@@ -267,6 +267,15 @@ def _group(
     ]
 
 
+def link_local_port(interface: Interface, tx_sockets: int) -> LocalPort | None:
+    """The link-local port of an interface, unless it has another IPv6 address."""
+    sixes = [a for a in interface.addresses if a.version == 6]
+    if not sixes or not all(a.ip.is_link_local for a in sixes):
+        return None
+    (port,) = _with_sockets([_tied_port(interface, sixes[0])], tx_sockets)
+    return port
+
+
 def _beside(interface: Interface, links: Iterable[Interface], kept: _Kept) -> list[LocalPort]:
     """The link-local port of an interface that shares an IPv4 network with another one and has no
     other IPv6 address, unless it is in use: `_group` has it then. By Linux's defaults both answer
@@ -282,10 +291,8 @@ def _beside(interface: Interface, links: Iterable[Interface], kept: _Kept) -> li
         for a in own
         if other.version == 4
     )
-    sixes = [a for a in interface.addresses if a.version == 6]
-    if not shares or any(a.ip in kept or not a.ip.is_link_local for a in sixes):
-        return []
-    return [_tied_port(interface, a) for a in sixes[:1]]
+    port = link_local_port(interface, 1)
+    return [port] if shares and port is not None and port.address.ip not in kept else []
 
 
 def _loopback_ports(interfaces: Iterable[Interface]) -> list[LocalPort]:
@@ -453,7 +460,8 @@ def pair(
     """Pairs local with remote ports: first within common subnets, then by order.
 
     The two addresses `named`, of this host and of the peer, are the first pair if both have ports,
-    and their IP version goes first; else IPv6.
+    and their IP version goes first; else IPv6. Where interfaces share an IPv4 network IPv6 goes
+    first, too, and IPv4 is a spare.
 
     Each interface is used in one IP version. A port left over on either side is paired with a port
     of its subnet that already has a pair. The other pairs are late: those over routers of ports
@@ -481,7 +489,8 @@ def pair(
             not _is_link_local(port) or subnets[0].may_meet(port.nic, subnets[1], other.nic)
         )
 
-    version = 6 if named is None else named[0].version
+    doubtful = subnets[0].overlap() or subnets[1].overlap()
+    version = 6 if named is None or doubtful else named[0].version
     for of_version, in_subnet, least_free in _ROUNDS:
         for port, other in product(one, two):
             fit = fits(port, other) and (port.address.version == version) in of_version
@@ -515,8 +524,46 @@ def pair(
     made = [PortPair(*ends, late=late) for ends, late in pairs]  # type: ignore[arg-type]
     for main in [each for each in made if each.addresses == named]:
         made.remove(main)
-        made = [main, *(each.beside(main) for each in made)]
+        if doubtful and main.local.address.version == 4:
+            soon = [each for each in made if not each.late]
+            made = [*soon, replace(main, spare=True), *made[len(soon) :]]
+        else:
+            made = [main, *(each.beside(main) for each in made)]
     return made[:MOST_PAIRS]
+
+
+def lacking_link_local(local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> list[str]:
+    """Interfaces of this host without an IPv6 port that share a subnet with one of the peer that
+    has a link-local port: another interface of the peer may answer for its IPv4 address.
+    """
+    subnets = _Subnets(local), _Subnets(remote)
+    have = {port.nic for port in local if port.address.version == 6}
+    theirs = {port.nic for port in remote if _is_link_local(port)}
+    return [
+        nic
+        for nic in dict.fromkeys(port.nic for port in local)
+        if nic not in have and any(subnets[0].may_meet(nic, subnets[1], each) for each in theirs)
+    ]
+
+
+_NEAR = 0.97
+
+
+def common_mtu(
+    pairs: Collection[PortPair],
+    others: Iterable[PortPair],
+    local: Sequence[LocalPort],
+    remote: Sequence[RemotePort],
+) -> int:
+    """The most payload that lets pairs join a QP: a little less than that of `pairs` if IPv6 may
+    have to serve an interface that IPv4 does not.
+    """
+    least = min((each.mtu for each in pairs), default=0)
+    reached = frozenset(nic for each in pairs for nic in each.nics)
+    later = [each.mtu for each in others if not each.nics <= reached]
+    if lacking_link_local(local, remote):
+        later.append(least - (_IP_AND_UDP[6] - _IP_AND_UDP[4]))
+    return min((mtu for mtu in later if mtu >= _NEAR * least), default=limits.MAX_MTU)
 
 
 class _Subnets:
@@ -527,6 +574,16 @@ class _Subnets:
         for port in ports:
             if not _is_link_local(port):
                 self._of.setdefault(port.nic, []).append(port)
+
+    def overlap(self) -> bool:
+        """Whether two interfaces share an IPv4 network: by Linux's defaults each answers for both,
+        so packets may come in at the wrong one.
+        """
+        ports = [port for each in self._of.values() for port in each if port.address.version == 4]
+        return any(
+            port.nic != other.nic and port.address.ip in other.address.network
+            for port, other in product(ports, ports)
+        )
 
     def may_meet(self, nic: str, others: _Subnets, other: str) -> bool:
         """Whether two links may be one: they have a common subnet, or nothing tells."""

@@ -36,6 +36,7 @@ from mrc.engine.native import Command
 from mrc.engine.paths import (
     LocalPort,
     PortSelection,
+    link_local_port,
     untied_port,
 )
 from mrc.errors import ConfigError, InUseError, MrcError, NetlinkError, StateError
@@ -340,6 +341,20 @@ class LocalPorts:
                     await self._open(port, call, opened)
                     self._refused.discard(port)
                     self._tell_change()
+
+    async def open_link_local(
+        self, nics: Collection[str], config: ContextConfig, call: Call, opened: AnyEngine
+    ) -> None:
+        """Opens the link-local ports of these interfaces, if the configuration allows them."""
+        async with self._changing:
+            for each in Interface.all():
+                allowed = not config.interfaces or each.name in config.interfaces
+                port = link_local_port(each, config.spraying.evs_per_pair)
+                known = port is None or any(p.address.ip == port.address.ip for p in self.ports)
+                if port is not None and not known and allowed and each.up and each.name in nics:
+                    await self._open(port, call, opened)
+                    self._refused.discard(port)
+        self._tell_change()
 
     async def _set_up(self, plane: int, slot: _Slot, call: Call, *, up: bool) -> None:
         if slot.up == up:

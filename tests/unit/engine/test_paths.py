@@ -10,6 +10,7 @@ from ipaddress import ip_address, ip_interface
 import pytest
 from msgspec.structs import replace
 
+from mrc import limits
 from mrc.engine import paths
 from mrc.engine.paths import (
     LocalPort,
@@ -156,6 +157,34 @@ def test_pair__link_local_addresses_may_be_on_any_link() -> None:
     assert {(p.local.plane, str(p.remote.address.ip)) for p in pairs} == {
         (1, "fe80::3"), (1, "fe80::4"), (2, "fe80::3"), (2, "fe80::4")
     }  # fmt: skip
+
+
+def test_pair__interfaces_of_one_ipv4_network() -> None:
+    """Packets to their IPv4 addresses may come in at the wrong one, so link-local ports go first,
+    and the named pair of IPv4 is a spare.
+    """
+    local = local_ports("a@10.0.0.1/24", "a@fe80::1/64")
+    remote = remote_ports("x@10.0.0.3/24", "y@10.0.0.4/24", "x@fe80::3/64", "y@fe80::4/64")
+    named = ip_address("10.0.0.1"), ip_address("10.0.0.3")
+    soon = [each for each in paths.pair(local, remote, named) if not each.late]
+    assert [(str(each.remote.address.ip), each.spare) for each in soon] == [
+        ("fe80::3", False), ("fe80::4", False), ("10.0.0.3", True)
+    ]  # fmt: skip
+    assert paths.lacking_link_local(local[:1], remote) == ["a"]
+    assert paths.lacking_link_local(local, remote) == []
+    assert paths.lacking_link_local(local[:1], remote[:2]) == []
+
+
+def test_common_mtu__leaves_room_for_what_may_join() -> None:
+    local = local_ports("a@10.0.0.1/24")
+    remote = remote_ports("x@10.0.0.3/24", "y@10.0.0.4/24")
+    pairs = [
+        replace(each, local=replace(each.local, mtu=1428)) for each in paths.pair(local, remote)
+    ]
+    pairs = [replace(each, remote=replace(each.remote, mtu=1428)) for each in pairs]
+    assert paths.common_mtu(pairs, [], local, remote) == limits.MAX_MTU
+    more = remote_ports("x@fe80::3/64", "y@fe80::4/64")
+    assert paths.common_mtu(pairs, [], local, [*remote, *more]) == 1408
 
 
 def test_loopback_pairs__by_order_in_one_version() -> None:
