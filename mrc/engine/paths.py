@@ -442,11 +442,12 @@ MOST_PAIRS = 16
 # Rounds of pairing: whether the IP version is that of the named addresses, whether both ports must
 # share a subnet, and how many of the two interfaces must still be without a pair.
 _ROUNDS = (
-    ((True,), True, 2),
-    ((False,), True, 2),
-    ((True,), False, 2),
-    ((False,), False, 2),
-    ((False, True), True, 1),
+    (True, True, 2),
+    (False, True, 2),
+    (True, False, 2),
+    (False, False, 2),
+    (True, True, 1),
+    (False, True, 1),
 )
 
 
@@ -493,7 +494,7 @@ def pair(
     version = 6 if named is None or doubtful else named[0].version
     for of_version, in_subnet, least_free in _ROUNDS:
         for port, other in product(one, two):
-            fit = fits(port, other) and (port.address.version == version) in of_version
+            fit = fits(port, other) and (port.address.version == version) is of_version
             if in_subnet:
                 fit = fit and _share_subnet(port, other)
             free = (not uses[0][port.nic]) + (not uses[1][other.nic])
