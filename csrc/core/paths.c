@@ -236,6 +236,20 @@ static void avoid(struct mrc_evset *set, struct mrc_ev *ev, uint64_t now_ns) {
   ev->steered_ns = now_ns;
 }
 
+uint32_t mrc_evset_crossing(const struct mrc_evset *set, uint32_t ports) {
+  uint32_t planes = set->plane_mask & ports & ~set->crossed;
+  MRC_EACH_BIT(plane, set->crossed)
+    planes |= (ports >> set->planes[plane].port & 1) << plane;
+  return planes;
+}
+
+uint32_t mrc_evset_on_peer_ports(const struct mrc_evset *set, uint32_t ports) {
+  uint32_t planes = set->plane_mask & ports & ~set->crossed;
+  MRC_EACH_BIT(plane, set->crossed)
+    planes |= (ports >> set->planes[plane].peer_port & 1) << plane;
+  return planes;
+}
+
 uint32_t mrc_evset_plane_from(const struct mrc_evset *set, uint32_t port,
                               const uint8_t address[16]) {
   const uint32_t planes = mrc_evset_on_ports(set, 1u << port);

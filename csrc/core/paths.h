@@ -357,18 +357,12 @@ void mrc_evset_free(struct mrc_evset *set);
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
 
 /* The planes whose port of this host is in `ports`, and those whose port of the peer is. */
+uint32_t mrc_evset_crossing(const struct mrc_evset *set, uint32_t ports);
 static inline uint32_t mrc_evset_on_ports(const struct mrc_evset *set, uint32_t ports) {
-  uint32_t planes = set->plane_mask & ports & ~set->crossed;
-  MRC_EACH_BIT(plane, set->crossed)
-    planes |= (ports >> set->planes[plane].port & 1) << plane;
-  return planes;
+  const uint32_t planes = set->plane_mask & ports; /* inline: runs for every packet */
+  return __builtin_expect(set->crossed == 0, true) ? planes : mrc_evset_crossing(set, ports);
 }
-static inline uint32_t mrc_evset_on_peer_ports(const struct mrc_evset *set, uint32_t ports) {
-  uint32_t planes = set->plane_mask & ports & ~set->crossed;
-  MRC_EACH_BIT(plane, set->crossed)
-    planes |= (ports >> set->planes[plane].peer_port & 1) << plane;
-  return planes;
-}
+uint32_t mrc_evset_on_peer_ports(const struct mrc_evset *set, uint32_t ports);
 /* The plane on which a packet came that `address` sent to this port. Without such a pair of ports,
    one of the port's planes; without any, the plane of the port's index. */
 uint32_t mrc_evset_plane_from(const struct mrc_evset *set, uint32_t port,
@@ -454,15 +448,15 @@ struct mrc_plane {
   struct mrc_probation probation; /* while suspended */
   struct mrc_reverse_queue reverse_queue;
   struct mrc_delivery delivery;
-  uint32_t answer_ns; /* smoothed round trip without the reverse queue; 0: no sample yet */
-  uint64_t empty_ns;  /* that of the newest packet that left while nothing was in flight here */
-  uint64_t packets;   /* data packets that the kernel took */
-  uint64_t bytes;     /* their payload */
+  uint32_t answer_ns;     /* smoothed round trip without the reverse queue; 0: no sample yet */
+  uint32_t weighed_bytes; /* given to it lately, if a plane has a weight; see send.c */
+  uint64_t empty_ns;      /* that of the newest packet that left while nothing was in flight here */
+  uint64_t packets;       /* data packets that the kernel took */
+  uint64_t bytes;         /* their payload */
   uint64_t lost;
   uint64_t received_packets;  /* data packets placed */
   uint64_t received_bytes;    /* their payload */
   uint64_t share_bytes;       /* given to it to send; see send.c */
-  uint64_t weighed_bytes;     /* given to it lately, if a plane has a weight; see send.c */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
   uint64_t share_acked_bytes; /* in the period in progress; see qp.h */
   uint64_t rack_ns;           /* newest send time of a packet acknowledged on this plane */

@@ -269,7 +269,7 @@ static bool is_ahead(const struct mrc_qp *qp, uint32_t plane, uint32_t other) {
 
 /* ---- 3. the plane: weights ---- */
 
-#define WEIGHED_BYTES (16ull << 20) /* what is weighed, by the plane that carries most */
+#define WEIGHED_BYTES (16u << 20) /* what is weighed, by the plane that carries most */
 
 static void weigh(struct mrc_qp *qp, uint32_t plane, uint32_t bytes) {
   if (qp->choice.curbed == 0) return;
@@ -290,7 +290,8 @@ static uint32_t within_weight(const struct mrc_qp *qp, uint32_t planes) {
       most_bytes = mrc_max_u64(most_bytes, qp->planes[plane].weighed_bytes);
   MRC_EACH_BIT(plane, planes) {
     const struct mrc_plane *its = &qp->planes[plane];
-    if (its->weight == heaviest || its->weighed_bytes * heaviest <= its->weight * most_bytes)
+    if (its->weight == heaviest ||
+        (uint64_t)its->weighed_bytes * heaviest <= its->weight * most_bytes)
       within |= 1u << plane;
   }
   return within;
